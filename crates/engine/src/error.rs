@@ -1,0 +1,107 @@
+//! What can go wrong with an operation on files, and what the caller should do.
+
+/// Why an operation on files did not happen.
+///
+/// Each variant is one answer to a program. The POSIX number is [`FsError::errno`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FsError {
+    /// No such name, or the file is gone.
+    #[error("no such file or directory")]
+    NotFound,
+    /// The name is there already.
+    #[error("file exists")]
+    Exists,
+    /// A directory was needed.
+    #[error("not a directory")]
+    NotDirectory,
+    /// Anything but a directory was needed.
+    #[error("is a directory")]
+    IsDirectory,
+    /// The directory still has names in it.
+    #[error("directory not empty")]
+    NotEmpty,
+    /// A permission bit, or the sticky bit, forbids it.
+    #[error("permission denied")]
+    AccessDenied,
+    /// Only the owner, or the superuser, may do this.
+    #[error("operation not permitted")]
+    NotPermitted,
+    /// The request makes no sense.
+    #[error("invalid argument")]
+    Invalid,
+    /// A name of more than 255 bytes.
+    #[error("file name too long")]
+    NameTooLong,
+    /// Past the largest file.
+    #[error("file too large")]
+    FileTooLarge,
+    /// The pool is full. Deleting always works.
+    #[error("no space left in the pool")]
+    NoSpace,
+    /// 65,535 names already.
+    #[error("too many links")]
+    TooManyLinks,
+    /// The pool is mounted read-only, or turned so after a device failed.
+    #[error("read-only pool: {reason}")]
+    ReadOnly {
+        /// Why, in words for the user.
+        reason: String,
+    },
+    /// The handle names a file of an earlier generation.
+    #[error("stale file handle")]
+    Stale,
+    /// The operation is not there on this kind of file.
+    #[error("operation not supported")]
+    NotSupported,
+    /// The attribute is not there.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// The caller's buffer is too small.
+    #[error("buffer too small")]
+    Range,
+    /// A device failed.
+    #[error("input/output error: {cause}")]
+    Io {
+        /// Device, range and cause.
+        cause: String,
+    },
+    /// What a device returned is not what was written there. Run `holdfast check`.
+    #[error("corrupt: {defect}")]
+    Corrupt {
+        /// Code of the defect and where it is.
+        defect: String,
+    },
+}
+
+/// The result of an operation on files.
+pub type FsResult<T> = Result<T, FsError>;
+
+impl FsError {
+    /// Returns the number that Linux programs know it by (errno(3)).
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            FsError::NotPermitted => 1,
+            FsError::NotFound => 2,
+            FsError::Io { .. } => 5,
+            FsError::AccessDenied => 13,
+            FsError::Exists => 17,
+            FsError::NotDirectory => 20,
+            FsError::IsDirectory => 21,
+            FsError::Invalid => 22,
+            FsError::FileTooLarge => 27,
+            FsError::NoSpace => 28,
+            FsError::ReadOnly { .. } => 30,
+            FsError::TooManyLinks => 31,
+            FsError::Range => 34,
+            FsError::NameTooLong => 36,
+            FsError::NotEmpty => 39,
+            FsError::NoAttribute => 61,
+            FsError::NotSupported => 95,
+            FsError::Stale => 116,
+            // EUCLEAN, as ext4, XFS and btrfs answer for a damaged structure.
+            FsError::Corrupt { .. } => 117,
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! The file system, from buffers to vnode operations.
+
+pub mod error;
+pub mod vnode;

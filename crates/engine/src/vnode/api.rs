@@ -1,0 +1,270 @@
+//! The vnode interface: every operation a front end may ask for.
+//!
+//! Front ends and the reference model of the tests speak only this. An operation is atomic: after
+//! a crash it happened or it did not, but for [`FileSystem::write`], whose bytes may survive block
+//! by block until an fsync.
+//!
+//! Names are bytes (1 to 255, no `/`, no NUL); `.` and `..` are never passed as names to change.
+
+pub use crate::error::{FsError, FsResult};
+pub use storage::clock::Timestamp;
+
+/// Longest name of a dirent, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Most names a file may have (`EMLINK` at the next); directories past it report 1.
+pub const LINKS_MAX: u32 = 65_535;
+/// Longest target of a symbolic link, in bytes (Linux: PATH_MAX with its NUL).
+pub const SYMLINK_BYTES_MAX: usize = 4095;
+/// Largest file, in bytes.
+pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
+/// Number of an inode, unique in the pool and the same after every restart: slot (24 bits) and
+/// anode number (40 bits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ino(pub u64);
+
+/// What sort of file an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FileKind {
+    /// Bytes.
+    Regular,
+    /// Names.
+    Directory,
+    /// A path to follow.
+    Symlink,
+    /// A block device.
+    BlockDevice,
+    /// A character device.
+    CharDevice,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+}
+
+/// What stat(2) tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Number of the inode.
+    pub ino: Ino,
+    /// Age of the inode: differs when a number is used again.
+    pub generation: u64,
+    /// What sort of file.
+    pub kind: FileKind,
+    /// Permission bits with setuid, setgid and sticky: 12 bits.
+    pub mode: u16,
+    /// Names.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node, as Linux packs it.
+    pub rdev: u32,
+    /// Bytes; of a directory, bytes of its pages; of a symbolic link, bytes of its target.
+    pub size_bytes: u64,
+    /// Space taken, in units of 512 bytes.
+    pub blocks_512: u64,
+    /// Last read.
+    pub atime: Timestamp,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of anything.
+    pub ctime: Timestamp,
+    /// Creation.
+    pub btime: Timestamp,
+}
+
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// File-system user id.
+    pub uid: u32,
+    /// File-system group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// Whether permissions are checked here. A FUSE mount says `false`: its kernel has checked
+    /// (`default_permissions`).
+    pub is_checked: bool,
+}
+
+impl Caller {
+    /// The superuser, whom nothing is refused.
+    #[must_use]
+    pub fn root() -> Caller {
+        Caller { uid: 0, gid: 0, groups: Vec::new(), is_checked: false }
+    }
+}
+
+/// What a new inode is born with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewInode {
+    /// What sort of file; [`FileKind::Symlink`] only through [`FileSystem::symlink`].
+    pub kind: FileKind,
+    /// Permission bits, the umask already applied: 12 bits.
+    pub mode: u16,
+    /// Device number, for device nodes; else 0.
+    pub rdev: u32,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The time of the server's clock.
+    Now,
+    /// This time.
+    To(Timestamp),
+}
+
+/// Attributes to change; `None` leaves one as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits: 12 bits.
+    pub mode: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Truncate, or extend with a hole.
+    pub size_bytes: Option<u64>,
+    /// Access time.
+    pub atime: Option<SetTime>,
+    /// Modification time.
+    pub mtime: Option<SetTime>,
+    /// Change time, when a kernel that caches writes says it; normally `None`: now.
+    pub ctime: Option<Timestamp>,
+}
+
+/// How rename(2) treats a target that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenameMode {
+    /// Replace it.
+    Replace,
+    /// Fail with [`FsError::Exists`] (`RENAME_NOREPLACE`).
+    NoReplace,
+    /// Both must exist and change places (`RENAME_EXCHANGE`).
+    Exchange,
+}
+
+/// One name that readdir returns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name.
+    pub name: Vec<u8>,
+    /// What it names.
+    pub ino: Ino,
+    /// Its kind.
+    pub kind: FileKind,
+    /// Where to go on: pass it to [`FileSystem::readdir`] to get what comes after this entry. Stays
+    /// valid while other entries come and go, and after a restart. Never 0; fits in 63 bits.
+    pub cookie: u64,
+}
+
+/// What statfs(2) tells, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatFs {
+    /// Preferred unit of I/O.
+    pub block_bytes: u32,
+    /// Unit of allocation; every total below is a multiple.
+    pub fragment_bytes: u32,
+    /// Space for data altogether.
+    pub total_bytes: u64,
+    /// Space not used.
+    pub free_bytes: u64,
+    /// Space that can really be written.
+    pub available_bytes: u64,
+    /// Inodes in use.
+    pub inode_count: u64,
+    /// Inodes that could still be made.
+    pub inodes_free: u64,
+}
+
+/// Every operation a front end may ask for.
+///
+/// `lookup`, `create`, `mknod`, `mkdir`, `symlink` and `link` each give the caller one *reference*
+/// on the inode they return; [`FileSystem::forget`] gives references back. An inode without a name
+/// lives as long as somebody holds a reference.
+pub trait FileSystem: Send + Sync {
+    /// Number of the root directory, on which no references are counted.
+    fn root(&self) -> Ino;
+
+    /// Finds `name` in `parent`. `.` and `..` are names here. Takes a reference.
+    fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr>;
+
+    /// Gives back `count` references.
+    fn forget(&self, ino: Ino, count: u64);
+
+    /// Returns the attributes.
+    fn getattr(&self, ino: Ino) -> FsResult<Attr>;
+
+    /// Changes attributes, and returns them.
+    fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr>;
+
+    /// Makes a file, directory, device node, fifo or socket. Takes a reference.
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        new: NewInode,
+    ) -> FsResult<Attr>;
+
+    /// Makes a symbolic link to `target` (1 to [`SYMLINK_BYTES_MAX`] bytes). Takes a reference.
+    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8])
+    -> FsResult<Attr>;
+
+    /// Returns the target of a symbolic link.
+    fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>>;
+
+    /// Gives a file one more name. Takes a reference.
+    fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr>;
+
+    /// Removes a name that is no directory.
+    fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()>;
+
+    /// Removes an empty directory.
+    fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()>;
+
+    /// Moves a name.
+    fn rename(
+        &self,
+        caller: &Caller,
+        source: (Ino, &[u8]),
+        target: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> FsResult<()>;
+
+    /// Reads up to `length_bytes` from `offset` and appends them to `into`; fewer only at the end
+    /// of the file. Returns how many.
+    fn read(
+        &self,
+        ino: Ino,
+        offset: u64,
+        length_bytes: usize,
+        into: &mut Vec<u8>,
+    ) -> FsResult<usize>;
+
+    /// Writes all of `data` at `offset`, extending the file. Clears setuid and setgid where POSIX
+    /// asks for it and `caller` is checked.
+    fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()>;
+
+    /// Calls `each` for the names after `cookie` (0: from the first, which is `.`, then `..`), in
+    /// order of cookies, until it returns `false` or there are no more.
+    fn readdir(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        each: &mut dyn FnMut(&DirEntry) -> bool,
+    ) -> FsResult<()>;
+
+    /// Makes what was done to this inode durable: its content, its attributes, and, for what was
+    /// done before through any name, its names.
+    fn fsync(&self, ino: Ino, data_only: bool) -> FsResult<()>;
+
+    /// Makes everything accepted so far durable.
+    fn sync(&self) -> FsResult<()>;
+
+    /// Returns sizes and counts of the whole.
+    fn statfs(&self) -> FsResult<StatFs>;
+}

@@ -1,0 +1,305 @@
+//! Devices: byte ranges that can be read, written and flushed, and that fail.
+//!
+//! Everything Holdfast keeps is on a [`Device`]. A device takes requests ([`Device::submit`]) and
+//! answers them later ([`Ticket::wait`]), so that a caller submits many and waits for many: at
+//! depth 1 io_uring gains nothing over `pread`, at depth 32 it triples the rate.
+//!
+//! Buffers belong to the device from `submit` until the answer: a late answer can therefore never
+//! land in memory that has been reused for something else.
+//!
+//! # Invariants
+//!
+//! - D1: A write that was answered `Ok` is durable only after a later flush was answered `Ok`.
+//! - D2: Requests that are in flight together may take effect in any order. Only a wait orders.
+//! - D3: A device whose flush failed answers every later write and flush with
+//!   [`DeviceError::Failed`]: the kernel may have dropped the pages, so a second flush proves
+//!   nothing.
+//!
+//! # Concurrency
+//!
+//! A `Device` is shared by every thread. Tickets may be waited for in any order.
+//!
+//! Not here: what is where on a device (`format`), and which device holds a place (`volume`).
+
+mod buffer;
+
+pub use buffer::{AlignedBuffer, SharedBytes};
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Alignment, in bytes, of every buffer, offset and length that reaches a device.
+///
+/// A page of memory: what O_DIRECT asks for on every device with sectors of up to 4 KiB.
+pub const IO_ALIGN_BYTES: usize = 4096;
+
+/// What a device is, fixed while it is open.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// What the user calls it: a path, or `memory`, or `sim:0`.
+    pub name: String,
+    /// Usable bytes; a multiple of [`IO_ALIGN_BYTES`].
+    pub size_bytes: u64,
+    /// Unit of atomicity and of addressing: 512 to 4096.
+    pub sector_bytes: u32,
+    /// How requests travel: `io_uring`, `pread`, `memory`, `simulated`; said by `status`.
+    pub transport: &'static str,
+}
+
+/// Which layer asked, so that I/O can be counted by layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Purpose {
+    /// Superblocks and labels.
+    Superblock,
+    /// Log writes, and log reads by recovery.
+    Journal,
+    /// The double-write area.
+    DoubleWrite,
+    /// Metadata pages at their home places.
+    Home,
+    /// Blocks of file data.
+    Data,
+    /// Segment summaries.
+    Summary,
+    /// Reads and writes of the cleaner.
+    Cleaner,
+    /// Reads of a check.
+    Check,
+}
+
+impl Purpose {
+    /// Every purpose, in the order of the counters.
+    pub const ALL: [Purpose; 8] = [
+        Purpose::Superblock,
+        Purpose::Journal,
+        Purpose::DoubleWrite,
+        Purpose::Home,
+        Purpose::Data,
+        Purpose::Summary,
+        Purpose::Cleaner,
+        Purpose::Check,
+    ];
+
+    /// Position in [`Purpose::ALL`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        Purpose::ALL.iter().position(|&purpose| purpose == self).expect("ALL lists every purpose")
+    }
+}
+
+/// One request to a device.
+///
+/// Offsets and lengths are bytes; both are multiples of [`IO_ALIGN_BYTES`] but for writes and reads
+/// with [`Purpose::Journal`], which are multiples of the device's sector.
+#[derive(Debug)]
+pub enum Operation {
+    /// Fill the whole of `buffer` from `offset`.
+    Read {
+        /// First byte on the device.
+        offset: u64,
+        /// Memory to fill; comes back in [`Completion::buffer`].
+        buffer: AlignedBuffer,
+    },
+    /// Write the pieces of `data` one after the other, beginning at `offset`.
+    Write {
+        /// First byte on the device.
+        offset: u64,
+        /// At most [`WRITE_PIECES_MAX`] pieces.
+        data: Vec<SharedBytes>,
+    },
+    /// Make durable every write answered before this was submitted.
+    Flush,
+    /// Say that a range holds nothing of value. A hint: what it reads as afterwards is undefined.
+    Discard {
+        /// First byte on the device.
+        offset: u64,
+        /// How many bytes.
+        length_bytes: u64,
+    },
+}
+
+/// Most pieces in one write: `IOV_MAX` of Linux.
+pub const WRITE_PIECES_MAX: usize = 1024;
+
+/// The answer to a request that succeeded.
+#[derive(Debug, Default)]
+pub struct Completion {
+    /// The buffer of a read, filled.
+    pub buffer: Option<AlignedBuffer>,
+}
+
+/// A request in flight.
+///
+/// Dropping a ticket does not cancel the request.
+pub struct Ticket(Box<dyn PendingRequest>);
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ticket")
+    }
+}
+
+/// What a device keeps of a request in flight.
+pub trait PendingRequest: Send {
+    /// Blocks until the request is answered.
+    fn wait(self: Box<Self>) -> Result<Completion, DeviceError>;
+}
+
+impl Ticket {
+    /// Wraps what a device knows of a request.
+    #[must_use]
+    pub fn new(pending: Box<dyn PendingRequest>) -> Ticket {
+        Ticket(pending)
+    }
+
+    /// A ticket that is already answered.
+    #[must_use]
+    pub fn ready(answer: Result<Completion, DeviceError>) -> Ticket {
+        struct Ready(Result<Completion, DeviceError>);
+        impl PendingRequest for Ready {
+            fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+                self.0
+            }
+        }
+        Ticket(Box::new(Ready(answer)))
+    }
+
+    /// Blocks until the request is answered.
+    ///
+    /// # Errors
+    ///
+    /// What the device said: see [`DeviceError`].
+    pub fn wait(self) -> Result<Completion, DeviceError> {
+        self.0.wait()
+    }
+}
+
+/// Which kind of request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// A read.
+    Read,
+    /// A write.
+    Write,
+    /// A flush.
+    Flush,
+    /// A discard.
+    Discard,
+}
+
+impl fmt::Display for RequestKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RequestKind::Read => "read",
+            RequestKind::Write => "write",
+            RequestKind::Flush => "flush",
+            RequestKind::Discard => "discard",
+        })
+    }
+}
+
+/// Why a device did not do what it was asked.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The device answered with an error. A read may be tried from another copy; a write or a
+    /// flush must not be tried again.
+    #[error("{device}: {kind} of {length_bytes} bytes at {offset} failed: {cause}")]
+    Io {
+        /// Name of the device.
+        device: String,
+        /// What was asked.
+        kind: RequestKind,
+        /// First byte.
+        offset: u64,
+        /// How many bytes.
+        length_bytes: u64,
+        /// What the system said.
+        cause: String,
+    },
+    /// The device has no room (a sparse file on a full file system): free space below, then mount
+    /// again.
+    #[error("{device}: no space left below the device for a write at {offset}")]
+    NoSpace {
+        /// Name of the device.
+        device: String,
+        /// First byte.
+        offset: u64,
+    },
+    /// An earlier write or flush failed, so nothing written since can be trusted to last (D3).
+    #[error("{device}: failed earlier, and takes no more writes")]
+    Failed {
+        /// Name of the device.
+        device: String,
+    },
+    /// The request lies outside the device or is not aligned: a bug, or a damaged pointer.
+    #[error("{device}: {kind} of {length_bytes} bytes at {offset} is outside or not aligned")]
+    OutOfRange {
+        /// Name of the device.
+        device: String,
+        /// What was asked.
+        kind: RequestKind,
+        /// First byte.
+        offset: u64,
+        /// How many bytes.
+        length_bytes: u64,
+    },
+    /// The power of a simulated device is cut: nothing more happens in this life.
+    #[error("{device}: power is cut")]
+    PowerCut {
+        /// Name of the device.
+        device: String,
+    },
+}
+
+/// A byte range that outlives the process.
+pub trait Device: Send + Sync + fmt::Debug {
+    /// Returns what the device is.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Hands a request to the device and returns at once, or after the queue had room.
+    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket;
+
+    /// Reads `length_bytes` from `offset`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ticket::wait`].
+    fn read(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+    ) -> Result<AlignedBuffer, DeviceError> {
+        let buffer = AlignedBuffer::zeroed(length_bytes);
+        let completion = self.submit(purpose, Operation::Read { offset, buffer }).wait()?;
+        Ok(completion.buffer.expect("a read returns its buffer"))
+    }
+
+    /// Writes `data` at `offset`. Not durable before a flush (D1).
+    ///
+    /// # Errors
+    ///
+    /// As [`Ticket::wait`].
+    fn write(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        data: AlignedBuffer,
+    ) -> Result<(), DeviceError> {
+        let data = vec![SharedBytes::from(data)];
+        self.submit(purpose, Operation::Write { offset, data }).wait().map(drop)
+    }
+
+    /// Makes every write answered so far durable.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ticket::wait`]. Never try again (D3).
+    fn flush(&self, purpose: Purpose) -> Result<(), DeviceError> {
+        self.submit(purpose, Operation::Flush).wait().map(drop)
+    }
+}
+
+/// A device shared by all that use it.
+pub type SharedDevice = Arc<dyn Device>;

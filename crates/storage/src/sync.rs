@@ -1,0 +1,1 @@
+//! Locks that a simulated run can schedule.
