@@ -4,5 +4,6 @@
 
 pub mod clock;
 pub mod device;
+pub mod pool;
 pub mod prng;
 pub mod sync;

@@ -281,12 +281,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// As [`Ticket::wait`].
-    fn write(
-        &self,
-        purpose: Purpose,
-        offset: u64,
-        data: AlignedBuffer,
-    ) -> Result<(), DeviceError> {
+    fn write(&self, purpose: Purpose, offset: u64, data: AlignedBuffer) -> Result<(), DeviceError> {
         let data = vec![SharedBytes::from(data)];
         self.submit(purpose, Operation::Write { offset, data }).wait().map(drop)
     }
