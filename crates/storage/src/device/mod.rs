@@ -23,6 +23,7 @@
 
 mod buffer;
 mod counting;
+mod file;
 mod memory;
 mod range;
 #[cfg(feature = "sim")]
@@ -30,6 +31,7 @@ pub mod sim;
 
 pub use buffer::{AlignedBuffer, SharedBytes};
 pub use counting::CountingDevice;
+pub use file::{Access, FileDevice, FileOptions, OpenError, QUEUE_DEPTH, TransportChoice};
 pub use memory::MemoryDevice;
 
 use std::fmt;

@@ -438,3 +438,31 @@ fn waits_move_the_time_of_the_device_and_discards_are_hints() {
     }
     assert_eq!(found, BTreeSet::from([(0, 0), (DISCARDED_BYTE, DISCARDED_BYTE)]));
 }
+
+#[test]
+fn submission_alone_lets_other_threads_in() {
+    let mut mixed_count = 0;
+    for seed in 0..50 {
+        let scheduler = Scheduler::new(seed);
+        let device = SimDevice::new(SIZE, recorded(seed));
+        let submit = |me: u64| -> Job<'_> {
+            let device = &device;
+            let work = move || {
+                for nth in 0..8 {
+                    drop(device.submit(Purpose::Journal, stamped(me * 100 + nth, 1, 1)));
+                }
+            };
+            ("submitter".to_owned(), Box::new(work))
+        };
+        scheduler.run((0..2).map(submit).collect());
+        let recording = device.recording();
+        let owner = |event: &Event| match event {
+            Event::Submitted(write) => write.offset / to_u64(SECTOR) / 100,
+            Event::Answered(_) | Event::Flushed(_) | Event::Rotted { .. } => u64::MAX,
+        };
+        let owners: Vec<u64> = recording.events().iter().map(owner).collect();
+        let changes = owners.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        mixed_count += usize::from(changes > 1);
+    }
+    assert!(mixed_count > 10, "{mixed_count} of 50 seeds");
+}

@@ -210,3 +210,24 @@ impl WriteCache {
 fn one_of<'a, T>(prng: &mut Prng, choices: &'a [T]) -> &'a T {
     &choices[to_usize(prng.below(to_u64(choices.len())))]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn survivors(keep: Keep) -> Vec<bool> {
+        let mut survivors = Vec::new();
+        keep.for_each_sector(4, |_, survives| survivors.push(survives));
+        survivors
+    }
+
+    #[test]
+    fn first_and_last_keep_the_ends_they_name() {
+        assert_eq!(survivors(Keep::First(1)), [true, false, false, false]);
+        assert_eq!(survivors(Keep::Last(1)), [false, false, false, true]);
+        assert_eq!(survivors(Keep::Last(3)), [false, true, true, true]);
+        assert_eq!(survivors(Keep::Nothing), [false; 4]);
+        assert_eq!(survivors(Keep::All), [true; 4]);
+        assert_eq!(survivors(Keep::Scattered(5)), survivors(Keep::Scattered(5)));
+    }
+}
