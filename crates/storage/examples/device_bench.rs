@@ -1,4 +1,5 @@
-//! Measures what the devices cost: random reads by each transport, and crash images.
+//! Measures what the devices cost: random reads by each transport, crash images, and the points
+//! of the scheduler.
 //!
 //! ```text
 //! cargo run --release -p storage --features sim --example device_bench -- FILE
@@ -39,7 +40,10 @@ fn main() {
     let memory: Arc<MemoryDevice> = MemoryDevice::new("memory", SIZE_BYTES);
     report("memory", "read, depth 1", || read_direct(&*memory));
     #[cfg(feature = "sim")]
-    images();
+    {
+        images();
+        scheduling();
+    }
 }
 
 fn fill(path: &Path) {
@@ -130,4 +134,22 @@ fn images() {
         }
         count
     });
+}
+
+/// Four simulated threads on one lock.
+#[cfg(feature = "sim")]
+fn scheduling() {
+    use storage::sync::{Mutex, sim::Job, sim::Scheduler};
+
+    for seed in [0, 2, 5, 8] {
+        let scheduler = Scheduler::new(seed);
+        let value = Mutex::new(0_u64);
+        let work = || (0..50_000).for_each(|_| *value.lock() += 1);
+        report("sim", "scheduling points", || {
+            let job = |_| -> Job<'_> { ("adder".to_owned(), Box::new(work)) };
+            scheduler.run((0..4).map(job).collect());
+            scheduler.statistics().point_count
+        });
+        println!("{:>10}  {:?}", "", scheduler.statistics());
+    }
 }

@@ -209,7 +209,7 @@ impl Uring {
 
     fn take_answers(&self, state: &mut MutexGuard<'_, State>) {
         loop {
-            // SAFETY: the caller leads and holds the lock, so this is the only completion queue (U3).
+            // SAFETY: the caller leads and holds the lock: no other completion queue (U3).
             let Some(entry) = unsafe { self.ring.completion_shared() }.next() else {
                 return;
             };
