@@ -6,16 +6,16 @@ mod convert;
 pub mod error;
 mod sync;
 
-mod buffer;
-mod journal;
 pub mod alloc;
-mod store;
+mod buffer;
 mod container;
 mod dir;
 mod fileset;
-mod segment;
-pub mod vnode;
+mod journal;
 mod pool;
+mod segment;
+mod store;
+pub mod vnode;
 
 pub use alloc::SpaceCounts;
 pub use buffer::CacheCounts;

@@ -18,9 +18,7 @@ use format::fileset::{Fileset, ROOT_FILESET, ROOT_SLOT};
 use format::geometry::{Geometry, GeometryError, GeometryOptions};
 use format::group::{TABLE_BITMAP_OFFSET, entry_offset};
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place, PoolId};
-use format::page::{
-    PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64,
-};
+use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64};
 use format::pointer::BlockPointer;
 use format::superblock::{Consistency, LABEL_BYTES, Superblock, VOID_INTERVALS_MAX};
 use storage::clock::Clock;
@@ -578,13 +576,7 @@ impl FileSystem for Pool {
         self.files().make(caller, parent, name, new, None)
     }
 
-    fn symlink(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        target: &[u8],
-    ) -> FsResult<Attr> {
+    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr> {
         let kind = crate::vnode::api::FileKind::Symlink;
         let new = NewInode { kind, mode: 0o777, rdev: 0 };
         self.files().make(caller, parent, name, new, Some(target))
@@ -668,4 +660,3 @@ impl FileSystem for Pool {
         })
     }
 }
-

@@ -514,12 +514,8 @@ impl JournalHead {
         let place = Self::place(geometry, slot);
         let owner = PageOwner { index: self.sequence, ..PageOwner::default() };
         let mut header = PageHeader::new(PageKind::JournalHead, pool_id, place, owner);
-        header.aux = [
-            self.tail.0,
-            u64::from(self.previous_crc),
-            self.epoch.0,
-            self.double_write_sequence,
-        ];
+        header.aux =
+            [self.tail.0, u64::from(self.previous_crc), self.epoch.0, self.double_write_sequence];
         header.encode(&mut bytes);
         stamp(&mut bytes, self.tail);
         bytes

@@ -292,7 +292,7 @@ impl GroupPages {
         let front = geometry.front_fragments() + extra_pages * geometry.page_fragments();
         let front_segments = front.div_ceil(geometry.segment_fragments);
         let mut pages = Vec::new();
-        let mut page = |place, kind, index| {
+        let page = |place, kind, index| {
             let mut bytes: PageBytes = [0; format::page::PAGE_BYTES];
             let owner = PageOwner { index, ..PageOwner::default() };
             let mut header = PageHeader::new(kind, pool_id, place, owner);
@@ -375,4 +375,3 @@ pub(crate) fn table_page(
     let owner = PageOwner { index: page, ..PageOwner::default() };
     PageHeader::new(PageKind::GroupTable, pool_id, place, owner).encode(bytes);
 }
-

@@ -25,12 +25,12 @@ pub mod policy;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use format::bitmap::BITS_PER_PAGE;
+use format::geometry::Geometry;
 use format::group::{
     DESCRIPTOR_FRAGMENTS_USED_OFFSET, DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentKind, SegmentUsage,
     TOTAL_FRAGMENTS_USED_OFFSET,
 };
-use format::bitmap::BITS_PER_PAGE;
-use format::geometry::Geometry;
 use format::ids::{Epoch, Lsn, Place};
 use format::page::{PageKind, PageOwner, read_u64};
 use storage::volume::Volume;

@@ -193,12 +193,8 @@ impl Cache {
     }
 
     fn insert(&self, shard: &mut Shard, place: Place, bytes: AlignedBuffer) -> Arc<Buffer> {
-        let state = BufferState {
-            bytes: Arc::new(bytes),
-            class: 0,
-            first_lsn: None,
-            last_lsn: Lsn(0),
-        };
+        let state =
+            BufferState { bytes: Arc::new(bytes), class: 0, first_lsn: None, last_lsn: Lsn(0) };
         let buffer =
             Arc::new(Buffer { place, state: Mutex::new(state), was_used: AtomicBool::new(true) });
         shard.buffers.insert(place, Arc::clone(&buffer));

@@ -15,6 +15,8 @@
 
 mod truncate;
 
+pub(crate) use truncate::Content;
+
 use format::anode::Anode;
 use format::map::{
     HEIGHT_MAX, capacity_of_height, height_for, page_index, page_slot, pointer_at, root_slot,

@@ -37,7 +37,8 @@ impl Step {
     fn take(&mut self, place: Place, fragments: u32, pages: usize) -> bool {
         let joins = self.extents.last().is_some_and(|last| {
             last.place.group() == place.group()
-                && (last.place.advance(last.fragments) == place || place.advance(fragments) == last.place)
+                && (last.place.advance(last.fragments) == place
+                    || place.advance(fragments) == last.place)
         });
         let is_known = self.groups.contains(&place.group());
         let is_over = self.pointers == 0
@@ -150,8 +151,8 @@ impl Store {
             };
             let Some(child) = child else { continue };
             let child_base = base + wide(slot) * span;
-            let outcome = self
-                .truncate_below(change, anode, child, level, child_base, first, content, step)?;
+            let outcome =
+                self.truncate_below(change, anode, child, level, child_base, first, content, step)?;
             match outcome {
                 Outcome::Gone => {
                     set_pointer(change.edit(pointer.place, PageKind::Map, owner)?, slot, None);

@@ -95,11 +95,7 @@ pub(crate) fn find(
         return Ok(None);
     };
     Ok(page::find(&view[..], hash, name).map(|dirent| Found {
-        target: Target {
-            anode: dirent.anode,
-            generation: dirent.generation,
-            kind: dirent.kind,
-        },
+        target: Target { anode: dirent.anode, generation: dirent.generation, kind: dirent.kind },
         number,
         offset: dirent.offset,
     }))
@@ -171,9 +167,8 @@ fn split(
         return Err(corrupt(format!("DR008: depth {depth} of page {number} can't be so")));
     }
     let sibling = number + (1 << depth);
-    let keeps = |dirent: &page::Dirent<'_>| {
-        page_number(hash_in(dirent.cookie), depth + 1) == number
-    };
+    let keeps =
+        |dirent: &page::Dirent<'_>| page_number(hash_in(dirent.cookie), depth + 1) == number;
     let new = store.add_content(change, anode, sibling, PageKind::Directory)?;
     page::initialise(&mut new[..], depth + 1);
     for dirent in page::dirents(&old).filter(|dirent| !keeps(dirent)) {

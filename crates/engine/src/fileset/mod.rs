@@ -93,8 +93,9 @@ impl MountedFileset {
         let (entry, entry_place) = read_entry(store, slot)?;
         let table = Arc::new(entry.table_anode());
         let read = |number| {
-            read_anode_in(store, &table, entry.id, number)?
-                .ok_or_else(|| corrupt(format!("FS003: anode {} of {} is free", number.0, entry.id)))
+            read_anode_in(store, &table, entry.id, number)?.ok_or_else(|| {
+                corrupt(format!("FS003: anode {} of {} is free", number.0, entry.id))
+            })
         };
         let (orphan_anode, map_anode) = (read(ORPHAN_ANODE)?, read(ANODE_MAP_ANODE)?);
         let state = State {
@@ -294,7 +295,8 @@ impl FilesetGuard<'_> {
         let bit = narrow(number % u64::from(BITS_PER_PAGE));
         let anode = &self.state.map_anode;
         let pointer = store.block(Some(change), anode, page)?;
-        let place = pointer.ok_or_else(|| corrupt("AM001: a page of the anode map is missing"))?.place;
+        let place =
+            pointer.ok_or_else(|| corrupt("AM001: a page of the anode map is missing"))?.place;
         if let Some(own) = change.tx_mut().own_mut(place) {
             bitmap::set(own, bit, is_used);
             return Ok(());
@@ -306,7 +308,8 @@ impl FilesetGuard<'_> {
 
     fn write_entry(&self, store: &Store, change: &mut Change<'_>) -> FsResult<()> {
         let (page, slot) = entry_position(self.fileset.slot);
-        let bytes = change.edit(self.state.entry_place, PageKind::FilesetTable, entry_owner(page))?;
+        let bytes =
+            change.edit(self.state.entry_place, PageKind::FilesetTable, entry_owner(page))?;
         let _ = store;
         let offset = slot_offset(slot);
         bytes[offset..offset + format::fileset::FILESET_BYTES]
@@ -434,7 +437,8 @@ fn read_entry(store: &Store, slot: u32) -> FsResult<(Fileset, Place)> {
         .ok_or_else(|| corrupt("FS004: the fileset table is missing"))?;
     let (page, entry_slot) = entry_position(slot);
     let pointer = store.block(None, &table, page)?;
-    let place = pointer.ok_or_else(|| corrupt("FS005: a page of the fileset table is missing"))?.place;
+    let place =
+        pointer.ok_or_else(|| corrupt("FS005: a page of the fileset table is missing"))?.place;
     let view = store.view(None, place, PageKind::FilesetTable, entry_owner(page))?;
     let offset = slot_offset(entry_slot);
     let bytes = view[offset..].first_chunk().expect("slots lie inside the page");

@@ -110,11 +110,7 @@ impl Journal {
         batch
     }
 
-    fn take_home(
-        &self,
-        checkpointer: &mut Checkpointer,
-        batch: Batch,
-    ) -> Result<Lsn, DeviceError> {
+    fn take_home(&self, checkpointer: &mut Checkpointer, batch: Batch) -> Result<Lsn, DeviceError> {
         // CRASH: K2, newborn pages first.
         if !batch.newborn.is_empty() {
             self.write_pages(&batch.newborn)?;
@@ -157,7 +153,12 @@ impl Journal {
     }
 
     pub(super) fn write_head(&self, head: &JournalHead) -> Result<(), DeviceError> {
-        write_head(self.volume.device().as_ref(), self.cache.pool_id(), self.volume.geometry(), head)
+        write_head(
+            self.volume.device().as_ref(),
+            self.cache.pool_id(),
+            self.volume.geometry(),
+            head,
+        )
     }
 
     /// Writes pages home, those that lie side by side together.

@@ -35,8 +35,8 @@ mod log;
 mod recovery;
 mod tx;
 
-pub(crate) use recovery::{first_head, read_head, recover, write_first_heads};
 pub use recovery::{RecoveryError, RecoveryReport};
+pub(crate) use recovery::{first_head, read_head, recover, write_first_heads};
 pub(crate) use tx::Tx;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -524,11 +524,6 @@ impl Journal {
         self.data.submitted(ticket)
     }
 
-    /// Returns up to which number data writes are durable.
-    pub(crate) fn data_durable(&self) -> u64 {
-        self.data.durable()
-    }
-
     /// Returns up to which number data writes are answered.
     pub(crate) fn data_answered(&self) -> u64 {
         self.data.answered()
@@ -537,11 +532,6 @@ impl Journal {
     /// Waits until at most `count` data writes are in flight.
     pub(crate) fn wait_for_data(&self, count: usize) -> FsResult<()> {
         self.data.wait_until(count).map_err(|error| self.fail(&error))
-    }
-
-    /// Makes data writes up to `sequence` durable.
-    pub(crate) fn settle_data(&self, sequence: u64) -> FsResult<()> {
-        self.data.settle(sequence).map_err(|error| self.fail(&error))
     }
 
     /// The ride logged at `lsn` goes home with data write `sequence`.

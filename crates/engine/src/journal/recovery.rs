@@ -116,10 +116,7 @@ impl Chunk {
 }
 
 /// Reads both heads and returns the current one.
-pub(crate) fn read_head(
-    volume: &Volume,
-    pool_id: PoolId,
-) -> Result<JournalHead, RecoveryError> {
+pub(crate) fn read_head(volume: &Volume, pool_id: PoolId) -> Result<JournalHead, RecoveryError> {
     let geometry = volume.geometry();
     let mut heads = Vec::new();
     let mut cause = None;

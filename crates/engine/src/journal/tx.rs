@@ -194,9 +194,7 @@ impl Tx {
     fn delta(&mut self, buffer: &Arc<Buffer>, delta: Delta) {
         match self.deltas.iter_mut().find(|page| page.buffer.place == buffer.place) {
             Some(page) => page.deltas.push(delta),
-            None => self
-                .deltas
-                .push(DeltaPage { buffer: Arc::clone(buffer), deltas: vec![delta] }),
+            None => self.deltas.push(DeltaPage { buffer: Arc::clone(buffer), deltas: vec![delta] }),
         }
     }
 

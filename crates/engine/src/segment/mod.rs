@@ -230,10 +230,8 @@ impl Segments {
         temperature: Temperature,
         fragments: u32,
     ) -> FsResult<&'s mut OpenSegment> {
-        let is_full = state
-            .open
-            .get(&temperature)
-            .is_some_and(|segment| !self.has_room(segment, fragments));
+        let is_full =
+            state.open.get(&temperature).is_some_and(|segment| !self.has_room(segment, fragments));
         if is_full {
             let segment = state.open.remove(&temperature).expect("looked at it");
             self.finish(state, segment);
@@ -411,4 +409,3 @@ fn done_with(state: &mut State, block: &Arc<Block>) {
     let closing = state.segments.get_mut(&block.segment).expect("the block was outstanding");
     closing.outstanding -= 1;
 }
-

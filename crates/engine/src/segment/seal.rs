@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use format::ids::{Epoch, Lsn, Place};
-use format::pointer::BlockPointer;
 use format::page::{PAGE_BYTES, page_crc};
+use format::pointer::BlockPointer;
 use format::summary::{ENTRIES_PER_SUMMARY, Summary, SummaryEntry, SummaryKind};
 use storage::device::{AlignedBuffer, Purpose, SharedBytes};
 
@@ -127,8 +127,11 @@ impl Segments {
             segment.cursor = aligned;
         }
         let start = self.store.geometry().segment_place(segment.id.group, segment.id.segment);
-        let chunks: Vec<&[SummaryEntry]> =
-            if entries.is_empty() { vec![&[]] } else { entries.chunks(ENTRIES_PER_SUMMARY).collect() };
+        let chunks: Vec<&[SummaryEntry]> = if entries.is_empty() {
+            vec![&[]]
+        } else {
+            entries.chunks(ENTRIES_PER_SUMMARY).collect()
+        };
         for entries in chunks {
             let summary = Summary {
                 place: start.advance(segment.cursor),
@@ -185,7 +188,8 @@ impl Segments {
         for segment in state.open.values_mut() {
             let is_in = |place: &Place| {
                 let id = SegmentId { group: place.group(), segment: geometry.segment_of(*place) };
-                id == segment.id && place.fragment() % geometry.segment_fragments >= segment.piece_start
+                id == segment.id
+                    && place.fragment() % geometry.segment_fragments >= segment.piece_start
             };
             if places.iter().any(is_in) {
                 segment.rides.insert(lsn);

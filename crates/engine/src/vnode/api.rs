@@ -202,17 +202,10 @@ pub trait FileSystem: Send + Sync {
     fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr>;
 
     /// Makes a file, directory, device node, fifo or socket. Takes a reference.
-    fn create(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        new: NewInode,
-    ) -> FsResult<Attr>;
+    fn create(&self, caller: &Caller, parent: Ino, name: &[u8], new: NewInode) -> FsResult<Attr>;
 
     /// Makes a symbolic link to `target` (1 to [`SYMLINK_BYTES_MAX`] bytes). Takes a reference.
-    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8])
-    -> FsResult<Attr>;
+    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr>;
 
     /// Returns the target of a symbolic link.
     fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>>;

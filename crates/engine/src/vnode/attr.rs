@@ -11,8 +11,6 @@ use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
 
 /// Wanted access, as in the permission bits.
-pub(super) const READ: u16 = 4;
-/// Wanted access, as in the permission bits.
 pub(super) const WRITE: u16 = 2;
 /// Wanted access, as in the permission bits.
 pub(super) const EXECUTE: u16 = 1;
@@ -27,7 +25,7 @@ fn is_in_group(caller: &Caller, gid: u32) -> bool {
 }
 
 /// Checks `wanted` against the permission bits.
-pub(super) fn check_access(caller: &Caller, anode: &Anode, wanted: u16) -> FsResult<()> {
+pub(crate) fn check_access(caller: &Caller, anode: &Anode, wanted: u16) -> FsResult<()> {
     if !caller.is_checked || caller.uid == 0 {
         return Ok(());
     }
@@ -42,7 +40,7 @@ pub(super) fn check_access(caller: &Caller, anode: &Anode, wanted: u16) -> FsRes
 }
 
 /// In a sticky directory only the owner of the file, or of the directory, may take a name away.
-pub(super) fn check_sticky(caller: &Caller, directory: &Anode, file: &Anode) -> FsResult<()> {
+pub(crate) fn check_sticky(caller: &Caller, directory: &Anode, file: &Anode) -> FsResult<()> {
     let is_free = !caller.is_checked
         || caller.uid == 0
         || directory.mode & STICKY == 0
@@ -53,14 +51,14 @@ pub(super) fn check_sticky(caller: &Caller, directory: &Anode, file: &Anode) -> 
 
 impl Files {
     /// Returns the attributes of a file.
-    pub(super) fn attributes(&self, ino: Ino) -> FsResult<Attr> {
+    pub(crate) fn attributes(&self, ino: Ino) -> FsResult<Attr> {
         let vnode = self.vnode(ino)?;
         let state = vnode.state.read();
         attr_of(self, &state)
     }
 
     /// Changes attributes; see [`super::api::FileSystem::setattr`].
-    pub(super) fn set_attributes(
+    pub(crate) fn set_attributes(
         &self,
         caller: &Caller,
         ino: Ino,
@@ -81,7 +79,8 @@ impl Files {
                 other => other?,
             }
         }
-        let is_only_size = *change == SetAttr { size_bytes: change.size_bytes, ..SetAttr::default() };
+        let is_only_size =
+            *change == SetAttr { size_bytes: change.size_bytes, ..SetAttr::default() };
         if !is_only_size {
             self.set_anode(caller, &vnode, change)?;
         }
@@ -123,7 +122,7 @@ impl Files {
 
     /// relatime: a read renews the access time if that is no later than the last change, or a day
     /// old. In memory: it is written with the next change, or when the file is flushed.
-    pub(super) fn touch_atime(&self, vnode: &Arc<Vnode>) {
+    pub(crate) fn touch_atime(&self, vnode: &Arc<Vnode>) {
         if self.options.no_atime || self.options.is_read_only {
             return;
         }

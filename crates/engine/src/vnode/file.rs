@@ -21,7 +21,7 @@ const GROUP_EXECUTE: u16 = 0o0010;
 
 impl Files {
     /// Writes; see [`super::api::FileSystem::write`].
-    pub(super) fn write_file(
+    pub(crate) fn write_file(
         &self,
         caller: &Caller,
         ino: Ino,
@@ -99,7 +99,7 @@ impl Files {
     }
 
     /// Writes `data` at `from` in block `index`.
-    pub(super) fn write_block(
+    pub(crate) fn write_block(
         &self,
         state: &mut VnodeState,
         index: u64,
@@ -131,7 +131,7 @@ impl Files {
     }
 
     /// Gives a new version of block `index` its place.
-    pub(super) fn place_block(
+    pub(crate) fn place_block(
         &self,
         state: &mut VnodeState,
         index: u64,
@@ -160,7 +160,7 @@ impl Files {
 
     /// Before the file grows past its end at `to`: what its last block stores behind the end must
     /// read as zeros from now on.
-    pub(super) fn zero_tail(&self, state: &mut VnodeState, to: u64) -> FsResult<()> {
+    pub(crate) fn zero_tail(&self, state: &mut VnodeState, to: u64) -> FsResult<()> {
         let block_bytes = state.anode()?.block_bytes();
         let (size, index) = (state.size_bytes, state.size_bytes / block_bytes);
         let valid = index_wide(size % block_bytes);
@@ -192,7 +192,7 @@ impl Files {
     }
 
     /// Sets the size of a file.
-    pub(super) fn truncate(&self, vnode: &Arc<Vnode>, size_bytes: u64) -> FsResult<()> {
+    pub(crate) fn truncate(&self, vnode: &Arc<Vnode>, size_bytes: u64) -> FsResult<()> {
         if size_bytes > FILE_BYTES_MAX {
             return Err(FsError::FileTooLarge);
         }
@@ -271,7 +271,7 @@ impl Files {
     }
 
     /// Frees what still lies past the end of a file in the orphan list, and takes it out.
-    pub(super) fn finish_truncate(&self, vnode: &Arc<Vnode>) -> FsResult<()> {
+    pub(crate) fn finish_truncate(&self, vnode: &Arc<Vnode>) -> FsResult<()> {
         loop {
             let mut change = self.store.begin(Reservation::LARGE)?;
             let mut state = vnode.state.write();
@@ -302,7 +302,7 @@ impl Files {
     }
 }
 
-pub(super) fn check_regular(state: &VnodeState) -> FsResult<()> {
+pub(crate) fn check_regular(state: &VnodeState) -> FsResult<()> {
     match state.anode()?.kind {
         AnodeKind::Regular => Ok(()),
         AnodeKind::Directory => Err(FsError::IsDirectory),
@@ -311,7 +311,7 @@ pub(super) fn check_regular(state: &VnodeState) -> FsResult<()> {
 }
 
 /// A write or a change of owner by somebody without privilege takes these bits away.
-pub(super) fn clear_setid(anode: &mut Anode) {
+pub(crate) fn clear_setid(anode: &mut Anode) {
     anode.mode &= !SETUID;
     if anode.mode & GROUP_EXECUTE != 0 {
         anode.mode &= !SETGID;
@@ -319,6 +319,6 @@ pub(super) fn clear_setid(anode: &mut Anode) {
 }
 
 /// Makes an empty container of data.
-pub(super) fn make_blocked(anode: &mut Anode) {
+pub(crate) fn make_blocked(anode: &mut Anode) {
     anode.storage = StorageMode::Blocked;
 }

@@ -105,7 +105,7 @@ impl Files {
     }
 
     /// Syncs one file; see [`super::api::FileSystem::fsync`].
-    pub(super) fn sync_file(&self, ino: Ino) -> FsResult<()> {
+    pub(crate) fn sync_file(&self, ino: Ino) -> FsResult<()> {
         self.check_alive()?;
         let vnode = self.vnode(ino)?;
         loop {
@@ -141,7 +141,8 @@ impl Files {
             return Ok(None);
         }
         let mut anode = state.anode()?.clone();
-        let (mut places, mut groups, mut installed) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        let (mut places, mut groups, mut installed) =
+            (BTreeSet::new(), BTreeSet::new(), Vec::new());
         for (index, block) in &state.pending {
             // Somebody may have sealed the piece since: then it is on its way home.
             let Some((pointer, data)) = self.segments.seal_for_ride(block) else {
@@ -160,7 +161,7 @@ impl Files {
     }
 
     /// Installs all that waits. Called with no lock held.
-    pub(super) fn install_waiting(&self) -> FsResult<()> {
+    pub(crate) fn install_waiting(&self) -> FsResult<()> {
         for (_, number) in self.segments.take_installable() {
             if let Some(vnode) = self.table.find(number) {
                 while self.install_some(&vnode)? {}
@@ -171,7 +172,7 @@ impl Files {
 
     /// Before a write: bounds what is in memory and sees to it that there are segments to write
     /// to. Called with no lock held.
-    pub(super) fn make_room(&self) -> FsResult<()> {
+    pub(crate) fn make_room(&self) -> FsResult<()> {
         self.segments.throttle()?;
         if self.segments.has_installable() {
             self.install_waiting()?;
@@ -184,7 +185,7 @@ impl Files {
 
     /// Makes freed space usable: a checkpoint, and the cleaner until there are segments enough or
     /// nothing is left to gain.
-    pub(super) fn reclaim(&self) -> FsResult<()> {
+    pub(crate) fn reclaim(&self) -> FsResult<()> {
         self.install_waiting()?;
         self.store.journal.checkpoint()?;
         self.segments.tidy();
@@ -192,7 +193,7 @@ impl Files {
     }
 
     /// Puts the changes of files that have been dirty since `since_ns` into the journal.
-    pub(super) fn flush_dirty(&self, since_ns: u64) -> FsResult<()> {
+    pub(crate) fn flush_dirty(&self, since_ns: u64) -> FsResult<()> {
         let aged: BTreeSet<AnodeNo> = self.table.dirty_since(since_ns);
         if aged.is_empty() && !self.segments.has_installable() {
             return Ok(());
@@ -239,10 +240,7 @@ fn is_written((_, sequence): (BlockPointer, u64)) -> bool {
 }
 
 /// Returns pending blocks whose data write is under way, with their pointers.
-fn sealed_blocks(
-    state: &VnodeState,
-    limit: usize,
-) -> Vec<(u64, Arc<Block>, BlockPointer, u64)> {
+fn sealed_blocks(state: &VnodeState, limit: usize) -> Vec<(u64, Arc<Block>, BlockPointer, u64)> {
     let ready = state.pending.iter().filter_map(|(index, block)| {
         let (pointer, sequence) = block.sealed().filter(|sealed| is_written(*sealed))?;
         Some((*index, Arc::clone(block), pointer, sequence))

@@ -176,12 +176,6 @@ impl Files {
         self.store.journal.check_alive()
     }
 
-    /// Writes the anode of a vnode, its attributes included.
-    fn write_vnode(&self, change: &mut Change<'_>, state: &mut VnodeState) -> FsResult<()> {
-        let anode = state.anode.as_ref().ok_or(FsError::Stale)?;
-        self.fileset.write_anode(&self.store, change, anode)
-    }
-
     fn now(&self) -> DiskTime {
         to_disk(self.store.now())
     }

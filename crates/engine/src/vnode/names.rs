@@ -29,7 +29,7 @@ const COOKIE_PARENT: u64 = 2;
 const SETGID: u16 = 0o2000;
 
 /// Checks a name that is to be made, taken away or moved.
-pub(super) fn check_name(name: &[u8]) -> FsResult<()> {
+pub(crate) fn check_name(name: &[u8]) -> FsResult<()> {
     if name.len() > NAME_BYTES_MAX {
         return Err(FsError::NameTooLong);
     }
@@ -43,7 +43,7 @@ pub(super) fn check_name(name: &[u8]) -> FsResult<()> {
 }
 
 /// Returns the anode of a directory that is still there.
-pub(super) fn directory(state: &VnodeState) -> FsResult<&Anode> {
+pub(crate) fn directory(state: &VnodeState) -> FsResult<&Anode> {
     let anode = state.anode()?;
     if anode.kind != AnodeKind::Directory {
         return Err(FsError::NotDirectory);
@@ -52,7 +52,7 @@ pub(super) fn directory(state: &VnodeState) -> FsResult<&Anode> {
 }
 
 /// Returns the anode of a directory that can take new names.
-pub(super) fn live_directory(state: &VnodeState) -> FsResult<&Anode> {
+pub(crate) fn live_directory(state: &VnodeState) -> FsResult<&Anode> {
     let anode = directory(state)?;
     if anode.nlink == 0 {
         return Err(FsError::NotFound);
@@ -60,7 +60,7 @@ pub(super) fn live_directory(state: &VnodeState) -> FsResult<&Anode> {
     Ok(anode)
 }
 
-pub(super) fn target_of(anode: &Anode) -> Target {
+pub(crate) fn target_of(anode: &Anode) -> Target {
     Target { anode: anode.number, generation: anode.generation, kind: anode.kind }
 }
 
@@ -72,7 +72,7 @@ struct LongTarget {
 
 impl Files {
     /// Looks a name up and takes a reference.
-    pub(super) fn lookup_name(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+    pub(crate) fn lookup_name(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         if name.len() > NAME_BYTES_MAX {
             return Err(FsError::NameTooLong);
         }
@@ -106,7 +106,7 @@ impl Files {
     }
 
     /// Makes a file; see [`super::api::FileSystem::create`]. Takes a reference.
-    pub(super) fn make(
+    pub(crate) fn make(
         &self,
         caller: &Caller,
         parent: Ino,
@@ -189,7 +189,7 @@ impl Files {
     }
 
     /// New names are refused while the pool has no room for a user's data.
-    pub(super) fn check_space(&self) -> FsResult<()> {
+    pub(crate) fn check_space(&self) -> FsResult<()> {
         let fragments = 4 * u64::from(self.store.geometry().page_fragments());
         self.store.alloc.promise(fragments, crate::alloc::Urgency::User)?;
         self.store.alloc.unpromise(fragments);
@@ -278,7 +278,7 @@ impl Files {
     }
 
     /// Gives a file one more name; see [`super::api::FileSystem::link`]. Takes a reference.
-    pub(super) fn link_name(
+    pub(crate) fn link_name(
         &self,
         caller: &Caller,
         ino: Ino,
@@ -327,7 +327,7 @@ impl Files {
     }
 
     /// Puts an anode that a transaction has written into its vnode.
-    pub(super) fn replace(&self, state: &mut VnodeState, anode: Anode, class: u64) {
+    pub(crate) fn replace(&self, state: &mut VnodeState, anode: Anode, class: u64) {
         if anode.kind == AnodeKind::Directory {
             state.size_bytes = anode.size_bytes;
         }
@@ -336,7 +336,7 @@ impl Files {
     }
 
     /// Takes a name away; see [`super::api::FileSystem::unlink`] and `rmdir`.
-    pub(super) fn remove_name(
+    pub(crate) fn remove_name(
         &self,
         caller: &Caller,
         parent: Ino,
@@ -365,7 +365,7 @@ impl Files {
     }
 
     /// Returns the number of the file that `name` leads to now.
-    pub(super) fn child_of(
+    pub(crate) fn child_of(
         &self,
         caller: &Caller,
         directory: &Arc<Vnode>,
@@ -423,7 +423,7 @@ impl Files {
     }
 
     /// Lists a directory; see [`super::api::FileSystem::readdir`].
-    pub(super) fn list(
+    pub(crate) fn list(
         &self,
         ino: Ino,
         cookie: u64,
@@ -492,7 +492,7 @@ impl Files {
 }
 
 /// Takes one link away; returns whether it was the last.
-pub(super) fn drop_link(anode: &mut Anode, now: format::anode::DiskTime) -> bool {
+pub(crate) fn drop_link(anode: &mut Anode, now: format::anode::DiskTime) -> bool {
     anode.ctime = now;
     if anode.kind == AnodeKind::Directory {
         anode.nlink = 0;
@@ -502,13 +502,13 @@ pub(super) fn drop_link(anode: &mut Anode, now: format::anode::DiskTime) -> bool
     anode.nlink == 0
 }
 
-pub(super) fn touch(directory: &mut Anode, now: format::anode::DiskTime) {
+pub(crate) fn touch(directory: &mut Anode, now: format::anode::DiskTime) {
     directory.mtime = now;
     directory.ctime = now;
     directory.data_version += 1;
 }
 
-pub(super) fn check_removable(anode: &Anode, wants_directory: bool) -> FsResult<()> {
+pub(crate) fn check_removable(anode: &Anode, wants_directory: bool) -> FsResult<()> {
     match (anode.kind == AnodeKind::Directory, wants_directory) {
         (true, false) => Err(FsError::IsDirectory),
         (false, true) => Err(FsError::NotDirectory),
@@ -520,7 +520,7 @@ pub(super) fn check_removable(anode: &Anode, wants_directory: bool) -> FsResult<
 type StateGuard<'v> = storage::sync::RwLockWriteGuard<'v, VnodeState>;
 
 /// Locks two different vnodes, in order of their numbers; returns them as they were given.
-pub(super) fn lock_two<'v>(
+pub(crate) fn lock_two<'v>(
     first: &'v Arc<Vnode>,
     second: &'v Arc<Vnode>,
 ) -> (StateGuard<'v>, StateGuard<'v>) {

@@ -14,7 +14,7 @@ use crate::store::Change;
 
 impl Files {
     /// F2: enters a file that lost its last name in the orphan list.
-    pub(super) fn orphan(
+    pub(crate) fn orphan(
         &self,
         fileset: &mut FilesetGuard<'_>,
         change: &mut Change<'_>,
@@ -30,7 +30,7 @@ impl Files {
     }
 
     /// Frees a file without a name that nobody holds, in as many transactions as it takes.
-    pub(super) fn reap(&self, number: AnodeNo) -> FsResult<()> {
+    pub(crate) fn reap(&self, number: AnodeNo) -> FsResult<()> {
         loop {
             let vnode = match self.vnode_of(number) {
                 Err(FsError::Stale) => return Ok(()),
@@ -48,8 +48,8 @@ impl Files {
                 _ => Content::Data,
             };
             let is_inline = anode.storage == format::anode::StorageMode::Inline;
-            let is_done = is_inline
-                || self.store.truncate_blocks(&mut change, &mut anode, 0, content)?;
+            let is_done =
+                is_inline || self.store.truncate_blocks(&mut change, &mut anode, 0, content)?;
             if !is_done {
                 anode.size_bytes = 0;
                 self.fileset.write_anode(&self.store, &mut change, &anode)?;
@@ -80,12 +80,14 @@ impl Files {
         if !self.table.drop_references(number, count) {
             return;
         }
-        let is_nameless = |anode: Anode| anode.nlink == 0;
+        let is_nameless = |anode: &Anode| anode.nlink == 0;
         let vnode = self.table.find(number);
         let known = vnode.and_then(|vnode| vnode.state.read().anode.clone());
         let nameless = match known {
-            Some(anode) => is_nameless(anode),
-            None => matches!(self.fileset.read_anode(&self.store, number), Ok(Some(anode)) if is_nameless(anode)),
+            Some(anode) => is_nameless(&anode),
+            None => {
+                matches!(self.fileset.read_anode(&self.store, number), Ok(Some(anode)) if is_nameless(&anode))
+            }
         };
         if nameless && !self.options.is_read_only {
             // A failure leaves it in the orphan list: the next open frees it.

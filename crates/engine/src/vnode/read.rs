@@ -35,7 +35,7 @@ struct Run {
 
 impl Files {
     /// Reads; see [`super::api::FileSystem::read`].
-    pub(super) fn read_file(
+    pub(crate) fn read_file(
         &self,
         ino: Ino,
         offset: u64,
@@ -65,7 +65,7 @@ impl Files {
     }
 
     /// Fills `bytes` with what the file holds from `offset` on; the caller has cut it to the size.
-    pub(super) fn fill(&self, state: &VnodeState, offset: u64, bytes: &mut [u8]) -> FsResult<()> {
+    pub(crate) fn fill(&self, state: &VnodeState, offset: u64, bytes: &mut [u8]) -> FsResult<()> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -95,7 +95,7 @@ impl Files {
         self.read_runs(runs, bytes)
     }
 
-    pub(super) fn stored_bytes(&self, fragments: u32) -> usize {
+    pub(crate) fn stored_bytes(&self, fragments: u32) -> usize {
         crate::convert::index(fragments) << self.store.geometry().fragment_shift
     }
 
@@ -149,7 +149,7 @@ impl Files {
     }
 
     /// Returns the whole of a block, its first `valid_bytes` as stored and zeros behind them.
-    pub(super) fn block_content(
+    pub(crate) fn block_content(
         &self,
         state: &VnodeState,
         index: u64,
@@ -163,7 +163,7 @@ impl Files {
     }
 
     /// Returns the target of a symbolic link.
-    pub(super) fn read_link(&self, ino: Ino) -> FsResult<Vec<u8>> {
+    pub(crate) fn read_link(&self, ino: Ino) -> FsResult<Vec<u8>> {
         let vnode = self.vnode(ino)?;
         let state = vnode.state.read();
         let anode = state.anode()?;
@@ -193,6 +193,6 @@ fn bad_data(pointer: &BlockPointer) -> FsError {
 }
 
 /// Keeps the bytes of a shared buffer, or copies them if others hold it.
-pub(super) fn own(data: Arc<AlignedBuffer>) -> AlignedBuffer {
+pub(crate) fn own(data: Arc<AlignedBuffer>) -> AlignedBuffer {
     Arc::try_unwrap(data).unwrap_or_else(|shared| AlignedBuffer::clone(&shared))
 }

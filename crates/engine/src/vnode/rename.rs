@@ -7,7 +7,9 @@ use format::ids::AnodeNo;
 
 use super::api::{Caller, Ino, RenameMode};
 use super::attr::{EXECUTE, WRITE, check_access, check_sticky};
-use super::names::{check_name, check_removable, directory, drop_link, live_directory, target_of, touch};
+use super::names::{
+    check_name, check_removable, directory, drop_link, live_directory, target_of, touch,
+};
 use super::{Files, Vnode};
 use crate::dir::{self, Found};
 use crate::error::{FsError, FsResult};
@@ -37,7 +39,7 @@ impl Plan {
 
 impl Files {
     /// Moves a name; see [`super::api::FileSystem::rename`].
-    pub(super) fn rename_name(
+    pub(crate) fn rename_name(
         &self,
         caller: &Caller,
         source: (Ino, &[u8]),
@@ -178,12 +180,8 @@ impl Files {
         if let Some(guard) = fileset_guard {
             guard.settle(applied.lsn);
         }
-        let changed = [
-            Some(plan.source_directory),
-            plan.target_directory,
-            Some(plan.source),
-            plan.target,
-        ];
+        let changed =
+            [Some(plan.source_directory), plan.target_directory, Some(plan.source), plan.target];
         for anode in changed.into_iter().flatten() {
             let state = guards.iter_mut().find(|(number, _)| *number == anode.number);
             let (_, state) = state.expect("every anode of the plan is locked");

@@ -46,12 +46,12 @@ impl VnodeTable {
         &self.shards[index_wide(number.0) % SHARDS]
     }
 
-    pub(super) fn find(&self, number: AnodeNo) -> Option<Arc<Vnode>> {
+    pub(crate) fn find(&self, number: AnodeNo) -> Option<Arc<Vnode>> {
         self.shard(number).lock().vnodes.get(&number).map(Arc::clone)
     }
 
     /// V1: loads a vnode under the lock of its shard, so that two never do it at once.
-    pub(super) fn find_or_load(
+    pub(crate) fn find_or_load(
         &self,
         number: AnodeNo,
         load: impl FnOnce() -> FsResult<Vnode>,
@@ -66,22 +66,22 @@ impl VnodeTable {
     }
 
     /// Enters the vnode of a new file; what was known of an earlier file of that number goes.
-    pub(super) fn insert(&self, vnode: Arc<Vnode>) {
+    pub(crate) fn insert(&self, vnode: Arc<Vnode>) {
         self.shard(vnode.number).lock().insert(vnode);
     }
 
     /// Forgets the vnode of a freed file.
-    pub(super) fn remove(&self, number: AnodeNo) {
+    pub(crate) fn remove(&self, number: AnodeNo) {
         self.shard(number).lock().vnodes.remove(&number);
         self.dirty.lock().remove(&number);
     }
 
-    pub(super) fn add_reference(&self, number: AnodeNo) {
+    pub(crate) fn add_reference(&self, number: AnodeNo) {
         *self.shard(number).lock().references.entry(number).or_insert(0) += 1;
     }
 
     /// Gives references back; returns whether none is left.
-    pub(super) fn drop_references(&self, number: AnodeNo, count: u64) -> bool {
+    pub(crate) fn drop_references(&self, number: AnodeNo, count: u64) -> bool {
         let mut shard = self.shard(number).lock();
         let Some(held) = shard.references.get_mut(&number) else { return true };
         *held = held.saturating_sub(count);
@@ -92,30 +92,30 @@ impl VnodeTable {
         is_last
     }
 
-    pub(super) fn is_referenced(&self, number: AnodeNo) -> bool {
+    pub(crate) fn is_referenced(&self, number: AnodeNo) -> bool {
         self.shard(number).lock().references.contains_key(&number)
     }
 
     /// V2: the file has changes that are not in the journal, since `now_ns` or before.
-    pub(super) fn mark_dirty(&self, number: AnodeNo, now_ns: u64) {
+    pub(crate) fn mark_dirty(&self, number: AnodeNo, now_ns: u64) {
         self.dirty.lock().entry(number).or_insert(now_ns);
     }
 
-    pub(super) fn mark_clean(&self, number: AnodeNo) {
+    pub(crate) fn mark_clean(&self, number: AnodeNo) {
         self.dirty.lock().remove(&number);
     }
 
     /// Returns the files that have been dirty since `since_ns` or before.
-    pub(super) fn dirty_since(&self, since_ns: u64) -> BTreeSet<AnodeNo> {
+    pub(crate) fn dirty_since(&self, since_ns: u64) -> BTreeSet<AnodeNo> {
         let dirty = self.dirty.lock();
         dirty.iter().filter(|(_, since)| **since <= since_ns).map(|(number, _)| *number).collect()
     }
 
-    pub(super) fn dirty_count(&self) -> usize {
+    pub(crate) fn dirty_count(&self) -> usize {
         self.dirty.lock().len()
     }
 
-    pub(super) fn reference_count(&self) -> usize {
+    pub(crate) fn reference_count(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().references.len()).sum()
     }
 }
