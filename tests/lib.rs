@@ -1,0 +1,1 @@
+//! Tests of the whole system, by behaviour: one folder and one binary for each area.
