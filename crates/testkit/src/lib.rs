@@ -4,6 +4,5 @@
 //! reference [`model`].
 
 pub mod canon;
-pub mod clock;
 pub mod model;
 mod number;

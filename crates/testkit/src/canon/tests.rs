@@ -5,8 +5,8 @@ use engine::vnode::api::{
 };
 
 use super::{CanonAttr, Difference, Path, Side, Times, compare_trees, walk};
-use crate::clock::ManualClock;
 use crate::model::Model;
+use storage::clock::ManualClock;
 
 fn sample() -> Model {
     let model = Model::new(Arc::new(ManualClock::new()));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsResult, Ino, NewInode};
 
 use super::Model;
-use crate::clock::ManualClock;
+use storage::clock::ManualClock;
 
 const ROOT: Caller = Caller { uid: 0, gid: 0, groups: Vec::new(), is_checked: true };
 

@@ -1,11 +1,10 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{Attr, FileSystem, FsError, Ino, RenameMode, SetAttr, SetTime, Timestamp};
-use storage::clock::Clock;
+use storage::clock::{Clock, ManualClock};
 
 use super::super::Model;
 use super::{ROOT, directory, file};
-use crate::clock::ManualClock;
 
 const DAY_NS: u64 = 24 * 60 * 60 * 1_000_000_000;
 
