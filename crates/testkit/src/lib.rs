@@ -6,3 +6,4 @@
 pub mod canon;
 pub mod model;
 mod number;
+pub mod ops;

@@ -12,7 +12,7 @@ use crate::number::{u64_of, usize_of};
 /// of every power of two, which is where [`crate::ops`] writes.
 const WHOLE_BYTES_MAX: u64 = 64 << 20;
 /// How much is read at the start, at the end and on each side of a power of two.
-const WINDOW_BYTES: u64 = 256 << 10;
+const WINDOW_BYTES: u64 = 64 << 10;
 /// Bytes of one read: a multiple of the page that is no power of two.
 const READ_BYTES: u64 = 37 * 4096;
 /// Most directories one inside the other, against a loop.
