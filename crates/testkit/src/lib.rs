@@ -4,6 +4,7 @@
 //! reference [`model`].
 
 pub mod canon;
+pub mod crash;
 pub mod model;
 mod number;
 pub mod ops;

@@ -22,19 +22,28 @@ mod tests;
 mod walk;
 
 pub use compare::{DIFFERENCES_MAX, Difference, Side, compare_trees, differences};
-pub use walk::{WalkError, walk};
+pub use walk::{WalkError, walk, walk_identified};
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use engine::vnode::api::{Attr, FileKind, Timestamp};
+use engine::vnode::api::{Attr, FileKind, Ino, Timestamp};
 
 /// Bytes of a page of canonical content.
 pub const PAGE_BYTES: usize = 4096;
 
 /// Content of one page.
 pub type Page = Arc<[u8; PAGE_BYTES]>;
+
+/// What tells an inode from every other that ever was in a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity {
+    /// Its number.
+    pub ino: Ino,
+    /// Its age.
+    pub generation: u64,
+}
 
 /// Which times are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +57,7 @@ pub enum Times {
 }
 
 /// A path below the root, its names joined by `/`; the root is empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Path(pub Vec<u8>);
 
 impl Path {
@@ -61,6 +70,26 @@ impl Path {
         }
         joined.extend_from_slice(name);
         Path(joined)
+    }
+}
+
+impl Path {
+    /// Returns the directory and the name in it; `None` for the root.
+    #[must_use]
+    pub fn split(&self) -> Option<(Path, &[u8])> {
+        if self.0.is_empty() {
+            return None;
+        }
+        match self.0.iter().rposition(|&byte| byte == b'/') {
+            Some(at) => Some((Path(self.0[..at].to_vec()), &self.0[at + 1..])),
+            None => Some((Path::default(), &self.0)),
+        }
+    }
+}
+
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

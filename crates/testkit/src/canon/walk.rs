@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engine::vnode::api::{Attr, Caller, DirEntry, FileKind, FileSystem, FsError, Ino, LINKS_MAX};
 
-use super::{CanonAttr, Data, Inode, PAGE_BYTES, Page, Path, Times, Tree};
+use super::{CanonAttr, Data, Identity, Inode, PAGE_BYTES, Page, Path, Times, Tree};
 use crate::number::{u64_of, usize_of};
 
 /// Files up to this size are read whole; of larger ones, the start, the end, and the surroundings
@@ -99,6 +99,7 @@ struct Walker<'a> {
     caller: Caller,
     times: Times,
     tree: Tree,
+    identities: Vec<Identity>,
     /// Index in the tree, names met so far, and one of them.
     met: BTreeMap<Ino, (usize, u64, Path)>,
 }
@@ -111,12 +112,30 @@ struct Walker<'a> {
 ///
 /// The first defect: see [`WalkError`].
 pub fn walk(fs: &dyn FileSystem, times: Times) -> Result<Tree, WalkError> {
-    let mut walker =
-        Walker { fs, caller: Caller::root(), times, tree: Tree::default(), met: BTreeMap::new() };
+    walk_identified(fs, times).map(|(tree, _)| tree)
+}
+
+/// As [`walk`], and returns the identity of each inode of the tree, in its order.
+///
+/// # Errors
+///
+/// As [`walk`].
+pub fn walk_identified(
+    fs: &dyn FileSystem,
+    times: Times,
+) -> Result<(Tree, Vec<Identity>), WalkError> {
+    let mut walker = Walker {
+        fs,
+        caller: Caller::root(),
+        times,
+        tree: Tree::default(),
+        identities: Vec::new(),
+        met: BTreeMap::new(),
+    };
     let root = fs.getattr(fs.root()).map_err(failed(&Path::default(), "getattr"))?;
     walker.directory(&root, root.ino, &Path::default(), 0)?;
     walker.check_links()?;
-    Ok(walker.tree)
+    Ok((walker.tree, walker.identities))
 }
 
 fn failed<'a>(path: &'a Path, operation: &'static str) -> impl Fn(FsError) -> WalkError + 'a {
@@ -127,6 +146,7 @@ impl Walker<'_> {
     fn add(&mut self, attr: &Attr, path: &Path, data: Data) {
         let index = self.tree.inodes.len();
         self.tree.inodes.push(Inode { attr: CanonAttr::of(attr, self.times), data });
+        self.identities.push(Identity { ino: attr.ino, generation: attr.generation });
         self.tree.names.insert(path.clone(), index);
         self.met.insert(attr.ino, (index, 1, path.clone()));
     }

@@ -3,17 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::canon::{PAGE_BYTES, Page};
 use crate::number::{u64_of, usize_of};
-
-/// Bytes of a page of content.
-pub(super) const PAGE_BYTES: usize = 4096;
 
 /// Sparse content. A page that is not there reads as zeros.
 ///
 /// Pages are shared between copies of a model, so a copy costs its names and little more.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
-    pages: BTreeMap<u64, Arc<[u8; PAGE_BYTES]>>,
+    pages: BTreeMap<u64, Page>,
     size_bytes: u64,
 }
 
@@ -46,6 +44,10 @@ impl Content {
 
     pub(super) fn page_count(&self) -> u64 {
         u64_of(self.pages.len())
+    }
+
+    pub(super) fn pages(&self) -> Vec<(u64, Page)> {
+        self.pages.iter().map(|(&number, page)| (number, Page::clone(page))).collect()
     }
 
     pub(super) fn read(&self, offset: u64, length_bytes: usize, into: &mut Vec<u8>) -> usize {

@@ -28,6 +28,7 @@
 mod access;
 mod attr;
 mod content;
+mod copy;
 mod create;
 mod remove;
 mod rename;
@@ -44,9 +45,10 @@ use engine::vnode::api::{
 };
 use storage::clock::Clock;
 
+use crate::canon::{PAGE_BYTES, Page};
 use crate::number::u64_of;
 use access::SEARCH;
-use content::{Content, PAGE_BYTES};
+use content::Content;
 
 const ROOT: Ino = Ino(1);
 const ROOT_MODE: u16 = 0o755;
@@ -398,6 +400,13 @@ impl Model {
             node.names > 0
         });
         Model { state: Mutex::new(state), clock: Arc::clone(&self.clock) }
+    }
+
+    /// Returns the pages of a regular file that were written, by number; none of what is no file.
+    pub(crate) fn pages_of(&self, ino: Ino) -> Vec<(u64, Page)> {
+        let state = self.locked();
+        let content = state.node(ino).and_then(Node::content);
+        content.map(Content::pages).unwrap_or_default()
     }
 
     fn locked(&self) -> MutexGuard<'_, State> {

@@ -5,7 +5,7 @@ use engine::vnode::api::{
 };
 
 use super::{Op, Place, Route, SLOTS, Step, bytes_of};
-use crate::canon::{CanonAttr, Times};
+use crate::canon::{CanonAttr, Identity, Times};
 
 /// Device number that every device node of a history gets.
 const RDEV: u32 = 0x0103;
@@ -47,8 +47,8 @@ impl Outcome {
 pub struct Applied {
     /// The answer.
     pub outcome: Outcome,
-    /// Number and generation of the inode that it made.
-    pub made: Option<(Ino, u64)>,
+    /// The inode that it made.
+    pub made: Option<Identity>,
 }
 
 /// One client of a file system: the slots it holds.
@@ -96,12 +96,7 @@ impl<'a> Session<'a> {
         self.with(&Caller::root(), place, |ino| self.fs.getattr(ino)).ok()
     }
 
-    fn done(
-        &mut self,
-        caller: &Caller,
-        op: &Op,
-        made: &mut Option<(Ino, u64)>,
-    ) -> FsResult<Outcome> {
+    fn done(&mut self, caller: &Caller, op: &Op, made: &mut Option<Identity>) -> FsResult<Outcome> {
         match op {
             Op::Create { at, kind, mode } => {
                 let is_device = matches!(kind, FileKind::BlockDevice | FileKind::CharDevice);
@@ -219,10 +214,10 @@ impl<'a> Session<'a> {
     }
 
     /// The outcome of an operation that gave a name and with it a reference.
-    fn named(&self, attr: Attr, made: Option<&mut Option<(Ino, u64)>>) -> Outcome {
+    fn named(&self, attr: Attr, made: Option<&mut Option<Identity>>) -> Outcome {
         self.forget(attr.ino);
         if let Some(made) = made {
-            *made = Some((attr.ino, attr.generation));
+            *made = Some(Identity { ino: attr.ino, generation: attr.generation });
         }
         self.told(&attr)
     }

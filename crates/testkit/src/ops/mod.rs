@@ -227,6 +227,14 @@ impl Op {
         first.into_iter().chain(second).collect()
     }
 
+    /// Returns the first name of the inode that the operation makes.
+    pub(crate) fn made_at(&self) -> Option<&Route> {
+        if let Op::Create { at, .. } | Op::Symlink { at, .. } = self {
+            return Some(at);
+        }
+        None
+    }
+
     /// What is reached by the first route without this step is reached by the second after it:
     /// so it is with links and renames, and with directories that need not be.
     fn as_detour(&self) -> Option<(Route, Route)> {

@@ -1,7 +1,8 @@
 use engine::vnode::api::{FILE_BYTES_MAX, FileSystem, FsError, SetAttr};
 
-use super::super::content::{Content, PAGE_BYTES};
+use super::super::content::Content;
 use super::{ROOT, file, model};
+use crate::canon::PAGE_BYTES;
 
 fn bytes_of(content: &Content) -> Vec<u8> {
     let mut bytes = Vec::new();
