@@ -190,6 +190,9 @@ pub trait FileSystem: Send + Sync {
     fn root(&self) -> Ino;
 
     /// Finds `name` in `parent`. `.` and `..` are names here. Takes a reference.
+    ///
+    /// `.` is found in a file of any kind and is the file itself: so a handle from before a restart
+    /// gets its reference.
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr>;
 
     /// Gives back `count` references.
