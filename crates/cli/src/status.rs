@@ -29,6 +29,9 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 /// How long one side waits for the other.
 const CLIENT_TIME: Duration = Duration::from_secs(5);
 
+/// A socket younger than this may belong to a server that is just starting.
+const SOCKET_YOUNG_TIME: Duration = Duration::from_secs(60);
+
 /// Bytes of a pool's file name that its key keeps, so that people recognise it.
 const KEY_NAME_BYTES_MAX: usize = 32;
 
@@ -76,9 +79,12 @@ pub(crate) struct Served {
     pub(crate) log: Option<PathBuf>,
 }
 
-/// Returns the directory of sockets and logs, made if it is missing.
+/// Returns the directory of sockets and logs, made if it is missing: `HOLDFAST_RUN_DIR`, or
+/// `/run/holdfast` for root, or `holdfast` in `XDG_RUNTIME_DIR`.
 pub(crate) fn run_directory() -> anyhow::Result<PathBuf> {
-    let directory = if rustix::process::geteuid().is_root() {
+    let directory = if let Some(chosen) = std::env::var_os("HOLDFAST_RUN_DIR") {
+        PathBuf::from(chosen)
+    } else if rustix::process::geteuid().is_root() {
         PathBuf::from("/run/holdfast")
     } else if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR") {
         PathBuf::from(runtime).join("holdfast")
@@ -232,12 +238,24 @@ pub(crate) fn all() -> anyhow::Result<Vec<Found>> {
         if socket.extension().is_none_or(|extension| extension != "sock") {
             continue;
         }
-        if let Ok(Answer::Status(status)) = ask(&socket, &Question::Status) {
-            found.push(Found { status, socket });
+        match ask(&socket, &Question::Status) {
+            Ok(Answer::Status(status)) => found.push(Found { status, socket }),
+            Ok(_) => {}
+            Err(_) => remove_if_abandoned(&socket),
         }
     }
     found.sort_by(|a, b| a.text("directory").cmp(b.text("directory")));
     Ok(found)
+}
+
+/// Removes the socket of a server that was killed. A young one may not listen yet.
+fn remove_if_abandoned(socket: &Path) {
+    let is_refused = UnixStream::connect(socket)
+        .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
+    let age = std::fs::metadata(socket).and_then(|m| m.modified()).map(|time| time.elapsed());
+    if is_refused && age.is_ok_and(|age| age.is_ok_and(|age| age > SOCKET_YOUNG_TIME)) {
+        let _ = std::fs::remove_file(socket);
+    }
 }
 
 /// Returns the server of a pool, or of the mount that `path` is in.

@@ -39,10 +39,16 @@ fn holdfast_as_a_process() {
 }
 
 fn holdfast(arguments: &[&str]) -> Ran {
+    holdfast_in(&std::env::temp_dir(), arguments)
+}
+
+/// Runs the program with its sockets and logs in `run_directory`.
+fn holdfast_in(run_directory: &Path, arguments: &[&str]) -> Ran {
     let list = serde_json::to_string(arguments).expect("strings are plain data");
     let output = Command::new(std::env::current_exe().expect("a test has a path"))
         .args(AS_PROGRAM)
         .env(ARGUMENTS, list)
+        .env("HOLDFAST_RUN_DIR", run_directory)
         .output()
         .expect("the program can be started");
     Ran(output)
@@ -88,6 +94,10 @@ impl Place {
         fs::create_dir_all(path.join("mnt")).expect("the name is new");
         fs::write(path.join("pool.hf"), POOL).expect("the directory is ours");
         Place(path)
+    }
+
+    fn holdfast(&self, arguments: &[&str]) -> Ran {
+        holdfast_in(&self.0, arguments)
     }
 
     fn path(&self, name: &str) -> String {
@@ -190,38 +200,37 @@ fn a_daemon_serves_answers_and_closes_the_pool() {
     }
     let place = Place::new();
     let (pool, directory) = (place.path("pool.hf"), place.path("mnt"));
-    let ran = holdfast(&["mount", &pool, &directory, "--daemon", "--cache", "8M"]).expect(0);
+    let ran = place.holdfast(&["mount", &pool, &directory, "--daemon", "--cache", "8M"]).expect(0);
     assert!(ran.stdout().contains("is mounted on"), "{}", ran.stdout());
     let file = place.path("mnt/file");
     fs::write(&file, "data").expect("the mount answers when the program returns");
 
-    let ran = holdfast(&["status", &directory, "--json"]).expect(0);
+    let ran = place.holdfast(&["status", &directory, "--json"]).expect(0);
     let status = ran.json();
     assert_eq!(status["server"]["pool"], Value::from(pool.as_str()));
     assert_eq!(status["pool"]["cache_bytes"], 8 << 20);
-    holdfast(&["status", &pool]).expect(0);
+    place.holdfast(&["status", &pool]).expect(0);
     let log = status["server"]["log"].as_str().expect("a daemon has a log").to_owned();
 
-    let ran = holdfast(&["explain", &format!("{file}:1-2")]).expect(0);
+    let ran = place.holdfast(&["explain", &format!("{file}:1-2")]).expect(0);
     let ino = fs::metadata(&file).expect("stat").ino();
     assert_ne!(ino, 1, "the first inode is the one whose number the root has");
     assert!(ran.stdout().contains("Ino(1), range: Some((1, 2))"), "{}", ran.stdout());
 
-    let ran = holdfast(&["mount", &pool, &directory]).expect(1);
+    let ran = place.holdfast(&["mount", &pool, &directory]).expect(1);
     assert!(ran.stderr().contains("holdfast unmount"), "it says what to do: {}", ran.stderr());
     let held = fs::File::open(&file).expect("open");
-    let ran = holdfast(&["unmount", &directory]).expect(1);
+    let ran = place.holdfast(&["unmount", &directory]).expect(1);
     assert!(ran.stderr().contains("in use"), "{}", ran.stderr());
     drop(held);
 
-    holdfast(&["unmount", &directory]).expect(0);
+    place.holdfast(&["unmount", &directory]).expect(0);
     // Unmount has waited for the server to end.
     assert_eq!(fs::read_to_string(&pool).expect("it is there"), CLOSED_POOL);
     assert_eq!(mountpoint::inspect(Path::new(&directory)).expect("stat"), Mountpoint::Free);
-    holdfast(&["status", &directory]).expect(1);
-    holdfast(&["unmount", &directory]).expect(1);
+    place.holdfast(&["status", &directory]).expect(1);
+    place.holdfast(&["unmount", &directory]).expect(1);
     assert!(fs::read_to_string(&log).expect("it logs").contains("closed"));
-    fs::remove_file(log).expect("it is ours");
 }
 
 #[test]
@@ -233,9 +242,11 @@ fn a_daemon_that_fails_tells_its_parent_why() {
     let (pool, directory) = (place.path("pool.hf"), place.path("mnt"));
     let log = place.path("log");
     fs::write(&pool, "something else").expect("it is ours");
-    let ran = holdfast(&["mount", &pool, &directory, "--daemon", "--log-file", &log]).expect(1);
+    let ran =
+        place.holdfast(&["mount", &pool, &directory, "--daemon", "--log-file", &log]).expect(1);
     assert!(ran.stderr().contains("not a Holdfast pool"), "{}", ran.stderr());
-    let ran = holdfast(&["mount", &pool, "/no/such", "--daemon", "--log-file", &log]).expect(1);
+    let ran =
+        place.holdfast(&["mount", &pool, "/no/such", "--daemon", "--log-file", &log]).expect(1);
     assert!(ran.stderr().contains("/no/such"), "{}", ran.stderr());
 }
 
@@ -248,24 +259,24 @@ fn a_killed_server_is_cleared_away() {
     let (pool, directory, log) = (place.path("pool.hf"), place.path("mnt"), place.path("log"));
     let mount = ["mount", &pool, &directory, "--daemon", "--log-file", &log];
     let kill = || {
-        let status = holdfast(&["status", &directory, "--json"]).expect(0).json();
+        let status = place.holdfast(&["status", &directory, "--json"]).expect(0).json();
         let pid = status["server"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
         let pid = pid.and_then(Pid::from_raw).expect("it is a process");
         kill_process(pid, Signal::KILL).expect("it runs");
     };
     let is_dead = || mountpoint::inspect(Path::new(&directory)).expect("stat") == Mountpoint::Dead;
 
-    holdfast(&mount).expect(0);
+    place.holdfast(&mount).expect(0);
     kill();
     while !is_dead() {
         std::thread::yield_now();
     }
-    let ran = holdfast(&mount).expect(0);
+    let ran = place.holdfast(&mount).expect(0);
     assert!(ran.stdout().contains("detached a mount whose server died"), "{}", ran.stdout());
     kill();
     while !is_dead() {
         std::thread::yield_now();
     }
-    let ran = holdfast(&["unmount", &directory, "--json"]).expect(0);
+    let ran = place.holdfast(&["unmount", &directory, "--json"]).expect(0);
     assert_eq!(ran.json()["was_dead"], true);
 }

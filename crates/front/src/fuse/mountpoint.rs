@@ -13,6 +13,10 @@ use rustix::mount::UnmountFlags;
 /// What mount(8) shows as the type of our mounts.
 pub const MOUNT_TYPE: &str = "fuse.holdfast";
 
+/// How often a directory is looked at while its server is dying: a request is aborted for each
+/// descriptor of the server's that still waits to be closed, at worst.
+const ABORTED_TRIES_MAX: usize = 64;
+
 /// What a directory is, as a place to mount on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mountpoint {
@@ -48,22 +52,28 @@ pub fn absolute(directory: &Path) -> std::io::Result<PathBuf> {
     let path = std::path::absolute(directory)?;
     match std::fs::canonicalize(&path) {
         Ok(real) => Ok(real),
-        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
-            match (path.parent(), path.file_name()) {
-                (Some(parent), Some(name)) => Ok(std::fs::canonicalize(parent)?.join(name)),
-                _ => Err(error),
-            }
-        }
+        Err(error) if is_dead(&error) => match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) => Ok(std::fs::canonicalize(parent)?.join(name)),
+            _ => Err(error),
+        },
         Err(error) => Err(error),
     }
 }
 
 /// Looks at `directory`.
 pub fn inspect(directory: &Path) -> std::io::Result<Mountpoint> {
-    match std::fs::metadata(directory) {
-        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
-            Ok(Mountpoint::Dead)
+    let mut metadata = std::fs::metadata(directory);
+    // A request that was under way when the server died is aborted; the next is told the truth.
+    for _ in 0..ABORTED_TRIES_MAX {
+        match &metadata {
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {
+                metadata = std::fs::metadata(directory);
+            }
+            Ok(_) | Err(_) => break,
         }
+    }
+    match metadata {
+        Err(error) if is_dead(&error) => Ok(Mountpoint::Dead),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Mountpoint::NotDirectory),
         Err(error) => Err(error),
         Ok(metadata) if !metadata.is_dir() => Ok(Mountpoint::NotDirectory),
@@ -72,6 +82,11 @@ pub fn inspect(directory: &Path) -> std::io::Result<Mountpoint> {
             Some(_) | None => Mountpoint::Free,
         }),
     }
+}
+
+/// Returns whether `error` says that a mount's server is gone.
+fn is_dead(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
 }
 
 /// Returns the topmost mount on exactly `directory`, an absolute path.
