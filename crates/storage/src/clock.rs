@@ -1,5 +1,16 @@
 //! Time, always passed in.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+#[cfg(feature = "sim")]
+use std::sync::Arc;
+
+#[cfg(feature = "sim")]
+use crate::sync::sim::Scheduler;
+
+const NS_PER_SECOND: u64 = 1_000_000_000;
+
 /// A moment of wall-clock time, as POSIX has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
@@ -9,10 +20,160 @@ pub struct Timestamp {
     pub nanoseconds: u32,
 }
 
+impl Timestamp {
+    /// Returns the moment `nanoseconds` after this one.
+    ///
+    /// # Panics
+    ///
+    /// After the year 292 billion.
+    #[must_use]
+    pub fn plus_ns(self, nanoseconds: u64) -> Timestamp {
+        let sum = u64::from(self.nanoseconds) + nanoseconds % NS_PER_SECOND;
+        let carry = nanoseconds / NS_PER_SECOND + sum / NS_PER_SECOND;
+        Timestamp {
+            seconds: self.seconds.checked_add_unsigned(carry).expect("within 292 billion years"),
+            nanoseconds: u32::try_from(sum % NS_PER_SECOND).expect("below 10^9"),
+        }
+    }
+}
+
 /// Where time comes from.
 pub trait Clock: Send + Sync + std::fmt::Debug {
     /// Returns the time of day.
     fn now(&self) -> Timestamp;
     /// Returns nanoseconds since some fixed moment; never goes back.
     fn monotonic_ns(&self) -> u64;
+}
+
+/// The clock of the machine.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock {
+    start: Instant,
+}
+
+impl SystemClock {
+    /// Returns a clock whose [`Clock::monotonic_ns`] counts from now.
+    #[must_use]
+    pub fn new() -> SystemClock {
+        SystemClock { start: Instant::now() }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> SystemClock {
+        SystemClock::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        // A machine whose clock stands before 1970 has no time of day to speak of.
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp {
+            seconds: i64::try_from(since.as_secs()).expect("within 292 billion years"),
+            nanoseconds: since.subsec_nanos(),
+        }
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).expect("a process lives below 584 years")
+    }
+}
+
+/// The time of day at which virtual time begins: 2001-09-09 01:46:40 UTC, easily told from a real
+/// one and from zero.
+pub const VIRTUAL_EPOCH: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 0 };
+
+/// A clock that stands still until it is moved.
+#[derive(Debug, Default)]
+pub struct ManualClock {
+    elapsed_ns: AtomicU64,
+}
+
+impl ManualClock {
+    /// Returns a clock that stands at [`VIRTUAL_EPOCH`].
+    #[must_use]
+    pub fn new() -> ManualClock {
+        ManualClock::default()
+    }
+
+    /// Moves the clock forward.
+    pub fn advance_ns(&self, nanoseconds: u64) {
+        self.elapsed_ns.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        VIRTUAL_EPOCH.plus_ns(self.monotonic_ns())
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.elapsed_ns.load(Ordering::Relaxed)
+    }
+}
+
+/// The virtual time of a scheduler.
+#[cfg(feature = "sim")]
+#[derive(Clone, Debug)]
+pub struct SimClock {
+    scheduler: Arc<Scheduler>,
+    epoch: Timestamp,
+}
+
+#[cfg(feature = "sim")]
+impl SimClock {
+    /// Returns the clock of `scheduler`; its time 0 is [`VIRTUAL_EPOCH`].
+    #[must_use]
+    pub fn new(scheduler: Arc<Scheduler>) -> SimClock {
+        SimClock::starting_at(scheduler, VIRTUAL_EPOCH)
+    }
+
+    /// Returns the clock of `scheduler`, whose time 0 is `epoch`: for a life after a power cut,
+    /// which must not begin before the last one ended.
+    #[must_use]
+    pub fn starting_at(scheduler: Arc<Scheduler>, epoch: Timestamp) -> SimClock {
+        SimClock { scheduler, epoch }
+    }
+}
+
+#[cfg(feature = "sim")]
+impl Clock for SimClock {
+    fn now(&self) -> Timestamp {
+        self.epoch.plus_ns(self.scheduler.now_ns())
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.scheduler.now_ns()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nanoseconds_carry_into_seconds_also_before_1970() {
+        let late = Timestamp { seconds: -2, nanoseconds: 999_999_999 };
+        assert_eq!(late.plus_ns(1), Timestamp { seconds: -1, nanoseconds: 0 });
+        assert_eq!(late.plus_ns(3_000_000_001), Timestamp { seconds: 2, nanoseconds: 0 });
+    }
+
+    #[test]
+    fn manual_clock_moves_only_when_advanced() {
+        let clock = ManualClock::new();
+        assert_eq!((clock.now(), clock.monotonic_ns()), (VIRTUAL_EPOCH, 0));
+        clock.advance_ns(1_500_000_000);
+        assert_eq!(clock.monotonic_ns(), 1_500_000_000);
+        let moved = Timestamp { seconds: 1_000_000_001, nanoseconds: 500_000_000 };
+        assert_eq!(clock.now(), moved);
+    }
+
+    #[test]
+    fn system_clock_is_past_2020_and_never_goes_back() {
+        let clock = SystemClock::new();
+        assert!(clock.now().seconds > 1_577_836_800);
+        let first = clock.monotonic_ns();
+        assert!(clock.monotonic_ns() >= first);
+    }
 }

@@ -22,11 +22,18 @@
 //! Not here: what is where on a device (`format`), and which device holds a place (`volume`).
 
 mod buffer;
+mod counting;
+mod memory;
+mod range;
 
 pub use buffer::{AlignedBuffer, SharedBytes};
+pub use counting::CountingDevice;
+pub use memory::MemoryDevice;
 
 use std::fmt;
 use std::sync::Arc;
+
+use crate::convert::to_u64;
 
 /// Alignment, in bytes, of every buffer, offset and length that reaches a device.
 ///
@@ -118,6 +125,41 @@ pub enum Operation {
     },
 }
 
+impl Operation {
+    /// Returns what is asked.
+    #[must_use]
+    pub fn kind(&self) -> RequestKind {
+        match self {
+            Operation::Read { .. } => RequestKind::Read,
+            Operation::Write { .. } => RequestKind::Write,
+            Operation::Flush => RequestKind::Flush,
+            Operation::Discard { .. } => RequestKind::Discard,
+        }
+    }
+
+    /// Returns the first byte on the device; a flush has none.
+    #[must_use]
+    pub fn offset(&self) -> Option<u64> {
+        match self {
+            Operation::Read { offset, .. }
+            | Operation::Write { offset, .. }
+            | Operation::Discard { offset, .. } => Some(*offset),
+            Operation::Flush => None,
+        }
+    }
+
+    /// Returns how many bytes of the device are meant; 0 for a flush.
+    #[must_use]
+    pub fn length_bytes(&self) -> u64 {
+        match self {
+            Operation::Read { buffer, .. } => to_u64(buffer.len()),
+            Operation::Write { data, .. } => data.iter().map(|piece| to_u64(piece.len())).sum(),
+            Operation::Flush => 0,
+            Operation::Discard { length_bytes, .. } => *length_bytes,
+        }
+    }
+}
+
 /// Most pieces in one write: `IOV_MAX` of Linux.
 pub const WRITE_PIECES_MAX: usize = 1024;
 
@@ -185,6 +227,23 @@ pub enum RequestKind {
     Flush,
     /// A discard.
     Discard,
+}
+
+impl RequestKind {
+    /// Every kind, in the order of the counters.
+    pub const ALL: [RequestKind; 4] =
+        [RequestKind::Read, RequestKind::Write, RequestKind::Flush, RequestKind::Discard];
+
+    /// Position in [`RequestKind::ALL`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        match self {
+            RequestKind::Read => 0,
+            RequestKind::Write => 1,
+            RequestKind::Flush => 2,
+            RequestKind::Discard => 3,
+        }
+    }
 }
 
 impl fmt::Display for RequestKind {
@@ -281,12 +340,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// As [`Ticket::wait`].
-    fn write(
-        &self,
-        purpose: Purpose,
-        offset: u64,
-        data: AlignedBuffer,
-    ) -> Result<(), DeviceError> {
+    fn write(&self, purpose: Purpose, offset: u64, data: AlignedBuffer) -> Result<(), DeviceError> {
         let data = vec![SharedBytes::from(data)];
         self.submit(purpose, Operation::Write { offset, data }).wait().map(drop)
     }

@@ -1,0 +1,152 @@
+//! Counts of I/O by layer and by kind: what budgets are asserted with and what `status` shows.
+
+use std::fmt;
+use std::ops::Sub;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::device::{Purpose, RequestKind};
+
+const PURPOSE_COUNT: usize = Purpose::ALL.len();
+const KIND_COUNT: usize = RequestKind::ALL.len();
+
+/// Requests and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoCount {
+    /// How many requests.
+    pub requests: u64,
+    /// How many bytes they covered; 0 for flushes.
+    pub bytes: u64,
+}
+
+impl std::ops::AddAssign for IoCount {
+    fn add_assign(&mut self, other: IoCount) {
+        self.requests += other.requests;
+        self.bytes += other.bytes;
+    }
+}
+
+/// The I/O of a device, by [`Purpose`] and by [`RequestKind`], at one moment.
+///
+/// The I/O of a stretch is the difference of two: `after - before`.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct IoCounts {
+    counts: [[IoCount; KIND_COUNT]; PURPOSE_COUNT],
+}
+
+impl IoCounts {
+    /// Returns the count of one purpose and one kind.
+    #[must_use]
+    pub fn of(&self, purpose: Purpose, kind: RequestKind) -> IoCount {
+        self.counts[purpose.index()][kind.index()]
+    }
+
+    /// Returns the count of one kind over all purposes.
+    #[must_use]
+    pub fn of_kind(&self, kind: RequestKind) -> IoCount {
+        let mut sum = IoCount::default();
+        for purpose in Purpose::ALL {
+            sum += self.of(purpose, kind);
+        }
+        sum
+    }
+
+    /// Returns the count of one purpose over all kinds.
+    #[must_use]
+    pub fn of_purpose(&self, purpose: Purpose) -> IoCount {
+        let mut sum = IoCount::default();
+        for kind in RequestKind::ALL {
+            sum += self.of(purpose, kind);
+        }
+        sum
+    }
+
+    /// Returns the number of all requests.
+    #[must_use]
+    pub fn request_count(&self) -> u64 {
+        RequestKind::ALL.iter().map(|&kind| self.of_kind(kind).requests).sum()
+    }
+
+    /// Returns the number of all reads.
+    #[must_use]
+    pub fn reads(&self) -> u64 {
+        self.of_kind(RequestKind::Read).requests
+    }
+
+    /// Returns the number of all writes.
+    #[must_use]
+    pub fn writes(&self) -> u64 {
+        self.of_kind(RequestKind::Write).requests
+    }
+
+    /// Returns the number of all flushes.
+    #[must_use]
+    pub fn flushes(&self) -> u64 {
+        self.of_kind(RequestKind::Flush).requests
+    }
+}
+
+impl Sub for IoCounts {
+    type Output = IoCounts;
+
+    /// Returns the I/O between `earlier` and `self`.
+    fn sub(self, earlier: IoCounts) -> IoCounts {
+        let mut difference = self;
+        for (row, earlier_row) in difference.counts.iter_mut().zip(&earlier.counts) {
+            for (count, before) in row.iter_mut().zip(earlier_row) {
+                assert!(count.requests >= before.requests, "the later counts come first");
+                count.requests -= before.requests;
+                count.bytes -= before.bytes;
+            }
+        }
+        difference
+    }
+}
+
+impl fmt::Debug for IoCounts {
+    /// Prints the counts that are not zero: what a failed budget shows.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut list = f.debug_map();
+        for purpose in Purpose::ALL {
+            for kind in RequestKind::ALL {
+                let count = self.of(purpose, kind);
+                if count.requests > 0 {
+                    let text = format!("{} ({} bytes)", count.requests, count.bytes);
+                    list.entry(&format_args!("{purpose:?} {kind}"), &format_args!("{text}"));
+                }
+            }
+        }
+        list.finish()
+    }
+}
+
+/// Counts that threads add to.
+#[derive(Debug, Default)]
+pub struct IoCounters {
+    requests: [[AtomicU64; KIND_COUNT]; PURPOSE_COUNT],
+    bytes: [[AtomicU64; KIND_COUNT]; PURPOSE_COUNT],
+}
+
+impl IoCounters {
+    /// Counts one request.
+    pub fn add(&self, purpose: Purpose, kind: RequestKind, length_bytes: u64) {
+        let (row, column) = (purpose.index(), kind.index());
+        self.requests[row][column].fetch_add(1, Ordering::Relaxed);
+        self.bytes[row][column].fetch_add(length_bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the counts so far.
+    #[must_use]
+    pub fn snapshot(&self) -> IoCounts {
+        let mut counts = IoCounts::default();
+        for purpose in Purpose::ALL {
+            for kind in RequestKind::ALL {
+                let (row, column) = (purpose.index(), kind.index());
+                counts.counts[row][column] = IoCount {
+                    requests: self.requests[row][column].load(Ordering::Relaxed),
+                    bytes: self.bytes[row][column].load(Ordering::Relaxed),
+                };
+            }
+        }
+        counts
+    }
+}

@@ -1,0 +1,99 @@
+//! A device that counts what passes through it, so that any device can have a budget.
+
+use std::sync::Arc;
+
+use super::{AlignedBuffer, Device, DeviceError, DeviceInfo, Operation, Purpose, RequestKind};
+use super::{SharedDevice, Ticket};
+use crate::convert::to_u64;
+use crate::counters::{IoCounters, IoCounts};
+
+/// Passes every request on and counts it when it is submitted, whatever is answered.
+#[derive(Debug)]
+pub struct CountingDevice {
+    inner: SharedDevice,
+    counters: IoCounters,
+}
+
+impl CountingDevice {
+    /// Returns a device that counts what it passes to `inner`.
+    #[must_use]
+    pub fn new(inner: SharedDevice) -> Arc<CountingDevice> {
+        Arc::new(CountingDevice { inner, counters: IoCounters::default() })
+    }
+
+    /// Returns the counts so far; subtract an earlier snapshot for those of a stretch.
+    #[must_use]
+    pub fn snapshot(&self) -> IoCounts {
+        self.counters.snapshot()
+    }
+}
+
+impl Device for CountingDevice {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+
+    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+        self.counters.add(purpose, operation.kind(), operation.length_bytes());
+        self.inner.submit(purpose, operation)
+    }
+
+    // These pass on to the same function below, which may have a shorter way than `submit`.
+
+    fn read(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+    ) -> Result<AlignedBuffer, DeviceError> {
+        self.counters.add(purpose, RequestKind::Read, to_u64(length_bytes));
+        self.inner.read(purpose, offset, length_bytes)
+    }
+
+    fn write(&self, purpose: Purpose, offset: u64, data: AlignedBuffer) -> Result<(), DeviceError> {
+        self.counters.add(purpose, RequestKind::Write, to_u64(data.len()));
+        self.inner.write(purpose, offset, data)
+    }
+
+    fn flush(&self, purpose: Purpose) -> Result<(), DeviceError> {
+        self.counters.add(purpose, RequestKind::Flush, 0);
+        self.inner.flush(purpose)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::IoCount;
+    use crate::device::MemoryDevice;
+
+    #[test]
+    fn every_way_to_ask_is_counted_once_by_purpose_and_kind() {
+        let device = CountingDevice::new(MemoryDevice::new("memory", 1 << 20));
+        device.write(Purpose::Home, 0, AlignedBuffer::zeroed(8192)).expect("in range");
+        let before = device.snapshot();
+        assert_eq!(
+            before.of(Purpose::Home, RequestKind::Write),
+            IoCount { requests: 1, bytes: 8192 }
+        );
+
+        device.read(Purpose::Data, 4096, 4096).expect("in range");
+        device.flush(Purpose::Journal).expect("memory does not fail");
+        let read = Operation::Read { offset: 0, buffer: AlignedBuffer::zeroed(4096) };
+        device.submit(Purpose::Data, read).wait().expect("in range");
+        let discard = Operation::Discard { offset: 0, length_bytes: 4096 };
+        device.submit(Purpose::Cleaner, discard).wait().expect("in range");
+
+        let stretch = device.snapshot() - before;
+        assert_eq!(
+            stretch.of(Purpose::Data, RequestKind::Read),
+            IoCount { requests: 2, bytes: 8192 }
+        );
+        assert_eq!(stretch.of_purpose(Purpose::Home), IoCount::default());
+        assert_eq!((stretch.reads(), stretch.writes(), stretch.flushes()), (2, 0, 1));
+        assert_eq!(stretch.request_count(), 4);
+        let text = format!("{:?}", stretch);
+        assert!(text.contains("Cleaner discard: 1 (4096 bytes)"), "{text}");
+        assert!(!text.contains("Home"), "{text}");
+    }
+}

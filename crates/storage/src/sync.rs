@@ -1,1 +1,0 @@
-//! Locks that a simulated run can schedule.
