@@ -92,6 +92,10 @@ pub struct CreateOptions {
     pub journal_bytes: Option<u64>,
     /// A name for people.
     pub label: String,
+    /// Owner of the root directory: whoever makes the pool, so that they can use it.
+    pub owner_uid: u32,
+    /// Group of the root directory.
+    pub owner_gid: u32,
     /// Overwrite what is on the device; a pool in use is refused all the same.
     pub is_forced: bool,
 }

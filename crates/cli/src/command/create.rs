@@ -56,6 +56,8 @@ fn options_of(args: &CreateArgs) -> anyhow::Result<CreateOptions> {
         group_bytes: args.group_size.map(|size| size.0),
         journal_bytes: args.journal_size.map(|size| size.0),
         label: args.label.clone(),
+        owner_uid: rustix::process::geteuid().as_raw(),
+        owner_gid: rustix::process::getegid().as_raw(),
         is_forced: args.force,
     })
 }

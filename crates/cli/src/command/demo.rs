@@ -52,6 +52,8 @@ fn create_options(device: &Path, size_bytes: u64) -> CreateOptions {
         group_bytes: None,
         journal_bytes: None,
         label: "demo".to_owned(),
+        owner_uid: rustix::process::geteuid().as_raw(),
+        owner_gid: rustix::process::getegid().as_raw(),
         is_forced: false,
     }
 }

@@ -33,9 +33,14 @@ pub enum MountError {
         /// The pool that is there.
         source_path: String,
     },
-    /// Load the kernel's module, or pass the device into the container.
-    #[error("/dev/fuse is missing: run `modprobe fuse`, or give the container --device /dev/fuse")]
-    NoFuse,
+    /// Load the kernel's module, pass the device into the container, or get the right to open it.
+    #[error(
+        "/dev/fuse: {cause}: run `modprobe fuse` as root; in a container give it --device /dev/fuse"
+    )]
+    NoFuse {
+        /// Why it cannot be opened.
+        cause: std::io::Error,
+    },
     /// The kernel refused; the cause says why.
     #[error("cannot mount {}: {cause}", directory.display())]
     Refused {
@@ -100,9 +105,11 @@ pub fn mount(
     let refused = |cause| MountError::Refused { directory: directory.to_path_buf(), cause };
     let has_replaced_dead = make_room(directory)?;
     let directory = mountpoint::absolute(directory).map_err(refused)?;
-    if !Path::new("/dev/fuse").exists() {
-        return Err(MountError::NoFuse);
-    }
+    std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .map_err(|cause| MountError::NoFuse { cause })?;
 
     let transport: Box<dyn Transport> =
         Box::new(KernelTransport::mount(&directory, options).map_err(refused)?);

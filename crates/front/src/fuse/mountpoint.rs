@@ -121,7 +121,7 @@ fn unmount_with(directory: &Path, flags: UnmountFlags) -> std::io::Result<()> {
 
 fn unmount_by_helper(directory: &Path, is_lazy: bool) -> std::io::Result<()> {
     let mut helper = std::process::Command::new("fusermount3");
-    helper.arg("-u").arg("-q");
+    helper.arg("-u");
     if is_lazy {
         helper.arg("-z");
     }
@@ -129,7 +129,12 @@ fn unmount_by_helper(directory: &Path, is_lazy: bool) -> std::io::Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    Err(std::io::Error::other(format!("fusermount3 -u failed with {}", output.status)))
+    // It has no exit code for it, and no other language.
+    let message = String::from_utf8_lossy(&output.stderr);
+    if message.contains("busy") {
+        return Err(Errno::BUSY.into());
+    }
+    Err(std::io::Error::other(format!("fusermount3 -u: {}", message.trim())))
 }
 
 /// Parses a line of /proc/self/mountinfo (proc(5)):

