@@ -16,7 +16,7 @@ pub const LINKS_MAX: u32 = 65_535;
 /// Longest target of a symbolic link, in bytes (Linux: PATH_MAX with its NUL).
 pub const SYMLINK_BYTES_MAX: usize = 4095;
 /// Largest file, in bytes.
-pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+pub const FILE_BYTES_MAX: u64 = i64::MAX.unsigned_abs();
 
 /// Number of an inode, unique in the pool and the same after every restart: slot (24 bits) and
 /// anode number (40 bits).
@@ -190,6 +190,9 @@ pub trait FileSystem: Send + Sync {
     fn root(&self) -> Ino;
 
     /// Finds `name` in `parent`. `.` and `..` are names here. Takes a reference.
+    ///
+    /// `.` is found in a file of any kind and is the file itself: so a handle from before a restart
+    /// gets its reference.
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr>;
 
     /// Gives back `count` references.
