@@ -150,6 +150,9 @@ impl Files {
 
 /// Who may change what (chmod(2), chown(2), utimensat(2)).
 fn check_change(caller: &Caller, anode: &Anode, change: &SetAttr) -> FsResult<()> {
+    if change.mode.is_some() && anode.kind == format::anode::AnodeKind::Symlink {
+        return Err(FsError::NotSupported);
+    }
     if !caller.is_checked || caller.uid == 0 {
         return Ok(());
     }
