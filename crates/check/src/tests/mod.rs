@@ -1,6 +1,8 @@
 //! Hand-made pools: a healthy one is clean, and each defect that is planted is found.
 
+mod fuzz;
 mod image;
+mod inspected;
 mod planted;
 mod replayed;
 
