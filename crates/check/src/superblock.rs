@@ -51,3 +51,29 @@ pub(crate) fn regions_have_places(geometry: &Geometry) -> bool {
     ];
     ends.iter().all(|&end| end <= u64::from(u32::MAX) * 4096)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use format::geometry::GeometryOptions;
+
+    #[test]
+    fn regions_without_places_are_refused() {
+        let planned = Geometry::plan(&GeometryOptions {
+            device_bytes: 64 << 40,
+            fragment_bytes: 4096,
+            segment_bytes: None,
+            group_bytes: None,
+            journal_bytes: None,
+        })
+        .expect("large enough");
+        assert!(regions_have_places(&planned));
+        let far = 32 << 40;
+        let hostile = [
+            Geometry { groups_offset: far, ..planned.clone() },
+            Geometry { journal_offset: far, ..planned.clone() },
+            Geometry { double_write_offset: far, ..planned },
+        ];
+        assert!(!hostile.iter().any(regions_have_places));
+    }
+}

@@ -2,42 +2,22 @@
 //! panic, never run without end, and never take more memory than they may.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use format::ids::Place;
 use format::journal::{CHUNK_HEADER_BYTES, put_page_image, put_ride, put_update};
 use format::page::{PAGE_BYTES, PageBytes, PageKind, SLOT_BYTES, stamp};
-use storage::device::{Device, DeviceInfo, MemoryDevice, Operation, Purpose, SharedDevice, Ticket};
+use storage::device::SharedDevice;
 use storage::prng::Prng;
 
+use super::Bounded;
 use super::image::{BIG, Image, SMALL};
 use super::replayed::{open, put_links};
 use crate::dump::{Target, dump};
 use crate::explain::{explain_offset, explain_path};
 use crate::{Options, run};
 
-/// More reads than any check of the image needs, and far fewer than an endless one does.
-const READS_MAX: u64 = 20_000;
 const SEEDS: u64 = 1500;
-
-/// Counts reads, and panics past the bound: an endless walk becomes a failure.
-#[derive(Debug)]
-struct Bounded {
-    below: Arc<MemoryDevice>,
-    reads: AtomicU64,
-}
-
-impl Device for Bounded {
-    fn info(&self) -> &DeviceInfo {
-        self.below.info()
-    }
-
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
-        let reads = self.reads.fetch_add(1, Ordering::Relaxed);
-        assert!(reads < READS_MAX, "runs without end");
-        self.below.submit(purpose, operation)
-    }
-}
 
 fn bounded(image: &Image) -> SharedDevice {
     Arc::new(Bounded { below: image.device.clone(), reads: AtomicU64::new(0) })
