@@ -197,7 +197,7 @@ impl Geometry {
             (self.device_bytes <= POOL_BYTES_MAX, "device_bytes"),
             ((10..=12).contains(&self.fragment_shift), "fragment_shift"),
             (self.segment_fragments.is_power_of_two(), "segment_fragments"),
-            ((16..=65536).contains(&self.segment_fragments), "segment_fragments"),
+            ((16..=4096).contains(&self.segment_fragments), "segment_fragments"),
             (self.group_fragments >= self.segment_fragments, "group_fragments"),
             (self.group_fragments <= 1 << 30, "group_fragments"),
             (self.group_fragments.is_multiple_of(self.segment_fragments.max(1)), "group_fragments"),

@@ -188,8 +188,8 @@ struct UsageDisk {
     kind: u8,
     /// Bit 0: has a remap table.
     flags: u8,
-    /// Fragments written so far, summaries included: where the last summary ends. 65,536
-    /// fragments, the most there can be, is written as 0 in a segment that is not free.
+    /// Fragments written so far, summaries included: where the last summary ends. Segments have at
+    /// most 4,096 fragments.
     filled: U16,
     /// Fragments that something points to.
     live: U32,
@@ -247,11 +247,10 @@ impl SegmentUsage {
         let bytes = page.get(Self::offset(segment)..)?;
         let (disk, _) = UsageDisk::read_from_prefix(bytes).ok()?;
         let kind = SegmentKind::from_code(disk.kind)?;
-        let filled = u32::from(disk.filled.get());
         Some(SegmentUsage {
             kind,
             has_remap: disk.flags & 1 != 0,
-            filled: if filled == 0 && kind == SegmentKind::Data { 1 << 16 } else { filled },
+            filled: u32::from(disk.filled.get()),
             live: disk.live.get(),
             incarnation: Epoch(disk.incarnation.get()),
             newest: Epoch(disk.newest.get()),
@@ -262,7 +261,7 @@ impl SegmentUsage {
     /// Returns the bytes of this entry.
     #[must_use]
     pub fn encode(&self) -> [u8; USAGE_BYTES] {
-        let filled = u16::try_from(self.filled % (1 << 16)).expect("taken modulo");
+        let filled = u16::try_from(self.filled).expect("segments have at most 4096 fragments");
         zerocopy::transmute!(UsageDisk {
             kind: self.kind.code(),
             flags: u8::from(self.has_remap),
@@ -291,7 +290,7 @@ mod tests {
             newest: Epoch(12),
             remap: AnodeNo(44),
         };
-        for filled in [1, 255, 65_535, 65_536] {
+        for filled in [0, 1, 255, 4096] {
             let usage = SegmentUsage { filled, ..usage };
             let mut page = [0_u8; PAGE_BYTES];
             let offset = SegmentUsage::offset(125);

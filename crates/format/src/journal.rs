@@ -500,8 +500,10 @@ pub struct JournalHead {
     pub tail: Lsn,
     /// Checksum of the chunk before it (L1).
     pub previous_crc: u32,
-    /// An epoch that is higher than any given out before the tail.
+    /// An epoch that is higher than any given out before this head was written.
     pub epoch: Epoch,
+    /// Groups in the double-write area up to this one are home: only a later one counts.
+    pub double_write_sequence: u64,
 }
 
 impl JournalHead {
@@ -512,7 +514,8 @@ impl JournalHead {
         let place = Self::place(geometry, slot);
         let owner = PageOwner { index: self.sequence, ..PageOwner::default() };
         let mut header = PageHeader::new(PageKind::JournalHead, pool_id, place, owner);
-        header.aux = [self.tail.0, u64::from(self.previous_crc), self.epoch.0, 0];
+        header.aux =
+            [self.tail.0, u64::from(self.previous_crc), self.epoch.0, self.double_write_sequence];
         header.encode(&mut bytes);
         stamp(&mut bytes, self.tail);
         bytes
@@ -537,6 +540,7 @@ impl JournalHead {
             tail: Lsn(header.aux[0]),
             previous_crc: u32::try_from(header.aux[1] & 0xffff_ffff).expect("masked"),
             epoch: Epoch(header.aux[2]),
+            double_write_sequence: header.aux[3],
         })
     }
 

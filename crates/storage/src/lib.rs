@@ -10,3 +10,4 @@ pub mod device;
 pub mod pool;
 pub mod prng;
 pub mod sync;
+pub mod volume;

@@ -23,11 +23,15 @@
 
 mod buffer;
 mod counting;
+mod file;
 mod memory;
 mod range;
+#[cfg(feature = "sim")]
+pub mod sim;
 
 pub use buffer::{AlignedBuffer, SharedBytes};
 pub use counting::CountingDevice;
+pub use file::{Access, FileDevice, FileOptions, OpenError, QUEUE_DEPTH, TransportChoice};
 pub use memory::MemoryDevice;
 
 use std::fmt;
@@ -285,8 +289,8 @@ pub enum DeviceError {
         /// First byte.
         offset: u64,
     },
-    /// An earlier write or flush failed, so nothing written since can be trusted to last (D3).
-    #[error("{device}: failed earlier, and takes no more writes")]
+    /// An earlier flush failed, so nothing written since can be trusted to last (D3).
+    #[error("{device}: a flush failed earlier, and no more writes are taken")]
     Failed {
         /// Name of the device.
         device: String,

@@ -24,7 +24,8 @@
 //!
 //! # Concurrency
 //!
-//! This is the one place in the engine and below that starts threads.
+//! This is the one place in the engine and below that starts threads, but for those of a file
+//! device without io_uring.
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,256 @@
+//! Real devices: a regular file or a block device, read and written past the page cache.
+//!
+//! # Transports
+//!
+//! Requests travel by io_uring where the kernel lets us, else by `pread` and `pwrite` on a small
+//! pool of threads; `DeviceInfo::transport` says which. A caller that would wait at once anyway
+//! ([`Device::read`], [`Device::write`], [`Device::flush`]) makes the plain system call itself: at
+//! depth 1 a ring only adds work.
+//!
+//! A file system that refuses O_DIRECT gets buffered I/O; `fdatasync` makes it as durable.
+//!
+//! # Invariants
+//!
+//! - F1: One writer: whoever opens for writing holds an exclusive `flock` (and O_EXCL on a block
+//!   device, which a mounted file system has too) until the device is dropped.
+//! - F2: The size is fixed at creation, so `fdatasync` leaves out nothing that a read needs.
+//!
+//! Not here: what a device is for (`mod.rs` above), and whether it belongs to a pool (labels).
+
+mod open;
+mod pool;
+#[cfg(test)]
+mod tests;
+mod transfer;
+mod uring;
+
+pub use open::{Access, FileOptions, OpenError, TransportChoice};
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::range::check_request;
+use super::{
+    AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, Purpose, RequestKind,
+    SharedBytes, Ticket,
+};
+use crate::convert::to_u64;
+use pool::Pool;
+use transfer::{Failure, slices_after, transfer};
+use uring::Uring;
+
+/// Requests that a device takes before a submitter waits for room. Four times what saturates the
+/// disks we know, and a bound on the memory that requests in flight hold.
+pub const QUEUE_DEPTH: usize = 128;
+
+/// A file or a block device. See the module's header.
+#[derive(Debug)]
+pub struct FileDevice {
+    target: Arc<Target>,
+    transport: Transport,
+}
+
+#[derive(Debug)]
+enum Transport {
+    Uring(Arc<Uring>),
+    Pool(Pool),
+}
+
+/// What requests go to: the open file, and whether it can still be trusted.
+#[derive(Debug)]
+struct Target {
+    file: OwnedFd,
+    info: DeviceInfo,
+    /// D3.
+    has_failed: AtomicBool,
+}
+
+impl FileDevice {
+    /// Opens the file or block device at `path`.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`]; nothing was changed.
+    pub fn open(path: &Path, options: FileOptions) -> Result<Arc<FileDevice>, OpenError> {
+        FileDevice::start(open::open(path, options)?, options)
+    }
+
+    /// Creates a sparse file of `size_bytes` at `path`, where there must be nothing, and opens it.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`]; no file is left behind.
+    pub fn create(
+        path: &Path,
+        size_bytes: u64,
+        options: FileOptions,
+    ) -> Result<Arc<FileDevice>, OpenError> {
+        open::create(path, size_bytes)?;
+        FileDevice::open(path, options).inspect_err(|_| open::remove(path))
+    }
+
+    fn start(opened: open::Opened, options: FileOptions) -> Result<Arc<FileDevice>, OpenError> {
+        let open::Opened { file, mut info, is_direct } = opened;
+        let ring = match options.transport {
+            TransportChoice::Pread => None,
+            TransportChoice::Automatic => Uring::ring().ok(),
+            TransportChoice::Uring => Some(
+                Uring::ring()
+                    .map_err(|source| OpenError::NoUring { name: info.name.clone(), source })?,
+            ),
+        };
+        info.transport = match (ring.is_some(), is_direct) {
+            (true, true) => "io_uring",
+            (true, false) => "io_uring, buffered",
+            (false, true) => "pread",
+            (false, false) => "pread, buffered",
+        };
+        let target = Arc::new(Target { file, info, has_failed: AtomicBool::new(false) });
+        let transport = match ring {
+            Some(ring) => Transport::Uring(Uring::new(ring, Arc::clone(&target))),
+            None => Transport::Pool(Pool::new(&target)),
+        };
+        Ok(Arc::new(FileDevice { target, transport }))
+    }
+}
+
+impl Target {
+    /// Refuses what must not reach the file.
+    fn admit(&self, purpose: Purpose, operation: &Operation) -> Result<(), DeviceError> {
+        check_request(&self.info, purpose, operation)?;
+        let is_change = match operation.kind() {
+            RequestKind::Write | RequestKind::Flush => true,
+            RequestKind::Read | RequestKind::Discard => false,
+        };
+        if is_change && self.has_failed.load(Ordering::SeqCst) {
+            return Err(DeviceError::Failed { device: self.info.name.clone() });
+        }
+        Ok(())
+    }
+
+    /// Turns what the system said into an answer.
+    fn answer(
+        &self,
+        kind: RequestKind,
+        offset: u64,
+        length_bytes: u64,
+        result: Result<(), Failure>,
+    ) -> Result<(), DeviceError> {
+        let Err(failure) = result else {
+            return Ok(());
+        };
+        if kind == RequestKind::Flush {
+            // D3.
+            self.has_failed.store(true, Ordering::SeqCst);
+        }
+        let device = self.info.name.clone();
+        let is_full = matches!(failure, Failure::System(Errno::NOSPC | Errno::DQUOT));
+        if is_full && kind == RequestKind::Write {
+            return Err(DeviceError::NoSpace { device, offset });
+        }
+        Err(DeviceError::Io { device, kind, offset, length_bytes, cause: failure.to_string() })
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+        let length = buffer.len();
+        let result = transfer(length, |done| {
+            rustix::io::pread(&self.file, &mut buffer[done..], offset + to_u64(done))
+        });
+        self.answer(RequestKind::Read, offset, to_u64(length), result)
+    }
+
+    fn write(&self, offset: u64, data: &[SharedBytes]) -> Result<(), DeviceError> {
+        let length: usize = data.iter().map(|piece| piece.len()).sum();
+        let result = transfer(length, |done| {
+            let slices = slices_after(data, done);
+            rustix::io::pwritev(&self.file, &slices, offset + to_u64(done))
+        });
+        self.answer(RequestKind::Write, offset, to_u64(length), result)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        // Never again after an interruption: what was written before it may have been reported
+        // and forgotten (D3).
+        let result = rustix::fs::fdatasync(&self.file).map_err(Failure::System);
+        self.answer(RequestKind::Flush, 0, 0, result)
+    }
+
+    /// A hint: a device or file system that cannot do it is no failure.
+    ///
+    /// On a block device as well: there the kernel discards, and writes zeros by a command if the
+    /// device does not promise to read as zeros afterwards, but never by transferring them.
+    fn discard(&self, offset: u64, length_bytes: u64) -> Result<(), DeviceError> {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.file, mode, offset, length_bytes) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) => Ok(()),
+            Err(errno) => {
+                let result = Err(Failure::System(errno));
+                self.answer(RequestKind::Discard, offset, length_bytes, result)
+            }
+        }
+    }
+
+    /// Does what is asked, in the calling thread.
+    fn execute(&self, operation: Operation) -> Result<Completion, DeviceError> {
+        match operation {
+            Operation::Read { offset, mut buffer } => {
+                self.read(offset, &mut buffer)?;
+                return Ok(Completion { buffer: Some(buffer) });
+            }
+            Operation::Write { offset, data } => self.write(offset, &data)?,
+            Operation::Flush => self.flush()?,
+            Operation::Discard { offset, length_bytes } => self.discard(offset, length_bytes)?,
+        }
+        Ok(Completion::default())
+    }
+
+    fn run(&self, purpose: Purpose, operation: Operation) -> Result<Completion, DeviceError> {
+        self.admit(purpose, &operation)?;
+        self.execute(operation)
+    }
+}
+
+impl Device for FileDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.target.info
+    }
+
+    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+        if let Err(error) = self.target.admit(purpose, &operation) {
+            return Ticket::ready(Err(error));
+        }
+        match &self.transport {
+            // A hint that nobody waits for is not worth a slot.
+            _ if operation.kind() == RequestKind::Discard => {
+                Ticket::ready(self.target.execute(operation))
+            }
+            Transport::Uring(uring) => uring.submit(operation),
+            Transport::Pool(pool) => pool.submit(operation),
+        }
+    }
+
+    fn read(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+    ) -> Result<AlignedBuffer, DeviceError> {
+        let buffer = AlignedBuffer::zeroed(length_bytes);
+        let completion = self.target.run(purpose, Operation::Read { offset, buffer })?;
+        Ok(completion.buffer.expect("a read returns its buffer"))
+    }
+
+    fn write(&self, purpose: Purpose, offset: u64, data: AlignedBuffer) -> Result<(), DeviceError> {
+        let data = vec![SharedBytes::from(data)];
+        self.target.run(purpose, Operation::Write { offset, data }).map(drop)
+    }
+
+    fn flush(&self, purpose: Purpose) -> Result<(), DeviceError> {
+        self.target.run(purpose, Operation::Flush).map(drop)
+    }
+}

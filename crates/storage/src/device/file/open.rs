@@ -1,0 +1,236 @@
+//! Opening and creating what a file device is on, and refusing what it must not be on.
+
+use std::fs::{File, FileType};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::io::Errno;
+
+use crate::convert::to_u64;
+use crate::device::{DeviceInfo, IO_ALIGN_BYTES};
+
+/// What the device is opened for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// Alone, to change it.
+    #[default]
+    ReadWrite,
+    /// With other readers, and with no writer.
+    ReadOnly,
+}
+
+/// How requests are to travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransportChoice {
+    /// By io_uring, or by `pread` where it is refused.
+    #[default]
+    Automatic,
+    /// By io_uring or not at all.
+    Uring,
+    /// By `pread` and `pwrite`.
+    Pread,
+}
+
+/// How a file device is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FileOptions {
+    /// What for.
+    pub access: Access,
+    /// How requests travel.
+    pub transport: TransportChoice,
+    /// Whether to go through the page cache even where O_DIRECT would do.
+    pub is_buffered: bool,
+}
+
+/// Why a device could not be opened or created. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Nothing is there.
+    #[error("{}: not found; check the path, or create the pool first", path.display())]
+    NotFound {
+        /// What was asked for.
+        path: PathBuf,
+    },
+    /// Something is there already.
+    #[error("{}: exists already; choose another name, or remove it first", path.display())]
+    Exists {
+        /// What was asked for.
+        path: PathBuf,
+    },
+    /// The system does not let this user.
+    #[error("{}: permission denied; run as its owner, or change its mode", path.display())]
+    NotPermitted {
+        /// What was asked for.
+        path: PathBuf,
+    },
+    /// Another process has it: a mounted pool, a file system, another check.
+    #[error("{}: in use; unmount the pool or stop the program that has it open", path.display())]
+    InUse {
+        /// What was asked for.
+        path: PathBuf,
+    },
+    /// Neither a regular file nor a block device.
+    #[error("{}: neither a file nor a block device; name one of these", path.display())]
+    NotADevice {
+        /// What was asked for.
+        path: PathBuf,
+    },
+    /// Too small to hold one page.
+    #[error("{}: {size_bytes} bytes; a device has {IO_ALIGN_BYTES} at least", path.display())]
+    TooSmall {
+        /// What was asked for.
+        path: PathBuf,
+        /// Its size.
+        size_bytes: u64,
+    },
+    /// The file system below cannot hold a file of that size.
+    #[error("{}: the file system there holds no file of {size_bytes} bytes; choose a smaller size \
+        (ext4 ends just below 16 TiB), another file system, or a block device", path.display())]
+    TooLarge {
+        /// What was asked for.
+        path: PathBuf,
+        /// How large it should have been.
+        size_bytes: u64,
+    },
+    /// io_uring was demanded and is refused.
+    #[error("{name}: io_uring is refused ({source}); allow it or choose the transport pread")]
+    NoUring {
+        /// Name of the device.
+        name: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Something else.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// What was asked for.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    fn new(path: &Path, source: io::Error) -> OpenError {
+        let path = path.to_owned();
+        match Errno::from_io_error(&source) {
+            Some(Errno::NOENT) => OpenError::NotFound { path },
+            Some(Errno::EXIST) => OpenError::Exists { path },
+            Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => OpenError::NotPermitted { path },
+            Some(Errno::BUSY | Errno::WOULDBLOCK) => OpenError::InUse { path },
+            Some(_) | None => OpenError::Io { path, source },
+        }
+    }
+}
+
+/// A file that is open, locked and measured.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) file: OwnedFd,
+    pub(super) info: DeviceInfo,
+    pub(super) is_direct: bool,
+}
+
+pub(super) fn open(path: &Path, options: FileOptions) -> Result<Opened, OpenError> {
+    let failed = |source: io::Error| OpenError::new(path, source);
+    let kind = std::fs::metadata(path).map_err(failed)?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(OpenError::NotADevice { path: path.to_owned() });
+    }
+    let (file, is_direct) = open_direct(path, kind, options).map_err(|e| failed(e.into()))?;
+    // F1. On block devices as well: it also keeps udev from probing under us.
+    let lock = match options.access {
+        Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
+        Access::ReadOnly => FlockOperation::NonBlockingLockShared,
+    };
+    rustix::fs::flock(&file, lock).map_err(|errno| failed(errno.into()))?;
+
+    let end = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|errno| failed(errno.into()))?;
+    let size_bytes = end - end % to_u64(IO_ALIGN_BYTES);
+    if size_bytes == 0 {
+        return Err(OpenError::TooSmall { path: path.to_owned(), size_bytes: end });
+    }
+    let sector_bytes = sector_bytes(&file, kind, is_direct).map_err(|e| failed(e.into()))?;
+    let name = path.display().to_string();
+    let info = DeviceInfo { name, size_bytes, sector_bytes, transport: "" };
+    Ok(Opened { file, info, is_direct })
+}
+
+fn open_direct(
+    path: &Path,
+    kind: FileType,
+    options: FileOptions,
+) -> Result<(OwnedFd, bool), Errno> {
+    let mut flags = OFlags::CLOEXEC;
+    match options.access {
+        Access::ReadOnly => flags |= OFlags::RDONLY,
+        Access::ReadWrite => {
+            flags |= OFlags::RDWR;
+            if kind.is_block_device() {
+                flags |= OFlags::EXCL;
+            }
+        }
+    }
+    if !options.is_buffered {
+        match rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()) {
+            Err(Errno::INVAL) => {}
+            outcome => return Ok((outcome?, true)),
+        }
+    }
+    Ok((rustix::fs::open(path, flags, Mode::empty())?, false))
+}
+
+/// Returns the unit in which the device takes requests.
+///
+/// Where the kernel does not say what O_DIRECT needs on a file, a page: that is always enough.
+fn sector_bytes(file: &OwnedFd, kind: FileType, is_direct: bool) -> Result<u32, Errno> {
+    const SMALLEST: u32 = 512;
+    let largest = u32::try_from(IO_ALIGN_BYTES).expect("4096");
+    let found = if kind.is_block_device() {
+        rustix::fs::ioctl_blksszget(file)?
+    } else if is_direct {
+        let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
+        let says = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+        if says { stat.stx_dio_offset_align.max(stat.stx_dio_mem_align) } else { largest }
+    } else {
+        SMALLEST
+    };
+    Ok(found.clamp(SMALLEST, largest))
+}
+
+pub(super) fn create(path: &Path, size_bytes: u64) -> Result<(), OpenError> {
+    if size_bytes < to_u64(IO_ALIGN_BYTES) {
+        return Err(OpenError::TooSmall { path: path.to_owned(), size_bytes });
+    }
+    let failed = |source: io::Error| OpenError::new(path, source);
+    let file = File::options().write(true).create_new(true).open(path).map_err(failed)?;
+    let sized = file.set_len(size_bytes).and_then(|()| file.sync_all());
+    // The name must outlive a power cut as the contents do.
+    let sized = sized.and_then(|()| sync_parent(path));
+    sized.map_err(|source| {
+        remove(path);
+        match Errno::from_io_error(&source) {
+            Some(Errno::FBIG | Errno::INVAL) => {
+                OpenError::TooLarge { path: path.to_owned(), size_bytes }
+            }
+            Some(_) | None => failed(source),
+        }
+    })
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    };
+    File::open(parent)?.sync_all()
+}
+
+/// Takes back what was created. It failed already, so another failure adds nothing.
+pub(super) fn remove(path: &Path) {
+    let _ = std::fs::remove_file(path);
+}

@@ -1,0 +1,283 @@
+//! Tests of real devices, on temporary files, by every transport that the machine allows.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
+
+use super::*;
+use crate::device::Ticket;
+use crate::prng::Prng;
+
+/// A name in the temporary folder that is removed with it.
+struct TemporaryPath(PathBuf);
+
+impl TemporaryPath {
+    fn new() -> TemporaryPath {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let nth = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("holdfast-device-{}-{nth}", std::process::id());
+        TemporaryPath(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for TemporaryPath {
+    fn drop(&mut self) {
+        open::remove(&self.0);
+    }
+}
+
+fn options(transport: TransportChoice) -> FileOptions {
+    FileOptions { transport, ..FileOptions::default() }
+}
+
+/// Calls `test` with a new device for each transport; the ring is left out, loudly, where the
+/// system refuses it.
+fn with_each_transport(size_bytes: u64, test: impl Fn(&Arc<FileDevice>, &Path)) {
+    for transport in [TransportChoice::Pread, TransportChoice::Uring] {
+        for is_buffered in [false, true] {
+            let path = TemporaryPath::new();
+            let options = FileOptions { is_buffered, ..options(transport) };
+            match FileDevice::create(&path.0, size_bytes, options) {
+                Ok(device) => test(&device, &path.0),
+                Err(OpenError::NoUring { source, .. }) => eprintln!("SKIPPED io_uring: {source}"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+fn filled(length: usize, seed: u64) -> AlignedBuffer {
+    let mut prng = Prng::from_seed(seed);
+    let mut buffer = AlignedBuffer::zeroed(length);
+    for word in buffer.chunks_exact_mut(8) {
+        word.copy_from_slice(&prng.next_u64().to_le_bytes());
+    }
+    buffer
+}
+
+fn write_of(offset: u64, buffer: AlignedBuffer) -> Operation {
+    Operation::Write { offset, data: vec![SharedBytes::from(buffer)] }
+}
+
+fn read_of(offset: u64, length: usize) -> Operation {
+    Operation::Read { offset, buffer: AlignedBuffer::zeroed(length) }
+}
+
+fn bytes_of(ticket: Ticket) -> AlignedBuffer {
+    ticket.wait().expect("the disk works").buffer.expect("a read returns its buffer")
+}
+
+/// More requests than the queue takes, waited for last to first.
+#[test]
+fn many_requests_in_flight_are_each_answered_with_their_own_data() {
+    const COUNT: u64 = 3 * 128 + 5;
+    with_each_transport(COUNT * 8192, |device, _| {
+        let submit =
+            |nth: u64| device.submit(Purpose::Data, write_of(nth * 8192, filled(8192, nth)));
+        let mut tickets: Vec<Ticket> = (0..COUNT).map(submit).collect();
+        while let Some(ticket) = tickets.pop() {
+            ticket.wait().expect("the disk works");
+        }
+        device.submit(Purpose::Data, Operation::Flush).wait().expect("the disk works");
+        let read = |nth: u64| device.submit(Purpose::Data, read_of(nth * 8192, 8192));
+        let mut tickets: Vec<(u64, Ticket)> = (0..COUNT).map(|nth| (nth, read(nth))).collect();
+        while let Some((nth, ticket)) = tickets.pop() {
+            assert_eq!(*bytes_of(ticket), *filled(8192, nth), "{nth}");
+        }
+    });
+}
+
+/// Threads that submit, wait out of order, drop tickets and read directly, each in its own range.
+#[test]
+fn threads_share_a_device_without_losing_an_answer() {
+    const THREADS: u64 = 6;
+    const SLOTS: u64 = 16;
+    with_each_transport(THREADS * SLOTS * 4096, |device, _| {
+        let work = |me: u64| {
+            let mut prng = Prng::from_seed(me);
+            let offset_of = |slot: u64| (me * SLOTS + slot) * 4096;
+            for round in 0..20 {
+                let count = 1 + prng.below(SLOTS);
+                let seed = |slot: u64| me << 32 | round << 16 | slot;
+                let write = |slot: u64| {
+                    let data = filled(4096, seed(slot));
+                    device.submit(Purpose::Data, write_of(offset_of(slot), data))
+                };
+                let mut tickets: Vec<Ticket> = (0..count).map(write).collect();
+                while !tickets.is_empty() {
+                    let nth = crate::convert::to_usize(prng.below(to_u64(tickets.len())));
+                    tickets.swap_remove(nth).wait().expect("the disk works");
+                }
+                drop(device.submit(Purpose::Data, read_of(offset_of(0), 4096)));
+                for slot in 0..count {
+                    let read = device.read(Purpose::Data, offset_of(slot), 4096);
+                    assert_eq!(*read.expect("the disk works"), *filled(4096, seed(slot)));
+                }
+            }
+        };
+        let work = &work;
+        std::thread::scope(|scope| {
+            for me in 0..THREADS {
+                scope.spawn(move || work(me));
+            }
+        });
+    });
+}
+
+#[test]
+fn pieces_are_written_one_after_the_other() {
+    with_each_transport(1 << 20, |device, _| {
+        let buffer = Arc::new(filled(16384, 1));
+        let ranges = [8192..12288, 0..4096, 4096..8192];
+        let pieces =
+            |range: &std::ops::Range<usize>| SharedBytes::new(Arc::clone(&buffer), range.clone());
+        let data = ranges.iter().map(pieces).collect();
+        let write = Operation::Write { offset: 4096, data };
+        device.submit(Purpose::Data, write).wait().expect("the disk works");
+        let read = device.read(Purpose::Data, 4096, 12288).expect("the disk works");
+        let expected: Vec<u8> = ranges.iter().flat_map(|r| buffer[r.clone()].to_vec()).collect();
+        assert_eq!(read[..], expected[..]);
+    });
+}
+
+#[test]
+fn dropped_device_finishes_what_was_submitted() {
+    for transport in [TransportChoice::Pread, TransportChoice::Automatic] {
+        let path = TemporaryPath::new();
+        let device = FileDevice::create(&path.0, 1 << 20, options(transport)).expect("room");
+        for nth in 0..64 {
+            drop(device.submit(Purpose::Data, write_of(nth * 4096, filled(4096, nth))));
+        }
+        drop(device);
+        let device = FileDevice::open(&path.0, options(transport)).expect("closed before");
+        for nth in 0..64 {
+            let read = device.read(Purpose::Data, nth * 4096, 4096).expect("the disk works");
+            assert_eq!(*read, *filled(4096, nth), "{nth}");
+        }
+    }
+}
+
+#[test]
+fn device_in_use_is_refused_until_it_is_dropped() {
+    let path = TemporaryPath::new();
+    let reader = FileOptions { access: Access::ReadOnly, ..FileOptions::default() };
+    let device = FileDevice::create(&path.0, 1 << 20, FileOptions::default()).expect("room");
+    for options in [FileOptions::default(), reader] {
+        let refused = FileDevice::open(&path.0, options).expect_err("in use");
+        assert!(matches!(refused, OpenError::InUse { .. }), "{refused}");
+        assert!(refused.to_string().contains("unmount"), "{refused}");
+    }
+    drop(device);
+    let first = FileDevice::open(&path.0, reader).expect("free again");
+    let second = FileDevice::open(&path.0, reader).expect("readers share");
+    let refused = FileDevice::open(&path.0, FileOptions::default());
+    assert!(matches!(refused, Err(OpenError::InUse { .. })));
+    let write = first.write(Purpose::Data, 0, AlignedBuffer::zeroed(4096));
+    assert!(matches!(write, Err(DeviceError::Io { .. })));
+    drop((first, second));
+    FileDevice::open(&path.0, FileOptions::default()).expect("free again");
+}
+
+#[test]
+fn what_is_no_device_is_refused_and_left_as_it_was() {
+    let path = TemporaryPath::new();
+    let open = || FileDevice::open(&path.0, FileOptions::default());
+    assert!(matches!(open(), Err(OpenError::NotFound { .. })));
+    std::fs::write(&path.0, b"small").expect("room");
+    assert!(matches!(open(), Err(OpenError::TooSmall { size_bytes: 5, .. })));
+    let created = FileDevice::create(&path.0, 1 << 20, FileOptions::default());
+    assert!(matches!(created, Err(OpenError::Exists { .. })));
+    assert_eq!(std::fs::read(&path.0).expect("still there"), b"small");
+    let folder = FileDevice::open(&std::env::temp_dir(), FileOptions::default());
+    assert!(matches!(folder, Err(OpenError::NotADevice { .. })));
+
+    let other = TemporaryPath::new();
+    let huge = FileDevice::create(&other.0, 1 << 62, FileOptions::default());
+    assert!(matches!(huge, Err(OpenError::TooLarge { .. })));
+    assert!(!other.0.exists(), "a file was left behind");
+    let tiny = FileDevice::create(&other.0, 4095, FileOptions::default());
+    assert!(matches!(tiny, Err(OpenError::TooSmall { .. })));
+}
+
+#[test]
+fn created_file_is_sparse_and_says_what_it_is() {
+    let path = TemporaryPath::new();
+    let device = FileDevice::create(&path.0, 1 << 40, FileOptions::default()).expect("room");
+    assert_eq!(device.info().size_bytes, 1 << 40);
+    assert!((512..=4096).contains(&device.info().sector_bytes));
+    assert_eq!(device.info().name, path.0.display().to_string());
+    let last = device.read(Purpose::Data, (1 << 40) - 4096, 4096).expect("a hole is zeros");
+    assert!(last.iter().all(|&byte| byte == 0));
+    let blocks = std::fs::metadata(&path.0).expect("it is there").blocks();
+    assert!(blocks < 1 << 11, "{blocks} blocks of 512 bytes");
+    drop(device);
+    let options = FileOptions { is_buffered: true, ..options(TransportChoice::Pread) };
+    let device = FileDevice::open(&path.0, options).expect("free again");
+    assert_eq!(device.info().transport, "pread, buffered");
+}
+
+#[test]
+fn requests_outside_or_not_aligned_do_not_reach_the_file() {
+    with_each_transport(1 << 20, |device, _| {
+        let past = device.read(Purpose::Data, 1 << 20, 4096);
+        assert!(matches!(past, Err(DeviceError::OutOfRange { .. })));
+        let unaligned = device.submit(Purpose::Data, write_of(512, filled(4096, 1))).wait();
+        assert!(matches!(unaligned, Err(DeviceError::OutOfRange { .. })));
+        let sector = crate::convert::to_usize(u64::from(device.info().sector_bytes));
+        let journal = device.submit(Purpose::Journal, write_of(0, filled(sector, 1)));
+        journal.wait().expect("a sector is enough for the journal");
+    });
+}
+
+#[test]
+fn discard_is_taken_and_harms_nothing_outside_its_range() {
+    with_each_transport(1 << 20, |device, _| {
+        device.write(Purpose::Data, 0, filled(12288, 1)).expect("the disk works");
+        let discard = Operation::Discard { offset: 4096, length_bytes: 4096 };
+        device.submit(Purpose::Cleaner, discard).wait().expect("a hint");
+        let read = device.read(Purpose::Data, 0, 12288).expect("the disk works");
+        let expected = filled(12288, 1);
+        assert_eq!(read[..4096], expected[..4096]);
+        assert_eq!(read[8192..], expected[8192..]);
+    });
+}
+
+/// D3, and the mapping of what the system says; the errors themselves are hard to come by.
+#[test]
+fn failed_flush_fails_the_device_and_a_full_disk_does_not() {
+    with_each_transport(1 << 20, |device, _| {
+        let answer = |kind, errno| {
+            device.target.answer(kind, 0, 4096, Err(Failure::System(errno))).expect_err("an errno")
+        };
+        let full = answer(RequestKind::Write, Errno::NOSPC);
+        assert!(matches!(full, DeviceError::NoSpace { offset: 0, .. }));
+        let broken = answer(RequestKind::Write, Errno::IO);
+        assert!(matches!(broken, DeviceError::Io { kind: RequestKind::Write, .. }));
+        device.write(Purpose::Data, 0, filled(4096, 1)).expect("still trusted");
+
+        let flush = answer(RequestKind::Flush, Errno::NOSPC);
+        assert!(matches!(flush, DeviceError::Io { kind: RequestKind::Flush, .. }));
+        let write = device.write(Purpose::Data, 0, filled(4096, 2));
+        assert!(matches!(write, Err(DeviceError::Failed { .. })));
+        let flush = device.submit(Purpose::Data, Operation::Flush).wait();
+        assert!(matches!(flush, Err(DeviceError::Failed { .. })));
+        let read = device.read(Purpose::Data, 0, 4096).expect("reads go on");
+        assert_eq!(*read, *filled(4096, 1));
+    });
+}
+
+#[test]
+fn file_cut_short_under_the_device_is_an_error_and_no_endless_read() {
+    with_each_transport(1 << 20, |device, path| {
+        let file = std::fs::File::options().write(true).open(path).expect("it is there");
+        file.set_len(1 << 19).expect("it is ours");
+        let direct = device.read(Purpose::Data, 1 << 19, 4096);
+        let queued = device.submit(Purpose::Data, read_of(1 << 19, 4096)).wait().map(drop);
+        // Half of it is there: the kernel reads that, and the rest is asked for again.
+        let half = device.submit(Purpose::Data, read_of((1 << 19) - 4096, 8192)).wait().map(drop);
+        for result in [direct.map(drop), queued, half] {
+            let error = result.expect_err("nothing is there");
+            assert!(error.to_string().contains("became shorter"), "{error}");
+        }
+    });
+}

@@ -1,0 +1,186 @@
+//! What goes wrong on a simulated device, and when.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::device::RequestKind;
+use crate::prng::Prng;
+use crate::sync::sim;
+
+/// Something that goes wrong. `nth` counts from 0, over the life of the device, the requests that
+/// the variant names; refused requests do not count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The `nth` request of this kind fails, and all after it if it `persists`. A flush that fails
+    /// fails the device.
+    Fail {
+        /// Read, write, flush or discard.
+        kind: RequestKind,
+        /// Which.
+        nth: u64,
+        /// Whether later ones fail as well.
+        persists: bool,
+    },
+    /// The `nth` write is answered `Ok` and never happens.
+    LoseWrite {
+        /// Which.
+        nth: u64,
+    },
+    /// The `nth` write is answered `Ok` and lands at `offset` instead (or as near as fits).
+    MisdirectWrite {
+        /// Which.
+        nth: u64,
+        /// Where.
+        offset: u64,
+    },
+    /// Before the `nth` request of any kind, bits of the medium turn over.
+    Rot {
+        /// Which.
+        nth: u64,
+        /// Which byte.
+        offset: u64,
+        /// Which bits of it.
+        mask: u8,
+    },
+    /// Writes to pages never written fail with [`crate::device::DeviceError::NoSpace`] once this
+    /// much is allocated.
+    Full {
+        /// How much there is room for.
+        allocated_bytes: u64,
+    },
+    /// The power fails at the `nth` write or flush (counted together), while it is in flight.
+    CutPower {
+        /// Which.
+        nth: u64,
+    },
+}
+
+/// The faults of one life of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FaultPlan {
+    /// In no order.
+    pub faults: Vec<Fault>,
+}
+
+/// What is done with a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WriteFate {
+    Lands { offset: u64 },
+    IsLost,
+    Fails,
+}
+
+impl FaultPlan {
+    /// No faults.
+    #[must_use]
+    pub fn none() -> FaultPlan {
+        FaultPlan::default()
+    }
+
+    /// Returns this plan with one more fault.
+    #[must_use]
+    pub fn with(mut self, fault: Fault) -> FaultPlan {
+        self.faults.push(fault);
+        self
+    }
+
+    /// Returns a plan with one fault, chosen by `prng` among all kinds but a power cut, within the
+    /// first `request_count` requests to a device of `size_bytes`.
+    #[must_use]
+    pub fn random(prng: &mut Prng, request_count: u64, size_bytes: u64) -> FaultPlan {
+        let nth = prng.below(request_count);
+        let page = prng.below(size_bytes / 4096) * 4096;
+        let persists = prng.one_in(2);
+        let fault = match prng.below(7) {
+            0 => Fault::Fail { kind: RequestKind::Read, nth, persists },
+            1 => Fault::Fail { kind: RequestKind::Write, nth, persists },
+            2 => Fault::Fail { kind: RequestKind::Flush, nth, persists },
+            3 => Fault::LoseWrite { nth },
+            4 => Fault::MisdirectWrite { nth, offset: page },
+            5 => {
+                let (offset, mask) = (page + prng.below(4096), 1 << prng.below(8));
+                Fault::Rot { nth, offset, mask }
+            }
+            _ => Fault::Full { allocated_bytes: nth * 4096 },
+        };
+        FaultPlan { faults: vec![fault] }
+    }
+
+    pub(super) fn fails(&self, of_kind: RequestKind, index: u64) -> bool {
+        let hits = |fault: &Fault| {
+            matches!(*fault, Fault::Fail { kind, nth, persists }
+                if kind == of_kind && (nth == index || persists && nth < index))
+        };
+        self.faults.iter().any(hits)
+    }
+
+    pub(super) fn fate_of_write(&self, index: u64, offset: u64) -> WriteFate {
+        if self.fails(RequestKind::Write, index) {
+            return WriteFate::Fails;
+        }
+        if self.faults.contains(&Fault::LoseWrite { nth: index }) {
+            return WriteFate::IsLost;
+        }
+        let elsewhere = self.faults.iter().find_map(|fault| {
+            if let Fault::MisdirectWrite { nth, offset } = *fault
+                && nth == index
+            {
+                return Some(offset);
+            }
+            None
+        });
+        WriteFate::Lands { offset: elsewhere.unwrap_or(offset) }
+    }
+
+    /// Returns the bits that turn over before the request `index`: offset and mask.
+    pub(super) fn rots_before(&self, index: u64) -> impl Iterator<Item = (u64, u8)> {
+        self.faults.iter().filter_map(move |fault| {
+            if let Fault::Rot { nth, offset, mask } = *fault
+                && nth == index
+            {
+                return Some((offset, mask));
+            }
+            None
+        })
+    }
+
+    pub(super) fn room_bytes(&self) -> u64 {
+        let rooms = self.faults.iter().filter_map(|fault| {
+            if let Fault::Full { allocated_bytes } = *fault { Some(allocated_bytes) } else { None }
+        });
+        rooms.min().unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn cuts_power_at(&self, index: u64) -> bool {
+        self.faults.contains(&Fault::CutPower { nth: index })
+    }
+}
+
+/// What feeds a set of simulated devices: cut for one, it is cut for all.
+#[derive(Clone, Debug, Default)]
+pub struct PowerSupply {
+    is_cut: Arc<AtomicBool>,
+}
+
+impl PowerSupply {
+    /// Returns a supply that is on.
+    #[must_use]
+    pub fn new() -> PowerSupply {
+        PowerSupply::default()
+    }
+
+    /// Cuts the power, of the calling thread's scheduler too.
+    pub fn cut(&self) {
+        self.is_cut.store(true, Ordering::SeqCst);
+        if let Some(scheduler) = sim::current() {
+            scheduler.cut_power();
+        }
+    }
+
+    /// Returns whether the power is cut, here or in the calling thread's scheduler.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.is_cut.load(Ordering::SeqCst)
+            || sim::current().is_some_and(|scheduler| scheduler.is_cut())
+    }
+}

@@ -1,0 +1,280 @@
+//! The contents of a device as a value: cheap to copy, cheap to compare.
+//!
+//! A tree of shared 4 KiB pages. A copy shares everything with its original and costs nothing; a
+//! write copies the one page and the few nodes above it. So a crash image costs what differs in it,
+//! however large the device is.
+//!
+//! # Layout
+//!
+//! ```text
+//!   root -> 64 children -> ... -> 64 pages     an absent child is all zeros
+//! ```
+
+use std::sync::Arc;
+
+use crate::convert::{to_u64, to_usize};
+use crate::device::IO_ALIGN_BYTES;
+use crate::prng::Prng;
+
+const PAGE_BYTES: usize = IO_ALIGN_BYTES;
+
+/// Children of a node. Small, because a write copies one node of each level.
+const FANOUT: usize = 64;
+
+#[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "a page costs 4 KiB anyway, a box a cache miss")]
+enum Node {
+    Inner([Option<Arc<Node>>; FANOUT]),
+    Page { bytes: Box<[u8; PAGE_BYTES]>, hash: u64 },
+}
+
+/// What a device holds at one moment.
+#[derive(Clone)]
+pub struct Image {
+    root: Option<Arc<Node>>,
+    /// Levels of nodes above the pages.
+    levels: u32,
+    size_bytes: u64,
+    page_count: u64,
+    /// Sum of the hashes of all pages, so that the order of writes does not matter.
+    hash: u64,
+}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (size, pages, hash) = (self.size_bytes, self.page_count, self.hash);
+        write!(f, "Image({size} bytes, {pages} pages, {hash:#018x})")
+    }
+}
+
+impl Image {
+    /// Returns an image of zeros.
+    ///
+    /// # Panics
+    ///
+    /// If `size_bytes` is not a multiple of [`IO_ALIGN_BYTES`].
+    #[must_use]
+    pub fn blank(size_bytes: u64) -> Image {
+        assert!(size_bytes.is_multiple_of(to_u64(PAGE_BYTES)));
+        let mut levels = 1;
+        let mut covered = to_u64(FANOUT * PAGE_BYTES);
+        while covered < size_bytes {
+            levels += 1;
+            covered = covered.saturating_mul(to_u64(FANOUT));
+        }
+        Image { root: None, levels, size_bytes, page_count: 0, hash: 0 }
+    }
+
+    /// Returns the size of the device.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Returns how many bytes were ever written, in whole pages.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> u64 {
+        self.page_count * to_u64(PAGE_BYTES)
+    }
+
+    /// Returns a hash of the contents: equal contents give equal hashes, whatever their history,
+    /// and different ones almost surely do not. Costs nothing: it is kept at each write.
+    #[must_use]
+    pub fn content_hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Fills `target` from `offset`.
+    pub fn read(&self, offset: u64, target: &mut [u8]) {
+        for (page, in_page, in_request) in pages_of(offset, target.len()) {
+            let part = &mut target[in_request];
+            match self.page(page) {
+                Some(bytes) => part.copy_from_slice(&bytes[in_page..in_page + part.len()]),
+                None => part.fill(0),
+            }
+        }
+    }
+
+    /// Writes `source` at `offset`.
+    pub fn write(&mut self, offset: u64, source: &[u8]) {
+        assert!(offset + to_u64(source.len()) <= self.size_bytes);
+        for (page, in_page, in_request) in pages_of(offset, source.len()) {
+            let part = &source[in_request];
+            self.change_page(page, |bytes| {
+                bytes[in_page..in_page + part.len()].copy_from_slice(part);
+            });
+        }
+    }
+
+    /// Inverts the bits of `mask` in the byte at `offset`.
+    pub fn flip(&mut self, offset: u64, mask: u8) {
+        let in_page = to_usize(offset % to_u64(PAGE_BYTES));
+        self.change_page(offset / to_u64(PAGE_BYTES), |bytes| bytes[in_page] ^= mask);
+    }
+
+    /// Calls `visit` with the offset and the bytes of each page ever written, in order.
+    pub fn for_each_page(&self, mut visit: impl FnMut(u64, &[u8])) {
+        fn walk(node: &Node, index: u64, visit: &mut impl FnMut(u64, &[u8])) {
+            match node {
+                Node::Page { bytes, .. } => visit(index * to_u64(PAGE_BYTES), &bytes[..]),
+                Node::Inner(children) => {
+                    for (child_index, child) in children.iter().enumerate() {
+                        if let Some(child) = child {
+                            walk(child, index * to_u64(FANOUT) + to_u64(child_index), visit);
+                        }
+                    }
+                }
+            }
+        }
+        if let Some(root) = &self.root {
+            walk(root, 0, &mut visit);
+        }
+    }
+
+    /// Returns how many bytes of pages that were never written a write of this range would add.
+    #[must_use]
+    pub fn new_bytes(&self, offset: u64, length_bytes: u64) -> u64 {
+        let pages = pages_of(offset, to_usize(length_bytes));
+        to_u64(pages.filter(|&(page, ..)| self.page(page).is_none()).count() * PAGE_BYTES)
+    }
+
+    fn page(&self, page: u64) -> Option<&[u8; PAGE_BYTES]> {
+        let mut node = self.root.as_ref()?;
+        let mut level = self.levels;
+        loop {
+            match &**node {
+                Node::Page { bytes, .. } => return Some(bytes),
+                Node::Inner(children) => {
+                    level -= 1;
+                    node = children[child_of(page, level)].as_ref()?;
+                }
+            }
+        }
+    }
+
+    fn change_page(&mut self, page: u64, change: impl FnOnce(&mut [u8; PAGE_BYTES])) {
+        let mut level = self.levels;
+        let mut slot = &mut self.root;
+        while level > 0 {
+            level -= 1;
+            let node = slot.get_or_insert_with(|| Arc::new(Node::Inner([const { None }; FANOUT])));
+            match Arc::make_mut(node) {
+                Node::Inner(children) => slot = &mut children[child_of(page, level)],
+                Node::Page { .. } => unreachable!("pages are below the last level"),
+            }
+        }
+        let leaf = slot.get_or_insert_with(|| {
+            self.page_count += 1;
+            Arc::new(Node::Page { bytes: Box::new([0; PAGE_BYTES]), hash: 0 })
+        });
+        match Arc::make_mut(leaf) {
+            Node::Page { bytes, hash } => {
+                change(bytes);
+                let new_hash = page_hash(page, bytes);
+                self.hash = self.hash.wrapping_sub(*hash).wrapping_add(new_hash);
+                *hash = new_hash;
+            }
+            Node::Inner(_) => unreachable!("the levels end at a page"),
+        }
+    }
+}
+
+fn child_of(page: u64, level: u32) -> usize {
+    to_usize((page / to_u64(FANOUT).pow(level)) % to_u64(FANOUT))
+}
+
+/// Yields the page, the first byte in the page, and the range in the request of each part.
+fn pages_of(
+    offset: u64,
+    length: usize,
+) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == length {
+            return None;
+        }
+        let at = offset + to_u64(done);
+        let in_page = to_usize(at % to_u64(PAGE_BYTES));
+        let count = (length - done).min(PAGE_BYTES - in_page);
+        let in_request = done..done + count;
+        done += count;
+        Some((at / to_u64(PAGE_BYTES), in_page, in_request))
+    })
+}
+
+/// Returns 0 for zeros, so that a page of zeros equals one never written.
+fn page_hash(page: u64, bytes: &[u8; PAGE_BYTES]) -> u64 {
+    const LANES: usize = 4;
+    const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut lanes = [1_u64, 2, 3, 4];
+    let mut any = 0;
+    for group in bytes.as_chunks::<{ LANES * 8 }>().0 {
+        for (lane, word) in lanes.iter_mut().zip(group.as_chunks::<8>().0) {
+            let word = u64::from_le_bytes(*word);
+            any |= word;
+            *lane = (*lane ^ word).wrapping_mul(MULTIPLIER).rotate_left(29);
+        }
+    }
+    if any == 0 {
+        return 0;
+    }
+    lanes.iter().fold(page, |hash, lane| Prng::from_seed(hash ^ lane).next_u64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_share_until_written_and_then_differ() {
+        let mut first = Image::blank(16 << 40);
+        first.write((16 << 40) - 4096, &[7; 4096]);
+        let mut second = first.clone();
+        assert_eq!(first.content_hash(), second.content_hash());
+        second.write(4096 * 63 + 512, &[9; 8192]);
+        assert_ne!(first.content_hash(), second.content_hash());
+        assert_eq!(second.allocated_bytes(), 4 * 4096);
+
+        let mut bytes = vec![1; 16384];
+        second.read(4096 * 63, &mut bytes);
+        let expected = [vec![0; 512], vec![9; 8192], vec![0; 16384 - 8704]].concat();
+        assert_eq!(bytes, expected);
+        first.read(4096 * 63, &mut bytes);
+        assert_eq!(bytes, vec![0; 16384]);
+    }
+
+    #[test]
+    fn hash_is_of_the_contents_and_not_of_the_history() {
+        let mut first = Image::blank(1 << 30);
+        let mut second = Image::blank(1 << 30);
+        for page in 0..100 {
+            first.write(page * 4096, &[1; 4096]);
+            second.write((99 - page) * 4096, &[2; 4096]);
+            second.write((99 - page) * 4096, &[1; 4096]);
+        }
+        assert_eq!(first.content_hash(), second.content_hash());
+        second.flip(50 * 4096 + 17, 0x10);
+        assert_ne!(first.content_hash(), second.content_hash());
+        second.flip(50 * 4096 + 17, 0x10);
+        assert_eq!(first.content_hash(), second.content_hash());
+
+        second.write(1 << 20, &[0; 4096]);
+        assert_eq!(first.content_hash(), second.content_hash(), "zeros written, or never");
+        let (mut here, mut there) = (Image::blank(8192), Image::blank(8192));
+        here.write(0, &[5; 4096]);
+        there.write(4096, &[5; 4096]);
+        assert_ne!(here.content_hash(), there.content_hash(), "the place is part of it");
+    }
+
+    #[test]
+    fn pages_are_visited_in_order() {
+        let mut image = Image::blank(1 << 40);
+        for page in [1 << 20, 3, 70_000, 64] {
+            image.write(page * 4096, &[1; 512]);
+        }
+        let mut seen = Vec::new();
+        image.for_each_page(|offset, bytes| seen.push((offset / 4096, bytes[0])));
+        assert_eq!(seen, [(3, 1), (64, 1), (70_000, 1), (1 << 20, 1)]);
+        assert_eq!(image.new_bytes(2 * 4096, 3 * 4096), 2 * 4096);
+    }
+}

@@ -1,0 +1,450 @@
+//! A simulated disk: virtual time, a volatile write cache, faults, power cuts, and a memory of all
+//! that was written.
+//!
+//! It answers as a disk may, and no better: a write that was answered can be lost until a flush is
+//! answered (D1), requests in flight together have no order (D2), and a failed flush fails the
+//! device (D3). So what works on it for every seed works on a disk.
+//!
+//! Life after a power cut is another device, opened on what the cut left: [`SimDevice::reboot`], or
+//! any image of [`SimDevice::recording`].
+//!
+//! # Concurrency
+//!
+//! On a thread of a [`sim::Scheduler`] a submission is a scheduling point and a wait sleeps in
+//! virtual time until the request is answered. Elsewhere the device moves a clock of its own. Its
+//! lock is held for no longer than a copy, so it is a plain one.
+//!
+//! Not here: counts and budgets on other devices (`counting.rs`).
+
+mod fault;
+mod image;
+mod model;
+mod recording;
+mod volatile;
+
+#[cfg(test)]
+mod tests;
+
+pub use fault::{Fault, FaultPlan, PowerSupply};
+pub use image::Image;
+pub use model::{CHANNELS_MAX, DiskModel};
+pub use recording::{CrashImage, CrashPoint, Event, Images, Points, Recording, Strategy};
+pub use volatile::{Keep, RecordedWrite};
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::range::check_request;
+use super::{
+    AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, IO_ALIGN_BYTES, Operation,
+    PendingRequest, Purpose, RequestKind, SharedBytes, Ticket,
+};
+use crate::convert::{to_u64, to_usize};
+use crate::counters::{IoCounters, IoCounts};
+use crate::prng::Prng;
+use crate::sync::sim;
+use fault::WriteFate;
+use model::Disk;
+use volatile::WriteCache;
+
+/// What a discarded range reads as, when the seed lets the discard happen.
+const DISCARDED_BYTE: u8 = 0xdc;
+
+/// A discard of more than this is ignored, as a device may: it would only fill memory.
+const DISCARD_BYTES_MAX: u64 = 16 << 20;
+
+/// How a simulated device is set up.
+#[derive(Clone, Debug)]
+pub struct SimOptions {
+    /// What it is called.
+    pub name: String,
+    /// Bytes of a sector: 512 to 4096.
+    pub sector_bytes: u32,
+    /// How long things take.
+    pub model: DiskModel,
+    /// What goes wrong.
+    pub faults: FaultPlan,
+    /// What feeds it.
+    pub power: PowerSupply,
+    /// Whether to keep what [`SimDevice::recording`] returns.
+    pub is_recorded: bool,
+    /// Of what is left to chance in its answers.
+    pub seed: u64,
+}
+
+impl Default for SimOptions {
+    fn default() -> SimOptions {
+        SimOptions {
+            name: "sim:0".to_owned(),
+            sector_bytes: 512,
+            model: DiskModel::instant(),
+            faults: FaultPlan::none(),
+            power: PowerSupply::new(),
+            is_recorded: false,
+            seed: 0,
+        }
+    }
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub struct SimDevice {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    info: DeviceInfo,
+    options: SimOptions,
+    counters: IoCounters,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    cache: WriteCache,
+    disk: Disk,
+    prng: Prng,
+    /// Virtual time of threads without a scheduler.
+    now_ns: u64,
+    /// D3: a flush failed.
+    has_failed: bool,
+    recording: Option<Recording>,
+    /// Requests begun, by kind: what the fault plan counts.
+    begun: [u64; RequestKind::ALL.len()],
+}
+
+/// What a request comes to when it is answered.
+#[derive(Debug)]
+enum Outcome {
+    Read(AlignedBuffer),
+    /// The write's number, unless it was lost.
+    Write(Option<u64>),
+    /// The writes it makes durable.
+    Flush(Vec<u64>),
+    Fails(DeviceError),
+}
+
+#[derive(Debug)]
+struct SimRequest {
+    shared: Arc<Shared>,
+    answer_ns: u64,
+    outcome: Outcome,
+}
+
+impl SimDevice {
+    /// Returns a device of zeros.
+    #[must_use]
+    pub fn new(size_bytes: u64, options: SimOptions) -> Arc<SimDevice> {
+        SimDevice::open(Image::blank(size_bytes), options)
+    }
+
+    /// Returns a device that holds `image`.
+    #[must_use]
+    pub fn open(image: Image, options: SimOptions) -> Arc<SimDevice> {
+        assert!(options.sector_bytes.is_power_of_two());
+        assert!((512..=4096).contains(&options.sector_bytes));
+        let info = DeviceInfo {
+            name: options.name.clone(),
+            size_bytes: image.size_bytes(),
+            sector_bytes: options.sector_bytes,
+            transport: "simulated",
+        };
+        let sector_bytes = u64::from(options.sector_bytes);
+        let recording = options.is_recorded.then(|| Recording::new(image.clone(), sector_bytes));
+        let state = State {
+            disk: Disk::new(options.model, image.size_bytes()),
+            cache: WriteCache::new(image, sector_bytes),
+            prng: Prng::from_seed(options.seed),
+            now_ns: 0,
+            has_failed: false,
+            recording,
+            begun: [0; RequestKind::ALL.len()],
+        };
+        let (counters, state) = (IoCounters::default(), Mutex::new(state));
+        Arc::new(SimDevice { shared: Arc::new(Shared { info, options, counters, state }) })
+    }
+
+    /// Returns what a power cut now would leave; `prng` picks among what it may.
+    #[must_use]
+    pub fn crash_image(&self, prng: &mut Prng) -> Image {
+        self.shared.state.lock().cache.crash(prng)
+    }
+
+    /// Returns what is read now: what an orderly end would leave.
+    #[must_use]
+    pub fn image(&self) -> Image {
+        self.shared.state.lock().cache.seen().clone()
+    }
+
+    /// Returns what no power cut can take away.
+    #[must_use]
+    pub fn durable_image(&self) -> Image {
+        self.shared.state.lock().cache.durable().clone()
+    }
+
+    /// Returns the device after a power cut now, with the power back and no faults planned.
+    #[must_use]
+    pub fn reboot(&self, prng: &mut Prng) -> Arc<SimDevice> {
+        let options = SimOptions {
+            faults: FaultPlan::none(),
+            power: PowerSupply::new(),
+            seed: prng.next_u64(),
+            ..self.shared.options.clone()
+        };
+        SimDevice::open(self.crash_image(prng), options)
+    }
+
+    /// Returns a copy of what happened since the device was opened.
+    ///
+    /// # Panics
+    ///
+    /// If the device was not set up to be recorded.
+    #[must_use]
+    pub fn recording(&self) -> Recording {
+        self.shared.state.lock().recording.clone().expect("SimOptions::is_recorded is set")
+    }
+
+    /// Returns the position in the recording: see [`Recording::position`].
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.shared.state.lock().recording.as_ref().map_or(0, Recording::position)
+    }
+
+    /// Returns the counts of the requests so far.
+    #[must_use]
+    pub fn counts(&self) -> IoCounts {
+        self.shared.counters.snapshot()
+    }
+
+    /// Returns the virtual time: the scheduler's on its threads, elsewhere the device's own.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        now_of(&self.shared.state.lock())
+    }
+
+    /// Turns over the bits of `mask` in the byte at `offset` now.
+    pub fn rot(&self, offset: u64, mask: u8) {
+        self.shared.state.lock().rot(offset, mask);
+    }
+}
+
+fn now_of(state: &State) -> u64 {
+    sim::current().map_or(state.now_ns, |scheduler| scheduler.now_ns())
+}
+
+impl State {
+    fn record(&mut self, event: impl FnOnce() -> Event) {
+        if let Some(recording) = &mut self.recording {
+            recording.push(event());
+        }
+    }
+
+    fn rot(&mut self, offset: u64, mask: u8) {
+        self.cache.rot(offset, mask);
+        self.record(|| Event::Rotted { offset, mask });
+    }
+
+    fn take_write(&mut self, offset: u64, data: Vec<SharedBytes>) -> u64 {
+        let write = Arc::new(RecordedWrite { offset, data });
+        self.record(|| Event::Submitted(Arc::clone(&write)));
+        self.cache.write(&write)
+    }
+
+    fn answer_write(&mut self, id: u64) {
+        self.cache.answer_write(id);
+        self.record(|| Event::Answered(id));
+    }
+}
+
+impl Shared {
+    fn power_cut(&self) -> DeviceError {
+        DeviceError::PowerCut { device: self.info.name.clone() }
+    }
+
+    fn io_error(&self, kind: RequestKind, offset: u64, length_bytes: u64) -> DeviceError {
+        let (device, cause) = (self.info.name.clone(), "a fault was planned".to_owned());
+        DeviceError::Io { device, kind, offset, length_bytes, cause }
+    }
+
+    /// Decides what the request will come to and when.
+    fn begin(&self, operation: Operation) -> (u64, Outcome) {
+        let mut state = self.state.lock();
+        let now_ns = now_of(&state);
+        let kind = operation.kind();
+        let index = state.begun[kind.index()];
+        let total: u64 = state.begun.iter().sum();
+        state.begun[kind.index()] += 1;
+        let (offset, length_bytes) = (operation.offset().unwrap_or(0), operation.length_bytes());
+        for (offset, mask) in self.options.faults.rots_before(total) {
+            state.rot(offset, mask);
+        }
+        let fails = self.options.faults.fails(kind, index);
+        match operation {
+            Operation::Read { mut buffer, .. } => {
+                let answer_ns = state.disk.read(now_ns, offset, length_bytes);
+                if fails {
+                    return (answer_ns, Outcome::Fails(self.io_error(kind, offset, length_bytes)));
+                }
+                state.cache.seen().read(offset, &mut buffer);
+                (answer_ns, Outcome::Read(buffer))
+            }
+            Operation::Write { data, .. } => {
+                let answer_ns = state.disk.write(now_ns, offset, length_bytes);
+                (answer_ns, self.begin_write(&mut state, index, offset, data))
+            }
+            Operation::Flush => {
+                let answer_ns = state.disk.flush(now_ns);
+                (answer_ns, self.begin_flush(&mut state, fails))
+            }
+            Operation::Discard { .. } => {
+                (now_ns, self.begin_discard(&mut state, fails, offset, length_bytes))
+            }
+        }
+    }
+
+    fn begin_write(
+        &self,
+        state: &mut State,
+        index: u64,
+        offset: u64,
+        data: Vec<SharedBytes>,
+    ) -> Outcome {
+        if state.has_failed {
+            return Outcome::Fails(DeviceError::Failed { device: self.info.name.clone() });
+        }
+        let length_bytes: u64 = data.iter().map(|piece| to_u64(piece.len())).sum();
+        let seen = state.cache.seen();
+        let new_bytes = seen.new_bytes(offset, length_bytes);
+        let room_bytes = self.options.faults.room_bytes().saturating_sub(seen.allocated_bytes());
+        if new_bytes > room_bytes {
+            return Outcome::Fails(DeviceError::NoSpace { device: self.info.name.clone(), offset });
+        }
+        match self.options.faults.fate_of_write(index, offset) {
+            WriteFate::Lands { offset } => {
+                let end = self.info.size_bytes - length_bytes;
+                let id = state.take_write(offset.min(end), data);
+                self.cut_power_if_planned(state);
+                Outcome::Write(Some(id))
+            }
+            WriteFate::IsLost => {
+                self.cut_power_if_planned(state);
+                Outcome::Write(None)
+            }
+            WriteFate::Fails => {
+                // Part of it may have landed.
+                let piece_count = to_usize(state.prng.below(to_u64(data.len()) + 1));
+                if piece_count > 0 {
+                    let id = state.take_write(offset, data[..piece_count].to_vec());
+                    state.answer_write(id);
+                }
+                Outcome::Fails(self.io_error(RequestKind::Write, offset, length_bytes))
+            }
+        }
+    }
+
+    fn begin_flush(&self, state: &mut State, fails: bool) -> Outcome {
+        if state.has_failed {
+            return Outcome::Fails(DeviceError::Failed { device: self.info.name.clone() });
+        }
+        if fails {
+            // D3.
+            state.has_failed = true;
+            return Outcome::Fails(self.io_error(RequestKind::Flush, 0, 0));
+        }
+        let covered = state.cache.begin_flush();
+        self.cut_power_if_planned(state);
+        Outcome::Flush(covered)
+    }
+
+    fn begin_discard(
+        &self,
+        state: &mut State,
+        fails: bool,
+        offset: u64,
+        length_bytes: u64,
+    ) -> Outcome {
+        if fails {
+            return Outcome::Fails(self.io_error(RequestKind::Discard, offset, length_bytes));
+        }
+        if state.has_failed || length_bytes > DISCARD_BYTES_MAX || state.prng.one_in(2) {
+            return Outcome::Write(None);
+        }
+        let mut junk = AlignedBuffer::zeroed(IO_ALIGN_BYTES);
+        junk.fill(DISCARDED_BYTE);
+        let junk = Arc::new(junk);
+        let piece_bytes = to_u64(IO_ALIGN_BYTES);
+        let pieces = (0..length_bytes.div_ceil(piece_bytes)).map(|nth| {
+            let end = to_usize((length_bytes - nth * piece_bytes).min(piece_bytes));
+            SharedBytes::new(Arc::clone(&junk), 0..end)
+        });
+        Outcome::Write(Some(state.take_write(offset, pieces.collect())))
+    }
+
+    fn cut_power_if_planned(&self, state: &State) {
+        let count = |kind: RequestKind| state.begun[kind.index()];
+        // This request is among those begun.
+        let index = count(RequestKind::Write) + count(RequestKind::Flush) - 1;
+        if self.options.faults.cuts_power_at(index) {
+            self.options.power.cut();
+        }
+    }
+
+    /// Waits until `answer_ns`.
+    fn pass_time(&self, answer_ns: u64) {
+        if sim::current().is_some() {
+            sim::sleep_until(answer_ns);
+        } else {
+            let mut state = self.state.lock();
+            state.now_ns = state.now_ns.max(answer_ns);
+        }
+    }
+}
+
+impl PendingRequest for SimRequest {
+    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+        let SimRequest { shared, answer_ns, outcome } = *self;
+        shared.pass_time(answer_ns);
+        if shared.options.power.is_cut() {
+            return Err(shared.power_cut());
+        }
+        let mut state = shared.state.lock();
+        match outcome {
+            Outcome::Read(buffer) => return Ok(Completion { buffer: Some(buffer) }),
+            Outcome::Write(None) => {}
+            Outcome::Write(Some(id)) => {
+                state.answer_write(id);
+            }
+            Outcome::Flush(covered) => {
+                state.cache.answer_flush(&covered);
+                state.record(|| Event::Flushed(covered));
+            }
+            Outcome::Fails(error) => return Err(error),
+        }
+        Ok(Completion::default())
+    }
+}
+
+impl Device for SimDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.shared.info
+    }
+
+    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+        sim::schedule();
+        let shared = &self.shared;
+        if shared.options.power.is_cut() {
+            return Ticket::ready(Err(shared.power_cut()));
+        }
+        if let Err(error) = check_request(&shared.info, purpose, &operation) {
+            return Ticket::ready(Err(error));
+        }
+        shared.counters.add(purpose, operation.kind(), operation.length_bytes());
+        let (answer_ns, outcome) = shared.begin(operation);
+        if let Some(scheduler) = sim::current() {
+            scheduler.note(shared.state.lock().cache.seen().content_hash());
+        }
+        Ticket::new(Box::new(SimRequest { shared: Arc::clone(shared), answer_ns, outcome }))
+    }
+}

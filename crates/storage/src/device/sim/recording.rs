@@ -1,0 +1,352 @@
+//! Everything that was written and flushed, and from it every state a power cut could have left.
+//!
+//! A run is recorded once. Then [`Recording::points`] walks the moments at which a power cut would
+//! leave something else than at the moment before, and [`CrashPoint::images`] the states it could
+//! leave there: all of them where few writes are unflushed, a selection by seed where many are.
+//!
+//! # Crashes
+//!
+//! The images at one point, for `n` unflushed writes:
+//!
+//! 1. up to [`Strategy::exhaustive_writes_max`], every subset;
+//! 2. beyond, every prefix, each one lost, each one alone, pairs lost, and random subsets;
+//! 3. each of these again with torn writes (sectors of a write survive independently).
+//!
+//! Equal images at one point are given once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::image::Image;
+use super::volatile::{Keep, RecordedWrite};
+use crate::convert::{to_u64, to_usize};
+use crate::prng::Prng;
+
+/// Pairs of lost writes that are tried at a point, of the many that there are.
+const PAIRS_MAX: usize = 64;
+
+/// One thing that changes what a power cut would leave, or what it may.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A write began; the number counts writes from 0.
+    Submitted(Arc<RecordedWrite>),
+    /// The write of this number was answered.
+    Answered(u64),
+    /// A flush was answered that covers the writes of these numbers.
+    Flushed(Vec<u64>),
+    /// Bits of the medium turned over.
+    Rotted {
+        /// Which byte.
+        offset: u64,
+        /// Which bits.
+        mask: u8,
+    },
+}
+
+impl Event {
+    /// Whether a power cut before this leaves other images than one after it.
+    fn changes_images(&self) -> bool {
+        match self {
+            Event::Submitted(_) | Event::Rotted { .. } => true,
+            Event::Flushed(covered) => !covered.is_empty(),
+            Event::Answered(_) => false,
+        }
+    }
+}
+
+/// What happened on a device since it was opened.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    base: Image,
+    events: Vec<Event>,
+    sector_bytes: u64,
+}
+
+impl Recording {
+    pub(super) fn new(base: Image, sector_bytes: u64) -> Recording {
+        Recording { base, events: Vec::new(), sector_bytes }
+    }
+
+    pub(super) fn push(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    /// Returns the number of events: the position a crash point would have now.
+    ///
+    /// What is acknowledged at position `p` must be in every image of the points at and after `p`.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Returns the events.
+    #[must_use]
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// Walks the crash points from the first to the last.
+    ///
+    /// Of moments with the same images only the last is given: there most is acknowledged.
+    #[must_use]
+    pub fn points(&self) -> Points<'_> {
+        let (durable, cached) = (self.base.clone(), BTreeMap::new());
+        Points { recording: self, position: 0, writes_begun: 0, durable, cached, is_done: false }
+    }
+}
+
+/// Walks the crash points of a [`Recording`].
+#[derive(Debug)]
+pub struct Points<'a> {
+    recording: &'a Recording,
+    position: usize,
+    writes_begun: u64,
+    durable: Image,
+    cached: BTreeMap<u64, Arc<RecordedWrite>>,
+    is_done: bool,
+}
+
+impl Points<'_> {
+    fn apply(&mut self, event: &Event) {
+        match event {
+            Event::Submitted(write) => {
+                self.cached.insert(self.writes_begun, Arc::clone(write));
+                self.writes_begun += 1;
+            }
+            Event::Answered(_) => {}
+            Event::Flushed(covered) => {
+                for id in covered {
+                    if let Some(write) = self.cached.remove(id) {
+                        let sector_bytes = self.recording.sector_bytes;
+                        write.apply(&mut self.durable, Keep::All, sector_bytes);
+                    }
+                }
+            }
+            Event::Rotted { offset, mask } => self.durable.flip(*offset, *mask),
+        }
+    }
+}
+
+impl Iterator for Points<'_> {
+    type Item = CrashPoint;
+
+    fn next(&mut self) -> Option<CrashPoint> {
+        if self.is_done {
+            return None;
+        }
+        let events = &self.recording.events;
+        while let Some(event) = events.get(self.position)
+            && !event.changes_images()
+        {
+            self.position += 1;
+        }
+        let point = CrashPoint {
+            position: self.position,
+            durable: self.durable.clone(),
+            unflushed: self.cached.iter().map(|(&id, w)| (id, Arc::clone(w))).collect(),
+            sector_bytes: self.recording.sector_bytes,
+        };
+        match events.get(self.position) {
+            Some(event) => {
+                self.apply(event);
+                self.position += 1;
+            }
+            None => self.is_done = true,
+        }
+        Some(point)
+    }
+}
+
+/// How many images to make of a point.
+#[derive(Clone, Copy, Debug)]
+pub struct Strategy {
+    /// Up to so many unflushed writes, every subset is tried.
+    pub exhaustive_writes_max: usize,
+    /// Beyond that, random subsets besides the systematic ones.
+    pub random_subsets: usize,
+    /// Torn variants of each subset.
+    pub torn_variants: usize,
+    /// Of what is random.
+    pub seed: u64,
+}
+
+impl Default for Strategy {
+    fn default() -> Strategy {
+        Strategy { exhaustive_writes_max: 10, random_subsets: 32, torn_variants: 1, seed: 0 }
+    }
+}
+
+/// A moment at which the power could have been cut.
+#[derive(Clone, Debug)]
+pub struct CrashPoint {
+    position: usize,
+    durable: Image,
+    unflushed: Vec<(u64, Arc<RecordedWrite>)>,
+    sector_bytes: u64,
+}
+
+/// What a power cut left: an image, and how it came about.
+#[derive(Clone, Debug)]
+pub struct CrashImage {
+    /// The contents of the device; open it with [`super::SimDevice::open`].
+    pub image: Image,
+    /// Which unflushed writes survived, by number, and how much of each: for the report.
+    pub survived: Vec<(u64, Keep)>,
+}
+
+impl CrashPoint {
+    /// Returns the number of events before this point.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Returns what is on the device if no unflushed write survives.
+    #[must_use]
+    pub fn durable(&self) -> &Image {
+        &self.durable
+    }
+
+    /// Returns the number of unflushed writes.
+    #[must_use]
+    pub fn unflushed_count(&self) -> usize {
+        self.unflushed.len()
+    }
+
+    /// Walks the images, each different. The same strategy gives the same images in the same
+    /// order, so a number in that order names one.
+    #[must_use]
+    pub fn images(&self, strategy: &Strategy) -> Images<'_> {
+        let mut prng = Prng::from_seed(strategy.seed ^ to_u64(self.position).rotate_left(32));
+        let count = self.unflushed.len();
+        let exhaustive_max = strategy.exhaustive_writes_max.min(EXHAUSTIVE_WRITES_LIMIT);
+        let subsets = if count <= exhaustive_max {
+            Subsets::Every { count, next: 0 }
+        } else {
+            let list = selected_subsets(count, strategy.random_subsets, &mut prng);
+            Subsets::Selected(list.into_iter())
+        };
+        Images {
+            point: self,
+            subsets,
+            torn_variants: strategy.torn_variants,
+            waiting: Vec::new(),
+            prng,
+            seen: BTreeSet::new(),
+        }
+    }
+
+    fn image_of(&self, keeps: &[Keep]) -> Image {
+        let mut image = self.durable.clone();
+        for ((_, write), &keep) in self.unflushed.iter().zip(keeps) {
+            write.apply(&mut image, keep, self.sector_bytes);
+        }
+        image
+    }
+
+    /// Tears one to three of the writes, whether they survived or not.
+    fn tear(&self, keeps: &mut [Keep], prng: &mut Prng) {
+        let sectors_of = |write: &RecordedWrite| write.length_bytes() / self.sector_bytes;
+        let is_long = |nth: &usize| sectors_of(&self.unflushed[*nth].1) > 1;
+        let long: Vec<usize> = (0..keeps.len()).filter(is_long).collect();
+        if long.is_empty() {
+            return;
+        }
+        for _ in 0..=prng.below(3) {
+            let nth = long[to_usize(prng.below(to_u64(long.len())))];
+            keeps[nth] = Keep::torn(prng, sectors_of(&self.unflushed[nth].1));
+        }
+    }
+}
+
+/// 2^16 subsets of one point are more than any run has time for.
+const EXHAUSTIVE_WRITES_LIMIT: usize = 16;
+
+/// Which writes survive whole, before any is torn.
+#[derive(Debug)]
+enum Subsets {
+    Every { count: usize, next: u32 },
+    Selected(std::vec::IntoIter<Vec<Keep>>),
+}
+
+impl Iterator for Subsets {
+    type Item = Vec<Keep>;
+
+    fn next(&mut self) -> Option<Vec<Keep>> {
+        match self {
+            Subsets::Every { count, next } => {
+                if *next >= 1 << *count {
+                    return None;
+                }
+                let bits = *next;
+                *next += 1;
+                Some((0..*count).map(|nth| kept_if(bits >> nth & 1 == 1)).collect())
+            }
+            Subsets::Selected(list) => list.next(),
+        }
+    }
+}
+
+fn kept_if(survives: bool) -> Keep {
+    if survives { Keep::All } else { Keep::Nothing }
+}
+
+fn selected_subsets(count: usize, random_count: usize, prng: &mut Prng) -> Vec<Vec<Keep>> {
+    let subset = |survives: &dyn Fn(usize) -> bool| -> Vec<Keep> {
+        (0..count).map(|nth| kept_if(survives(nth))).collect()
+    };
+    let mut subsets = Vec::new();
+    subsets.extend((0..=count).map(|end| subset(&|nth| nth < end)));
+    subsets.extend((0..count).map(|lost| subset(&|nth| nth != lost)));
+    subsets.extend((0..count).map(|alone| subset(&|nth| nth == alone)));
+    for _ in 0..PAIRS_MAX.min(count * (count - 1) / 2) {
+        let first = to_usize(prng.below(to_u64(count)));
+        let second = to_usize(prng.below(to_u64(count)));
+        subsets.push(subset(&|nth| nth != first && nth != second));
+    }
+    for _ in 0..random_count {
+        let one_in = 2 + prng.below(3);
+        subsets.push((0..count).map(|_| kept_if(prng.one_in(one_in))).collect());
+    }
+    subsets
+}
+
+/// Walks the images of a [`CrashPoint`].
+#[derive(Debug)]
+pub struct Images<'a> {
+    point: &'a CrashPoint,
+    subsets: Subsets,
+    torn_variants: usize,
+    /// Variants of the last subset that are still to be given.
+    waiting: Vec<Vec<Keep>>,
+    prng: Prng,
+    /// Hashes of the images given; asked, never walked.
+    seen: BTreeSet<u64>,
+}
+
+impl Iterator for Images<'_> {
+    type Item = CrashImage;
+
+    fn next(&mut self) -> Option<CrashImage> {
+        loop {
+            let keeps = match self.waiting.pop() {
+                Some(keeps) => keeps,
+                None => {
+                    let subset = self.subsets.next()?;
+                    for _ in 0..self.torn_variants {
+                        let mut torn = subset.clone();
+                        self.point.tear(&mut torn, &mut self.prng);
+                        self.waiting.push(torn);
+                    }
+                    subset
+                }
+            };
+            let image = self.point.image_of(&keeps);
+            if self.seen.insert(image.content_hash()) {
+                let ids = self.point.unflushed.iter().map(|&(id, _)| id);
+                let survived = ids.zip(keeps).filter(|&(_, keep)| keep != Keep::Nothing).collect();
+                return Some(CrashImage { image, survived });
+            }
+        }
+    }
+}

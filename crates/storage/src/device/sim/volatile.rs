@@ -1,0 +1,233 @@
+//! The volatile write cache of a simulated device: what is durable, what is seen, what may be lost.
+//!
+//! # Invariants
+//!
+//! - V1: A write leaves the cache for `durable` only by a flush that was submitted after the write
+//!   was answered, and only when that flush is answered.
+//! - V2: `seen` is `durable` with every cached write on top, in the order of submission, so a read
+//!   returns what the last write put there.
+//!
+//! # Crashes
+//!
+//! Each sector that a cached write covers independently holds, after a power cut, what is durable
+//! or what any of the cached writes put there. No order among cached writes is kept.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::image::Image;
+use crate::convert::{to_u64, to_usize};
+use crate::device::SharedBytes;
+use crate::prng::Prng;
+
+/// A write as it landed.
+#[derive(Clone, Debug)]
+pub struct RecordedWrite {
+    /// First byte on the device.
+    pub offset: u64,
+    /// What was written, piece after piece.
+    pub data: Vec<SharedBytes>,
+}
+
+/// What of an unflushed write survives a power cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Keep {
+    /// Nothing.
+    Nothing,
+    /// Everything.
+    All,
+    /// So many sectors from the start.
+    First(u64),
+    /// So many sectors up to the end.
+    Last(u64),
+    /// Each sector or not, as the seed says.
+    Scattered(u64),
+}
+
+impl Keep {
+    /// Returns a way to tear a write of `sector_count` sectors, of which there must be two.
+    pub(super) fn torn(prng: &mut Prng, sector_count: u64) -> Keep {
+        let some = 1 + prng.below(sector_count - 1);
+        match prng.below(3) {
+            0 => Keep::First(some),
+            1 => Keep::Last(some),
+            _ => Keep::Scattered(prng.next_u64()),
+        }
+    }
+
+    /// Calls `visit` with whether each of `sector_count` sectors survives.
+    fn for_each_sector(self, sector_count: u64, mut visit: impl FnMut(u64, bool)) {
+        let mut prng = match self {
+            Keep::Scattered(seed) => Prng::from_seed(seed),
+            Keep::Nothing | Keep::All | Keep::First(_) | Keep::Last(_) => Prng::from_seed(0),
+        };
+        for sector in 0..sector_count {
+            let survives = match self {
+                Keep::Nothing => false,
+                Keep::All => true,
+                Keep::First(count) => sector < count,
+                Keep::Last(count) => sector_count - sector <= count,
+                Keep::Scattered(_) => prng.one_in(2),
+            };
+            visit(sector, survives);
+        }
+    }
+}
+
+impl RecordedWrite {
+    /// Returns how many bytes were written.
+    #[must_use]
+    pub fn length_bytes(&self) -> u64 {
+        self.data.iter().map(|piece| to_u64(piece.len())).sum()
+    }
+
+    /// Puts onto `image` what `keep` says of this write.
+    pub(super) fn apply(&self, image: &mut Image, keep: Keep, sector_bytes: u64) {
+        match keep {
+            Keep::Nothing => {}
+            Keep::All => {
+                let mut offset = self.offset;
+                for piece in &self.data {
+                    image.write(offset, piece);
+                    offset += to_u64(piece.len());
+                }
+            }
+            Keep::First(_) | Keep::Last(_) | Keep::Scattered(_) => {
+                let bytes: Vec<u8> = self.data.iter().flat_map(|piece| piece.to_vec()).collect();
+                keep.for_each_sector(to_u64(bytes.len()) / sector_bytes, |sector, survives| {
+                    if survives {
+                        let at = to_usize(sector * sector_bytes);
+                        let part = &bytes[at..at + to_usize(sector_bytes)];
+                        image.write(self.offset + sector * sector_bytes, part);
+                    }
+                });
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct CachedWrite {
+    write: Arc<RecordedWrite>,
+    is_answered: bool,
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub(super) struct WriteCache {
+    durable: Image,
+    seen: Image,
+    cached: BTreeMap<u64, CachedWrite>,
+    next_id: u64,
+    sector_bytes: u64,
+}
+
+impl WriteCache {
+    pub(super) fn new(image: Image, sector_bytes: u64) -> WriteCache {
+        let (cached, next_id) = (BTreeMap::new(), 0);
+        WriteCache { durable: image.clone(), seen: image, cached, next_id, sector_bytes }
+    }
+
+    pub(super) fn seen(&self) -> &Image {
+        &self.seen
+    }
+
+    pub(super) fn durable(&self) -> &Image {
+        &self.durable
+    }
+
+    /// Takes a write in; returns its number, which counts from 0.
+    pub(super) fn write(&mut self, write: &Arc<RecordedWrite>) -> u64 {
+        write.apply(&mut self.seen, Keep::All, self.sector_bytes);
+        let id = self.next_id;
+        self.next_id += 1;
+        self.cached.insert(id, CachedWrite { write: Arc::clone(write), is_answered: false });
+        id
+    }
+
+    pub(super) fn answer_write(&mut self, id: u64) {
+        if let Some(cached) = self.cached.get_mut(&id) {
+            cached.is_answered = true;
+        }
+    }
+
+    /// Returns the writes that a flush submitted now makes durable.
+    pub(super) fn begin_flush(&self) -> Vec<u64> {
+        let answered = self.cached.iter().filter(|(_, cached)| cached.is_answered);
+        answered.map(|(&id, _)| id).collect()
+    }
+
+    pub(super) fn answer_flush(&mut self, covered: &[u64]) {
+        for id in covered {
+            // Another flush in flight at the same time may have been answered first.
+            if let Some(cached) = self.cached.remove(id) {
+                cached.write.apply(&mut self.durable, Keep::All, self.sector_bytes);
+            }
+        }
+        if self.cached.is_empty() {
+            // Equal now, and sharing their pages again. (Not equal if writes to one place were in
+            // flight together, or bits turned over below a cached write: then what lasts is seen.)
+            self.seen = self.durable.clone();
+        }
+    }
+
+    /// Turns bits over, in the cache and on the medium.
+    pub(super) fn rot(&mut self, offset: u64, mask: u8) {
+        self.durable.flip(offset, mask);
+        self.seen.flip(offset, mask);
+    }
+
+    /// Returns what one power cut leaves.
+    ///
+    /// The seed first picks a manner, because independent coins alone almost never give the images
+    /// that find most: nothing lost but the last, or nothing kept but the last.
+    pub(super) fn crash(&self, prng: &mut Prng) -> Image {
+        let mut image = self.durable.clone();
+        let manner = prng.below(7);
+        let count = to_u64(self.cached.len());
+        let chosen = prng.below(count + 1);
+        for (nth, cached) in (0..).zip(self.cached.values()) {
+            let sector_count = cached.write.length_bytes() / self.sector_bytes;
+            let keep = match manner {
+                0 => Keep::Nothing,
+                1 => Keep::All,
+                2 if nth < chosen => Keep::All,
+                2 if nth > chosen => Keep::Nothing,
+                3 if nth != chosen => Keep::All,
+                4 if nth == chosen => Keep::All,
+                4 => Keep::Nothing,
+                5 if prng.one_in(2) => Keep::All,
+                5 if prng.one_in(2) => Keep::Nothing,
+                _ if sector_count < 2 => *one_of(prng, &[Keep::All, Keep::Nothing]),
+                _ => Keep::torn(prng, sector_count),
+            };
+            cached.write.apply(&mut image, keep, self.sector_bytes);
+        }
+        image
+    }
+}
+
+fn one_of<'a, T>(prng: &mut Prng, choices: &'a [T]) -> &'a T {
+    &choices[to_usize(prng.below(to_u64(choices.len())))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn survivors(keep: Keep) -> Vec<bool> {
+        let mut survivors = Vec::new();
+        keep.for_each_sector(4, |_, survives| survivors.push(survives));
+        survivors
+    }
+
+    #[test]
+    fn first_and_last_keep_the_ends_they_name() {
+        assert_eq!(survivors(Keep::First(1)), [true, false, false, false]);
+        assert_eq!(survivors(Keep::Last(1)), [false, false, false, true]);
+        assert_eq!(survivors(Keep::Last(3)), [false, true, true, true]);
+        assert_eq!(survivors(Keep::Nothing), [false; 4]);
+        assert_eq!(survivors(Keep::All), [true; 4]);
+        assert_eq!(survivors(Keep::Scattered(5)), survivors(Keep::Scattered(5)));
+    }
+}

@@ -1,0 +1,10 @@
+//! What tests of the whole system are made of. Ships nothing.
+//!
+//! Everything here speaks [`engine::vnode::api::FileSystem`] and knows no implementation but the
+//! reference [`model`].
+
+pub mod canon;
+pub mod crash;
+pub mod model;
+mod number;
+pub mod ops;

@@ -1,0 +1,92 @@
+//! Who may do what: permission bits, the sticky bit, and what becomes of setuid and setgid.
+//!
+//! A caller that is not checked passes every test here, as the superuser does: somebody above has
+//! asked already.
+
+use engine::vnode::api::{Caller, FileKind, FsError, FsResult};
+
+use super::Node;
+
+pub(super) const SETUID: u16 = 0o4000;
+pub(super) const SETGID: u16 = 0o2000;
+pub(super) const STICKY: u16 = 0o1000;
+const GROUP_EXECUTE: u16 = 0o010;
+
+/// Permission to write, as one digit of a mode.
+pub(super) const WRITE: u16 = 0o2;
+/// Permission to execute a file or to pass through a directory.
+pub(super) const SEARCH: u16 = 0o1;
+
+pub(super) fn is_privileged(caller: &Caller) -> bool {
+    !caller.is_checked || caller.uid == 0
+}
+
+pub(super) fn is_in_group(caller: &Caller, gid: u32) -> bool {
+    caller.gid == gid || caller.groups.contains(&gid)
+}
+
+pub(super) fn is_owner(caller: &Caller, node: &Node) -> bool {
+    is_privileged(caller) || caller.uid == node.uid
+}
+
+/// Refuses with `EACCES` where one of the bits `wanted` is missing in the class of `caller`.
+pub(super) fn require(caller: &Caller, node: &Node, wanted: u16) -> FsResult<()> {
+    if is_privileged(caller) {
+        return Ok(());
+    }
+    let granted = if caller.uid == node.uid {
+        node.mode >> 6
+    } else if is_in_group(caller, node.gid) {
+        node.mode >> 3
+    } else {
+        node.mode
+    };
+    if granted & wanted == wanted { Ok(()) } else { Err(FsError::AccessDenied) }
+}
+
+/// Whether `caller` may take the name of `victim` out of `directory`.
+pub(super) fn require_removal(caller: &Caller, directory: &Node, victim: &Node) -> FsResult<()> {
+    require(caller, directory, WRITE | SEARCH)?;
+    let is_held_back =
+        directory.mode & STICKY != 0 && !is_owner(caller, victim) && !is_owner(caller, directory);
+    if is_held_back { Err(FsError::NotPermitted) } else { Ok(()) }
+}
+
+/// The mode of a regular file after `caller` wrote to it or truncated it.
+pub(super) fn mode_after_write(caller: &Caller, node: &Node) -> u16 {
+    if is_privileged(caller) { node.mode } else { without_set_bits(caller, node, node.gid) }
+}
+
+/// The mode of `node` after its owner or group was set, even to what it was. Linux takes the bits
+/// away from the superuser too.
+pub(super) fn mode_after_chown(caller: &Caller, node: &Node) -> u16 {
+    if node.kind == FileKind::Directory {
+        return node.mode;
+    }
+    without_set_bits(caller, node, node.gid)
+}
+
+/// `mode` as `caller` may set it on a file of group `gid`: setgid only by a member.
+pub(super) fn mode_allowed(caller: &Caller, mode: u16, gid: u32) -> u16 {
+    if is_privileged(caller) || is_in_group(caller, gid) { mode } else { mode & !SETGID }
+}
+
+/// Setgid without group execution once meant mandatory locking, so a member of the group keeps it.
+fn without_set_bits(caller: &Caller, node: &Node, gid: u32) -> u16 {
+    let is_member = is_privileged(caller) || is_in_group(caller, gid);
+    let keeps_setgid = node.mode & GROUP_EXECUTE == 0 && is_member;
+    node.mode & !SETUID & !if keeps_setgid { 0 } else { SETGID }
+}
+
+/// Mode and group of a new inode of `kind` in `parent`.
+pub(super) fn inherited(caller: &Caller, parent: &Node, kind: FileKind, mode: u16) -> (u16, u32) {
+    if parent.mode & SETGID == 0 {
+        return (mode, caller.gid);
+    }
+    if kind == FileKind::Directory {
+        return (mode | SETGID, parent.gid);
+    }
+    let is_program = mode & (SETGID | GROUP_EXECUTE) == SETGID | GROUP_EXECUTE;
+    let mode = if is_program { mode_allowed(caller, mode, parent.gid) } else { mode };
+    (mode, parent.gid)
+}

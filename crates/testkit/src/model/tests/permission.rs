@@ -1,0 +1,193 @@
+use engine::vnode::api::{
+    Caller, FileKind, FileSystem, FsError, NewInode, RenameMode, SetAttr, SetTime, Timestamp,
+};
+
+use super::{ROOT, directory, file, file_of, mode_of, model, try_make, user};
+
+fn set(change: impl FnOnce(&mut SetAttr)) -> SetAttr {
+    let mut wanted = SetAttr::default();
+    change(&mut wanted);
+    wanted
+}
+
+#[test]
+fn owner_group_and_others_each_have_their_own_bits() {
+    let fs = model();
+    let open = directory(&fs, fs.root(), "open", 0o777);
+    // Write for one class only; the class that fits first decides.
+    for (mode, allowed) in [
+        (0o400, [false, false, false]),
+        (0o200, [true, false, false]),
+        (0o020, [false, true, false]),
+        (0o002, [false, false, true]),
+    ] {
+        let ino = file_of(&fs, &user(7), open, &format!("f{mode:o}"), mode);
+        let member = Caller { groups: vec![3, 7], ..user(8) };
+        let truncate = set(|change| change.size_bytes = Some(0));
+        let answers =
+            [user(7), member, user(9)].map(|caller| fs.setattr(&caller, ino, &truncate).is_ok());
+        assert_eq!(answers, allowed, "{mode:o}");
+        assert!(fs.setattr(&ROOT, ino, &truncate).is_ok());
+    }
+}
+
+#[test]
+fn a_caller_that_is_not_checked_is_refused_nothing() {
+    let fs = model();
+    let closed = directory(&fs, fs.root(), "closed", 0);
+    let unchecked = Caller { is_checked: false, ..user(7) };
+    let ino = file_of(&fs, &unchecked, closed, "f", 0);
+    assert_eq!(fs.getattr(ino).map(|attr| (attr.uid, attr.gid)), Ok((7, 7)));
+    let device = NewInode { kind: FileKind::CharDevice, mode: 0, rdev: 259 };
+    assert_eq!(fs.create(&unchecked, closed, b"n", device).map(|attr| attr.rdev), Ok(259));
+    assert_eq!(fs.create(&user(7), closed, b"o", device), Err(FsError::AccessDenied));
+}
+
+#[test]
+fn only_the_superuser_makes_devices() {
+    let fs = model();
+    let open = directory(&fs, fs.root(), "open", 0o777);
+    for kind in [FileKind::BlockDevice, FileKind::CharDevice] {
+        assert_eq!(try_make(&fs, &user(7), (open, b"n"), kind, 0), Err(FsError::NotPermitted));
+    }
+    assert!(try_make(&fs, &user(7), (open, b"n"), FileKind::Fifo, 0).is_ok());
+}
+
+#[test]
+fn the_sticky_bit_keeps_names_for_their_owners() {
+    let fs = model();
+    let sticky = directory(&fs, fs.root(), "sticky", 0o1777);
+    let open = directory(&fs, fs.root(), "open", 0o777);
+    file_of(&fs, &user(7), sticky, "f", 0o666);
+    file_of(&fs, &user(8), sticky, "g", 0o666);
+    let refused = Err(FsError::NotPermitted);
+    let rename = |caller: u32, source: &[u8], target: &[u8]| {
+        fs.rename(&user(caller), (sticky, source), (sticky, target), RenameMode::Replace)
+    };
+    assert_eq!(fs.unlink(&user(8), sticky, b"f"), refused);
+    assert_eq!(rename(8, b"f", b"h"), refused, "moving it away");
+    assert_eq!(rename(8, b"g", b"f"), refused, "replacing it");
+    assert_eq!(rename(7, b"f", b"g"), refused, "replacing another's");
+    let out = (open, &b"f"[..]);
+    assert_eq!(fs.rename(&user(8), (sticky, b"f"), out, RenameMode::Replace), refused);
+    assert_eq!(rename(7, b"f", b"h"), Ok(()));
+    let change = set(|change| change.uid = Some(9));
+    fs.setattr(&ROOT, sticky, &change).expect("the superuser may");
+    assert_eq!(fs.unlink(&user(9), sticky, b"h"), Ok(()), "the owner of the directory may");
+}
+
+#[test]
+fn only_the_owner_changes_mode_and_times() {
+    let fs = model();
+    let open = directory(&fs, fs.root(), "open", 0o777);
+    let ino = file_of(&fs, &user(7), open, "f", 0o622);
+    let time = SetTime::To(Timestamp::default());
+    for change in [
+        set(|change| change.mode = Some(0o777)),
+        set(|change| change.mtime = Some(time)),
+        set(|change| change.atime = Some(SetTime::Now)),
+        set(|change| change.uid = Some(8)),
+        set(|change| change.gid = Some(7)),
+    ] {
+        assert_eq!(fs.setattr(&user(8), ino, &change), Err(FsError::NotPermitted), "{change:?}");
+    }
+    let touch = set(|change| {
+        change.atime = Some(SetTime::Now);
+        change.mtime = Some(SetTime::Now);
+    });
+    assert!(fs.setattr(&user(8), ino, &touch).is_ok(), "who may write may touch");
+    let lock = set(|change| change.mode = Some(0o600));
+    assert!(fs.setattr(&user(7), ino, &lock).is_ok());
+    assert_eq!(fs.setattr(&user(8), ino, &touch), Err(FsError::AccessDenied));
+}
+
+#[test]
+fn an_owner_gives_a_file_to_own_groups_and_to_nobody() {
+    let fs = model();
+    let open = directory(&fs, fs.root(), "open", 0o777);
+    let owner = Caller { groups: vec![20], ..user(7) };
+    let ino = file_of(&fs, &owner, open, "f", 0o644);
+    let chown = |uid, gid| {
+        let change = set(|change| (change.uid, change.gid) = (uid, gid));
+        fs.setattr(&owner, ino, &change).map(|attr| (attr.uid, attr.gid))
+    };
+    assert_eq!(chown(Some(8), None), Err(FsError::NotPermitted));
+    assert_eq!(chown(None, Some(21)), Err(FsError::NotPermitted));
+    assert_eq!(chown(Some(7), Some(20)), Ok((7, 20)));
+}
+
+#[test]
+fn set_bits_go_when_the_owner_or_the_content_changes() {
+    let fs = model();
+    let open = directory(&fs, fs.root(), "open", 0o777);
+    let ino = file_of(&fs, &user(7), open, "f", 0o777);
+    let with = |mode| set(|change| change.mode = Some(mode));
+    let reset = || fs.setattr(&ROOT, ino, &with(0o6777)).expect("the superuser may");
+    reset();
+    fs.write(&user(8), ino, 0, b"").expect("no bytes");
+    assert_eq!(mode_of(&fs, ino), 0o6777, "a write of nothing");
+    fs.write(&ROOT, ino, 0, b"x").expect("the superuser may");
+    assert_eq!(mode_of(&fs, ino), 0o6777, "a write by the superuser");
+    fs.write(&user(8), ino, 0, b"x").expect("others may write");
+    assert_eq!(mode_of(&fs, ino), 0o777, "a write by another");
+    reset();
+    let truncate = set(|change| change.size_bytes = Some(0));
+    fs.setattr(&user(8), ino, &truncate).expect("others may write");
+    assert_eq!(mode_of(&fs, ino), 0o777, "a truncation by another");
+    reset();
+    fs.setattr(&ROOT, ino, &set(|change| change.uid = Some(7))).expect("the superuser may");
+    assert_eq!(mode_of(&fs, ino), 0o777, "chown, even by the superuser");
+    let change = set(|change| (change.uid, change.mode) = (Some(7), Some(0o4755)));
+    fs.setattr(&ROOT, ino, &change).expect("the superuser may");
+    assert_eq!(mode_of(&fs, ino), 0o4755, "a mode that comes along stands");
+    fs.setattr(&ROOT, ino, &with(0o2767)).expect("the superuser may");
+    fs.setattr(&user(7), ino, &set(|change| change.gid = Some(7))).expect("own group");
+    assert_eq!(mode_of(&fs, ino), 0o2767, "setgid without group execution is no privilege");
+    fs.write(&user(8), ino, 0, b"x").expect("others may write");
+    assert_eq!(mode_of(&fs, ino), 0o767, "but strangers do not keep it");
+    fs.setattr(&ROOT, open, &with(0o2777)).expect("the superuser may");
+    fs.setattr(&ROOT, open, &set(|change| change.gid = Some(20))).expect("the superuser may");
+    assert_eq!(mode_of(&fs, open), 0o2777, "directories keep setgid");
+}
+
+#[test]
+fn setgid_directories_hand_down_their_group() {
+    let fs = model();
+    let shared = directory(&fs, fs.root(), "shared", 0o2777);
+    fs.setattr(&ROOT, shared, &set(|change| change.gid = Some(20))).expect("the superuser may");
+    let made = |name: &[u8], kind, mode| {
+        let ino = try_make(&fs, &user(7), (shared, name), kind, mode).expect("a new name");
+        fs.getattr(ino).map(|attr| (attr.gid, attr.mode)).expect("it is there")
+    };
+    assert_eq!(made(b"f", FileKind::Regular, 0o644), (20, 0o644));
+    assert_eq!(made(b"d", FileKind::Directory, 0o755), (20, 0o2755));
+    assert_eq!(made(b"program", FileKind::Regular, 0o2755), (20, 0o755), "no member of 20");
+    assert_eq!(made(b"lock", FileKind::Regular, 0o2644), (20, 0o2644));
+    let link = fs.symlink(&user(7), shared, b"s", b"f").expect("a new name");
+    assert_eq!((link.gid, link.mode), (20, 0o777));
+    let elsewhere = file(&fs, fs.root(), "f");
+    assert_eq!(fs.getattr(elsewhere).map(|attr| attr.gid), Ok(0));
+}
+
+#[test]
+fn a_stranger_to_the_group_cannot_set_setgid() {
+    let fs = model();
+    let shared = directory(&fs, fs.root(), "shared", 0o2777);
+    fs.setattr(&ROOT, shared, &set(|change| change.gid = Some(20))).expect("the superuser may");
+    let ino = file_of(&fs, &user(7), shared, "f", 0o755);
+    let change = set(|change| change.mode = Some(0o6755));
+    assert_eq!(fs.setattr(&user(7), ino, &change).map(|attr| attr.mode), Ok(0o4755));
+    let member = Caller { groups: vec![20], ..user(7) };
+    assert_eq!(fs.setattr(&member, ino, &change).map(|attr| attr.mode), Ok(0o6755));
+}
+
+#[test]
+fn a_directory_that_moves_must_be_writable_for_its_dot_dot() {
+    let fs = model();
+    let open = directory(&fs, fs.root(), "open", 0o777);
+    let other = directory(&fs, fs.root(), "other", 0o777);
+    directory(&fs, open, "d", 0o755);
+    let rename = |target| fs.rename(&user(7), (open, b"d"), (target, b"e"), RenameMode::NoReplace);
+    assert_eq!(rename(other), Err(FsError::AccessDenied));
+    assert_eq!(rename(open), Ok(()), "its parent stays");
+}

@@ -1,0 +1,266 @@
+//! A step, done.
+
+use engine::vnode::api::{
+    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, SetAttr,
+};
+
+use super::{Op, Place, Route, SLOTS, Step, bytes_of};
+use crate::canon::{CanonAttr, Identity, Times};
+
+/// Device number that every device node of a history gets.
+const RDEV: u32 = 0x0103;
+
+/// What came of a step, without what may differ between implementations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It did not happen.
+    Refused(FsError),
+    /// It happened.
+    Done,
+    /// It happened, and this is what it was about.
+    Attr(Box<CanonAttr>),
+    /// Bytes that were read, or the target of a symbolic link.
+    Bytes(Vec<u8>),
+    /// Names of a directory but `.` and `..`, sorted.
+    Names(Vec<(Vec<u8>, FileKind)>),
+}
+
+impl Outcome {
+    /// Whether the step happened.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        !matches!(self, Outcome::Refused(_))
+    }
+
+    /// Whether two outcomes are the same answer to a program: of errors only the number counts.
+    #[must_use]
+    pub fn agrees(&self, other: &Outcome) -> bool {
+        match (self, other) {
+            (Outcome::Refused(left), Outcome::Refused(right)) => left.errno() == right.errno(),
+            _ => self == other,
+        }
+    }
+}
+
+/// What came of a step.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    /// The answer.
+    pub outcome: Outcome,
+    /// The inode that it made.
+    pub made: Option<Identity>,
+}
+
+/// One client of a file system: the slots it holds.
+///
+/// References in slots are given back by [`Session::close_all`], not when a session is dropped:
+/// after a power cut there is nobody to give them back to.
+pub struct Session<'a> {
+    fs: &'a dyn FileSystem,
+    times: Times,
+    slots: [Option<Ino>; SLOTS],
+}
+
+impl<'a> Session<'a> {
+    /// A client that holds nothing; outcomes tell `times`.
+    #[must_use]
+    pub fn new(fs: &'a dyn FileSystem, times: Times) -> Session<'a> {
+        Session { fs, times, slots: [None; SLOTS] }
+    }
+
+    /// Returns the file system that this is a client of.
+    #[must_use]
+    pub fn file_system(&self) -> &'a dyn FileSystem {
+        self.fs
+    }
+
+    /// Gives back what the slots hold.
+    pub fn close_all(&mut self) {
+        for slot in 0..SLOTS {
+            if let Some(ino) = self.slots[slot].take() {
+                self.forget(ino);
+            }
+        }
+    }
+
+    /// Does `step`.
+    pub fn apply(&mut self, step: &Step) -> Applied {
+        let mut made = None;
+        let outcome = self.done(&step.caller(), &step.op, &mut made);
+        Applied { outcome: outcome.unwrap_or_else(Outcome::Refused), made }
+    }
+
+    /// Returns the attributes of what `place` is now, if it is there.
+    #[must_use]
+    pub fn probe(&self, place: &Place) -> Option<Attr> {
+        self.with(&Caller::root(), place, |ino| self.fs.getattr(ino)).ok()
+    }
+
+    fn done(&mut self, caller: &Caller, op: &Op, made: &mut Option<Identity>) -> FsResult<Outcome> {
+        match op {
+            Op::Create { at, kind, mode } => {
+                let is_device = matches!(kind, FileKind::BlockDevice | FileKind::CharDevice);
+                let rdev = if is_device { RDEV } else { 0 };
+                let new = NewInode { kind: *kind, mode: *mode, rdev };
+                let attr =
+                    self.at(caller, at, |parent, name| self.fs.create(caller, parent, name, new))?;
+                Ok(self.named(attr, Some(made)))
+            }
+            Op::Symlink { at, target } => {
+                let attr = self
+                    .at(caller, at, |parent, name| self.fs.symlink(caller, parent, name, target))?;
+                Ok(self.named(attr, Some(made)))
+            }
+            Op::Link { file, at } => {
+                let attr = self.with(caller, file, |ino| {
+                    self.at(caller, at, |parent, name| self.fs.link(caller, ino, parent, name))
+                })?;
+                Ok(self.named(attr, None))
+            }
+            Op::Unlink { at } => self
+                .at(caller, at, |parent, name| self.fs.unlink(caller, parent, name))
+                .map(|()| Outcome::Done),
+            Op::Rmdir { at } => self
+                .at(caller, at, |parent, name| self.fs.rmdir(caller, parent, name))
+                .map(|()| Outcome::Done),
+            Op::Rename { source, target, mode } => self
+                .at(caller, source, |source_parent, source| {
+                    self.at(caller, target, |target_parent, target| {
+                        let (source, target) = ((source_parent, source), (target_parent, target));
+                        self.fs.rename(caller, source, target, *mode)
+                    })
+                })
+                .map(|()| Outcome::Done),
+            Op::Open { slot, at } => {
+                let ino = self.walk(caller, &at.0)?;
+                if let Some(before) = self.slots[*slot].replace(ino) {
+                    self.forget(before);
+                }
+                Ok(Outcome::Done)
+            }
+            Op::Close { slot } => {
+                if let Some(ino) = self.slots[*slot].take() {
+                    self.forget(ino);
+                }
+                Ok(Outcome::Done)
+            }
+            Op::Write { file, offset, length, fill } => {
+                let data = bytes_of(*fill, *length);
+                self.with(caller, file, |ino| self.fs.write(caller, ino, *offset, &data))?;
+                Ok(Outcome::Done)
+            }
+            Op::Fsync { file, data_only } => {
+                self.with(caller, file, |ino| self.fs.fsync(ino, *data_only))?;
+                Ok(Outcome::Done)
+            }
+            Op::Sync => self.fs.sync().map(|()| Outcome::Done),
+            Op::Truncate { file, size_bytes } => {
+                let size_bytes = Some(*size_bytes);
+                self.set(caller, file, SetAttr { size_bytes, ..SetAttr::default() })
+            }
+            Op::SetMode { file, mode } => {
+                self.set(caller, file, SetAttr { mode: Some(*mode), ..SetAttr::default() })
+            }
+            Op::SetOwner { file, uid, gid } => {
+                self.set(caller, file, SetAttr { uid: *uid, gid: *gid, ..SetAttr::default() })
+            }
+            Op::SetTimes { file, atime, mtime } => {
+                let (atime, mtime) = (*atime, *mtime);
+                self.set(caller, file, SetAttr { atime, mtime, ..SetAttr::default() })
+            }
+            Op::Read { file, offset, length } => {
+                let mut bytes = Vec::new();
+                self.with(caller, file, |ino| self.fs.read(ino, *offset, *length, &mut bytes))?;
+                Ok(Outcome::Bytes(bytes))
+            }
+            Op::GetAttr { file } => {
+                let attr = self.with(caller, file, |ino| self.fs.getattr(ino))?;
+                Ok(self.told(&attr))
+            }
+            Op::ReadLink { file } => {
+                self.with(caller, file, |ino| self.fs.readlink(ino)).map(Outcome::Bytes)
+            }
+            Op::List { directory } => self.with(caller, directory, |ino| self.list(ino)),
+        }
+    }
+
+    fn set(&self, caller: &Caller, file: &Place, change: SetAttr) -> FsResult<Outcome> {
+        let attr = self.with(caller, file, |ino| self.fs.setattr(caller, ino, &change))?;
+        Ok(self.told(&attr))
+    }
+
+    fn list(&self, ino: Ino) -> FsResult<Outcome> {
+        let mut names = Vec::new();
+        let mut each = |entry: &DirEntry| {
+            if entry.name != b"." && entry.name != b".." {
+                names.push((entry.name.clone(), entry.kind));
+            }
+            true
+        };
+        self.fs.readdir(ino, 0, &mut each)?;
+        names.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(Outcome::Names(names))
+    }
+
+    fn told(&self, attr: &Attr) -> Outcome {
+        Outcome::Attr(Box::new(CanonAttr::of(attr, self.times)))
+    }
+
+    /// Gives back one reference; on the root none are counted.
+    fn forget(&self, ino: Ino) {
+        if ino != self.fs.root() {
+            self.fs.forget(ino, 1);
+        }
+    }
+
+    /// The outcome of an operation that gave a name and with it a reference.
+    fn named(&self, attr: Attr, made: Option<&mut Option<Identity>>) -> Outcome {
+        self.forget(attr.ino);
+        if let Some(made) = made {
+            *made = Some(Identity { ino: attr.ino, generation: attr.generation });
+        }
+        self.told(&attr)
+    }
+
+    /// Walks `names` down from the root; the caller owes a reference.
+    fn walk(&self, caller: &Caller, names: &[Vec<u8>]) -> FsResult<Ino> {
+        let mut at = self.fs.root();
+        for name in names {
+            let found = self.fs.lookup(caller, at, name);
+            self.forget(at);
+            at = found?.ino;
+        }
+        Ok(at)
+    }
+
+    fn at<T>(
+        &self,
+        caller: &Caller,
+        route: &Route,
+        work: impl FnOnce(Ino, &[u8]) -> FsResult<T>,
+    ) -> FsResult<T> {
+        // The root has no name that could be changed.
+        let (parents, name) = route.split().ok_or(FsError::Invalid)?;
+        let parent = self.walk(caller, parents)?;
+        let answer = work(parent, name);
+        self.forget(parent);
+        answer
+    }
+
+    fn with<T>(
+        &self,
+        caller: &Caller,
+        place: &Place,
+        work: impl FnOnce(Ino) -> FsResult<T>,
+    ) -> FsResult<T> {
+        match place {
+            Place::At(route) => {
+                let ino = self.walk(caller, &route.0)?;
+                let answer = work(ino);
+                self.forget(ino);
+                answer
+            }
+            Place::Slot(slot) => work(self.slots[*slot].ok_or(FsError::NotFound)?),
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Does each operation do what SEMANTICS says?
+
+mod attr;
+mod create;
+mod limits;
+mod link;
+mod lookup;
+mod orphan;
+mod permission;
+mod read_write;
+mod readdir;
+mod rename;
+mod rmdir;
+mod symlink;
+mod times;
+mod truncate;
+mod unlink;

@@ -1,0 +1,75 @@
+use engine::vnode::api::FsError;
+use whole_system::behaviours;
+
+behaviours! {
+    fn only_who_may_write_a_directory_changes_its_names(at) {
+        at.does("create /d directory 755\ncreate /d/f file 666\nmode / 777");
+        for line in ["create /d/g file 644", "symlink /d/s =t", "unlink /d/f",
+            "rename /d/f /g replace", "link /d/f /d/g"]
+        {
+            at.refuses(&format!("u7 {line}"), &FsError::AccessDenied);
+        }
+        at.does("owner /d 7 -\nu7 create /d/g file 644\nu7 rename /d/f /f replace");
+    }
+
+    fn only_who_may_search_a_directory_finds_its_names(at) {
+        at.does("create /d directory 755\ncreate /d/f file 666\nmode /d 600");
+        at.refuses("u7 getattr /d/f", &FsError::AccessDenied);
+        at.refuses("u7 getattr /d/none", &FsError::AccessDenied);
+        at.does("getattr /d/f\nowner /d 7 -");
+        at.refuses("u7 getattr /d/f", &FsError::AccessDenied);
+        at.does("mode /d 100\nu7 getattr /d/f");
+    }
+
+    fn groups_count_the_supplementary_ones_too(at) {
+        at.does("create /d directory 770\nowner /d - 100\nu7 create /d/f file 644");
+        at.does("owner /d - 101");
+        at.refuses("u7 create /d/g file 644", &FsError::AccessDenied);
+    }
+
+    fn the_sticky_bit_keeps_names_for_their_owners(at) {
+        at.does("create /t directory 777\nmode /t 1777\nu7 create /t/f file 666");
+        at.refuses("u8 unlink /t/f", &FsError::NotPermitted);
+        at.refuses("u8 rename /t/f /t/g replace", &FsError::NotPermitted);
+        at.does("u8 create /t/g file 666");
+        at.refuses("u8 rename /t/g /t/f replace", &FsError::NotPermitted);
+        at.does("u7 create /t/d directory 755");
+        at.refuses("u8 rmdir /t/d", &FsError::NotPermitted);
+        at.does("u7 unlink /t/f\nowner /t 8 -\nu8 rmdir /t/d");
+    }
+
+    fn a_setgid_directory_gives_its_group_to_what_is_made_in_it(at) {
+        at.does("create /d directory 777\nowner /d - 100\nmode /d 2777");
+        at.does("u7 create /d/f file 644\nu7 create /d/e directory 755\nu7 symlink /d/s =t");
+        assert_eq!([at.attr("/d/f").gid, at.attr("/d/e").gid, at.attr("/d/s").gid], [100; 3]);
+        assert_eq!((at.attr("/d/f").mode, at.attr("/d/e").mode), (0o644, 0o2755));
+        at.does("mode /d 777\nu7 create /d/g file 644");
+        assert_eq!(at.attr("/d/g").gid, 7);
+    }
+
+    fn only_the_owner_changes_attributes(at) {
+        at.does("mode / 777\nu7 create /f file 666");
+        at.refuses("u8 mode /f 777", &FsError::NotPermitted);
+        at.refuses("u8 owner /f 8 -", &FsError::NotPermitted);
+        at.refuses("u7 owner /f 8 -", &FsError::NotPermitted);
+        at.refuses("u7 owner /f - 55", &FsError::NotPermitted);
+        at.refuses("u8 times /f 1.0 -", &FsError::NotPermitted);
+        at.does("u7 mode /f 622\nu7 owner /f - 100\nu8 times /f now now");
+        at.does("u7 mode /f 600");
+        at.refuses("u8 times /f now now", &FsError::AccessDenied);
+        at.refuses("u8 truncate /f 0", &FsError::AccessDenied);
+    }
+
+    fn only_the_superuser_makes_devices(at) {
+        at.does("mode / 777");
+        at.refuses("u7 create /c char 600", &FsError::NotPermitted);
+        at.refuses("u7 create /b block 600", &FsError::NotPermitted);
+        at.does("u7 create /p fifo 600\nu7 create /s socket 600");
+    }
+
+    fn a_directory_that_moves_must_be_writable(at) {
+        at.does("create /a directory 777\ncreate /b directory 777\ncreate /a/d directory 755");
+        at.refuses("u7 rename /a/d /b/d replace", &FsError::AccessDenied);
+        at.does("u7 rename /a/d /a/e replace\nowner /a/e 7 -\nu7 rename /a/e /b/d replace");
+    }
+}

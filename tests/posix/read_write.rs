@@ -1,0 +1,127 @@
+use engine::vnode::api::{Caller, FsError};
+use testkit::ops::bytes_of;
+use whole_system::behaviours;
+
+const FRAGMENT: u64 = 4 << 10;
+const BLOCK: u64 = 16 << 10;
+const SEGMENT: u64 = 1 << 20;
+
+behaviours! {
+    fn what_is_written_is_read(at) {
+        at.does("create /f file 644");
+        at.write("/f", 0, b"hello");
+        at.write("/f", 5, b", world");
+        assert_eq!(at.content("/f"), b"hello, world");
+        assert_eq!(at.attr("/f").size_bytes, 12);
+    }
+
+    fn a_write_in_the_middle_changes_only_its_bytes(at) {
+        at.does("create /f file 644");
+        let mut expected = bytes_of(1, 100_000);
+        at.write("/f", 0, &expected);
+        for (offset, length) in [(10_usize, 5), (4090, 20), (16_000, 40_000), (99_999, 1)] {
+            let data = bytes_of(2, length);
+            at.write("/f", u64::try_from(offset).expect("small"), &data);
+            expected[offset..offset + length].copy_from_slice(&data);
+            assert_eq!(at.content("/f"), expected, "{length} at {offset}");
+        }
+    }
+
+    fn writes_around_every_boundary_are_read_back(at) {
+        for (number, boundary) in [FRAGMENT, BLOCK, SEGMENT].into_iter().enumerate() {
+            at.does(&format!("create /f{number} file 644"));
+            let place = format!("/f{number}");
+            for (offset, length) in [(boundary - 1, 1), (boundary, 1), (boundary - 7, 14),
+                (2 * boundary - 1, 2)]
+            {
+                let data = bytes_of(u32::try_from(length).expect("small"), length);
+                at.write(&place, offset, &data);
+                let mut bytes = Vec::new();
+                let read = at.fs().read(at.ino(&place), offset, length, &mut bytes);
+                assert_eq!((read, bytes), (Ok(length), data), "{length} at {offset}");
+            }
+            assert_eq!(at.attr(&place).size_bytes, 2 * boundary + 1);
+        }
+    }
+
+    fn a_file_larger_than_a_segment_keeps_every_byte(at) {
+        at.does("create /f file 644");
+        let data = bytes_of(9, 3_000_001);
+        for (number, piece) in data.chunks(70_001).enumerate() {
+            at.write("/f", u64::try_from(number * 70_001).expect("small"), piece);
+        }
+        assert!(at.content("/f") == data);
+    }
+
+    fn a_read_stops_at_the_end(at) {
+        at.does("create /f file 644");
+        at.write("/f", 0, b"0123456789");
+        let read = |offset, length| {
+            let mut bytes = b"kept ".to_vec();
+            let count = at.fs().read(at.ino("/f"), offset, length, &mut bytes);
+            (count, bytes)
+        };
+        assert_eq!(read(8, 100), (Ok(2), b"kept 89".to_vec()));
+        assert_eq!(read(10, 1), (Ok(0), b"kept ".to_vec()));
+        assert_eq!(read(u64::MAX, 1), (Ok(0), b"kept ".to_vec()));
+        assert_eq!(read(3, 0), (Ok(0), b"kept ".to_vec()));
+    }
+
+    fn a_hole_reads_as_zeros_and_takes_no_space(at) {
+        at.does("create /f file 644");
+        at.write("/f", 100 << 20, b"end");
+        let attr = at.attr("/f");
+        assert_eq!(attr.size_bytes, (100 << 20) + 3);
+        assert!(attr.blocks_512 < 1000, "{} blocks", attr.blocks_512);
+        let mut bytes = Vec::new();
+        let count = at.fs().read(attr.ino, (100 << 20) - 70_000, 70_003, &mut bytes);
+        assert_eq!(count, Ok(70_003));
+        assert!(bytes[..70_000].iter().all(|&byte| byte == 0));
+        assert_eq!(bytes[70_000..], b"end"[..]);
+    }
+
+    fn holes_are_filled_in_any_order(at) {
+        at.does("create /f file 644");
+        let mut expected = vec![0; 40 * 5000];
+        for number in (0..40).rev().step_by(3).chain((0..40).step_by(7)) {
+            let data = bytes_of(u32::try_from(number).expect("small"), 5000);
+            at.write("/f", u64::try_from(number * 5000).expect("small"), &data);
+            expected[number * 5000..][..5000].copy_from_slice(&data);
+        }
+        assert!(at.content("/f") == expected);
+    }
+
+    fn a_write_of_nothing_changes_nothing(at) {
+        at.does("create /f file 644");
+        let before = at.attr("/f");
+        at.pass_time();
+        at.write("/f", 1000, b"");
+        assert_eq!(at.attr("/f"), before);
+    }
+
+    fn only_regular_files_have_content(at) {
+        at.does("create /d directory 755\nsymlink /s =t\ncreate /p fifo 600");
+        at.refuses("write /d 0 1 1", &FsError::IsDirectory);
+        at.refuses("read /d 0 1", &FsError::IsDirectory);
+        at.refuses("write /s 0 1 1", &FsError::Invalid);
+        at.refuses("write /p 0 1 1", &FsError::Invalid);
+    }
+
+    fn far_offsets_work_up_to_the_largest_file(at) {
+        at.does("create /f file 644");
+        let limit = i64::MAX.unsigned_abs();
+        for power in [32, 40, 48, 56, 62] {
+            let offset = 1_u64 << power;
+            at.write("/f", offset - 2, b"abcd");
+            let mut bytes = Vec::new();
+            assert_eq!(at.fs().read(at.ino("/f"), offset - 2, 4, &mut bytes), Ok(4));
+            assert_eq!(bytes, b"abcd");
+        }
+        at.write("/f", limit - 1, b"x");
+        assert_eq!(at.attr("/f").size_bytes, limit);
+        let past = at.fs().write(&Caller::root(), at.ino("/f"), limit, b"x");
+        assert_eq!(past, Err(FsError::FileTooLarge));
+        at.does("truncate /f 0");
+        assert_eq!(at.attr("/f").blocks_512, 0);
+    }
+}

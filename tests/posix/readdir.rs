@@ -1,0 +1,137 @@
+use std::collections::BTreeSet;
+
+use engine::vnode::api::{DirEntry, FileKind, FsError, Ino};
+use whole_system::{Ground, behaviours};
+
+/// More names than any test here makes.
+const NAMES_MAX: usize = 10_000;
+
+/// Entries after `cookie`, at most `count`.
+fn some(at: &Ground<'_>, ino: Ino, cookie: u64, count: usize) -> Vec<DirEntry> {
+    let mut entries = Vec::new();
+    let mut each = |entry: &DirEntry| {
+        entries.push(entry.clone());
+        entries.len() < count
+    };
+    at.fs().readdir(ino, cookie, &mut each).expect("a directory can be listed");
+    entries
+}
+
+/// The names of a directory, taken `count` at a time, with `between` done after each time.
+fn names_by(
+    at: &mut Ground<'_>,
+    count: usize,
+    mut between: impl FnMut(&mut Ground<'_>, usize),
+) -> Vec<Vec<u8>> {
+    let (ino, mut cookie, mut names) = (at.ino("/d"), 0, Vec::new());
+    loop {
+        let entries = some(at, ino, cookie, count);
+        let Some(last) = entries.last() else { return names };
+        cookie = last.cookie;
+        names.extend(entries.into_iter().map(|entry| entry.name));
+        assert!(names.len() < NAMES_MAX, "it comes to an end");
+        between(at, names.len());
+    }
+}
+
+fn fill(at: &mut Ground<'_>, count: usize) {
+    at.does("create /d directory 755");
+    for number in 0..count {
+        at.does(&format!("create /d/f{number} file 644"));
+    }
+}
+
+behaviours! {
+    fn readdir_begins_with_itself_and_its_parent(at) {
+        fill(at, 3);
+        let entries = some(at, at.ino("/d"), 0, usize::MAX);
+        assert_eq!((&entries[0].name[..], entries[0].ino), (&b"."[..], at.ino("/d")));
+        assert_eq!((&entries[1].name[..], entries[1].ino), (&b".."[..], at.ino("/")));
+        assert_eq!(entries.len(), 5);
+    }
+
+    fn readdir_tells_number_and_kind(at) {
+        at.does("create /d directory 755\ncreate /d/f file 644\ncreate /d/e directory 755");
+        at.does("symlink /d/s =t\ncreate /d/p fifo 600\ncreate /d/c char 600");
+        let kinds = [("f", FileKind::Regular), ("e", FileKind::Directory),
+            ("s", FileKind::Symlink), ("p", FileKind::Fifo), ("c", FileKind::CharDevice)];
+        let entries = some(at, at.ino("/d"), 0, usize::MAX);
+        for (name, kind) in kinds {
+            let found = entries.iter().find(|entry| entry.name == name.as_bytes());
+            let entry = found.expect("it is listed");
+            assert_eq!((entry.kind, entry.ino), (kind, at.ino(&format!("/d/{name}"))));
+        }
+    }
+
+    fn cookies_rise_and_are_never_zero(at) {
+        fill(at, 300);
+        let mut before = 0;
+        for entry in some(at, at.ino("/d"), 0, usize::MAX) {
+            assert!(entry.cookie > before);
+            assert!(entry.cookie < 1 << 63);
+            before = entry.cookie;
+        }
+    }
+
+    fn readdir_goes_on_where_it_stopped_however_little_is_taken(at) {
+        fill(at, 200);
+        for count in [1, 2, 7, 100] {
+            let names = names_by(at, count, |_, _| ());
+            assert_eq!(names.len(), 202);
+            assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 202, "each once");
+        }
+    }
+
+    fn names_that_stay_are_told_once_while_others_come_and_go(at) {
+        fill(at, 120);
+        let mut round = 0;
+        let names = names_by(at, 5, |at, _| {
+            // Every third of the first names goes, and as many come.
+            if round < 20 {
+                at.does(&format!("unlink /d/f{}\ncreate /d/n{round} file 644", round * 3));
+            }
+            round += 1;
+        });
+        let mut told = BTreeSet::new();
+        assert!(names.iter().all(|name| told.insert(name.clone())), "none twice");
+        for number in (0..120).filter(|number| number % 3 != 0 || *number >= 60) {
+            assert!(told.contains(format!("f{number}").as_bytes()), "f{number}");
+        }
+    }
+
+    fn a_directory_can_be_emptied_while_it_is_listed(at) {
+        fill(at, 150);
+        let mut left = 150;
+        let names = names_by(at, 10, |at, told| {
+            for _ in (150 - left)..told.saturating_sub(2).min(150) {
+                let name = at.names("/d").first().cloned();
+                at.does(&format!("unlink /d/{}", name.expect("more were told than are gone")));
+                left -= 1;
+            }
+        });
+        assert!(names.len() <= 152);
+        assert_eq!(at.names("/d").len(), left);
+    }
+
+    fn a_cookie_outlives_the_name_it_came_with(at) {
+        fill(at, 20);
+        let entries = some(at, at.ino("/d"), 0, 12);
+        let (last, rest) = (&entries[11], some(at, at.ino("/d"), entries[11].cookie, 99));
+        let name = String::from_utf8(last.name.clone()).expect("the test's own name");
+        at.does(&format!("unlink /d/{name}"));
+        assert_eq!(some(at, at.ino("/d"), last.cookie, 99), rest);
+    }
+
+    fn past_the_last_cookie_there_is_nothing(at) {
+        fill(at, 3);
+        let entries = some(at, at.ino("/d"), 0, usize::MAX);
+        let last = entries.last().expect("there are five");
+        assert!(some(at, at.ino("/d"), last.cookie, 99).is_empty());
+        assert!(some(at, at.ino("/d"), i64::MAX.unsigned_abs(), 99).is_empty());
+    }
+
+    fn what_is_no_directory_cannot_be_listed(at) {
+        at.does("create /f file 644");
+        at.refuses("list /f", &FsError::NotDirectory);
+    }
+}
