@@ -25,6 +25,8 @@ use crate::store::Change;
 const COOKIE_SELF: u64 = 1;
 /// Cookie of `..`.
 const COOKIE_PARENT: u64 = 2;
+/// Most directories above a file that a search for its path looks at.
+const PATH_DEPTH_MAX: usize = 4096;
 /// Setgid bit.
 const SETGID: u16 = 0o2000;
 
@@ -79,10 +81,16 @@ impl Files {
         let vnode = self.vnode(parent)?;
         let number = {
             let state = vnode.state.read();
+            if name == b"." {
+                // Of any kind of file: that is how a handle is resolved after a restart.
+                let number = state.anode()?.number;
+                self.table.add_reference(number);
+                drop(state);
+                return self.referenced_attr(number);
+            }
             let anode = directory(&state)?;
             check_access(caller, anode, EXECUTE)?;
             let number = match name {
-                b"." => anode.number,
                 b".." => anode.parent,
                 _ => {
                     let found = dir::find(&self.store, None, anode, name)?;
@@ -103,6 +111,41 @@ impl Files {
             self.table.drop_references(number, 1);
             if error == FsError::Stale { FsError::NotFound } else { error }
         })
+    }
+
+    /// Returns a path from the root to a file: one of its names, by the parents that anodes
+    /// remember.
+    pub(crate) fn path_of(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        let mut number = self.number(ino)?;
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        for _ in 0..PATH_DEPTH_MAX {
+            let parent = self.vnode_of(number)?.state.read().anode()?.parent;
+            if parent == number {
+                let mut path = Vec::new();
+                for name in names.iter().rev() {
+                    path.push(b'/');
+                    path.extend_from_slice(name);
+                }
+                return Ok(if path.is_empty() { b"/".to_vec() } else { path });
+            }
+            names.push(self.name_in(parent, number)?);
+            number = parent;
+        }
+        Err(FsError::Invalid)
+    }
+
+    fn name_in(&self, parent: AnodeNo, child: AnodeNo) -> FsResult<Vec<u8>> {
+        let vnode = self.vnode_of(parent)?;
+        let state = vnode.state.read();
+        let mut after = COOKIE_PARENT;
+        loop {
+            let listed = dir::list_after(&self.store, directory(&state)?, after)?;
+            let last = listed.last().ok_or(FsError::NotFound)?.cookie;
+            if let Some(entry) = listed.into_iter().find(|entry| entry.target.anode == child) {
+                return Ok(entry.name);
+            }
+            after = last;
+        }
     }
 
     /// Makes a file; see [`super::api::FileSystem::create`]. Takes a reference.
