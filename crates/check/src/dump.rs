@@ -224,9 +224,13 @@ fn dump_body(text: &mut String, opened: &Opened, header: &PageHeader, bytes: &Pa
             let _ = writeln!(text, "{head:#?}");
         }
         PageKind::JournalHead => {
-            let [tail, crc, epoch, _] = header.aux;
+            let [tail, crc, epoch, home] = header.aux;
             let sequence = header.owner.index;
-            let _ = writeln!(text, "sequence {sequence} tail {tail} crc {crc:#010x} epoch {epoch}");
+            let _ = writeln!(
+                text,
+                "sequence {sequence} tail {tail} crc {crc:#010x} epoch {epoch} double-write groups \
+                 home up to {home}"
+            );
         }
         PageKind::BusyAnodes
         | PageKind::Tombstone
