@@ -44,6 +44,8 @@ pub(crate) struct Plan {
     pub(crate) second_cut_one_in: u64,
     /// The background work is done after one in so many operations.
     pub(crate) tick_one_in: u64,
+    /// Pages are taken home after one in so many operations.
+    pub(crate) checkpoint_one_in: u64,
 }
 
 /// One operation, and where the recording stood when it began and when it was acknowledged.
@@ -88,6 +90,9 @@ fn run(base: &Image, plan: &Plan) -> (Arc<SimDevice>, Vec<Recorded>) {
         clock.advance_ns(1_000_000_000);
         if prng.one_in(plan.tick_one_in) {
             pool.tick().expect("nothing fails");
+        }
+        if prng.one_in(plan.checkpoint_one_in) {
+            pool.checkpoint().expect("nothing fails");
         }
     }
     (device, recorded)

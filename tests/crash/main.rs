@@ -10,10 +10,11 @@ use storage::device::sim::Strategy;
 fn plan(seed: u64) -> Plan {
     Plan {
         seed,
-        steps: 60,
-        strategy: Strategy { exhaustive_writes_max: 3, random_subsets: 2, torn_variants: 1, seed },
+        steps: 400,
+        strategy: Strategy { exhaustive_writes_max: 4, random_subsets: 4, torn_variants: 1, seed },
         second_cut_one_in: 60,
-        tick_one_in: 12,
+        tick_one_in: 8,
+        checkpoint_one_in: 40,
     }
 }
 
