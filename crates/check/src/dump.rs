@@ -451,7 +451,7 @@ fn dump_log(device: &SharedDevice) -> Result<String, InspectError> {
     };
     let ends = each_chunk_of(&mut opened.reader, &mut lines)?;
     Ok(match ends {
-        None => "neither head of the journal verifies (JN001)\n".to_owned(),
+        None => "neither head of the journal verifies (JR001)\n".to_owned(),
         Some((head, end)) => format!(
             "log from {} (head {}, chunk before {:#010x}, {}) to {end}\n{text}",
             head.tail, head.sequence, head.previous_crc, head.epoch
@@ -461,7 +461,7 @@ fn dump_log(device: &SharedDevice) -> Result<String, InspectError> {
 
 fn dump_record(text: &mut String, record: Option<&Record<'_>>) {
     let _ = match record {
-        None => writeln!(text, "  a record that can't be so (JN003)"),
+        None => writeln!(text, "  a record that can't be so (JR003)"),
         Some(Record::Update { class, epoch, pages }) => {
             let _ = writeln!(text, "  update class {class} {epoch}");
             for page in pages {

@@ -137,7 +137,7 @@ impl Replay<'_> {
     fn run(&mut self) -> Result<(), DeviceError> {
         let Some(head) = self.read_head()? else {
             let offset = self.reader.geometry.journal_offset;
-            self.defect(Code::JN001, Some(offset), "neither head verifies".to_owned());
+            self.defect(Code::JR001, Some(offset), "neither head verifies".to_owned());
             return Ok(());
         };
         self.double_write(&head)?;
@@ -250,7 +250,7 @@ impl Replay<'_> {
                          durable",
                         header.lsn, header.flushed
                     );
-                    self.defect(Code::JN002, Some(ring_offset + end.0 % ring_bytes), what);
+                    self.defect(Code::JR002, Some(ring_offset + end.0 % ring_bytes), what);
                     return Ok(());
                 }
             }
@@ -267,7 +267,7 @@ impl Replay<'_> {
             match record {
                 None => {
                     let what = format!("the chunk at {} has a record that can't be so", chunk.lsn);
-                    self.defect(Code::JN003, None, what);
+                    self.defect(Code::JR003, None, what);
                 }
                 Some(Record::Update { class, .. } | Record::Ride { class, .. }) => {
                     classes.seen.insert(class);
@@ -342,7 +342,7 @@ impl Replay<'_> {
             Some(offset) => self.overwrite(offset, bytes),
             None => {
                 let what = format!("{} riding bytes for {place}", bytes.len());
-                self.defect(Code::JN003, None, what);
+                self.defect(Code::JR003, None, what);
                 Ok(())
             }
         }
@@ -359,7 +359,7 @@ impl Replay<'_> {
         match geometry.device_offset(place, geometry.page_fragments()).filter(|_| is_inside) {
             Some(page) => self.overwrite(page + to_u64(offset), bytes),
             None => {
-                self.defect(Code::JN003, None, format!("a record for {place}"));
+                self.defect(Code::JR003, None, format!("a record for {place}"));
                 Ok(())
             }
         }
@@ -369,7 +369,7 @@ impl Replay<'_> {
     fn overwrite(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         if self.reader.overlay_bytes() > OVERLAY_BYTES_MAX {
             let what = format!("the log changes more than {OVERLAY_BYTES_MAX} bytes");
-            self.defect(Code::JN003, None, what);
+            self.defect(Code::JR003, None, what);
             return Ok(());
         }
         self.reader.overwrite(offset, bytes)
@@ -391,7 +391,7 @@ impl Replay<'_> {
         for (place, copy) in pages {
             let geometry = &self.reader.geometry;
             let Some(offset) = geometry.device_offset(place, geometry.page_fragments()) else {
-                self.defect(Code::JN003, None, format!("the double-write area has {place}"));
+                self.defect(Code::JR003, None, format!("the double-write area has {place}"));
                 continue;
             };
             let home = page_of(&self.reader.read(offset, PAGE_BYTES)?);

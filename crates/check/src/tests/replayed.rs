@@ -188,7 +188,7 @@ fn a_chunk_that_does_not_follow_is_not_replayed() {
     log.flushed = log.next;
     put_nothing(&mut log, &image);
     let damaged = check(&image);
-    assert_eq!(damaged.counts.keys().collect::<Vec<_>>(), [&Code::JN002], "L3");
+    assert_eq!(damaged.counts.keys().collect::<Vec<_>>(), [&Code::JR002], "L3");
 }
 
 fn put_nothing(log: &mut Log, image: &Image) {
@@ -291,7 +291,7 @@ fn absurd_logs_are_reported() {
     payload.extend_from_slice(&[0xff; 24]);
     log.write(&image, &payload);
     let report = check(&image);
-    assert_eq!(report.counts[&Code::JN003], 2, "{}", report.to_text());
+    assert_eq!(report.counts[&Code::JR003], 2, "{}", report.to_text());
 
     let mut image = Image::new(4096);
     open(&mut image);
@@ -299,5 +299,5 @@ fn absurd_logs_are_reported() {
     let nothing = AlignedBuffer::zeroed(8192);
     image.device.write(Purpose::Journal, offset, nothing).expect("in range");
     let report = check(&image);
-    assert_eq!(report.counts.keys().collect::<Vec<_>>(), [&Code::JN001], "{}", report.to_text());
+    assert_eq!(report.counts.keys().collect::<Vec<_>>(), [&Code::JR001], "{}", report.to_text());
 }
