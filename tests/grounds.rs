@@ -6,6 +6,7 @@ use engine::vnode::api::FileSystem;
 use storage::clock::ManualClock;
 use testkit::canon::{Times, walk};
 use testkit::model::Model;
+use testkit::torture::{self, ReferenceGround, Wrong};
 
 use crate::Ground;
 
@@ -45,3 +46,10 @@ fn model_in_lockstep(body: &mut dyn FnMut(Lockstep<'_>)) {
     let (model, fs) = (Model::new(clock.clone()), Model::new(clock.clone()));
     body(Lockstep { model: &model, fs: &fs, clock: &clock });
 }
+
+/// Makes what is tortured.
+pub type TortureGround = fn() -> Box<dyn torture::Ground>;
+
+/// What is tortured; one line each.
+pub const TORTURE_GROUNDS: &[(&str, TortureGround)] =
+    &[("reference", || Box::new(ReferenceGround::new(Wrong::Nothing)))];
