@@ -8,9 +8,9 @@
 //!
 //! - C1: An operation survives wholly or not at all, but for the content that a write leaves (C5).
 //! - C2: If an operation survives, so does every earlier one that touches an inode which it
-//!   touches, and so on: what survives is closed towards the past. So a directory shows the names of
-//!   one moment of its history, and a file the attributes of one; and with one client all of whose
-//!   operations hang together, the whole tree is a prefix of what was done.
+//!   touches, and so on: what survives is closed towards the past. So a directory shows the names
+//!   of one moment of its history, and a file the attributes of one; and with one client all of
+//!   whose operations hang together, the whole tree is a prefix of what was done.
 //! - C3: When `fsync` of an inode was acknowledged, every operation that touched that inode and was
 //!   acknowledged before the fsync was issued survives; with C2 also what these depend on. Of
 //!   `fdatasync`, only those that change names, or the size by truncation.

@@ -52,8 +52,8 @@ struct Life {
     power: PowerSupply,
     clock: Arc<dyn Clock>,
     opened: Opened,
-    /// Whether the power is cut at a moment; otherwise at a write.
-    is_cut_by_time: bool,
+    /// Whether the power is to go at a write, if that comes.
+    has_planned_cut: bool,
 }
 
 /// Whether the power was cut while a pool was opened.
@@ -147,7 +147,7 @@ impl<'a> Lives<'a> {
             self.report.crashes += 1;
             life = self.reopen(image)?;
             judged(&history, &life)?;
-            if life.is_cut_by_time {
+            if !life.has_planned_cut {
                 self.check(&life)?;
             }
             if self.report.crashes == self.options.crashes {
@@ -194,7 +194,7 @@ impl<'a> Lives<'a> {
 
     /// Opens the pool; where that fails, the device tells whether the power was cut.
     fn open(&mut self, image: Image, faults: FaultPlan) -> Result<Life, (Fault, Cut)> {
-        let is_cut_by_time = faults == FaultPlan::none();
+        let has_planned_cut = faults != FaultPlan::none();
         let scheduler = Scheduler::new(self.random.next_u64());
         let clock = Arc::new(SimClock::starting_at(Arc::clone(&scheduler), self.epoch));
         let (device, power) = self.device(image, faults);
@@ -204,7 +204,7 @@ impl<'a> Lives<'a> {
         let is_panic = matches!(opened, Err(Fault::Panic(_)));
         match opened {
             Ok(opened) if !power.is_cut() => {
-                Ok(Life { scheduler, device, power, clock, opened, is_cut_by_time })
+                Ok(Life { scheduler, device, power, clock, opened, has_planned_cut })
             }
             Ok(_) => Err((Fault::Unusable(String::new()), Cut::During(device))),
             Err(fault) if power.is_cut() && !is_panic => Err((fault, Cut::During(device))),
@@ -237,7 +237,7 @@ impl<'a> Lives<'a> {
     /// Lets clients and jobs work until the power is cut, and returns what they did and what the
     /// cut left.
     fn crash(&mut self, life: Life) -> Result<(History, Image), Fault> {
-        let Life { scheduler, device, power, clock, opened, is_cut_by_time } = life;
+        let Life { scheduler, device, power, clock, opened, has_planned_cut } = life;
         let history = History::after(&*opened.fs)
             .map_err(|error| Fault::Survivor(vec![error.to_string()]))?;
         let client_count = 2 + self.random.below(self.options.clients_max.saturating_sub(1));
@@ -268,13 +268,12 @@ impl<'a> Lives<'a> {
             let shared = &shared;
             threads.push((name, Box::new(move || run_job(step, shared))));
         }
-        if is_cut_by_time {
-            let operations = self.random.below(steps + 1);
-            let pause_ns = self.some_ns(CUT_NS_POWER_MAX);
-            let shared = &shared;
-            let cutter = move || shared.cut_power(operations, pause_ns);
-            threads.push(("power".to_owned(), Box::new(cutter)));
-        }
+        // Where the power is to go at a write that may never come, it goes late.
+        let (early, late) = (self.random.below(steps + 1), self.random.below(steps + 1));
+        let operations = if has_planned_cut { early.max(late) } else { early };
+        let pause_ns = self.some_ns(CUT_NS_POWER_MAX);
+        let cutter = || shared.cut_power(operations, pause_ns);
+        threads.push(("power".to_owned(), Box::new(cutter)));
         guarded(|| scheduler.run(threads))?;
         power.cut();
         let image = device.crash_image(&mut self.random);

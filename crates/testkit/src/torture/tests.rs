@@ -1,5 +1,7 @@
 //! Torture of a ground that is right, and of the same with one fault each.
 
+use std::collections::BTreeSet;
+
 use super::{Fault, Options, ReferenceGround, SeedReport, Wrong, replay_line, run, run_seed};
 
 /// Seeds in which each fault must show.
@@ -21,8 +23,8 @@ fn a_ground_that_is_right_passes_and_operations_were_in_flight() {
         panic!("{finding}");
     }
     assert_eq!((report.seeds, told, report.crashes), (30, 30, 90));
-    assert!(report.seeds_apart < 10, "{report:?}");
-    assert!(report.concurrent_crashes > 30, "{report:?}");
+    assert!(report.seeds_apart < 3, "{report:?}");
+    assert!(report.concurrent_crashes > 54, "{report:?}");
     assert!(report.recovery_cuts > 5, "{report:?}");
     assert!(report.operations > 1000, "{report:?}");
 }
@@ -35,7 +37,8 @@ fn the_same_seed_gives_the_same_run() {
     };
     let (first, second) = (hashes(), hashes());
     assert_eq!(first, second);
-    let distinct: std::collections::BTreeSet<_> = first.iter().collect();
+    // What the cuts leave of this ground is always alike; who went on when is not.
+    let distinct: BTreeSet<u64> = first.iter().map(|&(hash, _)| hash).collect();
     assert_eq!(distinct.len(), first.len());
 }
 
