@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use engine::vnode::api::FileSystem;
+use engine::{CreateOptions, OpenOptions, Pool};
 use storage::clock::ManualClock;
+use storage::device::{MemoryDevice, SharedDevice};
 use testkit::canon::{Times, walk};
 use testkit::model::Model;
 use testkit::torture::{self, ReferenceGround, Wrong};
@@ -38,7 +40,8 @@ pub struct Lockstep<'a> {
 pub type LockstepGround = fn(&mut dyn FnMut(Lockstep<'_>));
 
 /// What is compared with the reference, step by step; one line each.
-pub const LOCKSTEP_GROUNDS: &[(&str, LockstepGround)] = &[("model", model_in_lockstep)];
+pub const LOCKSTEP_GROUNDS: &[(&str, LockstepGround)] =
+    &[("model", model_in_lockstep), ("pool", pool_in_lockstep)];
 
 /// The reference against itself: tells whether the comparison is fair.
 fn model_in_lockstep(body: &mut dyn FnMut(Lockstep<'_>)) {
@@ -53,3 +56,49 @@ pub type TortureGround = fn() -> Box<dyn torture::Ground>;
 /// What is tortured; one line each.
 pub const TORTURE_GROUNDS: &[(&str, TortureGround)] =
     &[("reference", || Box::new(ReferenceGround::new(Wrong::Nothing)))];
+
+/// Bytes of the pools under test: small, so that the maps, the journal and the segments run full.
+const POOL_BYTES: u64 = 48 << 20;
+
+/// Makes a pool in memory and opens it.
+fn new_pool(clock: &Arc<ManualClock>) -> (SharedDevice, Pool) {
+    let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
+    let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+    Pool::create(&device, clock.as_ref(), &options).expect("a pool fits");
+    let pool = Pool::open(Arc::clone(&device), clock.clone(), OpenOptions::default());
+    (device, pool.expect("a new pool opens"))
+}
+
+/// The checker finds nothing, in the pool as it is after a crash and as it is after a close.
+fn expect_clean(device: &SharedDevice, pool: &Pool) {
+    for what in ["open", "closed"] {
+        if what == "closed" {
+            pool.close().expect("the pool closes");
+        }
+        let report = check::run(Arc::clone(device), check::Options::default(), &mut |_| ());
+        assert!(report.is_clean(), "{what} pool: {}", report.to_text());
+    }
+}
+
+/// A pool on a memory device, checked afterwards.
+pub fn pool(body: impl FnOnce(&mut Ground<'_>)) {
+    let clock = Arc::new(ManualClock::new());
+    let (device, pool) = new_pool(&clock);
+    {
+        let pass_time = || clock.advance_ns(LATER_NS);
+        let mut ground = Ground::new(&pool, &pass_time);
+        body(&mut ground);
+        ground.close_all();
+    }
+    walk(&pool, Times::Ignored).expect("the tree is sound after the test");
+    expect_clean(&device, &pool);
+}
+
+/// A pool against the reference, checked afterwards.
+fn pool_in_lockstep(body: &mut dyn FnMut(Lockstep<'_>)) {
+    let clock = Arc::new(ManualClock::new());
+    let (device, pool) = new_pool(&clock);
+    let model = Model::new(clock.clone());
+    body(Lockstep { model: &model, fs: &pool, clock: &clock });
+    expect_clean(&device, &pool);
+}

@@ -16,6 +16,7 @@ use testkit::ops::{Outcome, Place, Session, Step};
 macro_rules! on_every_ground {
     ($($name:ident)*) => {
         $crate::on_ground!(on_model, model, $($name)*);
+        $crate::on_ground!(on_pool, pool, $($name)*);
     };
 }
 

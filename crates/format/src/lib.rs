@@ -1,1 +1,21 @@
 //! Bytes on disk. No I/O, no clock, no lock. Shared by the engine and the checker.
+//!
+//! Each module holds one structure: its bytes (private to it), the verified value, and the rules
+//! that make bytes a value. `docs/FORMAT.md` is the only description of the bytes.
+
+pub mod anode;
+pub mod bitmap;
+pub mod checksum;
+pub mod directory;
+pub mod double_write;
+pub mod fileset;
+pub mod geometry;
+pub mod group;
+pub mod hash;
+pub mod ids;
+pub mod journal;
+pub mod map;
+pub mod page;
+pub mod pointer;
+pub mod summary;
+pub mod superblock;

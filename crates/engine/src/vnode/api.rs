@@ -16,7 +16,7 @@ pub const LINKS_MAX: u32 = 65_535;
 /// Longest target of a symbolic link, in bytes (Linux: PATH_MAX with its NUL).
 pub const SYMLINK_BYTES_MAX: usize = 4095;
 /// Largest file, in bytes.
-pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+pub const FILE_BYTES_MAX: u64 = i64::MAX.unsigned_abs();
 
 /// Number of an inode, unique in the pool and the same after every restart: slot (24 bits) and
 /// anode number (40 bits).
@@ -190,6 +190,9 @@ pub trait FileSystem: Send + Sync {
     fn root(&self) -> Ino;
 
     /// Finds `name` in `parent`. `.` and `..` are names here. Takes a reference.
+    ///
+    /// `.` is found in a file of any kind and is the file itself: so a handle from before a restart
+    /// gets its reference.
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr>;
 
     /// Gives back `count` references.
@@ -202,17 +205,10 @@ pub trait FileSystem: Send + Sync {
     fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr>;
 
     /// Makes a file, directory, device node, fifo or socket. Takes a reference.
-    fn create(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        new: NewInode,
-    ) -> FsResult<Attr>;
+    fn create(&self, caller: &Caller, parent: Ino, name: &[u8], new: NewInode) -> FsResult<Attr>;
 
     /// Makes a symbolic link to `target` (1 to [`SYMLINK_BYTES_MAX`] bytes). Takes a reference.
-    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8])
-    -> FsResult<Attr>;
+    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr>;
 
     /// Returns the target of a symbolic link.
     fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>>;

@@ -1,3 +1,257 @@
 //! Files as programs know them: the operations that front ends call.
+//!
+//! A [`Vnode`] is a file in memory: its anode, what of its content is not yet in its map, and the
+//! lock under which it changes. Vnodes come when they are asked for and go when nobody needs them;
+//! the count of references that front ends hold is kept apart, so that millions of them are cheap.
+//!
+//! # Invariants
+//!
+//! - V1: There is at most one vnode of a file.
+//! - V2: A vnode with pending blocks or unwritten attributes is in the dirty list and stays in
+//!   memory.
+//! - V3: The anode's size on disk never says more than what is installed: after a crash a file ends
+//!   where its last installed block ends, or at a size that a truncate set.
+//!
+//! # Concurrency
+//!
+//! An operation starts its change, then locks its vnodes by rising number, then the fileset, then
+//! ends the change. Nothing waits for the log while it holds a lock.
 
 pub mod api;
+mod attr;
+mod cleaner;
+mod file;
+mod flush;
+mod names;
+mod orphan;
+mod read;
+mod rename;
+mod table;
+
+pub use cleaner::CleanerCounts;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use format::anode::{Anode, AnodeKind, DiskTime};
+use format::ids::{AnodeNo, Generation};
+
+use self::api::{Attr, FileKind, Ino};
+use self::table::VnodeTable;
+use crate::error::{FsError, FsResult};
+use crate::fileset::MountedFileset;
+use crate::segment::{Block, Segments};
+use crate::store::{Change, Store};
+use crate::sync::{Mutex, RwLock};
+use storage::clock::Timestamp;
+
+/// Bits of an inode number that are the anode's.
+const ANODE_BITS: u32 = 40;
+
+/// A file in memory.
+#[derive(Debug)]
+pub(crate) struct Vnode {
+    pub(crate) number: AnodeNo,
+    state: RwLock<VnodeState>,
+}
+
+/// What changes of a file in memory.
+#[derive(Debug)]
+pub(crate) struct VnodeState {
+    /// The anode, `None` once the file is freed. Its size is the one on disk (V3).
+    anode: Option<Anode>,
+    /// Bytes of the file as programs see it.
+    size_bytes: u64,
+    /// Blocks that are not yet in the map, by index.
+    pending: BTreeMap<u64, Arc<Block>>,
+    /// Whether times or size differ from what is on disk.
+    is_attr_dirty: bool,
+    /// Class of the last transaction that changed it.
+    class: u64,
+}
+
+impl VnodeState {
+    /// Returns the anode, or an error if the file is gone.
+    fn anode(&self) -> FsResult<&Anode> {
+        self.anode.as_ref().ok_or(FsError::Stale)
+    }
+
+    fn anode_mut(&mut self) -> FsResult<&mut Anode> {
+        self.anode.as_mut().ok_or(FsError::Stale)
+    }
+
+    fn is_dirty(&self) -> bool {
+        self.is_attr_dirty || !self.pending.is_empty()
+    }
+}
+
+/// Everything that operations on files need.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub(crate) store: Arc<Store>,
+    pub(crate) fileset: MountedFileset,
+    pub(crate) segments: Segments,
+    pub(crate) table: VnodeTable,
+    /// One rename of a directory at a time: loops can't form behind its back.
+    rename_lock: Mutex<()>,
+    options: FilesOptions,
+    cleaner: cleaner::Cleaner,
+}
+
+/// How operations on files behave.
+#[derive(Clone, Copy, Debug)]
+pub struct FilesOptions {
+    /// Refuse every change.
+    pub is_read_only: bool,
+    /// Never update access times.
+    pub no_atime: bool,
+    /// Data of at most this many bytes rides in the log when it is synced; 0: never.
+    pub ride_bytes_max: usize,
+    /// Age, in nanoseconds, at which what was not synced is committed.
+    pub commit_interval_ns: u64,
+}
+
+impl Default for FilesOptions {
+    fn default() -> FilesOptions {
+        FilesOptions {
+            is_read_only: false,
+            no_atime: false,
+            ride_bytes_max: 32 << 10,
+            commit_interval_ns: 5_000_000_000,
+        }
+    }
+}
+
+impl Files {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        fileset: MountedFileset,
+        secret: [u8; 16],
+        options: FilesOptions,
+    ) -> Files {
+        Files {
+            segments: Segments::new(Arc::clone(&store), secret),
+            store,
+            fileset,
+            table: VnodeTable::default(),
+            rename_lock: Mutex::new(()),
+            options,
+            cleaner: cleaner::Cleaner::default(),
+        }
+    }
+
+    fn ino(&self, number: AnodeNo) -> Ino {
+        Ino(u64::from(self.fileset.slot) << ANODE_BITS | number.0)
+    }
+
+    fn number(&self, ino: Ino) -> FsResult<AnodeNo> {
+        if ino.0 >> ANODE_BITS != u64::from(self.fileset.slot) {
+            return Err(FsError::Stale);
+        }
+        Ok(AnodeNo(ino.0 & ((1 << ANODE_BITS) - 1)))
+    }
+
+    /// Returns the vnode of a file, reading its anode if need be.
+    fn vnode(&self, ino: Ino) -> FsResult<Arc<Vnode>> {
+        self.vnode_of(self.number(ino)?)
+    }
+
+    fn vnode_of(&self, number: AnodeNo) -> FsResult<Arc<Vnode>> {
+        if let Some(vnode) = self.table.find(number) {
+            return Ok(vnode);
+        }
+        let load = || -> FsResult<Vnode> {
+            let anode = self.fileset.read_anode(&self.store, number)?;
+            let anode = anode.filter(|anode| anode.kind != AnodeKind::Internal);
+            let anode = anode.ok_or(FsError::Stale)?;
+            Ok(Vnode::new(anode))
+        };
+        self.table.find_or_load(number, load)
+    }
+
+    fn check_writable(&self) -> FsResult<()> {
+        if self.options.is_read_only {
+            return Err(FsError::ReadOnly { reason: "mounted read-only".to_owned() });
+        }
+        self.store.journal.check_alive()
+    }
+
+    fn now(&self) -> DiskTime {
+        to_disk(self.store.now())
+    }
+}
+
+impl Vnode {
+    fn new(anode: Anode) -> Vnode {
+        Vnode {
+            number: anode.number,
+            state: RwLock::new(VnodeState {
+                size_bytes: anode.size_bytes,
+                anode: Some(anode),
+                pending: BTreeMap::new(),
+                is_attr_dirty: false,
+                class: 0,
+            }),
+        }
+    }
+}
+
+fn to_disk(time: Timestamp) -> DiskTime {
+    DiskTime { seconds: time.seconds, nanoseconds: time.nanoseconds }
+}
+
+fn from_disk(time: DiskTime) -> Timestamp {
+    Timestamp { seconds: time.seconds, nanoseconds: time.nanoseconds }
+}
+
+fn kind_of(kind: AnodeKind) -> FileKind {
+    match kind {
+        AnodeKind::Regular | AnodeKind::Internal => FileKind::Regular,
+        AnodeKind::Directory => FileKind::Directory,
+        AnodeKind::Symlink => FileKind::Symlink,
+        AnodeKind::BlockDevice => FileKind::BlockDevice,
+        AnodeKind::CharDevice => FileKind::CharDevice,
+        AnodeKind::Fifo => FileKind::Fifo,
+        AnodeKind::Socket => FileKind::Socket,
+    }
+}
+
+fn anode_kind_of(kind: FileKind) -> AnodeKind {
+    match kind {
+        FileKind::Regular => AnodeKind::Regular,
+        FileKind::Directory => AnodeKind::Directory,
+        FileKind::Symlink => AnodeKind::Symlink,
+        FileKind::BlockDevice => AnodeKind::BlockDevice,
+        FileKind::CharDevice => AnodeKind::CharDevice,
+        FileKind::Fifo => AnodeKind::Fifo,
+        FileKind::Socket => AnodeKind::Socket,
+    }
+}
+
+/// Returns the attributes of a file as programs see them.
+fn attr_of(files: &Files, state: &VnodeState) -> FsResult<Attr> {
+    let anode = state.anode()?;
+    let fragment_bytes = files.store.geometry().fragment_bytes();
+    let pending: u64 = state.pending.values().map(|block| u64::from(block.fragments())).sum();
+    Ok(Attr {
+        ino: files.ino(anode.number),
+        generation: anode.generation.0,
+        kind: kind_of(anode.kind),
+        mode: anode.mode,
+        nlink: anode.nlink,
+        uid: anode.uid,
+        gid: anode.gid,
+        rdev: if anode.kind == AnodeKind::Directory { 0 } else { anode.rdev },
+        size_bytes: state.size_bytes,
+        blocks_512: (anode.fragments + pending) * fragment_bytes / 512,
+        atime: from_disk(anode.atime),
+        mtime: from_disk(anode.mtime),
+        ctime: from_disk(anode.ctime),
+        btime: from_disk(anode.btime),
+    })
+}
+
+/// Returns the generation of an anode made by the transaction with this epoch.
+fn generation_of(change: &Change<'_>) -> Generation {
+    Generation(change.epoch().0)
+}

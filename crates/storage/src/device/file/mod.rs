@@ -181,6 +181,9 @@ impl Target {
     }
 
     /// A hint: a device or file system that cannot do it is no failure.
+    ///
+    /// On a block device as well: there the kernel discards, and writes zeros by a command if the
+    /// device does not promise to read as zeros afterwards, but never by transferring them.
     fn discard(&self, offset: u64, length_bytes: u64) -> Result<(), DeviceError> {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(&self.file, mode, offset, length_bytes) {
@@ -222,7 +225,7 @@ impl Device for FileDevice {
             return Ticket::ready(Err(error));
         }
         match &self.transport {
-            // A ring has no request for it on block devices, and nobody waits for a hint.
+            // A hint that nobody waits for is not worth a slot.
             _ if operation.kind() == RequestKind::Discard => {
                 Ticket::ready(self.target.execute(operation))
             }

@@ -80,7 +80,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// Too small to hold one page.
-    #[error("{}: only {size_bytes} bytes; a device needs {IO_ALIGN_BYTES} at least", path.display())]
+    #[error("{}: {size_bytes} bytes; a device has {IO_ALIGN_BYTES} at least", path.display())]
     TooSmall {
         /// What was asked for.
         path: PathBuf,

@@ -209,7 +209,7 @@ impl Uring {
 
     fn take_answers(&self, state: &mut MutexGuard<'_, State>) {
         loop {
-            // SAFETY: the caller leads and holds the lock, so this is the only completion queue (U3).
+            // SAFETY: the caller leads and holds the lock: no other completion queue (U3).
             let Some(entry) = unsafe { self.ring.completion_shared() }.next() else {
                 return;
             };
@@ -260,5 +260,80 @@ impl Drop for Uring {
     fn drop(&mut self) {
         let mut state = self.state.lock();
         self.lead_while(&mut state, |state| state.free.len() < QUEUE_DEPTH);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::device::{AlignedBuffer, DeviceInfo};
+
+    /// A ring on a pipe, whose reads are answered when the test writes. `None` without io_uring.
+    fn ring_on_pipe() -> Option<(Arc<Uring>, std::io::PipeWriter)> {
+        let ring = Uring::ring().inspect_err(|e| eprintln!("SKIPPED io_uring: {e}")).ok()?;
+        let (reader, writer) = std::io::pipe().expect("a process may have a pipe");
+        let (name, transport) = ("pipe".to_owned(), "io_uring");
+        let info = DeviceInfo { name, size_bytes: 4096, sector_bytes: 512, transport };
+        let (file, has_failed) = (reader.into(), AtomicBool::new(false));
+        Some((Uring::new(ring, Arc::new(Target { file, info, has_failed })), writer))
+    }
+
+    fn read() -> Operation {
+        Operation::Read { offset: 0, buffer: AlignedBuffer::zeroed(4096) }
+    }
+
+    fn spin_until(uring: &Uring, condition: impl Fn(&State) -> bool) {
+        while !condition(&uring.state.lock()) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Either of two requests may be the one that is answered first, so each is once the leader's.
+    #[test]
+    fn leader_that_leaves_hands_the_lead_to_one_that_waits() {
+        for is_swapped in [false, true] {
+            let Some((uring, mut writer)) = ring_on_pipe() else { return };
+            let mut tickets = [uring.submit(read()), uring.submit(read())];
+            if is_swapped {
+                tickets.reverse();
+            }
+            let done = AtomicUsize::new(0);
+            let wait = &|ticket: Ticket| {
+                ticket.wait().expect("the pipe works");
+                done.fetch_add(1, Ordering::SeqCst);
+            };
+            let [first, second] = tickets;
+            std::thread::scope(|scope| {
+                scope.spawn(move || wait(first));
+                spin_until(&uring, |state| state.is_led);
+                scope.spawn(move || wait(second));
+                spin_until(&uring, |state| state.waiting.len() == 1);
+                writer.write_all(&[1; 4096]).expect("the pipe has room");
+                spin_until(&uring, |_| done.load(Ordering::SeqCst) == 1);
+                // Nobody but the other is left to lead.
+                spin_until(&uring, |state| state.is_led);
+                writer.write_all(&[2; 4096]).expect("the pipe has room");
+            });
+        }
+    }
+
+    #[test]
+    fn short_read_goes_on_where_it_ended() {
+        let Some((uring, mut writer)) = ring_on_pipe() else { return };
+        let ticket = uring.submit(read());
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(move || ticket.wait());
+            for part in [[1; 1024], [2; 1024], [3; 1024], [4; 1024]] {
+                spin_until(&uring, |state| state.is_led);
+                writer.write_all(&part).expect("the pipe has room");
+            }
+            let answer = reader.join().expect("no panic").expect("the pipe works");
+            let buffer = answer.buffer.expect("a read");
+            let found: Vec<u8> = buffer.chunks(1024).map(|part| part[1023]).collect();
+            assert_eq!(found, [1, 2, 3, 4]);
+        });
     }
 }

@@ -1,0 +1,189 @@
+//! Defects: what can be wrong with a pool, each under a code that never changes its meaning.
+//!
+//! The codes up to 006 of most families are those that `format` gives to what one structure can
+//! say of itself; the rest are facts between structures. `docs/CHECK.md` has a section for each.
+
+use format::ids::{AnodeNo, FilesetId, Place};
+
+/// How bad a defect is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Nothing is lost and nothing will be: space that nobody has, a spare copy that is gone.
+    Minor,
+    /// Counts or marks are wrong: use may make it worse, so repair before mounting for writing.
+    Major,
+    /// Bytes or names are lost or can't be trusted.
+    Severe,
+}
+
+impl Severity {
+    /// Returns the word for people and programs.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Severity::Minor => "minor",
+            Severity::Major => "major",
+            Severity::Severe => "severe",
+        }
+    }
+}
+
+macro_rules! codes {
+    ($($name:ident $severity:ident $meaning:literal)*) => {
+        /// The permanent code of a kind of defect.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Code {
+            $(#[doc = $meaning] $name,)*
+        }
+
+        impl Code {
+            /// Every code.
+            pub const ALL: &'static [Code] = &[$(Code::$name,)*];
+
+            /// Returns the code as it is printed.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Code::$name => stringify!($name),)* }
+            }
+
+            /// Returns how bad it is.
+            #[must_use]
+            pub fn severity(self) -> Severity {
+                match self { $(Code::$name => Severity::$severity,)* }
+            }
+
+            /// Returns what it means, in a sentence.
+            #[must_use]
+            pub fn meaning(self) -> &'static str {
+                match self { $(Code::$name => $meaning,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    SB001 Minor "A copy of the superblock is not one."
+    SB002 Minor "A copy of the superblock fails its checksum."
+    SB003 Minor "A copy of the superblock was written by newer software."
+    SB004 Minor "A copy of the superblock names features that this software does not know."
+    SB005 Minor "A copy of the superblock is the copy of another position."
+    SB006 Minor "A copy of the superblock has a field out of its bounds, or can't be read."
+    IO001 Severe "The device could not read this range."
+    JN001 Severe "No head of the journal verifies, so the log can't be replayed."
+    JN002 Severe "The log breaks off before what was durable."
+    JN003 Severe "A record of the log says what can't be so."
+    PG001 Severe "No metadata page is where one should be."
+    PG002 Severe "A metadata page fails its checksum."
+    PG003 Severe "A metadata page was written by newer software."
+    PG004 Severe "A metadata page belongs to another pool."
+    PG005 Severe "A metadata page says that it belongs elsewhere."
+    PG006 Severe "A metadata page is of an unknown kind."
+    PG007 Severe "A metadata page is not the one that its pointer stands for."
+    AG001 Major "An entry of the group table can't be so."
+    AG002 Major "A group descriptor contradicts the superblock."
+    AG003 Severe "A fragment that something points to is marked free."
+    AG004 Minor "A fragment that nothing points to is marked in use."
+    AG005 Major "A group's count of fragments in use is wrong."
+    AG006 Major "A group's count of segments in use is wrong."
+    AG007 Major "A total of the pool is wrong."
+    AG008 Severe "Something points into a group that was never initialised."
+    SG001 Major "A segment is of an unknown kind."
+    SG002 Major "A segment's count of live fragments is wrong."
+    SG003 Major "A page lies in a segment that is not for metadata."
+    SG004 Major "A block lies in a segment that is not for data."
+    SG005 Major "A segment under the front of a group is not for metadata."
+    MP001 Severe "A pointer leads outside the groups, or into the front of one."
+    MP002 Severe "Two owners claim the same fragment."
+    MP003 Severe "A pointer says what can't be so in its container."
+    MP004 Major "A block lies past the end of its file."
+    MP005 Severe "The bytes of a block are not those that were written."
+    AN001 Severe "An anode fails its checksum."
+    AN002 Severe "An anode has a field out of its bounds."
+    AN003 Severe "An anode lies in the slot of another."
+    AN004 Major "An anode's count of fragments is wrong."
+    AN005 Major "A container's count of pages is wrong."
+    AN006 Severe "A reserved anode is missing or of the wrong kind."
+    AM001 Severe "An anode in use is marked free in the anode map."
+    AM002 Minor "A free anode is marked in use in the anode map."
+    OR001 Major "The orphan list names an anode that is no orphan."
+    OR002 Minor "An anode without a name is not in the orphan list."
+    DR001 Severe "The entries of a directory page do not tile it."
+    DR002 Severe "A dirent has a field out of its bounds."
+    DR003 Major "A directory page counts its names wrong."
+    DR004 Major "A directory page counts its bytes in use wrong."
+    DR005 Major "Two names of a directory page have the same cookie."
+    DR006 Severe "A name lies in a directory page that a lookup does not read."
+    DR007 Severe "A name's hash is not that of the name, so no lookup finds it."
+    DR008 Severe "The pages of a directory do not cover every hash exactly once."
+    DR009 Major "A directory has a name twice."
+    DR010 Severe "A name leads to an anode that is free."
+    DR011 Severe "A name leads to an anode of another generation."
+    DR012 Major "A name says another kind than its anode."
+    DR013 Major "A directory counts its names wrong."
+    LN001 Major "A file's link count is not its number of names."
+    LN002 Severe "A directory has several names, or the root has one."
+    LN003 Major "A directory's parent is not the directory that names it."
+    LN004 Severe "An anode has links but no name."
+    LN005 Severe "A directory can't be reached from the root."
+    LN006 Major "A directory's link count is not two and its subdirectories."
+    FS001 Severe "A fileset entry fails its checksum."
+    FS002 Severe "A fileset entry has a field out of its bounds."
+    FS003 Major "A fileset's count of anodes is wrong."
+    FS004 Major "An anode lies past the end that its fileset states."
+    FS005 Severe "Two filesets have the same identity."
+    FS006 Major "A fileset counts the pages or fragments of its anode table wrong."
+    FS007 Severe "The pool's fileset table is missing."
+}
+
+impl Code {
+    /// Returns the code at the start of an error message of `format`.
+    #[must_use]
+    pub fn of_message(message: &str) -> Option<Code> {
+        Code::ALL.iter().copied().find(|code| message.starts_with(code.name()))
+    }
+}
+
+/// What a defect is a defect of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Subject {
+    /// The fileset; 0: the pool itself.
+    pub fileset: FilesetId,
+    /// The anode; 0: the fileset's anode table, or none.
+    pub anode: AnodeNo,
+}
+
+/// One broken invariant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Defect {
+    /// Which kind.
+    pub code: Code,
+    /// What was found, with the numbers.
+    pub what: String,
+    /// Whose.
+    pub subject: Subject,
+    /// The name of the subject, where it has one and could be found.
+    pub path: Option<String>,
+    /// Where in the pool.
+    pub place: Option<Place>,
+    /// Where on the device.
+    pub device_offset: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_in_messages_of_format() {
+        let error = format::page::PageError::BadMagic { place: Place::NONE, found: 7 };
+        assert_eq!(Code::of_message(&error.to_string()), Some(Code::PG001));
+        assert_eq!(Code::of_message("nothing"), None);
+    }
+
+    #[test]
+    fn codes_are_five_characters_and_differ() {
+        let names: std::collections::BTreeSet<_> = Code::ALL.iter().map(|c| c.name()).collect();
+        assert_eq!(names.len(), Code::ALL.len());
+        assert!(names.iter().all(|name| name.len() == 5));
+    }
+}

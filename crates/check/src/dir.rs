@@ -1,0 +1,152 @@
+//! Directories: their pages, and the names that lead from them to anodes.
+
+use format::anode::Anode;
+use format::directory::{self, DEPTH_MAX, Dirent};
+use format::ids::Place;
+use format::page::{PageBytes, PageHeader, PageKind};
+
+use crate::Check;
+use crate::anode::Tree;
+use crate::convert::to_u64;
+use crate::defect::{Code, Severity};
+use crate::map::{Content, subject_of};
+use crate::without_code;
+use format::anode::AnodeKind;
+
+/// What the pages of one directory add up to.
+#[derive(Default)]
+struct Sums {
+    names: u64,
+    /// Number and depth of each page.
+    pages: Vec<(u64, u8)>,
+    is_damaged: bool,
+}
+
+/// Checks the directory that `anode` describes and counts its names for the anodes that they
+/// lead to.
+pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree, anode: &Anode) {
+    let mut sums = Sums::default();
+    let content = Content::Pages(PageKind::Directory);
+    let walked = check.walk(anode, content, &mut |check, index, page| {
+        directory_page(check, tree, anode, index, page, &mut sums);
+    });
+    check.compare_counts(anode, content, &walked);
+    if !walked.is_whole || sums.is_damaged {
+        return;
+    }
+    let subject = subject_of(anode);
+    if anode.nlink > 0 && anode.entries != sums.names {
+        let what = format!("says {} names, has {}", anode.entries, sums.names);
+        check.defect(Code::DR013, subject, None, what);
+    }
+    if let Some(what) = tiling_defect(&mut sums.pages) {
+        check.defect(Code::DR008, subject, None, what);
+    }
+}
+
+fn directory_page(
+    check: &mut Check<'_>,
+    tree: &mut Tree,
+    anode: &Anode,
+    index: u64,
+    page: &PageBytes,
+    sums: &mut Sums,
+) {
+    let subject = subject_of(anode);
+    let place = PageHeader::parse(page).map_or(Place::NONE, |header| header.place);
+    if let Err(defect) = directory::verify(page, index) {
+        let message = defect.to_string();
+        let code = Code::of_message(&message).unwrap_or(Code::DR002);
+        if code.severity() == Severity::Severe && code != Code::DR006 {
+            sums.is_damaged = true;
+            check.is_incomplete = true;
+        }
+        check.defect(code, subject, Some(place), without_code(&message));
+    }
+    sums.pages.push((index, directory::depth(page)));
+    let mut seen: Vec<(u64, &[u8])> = Vec::new();
+    for dirent in directory::dirents(page) {
+        sums.names += 1;
+        check.report.totals.names += 1;
+        let hash = directory::hash_of(anode.key, dirent.name);
+        if hash != directory::hash_in(dirent.cookie) {
+            let what = format!("name {:?} lies under another hash", shown(dirent.name));
+            check.defect(Code::DR007, subject, Some(place), what);
+        }
+        seen.push((hash, dirent.name));
+        one_name(check, tree, anode, &dirent);
+    }
+    seen.sort_unstable();
+    for pair in seen.windows(2) {
+        if let [first, second] = pair
+            && first == second
+        {
+            let what = format!("name {:?} is there twice", shown(first.1));
+            check.defect(Code::DR009, subject, Some(place), what);
+        }
+    }
+}
+
+fn one_name(check: &mut Check<'_>, tree: &mut Tree, directory: &Anode, dirent: &Dirent<'_>) {
+    if dirent.kind == AnodeKind::Directory {
+        tree.facts_of(check, directory.number.0).subdirectories += 1;
+    }
+    let facts = tree.facts_of(check, dirent.anode.0);
+    facts.names = facts.names.saturating_add(1);
+    if facts.names == 1 {
+        facts.named_kind = Some(dirent.kind);
+        facts.named_generation = dirent.generation.0;
+        facts.named_in = directory.number.0;
+    } else if facts.named_generation != dirent.generation.0 || facts.named_kind != Some(dirent.kind)
+    {
+        facts.names_differ = true;
+    }
+}
+
+/// Returns `name` for a message.
+pub(crate) fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+/// Says where `pages` do not cover every hash exactly once, if anywhere.
+///
+/// A page's number is the first bits of its hashes, reversed; so the number reversed in 64 bits is
+/// where its hashes begin, and it covers `2^(64 - depth)` of them.
+fn tiling_defect(pages: &mut [(u64, u8)]) -> Option<String> {
+    if pages.is_empty() {
+        return None;
+    }
+    pages.sort_unstable_by_key(|&(number, _)| number.reverse_bits());
+    let mut end = 0_u128;
+    for &(number, depth) in pages.iter() {
+        let depth = depth.min(DEPTH_MAX);
+        if number >> depth != 0 {
+            return Some(format!("page {number} has a depth of only {depth}"));
+        }
+        let start = u128::from(number.reverse_bits());
+        if start != end {
+            return Some(format!("page {number} at depth {depth} leaves a gap or overlaps"));
+        }
+        end = start + (1 << (64 - u32::from(depth)));
+    }
+    let whole = 1_u128 << 64;
+    let count = to_u64(pages.len());
+    (end != whole).then(|| format!("{count} pages leave the last hashes uncovered"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tiling_defect;
+
+    #[test]
+    fn pages_that_split_tile_and_others_do_not() {
+        assert_eq!(tiling_defect(&mut []), None);
+        assert_eq!(tiling_defect(&mut [(0, 0)]), None);
+        assert_eq!(tiling_defect(&mut [(0, 1), (1, 1)]), None);
+        assert_eq!(tiling_defect(&mut [(0, 2), (1, 1), (2, 2)]), None);
+        assert!(tiling_defect(&mut [(0, 1)]).is_some(), "half is missing");
+        assert!(tiling_defect(&mut [(1, 1)]).is_some(), "first half is missing");
+        assert!(tiling_defect(&mut [(0, 1), (1, 1), (3, 2)]).is_some(), "overlap");
+        assert!(tiling_defect(&mut [(0, 0), (1, 0)]).is_some(), "number past the depth");
+    }
+}

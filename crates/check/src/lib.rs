@@ -1,0 +1,223 @@
+//! The consistency checker: looks for broken invariants in a whole pool and changes nothing.
+//!
+//! It shares bytes with the engine, never beliefs: it uses `format` and `storage` alone, derives
+//! every fact between structures (who owns a fragment, how many names an anode has) from primary
+//! evidence and compares it with what the pool states. So a bug of the engine can't hide itself.
+//! A pool that was not closed is checked as the next mount will see it: the log is replayed in
+//! memory, by an implementation of its own, and laid over the device.
+//!
+//! # Layout
+//!
+//! The passes, in the order of [`PASSES`]; each metadata page is read once, but for pages that
+//! are read again to give a defect its path.
+//!
+//! ```text
+//!   group    group table, descriptors, segment usage         what the pool says of its space
+//!   fileset  root page, fileset table; in each fileset:
+//!     anode    anode table, anode map, orphan list
+//!     map      pointers of every container: who owns what    collects: used fragments
+//!     dir      directory pages                               collects: names of each anode
+//!     link     names against link counts, reachability
+//!   segment  free maps, live counts, totals                  compares: used fragments
+//! ```
+//!
+//! # Memory
+//!
+//! One bit a fragment and 8 bytes a segment of the groups in use (32 KiB and 8 KiB for a group of
+//! 1 GiB), [`anode::FACTS_BYTES`] for each anode of the fileset in hand, what is being read
+//! (8 MiB) and, for a pool that was not closed, what its log writes. All of it is counted, and a
+//! check that would pass [`Options::memory_bytes_max`] stops and says so.
+//!
+//! Not here: repair, and what each code means for the user (`docs/CHECK.md`).
+
+mod anode;
+mod convert;
+pub mod defect;
+mod dir;
+mod fileset;
+mod group;
+mod link;
+mod map;
+mod path;
+mod reader;
+pub mod replay;
+pub mod report;
+mod segment;
+mod space;
+mod superblock;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use format::ids::Place;
+use storage::device::SharedDevice;
+
+use crate::defect::{Code, Defect, Subject};
+use crate::reader::{ReadError, Reader};
+use crate::report::Report;
+use crate::space::Space;
+
+/// What to check, and at what cost.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether to read every block of every file and verify its checksum.
+    pub data: bool,
+    /// Bytes of memory past which the check stops.
+    pub memory_bytes_max: u64,
+}
+
+/// Default bound on memory: a full pool of 16 TiB needs 640 MiB for its space, and 30 million
+/// anodes about 3 GiB.
+pub const MEMORY_BYTES_MAX_DEFAULT: u64 = 4 << 30;
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { data: true, memory_bytes_max: MEMORY_BYTES_MAX_DEFAULT }
+    }
+}
+
+/// How far a check has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The pass at work.
+    pub pass: &'static str,
+    /// Fragments, or groups, that it has dealt with.
+    pub done: u64,
+    /// How many there are, as the pool says; 0: not known.
+    pub total: u64,
+}
+
+/// Pages and blocks between two reports of progress.
+const PROGRESS_INTERVAL: u64 = 1024;
+
+/// Why a check could not be done to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Stop {
+    /// Not a pool, or not one that this software reads.
+    #[error(transparent)]
+    Pool(#[from] storage::pool::PoolError),
+    /// More memory is needed than is allowed: raise the bound.
+    #[error("needs more than the {limit} bytes of memory that it may take; raise the limit")]
+    Memory { limit: u64 },
+}
+
+type Pass = fn(&mut Check<'_>) -> Result<(), Stop>;
+
+/// The passes, in order.
+pub(crate) const PASSES: [(&str, Pass); 3] =
+    [("group", group::run), ("fileset", fileset::run), ("segment", segment::run)];
+
+/// What the passes share.
+pub(crate) struct Check<'run> {
+    pub(crate) reader: Arc<Reader>,
+    pub(crate) options: Options,
+    pub(crate) report: Report,
+    pub(crate) space: Space,
+    /// Whether some page that leads to others could not be used, so that what was found is not
+    /// all there is, and nothing follows from what was not found.
+    pub(crate) is_incomplete: bool,
+    /// Bytes of memory that grow with the pool.
+    pub(crate) memory_bytes: u64,
+    progress: &'run mut dyn FnMut(Progress),
+    pass: &'static str,
+    done: u64,
+}
+
+impl Check<'_> {
+    /// Notes a defect.
+    pub(crate) fn defect(
+        &mut self,
+        code: Code,
+        subject: Subject,
+        place: Option<Place>,
+        what: String,
+    ) {
+        let device_offset = place.and_then(|place| self.reader.geometry.device_offset(place, 1));
+        self.report.add(Defect { code, what, subject, path: None, place, device_offset });
+    }
+
+    /// Notes that a page can't be used; what it leads to stays unknown.
+    pub(crate) fn bad_page(&mut self, subject: Subject, place: Place, error: &ReadError) {
+        self.is_incomplete = true;
+        let what = error.to_string();
+        let code = Code::of_message(&what).unwrap_or(Code::IO001);
+        self.defect(code, subject, Some(place), without_code(&what));
+    }
+
+    /// Counts memory that grows with the pool.
+    pub(crate) fn take_memory(&mut self, bytes: u64) -> Result<(), Stop> {
+        self.memory_bytes = self.memory_bytes.saturating_add(bytes);
+        let limit = self.options.memory_bytes_max;
+        if self.memory_bytes > limit { Err(Stop::Memory { limit }) } else { Ok(()) }
+    }
+
+    /// Says that `count` more were dealt with.
+    pub(crate) fn advance(&mut self, count: u64) {
+        let before = self.done / PROGRESS_INTERVAL;
+        self.done += count;
+        if self.done / PROGRESS_INTERVAL != before {
+            self.tell();
+        }
+    }
+
+    fn begin(&mut self, pass: &'static str) {
+        (self.pass, self.done) = (pass, 0);
+        self.tell();
+    }
+
+    fn tell(&mut self) {
+        let total = match self.pass {
+            "fileset" => self.space.fragments_stated,
+            _ => u64::from(self.reader.geometry.group_count),
+        };
+        (self.progress)(Progress { pass: self.pass, done: self.done, total });
+    }
+}
+
+/// Returns `message` without the code that it begins with.
+fn without_code(message: &str) -> String {
+    let known = Code::of_message(message).map(Code::name);
+    let rest = known.and_then(|code| message.strip_prefix(code)).unwrap_or(message);
+    rest.trim_start_matches([':', ' ']).to_owned()
+}
+
+/// Checks the pool on `device`, which is only read, and returns what was found.
+///
+/// A check that could not be done, or not to its end, says why in [`Report::stopped`].
+pub fn run(device: SharedDevice, options: Options, progress: &mut dyn FnMut(Progress)) -> Report {
+    let title = format!("check of {}", device.info().name);
+    let mut report = Report { title, ..Report::default() };
+    let opened = match superblock::open(&device, &mut report) {
+        Ok(superblock) => superblock,
+        Err(stop) => {
+            report.stopped = Some(stop.to_string());
+            return report;
+        }
+    };
+    progress(Progress { pass: "replay", done: 0, total: 0 });
+    let mut reader = Reader::new(device, opened.geometry.clone(), opened.pool_id);
+    if opened.is_open {
+        replay::replay_into(&mut reader, &mut report);
+    }
+    let memory_bytes = reader.overlay_bytes();
+    let mut check = Check {
+        space: Space::new(opened.geometry.clone()),
+        reader: Arc::new(reader),
+        options,
+        report,
+        is_incomplete: false,
+        memory_bytes,
+        progress,
+        pass: "",
+        done: 0,
+    };
+    for (name, pass) in PASSES {
+        check.begin(name);
+        if let Err(stop) = pass(&mut check) {
+            check.report.stopped = Some(stop.to_string());
+            break;
+        }
+    }
+    check.report
+}

@@ -1,0 +1,138 @@
+//! Names against link counts: each anode has as many names as it says, each directory one, and
+//! the root is reached from all of them.
+//!
+//! Where some page of the fileset could not be used, nothing follows from a name or an anode that
+//! was not found, so only contradictions between what was found are reported.
+
+use std::collections::BTreeSet;
+
+use format::anode::{AnodeKind, ROOT_ANODE};
+use format::ids::AnodeNo;
+
+use crate::Check;
+use crate::anode::{Facts, Tree};
+use crate::defect::Code;
+
+/// A dirent keeps this many bits of a generation.
+const GENERATION_MASK: u64 = (1 << 48) - 1;
+/// Link counts past this are not kept for directories, which then say 1.
+const LINKS_MAX: u32 = 65_535;
+
+/// Compares what the names say of each anode with what the anode says.
+pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree) {
+    let mut found = Vec::new();
+    for (&number, facts) in &tree.facts {
+        found.clear();
+        names_of(check.is_incomplete, number, facts, &mut found);
+        for (code, what) in found.drain(..) {
+            let what = format!("{}: {what}", AnodeNo(number));
+            let subject = tree.subject(number);
+            check.defect(code, subject, None, what);
+        }
+    }
+    if !check.is_incomplete {
+        reachability(check, tree);
+    }
+}
+
+fn names_of(is_incomplete: bool, number: u64, facts: &Facts, found: &mut Vec<(Code, String)>) {
+    let Some(kind) = facts.kind else {
+        if facts.names > 0 && !is_incomplete {
+            found.push((Code::DR010, "a name leads here, but it is free".to_owned()));
+        }
+        return;
+    };
+    if facts.names > 0 {
+        let (stored, named) = (facts.generation & GENERATION_MASK, facts.named_generation);
+        if stored != named {
+            found.push((Code::DR011, format!("generation {stored}, a name says {named}")));
+        } else if facts.named_kind != Some(kind) {
+            found.push((Code::DR012, format!("{kind:?}, a name says {:?}", facts.named_kind)));
+        } else if facts.names_differ {
+            found.push((Code::DR011, "its names say different things of it".to_owned()));
+        }
+    }
+    match kind {
+        AnodeKind::Internal => {}
+        _ if facts.nlink == 0 => orphan(is_incomplete, facts, found),
+        AnodeKind::Directory => directory(is_incomplete, number, facts, found),
+        AnodeKind::Regular
+        | AnodeKind::Symlink
+        | AnodeKind::BlockDevice
+        | AnodeKind::CharDevice
+        | AnodeKind::Fifo
+        | AnodeKind::Socket => file(is_incomplete, facts, found),
+    }
+}
+
+fn file(is_incomplete: bool, facts: &Facts, found: &mut Vec<(Code, String)>) {
+    if is_incomplete {
+        return;
+    }
+    if facts.names == 0 {
+        found.push((Code::LN004, format!("{} links, but no name", facts.nlink)));
+    } else if facts.names != facts.nlink {
+        found.push((Code::LN001, format!("{} links, {} names", facts.nlink, facts.names)));
+    }
+}
+
+fn orphan(is_incomplete: bool, facts: &Facts, found: &mut Vec<(Code, String)>) {
+    if facts.names > 0 {
+        found.push((Code::LN001, format!("no link, but {} names", facts.names)));
+    }
+    if !facts.is_listed && !is_incomplete {
+        found.push((Code::OR002, "no link, and not in the orphan list".to_owned()));
+    }
+}
+
+fn directory(is_incomplete: bool, number: u64, facts: &Facts, found: &mut Vec<(Code, String)>) {
+    let is_root = number == ROOT_ANODE.0;
+    let names_max = u32::from(!is_root);
+    if facts.names > names_max {
+        found.push((Code::LN002, format!("a directory with {} names", facts.names)));
+    } else if facts.names < names_max && !is_incomplete {
+        found.push((Code::LN004, "a directory without a name".to_owned()));
+    }
+    let named_in = if is_root { number } else { facts.named_in };
+    if (is_root || facts.names > 0) && facts.parent != named_in {
+        let (parent, named_in) = (AnodeNo(facts.parent), AnodeNo(named_in));
+        found.push((Code::LN003, format!("says its parent is {parent}, named in {named_in}")));
+    }
+    let counted = facts.subdirectories.saturating_add(2);
+    let is_right = facts.nlink == counted || (counted > LINKS_MAX && facts.nlink == 1);
+    if !is_right && !is_incomplete {
+        found.push((Code::LN006, format!("{} links, should have {counted}", facts.nlink)));
+    }
+}
+
+/// Follows each directory upwards. One that comes back to itself can't be reached from the root.
+fn reachability(check: &mut Check<'_>, tree: &mut Tree) {
+    let is_directory = |facts: &Facts| facts.kind == Some(AnodeKind::Directory);
+    let numbers: Vec<u64> =
+        tree.facts.iter().filter(|(_, facts)| is_directory(facts)).map(|(&n, _)| n).collect();
+    for number in numbers {
+        let mut way = BTreeSet::new();
+        let mut next = number;
+        let mut is_cycle = false;
+        while let Some(facts) = tree.facts.get(&next) {
+            if facts.is_rooted || next == ROOT_ANODE.0 || facts.names == 0 {
+                break;
+            }
+            is_cycle = !way.insert(next);
+            if is_cycle {
+                break;
+            }
+            next = facts.named_in;
+        }
+        for &passed in &way {
+            if let Some(facts) = tree.facts.get_mut(&passed) {
+                facts.is_rooted = true;
+            }
+        }
+        if is_cycle {
+            let what = format!("{} and {} above it form a cycle", AnodeNo(number), way.len() - 1);
+            let subject = tree.subject(number);
+            check.defect(Code::LN005, subject, None, what);
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The map of one container: every pointer is looked at, every map page verified, every fragment
+//! claimed, and pages of content are handed on.
+//!
+//! A fragment is followed only when it was claimed for the first time, so a map that leads back
+//! into itself ends, and the work is bounded by the fragments of the pool.
+
+use std::sync::Arc;
+
+use format::anode::{Anode, StorageMode};
+use format::map::{POINTERS_PER_PAGE, ROOT_POINTERS, pointer_at, span_of_pointer};
+use format::page::{PageBytes, PageKind, PageOwner};
+use format::pointer::{BlockPointer, CheckKind};
+
+use crate::Check;
+use crate::convert::{to_u64, to_usize};
+use crate::defect::{Code, Subject};
+use crate::reader::{PageWanted, Reader};
+use crate::space::Use;
+
+/// What the blocks of a container are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Pages of one kind.
+    Pages(PageKind),
+    /// Blocks of a file.
+    Data,
+}
+
+/// What a walk counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Walked {
+    /// Of blocks and map pages.
+    pub(crate) fragments: u64,
+    /// Blocks.
+    pub(crate) blocks: u64,
+    /// Whether all of the map could be read.
+    pub(crate) is_whole: bool,
+}
+
+/// Receives the pages of a container: the check, the index, the page.
+pub(crate) type Visit<'visit, 'run> = &'visit mut dyn FnMut(&mut Check<'run>, u64, &PageBytes);
+
+/// A pointer and the first block that it covers.
+pub(crate) type Indexed = (u64, BlockPointer);
+
+struct Walk<'walk> {
+    anode: &'walk Anode,
+    content: Content,
+    subject: Subject,
+    walked: Walked,
+}
+
+/// Returns whose the pages of `anode` are.
+pub(crate) fn subject_of(anode: &Anode) -> Subject {
+    Subject { fileset: anode.fileset, anode: anode.number }
+}
+
+/// Returns the pointers in the anode.
+pub(crate) fn root_pointers(anode: &Anode) -> Vec<Indexed> {
+    if anode.storage == StorageMode::Inline {
+        return Vec::new();
+    }
+    let span = span_of_pointer(anode.height);
+    let slots = 0..to_usize(ROOT_POINTERS);
+    slots
+        .filter_map(|slot| Some((to_u64(slot).saturating_mul(span), anode.root_pointer(slot)?)))
+        .collect()
+}
+
+/// Returns the pointers in a map page at `level` whose first block is `first`.
+pub(crate) fn page_pointers(page: &PageBytes, first: u64, level: u8) -> Vec<Indexed> {
+    let span = span_of_pointer(level);
+    let slots = 0..to_usize(POINTERS_PER_PAGE);
+    slots
+        .filter_map(|slot| {
+            let index = first.saturating_add(to_u64(slot).saturating_mul(span));
+            Some((index, pointer_at(page, slot)?))
+        })
+        .collect()
+}
+
+/// Returns the page that a pointer of `anode` at `level` (0: a page of content) leads to.
+pub(crate) fn wanted_page(
+    anode: &Anode,
+    kind: PageKind,
+    level: u8,
+    (index, pointer): &Indexed,
+) -> PageWanted {
+    let owner = PageOwner { fileset: anode.fileset, anode: anode.number, index: *index, level };
+    PageWanted { place: pointer.place, kind, owner: Some(owner) }
+}
+
+impl<'run> Check<'run> {
+    /// Walks the map of `anode` and hands each page of content to `visit`.
+    pub(crate) fn walk(
+        &mut self,
+        anode: &Anode,
+        content: Content,
+        visit: Visit<'_, 'run>,
+    ) -> Walked {
+        let walked = Walked { is_whole: true, ..Walked::default() };
+        let mut walk = Walk { anode, content, subject: subject_of(anode), walked };
+        self.pointers(&mut walk, &root_pointers(anode), anode.height, visit);
+        walk.walked
+    }
+
+    /// Follows pointers to blocks (`level` 0) or to map pages of level `level - 1`.
+    fn pointers(
+        &mut self,
+        walk: &mut Walk<'_>,
+        pointers: &[Indexed],
+        level: u8,
+        visit: Visit<'_, 'run>,
+    ) {
+        let kind = match (level, walk.content) {
+            (0, Content::Data) => return self.blocks(walk, pointers),
+            (0, Content::Pages(kind)) => kind,
+            _ => PageKind::Map,
+        };
+        let (anode, page_level) = (walk.anode, level.saturating_sub(1));
+        let wanted: Vec<PageWanted> = pointers
+            .iter()
+            .filter(|pointer| self.claim_page(walk, pointer))
+            .map(|pointer| wanted_page(anode, kind, page_level, pointer))
+            .collect();
+        if level == 0 {
+            walk.walked.blocks += to_u64(pointers.len());
+        }
+        let pages = self.reader.read_pages(&wanted);
+        for (wanted, page) in wanted.iter().zip(pages) {
+            let index = wanted.owner.map_or(0, |owner| owner.index);
+            match page {
+                Ok(page) if level == 0 => {
+                    self.report.totals.pages += 1;
+                    visit(self, index, &page);
+                }
+                Ok(page) => {
+                    self.report.totals.pages += 1;
+                    let below = page_pointers(&page, index, page_level);
+                    self.pointers(walk, &below, page_level, visit);
+                }
+                Err(error) => {
+                    walk.walked.is_whole = false;
+                    self.bad_page(walk.subject, wanted.place, &error);
+                }
+            }
+        }
+    }
+
+    /// Claims the page that `pointer` leads to; whether to read it.
+    fn claim_page(&mut self, walk: &mut Walk<'_>, (index, pointer): &Indexed) -> bool {
+        let fragments = self.reader.geometry.page_fragments();
+        if pointer.check_kind != CheckKind::Page || pointer.fragments != fragments {
+            let what = format!("pointer to page {index} is not one to a page: {pointer:?}");
+            return self.refuse(walk, pointer, what);
+        }
+        walk.walked.fragments += u64::from(fragments);
+        let is_claimed = self.claim(Use::Page, pointer.place, fragments, walk.subject);
+        if !is_claimed {
+            walk.walked.is_whole = false;
+            self.is_incomplete = true;
+        }
+        is_claimed
+    }
+
+    fn refuse(&mut self, walk: &mut Walk<'_>, pointer: &BlockPointer, what: String) -> bool {
+        walk.walked.is_whole = false;
+        self.is_incomplete = true;
+        self.defect(Code::MP003, walk.subject, Some(pointer.place), what);
+        false
+    }
+
+    /// Claims blocks of a file and verifies their bytes.
+    fn blocks(&mut self, walk: &mut Walk<'_>, pointers: &[Indexed]) {
+        let mut readable = Vec::new();
+        for indexed in pointers {
+            if self.claim_block(walk, indexed) && !indexed.1.is_unwritten {
+                readable.push(*indexed);
+            }
+        }
+        if self.options.data {
+            self.verify_blocks(walk, &readable);
+        }
+    }
+
+    fn claim_block(&mut self, walk: &mut Walk<'_>, (index, pointer): &Indexed) -> bool {
+        let block_bytes = walk.anode.block_bytes();
+        let stored = u64::from(pointer.fragments) * self.reader.geometry.fragment_bytes();
+        let is_data = matches!(pointer.check_kind, CheckKind::Whole | CheckKind::Quarters);
+        if pointer.is_offline {
+            return false;
+        }
+        if !is_data || stored > block_bytes {
+            let what = format!("block {index}: {pointer:?} in blocks of {block_bytes} bytes");
+            return self.refuse(walk, pointer, what);
+        }
+        if *index >= walk.anode.size_bytes.div_ceil(block_bytes) {
+            let what = format!("block {index} of a file of {} bytes", walk.anode.size_bytes);
+            self.defect(Code::MP004, walk.subject, Some(pointer.place), what);
+        }
+        walk.walked.blocks += 1;
+        walk.walked.fragments += u64::from(pointer.fragments);
+        self.report.totals.blocks += 1;
+        self.claim(Use::Block, pointer.place, pointer.fragments, walk.subject)
+    }
+
+    fn verify_blocks(&mut self, walk: &Walk<'_>, readable: &[Indexed]) {
+        let reader: Arc<Reader> = Arc::clone(&self.reader);
+        let ranges: Vec<(u64, usize)> = readable
+            .iter()
+            .filter_map(|(_, pointer)| {
+                let offset = reader.geometry.device_offset(pointer.place, pointer.fragments)?;
+                let bytes = u64::from(pointer.fragments) << reader.geometry.fragment_shift;
+                Some((offset, to_usize(bytes)))
+            })
+            .collect();
+        reader.read_many(&ranges, &mut |position, result| {
+            let Some((index, pointer)) = readable.get(position) else { return };
+            let place = Some(pointer.place);
+            match result {
+                Err(error) => {
+                    let what = format!("block {index}: {error}");
+                    self.defect(Code::IO001, walk.subject, place, what);
+                }
+                Ok(bytes) if pointer.verifies(bytes) => {
+                    self.report.totals.data_bytes += to_u64(bytes.len());
+                }
+                Ok(_) => {
+                    let what = format!("block {index} fails its checksum");
+                    self.defect(Code::MP005, walk.subject, place, what);
+                }
+            }
+        });
+    }
+
+    /// Compares what `anode` says of its map with what a walk counted.
+    pub(crate) fn compare_counts(&mut self, anode: &Anode, content: Content, walked: &Walked) {
+        if !walked.is_whole {
+            return;
+        }
+        let subject = subject_of(anode);
+        if anode.fragments != walked.fragments {
+            let what = format!("says {} fragments, has {}", anode.fragments, walked.fragments);
+            self.defect(Code::AN004, subject, None, what);
+        }
+        if content != Content::Data && anode.pages != walked.blocks {
+            let what = format!("says {} pages, has {}", anode.pages, walked.blocks);
+            self.defect(Code::AN005, subject, None, what);
+        }
+    }
+}

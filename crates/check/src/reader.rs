@@ -1,0 +1,270 @@
+//! Reading a pool: many requests in flight, and over the device what a replay would have written.
+//!
+//! Every road to the bytes goes through [`Reader`], so that a check of a pool that was not closed
+//! sees the state that the next mount will see, while the device is left as it is.
+
+use std::collections::BTreeMap;
+
+use format::geometry::Geometry;
+use format::ids::{Place, PoolId};
+use format::page::{PAGE_BYTES, PageBytes, PageError, PageHeader, PageKind, PageOwner};
+use storage::device::{
+    AlignedBuffer, DeviceError, IO_ALIGN_BYTES, Operation, Purpose, SharedDevice, Ticket,
+};
+
+use crate::convert::{to_u64, to_usize};
+
+/// Requests in flight: past 32 a device gains little, and 64 hides the latency of a slow one.
+const READS_IN_FLIGHT: usize = 64;
+/// Bytes in flight: what reading ahead may take of memory.
+const READ_BYTES_IN_FLIGHT: usize = 8 << 20;
+/// Unit of the overlay: the smallest fragment, of which every place is a multiple.
+const UNIT_BYTES: u64 = 1024;
+/// Most bytes of the overlay: 8 times the bound on the active log, so that no log can fill memory.
+pub(crate) const OVERLAY_BYTES_MAX: u64 = 256 << 20;
+
+/// Bytes that are to be seen in place of what is on the device.
+#[derive(Debug, Default)]
+pub(crate) struct Overlay {
+    units: BTreeMap<u64, Box<[u8; 1024]>>,
+}
+
+impl Overlay {
+    /// Returns how many bytes it holds.
+    pub(crate) fn bytes(&self) -> u64 {
+        to_u64(self.units.len()) * UNIT_BYTES
+    }
+
+    /// Puts what it holds of the range from `offset` over `bytes`.
+    fn apply(&self, offset: u64, bytes: &mut [u8]) {
+        let end = offset + to_u64(bytes.len());
+        for (&unit, content) in self.units.range(offset / UNIT_BYTES..end.div_ceil(UNIT_BYTES)) {
+            let start = unit * UNIT_BYTES;
+            let (from, to) = (start.max(offset), (start + UNIT_BYTES).min(end));
+            let source = &content[to_usize(from - start)..to_usize(to - start)];
+            bytes[to_usize(from - offset)..to_usize(to - offset)].copy_from_slice(source);
+        }
+    }
+}
+
+/// Reads ranges and pages of one device.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    device: SharedDevice,
+    overlay: Overlay,
+    pub(crate) geometry: Geometry,
+    pub(crate) pool_id: PoolId,
+}
+
+/// Why a page can't be used.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    /// The device could not read it.
+    #[error("IO001: {0}")]
+    Device(#[from] DeviceError),
+    /// It is not the page that was looked for.
+    #[error(transparent)]
+    Page(#[from] PageError),
+    /// The place is in no group.
+    #[error("MP001: {0} is outside the pool")]
+    Outside(Place),
+}
+
+/// Receives ranges as they are read: which one, and its bytes.
+pub(crate) type Each<'each> = &'each mut dyn FnMut(usize, Result<&[u8], DeviceError>);
+
+/// A page to read, and what it must be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageWanted {
+    pub(crate) place: Place,
+    pub(crate) kind: PageKind,
+    /// `None`: any, for pages whose place alone says which page they are.
+    pub(crate) owner: Option<PageOwner>,
+}
+
+impl Reader {
+    pub(crate) fn new(device: SharedDevice, geometry: Geometry, pool_id: PoolId) -> Reader {
+        Reader { device, overlay: Overlay::default(), geometry, pool_id }
+    }
+
+    pub(crate) fn overlay_bytes(&self) -> u64 {
+        self.overlay.bytes()
+    }
+
+    /// Reads `length` bytes from `offset`; neither need be aligned.
+    pub(crate) fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, DeviceError> {
+        let mut found = Ok(Vec::new());
+        self.read_many(&[(offset, length)], &mut |_, result| {
+            found = result.map(<[u8]>::to_vec);
+        });
+        found
+    }
+
+    /// Reads many ranges with many requests in flight, and hands each to `each` in order.
+    pub(crate) fn read_many(&self, ranges: &[(u64, usize)], each: Each<'_>) {
+        let mut next = 0;
+        while next < ranges.len() {
+            let (mut window, mut bytes) = (Vec::new(), 0);
+            let first = next;
+            while next < ranges.len()
+                && (window.is_empty()
+                    || (window.len() < READS_IN_FLIGHT && bytes < READ_BYTES_IN_FLIGHT))
+            {
+                let (offset, length) = ranges[next];
+                window.push(self.submit(offset, length));
+                bytes += length;
+                next += 1;
+            }
+            for (position, ticket) in window.into_iter().enumerate() {
+                let (offset, length) = ranges[first + position];
+                each(
+                    first + position,
+                    self.finish(ticket, offset, length).as_deref().map_err(|e| e.clone()),
+                );
+            }
+        }
+    }
+
+    fn submit(&self, offset: u64, length: usize) -> Ticket {
+        let (start, end) = aligned(offset, length);
+        let buffer = AlignedBuffer::zeroed(to_usize(end - start));
+        self.device.submit(Purpose::Check, Operation::Read { offset: start, buffer })
+    }
+
+    fn finish(&self, ticket: Ticket, offset: u64, length: usize) -> Result<Vec<u8>, DeviceError> {
+        let buffer = ticket.wait()?.buffer.expect("a read returns its buffer");
+        let skip = to_usize(offset - aligned(offset, length).0);
+        let mut bytes = buffer[skip..skip + length].to_vec();
+        self.overlay.apply(offset, &mut bytes);
+        Ok(bytes)
+    }
+
+    /// Reads the page at `place` as it is, unverified.
+    pub(crate) fn read_raw_page(&self, place: Place) -> Result<Box<PageBytes>, ReadError> {
+        let fragments = self.geometry.page_fragments();
+        let offset =
+            self.geometry.device_offset(place, fragments).ok_or(ReadError::Outside(place))?;
+        Ok(boxed(&self.read(offset, PAGE_BYTES)?))
+    }
+
+    /// Reads and verifies one page.
+    pub(crate) fn read_page(&self, wanted: &PageWanted) -> Result<Box<PageBytes>, ReadError> {
+        let bytes = self.read_raw_page(wanted.place)?;
+        self.verify(wanted, &bytes)?;
+        Ok(bytes)
+    }
+
+    /// Reads and verifies many pages; the answers are in the order of the questions.
+    pub(crate) fn read_pages(
+        &self,
+        wanted: &[PageWanted],
+    ) -> Vec<Result<Box<PageBytes>, ReadError>> {
+        let fragments = self.geometry.page_fragments();
+        let offset_of = |wanted: &PageWanted| self.geometry.device_offset(wanted.place, fragments);
+        let inside: Vec<usize> =
+            (0..wanted.len()).filter(|&index| offset_of(&wanted[index]).is_some()).collect();
+        let ranges: Vec<_> = inside
+            .iter()
+            .filter_map(|&index| offset_of(&wanted[index]))
+            .map(|offset| (offset, PAGE_BYTES))
+            .collect();
+        let mut answers: Vec<Result<Box<PageBytes>, ReadError>> =
+            wanted.iter().map(|wanted| Err(ReadError::Outside(wanted.place))).collect();
+        self.read_many(&ranges, &mut |position, result| {
+            let index = inside[position];
+            answers[index] = match result {
+                Ok(bytes) => {
+                    let bytes = boxed(bytes);
+                    self.verify(&wanted[index], &bytes).map(|()| bytes)
+                }
+                Err(error) => Err(ReadError::Device(error)),
+            };
+        });
+        answers
+    }
+
+    fn verify(&self, wanted: &PageWanted, bytes: &PageBytes) -> Result<(), ReadError> {
+        let header = PageHeader::decode(bytes, self.pool_id, wanted.place)?;
+        header.expect(wanted.kind, wanted.owner.unwrap_or(header.owner))?;
+        Ok(())
+    }
+
+    /// Puts `bytes` over what the device holds from `offset` on.
+    pub(crate) fn overwrite(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let end = offset + to_u64(bytes.len());
+        for unit in offset / UNIT_BYTES..end.div_ceil(UNIT_BYTES) {
+            let start = unit * UNIT_BYTES;
+            if !self.overlay.units.contains_key(&unit) {
+                let content = self.read(start, to_usize(UNIT_BYTES))?;
+                let content = content.first_chunk::<1024>().expect("read as long as asked");
+                self.overlay.units.insert(unit, Box::new(*content));
+            }
+            let content = self.overlay.units.get_mut(&unit).expect("just inserted");
+            let (from, to) = (start.max(offset), (start + UNIT_BYTES).min(end));
+            content[to_usize(from - start)..to_usize(to - start)]
+                .copy_from_slice(&bytes[to_usize(from - offset)..to_usize(to - offset)]);
+        }
+        Ok(())
+    }
+}
+
+fn aligned(offset: u64, length: usize) -> (u64, u64) {
+    let align = to_u64(IO_ALIGN_BYTES);
+    (offset / align * align, (offset + to_u64(length)).next_multiple_of(align))
+}
+
+fn boxed(bytes: &[u8]) -> Box<PageBytes> {
+    Box::new(*bytes.first_chunk::<PAGE_BYTES>().expect("read as long as asked"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use format::geometry::GeometryOptions;
+    use storage::device::{Device, MemoryDevice};
+
+    fn reader() -> Reader {
+        let device = MemoryDevice::new("memory", 16 << 20);
+        let content: Vec<u8> = (0..16384_u32).map(|byte| byte.to_le_bytes()[0]).collect();
+        device.write(Purpose::Home, 0, AlignedBuffer::copy_of(&content)).expect("in range");
+        let geometry = Geometry::plan(&GeometryOptions {
+            device_bytes: 16 << 20,
+            fragment_bytes: 4096,
+            segment_bytes: None,
+            group_bytes: None,
+            journal_bytes: None,
+        })
+        .expect("large enough");
+        Reader::new(device, geometry, PoolId([1; 16]))
+    }
+
+    #[test]
+    fn what_was_overwritten_is_read_at_every_alignment() {
+        let mut reader = reader();
+        let before = reader.read(0, 16384).expect("in range");
+        reader.overwrite(1020, &[0xee; 10]).expect("in range");
+        reader.overwrite(5000, &[0xdd; 3000]).expect("in range");
+        let mut expected = before;
+        expected[1020..1030].fill(0xee);
+        expected[5000..8000].fill(0xdd);
+        for (offset, length) in [(0, 16384), (1021, 3), (1023, 8000), (7999, 2), (512, 512)] {
+            let read = reader.read(offset, length).expect("in range");
+            let from = to_usize(offset);
+            assert!(read == expected[from..from + length], "{length} bytes from {offset}");
+        }
+        assert_eq!(reader.overlay_bytes(), 6 * 1024);
+    }
+
+    #[test]
+    fn many_ranges_come_back_in_order() {
+        let reader = reader();
+        let ranges: Vec<_> = (0..200_u64).map(|index| (index * 64, 64)).collect();
+        let mut seen = Vec::new();
+        reader.read_many(&ranges, &mut |position, result| {
+            let bytes = result.expect("in range");
+            assert_eq!(bytes, reader.read(ranges[position].0, 64).expect("in range"));
+            seen.push(position);
+        });
+        assert_eq!(seen, (0..200).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,277 @@
+//! What a check found: for people, for programs, and as an exit code.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use crate::defect::{Code, Defect, Severity};
+
+/// Most defects that a report describes; those past it are only counted.
+pub const DEFECTS_KEPT_MAX: usize = 1000;
+
+/// What a check found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The pool and the device that were checked.
+    pub title: String,
+    /// What the reader should know: for example that a log was replayed in memory first.
+    pub notes: Vec<String>,
+    /// The first [`DEFECTS_KEPT_MAX`] defects, in the order in which they were found.
+    pub defects: Vec<Defect>,
+    /// How many of each kind there are, those that are not described included.
+    pub counts: BTreeMap<Code, u64>,
+    /// Why the check could not go on, if it could not.
+    pub stopped: Option<String>,
+    /// What was looked at.
+    pub totals: Totals,
+}
+
+/// How much a check looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Metadata pages read.
+    pub pages: u64,
+    /// Blocks of files found.
+    pub blocks: u64,
+    /// Bytes of blocks whose checksum was verified.
+    pub data_bytes: u64,
+    /// Filesets.
+    pub filesets: u64,
+    /// Anodes in use.
+    pub anodes: u64,
+    /// Names in directories.
+    pub names: u64,
+    /// Allocation groups that are initialised.
+    pub groups: u64,
+    /// Fragments in use.
+    pub fragments: u64,
+}
+
+impl Report {
+    /// Returns the exit code, as fsck(8) has it: 0 clean, 4 defects, 8 the check could not be
+    /// done.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        if self.stopped.is_some() {
+            8
+        } else if self.counts.is_empty() {
+            0
+        } else {
+            4
+        }
+    }
+
+    /// Whether the whole pool was checked and nothing was found.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.exit_code() == 0
+    }
+
+    /// Returns how many defects there are.
+    #[must_use]
+    pub fn defect_count(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
+    /// Returns how bad the worst defect is.
+    #[must_use]
+    pub fn worst(&self) -> Option<Severity> {
+        self.counts.keys().map(|code| code.severity()).max()
+    }
+
+    /// Notes a defect: describes it if there is room, counts it in any case.
+    pub(crate) fn add(&mut self, defect: Defect) {
+        *self.counts.entry(defect.code).or_insert(0) += 1;
+        if self.defects.len() < DEFECTS_KEPT_MAX {
+            self.defects.push(defect);
+        }
+    }
+
+    /// Returns the report for people.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = format!("{}\n", self.title);
+        for note in &self.notes {
+            let _ = writeln!(text, "note: {note}");
+        }
+        for defect in &self.defects {
+            text.push_str(&defect_line(defect));
+        }
+        let described = u64::try_from(self.defects.len()).unwrap_or(u64::MAX);
+        let more = self.defect_count().saturating_sub(described);
+        if more > 0 {
+            let _ = writeln!(text, "and {more} more defects");
+        }
+        for (code, count) in &self.counts {
+            let _ = writeln!(
+                text,
+                "{} x {count} ({}): {}",
+                code.name(),
+                code.severity().word(),
+                code.meaning()
+            );
+        }
+        let totals = &self.totals;
+        let _ = writeln!(
+            text,
+            "checked {} filesets, {} anodes, {} names, {} pages, {} blocks ({} bytes verified), \
+             {} groups, {} fragments in use",
+            totals.filesets,
+            totals.anodes,
+            totals.names,
+            totals.pages,
+            totals.blocks,
+            totals.data_bytes,
+            totals.groups,
+            totals.fragments
+        );
+        let verdict = match (&self.stopped, self.defect_count()) {
+            (Some(why), _) => format!("the check could not be done: {why}"),
+            (None, 0) => "clean".to_owned(),
+            (None, count) => format!("{count} defects; docs/CHECK.md says what each means"),
+        };
+        let _ = writeln!(text, "{verdict}");
+        text
+    }
+
+    /// Returns the report for programs: one JSON object.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let defects: Vec<String> = self.defects.iter().map(defect_json).collect();
+        let counts: Vec<String> = self
+            .counts
+            .iter()
+            .map(|(code, count)| format!("\"{}\":{count}", code.name()))
+            .collect();
+        let notes: Vec<String> = self.notes.iter().map(|note| json_string(note)).collect();
+        let totals = &self.totals;
+        format!(
+            "{{\"title\":{},\"exit_code\":{},\"clean\":{},\"stopped\":{},\"notes\":[{}],\
+             \"defect_count\":{},\"counts\":{{{}}},\"defects\":[{}],\"totals\":{{\
+             \"filesets\":{},\"anodes\":{},\"names\":{},\"pages\":{},\"blocks\":{},\
+             \"data_bytes\":{},\"groups\":{},\"fragments\":{}}}}}",
+            json_string(&self.title),
+            self.exit_code(),
+            self.is_clean(),
+            json_option(self.stopped.as_deref()),
+            notes.join(","),
+            self.defect_count(),
+            counts.join(","),
+            defects.join(","),
+            totals.filesets,
+            totals.anodes,
+            totals.names,
+            totals.pages,
+            totals.blocks,
+            totals.data_bytes,
+            totals.groups,
+            totals.fragments
+        )
+    }
+}
+
+fn defect_line(defect: &Defect) -> String {
+    let mut line = format!("{} {}: {}", defect.code.name(), severity_of(defect), defect.what);
+    if let Some(path) = &defect.path {
+        let _ = write!(line, " [{path}]");
+    } else if defect.subject.anode.0 != 0 {
+        let _ = write!(line, " [{} of {}]", defect.subject.anode, defect.subject.fileset);
+    }
+    if let Some(place) = defect.place {
+        let _ = write!(line, " at {place}");
+    }
+    if let Some(offset) = defect.device_offset {
+        let _ = write!(line, " (device byte {offset})");
+    }
+    line.push('\n');
+    line
+}
+
+fn severity_of(defect: &Defect) -> &'static str {
+    defect.code.severity().word()
+}
+
+fn defect_json(defect: &Defect) -> String {
+    let place = defect.place.map(|place| place.to_string());
+    format!(
+        "{{\"code\":\"{}\",\"severity\":\"{}\",\"meaning\":{},\"what\":{},\"fileset\":{},\
+         \"anode\":{},\"path\":{},\"place\":{},\"device_offset\":{}}}",
+        defect.code.name(),
+        severity_of(defect),
+        json_string(defect.code.meaning()),
+        json_string(&defect.what),
+        defect.subject.fileset.0,
+        defect.subject.anode.0,
+        json_option(defect.path.as_deref()),
+        json_option(place.as_deref()),
+        defect.device_offset.map_or("null".to_owned(), |offset| offset.to_string())
+    )
+}
+
+fn json_option(text: Option<&str>) -> String {
+    text.map_or("null".to_owned(), json_string)
+}
+
+/// Returns `text` as a JSON string, quotes included (RFC 8259, section 7).
+fn json_string(text: &str) -> String {
+    let mut json = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' => json.push_str("\\\""),
+            '\\' => json.push_str("\\\\"),
+            control if control < ' ' => {
+                let _ = write!(json, "\\u{:04x}", u32::from(control));
+            }
+            other => json.push(other),
+        }
+    }
+    json.push('"');
+    json
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::defect::Subject;
+
+    fn defect() -> Defect {
+        Defect {
+            code: Code::LN001,
+            what: "says \"2\"\n\\".to_owned(),
+            subject: Subject::default(),
+            path: None,
+            place: None,
+            device_offset: Some(4096),
+        }
+    }
+
+    #[test]
+    fn exit_code_tells_clean_defects_and_failure_apart() {
+        let mut report = Report::default();
+        assert_eq!(report.exit_code(), 0);
+        report.add(defect());
+        assert_eq!(report.exit_code(), 4);
+        assert_eq!(report.worst(), Some(Severity::Major));
+        report.stopped = Some("no device".to_owned());
+        assert_eq!(report.exit_code(), 8);
+    }
+
+    #[test]
+    fn json_escapes_quotes_backslashes_and_control_characters() {
+        let mut report = Report::default();
+        report.add(defect());
+        let json = report.to_json();
+        assert!(json.contains("\"what\":\"says \\\"2\\\"\\u000a\\\\\""), "{json}");
+        assert!(json.contains("\"device_offset\":4096"), "{json}");
+    }
+
+    #[test]
+    fn defects_past_the_bound_are_counted() {
+        let mut report = Report::default();
+        for _ in 0..=DEFECTS_KEPT_MAX {
+            report.add(defect());
+        }
+        assert_eq!(report.defects.len(), DEFECTS_KEPT_MAX);
+        assert_eq!(report.defect_count(), 1001);
+        assert!(report.to_text().contains("and 1 more defects"));
+    }
+}

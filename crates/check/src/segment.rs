@@ -1,0 +1,191 @@
+//! What the pool says of its space against what was found: free maps, live counts, totals.
+
+use format::bitmap::BITS_PER_PAGE;
+use format::group::{
+    SegmentKind, TOTAL_ANODES_USED_OFFSET, TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET,
+    is_bit_set,
+};
+use format::ids::Place;
+use format::page::{PAGE_HEADER_BYTES, PageBytes, PageKind, PageOwner, read_u64};
+
+use crate::convert::{index_of, to_u64};
+use crate::defect::{Code, Subject};
+use crate::reader::PageWanted;
+use crate::space::{GroupSpace, StatedGroup, count_set};
+use crate::{Check, Stop};
+
+const POOL: Subject =
+    Subject { fileset: format::ids::FilesetId(0), anode: format::ids::AnodeNo(0) };
+
+/// Compares every group, then the totals of the pool.
+pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
+    if check.is_incomplete {
+        let note = "some pages can't be used, so what nothing points to is not reported: free \
+                    maps, live counts and totals were compared only where more is in use than \
+                    they say";
+        check.report.notes.push(note.to_owned());
+    }
+    let mut fragments_used = 0;
+    let groups = std::mem::take(&mut check.space.groups);
+    for (&group, space) in &groups {
+        check.advance(1);
+        if space.is_initialised {
+            fragments_used += one_group(check, group, space);
+        }
+    }
+    let groups_used = to_u64(groups.values().filter(|space| space.is_initialised).count());
+    check.report.totals.fragments = fragments_used;
+    totals(check, fragments_used, groups_used);
+    Ok(())
+}
+
+/// Returns how many fragments of the group are in use.
+fn one_group(check: &mut Check<'_>, group: u32, space: &GroupSpace) -> u64 {
+    let fragments = check.reader.geometry.fragments_of(group);
+    let found = count_set(&space.used, 0, fragments);
+    let Some(stated) = space.stated else { return u64::from(found) };
+    let marked = match free_map(check, group, &stated) {
+        Some(marked) => {
+            compare_maps(check, group, &space.used, &marked);
+            count_set(&marked, 0, fragments)
+        }
+        None => found,
+    };
+    let place = check.reader.geometry.descriptor_place(group);
+    let is_known = space.segments.iter().all(|segment| segment.kind.is_some());
+    if stated.fragments_used != marked {
+        let what = format!(
+            "group {group} says {} fragments in use, its free map {marked}",
+            stated.fragments_used
+        );
+        check.defect(Code::AG005, POOL, Some(place), what);
+    }
+    let is_used = |kind: Option<SegmentKind>| kind != Some(SegmentKind::Free);
+    let segments_used = space.segments.iter().filter(|segment| is_used(segment.kind)).count();
+    if is_known && u64::from(stated.segments_used) != to_u64(segments_used) {
+        let what = format!(
+            "group {group} says {} segments in use, has {segments_used}",
+            stated.segments_used
+        );
+        check.defect(Code::AG006, POOL, Some(place), what);
+    }
+    if !check.is_incomplete {
+        live_counts(check, group, space);
+    }
+    u64::from(found)
+}
+
+/// Reads the free map of a group; `None` if a page of it can't be used.
+fn free_map(check: &mut Check<'_>, group: u32, stated: &StatedGroup) -> Option<Vec<u64>> {
+    let geometry = check.reader.geometry.clone();
+    let indexes: Vec<u32> = (0..geometry.map_pages())
+        .filter(|&index| is_bit_set(&stated.free_map_used, index))
+        .collect();
+    let wanted: Vec<PageWanted> = indexes
+        .iter()
+        .map(|&index| PageWanted {
+            place: geometry.free_map_place(group, index),
+            kind: PageKind::FreeMap,
+            owner: None,
+        })
+        .collect();
+    let pages = check.reader.read_pages(&wanted);
+    let mut marked = vec![0; index_of(geometry.fragments_of(group).div_ceil(64))];
+    let mut is_whole = true;
+    for ((index, wanted), page) in indexes.into_iter().zip(wanted).zip(pages) {
+        match page {
+            Ok(page) => {
+                check.report.totals.pages += 1;
+                copy_bits(&page, index_of(index * (BITS_PER_PAGE / 64)), &mut marked);
+            }
+            Err(error) => {
+                is_whole = false;
+                check.bad_page(POOL, wanted.place, &error);
+            }
+        }
+    }
+    is_whole.then_some(marked)
+}
+
+fn copy_bits(page: &PageBytes, first_word: usize, marked: &mut [u64]) {
+    let (words, _) = page[PAGE_HEADER_BYTES..].as_chunks::<8>();
+    for (to, word) in marked.iter_mut().skip(first_word).zip(words) {
+        *to = u64::from_le_bytes(*word);
+    }
+}
+
+/// Reports runs of fragments whose mark is not what was found.
+fn compare_maps(check: &mut Check<'_>, group: u32, found: &[u64], marked: &[u64]) {
+    let fragments = check.reader.geometry.fragments_of(group);
+    let state = |bit: u32| {
+        let is_set = |bits: &[u64]| {
+            bits.get(index_of(bit / 64)).is_some_and(|word| word >> (bit % 64) & 1 == 1)
+        };
+        (is_set(found), is_set(marked))
+    };
+    let mut bit = 0;
+    while bit < fragments {
+        let word = index_of(bit / 64);
+        if bit.is_multiple_of(64) && found.get(word) == marked.get(word) {
+            bit += 64;
+            continue;
+        }
+        let (first, kind) = (bit, state(bit));
+        while bit < fragments && state(bit) == kind {
+            bit += 1;
+        }
+        let count = bit - first;
+        let (code, what) = match kind {
+            (true, false) => (Code::AG003, "in use, but marked free"),
+            (false, true) if !check.is_incomplete => {
+                (Code::AG004, "marked in use, but nothing points there")
+            }
+            _ => continue,
+        };
+        let place = Place::new(0, group, first);
+        check.defect(code, POOL, Some(place), format!("{count} fragments {what}"));
+    }
+}
+
+fn live_counts(check: &mut Check<'_>, group: u32, space: &GroupSpace) {
+    let length = check.reader.geometry.segment_fragments;
+    for (segment, stated) in (0_u32..).zip(&space.segments) {
+        let first = segment * length;
+        let found = count_set(&space.used, first, first + length);
+        if let Some(kind) = stated.kind
+            && stated.live != found
+        {
+            let what = format!(
+                "segment {segment} of group {group} ({kind:?}) says {} live fragments, has {found}",
+                stated.live
+            );
+            let place = Place::new(0, group, first);
+            check.defect(Code::SG002, POOL, Some(place), what);
+        }
+    }
+}
+
+fn totals(check: &mut Check<'_>, fragments_used: u64, groups_used: u64) {
+    if check.is_incomplete {
+        return;
+    }
+    let wanted = PageWanted {
+        place: check.reader.geometry.group_table_root_place(),
+        kind: PageKind::GroupTableRoot,
+        owner: Some(PageOwner::default()),
+    };
+    // The first pass has read and verified it, so it is there unless it changes under the check.
+    let Ok(root) = check.reader.read_page(&wanted) else { return };
+    let pairs = [
+        ("fragments in use", TOTAL_FRAGMENTS_USED_OFFSET, fragments_used),
+        ("groups in use", TOTAL_GROUPS_USED_OFFSET, groups_used),
+        ("anodes in use", TOTAL_ANODES_USED_OFFSET, check.report.totals.anodes),
+    ];
+    for (what, offset, counted) in pairs {
+        let stated = read_u64(root.as_slice(), offset);
+        if stated != counted {
+            let what = format!("the pool says {stated} {what}, has {counted}");
+            check.defect(Code::AG007, POOL, Some(wanted.place), what);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Who owns which fragment: one bit for each, filled from the pointers of every container.
+
+use std::collections::BTreeMap;
+
+use format::geometry::Geometry;
+use format::group::SegmentKind;
+use format::ids::Place;
+
+use crate::Check;
+use crate::convert::index_of;
+use crate::defect::{Code, Subject};
+
+/// What a claimed fragment holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    Page,
+    Block,
+}
+
+/// What the usage page says of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StatedSegment {
+    /// `None`: not known, because its page can't be used.
+    pub(crate) kind: Option<SegmentKind>,
+    pub(crate) live: u32,
+    /// Whether a claim of the wrong kind was reported.
+    is_reported: bool,
+}
+
+/// What the descriptor says of a group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StatedGroup {
+    pub(crate) fragments_used: u32,
+    pub(crate) segments_used: u32,
+    pub(crate) free_map_used: [u8; 8],
+}
+
+/// The fragments of one group.
+#[derive(Debug)]
+pub(crate) struct GroupSpace {
+    /// What its descriptor says; `None`: there is none, or it can't be used.
+    pub(crate) stated: Option<StatedGroup>,
+    pub(crate) is_initialised: bool,
+    /// A bit a fragment: set when something owns it.
+    pub(crate) used: Vec<u64>,
+    pub(crate) segments: Vec<StatedSegment>,
+}
+
+/// The fragments of the pool.
+#[derive(Debug)]
+pub(crate) struct Space {
+    geometry: Geometry,
+    pub(crate) groups: BTreeMap<u32, GroupSpace>,
+    /// What the descriptors say is in use.
+    pub(crate) fragments_stated: u64,
+}
+
+impl Space {
+    pub(crate) fn new(geometry: Geometry) -> Space {
+        Space { geometry, groups: BTreeMap::new(), fragments_stated: 0 }
+    }
+
+    /// Returns how many bytes the bits and segments of a group take.
+    pub(crate) fn group_bytes(&self, group: u32) -> u64 {
+        let (fragments, segments) =
+            (self.geometry.fragments_of(group), self.geometry.segments_of(group));
+        u64::from(fragments) / 8 + u64::from(segments) * 12 + 128
+    }
+
+    /// Makes the space of `group`, its front in use.
+    pub(crate) fn add_group(&mut self, group: u32, is_initialised: bool) -> &mut GroupSpace {
+        let geometry = &self.geometry;
+        let words = index_of(geometry.fragments_of(group).div_ceil(64));
+        let unknown = StatedSegment { kind: None, live: 0, is_reported: false };
+        let mut space = GroupSpace {
+            stated: None,
+            is_initialised,
+            used: vec![0; words],
+            segments: vec![unknown; index_of(geometry.segments_of(group))],
+        };
+        let front = front_fragments(geometry, group);
+        space.set(0, front);
+        self.groups.entry(group).or_insert(space)
+    }
+}
+
+/// Returns how many fragments at the start of `group` no container may own.
+pub(crate) fn front_fragments(geometry: &Geometry, group: u32) -> u32 {
+    let root = if group == 0 { geometry.page_fragments() } else { 0 };
+    geometry.front_fragments() + root
+}
+
+impl GroupSpace {
+    /// Whether a bit of `count` from `first` on is set.
+    fn is_any_set(&self, first: u32, count: u32) -> bool {
+        (first..first + count).any(|bit| {
+            self.used.get(index_of(bit / 64)).is_some_and(|word| word >> (bit % 64) & 1 == 1)
+        })
+    }
+
+    fn set(&mut self, first: u32, count: u32) {
+        for bit in first..first + count {
+            if let Some(word) = self.used.get_mut(index_of(bit / 64)) {
+                *word |= 1 << (bit % 64);
+            }
+        }
+    }
+
+    pub(crate) fn set_segment(&mut self, segment: u32, kind: Option<SegmentKind>, live: u32) {
+        if let Some(stated) = self.segments.get_mut(index_of(segment)) {
+            *stated = StatedSegment { kind, live, is_reported: false };
+        }
+    }
+}
+
+/// Returns how many of `bits` are set from `first` to before `end`.
+pub(crate) fn count_set(bits: &[u64], first: u32, end: u32) -> u32 {
+    let mut count = 0;
+    let mut bit = first;
+    while bit < end {
+        let word = bits.get(index_of(bit / 64)).copied().unwrap_or(0);
+        let in_word = (64 - bit % 64).min(end - bit);
+        let mask = if in_word == 64 { u64::MAX } else { ((1 << in_word) - 1) << (bit % 64) };
+        count += (word & mask).count_ones();
+        bit += in_word;
+    }
+    count
+}
+
+impl Check<'_> {
+    /// Notes that a container owns `count` fragments at `place`; whether it may read on there.
+    pub(crate) fn claim(&mut self, holds: Use, place: Place, count: u32, subject: Subject) -> bool {
+        let geometry = &self.reader.geometry;
+        let group = place.group();
+        let is_inside = place.disk_group() == 0 && geometry.device_offset(place, count).is_some();
+        if !is_inside || place.fragment() < geometry.front_fragments() {
+            let what = format!("pointer to {count} fragments at {place}");
+            self.defect(Code::MP001, subject, Some(place), what);
+            return false;
+        }
+        if !self.space.groups.contains_key(&group) {
+            let what = format!("group {group} is not initialised");
+            self.defect(Code::AG008, subject, Some(place), what);
+            self.space.add_group(group, false);
+        }
+        self.report.totals.fragments += u64::from(count);
+        self.advance(u64::from(count));
+        self.check_segments(holds, place, count, subject);
+        let space = self.space.groups.get_mut(&group).expect("just added");
+        if space.is_any_set(place.fragment(), count) {
+            let what = format!("{count} fragments belong to another container as well");
+            self.defect(Code::MP002, subject, Some(place), what);
+            return false;
+        }
+        space.set(place.fragment(), count);
+        true
+    }
+
+    /// Checks that the segments under a claim are of the right kind; reports each once.
+    fn check_segments(&mut self, holds: Use, place: Place, count: u32, subject: Subject) {
+        let geometry = &self.reader.geometry;
+        let first = geometry.segment_of(place);
+        let last = geometry.segment_of(place.advance(count - 1));
+        let (code, expected) = match holds {
+            Use::Page => (Code::SG003, SegmentKind::Metadata),
+            Use::Block => (Code::SG004, SegmentKind::Data),
+        };
+        for segment in first..=last {
+            let space = self.space.groups.get_mut(&place.group()).expect("added by claim");
+            let Some(stated) = space.segments.get_mut(index_of(segment)) else { continue };
+            let Some(kind) = stated.kind else { continue };
+            if kind != expected && !stated.is_reported {
+                stated.is_reported = true;
+                let what = format!("segment {segment} of group {} is {kind:?}", place.group());
+                self.defect(code, subject, Some(place), what);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::count_set;
+
+    #[test]
+    fn bits_are_counted_at_every_border() {
+        let bits = [u64::MAX, 1, u64::MAX];
+        for (first, end, expected) in
+            [(0, 192, 129), (0, 64, 64), (63, 65, 2), (65, 128, 0), (127, 130, 2), (5, 5, 0)]
+        {
+            assert_eq!(count_set(&bits, first, end), expected, "{first}..{end}");
+        }
+    }
+}

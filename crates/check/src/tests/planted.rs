@@ -1,0 +1,477 @@
+//! Plants each defect in a healthy pool and expects the checker to find it, and no other.
+
+use std::sync::Arc;
+
+use format::anode::{AnodeKind, page_and_slot, slot_offset};
+use format::bitmap;
+use format::directory::{self, NewDirent};
+use format::fileset::Fileset;
+use format::geometry::Geometry;
+use format::group::{
+    DESCRIPTOR_FRAGMENTS_USED_OFFSET, DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentUsage,
+    TOTAL_ANODES_USED_OFFSET, entry_offset,
+};
+use format::ids::{AnodeNo, Generation, Place};
+use format::map;
+use format::page::{AUX_OFFSET, COUNT_OFFSET, PAGE_HEADER_BYTES, PageBytes, write_u64};
+use storage::device::{
+    AlignedBuffer, Device, DeviceError, DeviceInfo, MemoryDevice, Operation, Purpose, RequestKind,
+    Ticket,
+};
+
+use super::check;
+use super::image::{BIG, DIR, EMPTY, Image, MANY, NAMED, ORPHAN, ROOT, SMALL, SUB};
+use crate::defect::Code;
+use crate::report::Report;
+
+/// Plants a defect with `plant` and returns what the checker says.
+fn report_of(plant: impl FnOnce(&Image)) -> Report {
+    let image = Image::new(4096);
+    plant(&image);
+    check(&image)
+}
+
+/// Expects exactly the defects `codes`, each once.
+#[track_caller]
+fn expect(codes: &[Code], plant: impl FnOnce(&Image)) -> Report {
+    let report = report_of(plant);
+    let mut expected: Vec<Code> = codes.to_vec();
+    expected.sort_unstable();
+    let mut found: Vec<Code> = report.defects.iter().map(|defect| defect.code).collect();
+    found.sort_unstable();
+    assert_eq!(found, expected, "{}", report.to_text());
+    assert_eq!(report.exit_code(), 4);
+    report
+}
+
+/// Changes a page without giving it a good checksum.
+fn spoil(image: &Image, place: Place, change: impl FnOnce(&mut PageBytes)) {
+    let mut bytes = image.read_page(place);
+    change(&mut bytes);
+    image.write_page(place, &bytes);
+}
+
+fn directory_place(image: &Image, number: u64) -> Place {
+    image.places[&(number, 0)]
+}
+
+/// Changes the slot of an anode, without giving the slot a good checksum.
+fn spoil_slot(image: &Image, number: u64, change: impl FnOnce(&mut [u8])) {
+    let offset = slot_offset(page_and_slot(AnodeNo(number)).1);
+    image.edit(image.table_place(number), |bytes| change(&mut bytes[offset..offset + 512]));
+}
+
+/// Offset of the dirent `name` in `page`.
+fn offset_of(page: &PageBytes, name: &[u8]) -> usize {
+    directory::dirents(page).find(|dirent| dirent.name == name).expect("there").offset
+}
+
+#[test]
+fn superblock_copies_that_fail_are_named() {
+    let spoil_copy = |image: &Image, copy: u16, at: u64, byte: u8| {
+        let offset = Geometry::superblock_offset(16 << 20, copy);
+        let mut bytes = image.device.read(Purpose::Superblock, offset, 4096).expect("in range");
+        bytes[usize::try_from(at).expect("small")] = byte;
+        image.device.write(Purpose::Superblock, offset, bytes).expect("in range");
+    };
+    expect(&[Code::SB001], |image| spoil_copy(image, 1, 0, 7));
+    expect(&[Code::SB002], |image| spoil_copy(image, 3, 500, 7));
+    expect(&[Code::SB005], |image| {
+        let bytes = image.superblock.encode(2);
+        let offset = Geometry::superblock_offset(16 << 20, 1);
+        let bytes = AlignedBuffer::copy_of(&bytes);
+        image.device.write(Purpose::Superblock, offset, bytes).expect("in range");
+    });
+    for (code, at, byte) in [(Code::SB003, 12, 9), (Code::SB004, 64, 1), (Code::SB006, 47, 9)] {
+        expect(&[code], |image| {
+            let mut bytes = image.superblock.encode(1);
+            bytes[at] = byte;
+            let crc = format::checksum::crc32c(&bytes[12..]);
+            bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+            let offset = Geometry::superblock_offset(16 << 20, 1);
+            let bytes = AlignedBuffer::copy_of(&bytes);
+            image.device.write(Purpose::Superblock, offset, bytes).expect("in range");
+        });
+    }
+}
+
+#[test]
+fn a_device_without_a_superblock_is_refused() {
+    let device = storage::device::MemoryDevice::new("blank", 16 << 20);
+    let report = crate::run(device, crate::Options::default(), &mut |_| {});
+    assert_eq!(report.exit_code(), 8);
+    assert!(report.to_text().contains("SB001"), "{}", report.to_text());
+}
+
+#[test]
+fn too_little_memory_stops_the_check() {
+    let image = Image::new(4096);
+    let options = crate::Options { memory_bytes_max: 500, ..crate::Options::default() };
+    let report = crate::run(image.device.clone(), options, &mut |_| {});
+    assert_eq!(report.exit_code(), 8);
+}
+
+#[test]
+fn pages_that_fail_are_named() {
+    let place = |image: &Image| directory_place(image, DIR);
+    let raw = |plant: fn(&mut PageBytes)| move |image: &Image| spoil(image, place(image), plant);
+    let stamped = |plant: fn(&mut PageBytes)| move |image: &Image| image.edit(place(image), plant);
+    let report = expect(&[Code::PG001], raw(|bytes| bytes[0] = 0));
+    assert_eq!(report.defects[0].path.as_deref(), Some("/dir"));
+    expect(&[Code::PG002], raw(|bytes| bytes[3000] ^= 1));
+    expect(&[Code::PG003], stamped(|bytes| bytes[16] = 9));
+    expect(&[Code::PG004], stamped(|bytes| bytes[24] ^= 1));
+    expect(&[Code::PG005], stamped(|bytes| bytes[40] ^= 1));
+    expect(&[Code::PG006], stamped(|bytes| bytes[18] = 99));
+    expect(&[Code::PG007], stamped(|bytes| bytes[18] = 16));
+    expect(&[Code::PG007], stamped(|bytes| bytes[56] ^= 1));
+}
+
+#[test]
+fn group_table_and_descriptors_are_compared() {
+    let table = |image: &Image| image.geometry.group_table_place(0);
+    let descriptor = |image: &Image, group| image.geometry.descriptor_place(group);
+    expect(&[Code::AG001], |image| {
+        image.edit(table(image), |bytes| bytes[entry_offset(60)] = 1);
+    });
+    expect(&[Code::AG001], |image| {
+        image.edit(table(image), |bytes| bytes[entry_offset(1) + 4] ^= 1);
+    });
+    expect(&[Code::AG002], |image| {
+        image.edit(descriptor(image, 1), |bytes| bytes[PAGE_HEADER_BYTES] ^= 1);
+    });
+    expect(&[Code::AG005], |image| {
+        image.edit(descriptor(image, 1), |bytes| bytes[DESCRIPTOR_FRAGMENTS_USED_OFFSET] ^= 1);
+    });
+    expect(&[Code::AG006], |image| {
+        image.edit(descriptor(image, 1), |bytes| bytes[DESCRIPTOR_SEGMENTS_USED_OFFSET] ^= 1);
+    });
+    expect(&[Code::AG007], |image| {
+        let place = image.geometry.group_table_root_place();
+        image.edit(place, |bytes| bytes[TOTAL_ANODES_USED_OFFSET] ^= 1);
+    });
+    let report = report_of(|image| {
+        image.edit(table(image), |bytes| bytes[entry_offset(1)] = 0);
+    });
+    assert_eq!(report.counts[&Code::AG008], 1, "{}", report.to_text());
+}
+
+#[test]
+fn free_maps_and_usage_are_compared_with_what_is_found() {
+    let map = |image: &Image, group| image.geometry.free_map_place(group, 0);
+    let count = |image: &Image, group, bit, is_set| {
+        image.edit(map(image, group), |bytes| bitmap::set(bytes, bit, is_set));
+    };
+    expect(&[Code::AG003, Code::AG005], |image| {
+        count(image, 1, image.places[&(SMALL, 0)].fragment(), false);
+    });
+    let report = expect(&[Code::AG004, Code::AG005], |image| count(image, 1, 500, true));
+    assert!(report.defects.iter().any(|defect| defect.place == Some(Place::new(0, 1, 500))));
+    let usage = |image: &Image, group, segment: u32, change: fn(&mut SegmentUsage)| {
+        image.edit(image.geometry.usage_place(group, 0), |bytes| {
+            let mut usage = SegmentUsage::of(bytes, segment).expect("known");
+            change(&mut usage);
+            let offset = SegmentUsage::offset(segment);
+            bytes[offset..offset + 32].copy_from_slice(&usage.encode());
+        });
+    };
+    use format::group::SegmentKind::{Data, Journal, Metadata};
+    expect(&[Code::SG001], |image| {
+        let place = image.geometry.usage_place(1, 0);
+        image.edit(place, |bytes| bytes[SegmentUsage::offset(1)] = 9);
+    });
+    expect(&[Code::SG002], |image| usage(image, 1, 1, |usage| usage.live += 1));
+    expect(&[Code::SG003, Code::SG005], |image| usage(image, 0, 0, |usage| usage.kind = Data));
+    expect(&[Code::SG004], |image| usage(image, 1, 1, |usage| usage.kind = Metadata));
+    expect(&[Code::SG005], |image| usage(image, 1, 0, |usage| usage.kind = Journal));
+}
+
+#[test]
+fn pointers_are_checked() {
+    let pointer = |image: &Image, number, change: fn(&mut format::pointer::BlockPointer)| {
+        image.edit_anode(number, |anode| {
+            let mut pointer = anode.root_pointer(0).expect("there");
+            change(&mut pointer);
+            anode.set_root_pointer(0, Some(&pointer));
+        });
+    };
+    let report = report_of(|image| {
+        pointer(image, SMALL, |pointer| pointer.place = Place::new(0, 1, 1 << 20));
+    });
+    assert_eq!(report.counts[&Code::MP001], 1, "{}", report.to_text());
+    let report = report_of(|image| {
+        pointer(image, SMALL, |pointer| pointer.place = Place::new(0, 1, 0));
+    });
+    assert_eq!(report.counts[&Code::MP001], 1, "{}", report.to_text());
+    let report = report_of(|image| {
+        let other = image.places[&(BIG, 3)];
+        image.edit_anode(SMALL, |anode| {
+            let mut pointer = anode.root_pointer(0).expect("there");
+            pointer.place = other;
+            anode.set_root_pointer(0, Some(&pointer));
+        });
+    });
+    assert_eq!(report.counts[&Code::MP002], 1, "{}", report.to_text());
+    let named = report.defects.iter().find(|defect| defect.code == Code::MP002);
+    let path = named.and_then(|defect| defect.path.as_deref());
+    assert!(path == Some("/small") || path == Some("/dir/hard"), "{path:?}");
+    expect(&[Code::MP003], |image| pointer(image, SMALL, |pointer| pointer.fragments = 5));
+    expect(&[Code::MP003], |image| pointer(image, BIG, |pointer| pointer.fragments = 2));
+    expect(&[Code::MP004], |image| image.edit_anode(SMALL, |anode| anode.size_bytes = 0));
+    let report = expect(&[Code::MP005], |image| {
+        let place = image.places[&(BIG, 19)];
+        spoil(image, place, |bytes| bytes[77] ^= 1);
+    });
+    assert_eq!(report.defects[0].path.as_deref(), Some("/big"));
+    expect(&[Code::PG007], |image| {
+        image.edit(image.places[&(BIG, u64::MAX)], |bytes| bytes[64] = 1);
+    });
+    expect(&[Code::MP005], |image| {
+        image.edit(image.places[&(BIG, u64::MAX)], |bytes| {
+            let first = map::pointer_at(bytes, 0).expect("there");
+            let second = map::pointer_at(bytes, 1).expect("there");
+            let swapped = format::pointer::BlockPointer { check: second.check, ..first };
+            map::set_pointer(bytes, 0, Some(&swapped));
+        });
+    });
+}
+
+#[test]
+fn a_map_that_leads_back_into_itself_ends() {
+    let report = report_of(|image| {
+        image.edit_anode(BIG, |anode| {
+            let pointer = anode.root_pointer(0);
+            anode.set_root_pointer(1, pointer.as_ref());
+        });
+    });
+    assert_eq!(report.counts[&Code::MP002], 1, "{}", report.to_text());
+}
+
+#[test]
+fn data_is_not_read_without_the_option() {
+    let image = Image::new(4096);
+    spoil(&image, image.places[&(BIG, 19)], |bytes| bytes[77] ^= 1);
+    let options = crate::Options { data: false, ..crate::Options::default() };
+    let report = crate::run(image.device.clone(), options, &mut |_| {});
+    assert!(report.is_clean(), "{}", report.to_text());
+    assert_eq!(report.totals.data_bytes, 0);
+}
+
+#[test]
+fn anodes_are_checked() {
+    expect(&[Code::AN001], |image| spoil_slot(image, EMPTY, |slot| slot[100] ^= 1));
+    let restamped = |image: &Image, change: fn(&mut [u8])| {
+        spoil_slot(image, EMPTY, |slot| {
+            change(slot);
+            let crc = format::checksum::crc32c(&slot[4..]);
+            slot[..4].copy_from_slice(&crc.to_le_bytes());
+        });
+    };
+    expect(&[Code::AN002], |image| restamped(image, |slot| slot[6] = 20));
+    expect(&[Code::AN003], |image| restamped(image, |slot| slot[8] = 99));
+    expect(&[Code::AN004], |image| image.edit_anode(SMALL, |anode| anode.fragments += 1));
+    expect(&[Code::AN005], |image| image.edit_anode(DIR, |anode| anode.pages += 1));
+    expect(&[Code::AN006, Code::MP003], |image| {
+        image.edit_anode(3, |anode| anode.kind = AnodeKind::Regular);
+    });
+}
+
+#[test]
+fn the_anode_map_is_compared() {
+    let bit = |image: &Image, bit, is_set| {
+        image.edit(image.places[&(2, 0)], |bytes| bitmap::set(bytes, bit, is_set));
+    };
+    let report = expect(&[Code::AM001], |image| bit(image, 17, false));
+    assert_eq!(report.defects[0].path.as_deref(), Some("/big"));
+    expect(&[Code::AM001], |image| bit(image, 5, false));
+    expect(&[Code::AM002], |image| bit(image, 600, true));
+}
+
+#[test]
+fn the_orphan_list_is_compared() {
+    let list = |image: &Image, slot: usize, number| {
+        image.edit(image.places[&(3, 0)], |bytes| {
+            write_u64(bytes, PAGE_HEADER_BYTES + slot * 8, number);
+        });
+    };
+    expect(&[Code::OR001], |image| list(image, 7, SMALL));
+    expect(&[Code::OR001], |image| list(image, 7, 25_000));
+    expect(&[Code::OR001], |image| list(image, 7, ORPHAN));
+    expect(&[Code::OR002], |image| list(image, 0, 0));
+}
+
+#[test]
+fn directory_pages_are_checked() {
+    let page = |image: &Image, number, change: fn(&mut PageBytes)| {
+        image.edit(directory_place(image, number), change);
+    };
+    expect(&[Code::DR001], |image| {
+        page(image, DIR, |bytes| bytes[offset_of(bytes, b"sub") + 22] += 1);
+    });
+    let report = report_of(|image| {
+        page(image, DIR, |bytes| bytes[offset_of(bytes, b"sub") + 24] = b'/');
+    });
+    assert_eq!(report.counts[&Code::DR002], 1, "{}", report.to_text());
+    expect(&[Code::DR003], |image| page(image, DIR, |bytes| bytes[COUNT_OFFSET] += 1));
+    expect(&[Code::DR004], |image| page(image, DIR, |bytes| bytes[AUX_OFFSET] += 8));
+    let report = report_of(|image| {
+        page(image, DIR, |bytes| {
+            let (from, to) = (offset_of(bytes, b"sub"), offset_of(bytes, b"hard"));
+            bytes.copy_within(from..from + 8, to);
+        });
+    });
+    assert_eq!(report.counts[&Code::DR005], 1, "{}", report.to_text());
+    assert_eq!(report.counts[&Code::DR007], 1, "{}", report.to_text());
+    let swapped = |image: &Image| {
+        // Two pages of one directory with each other's content.
+        let places = [image.places[&(MANY, 0)], image.places[&(MANY, 1)]];
+        let pages = places.map(|place| image.read_page(place));
+        for (place, from) in places.into_iter().zip([pages[1], pages[0]]) {
+            image.edit(place, |bytes| {
+                bytes[COUNT_OFFSET..COUNT_OFFSET + 4]
+                    .copy_from_slice(&from[COUNT_OFFSET..COUNT_OFFSET + 4]);
+                bytes[AUX_OFFSET..].copy_from_slice(&from[AUX_OFFSET..]);
+            });
+        }
+    };
+    expect(&[Code::DR006, Code::DR006], swapped);
+    expect(&[Code::DR013], |image| image.edit_anode(DIR, |anode| anode.entries += 1));
+    expect(&[Code::DR007, Code::DR007], |image| image.edit_anode(DIR, |anode| anode.key[0] ^= 1));
+    let report = report_of(|image| {
+        page(image, MANY, |bytes| directory::set_depth(bytes, 3));
+    });
+    assert_eq!(report.counts[&Code::DR008], 1, "{}", report.to_text());
+    let twice = report_of(|image| {
+        page(image, DIR, |bytes| {
+            let first = directory::dirents(bytes.as_slice()).find(|d| d.name == b"hard");
+            let first = first.expect("there");
+            let (cookie, anode, generation) = (first.cookie + 1, first.anode, first.generation);
+            let kind = first.kind;
+            let new = NewDirent { cookie, anode, generation, kind, name: b"hard" };
+            directory::insert(bytes, &new).expect("room");
+        });
+    });
+    assert_eq!(twice.counts[&Code::DR009], 1, "{}", twice.to_text());
+}
+
+#[test]
+fn names_are_compared_with_what_they_lead_to() {
+    let retarget = |image: &Image, name: &[u8], number, generation, kind| {
+        image.edit(directory_place(image, ROOT), |bytes| {
+            let offset = offset_of(bytes, name);
+            directory::retarget(bytes, offset, AnodeNo(number), Generation(generation), kind);
+        });
+    };
+    let regular = AnodeKind::Regular;
+    let report = expect(&[Code::DR010, Code::LN004], |image| retarget(image, b"a", 99, 1, regular));
+    let freed = report.defects.iter().find(|defect| defect.code == Code::DR010);
+    assert_eq!(freed.and_then(|defect| defect.path.as_deref()), Some("/a"));
+    expect(&[Code::DR011], |image| retarget(image, b"a", EMPTY, 999, regular));
+    expect(&[Code::DR012], |image| {
+        retarget(image, b"a", EMPTY, 1000 + EMPTY, AnodeKind::Fifo);
+    });
+    expect(&[Code::DR011], |image| retarget(image, b"small", SMALL, 999, regular));
+}
+
+#[test]
+fn link_counts_are_compared_with_names() {
+    let report = expect(&[Code::LN001], |image| image.edit_anode(SMALL, |anode| anode.nlink = 3));
+    assert!(report.defects[0].path.is_some());
+    expect(&[Code::LN001, Code::OR002], |image| {
+        image.edit_anode(EMPTY, |anode| anode.nlink = 0);
+    });
+    expect(&[Code::OR001, Code::LN004], |image| {
+        image.edit_anode(ORPHAN, |anode| anode.nlink = 1);
+    });
+    expect(&[Code::LN003], |image| image.edit_anode(SUB, |anode| anode.parent = AnodeNo(ROOT)));
+    expect(&[Code::LN003], |image| image.edit_anode(ROOT, |anode| anode.parent = AnodeNo(DIR)));
+    expect(&[Code::LN006], |image| image.edit_anode(DIR, |anode| anode.nlink = 2));
+    expect(&[Code::LN001], |image| image.edit_anode(NAMED, |anode| anode.nlink = 1));
+    let retarget = |image: &Image, directory, name: &[u8], number| {
+        image.edit(directory_place(image, directory), |bytes| {
+            let (offset, generation) = (offset_of(bytes, name), Generation(1000 + number));
+            let kind = AnodeKind::Directory;
+            directory::retarget(bytes, offset, AnodeNo(number), generation, kind);
+        });
+    };
+    // "many" names the directory that "dir" names, so one has two names and one has none.
+    expect(&[Code::LN002, Code::LN004], |image| retarget(image, ROOT, b"many", DIR));
+    // "sub" is moved away below itself, and nothing else names it.
+    let report = report_of(|image| {
+        retarget(image, DIR, b"sub", DIR);
+        retarget(image, ROOT, b"dir", MANY);
+        image.edit_anode(DIR, |anode| anode.parent = AnodeNo(DIR));
+    });
+    assert_eq!(report.counts[&Code::LN005], 1, "{}", report.to_text());
+}
+
+#[test]
+fn fileset_entries_are_checked() {
+    let spoil_entry = |image: &Image, change: fn(&mut [u8])| {
+        image.edit(image.places[&(u64::MAX, 0)], |bytes| change(&mut bytes[512..1024]));
+    };
+    let restamp = |slot: &mut [u8]| {
+        let crc = format::checksum::crc32c(&slot[4..]);
+        slot[..4].copy_from_slice(&crc.to_le_bytes());
+    };
+    expect(&[Code::FS001], |image| spoil_entry(image, |slot| slot[400] ^= 1));
+    expect(&[Code::FS002], |image| {
+        image.edit(image.places[&(u64::MAX, 0)], |bytes| {
+            bytes[512 + 4] = 7;
+            restamp(&mut bytes[512..1024]);
+        });
+    });
+    expect(&[Code::FS003], |image| image.edit_fileset(|fileset| fileset.anodes_used += 1));
+    expect(&[Code::FS004], |image| image.edit_fileset(|fileset| fileset.anodes_end = ORPHAN));
+    expect(&[Code::FS006], |image| image.edit_fileset(|fileset| fileset.table_pages += 1));
+    expect(&[Code::FS006], |image| image.edit_fileset(|fileset| fileset.table_fragments += 1));
+    expect(&[Code::FS005], |image| {
+        image.edit(image.places[&(u64::MAX, 0)], |bytes| {
+            let slot = bytes[512..1024].first_chunk().expect("a slot");
+            let mut twin = Fileset::decode(slot, 0).expect("whole").expect("in use");
+            twin.slot = 1;
+            bytes[1024..1536].copy_from_slice(&twin.encode());
+        });
+    });
+    expect(&[Code::FS007], |image| {
+        image.edit(image.geometry.root_place(), |bytes| bytes[512..1024].fill(0));
+    });
+}
+
+#[test]
+fn a_device_that_cannot_read_is_reported_and_the_rest_is_checked() {
+    let image = Image::new(4096);
+    let bad = image.offset(image.places[&(BIG, 3)]);
+    let device = Arc::new(BadSector { below: image.device.clone(), bad });
+    let report = crate::run(device, crate::Options::default(), &mut |_| {});
+    assert_eq!(report.counts[&Code::IO001], 1, "{}", report.to_text());
+    assert_eq!(report.defect_count(), 1, "{}", report.to_text());
+}
+
+/// A device with one page that can't be read.
+#[derive(Debug)]
+struct BadSector {
+    below: Arc<MemoryDevice>,
+    bad: u64,
+}
+
+impl Device for BadSector {
+    fn info(&self) -> &DeviceInfo {
+        self.below.info()
+    }
+
+    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+        if let Operation::Read { offset, buffer } = &operation
+            && (*offset..offset + u64::try_from(buffer.len()).expect("small")).contains(&self.bad)
+        {
+            return Ticket::ready(Err(DeviceError::Io {
+                device: "bad".to_owned(),
+                kind: RequestKind::Read,
+                offset: *offset,
+                length_bytes: 4096,
+                cause: "unreadable sector".to_owned(),
+            }));
+        }
+        self.below.submit(purpose, operation)
+    }
+}

@@ -1,0 +1,292 @@
+//! Pools that were not closed: the checker sees what the next mount will see.
+
+use format::anode::{Anode, page_and_slot, slot_offset};
+use format::double_write::DoubleWriteHead;
+use format::fileset::ROOT_FILESET;
+use format::ids::{AnodeNo, Epoch, Lsn, Place};
+use format::journal::{
+    CHUNK_HEADER_BYTES, ChunkHeader, JournalHead, put_commit, put_merge, put_page_image,
+    put_page_runs, put_ride, put_update,
+};
+use format::page::{PageBytes, STAMP_BYTES, STAMP_OFFSET, page_crc, stamp};
+use storage::device::{AlignedBuffer, Device, Purpose};
+
+use super::check;
+use super::image::{BIG, EMPTY, Image, POOL, SMALL};
+use crate::defect::Code;
+
+/// Opens the pool on `image`, as a mount does, and returns its log, empty.
+fn open(image: &mut Image) -> Log {
+    image.superblock.is_open = true;
+    image.write_superblocks();
+    Log { next: Lsn(0), previous_crc: 0, flushed: Lsn(0) }
+}
+
+/// Writes chunks one after the other.
+struct Log {
+    next: Lsn,
+    previous_crc: u32,
+    flushed: Lsn,
+}
+
+impl Log {
+    fn write(&mut self, image: &Image, payload: &[u8]) {
+        let mut chunk = vec![0; CHUNK_HEADER_BYTES];
+        chunk.extend_from_slice(payload);
+        chunk.resize(chunk.len().next_multiple_of(4096), 0);
+        let header = ChunkHeader {
+            lsn: self.next,
+            chunk_bytes: u32::try_from(chunk.len()).expect("small"),
+            payload_bytes: u32::try_from(payload.len()).expect("small"),
+            previous_crc: self.previous_crc,
+            writer_term: 0,
+            flushed: self.flushed,
+        };
+        self.previous_crc = header.seal(POOL, &mut chunk);
+        let offset = image.geometry.journal_offset + 2 * 4096 + self.next.0;
+        let length = u64::try_from(chunk.len()).expect("small");
+        let chunk = AlignedBuffer::copy_of(&chunk);
+        image.device.write(Purpose::Journal, offset, chunk).expect("in range");
+        self.next.0 += length;
+    }
+}
+
+/// A page with one anode changed, its stamp not yet.
+fn with_links(page: &PageBytes, number: u64, nlink: u32) -> PageBytes {
+    let mut page = *page;
+    let offset = slot_offset(page_and_slot(AnodeNo(number)).1);
+    let slot = page[offset..].first_chunk().expect("a slot");
+    let mut anode: Anode =
+        Anode::decode(slot, ROOT_FILESET, AnodeNo(number)).expect("whole").expect("in use");
+    anode.nlink = nlink;
+    page[offset..offset + 512].copy_from_slice(&anode.encode());
+    page
+}
+
+/// Logs the change of a page from `old` to `new` as one run.
+fn put_change(log: &mut Vec<u8>, class: u64, place: Place, old: &PageBytes, new: &PageBytes) {
+    let first = (128..4096).find(|&at| old[at] != new[at]).expect("differs");
+    let last = (128..4096).rfind(|&at| old[at] != new[at]).expect("differs");
+    let stamp = &old[STAMP_OFFSET..STAMP_OFFSET + STAMP_BYTES];
+    put_update(log, class, Epoch(class), 1, |log| {
+        put_page_runs(log, place, Some(stamp), old, new, &[(first, last + 1)]);
+    });
+}
+
+/// Logs a class that sets the links of `number`, and its commit if `commits`.
+fn put_links(image: &Image, log: &mut Vec<u8>, nlink: u32, class: u64, commits: bool) -> PageBytes {
+    let place = image.table_place(SMALL);
+    let old = image.read_page(place);
+    let mut new = with_links(&old, SMALL, nlink);
+    put_change(log, class, place, &old, &new);
+    stamp(&mut new, Lsn(50));
+    if commits {
+        put_commit(log, class, Lsn(50), &[(place, page_crc(&new))]);
+    }
+    new
+}
+
+#[test]
+fn an_open_pool_with_an_empty_log_is_clean_and_says_so() {
+    let mut image = Image::new(4096);
+    open(&mut image);
+    let report = check(&image);
+    assert!(report.is_clean(), "{}", report.to_text());
+    assert!(report.notes[0].contains("was not closed"), "{:?}", report.notes);
+}
+
+#[test]
+fn what_committed_is_seen_and_what_did_not_is_undone() {
+    for fragment_bytes in [4096, 1024] {
+        // Committed: the link count is wrong from now on.
+        let mut image = Image::new(fragment_bytes);
+        let mut log = open(&mut image);
+        let mut payload = Vec::new();
+        put_links(&image, &mut payload, 7, 1, true);
+        log.write(&image, &payload);
+        let report = check(&image);
+        assert_eq!(
+            report.counts.keys().collect::<Vec<_>>(),
+            [&Code::LN001],
+            "{}",
+            report.to_text()
+        );
+
+        // Committed where home is torn: the log heals it.
+        let mut image = Image::new(fragment_bytes);
+        let place = image.table_place(SMALL);
+        image.edit_anode(SMALL, |anode| anode.nlink = 9);
+        let mut log = open(&mut image);
+        let mut payload = Vec::new();
+        let new = put_links(&image, &mut payload, 2, 1, true);
+        let mut torn = image.read_page(place);
+        torn[2048..].copy_from_slice(&new[2048..]);
+        image.write_page(place, &torn);
+        log.write(&image, &payload);
+        let report = check(&image);
+        assert!(report.is_clean(), "{}", report.to_text());
+
+        // Not committed, but gone home: undone.
+        let mut image = Image::new(fragment_bytes);
+        let mut log = open(&mut image);
+        let mut payload = Vec::new();
+        let new = put_links(&image, &mut payload, 7, 1, false);
+        image.write_page(place, &new);
+        log.write(&image, &payload);
+        let report = check(&image);
+        assert!(report.is_clean(), "{}", report.to_text());
+        assert!(report.notes[0].contains("0 classes kept, 1 undone"), "{:?}", report.notes);
+    }
+}
+
+#[test]
+fn a_merged_class_is_kept_if_what_it_became_is() {
+    for (commits, is_clean) in [(true, false), (false, true)] {
+        let mut image = Image::new(4096);
+        let mut log = open(&mut image);
+        let mut payload = Vec::new();
+        let new = put_links(&image, &mut payload, 7, 1, false);
+        put_merge(&mut payload, 1, 2);
+        put_merge(&mut payload, 2, 3);
+        log.write(&image, &payload);
+        let mut payload = Vec::new();
+        if commits {
+            let pages = [(image.table_place(SMALL), page_crc(&new))];
+            put_commit(&mut payload, 3, Lsn(50), &pages);
+            log.write(&image, &payload);
+        }
+        let report = check(&image);
+        assert_eq!(report.is_clean(), is_clean, "{}", report.to_text());
+    }
+}
+
+#[test]
+fn a_chunk_that_does_not_follow_is_not_replayed() {
+    let write = |change: fn(&mut Log)| {
+        let mut image = Image::new(4096);
+        let mut log = open(&mut image);
+        put_nothing(&mut log, &image);
+        change(&mut log);
+        let mut payload = Vec::new();
+        put_links(&image, &mut payload, 7, 1, true);
+        log.write(&image, &payload);
+        check(&image)
+    };
+    assert!(!write(|_| {}).is_clean());
+    assert!(write(|log| log.previous_crc ^= 1).is_clean(), "L1");
+    let mut image = Image::new(4096);
+    let mut log = open(&mut image);
+    put_nothing(&mut log, &image);
+    log.previous_crc ^= 1;
+    put_nothing(&mut log, &image);
+    log.flushed = log.next;
+    put_nothing(&mut log, &image);
+    let damaged = check(&image);
+    assert_eq!(damaged.counts.keys().collect::<Vec<_>>(), [&Code::JN002], "L3");
+}
+
+fn put_nothing(log: &mut Log, image: &Image) {
+    let mut payload = Vec::new();
+    put_merge(&mut payload, 90, 91);
+    log.write(image, &payload);
+}
+
+#[test]
+fn whole_pages_and_riding_bytes_are_seen() {
+    let mut image = Image::new(4096);
+    let table = image.table_place(EMPTY);
+    let data = image.places[&(BIG, 19)];
+    let (whole_page, whole_data) = (image.read_page(table), image.read_page(data));
+    image.write_page(table, &[0xee; 4096]);
+    image.write_page(data, &[0xdd; 4096]);
+    let mut log = open(&mut image);
+    let mut payload = Vec::new();
+    put_update(&mut payload, 4, Epoch(4), 1, |log| put_page_image(log, table, &whole_page));
+    put_ride(&mut payload, 4, data, &whole_data);
+    log.write(&image, &payload);
+    let report = check(&image);
+    let found: Vec<_> = report.counts.keys().collect();
+    assert_eq!(found, [&Code::MP005], "the class did not commit, so nothing rides");
+
+    let mut payload = Vec::new();
+    put_commit(&mut payload, 4, Lsn(1), &[(table, page_crc(&whole_page))]);
+    log.write(&image, &payload);
+    let report = check(&image);
+    assert!(report.is_clean(), "{}", report.to_text());
+}
+
+#[test]
+fn a_whole_group_of_the_double_write_area_is_seen() {
+    let mut image = Image::new(4096);
+    let place = image.table_place(EMPTY);
+    let whole = image.read_page(place);
+    image.write_page(place, &[0xee; 4096]);
+    open(&mut image);
+    let head = DoubleWriteHead {
+        sequence: 3,
+        head_index: 0,
+        page_count: 1,
+        lsn: Lsn(0),
+        entries: vec![(place, page_crc(&whole))],
+    };
+    let head_bytes = AlignedBuffer::copy_of(&head.encode(POOL, &image.geometry));
+    let offset = DoubleWriteHead::head_offset(&image.geometry, 0);
+    image.device.write(Purpose::DoubleWrite, offset, head_bytes).expect("in range");
+    let report = check(&image);
+    assert!(!report.is_clean(), "the copy is missing");
+    assert!(report.notes[0].contains(" 0 pages from the double-write"), "{:?}", report.notes);
+    let offset = DoubleWriteHead::page_offset(&image.geometry, 0);
+    let copy = AlignedBuffer::copy_of(&whole);
+    image.device.write(Purpose::DoubleWrite, offset, copy).expect("in range");
+    let report = check(&image);
+    assert!(report.is_clean(), "{}", report.to_text());
+}
+
+/// A group that the tail of the log has passed went home long ago; its pages may be data by now.
+#[test]
+fn a_stale_group_of_the_double_write_area_is_not_seen() {
+    let mut image = Image::new(4096);
+    let data = image.places[&(BIG, 3)];
+    let stale = image.read_page(image.table_place(EMPTY));
+    open(&mut image);
+    for slot in 0..2 {
+        let (sequence, tail) = (slot + 1, Lsn(4096));
+        let head = JournalHead { sequence, tail, previous_crc: 0, epoch: Epoch(9) };
+        let bytes = AlignedBuffer::copy_of(&head.encode(POOL, &image.geometry, slot));
+        let offset = image.geometry.journal_offset + slot * 4096;
+        image.device.write(Purpose::Journal, offset, bytes).expect("in range");
+    }
+    for (lsn, is_clean) in [(Lsn(4095), true), (Lsn(4096), false)] {
+        let entries = vec![(data, page_crc(&stale))];
+        let head = DoubleWriteHead { sequence: 3, head_index: 0, page_count: 1, lsn, entries };
+        let head = AlignedBuffer::copy_of(&head.encode(POOL, &image.geometry));
+        let offset = DoubleWriteHead::head_offset(&image.geometry, 0);
+        image.device.write(Purpose::DoubleWrite, offset, head).expect("in range");
+        let offset = DoubleWriteHead::page_offset(&image.geometry, 0);
+        let copy = AlignedBuffer::copy_of(&stale);
+        image.device.write(Purpose::DoubleWrite, offset, copy).expect("in range");
+        let report = check(&image);
+        assert_eq!(report.is_clean(), is_clean, "{lsn}: {}", report.to_text());
+    }
+}
+
+#[test]
+fn absurd_logs_are_reported() {
+    let mut image = Image::new(4096);
+    let mut log = open(&mut image);
+    let mut payload = Vec::new();
+    put_ride(&mut payload, 1, Place::new(0, 9999, 0), b"nowhere");
+    put_commit(&mut payload, 1, Lsn(1), &[]);
+    payload.extend_from_slice(&[0xff; 24]);
+    log.write(&image, &payload);
+    let report = check(&image);
+    assert_eq!(report.counts[&Code::JN003], 2, "{}", report.to_text());
+
+    let mut image = Image::new(4096);
+    open(&mut image);
+    let offset = image.geometry.journal_offset;
+    let nothing = AlignedBuffer::zeroed(8192);
+    image.device.write(Purpose::Journal, offset, nothing).expect("in range");
+    let report = check(&image);
+    assert_eq!(report.counts.keys().collect::<Vec<_>>(), [&Code::JN001], "{}", report.to_text());
+}

@@ -1,0 +1,323 @@
+//! Everything that needs the engine, the checker or the torture harness.
+//!
+//! The rest of the program speaks only [`Backend`] and [`OpenPool`], so this is the one file to
+//! change when they change. Tests have a backend of their own.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::vnode::api::{FileSystem, Ino};
+use serde::Serialize;
+use serde_json::Value;
+
+/// Why something was not done. Each message ends with what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackendError {
+    /// This program was built without the part.
+    #[error("`holdfast {command}` is not wired in this build: update Holdfast")]
+    NotWired {
+        /// The command.
+        command: &'static str,
+    },
+    /// Give the right path, or attach the device.
+    #[error("{}: no such device: check the path, or attach the device", device.display())]
+    Missing {
+        /// The device.
+        device: PathBuf,
+    },
+    /// Unmount first.
+    #[error("{}: the pool is in use{by}: unmount it first (`holdfast status` shows where it is mounted)",
+        device.display())]
+    InUse {
+        /// The device.
+        device: PathBuf,
+        /// ` by process N`, where that is known; else empty.
+        by: String,
+    },
+    /// Not ours: use the tool it belongs to, or `create --force` to overwrite it.
+    #[error("{}: {found}: to overwrite it run `holdfast create --force`", device.display())]
+    Foreign {
+        /// The device.
+        device: PathBuf,
+        /// What is there: `not a Holdfast pool`, `an ext4 file system`.
+        found: String,
+    },
+    /// Update the program.
+    #[error(
+        "{}: the pool has format {found}, this program knows up to {known}: update Holdfast",
+        device.display()
+    )]
+    NewerFormat {
+        /// The device.
+        device: PathBuf,
+        /// The pool's format.
+        found: String,
+        /// The newest known.
+        known: String,
+    },
+    /// Change the option.
+    #[error("{option}: {reason}")]
+    Option {
+        /// The option, as it is typed: `--fragment`.
+        option: &'static str,
+        /// What is wrong and what is possible.
+        reason: String,
+    },
+    /// Anything else; the cause says what to do.
+    #[error("{}: {cause}", device.display())]
+    Failed {
+        /// The device.
+        device: PathBuf,
+        /// The error of the layer below, in full.
+        cause: String,
+    },
+}
+
+/// What `create` makes.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// A file, made if it is missing, or a block device.
+    pub device: PathBuf,
+    /// Size of the device; `None`: as large as it is.
+    pub size_bytes: Option<u64>,
+    /// Unit of allocation.
+    pub fragment_bytes: u64,
+    /// Unit of a container's map.
+    pub block_bytes: u64,
+    /// Size of an allocation group; `None`: the engine's choice.
+    pub group_bytes: Option<u64>,
+    /// Size of the journal; `None`: the engine's choice.
+    pub journal_bytes: Option<u64>,
+    /// A name for people.
+    pub label: String,
+    /// Owner of the root directory: whoever makes the pool, so that they can use it.
+    pub owner_uid: u32,
+    /// Group of the root directory.
+    pub owner_gid: u32,
+    /// Overwrite what is on the device; a pool in use is refused all the same.
+    pub is_forced: bool,
+}
+
+/// What `create` made.
+#[derive(Clone, Debug, Serialize)]
+pub struct CreateReport {
+    /// The pool's id, as 32 hexadecimal digits.
+    pub pool_id: String,
+    /// Size of the device.
+    pub size_bytes: u64,
+    /// Unit of allocation.
+    pub fragment_bytes: u64,
+    /// Unit of a container's map.
+    pub block_bytes: u64,
+    /// Size of an allocation group.
+    pub group_bytes: u64,
+    /// How many of them.
+    pub group_count: u64,
+    /// Size of the journal.
+    pub journal_bytes: u64,
+    /// Pages written.
+    pub pages_written: u64,
+}
+
+/// How data is placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// Next fragments of the open segment.
+    Log,
+    /// Near the anode's group.
+    Ffs,
+    /// One group at a time.
+    Hotspot,
+}
+
+/// How a pool is opened.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// The pool's device.
+    pub device: PathBuf,
+    /// Write nothing, not even what recovery would.
+    pub is_read_only: bool,
+    /// Memory for pages.
+    pub cache_bytes: u64,
+    /// How data is placed.
+    pub placement: Placement,
+    /// Age at which what was not synced is committed.
+    pub commit_interval: Duration,
+}
+
+/// What to explain.
+#[derive(Clone, Debug)]
+pub enum ExplainTarget {
+    /// Bytes of an inode.
+    Inode {
+        /// Its number.
+        ino: Ino,
+        /// First and last byte; `None`: the whole file.
+        range: Option<(u64, u64)>,
+    },
+    /// Bytes of a file in a pool that is not mounted.
+    Path {
+        /// The path from the root.
+        path: Vec<u8>,
+        /// First and last byte; `None`: the whole file.
+        range: Option<(u64, u64)>,
+    },
+    /// A place on a device.
+    Offset {
+        /// Bytes from the start of the device.
+        offset: u64,
+    },
+}
+
+/// One layer of an explanation, from the name downwards or from the byte upwards.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
+pub struct ExplainStep {
+    /// The layer: `dirent`, `inode`, `map page`, `segment`, `device`.
+    pub layer: String,
+    /// What it says, in one line.
+    pub fact: String,
+}
+
+/// What a check says.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct CheckReport {
+    /// What is wrong. Empty: the pool is clean.
+    pub defects: Vec<DefectReport>,
+    /// Defects found beyond those listed.
+    pub unlisted_count: u64,
+    /// Pages read.
+    pub pages_read: u64,
+    /// Files seen.
+    pub inode_count: u64,
+    /// More facts, for programs.
+    pub facts: Value,
+}
+
+/// One defect.
+#[derive(Clone, Debug, Serialize)]
+pub struct DefectReport {
+    /// Its permanent code: `AG001`.
+    pub code: String,
+    /// What it is, where, and by which path.
+    pub message: String,
+}
+
+/// A page or structure as text.
+#[derive(Clone, Debug)]
+pub struct DumpReport {
+    /// For people; several lines.
+    pub text: String,
+    /// For programs.
+    pub value: Value,
+}
+
+/// What torture found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct TortureReport {
+    /// Seeds run.
+    pub seeds: u64,
+    /// Crashes in them.
+    pub crashes: u64,
+    /// Crash images opened and judged.
+    pub images: u64,
+    /// What was wrong. Empty: nothing.
+    pub findings: Vec<TortureFinding>,
+}
+
+/// One failed seed.
+#[derive(Clone, Debug, Serialize)]
+pub struct TortureFinding {
+    /// The seed.
+    pub seed: u64,
+    /// What went wrong.
+    pub message: String,
+}
+
+/// Told as work goes on: what is being done, how much is done, and of how much (0: not known).
+/// Called from one thread at a time; cheap enough to be called for each seed or each 1,000 pages.
+pub type OnProgress<'a> = &'a mut dyn FnMut(&str, u64, u64);
+
+/// An open pool. One for each mount; shared by the front's threads and the status server.
+pub trait OpenPool: Send + Sync {
+    /// Returns the file system to mount. The same one each time.
+    fn file_system(&self) -> Arc<dyn FileSystem>;
+
+    /// Returns facts and counters as one JSON object: sizes, cache, journal, jobs, health. Answers
+    /// at once; takes no lock that an operation holds across I/O.
+    fn status(&self) -> Value;
+
+    /// Explains a file of this pool.
+    fn explain(&self, target: &ExplainTarget) -> Result<Vec<ExplainStep>, BackendError>;
+
+    /// Makes everything durable, marks the pool clean and ends its jobs. Called once, after the
+    /// last operation; references that the kernel has not given back are void from here on.
+    fn close(&self) -> Result<(), BackendError>;
+}
+
+/// What the program needs of the engine, the checker and the harness.
+///
+/// Each method that takes a device refuses, with the bytes untouched: a device that is missing, in
+/// use by another process, foreign, or of a newer format.
+pub trait Backend {
+    /// Makes a pool.
+    fn create(&self, options: &CreateOptions) -> Result<CreateReport, BackendError>;
+
+    /// Opens a pool, recovering it first where it was not closed.
+    fn open(&self, options: &OpenOptions) -> Result<Arc<dyn OpenPool>, BackendError>;
+
+    /// Verifies a pool that is not in use. Defects are in the report; an error means that the check
+    /// itself could not be done.
+    fn check(&self, device: &Path, progress: OnProgress<'_>) -> Result<CheckReport, BackendError>;
+
+    /// Shows a structure of a pool, which may be in use: then what it shows may be changing.
+    /// `what` is the user's word, `superblock` for one; the error names the words that are known.
+    fn dump(&self, device: &Path, what: &str) -> Result<DumpReport, BackendError>;
+
+    /// Explains a file or a place of a pool that is not mounted.
+    fn explain(
+        &self,
+        device: &Path,
+        target: &ExplainTarget,
+    ) -> Result<Vec<ExplainStep>, BackendError>;
+
+    /// Runs `seed_count` seeds from `seed_first` on. A finding does not end the run.
+    fn torture(
+        &self,
+        seed_first: u64,
+        seed_count: u64,
+        progress: OnProgress<'_>,
+    ) -> Result<TortureReport, BackendError>;
+}
+
+/// The real engine.
+#[derive(Debug)]
+pub struct EngineBackend;
+
+impl Backend for EngineBackend {
+    fn create(&self, _: &CreateOptions) -> Result<CreateReport, BackendError> {
+        Err(BackendError::NotWired { command: "create" })
+    }
+
+    fn open(&self, _: &OpenOptions) -> Result<Arc<dyn OpenPool>, BackendError> {
+        Err(BackendError::NotWired { command: "mount" })
+    }
+
+    fn check(&self, _: &Path, _: OnProgress<'_>) -> Result<CheckReport, BackendError> {
+        Err(BackendError::NotWired { command: "check" })
+    }
+
+    fn dump(&self, _: &Path, _: &str) -> Result<DumpReport, BackendError> {
+        Err(BackendError::NotWired { command: "dump" })
+    }
+
+    fn explain(&self, _: &Path, _: &ExplainTarget) -> Result<Vec<ExplainStep>, BackendError> {
+        Err(BackendError::NotWired { command: "explain" })
+    }
+
+    fn torture(&self, _: u64, _: u64, _: OnProgress<'_>) -> Result<TortureReport, BackendError> {
+        Err(BackendError::NotWired { command: "torture" })
+    }
+}

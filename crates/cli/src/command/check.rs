@@ -1,0 +1,41 @@
+//! `holdfast check`: verifies a pool and changes nothing.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::args::CheckArgs;
+use crate::backend::{Backend, CheckReport};
+use crate::exit;
+use crate::output::Output;
+
+pub(crate) fn run(args: &CheckArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
+    let mut progress = output.progress();
+    let report =
+        backend.check(&args.device, &mut |what, done, total| progress.tell(what, done, total));
+    progress.finish();
+    let report = report?;
+    let is_clean = report.defects.is_empty() && report.unlisted_count == 0;
+    let facts = json!({ "checked": args.device, "is_clean": is_clean, "report": report });
+    output.fact(&text_of(&args.device, &report, is_clean), &facts);
+    Ok(if is_clean { exit::DONE } else { exit::CHECK_DEFECTS })
+}
+
+fn text_of(device: &Path, report: &CheckReport, is_clean: bool) -> String {
+    let mut text = String::new();
+    for defect in &report.defects {
+        let _ = writeln!(text, "{}: {}", defect.code, defect.message);
+    }
+    if report.unlisted_count > 0 {
+        let _ = writeln!(text, "... and {} more", report.unlisted_count);
+    }
+    let CheckReport { pages_read, inode_count, .. } = report;
+    let verdict = if is_clean { "clean" } else { "DEFECTS; nothing was changed" };
+    let _ = writeln!(
+        text,
+        "{}: {verdict} ({inode_count} inodes, {pages_read} pages read)",
+        device.display()
+    );
+    text
+}

@@ -1,0 +1,12 @@
+//! `holdfast dump`: shows a page as text.
+
+use crate::args::DumpArgs;
+use crate::backend::Backend;
+use crate::exit;
+use crate::output::Output;
+
+pub(crate) fn run(args: &DumpArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
+    let report = backend.dump(&args.device, &args.what)?;
+    output.fact(&report.text, &report.value);
+    Ok(exit::DONE)
+}

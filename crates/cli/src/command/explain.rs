@@ -1,0 +1,100 @@
+//! `holdfast explain`: from a name to the byte on the disk, and back.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::Context;
+use serde_json::json;
+
+use crate::args::ExplainArgs;
+use crate::backend::{Backend, ExplainStep, ExplainTarget};
+use crate::exit::{self, UsageError};
+use crate::output::Output;
+use crate::size::ByteSize;
+use crate::status::{self, Answer, Question};
+
+pub(crate) fn run(
+    args: &ExplainArgs,
+    backend: &dyn Backend,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    let steps = match (&args.device, args.offset, &args.pool, &args.path) {
+        (Some(device), Some(ByteSize(offset)), ..) => {
+            backend.explain(device, &ExplainTarget::Offset { offset })?
+        }
+        (_, _, Some(pool), Some(path)) => {
+            let (path, range) = split_range(path)?;
+            let target = ExplainTarget::Path { path: path.as_bytes().to_vec(), range };
+            backend.explain(pool, &target)?
+        }
+        (_, _, None, Some(path)) => explain_mounted(path)?,
+        _ => return Err(UsageError::new("give PATH, or --device and --offset").into()),
+    };
+    for (depth, step) in steps.iter().enumerate() {
+        let text = format!("{}{}: {}", "  ".repeat(depth), step.layer, step.fact);
+        output.fact(&text, &json!(step));
+    }
+    Ok(exit::DONE)
+}
+
+fn explain_mounted(path: &str) -> anyhow::Result<Vec<ExplainStep>> {
+    let (path, range) = split_range(path)?;
+    let metadata = std::fs::symlink_metadata(path).with_context(|| path.to_owned())?;
+    let Some(found) = status::find(Path::new(path))? else {
+        anyhow::bail!(
+            "{path} is in no mounted pool of yours: for one that is not mounted give --pool"
+        );
+    };
+    match status::ask(&found.socket, &Question::Explain { node: metadata.ino(), range })? {
+        Answer::Explain(steps) => Ok(steps),
+        Answer::Error(error) => Err(anyhow::anyhow!(error)),
+        Answer::Status(_) | Answer::Stopped => anyhow::bail!("the server answered nonsense"),
+    }
+}
+
+/// First and last byte.
+type Range = Option<(u64, u64)>;
+
+/// Splits `PATH:FIRST-LAST`, `PATH:FIRST+COUNT` or `PATH:OFFSET`. A colon that no range follows
+/// belongs to the path.
+fn split_range(text: &str) -> anyhow::Result<(&str, Range)> {
+    let Some((path, range)) = text.rsplit_once(':') else { return Ok((text, None)) };
+    let size = |text: &str| text.parse::<ByteSize>().ok().map(|size| size.0);
+    let parsed = if let Some((first, last)) = range.split_once('-') {
+        size(first).zip(size(last))
+    } else if let Some((first, count)) = range.split_once('+') {
+        size(first)
+            .zip(size(count))
+            .and_then(|(first, count)| Some((first, first.checked_add(count.checked_sub(1)?)?)))
+    } else {
+        size(range).map(|offset| (offset, offset))
+    };
+    match parsed {
+        None => Ok((text, None)),
+        Some((first, last)) if last < first => {
+            Err(UsageError::new(format!("{range}: the last byte is before the first")).into())
+        }
+        Some(range) => Ok((path, Some(range))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_may_follow_a_path() {
+        for (text, path, range) in [
+            ("/m/f", "/m/f", None),
+            ("/m/f:0-4095", "/m/f", Some((0, 4095))),
+            ("/m/f:16K+4K", "/m/f", Some((16_384, 20_479))),
+            ("/m/f:7", "/m/f", Some((7, 7))),
+            ("/m/a:b", "/m/a:b", None),
+            ("/m/a:b:1-2", "/m/a:b", Some((1, 2))),
+            ("/m/f:5+0", "/m/f:5+0", None),
+        ] {
+            assert_eq!(split_range(text).expect("well formed"), (path, range), "{text}");
+        }
+        assert!(split_range("/m/f:9-1").is_err());
+    }
+}

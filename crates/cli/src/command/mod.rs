@@ -1,0 +1,11 @@
+//! The commands, one file each.
+
+pub(crate) mod check;
+pub(crate) mod create;
+pub(crate) mod demo;
+pub(crate) mod dump;
+pub(crate) mod explain;
+pub(crate) mod mount;
+pub(crate) mod status;
+pub(crate) mod torture;
+pub(crate) mod unmount;

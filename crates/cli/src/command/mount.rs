@@ -1,0 +1,185 @@
+//! `holdfast mount`: opens a pool and serves it until it is unmounted.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use front::fuse::{EndCause, MountOptions, StopSignals, THREADS_MAX};
+use serde_json::{Value, json};
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{MountArgs, PlacementName};
+use crate::backend::{Backend, OpenOptions, OpenPool, Placement};
+use crate::daemon::{self, Answer, Relaunch};
+use crate::exit::{self, UsageError};
+use crate::output::Output;
+use crate::status::{self, Served, StatusServer};
+
+/// Smallest cache that holds the pages of the largest operation many times over.
+const CACHE_BYTES_MIN: u64 = 4 << 20;
+
+pub(crate) fn run(
+    args: &MountArgs,
+    backend: &dyn Backend,
+    relaunch: &Relaunch,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    // Nonsense is refused here and not by a child.
+    options_of(args)?;
+    if args.daemon && !args.answer_parent {
+        return start_daemon(args, relaunch, output);
+    }
+    if !args.answer_parent {
+        return serve(args, backend, &mut |text, value| {
+            output.fact(text, value);
+            output.remark("Serving; ^C unmounts and ends.");
+            Ok(())
+        });
+    }
+    let mut has_answered = false;
+    let served = serve(args, backend, &mut |text, value| {
+        has_answered = true;
+        let text = text.to_owned();
+        daemon::answer_parent(&Answer { error: None, text, value: value.clone() })
+    });
+    if let (Err(error), false) = (&served, has_answered) {
+        let error = Some(format!("{error:#}"));
+        daemon::answer_parent(&Answer { error, text: String::new(), value: Value::Null })?;
+    }
+    served
+}
+
+fn start_daemon(args: &MountArgs, relaunch: &Relaunch, output: &Output) -> anyhow::Result<u8> {
+    let answer = daemon::start(relaunch, &log_path(args)?)?;
+    match answer.error {
+        Some(error) => Err(anyhow::anyhow!(error)),
+        None => {
+            output.fact(&answer.text, &answer.value);
+            Ok(exit::DONE)
+        }
+    }
+}
+
+/// Opens, mounts and serves; calls `ready` with a text and facts when the mount answers.
+pub(crate) fn serve(
+    args: &MountArgs,
+    backend: &dyn Backend,
+    ready: &mut dyn FnMut(&str, &Value) -> anyhow::Result<()>,
+) -> anyhow::Result<u8> {
+    let signals = StopSignals::listen().context("cannot catch signals")?;
+    let log = args.log_file.is_some() || args.answer_parent;
+    let log = if log { Some(log_path(args)?) } else { None };
+    start_log(log.as_deref())?;
+    let (options, mount_options) = options_of(args)?;
+    let directory = front::fuse::mountpoint::absolute(&args.directory)
+        .with_context(|| format!("{}", args.directory.display()))?;
+    if args.answer_parent {
+        daemon::leave_terminal()?;
+    }
+
+    let pool = backend.open(&options)?;
+    let end = mount_and_run(&pool, &options, &mount_options, &directory, log, signals, ready);
+    // Whatever happened above, what was accepted is made durable.
+    let closed = pool.close();
+    let end = end?;
+    closed?;
+    tracing::info!(?end, "closed");
+    match end {
+        EndCause::Unmounted | EndCause::Signal(_) => Ok(exit::DONE),
+        EndCause::Cut(_) => {
+            tracing::warn!("some processes still held files; they get errors now");
+            Ok(exit::DONE)
+        }
+    }
+}
+
+fn mount_and_run(
+    pool: &Arc<dyn OpenPool>,
+    options: &OpenOptions,
+    mount_options: &MountOptions,
+    directory: &Path,
+    log: Option<PathBuf>,
+    signals: StopSignals,
+    ready: &mut dyn FnMut(&str, &Value) -> anyhow::Result<()>,
+) -> anyhow::Result<EndCause> {
+    let session = front::fuse::mount(pool.file_system(), directory, mount_options)?;
+    let served = Served {
+        pool: options.device.clone(),
+        directory: session.directory().to_owned(),
+        pid: std::process::id(),
+        log,
+    };
+    let text = ready_text(&served, session.has_replaced_dead());
+    let facts = json!({ "mounted": served, "replaced_dead": session.has_replaced_dead() });
+    let socket = status::run_directory()?.join(format!("{}.sock", status::key_of(&served.pool)));
+    let _status = StatusServer::start(socket, served, Arc::clone(pool))?;
+    ready(&text, &facts)?;
+    Ok(front::fuse::run(session, signals)?)
+}
+
+fn ready_text(served: &Served, has_replaced_dead: bool) -> String {
+    let mut text = String::new();
+    if has_replaced_dead {
+        text = format!("{}: detached a mount whose server died\n", served.directory.display());
+    }
+    text + &format!("{} is mounted on {}", served.pool.display(), served.directory.display())
+}
+
+fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, MountOptions)> {
+    // Absolute, because the server leaves this directory and `status` shows it.
+    let device = std::fs::canonicalize(&args.device)
+        .with_context(|| format!("{}: check the path of the pool", args.device.display()))?;
+    let mut mount_options = MountOptions::new(&device.to_string_lossy());
+    for options in &args.options {
+        mount_options.apply(options).map_err(|error| UsageError::new(error.to_string()))?;
+    }
+    mount_options.has_writeback_cache = args.writeback_cache;
+    if let Some(threads) = args.threads {
+        if !(1..=THREADS_MAX).contains(&threads) {
+            let message = format!("--threads must be from 1 to {THREADS_MAX}");
+            return Err(UsageError::new(message).into());
+        }
+        mount_options.thread_count = threads;
+    }
+    if args.cache.0 < CACHE_BYTES_MIN {
+        return Err(UsageError::new("--cache must be at least 4M").into());
+    }
+    let placement = match args.placement {
+        PlacementName::Log => Placement::Log,
+        PlacementName::Ffs => Placement::Ffs,
+        PlacementName::Hotspot => Placement::Hotspot,
+    };
+    let options = OpenOptions {
+        device,
+        is_read_only: mount_options.is_read_only,
+        cache_bytes: args.cache.0,
+        placement,
+        commit_interval: args.commit_interval,
+    };
+    Ok((options, mount_options))
+}
+
+fn log_path(args: &MountArgs) -> anyhow::Result<PathBuf> {
+    if let Some(path) = &args.log_file {
+        return Ok(std::path::absolute(path)?);
+    }
+    let device = std::fs::canonicalize(&args.device)?;
+    Ok(status::run_directory()?.join(format!("{}.log", status::key_of(&device))))
+}
+
+/// Starts logging to `path`, or to standard error. `HOLDFAST_LOG` says how much (default: `info`).
+fn start_log(path: Option<&Path>) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_from_env("HOLDFAST_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
+    let started = match path {
+        Some(path) => {
+            let file: File = daemon::open_log(path)?;
+            builder.with_writer(std::sync::Mutex::new(file)).try_init()
+        }
+        None => builder.with_writer(std::io::stderr).try_init(),
+    };
+    // A second mount in one process (a test's) logs where the first does.
+    let _ = started;
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! `holdfast status`: shows mounted pools.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use crate::args::StatusArgs;
+use crate::exit;
+use crate::output::Output;
+use crate::size::ByteSize;
+use crate::status::{self, Found};
+
+pub(crate) fn run(args: &StatusArgs, output: &Output) -> anyhow::Result<u8> {
+    let found = match &args.of {
+        None => status::all()?,
+        Some(path) => match status::find(path)? {
+            Some(found) => vec![found],
+            None => anyhow::bail!(
+                "{} is not mounted by a server of yours: `holdfast status` lists those that are",
+                path.display()
+            ),
+        },
+    };
+    if found.is_empty() {
+        output.remark("No pool is mounted.");
+    }
+    for server in &found {
+        output.fact(&text_of(server), &server.status);
+    }
+    Ok(exit::DONE)
+}
+
+/// Returns a server's status for people.
+pub(crate) fn text_of(found: &Found) -> String {
+    let pid = found.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+    let mut text = format!(
+        "{} on {} (process {pid}, socket {})\n",
+        found.text("pool"),
+        found.text("directory"),
+        found.socket.display()
+    );
+    if !found.text("log").is_empty() {
+        let _ = writeln!(text, "  log: {}", found.text("log"));
+    }
+    flatten(&mut text, 1, &found.status["pool"]);
+    text
+}
+
+/// Writes an object as indented lines. A name that ends in `_bytes` has its value as a size.
+fn flatten(text: &mut String, depth: usize, value: &Value) {
+    let Some(object) = value.as_object() else { return };
+    for (name, value) in object {
+        let indent = "  ".repeat(depth);
+        let _ = match (value, name.strip_suffix("_bytes"), value.as_u64()) {
+            (Value::Object(_), ..) => writeln!(text, "{indent}{name}:"),
+            (_, Some(name), Some(bytes)) => writeln!(text, "{indent}{name}: {}", ByteSize(bytes)),
+            (Value::String(value), ..) => writeln!(text, "{indent}{name}: {value}"),
+            (value, ..) => writeln!(text, "{indent}{name}: {value}"),
+        };
+        flatten(text, depth + 1, value);
+    }
+}

@@ -1,0 +1,42 @@
+//! `holdfast torture`: crashes simulated pools and judges what is left.
+
+use std::fmt::Write;
+
+use serde_json::json;
+
+use crate::args::TortureArgs;
+use crate::backend::{Backend, TortureReport};
+use crate::exit::{self, UsageError};
+use crate::output::Output;
+
+pub(crate) fn run(
+    args: &TortureArgs,
+    backend: &dyn Backend,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    if args.seeds == 0 || args.seed.checked_add(args.seeds).is_none() {
+        return Err(UsageError::new("--seeds must be at least 1, and --seed + --seeds fit").into());
+    }
+    let mut progress = output.progress();
+    let report = backend
+        .torture(args.seed, args.seeds, &mut |what, done, total| progress.tell(what, done, total));
+    progress.finish();
+    let report = report?;
+    output.fact(&text_of(&report), &json!({ "torture": report }));
+    Ok(if report.findings.is_empty() { exit::DONE } else { exit::FAILED })
+}
+
+fn text_of(report: &TortureReport) -> String {
+    let mut text = String::new();
+    for finding in &report.findings {
+        let _ = writeln!(
+            text,
+            "seed {}: {}\n  again: holdfast torture --seeds 1 --seed {}",
+            finding.seed, finding.message, finding.seed
+        );
+    }
+    let TortureReport { seeds, crashes, images, findings } = report;
+    let count = findings.len();
+    let _ = writeln!(text, "{seeds} seeds, {crashes} crashes, {images} images: {count} findings");
+    text
+}

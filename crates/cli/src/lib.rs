@@ -1,0 +1,77 @@
+//! The program `holdfast`: arguments, configuration, wiring, signals.
+//!
+//! ```text
+//!   main -> run -> args (what was asked)
+//!                   -> command::* (one file a command)
+//!                        -> backend (all that needs the engine), front (FUSE)
+//!                        -> output (human text or JSON, progress)
+//! ```
+//!
+//! A library only so that tests can run commands on a backend of their own.
+
+mod args;
+pub mod backend;
+mod command;
+pub mod daemon;
+mod exit;
+mod output;
+pub mod size;
+mod status;
+
+use std::ffi::OsString;
+
+use clap::Parser;
+
+use args::{Arguments, Command};
+use backend::Backend;
+use daemon::Relaunch;
+use output::Output;
+
+/// Runs the program with `arguments` (without its name) and returns its exit code.
+#[must_use]
+pub fn run(arguments: &[OsString], backend: &dyn Backend, relaunch: &Relaunch) -> u8 {
+    let with_name = std::iter::once(OsString::from("holdfast")).chain(arguments.iter().cloned());
+    let parsed = match Arguments::try_parse_from(with_name) {
+        Ok(parsed) => parsed,
+        Err(error) => return refuse(&error, arguments),
+    };
+    let output = Output::new(parsed.json);
+    match dispatch(&parsed.command, backend, relaunch, &output) {
+        Ok(code) => code,
+        Err(error) => {
+            let code = exit::code_of(&error, &parsed.command);
+            output.failure(&error, code);
+            code
+        }
+    }
+}
+
+fn dispatch(
+    command: &Command,
+    backend: &dyn Backend,
+    relaunch: &Relaunch,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    match command {
+        Command::Create(args) => command::create::run(args, backend, output),
+        Command::Mount(args) => command::mount::run(args, backend, relaunch, output),
+        Command::Unmount(args) => command::unmount::run(args, output),
+        Command::Status(args) => command::status::run(args, output),
+        Command::Check(args) => command::check::run(args, backend, output),
+        Command::Dump(args) => command::dump::run(args, backend, output),
+        Command::Explain(args) => command::explain::run(args, backend, output),
+        Command::Torture(args) => command::torture::run(args, backend, output),
+        Command::Demo(args) => command::demo::run(args, backend, output),
+    }
+}
+
+/// Says why the arguments were not understood, or shows the help that was asked for.
+fn refuse(error: &clap::Error, arguments: &[OsString]) -> u8 {
+    // Nothing can be said where even this fails.
+    let _ = error.print();
+    if !error.use_stderr() {
+        return exit::DONE;
+    }
+    let is_check = arguments.iter().any(|a| a == "check");
+    if is_check { exit::CHECK_USAGE } else { exit::USAGE }
+}

@@ -1,0 +1,154 @@
+//! What the program prints: text for people, JSON for programs, progress for both.
+//!
+//! Facts go to standard output, everything else to standard error, so that `--json` is one object a
+//! line and nothing between. A reader that has gone away is not an error.
+
+use std::io::{IsTerminal, Write};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
+
+/// Progress without a terminal is a line at each of these steps, in percent.
+const PLAIN_STEP_PERCENT: u64 = 10;
+
+/// Where facts go.
+#[derive(Debug)]
+pub(crate) struct Output {
+    is_json: bool,
+}
+
+impl Output {
+    /// Returns an output for people, or for programs.
+    pub(crate) fn new(is_json: bool) -> Output {
+        Output { is_json }
+    }
+
+    /// Prints a fact: `text` for people or `value` for programs.
+    pub(crate) fn fact(&self, text: &str, value: &Value) {
+        let line = if self.is_json { value.to_string() } else { text.trim_end().to_owned() };
+        let mut stdout = std::io::stdout().lock();
+        let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+    }
+
+    /// Says something that is no fact: what is being done, what to do next.
+    pub(crate) fn remark(&self, text: &str) {
+        if !self.is_json {
+            let _ = writeln!(std::io::stderr(), "{text}");
+        }
+    }
+
+    /// Says why the program fails.
+    pub(crate) fn failure(&self, error: &anyhow::Error, code: u8) {
+        let message = format!("{error:#}");
+        if self.is_json {
+            self.fact("", &json!({ "error": message, "exit": code }));
+        } else {
+            let _ = writeln!(std::io::stderr(), "holdfast: {message}");
+        }
+    }
+
+    /// Returns a progress report: a bar on a terminal, plain lines elsewhere, nothing with JSON.
+    pub(crate) fn progress(&self) -> Progress {
+        if self.is_json {
+            Progress::Silent
+        } else if std::io::stderr().is_terminal() {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            bar.set_style(bar_style());
+            Progress::Bar(bar)
+        } else {
+            Progress::Plain(PlainProgress::default())
+        }
+    }
+}
+
+fn bar_style() -> ProgressStyle {
+    let template = "{msg} [{bar:40}] {pos}/{len} {percent}% {elapsed} (ETA {eta})";
+    ProgressStyle::with_template(template)
+        .expect("the template is well formed")
+        .progress_chars("=> ")
+}
+
+/// How far a long command is.
+#[derive(Debug)]
+pub(crate) enum Progress {
+    /// A program reads the result.
+    Silent,
+    /// Somebody watches.
+    Bar(ProgressBar),
+    /// A log is written.
+    Plain(PlainProgress),
+}
+
+impl Progress {
+    /// Tells that `done` of `total` (0: not known) of `what` is done.
+    pub(crate) fn tell(&mut self, what: &str, done: u64, total: u64) {
+        match self {
+            Progress::Silent => {}
+            Progress::Bar(bar) => {
+                if total > 0 {
+                    bar.set_length(total);
+                }
+                if bar.message() != what {
+                    bar.set_message(what.to_owned());
+                }
+                bar.set_position(done);
+            }
+            Progress::Plain(plain) => {
+                if let Some(line) = plain.line(what, done, total) {
+                    let _ = writeln!(std::io::stderr(), "{line}");
+                }
+            }
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(self) {
+        if let Progress::Bar(bar) = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Which lines were printed.
+#[derive(Debug, Default)]
+pub(crate) struct PlainProgress {
+    what: String,
+    next_percent: u64,
+}
+
+impl PlainProgress {
+    /// Returns a line at the start of each kind of work and at each tenth of it.
+    fn line(&mut self, what: &str, done: u64, total: u64) -> Option<String> {
+        if self.what != what {
+            what.clone_into(&mut self.what);
+            self.next_percent = 0;
+        }
+        let percent = done.saturating_mul(100).checked_div(total).unwrap_or(0);
+        if percent < self.next_percent {
+            return None;
+        }
+        self.next_percent = percent - percent % PLAIN_STEP_PERCENT + PLAIN_STEP_PERCENT;
+        Some(if total == 0 {
+            format!("{what}: {done}")
+        } else {
+            format!("{what}: {done} of {total} ({percent}%)")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_progress_is_a_line_at_each_tenth() {
+        let mut plain = PlainProgress::default();
+        let lines: Vec<String> =
+            (0..=1000).filter_map(|done| plain.line("seeds", done, 1000)).collect();
+        assert_eq!(lines.len(), 11, "{lines:?}");
+        assert_eq!(lines[0], "seeds: 0 of 1000 (0%)");
+        assert_eq!(lines[10], "seeds: 1000 of 1000 (100%)");
+        assert!(plain.line("pages", 5, 0).is_some(), "other work starts anew");
+        assert!(plain.line("pages", 6, 0).is_none());
+    }
+}

@@ -1,0 +1,287 @@
+//! How a running server is asked.
+//!
+//! Each server listens on a socket of its own, `KEY.sock` in the run directory, where KEY is made
+//! of the pool's path. The run directory belongs to the user and nobody else may enter. A client
+//! sends one line of JSON and gets one line back.
+//!
+//! Limits: lines of at most [`LINE_BYTES_MAX`]; one client at a time; a client that neither sends
+//! nor reads within [`CLIENT_TIME`] is dropped.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context;
+use engine::vnode::api::Ino;
+use front::fuse::protocol::{NodeId, NodeNumbers};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::backend::{ExplainStep, ExplainTarget, OpenPool};
+
+/// Longest line in either direction: an explanation of a large range has thousands of steps.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// How long one side waits for the other.
+const CLIENT_TIME: Duration = Duration::from_secs(5);
+
+/// A socket younger than this may belong to a server that is just starting.
+const SOCKET_YOUNG_TIME: Duration = Duration::from_secs(60);
+
+/// Bytes of a pool's file name that its key keeps, so that people recognise it.
+const KEY_NAME_BYTES_MAX: usize = 32;
+
+/// A question.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "kebab-case")]
+pub(crate) enum Question {
+    /// How are you?
+    Status,
+    /// Where are these bytes?
+    Explain {
+        /// What stat(2) said.
+        node: u64,
+        /// First and last byte.
+        range: Option<(u64, u64)>,
+    },
+    /// End the listening. Only the server itself asks this.
+    Stop,
+}
+
+/// An answer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Answer {
+    /// One object.
+    Status(Value),
+    /// From the name to the byte.
+    Explain(Vec<ExplainStep>),
+    /// Nothing more will come.
+    Stopped,
+    /// Why there is no answer.
+    Error(String),
+}
+
+/// What a server says of itself beside what the pool says.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Served {
+    /// The pool's device.
+    pub(crate) pool: PathBuf,
+    /// Where its files appear.
+    pub(crate) directory: PathBuf,
+    /// The server's process.
+    pub(crate) pid: u32,
+    /// Where it logs.
+    pub(crate) log: Option<PathBuf>,
+}
+
+/// Returns the directory of sockets and logs, made if it is missing: `HOLDFAST_RUN_DIR`, or
+/// `/run/holdfast` for root, or `holdfast` in `XDG_RUNTIME_DIR`.
+pub(crate) fn run_directory() -> anyhow::Result<PathBuf> {
+    let directory = if let Some(chosen) = std::env::var_os("HOLDFAST_RUN_DIR") {
+        PathBuf::from(chosen)
+    } else if rustix::process::geteuid().is_root() {
+        PathBuf::from("/run/holdfast")
+    } else if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR") {
+        PathBuf::from(runtime).join("holdfast")
+    } else {
+        let user = rustix::process::geteuid().as_raw();
+        std::env::temp_dir().join(format!("holdfast-{user}"))
+    };
+    match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(error).with_context(|| format!("cannot make {}", directory.display()));
+        }
+        _ => {}
+    }
+    // In a directory that all may write to, somebody else may have made it.
+    let owner = rustix::fs::stat(&directory).context("cannot look at the run directory")?;
+    anyhow::ensure!(
+        owner.st_uid == rustix::process::geteuid().as_raw(),
+        "{} belongs to another user: remove it, or set XDG_RUNTIME_DIR",
+        directory.display()
+    );
+    Ok(directory)
+}
+
+/// Returns the name that a pool's socket and log share: its file name and a hash of its path.
+pub(crate) fn key_of(pool: &Path) -> String {
+    let bytes = std::os::unix::ffi::OsStrExt::as_bytes(pool.as_os_str());
+    // FNV-1a: any hash will do that stays the same; a collision costs the second its status.
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let name = pool.file_name().unwrap_or_default().to_string_lossy();
+    let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '-' { c } else { '_' };
+    let name: String = name.chars().map(safe).take(KEY_NAME_BYTES_MAX).collect();
+    format!("{name}-{hash:016x}")
+}
+
+/// A socket that answers for one server, until it is dropped.
+pub(crate) struct StatusServer {
+    path: PathBuf,
+    listening: Option<JoinHandle<()>>,
+}
+
+impl StatusServer {
+    /// Listens at `path`, replacing a socket that nobody answers.
+    pub(crate) fn start(
+        path: PathBuf,
+        served: Served,
+        pool: Arc<dyn OpenPool>,
+    ) -> anyhow::Result<StatusServer> {
+        if UnixStream::connect(&path).is_ok() {
+            anyhow::bail!("{} answers already: the pool is mounted", path.display());
+        }
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path)
+            .with_context(|| format!("cannot listen on {}", path.display()))?;
+        let listening = std::thread::Builder::new()
+            .name("status".to_owned())
+            .spawn(move || listen(&listener, &served, pool.as_ref()))?;
+        Ok(StatusServer { path, listening: Some(listening) })
+    }
+}
+
+impl Drop for StatusServer {
+    fn drop(&mut self) {
+        let is_told = ask(&self.path, &Question::Stop).is_ok();
+        let _ = std::fs::remove_file(&self.path);
+        // A thread that could not be told goes with the process.
+        if let Some(listening) = self.listening.take().filter(|_| is_told) {
+            let _ = listening.join();
+        }
+    }
+}
+
+fn listen(listener: &UnixListener, served: &Served, pool: &dyn OpenPool) {
+    for stream in listener.incoming() {
+        let answered = stream.map_err(anyhow::Error::from).and_then(|s| serve(&s, served, pool));
+        match answered {
+            Ok(Question::Stop) => return,
+            Ok(Question::Status | Question::Explain { .. }) => {}
+            // The client's affair.
+            Err(error) => tracing::debug!(%error, "a status client was dropped"),
+        }
+    }
+}
+
+fn serve(stream: &UnixStream, served: &Served, pool: &dyn OpenPool) -> anyhow::Result<Question> {
+    let question: Question = receive(stream)?;
+    let answer = match &question {
+        Question::Status => Answer::Status(json!({ "server": served, "pool": pool.status() })),
+        Question::Explain { node, range } => {
+            let ino: Ino = NodeNumbers::new(pool.file_system().root()).ino_of(NodeId(*node));
+            match pool.explain(&ExplainTarget::Inode { ino, range: *range }) {
+                Ok(steps) => Answer::Explain(steps),
+                Err(error) => Answer::Error(error.to_string()),
+            }
+        }
+        Question::Stop => Answer::Stopped,
+    };
+    send(stream, &answer)?;
+    Ok(question)
+}
+
+/// Asks the server whose socket is `path`.
+pub(crate) fn ask(path: &Path, question: &Question) -> anyhow::Result<Answer> {
+    let stream = UnixStream::connect(path)
+        .with_context(|| format!("no server answers on {}", path.display()))?;
+    send(&stream, question)?;
+    receive(&stream)
+}
+
+fn send(mut stream: &UnixStream, message: &impl Serialize) -> anyhow::Result<()> {
+    stream.set_write_timeout(Some(CLIENT_TIME))?;
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    Ok(stream.write_all(&line)?)
+}
+
+fn receive<T: for<'de> Deserialize<'de>>(stream: &UnixStream) -> anyhow::Result<T> {
+    stream.set_read_timeout(Some(CLIENT_TIME))?;
+    let mut line = Vec::new();
+    BufReader::new(stream).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+    Ok(serde_json::from_slice(&line)?)
+}
+
+/// A server that answered.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// What it said.
+    pub(crate) status: Value,
+    /// Its socket.
+    pub(crate) socket: PathBuf,
+}
+
+impl Found {
+    /// Returns a text among the facts of the server: `pool`, `directory`, `log`.
+    pub(crate) fn text(&self, name: &str) -> &str {
+        self.status["server"][name].as_str().unwrap_or("")
+    }
+
+    /// Returns the server's process.
+    pub(crate) fn pid(&self) -> Option<i32> {
+        self.status["server"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok())
+    }
+}
+
+/// Asks every server of this user. Sockets that nobody answers are left out.
+pub(crate) fn all() -> anyhow::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(run_directory()?)? {
+        let socket = entry?.path();
+        if socket.extension().is_none_or(|extension| extension != "sock") {
+            continue;
+        }
+        match ask(&socket, &Question::Status) {
+            Ok(Answer::Status(status)) => found.push(Found { status, socket }),
+            Ok(_) => {}
+            Err(_) => remove_if_abandoned(&socket),
+        }
+    }
+    found.sort_by(|a, b| a.text("directory").cmp(b.text("directory")));
+    Ok(found)
+}
+
+/// Removes the socket of a server that was killed. A young one may not listen yet.
+fn remove_if_abandoned(socket: &Path) {
+    let is_refused = UnixStream::connect(socket)
+        .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
+    let age = std::fs::metadata(socket).and_then(|m| m.modified()).map(|time| time.elapsed());
+    if is_refused && age.is_ok_and(|age| age.is_ok_and(|age| age > SOCKET_YOUNG_TIME)) {
+        let _ = std::fs::remove_file(socket);
+    }
+}
+
+/// Returns the server of a pool, or of the mount that `path` is in.
+pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Found>> {
+    let path =
+        front::fuse::mountpoint::absolute(path).with_context(|| format!("{}", path.display()))?;
+    let socket = run_directory()?.join(format!("{}.sock", key_of(&path)));
+    if let Ok(Answer::Status(status)) = ask(&socket, &Question::Status) {
+        return Ok(Some(Found { status, socket }));
+    }
+    let is_in = |found: &Found| path.starts_with(found.text("directory"));
+    // The innermost, where one is mounted inside another.
+    Ok(all()?.into_iter().filter(is_in).max_by_key(|found| found.text("directory").len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_short_safe_and_tell_paths_apart() {
+        let key = key_of(Path::new("/srv/my pool.hf"));
+        assert!(key.starts_with("my_pool.hf-"), "{key}");
+        assert_ne!(key, key_of(Path::new("/other/my pool.hf")));
+        assert_eq!(key, key_of(Path::new("/srv/my pool.hf")));
+        assert!(key_of(Path::new(&format!("/{}", "n".repeat(255)))).len() <= 32 + 17);
+        assert!(key_of(Path::new("/")).starts_with('-'));
+    }
+}

@@ -1,0 +1,123 @@
+//! A backend whose pools are files that say what they are, and whose files are in memory.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use cli::backend::{
+    Backend, BackendError, CheckReport, CreateOptions, CreateReport, DefectReport, DumpReport,
+    ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, TortureFinding, TortureReport,
+};
+use engine::vnode::api::FileSystem;
+use serde_json::{Value, json};
+
+use crate::memory_fs::MemoryFs;
+
+/// What a good pool says.
+pub(crate) const POOL: &str = "a pool";
+/// What a pool with a defect says.
+pub(crate) const DAMAGED_POOL: &str = "a damaged pool";
+/// What a pool says that was closed.
+pub(crate) const CLOSED_POOL: &str = "a pool, closed";
+/// The seed that torture finds something with.
+pub(crate) const BAD_SEED: u64 = 13;
+
+pub(crate) struct FakeBackend;
+
+struct FakePool {
+    fs: Arc<MemoryFs>,
+    options: OpenOptions,
+}
+
+impl OpenPool for FakePool {
+    fn file_system(&self) -> Arc<dyn FileSystem> {
+        self.fs.clone()
+    }
+
+    fn status(&self) -> Value {
+        json!({ "cache_bytes": self.options.cache_bytes, "placement": self.options.placement })
+    }
+
+    fn explain(&self, target: &ExplainTarget) -> Result<Vec<ExplainStep>, BackendError> {
+        let step = ExplainStep { layer: "target".to_owned(), fact: format!("{target:?}") };
+        Ok(vec![step])
+    }
+
+    fn close(&self) -> Result<(), BackendError> {
+        fs::write(&self.options.device, CLOSED_POOL).expect("the test's own file");
+        Ok(())
+    }
+}
+
+fn read(device: &Path) -> Result<String, BackendError> {
+    let content = fs::read_to_string(device)
+        .map_err(|_| BackendError::Missing { device: device.to_owned() })?;
+    if [POOL, DAMAGED_POOL, CLOSED_POOL].contains(&content.as_str()) {
+        return Ok(content);
+    }
+    let found = "not a Holdfast pool".to_owned();
+    Err(BackendError::Foreign { device: device.to_owned(), found })
+}
+
+impl Backend for FakeBackend {
+    fn create(&self, options: &CreateOptions) -> Result<CreateReport, BackendError> {
+        fs::write(&options.device, POOL).expect("the test's own file");
+        Ok(CreateReport {
+            pool_id: "0".repeat(32),
+            size_bytes: options.size_bytes.unwrap_or(0),
+            fragment_bytes: options.fragment_bytes,
+            block_bytes: options.block_bytes,
+            group_bytes: 1 << 30,
+            group_count: 16,
+            journal_bytes: 64 << 20,
+            pages_written: 12,
+        })
+    }
+
+    fn open(&self, options: &OpenOptions) -> Result<Arc<dyn OpenPool>, BackendError> {
+        read(&options.device)?;
+        Ok(Arc::new(FakePool { fs: Arc::new(MemoryFs::new()), options: options.clone() }))
+    }
+
+    fn check(&self, device: &Path, progress: OnProgress<'_>) -> Result<CheckReport, BackendError> {
+        let content = read(device)?;
+        progress("pages", 1, 1);
+        let mut report = CheckReport { pages_read: 1, ..CheckReport::default() };
+        if content == DAMAGED_POOL {
+            let (code, message) = ("AG001".to_owned(), "free count is wrong".to_owned());
+            report.defects.push(DefectReport { code, message });
+        }
+        Ok(report)
+    }
+
+    fn dump(&self, device: &Path, what: &str) -> Result<DumpReport, BackendError> {
+        let text = format!("{what}: {}", read(device)?);
+        Ok(DumpReport { value: json!({ "text": text }), text })
+    }
+
+    fn explain(
+        &self,
+        device: &Path,
+        target: &ExplainTarget,
+    ) -> Result<Vec<ExplainStep>, BackendError> {
+        read(device)?;
+        let step = ExplainStep { layer: "target".to_owned(), fact: format!("{target:?}") };
+        Ok(vec![step])
+    }
+
+    fn torture(
+        &self,
+        seed_first: u64,
+        seed_count: u64,
+        progress: OnProgress<'_>,
+    ) -> Result<TortureReport, BackendError> {
+        let mut report = TortureReport { seeds: seed_count, ..TortureReport::default() };
+        for seed in seed_first..seed_first + seed_count {
+            progress("seeds", seed - seed_first + 1, seed_count);
+            if seed == BAD_SEED {
+                report.findings.push(TortureFinding { seed, message: "lost a file".to_owned() });
+            }
+        }
+        Ok(report)
+    }
+}

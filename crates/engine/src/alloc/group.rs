@@ -1,0 +1,377 @@
+//! One allocation group in memory, and how it comes into being.
+
+use std::sync::Arc;
+
+use format::bitmap;
+use format::geometry::Geometry;
+use format::group::{
+    DescriptorDisk, GroupEntryDisk, SegmentKind, SegmentUsage, TABLE_BITMAP_OFFSET,
+    TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET, entry_offset, is_table_page_used,
+};
+use format::ids::{Epoch, PoolId};
+use format::page::{PageBytes, PageHeader, PageKind, PageOwner};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::{Allocator, Extent, State, group_page_index};
+use crate::buffer::{Buffer, page_of};
+use crate::convert::{index, narrow, wide};
+use crate::error::{FsError, FsResult};
+use crate::journal::Tx;
+
+/// A segment in memory.
+#[derive(Clone, Debug)]
+pub(super) struct Segment {
+    pub(super) kind: SegmentKind,
+    /// Fragments in use or pending.
+    pub(super) held: u32,
+    /// Fragments freed and not yet released.
+    pub(super) pending: u32,
+    /// Blocks are being written to it, or are not yet installed.
+    pub(super) is_open: bool,
+    /// Fragments written so far.
+    pub(super) filled: u32,
+    /// Epoch in which it was opened.
+    pub(super) incarnation: Epoch,
+    /// Of a metadata segment: a bit per page that is held.
+    pages: Vec<u64>,
+}
+
+impl Segment {
+    fn is_free(&self) -> bool {
+        let is_data_or_free = matches!(self.kind, SegmentKind::Free | SegmentKind::Data);
+        self.held == 0 && !self.is_open && is_data_or_free
+    }
+}
+
+/// An allocation group in memory.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) descriptor: Arc<Buffer>,
+    pub(super) segments: Vec<Segment>,
+    pub(super) free_count: u32,
+    /// Numbers of its metadata segments.
+    metadata: Vec<u32>,
+}
+
+impl Group {
+    pub(super) fn metadata_with_room(&self) -> Option<u32> {
+        let has_room = |segment: &u32| {
+            let segment = &self.segments[index(*segment)];
+            segment.pages.iter().any(|word| *word != u64::MAX)
+        };
+        self.metadata.iter().copied().find(has_room)
+    }
+
+    pub(super) fn lowest_free(&self) -> Option<u32> {
+        self.free_at_or_after(0)
+    }
+
+    pub(super) fn free_at_or_after(&self, from: u32) -> Option<u32> {
+        if self.free_count == 0 {
+            return None;
+        }
+        let found = self.segments.iter().skip(index(from)).position(Segment::is_free)?;
+        Some(from + narrow(wide(found)))
+    }
+
+    pub(super) fn become_metadata(&mut self, segment: u32, geometry: &Geometry) {
+        let entry = &mut self.segments[index(segment)];
+        assert!(entry.is_free(), "G3: a segment changes its kind only while it is empty");
+        entry.kind = SegmentKind::Metadata;
+        entry.pages = empty_pages(geometry);
+        self.free_count -= 1;
+        self.metadata.push(segment);
+        self.metadata.sort_unstable();
+    }
+
+    pub(super) fn open(&mut self, segment: u32) {
+        let entry = &mut self.segments[index(segment)];
+        assert!(entry.is_free(), "G3: a segment is opened only while it is empty");
+        entry.is_open = true;
+        entry.filled = 0;
+        self.free_count -= 1;
+    }
+
+    pub(super) fn close(&mut self, segment: u32) {
+        let entry = &mut self.segments[index(segment)];
+        assert!(entry.is_open, "an open segment is closed once");
+        entry.is_open = false;
+        if entry.is_free() {
+            self.free_count += 1;
+        }
+    }
+
+    /// Takes a page of a metadata segment that has room; returns its fragment in the group.
+    pub(super) fn take_page(&mut self, segment: u32, geometry: &Geometry) -> u32 {
+        let step = geometry.page_fragments();
+        let entry = &mut self.segments[index(segment)];
+        let word = entry.pages.iter().position(|word| *word != u64::MAX).expect("it has room");
+        let bit = entry.pages[word].trailing_ones();
+        entry.pages[word] |= 1 << bit;
+        entry.held += step;
+        segment * geometry.segment_fragments + (narrow(wide(word)) * 64 + bit) * step
+    }
+
+    /// Gives back a page that was taken: at once, for nobody has seen it, or by a release.
+    pub(super) fn release_page(&mut self, fragment: u32, geometry: &Geometry) {
+        let step = geometry.page_fragments();
+        let entry = &mut self.segments[index(fragment / geometry.segment_fragments)];
+        let page = fragment % geometry.segment_fragments / step;
+        let mask = 1_u64 << (page % 64);
+        assert!(entry.pages[index(page / 64)] & mask != 0, "G1: a page is given back twice");
+        entry.pages[index(page / 64)] &= !mask;
+        entry.held -= step;
+    }
+
+    /// Makes freed fragments free.
+    pub(super) fn release(&mut self, extent: Extent, geometry: &Geometry) {
+        let fragment = extent.place.fragment();
+        let segment = index(geometry.segment_of(extent.place));
+        self.segments[segment].pending -= extent.fragments;
+        if self.segments[segment].kind == SegmentKind::Metadata {
+            self.release_page(fragment, geometry);
+            return;
+        }
+        let entry = &mut self.segments[segment];
+        entry.held -= extent.fragments;
+        if entry.is_free() {
+            self.free_count += 1;
+        }
+    }
+}
+
+fn empty_pages(geometry: &Geometry) -> Vec<u64> {
+    let pages = geometry.segment_fragments / geometry.page_fragments();
+    let mut words = vec![0_u64; index(pages.div_ceil(64))];
+    if let Some(last) = words.last_mut()
+        && pages % 64 != 0
+    {
+        *last = u64::MAX << (pages % 64);
+    }
+    words
+}
+
+impl Allocator {
+    /// Loads `number` into memory, bringing it into being on its first use.
+    pub(super) fn ensure_group(&self, state: &mut State, number: u32) -> FsResult<()> {
+        if state.groups.contains_key(&number) {
+            return Ok(());
+        }
+        if !self.is_initialised(number)? {
+            self.initialise(state, number)?;
+        }
+        let group = self.load(number)?;
+        state.groups.insert(number, group);
+        Ok(())
+    }
+
+    fn table_buffer(&self, number: u32) -> FsResult<Option<Arc<Buffer>>> {
+        let page = u64::from(number) / format::group::GROUPS_PER_TABLE_PAGE;
+        if !is_table_page_used(page_of(&self.root.bytes()), page) {
+            return Ok(None);
+        }
+        let place = self.geometry().group_table_place(number);
+        let owner = PageOwner { index: page, ..PageOwner::default() };
+        self.cache.page(place, PageKind::GroupTable, owner).map(Some)
+    }
+
+    fn is_initialised(&self, number: u32) -> FsResult<bool> {
+        let Some(buffer) = self.table_buffer(number)? else { return Ok(false) };
+        let bytes = buffer.bytes();
+        let entry = GroupEntryDisk::read_from_prefix(&bytes[entry_offset(number)..]);
+        Ok(entry.expect("inside a page").0.state != 0)
+    }
+
+    /// Brings a group into being, in a transaction of its own.
+    fn initialise(&self, state: &mut State, number: u32) -> FsResult<()> {
+        let table = self.table_buffer(number)?;
+        let mut tx = self.journal.begin_unreserved();
+        let pages = GroupPages::build(self.geometry(), self.cache.pool_id(), number, 0, tx.epoch);
+        let (used, entry) = (pages.fragments_used, pages.entry);
+        for (place, bytes) in pages.pages {
+            *tx.new_page(place) = bytes;
+        }
+        match table {
+            Some(buffer) => tx.put(&buffer, entry_offset(number), entry.as_bytes()),
+            None => self.add_table_page(&mut tx, number, &entry),
+        }
+        tx.add_u64(&self.root, TOTAL_FRAGMENTS_USED_OFFSET, i64::from(used));
+        tx.add_u64(&self.root, TOTAL_GROUPS_USED_OFFSET, 1);
+        self.journal.end(tx);
+        state.used += u64::from(used);
+        Ok(())
+    }
+
+    fn add_table_page(&self, tx: &mut Tx, number: u32, entry: &GroupEntryDisk) {
+        let page = u64::from(number) / format::group::GROUPS_PER_TABLE_PAGE;
+        let place = self.geometry().group_table_place(number);
+        let bytes = tx.new_page(place);
+        table_page(bytes, self.cache.pool_id(), place, page);
+        entry.write_to_prefix(&mut bytes[entry_offset(number)..]).expect("inside a page");
+        let position = crate::convert::index_wide(page);
+        let root = self.root.bytes();
+        let byte = TABLE_BITMAP_OFFSET + position / 8;
+        tx.put(&self.root, byte, &[root[byte] | 1 << (position % 8)]);
+    }
+
+    fn load(&self, number: u32) -> FsResult<Group> {
+        let geometry = self.geometry();
+        let owner = PageOwner { index: u64::from(number), ..PageOwner::default() };
+        let place = geometry.descriptor_place(number);
+        let descriptor = self.cache.page(place, PageKind::GroupDescriptor, owner)?;
+        let mut group = Group {
+            descriptor,
+            segments: Vec::with_capacity(index(geometry.segments_of(number))),
+            free_count: 0,
+            metadata: Vec::new(),
+        };
+        for segment in 0..geometry.segments_of(number) {
+            let buffer = self.usage_buffer(number, segment)?;
+            let usage = SegmentUsage::of(page_of(&buffer.bytes()), segment)
+                .ok_or_else(|| bad_usage(number, segment))?;
+            if usage.live > geometry.segment_fragments {
+                return Err(bad_usage(number, segment));
+            }
+            let mut entry = Segment {
+                kind: usage.kind,
+                held: usage.live,
+                pending: 0,
+                is_open: false,
+                filled: usage.filled,
+                incarnation: usage.incarnation,
+                pages: Vec::new(),
+            };
+            if usage.kind == SegmentKind::Metadata {
+                entry.pages = self.load_pages(number, segment)?;
+                group.metadata.push(segment);
+            }
+            group.free_count += u32::from(entry.is_free());
+            group.segments.push(entry);
+        }
+        Ok(group)
+    }
+
+    fn load_pages(&self, number: u32, segment: u32) -> FsResult<Vec<u64>> {
+        let geometry = self.geometry();
+        let mut words = empty_pages(geometry);
+        let step = geometry.page_fragments();
+        for page in 0..geometry.segment_fragments / step {
+            let fragment = segment * geometry.segment_fragments + page * step;
+            let buffer = self.free_map_buffer(number, fragment / bitmap::BITS_PER_PAGE)?;
+            if bitmap::is_set(page_of(&buffer.bytes()), fragment % bitmap::BITS_PER_PAGE) {
+                words[index(page / 64)] |= 1 << (page % 64);
+            }
+        }
+        Ok(words)
+    }
+}
+
+fn bad_usage(group: u32, segment: u32) -> FsError {
+    FsError::Corrupt { defect: format!("SG001: usage of segment {segment} of group {group}") }
+}
+
+/// The pages that a group is born with.
+pub(crate) struct GroupPages {
+    /// Place and bytes of each.
+    pub(crate) pages: Vec<(format::ids::Place, PageBytes)>,
+    /// Fragments in use from the start: the front, and `extra` pages behind it.
+    pub(crate) fragments_used: u32,
+    /// What the group table says of it.
+    pub(crate) entry: GroupEntryDisk,
+}
+
+impl GroupPages {
+    /// Builds the pages of `number`, with `extra_pages` in use behind its front.
+    pub(crate) fn build(
+        geometry: &Geometry,
+        pool_id: PoolId,
+        number: u32,
+        extra_pages: u32,
+        epoch: Epoch,
+    ) -> GroupPages {
+        let front = geometry.front_fragments() + extra_pages * geometry.page_fragments();
+        let front_segments = front.div_ceil(geometry.segment_fragments);
+        let mut pages = Vec::new();
+        let page = |place, kind, index| {
+            let mut bytes: PageBytes = [0; format::page::PAGE_BYTES];
+            let owner = PageOwner { index, ..PageOwner::default() };
+            let mut header = PageHeader::new(kind, pool_id, place, owner);
+            header.birth = epoch;
+            header.encode(&mut bytes);
+            (place, bytes)
+        };
+        for map in 0..geometry.map_pages() {
+            let place = geometry.free_map_place(number, map);
+            let (place, mut bytes) = page(place, PageKind::FreeMap, group_page_index(number, map));
+            let first = map * bitmap::BITS_PER_PAGE;
+            for bit in first..front.min(first + bitmap::BITS_PER_PAGE) {
+                bitmap::set(&mut bytes, bit - first, true);
+            }
+            pages.push((place, bytes));
+        }
+        for usage in 0..geometry.usage_pages() {
+            let place = geometry.usage_place(number, usage);
+            let (place, mut bytes) =
+                page(place, PageKind::SegmentUsage, group_page_index(number, usage));
+            for segment in 0..front_segments {
+                if segment / format::group::USAGES_PER_PAGE == usage {
+                    let start = segment * geometry.segment_fragments;
+                    let live = (front - start).min(geometry.segment_fragments);
+                    put_front_usage(&mut bytes, segment, live, epoch);
+                }
+            }
+            pages.push((place, bytes));
+        }
+        let place = geometry.descriptor_place(number);
+        let (place, mut bytes) = page(place, PageKind::GroupDescriptor, u64::from(number));
+        descriptor(geometry, number, front, front_segments).store(&mut bytes);
+        pages.push((place, bytes));
+        let mut entry = GroupEntryDisk::new_zeroed();
+        entry.state = 1;
+        entry.fragments.set(geometry.fragments_of(number));
+        entry.birth.set(epoch.0);
+        GroupPages { pages, fragments_used: front, entry }
+    }
+}
+
+fn put_front_usage(bytes: &mut PageBytes, segment: u32, live: u32, epoch: Epoch) {
+    let usage = SegmentUsage {
+        kind: SegmentKind::Metadata,
+        live,
+        incarnation: epoch,
+        newest: epoch,
+        ..SegmentUsage::FREE
+    };
+    let offset = SegmentUsage::offset(segment);
+    bytes[offset..offset + format::group::USAGE_BYTES].copy_from_slice(&usage.encode());
+}
+
+fn descriptor(
+    geometry: &Geometry,
+    number: u32,
+    fragments_used: u32,
+    segments_used: u32,
+) -> DescriptorDisk {
+    let ones = |count: u32| (u64::MAX >> (64 - count)).to_le_bytes();
+    let mut disk = DescriptorDisk::new_zeroed();
+    disk.group.set(number);
+    disk.fragments.set(geometry.fragments_of(number));
+    disk.segment_fragments.set(geometry.segment_fragments);
+    disk.segments.set(geometry.segments_of(number));
+    disk.fragments_used.set(fragments_used);
+    disk.segments_used.set(segments_used);
+    disk.free_map_used = ones(geometry.map_pages());
+    disk.usage_used = ones(geometry.usage_pages());
+    disk
+}
+
+/// Makes an empty page of the group table.
+pub(crate) fn table_page(
+    bytes: &mut PageBytes,
+    pool_id: PoolId,
+    place: format::ids::Place,
+    page: u64,
+) {
+    let owner = PageOwner { index: page, ..PageOwner::default() };
+    PageHeader::new(PageKind::GroupTable, pool_id, place, owner).encode(bytes);
+}

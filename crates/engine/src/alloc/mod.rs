@@ -1,0 +1,534 @@
+//! The allocator: which fragments are free, and who gets them.
+//!
+//! Mechanism only: *where* is a preference that `policy` states; this module checks it, falls back,
+//! and keeps the maps, the counts and the rules of reuse.
+//!
+//! # Invariants
+//!
+//! - G1: A fragment is given out at most once until it was freed and released.
+//! - G2: A freed fragment is released only when the checkpoint that took the freeing pages home has
+//!   moved the log's tail past them (K3). Until then it is *pending*.
+//! - G3: A segment changes its kind only while nothing in it is held: neither used nor pending.
+//! - G4: `used + promised` never exceeds the capacity less the reserve, so that what was accepted
+//!   can be installed, and what a full pool must do (delete, checkpoint, clean) has room.
+//!
+//! # Concurrency
+//!
+//! One lock. Maps of a group are read under it, once, when the group is first needed.
+//!
+//! Not here: the order of writes inside a segment (`segment`), and emptying segments (`vnode`'s
+//! cleaner).
+
+pub(crate) mod group;
+pub mod policy;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use format::bitmap::BITS_PER_PAGE;
+use format::geometry::Geometry;
+use format::group::{
+    DESCRIPTOR_FRAGMENTS_USED_OFFSET, DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentKind, SegmentUsage,
+    TOTAL_FRAGMENTS_USED_OFFSET,
+};
+use format::ids::{Epoch, Lsn, Place};
+use format::page::{PageKind, PageOwner, read_u64};
+use storage::volume::Volume;
+
+use crate::buffer::{Buffer, Cache, page_of};
+use crate::convert::{index, narrow};
+use crate::error::{FsError, FsResult};
+use crate::journal::{Journal, Tx};
+use crate::sync::Mutex;
+
+use self::group::Group;
+use self::policy::{PlacementPolicy, SegmentView};
+
+/// Free segments that only the cleaner may take: it needs room to copy into.
+const CLEANER_SEGMENTS: u32 = 2;
+/// The cleaner begins when fewer segments than this are free.
+pub(crate) const LOW_SEGMENTS: u32 = 8;
+
+/// A run of fragments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) place: Place,
+    pub(crate) fragments: u32,
+}
+
+/// A segment, named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SegmentId {
+    pub(crate) group: u32,
+    pub(crate) segment: u32,
+}
+
+/// What a transaction took and gave back: settled when it ends.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    taken: Vec<Extent>,
+    freed: Vec<Extent>,
+    /// Promised fragments that the transaction turns into used ones.
+    installed: u64,
+}
+
+/// Fragments promised to somebody and not yet used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// A user's write: refused when the pool is full.
+    User,
+    /// What must go on in a full pool: cleaning, removing.
+    System,
+}
+
+#[derive(Debug)]
+struct State {
+    groups: BTreeMap<u32, Group>,
+    used: u64,
+    promised: u64,
+    pending: VecDeque<(Lsn, Vec<Extent>)>,
+    pending_fragments: u64,
+    /// Where the last data segment was taken.
+    cursor: SegmentId,
+}
+
+/// The allocator of a pool.
+#[derive(Debug)]
+pub(crate) struct Allocator {
+    volume: Volume,
+    cache: Arc<Cache>,
+    journal: Arc<Journal>,
+    policy: Box<dyn PlacementPolicy>,
+    /// The group table's root: the totals of the pool.
+    root: Arc<Buffer>,
+    /// Fragments that files and metadata can have altogether.
+    capacity: u64,
+    reserve: u64,
+    state: Mutex<State>,
+}
+
+/// How full the pool is, in fragments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceCounts {
+    /// All that files and metadata can have.
+    pub capacity: u64,
+    /// In use.
+    pub used: u64,
+    /// Accepted and not yet in use.
+    pub promised: u64,
+    /// Kept back, so that a full pool can be emptied and cleaned.
+    pub reserve: u64,
+    /// Freed, and not to be used before the next checkpoint.
+    pub pending: u64,
+}
+
+impl Allocator {
+    /// Opens the allocator of a pool whose journal is recovered.
+    ///
+    /// # Errors
+    ///
+    /// If the totals of the pool can't be read.
+    pub(crate) fn open(
+        volume: Volume,
+        cache: Arc<Cache>,
+        journal: Arc<Journal>,
+        policy: Box<dyn PlacementPolicy>,
+    ) -> FsResult<Allocator> {
+        let geometry = volume.geometry();
+        let place = geometry.group_table_root_place();
+        let root = cache.page(place, PageKind::GroupTableRoot, PageOwner::default())?;
+        let used = read_u64(page_of(&root.bytes()), TOTAL_FRAGMENTS_USED_OFFSET);
+        let capacity = (0..geometry.group_count)
+            .map(|group| u64::from(geometry.fragments_of(group)))
+            .sum::<u64>();
+        let reserve = reserve_of(geometry, capacity);
+        let state = State {
+            groups: BTreeMap::new(),
+            used,
+            promised: 0,
+            pending: VecDeque::new(),
+            pending_fragments: 0,
+            cursor: SegmentId { group: 0, segment: 0 },
+        };
+        let state = Mutex::new(state);
+        Ok(Allocator { volume, cache, journal, policy, root, capacity, reserve, state })
+    }
+
+    fn geometry(&self) -> &Geometry {
+        self.volume.geometry()
+    }
+
+    /// Returns how full the pool is.
+    pub(crate) fn counts(&self) -> SpaceCounts {
+        let state = self.state.lock();
+        SpaceCounts {
+            capacity: self.capacity,
+            used: state.used,
+            promised: state.promised,
+            reserve: self.reserve,
+            pending: state.pending_fragments,
+        }
+    }
+
+    /// Promises `fragments` to a caller who will use or return them.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NoSpace`] if a user's promise would touch the reserve (G4).
+    pub(crate) fn promise(&self, fragments: u64, urgency: Urgency) -> FsResult<()> {
+        let mut state = self.state.lock();
+        let reserve = if urgency == Urgency::User { self.reserve } else { 0 };
+        // What was freed since the last checkpoint counts as used: it can't be written yet.
+        let taken = state.used + state.promised + state.pending_fragments;
+        if taken + fragments + reserve > self.capacity {
+            return Err(FsError::NoSpace);
+        }
+        state.promised += fragments;
+        Ok(())
+    }
+
+    /// Takes a promise back.
+    pub(crate) fn unpromise(&self, fragments: u64) {
+        let mut state = self.state.lock();
+        state.promised = state.promised.checked_sub(fragments).expect("was promised");
+    }
+
+    /// Gives out a page for metadata, near `near` if there is room.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NoSpace`], or a failure to read the maps.
+    pub(crate) fn allocate_page(
+        &self,
+        tx: &mut Tx,
+        ledger: &mut Ledger,
+        near: Place,
+    ) -> FsResult<Place> {
+        let mut state = self.state.lock();
+        let first = self.policy.metadata_group(near.group(), self.geometry().group_count);
+        for step in 0..self.geometry().group_count {
+            let number = (first + step) % self.geometry().group_count;
+            self.ensure_group(&mut state, number)?;
+            let group = state.groups.get_mut(&number).expect("ensured");
+            let Some(segment) = self.metadata_segment(group, number)? else { continue };
+            let fragment = group.take_page(segment, self.geometry());
+            let place = Place::new(0, number, fragment);
+            let extent = Extent { place, fragments: self.geometry().page_fragments() };
+            state.used += u64::from(extent.fragments);
+            let group = &state.groups[&number];
+            self.log_change(tx, group, extent, true)?;
+            ledger.taken.push(extent);
+            return Ok(place);
+        }
+        Err(FsError::NoSpace)
+    }
+
+    /// Returns a metadata segment of `group` with a free page, making one if need be.
+    fn metadata_segment(&self, group: &mut Group, number: u32) -> FsResult<Option<u32>> {
+        if let Some(segment) = group.metadata_with_room() {
+            return Ok(Some(segment));
+        }
+        let Some(segment) = group.lowest_free() else { return Ok(None) };
+        // In a transaction of its own, so that it stands even if the caller's is given up.
+        let mut tx = self.journal.begin_unreserved();
+        let was_free = group.segments[index(segment)].kind == SegmentKind::Free;
+        let usage = SegmentUsage {
+            kind: SegmentKind::Metadata,
+            incarnation: tx.epoch,
+            newest: tx.epoch,
+            ..SegmentUsage::FREE
+        };
+        let buffer = self.usage_buffer(number, segment)?;
+        tx.put(&buffer, SegmentUsage::offset(segment), &usage.encode());
+        if was_free {
+            tx.add_u32(&group.descriptor, DESCRIPTOR_SEGMENTS_USED_OFFSET, 1);
+        }
+        self.journal.end(tx);
+        group.become_metadata(segment, self.geometry());
+        Ok(Some(segment))
+    }
+
+    fn usage_buffer(&self, group: u32, segment: u32) -> FsResult<Arc<Buffer>> {
+        let page = segment / format::group::USAGES_PER_PAGE;
+        let owner = PageOwner { index: group_page_index(group, page), ..PageOwner::default() };
+        let place = self.geometry().usage_place(group, page);
+        self.cache.page(place, PageKind::SegmentUsage, owner)
+    }
+
+    fn free_map_buffer(&self, group: u32, page: u32) -> FsResult<Arc<Buffer>> {
+        let owner = PageOwner { index: group_page_index(group, page), ..PageOwner::default() };
+        self.cache.page(self.geometry().free_map_place(group, page), PageKind::FreeMap, owner)
+    }
+
+    /// Logs that an extent is taken or freed: map, segment usage, descriptor and totals.
+    fn log_change(
+        &self,
+        tx: &mut Tx,
+        group: &Group,
+        extent: Extent,
+        is_taken: bool,
+    ) -> FsResult<()> {
+        let number = extent.place.group();
+        let (mut fragment, end) =
+            (extent.place.fragment(), extent.place.fragment() + extent.fragments);
+        while fragment < end {
+            let page = fragment / BITS_PER_PAGE;
+            let count = (end - fragment).min((page + 1) * BITS_PER_PAGE - fragment);
+            let buffer = self.free_map_buffer(number, page)?;
+            tx.set_bits(&buffer, fragment % BITS_PER_PAGE, count, is_taken);
+            fragment += count;
+        }
+        let sign = if is_taken { 1 } else { -1 };
+        let delta = sign * i64::from(extent.fragments);
+        let segment = self.geometry().segment_of(extent.place);
+        let usage = self.usage_buffer(number, segment)?;
+        let live_offset = SegmentUsage::offset(segment) + 4;
+        tx.add_u32(&usage, live_offset, delta);
+        tx.add_u32(&group.descriptor, DESCRIPTOR_FRAGMENTS_USED_OFFSET, delta);
+        tx.add_u64(&self.root, TOTAL_FRAGMENTS_USED_OFFSET, delta);
+        Ok(())
+    }
+
+    /// Adds `delta` to the pool's count of anodes in use.
+    pub(crate) fn count_anodes(&self, tx: &mut Tx, delta: i64) {
+        tx.add_u64(&self.root, format::group::TOTAL_ANODES_USED_OFFSET, delta);
+    }
+
+    /// Returns the pool's count of anodes in use.
+    pub(crate) fn anodes_used(&self) -> u64 {
+        read_u64(page_of(&self.root.bytes()), format::group::TOTAL_ANODES_USED_OFFSET)
+    }
+
+    /// Gives fragments back. They are pending until the next checkpoint is past them (G2).
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Corrupt`] if the place is none that was given out, or a failure to read the maps.
+    pub(crate) fn free(&self, tx: &mut Tx, ledger: &mut Ledger, extent: Extent) -> FsResult<()> {
+        let geometry = self.geometry();
+        if geometry.device_offset(extent.place, extent.fragments).is_none()
+            || extent.place.disk_group() != 0
+        {
+            let defect = format!("MP003: a pointer to {} is outside the pool", extent.place);
+            return Err(FsError::Corrupt { defect });
+        }
+        let mut state = self.state.lock();
+        self.ensure_group(&mut state, extent.place.group())?;
+        let group = &state.groups[&extent.place.group()];
+        self.log_change(tx, group, extent, false)?;
+        ledger.freed.push(extent);
+        Ok(())
+    }
+
+    /// Logs that a block written to an open data segment is in use.
+    ///
+    /// # Errors
+    ///
+    /// A failure to read the maps.
+    pub(crate) fn install(&self, tx: &mut Tx, ledger: &mut Ledger, extent: Extent) -> FsResult<()> {
+        let mut state = self.state.lock();
+        self.ensure_group(&mut state, extent.place.group())?;
+        let group = &state.groups[&extent.place.group()];
+        self.log_change(tx, group, extent, true)?;
+        ledger.installed += u64::from(extent.fragments);
+        let group = state.groups.get_mut(&extent.place.group()).expect("ensured");
+        let segment = self.volume.geometry().segment_of(extent.place);
+        group.segments[index(segment)].held += extent.fragments;
+        ledger.taken.push(extent);
+        Ok(())
+    }
+
+    /// Logs how far an open data segment is written.
+    ///
+    /// # Errors
+    ///
+    /// A failure to read the maps.
+    pub(crate) fn segment_written(
+        &self,
+        tx: &mut Tx,
+        id: SegmentId,
+        filled: u32,
+        incarnation: Epoch,
+        newest: Epoch,
+    ) -> FsResult<()> {
+        let mut state = self.state.lock();
+        let group = state.groups.get_mut(&id.group).expect("the group of an open segment");
+        let segment = &mut group.segments[index(id.segment)];
+        let is_known = segment.kind == SegmentKind::Data && segment.incarnation == incarnation;
+        if is_known && segment.filled >= filled {
+            return Ok(());
+        }
+        let was_free = segment.kind == SegmentKind::Free;
+        segment.kind = SegmentKind::Data;
+        segment.filled = filled;
+        segment.incarnation = incarnation;
+        let usage = SegmentUsage {
+            kind: SegmentKind::Data,
+            filled,
+            incarnation,
+            newest,
+            ..SegmentUsage::FREE
+        };
+        let buffer = self.usage_buffer(id.group, id.segment)?;
+        let (offset, encoded) = (SegmentUsage::offset(id.segment), usage.encode());
+        // The live count between these two belongs to everyone.
+        tx.put(&buffer, offset, &encoded[..4]);
+        tx.put(&buffer, offset + 8, &encoded[8..24]);
+        if was_free {
+            let descriptor = Arc::clone(&group.descriptor);
+            tx.add_u32(&descriptor, DESCRIPTOR_SEGMENTS_USED_OFFSET, 1);
+        }
+        Ok(())
+    }
+
+    /// Settles what a transaction that ended at `lsn` took and freed.
+    pub(crate) fn settle(&self, ledger: Ledger, lsn: Lsn) {
+        let mut state = self.state.lock();
+        state.used += ledger.installed;
+        state.promised = state.promised.checked_sub(ledger.installed).expect("was promised");
+        if ledger.freed.is_empty() {
+            return;
+        }
+        for extent in &ledger.freed {
+            let fragments = u64::from(extent.fragments);
+            state.used = state.used.saturating_sub(fragments);
+            state.pending_fragments += fragments;
+            let segment = self.geometry().segment_of(extent.place);
+            let group = state.groups.get_mut(&extent.place.group()).expect("freed from it");
+            group.segments[index(segment)].pending += extent.fragments;
+        }
+        state.pending.push_back((lsn, ledger.freed));
+    }
+
+    /// Undoes what a transaction that was given up took.
+    pub(crate) fn undo(&self, ledger: Ledger) {
+        let mut state = self.state.lock();
+        let installed = ledger.installed;
+        for extent in ledger.taken {
+            let group = state.groups.get_mut(&extent.place.group()).expect("taken from it");
+            let segment = self.geometry().segment_of(extent.place);
+            if group.segments[index(segment)].kind == SegmentKind::Metadata {
+                group.release_page(extent.place.fragment(), self.geometry());
+                state.used -= u64::from(extent.fragments);
+            } else {
+                group.segments[index(segment)].held -= extent.fragments;
+            }
+        }
+        // The promise of what was to be installed is still the caller's.
+        let _ = installed;
+    }
+
+    /// G2: everything freed before `tail` may be used again.
+    pub(crate) fn release(&self, tail: Lsn) {
+        let mut state = self.state.lock();
+        while state.pending.front().is_some_and(|(lsn, _)| *lsn < tail) {
+            let (_, extents) = state.pending.pop_front().expect("looked at it");
+            for extent in extents {
+                state.pending_fragments -= u64::from(extent.fragments);
+                let group = state.groups.get_mut(&extent.place.group()).expect("freed from it");
+                group.release(extent, self.geometry());
+            }
+        }
+    }
+
+    /// Opens a free segment for data.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NoSpace`] if none is free, or only those kept for the cleaner.
+    pub(crate) fn open_segment(&self, urgency: Urgency) -> FsResult<SegmentId> {
+        let mut state = self.state.lock();
+        let kept = if urgency == Urgency::User { CLEANER_SEGMENTS } else { 0 };
+        if self.count_free(&mut state, kept + 1)? <= kept {
+            return Err(FsError::NoSpace);
+        }
+        let start = self.policy.next_segment(state.cursor.into()).into();
+        let id = self.find_free(&mut state, start)?.ok_or(FsError::NoSpace)?;
+        state.cursor = id;
+        let group = state.groups.get_mut(&id.group).expect("found in it");
+        group.open(id.segment);
+        Ok(id)
+    }
+
+    /// The segment takes no more blocks, and every block of it is installed or dead.
+    pub(crate) fn close_segment(&self, id: SegmentId) {
+        let mut state = self.state.lock();
+        let group = state.groups.get_mut(&id.group).expect("the group of an open segment");
+        group.close(id.segment);
+    }
+
+    fn find_free(&self, state: &mut State, start: SegmentId) -> FsResult<Option<SegmentId>> {
+        let count = self.geometry().group_count;
+        for step in 0..=count {
+            let number = (start.group + step) % count;
+            self.ensure_group(state, number)?;
+            let from = if step == 0 { start.segment } else { 0 };
+            if let Some(segment) = state.groups[&number].free_at_or_after(from) {
+                return Ok(Some(SegmentId { group: number, segment }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns how many segments are free, counting no further than `enough`.
+    pub(crate) fn free_segments(&self, enough: u32) -> FsResult<u32> {
+        self.count_free(&mut self.state.lock(), enough)
+    }
+
+    fn count_free(&self, state: &mut State, enough: u32) -> FsResult<u32> {
+        let count = self.geometry().group_count;
+        let (first, mut free) = (state.cursor.group, 0);
+        for step in 0..count {
+            if free >= enough {
+                break;
+            }
+            let number = (first + step) % count;
+            self.ensure_group(state, number)?;
+            free += state.groups[&number].free_count;
+        }
+        Ok(free)
+    }
+
+    /// Returns every data segment of the loaded groups that is closed and not empty, with what is
+    /// live in it: the cleaner's candidates.
+    pub(crate) fn candidates(&self) -> Vec<SegmentView> {
+        let state = self.state.lock();
+        let mut candidates = Vec::new();
+        for (number, group) in &state.groups {
+            for (segment, usage) in group.segments.iter().enumerate() {
+                let is_candidate = usage.kind == SegmentKind::Data && !usage.is_open;
+                if !is_candidate || usage.held == 0 {
+                    continue;
+                }
+                let segment = narrow(crate::convert::wide(segment));
+                candidates.push(SegmentView {
+                    segment: SegmentId { group: *number, segment }.into(),
+                    live_fragments: usage.held - usage.pending,
+                    size_fragments: self.geometry().segment_fragments,
+                    newest: usage.incarnation.0,
+                });
+            }
+        }
+        candidates
+    }
+
+    /// Returns how far a data segment is written, and since when; `None` if it is none.
+    pub(crate) fn segment_extent(&self, id: SegmentId) -> Option<(u32, Epoch)> {
+        let state = self.state.lock();
+        let segment = state.groups.get(&id.group)?.segments.get(index(id.segment))?;
+        (segment.kind == SegmentKind::Data).then_some((segment.filled, segment.incarnation))
+    }
+}
+
+/// The index in the header of map and usage pages: group and page of the group.
+pub(crate) fn group_page_index(group: u32, page: u32) -> u64 {
+    u64::from(group) << 16 | u64::from(page)
+}
+
+/// What is kept back: room for the cleaner to copy into and for the metadata that removing,
+/// cleaning and checkpoints can need.
+fn reserve_of(geometry: &Geometry, capacity: u64) -> u64 {
+    let segments = u64::from(CLEANER_SEGMENTS + LOW_SEGMENTS) + 2;
+    let fixed = segments * u64::from(geometry.segment_fragments);
+    fixed.max(capacity / 50).min(capacity / 4)
+}

@@ -1,0 +1,185 @@
+//! Where things go: pure functions from numbers to a preference. A wrong answer costs speed, never
+//! data.
+//!
+//! | policy | data | metadata |
+//! |---|---|---|
+//! | `log` (default) | the next free segment, round and round the pool | the group it is for |
+//! | `ffs` | the next free segment of the same group, then of the next | the group it is for |
+//! | `hotspot` | strictly forward, one group at a time | the hot group |
+
+use crate::alloc::SegmentId;
+use crate::convert::narrow;
+
+/// A segment, as policies name it: group and number in the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SegmentName {
+    /// Allocation group.
+    pub group: u32,
+    /// Segment in the group.
+    pub segment: u32,
+}
+
+impl From<SegmentId> for SegmentName {
+    fn from(id: SegmentId) -> SegmentName {
+        SegmentName { group: id.group, segment: id.segment }
+    }
+}
+
+impl From<SegmentName> for SegmentId {
+    fn from(name: SegmentName) -> SegmentId {
+        SegmentId { group: name.group, segment: name.segment }
+    }
+}
+
+/// Chooses where new data and metadata go.
+pub trait PlacementPolicy: Send + Sync + std::fmt::Debug {
+    /// The name used in configuration and in statistics.
+    fn name(&self) -> &'static str;
+
+    /// Returns where to look first for a free segment, after data went to `last`. The mechanism
+    /// goes on from there, round the pool.
+    fn next_segment(&self, last: SegmentName) -> SegmentName;
+
+    /// Returns the group in which to look first for a page of metadata that belongs near `near`.
+    fn metadata_group(&self, near: u32, group_count: u32) -> u32;
+}
+
+/// The next free segment, round and round the pool. The default: writes are sequential, and freed
+/// segments rest the longest.
+#[derive(Debug)]
+pub struct LogPlacement;
+
+impl PlacementPolicy for LogPlacement {
+    fn name(&self) -> &'static str {
+        "log"
+    }
+
+    fn next_segment(&self, last: SegmentName) -> SegmentName {
+        SegmentName { segment: last.segment.saturating_add(1), ..last }
+    }
+
+    fn metadata_group(&self, near: u32, group_count: u32) -> u32 {
+        near % group_count.max(1)
+    }
+}
+
+/// Near what was there before: the lowest free segment of the same group. (McKusick and others, "A
+/// Fast File System for UNIX", 1984.)
+#[derive(Debug)]
+pub struct FfsPlacement;
+
+impl PlacementPolicy for FfsPlacement {
+    fn name(&self) -> &'static str {
+        "ffs"
+    }
+
+    fn next_segment(&self, last: SegmentName) -> SegmentName {
+        SegmentName { segment: 0, ..last }
+    }
+
+    fn metadata_group(&self, near: u32, group_count: u32) -> u32 {
+        near % group_count.max(1)
+    }
+}
+
+/// Strictly forward, one group at a time, so that few groups are in transition. (Peacock and
+/// others, "Fast Consistency Checking for the Solaris File System", 1998.)
+#[derive(Debug)]
+pub struct HotspotPlacement;
+
+impl PlacementPolicy for HotspotPlacement {
+    fn name(&self) -> &'static str {
+        "hotspot"
+    }
+
+    fn next_segment(&self, last: SegmentName) -> SegmentName {
+        SegmentName { segment: last.segment.saturating_add(1), ..last }
+    }
+
+    fn metadata_group(&self, near: u32, group_count: u32) -> u32 {
+        near.min(group_count.saturating_sub(1))
+    }
+}
+
+/// Returns the policy called `name`.
+#[must_use]
+pub fn placement(name: &str) -> Option<Box<dyn PlacementPolicy>> {
+    match name {
+        "log" => Some(Box::new(LogPlacement)),
+        "ffs" => Some(Box::new(FfsPlacement)),
+        "hotspot" => Some(Box::new(HotspotPlacement)),
+        _ => None,
+    }
+}
+
+/// What a cleaning policy may know about a segment.
+#[derive(Clone, Copy, Debug)]
+pub struct SegmentView {
+    /// The segment described.
+    pub segment: SegmentName,
+    /// Fragments still referenced; cleaning must copy this much.
+    pub live_fragments: u32,
+    /// Fragments altogether; cleaning frees the rest.
+    pub size_fragments: u32,
+    /// Epoch in which the segment was opened.
+    pub newest: u64,
+}
+
+/// Chooses the segment to clean next.
+pub trait CleaningPolicy: Send + Sync + std::fmt::Debug {
+    /// The name used in configuration and in statistics.
+    fn name(&self) -> &'static str;
+
+    /// Returns one of `candidates`, or `None` if none is worth cleaning.
+    ///
+    /// The same input gives the same answer: ties go to the lowest segment.
+    fn choose(&self, candidates: &[SegmentView]) -> Option<SegmentName>;
+}
+
+/// Cleans the emptiest segment. Cheapest now; the default, because it needs no tuning.
+#[derive(Debug)]
+pub struct Greedy;
+
+impl CleaningPolicy for Greedy {
+    fn name(&self) -> &'static str {
+        "greedy"
+    }
+
+    fn choose(&self, candidates: &[SegmentView]) -> Option<SegmentName> {
+        // A segment that is nearly full costs more to copy than it gives back.
+        let worthwhile = |view: &&SegmentView| view.live_fragments < worth_below(view);
+        let emptiest = candidates.iter().filter(worthwhile);
+        emptiest.min_by_key(|view| (view.live_fragments, view.segment)).map(|view| view.segment)
+    }
+}
+
+/// Cleaning a segment with this many live fragments or more gives back too little.
+fn worth_below(view: &SegmentView) -> u32 {
+    view.size_fragments - narrow(u64::from(view.size_fragments) / 32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(segment: u32, live_fragments: u32) -> SegmentView {
+        let segment = SegmentName { group: 0, segment };
+        SegmentView { segment, live_fragments, size_fragments: 256, newest: 1 }
+    }
+
+    #[test]
+    fn greedy_keeps_the_contract() {
+        assert_eq!(Greedy.choose(&[]), None);
+        assert_eq!(Greedy.choose(&[view(1, 256)]), None, "a full segment is chosen");
+        let tie = [view(8, 50), view(3, 50), view(9, 60)];
+        assert_eq!(Greedy.choose(&tie), Some(SegmentName { group: 0, segment: 3 }));
+    }
+
+    #[test]
+    fn every_policy_has_its_name() {
+        for name in ["log", "ffs", "hotspot"] {
+            assert_eq!(placement(name).map(|policy| policy.name()), Some(name));
+        }
+        assert!(placement("nonsense").is_none());
+    }
+}

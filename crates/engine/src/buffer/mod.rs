@@ -1,0 +1,269 @@
+//! Metadata pages in memory: which are there, which are dirty, who may see what.
+//!
+//! A page in memory is a [`Buffer`]. Readers take its bytes as they are ([`Buffer::bytes`]) and use
+//! them without a lock; a change makes new bytes when a reader still holds the old ones. Buffers
+//! never write themselves: `journal::checkpoint` writes them, after their records are durable.
+//!
+//! # Invariants
+//!
+//! - U1: A dirty buffer is in the cache: only clean ones that nobody holds are evicted.
+//! - U2: There is at most one buffer of a place.
+//!
+//! # Concurrency
+//!
+//! Cache shards are locked before buffers; neither is held over I/O. A page that is read while
+//! another thread reads it too is loaded twice and kept once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use format::ids::{Lsn, Place, PoolId};
+use format::page::{PageBytes, PageHeader, PageKind, PageOwner};
+use storage::device::{AlignedBuffer, Purpose};
+use storage::volume::Volume;
+
+use crate::convert::index_wide;
+use crate::error::{FsError, FsResult};
+use crate::sync::Mutex;
+
+/// Shards of the cache, so that threads seldom meet.
+const SHARDS: usize = 64;
+
+/// The bytes of a page, shared and unchanging.
+pub(crate) type PageRef = Arc<AlignedBuffer>;
+
+/// Returns the bytes of a page as a page.
+pub(crate) fn page_of(buffer: &AlignedBuffer) -> &PageBytes {
+    buffer.first_chunk().expect("page buffers are 4096 bytes long")
+}
+
+/// Returns the bytes of a page, to change.
+pub(crate) fn page_of_mut(buffer: &mut AlignedBuffer) -> &mut PageBytes {
+    buffer.first_chunk_mut().expect("page buffers are 4096 bytes long")
+}
+
+/// One page in memory.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    /// Where the page is at home.
+    pub(crate) place: Place,
+    /// What the transaction manager and the checkpointer know of it.
+    pub(crate) state: Mutex<BufferState>,
+    /// Set at each use, cleared by the hand of the clock.
+    was_used: AtomicBool,
+}
+
+/// What changes of a buffer.
+#[derive(Debug)]
+pub(crate) struct BufferState {
+    /// The page as it is.
+    pub(crate) bytes: PageRef,
+    /// The open class that has changed it; 0: none.
+    pub(crate) class: u64,
+    /// The first record whose change is not at home; `None`: clean.
+    pub(crate) first_lsn: Option<Lsn>,
+    /// The last record that changed it.
+    pub(crate) last_lsn: Lsn,
+}
+
+impl Buffer {
+    /// Returns the page as it is now.
+    pub(crate) fn bytes(&self) -> PageRef {
+        Arc::clone(&self.state.lock().bytes)
+    }
+}
+
+/// The pages in memory, bounded.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    volume: Volume,
+    pool_id: PoolId,
+    shards: Vec<Mutex<Shard>>,
+    /// Most pages.
+    limit_pages: usize,
+    count: AtomicUsize,
+    /// Which shard the hand of the clock is at.
+    hand: AtomicUsize,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    buffers: HashMap<Place, Arc<Buffer>>,
+    /// Counts evictions: a load that began before one must look again (U2).
+    evictions: u64,
+}
+
+/// What the cache has done so far.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheCounts {
+    /// Pages in memory.
+    pub pages: usize,
+    /// Most pages there may be.
+    pub limit_pages: usize,
+    /// Uses that found the page in memory.
+    pub hits: u64,
+    /// Uses that read the page from a device.
+    pub misses: u64,
+}
+
+impl Cache {
+    /// Returns an empty cache of at most `limit_pages` clean pages.
+    pub(crate) fn new(volume: Volume, pool_id: PoolId, limit_pages: usize) -> Cache {
+        Cache {
+            volume,
+            pool_id,
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
+            limit_pages: limit_pages.max(SHARDS),
+            count: AtomicUsize::new(0),
+            hand: AtomicUsize::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns what the cache has done so far.
+    pub(crate) fn counts(&self) -> CacheCounts {
+        CacheCounts {
+            pages: self.count.load(Ordering::Relaxed),
+            limit_pages: self.limit_pages,
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Identity of the pool, for new page headers.
+    pub(crate) fn pool_id(&self) -> PoolId {
+        self.pool_id
+    }
+
+    fn shard(&self, place: Place) -> &Mutex<Shard> {
+        let mixed = place.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.shards[index_wide(mixed) % SHARDS]
+    }
+
+    fn find(&self, place: Place) -> Option<Arc<Buffer>> {
+        let shard = self.shard(place).lock();
+        let buffer = shard.buffers.get(&place)?;
+        buffer.was_used.store(true, Ordering::Relaxed);
+        Some(Arc::clone(buffer))
+    }
+
+    /// Returns the page at `place`, which must be `kind` and belong to `owner`.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Io`] if it can't be read, [`FsError::Corrupt`] if it is not that page.
+    pub(crate) fn page(
+        &self,
+        place: Place,
+        kind: PageKind,
+        owner: PageOwner,
+    ) -> FsResult<Arc<Buffer>> {
+        let buffer = self.any_page(place)?;
+        let bytes = buffer.bytes();
+        let header = PageHeader::parse(page_of(&bytes)).ok_or_else(|| unknown_kind(place))?;
+        header.expect(kind, owner).map_err(corrupt)?;
+        Ok(buffer)
+    }
+
+    /// Returns the page at `place`, whatever it is.
+    fn any_page(&self, place: Place) -> FsResult<Arc<Buffer>> {
+        if let Some(buffer) = self.find(place) {
+            self.hits.fetch_add(1, Ordering::Relaxed);
+            return Ok(buffer);
+        }
+        self.misses.fetch_add(1, Ordering::Relaxed);
+        self.make_room();
+        loop {
+            let evictions = self.shard(place).lock().evictions;
+            let bytes = self.volume.read_page(Purpose::Home, place).map_err(io)?;
+            PageHeader::decode(page_of(&bytes), self.pool_id, place).map_err(corrupt)?;
+            let mut shard = self.shard(place).lock();
+            if let Some(buffer) = shard.buffers.get(&place) {
+                return Ok(Arc::clone(buffer));
+            }
+            // What was read may be older than what was evicted meanwhile (U2).
+            if shard.evictions == evictions {
+                return Ok(self.insert(&mut shard, place, bytes));
+            }
+        }
+    }
+
+    fn insert(&self, shard: &mut Shard, place: Place, bytes: AlignedBuffer) -> Arc<Buffer> {
+        let state =
+            BufferState { bytes: Arc::new(bytes), class: 0, first_lsn: None, last_lsn: Lsn(0) };
+        let buffer =
+            Arc::new(Buffer { place, state: Mutex::new(state), was_used: AtomicBool::new(true) });
+        shard.buffers.insert(place, Arc::clone(&buffer));
+        self.count.fetch_add(1, Ordering::Relaxed);
+        buffer
+    }
+
+    /// Returns the buffer of a page that is being made new; what it held does not matter.
+    pub(crate) fn fresh(&self, place: Place) -> Arc<Buffer> {
+        if let Some(buffer) = self.find(place) {
+            return buffer;
+        }
+        self.make_room();
+        let mut shard = self.shard(place).lock();
+        if let Some(buffer) = shard.buffers.get(&place) {
+            return Arc::clone(buffer);
+        }
+        self.insert(&mut shard, place, AlignedBuffer::zeroed(format::page::PAGE_BYTES))
+    }
+
+    /// Evicts clean pages that nobody uses until there is room for one more, or none is left.
+    fn make_room(&self) {
+        let mut rounds = 0;
+        while self.count.load(Ordering::Relaxed) >= self.limit_pages && rounds < 2 * SHARDS {
+            let at = self.hand.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            self.sweep(&mut self.shards[at].lock());
+            rounds += 1;
+        }
+    }
+
+    /// One turn of the clock over a shard: what was not used since the last turn goes.
+    fn sweep(&self, shard: &mut Shard) {
+        let mut victims: Vec<Place> = shard
+            .buffers
+            .values()
+            .filter(|buffer| {
+                let is_clean = || buffer.state.lock().first_lsn.is_none();
+                Arc::strong_count(buffer) == 1
+                    && !buffer.was_used.swap(false, Ordering::Relaxed)
+                    && is_clean()
+            })
+            .map(|buffer| buffer.place)
+            .collect();
+        // The order of a hash map must not show: places decide.
+        victims.sort_unstable();
+        victims.truncate(1 + shard.buffers.len() / 4);
+        for place in &victims {
+            shard.buffers.remove(place);
+        }
+        if !victims.is_empty() {
+            shard.evictions += 1;
+            self.count.fetch_sub(victims.len(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A device error as the caller of a file operation sees it.
+pub(crate) fn io(error: storage::device::DeviceError) -> FsError {
+    match error {
+        storage::device::DeviceError::NoSpace { .. } => FsError::NoSpace,
+        other => FsError::Io { cause: other.to_string() },
+    }
+}
+
+/// A defect as the caller of a file operation sees it.
+pub(crate) fn corrupt(error: impl std::fmt::Display) -> FsError {
+    FsError::Corrupt { defect: error.to_string() }
+}
+
+fn unknown_kind(place: Place) -> FsError {
+    corrupt(format::page::PageError::UnknownKind { place, found: 0 })
+}

@@ -1,0 +1,237 @@
+//! Containers: from an anode and a block's index to its place, and back to nothing.
+//!
+//! Everything stored is a container described by an anode (Chutani and others, "The Episode File
+//! System", 1992). This layer walks and changes maps; what the blocks hold it does not know.
+//!
+//! # Invariants
+//!
+//! - M1, M2 of [`format::map`].
+//! - C1: `anode.fragments` counts every fragment of the container's blocks and map pages.
+//! - C2: A pointer that is replaced or removed is freed in the same transaction.
+//!
+//! # Concurrency
+//!
+//! The caller holds the lock of the container: its vnode's, or the fileset's for its own.
+
+mod truncate;
+
+pub(crate) use truncate::Content;
+
+use format::anode::Anode;
+use format::map::{
+    HEIGHT_MAX, capacity_of_height, height_for, page_index, page_slot, pointer_at, root_slot,
+    set_pointer,
+};
+use format::page::{PageBytes, PageKind, PageOwner};
+use format::pointer::BlockPointer;
+
+use crate::convert::index_wide;
+use crate::error::{FsError, FsResult};
+use crate::store::{Change, Store, View, raise_birth_max};
+
+/// Returns the owner of the map page of `anode` at `level` on the way to block `index`.
+fn map_owner(anode: &Anode, index: u64, level: u8) -> PageOwner {
+    PageOwner {
+        fileset: anode.fileset,
+        anode: anode.number,
+        index: page_index(index, level),
+        level,
+    }
+}
+
+/// Returns the owner of content page `index` of `anode`.
+pub(crate) fn content_owner(anode: &Anode, index: u64) -> PageOwner {
+    PageOwner { fileset: anode.fileset, anode: anode.number, index, level: 0 }
+}
+
+impl Store {
+    /// Returns the pointer to block `index`; `None` for a hole.
+    pub(crate) fn block(
+        &self,
+        change: Option<&Change<'_>>,
+        anode: &Anode,
+        index: u64,
+    ) -> FsResult<Option<BlockPointer>> {
+        if index >= capacity_of_height(anode.height) {
+            return Ok(None);
+        }
+        let mut pointer = anode.root_pointer(root_slot(index, anode.height));
+        for level in (0..anode.height).rev() {
+            let Some(found) = pointer else { return Ok(None) };
+            let owner = map_owner(anode, index, level);
+            let page = self.view(change, found.place, PageKind::Map, owner)?;
+            pointer = pointer_at(&page, page_slot(index, level));
+        }
+        Ok(pointer)
+    }
+
+    /// Returns up to `count` pointers from block `first` on, walking each leaf once.
+    pub(crate) fn blocks(
+        &self,
+        anode: &Anode,
+        first: u64,
+        count: u64,
+    ) -> FsResult<Vec<Option<BlockPointer>>> {
+        let mut pointers = Vec::with_capacity(index_wide(count));
+        let mut leaf: Option<(u64, Option<View<'static>>)> = None;
+        for index in first..first + count {
+            if anode.height == 0 || index >= capacity_of_height(anode.height) {
+                pointers.push(self.block(None, anode, index)?);
+                continue;
+            }
+            let leaf_index = page_index(index, 0);
+            if leaf.as_ref().is_none_or(|(at, _)| *at != leaf_index) {
+                leaf = Some((leaf_index, self.leaf_of(anode, index)?));
+            }
+            let page = leaf.as_ref().and_then(|(_, page)| page.as_ref());
+            pointers.push(page.and_then(|page| pointer_at(page, page_slot(index, 0))));
+        }
+        Ok(pointers)
+    }
+
+    /// Returns the leaf map page on the way to block `index`; `None` under a hole.
+    fn leaf_of(&self, anode: &Anode, index: u64) -> FsResult<Option<View<'static>>> {
+        let mut pointer = anode.root_pointer(root_slot(index, anode.height));
+        for level in (0..anode.height).rev() {
+            let Some(found) = pointer else { return Ok(None) };
+            let owner = map_owner(anode, index, level);
+            let buffer = self.cache.page(found.place, PageKind::Map, owner)?;
+            let page = View::Shared(buffer.bytes());
+            if level == 0 {
+                return Ok(Some(page));
+            }
+            pointer = pointer_at(&page, page_slot(index, level));
+        }
+        Ok(None)
+    }
+
+    /// Sets the pointer to block `index`, growing the map as needed. Returns the pointer that was
+    /// there; the caller frees it (C2) and counts the fragments of blocks (C1).
+    pub(crate) fn set_block(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        index: u64,
+        pointer: Option<&BlockPointer>,
+    ) -> FsResult<Option<BlockPointer>> {
+        let birth = change.epoch();
+        self.grow(change, anode, index)?;
+        let slot = root_slot(index, anode.height);
+        if anode.height == 0 {
+            let old = anode.root_pointer(slot);
+            anode.set_root_pointer(slot, pointer);
+            return Ok(old);
+        }
+        let top = anode.height - 1;
+        let mut place = match anode.root_pointer(slot) {
+            Some(found) => found.place,
+            None => {
+                let page = self.add_map_page(change, anode, index, top)?;
+                anode.set_root_pointer(slot, Some(&page));
+                page.place
+            }
+        };
+        for level in (1..=top).rev() {
+            let owner = map_owner(anode, index, level);
+            let slot = page_slot(index, level);
+            let child = pointer_at(change.edit(place, PageKind::Map, owner)?, slot);
+            let child = match child {
+                Some(child) => child,
+                None => {
+                    let child = self.add_map_page(change, anode, index, level - 1)?;
+                    set_pointer(change.edit(place, PageKind::Map, owner)?, slot, Some(&child));
+                    child
+                }
+            };
+            raise_birth_max(change.edit(place, PageKind::Map, owner)?, birth);
+            place = child.place;
+        }
+        let page = change.edit(place, PageKind::Map, map_owner(anode, index, 0))?;
+        let slot = page_slot(index, 0);
+        let old = pointer_at(page, slot);
+        set_pointer(page, slot, pointer);
+        raise_birth_max(page, birth);
+        Ok(old)
+    }
+
+    fn add_map_page(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        index: u64,
+        level: u8,
+    ) -> FsResult<BlockPointer> {
+        let place = change.add_page(PageKind::Map, map_owner(anode, index, level))?;
+        let fragments = self.geometry().page_fragments();
+        anode.fragments += u64::from(fragments);
+        Ok(BlockPointer::to_page(place, fragments, change.epoch()))
+    }
+
+    /// Raises the map until it can hold block `index`.
+    fn grow(&self, change: &mut Change<'_>, anode: &mut Anode, index: u64) -> FsResult<()> {
+        if index >= capacity_of_height(HEIGHT_MAX) {
+            return Err(FsError::FileTooLarge);
+        }
+        let wanted = height_for(index);
+        while anode.height < wanted {
+            let pointers: Vec<_> = (0..8).map(|slot| anode.root_pointer(slot)).collect();
+            if pointers.iter().any(Option::is_some) {
+                let level = anode.height;
+                let page = self.add_map_page(change, anode, 0, level)?;
+                let bytes = change.edit(page.place, PageKind::Map, map_owner(anode, 0, level))?;
+                for (slot, pointer) in pointers.iter().enumerate() {
+                    set_pointer(bytes, slot, pointer.as_ref());
+                }
+                for slot in 0..8 {
+                    anode.set_root_pointer(slot, None);
+                }
+                anode.set_root_pointer(0, Some(&page));
+            }
+            anode.height += 1;
+        }
+        Ok(())
+    }
+
+    /// Returns content page `index` of a container of pages; `None` where there is none.
+    pub(crate) fn content<'a>(
+        &self,
+        change: Option<&'a Change<'_>>,
+        anode: &Anode,
+        index: u64,
+        kind: PageKind,
+    ) -> FsResult<Option<View<'a>>> {
+        let Some(pointer) = self.block(change, anode, index)? else { return Ok(None) };
+        self.view(change, pointer.place, kind, content_owner(anode, index)).map(Some)
+    }
+
+    /// Returns content page `index` of a container of pages, to change; `None` where there is none.
+    pub(crate) fn edit_content<'c>(
+        &self,
+        change: &'c mut Change<'_>,
+        anode: &Anode,
+        index: u64,
+        kind: PageKind,
+    ) -> FsResult<Option<&'c mut PageBytes>> {
+        let Some(pointer) = self.block(Some(change), anode, index)? else { return Ok(None) };
+        change.edit(pointer.place, kind, content_owner(anode, index)).map(Some)
+    }
+
+    /// Adds content page `index` to a container of pages; returns it, to fill.
+    pub(crate) fn add_content<'c>(
+        &self,
+        change: &'c mut Change<'_>,
+        anode: &mut Anode,
+        index: u64,
+        kind: PageKind,
+    ) -> FsResult<&'c mut PageBytes> {
+        let owner = content_owner(anode, index);
+        let place = change.add_page(kind, owner)?;
+        let fragments = self.geometry().page_fragments();
+        let pointer = BlockPointer::to_page(place, fragments, change.epoch());
+        let old = self.set_block(change, anode, index, Some(&pointer))?;
+        assert!(old.is_none(), "a content page is added twice");
+        anode.fragments += u64::from(fragments);
+        anode.pages += 1;
+        change.edit(place, kind, owner)
+    }
+}

@@ -1,0 +1,495 @@
+//! A fileset: its anode table, which anodes are free, and which have lost their last name.
+//!
+//! # Invariants
+//!
+//! - F1: The anode map has a bit for every anode in use, and for no other.
+//! - F2: An anode without a name is in the orphan list until it is freed; so is a file whose blocks
+//!   past its end are not all freed yet. After a crash both are finished.
+//! - F3: A freed anode number is used again only after the checkpoint that took its freeing home.
+//!
+//! # Concurrency
+//!
+//! [`FilesetGuard`] is the fileset's lock: it is held from the first allocation of an anode or
+//! orphan slot to the end of the transaction. Reading anodes needs no lock but the vnode's.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use format::anode::{
+    ANODE_BYTES, ANODE_MAP_ANODE, Anode, FIRST_FILE_ANODE, ORPHAN_ANODE, POOL_FILESET_TABLE,
+    page_and_slot, slot_offset,
+};
+use format::bitmap::{self, BITS_PER_PAGE};
+use format::fileset::Fileset;
+use format::ids::{ANODES_MAX, AnodeNo, FilesetId, Lsn, Place};
+use format::page::{PAGE_BODY_BYTES, PAGE_HEADER_BYTES, PageBytes, PageKind, PageOwner, read_u64};
+
+use crate::buffer::corrupt;
+use crate::container::content_owner;
+use crate::convert::{index_wide, narrow};
+use crate::error::{FsError, FsResult};
+use crate::store::{Change, Store};
+use crate::sync::{Mutex, MutexGuard, RwLock};
+
+/// Slots of an orphan page.
+const ORPHANS_PER_PAGE: u64 = 496;
+const _: () = assert!(PAGE_BODY_BYTES / 8 == 496);
+
+/// A mounted fileset.
+#[derive(Debug)]
+pub(crate) struct MountedFileset {
+    /// Identity.
+    pub(crate) id: FilesetId,
+    /// Slot in the fileset table.
+    pub(crate) slot: u32,
+    /// Default block size of files: binary logarithm.
+    pub(crate) block_shift: u8,
+    /// The anode table as a container; replaced as it grows.
+    table: RwLock<Arc<Anode>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    entry: Fileset,
+    /// Place of the page of the fileset table that holds the entry.
+    entry_place: Place,
+    /// No anode below this is free, but for pending ones.
+    first_free: u64,
+    /// Freed anodes that may not be used yet (F3).
+    pending: VecDeque<(Lsn, u64)>,
+    pending_set: BTreeSet<u64>,
+    /// The orphan list as a container, and its free slots.
+    orphan_anode: Anode,
+    orphan_slots_free: BTreeSet<u64>,
+    orphan_slots_end: u64,
+    /// The anode map as a container.
+    map_anode: Anode,
+}
+
+/// The fileset's lock, with a change that allocates in it.
+pub(crate) struct FilesetGuard<'f> {
+    fileset: &'f MountedFileset,
+    state: MutexGuard<'f, State>,
+    /// State to go back to if the change is given up.
+    before: Option<Box<Saved>>,
+    freed: Vec<u64>,
+}
+
+/// What a change that is given up must leave as it was.
+#[derive(Clone, Debug)]
+struct Saved {
+    entry: Fileset,
+    first_free: u64,
+    orphan_anode: Anode,
+    orphan_slots_free: Option<BTreeSet<u64>>,
+    orphan_slots_end: u64,
+    map_anode: Anode,
+}
+
+impl MountedFileset {
+    /// Opens the fileset in `slot`.
+    pub(crate) fn open(store: &Store, slot: u32) -> FsResult<MountedFileset> {
+        let (entry, entry_place) = read_entry(store, slot)?;
+        let table = Arc::new(entry.table_anode());
+        let read = |number| {
+            read_anode_in(store, &table, entry.id, number)?.ok_or_else(|| {
+                corrupt(format!("FS003: anode {} of {} is free", number.0, entry.id))
+            })
+        };
+        let (orphan_anode, map_anode) = (read(ORPHAN_ANODE)?, read(ANODE_MAP_ANODE)?);
+        let state = State {
+            entry_place,
+            first_free: FIRST_FILE_ANODE.0,
+            pending: VecDeque::new(),
+            pending_set: BTreeSet::new(),
+            orphan_slots_free: BTreeSet::new(),
+            orphan_slots_end: orphan_anode.pages * ORPHANS_PER_PAGE,
+            orphan_anode,
+            map_anode,
+            entry: entry.clone(),
+        };
+        let fileset = MountedFileset {
+            id: entry.id,
+            slot,
+            block_shift: entry.block_shift,
+            table: RwLock::new(table),
+            state: Mutex::new(state),
+        };
+        fileset.find_free_orphan_slots(store)?;
+        Ok(fileset)
+    }
+
+    fn find_free_orphan_slots(&self, store: &Store) -> FsResult<()> {
+        let taken: BTreeSet<u64> = self.orphans(store)?.into_iter().map(|(slot, _)| slot).collect();
+        let mut state = self.state.lock();
+        let end = state.orphan_slots_end;
+        state.orphan_slots_free = (0..end).filter(|slot| !taken.contains(slot)).collect();
+        Ok(())
+    }
+
+    /// Returns slot and anode of every orphan.
+    pub(crate) fn orphans(&self, store: &Store) -> FsResult<Vec<(u64, AnodeNo)>> {
+        let anode = self.state.lock().orphan_anode.clone();
+        let mut orphans = Vec::new();
+        for page in 0..anode.pages {
+            let Some(bytes) = store.content(None, &anode, page, PageKind::OrphanList)? else {
+                continue;
+            };
+            for slot in 0..ORPHANS_PER_PAGE {
+                let number = read_u64(&bytes[..], orphan_offset(slot));
+                if number != 0 {
+                    orphans.push((page * ORPHANS_PER_PAGE + slot, AnodeNo(number)));
+                }
+            }
+        }
+        Ok(orphans)
+    }
+
+    /// Returns anode `number`; `None` if it is free.
+    pub(crate) fn read_anode(&self, store: &Store, number: AnodeNo) -> FsResult<Option<Anode>> {
+        let table = Arc::clone(&self.table.read());
+        read_anode_in(store, &table, self.id, number)
+    }
+
+    /// Writes an anode that is in use.
+    pub(crate) fn write_anode(
+        &self,
+        store: &Store,
+        change: &mut Change<'_>,
+        anode: &Anode,
+    ) -> FsResult<()> {
+        let table = Arc::clone(&self.table.read());
+        write_anode_in(store, &table, change, anode)
+    }
+
+    /// Takes the fileset's lock, to allocate in it.
+    pub(crate) fn lock(&self) -> FilesetGuard<'_> {
+        FilesetGuard { fileset: self, state: self.state.lock(), before: None, freed: Vec::new() }
+    }
+
+    /// F3: anodes freed before `tail` may be used again.
+    pub(crate) fn release(&self, tail: Lsn) {
+        let mut state = self.state.lock();
+        while state.pending.front().is_some_and(|(lsn, _)| *lsn < tail) {
+            let (_, number) = state.pending.pop_front().expect("looked at it");
+            state.pending_set.remove(&number);
+            state.first_free = state.first_free.min(number);
+        }
+    }
+
+    /// Returns how many anodes are in use.
+    pub(crate) fn anodes_used(&self) -> u64 {
+        self.state.lock().entry.anodes_used
+    }
+}
+
+impl FilesetGuard<'_> {
+    fn save(&mut self) {
+        if self.before.is_none() {
+            let state = &self.state;
+            self.before = Some(Box::new(Saved {
+                entry: state.entry.clone(),
+                first_free: state.first_free,
+                orphan_anode: state.orphan_anode.clone(),
+                orphan_slots_free: None,
+                orphan_slots_end: state.orphan_slots_end,
+                map_anode: state.map_anode.clone(),
+            }));
+        }
+    }
+
+    fn save_slots(&mut self) {
+        self.save();
+        let slots = self.state.orphan_slots_free.clone();
+        let before = self.before.as_mut().expect("saved above");
+        before.orphan_slots_free.get_or_insert(slots);
+    }
+
+    /// Takes a free anode number into use; the caller writes the anode.
+    pub(crate) fn allocate_anode(
+        &mut self,
+        store: &Store,
+        change: &mut Change<'_>,
+    ) -> FsResult<AnodeNo> {
+        self.save();
+        let number = self.find_free(store, change)?;
+        self.ensure_map_page(store, change, number)?;
+        self.ensure_table_page(store, change, number)?;
+        self.mark(store, change, number, true)?;
+        let state = &mut *self.state;
+        state.first_free = number + 1;
+        state.entry.anodes_end = state.entry.anodes_end.max(number + 1);
+        state.entry.anodes_used += 1;
+        change.count_anodes(1);
+        self.write_entry(store, change)?;
+        Ok(AnodeNo(number))
+    }
+
+    /// Finds the first free number at or after the hint.
+    fn find_free(&self, store: &Store, change: &Change<'_>) -> FsResult<u64> {
+        let (mut number, end) = (self.state.first_free, self.state.entry.anodes_end);
+        while number < end {
+            let page = number / u64::from(BITS_PER_PAGE);
+            let view =
+                store.content(Some(change), &self.state.map_anode, page, PageKind::AnodeMap)?;
+            let first = page * u64::from(BITS_PER_PAGE);
+            let Some(view) = view else { return Ok(number) };
+            let limit = narrow((end - first).min(u64::from(BITS_PER_PAGE)));
+            match bitmap::first_clear(&view, narrow(number - first), limit) {
+                Some(bit) if self.state.pending_set.contains(&(first + u64::from(bit))) => {
+                    number = first + u64::from(bit) + 1;
+                }
+                Some(bit) => return Ok(first + u64::from(bit)),
+                None => number = first + u64::from(BITS_PER_PAGE),
+            }
+        }
+        let fresh = end.max(FIRST_FILE_ANODE.0);
+        if fresh >= ANODES_MAX {
+            return Err(FsError::NoSpace);
+        }
+        Ok(fresh)
+    }
+
+    fn ensure_map_page(
+        &mut self,
+        store: &Store,
+        change: &mut Change<'_>,
+        number: u64,
+    ) -> FsResult<()> {
+        let page = number / u64::from(BITS_PER_PAGE);
+        if store.block(Some(change), &self.state.map_anode, page)?.is_some() {
+            return Ok(());
+        }
+        store.add_content(change, &mut self.state.map_anode, page, PageKind::AnodeMap)?;
+        let anode = self.state.map_anode.clone();
+        self.fileset.write_anode(store, change, &anode)
+    }
+
+    fn ensure_table_page(
+        &mut self,
+        store: &Store,
+        change: &mut Change<'_>,
+        number: u64,
+    ) -> FsResult<()> {
+        let (page, _) = page_and_slot(AnodeNo(number));
+        let mut table = Anode::clone(&self.fileset.table.read());
+        if store.block(Some(change), &table, page)?.is_some() {
+            return Ok(());
+        }
+        store.add_content(change, &mut table, page, PageKind::Anode)?;
+        self.state.entry.set_table_anode(&table);
+        *self.fileset.table.write() = Arc::new(table);
+        Ok(())
+    }
+
+    /// Sets or clears the bit of `number` in the anode map.
+    fn mark(
+        &self,
+        store: &Store,
+        change: &mut Change<'_>,
+        number: u64,
+        is_used: bool,
+    ) -> FsResult<()> {
+        let page = number / u64::from(BITS_PER_PAGE);
+        let bit = narrow(number % u64::from(BITS_PER_PAGE));
+        let anode = &self.state.map_anode;
+        let pointer = store.block(Some(change), anode, page)?;
+        let place =
+            pointer.ok_or_else(|| corrupt("AM001: a page of the anode map is missing"))?.place;
+        if let Some(own) = change.tx_mut().own_mut(place) {
+            bitmap::set(own, bit, is_used);
+            return Ok(());
+        }
+        let buffer = store.cache.page(place, PageKind::AnodeMap, content_owner(anode, page))?;
+        change.tx_mut().set_bits(&buffer, bit, 1, is_used);
+        Ok(())
+    }
+
+    fn write_entry(&self, store: &Store, change: &mut Change<'_>) -> FsResult<()> {
+        let (page, slot) = entry_position(self.fileset.slot);
+        let bytes =
+            change.edit(self.state.entry_place, PageKind::FilesetTable, entry_owner(page))?;
+        let _ = store;
+        let offset = slot_offset(slot);
+        bytes[offset..offset + format::fileset::FILESET_BYTES]
+            .copy_from_slice(&self.state.entry.encode());
+        Ok(())
+    }
+
+    /// Frees an anode, whose container is empty.
+    pub(crate) fn free_anode(
+        &mut self,
+        store: &Store,
+        change: &mut Change<'_>,
+        number: AnodeNo,
+    ) -> FsResult<()> {
+        self.save();
+        let table = Arc::clone(&self.fileset.table.read());
+        let bytes = anode_slot(store, &table, change, number)?;
+        bytes.fill(0);
+        self.mark(store, change, number.0, false)?;
+        self.state.entry.anodes_used -= 1;
+        change.count_anodes(-1);
+        self.freed.push(number.0);
+        self.write_entry(store, change)
+    }
+
+    /// Enters `number` in the orphan list; returns its slot.
+    pub(crate) fn add_orphan(
+        &mut self,
+        store: &Store,
+        change: &mut Change<'_>,
+        number: AnodeNo,
+    ) -> FsResult<u64> {
+        self.save_slots();
+        let slot = match self.state.orphan_slots_free.pop_first() {
+            Some(slot) => slot,
+            None => self.grow_orphans(store, change)?,
+        };
+        self.put_orphan(store, change, slot, number.0)?;
+        Ok(slot)
+    }
+
+    fn grow_orphans(&mut self, store: &Store, change: &mut Change<'_>) -> FsResult<u64> {
+        let page = self.state.orphan_anode.pages;
+        store.add_content(change, &mut self.state.orphan_anode, page, PageKind::OrphanList)?;
+        let anode = self.state.orphan_anode.clone();
+        self.fileset.write_anode(store, change, &anode)?;
+        let first = self.state.orphan_slots_end;
+        self.state.orphan_slots_end += ORPHANS_PER_PAGE;
+        self.state.orphan_slots_free.extend(first + 1..first + ORPHANS_PER_PAGE);
+        Ok(first)
+    }
+
+    /// Takes `slot` out of the orphan list.
+    pub(crate) fn remove_orphan(
+        &mut self,
+        store: &Store,
+        change: &mut Change<'_>,
+        slot: u64,
+    ) -> FsResult<()> {
+        self.save_slots();
+        self.put_orphan(store, change, slot, 0)?;
+        self.state.orphan_slots_free.insert(slot);
+        Ok(())
+    }
+
+    fn put_orphan(
+        &self,
+        store: &Store,
+        change: &mut Change<'_>,
+        slot: u64,
+        value: u64,
+    ) -> FsResult<()> {
+        let (page, in_page) = (slot / ORPHANS_PER_PAGE, slot % ORPHANS_PER_PAGE);
+        let anode = &self.state.orphan_anode;
+        let bytes = store.edit_content(change, anode, page, PageKind::OrphanList)?;
+        let bytes = bytes.ok_or_else(|| corrupt("OR001: a page of the orphan list is missing"))?;
+        let offset = orphan_offset(in_page);
+        bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
+        Ok(())
+    }
+
+    /// The change has ended at `lsn`: what was allocated stays.
+    pub(crate) fn settle(mut self, lsn: Lsn) {
+        self.before = None;
+        for number in std::mem::take(&mut self.freed) {
+            self.state.pending.push_back((lsn, number));
+            self.state.pending_set.insert(number);
+        }
+    }
+}
+
+impl Drop for FilesetGuard<'_> {
+    fn drop(&mut self) {
+        let Some(before) = self.before.take() else { return };
+        *self.fileset.table.write() = Arc::new(before.entry.table_anode());
+        self.state.entry = before.entry;
+        self.state.first_free = before.first_free;
+        self.state.orphan_anode = before.orphan_anode;
+        self.state.orphan_slots_end = before.orphan_slots_end;
+        self.state.map_anode = before.map_anode;
+        if let Some(slots) = before.orphan_slots_free {
+            self.state.orphan_slots_free = slots;
+        }
+    }
+}
+
+fn orphan_offset(slot_in_page: u64) -> usize {
+    PAGE_HEADER_BYTES + index_wide(slot_in_page) * 8
+}
+
+fn entry_position(slot: u32) -> (u64, usize) {
+    page_and_slot(AnodeNo(u64::from(slot)))
+}
+
+fn entry_owner(page: u64) -> PageOwner {
+    PageOwner { index: page, ..PageOwner::default() }
+}
+
+/// Reads the entry in `slot` of the fileset table.
+fn read_entry(store: &Store, slot: u32) -> FsResult<(Fileset, Place)> {
+    let root_place = store.geometry().root_place();
+    let root = store.view(None, root_place, PageKind::Anode, PageOwner::default())?;
+    let (_, root_slot) = page_and_slot(POOL_FILESET_TABLE);
+    let table = decode_slot(&root, FilesetId(0), POOL_FILESET_TABLE, root_slot)?
+        .ok_or_else(|| corrupt("FS004: the fileset table is missing"))?;
+    let (page, entry_slot) = entry_position(slot);
+    let pointer = store.block(None, &table, page)?;
+    let place =
+        pointer.ok_or_else(|| corrupt("FS005: a page of the fileset table is missing"))?.place;
+    let view = store.view(None, place, PageKind::FilesetTable, entry_owner(page))?;
+    let offset = slot_offset(entry_slot);
+    let bytes = view[offset..].first_chunk().expect("slots lie inside the page");
+    let entry = Fileset::decode(bytes, slot).map_err(corrupt)?.ok_or(FsError::NotFound)?;
+    Ok((entry, place))
+}
+
+fn decode_slot(
+    page: &PageBytes,
+    fileset: FilesetId,
+    number: AnodeNo,
+    slot: usize,
+) -> FsResult<Option<Anode>> {
+    let bytes: &[u8; ANODE_BYTES] =
+        page[slot_offset(slot)..].first_chunk().expect("slots lie inside the page");
+    Anode::decode(bytes, fileset, number).map_err(corrupt)
+}
+
+fn read_anode_in(
+    store: &Store,
+    table: &Anode,
+    fileset: FilesetId,
+    number: AnodeNo,
+) -> FsResult<Option<Anode>> {
+    let (page, slot) = page_and_slot(number);
+    match store.content(None, table, page, PageKind::Anode)? {
+        Some(view) => decode_slot(&view, fileset, number, slot),
+        None => Ok(None),
+    }
+}
+
+fn anode_slot<'c>(
+    store: &Store,
+    table: &Anode,
+    change: &'c mut Change<'_>,
+    number: AnodeNo,
+) -> FsResult<&'c mut [u8]> {
+    let (page, slot) = page_and_slot(number);
+    let bytes = store.edit_content(change, table, page, PageKind::Anode)?;
+    let bytes = bytes.ok_or_else(|| corrupt("AN004: a page of the anode table is missing"))?;
+    Ok(&mut bytes[slot_offset(slot)..slot_offset(slot) + ANODE_BYTES])
+}
+
+fn write_anode_in(
+    store: &Store,
+    table: &Anode,
+    change: &mut Change<'_>,
+    anode: &Anode,
+) -> FsResult<()> {
+    anode_slot(store, table, change, anode.number)?.copy_from_slice(&anode.encode());
+    Ok(())
+}
+
+const _: () = assert!(ANODE_BYTES == 512);

@@ -1,0 +1,163 @@
+//! Commit: closing classes and making the log durable, many callers with one flush.
+//!
+//! # Crashes
+//!
+//! The commit of a class is in the log only after every data write that the class points to is
+//! durable, and it is acknowledged only after the flush behind it (J1). A chunk that is torn, or
+//! lies behind a torn one, never counts: recovery stops there.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use format::ids::Lsn;
+use format::journal::put_commit;
+use format::page::{page_crc, stamp};
+use storage::device::{Operation, Purpose, SharedBytes, Ticket};
+
+use super::log::SealedChunk;
+use super::{Journal, State, commit_record_bytes, ring_bytes};
+use crate::buffer::{page_of, page_of_mut};
+use crate::convert::index_wide;
+use crate::error::FsResult;
+
+impl Journal {
+    /// Makes the class that `class` is part of now durable.
+    ///
+    /// # Errors
+    ///
+    /// What the device said; the journal has failed then.
+    pub(crate) fn commit(&self, class: u64) -> FsResult<()> {
+        let end = {
+            let mut state = self.state.lock();
+            let root = resolve(&state, class);
+            if state.classes.contains_key(&root) {
+                self.close(&mut state, root);
+                state.log.cut()
+            } else {
+                // Closed already: its commit is in a chunk before this position, or in the one
+                // being filled.
+                state.log.cut()
+            }
+        };
+        self.force(end)
+    }
+
+    /// Makes everything applied so far durable.
+    ///
+    /// # Errors
+    ///
+    /// As [`Journal::commit`].
+    pub(crate) fn commit_all(&self) -> FsResult<()> {
+        let end = {
+            let mut state = self.state.lock();
+            self.close_all(&mut state);
+            state.log.cut()
+        };
+        self.force(end)
+    }
+
+    /// Closes and makes durable the classes that were opened before `opened_before_ns`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Journal::commit`].
+    pub(crate) fn commit_aged(&self, opened_before_ns: u64) -> FsResult<()> {
+        let end = {
+            let mut state = self.state.lock();
+            let aged: Vec<u64> = state
+                .classes
+                .iter()
+                .filter(|(_, class)| class.opened_ns <= opened_before_ns)
+                .map(|(id, _)| *id)
+                .collect();
+            if aged.is_empty() {
+                return Ok(());
+            }
+            for class in aged {
+                self.close(&mut state, class);
+            }
+            state.log.cut()
+        };
+        self.force(end)
+    }
+
+    pub(super) fn close_all(&self, state: &mut State) {
+        let open: Vec<u64> = state.classes.keys().copied().collect();
+        for class in open {
+            self.close(state, class);
+        }
+    }
+
+    /// Closes an open class: stamps its pages and logs its commit.
+    pub(super) fn close(&self, state: &mut State, id: u64) {
+        let class = state.classes.remove(&id).expect("the caller found it open");
+        for absorbed in &class.absorbed {
+            state.merged.remove(absorbed);
+        }
+        self.counts.commits.fetch_add(1, Ordering::Relaxed);
+        let record_bytes = index_wide(commit_record_bytes(class.pages.len()).next_multiple_of(8));
+        let lsn = state.log.ensure_room(record_bytes);
+        let mut stamps = Vec::with_capacity(class.pages.len());
+        for buffer in &class.pages {
+            let mut page = buffer.state.lock();
+            stamp(page_of_mut(Arc::make_mut(&mut page.bytes)), lsn);
+            stamps.push((buffer.place, page_crc(page_of(&page.bytes))));
+            page.class = 0;
+            page.last_lsn = lsn;
+        }
+        let mut record = Vec::with_capacity(record_bytes);
+        put_commit(&mut record, id, lsn, &stamps);
+        state.log.append(&record);
+        state.log.needs_data(class.data_sequence);
+    }
+
+    /// Makes the log durable up to `end`. One caller writes for all who wait.
+    ///
+    /// # Errors
+    ///
+    /// What the device said; the journal has failed then (T5).
+    pub(super) fn force(&self, end: Lsn) -> FsResult<()> {
+        if self.state.lock().log.durable >= end {
+            return Ok(());
+        }
+        let _writer = self.writer.lock();
+        self.check_alive()?;
+        let chunks: Vec<SealedChunk> = {
+            let mut state = self.state.lock();
+            if state.log.durable >= end {
+                return Ok(());
+            }
+            state.log.cut();
+            state.log.sealed.drain(..).collect()
+        };
+        let Some(last) = chunks.last() else { return Ok(()) };
+        let (reached, data) =
+            (last.end, chunks.iter().map(|chunk| chunk.data_sequence).max().unwrap_or(0));
+        // CRASH: data first. A commit must not be readable before what it points to.
+        self.data.settle(data).map_err(|error| self.fail(&error))?;
+        let tickets: Vec<Ticket> = chunks.into_iter().map(|chunk| self.write(chunk)).collect();
+        for ticket in tickets {
+            ticket.wait().map_err(|error| self.fail(&error))?;
+        }
+        self.volume.flush(Purpose::Journal).map_err(|error| self.fail(&error))?;
+        self.state.lock().log.durable = reached;
+        Ok(())
+    }
+
+    fn write(&self, chunk: SealedChunk) -> Ticket {
+        let geometry = self.volume.geometry();
+        let ring = geometry.journal_offset + format::geometry::JOURNAL_HEADS * 4096;
+        let offset = ring + chunk.lsn.0 % ring_bytes(geometry);
+        let data = vec![SharedBytes::from(chunk.bytes)];
+        self.volume.device().submit(Purpose::Journal, Operation::Write { offset, data })
+    }
+}
+
+/// Follows merges to the class that `class` is part of now.
+fn resolve(state: &State, class: u64) -> u64 {
+    let mut root = class;
+    while let Some(&into) = state.merged.get(&root) {
+        root = into;
+    }
+    root
+}

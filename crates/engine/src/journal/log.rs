@@ -1,0 +1,204 @@
+//! The log in memory: records gather into chunks, chunks wait to be written.
+//!
+//! # Invariants
+//!
+//! - J1: A transaction is acknowledged only after the flush that covers its commit.
+//! - J2: A record's LSN is that of its chunk; the log's tail is always the start of a chunk.
+//! - J3: A chunk never wraps: a pad chunk fills the end of the ring.
+//!
+//! Not here: writing chunks (`commit.rs`) and where the tail may go (`checkpoint.rs`).
+
+use std::collections::VecDeque;
+
+use format::ids::{Lsn, PoolId};
+use format::journal::{CHUNK_BYTES_MAX, CHUNK_HEADER_BYTES, ChunkHeader};
+use storage::device::AlignedBuffer;
+
+use crate::convert::{index_wide, wide};
+
+/// A chunk is cut when it grows past this, so that a long run of transactions without a commit
+/// does not become one huge write.
+const CHUNK_BYTES_SOFT: usize = 256 << 10;
+
+/// A chunk that is complete and waits to be written.
+#[derive(Debug)]
+pub(super) struct SealedChunk {
+    pub(super) lsn: Lsn,
+    pub(super) end: Lsn,
+    pub(super) bytes: AlignedBuffer,
+    /// The commits in it may be durable only after this data write is.
+    pub(super) data_sequence: u64,
+}
+
+/// The log in memory.
+#[derive(Debug)]
+pub(super) struct Log {
+    pool_id: PoolId,
+    writer_term: u32,
+    sector_bytes: u64,
+    /// Bytes of the ring behind the head pages.
+    pub(super) ring_bytes: u64,
+    /// Where the chunk that is being filled begins.
+    chunk_lsn: Lsn,
+    /// Its records so far.
+    payload: Vec<u8>,
+    /// The commits in it need this data write.
+    data_sequence: u64,
+    previous_crc: u32,
+    /// Start and `previous_crc` of every chunk from the tail on, so that the tail can move.
+    starts: VecDeque<(Lsn, u32)>,
+    pub(super) sealed: VecDeque<SealedChunk>,
+    /// What is durable: the end of the last flushed chunk.
+    pub(super) durable: Lsn,
+    /// Bytes ever appended as records, for the counters.
+    pub(super) record_bytes: u64,
+}
+
+impl Log {
+    pub(super) fn new(
+        pool_id: PoolId,
+        writer_term: u32,
+        sector_bytes: u32,
+        ring_bytes: u64,
+        start: Lsn,
+        previous_crc: u32,
+    ) -> Log {
+        Log {
+            pool_id,
+            writer_term,
+            sector_bytes: u64::from(sector_bytes),
+            ring_bytes,
+            chunk_lsn: start,
+            payload: Vec::new(),
+            data_sequence: 0,
+            previous_crc,
+            starts: VecDeque::new(),
+            sealed: VecDeque::new(),
+            durable: start,
+            record_bytes: 0,
+        }
+    }
+
+    /// Position that the next record will have at the earliest.
+    pub(super) fn position(&self) -> Lsn {
+        self.chunk_lsn
+    }
+
+    /// Bytes of records that wait in the chunk being filled.
+    pub(super) fn pending_bytes(&self) -> u64 {
+        wide(self.payload.len())
+    }
+
+    /// Bytes from the chunk being filled to the end of the ring.
+    fn room_to_ring_end(&self) -> u64 {
+        self.ring_bytes - self.chunk_lsn.0 % self.ring_bytes
+    }
+
+    fn chunk_bytes(&self, payload_bytes: usize) -> u64 {
+        wide(CHUNK_HEADER_BYTES + payload_bytes).next_multiple_of(self.sector_bytes)
+    }
+
+    /// Makes room for a record of `record_bytes` and returns the LSN it will have.
+    ///
+    /// # Panics
+    ///
+    /// If the record is larger than any chunk: a transaction broke its bound.
+    pub(super) fn ensure_room(&mut self, record_bytes: usize) -> Lsn {
+        assert!(record_bytes + CHUNK_HEADER_BYTES <= CHUNK_BYTES_MAX, "a record fits a chunk");
+        let grown = self.chunk_bytes(self.payload.len() + record_bytes);
+        let is_too_long = grown > wide(CHUNK_BYTES_SOFT) || grown > self.room_to_ring_end();
+        if is_too_long && !self.payload.is_empty() {
+            self.cut();
+        }
+        if self.chunk_bytes(record_bytes) > self.room_to_ring_end() {
+            self.pad();
+        }
+        self.chunk_lsn
+    }
+
+    /// Appends a record for which [`Log::ensure_room`] made room.
+    pub(super) fn append(&mut self, record: &[u8]) {
+        self.payload.extend_from_slice(record);
+        self.record_bytes += wide(record.len());
+    }
+
+    /// The commits of the chunk being filled need this data write to be durable.
+    pub(super) fn needs_data(&mut self, sequence: u64) {
+        self.data_sequence = self.data_sequence.max(sequence);
+    }
+
+    /// Completes the chunk being filled, if it has records. Returns where the log ends.
+    pub(super) fn cut(&mut self) -> Lsn {
+        if !self.payload.is_empty() {
+            let payload = std::mem::take(&mut self.payload);
+            let chunk_bytes = self.chunk_bytes(payload.len());
+            self.seal(&payload, chunk_bytes, chunk_bytes);
+        }
+        self.chunk_lsn
+    }
+
+    /// Fills the rest of the ring with a pad chunk, of which only the first sector is written.
+    fn pad(&mut self) {
+        let chunk_bytes = self.room_to_ring_end();
+        self.seal(&[], chunk_bytes, self.sector_bytes);
+    }
+
+    fn seal(&mut self, payload: &[u8], chunk_bytes: u64, written_bytes: u64) {
+        let header = ChunkHeader {
+            lsn: self.chunk_lsn,
+            chunk_bytes: u32::try_from(chunk_bytes).expect("a ring is below 4 GiB"),
+            payload_bytes: u32::try_from(payload.len()).expect("bounded by ensure_room"),
+            previous_crc: self.previous_crc,
+            writer_term: self.writer_term,
+            flushed: self.durable,
+        };
+        let mut bytes = AlignedBuffer::zeroed(index_wide(written_bytes));
+        bytes[CHUNK_HEADER_BYTES..CHUNK_HEADER_BYTES + payload.len()].copy_from_slice(payload);
+        self.starts.push_back((self.chunk_lsn, self.previous_crc));
+        self.previous_crc = header.seal(self.pool_id, &mut bytes);
+        let end = Lsn(self.chunk_lsn.0 + chunk_bytes);
+        let data_sequence = std::mem::take(&mut self.data_sequence);
+        self.sealed.push_back(SealedChunk { lsn: self.chunk_lsn, end, bytes, data_sequence });
+        self.chunk_lsn = end;
+    }
+
+    /// Returns the `previous_crc` of the chunk that begins at `lsn`.
+    pub(super) fn previous_crc_at(&self, lsn: Lsn) -> u32 {
+        let known = self.starts.iter().find(|(start, _)| *start == lsn);
+        known.map_or(self.previous_crc, |(_, crc)| *crc)
+    }
+
+    /// The tail is at `lsn`: what lies before it will not be asked for again.
+    pub(super) fn forget_before(&mut self, lsn: Lsn) {
+        while self.starts.front().is_some_and(|(start, _)| *start < lsn) {
+            self.starts.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_follow_each_other_and_never_wrap() {
+        let ring = 1 << 16;
+        let mut log = Log::new(PoolId([1; 16]), 1, 512, ring, Lsn(ring), 0);
+        let (mut expected, mut crc) = (Lsn(ring), 0);
+        for step in 0..500_usize {
+            let record = vec![7; 8 * (1 + step * 37 % 400)];
+            log.ensure_room(record.len());
+            log.append(&record);
+            if step % 3 == 0 {
+                log.cut();
+            }
+            while let Some(chunk) = log.sealed.pop_front() {
+                let (found, header, _) =
+                    ChunkHeader::decode(&chunk.bytes, PoolId([1; 16])).expect("whole");
+                assert_eq!((header.lsn, header.previous_crc), (expected, crc));
+                assert!(chunk.lsn.0 % ring + (chunk.end.0 - chunk.lsn.0) <= ring, "wraps");
+                (expected, crc) = (chunk.end, found);
+            }
+        }
+    }
+}

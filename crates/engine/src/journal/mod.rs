@@ -1,0 +1,625 @@
+//! Transactions, their classes, and the log that makes them last.
+//!
+//! A change to metadata is built as a [`Tx`], applied to pages in memory and logged with old and
+//! new bytes ([`Journal::end`]), made durable by the commit of its class ([`Journal::commit`]), and
+//! taken to the pages' homes later ([`Journal::checkpoint`]). After a crash `recovery` redoes the
+//! log from its tail and undoes what was not committed.
+//!
+//! # Classes
+//!
+//! Transactions that touch the same page between two commits belong to one *equivalence class*,
+//! which a crash keeps or undoes whole (Chutani and others, "The Episode File System", 1992).
+//! Because a transaction declares and applies all its pages in one step under the manager's lock,
+//! a class never has a running member when it closes: closing stamps the pages at once and nobody
+//! waits.
+//!
+//! # Invariants
+//!
+//! - T1: A page belongs to at most one open class; touching pages of two classes merges them.
+//! - T2: Only `begin` waits, and it is called with no lock held. `end` neither waits nor fails.
+//! - T3: Log records of a page are durable before the page goes home (`checkpoint` alone writes
+//!   pages, after forcing the log).
+//! - T4: The active log and the reservations of running transactions stay within half of the ring,
+//!   so the log cannot overflow.
+//! - T5: After a failed write or flush nothing more is acknowledged: the journal has *failed*, and
+//!   says so to everyone.
+//!
+//! # Concurrency
+//!
+//! Lock order within: checkpoint, log writer, manager, buffers.
+
+mod checkpoint;
+mod commit;
+mod data;
+mod log;
+mod recovery;
+mod tx;
+
+pub use recovery::{RecoveryError, RecoveryReport};
+pub(crate) use recovery::{first_head, read_head, recover, write_first_heads};
+pub(crate) use tx::Tx;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use format::geometry::{Geometry, JOURNAL_HEADS};
+use format::ids::{Epoch, Lsn, Place};
+use format::journal::{put_merge, put_page_image, put_page_runs, put_ride, put_update};
+use format::page::{STAMP_BYTES, STAMP_OFFSET};
+use format::superblock::Superblock;
+use storage::clock::Clock;
+use storage::device::{AlignedBuffer, DeviceError, Ticket};
+use storage::volume::Volume;
+
+use crate::buffer::{Buffer, Cache, PageRef, page_of, page_of_mut};
+use crate::convert::wide;
+use crate::error::{FsError, FsResult};
+use crate::sync::{Condvar, Mutex};
+
+use self::data::DataWrites;
+use self::log::Log;
+use self::tx::{differing_runs, joined};
+
+/// Most bytes of active log, so that a replay is bounded.
+pub(crate) const ACTIVE_LOG_BYTES_DEFAULT: u64 = 32 << 20;
+/// Most pages whose changes are not at home, so that a replay is bounded.
+pub(crate) const DIRTY_PAGES_DEFAULT: usize = 4096;
+/// A class with more pages than this is closed at once.
+const CLASS_PAGES_MAX: usize = 3072;
+
+/// What a transaction may need at most: `begin` takes it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reservation {
+    /// Bytes of log.
+    pub(crate) log_bytes: u64,
+    /// Pages.
+    pub(crate) pages: usize,
+}
+
+impl Reservation {
+    /// For an operation that touches a handful of pages: names, attributes.
+    pub(crate) const SMALL: Reservation = Reservation { log_bytes: 48 << 10, pages: 32 };
+    /// For an operation that installs or frees many blocks.
+    pub(crate) const LARGE: Reservation = Reservation { log_bytes: 160 << 10, pages: 128 };
+}
+
+/// What `end` tells: which class the transaction belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Applied {
+    /// The class, at that moment.
+    pub(crate) class: u64,
+    /// Position of the transaction's record.
+    pub(crate) lsn: Lsn,
+    /// Position of the first of its rides.
+    pub(crate) ride_lsn: Option<Lsn>,
+}
+
+/// What the journal asks of the layers above it.
+pub(crate) trait CheckpointHooks: Send + Sync {
+    /// Submits the data that rides in the log and is not yet on its way home, so that the tail
+    /// can pass it.
+    fn submit_rides(&self);
+    /// Everything freed before `tail` may be used again.
+    fn released(&self, tail: Lsn);
+}
+
+/// An open class.
+#[derive(Debug)]
+struct Class {
+    /// Pages it has changed.
+    pages: Vec<Arc<Buffer>>,
+    /// Its first record: the tail stays at or before it.
+    first_lsn: Lsn,
+    /// When it was opened, on the monotonic clock.
+    opened_ns: u64,
+    /// It may commit only after this data write is durable.
+    data_sequence: u64,
+    /// Classes that became part of it.
+    absorbed: Vec<u64>,
+}
+
+/// What the manager's lock protects.
+#[derive(Debug)]
+struct State {
+    log: Log,
+    classes: BTreeMap<u64, Class>,
+    /// Class to the class that absorbed it; entries go when that one closes.
+    merged: BTreeMap<u64, u64>,
+    next_epoch: u64,
+    /// Log bytes and pages that running transactions may still take.
+    reserved_bytes: u64,
+    reserved_pages: usize,
+    /// The log is needed from here on.
+    tail: Lsn,
+    /// Pages whose changes are not at home.
+    dirty: BTreeMap<Place, Arc<Buffer>>,
+    /// Dirty pages that nothing at home points to yet: they go home first.
+    newborn: BTreeSet<Place>,
+    /// Dirty pages between which content moved: they go home together.
+    moved: BTreeSet<Place>,
+    /// Positions of rides whose bytes are not home, by data write (0: not submitted).
+    rides: BTreeMap<Lsn, u64>,
+}
+
+/// Options of a journal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JournalOptions {
+    /// Most bytes of active log.
+    pub(crate) active_bytes_max: u64,
+    /// Most pages whose changes are not at home.
+    pub(crate) dirty_pages_max: usize,
+}
+
+/// Where a journal begins: at creation or after a recovery.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JournalStart {
+    /// Position of the first chunk.
+    pub(crate) lsn: Lsn,
+    /// Checksum of the chunk before it.
+    pub(crate) previous_crc: u32,
+    /// First epoch to give out.
+    pub(crate) epoch: Epoch,
+    /// Sequence of the last head written.
+    pub(crate) head_sequence: u64,
+    /// Sequence of the last group in the double-write area.
+    pub(crate) double_write_sequence: u64,
+}
+
+/// The journal of a pool.
+pub(crate) struct Journal {
+    volume: Volume,
+    cache: Arc<Cache>,
+    clock: Arc<dyn Clock>,
+    options: JournalOptions,
+    state: Mutex<State>,
+    /// Somebody who waits in `begin` may look again.
+    space: Condvar,
+    /// Held by whoever writes the log.
+    writer: Mutex<()>,
+    /// Held by whoever checkpoints.
+    checkpointer: Mutex<checkpoint::Checkpointer>,
+    data: DataWrites,
+    hooks: OnceLock<Weak<dyn CheckpointHooks>>,
+    has_failed: AtomicBool,
+    failure: Mutex<Option<String>>,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    transactions: AtomicU64,
+    commits: AtomicU64,
+    checkpoints: AtomicU64,
+    merges: AtomicU64,
+}
+
+/// What the journal has done so far, and how full it is.
+#[derive(Clone, Copy, Debug)]
+pub struct JournalCounts {
+    /// Transactions applied.
+    pub transactions: u64,
+    /// Classes committed.
+    pub commits: u64,
+    /// Checkpoints completed.
+    pub checkpoints: u64,
+    /// Classes that became part of another.
+    pub merges: u64,
+    /// Bytes of records logged.
+    pub record_bytes: u64,
+    /// Bytes of active log now.
+    pub active_bytes: u64,
+    /// Most bytes of active log.
+    pub active_bytes_max: u64,
+    /// Pages whose changes are not at home now.
+    pub dirty_pages: usize,
+    /// Most such pages.
+    pub dirty_pages_max: usize,
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Returns the bytes of the ring that `geometry` has room for.
+pub(crate) fn ring_bytes(geometry: &Geometry) -> u64 {
+    geometry.journal_bytes - JOURNAL_HEADS * 4096
+}
+
+impl Journal {
+    /// Opens the journal of a pool at `start`.
+    pub(crate) fn new(
+        volume: Volume,
+        cache: Arc<Cache>,
+        clock: Arc<dyn Clock>,
+        superblock: &Superblock,
+        options: JournalOptions,
+        start: JournalStart,
+    ) -> Journal {
+        let ring_bytes = ring_bytes(volume.geometry());
+        let log = Log::new(
+            superblock.pool_id,
+            superblock.writer_term,
+            superblock.sector_bytes,
+            ring_bytes,
+            start.lsn,
+            start.previous_crc,
+        );
+        let dirty_limit = crate::convert::index_wide(volume.geometry().double_write_pages);
+        let options = JournalOptions {
+            // T4: commits, padding and chunk headers have the other half of the ring.
+            active_bytes_max: options.active_bytes_max.min(ring_bytes / 2),
+            dirty_pages_max: options.dirty_pages_max.min(dirty_limit.max(256)),
+        };
+        let state = State {
+            log,
+            classes: BTreeMap::new(),
+            merged: BTreeMap::new(),
+            next_epoch: start.epoch.0.max(1),
+            reserved_bytes: 0,
+            reserved_pages: 0,
+            tail: start.lsn,
+            dirty: BTreeMap::new(),
+            newborn: BTreeSet::new(),
+            moved: BTreeSet::new(),
+            rides: BTreeMap::new(),
+        };
+        Journal {
+            data: DataWrites::new(volume.clone()),
+            volume,
+            cache,
+            clock,
+            options,
+            state: Mutex::new(state),
+            space: Condvar::new(),
+            writer: Mutex::new(()),
+            checkpointer: Mutex::new(checkpoint::Checkpointer {
+                head_sequence: start.head_sequence,
+                double_write_sequence: start.double_write_sequence,
+            }),
+            hooks: OnceLock::new(),
+            has_failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Connects the layers above; once, before the first checkpoint.
+    pub(crate) fn connect(&self, hooks: Weak<dyn CheckpointHooks>) {
+        self.hooks.set(hooks).ok().expect("a journal is connected once");
+    }
+
+    fn hooks(&self) -> Option<Arc<dyn CheckpointHooks>> {
+        self.hooks.get().and_then(Weak::upgrade)
+    }
+
+    /// T5: remembers the first failure; from now on the pool is read-only.
+    pub(crate) fn fail(&self, error: &DeviceError) -> FsError {
+        let mut failure = self.failure.lock();
+        if failure.is_none() {
+            tracing::error!(%error, "the pool is read-only from now on: unmount, check, mount again");
+            *failure = Some(error.to_string());
+        }
+        self.has_failed.store(true, Ordering::Release);
+        self.space.notify_all();
+        FsError::Io { cause: error.to_string() }
+    }
+
+    /// Returns an error if the journal has failed.
+    pub(crate) fn check_alive(&self) -> FsResult<()> {
+        if !self.has_failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let reason = self.failure.lock().clone().unwrap_or_default();
+        Err(FsError::ReadOnly { reason })
+    }
+
+    /// Starts a transaction: waits until the log and the set of dirty pages have room for its
+    /// worst case. Called with no lock held (T2).
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::ReadOnly`] if the journal has failed, or fails while this waits.
+    pub(crate) fn begin(&self, reservation: Reservation) -> FsResult<Tx> {
+        loop {
+            self.check_alive()?;
+            {
+                let mut state = self.state.lock();
+                if self.has_room(&state, reservation) {
+                    state.reserved_bytes += reservation.log_bytes;
+                    state.reserved_pages += reservation.pages;
+                    let epoch = Epoch(state.next_epoch);
+                    state.next_epoch += 1;
+                    return Ok(Tx::new(epoch, reservation));
+                }
+            }
+            self.checkpoint()?;
+            let mut state = self.state.lock();
+            if !self.has_room(&state, reservation) && state.reserved_bytes > 0 {
+                // Others hold the room: each gives it back at its end, which none delays.
+                self.space.wait(&mut state);
+            }
+        }
+    }
+
+    /// Starts a small transaction of the system's own that must not wait, because its caller holds
+    /// locks: it lives on the half of the ring that T4 leaves.
+    pub(crate) fn begin_unreserved(&self) -> Tx {
+        let mut state = self.state.lock();
+        let epoch = Epoch(state.next_epoch);
+        state.next_epoch += 1;
+        Tx::new(epoch, Reservation { log_bytes: 0, pages: 0 })
+    }
+
+    fn has_room(&self, state: &State, reservation: Reservation) -> bool {
+        let active = state.log.position().0 - state.tail.0 + state.log.pending_bytes();
+        let bytes = active + state.reserved_bytes + reservation.log_bytes;
+        let pages = state.dirty.len() + state.reserved_pages + reservation.pages;
+        bytes <= self.options.active_bytes_max && pages <= self.options.dirty_pages_max
+    }
+
+    /// Whether a checkpoint is worth while: half of a bound is used up.
+    pub(crate) fn wants_checkpoint(&self) -> bool {
+        let state = self.state.lock();
+        let active = state.log.position().0 - state.tail.0;
+        active * 2 > self.options.active_bytes_max
+            || state.dirty.len() * 2 > self.options.dirty_pages_max
+    }
+
+    /// Gives a transaction up: nothing of it was ever seen.
+    pub(crate) fn abandon(&self, tx: &Tx) {
+        let mut state = self.state.lock();
+        self.give_back(&mut state, tx);
+    }
+
+    fn give_back(&self, state: &mut State, tx: &Tx) {
+        state.reserved_bytes -= tx.reservation.log_bytes;
+        state.reserved_pages -= tx.reservation.pages;
+        self.space.notify_all();
+    }
+
+    /// Declares, logs and applies all updates of a transaction, in one step (T2).
+    pub(crate) fn end(&self, mut tx: Tx) -> Applied {
+        let runs: Vec<_> = tx.edited.iter().map(runs_of).collect();
+        let mut state = self.state.lock();
+        self.give_back(&mut state, &tx);
+        if tx.is_empty() && tx.rides.is_empty() {
+            return Applied { class: 0, lsn: state.log.position(), ride_lsn: None };
+        }
+        self.counts.transactions.fetch_add(1, Ordering::Relaxed);
+        let edited = std::mem::take(&mut tx.edited);
+        let targets: Vec<Arc<Buffer>> = edited
+            .iter()
+            .map(|page| match &page.base {
+                Some((buffer, _)) => Arc::clone(buffer),
+                None => self.cache.fresh(page.place),
+            })
+            .collect();
+        let class = self.join_class(&mut state, targets.iter().chain(tx.delta_buffers()));
+        let ride_lsn = self.log_rides(&mut state, class, &tx);
+
+        let mut record = Vec::with_capacity(1024);
+        let mut changes: Vec<(Arc<Buffer>, PageRef)> = Vec::with_capacity(tx.page_count());
+        let page_count = u16::try_from(edited.len() + tx.deltas.len()).expect("TX_PAGES_MAX");
+        let (epoch, deltas) = (tx.epoch, std::mem::take(&mut tx.deltas));
+        put_update(&mut record, class, epoch, page_count, |log| {
+            for ((page, runs), buffer) in edited.into_iter().zip(&runs).zip(targets) {
+                if page.base.is_none() {
+                    state.newborn.insert(page.place);
+                    put_page_image(log, page.place, page_of(&page.work));
+                    changes.push((buffer, Arc::new(page.work)));
+                } else {
+                    changes.push(log_edit(log, page, runs, buffer));
+                }
+            }
+            for page in deltas {
+                changes.push(log_deltas(log, page));
+            }
+        });
+        let lsn = state.log.ensure_room(record.len());
+        state.log.append(&record);
+        for place in &tx.moved {
+            state.moved.insert(*place);
+        }
+        self.apply(&mut state, class, lsn, changes, tx.data_sequence);
+        let pages = state.classes.get(&class).map_or(0, |class| class.pages.len());
+        if pages > CLASS_PAGES_MAX {
+            self.close(&mut state, class);
+        }
+        Applied { class, lsn, ride_lsn }
+    }
+
+    /// Logs the bytes that ride with `tx`; returns the position of the first.
+    fn log_rides(&self, state: &mut State, class: u64, tx: &Tx) -> Option<Lsn> {
+        let mut first = None;
+        for ride in &tx.rides {
+            let mut record = Vec::with_capacity(ride.data.len() + 64);
+            put_ride(&mut record, class, ride.place, &ride.data);
+            let lsn = state.log.ensure_room(record.len());
+            state.log.append(&record);
+            first.get_or_insert(lsn);
+        }
+        if let Some(lsn) = first {
+            state.rides.insert(lsn, 0);
+        }
+        first
+    }
+
+    /// Installs the changed pages in their buffers and enters them in the class.
+    fn apply(
+        &self,
+        state: &mut State,
+        class: u64,
+        lsn: Lsn,
+        changes: Vec<(Arc<Buffer>, PageRef)>,
+        data_sequence: u64,
+    ) {
+        let opened_ns = self.clock.monotonic_ns();
+        let entry = state.classes.entry(class).or_insert_with(|| Class {
+            pages: Vec::new(),
+            first_lsn: lsn,
+            opened_ns,
+            data_sequence: 0,
+            absorbed: Vec::new(),
+        });
+        entry.data_sequence = entry.data_sequence.max(data_sequence);
+        for (buffer, bytes) in changes {
+            let mut page = buffer.state.lock();
+            page.bytes = bytes;
+            page.last_lsn = lsn;
+            page.first_lsn.get_or_insert(lsn);
+            if page.class != class {
+                page.class = class;
+                entry.pages.push(Arc::clone(&buffer));
+            }
+            drop(page);
+            state.dirty.entry(buffer.place).or_insert(buffer);
+        }
+    }
+
+    /// T1: returns the open class that all of `buffers` are in or will be in, merging those they
+    /// are in now.
+    fn join_class<'a>(
+        &self,
+        state: &mut State,
+        buffers: impl Iterator<Item = &'a Arc<Buffer>>,
+    ) -> u64 {
+        let mut classes: BTreeSet<u64> = buffers.map(|buffer| buffer.state.lock().class).collect();
+        classes.remove(&0);
+        let Some(into) = classes.pop_first() else {
+            let class = state.next_epoch;
+            state.next_epoch += 1;
+            return class;
+        };
+        for class in classes {
+            self.merge(state, class, into);
+        }
+        into
+    }
+
+    fn merge(&self, state: &mut State, class: u64, into: u64) {
+        self.counts.merges.fetch_add(1, Ordering::Relaxed);
+        let mut record = Vec::new();
+        put_merge(&mut record, class, into);
+        state.log.ensure_room(record.len());
+        state.log.append(&record);
+        let absorbed = state.classes.remove(&class).expect("a page's class is open");
+        for buffer in &absorbed.pages {
+            buffer.state.lock().class = into;
+        }
+        let target = state.classes.get_mut(&into).expect("a page's class is open");
+        target.pages.extend(absorbed.pages);
+        target.first_lsn = target.first_lsn.min(absorbed.first_lsn);
+        target.opened_ns = target.opened_ns.min(absorbed.opened_ns);
+        target.data_sequence = target.data_sequence.max(absorbed.data_sequence);
+        target.absorbed.extend(absorbed.absorbed);
+        target.absorbed.push(class);
+        state.merged.insert(class, into);
+    }
+
+    /// Hands a submitted data write over; returns the number that commits wait for.
+    pub(crate) fn data_submitted(&self, ticket: Ticket) -> u64 {
+        self.data.submitted(ticket)
+    }
+
+    /// Returns up to which number data writes are answered.
+    pub(crate) fn data_answered(&self) -> u64 {
+        self.data.answered()
+    }
+
+    /// Waits until at most `count` data writes are in flight.
+    pub(crate) fn wait_for_data(&self, count: usize) -> FsResult<()> {
+        self.data.wait_until(count).map_err(|error| self.fail(&error))
+    }
+
+    /// The ride logged at `lsn` goes home with data write `sequence`.
+    pub(crate) fn ride_submitted(&self, lsn: Lsn, sequence: u64) {
+        if let Some(ride) = self.state.lock().rides.get_mut(&lsn) {
+            *ride = sequence;
+        }
+    }
+
+    /// Returns an epoch for the birth of blocks that are submitted now.
+    pub(crate) fn birth(&self) -> Epoch {
+        Epoch(self.state.lock().next_epoch)
+    }
+
+    /// Returns the position in the log, for summaries.
+    pub(crate) fn position(&self) -> Lsn {
+        self.state.lock().log.position()
+    }
+
+    /// Returns what the journal has done so far.
+    pub(crate) fn counts(&self) -> JournalCounts {
+        let state = self.state.lock();
+        JournalCounts {
+            transactions: self.counts.transactions.load(Ordering::Relaxed),
+            commits: self.counts.commits.load(Ordering::Relaxed),
+            checkpoints: self.counts.checkpoints.load(Ordering::Relaxed),
+            merges: self.counts.merges.load(Ordering::Relaxed),
+            record_bytes: state.log.record_bytes,
+            active_bytes: state.log.position().0 - state.tail.0,
+            active_bytes_max: self.options.active_bytes_max,
+            dirty_pages: state.dirty.len(),
+            dirty_pages_max: self.options.dirty_pages_max,
+        }
+    }
+}
+
+fn runs_of(page: &tx::EditedPage) -> Vec<(usize, usize)> {
+    let Some((_, base)) = &page.base else { return Vec::new() };
+    differing_runs(page_of(base), page_of(&page.work))
+}
+
+/// Logs the runs of an edited page; returns its new bytes.
+fn log_edit(
+    log: &mut Vec<u8>,
+    page: tx::EditedPage,
+    runs: &[(usize, usize)],
+    buffer: Arc<Buffer>,
+) -> (Arc<Buffer>, PageRef) {
+    let (current, class) = {
+        let state = buffer.state.lock();
+        (Arc::clone(&state.bytes), state.class)
+    };
+    let (_, base) = page.base.as_ref().expect("new pages are logged whole");
+    let new = if Arc::ptr_eq(base, &current) {
+        page.work
+    } else {
+        // Others have changed the page meanwhile, but not these bytes: they belong to this one.
+        let mut merged = AlignedBuffer::clone(&current);
+        for &(start, end) in runs {
+            debug_assert_eq!(base[start..end], current[start..end], "bytes with two owners");
+            merged[start..end].copy_from_slice(&page.work[start..end]);
+        }
+        merged
+    };
+    put_page_runs(log, page.place, first_stamp(class, &current), &current[..], &new[..], runs);
+    (buffer, Arc::new(new))
+}
+
+/// Applies and logs the operations on a page that everyone changes; returns its new bytes.
+fn log_deltas(log: &mut Vec<u8>, page: tx::DeltaPage) -> (Arc<Buffer>, PageRef) {
+    let (current, class) = {
+        let state = page.buffer.state.lock();
+        (Arc::clone(&state.bytes), state.class)
+    };
+    let mut new = AlignedBuffer::clone(&current);
+    let ranges = page.deltas.iter().map(|delta| delta.apply(page_of_mut(&mut new))).collect();
+    let runs = joined(ranges);
+    let stamp = first_stamp(class, &current);
+    put_page_runs(log, page.buffer.place, stamp, &current[..], &new[..], &runs);
+    (page.buffer, Arc::new(new))
+}
+
+/// The stamp as it is, if no open class has touched the page yet.
+fn first_stamp(class: u64, bytes: &PageRef) -> Option<&[u8]> {
+    (class == 0).then(|| &bytes[STAMP_OFFSET..STAMP_OFFSET + STAMP_BYTES])
+}
+
+/// Bytes that the commit of a class with `pages` pages takes.
+fn commit_record_bytes(pages: usize) -> u64 {
+    wide(format::journal::RECORD_HEAD_BYTES + 8 + pages * format::journal::COMMIT_PAGE_BYTES)
+}

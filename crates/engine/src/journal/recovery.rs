@@ -1,0 +1,574 @@
+//! Recovery: what opening does after a crash.
+//!
+//! 1. A whole group in the double-write area that the head does not call home is copied home.
+//! 2. The log is read from its tail to the first chunk that is not whole or not next (L1, L2).
+//! 3. Redo: every update is applied, in order, unconditionally: new bytes, whole pages, and, where
+//!    a class commits, its pages' stamps. Torn pages heal, because every byte that changed since
+//!    the last checkpoint is in the log.
+//! 4. Undo: updates of classes without a commit are taken back, in reverse order: old bytes, old
+//!    stamps.
+//! 5. Every page that was touched must now verify. Neither redo nor undo computes a checksum, so
+//!    one that does not is a defect, never something to be made to fit.
+//! 6. Pages and riding bytes go home; then a new head is written at a position that no chunk of the
+//!    lost life can have.
+//!
+//! # Crashes
+//!
+//! Until the new head is durable the log is untouched, so a second crash repeats the same steps
+//! with the same result.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use format::double_write::DoubleWriteHead;
+use format::geometry::{Geometry, JOURNAL_HEADS};
+use format::ids::{Epoch, Lsn, Place, PoolId};
+use format::journal::{CHUNK_BYTES_MAX, ChunkHeader, JournalHead, Record, records};
+use format::page::{
+    PAGE_BYTES, PageBytes, PageError, PageHeader, STAMP_OFFSET, page_crc, write_u32, write_u64,
+};
+use storage::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice};
+use storage::volume::Volume;
+
+use super::{JournalStart, checkpoint, ring_bytes};
+use crate::buffer::{page_of, page_of_mut};
+use crate::convert::{index_wide, wide};
+
+/// The log is read in pieces of this size.
+const READ_BYTES: u64 = 1 << 20;
+/// Epochs that a lost life may have given out behind the last one in its log: more than half a
+/// ring of the shortest records.
+const EPOCH_JUMP: u64 = 1 << 24;
+
+/// Why a pool can't be recovered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecoveryError {
+    /// The device could not be read or written.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Neither head of the journal verifies: the journal is lost. Use another road.
+    #[error("JR001: neither head page of the journal verifies: {cause}")]
+    NoHead {
+        /// What is wrong with the second.
+        cause: PageError,
+    },
+    /// The log is damaged before what was durable.
+    #[error("JR002: the log is damaged at {at}, before {flushed} that was durable")]
+    Damaged {
+        /// Where a whole chunk should be.
+        at: Lsn,
+        /// What a later chunk says was durable.
+        flushed: Lsn,
+    },
+    /// A record that can't be so, under a good checksum: a bug, or malice.
+    #[error("JR003: a record in the chunk at {at} can't be so")]
+    BadRecord {
+        /// The chunk.
+        at: Lsn,
+    },
+    /// A page does not verify after redo and undo.
+    #[error("JR004: a page does not verify after recovery: {0}")]
+    Page(PageError),
+}
+
+/// What a recovery found and did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Whether there was anything in the log.
+    pub was_needed: bool,
+    /// Bytes of log read back.
+    pub log_bytes: u64,
+    /// Pages redone or undone.
+    pub pages: u64,
+    /// Classes that were kept.
+    pub classes_kept: u64,
+    /// Updates that were undone.
+    pub updates_undone: u64,
+    /// Riding blocks written home.
+    pub rides: u64,
+    /// Pages copied home from the double-write area.
+    pub double_writes: u64,
+}
+
+/// The result of a recovery.
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    /// Where the journal goes on.
+    pub(crate) start: JournalStart,
+    /// The LSNs and epochs that are void now.
+    pub(crate) void: format::superblock::VoidInterval,
+    /// What was found and done.
+    pub(crate) report: RecoveryReport,
+}
+
+struct Chunk {
+    lsn: Lsn,
+    bytes: AlignedBuffer,
+    payload_bytes: usize,
+}
+
+impl Chunk {
+    fn records(&self) -> impl Iterator<Item = Result<Record<'_>, RecoveryError>> {
+        let start = format::journal::CHUNK_HEADER_BYTES;
+        let payload = &self.bytes[start..start + self.payload_bytes];
+        records(payload).map(|record| record.ok_or(RecoveryError::BadRecord { at: self.lsn }))
+    }
+}
+
+/// Reads both heads and returns the current one.
+pub(crate) fn read_head(volume: &Volume, pool_id: PoolId) -> Result<JournalHead, RecoveryError> {
+    let geometry = volume.geometry();
+    let mut heads = Vec::new();
+    let mut cause = None;
+    for slot in 0..JOURNAL_HEADS {
+        let offset = geometry.journal_offset + slot * 4096;
+        let bytes = volume.device().read(Purpose::Journal, offset, PAGE_BYTES)?;
+        match JournalHead::decode(page_of(&bytes), pool_id, geometry, slot) {
+            Ok(head) => heads.push(head),
+            Err(error) => cause = Some(error),
+        }
+    }
+    let current = heads.into_iter().max_by_key(|head| head.sequence);
+    current.ok_or_else(|| RecoveryError::NoHead { cause: cause.expect("no head is whole") })
+}
+
+/// Copies a whole group of the double-write area home, unless the head calls it home already.
+/// Returns how many pages, and the sequence of the last group there.
+pub(crate) fn restore_double_writes(
+    volume: &Volume,
+    pool_id: PoolId,
+    head: &JournalHead,
+) -> Result<(u64, u64), RecoveryError> {
+    let geometry = volume.geometry();
+    let first = read_double_write_head(volume, pool_id, 0)?;
+    let Some(first) = first else { return Ok((0, head.double_write_sequence)) };
+    let sequence = first.sequence.max(head.double_write_sequence);
+    if first.sequence <= head.double_write_sequence {
+        return Ok((0, sequence));
+    }
+    let Some(group) = read_group(volume, pool_id, geometry, &first)? else {
+        return Ok((0, sequence));
+    };
+    let count = wide(group.len());
+    for (place, bytes) in group {
+        let pieces = vec![SharedBytes::from(bytes)];
+        volume.submit_write(Purpose::Home, place, pieces).wait()?;
+    }
+    volume.flush(Purpose::Home)?;
+    Ok((count, sequence))
+}
+
+fn read_double_write_head(
+    volume: &Volume,
+    pool_id: PoolId,
+    index: u64,
+) -> Result<Option<DoubleWriteHead>, RecoveryError> {
+    let geometry = volume.geometry();
+    let offset = DoubleWriteHead::head_offset(geometry, index);
+    let bytes = volume.device().read(Purpose::DoubleWrite, offset, PAGE_BYTES)?;
+    Ok(DoubleWriteHead::decode(page_of(&bytes), pool_id, geometry, index))
+}
+
+/// Reads a group; `None` unless every head and page of it is whole.
+fn read_group(
+    volume: &Volume,
+    pool_id: PoolId,
+    geometry: &Geometry,
+    first: &DoubleWriteHead,
+) -> Result<Option<Vec<(Place, AlignedBuffer)>>, RecoveryError> {
+    if first.page_count > geometry.double_write_pages {
+        return Ok(None);
+    }
+    let mut entries = first.entries.clone();
+    let mut head_index = 1;
+    while wide(entries.len()) < first.page_count {
+        match read_double_write_head(volume, pool_id, head_index)? {
+            Some(head) if head.sequence == first.sequence && !head.entries.is_empty() => {
+                entries.extend(head.entries);
+            }
+            _ => return Ok(None),
+        }
+        head_index += 1;
+    }
+    let mut group = Vec::with_capacity(entries.len());
+    for (index, (place, crc)) in entries.into_iter().enumerate() {
+        let offset = DoubleWriteHead::page_offset(geometry, wide(index));
+        let bytes = volume.device().read(Purpose::DoubleWrite, offset, PAGE_BYTES)?;
+        if page_crc(page_of(&bytes)) != crc || geometry.device_offset(place, 1).is_none() {
+            return Ok(None);
+        }
+        group.push((place, bytes));
+    }
+    Ok(Some(group))
+}
+
+/// Replays the log of a pool that was not closed, or finds that there is nothing to replay.
+pub(crate) fn recover(
+    volume: &Volume,
+    pool_id: PoolId,
+    epoch_base: Epoch,
+) -> Result<Recovery, RecoveryError> {
+    let head = read_head(volume, pool_id)?;
+    let (double_writes, double_write_sequence) = restore_double_writes(volume, pool_id, &head)?;
+    let (chunks, end) = read_log(volume, pool_id, &head)?;
+    let mut replay = Replay::new(&chunks)?;
+    replay.report.double_writes = double_writes;
+    replay.read_pages(volume, &chunks)?;
+    replay.redo(&chunks)?;
+    replay.undo(&chunks)?;
+    replay.verify(pool_id)?;
+    replay.write_home(volume, &chunks)?;
+
+    let ring = ring_bytes(volume.geometry());
+    let epoch_seen = replay.epoch_max.max(head.epoch.0).max(epoch_base.0);
+    // Nothing of the lost life can lie past one more ring, so its chunks never fit in again.
+    let base = Lsn((end.0 / ring + 2) * ring);
+    let void = format::superblock::VoidInterval {
+        lsn_first: end,
+        lsn_end: base,
+        epoch_first: Epoch(epoch_seen + 1),
+        epoch_end: Epoch(epoch_seen + EPOCH_JUMP),
+    };
+    let start = JournalStart {
+        lsn: base,
+        previous_crc: 0,
+        epoch: void.epoch_end,
+        head_sequence: head.sequence + 1,
+        double_write_sequence,
+    };
+    let head = JournalHead {
+        sequence: start.head_sequence,
+        tail: base,
+        previous_crc: 0,
+        epoch: start.epoch,
+        double_write_sequence,
+    };
+    // CRASH: everything is home and flushed; only now may the old log be given up.
+    checkpoint::write_head(volume.device().as_ref(), pool_id, volume.geometry(), &head)?;
+    volume.flush(Purpose::Journal)?;
+    Ok(Recovery { start, void, report: replay.report })
+}
+
+/// Reads whole chunks from the tail on. Returns them and where they end.
+fn read_log(
+    volume: &Volume,
+    pool_id: PoolId,
+    head: &JournalHead,
+) -> Result<(Vec<Chunk>, Lsn), RecoveryError> {
+    let mut reader = LogReader::new(volume);
+    let (mut at, mut crc, mut chunks, mut total) = (head.tail, head.previous_crc, Vec::new(), 0);
+    while total < reader.ring {
+        let Some((chunk, header, found_crc)) = reader.chunk_at(at, pool_id)? else { break };
+        if header.lsn != at || header.previous_crc != crc {
+            break;
+        }
+        at = Lsn(at.0 + u64::from(header.chunk_bytes));
+        total += u64::from(header.chunk_bytes);
+        crc = found_crc;
+        if chunk.payload_bytes > 0 {
+            chunks.push(chunk);
+        }
+    }
+    if let Some(flushed) = reader.flushed_behind(at, pool_id)
+        && flushed > at
+    {
+        return Err(RecoveryError::Damaged { at, flushed });
+    }
+    Ok((chunks, at))
+}
+
+/// Reads the ring in large pieces, each once.
+struct LogReader<'a> {
+    device: &'a SharedDevice,
+    ring: u64,
+    ring_offset: u64,
+    sector: u64,
+    /// Pieces read so far, by number.
+    pieces: BTreeMap<u64, AlignedBuffer>,
+}
+
+impl<'a> LogReader<'a> {
+    fn new(volume: &'a Volume) -> LogReader<'a> {
+        let geometry = volume.geometry();
+        LogReader {
+            device: volume.device(),
+            ring: ring_bytes(geometry),
+            ring_offset: geometry.journal_offset + JOURNAL_HEADS * 4096,
+            sector: u64::from(volume.device().info().sector_bytes),
+            pieces: BTreeMap::new(),
+        }
+    }
+
+    /// Copies `length` bytes at ring offset `offset`, as far as the ring goes.
+    fn bytes_at(&mut self, offset: u64, length: u64) -> Result<AlignedBuffer, DeviceError> {
+        let end = (offset + length).min(self.ring);
+        let mut bytes = AlignedBuffer::zeroed(index_wide(end - offset));
+        let mut at = offset;
+        while at < end {
+            let number = at / READ_BYTES;
+            let start = number * READ_BYTES;
+            if let std::collections::btree_map::Entry::Vacant(entry) = self.pieces.entry(number) {
+                let piece_bytes = index_wide(READ_BYTES.min(self.ring - start));
+                let from = self.ring_offset + start;
+                entry.insert(self.device.read(Purpose::Journal, from, piece_bytes)?);
+            }
+            let piece = &self.pieces[&number];
+            let from = index_wide(at - start);
+            let count = (piece.len() - from).min(index_wide(end - at));
+            let to = index_wide(at - offset);
+            bytes[to..to + count].copy_from_slice(&piece[from..from + count]);
+            at += wide(count);
+        }
+        Ok(bytes)
+    }
+
+    fn chunk_at(
+        &mut self,
+        lsn: Lsn,
+        pool_id: PoolId,
+    ) -> Result<Option<(Chunk, ChunkHeader, u32)>, DeviceError> {
+        let offset = lsn.0 % self.ring;
+        let first = self.bytes_at(offset, self.sector)?;
+        let Some(header) = ChunkHeader::peek(&first, pool_id) else { return Ok(None) };
+        let covered = format::journal::CHUNK_HEADER_BYTES
+            + usize::try_from(header.payload_bytes).unwrap_or(CHUNK_BYTES_MAX);
+        if wide(covered) > self.ring - offset || u64::from(header.chunk_bytes) > self.ring - offset
+        {
+            return Ok(None);
+        }
+        let bytes = self.bytes_at(offset, wide(covered))?;
+        let Some((crc, header, payload)) = ChunkHeader::decode(&bytes, pool_id) else {
+            return Ok(None);
+        };
+        let payload_bytes = payload.len();
+        Ok(Some((Chunk { lsn, bytes, payload_bytes }, header, crc)))
+    }
+
+    /// Looks in the pieces read so far for a whole chunk behind `end`, and returns the most that
+    /// one says was durable: past `end`, the log is damaged at `end` (L3).
+    fn flushed_behind(&mut self, end: Lsn, pool_id: PoolId) -> Option<Lsn> {
+        let (number, from) = (end.0 % self.ring / READ_BYTES, end.0 % self.ring % READ_BYTES);
+        let piece = self.pieces.get(&number)?;
+        let mut flushed = None;
+        let sector = index_wide(self.sector);
+        for offset in (index_wide(from)..piece.len()).step_by(sector) {
+            let Some((_, header, _)) = ChunkHeader::decode(&piece[offset..], pool_id) else {
+                continue;
+            };
+            let expected = end.0 + wide(offset) - from;
+            if header.lsn.0 == expected {
+                flushed = flushed.max(Some(header.flushed));
+            }
+        }
+        flushed
+    }
+}
+
+/// The state of a replay.
+struct Replay {
+    kept: BTreeSet<u64>,
+    pages: BTreeMap<Place, AlignedBuffer>,
+    epoch_max: u64,
+    report: RecoveryReport,
+}
+
+impl Replay {
+    /// Finds which classes are kept: those with a commit, and those that merged into one.
+    fn new(chunks: &[Chunk]) -> Result<Replay, RecoveryError> {
+        let (mut kept, mut merges, mut epoch_max) = (BTreeSet::new(), Vec::new(), 0);
+        for chunk in chunks {
+            for record in chunk.records() {
+                match record? {
+                    Record::Commit { class, .. } => {
+                        kept.insert(class);
+                        epoch_max = epoch_max.max(class);
+                    }
+                    Record::Merge { class, into } => merges.push((class, into)),
+                    Record::Update { epoch, class, .. } => {
+                        epoch_max = epoch_max.max(epoch.0).max(class);
+                    }
+                    Record::Ride { .. } => {}
+                }
+            }
+        }
+        for (class, into) in merges.into_iter().rev() {
+            if kept.contains(&into) {
+                kept.insert(class);
+            }
+        }
+        let report = RecoveryReport {
+            was_needed: !chunks.is_empty(),
+            log_bytes: chunks.iter().map(|chunk| wide(chunk.bytes.len())).sum(),
+            classes_kept: wide(kept.len()),
+            ..RecoveryReport::default()
+        };
+        Ok(Replay { kept, pages: BTreeMap::new(), epoch_max, report })
+    }
+
+    /// Reads the pages that updates name, many at a time, as they are at home.
+    fn read_pages(&mut self, volume: &Volume, chunks: &[Chunk]) -> Result<(), RecoveryError> {
+        let mut places = BTreeSet::new();
+        let mut begun_whole = BTreeSet::new();
+        for chunk in chunks {
+            for record in chunk.records() {
+                let Record::Update { pages, .. } = record? else { continue };
+                for page in pages {
+                    if page.image.is_some() && !places.contains(&page.place) {
+                        begun_whole.insert(page.place);
+                    }
+                    places.insert(page.place);
+                }
+            }
+        }
+        self.report.pages = wide(places.len());
+        let wanted: Vec<Place> = places.difference(&begun_whole).copied().collect();
+        for places in wanted.chunks(64) {
+            let tickets: Vec<_> = places
+                .iter()
+                .map(|place| volume.submit_read(Purpose::Home, *place, PAGE_BYTES))
+                .collect();
+            for (place, ticket) in places.iter().zip(tickets) {
+                let bytes = ticket.wait()?.buffer.expect("a read returns its buffer");
+                self.pages.insert(*place, bytes);
+            }
+        }
+        for place in begun_whole {
+            self.pages.insert(place, AlignedBuffer::zeroed(PAGE_BYTES));
+        }
+        Ok(())
+    }
+
+    fn page(&mut self, place: Place) -> &mut PageBytes {
+        page_of_mut(self.pages.get_mut(&place).expect("read_pages has read every page named"))
+    }
+
+    fn redo(&mut self, chunks: &[Chunk]) -> Result<(), RecoveryError> {
+        for chunk in chunks {
+            for record in chunk.records() {
+                match record? {
+                    Record::Update { pages, .. } => {
+                        for update in pages {
+                            redo_page(self.page(update.place), &update);
+                        }
+                    }
+                    Record::Commit { lsn, pages, .. } => {
+                        for (place, crc) in pages {
+                            if let Some(page) = self.pages.get_mut(&place) {
+                                write_u32(page, STAMP_OFFSET, crc);
+                                write_u64(page, STAMP_OFFSET + 4, lsn.0);
+                            }
+                        }
+                    }
+                    Record::Merge { .. } | Record::Ride { .. } => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn undo(&mut self, chunks: &[Chunk]) -> Result<(), RecoveryError> {
+        for chunk in chunks.iter().rev() {
+            let records: Result<Vec<_>, _> = chunk.records().collect();
+            for record in records?.into_iter().rev() {
+                let Record::Update { class, pages, .. } = record else { continue };
+                if self.kept.contains(&class) {
+                    continue;
+                }
+                self.report.updates_undone += 1;
+                for update in pages.iter().rev() {
+                    if update.image.is_some() {
+                        // Nothing kept points to a page that a lost class made.
+                        self.pages.remove(&update.place);
+                    } else if let Some(page) = self.pages.get_mut(&update.place) {
+                        undo_page(page_of_mut(page), update);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn verify(&self, pool_id: PoolId) -> Result<(), RecoveryError> {
+        for (place, page) in &self.pages {
+            PageHeader::decode(page_of(page), pool_id, *place).map_err(RecoveryError::Page)?;
+        }
+        Ok(())
+    }
+
+    fn write_home(&mut self, volume: &Volume, chunks: &[Chunk]) -> Result<(), RecoveryError> {
+        let mut tickets = Vec::new();
+        for (place, page) in std::mem::take(&mut self.pages) {
+            let pieces = vec![SharedBytes::from(page)];
+            tickets.push(volume.submit_write(Purpose::Home, place, pieces));
+        }
+        for chunk in chunks {
+            for record in chunk.records() {
+                let Record::Ride { class, place, bytes } = record? else { continue };
+                if self.kept.contains(&class) {
+                    self.report.rides += 1;
+                    let pieces = vec![SharedBytes::from(AlignedBuffer::copy_of(bytes))];
+                    tickets.push(volume.submit_write(Purpose::Data, place, pieces));
+                }
+            }
+        }
+        for ticket in tickets {
+            ticket.wait()?;
+        }
+        if self.report.was_needed {
+            volume.flush(Purpose::Home)?;
+        }
+        Ok(())
+    }
+}
+
+fn redo_page(page: &mut PageBytes, update: &format::journal::PageUpdate<'_>) {
+    if let Some(image) = update.image {
+        page.fill(0);
+        page[..image.len()].copy_from_slice(image);
+    }
+    for run in &update.runs {
+        page[run.offset..run.offset + run.new.len()].copy_from_slice(run.new);
+    }
+}
+
+fn undo_page(page: &mut PageBytes, update: &format::journal::PageUpdate<'_>) {
+    for run in &update.runs {
+        let bytes = &mut page[run.offset..run.offset + run.new.len()];
+        match run.old {
+            Some(old) => bytes.copy_from_slice(old),
+            None => bytes.fill(0),
+        }
+    }
+    if let Some(stamp) = update.old_stamp {
+        page[STAMP_OFFSET..STAMP_OFFSET + stamp.len()].copy_from_slice(stamp);
+    }
+}
+
+/// Makes the first head of a new journal.
+pub(crate) fn first_head(geometry: &Geometry) -> JournalHead {
+    JournalHead {
+        sequence: 1,
+        tail: Lsn(ring_bytes(geometry)),
+        previous_crc: 0,
+        epoch: Epoch(1),
+        double_write_sequence: 0,
+    }
+}
+
+/// Writes both heads of a new journal, not yet durable.
+pub(crate) fn write_first_heads(
+    device: &SharedDevice,
+    pool_id: PoolId,
+    geometry: &Geometry,
+) -> Result<(), DeviceError> {
+    let head = first_head(geometry);
+    for sequence in 0..JOURNAL_HEADS {
+        let head = JournalHead { sequence, ..head };
+        let slot = sequence % JOURNAL_HEADS;
+        let bytes = AlignedBuffer::copy_of(&head.encode(pool_id, geometry, slot));
+        let data = vec![SharedBytes::from(bytes)];
+        let offset = geometry.journal_offset + slot * 4096;
+        device.submit(Purpose::Journal, Operation::Write { offset, data }).wait()?;
+    }
+    Ok(())
+}

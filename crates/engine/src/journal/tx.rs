@@ -1,0 +1,331 @@
+//! A transaction: an ordered list of page updates, built in private and applied at its end.
+//!
+//! While a transaction is built it sees its own changes and nobody else does, so it may fail or be
+//! dropped at any moment before its end at no cost. At its end all its updates are declared,
+//! logged and applied in one step that neither waits nor fails.
+//!
+//! Two sorts of update serve two sorts of page:
+//!
+//! - *Bytes*: the transaction works on a copy of the page ([`Tx::edit`]); what differs at the end
+//!   is the update. The bytes that differ must belong to the caller: its vnode's anode slot, its
+//!   directory's pages, its map pages.
+//! - *Deltas*: pages that everyone changes (bitmaps, counts) get operations instead of bytes, which
+//!   are applied to the page as it is at the end: [`Tx::set_bit`], [`Tx::add_u32`],
+//!   [`Tx::add_u64`], [`Tx::put`].
+
+use std::sync::Arc;
+
+use format::ids::{Epoch, Place};
+use format::page::{PAGE_BYTES, PageBytes, read_u32, read_u64, write_u32, write_u64};
+use storage::device::{AlignedBuffer, SharedBytes};
+
+use crate::buffer::{Buffer, PageRef, page_of, page_of_mut};
+
+use super::Reservation;
+
+/// Runs of equal bytes shorter than this do not split a run of changed bytes: a run's head and the
+/// bytes kept twice cost as much.
+const RUN_GAP_BYTES: usize = 4;
+
+/// Most pages that one transaction may touch; long operations are chains of transactions.
+pub(crate) const TX_PAGES_MAX: usize = 512;
+
+/// A page that the transaction works on.
+#[derive(Debug)]
+pub(super) struct EditedPage {
+    pub(super) place: Place,
+    /// The page that was copied; `None`: the page is new and logged whole.
+    pub(super) base: Option<(Arc<Buffer>, PageRef)>,
+    pub(super) work: AlignedBuffer,
+}
+
+/// Operations on a page that everyone changes.
+#[derive(Debug)]
+pub(super) struct DeltaPage {
+    pub(super) buffer: Arc<Buffer>,
+    pub(super) deltas: Vec<Delta>,
+}
+
+/// One operation on a page that everyone changes.
+#[derive(Debug)]
+pub(super) enum Delta {
+    /// Sets or clears `count` bits of a bitmap page from `first` on.
+    Bits { first: u32, count: u32, is_set: bool },
+    /// Adds to a 32-bit count.
+    AddU32 { offset: usize, delta: i64 },
+    /// Adds to a 64-bit count.
+    AddU64 { offset: usize, delta: i64 },
+    /// Sets bytes.
+    Put { offset: usize, bytes: Vec<u8> },
+}
+
+impl Delta {
+    /// Applies the operation; returns the range of bytes that it may have changed.
+    ///
+    /// # Panics
+    ///
+    /// If a bit is set that is set, cleared that is clear, or a count overflows: the allocator has
+    /// given a place out twice, and nothing more may reach the disk.
+    pub(super) fn apply(&self, page: &mut PageBytes) -> (usize, usize) {
+        match self {
+            Delta::Bits { first, count, is_set } => {
+                for bit in *first..first + count {
+                    let was_set = format::bitmap::is_set(page, bit);
+                    assert_ne!(was_set, *is_set, "bit {bit} of a map is changed twice");
+                    format::bitmap::set(page, bit, *is_set);
+                }
+                let (start, _) = format::bitmap::position(*first);
+                let (last, _) = format::bitmap::position(first + count - 1);
+                (start, last + 1)
+            }
+            Delta::AddU32 { offset, delta } => {
+                let sum = i64::from(read_u32(page, *offset)) + delta;
+                write_u32(page, *offset, u32::try_from(sum).expect("counts stay in bounds"));
+                (*offset, offset + 4)
+            }
+            Delta::AddU64 { offset, delta } => {
+                let sum = read_u64(page, *offset).checked_add_signed(*delta);
+                write_u64(page, *offset, sum.expect("counts stay in bounds"));
+                (*offset, offset + 8)
+            }
+            Delta::Put { offset, bytes } => {
+                page[*offset..offset + bytes.len()].copy_from_slice(bytes);
+                (*offset, offset + bytes.len())
+            }
+        }
+    }
+}
+
+/// Bytes of a file that ride in the log with the transaction that points to them.
+#[derive(Debug)]
+pub(super) struct RidingBytes {
+    pub(super) place: Place,
+    pub(super) data: SharedBytes,
+}
+
+/// A transaction that is being built.
+#[derive(Debug)]
+pub(crate) struct Tx {
+    /// Number in the pool's count of transactions.
+    pub(crate) epoch: Epoch,
+    /// What `begin` took for it.
+    pub(super) reservation: Reservation,
+    pub(super) edited: Vec<EditedPage>,
+    pub(super) deltas: Vec<DeltaPage>,
+    pub(super) rides: Vec<RidingBytes>,
+    /// The class may commit only after this data write is durable.
+    pub(super) data_sequence: u64,
+    /// Pages that were at home before, between which content moved.
+    pub(super) moved: Vec<Place>,
+}
+
+impl Tx {
+    pub(super) fn new(epoch: Epoch, reservation: Reservation) -> Tx {
+        Tx {
+            epoch,
+            reservation,
+            edited: Vec::new(),
+            deltas: Vec::new(),
+            rides: Vec::new(),
+            data_sequence: 0,
+            moved: Vec::new(),
+        }
+    }
+
+    /// The pages whose counts and bits change.
+    pub(super) fn delta_buffers(&self) -> impl Iterator<Item = &Arc<Buffer>> {
+        self.deltas.iter().map(|page| &page.buffer)
+    }
+
+    /// Content moves from page `source` to page `target`: neither may be at home without the
+    /// other, or a crash that loses the log too would lose or double a name.
+    pub(crate) fn moves(&mut self, source: Place, target: Place) {
+        if source != target {
+            self.moved.extend([source, target]);
+        }
+    }
+
+    /// Returns this transaction's own version of the page at `place`, if it has one.
+    pub(crate) fn view(&self, place: Place) -> Option<&PageBytes> {
+        let page = self.edited.iter().find(|page| page.place == place)?;
+        Some(page_of(&page.work))
+    }
+
+    /// Returns this transaction's own version of the page in `buffer`, to change: only bytes that
+    /// belong to the caller.
+    pub(crate) fn edit(&mut self, buffer: &Arc<Buffer>) -> &mut PageBytes {
+        let position = match self.edited.iter().position(|page| page.place == buffer.place) {
+            Some(position) => position,
+            None => {
+                let base = buffer.bytes();
+                let work = AlignedBuffer::clone(&base);
+                self.push_edited(buffer.place, Some((Arc::clone(buffer), base)), work)
+            }
+        };
+        page_of_mut(&mut self.edited[position].work)
+    }
+
+    /// Returns this transaction's own version of the page at `place`, if it has one, to change.
+    pub(crate) fn own_mut(&mut self, place: Place) -> Option<&mut PageBytes> {
+        let page = self.edited.iter_mut().find(|page| page.place == place)?;
+        Some(page_of_mut(&mut page.work))
+    }
+
+    /// Returns a new page at `place`, zero, to fill; it is logged whole.
+    pub(crate) fn new_page(&mut self, place: Place) -> &mut PageBytes {
+        let is_known = self.edited.iter().any(|page| page.place == place);
+        assert!(!is_known, "a transaction makes the page at {place} twice");
+        let work = AlignedBuffer::zeroed(PAGE_BYTES);
+        let position = self.push_edited(place, None, work);
+        page_of_mut(&mut self.edited[position].work)
+    }
+
+    fn push_edited(
+        &mut self,
+        place: Place,
+        base: Option<(Arc<Buffer>, PageRef)>,
+        work: AlignedBuffer,
+    ) -> usize {
+        assert!(self.edited.len() < TX_PAGES_MAX, "a transaction touches too many pages");
+        self.edited.push(EditedPage { place, base, work });
+        self.edited.len() - 1
+    }
+
+    fn delta(&mut self, buffer: &Arc<Buffer>, delta: Delta) {
+        match self.deltas.iter_mut().find(|page| page.buffer.place == buffer.place) {
+            Some(page) => page.deltas.push(delta),
+            None => self.deltas.push(DeltaPage { buffer: Arc::clone(buffer), deltas: vec![delta] }),
+        }
+    }
+
+    /// Sets or clears `count` bits of a bitmap page from `first` on.
+    pub(crate) fn set_bits(&mut self, buffer: &Arc<Buffer>, first: u32, count: u32, is_set: bool) {
+        self.delta(buffer, Delta::Bits { first, count, is_set });
+    }
+
+    /// Adds `delta` to the 32-bit count at `offset`.
+    pub(crate) fn add_u32(&mut self, buffer: &Arc<Buffer>, offset: usize, delta: i64) {
+        let known = self.deltas.iter_mut().find(|page| page.buffer.place == buffer.place);
+        for known in known.into_iter().flat_map(|page| page.deltas.iter_mut()) {
+            if let Delta::AddU32 { offset: at, delta: sum } = known
+                && *at == offset
+            {
+                *sum += delta;
+                return;
+            }
+        }
+        self.delta(buffer, Delta::AddU32 { offset, delta });
+    }
+
+    /// Adds `delta` to the 64-bit count at `offset`.
+    pub(crate) fn add_u64(&mut self, buffer: &Arc<Buffer>, offset: usize, delta: i64) {
+        let known = self.deltas.iter_mut().find(|page| page.buffer.place == buffer.place);
+        for known in known.into_iter().flat_map(|page| page.deltas.iter_mut()) {
+            if let Delta::AddU64 { offset: at, delta: sum } = known
+                && *at == offset
+            {
+                *sum += delta;
+                return;
+            }
+        }
+        self.delta(buffer, Delta::AddU64 { offset, delta });
+    }
+
+    /// Sets bytes of a page that everyone changes; the last to end decides.
+    pub(crate) fn put(&mut self, buffer: &Arc<Buffer>, offset: usize, bytes: &[u8]) {
+        self.delta(buffer, Delta::Put { offset, bytes: bytes.to_vec() });
+    }
+
+    /// Lets `data`, whose home is `place`, ride in the log with this transaction.
+    pub(crate) fn ride(&mut self, place: Place, data: SharedBytes) {
+        self.rides.push(RidingBytes { place, data });
+    }
+
+    /// The transaction points to data of this write: it may commit only after it is durable.
+    pub(crate) fn depends_on_data(&mut self, sequence: u64) {
+        self.data_sequence = self.data_sequence.max(sequence);
+    }
+
+    /// Whether the transaction would change nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.edited.is_empty() && self.deltas.is_empty()
+    }
+
+    /// How many pages the transaction touches.
+    pub(crate) fn page_count(&self) -> usize {
+        self.edited.len() + self.deltas.len()
+    }
+}
+
+/// Returns the runs of bytes in which `old` and `new` differ, behind the stamp.
+pub(super) fn differing_runs(old: &PageBytes, new: &PageBytes) -> Vec<(usize, usize)> {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    let (old_words, _) = old.as_chunks::<8>();
+    let (new_words, _) = new.as_chunks::<8>();
+    for (word, (old_word, new_word)) in old_words.iter().zip(new_words).enumerate() {
+        if old_word == new_word {
+            continue;
+        }
+        for byte in 0..8 {
+            if old_word[byte] != new_word[byte] {
+                add_to_runs(&mut runs, word * 8 + byte);
+            }
+        }
+    }
+    runs
+}
+
+fn add_to_runs(runs: &mut Vec<(usize, usize)>, offset: usize) {
+    match runs.last_mut() {
+        Some((_, end)) if offset <= *end + RUN_GAP_BYTES => *end = offset + 1,
+        _ => runs.push((offset, offset + 1)),
+    }
+}
+
+/// Joins ranges that touch, so that each byte is logged once.
+pub(super) fn joined(mut ranges: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
+    ranges.sort_unstable();
+    let mut joined: Vec<(usize, usize)> = Vec::with_capacity(ranges.len());
+    for (start, end) in ranges {
+        match joined.last_mut() {
+            Some((_, last_end)) if start <= *last_end => *last_end = end.max(*last_end),
+            _ => joined.push((start, end)),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_cover_every_difference_and_small_gaps() {
+        let old = [0; PAGE_BYTES];
+        let mut new = old;
+        for offset in [12, 13, 20, 300, 304, 4095] {
+            new[offset] = 1;
+        }
+        let runs = differing_runs(&old, &new);
+        assert_eq!(runs, [(12, 14), (20, 21), (300, 305), (4095, 4096)]);
+    }
+
+    #[test]
+    fn deltas_apply_to_the_page_as_it_is() {
+        let mut page = [0; PAGE_BYTES];
+        page[200] = 5;
+        Delta::AddU32 { offset: 200, delta: -2 }.apply(&mut page);
+        assert_eq!(page[200], 3);
+        Delta::Bits { first: 3, count: 10, is_set: true }.apply(&mut page);
+        assert_eq!(format::bitmap::count_set(&page) - 2, 10);
+        assert_eq!(joined(vec![(5, 8), (1, 2), (8, 9), (6, 7)]), [(1, 2), (5, 9)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "changed twice")]
+    fn a_place_given_out_twice_stops_the_pool() {
+        let mut page = [0; PAGE_BYTES];
+        Delta::Bits { first: 3, count: 1, is_set: true }.apply(&mut page);
+        Delta::Bits { first: 3, count: 1, is_set: true }.apply(&mut page);
+    }
+}

@@ -1,0 +1,662 @@
+//! A pool: made, opened, used, closed.
+//!
+//! # Crashes
+//!
+//! Creation writes the superblocks last, after everything they lead to is durable: a creation that
+//! was interrupted leaves no pool. An open that finds the pool open replays the log, raises LSNs
+//! and epochs past anything the lost life can have written, and says so in the superblock before
+//! it writes anything else. A close takes everything home and then marks the pool closed.
+
+use std::sync::Arc;
+
+use format::anode::{
+    ANODE_MAP_ANODE, Anode, AnodeKind, DiskTime, FIRST_FILE_ANODE, ORPHAN_ANODE, ROOT_ANODE,
+    StorageMode, slot_offset,
+};
+use format::bitmap;
+use format::fileset::{Fileset, ROOT_FILESET, ROOT_SLOT};
+use format::geometry::{Geometry, GeometryError, GeometryOptions};
+use format::group::{TABLE_BITMAP_OFFSET, entry_offset};
+use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place, PoolId};
+use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64};
+use format::pointer::BlockPointer;
+use format::superblock::{Consistency, LABEL_BYTES, Superblock, VOID_INTERVALS_MAX};
+use storage::clock::Clock;
+use storage::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice};
+use storage::pool::{PoolError, read_superblock, update_all_superblocks, update_superblock};
+use storage::volume::Volume;
+use zerocopy::IntoBytes;
+
+use crate::alloc::group::{GroupPages, table_page};
+use crate::alloc::policy::{LogPlacement, PlacementPolicy};
+use crate::alloc::{Allocator, SpaceCounts};
+use crate::buffer::{Cache, CacheCounts};
+
+use crate::error::{FsError, FsResult};
+use crate::fileset::MountedFileset;
+use crate::journal::{
+    self, ACTIVE_LOG_BYTES_DEFAULT, CheckpointHooks, DIRTY_PAGES_DEFAULT, Journal, JournalCounts,
+    JournalOptions, JournalStart, RecoveryError, RecoveryReport,
+};
+use crate::store::Store;
+use crate::sync::Mutex;
+use crate::vnode::api::{
+    Attr, Caller, DirEntry, FileSystem, Ino, NewInode, RenameMode, SetAttr, StatFs,
+};
+use crate::vnode::{CleanerCounts, Files, FilesOptions};
+
+/// Pages in use behind the front of group 0 at creation: pool root, fileset table, anode table,
+/// anode map.
+const FIRST_PAGES: u32 = 4;
+
+/// What a new pool is like.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// Sizes.
+    pub geometry: GeometryOptions,
+    /// Default block size of files: binary logarithm, 12 to 20.
+    pub block_shift: u8,
+    /// Name for the user, at most 64 bytes.
+    pub label: String,
+    /// 64 random bytes: identity of the pool and of the device, secret, key of the root directory.
+    pub random: [u8; 64],
+    /// Owner and group of the root directory.
+    pub owner: (u32, u32),
+}
+
+impl CreateOptions {
+    /// Returns the defaults for a device of `device_bytes`.
+    #[must_use]
+    pub fn new(device_bytes: u64, random: [u8; 64]) -> CreateOptions {
+        CreateOptions {
+            geometry: GeometryOptions {
+                device_bytes,
+                fragment_bytes: 4096,
+                segment_bytes: None,
+                group_bytes: None,
+                journal_bytes: None,
+            },
+            block_shift: 14,
+            label: String::new(),
+            random,
+            owner: (0, 0),
+        }
+    }
+}
+
+/// How a pool is opened.
+#[derive(Debug)]
+pub struct OpenOptions {
+    /// Bytes of memory for metadata pages.
+    pub cache_bytes: usize,
+    /// Where data goes.
+    pub placement: Box<dyn PlacementPolicy>,
+    /// How operations on files behave.
+    pub files: FilesOptions,
+    /// Most bytes of active log: bounds a replay.
+    pub active_log_bytes: u64,
+    /// Most pages whose changes are not at home: bounds a replay.
+    pub dirty_pages: usize,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions {
+            cache_bytes: 256 << 20,
+            placement: Box::new(LogPlacement),
+            files: FilesOptions::default(),
+            active_log_bytes: ACTIVE_LOG_BYTES_DEFAULT,
+            dirty_pages: DIRTY_PAGES_DEFAULT,
+        }
+    }
+}
+
+/// Why a pool can't be made or opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The sizes asked for are impossible: choose others.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// An option is out of its bounds.
+    #[error("{option}: {rule}")]
+    BadOption {
+        /// Which option.
+        option: &'static str,
+        /// What it must be.
+        rule: &'static str,
+    },
+    /// No usable superblock: see the cause.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The log can't be replayed.
+    #[error(transparent)]
+    Recovery(#[from] RecoveryError),
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Metadata can't be used.
+    #[error(transparent)]
+    Files(#[from] FsError),
+    /// The pool needs a feature to be written that this software does not have.
+    #[error("the pool can only be mounted read-only by this software (features {features:#x})")]
+    ReadOnlyFeatures {
+        /// Unknown bits.
+        features: u64,
+    },
+}
+
+/// An open pool: a file system.
+pub struct Pool {
+    device: SharedDevice,
+    superblock: Mutex<Superblock>,
+    hooks: Arc<Hooks>,
+    recovery: RecoveryReport,
+    is_read_only: bool,
+}
+
+/// What the journal asks of the layers above it.
+struct Hooks {
+    files: Files,
+}
+
+impl CheckpointHooks for Hooks {
+    fn submit_rides(&self) {
+        self.files.segments.seal_rides();
+    }
+
+    fn released(&self, tail: Lsn) {
+        self.files.store.alloc.release(tail);
+        self.files.fileset.release(tail);
+    }
+}
+
+/// Everything that `status` tells.
+#[derive(Clone, Debug)]
+pub struct PoolStatus {
+    /// Name that the user gave.
+    pub label: String,
+    /// Identity of the pool.
+    pub pool_id: PoolId,
+    /// Name of the device.
+    pub device: String,
+    /// How requests travel to it.
+    pub transport: &'static str,
+    /// How often it was mounted.
+    pub mount_count: u64,
+    /// Where everything lies.
+    pub geometry: Geometry,
+    /// How full it is, in fragments.
+    pub space: SpaceCounts,
+    /// The journal.
+    pub journal: JournalCounts,
+    /// The page cache.
+    pub cache: CacheCounts,
+    /// The cleaner.
+    pub cleaner: CleanerCounts,
+    /// What the open replayed.
+    pub recovery: RecoveryReport,
+    /// Files with changes that are not in the journal.
+    pub dirty_files: usize,
+    /// Files that front ends hold.
+    pub referenced_files: usize,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Why the pool takes no changes, if it does not.
+    pub read_only: Option<String>,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("device", &self.device.info().name).finish_non_exhaustive()
+    }
+}
+
+fn take<const N: usize>(random: &[u8; 64], from: usize) -> [u8; N] {
+    *random[from..].first_chunk::<N>().expect("64 bytes are enough")
+}
+
+impl Pool {
+    /// Makes a pool on `device`. Whatever was there is lost; the caller has asked.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn create(
+        device: &SharedDevice,
+        clock: &dyn Clock,
+        options: &CreateOptions,
+    ) -> Result<(), OpenError> {
+        let geometry = Geometry::plan(&options.geometry)?;
+        if !(12..=20).contains(&options.block_shift)
+            || u64::from(geometry.segment_fragments) << geometry.fragment_shift
+                < 4 << options.block_shift
+        {
+            let rule = "a block is a power of two from 4 KiB to 1 MiB and a quarter of a segment";
+            return Err(OpenError::BadOption { option: "block", rule });
+        }
+        if options.label.len() > LABEL_BYTES {
+            let rule = "a label has at most 64 bytes";
+            return Err(OpenError::BadOption { option: "label", rule });
+        }
+        let mut label = [0; LABEL_BYTES];
+        label[..options.label.len()].copy_from_slice(options.label.as_bytes());
+        let now = clock.now();
+        let mut superblock = Superblock {
+            pool_id: PoolId(take(&options.random, 0)),
+            sequence: 0,
+            device_index: 0,
+            device_count: 1,
+            is_open: false,
+            consistency: Consistency::Journal,
+            features_compatible: 0,
+            features_read_only: 0,
+            device_id: take(&options.random, 16),
+            membership_epoch: 1,
+            label,
+            created_seconds: u64::try_from(now.seconds).unwrap_or(0),
+            mount_count: 0,
+            writer_term: 1,
+            sector_bytes: device.info().sector_bytes,
+            block_shift: options.block_shift,
+            lsn_base: journal::first_head(&geometry).tail,
+            epoch_base: Epoch(2),
+            geometry,
+            busy_generation: 1,
+            secret: take(&options.random, 32),
+            voids: Vec::new(),
+            busy_groups: Vec::new(),
+        };
+        let created = DiskTime { seconds: now.seconds, nanoseconds: now.nanoseconds };
+        let pages = first_pages(&superblock, options, created);
+        let volume = Volume::new(Arc::clone(device), superblock.geometry.clone());
+        let mut tickets = Vec::with_capacity(pages.len());
+        for (place, bytes) in pages {
+            let data = vec![SharedBytes::from(AlignedBuffer::copy_of(&bytes))];
+            tickets.push(volume.submit_write(Purpose::Home, place, data));
+        }
+        for ticket in tickets {
+            ticket.wait()?;
+        }
+        // The first head page of the double-write area must not be one of an earlier pool.
+        let offset = superblock.geometry.double_write_offset;
+        let blank = vec![SharedBytes::from(AlignedBuffer::zeroed(PAGE_BYTES))];
+        let write = Operation::Write { offset, data: blank };
+        device.submit(Purpose::DoubleWrite, write).wait()?;
+        journal::write_first_heads(device, superblock.pool_id, &superblock.geometry)?;
+        device.flush(Purpose::Home)?;
+        // CRASH: only now is there a pool.
+        update_all_superblocks(device, &mut superblock)?;
+        Ok(())
+    }
+
+    /// Opens the pool on `device`, replaying its log if it was not closed.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn open(
+        device: SharedDevice,
+        clock: Arc<dyn Clock>,
+        options: OpenOptions,
+    ) -> Result<Pool, OpenError> {
+        let mut superblock = read_superblock(device.as_ref())?.current;
+        let features =
+            superblock.features_read_only & !format::superblock::READ_ONLY_COMPATIBLE_KNOWN;
+        if features != 0 && !options.files.is_read_only {
+            return Err(OpenError::ReadOnlyFeatures { features });
+        }
+        let volume = Volume::new(Arc::clone(&device), superblock.geometry.clone());
+        let (start, recovery) = start_of(&volume, &mut superblock)?;
+        let is_read_only = options.files.is_read_only;
+        if !is_read_only || recovery.was_needed {
+            superblock.is_open = true;
+            superblock.mount_count += 1;
+            superblock.writer_term += 1;
+            superblock.lsn_base = start.lsn;
+            superblock.epoch_base = start.epoch;
+            update_superblock(&device, &mut superblock)?;
+        }
+        let limit_pages = (options.cache_bytes / PAGE_BYTES).max(256);
+        let cache = Arc::new(Cache::new(volume.clone(), superblock.pool_id, limit_pages));
+        let journal_options = JournalOptions {
+            active_bytes_max: options.active_log_bytes,
+            dirty_pages_max: options.dirty_pages,
+        };
+        let journal = Arc::new(Journal::new(
+            volume.clone(),
+            Arc::clone(&cache),
+            Arc::clone(&clock),
+            &superblock,
+            journal_options,
+            start,
+        ));
+        let alloc = Arc::new(Allocator::open(
+            volume.clone(),
+            Arc::clone(&cache),
+            Arc::clone(&journal),
+            options.placement,
+        )?);
+        let store = Arc::new(Store { volume, cache, journal, alloc, clock });
+        let fileset = MountedFileset::open(&store, ROOT_SLOT)?;
+        let files = Files::new(store, fileset, superblock.secret, options.files);
+        let hooks = Arc::new(Hooks { files });
+        let weak: std::sync::Weak<dyn CheckpointHooks> = {
+            let shared: Arc<dyn CheckpointHooks> = Arc::<Hooks>::clone(&hooks);
+            Arc::downgrade(&shared)
+        };
+        hooks.files.store.journal.connect(weak);
+        let pool =
+            Pool { device, superblock: Mutex::new(superblock), hooks, recovery, is_read_only };
+        if !is_read_only {
+            pool.files().finish_orphans()?;
+        }
+        Ok(pool)
+    }
+
+    fn files(&self) -> &Files {
+        &self.hooks.files
+    }
+
+    /// Takes everything home and marks the pool closed. The pool must not be used afterwards.
+    ///
+    /// # Errors
+    ///
+    /// What the device said: the next open replays the log then.
+    pub fn close(&self) -> FsResult<()> {
+        if self.is_read_only && !self.recovery.was_needed {
+            return Ok(());
+        }
+        let store = &self.files().store;
+        self.files().sync_all()?;
+        store.journal.checkpoint()?;
+        let mut superblock = self.superblock.lock();
+        superblock.is_open = false;
+        update_all_superblocks(&self.device, &mut superblock)
+            .map_err(|error| store.journal.fail(&error))
+    }
+
+    /// Does the background work that is due. A front end calls it a few times a second.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::ReadOnly`] once the pool has failed.
+    pub fn tick(&self) -> FsResult<()> {
+        if self.is_read_only {
+            return Ok(());
+        }
+        match self.files().tick() {
+            // A full pool is no reason to stop the clock.
+            Err(FsError::NoSpace) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Takes every change home, so that the log is empty.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::ReadOnly`] once the pool has failed.
+    pub fn checkpoint(&self) -> FsResult<()> {
+        self.files().store.journal.checkpoint()
+    }
+
+    /// Returns everything that `status` tells.
+    #[must_use]
+    pub fn status(&self) -> PoolStatus {
+        let files = self.files();
+        let superblock = self.superblock.lock();
+        let label_end = superblock.label.iter().position(|&byte| byte == 0).unwrap_or(LABEL_BYTES);
+        PoolStatus {
+            label: String::from_utf8_lossy(&superblock.label[..label_end]).into_owned(),
+            pool_id: superblock.pool_id,
+            device: self.device.info().name.clone(),
+            transport: self.device.info().transport,
+            mount_count: superblock.mount_count,
+            geometry: superblock.geometry.clone(),
+            space: files.store.alloc.counts(),
+            journal: files.store.journal.counts(),
+            cache: files.store.cache.counts(),
+            cleaner: files.cleaner_counts(),
+            recovery: self.recovery,
+            dirty_files: files.table.dirty_count(),
+            referenced_files: files.table.reference_count(),
+            inodes: files.fileset.anodes_used(),
+            read_only: files.store.journal.check_alive().err().map(|error| error.to_string()),
+        }
+    }
+}
+
+/// Replays the log if the pool was not closed; returns where the journal goes on.
+fn start_of(
+    volume: &Volume,
+    superblock: &mut Superblock,
+) -> Result<(JournalStart, RecoveryReport), OpenError> {
+    if !superblock.is_open {
+        let head = journal::read_head(volume, superblock.pool_id)?;
+        let start = JournalStart {
+            lsn: head.tail,
+            previous_crc: head.previous_crc,
+            epoch: Epoch(head.epoch.0.max(superblock.epoch_base.0)),
+            head_sequence: head.sequence,
+            double_write_sequence: head.double_write_sequence,
+        };
+        return Ok((start, RecoveryReport::default()));
+    }
+    let recovery = journal::recover(volume, superblock.pool_id, superblock.epoch_base)?;
+    if superblock.voids.len() == VOID_INTERVALS_MAX {
+        superblock.voids.remove(0);
+    }
+    superblock.voids.push(recovery.void);
+    let report = RecoveryReport { was_needed: true, ..recovery.report };
+    Ok((recovery.start, report))
+}
+
+/// Returns every page that a new pool has, stamped.
+fn first_pages(
+    superblock: &Superblock,
+    options: &CreateOptions,
+    created: DiskTime,
+) -> Vec<(Place, PageBytes)> {
+    let (geometry, pool_id) = (&superblock.geometry, superblock.pool_id);
+    let epoch = Epoch(1);
+    let group = GroupPages::build(geometry, pool_id, 0, FIRST_PAGES, epoch);
+    let page_fragments = geometry.page_fragments();
+    let behind_front = |index: u32| geometry.root_place().advance(index * page_fragments);
+    let pointer = |index| BlockPointer::to_page(behind_front(index), page_fragments, epoch);
+    let mut pages = group.pages;
+    let mut add = |place, kind, owner, fill: &mut dyn FnMut(&mut PageBytes)| {
+        let mut bytes = [0; PAGE_BYTES];
+        let mut header = PageHeader::new(kind, pool_id, place, owner);
+        header.birth = epoch;
+        header.encode(&mut bytes);
+        fill(&mut bytes);
+        pages.push((place, bytes));
+    };
+    let pool_owner = PageOwner::default();
+    add(behind_front(0), PageKind::Anode, pool_owner, &mut |bytes| {
+        let anode = internal(AnodeNo(0), FilesetId(0), Some(pointer(1)));
+        put_slot(bytes, 0, &anode.encode());
+    });
+    add(behind_front(1), PageKind::FilesetTable, pool_owner, &mut |bytes| {
+        let mut fileset = Fileset::new(ROOT_FILESET, ROOT_SLOT, superblock.block_shift);
+        let mut table = fileset.table_anode();
+        table.set_root_pointer(0, Some(&pointer(2)));
+        table.pages = 1;
+        table.fragments = u64::from(page_fragments);
+        fileset.set_table_anode(&table);
+        fileset.anodes_used = 3;
+        fileset.anodes_end = FIRST_FILE_ANODE.0;
+        fileset.birth = epoch;
+        put_slot(bytes, 0, &fileset.encode());
+    });
+    let owner = PageOwner { fileset: ROOT_FILESET, ..PageOwner::default() };
+    add(behind_front(2), PageKind::Anode, owner, &mut |bytes| {
+        put_slot(bytes, 1, &root_directory(options, created).encode());
+        put_slot(bytes, 2, &internal(ANODE_MAP_ANODE, ROOT_FILESET, Some(pointer(3))).encode());
+        put_slot(bytes, 3, &internal(ORPHAN_ANODE, ROOT_FILESET, None).encode());
+    });
+    let owner = PageOwner { fileset: ROOT_FILESET, anode: ANODE_MAP_ANODE, ..owner };
+    add(behind_front(3), PageKind::AnodeMap, owner, &mut |bytes| {
+        (0..16).for_each(|bit| bitmap::set(bytes, bit, true));
+    });
+    add(geometry.group_table_root_place(), PageKind::GroupTableRoot, pool_owner, &mut |bytes| {
+        let totals = format::page::PAGE_HEADER_BYTES;
+        write_u64(bytes, totals, u64::from(group.fragments_used));
+        write_u64(bytes, totals + 8, 1);
+        write_u64(bytes, totals + 16, 3);
+        bytes[TABLE_BITMAP_OFFSET] = 1;
+    });
+    let place = geometry.group_table_place(0);
+    let mut bytes = [0; PAGE_BYTES];
+    table_page(&mut bytes, pool_id, place, 0);
+    let at = entry_offset(0);
+    bytes[at..at + format::group::GROUP_ENTRY_BYTES].copy_from_slice(group.entry.as_bytes());
+    pages.push((place, bytes));
+    pages.iter_mut().for_each(|(_, bytes)| stamp(bytes, superblock.lsn_base));
+    pages
+}
+
+fn put_slot(bytes: &mut PageBytes, slot: usize, content: &[u8; 512]) {
+    bytes[slot_offset(slot)..slot_offset(slot) + content.len()].copy_from_slice(content);
+}
+
+fn internal(number: AnodeNo, fileset: FilesetId, page: Option<BlockPointer>) -> Anode {
+    let mut anode = Anode::new(AnodeKind::Internal, number, fileset, 12);
+    anode.storage = StorageMode::Blocked;
+    anode.generation = Generation(1);
+    anode.birth = Epoch(1);
+    if let Some(page) = page {
+        anode.set_root_pointer(0, Some(&page));
+        anode.pages = 1;
+        anode.fragments = u64::from(page.fragments);
+    }
+    anode
+}
+
+fn root_directory(options: &CreateOptions, created: DiskTime) -> Anode {
+    let mut anode = Anode::new(AnodeKind::Directory, ROOT_ANODE, ROOT_FILESET, 12);
+    anode.storage = StorageMode::Blocked;
+    anode.generation = Generation(1);
+    anode.birth = Epoch(1);
+    anode.mode = 0o755;
+    anode.nlink = 2;
+    (anode.uid, anode.gid) = options.owner;
+    anode.parent = ROOT_ANODE;
+    anode.key = [
+        u64::from_le_bytes(take(&options.random, 48)),
+        u64::from_le_bytes(take(&options.random, 56)),
+    ];
+    (anode.atime, anode.mtime, anode.ctime, anode.btime) = (created, created, created, created);
+    anode
+}
+
+impl FileSystem for Pool {
+    fn root(&self) -> Ino {
+        Ino(u64::from(ROOT_SLOT) << 40 | ROOT_ANODE.0)
+    }
+
+    fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        self.files().lookup_name(caller, parent, name)
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        self.files().forget(ino, count);
+    }
+
+    fn getattr(&self, ino: Ino) -> FsResult<Attr> {
+        self.files().attributes(ino)
+    }
+
+    fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
+        self.files().set_attributes(caller, ino, change)
+    }
+
+    fn create(&self, caller: &Caller, parent: Ino, name: &[u8], new: NewInode) -> FsResult<Attr> {
+        self.files().make(caller, parent, name, new, None)
+    }
+
+    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr> {
+        let kind = crate::vnode::api::FileKind::Symlink;
+        let new = NewInode { kind, mode: 0o777, rdev: 0 };
+        self.files().make(caller, parent, name, new, Some(target))
+    }
+
+    fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        self.files().read_link(ino)
+    }
+
+    fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        self.files().link_name(caller, ino, parent, name)
+    }
+
+    fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+        self.files().remove_name(caller, parent, name, false)
+    }
+
+    fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+        self.files().remove_name(caller, parent, name, true)
+    }
+
+    fn rename(
+        &self,
+        caller: &Caller,
+        source: (Ino, &[u8]),
+        target: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> FsResult<()> {
+        self.files().rename_name(caller, source, target, mode)
+    }
+
+    fn read(
+        &self,
+        ino: Ino,
+        offset: u64,
+        length_bytes: usize,
+        into: &mut Vec<u8>,
+    ) -> FsResult<usize> {
+        self.files().read_file(ino, offset, length_bytes, into)
+    }
+
+    fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
+        self.files().write_file(caller, ino, offset, data)
+    }
+
+    fn readdir(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        each: &mut dyn FnMut(&DirEntry) -> bool,
+    ) -> FsResult<()> {
+        self.files().list(ino, cookie, each)
+    }
+
+    fn fsync(&self, ino: Ino, _data_only: bool) -> FsResult<()> {
+        self.files().sync_file(ino)
+    }
+
+    fn sync(&self) -> FsResult<()> {
+        self.files().sync_all()
+    }
+
+    fn statfs(&self) -> FsResult<StatFs> {
+        let files = self.files();
+        let space = files.store.alloc.counts();
+        let geometry = files.store.geometry();
+        let bytes = |fragments: u64| fragments << geometry.fragment_shift;
+        let taken = space.used + space.promised;
+        let free = space.capacity.saturating_sub(taken);
+        // A segment gives up to an eighth of itself to summaries where blocks are small.
+        let available = free.saturating_sub(space.reserve + space.pending);
+        let inodes_free = bytes(available) / 512;
+        Ok(StatFs {
+            block_bytes: 1 << files.fileset.block_shift,
+            fragment_bytes: u32::try_from(geometry.fragment_bytes()).expect("at most 4096"),
+            total_bytes: bytes(space.capacity),
+            free_bytes: bytes(free),
+            available_bytes: bytes(available),
+            inode_count: files.store.alloc.anodes_used() + inodes_free,
+            inodes_free,
+        })
+    }
+}

@@ -1,0 +1,411 @@
+//! Open segments: file data gets its place as it arrives and is written in long sequential pieces.
+//!
+//! A block is given its place in the open segment at once (Shirriff, "Sawmill: A Logging File
+//! System for a High-Performance RAID Disk Array", 1995, section 5.2.2: on-the-fly layout). Until
+//! its piece is *sealed* it may be rewritten where it is; from then on it never changes. A piece is
+//! sealed when the segment is full, when somebody flushes, or when the log's tail must pass a block
+//! that rides in the log.
+//!
+//! # Invariants
+//!
+//! - Y3: A sealed block never changes: a rewrite takes a new place.
+//! - Y4: A block is installed (its pointer committed) only with a transaction that depends on its
+//!   data write, or with its bytes riding in the log.
+//! - Y5: A segment is given back to the allocator's candidates only when each of its blocks is
+//!   installed or dead and each of its writes is answered, so that no late write can land in space
+//!   that was used again.
+//!
+//! # Concurrency
+//!
+//! One lock over the open segments, one in each block; both are leaves but for the allocator and the
+//! journal. Callers hold their vnode's lock.
+
+mod seal;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Place};
+use format::pointer::BlockPointer;
+use format::summary::ENTRIES_PER_SUMMARY;
+use storage::device::AlignedBuffer;
+
+use crate::alloc::{Extent, SegmentId, Urgency};
+use crate::convert::{narrow, wide};
+use crate::error::FsResult;
+use crate::store::Store;
+use crate::sync::{Mutex, MutexGuard};
+
+/// Data writes that may be in flight before a writer waits.
+const WRITES_IN_FLIGHT_MAX: usize = 12;
+
+/// Whose block it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockOwner {
+    pub(crate) fileset: FilesetId,
+    pub(crate) anode: AnodeNo,
+    pub(crate) generation: Generation,
+    pub(crate) index: u64,
+    /// Block size: binary logarithm.
+    pub(crate) block_shift: u8,
+}
+
+/// What a stream of blocks has in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Temperature {
+    /// What users write.
+    Hot,
+    /// What the cleaner moves.
+    Cold,
+}
+
+/// How far a block has come.
+#[derive(Debug)]
+enum Progress {
+    /// May be rewritten in place.
+    Filling,
+    /// Never changes again; the pointer to it, and the data write it is part of (0: it rides in the
+    /// log and is not yet written).
+    Sealed { pointer: BlockPointer, sequence: u64 },
+    /// Nobody needs it.
+    Dead,
+}
+
+#[derive(Debug)]
+struct BlockState {
+    data: Arc<AlignedBuffer>,
+    fragments: u32,
+    progress: Progress,
+}
+
+/// A block on its way to the disk.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) place: Place,
+    pub(crate) owner: BlockOwner,
+    segment: SegmentId,
+    /// Epoch in which the segment was opened.
+    incarnation: Epoch,
+    /// Fragments promised by the allocator for it, metadata included.
+    promised: u64,
+    state: Mutex<BlockState>,
+}
+
+impl Block {
+    /// Returns the bytes of the block; past their end it reads as zeros.
+    pub(crate) fn data(&self) -> Arc<AlignedBuffer> {
+        Arc::clone(&self.state.lock().data)
+    }
+
+    /// Returns how many fragments of the data are stored.
+    pub(crate) fn fragments(&self) -> u32 {
+        self.state.lock().fragments
+    }
+
+    /// Returns the pointer to the block and its data write, once it is sealed.
+    pub(crate) fn sealed(&self) -> Option<(BlockPointer, u64)> {
+        match &self.state.lock().progress {
+            Progress::Sealed { pointer, sequence } => Some((*pointer, *sequence)),
+            Progress::Filling | Progress::Dead => None,
+        }
+    }
+
+    /// Whether the block may still be rewritten in place.
+    pub(crate) fn is_filling(&self) -> bool {
+        matches!(self.state.lock().progress, Progress::Filling)
+    }
+}
+
+/// A segment that blocks are being written to.
+#[derive(Debug)]
+struct OpenSegment {
+    id: SegmentId,
+    incarnation: Epoch,
+    /// Where the next block goes, in fragments.
+    cursor: u32,
+    /// Where the piece being filled begins.
+    piece_start: u32,
+    /// Blocks of that piece, in order of place.
+    blocks: Vec<Arc<Block>>,
+    /// Offset of the last summary page plus one, and its checksum.
+    previous_summary: (u32, u32),
+    /// Positions in the log of rides whose bytes are in this piece.
+    rides: BTreeSet<format::ids::Lsn>,
+}
+
+/// A segment that takes no more blocks.
+#[derive(Debug)]
+struct Closing {
+    /// Blocks that are neither installed nor dead.
+    outstanding: u64,
+    /// Last data write to it.
+    last_sequence: u64,
+    /// How far it is written, in fragments.
+    filled: u32,
+    /// Whether it takes no more blocks.
+    is_closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    open: BTreeMap<Temperature, OpenSegment>,
+    /// Every segment that is not yet back with the allocator.
+    segments: BTreeMap<SegmentId, Closing>,
+    /// Files with sealed blocks that wait to be installed.
+    to_install: BTreeSet<(FilesetId, AnodeNo)>,
+    /// Bytes of blocks whose write is not answered yet, by place, with the number of the write.
+    in_flight: BTreeMap<Place, (u64, Arc<AlignedBuffer>)>,
+}
+
+/// The open segments of a pool.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    store: Arc<Store>,
+    state: Mutex<State>,
+    /// Secret that seals summaries.
+    secret: [u8; 16],
+}
+
+impl Segments {
+    pub(crate) fn new(store: Arc<Store>, secret: [u8; 16]) -> Segments {
+        Segments { store, state: Mutex::new(State::default()), secret }
+    }
+
+    fn fragments_for(&self, bytes: usize) -> u32 {
+        narrow(wide(bytes).div_ceil(self.store.geometry().fragment_bytes())).max(1)
+    }
+
+    /// Gives a block a place. `data` is the whole block's buffer, of which the first `length_bytes`
+    /// are stored.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::FsError::NoSpace`].
+    pub(crate) fn place(
+        &self,
+        temperature: Temperature,
+        owner: BlockOwner,
+        data: AlignedBuffer,
+        length_bytes: usize,
+        extra_promise: u64,
+    ) -> FsResult<Arc<Block>> {
+        let urgency = urgency_of(temperature);
+        let fragments = self.fragments_for(length_bytes);
+        let promised = u64::from(fragments) + extra_promise;
+        self.store.alloc.promise(promised, urgency)?;
+        let mut state = self.state.lock();
+        let placed = self.room(&mut state, temperature, fragments);
+        let segment = match placed {
+            Ok(segment) => segment,
+            Err(error) => {
+                drop(state);
+                self.store.alloc.unpromise(promised);
+                return Err(error);
+            }
+        };
+        let start = self.store.geometry().segment_place(segment.id.group, segment.id.segment);
+        let block = Arc::new(Block {
+            place: start.advance(segment.cursor),
+            owner,
+            segment: segment.id,
+            incarnation: segment.incarnation,
+            promised,
+            state: Mutex::new(BlockState {
+                data: Arc::new(data),
+                fragments,
+                progress: Progress::Filling,
+            }),
+        });
+        segment.cursor += fragments;
+        segment.blocks.push(Arc::clone(&block));
+        let id = segment.id;
+        state.segments.get_mut(&id).expect("entered when it was opened").outstanding += 1;
+        Ok(block)
+    }
+
+    /// Returns the open segment, with room for `fragments` and the summary; opens one if need be.
+    fn room<'s>(
+        &self,
+        state: &'s mut State,
+        temperature: Temperature,
+        fragments: u32,
+    ) -> FsResult<&'s mut OpenSegment> {
+        let is_full =
+            state.open.get(&temperature).is_some_and(|segment| !self.has_room(segment, fragments));
+        if is_full {
+            let segment = state.open.remove(&temperature).expect("looked at it");
+            self.finish(state, segment);
+        }
+        if !state.open.contains_key(&temperature) {
+            let id = self.store.alloc.open_segment(urgency_of(temperature))?;
+            let closing = Closing { outstanding: 0, last_sequence: 0, filled: 0, is_closed: false };
+            state.segments.insert(id, closing);
+            let segment = OpenSegment {
+                id,
+                incarnation: self.store.journal.birth(),
+                cursor: 0,
+                piece_start: 0,
+                blocks: Vec::new(),
+                previous_summary: (0, 0),
+                rides: BTreeSet::new(),
+            };
+            state.open.insert(temperature, segment);
+        }
+        Ok(state.open.get_mut(&temperature).expect("opened above"))
+    }
+
+    fn summary_fragments(&self, blocks: usize) -> u32 {
+        let pages = narrow(wide(blocks.div_ceil(ENTRIES_PER_SUMMARY)));
+        pages * self.store.geometry().page_fragments()
+    }
+
+    fn has_room(&self, segment: &OpenSegment, fragments: u32) -> bool {
+        // A page is aligned to its own size.
+        let page = self.store.geometry().page_fragments();
+        let blocks_end = (segment.cursor + fragments).next_multiple_of(page);
+        let summary = self.summary_fragments(segment.blocks.len() + 1);
+        blocks_end + summary <= self.store.geometry().segment_fragments
+    }
+
+    /// Seals what is left of a segment that takes no more blocks.
+    fn finish(&self, state: &mut State, mut segment: OpenSegment) {
+        self.seal_piece(state, &mut segment);
+        if let Some(closing) = state.segments.get_mut(&segment.id) {
+            closing.is_closed = true;
+        }
+    }
+
+    /// Rewrites a block in place if it may still change and there is room. Returns whether it did;
+    /// if not, it needs a new place.
+    pub(crate) fn rewrite(
+        &self,
+        block: &Arc<Block>,
+        length_bytes: usize,
+        change: impl FnOnce(&mut AlignedBuffer),
+    ) -> bool {
+        let fragments = self.fragments_for(length_bytes);
+        let mut state = self.state.lock();
+        if !block.is_filling() {
+            return false;
+        }
+        let current = block.fragments();
+        if fragments > current && !self.extend(&mut state, block, fragments - current) {
+            return false;
+        }
+        let mut block_state = block.state.lock();
+        block_state.fragments = block_state.fragments.max(fragments);
+        change(Arc::make_mut(&mut block_state.data));
+        true
+    }
+
+    /// Grows a block where it is: only the last of an open segment can, and only within what was
+    /// promised for it.
+    fn extend(&self, state: &mut State, block: &Arc<Block>, more: u32) -> bool {
+        let owner_segment = state.open.values_mut().find(|segment| segment.id == block.segment);
+        let Some(segment) = owner_segment else { return false };
+        let is_last = segment.blocks.last().is_some_and(|last| Arc::ptr_eq(last, block));
+        let has_promise = u64::from(block.fragments() + more) <= block.promised;
+        if !is_last || !has_promise || !self.has_room(segment, more) {
+            return false;
+        }
+        segment.cursor += more;
+        true
+    }
+
+    /// Nobody needs the block any more: it was rewritten elsewhere, or cut off.
+    pub(crate) fn kill(&self, block: &Arc<Block>) {
+        let mut state = self.state.lock();
+        let was_alive = {
+            let mut block_state = block.state.lock();
+            let was = !matches!(block_state.progress, Progress::Dead);
+            block_state.progress = Progress::Dead;
+            was
+        };
+        if was_alive {
+            self.store.alloc.unpromise(block.promised);
+            done_with(&mut state, block);
+        }
+    }
+
+    /// The block's pointer is in a map now: its promise is used up but for what was kept for
+    /// metadata.
+    pub(crate) fn installed(&self, block: &Arc<Block>) {
+        let mut state = self.state.lock();
+        let fragments = u64::from(block.fragments());
+        self.store.alloc.unpromise(block.promised - fragments);
+        done_with(&mut state, block);
+    }
+
+    /// Returns the bytes that are on their way to `place`.
+    pub(crate) fn in_flight(&self, place: Place) -> Option<Arc<AlignedBuffer>> {
+        self.state.lock().in_flight.get(&place).map(|(_, data)| Arc::clone(data))
+    }
+
+    /// Returns files whose sealed blocks wait to be installed, and forgets them.
+    pub(crate) fn take_installable(&self) -> BTreeSet<(FilesetId, AnodeNo)> {
+        std::mem::take(&mut self.state.lock().to_install)
+    }
+
+    /// Whether files wait to have blocks installed.
+    pub(crate) fn has_installable(&self) -> bool {
+        !self.state.lock().to_install.is_empty()
+    }
+
+    /// Waits until few enough writes are in flight, and tidies up behind those that were answered.
+    /// Called with no lock held.
+    pub(crate) fn throttle(&self) -> FsResult<()> {
+        self.store.journal.wait_for_data(WRITES_IN_FLIGHT_MAX)?;
+        self.tidy();
+        Ok(())
+    }
+
+    /// Drops the bytes of answered writes, and gives finished segments back (Y5).
+    pub(crate) fn tidy(&self) {
+        let answered = self.store.journal.data_answered();
+        let mut state = self.state.lock();
+        state.in_flight.retain(|_, (sequence, _)| *sequence == 0 || *sequence > answered);
+        let finished: Vec<SegmentId> = state
+            .segments
+            .iter()
+            .filter(|(_, closing)| {
+                closing.is_closed && closing.outstanding == 0 && closing.last_sequence <= answered
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in finished {
+            state.segments.remove(&id);
+            self.store.alloc.close_segment(id);
+        }
+    }
+
+    /// Identity of the pool.
+    pub(crate) fn pool_id(&self) -> format::ids::PoolId {
+        self.store.pool_id()
+    }
+
+    /// Secret that seals summaries.
+    pub(crate) fn secret(&self) -> &[u8; 16] {
+        &self.secret
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Returns the extent that a sealed block takes.
+    pub(crate) fn extent(pointer: &BlockPointer) -> Extent {
+        Extent { place: pointer.place, fragments: pointer.fragments }
+    }
+}
+
+fn urgency_of(temperature: Temperature) -> Urgency {
+    match temperature {
+        Temperature::Hot => Urgency::User,
+        Temperature::Cold => Urgency::System,
+    }
+}
+
+fn done_with(state: &mut State, block: &Arc<Block>) {
+    let closing = state.segments.get_mut(&block.segment).expect("the block was outstanding");
+    closing.outstanding -= 1;
+}

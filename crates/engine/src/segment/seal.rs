@@ -1,0 +1,234 @@
+//! Sealing: fixing a piece of a segment, summing it up, and handing it to the device.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use format::ids::{Epoch, Lsn, Place};
+use format::page::{PAGE_BYTES, page_crc};
+use format::pointer::BlockPointer;
+use format::summary::{ENTRIES_PER_SUMMARY, Summary, SummaryEntry, SummaryKind};
+use storage::device::{AlignedBuffer, Purpose, SharedBytes};
+
+use super::{Block, OpenSegment, Progress, Segments, State, Temperature};
+use crate::alloc::SegmentId;
+use crate::convert::{index_wide, wide};
+use crate::error::FsResult;
+use crate::store::Change;
+
+impl Segments {
+    /// Seals what the open segment of `temperature` holds, so that its blocks can be installed.
+    pub(crate) fn seal(&self, temperature: Temperature) {
+        let mut state = self.lock();
+        if let Some(mut segment) = state.open.remove(&temperature) {
+            self.seal_piece(&mut state, &mut segment);
+            self.keep_open(&mut state, temperature, segment);
+        }
+    }
+
+    /// Seals the pieces whose blocks ride in the log.
+    pub(crate) fn seal_rides(&self) {
+        let mut state = self.lock();
+        for temperature in [Temperature::Hot, Temperature::Cold] {
+            let rides = state.open.get(&temperature).is_some_and(|open| !open.rides.is_empty());
+            if rides {
+                let mut segment = state.open.remove(&temperature).expect("looked at it");
+                self.seal_piece(&mut state, &mut segment);
+                self.keep_open(&mut state, temperature, segment);
+            }
+        }
+    }
+
+    /// A segment with room for little more than a summary takes no more blocks.
+    fn keep_open(&self, state: &mut State, temperature: Temperature, segment: OpenSegment) {
+        if self.has_room(&segment, self.store.geometry().page_fragments()) {
+            state.open.insert(temperature, segment);
+        } else if let Some(closing) = state.segments.get_mut(&segment.id) {
+            closing.is_closed = true;
+        }
+    }
+
+    /// Seals the piece being filled: blocks get their pointers, the piece its summary, and all of
+    /// it is handed to the device in one write.
+    pub(super) fn seal_piece(&self, state: &mut State, segment: &mut OpenSegment) {
+        let blocks = std::mem::take(&mut segment.blocks);
+        if blocks.is_empty() {
+            return;
+        }
+        let birth = self.store.journal.birth();
+        let lsn = self.store.journal.position();
+        let fragment_bytes = index_wide(self.store.geometry().fragment_bytes());
+        let mut entries = Vec::with_capacity(blocks.len());
+        for block in &blocks {
+            if let Some(pointer) = seal_block(block, birth, fragment_bytes) {
+                entries.push(self.entry_of(block, &pointer, segment));
+            }
+        }
+        let pieces = self.gather(segment, &blocks, &entries, lsn);
+        let place = self
+            .store
+            .geometry()
+            .segment_place(segment.id.group, segment.id.segment)
+            .advance(segment.piece_start);
+        let ticket = self.store.volume.submit_write(Purpose::Data, place, pieces);
+        let sequence = self.store.journal.data_submitted(ticket);
+        for block in &blocks {
+            self.note_sequence(state, block, sequence);
+        }
+        for ride in std::mem::take(&mut segment.rides) {
+            self.store.journal.ride_submitted(ride, sequence);
+        }
+        segment.piece_start = segment.cursor;
+        let closing = state.segments.get_mut(&segment.id).expect("entered when it was opened");
+        closing.last_sequence = sequence;
+        closing.filled = segment.cursor;
+    }
+
+    fn entry_of(
+        &self,
+        block: &Block,
+        pointer: &BlockPointer,
+        segment: &OpenSegment,
+    ) -> SummaryEntry {
+        let start = segment.id.segment * self.store.geometry().segment_fragments;
+        SummaryEntry {
+            kind: SummaryKind::Block,
+            block_shift: block.owner.block_shift,
+            fragments: pointer.fragments,
+            offset: block.place.fragment() - start,
+            fileset: block.owner.fileset,
+            anode: block.owner.anode,
+            generation: block.owner.generation,
+            index: block.owner.index,
+            birth: pointer.birth,
+            check: pointer.check,
+        }
+    }
+
+    /// Returns the bytes of the piece, its summary last, and moves the cursor past it.
+    fn gather(
+        &self,
+        segment: &mut OpenSegment,
+        blocks: &[Arc<Block>],
+        entries: &[SummaryEntry],
+        lsn: Lsn,
+    ) -> Vec<SharedBytes> {
+        let fragment_bytes = index_wide(self.store.geometry().fragment_bytes());
+        let page_fragments = self.store.geometry().page_fragments();
+        let mut pieces = Vec::with_capacity(blocks.len() + 2);
+        for block in blocks {
+            let state = block.state.lock();
+            let length = fragment_bytes * crate::convert::index(state.fragments);
+            pieces.push(SharedBytes::new(Arc::clone(&state.data), 0..length));
+        }
+        let aligned = segment.cursor.next_multiple_of(page_fragments);
+        if aligned > segment.cursor {
+            let gap = fragment_bytes * crate::convert::index(aligned - segment.cursor);
+            pieces.push(SharedBytes::from(AlignedBuffer::zeroed(gap)));
+            segment.cursor = aligned;
+        }
+        let start = self.store.geometry().segment_place(segment.id.group, segment.id.segment);
+        let chunks: Vec<&[SummaryEntry]> = if entries.is_empty() {
+            vec![&[]]
+        } else {
+            entries.chunks(ENTRIES_PER_SUMMARY).collect()
+        };
+        for entries in chunks {
+            let summary = Summary {
+                place: start.advance(segment.cursor),
+                lsn,
+                incarnation: segment.incarnation,
+                piece_start: segment.piece_start,
+                previous: segment.previous_summary.0,
+                previous_crc: segment.previous_summary.1,
+                entries: entries.to_vec(),
+            };
+            let bytes = summary.encode(self.store.pool_id(), &self.secret);
+            segment.previous_summary = (segment.cursor + 1, page_crc(&bytes));
+            pieces.push(SharedBytes::from(AlignedBuffer::copy_of(&bytes)));
+            segment.cursor += page_fragments;
+        }
+        debug_assert!(wide(pieces.len()) <= wide(storage::device::WRITE_PIECES_MAX));
+        debug_assert_eq!(PAGE_BYTES % fragment_bytes, 0);
+        pieces
+    }
+
+    /// Notes which write carries a block, for those who read or install it.
+    fn note_sequence(&self, state: &mut State, block: &Arc<Block>, number: u64) {
+        let mut block_state = block.state.lock();
+        if let Progress::Sealed { sequence, .. } = &mut block_state.progress {
+            *sequence = number;
+            state.in_flight.insert(block.place, (number, Arc::clone(&block_state.data)));
+            state.to_install.insert((block.owner.fileset, block.owner.anode));
+        } else if let Some(ride) = state.in_flight.get_mut(&block.place) {
+            // Installed by a ride, perhaps dead since: readers wait for the write all the same.
+            ride.0 = number;
+        }
+    }
+
+    /// Fixes a block that will ride in the log with the transaction that installs it.
+    pub(crate) fn seal_for_ride(&self, block: &Arc<Block>) -> Option<(BlockPointer, SharedBytes)> {
+        let birth = self.store.journal.birth();
+        let mut state = self.lock();
+        if !block.is_filling() {
+            return None;
+        }
+        let fragment_bytes = index_wide(self.store.geometry().fragment_bytes());
+        let pointer = seal_block(block, birth, fragment_bytes)?;
+        let data = block.data();
+        state.in_flight.insert(block.place, (0, Arc::clone(&data)));
+        let length = fragment_bytes * crate::convert::index(pointer.fragments);
+        Some((pointer, SharedBytes::new(data, 0..length)))
+    }
+
+    /// The rides of a transaction are in the log from `lsn` on: the tail waits for their segments.
+    pub(crate) fn rides_logged(&self, places: &BTreeSet<Place>, lsn: Lsn) {
+        let geometry = self.store.geometry();
+        let mut state = self.lock();
+        let mut is_waiting = false;
+        for segment in state.open.values_mut() {
+            let is_in = |place: &Place| {
+                let id = SegmentId { group: place.group(), segment: geometry.segment_of(*place) };
+                id == segment.id
+                    && place.fragment() % geometry.segment_fragments >= segment.piece_start
+            };
+            if places.iter().any(is_in) {
+                segment.rides.insert(lsn);
+                is_waiting = true;
+            }
+        }
+        let sequences = places.iter().filter_map(|place| state.in_flight.get(place));
+        let written = sequences.map(|(sequence, _)| *sequence).max().unwrap_or(0);
+        drop(state);
+        if !is_waiting {
+            // The piece was sealed between the fixing of the blocks and the end of the transaction.
+            self.store.journal.ride_submitted(lsn, written);
+        }
+    }
+
+    /// Notes, in the transaction that installs a block, how far its segment is written.
+    pub(crate) fn note_written(&self, change: &mut Change<'_>, block: &Block) -> FsResult<()> {
+        let filled = self.lock().segments.get(&block.segment).map_or(0, |segment| segment.filled);
+        change.segment_written(block.segment, filled, block.incarnation)
+    }
+}
+
+/// Seals one block; `None` if it is dead. A block that rides is sealed already.
+fn seal_block(block: &Block, birth: Epoch, fragment_bytes: usize) -> Option<BlockPointer> {
+    let mut state = block.state.lock();
+    match &state.progress {
+        Progress::Dead => return None,
+        Progress::Sealed { pointer, .. } => return Some(*pointer),
+        Progress::Filling => {}
+    }
+    let block_bytes = 1_usize << block.owner.block_shift;
+    let stored = crate::convert::index(state.fragments) * fragment_bytes;
+    let pointer = BlockPointer::to_data(
+        block.place,
+        state.fragments,
+        birth,
+        block_bytes,
+        &state.data[..stored],
+    );
+    state.progress = Progress::Sealed { pointer, sequence: 0 };
+    Some(pointer)
+}

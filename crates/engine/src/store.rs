@@ -1,0 +1,208 @@
+//! What every layer above the allocator works with: pages, places and changes to them.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use format::geometry::Geometry;
+use format::ids::{Epoch, Place, PoolId};
+use format::page::{PageBytes, PageHeader, PageKind, PageOwner};
+use storage::clock::{Clock, Timestamp};
+use storage::volume::Volume;
+
+use crate::alloc::{Allocator, Extent, Ledger, SegmentId};
+use crate::buffer::{Cache, PageRef, page_of};
+use crate::error::FsResult;
+use crate::journal::{Applied, Journal, Reservation, Tx};
+
+/// Byte of a page's header that holds its kind.
+const KIND_OFFSET: usize = 18;
+/// Bytes of a page's header that hold the highest birth below it.
+const BIRTH_MAX_OFFSET: usize = 88;
+
+/// The pool, as the layers of files see it.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) volume: Volume,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) alloc: Arc<Allocator>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// A page as somebody sees it: a transaction's own version, or everyone's.
+pub(crate) enum View<'a> {
+    /// The version of a transaction that has not ended.
+    Own(&'a PageBytes),
+    /// The version in memory.
+    Shared(PageRef),
+}
+
+impl Deref for View<'_> {
+    type Target = PageBytes;
+
+    fn deref(&self) -> &PageBytes {
+        match self {
+            View::Own(bytes) => bytes,
+            View::Shared(bytes) => page_of(bytes),
+        }
+    }
+}
+
+/// A transaction with what it takes from and gives back to the allocator. Dropped before its end,
+/// it was never there.
+#[derive(Debug)]
+pub(crate) struct Change<'s> {
+    store: &'s Store,
+    tx: Option<Tx>,
+    ledger: Ledger,
+    /// Metadata is placed near this.
+    pub(crate) near: Place,
+}
+
+impl Store {
+    pub(crate) fn geometry(&self) -> &Geometry {
+        self.volume.geometry()
+    }
+
+    pub(crate) fn pool_id(&self) -> PoolId {
+        self.cache.pool_id()
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Starts a change. Called with no lock held.
+    pub(crate) fn begin(&self, reservation: Reservation) -> FsResult<Change<'_>> {
+        let tx = self.journal.begin(reservation)?;
+        Ok(Change { store: self, tx: Some(tx), ledger: Ledger::default(), near: Place::NONE })
+    }
+
+    /// Returns a page as `change` sees it, or as everyone does.
+    pub(crate) fn view<'a>(
+        &self,
+        change: Option<&'a Change<'_>>,
+        place: Place,
+        kind: PageKind,
+        owner: PageOwner,
+    ) -> FsResult<View<'a>> {
+        if let Some(own) = change.and_then(|change| change.tx().view(place)) {
+            return Ok(View::Own(own));
+        }
+        let buffer = self.cache.page(place, kind, owner)?;
+        Ok(View::Shared(buffer.bytes()))
+    }
+}
+
+impl Change<'_> {
+    fn tx(&self) -> &Tx {
+        self.tx.as_ref().expect("a change has its transaction until its end")
+    }
+
+    pub(crate) fn tx_mut(&mut self) -> &mut Tx {
+        self.tx.as_mut().expect("a change has its transaction until its end")
+    }
+
+    /// Number of the transaction.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.tx().epoch
+    }
+
+    /// How many pages the transaction touches so far.
+    pub(crate) fn page_count(&self) -> usize {
+        self.tx().page_count()
+    }
+
+    /// Returns the page at `place`, to change.
+    pub(crate) fn edit(
+        &mut self,
+        place: Place,
+        kind: PageKind,
+        owner: PageOwner,
+    ) -> FsResult<&mut PageBytes> {
+        if self.tx().view(place).is_some() {
+            return Ok(self.tx_mut().own_mut(place).expect("it was just seen"));
+        }
+        let buffer = self.store.cache.page(place, kind, owner)?;
+        Ok(self.tx_mut().edit(&buffer))
+    }
+
+    /// Makes a new page of `kind` for `owner`; returns its place.
+    pub(crate) fn add_page(&mut self, kind: PageKind, owner: PageOwner) -> FsResult<Place> {
+        let near = self.near;
+        let tx = self.tx.as_mut().expect("a change has its transaction until its end");
+        let place = self.store.alloc.allocate_page(tx, &mut self.ledger, near)?;
+        let mut header = PageHeader::new(kind, self.store.pool_id(), place, owner);
+        header.birth = tx.epoch;
+        header.encode(tx.new_page(place));
+        Ok(place)
+    }
+
+    /// Gives a page up: a tombstone stays in its place until that is used again.
+    pub(crate) fn free_page(
+        &mut self,
+        place: Place,
+        kind: PageKind,
+        owner: PageOwner,
+    ) -> FsResult<()> {
+        let bytes = self.edit(place, kind, owner)?;
+        bytes[KIND_OFFSET] = PageKind::Tombstone.code();
+        let fragments = self.store.geometry().page_fragments();
+        self.free(Extent { place, fragments })
+    }
+
+    /// Gives fragments back.
+    pub(crate) fn free(&mut self, extent: Extent) -> FsResult<()> {
+        let tx = self.tx.as_mut().expect("a change has its transaction until its end");
+        self.store.alloc.free(tx, &mut self.ledger, extent)
+    }
+
+    /// Takes a promised block of an open segment into use.
+    pub(crate) fn install(&mut self, extent: Extent) -> FsResult<()> {
+        let tx = self.tx.as_mut().expect("a change has its transaction until its end");
+        self.store.alloc.install(tx, &mut self.ledger, extent)
+    }
+
+    /// Notes how far an open segment is written.
+    pub(crate) fn segment_written(
+        &mut self,
+        id: SegmentId,
+        filled: u32,
+        incarnation: Epoch,
+    ) -> FsResult<()> {
+        let tx = self.tx.as_mut().expect("a change has its transaction until its end");
+        let newest = tx.epoch;
+        self.store.alloc.segment_written(tx, id, filled, incarnation, newest)
+    }
+
+    /// Adds to the pool's count of anodes in use.
+    pub(crate) fn count_anodes(&mut self, delta: i64) {
+        let tx = self.tx.as_mut().expect("a change has its transaction until its end");
+        self.store.alloc.count_anodes(tx, delta);
+    }
+
+    /// Applies the change.
+    pub(crate) fn end(mut self) -> Applied {
+        let tx = self.tx.take().expect("a change has its transaction until its end");
+        let applied = self.store.journal.end(tx);
+        self.store.alloc.settle(std::mem::take(&mut self.ledger), applied.lsn);
+        applied
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if let Some(tx) = self.tx.take() {
+            self.store.journal.abandon(&tx);
+            self.store.alloc.undo(std::mem::take(&mut self.ledger));
+        }
+    }
+}
+
+/// Raises the highest birth in a map page's header to `birth`.
+pub(crate) fn raise_birth_max(page: &mut PageBytes, birth: Epoch) {
+    let stored = format::page::read_u64(page, BIRTH_MAX_OFFSET);
+    if stored < birth.0 {
+        format::page::write_u64(page, BIRTH_MAX_OFFSET, birth.0);
+    }
+}

@@ -1,0 +1,185 @@
+//! The cleaner: moves what is live out of a segment, so that the segment is free again.
+//!
+//! Mechanism. `alloc::policy` says which segment; any answer is safe. A block is live if the map
+//! of its file still points to it; the summaries of the segment say whose it was. Live blocks are
+//! read, verified, and placed in the cold segment; their pointers change as for any rewrite, so a
+//! crash in the middle leaves each block in one place or the other.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use format::ids::Place;
+use format::summary::{Summary, SummaryEntry, SummaryKind};
+use storage::device::Purpose;
+
+use super::Files;
+use crate::alloc::SegmentId;
+use crate::alloc::policy::{CleaningPolicy, Greedy};
+use crate::buffer::{io, page_of};
+use crate::convert::index_wide;
+use crate::error::{FsError, FsResult};
+use crate::segment::Temperature;
+
+/// Segments that one call cleans at most: a call is a step of a job.
+const SEGMENTS_PER_CALL: usize = 24;
+
+/// The cleaner of a pool.
+#[derive(Debug, Default)]
+pub(crate) struct Cleaner {
+    segments: AtomicU64,
+    fragments_moved: AtomicU64,
+    /// Held by whoever cleans.
+    running: crate::sync::Mutex<()>,
+}
+
+/// What the cleaner has done so far.
+#[derive(Clone, Copy, Debug)]
+pub struct CleanerCounts {
+    /// Segments emptied.
+    pub segments: u64,
+    /// Fragments moved.
+    pub fragments_moved: u64,
+}
+
+impl Files {
+    /// Returns what the cleaner has done so far.
+    pub(crate) fn cleaner_counts(&self) -> CleanerCounts {
+        CleanerCounts {
+            segments: self.cleaner.segments.load(Ordering::Relaxed),
+            fragments_moved: self.cleaner.fragments_moved.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Cleans until `enough` segments are free or nothing is left to gain. Called with no lock
+    /// held.
+    pub(super) fn clean_until(&self, enough: u32) -> FsResult<()> {
+        let _running = self.cleaner.running.lock();
+        let mut tried = BTreeSet::new();
+        for _ in 0..SEGMENTS_PER_CALL {
+            if self.store.alloc.free_segments(enough)? >= enough {
+                return Ok(());
+            }
+            let mut candidates = self.store.alloc.candidates();
+            candidates.retain(|view| !tried.contains(&view.segment));
+            let Some(chosen) = Greedy.choose(&candidates) else { return Ok(()) };
+            tried.insert(chosen);
+            match self.clean_segment(chosen.into()) {
+                Ok(()) => {}
+                // Not even the cleaner's own segments are free: what is pending must be released.
+                Err(FsError::NoSpace) => {
+                    self.settle_moves()?;
+                    if self.store.alloc.free_segments(1)? == 0 {
+                        return Ok(());
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+            if tried.len() % 4 == 0 {
+                self.settle_moves()?;
+            }
+        }
+        self.settle_moves()
+    }
+
+    /// Installs what was moved and checkpoints, so that the emptied segments are free.
+    fn settle_moves(&self) -> FsResult<()> {
+        self.segments.seal(Temperature::Cold);
+        self.install_waiting()?;
+        self.store.journal.checkpoint()?;
+        self.segments.tidy();
+        Ok(())
+    }
+
+    fn clean_segment(&self, id: SegmentId) -> FsResult<()> {
+        for entry in self.live_candidates(id)? {
+            self.move_block(id, &entry)?;
+        }
+        self.cleaner.segments.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Reads the segment's summaries, from the last to the first.
+    fn live_candidates(&self, id: SegmentId) -> FsResult<Vec<SummaryEntry>> {
+        let Some((filled, _)) = self.store.alloc.segment_extent(id) else {
+            return Ok(Vec::new());
+        };
+        let geometry = self.store.geometry();
+        let start = geometry.segment_place(id.group, id.segment);
+        let mut entries = Vec::new();
+        let mut next = filled.checked_sub(geometry.page_fragments());
+        let mut expected_crc = None;
+        while let Some(offset) = next {
+            let place = start.advance(offset);
+            let bytes = self.store.volume.read_page(Purpose::Cleaner, place).map_err(io)?;
+            let page = page_of(&bytes);
+            let summary = self.segments.decode_summary(page, place);
+            let Some(summary) = summary else { break };
+            if expected_crc.is_some_and(|crc| crc != format::page::page_crc(page)) {
+                break;
+            }
+            expected_crc = Some(summary.previous_crc);
+            next = summary.previous.checked_sub(1).filter(|previous| *previous < offset);
+            entries.extend(summary.entries);
+        }
+        entries.retain(|entry| entry.kind == SummaryKind::Block);
+        Ok(entries)
+    }
+
+    /// Moves a block to the cold segment if its file still has it here.
+    fn move_block(&self, id: SegmentId, entry: &SummaryEntry) -> FsResult<()> {
+        let geometry = self.store.geometry();
+        let place = geometry.segment_place(id.group, id.segment).advance(entry.offset);
+        let vnode = match self.vnode_of(entry.anode) {
+            Ok(vnode) => vnode,
+            Err(FsError::Stale) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let mut state = vnode.state.write();
+        let Some(anode) = state.anode.as_ref() else { return Ok(()) };
+        let is_same = anode.generation == entry.generation && anode.fileset == entry.fileset;
+        if !is_same || state.pending.contains_key(&entry.index) {
+            return Ok(());
+        }
+        let Some(pointer) = self.store.block(None, anode, entry.index)? else { return Ok(()) };
+        if pointer.place != place {
+            return Ok(());
+        }
+        let buffer = self.read_for_move(place, &pointer, anode.block_bytes())?;
+        let length = self.stored_bytes(pointer.fragments);
+        self.place_block(&mut state, entry.index, buffer, length, Temperature::Cold)?;
+        drop(state);
+        self.table.mark_dirty(vnode.number, self.store.clock.monotonic_ns());
+        let moved = u64::from(pointer.fragments);
+        self.cleaner.fragments_moved.fetch_add(moved, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn read_for_move(
+        &self,
+        place: Place,
+        pointer: &format::pointer::BlockPointer,
+        block_bytes: u64,
+    ) -> FsResult<storage::device::AlignedBuffer> {
+        let mut buffer = storage::device::AlignedBuffer::zeroed(index_wide(block_bytes));
+        let length = self.stored_bytes(pointer.fragments);
+        if let Some(data) = self.segments.in_flight(place) {
+            buffer[..length].copy_from_slice(&data[..length]);
+            return Ok(buffer);
+        }
+        let data = self.store.volume.read(Purpose::Cleaner, place, length).map_err(io)?;
+        if !pointer.verifies(&data) {
+            // Left where it is: a read names it, a scrub may mend it, and nothing is made to fit.
+            let defect = format!("DT001: block at {place} fails its checksum");
+            return Err(FsError::Corrupt { defect });
+        }
+        buffer[..length].copy_from_slice(&data);
+        Ok(buffer)
+    }
+}
+
+impl crate::segment::Segments {
+    /// Returns the summary in `page`, if it is one of this pool's.
+    fn decode_summary(&self, page: &format::page::PageBytes, place: Place) -> Option<Summary> {
+        Summary::decode(page, self.pool_id(), self.secret(), place)
+    }
+}

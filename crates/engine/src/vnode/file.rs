@@ -1,0 +1,324 @@
+//! Writing and cutting the content of files.
+
+use std::sync::Arc;
+
+use format::anode::{Anode, AnodeKind, StorageMode};
+use storage::device::AlignedBuffer;
+
+use super::api::{Caller, FILE_BYTES_MAX, Ino};
+use super::read::own;
+use super::{Files, Vnode, VnodeState};
+use crate::container::Content;
+use crate::convert::{index_wide, wide};
+use crate::error::{FsError, FsResult};
+use crate::journal::Reservation;
+use crate::segment::{BlockOwner, Temperature};
+
+/// Setuid bit, and setgid bit where the group may execute.
+const SETUID: u16 = 0o4000;
+const SETGID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o0010;
+
+impl Files {
+    /// Writes; see [`super::api::FileSystem::write`].
+    pub(crate) fn write_file(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+    ) -> FsResult<()> {
+        self.check_writable()?;
+        let end = offset.checked_add(wide(data.len())).ok_or(FsError::FileTooLarge)?;
+        if end > FILE_BYTES_MAX {
+            return Err(FsError::FileTooLarge);
+        }
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.make_room()?;
+        let vnode = self.vnode(ino)?;
+        match self.write_locked(caller, &vnode, offset, data) {
+            Err(FsError::NoSpace) => {
+                // Space that waits for a checkpoint or for the cleaner may be enough.
+                self.reclaim()?;
+                self.write_locked(caller, &vnode, offset, data)
+            }
+            other => other,
+        }
+    }
+
+    fn write_locked(
+        &self,
+        caller: &Caller,
+        vnode: &Arc<Vnode>,
+        offset: u64,
+        data: &[u8],
+    ) -> FsResult<()> {
+        let mut state = vnode.state.write();
+        check_regular(&state)?;
+        self.zero_tail(&mut state, offset)?;
+        let block_bytes = state.anode()?.block_bytes();
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + wide(done);
+            let (index, from) = (at / block_bytes, index_wide(at % block_bytes));
+            let count = (index_wide(block_bytes) - from).min(data.len() - done);
+            let result = self.write_block(&mut state, index, from, &data[done..done + count]);
+            // V3: what was placed is part of the file even if the next block finds no room.
+            if result.is_ok() {
+                done += count;
+                state.size_bytes = state.size_bytes.max(at + wide(count));
+            } else if done == 0 {
+                return result;
+            } else {
+                self.note_write(&mut state, caller, vnode)?;
+                return result;
+            }
+        }
+        self.note_write(&mut state, caller, vnode)
+    }
+
+    fn note_write(
+        &self,
+        state: &mut VnodeState,
+        caller: &Caller,
+        vnode: &Arc<Vnode>,
+    ) -> FsResult<()> {
+        let now = self.now();
+        let anode = state.anode_mut()?;
+        anode.mtime = now;
+        anode.ctime = now;
+        anode.data_version += 1;
+        if caller.is_checked && caller.uid != 0 {
+            clear_setid(anode);
+        }
+        state.is_attr_dirty = true;
+        self.table.mark_dirty(vnode.number, self.store.clock.monotonic_ns());
+        Ok(())
+    }
+
+    /// Writes `data` at `from` in block `index`.
+    pub(crate) fn write_block(
+        &self,
+        state: &mut VnodeState,
+        index: u64,
+        from: usize,
+        data: &[u8],
+    ) -> FsResult<()> {
+        let block_bytes = index_wide(state.anode()?.block_bytes());
+        let start = index * wide(block_bytes);
+        // What of the block is part of the file now; behind that it must read as zeros.
+        let valid = index_wide(state.size_bytes.saturating_sub(start).min(wide(block_bytes)));
+        let length = valid.max(from + data.len());
+        let put = |buffer: &mut AlignedBuffer| {
+            buffer[valid..].fill(0);
+            buffer[from..from + data.len()].copy_from_slice(data);
+        };
+        let known = state.pending.get(&index).cloned();
+        if let Some(block) = &known
+            && self.segments.rewrite(block, length, put)
+        {
+            return Ok(());
+        }
+        let mut buffer = match &known {
+            Some(block) => own(block.data()),
+            None if from == 0 && data.len() >= valid => AlignedBuffer::zeroed(block_bytes),
+            None => self.block_content(state, index, valid)?,
+        };
+        put(&mut buffer);
+        self.place_block(state, index, buffer, length, Temperature::Hot)
+    }
+
+    /// Gives a new version of block `index` its place.
+    pub(crate) fn place_block(
+        &self,
+        state: &mut VnodeState,
+        index: u64,
+        buffer: AlignedBuffer,
+        length: usize,
+        temperature: Temperature,
+    ) -> FsResult<()> {
+        let anode = state.anode()?;
+        let owner = BlockOwner {
+            fileset: anode.fileset,
+            anode: anode.number,
+            generation: anode.generation,
+            index,
+            block_shift: anode.block_shift,
+        };
+        // A block where there was none may need a map page of its own, and more the higher the map.
+        let is_new = self.store.block(None, anode, index)?.is_none();
+        let page = u64::from(self.store.geometry().page_fragments());
+        let extra = if is_new { page } else { 0 };
+        let block = self.segments.place(temperature, owner, buffer, length, extra)?;
+        if let Some(old) = state.pending.insert(index, block) {
+            self.segments.kill(&old);
+        }
+        Ok(())
+    }
+
+    /// Before the file grows past its end at `to`: what its last block stores behind the end must
+    /// read as zeros from now on.
+    pub(crate) fn zero_tail(&self, state: &mut VnodeState, to: u64) -> FsResult<()> {
+        let block_bytes = state.anode()?.block_bytes();
+        let (size, index) = (state.size_bytes, state.size_bytes / block_bytes);
+        let valid = index_wide(size % block_bytes);
+        if to <= size || valid == 0 || to / block_bytes == index {
+            // A write into the last block itself zeroes what lies behind the end.
+            return Ok(());
+        }
+        self.rewrite_tail(state, index, valid)
+    }
+
+    /// Rewrites block `index` if it stores anything but zeros behind its first `valid` bytes.
+    fn rewrite_tail(&self, state: &mut VnodeState, index: u64, valid: usize) -> FsResult<()> {
+        let stored = match state.pending.get(&index) {
+            Some(block) => block.fragments(),
+            None => {
+                let pointer = self.store.block(None, state.anode()?, index)?;
+                pointer.map_or(0, |pointer| pointer.fragments)
+            }
+        };
+        let stored = self.stored_bytes(stored);
+        if stored <= valid {
+            return Ok(());
+        }
+        let content = self.block_content(state, index, stored)?;
+        if content[valid..].iter().all(|&byte| byte == 0) {
+            return Ok(());
+        }
+        self.write_block(state, index, valid, &[])
+    }
+
+    /// Sets the size of a file.
+    pub(crate) fn truncate(&self, vnode: &Arc<Vnode>, size_bytes: u64) -> FsResult<()> {
+        if size_bytes > FILE_BYTES_MAX {
+            return Err(FsError::FileTooLarge);
+        }
+        let mut change = self.store.begin(Reservation::LARGE)?;
+        let mut state = vnode.state.write();
+        check_regular(&state)?;
+        if size_bytes >= state.size_bytes {
+            return self.extend(change, &mut state, vnode, size_bytes);
+        }
+        let block_bytes = state.anode()?.block_bytes();
+        let first_gone = size_bytes.div_ceil(block_bytes);
+        let mut anode = state.anode()?.clone();
+        anode.size_bytes = size_bytes;
+        self.note_change(&mut anode);
+        let is_done =
+            self.store.truncate_blocks(&mut change, &mut anode, first_gone, Content::Data)?;
+        let mut guard = None;
+        if !is_done && anode.nlink > 0 {
+            // F2: the rest is freed in further transactions, or after a crash.
+            let fileset = guard.insert(self.fileset.lock());
+            let slot = fileset.add_orphan(&self.store, &mut change, anode.number)?;
+            anode.entries = slot + 1;
+        }
+        self.fileset.write_anode(&self.store, &mut change, &anode)?;
+        let applied = change.end();
+        if let Some(guard) = guard {
+            guard.settle(applied.lsn);
+        }
+        let gone = state.pending.split_off(&first_gone);
+        gone.values().for_each(|block| self.segments.kill(block));
+        state.anode = Some(anode);
+        state.size_bytes = size_bytes;
+        state.class = applied.class;
+        drop(state);
+        if !is_done {
+            self.finish_truncate(vnode)?;
+        }
+        Ok(())
+    }
+
+    fn note_change(&self, anode: &mut Anode) {
+        let now = self.now();
+        anode.mtime = now;
+        anode.ctime = now;
+        anode.data_version += 1;
+    }
+
+    fn extend(
+        &self,
+        mut change: crate::store::Change<'_>,
+        state: &mut VnodeState,
+        vnode: &Arc<Vnode>,
+        size_bytes: u64,
+    ) -> FsResult<()> {
+        if size_bytes > state.size_bytes {
+            // The write may need to look at the map; it changes memory only.
+            let block_bytes = state.anode()?.block_bytes();
+            let valid = index_wide(state.size_bytes % block_bytes);
+            let index = state.size_bytes / block_bytes;
+            if valid != 0 {
+                self.rewrite_tail(state, index, valid)?;
+            }
+        }
+        let mut anode = state.anode()?.clone();
+        anode.size_bytes = size_bytes;
+        self.note_change(&mut anode);
+        self.fileset.write_anode(&self.store, &mut change, &anode)?;
+        let applied = change.end();
+        state.anode = Some(anode);
+        state.size_bytes = size_bytes;
+        state.class = applied.class;
+        if state.is_dirty() {
+            self.table.mark_dirty(vnode.number, self.store.clock.monotonic_ns());
+        }
+        Ok(())
+    }
+
+    /// Frees what still lies past the end of a file in the orphan list, and takes it out.
+    pub(crate) fn finish_truncate(&self, vnode: &Arc<Vnode>) -> FsResult<()> {
+        loop {
+            let mut change = self.store.begin(Reservation::LARGE)?;
+            let mut state = vnode.state.write();
+            let mut anode = state.anode()?.clone();
+            if anode.nlink == 0 || anode.entries == 0 {
+                return Ok(());
+            }
+            let first = anode.size_bytes.max(state.size_bytes).div_ceil(anode.block_bytes());
+            let is_done =
+                self.store.truncate_blocks(&mut change, &mut anode, first, Content::Data)?;
+            let mut guard = None;
+            if is_done {
+                let fileset = guard.insert(self.fileset.lock());
+                fileset.remove_orphan(&self.store, &mut change, anode.entries - 1)?;
+                anode.entries = 0;
+            }
+            self.fileset.write_anode(&self.store, &mut change, &anode)?;
+            let applied = change.end();
+            if let Some(guard) = guard {
+                guard.settle(applied.lsn);
+            }
+            state.anode = Some(anode);
+            state.class = applied.class;
+            if is_done {
+                return Ok(());
+            }
+        }
+    }
+}
+
+pub(crate) fn check_regular(state: &VnodeState) -> FsResult<()> {
+    match state.anode()?.kind {
+        AnodeKind::Regular => Ok(()),
+        AnodeKind::Directory => Err(FsError::IsDirectory),
+        _ => Err(FsError::Invalid),
+    }
+}
+
+/// A write or a change of owner by somebody without privilege takes these bits away.
+pub(crate) fn clear_setid(anode: &mut Anode) {
+    anode.mode &= !SETUID;
+    if anode.mode & GROUP_EXECUTE != 0 {
+        anode.mode &= !SETGID;
+    }
+}
+
+/// Makes an empty container of data.
+pub(crate) fn make_blocked(anode: &mut Anode) {
+    anode.storage = StorageMode::Blocked;
+}

@@ -1,0 +1,249 @@
+//! From memory to the journal: installing blocks, fsync, and what is done in the background.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use format::anode::Anode;
+use format::ids::AnodeNo;
+use format::pointer::BlockPointer;
+
+use super::api::Ino;
+use super::{Files, Vnode, VnodeState};
+use crate::alloc::LOW_SEGMENTS;
+use crate::error::FsResult;
+use crate::journal::Reservation;
+use crate::segment::{Block, Segments, Temperature};
+use crate::store::Change;
+
+/// Most blocks that one transaction installs.
+const BLOCKS_PER_INSTALL: usize = 64;
+/// Most allocation groups that one transaction installs or frees in.
+const GROUPS_PER_INSTALL: usize = 8;
+
+impl Files {
+    /// Installs sealed blocks of a file, as many as one transaction can. Returns whether more wait.
+    fn install_some(&self, vnode: &Arc<Vnode>) -> FsResult<bool> {
+        let mut change = self.store.begin(Reservation::LARGE)?;
+        let mut state = vnode.state.write();
+        if state.anode.is_none() {
+            return Ok(false);
+        }
+        let ready = sealed_blocks(&state, BLOCKS_PER_INSTALL);
+        if ready.is_empty() && !state.is_attr_dirty {
+            return Ok(false);
+        }
+        let mut anode = state.anode()?.clone();
+        let mut installed = Vec::with_capacity(ready.len());
+        let mut groups = BTreeSet::new();
+        for (index, block, pointer, sequence) in ready {
+            if groups.len() >= GROUPS_PER_INSTALL {
+                break;
+            }
+            self.install_block(&mut change, &mut anode, index, &block, &pointer, &mut groups)?;
+            change.tx_mut().depends_on_data(sequence);
+            installed.push((index, block));
+        }
+        self.end_install(change, &mut state, vnode, anode, &installed)?;
+        let more = state.pending.values().any(|block| block.sealed().is_some_and(is_written));
+        Ok(more)
+    }
+
+    /// Points block `index` of the map to its new place and frees the old one.
+    fn install_block(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        index: u64,
+        block: &Arc<Block>,
+        pointer: &BlockPointer,
+        groups: &mut BTreeSet<u32>,
+    ) -> FsResult<()> {
+        change.near = pointer.place;
+        let old = self.store.set_block(change, anode, index, Some(pointer))?;
+        change.install(Segments::extent(pointer))?;
+        self.segments.note_written(change, block)?;
+        anode.fragments += u64::from(pointer.fragments);
+        groups.insert(pointer.place.group());
+        if let Some(old) = old {
+            anode.fragments -= u64::from(old.fragments);
+            groups.insert(old.place.group());
+            change.free(Segments::extent(&old))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the anode with what was installed and ends the change.
+    fn end_install(
+        &self,
+        mut change: Change<'_>,
+        state: &mut VnodeState,
+        vnode: &Arc<Vnode>,
+        mut anode: Anode,
+        installed: &[(u64, Arc<Block>)],
+    ) -> FsResult<crate::journal::Applied> {
+        // V3: no size beyond what is in the map.
+        let end = installed.iter().map(|(index, _)| (index + 1) * anode.block_bytes()).max();
+        let is_all = installed.len() == state.pending.len();
+        anode.size_bytes = if is_all {
+            state.size_bytes
+        } else {
+            state.size_bytes.min(anode.size_bytes.max(end.unwrap_or(0)))
+        };
+        self.fileset.write_anode(&self.store, &mut change, &anode)?;
+        let applied = change.end();
+        for (index, block) in installed {
+            state.pending.remove(index);
+            self.segments.installed(block);
+        }
+        state.anode = Some(anode);
+        state.class = applied.class;
+        if is_all {
+            state.is_attr_dirty = false;
+            self.table.mark_clean(vnode.number);
+        }
+        Ok(applied)
+    }
+
+    /// Syncs one file; see [`super::api::FileSystem::fsync`].
+    pub(crate) fn sync_file(&self, ino: Ino) -> FsResult<()> {
+        self.check_alive()?;
+        let vnode = self.vnode(ino)?;
+        loop {
+            if let Some(class) = self.ride(&vnode)? {
+                return if class == 0 {
+                    self.store.journal.commit_all()
+                } else {
+                    self.store.journal.commit(class)
+                };
+            }
+            self.segments.seal(Temperature::Hot);
+            self.segments.seal(Temperature::Cold);
+            while self.install_some(&vnode)? {}
+        }
+    }
+
+    fn check_alive(&self) -> FsResult<()> {
+        self.store.journal.check_alive()
+    }
+
+    /// Puts what is not yet in the journal there, data included, if it is little. Returns the class
+    /// to commit, or `None` if the data must go home first.
+    fn ride(&self, vnode: &Arc<Vnode>) -> FsResult<Option<u64>> {
+        let mut change = self.store.begin(Reservation::LARGE)?;
+        let mut state = vnode.state.write();
+        if state.anode.is_none() || !state.is_dirty() {
+            return Ok(Some(state.class));
+        }
+        let bytes: usize =
+            state.pending.values().map(|block| self.stored_bytes(block.fragments())).sum();
+        let is_filling = state.pending.values().all(|block| block.is_filling());
+        if bytes > self.options.ride_bytes_max || !is_filling {
+            return Ok(None);
+        }
+        let mut anode = state.anode()?.clone();
+        let (mut places, mut groups, mut installed) =
+            (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        for (index, block) in &state.pending {
+            // Somebody may have sealed the piece since: then it is on its way home.
+            let Some((pointer, data)) = self.segments.seal_for_ride(block) else {
+                return Ok(None);
+            };
+            self.install_block(&mut change, &mut anode, *index, block, &pointer, &mut groups)?;
+            change.tx_mut().ride(pointer.place, data);
+            places.insert(pointer.place);
+            installed.push((*index, Arc::clone(block)));
+        }
+        let applied = self.end_install(change, &mut state, vnode, anode, &installed)?;
+        if let Some(lsn) = applied.ride_lsn {
+            self.segments.rides_logged(&places, lsn);
+        }
+        Ok(Some(applied.class))
+    }
+
+    /// Installs all that waits. Called with no lock held.
+    pub(crate) fn install_waiting(&self) -> FsResult<()> {
+        for (_, number) in self.segments.take_installable() {
+            if let Some(vnode) = self.table.find(number) {
+                while self.install_some(&vnode)? {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Before a write: bounds what is in memory and sees to it that there are segments to write
+    /// to. Called with no lock held.
+    pub(crate) fn make_room(&self) -> FsResult<()> {
+        self.segments.throttle()?;
+        if self.segments.has_installable() {
+            self.install_waiting()?;
+        }
+        if self.store.alloc.free_segments(LOW_SEGMENTS)? < LOW_SEGMENTS {
+            self.reclaim()?;
+        }
+        Ok(())
+    }
+
+    /// Makes freed space usable: a checkpoint, and the cleaner until there are segments enough or
+    /// nothing is left to gain.
+    pub(crate) fn reclaim(&self) -> FsResult<()> {
+        self.install_waiting()?;
+        self.store.journal.checkpoint()?;
+        self.segments.tidy();
+        self.clean_until(LOW_SEGMENTS)
+    }
+
+    /// Puts the changes of files that have been dirty since `since_ns` into the journal.
+    pub(crate) fn flush_dirty(&self, since_ns: u64) -> FsResult<()> {
+        let aged: BTreeSet<AnodeNo> = self.table.dirty_since(since_ns);
+        if aged.is_empty() && !self.segments.has_installable() {
+            return Ok(());
+        }
+        self.segments.seal(Temperature::Hot);
+        self.segments.seal(Temperature::Cold);
+        self.install_waiting()?;
+        for number in aged {
+            if let Some(vnode) = self.table.find(number) {
+                while self.install_some(&vnode)? {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes everything accepted so far durable.
+    pub(crate) fn sync_all(&self) -> FsResult<()> {
+        self.check_alive()?;
+        self.flush_dirty(u64::MAX)?;
+        self.store.journal.commit_all()
+    }
+
+    /// Background work that is due: aged changes are committed, the log and the dirty pages are
+    /// kept short, segments are cleaned. A front end calls it a few times a second.
+    pub(crate) fn tick(&self) -> FsResult<()> {
+        self.check_alive()?;
+        let now_ns = self.store.clock.monotonic_ns();
+        let aged_ns = now_ns.saturating_sub(self.options.commit_interval_ns);
+        self.segments.tidy();
+        self.flush_dirty(aged_ns)?;
+        self.store.journal.commit_aged(aged_ns)?;
+        if self.store.journal.wants_checkpoint() {
+            self.store.journal.checkpoint()?;
+        }
+        if self.store.alloc.free_segments(2 * LOW_SEGMENTS)? < 2 * LOW_SEGMENTS {
+            self.reclaim()?;
+        }
+        Ok(())
+    }
+}
+
+fn is_written((_, sequence): (BlockPointer, u64)) -> bool {
+    sequence != 0
+}
+
+/// Returns pending blocks whose data write is under way, with their pointers.
+fn sealed_blocks(state: &VnodeState, limit: usize) -> Vec<(u64, Arc<Block>, BlockPointer, u64)> {
+    let ready = state.pending.iter().filter_map(|(index, block)| {
+        let (pointer, sequence) = block.sealed().filter(|sealed| is_written(*sealed))?;
+        Some((*index, Arc::clone(block), pointer, sequence))
+    });
+    ready.take(limit).collect()
+}

@@ -1,0 +1,542 @@
+//! Names: looking them up, making them, taking them away, listing them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
+use format::directory::hash_in;
+use format::ids::AnodeNo;
+use storage::device::AlignedBuffer;
+
+use super::api::{
+    Attr, Caller, DirEntry, FileKind, Ino, LINKS_MAX, NAME_BYTES_MAX, NewInode, SYMLINK_BYTES_MAX,
+};
+use super::attr::{EXECUTE, WRITE, check_access, check_sticky};
+use super::file::make_blocked;
+use super::{Files, Vnode, VnodeState, anode_kind_of, attr_of, generation_of, kind_of};
+use crate::convert::{index_wide, wide};
+use crate::dir::{self, Target};
+use crate::error::{FsError, FsResult};
+use crate::journal::Reservation;
+use crate::segment::{Block, BlockOwner, Segments, Temperature};
+use crate::store::Change;
+
+/// Cookie of `.`; hashes give cookies of 128 and more.
+const COOKIE_SELF: u64 = 1;
+/// Cookie of `..`.
+const COOKIE_PARENT: u64 = 2;
+/// Setgid bit.
+const SETGID: u16 = 0o2000;
+
+/// Checks a name that is to be made, taken away or moved.
+pub(crate) fn check_name(name: &[u8]) -> FsResult<()> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    if name.is_empty() {
+        return Err(FsError::NotFound);
+    }
+    if name.contains(&b'/') || name.contains(&0) || name == b"." || name == b".." {
+        return Err(FsError::Invalid);
+    }
+    Ok(())
+}
+
+/// Returns the anode of a directory that is still there.
+pub(crate) fn directory(state: &VnodeState) -> FsResult<&Anode> {
+    let anode = state.anode()?;
+    if anode.kind != AnodeKind::Directory {
+        return Err(FsError::NotDirectory);
+    }
+    Ok(anode)
+}
+
+/// Returns the anode of a directory that can take new names.
+pub(crate) fn live_directory(state: &VnodeState) -> FsResult<&Anode> {
+    let anode = directory(state)?;
+    if anode.nlink == 0 {
+        return Err(FsError::NotFound);
+    }
+    Ok(anode)
+}
+
+pub(crate) fn target_of(anode: &Anode) -> Target {
+    Target { anode: anode.number, generation: anode.generation, kind: anode.kind }
+}
+
+/// A symbolic link's target on its way to the disk.
+struct LongTarget {
+    block: Arc<Block>,
+    applies: bool,
+}
+
+impl Files {
+    /// Looks a name up and takes a reference.
+    pub(crate) fn lookup_name(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        let vnode = self.vnode(parent)?;
+        let number = {
+            let state = vnode.state.read();
+            let anode = directory(&state)?;
+            check_access(caller, anode, EXECUTE)?;
+            let number = match name {
+                b"." => anode.number,
+                b".." => anode.parent,
+                _ => {
+                    let found = dir::find(&self.store, None, anode, name)?;
+                    found.ok_or(FsError::NotFound)?.target.anode
+                }
+            };
+            // While the name is locked: nobody frees the file between here and the reference.
+            self.table.add_reference(number);
+            number
+        };
+        self.referenced_attr(number)
+    }
+
+    /// Returns the attributes of a file that was just given a reference; takes it back on failure.
+    fn referenced_attr(&self, number: AnodeNo) -> FsResult<Attr> {
+        let attr = self.vnode_of(number).and_then(|vnode| attr_of(self, &vnode.state.read()));
+        attr.map_err(|error| {
+            self.table.drop_references(number, 1);
+            if error == FsError::Stale { FsError::NotFound } else { error }
+        })
+    }
+
+    /// Makes a file; see [`super::api::FileSystem::create`]. Takes a reference.
+    pub(crate) fn make(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        new: NewInode,
+        link_target: Option<&[u8]>,
+    ) -> FsResult<Attr> {
+        self.check_writable()?;
+        if name == b"." || name == b".." {
+            return Err(FsError::Exists);
+        }
+        check_name(name)?;
+        if link_target.is_some_and(|target| target.is_empty()) {
+            return Err(FsError::NotFound);
+        }
+        if link_target.is_some_and(|target| target.len() > SYMLINK_BYTES_MAX) {
+            return Err(FsError::NameTooLong);
+        }
+        match self.make_once(caller, parent, name, new, link_target) {
+            Err(FsError::NoSpace) => {
+                self.reclaim()?;
+                self.make_once(caller, parent, name, new, link_target)
+            }
+            other => other,
+        }
+    }
+
+    fn make_once(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        new: NewInode,
+        link_target: Option<&[u8]>,
+    ) -> FsResult<Attr> {
+        let vnode = self.vnode(parent)?;
+        let mut change = self.store.begin(Reservation::SMALL)?;
+        let mut state = vnode.state.write();
+        let mut directory = live_directory(&state)?.clone();
+        check_access(caller, &directory, EXECUTE)?;
+        if dir::find(&self.store, None, &directory, name)?.is_some() {
+            return Err(FsError::Exists);
+        }
+        check_access(caller, &directory, WRITE)?;
+        self.check_space()?;
+        let mut fileset = self.fileset.lock();
+        let number = fileset.allocate_anode(&self.store, &mut change)?;
+        let mut anode = self.new_anode(caller, &change, &directory, number, new);
+        let long = self.put_link_target(&mut change, &mut anode, link_target)?;
+        let result = dir::insert(&self.store, &mut change, &mut directory, name, target_of(&anode))
+            .and_then(|()| {
+                directory.mtime = anode.btime;
+                directory.ctime = anode.btime;
+                directory.data_version += 1;
+                directory.nlink += u32::from(new.kind == FileKind::Directory);
+                self.fileset.write_anode(&self.store, &mut change, &directory)?;
+                self.fileset.write_anode(&self.store, &mut change, &anode)
+            });
+        if let Err(error) = result {
+            if let Some(long) = &long {
+                self.segments.kill(&long.block);
+            }
+            return Err(error);
+        }
+        let applied = change.end();
+        fileset.settle(applied.lsn);
+        self.settle_link_target(long, applied.ride_lsn);
+        state.anode = Some(directory);
+        state.size_bytes = state.anode()?.size_bytes;
+        state.class = applied.class;
+        let child = Vnode::new(anode);
+        let attr = {
+            let mut child = child.state.write();
+            child.class = applied.class;
+            attr_of(self, &child)?
+        };
+        self.table.add_reference(number);
+        self.table.insert(Arc::new(child));
+        Ok(attr)
+    }
+
+    /// New names are refused while the pool has no room for a user's data.
+    pub(crate) fn check_space(&self) -> FsResult<()> {
+        let fragments = 4 * u64::from(self.store.geometry().page_fragments());
+        self.store.alloc.promise(fragments, crate::alloc::Urgency::User)?;
+        self.store.alloc.unpromise(fragments);
+        Ok(())
+    }
+
+    fn new_anode(
+        &self,
+        caller: &Caller,
+        change: &Change<'_>,
+        directory: &Anode,
+        number: AnodeNo,
+        new: NewInode,
+    ) -> Anode {
+        let kind = anode_kind_of(new.kind);
+        let shift = if kind == AnodeKind::Directory { 12 } else { self.fileset.block_shift };
+        let mut anode = Anode::new(kind, number, self.fileset.id, shift);
+        let now = self.now();
+        anode.generation = generation_of(change);
+        anode.birth = change.epoch();
+        anode.mode = new.mode & 0o7777;
+        anode.nlink = if kind == AnodeKind::Directory { 2 } else { 1 };
+        anode.uid = caller.uid;
+        anode.gid = caller.gid;
+        anode.rdev = new.rdev;
+        anode.parent = directory.number;
+        if directory.mode & SETGID != 0 {
+            anode.gid = directory.gid;
+            if kind == AnodeKind::Directory {
+                anode.mode |= SETGID;
+            }
+        }
+        if kind == AnodeKind::Directory {
+            anode.rdev = 0;
+            anode.key = [mix(change.epoch().0), mix(number.0 ^ change.epoch().0.rotate_left(32))];
+        }
+        make_blocked(&mut anode);
+        (anode.atime, anode.mtime, anode.ctime, anode.btime) = (now, now, now, now);
+        anode
+    }
+
+    /// Stores the target of a symbolic link: in the anode, or in a block that rides in the log.
+    fn put_link_target(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        target: Option<&[u8]>,
+    ) -> FsResult<Option<LongTarget>> {
+        let Some(target) = target else { return Ok(None) };
+        anode.size_bytes = wide(target.len());
+        if target.len() <= INLINE_BYTES_MAX {
+            anode.storage = StorageMode::Inline;
+            anode.root[..target.len()].copy_from_slice(target);
+            return Ok(None);
+        }
+        let owner = BlockOwner {
+            fileset: anode.fileset,
+            anode: anode.number,
+            generation: anode.generation,
+            index: 0,
+            block_shift: anode.block_shift,
+        };
+        let mut buffer = AlignedBuffer::zeroed(index_wide(anode.block_bytes()));
+        buffer[..target.len()].copy_from_slice(target);
+        let block = self.segments.place(Temperature::Hot, owner, buffer, target.len(), 0)?;
+        let Some((pointer, data)) = self.segments.seal_for_ride(&block) else {
+            // Another thread sealed the piece between the two: give it up and begin again.
+            self.segments.kill(&block);
+            return Err(FsError::NoSpace);
+        };
+        anode.set_root_pointer(0, Some(&pointer));
+        anode.fragments += u64::from(pointer.fragments);
+        change.install(Segments::extent(&pointer))?;
+        self.segments.note_written(change, &block)?;
+        change.tx_mut().ride(pointer.place, data);
+        Ok(Some(LongTarget { block, applies: true }))
+    }
+
+    fn settle_link_target(&self, long: Option<LongTarget>, ride_lsn: Option<format::ids::Lsn>) {
+        if let (Some(long), Some(lsn)) = (long, ride_lsn)
+            && long.applies
+        {
+            self.segments.installed(&long.block);
+            self.segments.rides_logged(&BTreeSet::from([long.block.place]), lsn);
+        }
+    }
+
+    /// Gives a file one more name; see [`super::api::FileSystem::link`]. Takes a reference.
+    pub(crate) fn link_name(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        parent: Ino,
+        name: &[u8],
+    ) -> FsResult<Attr> {
+        self.check_writable()?;
+        if name == b"." || name == b".." {
+            return Err(FsError::Exists);
+        }
+        check_name(name)?;
+        let (file, directory) = (self.vnode(ino)?, self.vnode(parent)?);
+        let mut change = self.store.begin(Reservation::SMALL)?;
+        if Arc::ptr_eq(&file, &directory) {
+            return Err(FsError::NotPermitted);
+        }
+        let (mut file_state, mut directory_state) = lock_two(&file, &directory);
+        let mut directory = live_directory(&directory_state)?.clone();
+        let mut anode = file_state.anode()?.clone();
+        if anode.kind == AnodeKind::Directory {
+            return Err(FsError::NotPermitted);
+        }
+        check_access(caller, &directory, EXECUTE)?;
+        if dir::find(&self.store, None, &directory, name)?.is_some() {
+            return Err(FsError::Exists);
+        }
+        check_access(caller, &directory, WRITE)?;
+        if anode.nlink == 0 {
+            return Err(FsError::NotFound);
+        }
+        if anode.nlink >= LINKS_MAX {
+            return Err(FsError::TooManyLinks);
+        }
+        self.check_space()?;
+        dir::insert(&self.store, &mut change, &mut directory, name, target_of(&anode))?;
+        anode.nlink += 1;
+        anode.ctime = self.now();
+        touch(&mut directory, anode.ctime);
+        self.fileset.write_anode(&self.store, &mut change, &directory)?;
+        self.fileset.write_anode(&self.store, &mut change, &anode)?;
+        let applied = change.end();
+        self.replace(&mut directory_state, directory, applied.class);
+        self.replace(&mut file_state, anode, applied.class);
+        self.table.add_reference(file.number);
+        attr_of(self, &file_state)
+    }
+
+    /// Puts an anode that a transaction has written into its vnode.
+    pub(crate) fn replace(&self, state: &mut VnodeState, anode: Anode, class: u64) {
+        if anode.kind == AnodeKind::Directory {
+            state.size_bytes = anode.size_bytes;
+        }
+        state.anode = Some(anode);
+        state.class = class;
+    }
+
+    /// Takes a name away; see [`super::api::FileSystem::unlink`] and `rmdir`.
+    pub(crate) fn remove_name(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        wants_directory: bool,
+    ) -> FsResult<()> {
+        self.check_writable()?;
+        match (name, wants_directory) {
+            (b".", true) => return Err(FsError::Invalid),
+            (b"..", true) => return Err(FsError::NotEmpty),
+            _ => check_name(name)?,
+        }
+        let directory = self.vnode(parent)?;
+        loop {
+            let number = self.child_of(caller, &directory, name)?;
+            let child = self.vnode_of(number)?;
+            if let Some(is_last) =
+                self.remove_locked(caller, &directory, &child, name, wants_directory)?
+            {
+                if is_last && !self.table.is_referenced(number) {
+                    self.reap(number)?;
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns the number of the file that `name` leads to now.
+    pub(crate) fn child_of(
+        &self,
+        caller: &Caller,
+        directory: &Arc<Vnode>,
+        name: &[u8],
+    ) -> FsResult<AnodeNo> {
+        let state = directory.state.read();
+        let anode = self::directory(&state)?;
+        check_access(caller, anode, EXECUTE)?;
+        let found = dir::find(&self.store, None, anode, name)?.ok_or(FsError::NotFound)?;
+        Ok(found.target.anode)
+    }
+
+    /// Takes `name` away from `directory`, if it still leads to `child`. Returns whether that was
+    /// the last name; `None` if the name leads elsewhere by now.
+    fn remove_locked(
+        &self,
+        caller: &Caller,
+        directory: &Arc<Vnode>,
+        child: &Arc<Vnode>,
+        name: &[u8],
+        wants_directory: bool,
+    ) -> FsResult<Option<bool>> {
+        let mut change = self.store.begin(Reservation::SMALL)?;
+        let (mut directory_state, mut child_state) = lock_two(directory, child);
+        let mut directory = self::directory(&directory_state)?.clone();
+        let found = dir::find(&self.store, None, &directory, name)?.ok_or(FsError::NotFound)?;
+        if found.target.anode != child.number {
+            return Ok(None);
+        }
+        let mut anode = child_state.anode()?.clone();
+        check_access(caller, &directory, WRITE)?;
+        check_sticky(caller, &directory, &anode)?;
+        check_removable(&anode, wants_directory)?;
+        dir::remove(&self.store, &mut change, &mut directory, &found)?;
+        let now = self.now();
+        touch(&mut directory, now);
+        let mut guard = None;
+        let is_last = drop_link(&mut anode, now);
+        if is_last {
+            if anode.kind == AnodeKind::Directory {
+                directory.nlink -= 1;
+            }
+            let fileset = guard.insert(self.fileset.lock());
+            self.orphan(fileset, &mut change, &mut anode)?;
+        }
+        self.fileset.write_anode(&self.store, &mut change, &directory)?;
+        self.fileset.write_anode(&self.store, &mut change, &anode)?;
+        let applied = change.end();
+        if let Some(guard) = guard {
+            guard.settle(applied.lsn);
+        }
+        self.replace(&mut directory_state, directory, applied.class);
+        self.replace(&mut child_state, anode, applied.class);
+        Ok(Some(is_last))
+    }
+
+    /// Lists a directory; see [`super::api::FileSystem::readdir`].
+    pub(crate) fn list(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        each: &mut dyn FnMut(&DirEntry) -> bool,
+    ) -> FsResult<()> {
+        let vnode = self.vnode(ino)?;
+        if !self.list_dots(&vnode, cookie, each)? {
+            return Ok(());
+        }
+        let mut after = cookie.max(COOKIE_PARENT);
+        loop {
+            let listed = {
+                let state = vnode.state.read();
+                let anode = directory(&state)?;
+                if anode.nlink == 0 {
+                    return Ok(());
+                }
+                dir::list_after(&self.store, anode, after)?
+            };
+            let Some(last) = listed.last() else { break };
+            after = last.cookie;
+            debug_assert!(hash_in(after) > 0);
+            for entry in listed {
+                let entry = DirEntry {
+                    ino: self.ino(entry.target.anode),
+                    kind: kind_of(entry.target.kind),
+                    cookie: entry.cookie,
+                    name: entry.name,
+                };
+                if !each(&entry) {
+                    self.touch_atime(&vnode);
+                    return Ok(());
+                }
+            }
+        }
+        self.touch_atime(&vnode);
+        Ok(())
+    }
+
+    /// Lists `.` and `..` if they come after `cookie`. Returns whether the caller wants more.
+    fn list_dots(
+        &self,
+        vnode: &Arc<Vnode>,
+        cookie: u64,
+        each: &mut dyn FnMut(&DirEntry) -> bool,
+    ) -> FsResult<bool> {
+        let (own, parent) = {
+            let state = vnode.state.read();
+            let anode = directory(&state)?;
+            (anode.number, anode.parent)
+        };
+        let dots = [(COOKIE_SELF, &b"."[..], own), (COOKIE_PARENT, &b".."[..], parent)];
+        for (dot, name, number) in dots {
+            let entry = DirEntry {
+                name: name.to_vec(),
+                ino: self.ino(number),
+                kind: FileKind::Directory,
+                cookie: dot,
+            };
+            if dot > cookie && !each(&entry) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Takes one link away; returns whether it was the last.
+pub(crate) fn drop_link(anode: &mut Anode, now: format::anode::DiskTime) -> bool {
+    anode.ctime = now;
+    if anode.kind == AnodeKind::Directory {
+        anode.nlink = 0;
+    } else {
+        anode.nlink = anode.nlink.saturating_sub(1);
+    }
+    anode.nlink == 0
+}
+
+pub(crate) fn touch(directory: &mut Anode, now: format::anode::DiskTime) {
+    directory.mtime = now;
+    directory.ctime = now;
+    directory.data_version += 1;
+}
+
+pub(crate) fn check_removable(anode: &Anode, wants_directory: bool) -> FsResult<()> {
+    match (anode.kind == AnodeKind::Directory, wants_directory) {
+        (true, false) => Err(FsError::IsDirectory),
+        (false, true) => Err(FsError::NotDirectory),
+        (true, true) if anode.entries > 0 => Err(FsError::NotEmpty),
+        _ => Ok(()),
+    }
+}
+
+type StateGuard<'v> = storage::sync::RwLockWriteGuard<'v, VnodeState>;
+
+/// Locks two different vnodes, in order of their numbers; returns them as they were given.
+pub(crate) fn lock_two<'v>(
+    first: &'v Arc<Vnode>,
+    second: &'v Arc<Vnode>,
+) -> (StateGuard<'v>, StateGuard<'v>) {
+    if first.number < second.number {
+        let first = first.state.write();
+        (first, second.state.write())
+    } else {
+        let second = second.state.write();
+        (first.state.write(), second)
+    }
+}
+
+/// Spreads the bits of a number (the finaliser of SplitMix64).
+fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

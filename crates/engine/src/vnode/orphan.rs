@@ -1,0 +1,126 @@
+//! Files without a name: kept while somebody holds them, then freed; freed by the next open after
+//! a crash.
+
+use format::anode::{Anode, AnodeKind};
+use format::ids::AnodeNo;
+use format::page::PageKind;
+
+use super::Files;
+use crate::container::Content;
+use crate::error::{FsError, FsResult};
+use crate::fileset::FilesetGuard;
+use crate::journal::Reservation;
+use crate::store::Change;
+
+impl Files {
+    /// F2: enters a file that lost its last name in the orphan list.
+    pub(crate) fn orphan(
+        &self,
+        fileset: &mut FilesetGuard<'_>,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+    ) -> FsResult<()> {
+        if anode.kind == AnodeKind::Regular && anode.entries != 0 {
+            // A truncate that is not finished has it there already.
+            return Ok(());
+        }
+        let slot = fileset.add_orphan(&self.store, change, anode.number)?;
+        anode.entries = slot + 1;
+        Ok(())
+    }
+
+    /// Frees a file without a name that nobody holds, in as many transactions as it takes.
+    pub(crate) fn reap(&self, number: AnodeNo) -> FsResult<()> {
+        loop {
+            let vnode = match self.vnode_of(number) {
+                Err(FsError::Stale) => return Ok(()),
+                other => other?,
+            };
+            let mut change = self.store.begin(Reservation::LARGE)?;
+            let mut state = vnode.state.write();
+            let Some(anode) = state.anode.as_ref() else { return Ok(()) };
+            if anode.nlink > 0 || self.table.is_referenced(number) {
+                return Ok(());
+            }
+            let mut anode = anode.clone();
+            let content = match anode.kind {
+                AnodeKind::Directory => Content::Pages(PageKind::Directory),
+                _ => Content::Data,
+            };
+            let is_inline = anode.storage == format::anode::StorageMode::Inline;
+            let is_done =
+                is_inline || self.store.truncate_blocks(&mut change, &mut anode, 0, content)?;
+            if !is_done {
+                anode.size_bytes = 0;
+                self.fileset.write_anode(&self.store, &mut change, &anode)?;
+                let applied = change.end();
+                self.kill_pending(&mut state);
+                state.anode = Some(anode);
+                state.class = applied.class;
+                continue;
+            }
+            let mut fileset = self.fileset.lock();
+            if anode.entries > 0 {
+                fileset.remove_orphan(&self.store, &mut change, anode.entries - 1)?;
+            }
+            fileset.free_anode(&self.store, &mut change, number)?;
+            let applied = change.end();
+            fileset.settle(applied.lsn);
+            self.kill_pending(&mut state);
+            state.anode = None;
+            drop(state);
+            self.table.remove(number);
+            return Ok(());
+        }
+    }
+
+    /// Gives references back; a file without a name and without references is freed.
+    pub(crate) fn forget(&self, ino: super::api::Ino, count: u64) {
+        let Ok(number) = self.number(ino) else { return };
+        if !self.table.drop_references(number, count) {
+            return;
+        }
+        let is_nameless = |anode: &Anode| anode.nlink == 0;
+        let vnode = self.table.find(number);
+        let known = vnode.and_then(|vnode| vnode.state.read().anode.clone());
+        let nameless = match known {
+            Some(anode) => is_nameless(&anode),
+            None => {
+                matches!(self.fileset.read_anode(&self.store, number), Ok(Some(anode)) if is_nameless(&anode))
+            }
+        };
+        if nameless && !self.options.is_read_only {
+            // A failure leaves it in the orphan list: the next open frees it.
+            if let Err(error) = self.reap(number) {
+                tracing::warn!(%error, ino = ino.0, "a file without a name is freed at the next open");
+            }
+        }
+    }
+
+    fn kill_pending(&self, state: &mut super::VnodeState) {
+        for block in std::mem::take(&mut state.pending).values() {
+            self.segments.kill(block);
+        }
+        state.is_attr_dirty = false;
+    }
+
+    /// Finishes what a crash interrupted: frees files without a name, and what lies past the end
+    /// of files that were being cut.
+    pub(crate) fn finish_orphans(&self) -> FsResult<u64> {
+        let orphans = self.fileset.orphans(&self.store)?;
+        let count = crate::convert::wide(orphans.len());
+        for (_, number) in orphans {
+            let vnode = match self.vnode_of(number) {
+                Err(FsError::Stale) => continue,
+                other => other?,
+            };
+            let nlink = vnode.state.read().anode()?.nlink;
+            if nlink == 0 {
+                self.reap(number)?;
+            } else {
+                self.finish_truncate(&vnode)?;
+            }
+        }
+        Ok(count)
+    }
+}

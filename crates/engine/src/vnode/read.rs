@@ -1,0 +1,198 @@
+//! Reading the content of files.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use format::anode::AnodeKind;
+use format::ids::Place;
+use format::pointer::BlockPointer;
+use storage::device::{AlignedBuffer, Purpose};
+
+use super::api::Ino;
+use super::{Files, VnodeState};
+use crate::buffer::io;
+use crate::convert::{index_wide, wide};
+use crate::error::{FsError, FsResult};
+
+/// Most bytes that one device read brings in.
+const RUN_BYTES_MAX: u64 = 1 << 20;
+
+/// Part of a block that was asked for.
+struct Part {
+    /// Where its bytes go.
+    into: Range<usize>,
+    /// Where they begin in the block.
+    from: usize,
+    pointer: BlockPointer,
+}
+
+/// Blocks that lie side by side on the device.
+struct Run {
+    place: Place,
+    fragments: u32,
+    parts: Vec<Part>,
+}
+
+impl Files {
+    /// Reads; see [`super::api::FileSystem::read`].
+    pub(crate) fn read_file(
+        &self,
+        ino: Ino,
+        offset: u64,
+        length_bytes: usize,
+        into: &mut Vec<u8>,
+    ) -> FsResult<usize> {
+        let vnode = self.vnode(ino)?;
+        let count = {
+            let state = vnode.state.read();
+            match state.anode()?.kind {
+                AnodeKind::Regular => {}
+                AnodeKind::Directory => return Err(FsError::IsDirectory),
+                _ => return Err(FsError::Invalid),
+            }
+            let behind = state.size_bytes.saturating_sub(offset);
+            let count = index_wide(behind.min(wide(length_bytes)));
+            let start = into.len();
+            into.resize(start + count, 0);
+            if let Err(error) = self.fill(&state, offset, &mut into[start..]) {
+                into.truncate(start);
+                return Err(error);
+            }
+            count
+        };
+        self.touch_atime(&vnode);
+        Ok(count)
+    }
+
+    /// Fills `bytes` with what the file holds from `offset` on; the caller has cut it to the size.
+    pub(crate) fn fill(&self, state: &VnodeState, offset: u64, bytes: &mut [u8]) -> FsResult<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let anode = state.anode()?;
+        let block_bytes = anode.block_bytes();
+        let first = offset / block_bytes;
+        let last = (offset + wide(bytes.len()) - 1) / block_bytes;
+        let pointers = self.store.blocks(anode, first, last - first + 1)?;
+        let mut runs: Vec<Run> = Vec::new();
+        for (index, pointer) in (first..=last).zip(pointers) {
+            let start = (index * block_bytes).max(offset);
+            let end = ((index + 1) * block_bytes).min(offset + wide(bytes.len()));
+            let into = index_wide(start - offset)..index_wide(end - offset);
+            let from = index_wide(start - index * block_bytes);
+            if let Some(block) = state.pending.get(&index) {
+                let stored = self.stored_bytes(block.fragments());
+                copy_part(&mut bytes[into], &block.data()[..stored], from);
+            } else if let Some(pointer) = pointer {
+                if let Some(data) = self.segments.in_flight(pointer.place) {
+                    let stored = self.stored_bytes(pointer.fragments);
+                    copy_part(&mut bytes[into], &data[..stored], from);
+                } else {
+                    self.add_to_runs(&mut runs, Part { into, from, pointer });
+                }
+            }
+        }
+        self.read_runs(runs, bytes)
+    }
+
+    pub(crate) fn stored_bytes(&self, fragments: u32) -> usize {
+        crate::convert::index(fragments) << self.store.geometry().fragment_shift
+    }
+
+    fn add_to_runs(&self, runs: &mut Vec<Run>, part: Part) {
+        let (place, fragments) = (part.pointer.place, part.pointer.fragments);
+        let limit = RUN_BYTES_MAX >> self.store.geometry().fragment_shift;
+        match runs.last_mut() {
+            Some(run)
+                if run.place.bits() + u64::from(run.fragments) == place.bits()
+                    && u64::from(run.fragments + fragments) <= limit =>
+            {
+                run.fragments += fragments;
+                run.parts.push(part);
+            }
+            _ => runs.push(Run { place, fragments, parts: vec![part] }),
+        }
+    }
+
+    fn read_runs(&self, runs: Vec<Run>, bytes: &mut [u8]) -> FsResult<()> {
+        if let [run] = &runs[..] {
+            let length = self.stored_bytes(run.fragments);
+            let data = self.store.volume.read(Purpose::Data, run.place, length).map_err(io)?;
+            return self.take_run(run, &data, bytes);
+        }
+        let tickets: Vec<_> = runs
+            .iter()
+            .map(|run| {
+                let length = self.stored_bytes(run.fragments);
+                self.store.volume.submit_read(Purpose::Data, run.place, length)
+            })
+            .collect();
+        for (run, ticket) in runs.iter().zip(tickets) {
+            let data = ticket.wait().map_err(io)?.buffer.expect("a read returns its buffer");
+            self.take_run(run, &data, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn take_run(&self, run: &Run, data: &AlignedBuffer, bytes: &mut [u8]) -> FsResult<()> {
+        let mut at = 0;
+        for part in &run.parts {
+            let stored = self.stored_bytes(part.pointer.fragments);
+            let block = &data[at..at + stored];
+            if !part.pointer.verifies(block) {
+                return Err(bad_data(&part.pointer));
+            }
+            copy_part(&mut bytes[part.into.clone()], block, part.from);
+            at += stored;
+        }
+        Ok(())
+    }
+
+    /// Returns the whole of a block, its first `valid_bytes` as stored and zeros behind them.
+    pub(crate) fn block_content(
+        &self,
+        state: &VnodeState,
+        index: u64,
+        valid_bytes: usize,
+    ) -> FsResult<AlignedBuffer> {
+        let anode = state.anode()?;
+        let mut buffer = AlignedBuffer::zeroed(index_wide(anode.block_bytes()));
+        let offset = index * anode.block_bytes();
+        self.fill(state, offset, &mut buffer[..valid_bytes])?;
+        Ok(buffer)
+    }
+
+    /// Returns the target of a symbolic link.
+    pub(crate) fn read_link(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        let vnode = self.vnode(ino)?;
+        let state = vnode.state.read();
+        let anode = state.anode()?;
+        if anode.kind != AnodeKind::Symlink {
+            return Err(FsError::Invalid);
+        }
+        let length = index_wide(anode.size_bytes);
+        if anode.storage == format::anode::StorageMode::Inline {
+            return Ok(anode.root[..length.min(anode.root.len())].to_vec());
+        }
+        let mut target = vec![0; length.min(super::api::SYMLINK_BYTES_MAX)];
+        self.fill(&state, 0, &mut target)?;
+        Ok(target)
+    }
+}
+
+/// Copies what a block stores from `from` on; past its end it reads as zeros.
+fn copy_part(into: &mut [u8], stored: &[u8], from: usize) {
+    let stored = stored.get(from..).unwrap_or(&[]);
+    let count = stored.len().min(into.len());
+    into[..count].copy_from_slice(&stored[..count]);
+    into[count..].fill(0);
+}
+
+fn bad_data(pointer: &BlockPointer) -> FsError {
+    FsError::Corrupt { defect: format!("DT001: block at {} fails its checksum", pointer.place) }
+}
+
+/// Keeps the bytes of a shared buffer, or copies them if others hold it.
+pub(crate) fn own(data: Arc<AlignedBuffer>) -> AlignedBuffer {
+    Arc::try_unwrap(data).unwrap_or_else(|shared| AlignedBuffer::clone(&shared))
+}

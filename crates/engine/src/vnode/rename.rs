@@ -1,0 +1,358 @@
+//! Rename: one transaction, whatever it moves and replaces.
+
+use std::sync::Arc;
+
+use format::anode::{Anode, AnodeKind, DiskTime};
+use format::ids::AnodeNo;
+
+use super::api::{Caller, Ino, RenameMode};
+use super::attr::{EXECUTE, WRITE, check_access, check_sticky};
+use super::names::{
+    check_name, check_removable, directory, drop_link, live_directory, target_of, touch,
+};
+use super::{Files, Vnode};
+use crate::dir::{self, Found};
+use crate::error::{FsError, FsResult};
+use crate::journal::Reservation;
+use crate::store::Change;
+
+/// Most directories above one that a rename looks at for a loop.
+const DEPTH_MAX: usize = 1 << 16;
+
+/// What a rename works on: copies of the anodes, to put back when the change has ended.
+struct Plan {
+    source_directory: Anode,
+    /// `None`: source and target are in one directory.
+    target_directory: Option<Anode>,
+    source: Anode,
+    target: Option<Anode>,
+    source_found: Found,
+    target_found: Option<Found>,
+    now: DiskTime,
+}
+
+impl Plan {
+    fn target_directory(&mut self) -> &mut Anode {
+        self.target_directory.as_mut().unwrap_or(&mut self.source_directory)
+    }
+}
+
+impl Files {
+    /// Moves a name; see [`super::api::FileSystem::rename`].
+    pub(crate) fn rename_name(
+        &self,
+        caller: &Caller,
+        source: (Ino, &[u8]),
+        target: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> FsResult<()> {
+        self.check_writable()?;
+        check_name(source.1)?;
+        check_name(target.1)?;
+        let source_directory = self.vnode(source.0)?;
+        let target_directory = self.vnode(target.0)?;
+        let _renaming = self.rename_lock.lock();
+        loop {
+            let moved = self.child_of(caller, &source_directory, source.1)?;
+            let replaced = match self.child_of(caller, &target_directory, target.1) {
+                Ok(number) => Some(number),
+                Err(FsError::NotFound) => None,
+                Err(error) => return Err(error),
+            };
+            self.check_loops(moved, replaced, &source_directory, &target_directory, mode)?;
+            if replaced == Some(moved) && mode != RenameMode::NoReplace {
+                // Two names of one file: POSIX says that nothing happens.
+                return Ok(());
+            }
+            let vnodes = Locked {
+                source_directory: &source_directory,
+                target_directory: &target_directory,
+                source: self.vnode_of(moved)?,
+                target: replaced.map(|number| self.vnode_of(number)).transpose()?,
+            };
+            if let Some(gone) = self.rename_locked(caller, &vnodes, source.1, target.1, mode)? {
+                if let Some(number) = gone.filter(|number| !self.table.is_referenced(*number)) {
+                    self.reap(number)?;
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    /// A directory must not move below itself.
+    fn check_loops(
+        &self,
+        moved: AnodeNo,
+        replaced: Option<AnodeNo>,
+        source_directory: &Arc<Vnode>,
+        target_directory: &Arc<Vnode>,
+        mode: RenameMode,
+    ) -> FsResult<()> {
+        if Arc::ptr_eq(source_directory, target_directory) {
+            return Ok(());
+        }
+        if self.is_above(moved, target_directory)? {
+            return Err(FsError::Invalid);
+        }
+        if let Some(replaced) = replaced
+            && self.is_above(replaced, source_directory)?
+        {
+            return Err(if mode == RenameMode::Exchange {
+                FsError::Invalid
+            } else {
+                FsError::NotEmpty
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether `number` is `below` or a directory above it.
+    fn is_above(&self, number: AnodeNo, below: &Arc<Vnode>) -> FsResult<bool> {
+        let mut at = Arc::clone(below);
+        for _ in 0..DEPTH_MAX {
+            if at.number == number {
+                return Ok(true);
+            }
+            let parent = at.state.read().anode()?.parent;
+            if parent == at.number {
+                return Ok(false);
+            }
+            at = self.vnode_of(parent)?;
+        }
+        Err(FsError::Invalid)
+    }
+
+    /// Renames, if both names still lead where they did. Returns the file that lost its last name,
+    /// or `None` if a name leads elsewhere by now.
+    fn rename_locked(
+        &self,
+        caller: &Caller,
+        vnodes: &Locked<'_>,
+        source_name: &[u8],
+        target_name: &[u8],
+        mode: RenameMode,
+    ) -> FsResult<Option<Option<AnodeNo>>> {
+        let mut change = self.store.begin(Reservation::SMALL)?;
+        let mut guards = vnodes.lock();
+        let Some(mut plan) = self.plan(vnodes, &guards, source_name, target_name)? else {
+            return Ok(None);
+        };
+        check_rename(caller, &mut plan, mode)?;
+        if mode != RenameMode::Exchange {
+            self.check_space().or_else(|error| match plan.target {
+                // A name that only takes another's place needs no room.
+                Some(_) => Ok(()),
+                None => Err(error),
+            })?;
+        }
+        match mode {
+            RenameMode::Exchange => self.exchange(&mut change, &mut plan)?,
+            RenameMode::Replace | RenameMode::NoReplace => {
+                self.move_name(&mut change, &mut plan, (source_name, target_name))?;
+            }
+        }
+        let mut fileset_guard = None;
+        let mut gone = None;
+        if mode != RenameMode::Exchange
+            && let Some(target) = plan.target.as_mut()
+        {
+            let now = plan.now;
+            let was_directory = target.kind == AnodeKind::Directory;
+            if drop_link(target, now) {
+                let fileset = fileset_guard.insert(self.fileset.lock());
+                self.orphan(fileset, &mut change, target)?;
+                gone = Some(target.number);
+            }
+            if was_directory {
+                plan.target_directory().nlink -= 1;
+            }
+        }
+        let written = [
+            Some(&plan.source_directory),
+            plan.target_directory.as_ref(),
+            Some(&plan.source),
+            plan.target.as_ref(),
+        ];
+        for anode in written.into_iter().flatten() {
+            self.fileset.write_anode(&self.store, &mut change, anode)?;
+        }
+        let applied = change.end();
+        if let Some(guard) = fileset_guard {
+            guard.settle(applied.lsn);
+        }
+        let changed =
+            [Some(plan.source_directory), plan.target_directory, Some(plan.source), plan.target];
+        for anode in changed.into_iter().flatten() {
+            let state = guards.iter_mut().find(|(number, _)| *number == anode.number);
+            let (_, state) = state.expect("every anode of the plan is locked");
+            self.replace(state, anode, applied.class);
+        }
+        Ok(Some(gone))
+    }
+
+    fn plan(
+        &self,
+        vnodes: &Locked<'_>,
+        guards: &[(AnodeNo, StateGuard<'_>)],
+        source_name: &[u8],
+        target_name: &[u8],
+    ) -> FsResult<Option<Plan>> {
+        let state = |number: AnodeNo| {
+            let found = guards.iter().find(|(locked, _)| *locked == number);
+            &found.expect("every vnode of the rename is locked").1
+        };
+        let source_directory = directory(state(vnodes.source_directory.number))?.clone();
+        let is_same = vnodes.source_directory.number == vnodes.target_directory.number;
+        let target_directory = if is_same {
+            live_directory(state(vnodes.source_directory.number))?;
+            None
+        } else {
+            Some(live_directory(state(vnodes.target_directory.number))?.clone())
+        };
+        let source_found = dir::find(&self.store, None, &source_directory, source_name)?;
+        let source_found = source_found.ok_or(FsError::NotFound)?;
+        let in_target = target_directory.as_ref().unwrap_or(&source_directory);
+        let target_found = dir::find(&self.store, None, in_target, target_name)?;
+        let expected = vnodes.target.as_ref().map(|vnode| vnode.number);
+        if source_found.target.anode != vnodes.source.number
+            || target_found.map(|found| found.target.anode) != expected
+        {
+            return Ok(None);
+        }
+        let source = state(vnodes.source.number).anode()?.clone();
+        let target = expected.map(|number| state(number).anode().cloned()).transpose()?;
+        let now = self.now();
+        Ok(Some(Plan {
+            source_directory,
+            target_directory,
+            source,
+            target,
+            source_found,
+            target_found,
+            now,
+        }))
+    }
+
+    fn move_name(
+        &self,
+        change: &mut Change<'_>,
+        plan: &mut Plan,
+        names: (&[u8], &[u8]),
+    ) -> FsResult<()> {
+        let name = names.1;
+        let new = target_of(&plan.source);
+        let is_directory = plan.source.kind == AnodeKind::Directory;
+        let source_page = self.place_of(&plan.source_directory, &plan.source_found)?;
+        match plan.target_found {
+            Some(found) => {
+                let in_target = plan.target_directory.as_ref().unwrap_or(&plan.source_directory);
+                dir::retarget(&self.store, change, in_target, &found, new)?;
+                let target_page = self.place_of(in_target, &found)?;
+                change.tx_mut().moves(source_page, target_page);
+            }
+            None => {
+                let store = &self.store;
+                dir::insert(store, change, plan.target_directory(), name, new)?;
+                let in_target = plan.target_directory.as_ref().unwrap_or(&plan.source_directory);
+                let inserted = dir::find(store, Some(change), in_target, name)?;
+                let inserted = inserted.ok_or(FsError::NotFound)?;
+                if let Some(pointer) = store.block(Some(change), in_target, inserted.number)? {
+                    change.tx_mut().moves(source_page, pointer.place);
+                }
+            }
+        }
+        // An insert may have split the page or moved its names: find the old one again.
+        let again = dir::find(&self.store, Some(change), &plan.source_directory, names.0)?;
+        let again = again.ok_or(FsError::NotFound)?;
+        dir::remove(&self.store, change, &mut plan.source_directory, &again)?;
+        let now = plan.now;
+        plan.source.ctime = now;
+        plan.source.parent = plan.target_directory().number;
+        touch(&mut plan.source_directory, now);
+        touch(plan.target_directory(), now);
+        if is_directory && plan.target_directory.is_some() {
+            plan.source_directory.nlink -= 1;
+            plan.target_directory().nlink += 1;
+        }
+        Ok(())
+    }
+
+    fn place_of(&self, directory: &Anode, found: &Found) -> FsResult<format::ids::Place> {
+        let pointer = self.store.block(None, directory, found.number)?;
+        Ok(pointer.map_or(format::ids::Place::NONE, |pointer| pointer.place))
+    }
+
+    fn exchange(&self, change: &mut Change<'_>, plan: &mut Plan) -> FsResult<()> {
+        let target = plan.target.as_mut().ok_or(FsError::NotFound)?;
+        let found = plan.target_found.ok_or(FsError::NotFound)?;
+        let (source_target, target_target) = (target_of(&plan.source), target_of(target));
+        let directories = (&plan.source_directory, plan.target_directory.as_ref());
+        let in_target = directories.1.unwrap_or(directories.0);
+        dir::retarget(&self.store, change, directories.0, &plan.source_found, target_target)?;
+        dir::retarget(&self.store, change, in_target, &found, source_target)?;
+        let (from, to) =
+            (self.place_of(directories.0, &plan.source_found)?, self.place_of(in_target, &found)?);
+        change.tx_mut().moves(from, to);
+        let now = plan.now;
+        plan.source.ctime = now;
+        target.ctime = now;
+        target.parent = plan.source_directory.number;
+        let moved = i64::from(plan.source.kind == AnodeKind::Directory)
+            - i64::from(target.kind == AnodeKind::Directory);
+        plan.source.parent = plan.target_directory().number;
+        touch(&mut plan.source_directory, now);
+        touch(plan.target_directory(), now);
+        if let Some(target_directory) = plan.target_directory.as_mut() {
+            let add = |nlink: u32, delta: i64| {
+                u32::try_from(i64::from(nlink) + delta).expect("a directory has its own links")
+            };
+            target_directory.nlink = add(target_directory.nlink, moved);
+            plan.source_directory.nlink = add(plan.source_directory.nlink, -moved);
+        }
+        Ok(())
+    }
+}
+
+fn check_rename(caller: &Caller, plan: &mut Plan, mode: RenameMode) -> FsResult<()> {
+    check_access(caller, &plan.source_directory, WRITE | EXECUTE)?;
+    check_sticky(caller, &plan.source_directory, &plan.source)?;
+    let target_directory = plan.target_directory.as_ref().unwrap_or(&plan.source_directory);
+    check_access(caller, target_directory, WRITE | EXECUTE)?;
+    let Some(target) = &plan.target else {
+        return if mode == RenameMode::Exchange { Err(FsError::NotFound) } else { Ok(()) };
+    };
+    match mode {
+        RenameMode::NoReplace => Err(FsError::Exists),
+        RenameMode::Exchange => check_sticky(caller, target_directory, target),
+        RenameMode::Replace => {
+            check_sticky(caller, target_directory, target)?;
+            check_removable(target, plan.source.kind == AnodeKind::Directory)
+        }
+    }
+}
+
+type StateGuard<'v> = storage::sync::RwLockWriteGuard<'v, super::VnodeState>;
+
+/// The vnodes of a rename: two to four different ones.
+struct Locked<'v> {
+    source_directory: &'v Arc<Vnode>,
+    target_directory: &'v Arc<Vnode>,
+    source: Arc<Vnode>,
+    target: Option<Arc<Vnode>>,
+}
+
+impl Locked<'_> {
+    /// Locks each once, in order of their numbers.
+    fn lock(&self) -> Vec<(AnodeNo, StateGuard<'_>)> {
+        let all = [
+            Some(self.source_directory),
+            Some(self.target_directory),
+            Some(&self.source),
+            self.target.as_ref(),
+        ];
+        let mut vnodes: Vec<&Arc<Vnode>> = all.into_iter().flatten().collect();
+        vnodes.sort_unstable_by_key(|vnode| vnode.number);
+        vnodes.dedup_by_key(|vnode| vnode.number);
+        vnodes.into_iter().map(|vnode| (vnode.number, vnode.state.write())).collect()
+    }
+}

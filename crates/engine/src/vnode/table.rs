@@ -1,0 +1,149 @@
+//! The vnodes in memory, and the references that front ends hold on files.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use format::ids::AnodeNo;
+
+use super::Vnode;
+use crate::convert::index_wide;
+use crate::error::FsResult;
+use crate::sync::Mutex;
+
+/// Shards of the table.
+const SHARDS: usize = 32;
+/// Idle vnodes kept in memory: about 1 KiB each.
+const VNODES_PER_SHARD: usize = 2048;
+
+/// The vnodes in memory.
+#[derive(Debug)]
+pub(crate) struct VnodeTable {
+    shards: Vec<Mutex<Shard>>,
+    /// Files with changes that are not in the journal, and since when.
+    dirty: Mutex<BTreeMap<AnodeNo, u64>>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    vnodes: HashMap<AnodeNo, Arc<Vnode>>,
+    /// Order in which vnodes came, for eviction.
+    order: std::collections::VecDeque<AnodeNo>,
+    /// References that front ends hold.
+    references: HashMap<AnodeNo, u64>,
+}
+
+impl Default for VnodeTable {
+    fn default() -> VnodeTable {
+        VnodeTable {
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
+            dirty: Mutex::new(BTreeMap::new()),
+        }
+    }
+}
+
+impl VnodeTable {
+    fn shard(&self, number: AnodeNo) -> &Mutex<Shard> {
+        &self.shards[index_wide(number.0) % SHARDS]
+    }
+
+    pub(crate) fn find(&self, number: AnodeNo) -> Option<Arc<Vnode>> {
+        self.shard(number).lock().vnodes.get(&number).map(Arc::clone)
+    }
+
+    /// V1: loads a vnode under the lock of its shard, so that two never do it at once.
+    pub(crate) fn find_or_load(
+        &self,
+        number: AnodeNo,
+        load: impl FnOnce() -> FsResult<Vnode>,
+    ) -> FsResult<Arc<Vnode>> {
+        let mut shard = self.shard(number).lock();
+        if let Some(vnode) = shard.vnodes.get(&number) {
+            return Ok(Arc::clone(vnode));
+        }
+        let vnode = Arc::new(load()?);
+        shard.insert(Arc::clone(&vnode));
+        Ok(vnode)
+    }
+
+    /// Enters the vnode of a new file; what was known of an earlier file of that number goes.
+    pub(crate) fn insert(&self, vnode: Arc<Vnode>) {
+        self.shard(vnode.number).lock().insert(vnode);
+    }
+
+    /// Forgets the vnode of a freed file.
+    pub(crate) fn remove(&self, number: AnodeNo) {
+        self.shard(number).lock().vnodes.remove(&number);
+        self.dirty.lock().remove(&number);
+    }
+
+    pub(crate) fn add_reference(&self, number: AnodeNo) {
+        *self.shard(number).lock().references.entry(number).or_insert(0) += 1;
+    }
+
+    /// Gives references back; returns whether none is left.
+    pub(crate) fn drop_references(&self, number: AnodeNo, count: u64) -> bool {
+        let mut shard = self.shard(number).lock();
+        let Some(held) = shard.references.get_mut(&number) else { return true };
+        *held = held.saturating_sub(count);
+        let is_last = *held == 0;
+        if is_last {
+            shard.references.remove(&number);
+        }
+        is_last
+    }
+
+    pub(crate) fn is_referenced(&self, number: AnodeNo) -> bool {
+        self.shard(number).lock().references.contains_key(&number)
+    }
+
+    /// V2: the file has changes that are not in the journal, since `now_ns` or before.
+    pub(crate) fn mark_dirty(&self, number: AnodeNo, now_ns: u64) {
+        self.dirty.lock().entry(number).or_insert(now_ns);
+    }
+
+    pub(crate) fn mark_clean(&self, number: AnodeNo) {
+        self.dirty.lock().remove(&number);
+    }
+
+    /// Returns the files that have been dirty since `since_ns` or before.
+    pub(crate) fn dirty_since(&self, since_ns: u64) -> BTreeSet<AnodeNo> {
+        let dirty = self.dirty.lock();
+        dirty.iter().filter(|(_, since)| **since <= since_ns).map(|(number, _)| *number).collect()
+    }
+
+    pub(crate) fn dirty_count(&self) -> usize {
+        self.dirty.lock().len()
+    }
+
+    pub(crate) fn reference_count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().references.len()).sum()
+    }
+}
+
+impl Shard {
+    fn insert(&mut self, vnode: Arc<Vnode>) {
+        let number = vnode.number;
+        if self.vnodes.insert(number, vnode).is_none() {
+            self.order.push_back(number);
+        }
+        let mut tries = 8;
+        while self.vnodes.len() > VNODES_PER_SHARD && tries > 0 {
+            tries -= 1;
+            self.evict_oldest();
+        }
+    }
+
+    /// Drops the vnode that came first if nobody uses it and nothing of it is unwritten; else it
+    /// goes to the end of the line.
+    fn evict_oldest(&mut self) {
+        let Some(number) = self.order.pop_front() else { return };
+        let Some(vnode) = self.vnodes.get(&number) else { return };
+        let is_idle = Arc::strong_count(vnode) == 1
+            && vnode.state.try_read().is_some_and(|state| !state.is_dirty());
+        if is_idle {
+            self.vnodes.remove(&number);
+        } else {
+            self.order.push_back(number);
+        }
+    }
+}

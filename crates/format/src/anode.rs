@@ -1,0 +1,563 @@
+//! The anode: 512 bytes that describe one container.
+//!
+//! # Invariants
+//!
+//! - A1: `crc32c` covers the rest of the anode, so one rotten anode does not cost its neighbours.
+//! - A2: A free anode is zero but for its checksum, kind 0.
+//! - A3: Inline data is at most 256 bytes and lies where the pointers would.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::checksum::crc32c;
+use crate::ids::{ANODE_NO_MAX, AnodeNo, Epoch, FilesetId, Generation};
+use crate::map::{HEIGHT_MAX, ROOT_POINTERS};
+use crate::page::{PAGE_HEADER_BYTES, SLOT_BYTES, SLOTS_PER_PAGE};
+use crate::pointer::{BlockPointer, POINTER_BYTES};
+
+/// Bytes of an anode.
+pub const ANODE_BYTES: usize = SLOT_BYTES;
+/// Most bytes kept inline.
+pub const INLINE_BYTES_MAX: usize = 256;
+/// Anode of a fileset's root directory.
+pub const ROOT_ANODE: AnodeNo = AnodeNo(1);
+/// Anode of a fileset's bitmap of anodes in use.
+pub const ANODE_MAP_ANODE: AnodeNo = AnodeNo(2);
+/// Anode of a fileset's list of anodes without a name.
+pub const ORPHAN_ANODE: AnodeNo = AnodeNo(3);
+/// First anode for files.
+pub const FIRST_FILE_ANODE: AnodeNo = AnodeNo(16);
+/// Slots for linktags in the head of an anode page.
+pub const LINKTAG_SLOTS: usize = 7;
+/// Bytes of a linktag slot.
+pub const LINKTAG_BYTES: usize = 48;
+
+/// Anode number of the pool's fileset table, in the pool's root page.
+pub const POOL_FILESET_TABLE: AnodeNo = AnodeNo(0);
+/// Anode number of the pool's deferred frees, in the pool's root page.
+pub const POOL_DEFERRED_FREES: AnodeNo = AnodeNo(1);
+
+/// What an anode describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum AnodeKind {
+    /// A file of bytes.
+    Regular = 1,
+    /// A directory.
+    Directory = 2,
+    /// A symbolic link.
+    Symlink = 3,
+    /// A block device node.
+    BlockDevice = 4,
+    /// A character device node.
+    CharDevice = 5,
+    /// A named pipe.
+    Fifo = 6,
+    /// A socket.
+    Socket = 7,
+    /// A container of the system's own.
+    Internal = 8,
+}
+
+impl AnodeKind {
+    /// Every kind.
+    pub const ALL: [AnodeKind; 8] = [
+        AnodeKind::Regular,
+        AnodeKind::Directory,
+        AnodeKind::Symlink,
+        AnodeKind::BlockDevice,
+        AnodeKind::CharDevice,
+        AnodeKind::Fifo,
+        AnodeKind::Socket,
+        AnodeKind::Internal,
+    ];
+
+    /// Returns the kind that `code` stands for.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<AnodeKind> {
+        AnodeKind::ALL.into_iter().find(|kind| kind.code() == code)
+    }
+
+    /// Returns the byte that stands for this kind.
+    #[must_use]
+    #[expect(clippy::as_conversions, reason = "the discriminant is the code")]
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+/// How a container keeps its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum StorageMode {
+    /// In the anode.
+    Inline = 0,
+    /// In one block that takes only the fragments it needs.
+    Fragmented = 1,
+    /// In blocks under a map.
+    Blocked = 2,
+}
+
+/// A moment: seconds and nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DiskTime {
+    /// Seconds; negative before 1970.
+    pub seconds: i64,
+    /// Nanoseconds: below 1,000,000,000.
+    pub nanoseconds: u32,
+}
+
+/// Byte for byte. Format: `docs/FORMAT.md#anode`.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct AnodeDisk {
+    /// CRC-32C of bytes 4 to 511. Detects rot within one slot.
+    crc32c: U32,
+    /// An [`AnodeKind`]; 0: free.
+    kind: u8,
+    /// A [`StorageMode`].
+    storage: u8,
+    /// Height of the map.
+    height: u8,
+    /// Block size: its binary logarithm.
+    block_shift: u8,
+    /// Own number. Detects a copy in the wrong slot.
+    number: U64,
+    /// Own fileset.
+    fileset: U64,
+    /// Age of the number.
+    generation: U64,
+    /// Permission bits.
+    mode: U16,
+    /// None defined.
+    flags: U16,
+    /// Names.
+    nlink: U32,
+    /// Owner.
+    uid: U32,
+    /// Group.
+    gid: U32,
+    /// Device number of a device node.
+    rdev: U32,
+    /// Quota project.
+    project: U32,
+    /// Bytes.
+    size: U64,
+    /// Fragments taken, map pages included.
+    fragments: U64,
+    /// Times, seconds: access, modification, change, birth.
+    seconds: [U64; 4],
+    /// Times, nanoseconds: access, modification, change, birth.
+    nanoseconds: [U32; 4],
+    /// A directory that names it: a hint for paths in messages, and for the salvager.
+    parent: U64,
+    /// Raised by each change of content.
+    data_version: U64,
+    /// Epoch in which the number was taken into use.
+    birth: U64,
+    /// Container of extended attributes; 0: none.
+    xattr: U64,
+    /// Container of an access list; 0: none.
+    acl: U64,
+    /// Container of residency; 0: all online.
+    residency: U64,
+    /// Key of a directory's hash.
+    key: [U64; 2],
+    /// Names in a directory; slot in the orphan list plus one for an anode without a name.
+    entries: U64,
+    /// Pages of a directory.
+    pages: U64,
+    /// Zero.
+    reserved: [u8; 56],
+    /// 8 pointers, or inline data.
+    root: [u8; 256],
+}
+
+const _: () = assert!(size_of::<AnodeDisk>() == ANODE_BYTES);
+const _: () = assert!(ROOT_POINTERS == 8);
+
+/// A verified anode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Anode {
+    /// What it describes.
+    pub kind: AnodeKind,
+    /// How its bytes are kept.
+    pub storage: StorageMode,
+    /// Height of the map.
+    pub height: u8,
+    /// Binary logarithm of the block size: 12 to 20.
+    pub block_shift: u8,
+    /// Own number.
+    pub number: AnodeNo,
+    /// Own fileset.
+    pub fileset: FilesetId,
+    /// Age of the number.
+    pub generation: Generation,
+    /// Permission bits: 12.
+    pub mode: u16,
+    /// Names; of a directory 2 and its subdirectories.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node.
+    pub rdev: u32,
+    /// Quota project.
+    pub project: u32,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// Fragments taken, map pages included.
+    pub fragments: u64,
+    /// Last read.
+    pub atime: DiskTime,
+    /// Last change of content.
+    pub mtime: DiskTime,
+    /// Last change of anything.
+    pub ctime: DiskTime,
+    /// Creation.
+    pub btime: DiskTime,
+    /// A directory that names it.
+    pub parent: AnodeNo,
+    /// Raised by each change of content.
+    pub data_version: u64,
+    /// Epoch in which the number was taken into use.
+    pub birth: Epoch,
+    /// Container of extended attributes; 0: none.
+    pub xattr: AnodeNo,
+    /// Container of an access list; 0: none.
+    pub acl: AnodeNo,
+    /// Container of residency; 0: all online.
+    pub residency: AnodeNo,
+    /// Key of a directory's hash.
+    pub key: [u64; 2],
+    /// Names in a directory; slot in the orphan list plus one for an anode without a name.
+    pub entries: u64,
+    /// Pages of a directory.
+    pub pages: u64,
+    /// 8 pointers, or inline data.
+    pub root: [u8; 256],
+}
+
+/// Why 512 bytes are not a usable anode.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AnodeError {
+    /// Rot in the slot.
+    #[error("AN001: anode {number}: checksum stored {stored:#010x}, computed {computed:#010x}")]
+    BadChecksum {
+        /// Number as the slot says it.
+        number: u64,
+        /// On disk.
+        stored: u32,
+        /// Of the bytes.
+        computed: u32,
+    },
+    /// A field that can't be so.
+    #[error("AN002: anode {number}: {field} is out of bounds")]
+    BadField {
+        /// Number as the slot says it.
+        number: u64,
+        /// Which field.
+        field: &'static str,
+    },
+    /// The anode of another slot or fileset.
+    #[error("AN003: anode {found} of {found_fileset} in the slot of {expected}")]
+    Misplaced {
+        /// Which one should be here.
+        expected: AnodeNo,
+        /// Which one is here.
+        found: AnodeNo,
+        /// Of which fileset.
+        found_fileset: FilesetId,
+    },
+}
+
+impl Anode {
+    /// Returns an anode with nothing in it.
+    #[must_use]
+    pub fn new(kind: AnodeKind, number: AnodeNo, fileset: FilesetId, block_shift: u8) -> Anode {
+        Anode {
+            kind,
+            storage: StorageMode::Inline,
+            height: 0,
+            block_shift,
+            number,
+            fileset,
+            generation: Generation(0),
+            mode: 0,
+            nlink: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            project: 0,
+            size_bytes: 0,
+            fragments: 0,
+            atime: DiskTime::default(),
+            mtime: DiskTime::default(),
+            ctime: DiskTime::default(),
+            btime: DiskTime::default(),
+            parent: AnodeNo(0),
+            data_version: 0,
+            birth: Epoch(0),
+            xattr: AnodeNo(0),
+            acl: AnodeNo(0),
+            residency: AnodeNo(0),
+            key: [0; 2],
+            entries: 0,
+            pages: 0,
+            root: [0; 256],
+        }
+    }
+
+    /// Verifies the slot of anode `number` and returns the anode; `None` if it is free.
+    ///
+    /// # Errors
+    ///
+    /// See [`AnodeError`].
+    pub fn decode(
+        bytes: &[u8; ANODE_BYTES],
+        fileset: FilesetId,
+        number: AnodeNo,
+    ) -> Result<Option<Anode>, AnodeError> {
+        if bytes.iter().all(|&byte| byte == 0) {
+            return Ok(None);
+        }
+        let disk: &AnodeDisk = zerocopy::transmute_ref!(bytes);
+        let (stored, computed) = (disk.crc32c.get(), crc32c(&bytes[4..]));
+        if stored != computed {
+            return Err(AnodeError::BadChecksum { number: disk.number.get(), stored, computed });
+        }
+        let (found, found_fileset) = (AnodeNo(disk.number.get()), FilesetId(disk.fileset.get()));
+        if found != number || found_fileset != fileset {
+            return Err(AnodeError::Misplaced { expected: number, found, found_fileset });
+        }
+        Self::parse(disk).map(Some)
+    }
+
+    fn parse(disk: &AnodeDisk) -> Result<Anode, AnodeError> {
+        let bad = |field| AnodeError::BadField { number: disk.number.get(), field };
+        let storage = match disk.storage {
+            0 => StorageMode::Inline,
+            1 => StorageMode::Fragmented,
+            2 => StorageMode::Blocked,
+            _ => return Err(bad("storage")),
+        };
+        let anode = Anode {
+            kind: AnodeKind::from_code(disk.kind).ok_or(bad("kind"))?,
+            storage,
+            height: disk.height,
+            block_shift: disk.block_shift,
+            number: AnodeNo(disk.number.get()),
+            fileset: FilesetId(disk.fileset.get()),
+            generation: Generation(disk.generation.get()),
+            mode: disk.mode.get(),
+            nlink: disk.nlink.get(),
+            uid: disk.uid.get(),
+            gid: disk.gid.get(),
+            rdev: disk.rdev.get(),
+            project: disk.project.get(),
+            size_bytes: disk.size.get(),
+            fragments: disk.fragments.get(),
+            atime: time_of(disk, 0),
+            mtime: time_of(disk, 1),
+            ctime: time_of(disk, 2),
+            btime: time_of(disk, 3),
+            parent: AnodeNo(disk.parent.get()),
+            data_version: disk.data_version.get(),
+            birth: Epoch(disk.birth.get()),
+            xattr: AnodeNo(disk.xattr.get()),
+            acl: AnodeNo(disk.acl.get()),
+            residency: AnodeNo(disk.residency.get()),
+            key: disk.key.map(U64::get),
+            entries: disk.entries.get(),
+            pages: disk.pages.get(),
+            root: disk.root,
+        };
+        anode.verify().map_err(bad)?;
+        Ok(anode)
+    }
+
+    /// Checks every bound of the fields; names the field that is out of its bounds.
+    ///
+    /// # Errors
+    ///
+    /// The name of the field.
+    pub fn verify(&self) -> Result<(), &'static str> {
+        let is_inline = self.storage == StorageMode::Inline;
+        let inline_max = u64::try_from(INLINE_BYTES_MAX).expect("small");
+        let times = [self.atime, self.mtime, self.ctime, self.btime];
+        let checks = [
+            (self.number.0 <= ANODE_NO_MAX, "number"),
+            (self.mode < 1 << 12, "mode"),
+            ((12..=20).contains(&self.block_shift), "block_shift"),
+            (self.height <= HEIGHT_MAX, "height"),
+            (self.size_bytes <= i64::MAX.unsigned_abs(), "size"),
+            (!is_inline || self.size_bytes <= inline_max || !self.holds_bytes(), "inline size"),
+            (times.iter().all(|time| time.nanoseconds < 1_000_000_000), "nanoseconds"),
+        ];
+        checks.iter().find(|(holds, _)| !holds).map_or(Ok(()), |&(_, field)| Err(field))
+    }
+
+    /// Whether the inline area of this kind can hold bytes of content.
+    fn holds_bytes(&self) -> bool {
+        matches!(self.kind, AnodeKind::Symlink)
+    }
+
+    /// Returns the bytes of this anode, checksum included.
+    ///
+    /// # Panics
+    ///
+    /// If a field is out of its bounds: a bug in the caller.
+    #[must_use]
+    pub fn encode(&self) -> [u8; ANODE_BYTES] {
+        assert_eq!(self.verify(), Ok(()));
+        let times = [self.atime, self.mtime, self.ctime, self.btime];
+        let disk = AnodeDisk {
+            crc32c: U32::new(0),
+            kind: self.kind.code(),
+            storage: match self.storage {
+                StorageMode::Inline => 0,
+                StorageMode::Fragmented => 1,
+                StorageMode::Blocked => 2,
+            },
+            height: self.height,
+            block_shift: self.block_shift,
+            number: U64::new(self.number.0),
+            fileset: U64::new(self.fileset.0),
+            generation: U64::new(self.generation.0),
+            mode: U16::new(self.mode),
+            flags: U16::new(0),
+            nlink: U32::new(self.nlink),
+            uid: U32::new(self.uid),
+            gid: U32::new(self.gid),
+            rdev: U32::new(self.rdev),
+            project: U32::new(self.project),
+            size: U64::new(self.size_bytes),
+            fragments: U64::new(self.fragments),
+            seconds: times.map(|time| U64::new(time.seconds.cast_unsigned())),
+            nanoseconds: times.map(|time| U32::new(time.nanoseconds)),
+            parent: U64::new(self.parent.0),
+            data_version: U64::new(self.data_version),
+            birth: U64::new(self.birth.0),
+            xattr: U64::new(self.xattr.0),
+            acl: U64::new(self.acl.0),
+            residency: U64::new(self.residency.0),
+            key: self.key.map(U64::new),
+            entries: U64::new(self.entries),
+            pages: U64::new(self.pages),
+            reserved: [0; 56],
+            root: self.root,
+        };
+        let mut bytes: [u8; ANODE_BYTES] = zerocopy::transmute!(disk);
+        let crc = crc32c(&bytes[4..]);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Returns pointer `slot` of the root; `None` for a hole.
+    #[must_use]
+    pub fn root_pointer(&self, slot: usize) -> Option<BlockPointer> {
+        let field = self.root.get(slot * POINTER_BYTES..)?.first_chunk::<POINTER_BYTES>()?;
+        BlockPointer::decode(field)
+    }
+
+    /// Sets pointer `slot` of the root.
+    ///
+    /// # Panics
+    ///
+    /// If `slot` is not below 8.
+    pub fn set_root_pointer(&mut self, slot: usize, pointer: Option<&BlockPointer>) {
+        let encoded = pointer.map_or([0; POINTER_BYTES], BlockPointer::encode);
+        self.root[slot * POINTER_BYTES..(slot + 1) * POINTER_BYTES].copy_from_slice(&encoded);
+    }
+
+    /// Returns the block size in bytes.
+    #[must_use]
+    pub fn block_bytes(&self) -> u64 {
+        1 << self.block_shift
+    }
+}
+
+fn time_of(disk: &AnodeDisk, index: usize) -> DiskTime {
+    let seconds = disk.seconds.get(index).map_or(0, |field| field.get());
+    let nanoseconds = disk.nanoseconds.get(index).map_or(0, |field| field.get());
+    DiskTime { seconds: seconds.cast_signed(), nanoseconds }
+}
+
+/// Returns the page of the anode table, and the slot in it, that hold anode `number`.
+#[must_use]
+pub fn page_and_slot(number: AnodeNo) -> (u64, usize) {
+    let slots = u64::try_from(SLOTS_PER_PAGE).expect("small");
+    (number.0 / slots, usize::try_from(number.0 % slots).expect("below 7"))
+}
+
+/// Returns the offset of `slot` in an anode page.
+#[must_use]
+pub fn slot_offset(slot: usize) -> usize {
+    SLOT_BYTES + slot * SLOT_BYTES
+}
+
+/// Byte for byte. Format: `docs/FORMAT.md#linktag`.
+///
+/// What an anode remembers of a directory change that touches its link count (Netra NFS, section
+/// 5): the working-set check reads the named page and sets the count right.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct LinktagDisk {
+    /// The anode whose count changes; 0: the slot is empty.
+    pub target: U64,
+    /// Its generation.
+    pub generation: U64,
+    /// The directory.
+    pub directory: U64,
+    /// The page of the directory.
+    pub page: U64,
+    /// The count once the change is done.
+    pub expected: U32,
+    /// None defined.
+    pub flags: U32,
+    /// Epoch of the change.
+    pub epoch: U64,
+}
+
+const _: () = assert!(size_of::<LinktagDisk>() == LINKTAG_BYTES);
+const _: () = assert!(PAGE_HEADER_BYTES + LINKTAG_SLOTS * LINKTAG_BYTES <= SLOT_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Anode {
+        let mut anode = Anode::new(AnodeKind::Regular, AnodeNo(77), FilesetId(5), 14);
+        anode.storage = StorageMode::Blocked;
+        anode.mtime = DiskTime { seconds: -5, nanoseconds: 999_999_999 };
+        anode.size_bytes = 12345;
+        anode.root[3] = 9;
+        anode
+    }
+
+    #[test]
+    fn encode_then_decode_returns_the_anode() {
+        let anode = sample();
+        let decoded = Anode::decode(&anode.encode(), FilesetId(5), AnodeNo(77));
+        assert_eq!(decoded, Ok(Some(anode)));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_refused() {
+        let mut bytes = sample().encode();
+        for bit in 0..ANODE_BYTES * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Anode::decode(&bytes, FilesetId(5), AnodeNo(77)).is_err(), "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn an_anode_of_another_slot_is_refused() {
+        let bytes = sample().encode();
+        let decoded = Anode::decode(&bytes, FilesetId(5), AnodeNo(78));
+        assert!(matches!(decoded, Err(AnodeError::Misplaced { .. })));
+    }
+}

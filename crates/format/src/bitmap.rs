@@ -1,0 +1,78 @@
+//! Bitmaps in pages: fragments in use, fragments busy, anodes in use. Bit set: in use.
+
+use crate::page::{PAGE_BODY_BYTES, PAGE_HEADER_BYTES, PageBytes};
+
+/// Bits of a bitmap page.
+pub const BITS_PER_PAGE: u32 = 31_744;
+
+const _: () = assert!(PAGE_BODY_BYTES * 8 == 31_744);
+
+/// Returns the offset of the byte of `bit` in a bitmap page, and its mask.
+#[must_use]
+pub fn position(bit: u32) -> (usize, u8) {
+    let byte = usize::try_from(bit / 8).expect("a page is small");
+    (PAGE_HEADER_BYTES + byte, 1 << (bit % 8))
+}
+
+/// Whether `bit` of a bitmap page is set; bits past the end are.
+#[must_use]
+pub fn is_set(bytes: &PageBytes, bit: u32) -> bool {
+    let (byte, mask) = position(bit);
+    bytes.get(byte).is_none_or(|byte| byte & mask != 0)
+}
+
+/// Sets or clears `bit` of a bitmap page.
+///
+/// # Panics
+///
+/// If `bit` is past the end of the page.
+pub fn set(bytes: &mut [u8], bit: u32, is_set: bool) {
+    let (byte, mask) = position(bit);
+    if is_set {
+        bytes[byte] |= mask;
+    } else {
+        bytes[byte] &= !mask;
+    }
+}
+
+/// Returns the first clear bit at or after `from` and below `end`.
+#[must_use]
+pub fn first_clear(bytes: &PageBytes, from: u32, end: u32) -> Option<u32> {
+    let mut bit = from;
+    while bit < end.min(BITS_PER_PAGE) {
+        let (byte, _) = position(bit);
+        if bit.is_multiple_of(8) && bytes[byte] == 0xff {
+            bit += 8;
+            continue;
+        }
+        if !is_set(bytes, bit) {
+            return Some(bit);
+        }
+        bit += 1;
+    }
+    None
+}
+
+/// Returns how many bits of a bitmap page are set.
+#[must_use]
+pub fn count_set(bytes: &PageBytes) -> u32 {
+    bytes[PAGE_HEADER_BYTES..].iter().map(|byte| byte.count_ones()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::PAGE_BYTES;
+
+    #[test]
+    fn first_clear_finds_what_is_clear() {
+        let mut bytes = [0xff_u8; PAGE_BYTES];
+        assert_eq!(first_clear(&bytes, 0, BITS_PER_PAGE), None);
+        set(&mut bytes, 20_001, false);
+        assert_eq!(first_clear(&bytes, 0, BITS_PER_PAGE), Some(20_001));
+        assert_eq!(first_clear(&bytes, 20_002, BITS_PER_PAGE), None);
+        assert_eq!(first_clear(&bytes, 0, 20_001), None);
+        assert_eq!(count_set(&bytes), BITS_PER_PAGE - 1);
+        assert!(is_set(&bytes, BITS_PER_PAGE));
+    }
+}

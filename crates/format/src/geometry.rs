@@ -1,0 +1,507 @@
+//! Where the parts of a pool lie on its device: pure arithmetic.
+//!
+//! # Layout
+//!
+//! ```text
+//!   0        64K      128K                                                  end-128K  end-64K
+//!   +--------+--------+---------+--------------+-------------+-------------+--------+--------+
+//!   | copy 0 | copy 1 | journal | double-write | group table | groups ...  | copy 2 | copy 3 |
+//!   +--------+--------+---------+--------------+-------------+-------------+--------+--------+
+//!
+//!   group:  descriptor | free maps | busy maps | usage | busy anodes | metadata ... | segments
+//! ```
+//!
+//! The front of a group, up to the end of a segment, is its first metadata segments.
+
+use crate::bitmap::BITS_PER_PAGE;
+use crate::group::{GROUPS_PER_TABLE_PAGE, USAGES_PER_PAGE};
+use crate::ids::Place;
+use crate::page::PAGE_BYTES;
+
+/// Copies of the superblock on a device.
+pub const SUPERBLOCK_COPIES: u16 = 4;
+/// Bytes kept for each copy of the superblock.
+pub const SUPERBLOCK_AREA_BYTES: u64 = 64 << 10;
+/// Number of the disk group that stands for the fixed regions: a place in it counts pages from the
+/// start of the device whose index is the group number.
+pub const FIXED_DISK_GROUP: u8 = 255;
+/// Smallest pool, in bytes: two groups with room for a cleaner to work in.
+pub const POOL_BYTES_MIN: u64 = 8 << 20;
+/// Largest pool, in bytes: 2^24 groups of 1 GiB.
+pub const POOL_BYTES_MAX: u64 = 1 << 54;
+/// Default largest group: its maps are 9 pages each, and 16 TiB are 16,384 groups.
+pub const GROUP_BYTES_DEFAULT: u64 = 1 << 30;
+/// Most pages in the double-write area.
+pub const DOUBLE_WRITE_PAGES_MAX: u64 = 4096;
+/// Entries in a head page of the double-write area.
+pub const DOUBLE_WRITE_ENTRIES_PER_HEAD: u64 = 330;
+/// Default size of the journal's region: twice the bound of 32 MiB on the active log.
+pub const JOURNAL_BYTES_DEFAULT: u64 = 64 << 20;
+/// Smallest journal region.
+pub const JOURNAL_BYTES_MIN: u64 = 1 << 20;
+/// Pages at the start of the journal's region that say where the log begins.
+pub const JOURNAL_HEADS: u64 = 2;
+
+const PAGE: u64 = 4096;
+const _: () = assert!(PAGE_BYTES == 4096);
+const MIB: u64 = 1 << 20;
+
+/// Where everything lies. Kept in the superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of the device that the pool uses.
+    pub device_bytes: u64,
+    /// Binary logarithm of the fragment size: 10, 11 or 12.
+    pub fragment_shift: u8,
+    /// Fragments of a segment.
+    pub segment_fragments: u32,
+    /// Fragments of a group, but perhaps fewer in the last.
+    pub group_fragments: u32,
+    /// How many groups.
+    pub group_count: u32,
+    /// First byte of the journal's region.
+    pub journal_offset: u64,
+    /// Bytes of the journal's region, its heads included.
+    pub journal_bytes: u64,
+    /// First byte of the double-write area.
+    pub double_write_offset: u64,
+    /// Pages of the double-write area, its heads apart.
+    pub double_write_pages: u64,
+    /// First byte of the group table.
+    pub group_table_offset: u64,
+    /// First byte of group 0.
+    pub groups_offset: u64,
+}
+
+/// What a user may choose at creation.
+#[derive(Clone, Debug)]
+pub struct GeometryOptions {
+    /// Bytes of the device.
+    pub device_bytes: u64,
+    /// Bytes of a fragment: 1024, 2048 or 4096.
+    pub fragment_bytes: u32,
+    /// Bytes of a segment; `None`: 1 MiB, less in small pools.
+    pub segment_bytes: Option<u64>,
+    /// Bytes of a group; `None`: 1 GiB, less in small pools.
+    pub group_bytes: Option<u64>,
+    /// Bytes of the journal; `None`: 64 MiB, less in small pools.
+    pub journal_bytes: Option<u64>,
+}
+
+/// Why a pool can't be laid out so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GeometryError {
+    /// Choose a larger device.
+    #[error("{bytes} bytes are too few for a pool: at least {POOL_BYTES_MIN}")]
+    TooSmall {
+        /// Of the device.
+        bytes: u64,
+    },
+    /// Choose a smaller size.
+    #[error("{bytes} bytes are too many for a pool: at most {POOL_BYTES_MAX}")]
+    TooLarge {
+        /// Of the device.
+        bytes: u64,
+    },
+    /// Choose another value.
+    #[error("{what} of {value} bytes: {rule}")]
+    BadOption {
+        /// Which option.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// What it must be.
+        rule: &'static str,
+    },
+}
+
+impl Geometry {
+    /// Lays out a pool.
+    ///
+    /// # Errors
+    ///
+    /// See [`GeometryError`].
+    pub fn plan(options: &GeometryOptions) -> Result<Geometry, GeometryError> {
+        let bytes = options.device_bytes / PAGE * PAGE;
+        if bytes < POOL_BYTES_MIN {
+            return Err(GeometryError::TooSmall { bytes });
+        }
+        if bytes > POOL_BYTES_MAX {
+            return Err(GeometryError::TooLarge { bytes });
+        }
+        let fragment_bytes = u64::from(options.fragment_bytes);
+        if ![1024, 2048, 4096].contains(&fragment_bytes) {
+            let rule = "a fragment is 1024, 2048 or 4096 bytes";
+            return Err(GeometryError::BadOption { what: "fragment", value: fragment_bytes, rule });
+        }
+        let segment_bytes = options.segment_bytes.unwrap_or_else(|| default_segment_bytes(bytes));
+        let group_bytes = options.group_bytes.unwrap_or_else(|| default_group_bytes(bytes));
+        let journal_bytes =
+            options.journal_bytes.unwrap_or_else(|| default_journal_bytes(bytes)) / PAGE * PAGE;
+        check_options(bytes, segment_bytes, group_bytes, journal_bytes)?;
+
+        let journal_offset = 2 * SUPERBLOCK_AREA_BYTES;
+        let double_write_offset = journal_offset + journal_bytes;
+        let double_write_pages = (bytes / 256 / PAGE).clamp(64, DOUBLE_WRITE_PAGES_MAX);
+        let double_write_heads = double_write_pages.div_ceil(DOUBLE_WRITE_ENTRIES_PER_HEAD);
+        let group_table_offset =
+            double_write_offset + (double_write_pages + double_write_heads) * PAGE;
+        let groups_end = bytes - 2 * SUPERBLOCK_AREA_BYTES;
+        let table_pages = 1 + bytes.div_ceil(group_bytes).div_ceil(GROUPS_PER_TABLE_PAGE);
+        let groups_offset = (group_table_offset + table_pages * PAGE).next_multiple_of(PAGE * 16);
+        let groups_bytes = groups_end.saturating_sub(groups_offset) / segment_bytes * segment_bytes;
+        let mut group_count = groups_bytes.div_ceil(group_bytes);
+        // A last group too short for its own front and a few segments is not made.
+        if !groups_bytes.is_multiple_of(group_bytes)
+            && groups_bytes % group_bytes < 8 * segment_bytes
+        {
+            group_count -= 1;
+        }
+        let narrow = |value: u64| u32::try_from(value).expect("options are checked");
+        let geometry = Geometry {
+            device_bytes: bytes,
+            fragment_shift: u8::try_from(fragment_bytes.ilog2()).expect("10 to 12"),
+            segment_fragments: narrow(segment_bytes / fragment_bytes),
+            group_fragments: narrow(group_bytes / fragment_bytes),
+            group_count: narrow(group_count),
+            journal_offset,
+            journal_bytes,
+            double_write_offset,
+            double_write_pages,
+            group_table_offset,
+            groups_offset,
+        };
+        if geometry.group_count == 0 || geometry.front_segments(0) + 4 > geometry.segments_of(0) {
+            return Err(GeometryError::TooSmall { bytes });
+        }
+        Ok(geometry)
+    }
+
+    /// Checks a geometry that was read from a disk: names the field that is out of its bounds.
+    ///
+    /// # Errors
+    ///
+    /// The name of the field.
+    pub fn verify(&self) -> Result<(), &'static str> {
+        let region_ends = [
+            self.journal_offset.checked_add(self.journal_bytes),
+            self.double_write_offset
+                .checked_add(self.double_write_pages.saturating_mul(PAGE).saturating_mul(2)),
+        ];
+        let is_inside = |end: &Option<u64>| end.is_some_and(|end| end <= self.device_bytes);
+        let table_bytes = (1 + u64::from(self.group_count).div_ceil(GROUPS_PER_TABLE_PAGE)) * PAGE;
+        let table_end = self.group_table_offset.checked_add(table_bytes);
+        let checks = [
+            (self.device_bytes >= POOL_BYTES_MIN, "device_bytes"),
+            (self.device_bytes <= POOL_BYTES_MAX, "device_bytes"),
+            ((10..=12).contains(&self.fragment_shift), "fragment_shift"),
+            (self.segment_fragments.is_power_of_two(), "segment_fragments"),
+            ((16..=4096).contains(&self.segment_fragments), "segment_fragments"),
+            (self.group_fragments >= self.segment_fragments, "group_fragments"),
+            (self.group_fragments <= 1 << 30, "group_fragments"),
+            (self.group_fragments.is_multiple_of(self.segment_fragments.max(1)), "group_fragments"),
+            ((1..=1 << 24).contains(&self.group_count), "group_count"),
+            (self.journal_bytes >= JOURNAL_BYTES_MIN, "journal_bytes"),
+            (self.journal_offset.is_multiple_of(PAGE), "journal_offset"),
+            (self.double_write_offset.is_multiple_of(PAGE), "double_write_offset"),
+            (self.double_write_pages <= DOUBLE_WRITE_PAGES_MAX, "double_write_pages"),
+            (self.group_table_offset.is_multiple_of(PAGE), "group_table_offset"),
+            (self.groups_offset.is_multiple_of(PAGE), "groups_offset"),
+            (region_ends.iter().all(is_inside), "regions"),
+            (table_end.is_some_and(|end| end <= self.groups_offset), "group_table_offset"),
+            (self.groups_offset < self.device_bytes, "groups_offset"),
+        ];
+        if let Some(&(_, field)) = checks.iter().find(|(holds, _)| !holds) {
+            return Err(field);
+        }
+        let last_start = self.groups_offset.saturating_add(
+            u64::from(self.group_count - 1)
+                .saturating_mul(u64::from(self.group_fragments) << self.fragment_shift),
+        );
+        if last_start.saturating_add(8 * self.segment_bytes()) > self.groups_end() {
+            return Err("group_count");
+        }
+        Ok(())
+    }
+
+    fn groups_end(&self) -> u64 {
+        self.device_bytes - 2 * SUPERBLOCK_AREA_BYTES
+    }
+
+    /// Returns the bytes of a fragment.
+    #[must_use]
+    pub fn fragment_bytes(&self) -> u64 {
+        1 << self.fragment_shift
+    }
+
+    /// Returns the fragments of a page.
+    #[must_use]
+    pub fn page_fragments(&self) -> u32 {
+        1 << (12 - self.fragment_shift)
+    }
+
+    /// Returns the bytes of a segment.
+    #[must_use]
+    pub fn segment_bytes(&self) -> u64 {
+        u64::from(self.segment_fragments) << self.fragment_shift
+    }
+
+    /// Returns the byte offset on the device of `group`.
+    #[must_use]
+    pub fn group_offset(&self, group: u32) -> u64 {
+        self.groups_offset
+            + u64::from(group) * (u64::from(self.group_fragments) << self.fragment_shift)
+    }
+
+    /// Returns how many fragments `group` has: all but the last have the same.
+    #[must_use]
+    pub fn fragments_of(&self, group: u32) -> u32 {
+        let bytes = self.groups_end().saturating_sub(self.group_offset(group));
+        let whole = bytes / self.segment_bytes() * u64::from(self.segment_fragments);
+        self.group_fragments.min(u32::try_from(whole).unwrap_or(u32::MAX))
+    }
+
+    /// Returns how many segments `group` has.
+    #[must_use]
+    pub fn segments_of(&self, group: u32) -> u32 {
+        self.fragments_of(group) / self.segment_fragments
+    }
+
+    /// Returns how many pages each bitmap of a group has.
+    #[must_use]
+    pub fn map_pages(&self) -> u32 {
+        self.group_fragments.div_ceil(BITS_PER_PAGE)
+    }
+
+    /// Returns how many pages of segment usage a group has.
+    #[must_use]
+    pub fn usage_pages(&self) -> u32 {
+        (self.group_fragments / self.segment_fragments).div_ceil(USAGES_PER_PAGE)
+    }
+
+    /// Returns the place of the descriptor of `group`.
+    #[must_use]
+    pub fn descriptor_place(&self, group: u32) -> Place {
+        Place::new(0, group, 0)
+    }
+
+    /// Returns the place of page `index` of the free map of `group`.
+    #[must_use]
+    pub fn free_map_place(&self, group: u32, index: u32) -> Place {
+        Place::new(0, group, (1 + index) * self.page_fragments())
+    }
+
+    /// Returns the place of page `index` of the busy map of `group`.
+    #[must_use]
+    pub fn busy_map_place(&self, group: u32, index: u32) -> Place {
+        Place::new(0, group, (1 + self.map_pages() + index) * self.page_fragments())
+    }
+
+    /// Returns the place of page `index` of the segment usage of `group`.
+    #[must_use]
+    pub fn usage_place(&self, group: u32, index: u32) -> Place {
+        Place::new(0, group, (1 + 2 * self.map_pages() + index) * self.page_fragments())
+    }
+
+    /// Returns the place of the page of busy anodes of `group`.
+    #[must_use]
+    pub fn busy_anodes_place(&self, group: u32) -> Place {
+        let index = 1 + 2 * self.map_pages() + self.usage_pages();
+        Place::new(0, group, index * self.page_fragments())
+    }
+
+    /// Returns how many fragments the front of every group takes: what no file may take.
+    #[must_use]
+    pub fn front_fragments(&self) -> u32 {
+        (2 + 2 * self.map_pages() + self.usage_pages()) * self.page_fragments()
+    }
+
+    /// Returns how many segments the front of `group` touches; they are metadata segments.
+    #[must_use]
+    pub fn front_segments(&self, _group: u32) -> u32 {
+        // The pool's root page follows the front of group 0.
+        (self.front_fragments() + self.page_fragments()).div_ceil(self.segment_fragments)
+    }
+
+    /// Returns the place of the pool's root page: an anode page behind the front of group 0.
+    #[must_use]
+    pub fn root_place(&self) -> Place {
+        Place::new(0, 0, self.front_fragments())
+    }
+
+    /// Returns the place that stands for the byte offset `offset` of a fixed region.
+    #[must_use]
+    pub fn fixed_place(offset: u64) -> Place {
+        let page = u32::try_from(offset / PAGE).expect("fixed regions lie in the first 16 TiB");
+        Place::new(FIXED_DISK_GROUP, 0, page)
+    }
+
+    /// Returns the place of the group table's root.
+    #[must_use]
+    pub fn group_table_root_place(&self) -> Place {
+        Self::fixed_place(self.group_table_offset)
+    }
+
+    /// Returns the place of the page of the group table that holds `group`.
+    #[must_use]
+    pub fn group_table_place(&self, group: u32) -> Place {
+        let index = u64::from(group) / GROUPS_PER_TABLE_PAGE;
+        Self::fixed_place(self.group_table_offset + (1 + index) * PAGE)
+    }
+
+    /// Returns how many pages the group table has, its root apart.
+    #[must_use]
+    pub fn group_table_pages(&self) -> u64 {
+        u64::from(self.group_count).div_ceil(GROUPS_PER_TABLE_PAGE)
+    }
+
+    /// Returns how many head pages the double-write area has.
+    #[must_use]
+    pub fn double_write_heads(&self) -> u64 {
+        self.double_write_pages.div_ceil(DOUBLE_WRITE_ENTRIES_PER_HEAD)
+    }
+
+    /// Returns the byte offset on the device of `count` fragments at `place`; `None` if they are
+    /// not inside one group of the pool, or not inside the fixed regions.
+    #[must_use]
+    pub fn device_offset(&self, place: Place, count: u32) -> Option<u64> {
+        if place.disk_group() == FIXED_DISK_GROUP {
+            let offset = u64::from(place.fragment()) * PAGE;
+            let end = offset + u64::from(count) * self.fragment_bytes();
+            return (end <= self.groups_offset && place.group() == 0).then_some(offset);
+        }
+        if place.disk_group() != 0 || place.group() >= self.group_count {
+            return None;
+        }
+        let end = place.fragment().checked_add(count)?;
+        let offset = u64::from(place.fragment()) << self.fragment_shift;
+        (end <= self.fragments_of(place.group())).then(|| self.group_offset(place.group()) + offset)
+    }
+
+    /// Returns the place at byte `offset` of the device, if it lies in a group.
+    #[must_use]
+    pub fn place_at(&self, offset: u64) -> Option<Place> {
+        let behind = offset.checked_sub(self.groups_offset)?;
+        let group_bytes = u64::from(self.group_fragments) << self.fragment_shift;
+        let group = u32::try_from(behind / group_bytes).ok()?;
+        let fragment = u32::try_from((behind % group_bytes) >> self.fragment_shift).ok()?;
+        let is_inside = group < self.group_count && fragment < self.fragments_of(group);
+        is_inside.then(|| Place::new(0, group, fragment))
+    }
+
+    /// Returns the segment that holds `place`.
+    #[must_use]
+    pub fn segment_of(&self, place: Place) -> u32 {
+        place.fragment() / self.segment_fragments
+    }
+
+    /// Returns the place of the first fragment of `segment` of `group`.
+    #[must_use]
+    pub fn segment_place(&self, group: u32, segment: u32) -> Place {
+        Place::new(0, group, segment * self.segment_fragments)
+    }
+
+    /// Returns the byte offset on a device of `device_bytes` of superblock copy `copy`.
+    #[must_use]
+    pub fn superblock_offset(device_bytes: u64, copy: u16) -> u64 {
+        let end = device_bytes / PAGE * PAGE;
+        match copy {
+            0 => 0,
+            1 => SUPERBLOCK_AREA_BYTES,
+            2 => end - 2 * SUPERBLOCK_AREA_BYTES,
+            _ => end - SUPERBLOCK_AREA_BYTES,
+        }
+    }
+}
+
+fn default_segment_bytes(device_bytes: u64) -> u64 {
+    if device_bytes >= 256 * MIB { MIB } else { 128 << 10 }
+}
+
+fn default_group_bytes(device_bytes: u64) -> u64 {
+    (device_bytes / 8).next_power_of_two().clamp(2 * MIB, GROUP_BYTES_DEFAULT)
+}
+
+fn default_journal_bytes(device_bytes: u64) -> u64 {
+    (device_bytes / 64).next_power_of_two().clamp(JOURNAL_BYTES_MIN, JOURNAL_BYTES_DEFAULT)
+}
+
+fn check_options(
+    device_bytes: u64,
+    segment_bytes: u64,
+    group_bytes: u64,
+    journal_bytes: u64,
+) -> Result<(), GeometryError> {
+    let bad = |what, value, rule| Err(GeometryError::BadOption { what, value, rule });
+    if !segment_bytes.is_power_of_two() || !(128 << 10..=4 * MIB).contains(&segment_bytes) {
+        let rule = "a segment is a power of two from 128 KiB to 4 MiB";
+        return bad("segment", segment_bytes, rule);
+    }
+    if !group_bytes.is_multiple_of(segment_bytes)
+        || !(16 * segment_bytes..=1 << 40).contains(&group_bytes)
+    {
+        let rule = "a group is whole segments, at least 16 and at most 1 TiB";
+        return bad("group", group_bytes, rule);
+    }
+    if !(JOURNAL_BYTES_MIN..=device_bytes / 4).contains(&journal_bytes) {
+        let rule = "a journal is at least 1 MiB and at most a quarter of the device";
+        return bad("journal", journal_bytes, rule);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(device_bytes: u64, fragment_bytes: u32) -> GeometryOptions {
+        GeometryOptions {
+            device_bytes,
+            fragment_bytes,
+            segment_bytes: None,
+            group_bytes: None,
+            journal_bytes: None,
+        }
+    }
+
+    #[test]
+    fn regions_of_pools_of_all_sizes_do_not_overlap() {
+        for shift in 23..=54 {
+            for fragment_bytes in [1024, 2048, 4096] {
+                for odd in [0, 12_345_678] {
+                    let bytes = ((1_u64 << shift) + odd).min(POOL_BYTES_MAX);
+                    let geometry = Geometry::plan(&options(bytes, fragment_bytes)).expect("fits");
+                    assert_eq!(geometry.verify(), Ok(()), "{bytes} {geometry:?}");
+                    let last = geometry.group_count - 1;
+                    let end = geometry.group_offset(last)
+                        + (u64::from(geometry.fragments_of(last)) << geometry.fragment_shift);
+                    assert!(end <= geometry.groups_end(), "{bytes} {geometry:?}");
+                    let place = Place::new(0, last, geometry.fragments_of(last) - 1);
+                    let offset = geometry.device_offset(place, 1).expect("inside");
+                    assert_eq!(geometry.place_at(offset), Some(place));
+                    assert_eq!(geometry.device_offset(place, 2), None);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn absurd_options_are_refused() {
+        assert!(Geometry::plan(&options(POOL_BYTES_MIN - 1, 4096)).is_err());
+        assert!(Geometry::plan(&options(POOL_BYTES_MAX + 4096, 4096)).is_err());
+        assert!(Geometry::plan(&options(1 << 30, 512)).is_err());
+        for value in [0, 1, 4095, 1 << 60, u64::MAX] {
+            let base = options(1 << 30, 4096);
+            let value = Some(value);
+            let tries = [
+                GeometryOptions { segment_bytes: value, ..base.clone() },
+                GeometryOptions { group_bytes: value, ..base.clone() },
+                GeometryOptions { journal_bytes: value, ..base },
+            ];
+            for options in &tries {
+                assert!(Geometry::plan(options).is_err(), "{options:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,638 @@
+//! The log: chunks of records, and the head pages that say where it begins.
+//!
+//! # Layout
+//!
+//! A chunk is what one log write put on the disk: a header, records, padding to the next sector.
+//! The chunk at LSN `l` lies at byte `l % ring` of the ring behind the head pages, and never wraps:
+//! where one does not fit before the end of the ring a pad chunk, header only, fills the rest.
+//!
+//! ```text
+//!   | head 0 | head 1 | chunk ......... | chunk .... | chunk | pad      |
+//!                     ^ ring                                            ^ ring end
+//! ```
+//!
+//! # Invariants
+//!
+//! - L1: `previous_crc` is the checksum of the chunk before, so what a reader follows is one
+//!   unbroken history.
+//! - L2: `lsn` is the chunk's position since the pool was made: a chunk of an earlier round of the
+//!   ring, or of an earlier life, has another.
+//! - L3: `flushed` is what was durable when the chunk was written: a reader that stops before the
+//!   `flushed` of a later whole chunk has found damage, not the end.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::checksum::{crc32c, crc32c_append};
+use crate::geometry::Geometry;
+use crate::ids::{Epoch, Lsn, Place, PoolId};
+use crate::page::{
+    PAGE_BYTES, PageBytes, PageError, PageHeader, PageKind, PageOwner, STAMP_BYTES, stamp,
+};
+
+/// Bytes of a chunk's header.
+pub const CHUNK_HEADER_BYTES: usize = 64;
+/// Most bytes of a chunk, padding included.
+pub const CHUNK_BYTES_MAX: usize = 4 << 20;
+/// `HFlg`, little-endian.
+const CHUNK_MAGIC: u32 = 0x676c_4648;
+const CRC_COVERS_FROM: usize = 8;
+
+/// A chunk's header, byte for byte. Format: `docs/FORMAT.md#log-chunk`.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct ChunkDisk {
+    /// Tells a chunk from anything else.
+    magic: U32,
+    /// CRC-32C of the rest of the header and of the records. Detects torn log writes.
+    crc32c: U32,
+    /// Own position. Detects a chunk of an earlier round or life.
+    lsn: U64,
+    /// Bytes of the chunk, header and padding included.
+    chunk_bytes: U32,
+    /// Bytes of the records; 0: a pad.
+    payload_bytes: U32,
+    /// Checksum of the chunk before.
+    previous_crc: U32,
+    /// Term of the writer; a higher term fences.
+    writer_term: U32,
+    /// Detects the log of another pool.
+    pool_id: [u8; 16],
+    /// What was durable when this was written.
+    flushed: U64,
+    /// Zero.
+    reserved: U64,
+}
+
+const _: () = assert!(size_of::<ChunkDisk>() == CHUNK_HEADER_BYTES);
+
+/// A verified chunk header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkHeader {
+    /// Own position.
+    pub lsn: Lsn,
+    /// Bytes of the chunk, header and padding included.
+    pub chunk_bytes: u32,
+    /// Bytes of the records.
+    pub payload_bytes: u32,
+    /// Checksum of the chunk before.
+    pub previous_crc: u32,
+    /// Term of the writer.
+    pub writer_term: u32,
+    /// What was durable when this was written.
+    pub flushed: Lsn,
+}
+
+impl ChunkHeader {
+    /// Writes this header in front of the records in `chunk` and returns the chunk's checksum.
+    ///
+    /// # Panics
+    ///
+    /// If `chunk` is shorter than the header says.
+    pub fn seal(&self, pool_id: PoolId, chunk: &mut [u8]) -> u32 {
+        let end = CHUNK_HEADER_BYTES + usize::try_from(self.payload_bytes).expect("fits memory");
+        let disk = ChunkDisk {
+            magic: U32::new(CHUNK_MAGIC),
+            crc32c: U32::new(0),
+            lsn: U64::new(self.lsn.0),
+            chunk_bytes: U32::new(self.chunk_bytes),
+            payload_bytes: U32::new(self.payload_bytes),
+            previous_crc: U32::new(self.previous_crc),
+            writer_term: U32::new(self.writer_term),
+            pool_id: pool_id.0,
+            flushed: U64::new(self.flushed.0),
+            reserved: U64::new(0),
+        };
+        disk.write_to_prefix(chunk).expect("a chunk holds a header");
+        let crc = crc32c(&chunk[CRC_COVERS_FROM..end]);
+        chunk[4..8].copy_from_slice(&crc.to_le_bytes());
+        crc
+    }
+
+    /// Returns the header at the start of `bytes` if its fields can be so; its checksum is not
+    /// verified, because the records may not have been read yet.
+    #[must_use]
+    pub fn peek(bytes: &[u8], pool_id: PoolId) -> Option<ChunkHeader> {
+        let (disk, _) = ChunkDisk::ref_from_prefix(bytes).ok()?;
+        let header = ChunkHeader {
+            lsn: Lsn(disk.lsn.get()),
+            chunk_bytes: disk.chunk_bytes.get(),
+            payload_bytes: disk.payload_bytes.get(),
+            previous_crc: disk.previous_crc.get(),
+            writer_term: disk.writer_term.get(),
+            flushed: Lsn(disk.flushed.get()),
+        };
+        let chunk_bytes = usize::try_from(header.chunk_bytes).ok()?;
+        let payload_bytes = usize::try_from(header.payload_bytes).ok()?;
+        let is_pad = payload_bytes == 0;
+        let is_sane = disk.magic.get() == CHUNK_MAGIC
+            && disk.pool_id == pool_id.0
+            && payload_bytes <= CHUNK_BYTES_MAX
+            && (is_pad || chunk_bytes <= CHUNK_BYTES_MAX)
+            && payload_bytes + CHUNK_HEADER_BYTES <= chunk_bytes;
+        is_sane.then_some(header)
+    }
+
+    /// Verifies the chunk at the start of `bytes`: returns its checksum, header and records.
+    #[must_use]
+    pub fn decode(bytes: &[u8], pool_id: PoolId) -> Option<(u32, ChunkHeader, &[u8])> {
+        let header = ChunkHeader::peek(bytes, pool_id)?;
+        let payload_bytes = usize::try_from(header.payload_bytes).ok()?;
+        let end = CHUNK_HEADER_BYTES + payload_bytes;
+        let covered = bytes.get(CRC_COVERS_FROM..end)?;
+        let (disk, _) = ChunkDisk::ref_from_prefix(bytes).ok()?;
+        let crc = crc32c(covered);
+        (crc == disk.crc32c.get()).then(|| (crc, header, &bytes[CHUNK_HEADER_BYTES..end]))
+    }
+}
+
+const KIND_UPDATE: u8 = 1;
+const KIND_COMMIT: u8 = 2;
+const KIND_MERGE: u8 = 3;
+const KIND_RIDE: u8 = 4;
+
+/// In front of every record, byte for byte. Format: `docs/FORMAT.md#log-record`.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RecordDisk {
+    /// 1: update; 2: commit; 3: merge; 4: ride.
+    kind: u8,
+    /// Zero.
+    reserved: u8,
+    /// Pages in an update.
+    pages: U16,
+    /// Bytes of the record, this head included.
+    record_bytes: U32,
+    /// Class of transactions.
+    class: U64,
+    /// Update: epoch of the transaction. Commit: LSN of the stamps. Merge: the class it joins.
+    /// Ride: place of the bytes.
+    value: U64,
+}
+
+/// Bytes in front of every record.
+pub const RECORD_HEAD_BYTES: usize = size_of::<RecordDisk>();
+const _: () = assert!(RECORD_HEAD_BYTES == 24);
+
+/// In front of each page of an update, byte for byte. Format: `docs/FORMAT.md#log-page`.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct PageUpdateDisk {
+    /// Place of the page.
+    place: U64,
+    /// Runs of bytes that follow.
+    runs: U16,
+    /// Bit 0: the stamp as it was follows (12 bytes). Bit 1: a whole page follows instead of runs.
+    flags: U16,
+    /// Bytes of the whole page that are kept; the rest is zero.
+    image_bytes: U16,
+    /// Zero.
+    reserved: U16,
+}
+
+/// Bytes in front of each page of an update.
+pub const PAGE_UPDATE_BYTES: usize = size_of::<PageUpdateDisk>();
+const _: () = assert!(PAGE_UPDATE_BYTES == 16);
+
+const FLAG_STAMP: u16 = 1;
+const FLAG_IMAGE: u16 = 2;
+/// In the length of a run: the old bytes are zero and not kept.
+const RUN_OLD_ZERO: u16 = 1 << 15;
+/// Bytes in front of each run.
+pub const RUN_HEAD_BYTES: usize = 4;
+/// Bytes of each page of a commit: place and checksum.
+pub const COMMIT_PAGE_BYTES: usize = 12;
+
+/// One run of changed bytes of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run<'log> {
+    /// First changed byte of the page.
+    pub offset: usize,
+    /// The bytes as they were; `None`: zeros.
+    pub old: Option<&'log [u8]>,
+    /// The bytes as they are.
+    pub new: &'log [u8],
+}
+
+/// What an update says of one page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageUpdate<'log> {
+    /// The page.
+    pub place: Place,
+    /// Checksum and LSN as they were when the class touched the page first.
+    pub old_stamp: Option<&'log [u8]>,
+    /// The whole page, its trailing zeros cut off; instead of runs.
+    pub image: Option<&'log [u8]>,
+    /// Changed bytes, in order.
+    pub runs: Vec<Run<'log>>,
+}
+
+/// One record of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record<'log> {
+    /// A transaction changed pages.
+    Update {
+        /// Class of the transaction.
+        class: u64,
+        /// Epoch of the transaction.
+        epoch: Epoch,
+        /// What changed.
+        pages: Vec<PageUpdate<'log>>,
+    },
+    /// A class, and all that merged into it, is kept.
+    Commit {
+        /// Which.
+        class: u64,
+        /// LSN of the stamps.
+        lsn: Lsn,
+        /// Pages of the class with their checksums.
+        pages: Vec<(Place, u32)>,
+    },
+    /// A class became part of another.
+    Merge {
+        /// Which.
+        class: u64,
+        /// What it became part of.
+        into: u64,
+    },
+    /// Bytes of a file that ride in the log until their segment is written.
+    Ride {
+        /// Class of the transaction that points to them.
+        class: u64,
+        /// Where they belong.
+        place: Place,
+        /// The bytes.
+        bytes: &'log [u8],
+    },
+}
+
+/// Appends a record, whose body `body` writes.
+fn put_record(
+    log: &mut Vec<u8>,
+    kind: u8,
+    pages: u16,
+    class: u64,
+    value: u64,
+    body: impl FnOnce(&mut Vec<u8>),
+) {
+    let start = log.len();
+    log.extend_from_slice(&[0; RECORD_HEAD_BYTES]);
+    body(log);
+    let padded = log.len().next_multiple_of(8);
+    log.resize(padded, 0);
+    let record_bytes = u32::try_from(log.len() - start).expect("records are bounded");
+    let disk = RecordDisk {
+        kind,
+        reserved: 0,
+        pages: U16::new(pages),
+        record_bytes: U32::new(record_bytes),
+        class: U64::new(class),
+        value: U64::new(value),
+    };
+    disk.write_to_prefix(&mut log[start..]).expect("room was made");
+}
+
+/// Appends an update of `pages` pages, which `body` writes with [`put_page_runs`] and
+/// [`put_page_image`].
+pub fn put_update(
+    log: &mut Vec<u8>,
+    class: u64,
+    epoch: Epoch,
+    pages: u16,
+    body: impl FnOnce(&mut Vec<u8>),
+) {
+    put_record(log, KIND_UPDATE, pages, class, epoch.0, body);
+}
+
+/// Appends what an update says of a page whose bytes change in `runs` from `old` to `new`.
+/// `old_stamp`: the stamp as it was, at the class's first touch.
+pub fn put_page_runs(
+    log: &mut Vec<u8>,
+    place: Place,
+    old_stamp: Option<&[u8]>,
+    old: &[u8],
+    new: &[u8],
+    runs: &[(usize, usize)],
+) {
+    let disk = PageUpdateDisk {
+        place: U64::new(place.bits()),
+        runs: U16::new(u16::try_from(runs.len()).expect("a page has few runs")),
+        flags: U16::new(if old_stamp.is_some() { FLAG_STAMP } else { 0 }),
+        image_bytes: U16::new(0),
+        reserved: U16::new(0),
+    };
+    log.extend_from_slice(disk.as_bytes());
+    log.extend_from_slice(old_stamp.unwrap_or(&[]));
+    for &(start, end) in runs {
+        let is_zero = old[start..end].iter().all(|&byte| byte == 0);
+        let length = u16::try_from(end - start).expect("inside a page");
+        let length = if is_zero { length | RUN_OLD_ZERO } else { length };
+        log.extend_from_slice(&u16::try_from(start).expect("inside a page").to_le_bytes());
+        log.extend_from_slice(&length.to_le_bytes());
+        if !is_zero {
+            log.extend_from_slice(&old[start..end]);
+        }
+        log.extend_from_slice(&new[start..end]);
+    }
+}
+
+/// Appends a whole page to an update.
+pub fn put_page_image(log: &mut Vec<u8>, place: Place, image: &PageBytes) {
+    let kept = image.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    let disk = PageUpdateDisk {
+        place: U64::new(place.bits()),
+        runs: U16::new(0),
+        flags: U16::new(FLAG_IMAGE),
+        image_bytes: U16::new(u16::try_from(kept).expect("inside a page")),
+        reserved: U16::new(0),
+    };
+    log.extend_from_slice(disk.as_bytes());
+    log.extend_from_slice(&image[..kept]);
+}
+
+/// Appends the commit of `class`: each page's place and checksum, stamped with `lsn`.
+pub fn put_commit(log: &mut Vec<u8>, class: u64, lsn: Lsn, pages: &[(Place, u32)]) {
+    put_record(log, KIND_COMMIT, 0, class, lsn.0, |log| {
+        let count = u32::try_from(pages.len()).expect("classes are bounded");
+        log.extend_from_slice(&count.to_le_bytes());
+        for (place, crc) in pages {
+            log.extend_from_slice(&place.bits().to_le_bytes());
+            log.extend_from_slice(&crc.to_le_bytes());
+        }
+    });
+}
+
+/// Appends that `class` became part of `into`.
+pub fn put_merge(log: &mut Vec<u8>, class: u64, into: u64) {
+    put_record(log, KIND_MERGE, 0, class, into, |_| {});
+}
+
+/// Appends bytes of a file that belong at `place`.
+pub fn put_ride(log: &mut Vec<u8>, class: u64, place: Place, bytes: &[u8]) {
+    put_record(log, KIND_RIDE, 0, class, place.bits(), |log| {
+        log.extend_from_slice(&u32::try_from(bytes.len()).expect("rides are small").to_le_bytes());
+        log.extend_from_slice(bytes);
+    });
+}
+
+/// Steps over the records of a chunk. Yields `None` in place of a record that can't be so, and
+/// ends there: under a good checksum that is a bug, and recovery reports it.
+pub fn records(payload: &[u8]) -> impl Iterator<Item = Option<Record<'_>>> {
+    let mut rest = payload;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let Some((record, behind)) = take_record(rest) else {
+            rest = &[];
+            return Some(None);
+        };
+        rest = behind;
+        Some(Some(record))
+    })
+}
+
+fn take_record(bytes: &[u8]) -> Option<(Record<'_>, &[u8])> {
+    let (disk, _) = RecordDisk::ref_from_prefix(bytes).ok()?;
+    let record_bytes = usize::try_from(disk.record_bytes.get()).ok()?;
+    let body = bytes.get(RECORD_HEAD_BYTES..record_bytes)?;
+    let behind = bytes.get(record_bytes..)?;
+    let (class, value) = (disk.class.get(), disk.value.get());
+    let record = match disk.kind {
+        KIND_UPDATE => {
+            let pages = take_pages(body, disk.pages.get())?;
+            Record::Update { class, epoch: Epoch(value), pages }
+        }
+        KIND_COMMIT => Record::Commit { class, lsn: Lsn(value), pages: take_commit(body)? },
+        KIND_MERGE => Record::Merge { class, into: value },
+        KIND_RIDE => {
+            let (length, bytes) = take_u32(body)?;
+            let bytes = bytes.get(..usize::try_from(length).ok()?)?;
+            Record::Ride { class, place: Place::from_bits(value), bytes }
+        }
+        _ => return None,
+    };
+    Some((record, behind))
+}
+
+fn take_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    let (field, rest) = bytes.split_first_chunk::<4>()?;
+    Some((u32::from_le_bytes(*field), rest))
+}
+
+fn take_u16(bytes: &[u8]) -> Option<(u16, &[u8])> {
+    let (field, rest) = bytes.split_first_chunk::<2>()?;
+    Some((u16::from_le_bytes(*field), rest))
+}
+
+fn take_commit(body: &[u8]) -> Option<Vec<(Place, u32)>> {
+    let (count, rest) = take_u32(body)?;
+    let count = usize::try_from(count).ok()?;
+    let bytes = rest.get(..count.checked_mul(COMMIT_PAGE_BYTES)?)?;
+    let (entries, _) = bytes.as_chunks::<COMMIT_PAGE_BYTES>();
+    entries
+        .iter()
+        .map(|entry| {
+            let (place, rest) = entry.split_first_chunk::<8>()?;
+            let (crc, _) = take_u32(rest)?;
+            Some((Place::from_bits(u64::from_le_bytes(*place)), crc))
+        })
+        .collect()
+}
+
+fn take_pages(mut rest: &[u8], count: u16) -> Option<Vec<PageUpdate<'_>>> {
+    let mut pages = Vec::new();
+    for _ in 0..count {
+        let (disk, behind) = PageUpdateDisk::ref_from_prefix(rest).ok()?;
+        rest = behind;
+        let flags = disk.flags.get();
+        let mut page = PageUpdate {
+            place: Place::from_bits(disk.place.get()),
+            old_stamp: None,
+            image: None,
+            runs: Vec::new(),
+        };
+        if flags & FLAG_STAMP != 0 {
+            page.old_stamp = Some(rest.get(..STAMP_BYTES)?);
+            rest = rest.get(STAMP_BYTES..)?;
+        }
+        if flags & FLAG_IMAGE != 0 {
+            let kept = usize::from(disk.image_bytes.get());
+            if kept > PAGE_BYTES {
+                return None;
+            }
+            page.image = Some(rest.get(..kept)?);
+            rest = rest.get(kept..)?;
+        }
+        for _ in 0..disk.runs.get() {
+            let (run, behind) = take_run(rest)?;
+            page.runs.push(run);
+            rest = behind;
+        }
+        pages.push(page);
+    }
+    Some(pages)
+}
+
+fn take_run(rest: &[u8]) -> Option<(Run<'_>, &[u8])> {
+    let (offset, rest) = take_u16(rest)?;
+    let (flagged, mut rest) = take_u16(rest)?;
+    let length = usize::from(flagged & !RUN_OLD_ZERO);
+    let offset = usize::from(offset);
+    if offset + length > PAGE_BYTES {
+        return None;
+    }
+    let mut old = None;
+    if flagged & RUN_OLD_ZERO == 0 {
+        old = Some(rest.get(..length)?);
+        rest = rest.get(length..)?;
+    }
+    let new = rest.get(..length)?;
+    Some((Run { offset, old, new }, rest.get(length..)?))
+}
+
+/// Where the log begins: what a head page says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalHead {
+    /// Rises by one at each update; the valid head with the higher is current.
+    pub sequence: u64,
+    /// Position of the first chunk that a recovery needs.
+    pub tail: Lsn,
+    /// Checksum of the chunk before it (L1).
+    pub previous_crc: u32,
+    /// An epoch that is higher than any given out before this head was written.
+    pub epoch: Epoch,
+    /// Groups in the double-write area up to this one are home: only a later one counts.
+    pub double_write_sequence: u64,
+}
+
+impl JournalHead {
+    /// Returns the bytes of this head for slot `slot` (0 or 1).
+    #[must_use]
+    pub fn encode(&self, pool_id: PoolId, geometry: &Geometry, slot: u64) -> PageBytes {
+        let mut bytes = [0; PAGE_BYTES];
+        let place = Self::place(geometry, slot);
+        let owner = PageOwner { index: self.sequence, ..PageOwner::default() };
+        let mut header = PageHeader::new(PageKind::JournalHead, pool_id, place, owner);
+        header.aux =
+            [self.tail.0, u64::from(self.previous_crc), self.epoch.0, self.double_write_sequence];
+        header.encode(&mut bytes);
+        stamp(&mut bytes, self.tail);
+        bytes
+    }
+
+    /// Verifies the head in `slot`.
+    ///
+    /// # Errors
+    ///
+    /// As any page: use the other head.
+    pub fn decode(
+        bytes: &PageBytes,
+        pool_id: PoolId,
+        geometry: &Geometry,
+        slot: u64,
+    ) -> Result<JournalHead, PageError> {
+        let place = Self::place(geometry, slot);
+        let header = PageHeader::decode(bytes, pool_id, place)?;
+        header.expect(PageKind::JournalHead, header.owner)?;
+        Ok(JournalHead {
+            sequence: header.owner.index,
+            tail: Lsn(header.aux[0]),
+            previous_crc: u32::try_from(header.aux[1] & 0xffff_ffff).expect("masked"),
+            epoch: Epoch(header.aux[2]),
+            double_write_sequence: header.aux[3],
+        })
+    }
+
+    fn place(geometry: &Geometry, slot: u64) -> Place {
+        Geometry::fixed_place(geometry.journal_offset + slot * 4096)
+    }
+}
+
+/// Continues a checksum; here so that writers need not know the algorithm.
+#[must_use]
+pub fn continue_crc(crc: u32, bytes: &[u8]) -> u32 {
+    crc32c_append(crc, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample_payload() -> Vec<u8> {
+        let mut log = Vec::new();
+        let (mut old, mut new) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
+        old[200] = 1;
+        new[200] = 2;
+        new[300] = 3;
+        let runs = [(200, 201), (300, 301)];
+        put_update(&mut log, 5, Epoch(6), 2, |log| {
+            put_page_runs(log, Place::new(0, 1, 2), Some(&[9; 12]), &old, &new, &runs);
+            put_page_image(log, Place::new(0, 1, 3), &new);
+        });
+        put_merge(&mut log, 5, 7);
+        put_ride(&mut log, 7, Place::new(0, 2, 2), b"hello");
+        put_commit(&mut log, 7, Lsn(44), &[(Place::new(0, 1, 2), 99)]);
+        log
+    }
+
+    #[test]
+    fn records_come_back_as_they_were_put() {
+        let log = sample_payload();
+        let found: Option<Vec<_>> = records(&log).collect();
+        let found = found.expect("all records are whole");
+        assert_eq!(found.len(), 4);
+        let Record::Update { class: 5, epoch: Epoch(6), pages } = &found[0] else {
+            panic!("not the update: {:?}", found[0]);
+        };
+        assert_eq!(pages[0].old_stamp, Some(&[9_u8; 12][..]));
+        assert_eq!(pages[0].runs[0], Run { offset: 200, old: Some(&[1]), new: &[2] });
+        assert_eq!(pages[0].runs[1], Run { offset: 300, old: None, new: &[3] });
+        assert_eq!(pages[1].image.map(<[u8]>::len), Some(301));
+        assert_eq!(found[1], Record::Merge { class: 5, into: 7 });
+        let place = Place::new(0, 2, 2);
+        assert_eq!(found[2], Record::Ride { class: 7, place, bytes: b"hello" });
+        let pages = vec![(Place::new(0, 1, 2), 99)];
+        assert_eq!(found[3], Record::Commit { class: 7, lsn: Lsn(44), pages });
+    }
+
+    #[test]
+    fn every_cut_and_every_flipped_bit_of_a_chunk_is_refused() {
+        let payload = sample_payload();
+        let mut chunk = vec![0; CHUNK_HEADER_BYTES];
+        chunk.extend_from_slice(&payload);
+        let header = ChunkHeader {
+            lsn: Lsn(4096),
+            chunk_bytes: u32::try_from(chunk.len()).expect("small"),
+            payload_bytes: u32::try_from(payload.len()).expect("small"),
+            previous_crc: 3,
+            writer_term: 1,
+            flushed: Lsn(0),
+        };
+        let crc = header.seal(PoolId([1; 16]), &mut chunk);
+        let decoded = ChunkHeader::decode(&chunk, PoolId([1; 16]));
+        assert_eq!(decoded, Some((crc, header, &payload[..])));
+        assert_eq!(ChunkHeader::decode(&chunk, PoolId([2; 16])), None);
+        for length in 0..chunk.len() {
+            assert_eq!(ChunkHeader::decode(&chunk[..length], PoolId([1; 16])), None);
+        }
+        for bit in 0..chunk.len() * 8 {
+            chunk[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(ChunkHeader::decode(&chunk, PoolId([1; 16])), None, "bit {bit}");
+            chunk[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn damaged_records_never_panic() {
+        let payload = sample_payload();
+        for length in 0..payload.len() {
+            let _ = records(&payload[..length]).count();
+        }
+        for bit in 0..payload.len() * 8 {
+            let mut payload = payload.clone();
+            payload[bit / 8] ^= 1 << (bit % 8);
+            assert!(records(&payload).count() < 100);
+        }
+    }
+}

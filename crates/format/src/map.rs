@@ -1,0 +1,124 @@
+//! Map pages and the arithmetic of a container's map.
+//!
+//! # Layout
+//!
+//! The anode holds 8 pointers at height `h`. At height 0 they point to blocks; at height 1 to map
+//! pages of 124 pointers to blocks; and so on, one level more each time the container outgrows
+//! its map.
+//!
+//! ```text
+//!   height 0:  anode [ p p p p p p p p ]            8 blocks
+//!   height 1:  anode [ m m m m m m m m ]            8 * 124 blocks
+//!                      |
+//!                      +-- page, level 0: 124 pointers to blocks
+//!   height 2:  8 * 124 * 124 blocks ...
+//! ```
+//!
+//! # Invariants
+//!
+//! - M1: A map page at level `l` covers `124^(l+1)` blocks and its header's `index` is the first.
+//! - M2: A pointer that is all zero is a hole for everything below it.
+
+use crate::page::{PAGE_HEADER_BYTES, PageBytes};
+use crate::pointer::{BlockPointer, POINTER_BYTES};
+
+/// Pointers of a map page.
+pub const POINTERS_PER_PAGE: u64 = 124;
+/// Pointers in an anode.
+pub const ROOT_POINTERS: u64 = 8;
+/// Greatest height: `8 * 124^7` blocks of 4 KiB are more than 2^63 bytes.
+pub const HEIGHT_MAX: u8 = 7;
+
+const _: () = assert!(PAGE_HEADER_BYTES + 124 * POINTER_BYTES == crate::page::PAGE_BYTES);
+
+/// Returns how many blocks one pointer at `level` above the blocks covers (level 0: one block).
+#[must_use]
+pub fn span_of_pointer(level: u8) -> u64 {
+    POINTERS_PER_PAGE.saturating_pow(u32::from(level))
+}
+
+/// Returns how many blocks a map of `height` can hold.
+#[must_use]
+pub fn capacity_of_height(height: u8) -> u64 {
+    ROOT_POINTERS.saturating_mul(span_of_pointer(height))
+}
+
+/// Returns the smallest height whose map holds block `index`.
+#[must_use]
+pub fn height_for(index: u64) -> u8 {
+    (0..HEIGHT_MAX).find(|&height| index < capacity_of_height(height)).unwrap_or(HEIGHT_MAX)
+}
+
+/// Returns which of the anode's pointers leads to block `index`, in a map of `height`.
+#[must_use]
+pub fn root_slot(index: u64, height: u8) -> usize {
+    usize::try_from(index / span_of_pointer(height)).expect("below 8")
+}
+
+/// Returns which pointer of the map page at `level` leads to block `index`.
+#[must_use]
+pub fn page_slot(index: u64, level: u8) -> usize {
+    let slot = index / span_of_pointer(level) % POINTERS_PER_PAGE;
+    usize::try_from(slot).expect("below 124")
+}
+
+/// Returns the first block that the map page at `level` on the way to block `index` covers.
+#[must_use]
+pub fn page_index(index: u64, level: u8) -> u64 {
+    let span = span_of_pointer(level + 1);
+    index / span * span
+}
+
+/// Returns the offset of pointer `slot` in a map page.
+#[must_use]
+pub fn slot_offset(slot: usize) -> usize {
+    PAGE_HEADER_BYTES + slot * POINTER_BYTES
+}
+
+/// Returns pointer `slot` of a map page; `None` for a hole, or past the end.
+#[must_use]
+pub fn pointer_at(bytes: &PageBytes, slot: usize) -> Option<BlockPointer> {
+    let field = bytes.get(slot_offset(slot)..)?.first_chunk::<POINTER_BYTES>()?;
+    BlockPointer::decode(field)
+}
+
+/// Sets pointer `slot` of a map page.
+pub fn set_pointer(bytes: &mut [u8], slot: usize, pointer: Option<&BlockPointer>) {
+    let encoded = pointer.map_or([0; POINTER_BYTES], BlockPointer::encode);
+    bytes[slot_offset(slot)..slot_offset(slot) + POINTER_BYTES].copy_from_slice(&encoded);
+}
+
+/// Whether a map page has no pointer at all.
+#[must_use]
+pub fn is_empty(bytes: &PageBytes) -> bool {
+    bytes[PAGE_HEADER_BYTES..].iter().all(|&byte| byte == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heights_hold_what_they_say() {
+        for height in 0..HEIGHT_MAX {
+            let capacity = capacity_of_height(height);
+            assert_eq!(height_for(capacity - 1), height);
+            assert_eq!(height_for(capacity), height + 1);
+        }
+        let blocks_of_largest_file = (i64::MAX.unsigned_abs() >> 12) + 1;
+        assert!(capacity_of_height(HEIGHT_MAX) >= blocks_of_largest_file);
+    }
+
+    #[test]
+    fn the_way_to_a_block_is_unique() {
+        for index in [0, 7, 8, 991, 992, 123_007, 123_008, 9_999_999] {
+            let height = height_for(index);
+            let mut rebuilt = u64::try_from(root_slot(index, height)).expect("small");
+            for level in (0..height).rev() {
+                let slot = u64::try_from(page_slot(index, level)).expect("small");
+                rebuilt = rebuilt * POINTERS_PER_PAGE + slot;
+            }
+            assert_eq!(rebuilt, index);
+        }
+    }
+}

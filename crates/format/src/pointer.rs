@@ -1,0 +1,238 @@
+//! The block pointer: where a block of a container is, how long it is, and its checksum.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::checksum::crc32c;
+use crate::ids::{EPOCH_MAX, Epoch, Place};
+
+/// Bytes of a block pointer.
+pub const POINTER_BYTES: usize = 32;
+/// Most fragments that one block can take: 10 bits hold the count less one.
+pub const BLOCK_FRAGMENTS_MAX: u32 = 1024;
+/// Block size, in bytes, at which a check is four quarters of 4 KiB each.
+pub const QUARTERED_BLOCK_BYTES: usize = 16384;
+/// Bytes that one of four checks covers.
+pub const QUARTER_BYTES: usize = 4096;
+
+/// Byte for byte. Format: `docs/FORMAT.md#block-pointer`.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct BlockPointerDisk {
+    /// Where the block begins; 0 with all else 0 is a hole.
+    place: U64,
+    /// Birth epoch in the lower 48 bits; above: fragments less one (10 bits), check kind (2),
+    /// compressed, encrypted, offline, unwritten (1 each).
+    birth_and_flags: U64,
+    /// What the block's bytes must sum to. Detects rot and lost writes of data.
+    check: [U32; 4],
+}
+
+const _: () = assert!(size_of::<BlockPointerDisk>() == POINTER_BYTES);
+
+/// What the 16 bytes of check are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckKind {
+    /// One CRC-32C of the whole stored block, in the first four bytes.
+    Whole,
+    /// Four CRC-32C, each of [`QUARTER_BYTES`]; those past the stored length are 0.
+    Quarters,
+    /// None: the block is a page, which verifies itself.
+    Page,
+    /// A 16-byte MAC.
+    Mac,
+}
+
+/// Bits of `birth_and_flags` above the birth.
+const FLAG_COMPRESSED: u64 = 1 << 60;
+const FLAG_ENCRYPTED: u64 = 1 << 61;
+const FLAG_OFFLINE: u64 = 1 << 62;
+const FLAG_UNWRITTEN: u64 = 1 << 63;
+const FRAGMENTS_SHIFT: u32 = 48;
+const CHECK_KIND_SHIFT: u32 = 58;
+
+/// One entry of a container's map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockPointer {
+    /// Where the block begins.
+    pub place: Place,
+    /// Epoch in which it was submitted.
+    pub birth: Epoch,
+    /// Space it takes: 1 to [`BLOCK_FRAGMENTS_MAX`].
+    pub fragments: u32,
+    /// What `check` is.
+    pub check_kind: CheckKind,
+    /// Compressed; the leaf's header says how.
+    pub is_compressed: bool,
+    /// Encrypted; the leaf's header says how.
+    pub is_encrypted: bool,
+    /// The block is only in an archive; `place` is a copy number.
+    pub is_offline: bool,
+    /// Allocated and reads as zeros.
+    pub is_unwritten: bool,
+    /// What the block's bytes must sum to.
+    pub check: [u32; 4],
+}
+
+impl BlockPointer {
+    /// Returns a pointer to a page, which verifies itself.
+    #[must_use]
+    pub fn to_page(place: Place, fragments: u32, birth: Epoch) -> BlockPointer {
+        BlockPointer::plain(place, fragments, birth, CheckKind::Page, [0; 4])
+    }
+
+    /// Returns a pointer to plain data.
+    #[must_use]
+    pub fn plain(
+        place: Place,
+        fragments: u32,
+        birth: Epoch,
+        check_kind: CheckKind,
+        check: [u32; 4],
+    ) -> BlockPointer {
+        BlockPointer {
+            place,
+            birth,
+            fragments,
+            check_kind,
+            is_compressed: false,
+            is_encrypted: false,
+            is_offline: false,
+            is_unwritten: false,
+            check,
+        }
+    }
+
+    /// Returns the pointer in `bytes`; `None` for a hole.
+    #[must_use]
+    pub fn decode(bytes: &[u8; POINTER_BYTES]) -> Option<BlockPointer> {
+        let disk: &BlockPointerDisk = zerocopy::transmute_ref!(bytes);
+        if disk.place.get() == 0 && disk.birth_and_flags.get() == 0 {
+            return None;
+        }
+        let bits = disk.birth_and_flags.get();
+        let fragments = u32::try_from(bits >> FRAGMENTS_SHIFT & 0x3ff).expect("10 bits") + 1;
+        let check_kind = match bits >> CHECK_KIND_SHIFT & 3 {
+            0 => CheckKind::Whole,
+            1 => CheckKind::Quarters,
+            2 => CheckKind::Page,
+            _ => CheckKind::Mac,
+        };
+        Some(BlockPointer {
+            place: Place::from_bits(disk.place.get()),
+            birth: Epoch(bits & EPOCH_MAX),
+            fragments,
+            check_kind,
+            is_compressed: bits & FLAG_COMPRESSED != 0,
+            is_encrypted: bits & FLAG_ENCRYPTED != 0,
+            is_offline: bits & FLAG_OFFLINE != 0,
+            is_unwritten: bits & FLAG_UNWRITTEN != 0,
+            check: disk.check.map(U32::get),
+        })
+    }
+
+    /// Returns the bytes of this pointer.
+    ///
+    /// # Panics
+    ///
+    /// If a field is out of its bounds: a bug in the caller.
+    #[must_use]
+    pub fn encode(&self) -> [u8; POINTER_BYTES] {
+        assert!(self.birth.0 <= EPOCH_MAX);
+        assert!((1..=BLOCK_FRAGMENTS_MAX).contains(&self.fragments));
+        let flag = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
+        let check_kind: u64 = match self.check_kind {
+            CheckKind::Whole => 0,
+            CheckKind::Quarters => 1,
+            CheckKind::Page => 2,
+            CheckKind::Mac => 3,
+        };
+        let bits = self.birth.0
+            | u64::from(self.fragments - 1) << FRAGMENTS_SHIFT
+            | check_kind << CHECK_KIND_SHIFT
+            | flag(self.is_compressed, FLAG_COMPRESSED)
+            | flag(self.is_encrypted, FLAG_ENCRYPTED)
+            | flag(self.is_offline, FLAG_OFFLINE)
+            | flag(self.is_unwritten, FLAG_UNWRITTEN);
+        zerocopy::transmute!(BlockPointerDisk {
+            place: U64::new(self.place.bits()),
+            birth_and_flags: U64::new(bits),
+            check: self.check.map(U32::new),
+        })
+    }
+
+    /// Returns the pointer to `data` stored at `place` in blocks of `block_bytes`, check included.
+    #[must_use]
+    pub fn to_data(
+        place: Place,
+        fragments: u32,
+        birth: Epoch,
+        block_bytes: usize,
+        data: &[u8],
+    ) -> BlockPointer {
+        let (check_kind, check) = check_of(block_bytes, data);
+        BlockPointer::plain(place, fragments, birth, check_kind, check)
+    }
+
+    /// Whether `data`, the whole stored block, is what was written.
+    #[must_use]
+    pub fn verifies(&self, data: &[u8]) -> bool {
+        match self.check_kind {
+            CheckKind::Whole => crc32c(data) == self.check[0],
+            CheckKind::Quarters => quarters_of(data) == self.check,
+            CheckKind::Page => true,
+            CheckKind::Mac => false,
+        }
+    }
+}
+
+/// Returns the check of `data`, the stored part of a block of `block_bytes`.
+fn check_of(block_bytes: usize, data: &[u8]) -> (CheckKind, [u32; 4]) {
+    if block_bytes == QUARTERED_BLOCK_BYTES {
+        (CheckKind::Quarters, quarters_of(data))
+    } else {
+        (CheckKind::Whole, [crc32c(data), 0, 0, 0])
+    }
+}
+
+fn quarters_of(data: &[u8]) -> [u32; 4] {
+    let mut check = [0; 4];
+    for (to, quarter) in check.iter_mut().zip(data.chunks(QUARTER_BYTES)) {
+        *to = crc32c(quarter);
+    }
+    check
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encode_then_decode_returns_the_pointer() {
+        let pointer = BlockPointer {
+            is_offline: true,
+            is_unwritten: true,
+            ..BlockPointer::plain(
+                Place::new(255, 0xff_ffff, u32::MAX),
+                BLOCK_FRAGMENTS_MAX,
+                Epoch(EPOCH_MAX),
+                CheckKind::Mac,
+                [1, 2, 3, u32::MAX],
+            )
+        };
+        assert_eq!(BlockPointer::decode(&pointer.encode()), Some(pointer));
+        assert_eq!(BlockPointer::decode(&[0; POINTER_BYTES]), None);
+    }
+
+    #[test]
+    fn a_changed_byte_of_data_does_not_verify() {
+        for block_bytes in [4096, QUARTERED_BLOCK_BYTES] {
+            let mut data = vec![9_u8; 4096];
+            let pointer =
+                BlockPointer::to_data(Place::new(0, 1, 2), 1, Epoch(5), block_bytes, &data);
+            assert!(pointer.verifies(&data));
+            data[4000] ^= 1;
+            assert!(!pointer.verifies(&data));
+        }
+    }
+}

@@ -1,0 +1,569 @@
+//! The superblock: the root record of a pool, in four copies on every device.
+//!
+//! # Invariants
+//!
+//! - S1: The valid copy with the highest sequence is current. An update never writes two copies
+//!   between two flushes, so that one valid copy always survives.
+//! - S2: A reader that does not know an incompatible feature refuses; one that does not know a
+//!   read-only-compatible feature opens read-only.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::checksum::crc32c;
+use crate::geometry::Geometry;
+use crate::ids::{Epoch, Lsn, PoolId};
+
+/// Bytes of a superblock copy.
+pub const SUPERBLOCK_BYTES: usize = 4096;
+/// First bytes of every device of a pool.
+pub const MAGIC: [u8; 8] = *b"HOLDFAST";
+/// Major version: readers refuse one that they do not know.
+pub const VERSION_MAJOR: u16 = 1;
+/// Minor version: readers ignore one that they do not know.
+pub const VERSION_MINOR: u16 = 0;
+/// Most busy groups.
+pub const BUSY_GROUPS_MAX: usize = 256;
+/// Most void intervals: older ones are given up only when their segments are cleaned.
+pub const VOID_INTERVALS_MAX: usize = 32;
+/// Bytes of a label.
+pub const LABEL_BYTES: usize = 64;
+/// Most layouts.
+pub const LAYOUTS_MAX: usize = 8;
+/// Most disk groups.
+pub const DISK_GROUPS_MAX: usize = 8;
+
+/// Incompatible features that this software knows: none so far.
+pub const INCOMPATIBLE_KNOWN: u64 = 0;
+/// Read-only-compatible features that this software knows: none so far.
+pub const READ_ONLY_COMPATIBLE_KNOWN: u64 = 0;
+
+/// LSNs and epochs that may have been written by a life that crashed, and mean nothing.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct VoidIntervalDisk {
+    /// First LSN that is void.
+    lsn_first: U64,
+    /// First LSN after it that is not.
+    lsn_end: U64,
+    /// First epoch that is void.
+    epoch_first: U64,
+    /// First epoch after it that is not.
+    epoch_end: U64,
+}
+
+/// How an allocation group lies on devices. Format: `docs/FORMAT.md#layout`.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct LayoutDisk {
+    /// 1: single; 2: mirror; 3: stripe; 4: round-robin; 5: raid5. 0: none.
+    kind: u8,
+    /// Devices.
+    width: u8,
+    /// Stripe unit: binary logarithm of its bytes.
+    unit_shift: u8,
+    /// Zero.
+    reserved: u8,
+    /// Device numbers.
+    devices: [U16; 14],
+}
+
+/// A disk group. Format: `docs/FORMAT.md#disk-group`.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct DiskGroupDisk {
+    /// Bits: 1 data, 2 metadata, 4 journal, 8 nvram. 0: no disk group.
+    roles: u8,
+    /// Layout of new allocation groups.
+    layout: u8,
+    /// Zero.
+    reserved: [u8; 14],
+}
+
+/// The superblock, byte for byte. Format: `docs/FORMAT.md#superblock`.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct SuperblockDisk {
+    /// [`MAGIC`]. First, and never moved, so that any version can tell what it is looking at.
+    magic: [u8; 8],
+    /// CRC-32C of every byte after this field. Detects torn writes and rot.
+    crc32c: U32,
+    /// A reader refuses a major version it does not know.
+    version_major: U16,
+    /// A reader ignores a minor version it does not know.
+    version_minor: U16,
+    /// Detects a device moved here from another pool.
+    pool_id: [u8; 16],
+    /// Rises by one at each update. The valid copy with the highest is current.
+    sequence: U64,
+    /// Which copy this is. Detects a write that went to the wrong place.
+    copy_index: U16,
+    /// Number of this device in the pool.
+    device_index: U16,
+    /// Devices of the pool.
+    device_count: U16,
+    /// 0: closed cleanly; 1: open, or crashed.
+    state: u8,
+    /// 0: journal; 1: working-set; 2: scan.
+    consistency: u8,
+    /// A reader may ignore what it does not know here.
+    features_compatible: U64,
+    /// A reader that does not know one opens read-only.
+    features_read_only: U64,
+    /// A reader that does not know one refuses.
+    features_incompatible: U64,
+    /// Identity of this device.
+    device_id: [u8; 16],
+    /// Raised when a device joins or leaves.
+    membership_epoch: U64,
+    /// Name that the user gave, padded with zeros.
+    label: [u8; LABEL_BYTES],
+    /// Seconds since 1970 at creation.
+    created: U64,
+    /// Counts mounts.
+    mount_count: U64,
+    /// Term of the writer; a higher term fences.
+    writer_term: U32,
+    /// Sector of the device, in bytes.
+    sector_bytes: U32,
+    /// Bytes of the device.
+    device_bytes: U64,
+    /// Fragment size: binary logarithm.
+    fragment_shift: u8,
+    /// Default block size: binary logarithm.
+    block_shift: u8,
+    /// Zero.
+    reserved_a: U16,
+    /// Fragments of a segment.
+    segment_fragments: U32,
+    /// Fragments of a group.
+    group_fragments: U32,
+    /// Groups.
+    group_count: U32,
+    /// First byte of the journal's region.
+    journal_offset: U64,
+    /// Bytes of the journal's region.
+    journal_bytes: U64,
+    /// First byte of the double-write area.
+    double_write_offset: U64,
+    /// Pages of the double-write area, heads apart.
+    double_write_pages: U64,
+    /// First byte of the group table.
+    group_table_offset: U64,
+    /// First byte of group 0.
+    groups_offset: U64,
+    /// LSN at which this life of the pool began.
+    lsn_base: U64,
+    /// Epoch at which this life of the pool began.
+    epoch_base: U64,
+    /// Busy marks count only while their group has this generation.
+    busy_generation: U64,
+    /// Secret that seals segment summaries, so that no file can forge one.
+    secret: [u8; 16],
+    /// Busy groups in the list.
+    busy_count: U16,
+    /// Void intervals in the list.
+    void_count: U16,
+    /// Zero.
+    reserved_b: U32,
+    /// Layouts.
+    layouts: [LayoutDisk; LAYOUTS_MAX],
+    /// Disk groups.
+    disk_groups: [DiskGroupDisk; DISK_GROUPS_MAX],
+    /// Void intervals.
+    voids: [VoidIntervalDisk; VOID_INTERVALS_MAX],
+    /// Busy groups: disk group in the upper 8 bits, group in the lower 24.
+    busy_groups: [U32; BUSY_GROUPS_MAX],
+    /// Zero. A reader of this major version ignores it.
+    reserved: [u8; 1360],
+}
+
+const _: () = assert!(size_of::<SuperblockDisk>() == SUPERBLOCK_BYTES);
+const _: () = assert!(std::mem::offset_of!(SuperblockDisk, crc32c) == 8);
+const CRC_COVERS_FROM: usize = 12;
+
+/// LSNs and epochs from before a crash that mean nothing: first, and first after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VoidInterval {
+    /// First void LSN.
+    pub lsn_first: Lsn,
+    /// First LSN that is not void any more.
+    pub lsn_end: Lsn,
+    /// First void epoch.
+    pub epoch_first: Epoch,
+    /// First epoch that is not void any more.
+    pub epoch_end: Epoch,
+}
+
+/// What a commit costs and what a crash costs: chosen at creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consistency {
+    /// Log first, pages later; replay after a crash.
+    Journal,
+    /// Pages in order after busy marks; a check of the busy set after a crash.
+    WorkingSet,
+    /// Pages in order; a full check after a crash.
+    Scan,
+}
+
+/// A verified superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Identity of the pool.
+    pub pool_id: PoolId,
+    /// Rises by one at each update.
+    pub sequence: u64,
+    /// Number of this device in the pool.
+    pub device_index: u16,
+    /// Devices of the pool.
+    pub device_count: u16,
+    /// Whether the pool is open, or was not closed.
+    pub is_open: bool,
+    /// How commits work.
+    pub consistency: Consistency,
+    /// Features that a reader may ignore.
+    pub features_compatible: u64,
+    /// Features that a reader must know to write.
+    pub features_read_only: u64,
+    /// Identity of this device.
+    pub device_id: [u8; 16],
+    /// Raised when a device joins or leaves.
+    pub membership_epoch: u64,
+    /// Name that the user gave, padded with zeros.
+    pub label: [u8; LABEL_BYTES],
+    /// Seconds since 1970 at creation.
+    pub created_seconds: u64,
+    /// Counts mounts.
+    pub mount_count: u64,
+    /// Term of the writer.
+    pub writer_term: u32,
+    /// Sector of the device, in bytes.
+    pub sector_bytes: u32,
+    /// Default block size: binary logarithm.
+    pub block_shift: u8,
+    /// Where everything lies.
+    pub geometry: Geometry,
+    /// LSN at which this life of the pool began.
+    pub lsn_base: Lsn,
+    /// Epoch at which this life of the pool began.
+    pub epoch_base: Epoch,
+    /// Busy marks count only while their group has this generation.
+    pub busy_generation: u64,
+    /// Secret that seals segment summaries.
+    pub secret: [u8; 16],
+    /// Void intervals, oldest first: at most [`VOID_INTERVALS_MAX`].
+    pub voids: Vec<VoidInterval>,
+    /// Busy groups: disk group in the upper 8 bits, group in the lower 24. At most
+    /// [`BUSY_GROUPS_MAX`].
+    pub busy_groups: Vec<u32>,
+}
+
+/// Why bytes are not a usable superblock. Each variant calls for a different action.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SuperblockError {
+    /// The device is blank or belongs to other software: refuse it, do not repair it.
+    #[error("SB001: not a pool device: magic {found:02x?}")]
+    BadMagic {
+        /// What is there instead.
+        found: [u8; 8],
+    },
+    /// This copy is damaged: use another copy, then rewrite this one.
+    #[error("SB002: superblock checksum stored {stored:#010x}, computed {computed:#010x}")]
+    BadChecksum {
+        /// On disk.
+        stored: u32,
+        /// Of the bytes.
+        computed: u32,
+    },
+    /// Made by newer software: use that.
+    #[error("SB003: pool format {major}.{minor} is newer than this software ({VERSION_MAJOR}.x)")]
+    UnsupportedVersion {
+        /// On disk.
+        major: u16,
+        /// On disk.
+        minor: u16,
+    },
+    /// Uses a feature that this software does not have: use newer software.
+    #[error("SB004: the pool uses features that this software does not know: {features:#x}")]
+    UnsupportedFeatures {
+        /// The unknown bits.
+        features: u64,
+    },
+    /// The copy of another position: suspect the device or its cabling.
+    #[error("SB005: superblock copy {found} found at the position of copy {expected}")]
+    Misplaced {
+        /// Which copy should be here.
+        expected: u16,
+        /// Which copy is here.
+        found: u16,
+    },
+    /// A field that can't be so, under a good checksum: a bug, or malice.
+    #[error("SB006: superblock field {field} is out of bounds")]
+    BadField {
+        /// Which field.
+        field: &'static str,
+    },
+}
+
+impl Superblock {
+    /// Verifies `bytes`, read from the place of copy `copy_index`, and returns its contents.
+    ///
+    /// # Errors
+    ///
+    /// See [`SuperblockError`].
+    pub fn decode(
+        bytes: &[u8; SUPERBLOCK_BYTES],
+        copy_index: u16,
+    ) -> Result<Superblock, SuperblockError> {
+        let disk: &SuperblockDisk = zerocopy::transmute_ref!(bytes);
+        if disk.magic != MAGIC {
+            return Err(SuperblockError::BadMagic { found: disk.magic });
+        }
+        let (stored, computed) = (disk.crc32c.get(), crc32c(&bytes[CRC_COVERS_FROM..]));
+        if stored != computed {
+            return Err(SuperblockError::BadChecksum { stored, computed });
+        }
+        let (major, minor) = (disk.version_major.get(), disk.version_minor.get());
+        if major > VERSION_MAJOR {
+            return Err(SuperblockError::UnsupportedVersion { major, minor });
+        }
+        let features = disk.features_incompatible.get() & !INCOMPATIBLE_KNOWN;
+        if features != 0 {
+            return Err(SuperblockError::UnsupportedFeatures { features });
+        }
+        let found = disk.copy_index.get();
+        if found != copy_index {
+            return Err(SuperblockError::Misplaced { expected: copy_index, found });
+        }
+        Self::parse(disk)
+    }
+
+    fn parse(disk: &SuperblockDisk) -> Result<Superblock, SuperblockError> {
+        let bad = |field| SuperblockError::BadField { field };
+        let geometry = Geometry {
+            device_bytes: disk.device_bytes.get(),
+            fragment_shift: disk.fragment_shift,
+            segment_fragments: disk.segment_fragments.get(),
+            group_fragments: disk.group_fragments.get(),
+            group_count: disk.group_count.get(),
+            journal_offset: disk.journal_offset.get(),
+            journal_bytes: disk.journal_bytes.get(),
+            double_write_offset: disk.double_write_offset.get(),
+            double_write_pages: disk.double_write_pages.get(),
+            group_table_offset: disk.group_table_offset.get(),
+            groups_offset: disk.groups_offset.get(),
+        };
+        geometry.verify().map_err(bad)?;
+        if !(12..=20).contains(&disk.block_shift) {
+            return Err(bad("block_shift"));
+        }
+        let sector_bytes = disk.sector_bytes.get();
+        if !sector_bytes.is_power_of_two() || !(512..=4096).contains(&sector_bytes) {
+            return Err(bad("sector_bytes"));
+        }
+        let consistency = match disk.consistency {
+            0 => Consistency::Journal,
+            1 => Consistency::WorkingSet,
+            2 => Consistency::Scan,
+            _ => return Err(bad("consistency")),
+        };
+        let voids = disk.voids.get(..usize::from(disk.void_count.get())).ok_or(bad("voids"))?;
+        let busy_count = usize::from(disk.busy_count.get());
+        let busy_groups = disk.busy_groups.get(..busy_count).ok_or(bad("busy_groups"))?;
+        Ok(Superblock {
+            pool_id: PoolId(disk.pool_id),
+            sequence: disk.sequence.get(),
+            device_index: disk.device_index.get(),
+            device_count: disk.device_count.get(),
+            is_open: disk.state != 0,
+            consistency,
+            features_compatible: disk.features_compatible.get(),
+            features_read_only: disk.features_read_only.get(),
+            device_id: disk.device_id,
+            membership_epoch: disk.membership_epoch.get(),
+            label: disk.label,
+            created_seconds: disk.created.get(),
+            mount_count: disk.mount_count.get(),
+            writer_term: disk.writer_term.get(),
+            sector_bytes,
+            block_shift: disk.block_shift,
+            geometry,
+            lsn_base: Lsn(disk.lsn_base.get()),
+            epoch_base: Epoch(disk.epoch_base.get()),
+            busy_generation: disk.busy_generation.get(),
+            secret: disk.secret,
+            voids: voids.iter().map(void_of).collect(),
+            busy_groups: busy_groups.iter().map(|group| group.get()).collect(),
+        })
+    }
+
+    /// Returns the bytes of copy `copy_index`.
+    ///
+    /// # Panics
+    ///
+    /// If a list is longer than its bound: a bug in the caller.
+    #[must_use]
+    pub fn encode(&self, copy_index: u16) -> [u8; SUPERBLOCK_BYTES] {
+        let mut disk = SuperblockDisk::new_zeroed();
+        let geometry = &self.geometry;
+        disk.magic = MAGIC;
+        disk.version_major = U16::new(VERSION_MAJOR);
+        disk.version_minor = U16::new(VERSION_MINOR);
+        disk.pool_id = self.pool_id.0;
+        disk.sequence = U64::new(self.sequence);
+        disk.copy_index = U16::new(copy_index);
+        disk.device_index = U16::new(self.device_index);
+        disk.device_count = U16::new(self.device_count);
+        disk.state = u8::from(self.is_open);
+        disk.consistency = match self.consistency {
+            Consistency::Journal => 0,
+            Consistency::WorkingSet => 1,
+            Consistency::Scan => 2,
+        };
+        disk.features_compatible = U64::new(self.features_compatible);
+        disk.features_read_only = U64::new(self.features_read_only);
+        disk.device_id = self.device_id;
+        disk.membership_epoch = U64::new(self.membership_epoch);
+        disk.label = self.label;
+        disk.created = U64::new(self.created_seconds);
+        disk.mount_count = U64::new(self.mount_count);
+        disk.writer_term = U32::new(self.writer_term);
+        disk.sector_bytes = U32::new(self.sector_bytes);
+        disk.device_bytes = U64::new(geometry.device_bytes);
+        disk.fragment_shift = geometry.fragment_shift;
+        disk.block_shift = self.block_shift;
+        disk.segment_fragments = U32::new(geometry.segment_fragments);
+        disk.group_fragments = U32::new(geometry.group_fragments);
+        disk.group_count = U32::new(geometry.group_count);
+        disk.journal_offset = U64::new(geometry.journal_offset);
+        disk.journal_bytes = U64::new(geometry.journal_bytes);
+        disk.double_write_offset = U64::new(geometry.double_write_offset);
+        disk.double_write_pages = U64::new(geometry.double_write_pages);
+        disk.group_table_offset = U64::new(geometry.group_table_offset);
+        disk.groups_offset = U64::new(geometry.groups_offset);
+        disk.lsn_base = U64::new(self.lsn_base.0);
+        disk.epoch_base = U64::new(self.epoch_base.0);
+        disk.busy_generation = U64::new(self.busy_generation);
+        disk.secret = self.secret;
+        disk.layouts[0] = LayoutDisk { kind: 1, width: 1, unit_shift: 16, ..LayoutDisk::default() };
+        disk.disk_groups[0] = DiskGroupDisk { roles: 7, ..DiskGroupDisk::default() };
+        assert!(self.voids.len() <= VOID_INTERVALS_MAX);
+        assert!(self.busy_groups.len() <= BUSY_GROUPS_MAX);
+        disk.void_count = U16::new(u16::try_from(self.voids.len()).expect("bounded"));
+        disk.busy_count = U16::new(u16::try_from(self.busy_groups.len()).expect("bounded"));
+        for (to, void) in disk.voids.iter_mut().zip(&self.voids) {
+            *to = void_to_disk(void);
+        }
+        for (to, group) in disk.busy_groups.iter_mut().zip(&self.busy_groups) {
+            *to = U32::new(*group);
+        }
+        let mut bytes: [u8; SUPERBLOCK_BYTES] = zerocopy::transmute!(disk);
+        let crc = crc32c(&bytes[CRC_COVERS_FROM..]);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        // Pair assertion: never write what could not be read back.
+        assert_eq!(Superblock::decode(&bytes, copy_index).as_ref(), Ok(self));
+        bytes
+    }
+}
+
+fn void_of(disk: &VoidIntervalDisk) -> VoidInterval {
+    VoidInterval {
+        lsn_first: Lsn(disk.lsn_first.get()),
+        lsn_end: Lsn(disk.lsn_end.get()),
+        epoch_first: Epoch(disk.epoch_first.get()),
+        epoch_end: Epoch(disk.epoch_end.get()),
+    }
+}
+
+fn void_to_disk(void: &VoidInterval) -> VoidIntervalDisk {
+    VoidIntervalDisk {
+        lsn_first: U64::new(void.lsn_first.0),
+        lsn_end: U64::new(void.lsn_end.0),
+        epoch_first: U64::new(void.epoch_first.0),
+        epoch_end: U64::new(void.epoch_end.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::GeometryOptions;
+
+    fn sample() -> Superblock {
+        let geometry = Geometry::plan(&GeometryOptions {
+            device_bytes: 1 << 30,
+            fragment_bytes: 4096,
+            segment_bytes: None,
+            group_bytes: None,
+            journal_bytes: None,
+        });
+        let void = VoidInterval {
+            lsn_first: Lsn(1),
+            lsn_end: Lsn(2),
+            epoch_first: Epoch(3),
+            epoch_end: Epoch(4),
+        };
+        Superblock {
+            pool_id: PoolId([1; 16]),
+            sequence: 7,
+            device_index: 0,
+            device_count: 1,
+            is_open: true,
+            consistency: Consistency::Journal,
+            features_compatible: 0,
+            features_read_only: 0,
+            device_id: [2; 16],
+            membership_epoch: 1,
+            label: [0; LABEL_BYTES],
+            created_seconds: 5,
+            mount_count: 6,
+            writer_term: 1,
+            sector_bytes: 512,
+            block_shift: 14,
+            geometry: geometry.expect("1 GiB is enough"),
+            lsn_base: Lsn(4096),
+            epoch_base: Epoch(9),
+            busy_generation: 2,
+            secret: [3; 16],
+            voids: vec![void; 3],
+            busy_groups: vec![5, 6],
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_refused() {
+        let mut bytes = sample().encode(2);
+        assert_eq!(Superblock::decode(&bytes, 2), Ok(sample()));
+        for bit in 0..SUPERBLOCK_BYTES * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Superblock::decode(&bytes, 2).is_err(), "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn a_copy_in_the_wrong_position_is_refused() {
+        let decoded = Superblock::decode(&sample().encode(2), 1);
+        assert_eq!(decoded, Err(SuperblockError::Misplaced { expected: 1, found: 2 }));
+    }
+
+    #[test]
+    fn a_newer_version_or_feature_is_refused_by_name() {
+        let restamp = |bytes: &mut [u8; SUPERBLOCK_BYTES]| {
+            let crc = crc32c(&bytes[CRC_COVERS_FROM..]);
+            bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        };
+        let mut newer = sample().encode(0);
+        newer[12] = 9;
+        restamp(&mut newer);
+        let decoded = Superblock::decode(&newer, 0);
+        assert_eq!(decoded, Err(SuperblockError::UnsupportedVersion { major: 9, minor: 0 }));
+        let mut featured = sample().encode(0);
+        let offset = std::mem::offset_of!(SuperblockDisk, features_incompatible);
+        featured[offset] = 4;
+        restamp(&mut featured);
+        let decoded = Superblock::decode(&featured, 0);
+        assert_eq!(decoded, Err(SuperblockError::UnsupportedFeatures { features: 4 }));
+    }
+}

@@ -1,0 +1,42 @@
+//! The FUSE front: a mounted directory whose files are a [`FileSystem`].
+//!
+//! ```text
+//!   kernel <-> transport <-> server <-> engine::vnode::api::FileSystem
+//!              (`kernel`:    (`server`: what each request means)
+//!               fuser; or
+//!               a test's)
+//! ```
+//!
+//! `protocol` has the words that transport and server share; it knows no FUSE library. `mount` puts
+//! a directory's files under the kernel and takes them away again; `mountpoint` looks at what is
+//! mounted; `run` waits for the end.
+//!
+//! # What the kernel is promised
+//!
+//! - F1: Only requests through this mount change what it shows. So the kernel may keep names,
+//!   attributes, symbolic links and data for as long as it likes, and no open needs a round trip.
+//! - F2: A node id is an inode number and means the same after every restart.
+//! - F3: Each entry in a reply is one reference on the inode, given back by FORGET.
+//! - F4: The kernel has checked permissions (`default_permissions`) and applied the umask.
+//!
+//! # Crashes
+//!
+//! Nothing is kept here. A mount whose server died answers "Transport endpoint is not connected"
+//! until it is detached, which [`mount()`] does by itself.
+//!
+//! [`FileSystem`]: engine::vnode::api::FileSystem
+
+mod kernel;
+mod mount;
+pub mod mountpoint;
+mod options;
+pub mod protocol;
+mod run;
+mod server;
+mod transport;
+
+pub use mount::{MountError, MountedSession, Unmounted, mount};
+pub use options::{MountOptions, THREADS_MAX, UnknownOption};
+pub use run::{EndCause, StopSignals, run};
+pub use server::Server;
+pub use transport::{Transport, TransportError};

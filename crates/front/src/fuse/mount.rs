@@ -1,0 +1,253 @@
+//! Putting a file system under a directory, and taking it away.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use engine::vnode::api::{FileSystem, FsError};
+
+use super::kernel::KernelTransport;
+use super::mountpoint::{self, Mountpoint};
+use super::server::REQUEST_BYTES_MAX;
+use super::transport::{Transport, TransportError};
+use super::{MountOptions, Server};
+
+/// Why a directory was not mounted or not unmounted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// Make the directory first.
+    #[error("{} is not a directory: create it first", directory.display())]
+    NotDirectory {
+        /// The path given.
+        directory: PathBuf,
+    },
+    /// Unmount it first, or choose another directory.
+    #[error(
+        "{source_path} is mounted on {} already: run `holdfast unmount {}` first",
+        directory.display(), directory.display()
+    )]
+    AlreadyMounted {
+        /// The directory.
+        directory: PathBuf,
+        /// The pool that is there.
+        source_path: String,
+    },
+    /// Load the kernel's module, pass the device into the container, or get the right to open it.
+    #[error(
+        "/dev/fuse: {cause}: run `modprobe fuse` as root; in a container give it --device /dev/fuse"
+    )]
+    NoFuse {
+        /// Why it cannot be opened.
+        cause: std::io::Error,
+    },
+    /// The kernel refused; the cause says why.
+    #[error("cannot mount {}: {cause}", directory.display())]
+    Refused {
+        /// The directory.
+        directory: PathBuf,
+        /// What the kernel or the helper said.
+        cause: std::io::Error,
+    },
+    /// The mount is still there.
+    #[error("cannot unmount {}: {cause}", directory.display())]
+    NotUnmounted {
+        /// The directory.
+        directory: PathBuf,
+        /// What the kernel or the helper said.
+        cause: std::io::Error,
+    },
+    /// The kernel could not be served to the end.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// Unmounted, but what was written last may not be durable.
+    #[error("the last changes may not be durable: {0}")]
+    Sync(FsError),
+}
+
+/// How a mount went away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmounted {
+    /// Nobody used it; the session ends at once.
+    Clean,
+    /// Gone from the tree, but some process holds files; the session ends with the last of them.
+    Detached,
+}
+
+/// A mounted directory that is being served.
+///
+/// Dropping it unmounts, lazily where it is busy, and does not wait.
+#[derive(Debug)]
+pub struct MountedSession {
+    directory: PathBuf,
+    device: Option<String>,
+    fs: FsHandle,
+    serving: Option<JoinHandle<Result<(), TransportError>>>,
+    has_replaced_dead: bool,
+}
+
+struct FsHandle(Arc<dyn FileSystem>);
+
+impl std::fmt::Debug for FsHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FileSystem")
+    }
+}
+
+/// Mounts `fs` on `directory` and serves it in threads of its own.
+///
+/// A dead mount that is in the way is detached first. When this returns, the mount answers.
+pub fn mount(
+    fs: Arc<dyn FileSystem>,
+    directory: &Path,
+    options: &MountOptions,
+) -> Result<MountedSession, MountError> {
+    let refused = |cause| MountError::Refused { directory: directory.to_path_buf(), cause };
+    let has_replaced_dead = make_room(directory)?;
+    let directory = mountpoint::absolute(directory).map_err(refused)?;
+    std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .map_err(|cause| MountError::NoFuse { cause })?;
+
+    let transport: Box<dyn Transport> =
+        Box::new(KernelTransport::mount(&directory, options).map_err(refused)?);
+    let device = mountpoint::mounted_on(&directory).ok().flatten().map(|entry| entry.device);
+    if let Some(device) = &device {
+        raise_readahead(device);
+    }
+
+    let server = Arc::new(Server::new(Arc::clone(&fs)));
+    let serving = std::thread::Builder::new()
+        .name("fuse".to_owned())
+        .spawn(move || transport.serve(server))
+        .map_err(refused)?;
+    Ok(MountedSession {
+        directory,
+        device,
+        fs: FsHandle(fs),
+        serving: Some(serving),
+        has_replaced_dead,
+    })
+}
+
+/// Detaches a dead mount, says so, and returns whether there was one; refuses a live one.
+fn make_room(directory: &Path) -> Result<bool, MountError> {
+    let refused = |cause| MountError::Refused { directory: directory.to_path_buf(), cause };
+    let mut has_replaced_dead = false;
+    // Dead mounts can lie on top of each other, one for each crash. Each turn removes one.
+    loop {
+        match mountpoint::inspect(directory).map_err(refused)? {
+            Mountpoint::Free => return Ok(has_replaced_dead),
+            Mountpoint::Dead => {
+                let path = mountpoint::absolute(directory).map_err(refused)?;
+                mountpoint::detach(&path).map_err(refused)?;
+                tracing::warn!(directory = %path.display(), "detached a mount whose server died");
+                has_replaced_dead = true;
+            }
+            Mountpoint::NotDirectory => {
+                return Err(MountError::NotDirectory { directory: directory.to_path_buf() });
+            }
+            Mountpoint::Live { source } => {
+                return Err(MountError::AlreadyMounted {
+                    directory: directory.to_path_buf(),
+                    source_path: source,
+                });
+            }
+        }
+    }
+}
+
+/// Lets the kernel read ahead as much as one request holds; it caps FUSE at 128 KiB otherwise, and
+/// takes more only from here. Only root may; others read a little slower.
+fn raise_readahead(device: &str) {
+    let path = format!("/sys/class/bdi/{device}/read_ahead_kb");
+    if let Err(error) = std::fs::write(&path, (REQUEST_BYTES_MAX / 1024).to_string()) {
+        tracing::debug!(path, %error, "read-ahead stays at the kernel's default");
+    }
+}
+
+impl MountedSession {
+    /// Returns the directory, as an absolute path.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Returns whether a mount whose server had died was detached to make room.
+    #[must_use]
+    pub fn has_replaced_dead(&self) -> bool {
+        self.has_replaced_dead
+    }
+
+    /// Returns whether the kernel has ended the session.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.serving.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Takes the mount out of the tree, whether or not files are in use.
+    pub fn unmount(&self) -> Result<Unmounted, MountError> {
+        if !self.is_in_tree() {
+            return Ok(Unmounted::Clean);
+        }
+        match mountpoint::unmount(&self.directory) {
+            Ok(()) => Ok(Unmounted::Clean),
+            // Busy, or a helper that does not say why.
+            Err(_) => match mountpoint::detach(&self.directory) {
+                Ok(()) => Ok(Unmounted::Detached),
+                Err(_) if !self.is_in_tree() => Ok(Unmounted::Clean),
+                Err(cause) => {
+                    Err(MountError::NotUnmounted { directory: self.directory.clone(), cause })
+                }
+            },
+        }
+    }
+
+    /// Waits until the kernel ends the session, which it does when the last user of an unmounted
+    /// directory is gone; then makes everything durable.
+    pub fn wait(mut self) -> Result<(), MountError> {
+        let served = self.join();
+        self.sync()?;
+        Ok(served?)
+    }
+
+    /// Makes everything accepted so far durable.
+    pub fn sync(&self) -> Result<(), MountError> {
+        match self.fs.0.sync() {
+            // A pool that refuses changes has none to lose.
+            Ok(()) | Err(FsError::ReadOnly { .. }) => Ok(()),
+            Err(error) => Err(MountError::Sync(error)),
+        }
+    }
+
+    fn join(&mut self) -> Result<(), TransportError> {
+        match self.serving.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            Some(Err(_)) => {
+                let cause = std::io::Error::other("the serving thread panicked");
+                Err(TransportError::Connection(cause))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns whether what is mounted on the directory now is still ours: another mount may have
+    /// taken the place since.
+    fn is_in_tree(&self) -> bool {
+        let entry = mountpoint::mounted_on(&self.directory).ok().flatten();
+        entry.is_some_and(|e| Some(&e.device) == self.device.as_ref())
+    }
+}
+
+impl Drop for MountedSession {
+    fn drop(&mut self) {
+        if self.serving.is_none() {
+            return;
+        }
+        if let Err(error) = self.unmount() {
+            tracing::error!(%error, "a mount stays behind");
+        }
+    }
+}

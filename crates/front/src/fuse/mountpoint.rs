@@ -1,0 +1,208 @@
+//! What is mounted on a directory, and how to take it away.
+//!
+//! A FUSE mount whose server died stays in place and answers every request with "Transport endpoint
+//! is not connected". It holds nothing, so it may be detached at any time.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+/// What mount(8) shows as the type of our mounts.
+pub const MOUNT_TYPE: &str = "fuse.holdfast";
+
+/// How often a directory is looked at while its server is dying: a request is aborted for each
+/// descriptor of the server's that still waits to be closed, at worst.
+const ABORTED_TRIES_MAX: usize = 64;
+
+/// What a directory is, as a place to mount on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mountpoint {
+    /// A directory; other file systems' mount points too.
+    Free,
+    /// There is no directory here.
+    NotDirectory,
+    /// A Holdfast mount with a server behind it.
+    Live {
+        /// The pool's path.
+        source: String,
+    },
+    /// A FUSE mount whose server is gone.
+    Dead,
+}
+
+/// One line of the kernel's table of mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Where.
+    pub directory: PathBuf,
+    /// File-system type: [`MOUNT_TYPE`] for ours.
+    pub kind: String,
+    /// What is mounted: the pool's path for ours.
+    pub source: String,
+    /// Device number, as `major:minor`.
+    pub device: String,
+}
+
+/// Returns the absolute path of `directory`, which may be a dead mount point: then its own name is
+/// taken as it is, because the kernel cannot look at it.
+pub fn absolute(directory: &Path) -> std::io::Result<PathBuf> {
+    let path = std::path::absolute(directory)?;
+    match std::fs::canonicalize(&path) {
+        Ok(real) => Ok(real),
+        Err(error) if is_dead(&error) => match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) => Ok(std::fs::canonicalize(parent)?.join(name)),
+            _ => Err(error),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+/// Looks at `directory`.
+pub fn inspect(directory: &Path) -> std::io::Result<Mountpoint> {
+    let mut metadata = std::fs::metadata(directory);
+    // A request that was under way when the server died is aborted; the next is told the truth.
+    for _ in 0..ABORTED_TRIES_MAX {
+        match &metadata {
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {
+                metadata = std::fs::metadata(directory);
+            }
+            Ok(_) | Err(_) => break,
+        }
+    }
+    match metadata {
+        Err(error) if is_dead(&error) => Ok(Mountpoint::Dead),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Mountpoint::NotDirectory),
+        Err(error) => Err(error),
+        Ok(metadata) if !metadata.is_dir() => Ok(Mountpoint::NotDirectory),
+        Ok(_) => Ok(match mounted_on(&absolute(directory)?)? {
+            Some(entry) if entry.kind == MOUNT_TYPE => Mountpoint::Live { source: entry.source },
+            Some(_) | None => Mountpoint::Free,
+        }),
+    }
+}
+
+/// Returns whether `error` says that a mount's server is gone.
+fn is_dead(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
+}
+
+/// Returns the topmost mount on exactly `directory`, an absolute path.
+pub fn mounted_on(directory: &Path) -> std::io::Result<Option<MountEntry>> {
+    Ok(mounts()?.into_iter().rfind(|entry| entry.directory == directory))
+}
+
+/// Returns the kernel's table of mounts.
+pub fn mounts() -> std::io::Result<Vec<MountEntry>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(table.split(|&byte| byte == b'\n').filter_map(parse_mount).collect())
+}
+
+/// Takes the mount on `directory` away from the tree, whoever still uses it.
+pub fn detach(directory: &Path) -> std::io::Result<()> {
+    unmount_with(directory, UnmountFlags::DETACH)
+}
+
+/// Unmounts `directory`; fails with `EBUSY` while files in it are in use.
+pub fn unmount(directory: &Path) -> std::io::Result<()> {
+    unmount_with(directory, UnmountFlags::empty())
+}
+
+fn unmount_with(directory: &Path, flags: UnmountFlags) -> std::io::Result<()> {
+    match rustix::mount::unmount(directory, flags | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        // Only root may; the setuid helper does it for others.
+        Err(Errno::PERM) => unmount_by_helper(directory, flags.contains(UnmountFlags::DETACH)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn unmount_by_helper(directory: &Path, is_lazy: bool) -> std::io::Result<()> {
+    let mut helper = std::process::Command::new("fusermount3");
+    helper.arg("-u");
+    if is_lazy {
+        helper.arg("-z");
+    }
+    let output = helper.arg("--").arg(directory).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    // It has no exit code for it, and no other language.
+    let message = String::from_utf8_lossy(&output.stderr);
+    if message.contains("busy") {
+        return Err(Errno::BUSY.into());
+    }
+    Err(std::io::Error::other(format!("fusermount3 -u: {}", message.trim())))
+}
+
+/// Parses a line of /proc/self/mountinfo (proc(5)):
+/// `id parent major:minor root directory options [optional fields] - type source options`.
+fn parse_mount(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let device = fields.nth(2)?;
+    let directory = fields.nth(1)?;
+    let mut after = fields.skip_while(|&field| field != b"-").skip(1);
+    let (kind, source) = (after.next()?, after.next()?);
+    Some(MountEntry {
+        directory: PathBuf::from(OsString::from_vec(unescape(directory))),
+        kind: String::from_utf8_lossy(kind).into_owned(),
+        source: String::from_utf8_lossy(&unescape(source)).into_owned(),
+        device: String::from_utf8_lossy(device).into_owned(),
+    })
+}
+
+/// Replaces each backslash and three octal digits by the byte they stand for.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = tail.get(..3).filter(|_| first == b'\\');
+        let byte = octal.and_then(|digits| {
+            let text = std::str::from_utf8(digits).ok()?;
+            u8::from_str_radix(text, 8).ok()
+        });
+        bytes.push(byte.unwrap_or(first));
+        rest = if byte.is_some() { &tail[3..] } else { tail };
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_mountinfo_is_taken_apart() {
+        let line = b"36 35 0:52 / /mnt/a\\040b rw,noatime master:1 shared:2 - fuse.holdfast \
+                     /srv/my\\134pool.hf rw,user_id=0";
+        let entry = parse_mount(line).expect("the line is complete");
+        assert_eq!(entry.directory, Path::new("/mnt/a b"));
+        assert_eq!(entry.kind, MOUNT_TYPE);
+        assert_eq!(entry.source, "/srv/my\\pool.hf");
+        assert_eq!(entry.device, "0:52");
+    }
+
+    #[test]
+    fn lines_that_are_cut_off_are_left_out() {
+        for line in [&b""[..], b"36 35", b"36 35 0:52 / /mnt rw", b"36 35 0:52 / /mnt rw - fuse"] {
+            assert_eq!(parse_mount(line), None, "{}", String::from_utf8_lossy(line));
+        }
+    }
+
+    #[test]
+    fn only_whole_octal_escapes_are_replaced() {
+        assert_eq!(unescape(b"a\\040b\\"), b"a b\\");
+        assert_eq!(unescape(b"\\04"), b"\\04");
+        assert_eq!(unescape(b"\\999"), b"\\999");
+    }
+
+    #[test]
+    fn the_root_is_mounted_and_a_file_is_no_directory() {
+        assert!(mounted_on(Path::new("/")).expect("mountinfo is readable").is_some());
+        let file = std::env::current_exe().expect("a test has a path");
+        assert_eq!(inspect(&file).expect("stat works"), Mountpoint::NotDirectory);
+        assert_eq!(inspect(Path::new("/no/such")).expect("stat"), Mountpoint::NotDirectory);
+    }
+}

@@ -1,0 +1,101 @@
+//! Serving until the end: the kernel's, or a signal's.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+
+use super::mount::{MountError, MountedSession, Unmounted};
+
+/// How long processes that hold files may go on after a signal has detached the mount. A service
+/// manager waits 90 s before it kills; this leaves time for the last sync.
+const DRAIN_TIME: Duration = Duration::from_secs(20);
+
+/// How often the end of the session is looked for.
+const POLL_TIME: Duration = Duration::from_millis(50);
+
+/// Why serving ended. In each case everything is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndCause {
+    /// Somebody unmounted the directory.
+    Unmounted,
+    /// A signal came, and the directory was unmounted.
+    Signal(i32),
+    /// A signal came, and some processes still hold files after 20 s, or a second signal came first.
+    /// They get errors from now on.
+    Cut(i32),
+}
+
+/// SIGTERM and SIGINT, caught. Listen before mounting: a signal in between would leave a dead mount.
+#[derive(Debug)]
+pub struct StopSignals {
+    arrived: Receiver<i32>,
+    handle: Handle,
+    listener: Option<JoinHandle<()>>,
+}
+
+impl StopSignals {
+    /// Catches the signals from now on, for the whole process.
+    pub fn listen() -> std::io::Result<StopSignals> {
+        let mut signals = Signals::new([SIGTERM, SIGINT])?;
+        let handle = signals.handle();
+        let (sender, arrived) = channel();
+        let listener = thread::Builder::new().name("signals".to_owned()).spawn(move || {
+            for signal in signals.forever() {
+                if sender.send(signal).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(StopSignals { arrived, handle, listener: Some(listener) })
+    }
+}
+
+impl Drop for StopSignals {
+    fn drop(&mut self) {
+        self.handle.close();
+        if let Some(listener) = self.listener.take() {
+            // It only forwards, so it cannot have panicked.
+            let _ = listener.join();
+        }
+    }
+}
+
+/// Serves `session` until it is unmounted or one of `signals` comes; then makes everything durable.
+pub fn run(session: MountedSession, signals: StopSignals) -> Result<EndCause, MountError> {
+    let end = wait(session, &signals.arrived);
+    drop(signals);
+    end
+}
+
+fn wait(session: MountedSession, arrived: &Receiver<i32>) -> Result<EndCause, MountError> {
+    let signal = loop {
+        match arrived.recv_timeout(POLL_TIME) {
+            Ok(signal) => break signal,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                if session.is_ended() {
+                    return session.wait().map(|()| EndCause::Unmounted);
+                }
+            }
+        }
+    };
+    tracing::info!(signal, directory = %session.directory().display(), "unmounting");
+    if session.unmount()? == Unmounted::Detached {
+        tracing::warn!(
+            seconds = DRAIN_TIME.as_secs(),
+            "files are still in use; waiting for their users"
+        );
+    }
+    let mut waited = Duration::ZERO;
+    while !session.is_ended() {
+        let is_impatient = arrived.recv_timeout(POLL_TIME).is_ok();
+        waited += POLL_TIME;
+        if is_impatient || waited >= DRAIN_TIME {
+            session.sync()?;
+            return Ok(EndCause::Cut(signal));
+        }
+    }
+    session.wait().map(|()| EndCause::Signal(signal))
+}

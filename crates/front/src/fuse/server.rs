@@ -1,0 +1,389 @@
+//! What each FUSE request means: one vnode operation, seldom two.
+//!
+//! Stateless: a [`Server`] holds the file system and the translation of node ids, both constant. So
+//! any thread may answer any request, and nothing here outlives or survives a crash.
+//!
+//! # Concurrency
+//!
+//! [`Server::answer`] may be called from any number of threads; order is the file system's affair.
+//!
+//! Not here: bytes of the protocol (`kernel.rs`), permissions (the kernel has checked them, F4).
+
+use std::sync::Arc;
+
+use engine::vnode::api::{
+    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, Ino, NewInode, SetAttr, StatFs,
+};
+use rustix::io::Errno;
+
+use super::protocol::{
+    CreateFlags, Declined, ListedName, Listing, Node, NodeId, NodeNumbers, Reply, Request, Sender,
+    UNREADABLE_NODE,
+};
+
+/// Most data one READ or WRITE moves: the kernel's own limit without raising a sysctl
+/// (256 pages of 4 KiB).
+pub(super) const REQUEST_BYTES_MAX: u32 = 1 << 20;
+
+/// Names fetched at a time for a listing with attributes. The kernel's usual buffer (32 KiB) holds
+/// about 190 such entries; a batch bounds what is fetched in vain when the buffer is full.
+const LISTING_BATCH: usize = 64;
+
+/// Answers requests from a [`FileSystem`].
+pub struct Server {
+    fs: Arc<dyn FileSystem>,
+    numbers: NodeNumbers,
+}
+
+impl Server {
+    /// Returns a server of `fs`.
+    #[must_use]
+    pub fn new(fs: Arc<dyn FileSystem>) -> Server {
+        let numbers = NodeNumbers::new(fs.root());
+        Server { fs, numbers }
+    }
+
+    /// Returns the sizes and counts of the whole.
+    pub(super) fn stat_fs(&self) -> Result<StatFs, FsError> {
+        self.fs.statfs()
+    }
+
+    /// Answers `request`. Data read is put in `scratch`, whose old content is dropped.
+    pub fn answer<'s>(
+        &self,
+        sender: Sender,
+        request: Request<'_>,
+        scratch: &'s mut Vec<u8>,
+    ) -> Reply<'s> {
+        let caller =
+            Caller { uid: sender.uid, gid: sender.gid, groups: Vec::new(), is_checked: false };
+        self.dispatch(&caller, request, scratch).unwrap_or_else(Reply::Error)
+    }
+
+    fn dispatch<'s>(
+        &self,
+        caller: &Caller,
+        request: Request<'_>,
+        scratch: &'s mut Vec<u8>,
+    ) -> Result<Reply<'s>, Errno> {
+        match request {
+            Request::Lookup { parent, name } => self.lookup(caller, parent, name),
+            // The kernel gives back what it could not use; there never was a reference.
+            Request::Forget { node: UNREADABLE_NODE, .. } => Ok(Reply::Silence),
+            Request::Forget { node, count } => {
+                self.fs.forget(self.numbers.ino_of(node), count);
+                Ok(Reply::Silence)
+            }
+            Request::GetAttr { node } => self.get_attr(node),
+            Request::SetAttr { node, change } => self.set_attr(caller, node, &change),
+            Request::ReadLink { node } => self.read_link(node, scratch),
+            Request::MakeNode { parent, name, kind, mode, rdev } => {
+                let new = NewInode { kind, mode, rdev };
+                self.make(caller, parent, name, new).map(Reply::Entry)
+            }
+            Request::Create { parent, name, mode, flags } => {
+                self.create(caller, parent, name, mode, flags)
+            }
+            Request::Symlink { parent, name, target } => {
+                let parent = self.numbers.ino_of(parent);
+                let made = self.fs.symlink(caller, parent, name, target);
+                self.entry("symlink", parent, made)
+            }
+            Request::Link { node, parent, name } => {
+                let (ino, parent) = (self.numbers.ino_of(node), self.numbers.ino_of(parent));
+                self.entry("link", ino, self.fs.link(caller, ino, parent, name))
+            }
+            Request::Unlink { parent, name } => {
+                let parent = self.numbers.ino_of(parent);
+                done("unlink", parent, self.fs.unlink(caller, parent, name))
+            }
+            Request::Rmdir { parent, name } => {
+                let parent = self.numbers.ino_of(parent);
+                done("rmdir", parent, self.fs.rmdir(caller, parent, name))
+            }
+            Request::Rename { source, target, mode } => {
+                let source = (self.numbers.ino_of(source.0), source.1);
+                let target = (self.numbers.ino_of(target.0), target.1);
+                let mode = mode.ok_or(Errno::INVAL)?;
+                done("rename", source.0, self.fs.rename(caller, source, target, mode))
+            }
+            Request::Read { node, offset, length_bytes } => {
+                self.read(node, offset, length_bytes, scratch)
+            }
+            Request::Write { node, offset, data } => self.write(caller, node, offset, data),
+            Request::ReadDir { node, cookie, with_nodes, listing } => {
+                self.read_dir(caller, node, cookie, with_nodes, listing)
+            }
+            Request::Fsync { node, data_only } => {
+                let ino = self.numbers.ino_of(node);
+                done("fsync", ino, self.fs.fsync(ino, data_only))
+            }
+            Request::StatFs => {
+                self.fs.statfs().map(Reply::StatFs).map_err(|e| errno("statfs", self.fs.root(), &e))
+            }
+            Request::Decline(what) => Err(refusal_of(what)),
+        }
+    }
+
+    /// Finds a name. `.` is the file itself, whatever its kind: so the kernel resolves a handle of
+    /// open_by_handle_at(2) or of its own NFS server.
+    fn lookup(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Result<Reply<'static>, Errno> {
+        let parent = self.numbers.ino_of(parent);
+        self.entry("lookup", parent, self.fs.lookup(caller, parent, name))
+    }
+
+    fn get_attr(&self, node: NodeId) -> Result<Reply<'static>, Errno> {
+        let ino = self.numbers.ino_of(node);
+        self.node("getattr", ino, self.fs.getattr(ino)).map(Reply::Attr)
+    }
+
+    fn set_attr(
+        &self,
+        caller: &Caller,
+        node: NodeId,
+        change: &SetAttr,
+    ) -> Result<Reply<'static>, Errno> {
+        let ino = self.numbers.ino_of(node);
+        self.node("setattr", ino, self.fs.setattr(caller, ino, change)).map(Reply::Attr)
+    }
+
+    fn read_link<'s>(&self, node: NodeId, scratch: &'s mut Vec<u8>) -> Result<Reply<'s>, Errno> {
+        let ino = self.numbers.ino_of(node);
+        *scratch = self.fs.readlink(ino).map_err(|e| errno("readlink", ino, &e))?;
+        Ok(Reply::Data(scratch))
+    }
+
+    fn make(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        new: NewInode,
+    ) -> Result<Node, Errno> {
+        let parent = self.numbers.ino_of(parent);
+        self.node("create", parent, self.fs.create(caller, parent, name, new))
+    }
+
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        mode: u16,
+        flags: CreateFlags,
+    ) -> Result<Reply<'static>, Errno> {
+        let new = NewInode { kind: FileKind::Regular, mode, rdev: 0 };
+        match self.make(caller, parent, name, new) {
+            Err(Errno::EXIST) if !flags.is_exclusive => {
+                self.open_existing(caller, parent, name, flags)
+            }
+            made => made.map(Reply::Created),
+        }
+    }
+
+    /// Opens what CREATE found: another process made it since the kernel looked.
+    fn open_existing(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        flags: CreateFlags,
+    ) -> Result<Reply<'static>, Errno> {
+        let parent = self.numbers.ino_of(parent);
+        let mut found = self.node("lookup", parent, self.fs.lookup(caller, parent, name))?;
+        if flags.truncates && found.attr.kind == FileKind::Regular {
+            let change = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
+            let ino = found.attr.ino;
+            let emptied = self.fs.setattr(caller, ino, &change).inspect_err(|_| {
+                // F3: a failed CREATE leaves the kernel without the reference.
+                self.fs.forget(ino, 1);
+            });
+            found = self.node("setattr", ino, emptied)?;
+        }
+        Ok(Reply::Created(found))
+    }
+
+    fn read<'s>(
+        &self,
+        node: NodeId,
+        offset: u64,
+        length_bytes: u32,
+        scratch: &'s mut Vec<u8>,
+    ) -> Result<Reply<'s>, Errno> {
+        let ino = self.numbers.ino_of(node);
+        let length_bytes = usize::try_from(length_bytes.min(REQUEST_BYTES_MAX))
+            .expect("REQUEST_BYTES_MAX fits in a usize");
+        scratch.clear();
+        self.fs.read(ino, offset, length_bytes, scratch).map_err(|e| errno("read", ino, &e))?;
+        Ok(Reply::Data(scratch))
+    }
+
+    fn write(
+        &self,
+        caller: &Caller,
+        node: NodeId,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Reply<'static>, Errno> {
+        let ino = self.numbers.ino_of(node);
+        let written_bytes = u32::try_from(data.len()).map_err(|_| Errno::INVAL)?;
+        self.fs.write(caller, ino, offset, data).map_err(|e| errno("write", ino, &e))?;
+        Ok(Reply::Written(written_bytes))
+    }
+
+    fn read_dir(
+        &self,
+        caller: &Caller,
+        node: NodeId,
+        cookie: u64,
+        with_nodes: bool,
+        listing: &mut dyn Listing,
+    ) -> Result<Reply<'static>, Errno> {
+        let directory = self.numbers.ino_of(node);
+        if with_nodes {
+            return self.read_dir_with_nodes(caller, directory, cookie, listing);
+        }
+        let mut each = |entry: &DirEntry| listing.add(self.listed(entry));
+        done("readdir", directory, self.fs.readdir(directory, cookie, &mut each))
+    }
+
+    /// Lists in batches: a lookup cannot be made from within `readdir`, which may hold a lock.
+    fn read_dir_with_nodes(
+        &self,
+        caller: &Caller,
+        directory: Ino,
+        mut cookie: u64,
+        listing: &mut dyn Listing,
+    ) -> Result<Reply<'static>, Errno> {
+        let mut batch: Vec<DirEntry> = Vec::with_capacity(LISTING_BATCH);
+        let mut is_first = true;
+        loop {
+            batch.clear();
+            let mut each = |entry: &DirEntry| {
+                batch.push(entry.clone());
+                batch.len() < LISTING_BATCH
+            };
+            match self.fs.readdir(directory, cookie, &mut each) {
+                Ok(()) => {}
+                Err(error) if is_first => return Err(errno("readdir", directory, &error)),
+                // What is listed so far carries references, so it must be sent; the kernel asks
+                // for the rest and gets the error then.
+                Err(_) => return Ok(Reply::Done),
+            }
+            is_first = false;
+            for entry in &batch {
+                if !self.list_with_node(caller, directory, entry, listing) {
+                    return Ok(Reply::Done);
+                }
+                cookie = entry.cookie;
+            }
+            if batch.len() < LISTING_BATCH {
+                return Ok(Reply::Done);
+            }
+        }
+    }
+
+    fn list_with_node(
+        &self,
+        caller: &Caller,
+        directory: Ino,
+        entry: &DirEntry,
+        listing: &mut dyn Listing,
+    ) -> bool {
+        let listed = self.listed(entry);
+        // The kernel counts no reference for these two (F3).
+        if entry.name == b"." || entry.name == b".." {
+            return listing.add_with_node(listed, None);
+        }
+        // By name, not by number: the kernel will believe that this name is this file.
+        let Ok(attr) = self.fs.lookup(caller, directory, &entry.name) else {
+            // The kernel looks it up when it needs it, and learns why.
+            return listing.add_with_node(ListedName { id: UNREADABLE_NODE, ..listed }, None);
+        };
+        let ino = attr.ino;
+        let node = self.node_of(attr);
+        let fits = listing.add_with_node(listed, Some(&node));
+        if !fits {
+            self.fs.forget(ino, 1);
+        }
+        fits
+    }
+
+    fn listed<'e>(&self, entry: &'e DirEntry) -> ListedName<'e> {
+        ListedName {
+            name: &entry.name,
+            id: self.numbers.node_of(entry.ino),
+            kind: entry.kind,
+            cookie: entry.cookie,
+        }
+    }
+
+    fn node_of(&self, attr: Attr) -> Node {
+        Node { id: self.numbers.node_of(attr.ino), attr }
+    }
+
+    fn node(
+        &self,
+        operation: &'static str,
+        ino: Ino,
+        result: Result<Attr, FsError>,
+    ) -> Result<Node, Errno> {
+        result.map(|attr| self.node_of(attr)).map_err(|e| errno(operation, ino, &e))
+    }
+
+    fn entry(
+        &self,
+        operation: &'static str,
+        ino: Ino,
+        result: Result<Attr, FsError>,
+    ) -> Result<Reply<'static>, Errno> {
+        self.node(operation, ino, result).map(Reply::Entry)
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("numbers", &self.numbers).finish_non_exhaustive()
+    }
+}
+
+fn done(
+    operation: &'static str,
+    ino: Ino,
+    result: Result<(), FsError>,
+) -> Result<Reply<'static>, Errno> {
+    result.map(|()| Reply::Done).map_err(|e| errno(operation, ino, &e))
+}
+
+/// Returns what the program sees, and logs what the administrator must see: here a failure leaves
+/// our hands. Refusals are the program's affair and are not logged.
+fn errno(operation: &'static str, ino: Ino, error: &FsError) -> Errno {
+    if matches!(error, FsError::Io { .. } | FsError::Corrupt { .. }) {
+        tracing::error!(operation, ino = ino.0, %error, "operation failed");
+    }
+    Errno::from_raw_os_error(error.errno())
+}
+
+/// Returns how each declined operation is answered. `ENOSYS` tells the kernel never to ask again
+/// and to do what it does for a file system without the operation.
+fn refusal_of(declined: Declined) -> Errno {
+    match declined {
+        // The kernel translates ENOSYS for all other ioctls, but not for reading file flags.
+        Declined::Ioctl => Errno::NOTTY,
+        Declined::Open
+        | Declined::Flush
+        | Declined::Access
+        | Declined::Xattr
+        | Declined::Fallocate
+        | Declined::Seek
+        | Declined::CopyFileRange
+        | Declined::Poll
+        | Declined::Lock
+        | Declined::Bmap => Errno::NOSYS,
+    }
+}

@@ -1,0 +1,8 @@
+//! The FUSE front, without a kernel and with one.
+
+// A test may name the answers it expects and take the rest as a failure.
+#![allow(clippy::wildcard_enum_match_arm)]
+
+mod memory_fs;
+mod mounted;
+mod transport;

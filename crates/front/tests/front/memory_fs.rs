@@ -1,0 +1,335 @@
+//! A small file system in memory: enough of one to see what a front makes of it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use engine::vnode::api::{
+    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, RenameMode,
+    SetAttr, SetTime, StatFs, Timestamp,
+};
+use parking_lot::Mutex;
+
+/// Number of the root: not 1, so that the translation of node ids shows.
+pub(crate) const ROOT: Ino = Ino(1 << 40 | 2);
+/// A name whose lookup fails as a damaged inode's would.
+pub(crate) const DAMAGED: &[u8] = b"damaged";
+/// A file whose reading panics, as a bug would.
+pub(crate) const PANICKING: &[u8] = b"panicking";
+/// What the clock says.
+pub(crate) const NOW: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 123_456_789 };
+
+#[derive(Debug)]
+struct File {
+    attr: Attr,
+    data: Vec<u8>,
+    names: BTreeMap<Vec<u8>, Ino>,
+    parent: Ino,
+    references: u64,
+    panics: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    files: BTreeMap<Ino, File>,
+    next_ino: u64,
+}
+
+/// The file system.
+#[derive(Debug)]
+pub(crate) struct MemoryFs {
+    state: Mutex<State>,
+    pub(crate) fsync_count: AtomicU64,
+    pub(crate) sync_count: AtomicU64,
+}
+
+impl MemoryFs {
+    pub(crate) fn new() -> MemoryFs {
+        let mut state = State { files: BTreeMap::new(), next_ino: 1 };
+        // For whoever runs the tests.
+        let new = NewInode { kind: FileKind::Directory, mode: 0o777, rdev: 0 };
+        let root = new_file(ROOT, ROOT, &Caller::root(), new);
+        state.files.insert(ROOT, root);
+        MemoryFs {
+            state: Mutex::new(state),
+            fsync_count: AtomicU64::new(0),
+            sync_count: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the references held on `ino`; `None` where it is gone.
+    pub(crate) fn references(&self, ino: Ino) -> Option<u64> {
+        self.state.lock().files.get(&ino).map(|file| file.references)
+    }
+}
+
+fn new_file(ino: Ino, parent: Ino, caller: &Caller, new: NewInode) -> File {
+    let nlink = if new.kind == FileKind::Directory { 2 } else { 1 };
+    let attr = Attr {
+        ino,
+        generation: ino.0 + 7,
+        kind: new.kind,
+        mode: new.mode,
+        nlink,
+        uid: caller.uid,
+        gid: caller.gid,
+        rdev: new.rdev,
+        size_bytes: 0,
+        blocks_512: 0,
+        atime: NOW,
+        mtime: NOW,
+        ctime: NOW,
+        btime: NOW,
+    };
+    File { attr, data: Vec::new(), names: BTreeMap::new(), parent, references: 0, panics: false }
+}
+
+impl State {
+    fn file(&mut self, ino: Ino) -> FsResult<&mut File> {
+        self.files.get_mut(&ino).ok_or(FsError::Stale)
+    }
+
+    fn directory(&mut self, ino: Ino) -> FsResult<&mut File> {
+        let file = self.file(ino)?;
+        if file.attr.kind == FileKind::Directory { Ok(file) } else { Err(FsError::NotDirectory) }
+    }
+
+    fn child(&mut self, parent: Ino, name: &[u8]) -> FsResult<Ino> {
+        self.directory(parent)?.names.get(name).copied().ok_or(FsError::NotFound)
+    }
+
+    fn referenced(&mut self, ino: Ino) -> FsResult<Attr> {
+        let file = self.file(ino)?;
+        file.references += 1;
+        Ok(file.attr.clone())
+    }
+
+    fn add(&mut self, caller: &Caller, parent: Ino, name: &[u8], new: NewInode) -> FsResult<Ino> {
+        if name.len() > 255 {
+            return Err(FsError::NameTooLong);
+        }
+        if self.directory(parent)?.names.contains_key(name) {
+            return Err(FsError::Exists);
+        }
+        // The first number is 1, which is the root's node id.
+        let ino = Ino(self.next_ino);
+        self.next_ino += 1;
+        let mut file = new_file(ino, parent, caller, new);
+        file.panics = name == PANICKING;
+        self.files.insert(ino, file);
+        self.directory(parent)?.names.insert(name.to_vec(), ino);
+        Ok(ino)
+    }
+
+    fn drop_name(&mut self, parent: Ino, name: &[u8]) -> FsResult<()> {
+        let ino = self.child(parent, name)?;
+        self.directory(parent)?.names.remove(name);
+        let file = self.file(ino)?;
+        file.attr.nlink =
+            if file.attr.kind == FileKind::Directory { 0 } else { file.attr.nlink - 1 };
+        self.reap(ino);
+        Ok(())
+    }
+
+    fn reap(&mut self, ino: Ino) {
+        let is_gone = |file: &File| file.attr.nlink == 0 && file.references == 0;
+        if self.files.get(&ino).is_some_and(is_gone) {
+            self.files.remove(&ino);
+        }
+    }
+}
+
+fn time(wanted: SetTime) -> Timestamp {
+    match wanted {
+        SetTime::Now => NOW,
+        SetTime::To(time) => time,
+    }
+}
+
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("test files are small")
+}
+
+impl FileSystem for MemoryFs {
+    fn root(&self) -> Ino {
+        ROOT
+    }
+
+    fn lookup(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        let mut state = self.state.lock();
+        match name {
+            b"." => state.referenced(parent),
+            b".." => {
+                let parent = state.directory(parent)?.parent;
+                state.referenced(parent)
+            }
+            DAMAGED => Err(FsError::Corrupt { defect: "a test".to_owned() }),
+            name => {
+                let ino = state.child(parent, name)?;
+                state.referenced(ino)
+            }
+        }
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        let mut state = self.state.lock();
+        let file = state.file(ino).expect("what is referenced is there");
+        file.references = file.references.checked_sub(count).expect("no more than was given");
+        state.reap(ino);
+    }
+
+    fn getattr(&self, ino: Ino) -> FsResult<Attr> {
+        self.state.lock().file(ino).map(|file| file.attr.clone())
+    }
+
+    fn setattr(&self, _: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
+        let mut state = self.state.lock();
+        let file = state.file(ino)?;
+        if let Some(size) = change.size_bytes {
+            file.data.resize(index(size), 0);
+            file.attr.size_bytes = size;
+        }
+        file.attr.mode = change.mode.unwrap_or(file.attr.mode);
+        file.attr.uid = change.uid.unwrap_or(file.attr.uid);
+        file.attr.gid = change.gid.unwrap_or(file.attr.gid);
+        file.attr.atime = change.atime.map_or(file.attr.atime, time);
+        file.attr.mtime = change.mtime.map_or(file.attr.mtime, time);
+        Ok(file.attr.clone())
+    }
+
+    fn create(&self, caller: &Caller, parent: Ino, name: &[u8], new: NewInode) -> FsResult<Attr> {
+        let mut state = self.state.lock();
+        let ino = state.add(caller, parent, name, new)?;
+        state.referenced(ino)
+    }
+
+    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], to: &[u8]) -> FsResult<Attr> {
+        let mut state = self.state.lock();
+        let new = NewInode { kind: FileKind::Symlink, mode: 0o777, rdev: 0 };
+        let ino = state.add(caller, parent, name, new)?;
+        let file = state.file(ino)?;
+        file.data = to.to_vec();
+        file.attr.size_bytes = u64::try_from(to.len()).expect("a target is short");
+        state.referenced(ino)
+    }
+
+    fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        self.state.lock().file(ino).map(|file| file.data.clone())
+    }
+
+    fn link(&self, _: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        let mut state = self.state.lock();
+        if state.directory(parent)?.names.contains_key(name) {
+            return Err(FsError::Exists);
+        }
+        state.file(ino)?.attr.nlink += 1;
+        state.directory(parent)?.names.insert(name.to_vec(), ino);
+        state.referenced(ino)
+    }
+
+    fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+        self.state.lock().drop_name(parent, name)
+    }
+
+    fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+        let mut state = self.state.lock();
+        let ino = state.child(parent, name)?;
+        if !state.directory(ino)?.names.is_empty() {
+            return Err(FsError::NotEmpty);
+        }
+        state.drop_name(parent, name)
+    }
+
+    fn rename(
+        &self,
+        _: &Caller,
+        source: (Ino, &[u8]),
+        target: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> FsResult<()> {
+        let mut state = self.state.lock();
+        let moved = state.child(source.0, source.1)?;
+        let there = state.child(target.0, target.1).ok();
+        match (mode, there) {
+            (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists),
+            (RenameMode::Exchange, None) => return Err(FsError::NotFound),
+            (RenameMode::Exchange, Some(other)) => {
+                state.directory(source.0)?.names.insert(source.1.to_vec(), other);
+            }
+            (RenameMode::Replace, Some(_)) => {
+                state.drop_name(target.0, target.1)?;
+                state.directory(source.0)?.names.remove(source.1);
+            }
+            (RenameMode::Replace | RenameMode::NoReplace, None) => {
+                state.directory(source.0)?.names.remove(source.1);
+            }
+        }
+        state.directory(target.0)?.names.insert(target.1.to_vec(), moved);
+        Ok(())
+    }
+
+    fn read(&self, ino: Ino, offset: u64, length: usize, into: &mut Vec<u8>) -> FsResult<usize> {
+        let mut state = self.state.lock();
+        let file = state.file(ino)?;
+        if file.panics {
+            drop(state);
+            panic!("a bug, as the test wants it");
+        }
+        let start = index(offset).min(file.data.len());
+        let end = start.saturating_add(length).min(file.data.len());
+        into.extend_from_slice(&file.data[start..end]);
+        Ok(end - start)
+    }
+
+    fn write(&self, _: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
+        let mut state = self.state.lock();
+        let file = state.file(ino)?;
+        let end = index(offset) + data.len();
+        if file.data.len() < end {
+            file.data.resize(end, 0);
+        }
+        file.data[index(offset)..end].copy_from_slice(data);
+        file.attr.size_bytes = u64::try_from(file.data.len()).expect("test files are small");
+        Ok(())
+    }
+
+    fn readdir(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        each: &mut dyn FnMut(&DirEntry) -> bool,
+    ) -> FsResult<()> {
+        let mut state = self.state.lock();
+        let directory = state.directory(ino)?;
+        let mut all = vec![(b".".to_vec(), ino), (b"..".to_vec(), directory.parent)];
+        all.extend(directory.names.iter().map(|(name, &ino)| (name.clone(), ino)));
+        for (position, (name, ino)) in (1..).zip(all) {
+            let kind = state.file(ino)?.attr.kind;
+            if position > cookie && !each(&DirEntry { name, ino, kind, cookie: position }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn fsync(&self, ino: Ino, _: bool) -> FsResult<()> {
+        self.fsync_count.fetch_add(1, Ordering::SeqCst);
+        self.getattr(ino).map(|_| ())
+    }
+
+    fn sync(&self) -> FsResult<()> {
+        self.sync_count.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn statfs(&self) -> FsResult<StatFs> {
+        Ok(StatFs {
+            block_bytes: 16_384,
+            fragment_bytes: 4096,
+            total_bytes: 1 << 30,
+            free_bytes: 1 << 29,
+            available_bytes: 1 << 28,
+            inode_count: 10,
+            inodes_free: 90,
+        })
+    }
+}

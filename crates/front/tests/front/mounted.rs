@@ -1,0 +1,355 @@
+//! The front behind a kernel. Skipped, loudly, where there is no /dev/fuse.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+
+use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
+use front::fuse::mountpoint::{self, Mountpoint};
+use front::fuse::{
+    EndCause, MountError, MountOptions, MountedSession, StopSignals, Unmounted, mount, run,
+};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::memory_fs::{DAMAGED, MemoryFs, PANICKING};
+
+/// Names the directory that [`serve_for_another_process`] mounts.
+const SERVE: &str = "HOLDFAST_TEST_SERVE";
+/// What it says when the mount answers.
+const READY: &str = "the mount answers";
+
+/// Returns whether mounting can be tried here, and says loudly where it cannot.
+fn has_fuse(test: &str) -> bool {
+    let opened = fs::File::options().read(true).write(true).open("/dev/fuse");
+    if let Err(error) = &opened {
+        eprintln!("\n*** SKIPPED: {test}: /dev/fuse: {error} ***\n");
+    }
+    opened.is_ok()
+}
+
+/// A directory of the test's own. Removed only when nothing is mounted on it.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Directory {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("holdfast-front-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).expect("the name is new");
+        Directory(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = mountpoint::detach(&self.0);
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+struct Mounted {
+    // In this order: the session unmounts before the directory goes.
+    session: MountedSession,
+    fs: Arc<MemoryFs>,
+    directory: Directory,
+}
+
+impl Mounted {
+    fn new() -> Mounted {
+        Mounted::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut MountOptions)) -> Mounted {
+        let fs = Arc::new(MemoryFs::new());
+        let directory = Directory::new();
+        let mut options = MountOptions::new("memory,pool.hf");
+        change(&mut options);
+        let session = mount(fs.clone(), &directory.0, &options).expect("there is a /dev/fuse");
+        Mounted { session, fs, directory }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.0.join(name)
+    }
+}
+
+#[test]
+fn programs_see_what_they_wrote() {
+    if !has_fuse("programs_see_what_they_wrote") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let path = mounted.path("file");
+    let bytes: Vec<u8> = (0..750_000_u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(&path, &bytes).expect("write");
+    assert!(fs::read(&path).expect("read") == bytes, "not the bytes that were written");
+
+    let mut file = OpenOptions::new().append(true).read(true).open(&path).expect("open");
+    file.write_all(b"end").expect("append");
+    file.seek(SeekFrom::Start(2_999_999)).expect("seek");
+    let mut tail = Vec::new();
+    file.read_to_end(&mut tail).expect("read");
+    assert_eq!(tail, [&bytes[2_999_999..], b"end"].concat());
+    assert_eq!(file.metadata().expect("stat").len(), 3_000_003);
+
+    fs::create_dir(mounted.path("dir")).expect("mkdir");
+    fs::rename(&path, mounted.path("dir/moved")).expect("rename");
+    fs::hard_link(mounted.path("dir/moved"), mounted.path("second")).expect("link");
+    assert_eq!(fs::metadata(mounted.path("second")).expect("stat").nlink(), 2);
+    symlink("dir/moved", mounted.path("link")).expect("symlink");
+    assert_eq!(fs::metadata(mounted.path("link")).expect("stat").len(), 3_000_003);
+    let error = fs::remove_dir(mounted.path("dir")).expect_err("it has a name in it");
+    assert_eq!(error.raw_os_error(), Some(Errno::NOTEMPTY.raw_os_error()));
+    fs::remove_dir_all(mounted.path("dir")).expect("rm -r");
+    assert_eq!(fs::metadata(mounted.path("second")).expect("stat").nlink(), 1);
+}
+
+/// Goal: opening with `O_TRUNC` empties the file though OPEN is never sent.
+#[test]
+fn open_with_truncation_empties_the_file() {
+    if !has_fuse("open_with_truncation_empties_the_file") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let path = mounted.path("file");
+    for content in [&b"long content"[..], b"short", b""] {
+        // The first open of a mount is the one that learns that OPEN is declined.
+        File::create(&path).expect("open").write_all(content).expect("write");
+        assert_eq!(fs::read(&path).expect("read"), content);
+    }
+}
+
+#[test]
+fn an_unlinked_file_lives_until_it_is_closed() {
+    if !has_fuse("an_unlinked_file_lives_until_it_is_closed") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let path = mounted.path("file");
+    let mut options = OpenOptions::new();
+    let file = options.create_new(true).read(true).write(true).open(&path).expect("open");
+    fs::remove_file(&path).expect("unlink");
+    file.write_all_at(b"still here", 0).expect("write");
+    let mut bytes = [0; 10];
+    file.read_exact_at(&mut bytes, 0).expect("read");
+    assert_eq!(&bytes, b"still here");
+    assert_eq!(file.metadata().expect("stat").nlink(), 0);
+}
+
+#[test]
+fn listings_agree_with_stat_and_show_damaged_files() {
+    if !has_fuse("listings_agree_with_stat_and_show_damaged_files") {
+        return;
+    }
+    let mounted = Mounted::new();
+    for number in 0..1000 {
+        fs::write(mounted.path(&format!("{number:04}")), b"").expect("create");
+    }
+    let damaged = str::from_utf8(DAMAGED).expect("ASCII");
+    // Behind the kernel's back: it would look the name up first.
+    let new = NewInode { kind: FileKind::Regular, mode: 0o600, rdev: 0 };
+    mounted.fs.create(&Caller::root(), mounted.fs.root(), DAMAGED, new).expect("the name is new");
+    for _ in 0..2 {
+        let mut count = 0;
+        for entry in fs::read_dir(&mounted.directory.0).expect("readdir") {
+            let entry = entry.expect("each entry is readable");
+            count += 1;
+            if entry.file_name() != damaged {
+                let metadata = entry.metadata().expect("stat");
+                let inos = (std::os::unix::fs::DirEntryExt::ino(&entry), metadata.ino());
+                assert_eq!(inos.0, inos.1, "{entry:?}");
+            }
+        }
+        assert_eq!(count, 1001);
+    }
+    let error = fs::metadata(mounted.path(damaged)).expect_err("it cannot be looked up");
+    assert_eq!(error.raw_os_error(), Some(Errno::UCLEAN.raw_os_error()));
+    assert_eq!(fs::metadata(&mounted.directory.0).expect("stat").ino(), 1);
+}
+
+#[test]
+fn attributes_are_kept() {
+    if !has_fuse("attributes_are_kept") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let path = mounted.path("file");
+    let file = File::create(&path).expect("open");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4751)).expect("chmod");
+    assert_eq!(fs::metadata(&path).expect("stat").mode() & 0o7777, 0o4751);
+    for time in [UNIX_EPOCH - Duration::from_millis(1200), UNIX_EPOCH + Duration::new(5, 7)] {
+        file.set_modified(time).expect("utimens");
+        assert_eq!(file.metadata().expect("stat").modified().expect("there is one"), time);
+    }
+    file.set_len(1 << 20).expect("extend");
+    file.set_len(5).expect("truncate");
+    assert_eq!(fs::read(&path).expect("read"), [0; 5]);
+    let blocks = rustix::fs::statvfs(&mounted.directory.0).expect("statfs");
+    assert_eq!(blocks.f_blocks * blocks.f_frsize, 1 << 30);
+    assert_eq!(blocks.f_bavail * blocks.f_frsize, 1 << 28);
+}
+
+/// Goal: what must be durable asks for it, and exactly once.
+#[test]
+fn fsync_and_synchronous_writes_reach_the_file_system() {
+    if !has_fuse("fsync_and_synchronous_writes_reach_the_file_system") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let count = || mounted.fs.fsync_count.swap(0, Ordering::SeqCst);
+    let file = File::create(mounted.path("file")).expect("open");
+    file.sync_all().expect("fsync");
+    file.sync_data().expect("fdatasync");
+    File::open(&mounted.directory.0).expect("open").sync_all().expect("fsync of a directory");
+    assert_eq!(count(), 3);
+    let mut synchronous =
+        OpenOptions::new().write(true).custom_flags(libc::O_SYNC).open(mounted.path("file"));
+    synchronous.as_mut().expect("open").write_all(b"durable").expect("write");
+    assert_eq!(count(), 1, "the kernel makes one FSYNC of a write with O_SYNC");
+}
+
+#[test]
+fn a_bug_costs_the_request_and_not_the_mount() {
+    if !has_fuse("a_bug_costs_the_request_and_not_the_mount") {
+        return;
+    }
+    let mounted = Mounted::with(|options| options.thread_count = 1);
+    let name = str::from_utf8(PANICKING).expect("ASCII");
+    fs::write(mounted.path(name), b"data").expect("write");
+    fs::write(mounted.path("other"), b"data").expect("write");
+    let file = File::open(mounted.path(name)).expect("open");
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("fadvise");
+    let error = fs::read(mounted.path(name)).expect_err("the file system panics");
+    assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()));
+    assert_eq!(fs::read(mounted.path("other")).expect("the mount lives"), b"data");
+}
+
+#[test]
+fn a_clean_unmount_syncs_and_leaves_nothing() {
+    if !has_fuse("a_clean_unmount_syncs_and_leaves_nothing") {
+        return;
+    }
+    let Mounted { session, fs, directory } = Mounted::new();
+    let entry = mountpoint::mounted_on(session.directory()).expect("mountinfo");
+    let entry = entry.expect("it is mounted");
+    assert_eq!(entry.kind, "fuse.holdfast");
+    assert_eq!(entry.source, "memory_pool.hf");
+    let second = mount(fs.clone(), &directory.0, &MountOptions::new("second"));
+    assert!(matches!(second, Err(MountError::AlreadyMounted { .. })), "{second:?}");
+    assert_eq!(session.unmount().expect("unmount"), Unmounted::Clean);
+    session.wait().expect("the session ends");
+    assert!(fs.sync_count.load(Ordering::SeqCst) > 0);
+    assert_eq!(mountpoint::inspect(&directory.0).expect("stat"), Mountpoint::Free);
+}
+
+#[test]
+fn a_busy_mount_is_detached_and_ends_with_its_last_user() {
+    if !has_fuse("a_busy_mount_is_detached_and_ends_with_its_last_user") {
+        return;
+    }
+    let Mounted { session, fs: _, directory } = Mounted::new();
+    let mut file = File::create(directory.0.join("file")).expect("open");
+    assert_eq!(session.unmount().expect("unmount"), Unmounted::Detached);
+    assert_eq!(mountpoint::inspect(&directory.0).expect("stat"), Mountpoint::Free);
+    file.write_all(b"goes on").expect("files in use still work");
+    assert!(!session.is_ended());
+    drop(file);
+    session.wait().expect("the session ends");
+}
+
+#[test]
+fn a_read_only_mount_refuses_changes() {
+    if !has_fuse("a_read_only_mount_refuses_changes") {
+        return;
+    }
+    let mounted = Mounted::with(|options| options.apply("ro").expect("it is known"));
+    let error = File::create(mounted.path("file")).expect_err("it is read-only");
+    assert_eq!(error.raw_os_error(), Some(Errno::ROFS.raw_os_error()));
+}
+
+#[test]
+fn a_writeback_cache_keeps_data_and_times() {
+    if !has_fuse("a_writeback_cache_keeps_data_and_times") {
+        return;
+    }
+    let mounted = Mounted::with(|options| options.has_writeback_cache = true);
+    let path = mounted.path("file");
+    let mut file = File::create(&path).expect("open");
+    for _ in 0..100 {
+        file.write_all(b"small ").expect("write");
+    }
+    file.sync_all().expect("fsync");
+    assert_eq!(fs::read(&path).expect("read").len(), 600);
+}
+
+/// Not a test: the server that the two tests below start as a process of its own.
+#[test]
+#[ignore = "a helper of other tests"]
+fn serve_for_another_process() {
+    let Some(directory) = std::env::var_os(SERVE) else { return };
+    let signals = StopSignals::listen().expect("signals can be caught");
+    let fs = Arc::new(MemoryFs::new());
+    let session = mount(fs, Path::new(&directory), &MountOptions::new("served")).expect("mount");
+    println!("{READY}");
+    let end = run(session, signals).expect("serve");
+    assert_eq!(end, EndCause::Signal(libc::SIGTERM));
+    // Nobody reads what the harness would say.
+    std::process::exit(0);
+}
+
+fn serve(directory: &Path) -> Child {
+    let mut child = Command::new(std::env::current_exe().expect("a test has a path"))
+        .args(["--exact", "mounted::serve_for_another_process", "--ignored", "--nocapture"])
+        .env(SERVE, directory)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("spawn");
+    let output = child.stdout.take().expect("it is piped");
+    let is_ready =
+        BufReader::new(output).lines().map_while(Result::ok).any(|line| line.contains(READY));
+    assert!(is_ready, "the server did not start");
+    child
+}
+
+/// Goal: after `kill -9` the directory can be mounted again at once, under load too.
+#[test]
+fn a_mount_whose_server_was_killed_is_replaced() {
+    if !has_fuse("a_mount_whose_server_was_killed_is_replaced") {
+        return;
+    }
+    let directory = Directory::new();
+    let mut child = serve(&directory.0);
+    let held = File::create(directory.0.join("file")).expect("open");
+    child.kill().expect("kill -9");
+    child.wait().expect("it is ours");
+    let error = held.metadata().expect_err("the server is dead");
+    assert_eq!(error.raw_os_error(), Some(Errno::NOTCONN.raw_os_error()));
+    assert_eq!(mountpoint::inspect(&directory.0).expect("stat"), Mountpoint::Dead);
+
+    let fs = Arc::new(MemoryFs::new());
+    let session = mount(fs, &directory.0, &MountOptions::new("again")).expect("mount");
+    assert!(session.has_replaced_dead());
+    fs::write(directory.0.join("file"), b"new").expect("the new server answers");
+    drop(held);
+}
+
+#[test]
+fn sigterm_unmounts_and_ends_the_server() {
+    if !has_fuse("sigterm_unmounts_and_ends_the_server") {
+        return;
+    }
+    let directory = Directory::new();
+    let mut child = serve(&directory.0);
+    fs::write(directory.0.join("file"), b"data").expect("write");
+    let pid = Pid::from_child(&child);
+    kill_process(pid, Signal::TERM).expect("it runs");
+    assert!(child.wait().expect("it is ours").success());
+    assert_eq!(mountpoint::inspect(&directory.0).expect("stat"), Mountpoint::Free);
+}

@@ -1,0 +1,290 @@
+//! The server behind a transport of the tests' own: no kernel.
+
+use std::sync::Arc;
+
+use engine::vnode::api::{FileKind, FileSystem, Ino, RenameMode, SetAttr};
+use front::fuse::protocol::{
+    CreateFlags, Declined, ListedName, Listing, Node, NodeId, NodeNumbers, ROOT_NODE, Reply,
+    Request, Sender, UNREADABLE_NODE,
+};
+use front::fuse::{Server, Transport, TransportError};
+use rustix::io::Errno;
+
+use crate::memory_fs::{DAMAGED, MemoryFs, PANICKING, ROOT};
+
+const SENDER: Sender = Sender { uid: 1000, gid: 100 };
+const REPLACE: CreateFlags = CreateFlags { is_exclusive: false, truncates: false };
+
+fn server_of(fs: &Arc<MemoryFs>) -> Server {
+    let fs: Arc<dyn FileSystem> = fs.clone();
+    Server::new(fs)
+}
+
+struct Client {
+    fs: Arc<MemoryFs>,
+    server: Server,
+}
+
+impl Client {
+    fn new() -> Client {
+        let fs = Arc::new(MemoryFs::new());
+        let server = server_of(&fs);
+        Client { fs, server }
+    }
+
+    fn node(&self, request: Request<'_>) -> Result<Node, Errno> {
+        match self.server.answer(SENDER, request, &mut Vec::new()) {
+            Reply::Entry(node) | Reply::Created(node) | Reply::Attr(node) => Ok(node),
+            Reply::Error(error) => Err(error),
+            other => panic!("not a node: {other:?}"),
+        }
+    }
+
+    fn done(&self, request: Request<'_>) -> Result<(), Errno> {
+        match self.server.answer(SENDER, request, &mut Vec::new()) {
+            Reply::Done | Reply::Silence | Reply::Written(_) => Ok(()),
+            Reply::Error(error) => Err(error),
+            other => panic!("not just done: {other:?}"),
+        }
+    }
+
+    fn data(&self, request: Request<'_>) -> Vec<u8> {
+        match self.server.answer(SENDER, request, &mut b"old".to_vec()) {
+            Reply::Data(data) => data.to_vec(),
+            other => panic!("no data: {other:?}"),
+        }
+    }
+
+    fn create(&self, name: &[u8]) -> Node {
+        let what = Request::Create { parent: ROOT_NODE, name, mode: 0o640, flags: REPLACE };
+        self.node(what).expect("the name is free")
+    }
+
+    fn list(&self, cookie: u64, with_nodes: bool, room: usize) -> Names {
+        let mut listing = Names { room, seen: Vec::new() };
+        let what = Request::ReadDir { node: ROOT_NODE, cookie, with_nodes, listing: &mut listing };
+        self.done(what).expect("the root is a directory");
+        listing
+    }
+}
+
+struct Names {
+    room: usize,
+    seen: Vec<(Vec<u8>, NodeId, bool, u64)>,
+}
+
+impl Listing for Names {
+    fn add(&mut self, name: ListedName<'_>) -> bool {
+        self.add_with_node(name, None)
+    }
+
+    fn add_with_node(&mut self, name: ListedName<'_>, node: Option<&Node>) -> bool {
+        if self.seen.len() == self.room {
+            return false;
+        }
+        self.seen.push((name.name.to_vec(), name.id, node.is_some(), name.cookie));
+        true
+    }
+}
+
+/// Goal: node ids and inode numbers are one to one, with the root at 1.
+#[test]
+fn the_root_and_inode_one_change_places() {
+    for root in [Ino(1), ROOT] {
+        let numbers = NodeNumbers::new(root);
+        assert_eq!(numbers.node_of(root), ROOT_NODE);
+        for number in [1, 2, root.0, root.0 + 1, u64::MAX] {
+            assert_eq!(numbers.ino_of(numbers.node_of(Ino(number))), Ino(number));
+            assert_eq!(numbers.node_of(numbers.ino_of(NodeId(number))), NodeId(number));
+        }
+    }
+    let client = Client::new();
+    let made = client.create(b"first");
+    assert_eq!(made.attr.ino, Ino(1), "the test needs an inode whose number is the root's node id");
+    assert_eq!(made.id, NodeId(ROOT.0));
+    assert_eq!(client.node(Request::GetAttr { node: made.id }).expect("it is there"), made);
+}
+
+#[test]
+fn what_is_made_belongs_to_the_sender_and_is_found_again() {
+    let client = Client::new();
+    let made = client.create(b"a\xff");
+    assert_eq!((made.attr.uid, made.attr.gid, made.attr.mode), (1000, 100, 0o640));
+    let name = b"a\xff";
+    let found = client.node(Request::Lookup { parent: ROOT_NODE, name }).expect("it is there");
+    assert_eq!(found, made);
+    assert_eq!(client.fs.references(made.attr.ino), Some(2), "F3: one a reply");
+    client.done(Request::Unlink { parent: ROOT_NODE, name }).expect("it is there");
+    client.done(Request::Forget { node: made.id, count: 2 }).expect("forget cannot fail");
+    assert_eq!(client.fs.references(made.attr.ino), None, "without names and references it goes");
+}
+
+/// Goal: a handle from before a restart resolves, whatever its kind.
+#[test]
+fn a_lookup_of_dot_finds_a_file_by_its_number_alone() {
+    let client = Client::new();
+    let made = client.create(b"file");
+    let found = client.node(Request::Lookup { parent: made.id, name: b"." }).expect("it is there");
+    assert_eq!(found, made);
+    let gone = client.node(Request::Lookup { parent: NodeId(999), name: b"." });
+    assert_eq!(gone, Err(Errno::STALE));
+}
+
+#[test]
+fn create_opens_what_is_there_unless_it_must_be_new() {
+    let client = Client::new();
+    let made = client.create(b"file");
+    client.done(Request::Write { node: made.id, offset: 0, data: b"data" }).expect("it is a file");
+    let again = |is_exclusive, truncates| {
+        let flags = CreateFlags { is_exclusive, truncates };
+        client.node(Request::Create { parent: ROOT_NODE, name: b"file", mode: 0o600, flags })
+    };
+    assert_eq!(again(true, false), Err(Errno::EXIST));
+    assert_eq!(again(false, false).expect("it may be there").attr.size_bytes, 4);
+    let emptied = again(false, true).expect("it may be there");
+    assert_eq!((emptied.id, emptied.attr.size_bytes), (made.id, 0));
+}
+
+#[test]
+fn data_is_read_as_written_and_never_mixed_with_what_was_there() {
+    let client = Client::new();
+    let node = client.create(b"file").id;
+    client.done(Request::Write { node, offset: 3, data: b"abc" }).expect("it is a file");
+    let read = |offset, length_bytes| client.data(Request::Read { node, offset, length_bytes });
+    assert_eq!(read(0, 100), b"\0\0\0abc");
+    assert_eq!(read(4, 1), b"b");
+    assert_eq!(read(6, 100), b"");
+    assert_eq!(read(0, u32::MAX), b"\0\0\0abc", "a length past the limit is cut");
+}
+
+#[test]
+fn links_and_renames_reach_the_right_names() {
+    let client = Client::new();
+    let a = client.create(b"a");
+    let b = client.create(b"b");
+    let rename = |mode| {
+        let (source, target) = ((ROOT_NODE, &b"a"[..]), (ROOT_NODE, &b"b"[..]));
+        client.done(Request::Rename { source, target, mode })
+    };
+    let find = |name: &[u8]| client.node(Request::Lookup { parent: ROOT_NODE, name });
+    assert_eq!(rename(Some(RenameMode::NoReplace)), Err(Errno::EXIST));
+    assert_eq!(rename(None), Err(Errno::INVAL), "a mode that is not known");
+    rename(Some(RenameMode::Exchange)).expect("both are there");
+    assert_eq!(find(b"a").expect("there").id, b.id);
+    rename(Some(RenameMode::Replace)).expect("a is there");
+    assert_eq!(find(b"a"), Err(Errno::NOENT));
+    assert_eq!(find(b"b").expect("there").id, b.id);
+
+    let what = Request::Link { node: b.id, parent: ROOT_NODE, name: b"c" };
+    assert_eq!(client.node(what).expect("c is free").attr.nlink, 2);
+    let what = Request::Symlink { parent: ROOT_NODE, name: b"s", target: b"to\xfe" };
+    let link = client.node(what).expect("s is free");
+    assert_eq!(client.data(Request::ReadLink { node: link.id }), b"to\xfe");
+    assert_eq!(client.node(Request::GetAttr { node: a.id }).expect("referenced").attr.nlink, 0);
+}
+
+#[test]
+fn a_listing_goes_on_where_it_stopped() {
+    let client = Client::new();
+    for number in 0..200 {
+        client.create(format!("{number:03}").as_bytes());
+    }
+    for with_nodes in [false, true] {
+        let (mut names, mut cookie) = (Vec::new(), 0);
+        loop {
+            let part = client.list(cookie, with_nodes, 70).seen;
+            let Some(last) = part.last() else { break };
+            cookie = last.3;
+            names.extend(part.into_iter().map(|(name, ..)| name));
+        }
+        assert_eq!(names.len(), 202, "with_nodes={with_nodes}");
+        assert_eq!(names[..3], [b".".to_vec(), b"..".to_vec(), b"000".to_vec()]);
+        assert!(names[2..].is_sorted(), "with_nodes={with_nodes}");
+    }
+}
+
+/// Goal: F3 in listings. What did not fit, and `.` and `..`, carry no reference.
+#[test]
+fn a_listing_with_nodes_references_what_it_shows_and_no_more() {
+    let client = Client::new();
+    let nodes: Vec<Node> = [b"a", b"b", b"c"].map(|name| client.create(name)).into();
+    assert_eq!(client.list(0, true, 4).seen.len(), 4, ". .. a b");
+    let references = |index: usize| client.fs.references(nodes[index].attr.ino);
+    assert_eq!([references(0), references(1), references(2)], [Some(2), Some(2), Some(1)]);
+    assert_eq!(client.fs.references(ROOT), Some(0));
+    client.list(0, false, 10);
+    assert_eq!(references(0), Some(2), "names alone take none");
+}
+
+#[test]
+fn an_unreadable_file_is_listed_without_a_reference() {
+    let client = Client::new();
+    let made = client.create(DAMAGED);
+    let seen = client.list(0, true, 10).seen;
+    let (name, id, has_node, _) = seen.last().expect("it is listed");
+    assert_eq!((&name[..], *id, *has_node), (DAMAGED, UNREADABLE_NODE, false));
+    // What the kernel gives back for it is nobody's.
+    client.done(Request::Forget { node: UNREADABLE_NODE, count: 1 }).expect("cannot fail");
+    assert_eq!(client.fs.references(made.attr.ino), Some(1));
+    let error = client.node(Request::Lookup { parent: ROOT_NODE, name: DAMAGED });
+    assert_eq!(error, Err(Errno::UCLEAN));
+}
+
+#[test]
+fn errors_keep_their_numbers() {
+    let client = Client::new();
+    let file = client.create(b"file").id;
+    let name = b"x";
+    let long = [b'n'; 256];
+    let make = |parent, name| {
+        let kind = FileKind::Fifo;
+        client.node(Request::MakeNode { parent, name, kind, mode: 0o600, rdev: 0 })
+    };
+    assert_eq!(client.node(Request::Lookup { parent: ROOT_NODE, name }), Err(Errno::NOENT));
+    assert_eq!(make(file, name), Err(Errno::NOTDIR));
+    assert_eq!(make(ROOT_NODE, &long), Err(Errno::NAMETOOLONG));
+    assert_eq!(client.done(Request::Rmdir { parent: ROOT_NODE, name }), Err(Errno::NOENT));
+    let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    assert_eq!(client.node(Request::SetAttr { node: NodeId(999), change }), Err(Errno::STALE));
+}
+
+#[test]
+fn what_is_declined_makes_the_kernel_help_itself() {
+    let client = Client::new();
+    let decline = |what| client.done(Request::Decline(what));
+    for what in [Declined::Open, Declined::Flush, Declined::Xattr, Declined::Seek] {
+        assert_eq!(decline(what), Err(Errno::NOSYS), "{what:?}");
+    }
+    assert_eq!(decline(Declined::Ioctl), Err(Errno::NOTTY));
+}
+
+/// A transport that is a list of names to look up.
+struct Lookups {
+    names: Vec<&'static [u8]>,
+    replies: Arc<parking_lot::Mutex<Vec<bool>>>,
+}
+
+impl Transport for Lookups {
+    fn serve(self: Box<Self>, server: Arc<Server>) -> Result<(), TransportError> {
+        let mut scratch = Vec::new();
+        for name in self.names {
+            let request = Request::Lookup { parent: ROOT_NODE, name };
+            let reply = server.answer(SENDER, request, &mut scratch);
+            self.replies.lock().push(matches!(reply, Reply::Entry(_)));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_transport_carries_each_request_to_its_reply() {
+    let fs = Arc::new(MemoryFs::new());
+    let server = Arc::new(server_of(&fs));
+    let client = Client { server: server_of(&fs), fs };
+    client.create(PANICKING);
+    let replies = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let names = vec![PANICKING, b"absent", b"."];
+    let transport = Box::new(Lookups { names, replies: Arc::clone(&replies) });
+    transport.serve(server).expect("a list cannot fail");
+    assert_eq!(*replies.lock(), [true, false, true]);
+}

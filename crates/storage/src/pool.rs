@@ -1,0 +1,180 @@
+//! Which devices make a pool: labels and the copies of the superblock.
+//!
+//! # Crashes
+//!
+//! An update writes a front copy (0 or 1 by turns) and flushes; the copies at the end follow at
+//! creation, at a clean close and when membership or features change. So some copy always
+//! verifies (S1), and the one with the highest sequence is current.
+
+use format::geometry::{Geometry, SUPERBLOCK_COPIES};
+use format::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
+
+use crate::device::{AlignedBuffer, Device, DeviceError, Purpose, SharedDevice};
+
+/// What became of each copy of the superblock on one device.
+#[derive(Debug)]
+pub struct SuperblockReport {
+    /// The current superblock.
+    pub current: Superblock,
+    /// What was wrong with each copy; `None`: it verifies.
+    pub copies: Vec<Option<SuperblockError>>,
+}
+
+/// Why a device could not be opened as part of a pool.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// No copy verifies. The error of the copy that says most.
+    #[error("{device}: {cause}")]
+    Superblock {
+        /// Name of the device.
+        device: String,
+        /// What is wrong with it.
+        cause: SuperblockError,
+    },
+    /// The device could not be read or written.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The device is shorter than the pool was made for: it was truncated.
+    #[error(
+        "{device}: {found_bytes} bytes, but the pool was made for {expected_bytes}: the device was \
+         truncated; restore it from a copy"
+    )]
+    Truncated {
+        /// Name of the device.
+        device: String,
+        /// What there is.
+        found_bytes: u64,
+        /// What there should be.
+        expected_bytes: u64,
+    },
+}
+
+/// Reads every copy of the superblock and returns the current one.
+///
+/// # Errors
+///
+/// [`PoolError::Superblock`] when no copy verifies: [`SuperblockError::BadMagic`] for a device that
+/// was never part of a pool.
+pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolError> {
+    let name = device.info().name.clone();
+    let size_bytes = device.info().size_bytes;
+    if size_bytes < format::geometry::POOL_BYTES_MIN {
+        let cause = SuperblockError::BadField { field: "device size" };
+        return front_copies_only(device, name, cause);
+    }
+    let mut found = Vec::new();
+    let mut copies = Vec::new();
+    for copy in 0..SUPERBLOCK_COPIES {
+        let decoded = read_copy(device, Geometry::superblock_offset(size_bytes, copy), copy);
+        copies.push(decoded.as_ref().err().cloned());
+        found.extend(decoded.ok());
+    }
+    let Some(current) = found.into_iter().max_by_key(|superblock| superblock.sequence) else {
+        return Err(PoolError::Superblock { device: name, cause: most_telling(&copies) });
+    };
+    if current.geometry.device_bytes > size_bytes {
+        return Err(PoolError::Truncated {
+            device: name,
+            found_bytes: size_bytes,
+            expected_bytes: current.geometry.device_bytes,
+        });
+    }
+    Ok(SuperblockReport { current, copies })
+}
+
+/// Tells a truncated pool from a device that never was one.
+fn front_copies_only(
+    device: &dyn Device,
+    name: String,
+    cause: SuperblockError,
+) -> Result<SuperblockReport, PoolError> {
+    let size_bytes = device.info().size_bytes;
+    if size_bytes >= 4096
+        && let Ok(superblock) = read_copy(device, 0, 0)
+    {
+        return Err(PoolError::Truncated {
+            device: name,
+            found_bytes: size_bytes,
+            expected_bytes: superblock.geometry.device_bytes,
+        });
+    }
+    Err(PoolError::Superblock { device: name, cause })
+}
+
+fn read_copy(device: &dyn Device, offset: u64, copy: u16) -> Result<Superblock, SuperblockError> {
+    let unreadable = SuperblockError::BadField { field: "copy can't be read" };
+    let bytes = device
+        .read(Purpose::Superblock, offset, SUPERBLOCK_BYTES)
+        .map_err(|_| unreadable.clone())?;
+    let bytes = bytes.first_chunk::<SUPERBLOCK_BYTES>().ok_or(unreadable)?;
+    Superblock::decode(bytes, copy)
+}
+
+/// A newer version says more than a bad checksum, and that more than a foreign magic.
+fn most_telling(copies: &[Option<SuperblockError>]) -> SuperblockError {
+    let weight = |error: &SuperblockError| match error {
+        SuperblockError::UnsupportedVersion { .. }
+        | SuperblockError::UnsupportedFeatures { .. } => 3,
+        SuperblockError::BadField { .. } | SuperblockError::Misplaced { .. } => 2,
+        SuperblockError::BadChecksum { .. } => 1,
+        _ => 0,
+    };
+    copies
+        .iter()
+        .flatten()
+        .max_by_key(|error| weight(error))
+        .cloned()
+        .unwrap_or(SuperblockError::BadMagic { found: [0; 8] })
+}
+
+/// Writes one copy, not yet durable.
+///
+/// # Errors
+///
+/// What the device said.
+pub fn write_superblock_copy(
+    device: &dyn Device,
+    superblock: &Superblock,
+    copy: u16,
+) -> Result<(), DeviceError> {
+    let offset = Geometry::superblock_offset(device.info().size_bytes, copy);
+    let bytes = AlignedBuffer::copy_of(&superblock.encode(copy));
+    device.write(Purpose::Superblock, offset, bytes)
+}
+
+/// Writes `superblock`, its sequence raised, to the front copy whose turn it is, and flushes.
+///
+/// # Errors
+///
+/// What the device said: the pool must stop writing.
+pub fn update_superblock(
+    device: &SharedDevice,
+    superblock: &mut Superblock,
+) -> Result<(), DeviceError> {
+    superblock.sequence += 1;
+    let copy = if superblock.sequence.is_multiple_of(2) { 0 } else { 1 };
+    write_superblock_copy(device.as_ref(), superblock, copy)?;
+    device.flush(Purpose::Superblock)
+}
+
+/// Writes `superblock` to all copies, the front pair and the pair at the end each between two
+/// flushes.
+///
+/// # Errors
+///
+/// What the device said: the pool must stop writing.
+pub fn update_all_superblocks(
+    device: &SharedDevice,
+    superblock: &mut Superblock,
+) -> Result<(), DeviceError> {
+    superblock.sequence += 1;
+    let turn = u16::from(!superblock.sequence.is_multiple_of(2));
+    for copies in [[turn, 2], [1 - turn, 3]] {
+        for copy in copies {
+            write_superblock_copy(device.as_ref(), superblock, copy)?;
+        }
+        device.flush(Purpose::Superblock)?;
+    }
+    Ok(())
+}

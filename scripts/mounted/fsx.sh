@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# fsx: random reads, writes, truncates and mappings of one file, each read verified.
+#
+#   FSX_OPERATIONS   [20,000; full: 1,000,000]       FSX_SEED   [one of the day's]
+. "$(dirname "$0")/lib.sh"
+NAME=fsx
+OPERATIONS=${FSX_OPERATIONS:-$(by_scale 20000 1000000)}
+SEED=${FSX_SEED:-$(date +%Y%m%d)}
+FSX=$(command -v "$ROOT/target/tools/bin/fsx" || command -v fsx || true)
+[ -n "$FSX" ] || skip "fsx is not installed: cargo install fsx --version 0.3.2 --root target/tools"
+begin fsx
+
+# Every operation that works without fallocate(2).
+cat >"$WORK/fsx.toml" <<'TOML'
+flen = 4194304
+[opsize]
+max = 262144
+[weights]
+close_open = 1
+read = 10
+write = 10
+mapread = 5
+mapwrite = 5
+truncate = 5
+invalidate = 1
+fsync = 0.2
+fdatasync = 0.2
+sendfile = 1
+posix_fadvise = 1
+copy_file_range = 1
+TOML
+say "$OPERATIONS operations, seed $SEED"
+"$FSX" -N "$OPERATIONS" -S "$SEED" -f "$WORK/fsx.toml" -P "$WORK" "$DIR/file" >"$WORK/fsx.log" 2>&1 \
+    || { tail -40 "$WORK/fsx.log" >&2; fail "fsx found a difference: again with FSX_SEED=$SEED"; }
+finish
