@@ -17,7 +17,8 @@
 //! - C4: When `sync` was acknowledged, every operation acknowledged before it was issued survives.
 //! - C5: Content of a regular file, by pages of 4 KiB. Each write that C3 or C4 covers is there.
 //!   Each page that later writes reached is as it was then or as any one of those writes left it.
-//!   The size likewise, so there may be holes where a size survived without its data. A truncation
+//!   The size likewise, or it ends with a page in the midst of such a write; so there may be holes
+//!   where a size survived without its data. A truncation
 //!   is no write: if it survives, nothing that it cut off is seen again; if it does not, no later
 //!   write of that file does either.
 //! - C6: What has no name is gone. Nothing is there that nobody made.
