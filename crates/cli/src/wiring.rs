@@ -199,11 +199,8 @@ impl Backend for EngineBackend {
             }
             return Err(cannot_start(&options.device, error));
         }
-        let pages_written = counting
-            .snapshot()
-            .of_kind(storage::device::RequestKind::Write)
-            .bytes
-            .div_ceil(4096);
+        let pages_written =
+            counting.snapshot().of_kind(storage::device::RequestKind::Write).bytes.div_ceil(4096);
         let report = storage::pool::read_superblock(device.as_ref());
         let superblock = report.map_err(|error| cannot_use(&options.device, &error))?.current;
         let geometry = &superblock.geometry;

@@ -6,6 +6,7 @@ use format::anode::{Anode, AnodeKind, StorageMode};
 use storage::device::AlignedBuffer;
 
 use super::api::{Caller, FILE_BYTES_MAX, Ino};
+use super::flush::tail_waiting;
 use super::read::own;
 use super::{Files, Vnode, VnodeState};
 use crate::container::Content;
@@ -203,7 +204,9 @@ impl Files {
         let mut state = vnode.state.write();
         check_regular(&state)?;
         if size_bytes >= state.size_bytes {
-            return self.extend(change, &mut state, vnode, size_bytes);
+            drop(state);
+            drop(change);
+            return self.extend(vnode, size_bytes);
         }
         let block_bytes = state.anode()?.block_bytes();
         let first_gone = size_bytes.div_ceil(block_bytes);
@@ -243,34 +246,40 @@ impl Files {
         anode.data_version += 1;
     }
 
-    fn extend(
-        &self,
-        mut change: crate::store::Change<'_>,
-        state: &mut VnodeState,
-        vnode: &Arc<Vnode>,
-        size_bytes: u64,
-    ) -> FsResult<()> {
-        if size_bytes > state.size_bytes {
-            // The write may need to look at the map; it changes memory only.
-            let block_bytes = state.anode()?.block_bytes();
-            let valid = index_wide(state.size_bytes % block_bytes);
-            let index = state.size_bytes / block_bytes;
-            if valid != 0 {
-                self.rewrite_tail(state, index, valid)?;
+    /// Raises the size of a file.
+    ///
+    /// CRASH: V4. What the last block stores behind the end must read as zeros before the size
+    /// passes it, so a new version of that block is installed first.
+    fn extend(&self, vnode: &Arc<Vnode>, size_bytes: u64) -> FsResult<()> {
+        loop {
+            let mut change = self.store.begin(Reservation::LARGE)?;
+            let mut state = vnode.state.write();
+            if size_bytes > state.size_bytes {
+                let block_bytes = state.anode()?.block_bytes();
+                let valid = index_wide(state.size_bytes % block_bytes);
+                let index = state.size_bytes / block_bytes;
+                if valid != 0 {
+                    self.rewrite_tail(&mut state, index, valid)?;
+                }
             }
+            if tail_waiting(&state).is_some() {
+                drop(state);
+                drop(change);
+                self.segments.seal(Temperature::Hot);
+                self.segments.seal(Temperature::Cold);
+                while self.install_some(vnode)? {}
+                continue;
+            }
+            let mut anode = state.anode()?.clone();
+            anode.size_bytes = size_bytes.max(state.size_bytes);
+            self.note_change(&mut anode);
+            self.fileset.write_anode(&self.store, &mut change, &anode)?;
+            let applied = change.end();
+            state.size_bytes = anode.size_bytes;
+            state.anode = Some(anode);
+            state.class = applied.class;
+            return Ok(());
         }
-        let mut anode = state.anode()?.clone();
-        anode.size_bytes = size_bytes;
-        self.note_change(&mut anode);
-        self.fileset.write_anode(&self.store, &mut change, &anode)?;
-        let applied = change.end();
-        state.anode = Some(anode);
-        state.size_bytes = size_bytes;
-        state.class = applied.class;
-        if state.is_dirty() {
-            self.table.mark_dirty(vnode.number, self.store.clock.monotonic_ns());
-        }
-        Ok(())
     }
 
     /// Frees what still lies past the end of a file in the orphan list, and takes it out.
