@@ -34,9 +34,13 @@ mod anode;
 mod convert;
 pub mod defect;
 mod dir;
+pub mod dump;
+pub mod explain;
 mod fileset;
 mod group;
+pub mod inspect;
 mod link;
+mod lookup;
 mod map;
 mod path;
 mod reader;
@@ -119,6 +123,8 @@ pub(crate) struct Check<'run> {
     pub(crate) is_incomplete: bool,
     /// Bytes of memory that grow with the pool.
     pub(crate) memory_bytes: u64,
+    /// Whether more was wanted than is allowed.
+    is_over: bool,
     progress: &'run mut dyn FnMut(Progress),
     pass: &'static str,
     done: u64,
@@ -149,7 +155,8 @@ impl Check<'_> {
     pub(crate) fn take_memory(&mut self, bytes: u64) -> Result<(), Stop> {
         self.memory_bytes = self.memory_bytes.saturating_add(bytes);
         let limit = self.options.memory_bytes_max;
-        if self.memory_bytes > limit { Err(Stop::Memory { limit }) } else { Ok(()) }
+        self.is_over |= self.memory_bytes > limit;
+        if self.is_over { Err(Stop::Memory { limit }) } else { Ok(()) }
     }
 
     /// Says that `count` more were dealt with.
@@ -208,13 +215,16 @@ pub fn run(device: SharedDevice, options: Options, progress: &mut dyn FnMut(Prog
         report,
         is_incomplete: false,
         memory_bytes,
+        is_over: false,
         progress,
         pass: "",
         done: 0,
     };
     for (name, pass) in PASSES {
         check.begin(name);
-        if let Err(stop) = pass(&mut check) {
+        // What a pass could not return, because it was deep in a walk, is said again here.
+        let done = pass(&mut check);
+        if let Err(stop) = done.and_then(|()| check.take_memory(0)) {
             check.report.stopped = Some(stop.to_string());
             break;
         }

@@ -5,26 +5,19 @@
 
 use std::collections::BTreeMap;
 
-use format::anode::{ANODE_BYTES, Anode, ROOT_ANODE, page_and_slot, slot_offset};
-use format::directory;
+use format::anode::ROOT_ANODE;
 use format::fileset::ROOT_FILESET;
 use format::ids::AnodeNo;
-use format::map;
-use format::page::{PageBytes, PageKind};
-use format::pointer::BlockPointer;
 
 use crate::Check;
 use crate::anode::Tree;
-use crate::dir::shown;
-use crate::map::{Indexed, page_pointers, root_pointers, wanted_page};
+use crate::lookup::{name_in, read_anode};
 use crate::reader::Reader;
 
 /// Most defects of a fileset that get a path.
 const PATHS_MAX: usize = 100;
 /// Deepest path that is followed.
-const DEPTH_MAX: usize = 128;
-/// Most pages that the search for one name reads: a directory of a million names.
-const PAGES_SEARCHED_MAX: usize = 32_768;
+pub(crate) const DEPTH_MAX: usize = 128;
 
 /// Gives the defects from `first` on their paths.
 pub(crate) fn name_defects(check: &mut Check<'_>, tree: &Tree, first: usize) {
@@ -70,85 +63,4 @@ fn path_of(
     let path = format!("/{}", parts.join("/"));
     let is_root = tree.fileset.id == ROOT_FILESET;
     Some(if is_root { path } else { format!("{}:{path}", tree.fileset.id) })
-}
-
-/// Returns the pointer to block `index` of `anode`; `None` for a hole or a map that can't be read.
-pub(crate) fn find_block(reader: &Reader, anode: &Anode, index: u64) -> Option<BlockPointer> {
-    if index >= map::capacity_of_height(anode.height) {
-        return None;
-    }
-    let (first, pointer) = root_pointers(anode).into_iter().rfind(|(first, _)| *first <= index)?;
-    let mut found: Indexed = (first, pointer);
-    let is_inside = |found: &Indexed, level| index - found.0 < map::span_of_pointer(level);
-    for level in (0..anode.height).rev() {
-        if !is_inside(&found, level + 1) {
-            return None;
-        }
-        let wanted = wanted_page(anode, PageKind::Map, level, &found);
-        let page = reader.read_page(&wanted).ok()?;
-        found = page_pointers(&page, found.0, level).into_iter().rfind(|p| p.0 <= index)?;
-    }
-    (found.0 == index).then_some(found.1)
-}
-
-/// Reads anode `number` of the fileset whose anode table is `table`.
-pub(crate) fn read_anode(reader: &Reader, table: &Anode, number: AnodeNo) -> Option<Anode> {
-    let (index, slot) = page_and_slot(number);
-    let page = read_content(reader, table, PageKind::Anode, index)?;
-    let bytes: &[u8; ANODE_BYTES] = page.get(slot_offset(slot)..)?.first_chunk()?;
-    Anode::decode(bytes, table.fileset, number).ok()?
-}
-
-/// Reads page `index` of a container of pages.
-pub(crate) fn read_content(
-    reader: &Reader,
-    anode: &Anode,
-    kind: PageKind,
-    index: u64,
-) -> Option<Box<PageBytes>> {
-    let pointer = find_block(reader, anode, index)?;
-    reader.read_page(&wanted_page(anode, kind, 0, &(index, pointer))).ok()
-}
-
-/// Hands each pointer to a block of `anode` to `each`, until it returns `false` or the bound on
-/// pages is reached.
-pub(crate) fn each_block(
-    reader: &Reader,
-    anode: &Anode,
-    pages_max: usize,
-    each: &mut dyn FnMut(&Indexed) -> bool,
-) {
-    let mut left = pages_max;
-    let mut stack: Vec<(u8, Indexed)> =
-        root_pointers(anode).into_iter().rev().map(|pointer| (anode.height, pointer)).collect();
-    while let Some((level, pointer)) = stack.pop() {
-        if left == 0 {
-            return;
-        }
-        left -= 1;
-        let Some(below) = level.checked_sub(1) else {
-            if each(&pointer) {
-                continue;
-            }
-            return;
-        };
-        let wanted = wanted_page(anode, PageKind::Map, below, &pointer);
-        let Ok(page) = reader.read_page(&wanted) else { continue };
-        let pointers = page_pointers(&page, pointer.0, below);
-        stack.extend(pointers.into_iter().rev().map(|pointer| (below, pointer)));
-    }
-}
-
-/// Returns the name under which `directory` has `target`.
-pub(crate) fn name_in(reader: &Reader, directory: &Anode, target: AnodeNo) -> Option<String> {
-    let mut name = None;
-    each_block(reader, directory, PAGES_SEARCHED_MAX, &mut |pointer| {
-        let wanted = wanted_page(directory, PageKind::Directory, 0, pointer);
-        if let Ok(page) = reader.read_page(&wanted) {
-            let found = directory::dirents(page.as_slice()).find(|d| d.anode == target);
-            name = found.map(|dirent| shown(dirent.name));
-        }
-        name.is_none()
-    });
-    name
 }

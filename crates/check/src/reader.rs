@@ -18,6 +18,8 @@ use crate::convert::{to_u64, to_usize};
 const READS_IN_FLIGHT: usize = 64;
 /// Bytes in flight: what reading ahead may take of memory.
 const READ_BYTES_IN_FLIGHT: usize = 8 << 20;
+/// Bytes of one read: where sequential reading comes close to what a device can do.
+const RUN_BYTES_MAX: usize = 1 << 20;
 /// Unit of the overlay: the smallest fragment, of which every place is a multiple.
 const UNIT_BYTES: u64 = 1024;
 /// Most bytes of the overlay: 8 times the bound on the active log, so that no log can fill memory.
@@ -100,27 +102,51 @@ impl Reader {
         found
     }
 
-    /// Reads many ranges with many requests in flight, and hands each to `each` in order.
+    /// Reads many ranges with many requests in flight, and hands each to `each` in order. Ranges
+    /// that follow each other on the device are read at once.
     pub(crate) fn read_many(&self, ranges: &[(u64, usize)], each: Each<'_>) {
         let mut next = 0;
         while next < ranges.len() {
             let (mut window, mut bytes) = (Vec::new(), 0);
-            let first = next;
             while next < ranges.len()
                 && (window.is_empty()
                     || (window.len() < READS_IN_FLIGHT && bytes < READ_BYTES_IN_FLIGHT))
             {
-                let (offset, length) = ranges[next];
-                window.push(self.submit(offset, length));
-                bytes += length;
-                next += 1;
+                let run = run_at(ranges, next);
+                window.push((next, run, self.submit(run.offset, run.length)));
+                bytes += run.length;
+                next += run.count;
             }
-            for (position, ticket) in window.into_iter().enumerate() {
-                let (offset, length) = ranges[first + position];
-                each(
-                    first + position,
-                    self.finish(ticket, offset, length).as_deref().map_err(|e| e.clone()),
-                );
+            for (first, run, ticket) in window {
+                let parts = ranges.get(first..first + run.count).unwrap_or(&[]);
+                self.hand_on(first, parts, run, self.finish(ticket, run.offset, run.length), each);
+            }
+        }
+    }
+
+    /// Hands each range of a run to `each`. Where the run could not be read, each range is tried
+    /// alone, so that one bad sector costs no neighbour.
+    fn hand_on(
+        &self,
+        first: usize,
+        parts: &[(u64, usize)],
+        run: Run,
+        read: Result<Vec<u8>, DeviceError>,
+        each: Each<'_>,
+    ) {
+        match read {
+            Ok(bytes) => {
+                for (position, &(offset, length)) in parts.iter().enumerate() {
+                    let start = to_usize(offset - run.offset);
+                    each(first + position, Ok(&bytes[start..start + length]));
+                }
+            }
+            Err(error) if parts.len() == 1 => each(first, Err(error)),
+            Err(_) => {
+                for (position, &(offset, length)) in parts.iter().enumerate() {
+                    let alone = self.finish(self.submit(offset, length), offset, length);
+                    each(first + position, alone.as_deref().map_err(Clone::clone));
+                }
             }
         }
     }
@@ -208,6 +234,28 @@ impl Reader {
     }
 }
 
+/// Ranges that follow each other on the device.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    offset: u64,
+    length: usize,
+    count: usize,
+}
+
+/// Returns the run that begins with range `first`.
+fn run_at(ranges: &[(u64, usize)], first: usize) -> Run {
+    let mut run = Run { offset: ranges[first].0, length: ranges[first].1, count: 1 };
+    for &(offset, length) in ranges.get(first + 1..).unwrap_or(&[]) {
+        let is_next = offset == run.offset + to_u64(run.length);
+        if !is_next || run.length + length > RUN_BYTES_MAX {
+            break;
+        }
+        run.length += length;
+        run.count += 1;
+    }
+    run
+}
+
 fn aligned(offset: u64, length: usize) -> (u64, u64) {
     let align = to_u64(IO_ALIGN_BYTES);
     (offset / align * align, (offset + to_u64(length)).next_multiple_of(align))
@@ -258,7 +306,9 @@ mod tests {
     #[test]
     fn many_ranges_come_back_in_order() {
         let reader = reader();
-        let ranges: Vec<_> = (0..200_u64).map(|index| (index * 64, 64)).collect();
+        // Neighbours, gaps, overlaps and steps back.
+        let start = |index: u64| if index.is_multiple_of(7) { index * 60 } else { index * 64 };
+        let ranges: Vec<_> = (0..200_u64).map(|index| (start(index), 64)).collect();
         let mut seen = Vec::new();
         reader.read_many(&ranges, &mut |position, result| {
             let bytes = result.expect("in range");

@@ -43,9 +43,10 @@ const SECTOR_BYTES: u64 = 512;
 const SCAN_BYTES: usize = 1 << 20;
 
 /// A whole chunk of the log.
-struct Chunk {
-    lsn: Lsn,
-    payload: Vec<u8>,
+pub(crate) struct Chunk {
+    pub(crate) lsn: Lsn,
+    pub(crate) header: ChunkHeader,
+    pub(crate) payload: Vec<u8>,
 }
 
 /// What a replay did.
@@ -76,6 +77,22 @@ pub(crate) fn replay_into(reader: &mut Reader, report: &mut Report) {
          double-write area; a pool that is in use may change under the check",
         done.chunks, done.records, done.classes_kept, done.classes_undone, done.double_written
     ));
+}
+
+/// Hands each whole chunk of the log to `each`, and returns the head and where the log ends; `None`
+/// if no head verifies.
+pub(crate) fn each_chunk_of(
+    reader: &mut Reader,
+    each: &mut dyn FnMut(&Chunk),
+) -> Result<Option<(JournalHead, Lsn)>, DeviceError> {
+    let mut report = Report::default();
+    let mut replay = Replay { reader, report: &mut report, done: Replayed::default() };
+    let Some(head) = replay.read_head()? else { return Ok(None) };
+    let end = replay.each_chunk(&head, &mut |_, chunk| {
+        each(chunk);
+        Ok(())
+    })?;
+    Ok(Some((head, end)))
 }
 
 struct Replay<'run> {
@@ -208,8 +225,9 @@ impl Replay<'_> {
             return Ok(None);
         }
         let bytes = self.reader.read(ring_offset + at, to_usize(covered))?;
-        Ok(ChunkHeader::decode(&bytes, self.reader.pool_id)
-            .map(|(crc, header, payload)| (crc, header, Chunk { lsn, payload: payload.to_vec() })))
+        Ok(ChunkHeader::decode(&bytes, self.reader.pool_id).map(|(crc, header, payload)| {
+            (crc, header, Chunk { lsn, header, payload: payload.to_vec() })
+        }))
     }
 
     /// L3: looks for a whole chunk behind the end that was written after more was durable.

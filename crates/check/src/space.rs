@@ -141,6 +141,9 @@ impl Check<'_> {
         if !self.space.groups.contains_key(&group) {
             let what = format!("group {group} is not initialised");
             self.defect(Code::AG008, subject, Some(place), what);
+            if self.take_memory(self.space.group_bytes(group)).is_err() {
+                return false;
+            }
             self.space.add_group(group, false);
         }
         self.report.totals.fragments += u64::from(count);

@@ -1,16 +1,59 @@
 //! Hand-made pools: a healthy one is clean, and each defect that is planted is found.
 
+mod fuzz;
 mod image;
+mod inspected;
 mod planted;
 mod replayed;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use image::Image;
+use storage::device::{Device, DeviceInfo, MemoryDevice, Operation, Purpose, Ticket};
 
 use crate::{Options, run};
 
 /// Checks `image` in full.
 fn check(image: &Image) -> crate::report::Report {
     run(image.device.clone(), Options::default(), &mut |_| {})
+}
+
+/// More reads than any check of the image needs, and far fewer than an endless one does.
+const READS_MAX: u64 = 20_000;
+
+/// Counts reads, and panics past the bound: an endless walk becomes a failure.
+#[derive(Debug)]
+struct Bounded {
+    below: Arc<MemoryDevice>,
+    reads: AtomicU64,
+}
+
+impl Device for Bounded {
+    fn info(&self) -> &DeviceInfo {
+        self.below.info()
+    }
+
+    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+        let reads = self.reads.fetch_add(1, Ordering::Relaxed);
+        assert!(reads < READS_MAX, "runs without end");
+        self.below.submit(purpose, operation)
+    }
+}
+
+/// Each metadata page is read once, and neighbours together.
+///
+/// Besides: 4 copies of the superblock, and the root of the group table again for the totals.
+#[test]
+fn a_check_without_data_reads_each_page_at_most_once() {
+    let image = Image::new(4096);
+    let device = Arc::new(Bounded { below: image.device.clone(), reads: AtomicU64::new(0) });
+    let options = Options { data: false, ..Options::default() };
+    let report = run(device.clone(), options, &mut |_| {});
+    assert!(report.is_clean(), "{}", report.to_text());
+    let reads = device.reads.load(Ordering::Relaxed);
+    // The 16 pages of one directory are neighbours.
+    assert!(reads <= report.totals.pages - 10, "{reads} reads of {} pages", report.totals.pages);
 }
 
 #[test]

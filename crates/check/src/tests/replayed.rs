@@ -16,21 +16,21 @@ use super::image::{BIG, EMPTY, Image, POOL, SMALL};
 use crate::defect::Code;
 
 /// Opens the pool on `image`, as a mount does, and returns its log, empty.
-fn open(image: &mut Image) -> Log {
+pub(super) fn open(image: &mut Image) -> Log {
     image.superblock.is_open = true;
     image.write_superblocks();
     Log { next: Lsn(0), previous_crc: 0, flushed: Lsn(0) }
 }
 
 /// Writes chunks one after the other.
-struct Log {
+pub(super) struct Log {
     next: Lsn,
     previous_crc: u32,
     flushed: Lsn,
 }
 
 impl Log {
-    fn write(&mut self, image: &Image, payload: &[u8]) {
+    pub(super) fn write(&mut self, image: &Image, payload: &[u8]) {
         let mut chunk = vec![0; CHUNK_HEADER_BYTES];
         chunk.extend_from_slice(payload);
         chunk.resize(chunk.len().next_multiple_of(4096), 0);
@@ -74,7 +74,13 @@ fn put_change(log: &mut Vec<u8>, class: u64, place: Place, old: &PageBytes, new:
 }
 
 /// Logs a class that sets the links of `number`, and its commit if `commits`.
-fn put_links(image: &Image, log: &mut Vec<u8>, nlink: u32, class: u64, commits: bool) -> PageBytes {
+pub(super) fn put_links(
+    image: &Image,
+    log: &mut Vec<u8>,
+    nlink: u32,
+    class: u64,
+    commits: bool,
+) -> PageBytes {
     let place = image.table_place(SMALL);
     let old = image.read_page(place);
     let mut new = with_links(&old, SMALL, nlink);

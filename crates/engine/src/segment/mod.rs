@@ -75,6 +75,8 @@ enum Progress {
 struct BlockState {
     data: Arc<AlignedBuffer>,
     fragments: u32,
+    /// Bytes of the file once the last write into this block was done.
+    file_bytes: u64,
     progress: Progress,
 }
 
@@ -100,6 +102,16 @@ impl Block {
     /// Returns how many fragments of the data are stored.
     pub(crate) fn fragments(&self) -> u32 {
         self.state.lock().fragments
+    }
+
+    /// Returns how many bytes the file had once the last write into this block was done.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.state.lock().file_bytes
+    }
+
+    /// The file has `file_bytes` once the write that this block is part of is done.
+    pub(crate) fn set_file_bytes(&self, file_bytes: u64) {
+        self.state.lock().file_bytes = file_bytes;
     }
 
     /// Returns the pointer to the block and its data write, once it is sealed.
@@ -213,6 +225,7 @@ impl Segments {
             state: Mutex::new(BlockState {
                 data: Arc::new(data),
                 fragments,
+                file_bytes: 0,
                 progress: Progress::Filling,
             }),
         });

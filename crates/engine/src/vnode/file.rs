@@ -65,6 +65,9 @@ impl Files {
             let result = self.write_block(&mut state, index, from, &data[done..done + count]);
             // V3: what was placed is part of the file even if the next block finds no room.
             if result.is_ok() {
+                if let Some(block) = state.pending.get(&index) {
+                    block.set_file_bytes(state.size_bytes.max(offset + wide(data.len())));
+                }
                 done += count;
                 state.size_bytes = state.size_bytes.max(at + wide(count));
             } else if done == 0 {

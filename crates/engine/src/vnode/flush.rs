@@ -81,13 +81,13 @@ impl Files {
         mut anode: Anode,
         installed: &[(u64, Arc<Block>)],
     ) -> FsResult<crate::journal::Applied> {
-        // V3: no size beyond what is in the map.
-        let end = installed.iter().map(|(index, _)| (index + 1) * anode.block_bytes()).max();
+        // V3: a size that some write has left, and one whose blocks are in the map.
+        let reached = installed.iter().map(|(_, block)| block.file_bytes()).max().unwrap_or(0);
         let is_all = installed.len() == state.pending.len();
         anode.size_bytes = if is_all {
             state.size_bytes
         } else {
-            state.size_bytes.min(anode.size_bytes.max(end.unwrap_or(0)))
+            state.size_bytes.min(anode.size_bytes.max(reached))
         };
         self.fileset.write_anode(&self.store, &mut change, &anode)?;
         let applied = change.end();

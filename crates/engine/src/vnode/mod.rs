@@ -9,8 +9,9 @@
 //! - V1: There is at most one vnode of a file.
 //! - V2: A vnode with pending blocks or unwritten attributes is in the dirty list and stays in
 //!   memory.
-//! - V3: The anode's size on disk never says more than what is installed: after a crash a file ends
-//!   where its last installed block ends, or at a size that a truncate set.
+//! - V3: The size on disk is one that an acknowledged write or truncate has left, and no larger than
+//!   what the installed blocks were written for: after a crash a file never ends in the middle of a
+//!   write.
 //!
 //! # Concurrency
 //!

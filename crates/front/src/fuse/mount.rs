@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use engine::vnode::api::{FileSystem, FsError};
 
-use super::kernel::KernelTransport;
+use super::kernel::{Guard, KernelTransport};
 use super::mountpoint::{self, Mountpoint};
 use super::server::REQUEST_BYTES_MAX;
 use super::transport::{Transport, TransportError};
@@ -81,6 +81,7 @@ pub enum Unmounted {
 pub struct MountedSession {
     directory: PathBuf,
     device: Option<String>,
+    _guard: Guard,
     fs: FsHandle,
     serving: Option<JoinHandle<Result<(), TransportError>>>,
     has_replaced_dead: bool,
@@ -124,6 +125,7 @@ pub fn mount(
         .spawn(move || transport.serve(server))
         .map_err(refused)?;
     Ok(MountedSession {
+        _guard: Guard::new(&directory),
         directory,
         device,
         fs: FsHandle(fs),

@@ -289,6 +289,25 @@ fn a_writeback_cache_keeps_data_and_times() {
     assert_eq!(fs::read(&path).expect("read").len(), 600);
 }
 
+/// Goal: a time that the library cannot bear ends the mount at once; no request waits for ever.
+#[test]
+fn a_panic_of_the_library_ends_the_mount() {
+    if !has_fuse("a_panic_of_the_library_ends_the_mount") {
+        return;
+    }
+    // In a process of its own, for it gives up every mount of its process.
+    let directory = Directory::new();
+    let mut child = serve(&directory.0);
+    let path = directory.0.join("file");
+    fs::write(&path, b"data").expect("write");
+    let time = rustix::fs::Timespec { tv_sec: i64::MIN, tv_nsec: 5 };
+    let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+    let set = rustix::fs::utimensat(rustix::fs::CWD, &path, &times, rustix::fs::AtFlags::empty());
+    assert_eq!(set, Err(Errno::CONNABORTED));
+    assert!(!child.wait().expect("it is ours").success(), "the server says that it failed");
+    assert_eq!(mountpoint::inspect(&directory.0).expect("stat"), Mountpoint::Free);
+}
+
 /// Not a test: the server that the two tests below start as a process of its own.
 #[test]
 #[ignore = "a helper of other tests"]

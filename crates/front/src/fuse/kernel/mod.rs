@@ -19,9 +19,10 @@
 //!
 //! The library runs one thread per cloned descriptor (`FUSE_DEV_IOC_CLONE`). A panic in the file
 //! system costs the request (`EIO`), not the thread: the library answers for a reply that is
-//! dropped.
+//! dropped. A panic of the library's own ends the mount (`guard.rs`).
 
 mod convert;
+mod guard;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -39,6 +40,8 @@ use fuser::{
     ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     TimeOrNow, WriteFlags,
 };
+
+pub(super) use self::guard::Guard;
 
 use self::convert::{
     error_of, error_unless_done, file_attr, file_type, made_kind, name_only_attr, permission_bits,
@@ -113,10 +116,11 @@ impl Adapter {
         let Some(server) = self.server.get() else { return };
         let sender = Sender { uid: request.uid(), gid: request.gid() };
         let outcome = SCRATCH.with_borrow_mut(|scratch| {
-            let answer = || server.answer(sender, what, scratch);
+            let answer = || guard::caught(|| server.answer(sender, what, scratch));
             catch_unwind(AssertUnwindSafe(answer)).map(send)
         });
         if outcome.is_err() {
+            guard::after_panic();
             tracing::error!(pid = request.pid(), "a request failed by a bug; it got EIO");
         }
     }

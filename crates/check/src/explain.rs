@@ -1,0 +1,554 @@
+//! From a name to the byte on the disk, layer by layer, and back.
+//!
+//! A pool that was not closed is explained as the next mount will see it.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use format::anode::{Anode, ROOT_ANODE, StorageMode, page_and_slot, slot_offset};
+use format::directory;
+use format::fileset::{Fileset, ROOT_FILESET};
+use format::geometry::{Geometry, JOURNAL_HEADS, SUPERBLOCK_AREA_BYTES, SUPERBLOCK_COPIES};
+use format::group::{SegmentUsage, USAGES_PER_PAGE};
+use format::ids::{AnodeNo, FilesetId, Place};
+use format::map::{height_for, page_index};
+use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, SLOTS_PER_PAGE};
+use format::pointer::{BlockPointer, CheckKind};
+use format::summary::{Summary, SummaryKind};
+use storage::device::SharedDevice;
+
+use crate::convert::{index_of, to_u64, to_usize};
+use crate::inspect::{InspectError, Opened};
+use crate::lookup::{
+    directory_page, each_block, filesets, find_block, find_map_page, name_in, read_anode,
+};
+use crate::map::wanted_page;
+use crate::path::DEPTH_MAX;
+use crate::reader::{PageWanted, Reader};
+use crate::report::json_string;
+
+/// Most blocks that one explanation shows.
+pub const BLOCKS_MAX: u64 = 1000;
+/// Most pages that the search for the owner of a block reads in one container.
+const SEARCH_PAGES_MAX: usize = 1 << 20;
+
+/// One layer between a name and a byte.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// Which: `superblock`, `fileset`, `dirent`, `anode`, `map`, `block`, `segment` ...
+    pub layer: &'static str,
+    /// What it says.
+    pub what: String,
+    /// Where it is in the pool.
+    pub place: Option<Place>,
+    /// Where it is on the device.
+    pub device_offset: Option<u64>,
+}
+
+/// The layers, from the one that was asked about on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Explanation {
+    /// In order.
+    pub layers: Vec<Layer>,
+}
+
+impl Explanation {
+    fn add(
+        &mut self,
+        layer: &'static str,
+        place: Option<Place>,
+        device_offset: Option<u64>,
+        what: String,
+    ) {
+        self.layers.push(Layer { layer, what, place, device_offset });
+    }
+
+    fn add_at(&mut self, geometry: &Geometry, layer: &'static str, place: Place, what: String) {
+        self.add(layer, Some(place), geometry.device_offset(place, 1), what);
+    }
+
+    /// Returns the explanation for people: a line a layer.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        for layer in &self.layers {
+            let _ = write!(text, "{:<12}{}", layer.layer, layer.what);
+            if let Some(place) = layer.place {
+                let _ = write!(text, ", place {place}");
+            }
+            if let Some(offset) = layer.device_offset {
+                let _ = write!(text, ", device byte {offset}");
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Returns the explanation for programs: a JSON array.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let number = |number: Option<u64>| number.map_or("null".to_owned(), |n| n.to_string());
+        let place = |place: Option<Place>| {
+            place.map_or("null".to_owned(), |place| json_string(&place.to_string()))
+        };
+        let layers: Vec<String> = self
+            .layers
+            .iter()
+            .map(|layer| {
+                format!(
+                    "{{\"layer\":\"{}\",\"what\":{},\"place\":{},\"device_offset\":{}}}",
+                    layer.layer,
+                    json_string(&layer.what),
+                    place(layer.place),
+                    number(layer.device_offset)
+                )
+            })
+            .collect();
+        format!("[{}]", layers.join(","))
+    }
+}
+
+/// Explains `path` of the root fileset, and the bytes of it in `range`; `None`: all of them. At
+/// most [`BLOCKS_MAX`] blocks are shown.
+///
+/// # Errors
+///
+/// [`InspectError`]: no pool, or no such name.
+pub fn explain_path(
+    device: &SharedDevice,
+    path: &[u8],
+    range: Option<Range<u64>>,
+) -> Result<Explanation, InspectError> {
+    let opened = Opened::replayed(device)?;
+    let reader = &opened.reader;
+    let mut explanation = Explanation::default();
+    explain_superblock(&opened, &mut explanation);
+    let name = || String::from_utf8_lossy(path).into_owned();
+    let fileset = filesets(reader).into_iter().find(|fileset| fileset.id == ROOT_FILESET);
+    let fileset =
+        fileset.ok_or_else(|| InspectError::not_there(name(), "there is no root fileset"))?;
+    explain_fileset(reader, &fileset, &mut explanation);
+    let table = fileset.table_anode();
+    let mut anode = explain_anode(reader, &table, ROOT_ANODE, &mut explanation)
+        .ok_or_else(|| InspectError::not_there(name(), "the root directory can't be read"))?;
+    for part in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
+        let number = explain_name(reader, &anode, part, &mut explanation).ok_or_else(|| {
+            let part = String::from_utf8_lossy(part);
+            InspectError::not_there(name(), format!("there is no {part}"))
+        })?;
+        anode = explain_anode(reader, &table, number, &mut explanation)
+            .ok_or_else(|| InspectError::not_there(name(), format!("{number} can't be read")))?;
+    }
+    explain_blocks(reader, &anode, range, &mut explanation);
+    Ok(explanation)
+}
+
+fn explain_superblock(opened: &Opened, explanation: &mut Explanation) {
+    let superblock = &opened.superblock;
+    let state = if superblock.is_open { "open, or not closed; log replayed" } else { "closed" };
+    let what = format!("pool {} sequence {}, {state}", superblock.pool_id, superblock.sequence);
+    explanation.add("superblock", None, Some(0), what);
+}
+
+fn explain_fileset(reader: &Reader, fileset: &Fileset, explanation: &mut Explanation) {
+    let what = format!("{} in slot {} of the fileset table", fileset.id, fileset.slot);
+    let page = crate::lookup::fileset_table(reader)
+        .and_then(|table| find_block(reader, &table, u64::from(fileset.slot) / 7));
+    match page {
+        Some(pointer) => {
+            explanation.add_at(&reader.geometry, "fileset", pointer.place, what);
+        }
+        None => explanation.add("fileset", None, None, what),
+    }
+}
+
+/// Adds the anode and returns it.
+fn explain_anode(
+    reader: &Reader,
+    table: &Anode,
+    number: AnodeNo,
+    explanation: &mut Explanation,
+) -> Option<Anode> {
+    let (index, slot) = page_and_slot(number);
+    let pointer = find_block(reader, table, index)?;
+    let anode = read_anode(reader, table, number)?;
+    let what = format!(
+        "{number} {} in slot {slot} of page {index} of the anode table: {:?}, {:?}, {} bytes, {} \
+         links, height {}",
+        anode.generation, anode.kind, anode.storage, anode.size_bytes, anode.nlink, anode.height
+    );
+    explanation.add_at(&reader.geometry, "anode", pointer.place, what);
+    Some(anode)
+}
+
+/// Adds the dirent and returns what it names.
+fn explain_name(
+    reader: &Reader,
+    anode: &Anode,
+    name: &[u8],
+    explanation: &mut Explanation,
+) -> Option<AnodeNo> {
+    let (number, page) = directory_page(reader, anode, name)?;
+    let hash = directory::hash_of(anode.key, name);
+    let dirent = directory::find(page.as_slice(), hash, name)?;
+    let place = PageHeader::parse(&page)?.place;
+    let what = format!(
+        "{:?} at byte {} of page {number} of the directory, hash {hash:#x}: {} {}",
+        crate::dir::shown(name),
+        dirent.offset,
+        dirent.anode,
+        dirent.generation
+    );
+    explanation.add_at(&reader.geometry, "dirent", place, what);
+    Some(dirent.anode)
+}
+
+fn explain_blocks(
+    reader: &Reader,
+    anode: &Anode,
+    range: Option<Range<u64>>,
+    explanation: &mut Explanation,
+) {
+    if anode.storage == StorageMode::Inline {
+        explanation.add("data", None, None, "in the anode itself".to_owned());
+        return;
+    }
+    let is_pages = anode.size_bytes == 0 && anode.pages > 0;
+    let size = if is_pages { u64::MAX } else { anode.size_bytes };
+    let range = range.unwrap_or(0..size);
+    let (first, last) = (range.start, range.end.min(size).max(range.start));
+    let blocks = first / anode.block_bytes()..last.div_ceil(anode.block_bytes());
+    let mut shown = 0;
+    let mut leaf = None;
+    each_block(reader, anode, SEARCH_PAGES_MAX, &mut |(index, pointer)| {
+        if *index >= blocks.end || shown == BLOCKS_MAX {
+            return false;
+        }
+        if blocks.contains(index) {
+            shown += 1;
+            explain_map(reader, anode, *index, &mut leaf, explanation);
+            explain_block(reader, *index, pointer, explanation);
+        }
+        true
+    });
+    if shown == 0 {
+        explanation.add("data", None, None, format!("a hole: no block in {blocks:?}"));
+    } else if shown == BLOCKS_MAX {
+        let what = format!("only the first {BLOCKS_MAX} blocks are shown; give a range");
+        explanation.add("data", None, None, what);
+    }
+}
+
+/// Adds the map pages on the way to block `index`, where they are not those of the last block.
+fn explain_map(
+    reader: &Reader,
+    anode: &Anode,
+    index: u64,
+    leaf: &mut Option<u64>,
+    explanation: &mut Explanation,
+) {
+    if anode.height == 0 || *leaf == Some(page_index(index, 0)) {
+        return;
+    }
+    *leaf = Some(page_index(index, 0));
+    debug_assert!(height_for(index) <= anode.height);
+    for level in (0..anode.height).rev() {
+        if let Some(pointer) = find_map_page(reader, anode, index, level) {
+            let what = format!("page of level {level} from block {}", page_index(index, level));
+            explanation.add_at(&reader.geometry, "map", pointer.place, what);
+        }
+    }
+}
+
+fn explain_block(
+    reader: &Reader,
+    index: u64,
+    pointer: &BlockPointer,
+    explanation: &mut Explanation,
+) {
+    let bytes = u64::from(pointer.fragments) * reader.geometry.fragment_bytes();
+    let offset = reader.geometry.device_offset(pointer.place, pointer.fragments);
+    let verdict = match offset.map(|offset| reader.read(offset, to_usize(bytes))) {
+        None => "which is outside the pool",
+        Some(Err(_)) => "which can't be read",
+        Some(Ok(_)) if pointer.check_kind == CheckKind::Page => "a page",
+        Some(Ok(data)) if pointer.verifies(&data) => "verifies",
+        Some(Ok(_)) => "fails its checksum",
+    };
+    let what = format!("{index}: {bytes} bytes, {}, {verdict}", pointer.birth);
+    explanation.add("block", Some(pointer.place), offset, what);
+    explain_segment(reader, pointer.place, explanation);
+}
+
+fn explain_segment(reader: &Reader, place: Place, explanation: &mut Explanation) {
+    let geometry = &reader.geometry;
+    if geometry.device_offset(place, 1).is_none() || place.disk_group() != 0 {
+        return;
+    }
+    let segment = geometry.segment_of(place);
+    let usage = usage_of(reader, place.group(), segment);
+    let what = match usage {
+        Some(usage) => format!("{:?}, {} live fragments", usage.kind, usage.live),
+        None => "of no known use".to_owned(),
+    };
+    let what = format!("{segment} of group {}: {what}", place.group());
+    let start = geometry.segment_place(place.group(), segment);
+    explanation.add_at(geometry, "segment", start, what);
+}
+
+fn usage_of(reader: &Reader, group: u32, segment: u32) -> Option<SegmentUsage> {
+    let place = reader.geometry.usage_place(group, segment / USAGES_PER_PAGE);
+    let wanted = PageWanted { place, kind: PageKind::SegmentUsage, owner: None };
+    SegmentUsage::of(&*reader.read_page(&wanted).ok()?, segment)
+}
+
+/// Explains what byte `offset` of the device belongs to.
+///
+/// # Errors
+///
+/// [`InspectError`]: no pool, or past its end.
+pub fn explain_offset(device: &SharedDevice, offset: u64) -> Result<Explanation, InspectError> {
+    let opened = Opened::replayed(device)?;
+    let geometry = &opened.reader.geometry;
+    let mut explanation = Explanation::default();
+    if offset >= device.info().size_bytes {
+        let why = "is past the end of the device";
+        return Err(InspectError::not_there(offset.to_string(), why));
+    }
+    if let Some(place) = geometry.place_at(offset) {
+        explain_place(&opened, place, offset, &mut explanation);
+        return Ok(explanation);
+    }
+    let (layer, what) = region_of(geometry, offset, device.info().size_bytes);
+    explanation.add(layer, None, Some(offset), what);
+    Ok(explanation)
+}
+
+/// Says which of the fixed regions holds byte `offset`.
+fn region_of(geometry: &Geometry, offset: u64, size_bytes: u64) -> (&'static str, String) {
+    for copy in 0..SUPERBLOCK_COPIES {
+        let start = Geometry::superblock_offset(size_bytes, copy);
+        if (start..start + SUPERBLOCK_AREA_BYTES).contains(&offset) {
+            return ("superblock", format!("copy {copy}, byte {} of its area", offset - start));
+        }
+    }
+    let page = to_u64(PAGE_BYTES);
+    let within =
+        |start: u64, bytes: u64| offset.checked_sub(start).filter(|&behind| behind < bytes);
+    if let Some(behind) = within(geometry.journal_offset, geometry.journal_bytes) {
+        return match behind.checked_sub(JOURNAL_HEADS * page) {
+            None => ("journal", format!("head {}", behind / page)),
+            Some(ring) => ("journal", format!("byte {ring} of the ring")),
+        };
+    }
+    let heads = geometry.double_write_heads();
+    let pages = geometry.double_write_pages.saturating_add(heads);
+    if let Some(behind) = within(geometry.double_write_offset, pages.saturating_mul(page)) {
+        let index = behind / page;
+        return match index.checked_sub(heads) {
+            None => ("double-write", format!("head {index}")),
+            Some(index) => ("double-write", format!("page {index}")),
+        };
+    }
+    let table_pages = geometry.group_table_pages() + 1;
+    if let Some(behind) = within(geometry.group_table_offset, table_pages * page) {
+        return match (behind / page).checked_sub(1) {
+            None => ("group table", "its root".to_owned()),
+            Some(index) => ("group table", format!("page {index}")),
+        };
+    }
+    ("unused", "between the regions of the pool".to_owned())
+}
+
+fn explain_place(opened: &Opened, place: Place, offset: u64, explanation: &mut Explanation) {
+    let reader = &opened.reader;
+    let geometry = &reader.geometry;
+    let what = format!("group {}, fragment {}", place.group(), place.fragment());
+    explanation.add("group", Some(place), Some(offset), what);
+    explain_segment(reader, place, explanation);
+    if place.fragment() < geometry.front_fragments() {
+        explanation.add("front", Some(place), None, front_page(geometry, place));
+        return;
+    }
+    if explain_page(reader, place, explanation) {
+        return;
+    }
+    let owner = owner_by_summary(opened, place).or_else(|| owner_by_search(reader, place));
+    match owner {
+        Some((fileset, anode, index, pointer)) => {
+            explain_owner(reader, fileset, anode, explanation);
+            explain_block(reader, index, &pointer, explanation);
+        }
+        None => explanation.add("free", None, None, "nothing points here".to_owned()),
+    }
+}
+
+/// Says which page of the front of its group `place` is.
+fn front_page(geometry: &Geometry, place: Place) -> String {
+    let page = place.fragment() / geometry.page_fragments();
+    let maps = geometry.map_pages();
+    let usages = geometry.usage_pages();
+    match page {
+        0 => "descriptor".to_owned(),
+        page if page <= maps => format!("page {} of the free map", page - 1),
+        page if page <= 2 * maps => format!("page {} of the busy map", page - 1 - maps),
+        page if page <= 2 * maps + usages => {
+            format!("page {} of the segment usage", page - 1 - 2 * maps)
+        }
+        _ => "busy anodes".to_owned(),
+    }
+}
+
+/// Explains the page in which `place` lies, if that is one; a page may begin up to three fragments
+/// before.
+fn explain_page(reader: &Reader, place: Place, explanation: &mut Explanation) -> bool {
+    for back in 0..reader.geometry.page_fragments() {
+        let Some(fragment) = place.fragment().checked_sub(back) else { break };
+        let start = Place::new(place.disk_group(), place.group(), fragment);
+        let Ok(bytes) = reader.read_raw_page(start) else { continue };
+        let Ok(header) = PageHeader::decode(&bytes, reader.pool_id, start) else { continue };
+        let owner = header.owner;
+        let what = format!(
+            "{:?} page {} level {} of {} {}, stamped {}",
+            header.kind, owner.index, owner.level, owner.fileset, owner.anode, header.lsn
+        );
+        explanation.add_at(&reader.geometry, "page", start, what);
+        if owner.fileset.0 != 0 {
+            explain_owner(reader, owner.fileset, owner.anode, explanation);
+        }
+        return true;
+    }
+    false
+}
+
+/// Adds whose something is: the fileset, the anode and, where it can be found, the path.
+fn explain_owner(
+    reader: &Reader,
+    fileset: FilesetId,
+    number: AnodeNo,
+    explanation: &mut Explanation,
+) {
+    let Some(entry) = filesets(reader).into_iter().find(|entry| entry.id == fileset) else {
+        explanation.add("fileset", None, None, format!("{fileset}, which is not there"));
+        return;
+    };
+    explain_fileset(reader, &entry, explanation);
+    if number.0 == 0 {
+        explanation.add("anode", None, None, "the fileset's anode table".to_owned());
+        return;
+    }
+    let table = entry.table_anode();
+    let Some(anode) = explain_anode(reader, &table, number, explanation) else {
+        explanation.add("anode", None, None, format!("{number}, which is not there"));
+        return;
+    };
+    if let Some(path) = path_by_parents(reader, &table, &anode) {
+        explanation.add("path", None, None, path);
+    }
+}
+
+/// Returns the path of `anode`, by the parents that anodes name.
+fn path_by_parents(reader: &Reader, table: &Anode, anode: &Anode) -> Option<String> {
+    let mut parts = Vec::new();
+    let mut anode = anode.clone();
+    while anode.number != ROOT_ANODE {
+        if parts.len() == DEPTH_MAX {
+            return None;
+        }
+        let parent = read_anode(reader, table, anode.parent)?;
+        parts.push(name_in(reader, &parent, anode.number)?);
+        anode = parent;
+    }
+    parts.reverse();
+    Some(format!("/{}", parts.join("/")))
+}
+
+type Owner = (FilesetId, AnodeNo, u64, BlockPointer);
+
+/// Looks for the owner of `place` in the summaries of its segment; believes one only if the map
+/// says the same.
+pub(crate) fn owner_by_summary(opened: &Opened, place: Place) -> Option<Owner> {
+    let reader = &opened.reader;
+    let geometry = &reader.geometry;
+    let segment = geometry.segment_place(place.group(), geometry.segment_of(place));
+    let start = geometry.device_offset(segment, geometry.segment_fragments)?;
+    let bytes = reader.read(start, to_usize(geometry.segment_bytes())).ok()?;
+    let fragment_bytes = to_usize(geometry.fragment_bytes());
+    let wanted = place.fragment() - segment.fragment();
+    for (offset, _) in (0..geometry.segment_fragments).zip(bytes.chunks(fragment_bytes)) {
+        let page = bytes.get(index_of(offset) * fragment_bytes..).and_then(|b| b.first_chunk());
+        let Some(page): Option<&PageBytes> = page else { break };
+        let secret = &opened.superblock.secret;
+        let at = segment.advance(offset);
+        let Some(summary) = Summary::decode(page, reader.pool_id, secret, at) else { continue };
+        for entry in summary.entries.iter().filter(|entry| entry.kind == SummaryKind::Block) {
+            let end = entry.offset.saturating_add(entry.fragments);
+            if !(entry.offset..end).contains(&wanted) {
+                continue;
+            }
+            let filesets = filesets(reader);
+            let Some(fileset) = filesets.iter().find(|found| found.id == entry.fileset) else {
+                continue;
+            };
+            let anode = read_anode(reader, &fileset.table_anode(), entry.anode);
+            let pointer = anode.and_then(|anode| find_block(reader, &anode, entry.index));
+            if let Some(pointer) = pointer
+                && holds(&pointer, place)
+            {
+                return Some((entry.fileset, entry.anode, entry.index, pointer));
+            }
+        }
+    }
+    None
+}
+
+fn holds(pointer: &BlockPointer, place: Place) -> bool {
+    let first = pointer.place;
+    first.disk_group() == place.disk_group()
+        && first.group() == place.group()
+        && place.fragment().checked_sub(first.fragment()).is_some_and(|at| at < pointer.fragments)
+}
+
+/// Looks for the owner of `place` in every map of the pool: as slow as a check without data.
+fn owner_by_search(reader: &Reader, place: Place) -> Option<Owner> {
+    let mut found = None;
+    for fileset in filesets(reader) {
+        let table = fileset.table_anode();
+        each_block(reader, &table, SEARCH_PAGES_MAX, &mut |indexed| {
+            let Ok(page) = reader.read_page(&wanted_page(&table, PageKind::Anode, 0, indexed))
+            else {
+                return true;
+            };
+            let anodes = anodes_of(&page, fileset.id, indexed.0);
+            found = anodes.iter().find_map(|anode| block_that_holds(reader, anode, place));
+            found.is_none()
+        });
+        if found.is_some() {
+            break;
+        }
+    }
+    found
+}
+
+/// Returns the anodes in page `index` of an anode table: those that can be read.
+fn anodes_of(page: &PageBytes, fileset: FilesetId, index: u64) -> Vec<Anode> {
+    let slots = 0..SLOTS_PER_PAGE;
+    slots
+        .filter_map(|slot| {
+            let bytes = page.get(slot_offset(slot)..)?.first_chunk()?;
+            let number = index.saturating_mul(to_u64(SLOTS_PER_PAGE)).saturating_add(to_u64(slot));
+            Anode::decode(bytes, fileset, AnodeNo(number)).ok()?
+        })
+        .collect()
+}
+
+fn block_that_holds(reader: &Reader, anode: &Anode, place: Place) -> Option<Owner> {
+    let mut found = None;
+    each_block(reader, anode, SEARCH_PAGES_MAX, &mut |(index, pointer)| {
+        if holds(pointer, place) {
+            found = Some((anode.fileset, anode.number, *index, *pointer));
+        }
+        found.is_none()
+    });
+    found
+}

@@ -1,0 +1,65 @@
+//! Opening a pool to look at it: what `dump` and `explain` share.
+
+use format::superblock::Superblock;
+use storage::device::{DeviceError, SharedDevice};
+use storage::pool::{PoolError, read_superblock};
+
+use crate::reader::Reader;
+use crate::replay::replay_into;
+use crate::report::Report;
+use crate::superblock::regions_have_places;
+
+/// Why something could not be shown.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InspectError {
+    /// Not a pool, or not one that this software reads.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The device could not read it.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// There is nothing of that name or number: ask for something else.
+    #[error("{what}: {why}")]
+    NotThere {
+        /// What was asked for.
+        what: String,
+        /// Why there is none.
+        why: String,
+    },
+}
+
+impl InspectError {
+    pub(crate) fn not_there(what: impl Into<String>, why: impl Into<String>) -> InspectError {
+        InspectError::NotThere { what: what.into(), why: why.into() }
+    }
+}
+
+/// A pool that is looked at.
+pub(crate) struct Opened {
+    pub(crate) reader: Reader,
+    pub(crate) superblock: Superblock,
+}
+
+impl Opened {
+    /// Opens the pool as its device holds it.
+    pub(crate) fn raw(device: &SharedDevice) -> Result<Opened, InspectError> {
+        let superblock = read_superblock(device.as_ref())?.current;
+        if !regions_have_places(&superblock.geometry) {
+            let name = device.info().name.clone();
+            return Err(InspectError::not_there(name, "SB006: regions past 16 TiB"));
+        }
+        let (geometry, pool_id) = (superblock.geometry.clone(), superblock.pool_id);
+        let reader = Reader::new(SharedDevice::clone(device), geometry, pool_id);
+        Ok(Opened { reader, superblock })
+    }
+
+    /// Opens the pool as the next mount will see it.
+    pub(crate) fn replayed(device: &SharedDevice) -> Result<Opened, InspectError> {
+        let mut opened = Opened::raw(device)?;
+        if opened.superblock.is_open {
+            replay_into(&mut opened.reader, &mut Report::default());
+        }
+        Ok(opened)
+    }
+}

@@ -1,0 +1,156 @@
+//! Finding one thing without a walk: a block of a container, an anode, a fileset, a name.
+
+use format::anode::{ANODE_BYTES, Anode, POOL_FILESET_TABLE, page_and_slot, slot_offset};
+use format::directory;
+use format::fileset::Fileset;
+use format::ids::{AnodeNo, FilesetId};
+use format::map;
+use format::page::{PageBytes, PageKind, PageOwner, SLOT_BYTES, SLOTS_PER_PAGE};
+use format::pointer::BlockPointer;
+
+use crate::convert::to_u64;
+use crate::dir::shown;
+use crate::map::{Indexed, page_pointers, root_pointers, wanted_page};
+use crate::reader::{PageWanted, Reader};
+
+/// Most pages that the search for one name reads: a directory of a million names.
+const PAGES_SEARCHED_MAX: usize = 32_768;
+/// Most pages of the fileset table that are searched.
+const FILESET_PAGES_MAX: usize = 4096;
+
+/// Returns the pointer to block `index` of `anode`; `None` for a hole or a map that can't be read.
+pub(crate) fn find_block(reader: &Reader, anode: &Anode, index: u64) -> Option<BlockPointer> {
+    if index >= map::capacity_of_height(anode.height) {
+        return None;
+    }
+    let (first, pointer) = root_pointers(anode).into_iter().rfind(|(first, _)| *first <= index)?;
+    let mut found: Indexed = (first, pointer);
+    let is_inside = |found: &Indexed, level| index - found.0 < map::span_of_pointer(level);
+    for level in (0..anode.height).rev() {
+        if !is_inside(&found, level + 1) {
+            return None;
+        }
+        let wanted = wanted_page(anode, PageKind::Map, level, &found);
+        let page = reader.read_page(&wanted).ok()?;
+        found = page_pointers(&page, found.0, level).into_iter().rfind(|p| p.0 <= index)?;
+    }
+    (found.0 == index).then_some(found.1)
+}
+
+/// Returns the pointer to the map page at `level` on the way to block `index`.
+pub(crate) fn find_map_page(
+    reader: &Reader,
+    anode: &Anode,
+    index: u64,
+    level: u8,
+) -> Option<BlockPointer> {
+    let mut found = root_pointers(anode).into_iter().rfind(|(first, _)| *first <= index)?;
+    for above in (level + 1..anode.height).rev() {
+        let page = reader.read_page(&wanted_page(anode, PageKind::Map, above, &found)).ok()?;
+        found = page_pointers(&page, found.0, above).into_iter().rfind(|p| p.0 <= index)?;
+    }
+    Some(found.1)
+}
+
+/// Reads anode `number` of the fileset whose anode table is `table`.
+pub(crate) fn read_anode(reader: &Reader, table: &Anode, number: AnodeNo) -> Option<Anode> {
+    let (index, slot) = page_and_slot(number);
+    let page = read_content(reader, table, PageKind::Anode, index)?;
+    let bytes: &[u8; ANODE_BYTES] = page.get(slot_offset(slot)..)?.first_chunk()?;
+    Anode::decode(bytes, table.fileset, number).ok()?
+}
+
+/// Reads page `index` of a container of pages.
+pub(crate) fn read_content(
+    reader: &Reader,
+    anode: &Anode,
+    kind: PageKind,
+    index: u64,
+) -> Option<Box<PageBytes>> {
+    let pointer = find_block(reader, anode, index)?;
+    reader.read_page(&wanted_page(anode, kind, 0, &(index, pointer))).ok()
+}
+
+/// Hands each pointer to a block of `anode` to `each`, until it returns `false` or the bound on
+/// pages is reached.
+pub(crate) fn each_block(
+    reader: &Reader,
+    anode: &Anode,
+    pages_max: usize,
+    each: &mut dyn FnMut(&Indexed) -> bool,
+) {
+    let mut left = pages_max;
+    let mut stack: Vec<(u8, Indexed)> =
+        root_pointers(anode).into_iter().rev().map(|pointer| (anode.height, pointer)).collect();
+    while let Some((level, pointer)) = stack.pop() {
+        if left == 0 {
+            return;
+        }
+        left -= 1;
+        let Some(below) = level.checked_sub(1) else {
+            if each(&pointer) {
+                continue;
+            }
+            return;
+        };
+        let wanted = wanted_page(anode, PageKind::Map, below, &pointer);
+        let Ok(page) = reader.read_page(&wanted) else { continue };
+        let pointers = page_pointers(&page, pointer.0, below);
+        stack.extend(pointers.into_iter().rev().map(|pointer| (below, pointer)));
+    }
+}
+
+/// Returns the name under which `directory` has `target`.
+pub(crate) fn name_in(reader: &Reader, directory: &Anode, target: AnodeNo) -> Option<String> {
+    let mut name = None;
+    each_block(reader, directory, PAGES_SEARCHED_MAX, &mut |pointer| {
+        let wanted = wanted_page(directory, PageKind::Directory, 0, pointer);
+        if let Ok(page) = reader.read_page(&wanted) {
+            let found = directory::dirents(page.as_slice()).find(|d| d.anode == target);
+            name = found.map(|dirent| shown(dirent.name));
+        }
+        name.is_none()
+    });
+    name
+}
+
+/// Returns the container of the fileset table, from the pool's root page.
+pub(crate) fn fileset_table(reader: &Reader) -> Option<Anode> {
+    let place = reader.geometry.root_place();
+    let owner = Some(PageOwner::default());
+    let root = reader.read_page(&PageWanted { place, kind: PageKind::Anode, owner }).ok()?;
+    let slot: &[u8; SLOT_BYTES] = root.get(slot_offset(0)..)?.first_chunk()?;
+    Anode::decode(slot, FilesetId(0), POOL_FILESET_TABLE).ok()?
+}
+
+/// Returns the filesets of the pool: those that can be read.
+pub(crate) fn filesets(reader: &Reader) -> Vec<Fileset> {
+    let mut filesets = Vec::new();
+    let Some(table) = fileset_table(reader) else { return filesets };
+    each_block(reader, &table, FILESET_PAGES_MAX, &mut |pointer| {
+        let wanted = wanted_page(&table, PageKind::FilesetTable, 0, pointer);
+        let Ok(page) = reader.read_page(&wanted) else { return true };
+        for slot in 0..SLOTS_PER_PAGE {
+            let number = pointer.0.saturating_mul(7).saturating_add(to_u64(slot));
+            let bytes = page.get(slot_offset(slot)..).and_then(|rest| rest.first_chunk());
+            let (Some(bytes), Ok(number)) = (bytes, u32::try_from(number)) else { continue };
+            filesets.extend(Fileset::decode(bytes, number).ok().flatten());
+        }
+        true
+    });
+    filesets
+}
+
+/// Returns the number of the page of `directory` in which `name` would be, and the page.
+pub(crate) fn directory_page(
+    reader: &Reader,
+    directory: &Anode,
+    name: &[u8],
+) -> Option<(u64, Box<PageBytes>)> {
+    let hash = directory::hash_of(directory.key, name);
+    (0..=directory::DEPTH_MAX).find_map(|depth| {
+        let number = directory::page_number(hash, depth);
+        let page = read_content(reader, directory, PageKind::Directory, number)?;
+        (directory::depth(page.as_slice()) == depth).then_some((number, page))
+    })
+}

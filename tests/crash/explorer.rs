@@ -1,0 +1,191 @@
+//! The crash explorer: every moment at which the power could have been cut, and what it may leave.
+//!
+//! A workload runs once on a recording device. Each crash point of the recording gives images:
+//! every subset of the unflushed writes where they are few, chosen and random ones where they are
+//! many, each also torn. Each image is opened (which recovers it), judged, and checked; some are
+//! cut a second time in the middle of that recovery.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use engine::{CreateOptions, OpenOptions, Pool};
+use storage::clock::ManualClock;
+use storage::device::SharedDevice;
+use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
+use storage::prng::Prng;
+use testkit::canon::Times;
+use testkit::crash::{History, judge};
+use testkit::ops::{Applied, Generator, Profile, Session, Step};
+
+/// Bytes of the pools that are cut.
+const POOL_BYTES: u64 = 16 << 20;
+
+/// What an exploration was.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Explored {
+    /// Moments at which the power could have been cut.
+    pub(crate) points: u64,
+    /// Images opened and judged.
+    pub(crate) images: u64,
+    /// Images made by a second cut, during recovery.
+    pub(crate) second_images: u64,
+}
+
+/// What to explore.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// Of the workload and of what is random.
+    pub(crate) seed: u64,
+    /// Operations of the workload.
+    pub(crate) steps: usize,
+    /// Images of each point.
+    pub(crate) strategy: Strategy,
+    /// One in so many images is cut a second time.
+    pub(crate) second_cut_one_in: u64,
+    /// The background work is done after one in so many operations.
+    pub(crate) tick_one_in: u64,
+    /// Pages are taken home after one in so many operations.
+    pub(crate) checkpoint_one_in: u64,
+}
+
+/// One operation, and where the recording stood when it began and when it was acknowledged.
+struct Recorded {
+    step: Step,
+    began: usize,
+    ended: Option<(usize, Applied)>,
+}
+
+fn options(is_recorded: bool) -> SimOptions {
+    SimOptions { is_recorded, ..SimOptions::default() }
+}
+
+fn open(device: &Arc<SimDevice>) -> Result<Pool, String> {
+    let device: SharedDevice = Arc::<SimDevice>::clone(device);
+    let clock = Arc::new(ManualClock::new());
+    Pool::open(device, clock, OpenOptions::default()).map_err(|error| error.to_string())
+}
+
+/// Returns the image of a new pool.
+pub(crate) fn new_pool() -> Image {
+    let device = SimDevice::new(POOL_BYTES, options(false));
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+    let create = CreateOptions::new(POOL_BYTES, [9; 64]);
+    Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
+    device.durable_image()
+}
+
+/// Runs the workload; returns the device and what was done.
+fn run(base: &Image, plan: &Plan) -> (Arc<SimDevice>, Vec<Recorded>) {
+    let device = SimDevice::open(base.clone(), options(true));
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+    let clock = Arc::new(ManualClock::new());
+    let pool = Pool::open(shared, clock.clone(), OpenOptions::default()).expect("a pool opens");
+    let mut session = Session::new(&pool, Times::Ignored);
+    let mut prng = Prng::from_seed(plan.seed);
+    let mut recorded = Vec::new();
+    for step in Generator::history(plan.seed, Profile::crash(), plan.steps) {
+        let began = device.position();
+        let applied = session.apply(&step);
+        recorded.push(Recorded { step, began, ended: Some((device.position(), applied)) });
+        clock.advance_ns(1_000_000_000);
+        if prng.one_in(plan.tick_one_in) {
+            pool.tick().expect("nothing fails");
+        }
+        if prng.one_in(plan.checkpoint_one_in) {
+            pool.checkpoint().expect("nothing fails");
+        }
+    }
+    (device, recorded)
+}
+
+/// Returns the history as it was known when the recording stood at `position`.
+fn history_at(base: &Pool, recorded: &[Recorded], position: usize) -> History {
+    let mut history = History::after(base).expect("the base can be walked");
+    for entry in recorded.iter().filter(|entry| entry.began < position) {
+        let number = history.begin(0, entry.step.clone());
+        if let Some((ended, applied)) = &entry.ended
+            && *ended <= position
+        {
+            history.end(number, applied);
+        }
+    }
+    history
+}
+
+/// Opens an image, judges what is there, and checks it.
+fn judge_image(image: &Image, history: &History) -> Result<(), String> {
+    let device = SimDevice::open(image.clone(), options(false));
+    let pool = open(&device).map_err(|error| format!("does not open: {error}"))?;
+    judge(history, &pool).map_err(|findings| {
+        let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
+        lines.join("\n")
+    })?;
+    let report = check::run(device, check::Options::default(), &mut |_| ());
+    if report.is_clean() { Ok(()) } else { Err(report.to_text()) }
+}
+
+/// Cuts the power in the middle of recovering `image`, and judges what is left.
+fn cut_recovery(image: &Image, history: &History, prng: &mut Prng) -> Result<u64, String> {
+    let device = SimDevice::open(image.clone(), options(true));
+    let pool = open(&device)?;
+    drop(pool);
+    let recording = device.recording();
+    let strategy = Strategy {
+        exhaustive_writes_max: 2,
+        random_subsets: 2,
+        torn_variants: 1,
+        seed: prng.next_u64(),
+    };
+    let mut judged = 0;
+    for point in recording.points() {
+        for second in point.images(&strategy).take(2) {
+            judge_image(&second.image, history).map_err(|finding| {
+                format!("second cut at {} of the recovery: {finding}", point.position())
+            })?;
+            judged += 1;
+        }
+    }
+    Ok(judged)
+}
+
+/// Explores a workload; panics at the first finding, with what repeats it.
+pub(crate) fn explore(plan: &Plan) -> Explored {
+    let base = new_pool();
+    let base_device = SimDevice::open(base.clone(), options(false));
+    let base_pool = open(&base_device).expect("a new pool opens");
+    let (device, recorded) = run(&base, plan);
+    let recording = device.recording();
+    let mut explored = Explored::default();
+    let mut seen = BTreeSet::new();
+    let mut prng = Prng::from_seed(plan.seed);
+    for point in recording.points() {
+        explored.points += 1;
+        let history = history_at(&base_pool, &recorded, point.position());
+        for (number, image) in point.images(&plan.strategy).enumerate() {
+            // The same bytes with the same history need no second look.
+            if !seen.insert((image.image.content_hash(), history.events().len())) {
+                continue;
+            }
+            explored.images += 1;
+            let context = || {
+                format!(
+                    "seed {} steps {}: cut at {} image {number} ({:?})",
+                    plan.seed,
+                    plan.steps,
+                    point.position(),
+                    image.survived
+                )
+            };
+            if let Err(finding) = judge_image(&image.image, &history) {
+                panic!("{}: {finding}", context());
+            }
+            if prng.one_in(plan.second_cut_one_in) {
+                match cut_recovery(&image.image, &history, &mut prng) {
+                    Ok(judged) => explored.second_images += judged,
+                    Err(finding) => panic!("{}: {finding}", context()),
+                }
+            }
+        }
+    }
+    explored
+}
