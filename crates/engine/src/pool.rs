@@ -664,7 +664,7 @@ impl FileSystem for Pool {
             total_bytes: bytes(space.capacity),
             free_bytes: bytes(free),
             available_bytes: bytes(available),
-            inode_count: files.store.alloc.anodes_used() + inodes_free,
+            inode_count: files.store.alloc.anodes_used(),
             inodes_free,
         })
     }

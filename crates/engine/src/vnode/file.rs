@@ -5,7 +5,8 @@ use std::sync::Arc;
 use format::anode::{Anode, AnodeKind, StorageMode};
 use storage::device::AlignedBuffer;
 
-use super::api::{Caller, FILE_BYTES_MAX, Ino};
+use super::access::{check_change, clear_set_bits_of_write};
+use super::api::{Caller, FILE_BYTES_MAX, Ino, SetAttr};
 use super::flush::tail_waiting;
 use super::read::own;
 use super::{Files, Vnode, VnodeState};
@@ -14,11 +15,6 @@ use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
 use crate::segment::{BlockOwner, Temperature};
-
-/// Setuid bit, and setgid bit where the group may execute.
-const SETUID: u16 = 0o4000;
-const SETGID: u16 = 0o2000;
-const GROUP_EXECUTE: u16 = 0o0010;
 
 impl Files {
     /// Writes; see [`super::api::FileSystem::write`].
@@ -30,15 +26,16 @@ impl Files {
         data: &[u8],
     ) -> FsResult<()> {
         self.check_writable()?;
+        let vnode = self.vnode(ino)?;
+        check_regular(&vnode.state.read())?;
+        if data.is_empty() {
+            return Ok(());
+        }
         let end = offset.checked_add(wide(data.len())).ok_or(FsError::FileTooLarge)?;
         if end > FILE_BYTES_MAX {
             return Err(FsError::FileTooLarge);
         }
-        if data.is_empty() {
-            return Ok(());
-        }
         self.make_room()?;
-        let vnode = self.vnode(ino)?;
         match self.write_locked(caller, &vnode, offset, data) {
             Err(FsError::NoSpace) => {
                 // Space that waits for a checkpoint or for the cleaner may be enough.
@@ -94,9 +91,7 @@ impl Files {
         anode.mtime = now;
         anode.ctime = now;
         anode.data_version += 1;
-        if caller.is_checked && caller.uid != 0 {
-            clear_setid(anode);
-        }
+        clear_set_bits_of_write(caller, anode);
         state.is_attr_dirty = true;
         self.table.mark_dirty(vnode.number, self.store.clock.monotonic_ns());
         Ok(())
@@ -195,24 +190,27 @@ impl Files {
         self.write_block(state, index, valid, &[])
     }
 
-    /// Sets the size of a file.
-    pub(crate) fn truncate(&self, vnode: &Arc<Vnode>, size_bytes: u64) -> FsResult<()> {
-        if size_bytes > FILE_BYTES_MAX {
-            return Err(FsError::FileTooLarge);
-        }
+    /// Sets the size of a file, and whatever else `set` says with it.
+    pub(crate) fn truncate(
+        &self,
+        caller: &Caller,
+        vnode: &Arc<Vnode>,
+        size_bytes: u64,
+        set: &SetAttr,
+    ) -> FsResult<()> {
         let mut change = self.store.begin(Reservation::LARGE)?;
         let mut state = vnode.state.write();
-        check_regular(&state)?;
+        check_change(caller, state.anode()?, set)?;
         if size_bytes >= state.size_bytes {
             drop(state);
             drop(change);
-            return self.extend(vnode, size_bytes);
+            return self.extend(caller, vnode, size_bytes, set);
         }
         let block_bytes = state.anode()?.block_bytes();
         let first_gone = size_bytes.div_ceil(block_bytes);
         let mut anode = state.anode()?.clone();
         anode.size_bytes = size_bytes;
-        self.note_change(&mut anode);
+        self.apply_change(caller, &mut anode, set);
         let is_done =
             self.store.truncate_blocks(&mut change, &mut anode, first_gone, Content::Data)?;
         let mut guard = None;
@@ -239,29 +237,32 @@ impl Files {
         Ok(())
     }
 
-    fn note_change(&self, anode: &mut Anode) {
-        let now = self.now();
-        anode.mtime = now;
-        anode.ctime = now;
-        anode.data_version += 1;
+    /// Before the file grows to `size_bytes`. Changes memory only, but may read the map.
+    fn make_tail_zero(&self, state: &mut VnodeState, size_bytes: u64) -> FsResult<()> {
+        let block_bytes = state.anode()?.block_bytes();
+        let valid = index_wide(state.size_bytes % block_bytes);
+        if size_bytes == state.size_bytes || valid == 0 {
+            return Ok(());
+        }
+        self.rewrite_tail(state, state.size_bytes / block_bytes, valid)
     }
 
     /// Raises the size of a file.
     ///
     /// CRASH: V4. What the last block stores behind the end must read as zeros before the size
     /// passes it, so a new version of that block is installed first.
-    fn extend(&self, vnode: &Arc<Vnode>, size_bytes: u64) -> FsResult<()> {
+    fn extend(
+        &self,
+        caller: &Caller,
+        vnode: &Arc<Vnode>,
+        size_bytes: u64,
+        set: &SetAttr,
+    ) -> FsResult<()> {
         loop {
             let mut change = self.store.begin(Reservation::LARGE)?;
             let mut state = vnode.state.write();
-            if size_bytes > state.size_bytes {
-                let block_bytes = state.anode()?.block_bytes();
-                let valid = index_wide(state.size_bytes % block_bytes);
-                let index = state.size_bytes / block_bytes;
-                if valid != 0 {
-                    self.rewrite_tail(&mut state, index, valid)?;
-                }
-            }
+            check_change(caller, state.anode()?, set)?;
+            self.make_tail_zero(&mut state, size_bytes)?;
             if tail_waiting(&state).is_some() {
                 drop(state);
                 drop(change);
@@ -272,7 +273,7 @@ impl Files {
             }
             let mut anode = state.anode()?.clone();
             anode.size_bytes = size_bytes.max(state.size_bytes);
-            self.note_change(&mut anode);
+            self.apply_change(caller, &mut anode, set);
             self.fileset.write_anode(&self.store, &mut change, &anode)?;
             let applied = change.end();
             state.size_bytes = anode.size_bytes;
@@ -315,18 +316,14 @@ impl Files {
 }
 
 pub(crate) fn check_regular(state: &VnodeState) -> FsResult<()> {
-    match state.anode()?.kind {
+    check_regular_anode(state.anode()?)
+}
+
+pub(crate) fn check_regular_anode(anode: &Anode) -> FsResult<()> {
+    match anode.kind {
         AnodeKind::Regular => Ok(()),
         AnodeKind::Directory => Err(FsError::IsDirectory),
         _ => Err(FsError::Invalid),
-    }
-}
-
-/// A write or a change of owner by somebody without privilege takes these bits away.
-pub(crate) fn clear_setid(anode: &mut Anode) {
-    anode.mode &= !SETUID;
-    if anode.mode & GROUP_EXECUTE != 0 {
-        anode.mode &= !SETGID;
     }
 }
 

@@ -20,6 +20,7 @@
 //! An operation starts its change, then locks its vnodes by rising number, then the fileset, then
 //! ends the change. Nothing waits for the log while it holds a lock.
 
+mod access;
 pub mod api;
 mod attr;
 mod cleaner;

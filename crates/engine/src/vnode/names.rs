@@ -8,14 +8,15 @@ use format::directory::hash_in;
 use format::ids::AnodeNo;
 use storage::device::AlignedBuffer;
 
-use super::api::{
-    Attr, Caller, DirEntry, FileKind, Ino, LINKS_MAX, NAME_BYTES_MAX, NewInode, SYMLINK_BYTES_MAX,
+use super::access::{
+    MODE_MASK, SEARCH, WRITE, check_access, check_length, check_name, check_removal, inherited,
+    is_privileged, searched,
 };
-use super::attr::{EXECUTE, WRITE, check_access, check_sticky};
+use super::api::{Attr, Caller, DirEntry, FileKind, Ino, LINKS_MAX, NewInode, SYMLINK_BYTES_MAX};
 use super::file::make_blocked;
 use super::{Files, Vnode, VnodeState, anode_kind_of, attr_of, generation_of, kind_of};
 use crate::convert::{index_wide, wide};
-use crate::dir::{self, Target};
+use crate::dir::{self, Found, Target};
 use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
 use crate::segment::{Block, BlockOwner, Segments, Temperature};
@@ -27,37 +28,12 @@ const COOKIE_SELF: u64 = 1;
 const COOKIE_PARENT: u64 = 2;
 /// Most directories above a file that a search for its path looks at.
 const PATH_DEPTH_MAX: usize = 4096;
-/// Setgid bit.
-const SETGID: u16 = 0o2000;
-
-/// Checks a name that is to be made, taken away or moved.
-pub(crate) fn check_name(name: &[u8]) -> FsResult<()> {
-    if name.len() > NAME_BYTES_MAX {
-        return Err(FsError::NameTooLong);
-    }
-    if name.is_empty() {
-        return Err(FsError::NotFound);
-    }
-    if name.contains(&b'/') || name.contains(&0) || name == b"." || name == b".." {
-        return Err(FsError::Invalid);
-    }
-    Ok(())
-}
 
 /// Returns the anode of a directory that is still there.
 pub(crate) fn directory(state: &VnodeState) -> FsResult<&Anode> {
     let anode = state.anode()?;
     if anode.kind != AnodeKind::Directory {
         return Err(FsError::NotDirectory);
-    }
-    Ok(anode)
-}
-
-/// Returns the anode of a directory that can take new names.
-pub(crate) fn live_directory(state: &VnodeState) -> FsResult<&Anode> {
-    let anode = directory(state)?;
-    if anode.nlink == 0 {
-        return Err(FsError::NotFound);
     }
     Ok(anode)
 }
@@ -75,25 +51,16 @@ struct LongTarget {
 impl Files {
     /// Looks a name up and takes a reference.
     pub(crate) fn lookup_name(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        if name.len() > NAME_BYTES_MAX {
-            return Err(FsError::NameTooLong);
-        }
         let vnode = self.vnode(parent)?;
         let number = {
             let state = vnode.state.read();
-            if name == b"." {
-                // Of any kind of file: that is how a handle is resolved after a restart.
-                let number = state.anode()?.number;
-                self.table.add_reference(number);
-                drop(state);
-                return self.referenced_attr(number);
-            }
-            let anode = directory(&state)?;
-            check_access(caller, anode, EXECUTE)?;
             let number = match name {
-                b".." => anode.parent,
+                b"." if state.anode()?.kind != AnodeKind::Directory => vnode.number,
+                b"." => searched(caller, &state)?.number,
+                b".." => searched(caller, &state)?.parent,
                 _ => {
-                    let found = dir::find(&self.store, None, anode, name)?;
+                    check_name(name)?;
+                    let found = self.find_name(caller, &state, name)?;
                     found.ok_or(FsError::NotFound)?.target.anode
                 }
             };
@@ -102,6 +69,28 @@ impl Files {
             number
         };
         self.referenced_attr(number)
+    }
+
+    /// Finds what `name` in a directory names, if anything, as every path walk does.
+    pub(crate) fn find_name(
+        &self,
+        caller: &Caller,
+        state: &VnodeState,
+        name: &[u8],
+    ) -> FsResult<Option<Found>> {
+        let anode = searched(caller, state)?;
+        check_length(name)?;
+        dir::find(&self.store, None, anode, name)
+    }
+
+    /// Returns the anode of a directory that `name` can be added to.
+    fn check_new(&self, caller: &Caller, state: &VnodeState, name: &[u8]) -> FsResult<Anode> {
+        if self.find_name(caller, state, name)?.is_some() {
+            return Err(FsError::Exists);
+        }
+        let anode = state.anode()?;
+        check_access(caller, anode, WRITE | SEARCH)?;
+        Ok(anode.clone())
     }
 
     /// Returns the attributes of a file that was just given a reference; takes it back on failure.
@@ -158,16 +147,13 @@ impl Files {
         link_target: Option<&[u8]>,
     ) -> FsResult<Attr> {
         self.check_writable()?;
-        if name == b"." || name == b".." {
-            return Err(FsError::Exists);
-        }
-        check_name(name)?;
         if link_target.is_some_and(|target| target.is_empty()) {
             return Err(FsError::NotFound);
         }
         if link_target.is_some_and(|target| target.len() > SYMLINK_BYTES_MAX) {
             return Err(FsError::NameTooLong);
         }
+        check_name(name)?;
         match self.make_once(caller, parent, name, new, link_target) {
             Err(FsError::NoSpace) => {
                 self.reclaim()?;
@@ -188,12 +174,8 @@ impl Files {
         let vnode = self.vnode(parent)?;
         let mut change = self.store.begin(Reservation::SMALL)?;
         let mut state = vnode.state.write();
-        let mut directory = live_directory(&state)?.clone();
-        check_access(caller, &directory, EXECUTE)?;
-        if dir::find(&self.store, None, &directory, name)?.is_some() {
-            return Err(FsError::Exists);
-        }
-        check_access(caller, &directory, WRITE)?;
+        let mut directory = self.check_new(caller, &state, name)?;
+        check_kind(caller, new.kind, link_target.is_some())?;
         self.check_space()?;
         let mut fileset = self.fileset.lock();
         let number = fileset.allocate_anode(&self.store, &mut change)?;
@@ -253,20 +235,12 @@ impl Files {
         let now = self.now();
         anode.generation = generation_of(change);
         anode.birth = change.epoch();
-        anode.mode = new.mode & 0o7777;
+        (anode.mode, anode.gid) = inherited(caller, directory, new.kind, new.mode & MODE_MASK);
         anode.nlink = if kind == AnodeKind::Directory { 2 } else { 1 };
         anode.uid = caller.uid;
-        anode.gid = caller.gid;
-        anode.rdev = new.rdev;
+        anode.rdev = if is_device(new.kind) { new.rdev } else { 0 };
         anode.parent = directory.number;
-        if directory.mode & SETGID != 0 {
-            anode.gid = directory.gid;
-            if kind == AnodeKind::Directory {
-                anode.mode |= SETGID;
-            }
-        }
         if kind == AnodeKind::Directory {
-            anode.rdev = 0;
             anode.key = [mix(change.epoch().0), mix(number.0 ^ change.epoch().0.rotate_left(32))];
         }
         make_blocked(&mut anode);
@@ -329,26 +303,19 @@ impl Files {
         name: &[u8],
     ) -> FsResult<Attr> {
         self.check_writable()?;
-        if name == b"." || name == b".." {
-            return Err(FsError::Exists);
-        }
         check_name(name)?;
         let (file, directory) = (self.vnode(ino)?, self.vnode(parent)?);
         let mut change = self.store.begin(Reservation::SMALL)?;
         if Arc::ptr_eq(&file, &directory) {
+            self.check_new(caller, &directory.state.read(), name)?;
             return Err(FsError::NotPermitted);
         }
         let (mut file_state, mut directory_state) = lock_two(&file, &directory);
-        let mut directory = live_directory(&directory_state)?.clone();
+        let mut directory = self.check_new(caller, &directory_state, name)?;
         let mut anode = file_state.anode()?.clone();
         if anode.kind == AnodeKind::Directory {
             return Err(FsError::NotPermitted);
         }
-        check_access(caller, &directory, EXECUTE)?;
-        if dir::find(&self.store, None, &directory, name)?.is_some() {
-            return Err(FsError::Exists);
-        }
-        check_access(caller, &directory, WRITE)?;
         if anode.nlink == 0 {
             return Err(FsError::NotFound);
         }
@@ -387,11 +354,7 @@ impl Files {
         wants_directory: bool,
     ) -> FsResult<()> {
         self.check_writable()?;
-        match (name, wants_directory) {
-            (b".", true) => return Err(FsError::Invalid),
-            (b"..", true) => return Err(FsError::NotEmpty),
-            _ => check_name(name)?,
-        }
+        check_name(name)?;
         let directory = self.vnode(parent)?;
         loop {
             let number = self.child_of(caller, &directory, name)?;
@@ -415,9 +378,7 @@ impl Files {
         name: &[u8],
     ) -> FsResult<AnodeNo> {
         let state = directory.state.read();
-        let anode = self::directory(&state)?;
-        check_access(caller, anode, EXECUTE)?;
-        let found = dir::find(&self.store, None, anode, name)?.ok_or(FsError::NotFound)?;
+        let found = self.find_name(caller, &state, name)?.ok_or(FsError::NotFound)?;
         Ok(found.target.anode)
     }
 
@@ -439,8 +400,7 @@ impl Files {
             return Ok(None);
         }
         let mut anode = child_state.anode()?.clone();
-        check_access(caller, &directory, WRITE)?;
-        check_sticky(caller, &directory, &anode)?;
+        check_removal(caller, &directory, &anode)?;
         check_removable(&anode, wants_directory)?;
         dir::remove(&self.store, &mut change, &mut directory, &found)?;
         let now = self.now();
@@ -473,6 +433,10 @@ impl Files {
         each: &mut dyn FnMut(&DirEntry) -> bool,
     ) -> FsResult<()> {
         let vnode = self.vnode(ino)?;
+        if directory(&vnode.state.read())?.nlink == 0 {
+            return Err(FsError::NotFound);
+        }
+        self.touch_atime(&vnode);
         if !self.list_dots(&vnode, cookie, each)? {
             return Ok(());
         }
@@ -497,12 +461,10 @@ impl Files {
                     name: entry.name,
                 };
                 if !each(&entry) {
-                    self.touch_atime(&vnode);
                     return Ok(());
                 }
             }
         }
-        self.touch_atime(&vnode);
         Ok(())
     }
 
@@ -532,6 +494,21 @@ impl Files {
         }
         Ok(true)
     }
+}
+
+fn is_device(kind: FileKind) -> bool {
+    matches!(kind, FileKind::BlockDevice | FileKind::CharDevice)
+}
+
+/// Refuses devices to all but the superuser, and a symbolic link without a target.
+fn check_kind(caller: &Caller, kind: FileKind, has_link_target: bool) -> FsResult<()> {
+    if is_device(kind) && !is_privileged(caller) {
+        return Err(FsError::NotPermitted);
+    }
+    if kind == FileKind::Symlink && !has_link_target {
+        return Err(FsError::Invalid);
+    }
+    Ok(())
 }
 
 /// Takes one link away; returns whether it was the last.

@@ -9,6 +9,7 @@ use format::pointer::BlockPointer;
 use storage::device::{AlignedBuffer, Purpose};
 
 use super::api::Ino;
+use super::file::check_regular;
 use super::{Files, VnodeState};
 use crate::buffer::io;
 use crate::convert::{index_wide, wide};
@@ -45,11 +46,7 @@ impl Files {
         let vnode = self.vnode(ino)?;
         let count = {
             let state = vnode.state.read();
-            match state.anode()?.kind {
-                AnodeKind::Regular => {}
-                AnodeKind::Directory => return Err(FsError::IsDirectory),
-                _ => return Err(FsError::Invalid),
-            }
+            check_regular(&state)?;
             let behind = state.size_bytes.saturating_sub(offset);
             let count = index_wide(behind.min(wide(length_bytes)));
             let start = into.len();
@@ -60,7 +57,9 @@ impl Files {
             }
             count
         };
-        self.touch_atime(&vnode);
+        if length_bytes > 0 {
+            self.touch_atime(&vnode);
+        }
         Ok(count)
     }
 
@@ -165,7 +164,12 @@ impl Files {
     /// Returns the target of a symbolic link.
     pub(crate) fn read_link(&self, ino: Ino) -> FsResult<Vec<u8>> {
         let vnode = self.vnode(ino)?;
-        let state = vnode.state.read();
+        let target = self.target_of_link(&vnode.state.read())?;
+        self.touch_atime(&vnode);
+        Ok(target)
+    }
+
+    fn target_of_link(&self, state: &VnodeState) -> FsResult<Vec<u8>> {
         let anode = state.anode()?;
         if anode.kind != AnodeKind::Symlink {
             return Err(FsError::Invalid);
@@ -175,7 +179,7 @@ impl Files {
             return Ok(anode.root[..length.min(anode.root.len())].to_vec());
         }
         let mut target = vec![0; length.min(super::api::SYMLINK_BYTES_MAX)];
-        self.fill(&state, 0, &mut target)?;
+        self.fill(state, 0, &mut target)?;
         Ok(target)
     }
 }

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use format::anode::{Anode, AnodeKind, DiskTime};
 use format::ids::AnodeNo;
 
+use super::access::{SEARCH, WRITE, check_access, check_name, check_removal, searched};
 use super::api::{Caller, Ino, RenameMode};
-use super::attr::{EXECUTE, WRITE, check_access, check_sticky};
-use super::names::{
-    check_name, check_removable, directory, drop_link, live_directory, target_of, touch,
-};
+use super::names::{directory, drop_link, target_of, touch};
 use super::{Files, Vnode};
 use crate::dir::{self, Found};
 use crate::error::{FsError, FsResult};
@@ -53,14 +51,22 @@ impl Files {
         let target_directory = self.vnode(target.0)?;
         let _renaming = self.rename_lock.lock();
         loop {
+            // Both directories are walked to before either name is looked up.
+            searched(caller, &source_directory.state.read())?;
+            searched(caller, &target_directory.state.read())?;
             let moved = self.child_of(caller, &source_directory, source.1)?;
-            let replaced = match self.child_of(caller, &target_directory, target.1) {
-                Ok(number) => Some(number),
-                Err(FsError::NotFound) => None,
-                Err(error) => return Err(error),
+            let replaced = {
+                let state = target_directory.state.read();
+                let found = self.find_name(caller, &state, target.1)?;
+                found.map(|found| found.target.anode)
             };
+            match (mode, replaced) {
+                (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists),
+                (RenameMode::Exchange, None) => return Err(FsError::NotFound),
+                _ => {}
+            }
             self.check_loops(moved, replaced, &source_directory, &target_directory, mode)?;
-            if replaced == Some(moved) && mode != RenameMode::NoReplace {
+            if replaced == Some(moved) {
                 // Two names of one file: POSIX says that nothing happens.
                 return Ok(());
             }
@@ -137,7 +143,7 @@ impl Files {
         let Some(mut plan) = self.plan(vnodes, &guards, source_name, target_name)? else {
             return Ok(None);
         };
-        check_rename(caller, &mut plan, mode)?;
+        check_rename(caller, &plan, mode)?;
         if mode != RenameMode::Exchange {
             self.check_space().or_else(|error| match plan.target {
                 // A name that only takes another's place needs no room.
@@ -201,14 +207,13 @@ impl Files {
             let found = guards.iter().find(|(locked, _)| *locked == number);
             &found.expect("every vnode of the rename is locked").1
         };
-        let source_directory = directory(state(vnodes.source_directory.number))?.clone();
-        let is_same = vnodes.source_directory.number == vnodes.target_directory.number;
-        let target_directory = if is_same {
-            live_directory(state(vnodes.source_directory.number))?;
-            None
-        } else {
-            Some(live_directory(state(vnodes.target_directory.number))?.clone())
+        let live = |vnode: &Vnode| -> FsResult<Anode> {
+            let anode = directory(state(vnode.number))?;
+            if anode.nlink == 0 { Err(FsError::NotFound) } else { Ok(anode.clone()) }
         };
+        let source_directory = live(vnodes.source_directory)?;
+        let is_same = vnodes.source_directory.number == vnodes.target_directory.number;
+        let target_directory = if is_same { None } else { Some(live(vnodes.target_directory)?) };
         let source_found = dir::find(&self.store, None, &source_directory, source_name)?;
         let source_found = source_found.ok_or(FsError::NotFound)?;
         let in_target = target_directory.as_ref().unwrap_or(&source_directory);
@@ -313,22 +318,35 @@ impl Files {
     }
 }
 
-fn check_rename(caller: &Caller, plan: &mut Plan, mode: RenameMode) -> FsResult<()> {
-    check_access(caller, &plan.source_directory, WRITE | EXECUTE)?;
-    check_sticky(caller, &plan.source_directory, &plan.source)?;
+/// Who may, then which kinds go over which, as Linux orders it.
+fn check_rename(caller: &Caller, plan: &Plan, mode: RenameMode) -> FsResult<()> {
     let target_directory = plan.target_directory.as_ref().unwrap_or(&plan.source_directory);
-    check_access(caller, target_directory, WRITE | EXECUTE)?;
-    let Some(target) = &plan.target else {
-        return if mode == RenameMode::Exchange { Err(FsError::NotFound) } else { Ok(()) };
-    };
-    match mode {
-        RenameMode::NoReplace => Err(FsError::Exists),
-        RenameMode::Exchange => check_sticky(caller, target_directory, target),
-        RenameMode::Replace => {
-            check_sticky(caller, target_directory, target)?;
-            check_removable(target, plan.source.kind == AnodeKind::Directory)
+    check_removal(caller, &plan.source_directory, &plan.source)?;
+    match &plan.target {
+        Some(target) => check_removal(caller, target_directory, target)?,
+        None => check_access(caller, target_directory, WRITE | SEARCH)?,
+    }
+    let is_exchange = mode == RenameMode::Exchange;
+    let is_directory = |anode: &Anode| anode.kind == AnodeKind::Directory;
+    let replaced = plan.target.as_ref().filter(|_| !is_exchange);
+    match replaced.map(|target| (is_directory(&plan.source), is_directory(target))) {
+        Some((true, false)) => return Err(FsError::NotDirectory),
+        Some((false, true)) => return Err(FsError::IsDirectory),
+        Some((true, true) | (false, false)) | None => {}
+    }
+    // The `..` of a directory that changes its parent is written.
+    if plan.target_directory.is_some() {
+        let exchanged = plan.target.as_ref().filter(|_| is_exchange);
+        for anode in [Some(&plan.source), exchanged].into_iter().flatten() {
+            if is_directory(anode) {
+                check_access(caller, anode, WRITE)?;
+            }
         }
     }
+    if replaced.is_some_and(|target| is_directory(target) && target.entries > 0) {
+        return Err(FsError::NotEmpty);
+    }
+    Ok(())
 }
 
 type StateGuard<'v> = storage::sync::RwLockWriteGuard<'v, super::VnodeState>;

@@ -1,0 +1,182 @@
+//! Who may do what: permission bits, the sticky bit, what becomes of setuid and setgid.
+//!
+//! Checks come in the order of Linux's path walk, so that programs see the errors they know: the
+//! directory (no directory, not to be searched, gone), the length of the name, whether the name is
+//! there, permission to change the directory, the sticky bit, kinds, and the rest last.
+//!
+//! A caller that is not checked may do what the superuser may: somebody above has asked already.
+
+use format::anode::{Anode, AnodeKind};
+
+use super::VnodeState;
+use super::api::{Caller, FileKind, NAME_BYTES_MAX, SetAttr, SetTime};
+use super::file::check_regular_anode;
+use crate::error::{FsError, FsResult};
+
+/// Wanted access, as in the permission bits.
+pub(crate) const WRITE: u16 = 2;
+/// Wanted access, as in the permission bits: to execute a file, to search a directory.
+pub(crate) const SEARCH: u16 = 1;
+/// Permission bits with setuid, setgid and sticky.
+pub(crate) const MODE_MASK: u16 = 0o7777;
+const SETUID: u16 = 0o4000;
+const SETGID: u16 = 0o2000;
+const STICKY: u16 = 0o1000;
+const GROUP_EXECUTE: u16 = 0o0010;
+const NANOSECONDS_MAX: u32 = 999_999_999;
+
+pub(crate) fn is_privileged(caller: &Caller) -> bool {
+    !caller.is_checked || caller.uid == 0
+}
+
+fn is_in_group(caller: &Caller, gid: u32) -> bool {
+    caller.gid == gid || caller.groups.contains(&gid)
+}
+
+/// Checks `wanted` against the permission bits.
+pub(crate) fn check_access(caller: &Caller, anode: &Anode, wanted: u16) -> FsResult<()> {
+    if is_privileged(caller) {
+        return Ok(());
+    }
+    let bits = if caller.uid == anode.uid {
+        anode.mode >> 6
+    } else if is_in_group(caller, anode.gid) {
+        anode.mode >> 3
+    } else {
+        anode.mode
+    };
+    if bits & wanted == wanted { Ok(()) } else { Err(FsError::AccessDenied) }
+}
+
+/// Checks that the caller may take the name of `file` out of `directory`: in a sticky directory
+/// only the owner of either may.
+pub(crate) fn check_removal(caller: &Caller, directory: &Anode, file: &Anode) -> FsResult<()> {
+    check_access(caller, directory, WRITE | SEARCH)?;
+    let is_free = is_privileged(caller)
+        || directory.mode & STICKY == 0
+        || caller.uid == directory.uid
+        || caller.uid == file.uid;
+    if is_free { Ok(()) } else { Err(FsError::NotPermitted) }
+}
+
+/// Returns the anode of a directory that is still there and that the caller may search.
+pub(crate) fn searched<'s>(caller: &Caller, state: &'s VnodeState) -> FsResult<&'s Anode> {
+    let anode = state.anode()?;
+    if anode.kind != AnodeKind::Directory {
+        return Err(FsError::NotDirectory);
+    }
+    check_access(caller, anode, SEARCH)?;
+    if anode.nlink == 0 { Err(FsError::NotFound) } else { Ok(anode) }
+}
+
+/// Refuses what is no name at all, and `.` and `..` where they are not names.
+pub(crate) fn check_name(name: &[u8]) -> FsResult<()> {
+    let is_none = name.is_empty() || name.contains(&b'/') || name.contains(&0);
+    if is_none || name == b"." || name == b".." { Err(FsError::Invalid) } else { Ok(()) }
+}
+
+/// Refuses a name that no directory can have.
+pub(crate) fn check_length(name: &[u8]) -> FsResult<()> {
+    if name.len() > NAME_BYTES_MAX { Err(FsError::NameTooLong) } else { Ok(()) }
+}
+
+/// Returns mode and group of a new file of `kind` in `directory`.
+pub(crate) fn inherited(
+    caller: &Caller,
+    directory: &Anode,
+    kind: FileKind,
+    mode: u16,
+) -> (u16, u32) {
+    if directory.mode & SETGID == 0 {
+        return (mode, caller.gid);
+    }
+    if kind == FileKind::Directory {
+        return (mode | SETGID, directory.gid);
+    }
+    let is_program = mode & (SETGID | GROUP_EXECUTE) == SETGID | GROUP_EXECUTE;
+    let mode = if is_program { mode_allowed(caller, mode, directory.gid) } else { mode };
+    (mode, directory.gid)
+}
+
+/// Returns `mode` as the caller may set it on a file of group `gid`: setgid only by a member.
+fn mode_allowed(caller: &Caller, mode: u16, gid: u32) -> u16 {
+    if is_privileged(caller) || is_in_group(caller, gid) { mode } else { mode & !SETGID }
+}
+
+/// A write or a truncate by somebody without privilege takes setuid and setgid away.
+pub(crate) fn clear_set_bits_of_write(caller: &Caller, anode: &mut Anode) {
+    if !is_privileged(caller) {
+        clear_set_bits(caller, anode);
+    }
+}
+
+/// Setgid without group execution once meant mandatory locking, so a member of the group keeps it.
+fn clear_set_bits(caller: &Caller, anode: &mut Anode) {
+    let is_member = is_privileged(caller) || is_in_group(caller, anode.gid);
+    anode.mode &= !SETUID;
+    if anode.mode & GROUP_EXECUTE != 0 || !is_member {
+        anode.mode &= !SETGID;
+    }
+}
+
+/// Refuses a change that makes no sense, whoever asks, or that the caller may not make (chmod(2),
+/// chown(2), truncate(2), utimensat(2)).
+pub(crate) fn check_change(caller: &Caller, anode: &Anode, change: &SetAttr) -> FsResult<()> {
+    check_sound(anode, change)?;
+    if change.size_bytes.is_some() {
+        check_access(caller, anode, WRITE)?;
+    }
+    if is_privileged(caller) {
+        return Ok(());
+    }
+    let is_owner = caller.uid == anode.uid;
+    let may_set_uid = change.uid.is_none_or(|uid| is_owner && uid == anode.uid);
+    let may_set_gid =
+        change.gid.is_none_or(|gid| is_owner && (gid == anode.gid || is_in_group(caller, gid)));
+    let may_set_mode = change.mode.is_none() || is_owner;
+    if !may_set_uid || !may_set_gid || !may_set_mode {
+        return Err(FsError::NotPermitted);
+    }
+    match (change.atime, change.mtime) {
+        _ if is_owner => Ok(()),
+        (None, None) => Ok(()),
+        // utime(2) without times needs no more than permission to write.
+        (Some(SetTime::Now), Some(SetTime::Now)) => check_access(caller, anode, WRITE),
+        (Some(_), _) | (None, Some(_)) => Err(FsError::NotPermitted),
+    }
+}
+
+fn check_sound(anode: &Anode, change: &SetAttr) -> FsResult<()> {
+    if let Some(size_bytes) = change.size_bytes {
+        check_regular_anode(anode)?;
+        if size_bytes > super::api::FILE_BYTES_MAX {
+            return Err(FsError::FileTooLarge);
+        }
+    }
+    if change.mode.is_some() && anode.kind == AnodeKind::Symlink {
+        return Err(FsError::NotSupported);
+    }
+    let set = [change.atime, change.mtime].into_iter().flatten();
+    let given = set.filter_map(|time| match time {
+        SetTime::To(time) => Some(time),
+        SetTime::Now => None,
+    });
+    if given.chain(change.ctime).any(|time| time.nanoseconds > NANOSECONDS_MAX) {
+        return Err(FsError::Invalid);
+    }
+    Ok(())
+}
+
+/// Sets owner, group and mode.
+pub(crate) fn set_owner_and_mode(caller: &Caller, anode: &mut Anode, change: &SetAttr) {
+    let is_owner_set = change.uid.is_some() || change.gid.is_some();
+    if is_owner_set && anode.kind != AnodeKind::Directory {
+        // Linux takes the bits away even where the superuser sets what was there.
+        clear_set_bits(caller, anode);
+    }
+    anode.uid = change.uid.unwrap_or(anode.uid);
+    anode.gid = change.gid.unwrap_or(anode.gid);
+    if let Some(mode) = change.mode {
+        anode.mode = mode_allowed(caller, mode & MODE_MASK, anode.gid);
+    }
+}
