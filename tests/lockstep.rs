@@ -161,7 +161,7 @@ fn choose<T: Copy>(random: &mut Prng, from: &[T]) -> T {
 
 fn create_options(random: &mut Prng) -> CreateOptions {
     let mut options = CreateOptions::new(POOL_BYTES, [7; 64]);
-    options.geometry.fragment_bytes = 4096;
+    options.geometry.fragment_bytes = choose(random, &[1024, 2048, 4096]);
     options.geometry.segment_bytes = Some(choose(random, &[256 << 10, 512 << 10, 1 << 20]));
     options.geometry.group_bytes = Some(choose(random, &[16 << 20, 32 << 20]));
     options.geometry.journal_bytes = choose(random, &[None, Some(1 << 20), Some(2 << 20)]);
