@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::FileSystem;
 use engine::{CreateOptions, OpenOptions, Pool};
 use storage::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
@@ -24,30 +23,6 @@ pub fn model(body: impl FnOnce(&mut Ground<'_>)) {
     body(&mut ground);
     ground.close_all();
     walk(&model, Times::Ignored).expect("the tree is sound after the test");
-}
-
-/// A ground and the reference, both empty and on one clock.
-pub struct Lockstep<'a> {
-    /// The reference.
-    pub model: &'a dyn FileSystem,
-    /// What is compared with it.
-    pub fs: &'a dyn FileSystem,
-    /// The clock of both.
-    pub clock: &'a ManualClock,
-}
-
-/// Makes an empty file system and the reference, and calls back with both.
-pub type LockstepGround = fn(&mut dyn FnMut(Lockstep<'_>));
-
-/// What is compared with the reference, step by step; one line each.
-pub const LOCKSTEP_GROUNDS: &[(&str, LockstepGround)] =
-    &[("model", model_in_lockstep), ("pool", pool_in_lockstep)];
-
-/// The reference against itself: tells whether the comparison is fair.
-fn model_in_lockstep(body: &mut dyn FnMut(Lockstep<'_>)) {
-    let clock = Arc::new(ManualClock::new());
-    let (model, fs) = (Model::new(clock.clone()), Model::new(clock.clone()));
-    body(Lockstep { model: &model, fs: &fs, clock: &clock });
 }
 
 /// Makes what is tortured.
@@ -126,14 +101,5 @@ pub fn pool(body: impl FnOnce(&mut Ground<'_>)) {
         ground.close_all();
     }
     walk(&pool, Times::Ignored).expect("the tree is sound after the test");
-    expect_clean(&device, &pool);
-}
-
-/// A pool against the reference, checked afterwards.
-fn pool_in_lockstep(body: &mut dyn FnMut(Lockstep<'_>)) {
-    let clock = Arc::new(ManualClock::new());
-    let (device, pool) = new_pool(&clock);
-    let model = Model::new(clock.clone());
-    body(Lockstep { model: &model, fs: &pool, clock: &clock });
     expect_clean(&device, &pool);
 }

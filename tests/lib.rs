@@ -4,6 +4,7 @@
 //! one, write a function in `grounds.rs` and one line in [`on_every_ground`].
 
 pub mod grounds;
+pub mod lockstep;
 
 use std::fmt::Write as _;
 

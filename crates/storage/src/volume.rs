@@ -55,6 +55,21 @@ impl Volume {
         })
     }
 
+    /// Returns the whole pages that `fragments` at `place` lie in, as a place and bytes, and where
+    /// in those bytes they begin: devices are read and written in whole pages, and a fragment may
+    /// be less.
+    #[must_use]
+    pub fn pages_around(&self, place: Place, fragments: u32) -> (Place, usize, usize) {
+        let page = self.geometry.page_fragments();
+        let lead = place.fragment() % page;
+        let start = Place::new(place.disk_group(), place.group(), place.fragment() - lead);
+        let bytes = |fragments: u32| {
+            usize::try_from(u64::from(fragments) << self.geometry.fragment_shift)
+                .expect("a request fits in memory")
+        };
+        (start, bytes((lead + fragments).next_multiple_of(page)), bytes(lead))
+    }
+
     /// Starts to read `length_bytes` from `place`.
     pub fn submit_read(&self, purpose: Purpose, place: Place, length_bytes: usize) -> Ticket {
         let wide = u64::try_from(length_bytes).unwrap_or(u64::MAX);

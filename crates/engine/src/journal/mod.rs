@@ -250,8 +250,15 @@ impl Journal {
         let dirty_limit = crate::convert::index_wide(volume.geometry().double_write_pages);
         let options = JournalOptions {
             // T4: commits, padding and chunk headers have the other half of the ring.
-            active_bytes_max: options.active_bytes_max.min(ring_bytes / 2),
-            dirty_pages_max: options.dirty_pages_max.min(dirty_limit.max(256)),
+            active_bytes_max: options
+                .active_bytes_max
+                .max(2 * Reservation::LARGE.log_bytes)
+                .min(ring_bytes / 2),
+            // Below what one transaction may ask for, `begin` would wait for ever.
+            dirty_pages_max: options
+                .dirty_pages_max
+                .max(2 * Reservation::LARGE.pages)
+                .min(dirty_limit.max(2 * Reservation::LARGE.pages)),
         };
         let state = State {
             log,

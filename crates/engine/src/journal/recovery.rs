@@ -26,12 +26,14 @@ use format::journal::{CHUNK_BYTES_MAX, ChunkHeader, JournalHead, Record, records
 use format::page::{
     PAGE_BYTES, PageBytes, PageError, PageHeader, STAMP_OFFSET, page_crc, write_u32, write_u64,
 };
-use storage::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice};
+use storage::device::{
+    AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice, Ticket,
+};
 use storage::volume::Volume;
 
 use super::{JournalStart, checkpoint, ring_bytes};
 use crate::buffer::{page_of, page_of_mut};
-use crate::convert::{index_wide, wide};
+use crate::convert::{index_wide, narrow, wide};
 
 /// The log is read in pieces of this size.
 const READ_BYTES: u64 = 1 << 20;
@@ -506,8 +508,7 @@ impl Replay {
                 let Record::Ride { class, place, bytes } = record? else { continue };
                 if self.kept.contains(&class) {
                     self.report.rides += 1;
-                    let pieces = vec![SharedBytes::from(AlignedBuffer::copy_of(bytes))];
-                    tickets.push(volume.submit_write(Purpose::Data, place, pieces));
+                    tickets.push(write_ride(volume, place, bytes)?);
                 }
             }
         }
@@ -519,6 +520,21 @@ impl Replay {
         }
         Ok(())
     }
+}
+
+/// Writes a riding block home. What shares its first or last page is either home already, rides too,
+/// or belongs to nobody; rides that share a page are written one after the other.
+fn write_ride(volume: &Volume, place: Place, bytes: &[u8]) -> Result<Ticket, RecoveryError> {
+    let fragments = wide(bytes.len()).div_ceil(volume.geometry().fragment_bytes());
+    let (start, length, lead) = volume.pages_around(place, narrow(fragments));
+    if length == bytes.len() {
+        let pieces = vec![SharedBytes::from(AlignedBuffer::copy_of(bytes))];
+        return Ok(volume.submit_write(Purpose::Data, start, pieces));
+    }
+    let mut pages = volume.read(Purpose::Data, start, length)?;
+    pages[lead..lead + bytes.len()].copy_from_slice(bytes);
+    let done = volume.submit_write(Purpose::Data, start, vec![SharedBytes::from(pages)]).wait()?;
+    Ok(Ticket::ready(Ok(done)))
 }
 
 fn redo_page(page: &mut PageBytes, update: &format::journal::PageUpdate<'_>) {

@@ -166,13 +166,15 @@ impl Files {
             buffer[..length].copy_from_slice(&data[..length]);
             return Ok(buffer);
         }
-        let data = self.store.volume.read(Purpose::Cleaner, place, length).map_err(io)?;
-        if !pointer.verifies(&data) {
+        let (start, pages_bytes, lead) = self.store.volume.pages_around(place, pointer.fragments);
+        let data = self.store.volume.read(Purpose::Cleaner, start, pages_bytes).map_err(io)?;
+        let data = &data[lead..lead + length];
+        if !pointer.verifies(data) {
             // Left where it is: a read names it, a scrub may mend it, and nothing is made to fit.
             let defect = format!("DT001: block at {place} fails its checksum");
             return Err(FsError::Corrupt { defect });
         }
-        buffer[..length].copy_from_slice(&data);
+        buffer[..length].copy_from_slice(data);
         Ok(buffer)
     }
 }

@@ -115,25 +115,26 @@ impl Files {
 
     fn read_runs(&self, runs: Vec<Run>, bytes: &mut [u8]) -> FsResult<()> {
         if let [run] = &runs[..] {
-            let length = self.stored_bytes(run.fragments);
-            let data = self.store.volume.read(Purpose::Data, run.place, length).map_err(io)?;
-            return self.take_run(run, &data, bytes);
+            let (start, length, lead) = self.store.volume.pages_around(run.place, run.fragments);
+            let data = self.store.volume.read(Purpose::Data, start, length).map_err(io)?;
+            return self.take_run(run, &data[lead..], bytes);
         }
         let tickets: Vec<_> = runs
             .iter()
             .map(|run| {
-                let length = self.stored_bytes(run.fragments);
-                self.store.volume.submit_read(Purpose::Data, run.place, length)
+                let volume = &self.store.volume;
+                let (start, length, lead) = volume.pages_around(run.place, run.fragments);
+                (lead, volume.submit_read(Purpose::Data, start, length))
             })
             .collect();
-        for (run, ticket) in runs.iter().zip(tickets) {
+        for (run, (lead, ticket)) in runs.iter().zip(tickets) {
             let data = ticket.wait().map_err(io)?.buffer.expect("a read returns its buffer");
-            self.take_run(run, &data, bytes)?;
+            self.take_run(run, &data[lead..], bytes)?;
         }
         Ok(())
     }
 
-    fn take_run(&self, run: &Run, data: &AlignedBuffer, bytes: &mut [u8]) -> FsResult<()> {
+    fn take_run(&self, run: &Run, data: &[u8], bytes: &mut [u8]) -> FsResult<()> {
         let mut at = 0;
         for part in &run.parts {
             let stored = self.stored_bytes(part.pointer.fragments);

@@ -12,12 +12,14 @@ use crate::canon::{CanonAttr, Difference, Times, compare_trees};
 const STEP_NS: u64 = 20_000_000;
 
 /// How closely two implementations are compared.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct LockstepOptions<'a> {
     /// The clock that both go by; it is moved before each step. With `None`, no times are compared.
     pub clock: Option<&'a ManualClock>,
     /// Whole trees are compared each time so many steps were done, and at the end.
     pub walk_every: usize,
+    /// Called before each step: work that must not change any answer.
+    pub background: &'a dyn Fn(),
 }
 
 /// Where two implementations went apart.
@@ -108,6 +110,7 @@ pub fn run_lockstep(
         if let Some(clock) = options.clock {
             clock.advance_ns(STEP_NS);
         }
+        (options.background)();
         let [left, right] = sessions.each_mut().map(|session| session.apply(step).outcome);
         if !left.agrees(&right) {
             let step = step.clone();

@@ -138,7 +138,7 @@ fn diverges(history: &[Step], fault: Fault) -> Option<Box<Divergence>> {
     let clock = Arc::new(ManualClock::new());
     let model = Model::new(clock.clone());
     let faulty = Faulty { inner: Model::new(clock.clone()), fault };
-    let options = LockstepOptions { clock: Some(&*clock), walk_every: 200 };
+    let options = LockstepOptions { clock: Some(&*clock), walk_every: 200, background: &|| () };
     run_lockstep(&model, &faulty, history, options).err()
 }
 

@@ -1,0 +1,186 @@
+//! A pool against the reference, step by step, whatever the pool was made and opened with.
+//!
+//! What a pool answers is no function of its options, of when background work is done, or of how
+//! often it was closed or lost its memory: so all of that comes from the seed.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use engine::alloc::policy::placement;
+use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
+use engine::{CreateOptions, FilesOptions, OpenOptions, Pool};
+use storage::clock::ManualClock;
+use storage::device::{MemoryDevice, SharedDevice};
+use storage::prng::Prng;
+use testkit::model::Model;
+use testkit::ops::{LockstepOptions, Op, Step, run_lockstep};
+
+/// Bytes of the pools: small, so that the maps, the journal and the segments run full.
+const POOL_BYTES: u64 = 64 << 20;
+/// Whole trees are compared each time so many steps were done.
+const WALK_EVERY: usize = 250;
+/// Background work is done before one in so many steps; a checkpoint before fewer.
+const TICK_ONE_IN: u64 = 16;
+const CHECKPOINT_ONE_IN: u64 = 64;
+
+/// What is compared with the reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// The reference against itself: tells whether the comparison is fair.
+    Model,
+    /// A pool with the default options.
+    Plain,
+    /// A pool with options from the seed, and background work between the steps.
+    Options,
+    /// Such a pool, closed and opened again after each `sync`, with other options.
+    Closed,
+    /// Such a pool, lost after each `sync` and recovered.
+    Lost,
+}
+
+/// Every subject.
+pub const SUBJECTS: [Subject; 5] =
+    [Subject::Model, Subject::Plain, Subject::Options, Subject::Closed, Subject::Lost];
+
+/// How a run failed.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// After how many steps.
+    pub step_count: usize,
+    /// What a person wants to know.
+    pub text: String,
+}
+
+/// Does `history` on the subject and on the reference, and compares them.
+///
+/// # Errors
+///
+/// Where they go apart, or what the checker found.
+pub fn run(subject: Subject, seed: u64, history: &[Step]) -> Result<(), Failure> {
+    let clock = Arc::new(ManualClock::new());
+    let model = Model::new(clock.clone());
+    if subject == Subject::Model {
+        let other = Model::new(clock.clone());
+        return lockstep(&model, &other, &clock, &|| (), (0, history));
+    }
+    let random = RefCell::new(Prng::from_seed(seed));
+    let is_plain = subject == Subject::Plain;
+    let create = if is_plain {
+        CreateOptions::new(POOL_BYTES, [7; 64])
+    } else {
+        create_options(&mut random.borrow_mut())
+    };
+    let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
+    Pool::create(&device, clock.as_ref(), &create).expect("a pool fits");
+    let mut done = 0;
+    for life in lives(subject, history) {
+        let options =
+            if is_plain { OpenOptions::default() } else { open_options(&mut random.borrow_mut()) };
+        let step_count = done + life.len();
+        let fail = |text: String| Failure { step_count, text };
+        let pool = Pool::open(Arc::clone(&device), clock.clone(), options)
+            .map_err(|error| fail(format!("does not open: {error}")))?;
+        // What was there before is there again.
+        lockstep(&model, &pool, &clock, &|| (), (done, &[]))?;
+        let background = || background(&pool, &mut random.borrow_mut());
+        let background: &dyn Fn() = if is_plain { &|| () } else { &background };
+        lockstep(&model, &pool, &clock, background, (done, life))?;
+        done = step_count;
+        end_life(subject, &device, &pool, &model).map_err(fail)?;
+    }
+    Ok(())
+}
+
+/// The parts of `history` between two openings: whatever shrinks a history keeps them.
+fn lives(subject: Subject, history: &[Step]) -> Vec<&[Step]> {
+    if matches!(subject, Subject::Closed | Subject::Lost) {
+        return history.split_inclusive(|step| step.op == Op::Sync).collect();
+    }
+    vec![history]
+}
+
+fn lockstep(
+    model: &dyn FileSystem,
+    fs: &dyn FileSystem,
+    clock: &ManualClock,
+    background: &dyn Fn(),
+    (done, steps): (usize, &[Step]),
+) -> Result<(), Failure> {
+    let options = LockstepOptions { clock: Some(clock), walk_every: WALK_EVERY, background };
+    run_lockstep(model, fs, steps, options).map_err(|divergence| Failure {
+        step_count: done + divergence.step_count().min(steps.len()),
+        text: format!("{done} steps, then {divergence}"),
+    })
+}
+
+fn background(pool: &Pool, random: &mut Prng) {
+    if random.one_in(TICK_ONE_IN) {
+        pool.tick().expect("a memory device does not fail");
+    }
+    if random.one_in(CHECKPOINT_ONE_IN) {
+        pool.checkpoint().expect("a memory device does not fail");
+    }
+}
+
+/// Ends a life of the pool: the checker finds nothing before and after.
+fn end_life(
+    subject: Subject,
+    device: &SharedDevice,
+    pool: &Pool,
+    model: &dyn FileSystem,
+) -> Result<(), String> {
+    expect_clean("open", device)?;
+    if subject == Subject::Lost {
+        leave_orphan(model);
+        leave_orphan(pool);
+        pool.sync().map_err(|error| format!("sync: {error}"))?;
+        return expect_clean("lost", device);
+    }
+    pool.close().map_err(|error| format!("close: {error}"))?;
+    expect_clean("closed", device)
+}
+
+fn expect_clean(what: &str, device: &SharedDevice) -> Result<(), String> {
+    let report = check::run(Arc::clone(device), check::Options::default(), &mut |_| ());
+    if report.is_clean() { Ok(()) } else { Err(format!("{what} pool: {}", report.to_text())) }
+}
+
+/// Leaves a file without a name, which somebody holds: the next opening frees it.
+fn leave_orphan(fs: &dyn FileSystem) {
+    let (root, name) = (Caller::root(), b"left without a name");
+    let new = NewInode { kind: FileKind::Regular, mode: 0o600, rdev: 0 };
+    let attr = fs.create(&root, fs.root(), name, new).expect("there is room");
+    fs.write(&root, attr.ino, 0, &[1; 40_000]).expect("there is room");
+    fs.unlink(&root, fs.root(), name).expect("it is there");
+}
+
+fn choose<T: Copy>(random: &mut Prng, from: &[T]) -> T {
+    let count = u64::try_from(from.len()).expect("a few");
+    from[usize::try_from(random.below(count)).expect("a few")]
+}
+
+fn create_options(random: &mut Prng) -> CreateOptions {
+    let mut options = CreateOptions::new(POOL_BYTES, [7; 64]);
+    options.geometry.fragment_bytes = choose(random, &[1024, 2048, 4096]);
+    options.geometry.segment_bytes = Some(choose(random, &[256 << 10, 512 << 10, 1 << 20]));
+    options.geometry.group_bytes = Some(choose(random, &[16 << 20, 32 << 20]));
+    options.geometry.journal_bytes = choose(random, &[None, Some(1 << 20), Some(2 << 20)]);
+    options.block_shift = choose(random, &[12, 14, 16]);
+    options
+}
+
+fn open_options(random: &mut Prng) -> OpenOptions {
+    let name = choose(random, &["log", "ffs", "hotspot"]);
+    let default = OpenOptions::default();
+    OpenOptions {
+        cache_bytes: choose(random, &[1 << 20, 2 << 20, 64 << 20]),
+        placement: placement(name).expect("there are these three"),
+        files: FilesOptions {
+            ride_bytes_max: choose(random, &[0, 4 << 10, 32 << 10]),
+            commit_interval_ns: choose(random, &[0, 100_000_000, 5_000_000_000]),
+            ..FilesOptions::default()
+        },
+        active_log_bytes: choose(random, &[512 << 10, 4 << 20, default.active_log_bytes]),
+        dirty_pages: choose(random, &[64, 512, default.dirty_pages]),
+    }
+}
