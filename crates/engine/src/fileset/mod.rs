@@ -76,13 +76,20 @@ pub(crate) struct FilesetGuard<'f> {
     freed: Vec<u64>,
 }
 
+/// What a change did to the free slots of the orphan list.
+#[derive(Clone, Copy, Debug)]
+enum SlotChange {
+    Taken(u64),
+    Freed(u64),
+}
+
 /// What a change that is given up must leave as it was.
 #[derive(Clone, Debug)]
 struct Saved {
     entry: Fileset,
     first_free: u64,
     orphan_anode: Anode,
-    orphan_slots_free: Option<BTreeSet<u64>>,
+    slot_changes: Vec<SlotChange>,
     orphan_slots_end: u64,
     map_anode: Anode,
 }
@@ -192,18 +199,16 @@ impl FilesetGuard<'_> {
                 entry: state.entry.clone(),
                 first_free: state.first_free,
                 orphan_anode: state.orphan_anode.clone(),
-                orphan_slots_free: None,
+                slot_changes: Vec::new(),
                 orphan_slots_end: state.orphan_slots_end,
                 map_anode: state.map_anode.clone(),
             }));
         }
     }
 
-    fn save_slots(&mut self) {
+    fn note_slot(&mut self, change: SlotChange) {
         self.save();
-        let slots = self.state.orphan_slots_free.clone();
-        let before = self.before.as_mut().expect("saved above");
-        before.orphan_slots_free.get_or_insert(slots);
+        self.before.as_mut().expect("saved above").slot_changes.push(change);
     }
 
     /// Takes a free anode number into use; the caller writes the anode.
@@ -342,11 +347,12 @@ impl FilesetGuard<'_> {
         change: &mut Change<'_>,
         number: AnodeNo,
     ) -> FsResult<u64> {
-        self.save_slots();
+        self.save();
         let slot = match self.state.orphan_slots_free.pop_first() {
             Some(slot) => slot,
             None => self.grow_orphans(store, change)?,
         };
+        self.note_slot(SlotChange::Taken(slot));
         self.put_orphan(store, change, slot, number.0)?;
         Ok(slot)
     }
@@ -369,9 +375,10 @@ impl FilesetGuard<'_> {
         change: &mut Change<'_>,
         slot: u64,
     ) -> FsResult<()> {
-        self.save_slots();
+        self.save();
         self.put_orphan(store, change, slot, 0)?;
         self.state.orphan_slots_free.insert(slot);
+        self.note_slot(SlotChange::Freed(slot));
         Ok(())
     }
 
@@ -410,9 +417,14 @@ impl Drop for FilesetGuard<'_> {
         self.state.orphan_anode = before.orphan_anode;
         self.state.orphan_slots_end = before.orphan_slots_end;
         self.state.map_anode = before.map_anode;
-        if let Some(slots) = before.orphan_slots_free {
-            self.state.orphan_slots_free = slots;
+        for change in before.slot_changes.into_iter().rev() {
+            match change {
+                SlotChange::Taken(slot) => self.state.orphan_slots_free.insert(slot),
+                SlotChange::Freed(slot) => self.state.orphan_slots_free.remove(&slot),
+            };
         }
+        // Slots of a page that is not there after all.
+        self.state.orphan_slots_free.split_off(&before.orphan_slots_end);
     }
 }
 

@@ -20,6 +20,7 @@
 //! One lock over the open segments, one in each block; both are leaves but for the allocator and the
 //! journal. Callers hold their vnode's lock.
 
+mod in_flight;
 mod seal;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,7 @@ use format::pointer::BlockPointer;
 use format::summary::ENTRIES_PER_SUMMARY;
 use storage::device::AlignedBuffer;
 
+use self::in_flight::InFlight;
 use crate::alloc::{Extent, SegmentId, Urgency};
 use crate::convert::{narrow, wide};
 use crate::error::FsResult;
@@ -166,7 +168,7 @@ struct State {
     /// Files with sealed blocks that wait to be installed.
     to_install: BTreeSet<(FilesetId, AnodeNo)>,
     /// Bytes of blocks whose write is not answered yet, by place, with the number of the write.
-    in_flight: BTreeMap<Place, (u64, Arc<AlignedBuffer>)>,
+    in_flight: InFlight,
 }
 
 /// The open segments of a pool.
@@ -351,7 +353,7 @@ impl Segments {
 
     /// Returns the bytes that are on their way to `place`.
     pub(crate) fn in_flight(&self, place: Place) -> Option<Arc<AlignedBuffer>> {
-        self.state.lock().in_flight.get(&place).map(|(_, data)| Arc::clone(data))
+        self.state.lock().in_flight.get(place)
     }
 
     /// Returns files whose sealed blocks wait to be installed, and forgets them.
@@ -376,7 +378,7 @@ impl Segments {
     pub(crate) fn tidy(&self) {
         let answered = self.store.journal.data_answered();
         let mut state = self.state.lock();
-        state.in_flight.retain(|_, (sequence, _)| *sequence == 0 || *sequence > answered);
+        state.in_flight.drop_answered(answered);
         let finished: Vec<SegmentId> = state
             .segments
             .iter()
