@@ -12,6 +12,8 @@
 //! - V3: The size on disk is one that an acknowledged write or truncate has left, and no larger than
 //!   what the installed blocks were written for: after a crash a file never ends in the middle of a
 //!   write.
+//! - V4: While a truncate has not freed all that lies past the end, the file does not grow and none
+//!   of its blocks moves: what was cut off never comes back.
 //!
 //! # Concurrency
 //!
@@ -68,6 +70,8 @@ pub(crate) struct VnodeState {
     pending: BTreeMap<u64, Arc<Block>>,
     /// Whether times or size differ from what is on disk.
     is_attr_dirty: bool,
+    /// Whether a truncate has not yet freed all that lies past the end.
+    is_being_cut: bool,
     /// Class of the last transaction that changed it.
     class: u64,
 }
@@ -189,6 +193,7 @@ impl Vnode {
             number: anode.number,
             state: RwLock::new(VnodeState {
                 size_bytes: anode.size_bytes,
+                is_being_cut: anode_is_being_cut(&anode),
                 anode: Some(anode),
                 pending: BTreeMap::new(),
                 is_attr_dirty: false,
@@ -196,6 +201,11 @@ impl Vnode {
             }),
         }
     }
+}
+
+/// A named file in the orphan list is one whose truncate was interrupted (F2).
+fn anode_is_being_cut(anode: &Anode) -> bool {
+    anode.kind == AnodeKind::Regular && anode.nlink > 0 && anode.entries != 0
 }
 
 fn to_disk(time: Timestamp) -> DiskTime {
