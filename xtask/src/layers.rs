@@ -4,7 +4,7 @@
 //! Inside the engine its `lib.rs` names the layers, lowest first, in its header:
 //!
 //! ```text
-//!   Layers, lowest first: [`error`], [`buffer`], [`journal`] ...
+//!   Layers, lowest first: `error`, `buffer`, `journal` ...
 //! ```
 //!
 //! A file may name `crate::x` only where `x` is its own layer or an earlier one. Without such a
@@ -58,7 +58,7 @@ fn layers_of(library: &Source) -> Vec<String> {
     let listed: Vec<String> = match header.split_once("Layers, lowest first:") {
         Some((_, list)) => {
             let list = list.split("\n//!\n").next().unwrap_or("");
-            list.split("[`").skip(1).filter_map(|part| part.split('`').next()).map(last).collect()
+            list.split('`').skip(1).step_by(2).map(last).collect()
         }
         None => Vec::new(),
     };
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(findings(modules, "journal.rs", "//! J.\nuse crate::buffer::B;\n"), 0);
         assert_eq!(findings(listed, "buffer.rs", upward), 0);
         assert_eq!(findings(listed, "journal/log.rs", "//! J.\nlet x = crate::buffer::b();\n"), 1);
-        assert_eq!(findings("//! Layers, lowest first: [`a`]\nmod b;\n", "a.rs", "//! A.\n"), 1);
+        assert_eq!(findings("//! Layers, lowest first: `a`\nmod b;\n", "a.rs", "//! A.\n"), 1);
     }
 
     #[test]

@@ -224,9 +224,13 @@ fn dump_body(text: &mut String, opened: &Opened, header: &PageHeader, bytes: &Pa
             let _ = writeln!(text, "{head:#?}");
         }
         PageKind::JournalHead => {
-            let [tail, crc, epoch, _] = header.aux;
+            let [tail, crc, epoch, home] = header.aux;
             let sequence = header.owner.index;
-            let _ = writeln!(text, "sequence {sequence} tail {tail} crc {crc:#010x} epoch {epoch}");
+            let _ = writeln!(
+                text,
+                "sequence {sequence} tail {tail} crc {crc:#010x} epoch {epoch} double-write groups \
+                 home up to {home}"
+            );
         }
         PageKind::BusyAnodes
         | PageKind::Tombstone
@@ -447,7 +451,7 @@ fn dump_log(device: &SharedDevice) -> Result<String, InspectError> {
     };
     let ends = each_chunk_of(&mut opened.reader, &mut lines)?;
     Ok(match ends {
-        None => "neither head of the journal verifies (JN001)\n".to_owned(),
+        None => "neither head of the journal verifies (JR001)\n".to_owned(),
         Some((head, end)) => format!(
             "log from {} (head {}, chunk before {:#010x}, {}) to {end}\n{text}",
             head.tail, head.sequence, head.previous_crc, head.epoch
@@ -457,7 +461,7 @@ fn dump_log(device: &SharedDevice) -> Result<String, InspectError> {
 
 fn dump_record(text: &mut String, record: Option<&Record<'_>>) {
     let _ = match record {
-        None => writeln!(text, "  a record that can't be so (JN003)"),
+        None => writeln!(text, "  a record that can't be so (JR003)"),
         Some(Record::Update { class, epoch, pages }) => {
             let _ = writeln!(text, "  update class {class} {epoch}");
             for page in pages {

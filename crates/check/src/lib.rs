@@ -8,7 +8,7 @@
 //!
 //! # Layout
 //!
-//! The passes, in the order of [`PASSES`]; each metadata page is read once, but for pages that
+//! The passes, in the order of `PASSES`; each metadata page is read once, but for pages that
 //! are read again to give a defect its path.
 //!
 //! ```text
@@ -24,7 +24,7 @@
 //! # Memory
 //!
 //! One bit a fragment and 8 bytes a segment of the groups in use (32 KiB and 8 KiB for a group of
-//! 1 GiB), [`anode::FACTS_BYTES`] for each anode of the fileset in hand, what is being read
+//! 1 GiB), `anode::FACTS_BYTES` for each anode of the fileset in hand, what is being read
 //! (8 MiB) and, for a pool that was not closed, what its log writes. All of it is counted, and a
 //! check that would pass [`Options::memory_bytes_max`] stops and says so.
 //!

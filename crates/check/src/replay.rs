@@ -5,8 +5,8 @@
 //!
 //! The order:
 //!
-//! 1. The double-write area: a whole group that the log's tail has not passed, page by page where
-//!    what is at home does not verify or is older.
+//! 1. The double-write area: a whole group that the journal's head does not say is home, page by
+//!    page where what is at home does not verify or is older.
 //! 2. Whole chunks from the tail on, as far as each names the one before (L1) and lies at its own
 //!    position (L2). A later chunk that claims more was durable means damage (L3).
 //! 3. Redo, in order: new bytes of every update, stamps of every commit, riding bytes of the
@@ -137,10 +137,10 @@ impl Replay<'_> {
     fn run(&mut self) -> Result<(), DeviceError> {
         let Some(head) = self.read_head()? else {
             let offset = self.reader.geometry.journal_offset;
-            self.defect(Code::JN001, Some(offset), "neither head verifies".to_owned());
+            self.defect(Code::JR001, Some(offset), "neither head verifies".to_owned());
             return Ok(());
         };
-        self.double_write(head.tail)?;
+        self.double_write(&head)?;
         let mut classes = Classes::default();
         let end = self.each_chunk(&head, &mut |replay, chunk| {
             replay.learn(chunk, &mut classes);
@@ -250,7 +250,7 @@ impl Replay<'_> {
                          durable",
                         header.lsn, header.flushed
                     );
-                    self.defect(Code::JN002, Some(ring_offset + end.0 % ring_bytes), what);
+                    self.defect(Code::JR002, Some(ring_offset + end.0 % ring_bytes), what);
                     return Ok(());
                 }
             }
@@ -267,7 +267,7 @@ impl Replay<'_> {
             match record {
                 None => {
                     let what = format!("the chunk at {} has a record that can't be so", chunk.lsn);
-                    self.defect(Code::JN003, None, what);
+                    self.defect(Code::JR003, None, what);
                 }
                 Some(Record::Update { class, .. } | Record::Ride { class, .. }) => {
                     classes.seen.insert(class);
@@ -342,7 +342,7 @@ impl Replay<'_> {
             Some(offset) => self.overwrite(offset, bytes),
             None => {
                 let what = format!("{} riding bytes for {place}", bytes.len());
-                self.defect(Code::JN003, None, what);
+                self.defect(Code::JR003, None, what);
                 Ok(())
             }
         }
@@ -359,7 +359,7 @@ impl Replay<'_> {
         match geometry.device_offset(place, geometry.page_fragments()).filter(|_| is_inside) {
             Some(page) => self.overwrite(page + to_u64(offset), bytes),
             None => {
-                self.defect(Code::JN003, None, format!("a record for {place}"));
+                self.defect(Code::JR003, None, format!("a record for {place}"));
                 Ok(())
             }
         }
@@ -369,16 +369,16 @@ impl Replay<'_> {
     fn overwrite(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         if self.reader.overlay_bytes() > OVERLAY_BYTES_MAX {
             let what = format!("the log changes more than {OVERLAY_BYTES_MAX} bytes");
-            self.defect(Code::JN003, None, what);
+            self.defect(Code::JR003, None, what);
             return Ok(());
         }
         self.reader.overwrite(offset, bytes)
     }
 
-    /// Takes what is in the double-write area, if it holds a whole group that the tail of the log
-    /// has not passed: what the tail has passed is home.
-    fn double_write(&mut self, tail: Lsn) -> Result<(), DeviceError> {
-        let Some(entries) = self.double_write_entries(tail)? else { return Ok(()) };
+    /// Takes what is in the double-write area, if it holds a whole group that is not home yet: the
+    /// places of one that is may be something else by now.
+    fn double_write(&mut self, head: &JournalHead) -> Result<(), DeviceError> {
+        let Some(entries) = self.double_write_entries(head)? else { return Ok(()) };
         let mut pages = Vec::new();
         for (index, (place, crc)) in (0..).zip(entries) {
             let offset = DoubleWriteHead::page_offset(&self.reader.geometry, index);
@@ -391,7 +391,7 @@ impl Replay<'_> {
         for (place, copy) in pages {
             let geometry = &self.reader.geometry;
             let Some(offset) = geometry.device_offset(place, geometry.page_fragments()) else {
-                self.defect(Code::JN003, None, format!("the double-write area has {place}"));
+                self.defect(Code::JR003, None, format!("the double-write area has {place}"));
                 continue;
             };
             let home = page_of(&self.reader.read(offset, PAGE_BYTES)?);
@@ -405,7 +405,10 @@ impl Replay<'_> {
     }
 
     /// Returns what the heads of the double-write area list, if they are of one whole group.
-    fn double_write_entries(&self, tail: Lsn) -> Result<Option<Vec<(Place, u32)>>, DeviceError> {
+    fn double_write_entries(
+        &self,
+        journal: &JournalHead,
+    ) -> Result<Option<Vec<(Place, u32)>>, DeviceError> {
         let geometry = &self.reader.geometry;
         let mut entries = Vec::new();
         let mut group: Option<(u64, u64)> = None;
@@ -415,7 +418,8 @@ impl Replay<'_> {
             let head = DoubleWriteHead::decode(&bytes, self.reader.pool_id, geometry, index);
             let Some(head) = head else { return Ok(None) };
             let found = (head.sequence, head.page_count);
-            if *group.get_or_insert(found) != found || head.lsn < tail {
+            let is_home = head.sequence <= journal.double_write_sequence;
+            if *group.get_or_insert(found) != found || is_home {
                 return Ok(None);
             }
             entries.extend(head.entries);

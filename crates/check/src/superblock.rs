@@ -38,7 +38,8 @@ pub(crate) fn open(
     let label: Vec<u8> = found.current.label.into_iter().take_while(|&byte| byte != 0).collect();
     let label = String::from_utf8_lossy(&label).into_owned();
     let id = found.current.pool_id;
-    report.title = format!("check of {}: pool {label} {id}", device.info().name);
+    let label = if label.is_empty() { label } else { format!("{label} ") };
+    report.title = format!("check of {}: pool {label}{id}", device.info().name);
     Ok(found.current)
 }
 

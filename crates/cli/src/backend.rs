@@ -291,33 +291,3 @@ pub trait Backend {
         progress: OnProgress<'_>,
     ) -> Result<TortureReport, BackendError>;
 }
-
-/// The real engine.
-#[derive(Debug)]
-pub struct EngineBackend;
-
-impl Backend for EngineBackend {
-    fn create(&self, _: &CreateOptions) -> Result<CreateReport, BackendError> {
-        Err(BackendError::NotWired { command: "create" })
-    }
-
-    fn open(&self, _: &OpenOptions) -> Result<Arc<dyn OpenPool>, BackendError> {
-        Err(BackendError::NotWired { command: "mount" })
-    }
-
-    fn check(&self, _: &Path, _: OnProgress<'_>) -> Result<CheckReport, BackendError> {
-        Err(BackendError::NotWired { command: "check" })
-    }
-
-    fn dump(&self, _: &Path, _: &str) -> Result<DumpReport, BackendError> {
-        Err(BackendError::NotWired { command: "dump" })
-    }
-
-    fn explain(&self, _: &Path, _: &ExplainTarget) -> Result<Vec<ExplainStep>, BackendError> {
-        Err(BackendError::NotWired { command: "explain" })
-    }
-
-    fn torture(&self, _: u64, _: u64, _: OnProgress<'_>) -> Result<TortureReport, BackendError> {
-        Err(BackendError::NotWired { command: "torture" })
-    }
-}

@@ -17,6 +17,7 @@ mod exit;
 mod output;
 pub mod size;
 mod status;
+pub mod wiring;
 
 use std::ffi::OsString;
 

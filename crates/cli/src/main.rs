@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use cli::backend::EngineBackend;
 use cli::daemon::Relaunch;
+use cli::wiring::EngineBackend;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();

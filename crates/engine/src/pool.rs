@@ -401,6 +401,15 @@ impl Pool {
         self.files().store.journal.checkpoint()
     }
 
+    /// Returns a path from the root to a file.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NotFound`] if it has no name where its anode remembers one.
+    pub fn path_of(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        self.files().path_of(ino)
+    }
+
     /// Returns everything that `status` tells.
     #[must_use]
     pub fn status(&self) -> PoolStatus {

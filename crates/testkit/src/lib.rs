@@ -8,3 +8,4 @@ pub mod crash;
 pub mod model;
 mod number;
 pub mod ops;
+pub mod torture;

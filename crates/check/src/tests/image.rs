@@ -333,8 +333,13 @@ impl Image {
         let fragments_used: u64 = (0..2).map(|group| self.write_group(group)).sum();
         self.write_group_table(fragments_used);
         for slot in 0..2 {
-            let head =
-                JournalHead { sequence: slot + 1, tail: Lsn(0), previous_crc: 0, epoch: Epoch(9) };
+            let head = JournalHead {
+                sequence: slot + 1,
+                tail: Lsn(0),
+                previous_crc: 0,
+                epoch: Epoch(9),
+                double_write_sequence: 0,
+            };
             let bytes = head.encode(POOL, &self.geometry, slot);
             self.write(self.geometry.journal_offset + slot * 4096, &bytes);
         }

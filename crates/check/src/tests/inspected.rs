@@ -97,7 +97,7 @@ fn the_log_is_shown_record_by_record() {
     let nothing = AlignedBuffer::zeroed(8192);
     let offset = image.geometry.journal_offset;
     image.device.write(Purpose::Journal, offset, nothing).expect("in range");
-    assert!(dump_text(&image, "journal").contains("JN001"));
+    assert!(dump_text(&image, "journal").contains("JR001"));
 }
 
 fn has(explanation: &Explanation, layer: &str, what: &str) -> bool {

@@ -188,7 +188,7 @@ fn a_chunk_that_does_not_follow_is_not_replayed() {
     log.flushed = log.next;
     put_nothing(&mut log, &image);
     let damaged = check(&image);
-    assert_eq!(damaged.counts.keys().collect::<Vec<_>>(), [&Code::JN002], "L3");
+    assert_eq!(damaged.counts.keys().collect::<Vec<_>>(), [&Code::JR002], "L3");
 }
 
 fn put_nothing(log: &mut Log, image: &Image) {
@@ -248,7 +248,7 @@ fn a_whole_group_of_the_double_write_area_is_seen() {
     assert!(report.is_clean(), "{}", report.to_text());
 }
 
-/// A group that the tail of the log has passed went home long ago; its pages may be data by now.
+/// A group that went home long ago: the places of its pages may be data by now.
 #[test]
 fn a_stale_group_of_the_double_write_area_is_not_seen() {
     let mut image = Image::new(4096);
@@ -256,15 +256,20 @@ fn a_stale_group_of_the_double_write_area_is_not_seen() {
     let stale = image.read_page(image.table_place(EMPTY));
     open(&mut image);
     for slot in 0..2 {
-        let (sequence, tail) = (slot + 1, Lsn(4096));
-        let head = JournalHead { sequence, tail, previous_crc: 0, epoch: Epoch(9) };
+        let head = JournalHead {
+            sequence: slot + 1,
+            tail: Lsn(0),
+            previous_crc: 0,
+            epoch: Epoch(9),
+            double_write_sequence: 3,
+        };
         let bytes = AlignedBuffer::copy_of(&head.encode(POOL, &image.geometry, slot));
         let offset = image.geometry.journal_offset + slot * 4096;
         image.device.write(Purpose::Journal, offset, bytes).expect("in range");
     }
-    for (lsn, is_clean) in [(Lsn(4095), true), (Lsn(4096), false)] {
+    for (sequence, is_clean) in [(3, true), (4, false)] {
         let entries = vec![(data, page_crc(&stale))];
-        let head = DoubleWriteHead { sequence: 3, head_index: 0, page_count: 1, lsn, entries };
+        let head = DoubleWriteHead { sequence, head_index: 0, page_count: 1, lsn: Lsn(1), entries };
         let head = AlignedBuffer::copy_of(&head.encode(POOL, &image.geometry));
         let offset = DoubleWriteHead::head_offset(&image.geometry, 0);
         image.device.write(Purpose::DoubleWrite, offset, head).expect("in range");
@@ -272,7 +277,7 @@ fn a_stale_group_of_the_double_write_area_is_not_seen() {
         let copy = AlignedBuffer::copy_of(&stale);
         image.device.write(Purpose::DoubleWrite, offset, copy).expect("in range");
         let report = check(&image);
-        assert_eq!(report.is_clean(), is_clean, "{lsn}: {}", report.to_text());
+        assert_eq!(report.is_clean(), is_clean, "{sequence}: {}", report.to_text());
     }
 }
 
@@ -286,7 +291,7 @@ fn absurd_logs_are_reported() {
     payload.extend_from_slice(&[0xff; 24]);
     log.write(&image, &payload);
     let report = check(&image);
-    assert_eq!(report.counts[&Code::JN003], 2, "{}", report.to_text());
+    assert_eq!(report.counts[&Code::JR003], 2, "{}", report.to_text());
 
     let mut image = Image::new(4096);
     open(&mut image);
@@ -294,5 +299,5 @@ fn absurd_logs_are_reported() {
     let nothing = AlignedBuffer::zeroed(8192);
     image.device.write(Purpose::Journal, offset, nothing).expect("in range");
     let report = check(&image);
-    assert_eq!(report.counts.keys().collect::<Vec<_>>(), [&Code::JN001], "{}", report.to_text());
+    assert_eq!(report.counts.keys().collect::<Vec<_>>(), [&Code::JR001], "{}", report.to_text());
 }

@@ -7,6 +7,7 @@ use storage::device::AlignedBuffer;
 
 use super::access::{check_change, clear_set_bits_of_write};
 use super::api::{Caller, FILE_BYTES_MAX, Ino, SetAttr};
+use super::flush::tail_waiting;
 use super::read::own;
 use super::{Files, Vnode, VnodeState};
 use crate::container::Content;
@@ -201,21 +202,12 @@ impl Files {
         size_bytes: u64,
         set: &SetAttr,
     ) -> FsResult<()> {
-        drop(self.settled(vnode)?);
-        let mut change = self.store.begin(Reservation::LARGE)?;
-        let mut state = vnode.state.write();
-        if state.is_being_cut {
-            // Another truncate came first.
-            drop((state, change));
-            return self.truncate(caller, vnode, size_bytes, set);
-        }
+        let (mut change, mut state) = self.begin_settled(vnode)?;
         check_change(caller, state.anode()?, set)?;
         if size_bytes >= state.size_bytes {
-            self.make_tail_zero(&mut state, size_bytes)?;
-            let mut anode = state.anode()?.clone();
-            anode.size_bytes = size_bytes;
-            self.apply_change(caller, &mut anode, set);
-            return self.end_extend(change, &mut state, vnode, anode);
+            drop(state);
+            drop(change);
+            return self.extend(caller, vnode, size_bytes, set);
         }
         let block_bytes = state.anode()?.block_bytes();
         let first_gone = size_bytes.div_ceil(block_bytes);
@@ -259,25 +251,55 @@ impl Files {
         self.rewrite_tail(state, state.size_bytes / block_bytes, valid)
     }
 
-    fn end_extend(
+    /// Raises the size of a file.
+    ///
+    /// CRASH: V4. What the last block stores behind the end must read as zeros before the size
+    /// passes it, so a new version of that block is installed first.
+    fn extend(
         &self,
-        mut change: Change<'_>,
-        state: &mut VnodeState,
+        caller: &Caller,
         vnode: &Arc<Vnode>,
-        anode: Anode,
+        size_bytes: u64,
+        set: &SetAttr,
     ) -> FsResult<()> {
-        self.fileset.write_anode(&self.store, &mut change, &anode)?;
-        let applied = change.end();
-        state.size_bytes = anode.size_bytes;
-        state.anode = Some(anode);
-        state.class = applied.class;
-        if state.is_dirty() {
-            self.table.mark_dirty(vnode.number, self.store.clock.monotonic_ns());
+        loop {
+            let (mut change, mut state) = self.begin_settled(vnode)?;
+            check_change(caller, state.anode()?, set)?;
+            self.make_tail_zero(&mut state, size_bytes)?;
+            if tail_waiting(&state).is_some() {
+                drop(state);
+                drop(change);
+                self.segments.seal(Temperature::Hot);
+                self.segments.seal(Temperature::Cold);
+                while self.install_some(vnode)? {}
+                continue;
+            }
+            let mut anode = state.anode()?.clone();
+            anode.size_bytes = size_bytes.max(state.size_bytes);
+            self.apply_change(caller, &mut anode, set);
+            self.fileset.write_anode(&self.store, &mut change, &anode)?;
+            let applied = change.end();
+            state.size_bytes = anode.size_bytes;
+            state.anode = Some(anode);
+            state.class = applied.class;
+            return Ok(());
         }
-        Ok(())
     }
 
-    /// V4: locks a file of which nothing lies past the end. Called with no lock held.
+    /// V5: starts a change of a file of which nothing lies past the end. Called with no lock held.
+    fn begin_settled<'v>(&self, vnode: &'v Arc<Vnode>) -> FsResult<(Change<'_>, StateGuard<'v>)> {
+        loop {
+            let change = self.store.begin(Reservation::LARGE)?;
+            let state = vnode.state.write();
+            if !state.is_being_cut {
+                return Ok((change, state));
+            }
+            drop((state, change));
+            self.finish_truncate(vnode)?;
+        }
+    }
+
+    /// V5: locks a file of which nothing lies past the end. Called with no lock held.
     fn settled<'v>(&self, vnode: &'v Arc<Vnode>) -> FsResult<StateGuard<'v>> {
         loop {
             let state = vnode.state.write();

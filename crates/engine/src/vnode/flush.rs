@@ -22,7 +22,7 @@ const GROUPS_PER_INSTALL: usize = 8;
 
 impl Files {
     /// Installs sealed blocks of a file, as many as one transaction can. Returns whether more wait.
-    fn install_some(&self, vnode: &Arc<Vnode>) -> FsResult<bool> {
+    pub(crate) fn install_some(&self, vnode: &Arc<Vnode>) -> FsResult<bool> {
         let mut change = self.store.begin(Reservation::LARGE)?;
         let mut state = vnode.state.write();
         if state.anode.is_none() {
@@ -235,13 +235,34 @@ impl Files {
     }
 }
 
+/// Returns the index of the last block of the file on disk if a new version of it waits, and whether
+/// that is on its way to the disk.
+pub(crate) fn tail_waiting(state: &VnodeState) -> Option<(u64, bool)> {
+    let anode = state.anode.as_ref()?;
+    if anode.size_bytes % anode.block_bytes() == 0 {
+        return None;
+    }
+    let index = anode.size_bytes / anode.block_bytes();
+    let block = state.pending.get(&index)?;
+    Some((index, block.sealed().is_some_and(is_written)))
+}
+
 fn is_written((_, sequence): (BlockPointer, u64)) -> bool {
     sequence != 0
 }
 
 /// Returns pending blocks whose data write is under way, with their pointers.
+///
+/// V4: none behind the last block of the file on disk while that one waits: once the size on disk
+/// passes its end, what it stores behind the end must read as zeros, and only its new version does.
 fn sealed_blocks(state: &VnodeState, limit: usize) -> Vec<(u64, Arc<Block>, BlockPointer, u64)> {
-    let ready = state.pending.iter().filter_map(|(index, block)| {
+    let last = tail_waiting(state).map_or(
+        u64::MAX,
+        |(index, is_sealed)| {
+            if is_sealed { u64::MAX } else { index }
+        },
+    );
+    let ready = state.pending.range(..=last).filter_map(|(index, block)| {
         let (pointer, sequence) = block.sealed().filter(|sealed| is_written(*sealed))?;
         Some((*index, Arc::clone(block), pointer, sequence))
     });

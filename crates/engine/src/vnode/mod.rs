@@ -12,8 +12,10 @@
 //! - V3: The size on disk is one that an acknowledged write or truncate has left, and no larger than
 //!   what the installed blocks were written for: after a crash a file never ends in the middle of a
 //!   write.
-//! - V4: While a truncate has not freed all that lies past the end, the file does not grow and none
-//!   of its blocks moves: what was cut off never comes back.
+//! - V4: No block behind the last block on disk is installed, and the size on disk is not raised,
+//!   while a new version of that last block waits: what was cut off is never seen again.
+//! - V5: While a truncate has not freed all that lies past the end, the file does not grow and none
+//!   of its blocks moves.
 //!
 //! # Concurrency
 //!

@@ -26,6 +26,8 @@ use crate::store::Change;
 const COOKIE_SELF: u64 = 1;
 /// Cookie of `..`.
 const COOKIE_PARENT: u64 = 2;
+/// Most directories above a file that a search for its path looks at.
+const PATH_DEPTH_MAX: usize = 4096;
 
 /// Returns the anode of a directory that is still there.
 pub(crate) fn directory(state: &VnodeState) -> FsResult<&Anode> {
@@ -98,6 +100,41 @@ impl Files {
             self.table.drop_references(number, 1);
             if error == FsError::Stale { FsError::NotFound } else { error }
         })
+    }
+
+    /// Returns a path from the root to a file: one of its names, by the parents that anodes
+    /// remember.
+    pub(crate) fn path_of(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        let mut number = self.number(ino)?;
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        for _ in 0..PATH_DEPTH_MAX {
+            let parent = self.vnode_of(number)?.state.read().anode()?.parent;
+            if parent == number {
+                let mut path = Vec::new();
+                for name in names.iter().rev() {
+                    path.push(b'/');
+                    path.extend_from_slice(name);
+                }
+                return Ok(if path.is_empty() { b"/".to_vec() } else { path });
+            }
+            names.push(self.name_in(parent, number)?);
+            number = parent;
+        }
+        Err(FsError::Invalid)
+    }
+
+    fn name_in(&self, parent: AnodeNo, child: AnodeNo) -> FsResult<Vec<u8>> {
+        let vnode = self.vnode_of(parent)?;
+        let state = vnode.state.read();
+        let mut after = COOKIE_PARENT;
+        loop {
+            let listed = dir::list_after(&self.store, directory(&state)?, after)?;
+            let last = listed.last().ok_or(FsError::NotFound)?.cookie;
+            if let Some(entry) = listed.into_iter().find(|entry| entry.target.anode == child) {
+                return Ok(entry.name);
+            }
+            after = last;
+        }
     }
 
     /// Makes a file; see [`super::api::FileSystem::create`]. Takes a reference.

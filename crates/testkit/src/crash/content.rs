@@ -69,6 +69,10 @@ impl Candidates {
     }
 
     fn write(&mut self, pages: &[(u64, Page)], size_bytes: u64) {
+        // A part of the write may be all that survives; it ends with one of its pages.
+        let least = self.sizes.first().copied().unwrap_or(0);
+        let ends = pages.iter().map(|(number, _)| (number + 1) * u64_of(PAGE_BYTES));
+        self.sizes.extend(ends.filter(|&end| end > least && end < size_bytes));
         self.size_newest = size_bytes;
         self.sizes.insert(size_bytes);
         for (number, page) in pages {

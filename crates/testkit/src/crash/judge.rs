@@ -281,11 +281,17 @@ impl<'a> Judgement<'a> {
 
     fn finding(&self, life: &Life, reason: Reason) -> Finding {
         let skipped = life.moments.len().saturating_sub(EVENTS_TOLD_MAX);
+        let found = self.found.get(life.identity).map(|(index, inode)| {
+            let (attr, names) = (&inode.attr, self.found.names[index].keys());
+            let names: Vec<String> = names.map(|name| name.escape_ascii().to_string()).collect();
+            format!("found: {attr:?}, names {names:?}")
+        });
         let told = life.moments[skipped..].iter().map(|moment| {
             let must = if self.survived[moment.event] { "must survive" } else { "may be lost" };
             format!("#{} {must}, {}", moment.event, self.events[moment.event])
         });
-        Finding { path: life.path.clone(), reason, told: told.collect() }
+        let told = found.into_iter().chain(told).collect();
+        Finding { path: life.path.clone(), reason, told }
     }
 
     /// How `life` is not as it was after exactly those of its operations that survived.

@@ -8,16 +8,17 @@
 //!
 //! - C1: An operation survives wholly or not at all, but for the content that a write leaves (C5).
 //! - C2: If an operation survives, so does every earlier one that touches an inode which it
-//!   touches, and so on: what survives is closed towards the past. So a directory shows the names of
-//!   one moment of its history, and a file the attributes of one; and with one client all of whose
-//!   operations hang together, the whole tree is a prefix of what was done.
+//!   touches, and so on: what survives is closed towards the past. So a directory shows the names
+//!   of one moment of its history, and a file the attributes of one; and with one client all of
+//!   whose operations hang together, the whole tree is a prefix of what was done.
 //! - C3: When `fsync` of an inode was acknowledged, every operation that touched that inode and was
 //!   acknowledged before the fsync was issued survives; with C2 also what these depend on. Of
 //!   `fdatasync`, only those that change names, or the size by truncation.
 //! - C4: When `sync` was acknowledged, every operation acknowledged before it was issued survives.
 //! - C5: Content of a regular file, by pages of 4 KiB. Each write that C3 or C4 covers is there.
 //!   Each page that later writes reached is as it was then or as any one of those writes left it.
-//!   The size likewise, so there may be holes where a size survived without its data. A truncation
+//!   The size likewise, or it ends with a page in the midst of such a write; so there may be holes
+//!   where a size survived without its data. A truncation
 //!   is no write: if it survives, nothing that it cut off is seen again; if it does not, no later
 //!   write of that file does either.
 //! - C6: What has no name is gone. Nothing is there that nobody made.

@@ -303,6 +303,13 @@ fn c5_a_size_may_come_before_its_data_and_no_size_between_is_right() {
     case.is_legal(4, "truncate /a 100");
     assert_eq!(case.is_illegal(2, "truncate /a 4096"), [Reason::Size]);
     assert_eq!(case.is_illegal(4, "truncate /a 8203"), [Reason::Size]);
+    // Part of a write.
+    let case = Case::new("create /a file 644\nsync\nwrite /a 0 10000 1", 0);
+    case.is_legal(3, "truncate /a 4096");
+    case.is_legal(3, "truncate /a 8192");
+    assert_eq!(case.is_illegal(3, "truncate /a 5000"), [Reason::Size]);
+    let case = Case::new("create /a file 644\nwrite /a 0 9000 1\nsync\nwrite /a 0 9500 2", 0);
+    assert_eq!(case.is_illegal(4, "truncate /a 4096"), [Reason::Size]);
     // The page is new, the size is old.
     let case = Case::new("create /a file 644\nwrite /a 0 100 1\nsync\nwrite /a 0 300 2", 0);
     case.is_legal(4, "truncate /a 100");

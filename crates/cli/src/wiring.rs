@@ -1,0 +1,450 @@
+//! The engine, the checker and the harness behind [`Backend`].
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use check::explain::{Explanation, explain_offset, explain_path};
+use check::inspect::InspectError;
+use engine::vnode::api::FileSystem;
+use engine::{FilesOptions, Pool};
+use format::superblock::SuperblockError;
+use serde_json::{Value, json};
+use storage::clock::{Clock, SystemClock};
+use storage::device::{
+    Access, Device, DeviceError, FileDevice, FileOptions, OpenError, Purpose, SharedDevice,
+};
+use storage::pool::PoolError;
+
+use crate::backend::{
+    Backend, BackendError, CheckReport, CreateOptions, CreateReport, DefectReport, DumpReport,
+    ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, Placement, TortureReport,
+};
+
+/// How often the background work of a pool is looked at.
+const TICK: Duration = Duration::from_millis(250);
+/// A file of the size that was asked for may be too large for the file system below by a little
+/// (ext4 ends 4 KiB below 16 TiB): so much less is tried.
+const SIZE_SLACK_BYTES: u64 = 1 << 20;
+
+/// The real engine.
+#[derive(Debug)]
+pub struct EngineBackend;
+
+fn failed(device: &Path, cause: impl std::fmt::Display) -> BackendError {
+    BackendError::Failed { device: device.to_owned(), cause: cause.to_string() }
+}
+
+fn cannot_open(device: &Path, error: OpenError) -> BackendError {
+    match error {
+        OpenError::NotFound { .. } => BackendError::Missing { device: device.to_owned() },
+        OpenError::InUse { .. } => {
+            BackendError::InUse { device: device.to_owned(), by: String::new() }
+        }
+        other => BackendError::Failed {
+            device: device.to_owned(),
+            cause: other.to_string().trim_start_matches(&*format!("{}: ", device.display())).into(),
+        },
+    }
+}
+
+fn cannot_use(device: &Path, error: &PoolError) -> BackendError {
+    let device = device.to_owned();
+    match error {
+        PoolError::Superblock { cause: SuperblockError::BadMagic { .. }, .. } => {
+            BackendError::Foreign { device, found: "not a Holdfast pool".to_owned() }
+        }
+        PoolError::Superblock {
+            cause: SuperblockError::UnsupportedVersion { major, minor },
+            ..
+        } => BackendError::NewerFormat {
+            device,
+            found: format!("{major}.{minor}"),
+            known: format!("{}.x", format::superblock::VERSION_MAJOR),
+        },
+        PoolError::Superblock {
+            cause: SuperblockError::UnsupportedFeatures { features }, ..
+        } => BackendError::NewerFormat {
+            device,
+            found: format!("feature bits {features:#x}"),
+            known: "none of them".to_owned(),
+        },
+        other => BackendError::Failed {
+            cause: other.to_string().trim_start_matches(&*format!("{}: ", device.display())).into(),
+            device,
+        },
+    }
+}
+
+fn cannot_start(device: &Path, error: engine::OpenError) -> BackendError {
+    match error {
+        engine::OpenError::Pool(error) => cannot_use(device, &error),
+        engine::OpenError::Geometry(error) => {
+            BackendError::Option { option: "--size", reason: error.to_string() }
+        }
+        engine::OpenError::BadOption { option, rule } => {
+            let option = if option == "block" { "--block" } else { "--label" };
+            BackendError::Option { option, reason: rule.to_owned() }
+        }
+        other => failed(device, other),
+    }
+}
+
+fn open_device(path: &Path, access: Access) -> Result<SharedDevice, BackendError> {
+    let options = FileOptions { access, ..FileOptions::default() };
+    let device = FileDevice::open(path, options).map_err(|error| cannot_open(path, error))?;
+    Ok(device)
+}
+
+/// Says what is on a device that is not blank; `None`: nothing.
+fn what_is_there(device: &dyn Device) -> Result<Option<String>, DeviceError> {
+    let head_bytes = usize::try_from(device.info().size_bytes.min(128 << 10)).unwrap_or(4096);
+    let head = device.read(Purpose::Superblock, 0, head_bytes)?;
+    let has = |offset: usize, magic: &[u8]| head.get(offset..offset + magic.len()) == Some(magic);
+    let known: [(usize, &[u8], &str); 7] = [
+        (0, b"HOLDFAST", "a Holdfast pool"),
+        (1080, &[0x53, 0xef], "an ext2, ext3 or ext4 file system"),
+        (0, b"XFSB", "an XFS file system"),
+        (0x10040, b"_BHRfS_M", "a btrfs file system"),
+        (0, b"LUKS", "an encrypted volume (LUKS)"),
+        (512, b"EFI PART", "a partition table"),
+        (510, &[0x55, 0xaa], "a boot sector or a partition table"),
+    ];
+    let found = known.iter().find(|(offset, magic, _)| has(*offset, magic));
+    if let Some((_, _, name)) = found {
+        return Ok(Some((*name).to_owned()));
+    }
+    let is_blank = head.iter().all(|&byte| byte == 0);
+    Ok((!is_blank).then(|| "data that Holdfast does not know".to_owned()))
+}
+
+fn new_file(path: &Path, size_bytes: u64) -> Result<SharedDevice, BackendError> {
+    match FileDevice::create(path, size_bytes, FileOptions::default()) {
+        Err(OpenError::TooLarge { .. }) if size_bytes > SIZE_SLACK_BYTES => {
+            let smaller = size_bytes - SIZE_SLACK_BYTES;
+            let device = FileDevice::create(path, smaller, FileOptions::default());
+            Ok(device.map_err(|error| cannot_open(path, error))?)
+        }
+        Ok(device) => Ok(device),
+        Err(error) => Err(cannot_open(path, error)),
+    }
+}
+
+/// Opens what the pool is to be made on. Refuses what is in use, and what is not blank unless that
+/// is forced.
+fn device_for(options: &CreateOptions) -> Result<(SharedDevice, bool), BackendError> {
+    let path = &options.device;
+    if !path.exists() {
+        let size_bytes = options.size_bytes.ok_or_else(|| BackendError::Option {
+            option: "--size",
+            reason: format!("{} is not there yet: say how large to make it", path.display()),
+        })?;
+        return Ok((new_file(path, size_bytes)?, true));
+    }
+    let device = open_device(path, Access::ReadWrite)?;
+    let found = what_is_there(device.as_ref()).map_err(|error| failed(path, error))?;
+    if let Some(found) = found
+        && !options.is_forced
+    {
+        return Err(BackendError::Foreign { device: path.clone(), found });
+    }
+    let size_bytes = device.info().size_bytes;
+    match options.size_bytes {
+        Some(wanted) if wanted != size_bytes && path.is_file() => {
+            drop(device);
+            std::fs::remove_file(path).map_err(|error| failed(path, error))?;
+            Ok((new_file(path, wanted)?, true))
+        }
+        Some(wanted) if wanted > size_bytes => Err(BackendError::Option {
+            option: "--size",
+            reason: format!("{} has only {size_bytes} bytes", path.display()),
+        }),
+        _ => Ok((device, false)),
+    }
+}
+
+fn random_bytes() -> Result<[u8; 64], BackendError> {
+    let mut random = [0; 64];
+    getrandom::fill(&mut random).map_err(|error| failed(Path::new("/dev/urandom"), error))?;
+    Ok(random)
+}
+
+impl Backend for EngineBackend {
+    fn create(&self, options: &CreateOptions) -> Result<CreateReport, BackendError> {
+        if !options.block_bytes.is_power_of_two() {
+            let reason = "a block is a power of two from 4 KiB to 1 MiB".to_owned();
+            return Err(BackendError::Option { option: "--block", reason });
+        }
+        let (device, is_new) = device_for(options)?;
+        let counting = storage::device::CountingDevice::new(device);
+        let device: SharedDevice = counting.clone();
+        let device_bytes = device.info().size_bytes;
+        let mut create = engine::CreateOptions::new(
+            options.size_bytes.unwrap_or(device_bytes).min(device_bytes),
+            random_bytes()?,
+        );
+        create.geometry.fragment_bytes = u32::try_from(options.fragment_bytes).unwrap_or(0);
+        create.geometry.group_bytes = options.group_bytes;
+        create.geometry.journal_bytes = options.journal_bytes;
+        create.block_shift = u8::try_from(options.block_bytes.ilog2()).unwrap_or(0);
+        create.label.clone_from(&options.label);
+        create.owner = (options.owner_uid, options.owner_gid);
+        let made = Pool::create(&device, &SystemClock::new(), &create);
+        if let Err(error) = made {
+            if is_new {
+                // Nothing of ours is left behind where there was nothing before.
+                let _ = std::fs::remove_file(&options.device);
+            }
+            return Err(cannot_start(&options.device, error));
+        }
+        let pages_written =
+            counting.snapshot().of_kind(storage::device::RequestKind::Write).bytes.div_ceil(4096);
+        let report = storage::pool::read_superblock(device.as_ref());
+        let superblock = report.map_err(|error| cannot_use(&options.device, &error))?.current;
+        let geometry = &superblock.geometry;
+        Ok(CreateReport {
+            pool_id: superblock.pool_id.to_string(),
+            size_bytes: geometry.device_bytes,
+            fragment_bytes: geometry.fragment_bytes(),
+            block_bytes: 1 << superblock.block_shift,
+            group_bytes: u64::from(geometry.group_fragments) << geometry.fragment_shift,
+            group_count: u64::from(geometry.group_count),
+            journal_bytes: geometry.journal_bytes,
+            pages_written,
+        })
+    }
+
+    fn open(&self, options: &OpenOptions) -> Result<Arc<dyn OpenPool>, BackendError> {
+        let device = open_device(&options.device, Access::ReadWrite)?;
+        let open = engine::OpenOptions {
+            cache_bytes: usize::try_from(options.cache_bytes).unwrap_or(usize::MAX),
+            placement: placement_of(options.placement),
+            files: FilesOptions {
+                is_read_only: options.is_read_only,
+                commit_interval_ns: u64::try_from(options.commit_interval.as_nanos())
+                    .unwrap_or(u64::MAX),
+                ..FilesOptions::default()
+            },
+            ..engine::OpenOptions::default()
+        };
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let pool = Pool::open(Arc::clone(&device), clock, open)
+            .map_err(|error| cannot_start(&options.device, error))?;
+        Ok(Arc::new(Served::start(options.device.clone(), device, pool)))
+    }
+
+    fn check(&self, path: &Path, progress: OnProgress<'_>) -> Result<CheckReport, BackendError> {
+        let device = open_device(path, Access::ReadOnly)?;
+        if let Err(error) = storage::pool::read_superblock(device.as_ref()) {
+            return Err(cannot_use(path, &error));
+        }
+        let report = check::run(device, check::Options::default(), &mut |at| {
+            progress(at.pass, at.done, at.total);
+        });
+        if let Some(stopped) = &report.stopped {
+            return Err(failed(path, stopped));
+        }
+        let listed: Vec<DefectReport> = report
+            .defects
+            .iter()
+            .map(|defect| DefectReport {
+                code: defect.code.name().to_owned(),
+                message: match &defect.path {
+                    Some(path) => format!("{path}: {}", defect.what),
+                    None => defect.what.clone(),
+                },
+            })
+            .collect();
+        let listed_count = u64::try_from(listed.len()).unwrap_or(u64::MAX);
+        Ok(CheckReport {
+            unlisted_count: report.defect_count().saturating_sub(listed_count),
+            defects: listed,
+            pages_read: report.totals.pages,
+            inode_count: report.totals.anodes,
+            facts: serde_json::from_str(&report.to_json()).unwrap_or(Value::Null),
+        })
+    }
+
+    fn dump(&self, path: &Path, what: &str) -> Result<DumpReport, BackendError> {
+        let device = open_device(path, Access::ReadOnly)?;
+        let target = what.parse().map_err(|error: InspectError| BackendError::Option {
+            option: "WHAT",
+            reason: error.to_string(),
+        })?;
+        let text = check::dump::dump(&device, target).map_err(|error| failed(path, error))?;
+        let value = json!({ "what": what, "text": text });
+        Ok(DumpReport { text, value })
+    }
+
+    fn explain(
+        &self,
+        path: &Path,
+        target: &ExplainTarget,
+    ) -> Result<Vec<ExplainStep>, BackendError> {
+        let device = open_device(path, Access::ReadOnly)?;
+        explain_on(&device, path, target, None)
+    }
+
+    fn torture(
+        &self,
+        seed_first: u64,
+        seed_count: u64,
+        progress: OnProgress<'_>,
+    ) -> Result<TortureReport, BackendError> {
+        let _ = (seed_first, seed_count, progress);
+        Err(BackendError::NotWired { command: "torture" })
+    }
+}
+
+fn placement_of(placement: Placement) -> Box<dyn engine::alloc::policy::PlacementPolicy> {
+    let name = match placement {
+        Placement::Log => "log",
+        Placement::Ffs => "ffs",
+        Placement::Hotspot => "hotspot",
+    };
+    engine::alloc::policy::placement(name).expect("every name of the command line has a policy")
+}
+
+fn explain_on(
+    device: &SharedDevice,
+    name: &Path,
+    target: &ExplainTarget,
+    pool: Option<&Pool>,
+) -> Result<Vec<ExplainStep>, BackendError> {
+    // The last byte is named; a range ends behind it.
+    let range_of = |range: &Option<(u64, u64)>| range.map(|(first, last)| first..last + 1);
+    let explained: Result<Explanation, InspectError> = match target {
+        ExplainTarget::Path { path, range } => explain_path(device, path, range_of(range)),
+        ExplainTarget::Offset { offset } => explain_offset(device, *offset),
+        ExplainTarget::Inode { ino, range } => {
+            let path = pool.map(|pool| pool.path_of(*ino));
+            let path = path.ok_or_else(|| failed(name, "give the path inside the pool"))?;
+            let path = path.map_err(|error| failed(name, error))?;
+            explain_path(device, &path, range_of(range))
+        }
+    };
+    let explained = explained.map_err(|error| failed(name, error))?;
+    let steps = explained.layers.into_iter().map(|layer| {
+        let mut fact = layer.what;
+        if let Some(place) = layer.place {
+            fact.push_str(&format!(", place {place}"));
+        }
+        if let Some(offset) = layer.device_offset {
+            fact.push_str(&format!(", device byte {offset}"));
+        }
+        ExplainStep { layer: layer.layer.to_owned(), fact }
+    });
+    Ok(steps.collect())
+}
+
+/// An open pool, with the thread that does its background work.
+struct Served {
+    path: PathBuf,
+    device: SharedDevice,
+    pool: Arc<Pool>,
+    should_stop: Arc<AtomicBool>,
+    ticker: std::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Served {
+    fn start(path: PathBuf, device: SharedDevice, pool: Pool) -> Served {
+        let pool = Arc::new(pool);
+        let should_stop = Arc::new(AtomicBool::new(false));
+        let ticker = std::thread::Builder::new().name("jobs".to_owned()).spawn({
+            let (pool, should_stop) = (Arc::clone(&pool), Arc::clone(&should_stop));
+            move || {
+                while !should_stop.load(Ordering::Acquire) {
+                    std::thread::park_timeout(TICK);
+                    if let Err(error) = pool.tick() {
+                        tracing::error!(%error, "background work has stopped");
+                        return;
+                    }
+                }
+            }
+        });
+        let ticker = ticker.inspect_err(|error| tracing::error!(%error, "no background work")).ok();
+        Served { path, device, pool, should_stop, ticker: std::sync::Mutex::new(ticker) }
+    }
+}
+
+impl OpenPool for Served {
+    fn file_system(&self) -> Arc<dyn FileSystem> {
+        Arc::<Pool>::clone(&self.pool)
+    }
+
+    fn status(&self) -> Value {
+        status_of(&self.pool.status())
+    }
+
+    fn explain(&self, target: &ExplainTarget) -> Result<Vec<ExplainStep>, BackendError> {
+        // What is only in memory has no place yet.
+        let synced = self.pool.sync().and_then(|()| self.pool.checkpoint());
+        synced.map_err(|error| failed(&self.path, error))?;
+        explain_on(&self.device, &self.path, target, Some(&self.pool))
+    }
+
+    fn close(&self) -> Result<(), BackendError> {
+        self.should_stop.store(true, Ordering::Release);
+        let ticker = self.ticker.lock().ok().and_then(|mut ticker| ticker.take());
+        if let Some(ticker) = ticker {
+            ticker.thread().unpark();
+            // A tick that panicked has said so; the pool is closed all the same.
+            let _ = ticker.join();
+        }
+        self.pool.close().map_err(|error| failed(&self.path, error))
+    }
+}
+
+fn status_of(status: &engine::PoolStatus) -> Value {
+    let geometry = &status.geometry;
+    let bytes = |fragments: u64| fragments << geometry.fragment_shift;
+    json!({
+        "label": status.label,
+        "pool_id": status.pool_id.to_string(),
+        "device": status.device,
+        "transport": status.transport,
+        "mount_count": status.mount_count,
+        "health": status.read_only.clone().unwrap_or_else(|| "ok".to_owned()),
+        "space": {
+            "total_bytes": bytes(status.space.capacity),
+            "used_bytes": bytes(status.space.used),
+            "promised_bytes": bytes(status.space.promised),
+            "pending_bytes": bytes(status.space.pending),
+            "reserve_bytes": bytes(status.space.reserve),
+            "inodes": status.inodes,
+        },
+        "journal": {
+            "transactions": status.journal.transactions,
+            "commits": status.journal.commits,
+            "checkpoints": status.journal.checkpoints,
+            "merges": status.journal.merges,
+            "record_bytes": status.journal.record_bytes,
+            "active_bytes": status.journal.active_bytes,
+            "active_bytes_max": status.journal.active_bytes_max,
+            "dirty_pages": status.journal.dirty_pages,
+            "dirty_pages_max": status.journal.dirty_pages_max,
+        },
+        "cache": {
+            "pages": status.cache.pages,
+            "pages_max": status.cache.limit_pages,
+            "hits": status.cache.hits,
+            "misses": status.cache.misses,
+        },
+        "cleaner": {
+            "segments": status.cleaner.segments,
+            "moved_bytes": bytes(status.cleaner.fragments_moved),
+        },
+        "files": { "dirty": status.dirty_files, "referenced": status.referenced_files },
+        "recovery": {
+            "was_needed": status.recovery.was_needed,
+            "log_bytes": status.recovery.log_bytes,
+            "pages": status.recovery.pages,
+            "classes_kept": status.recovery.classes_kept,
+            "updates_undone": status.recovery.updates_undone,
+            "rides": status.recovery.rides,
+            "double_writes": status.recovery.double_writes,
+        },
+    })
+}

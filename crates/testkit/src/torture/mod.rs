@@ -1,0 +1,250 @@
+//! Torture: clients and jobs at work on one pool, the power cut under them, again and again.
+//!
+//! A *seed* is one pool. Its lives follow each other: clients and jobs run as threads of a
+//! [`storage::sync::sim::Scheduler`], so that several operations are in flight at one time and the
+//! seed alone decides who goes on; the power is cut at a moment of virtual time or at a write; the
+//! device keeps what a cut may leave; the pool is opened again, sometimes with a second cut during
+//! recovery; [`crate::crash::judge`] and the ground's own check say whether what is there was
+//! promised; and the next life begins with it. The same seed gives the same run: see
+//! [`SeedReport::trace_hash`].
+//!
+//! Each client works below a directory of its own, and every answer that it gets is compared with
+//! the reference.
+//!
+//! A seed none of whose crashes had two operations in flight says nothing about concurrency:
+//! [`Report`] counts it apart.
+//!
+//! Not here: how a pool is made and opened. That is the [`Ground`], so that this crate need not
+//! know an implementation.
+
+mod life;
+mod reference;
+#[cfg(test)]
+mod tests;
+
+pub use reference::{ReferenceGround, Wrong};
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use engine::vnode::api::FileSystem;
+use storage::clock::Clock;
+use storage::device::SharedDevice;
+
+/// What a pool is opened with.
+#[derive(Clone, Debug)]
+pub struct Start {
+    /// The device, simulated.
+    pub device: SharedDevice,
+    /// Virtual time.
+    pub clock: Arc<dyn Clock>,
+    /// Of all that is left to chance.
+    pub seed: u64,
+}
+
+/// Work that goes on beside the clients: a step with a budget; returns virtual nanoseconds until
+/// the next, or `None` when there is nothing left to do in this life.
+pub type JobStep = Box<dyn FnMut() -> Option<u64> + Send>;
+
+/// A pool that is open. Dropped without an orderly end: the power is cut.
+pub struct Opened {
+    /// The file system.
+    pub fs: Arc<dyn FileSystem>,
+    /// Its jobs, each with a name for reports.
+    pub jobs: Vec<(String, JobStep)>,
+}
+
+/// What is tortured.
+pub trait Ground: Sync {
+    /// Returns the bytes of the device; a multiple of 4 KiB.
+    fn device_bytes(&self) -> u64;
+
+    /// Makes an empty pool on a blank device.
+    ///
+    /// # Errors
+    ///
+    /// Why not, in words.
+    fn format(&self, start: &Start) -> Result<(), String>;
+
+    /// Opens the pool, after a power cut as after `format`.
+    ///
+    /// # Errors
+    ///
+    /// Why not, in words. With the power on that is a finding.
+    fn open(&self, start: &Start) -> Result<Opened, String>;
+
+    /// Verifies the whole pool on a device of its own that holds what a synced pool holds, and
+    /// returns the defects.
+    fn check(&self, start: &Start) -> Vec<String>;
+}
+
+/// How much torture.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The first seed.
+    pub first_seed: u64,
+    /// How many, one after the other.
+    pub seeds: u64,
+    /// Power cuts of each.
+    pub crashes: u64,
+    /// Most clients at one time; at least two work.
+    pub clients_max: u64,
+    /// Most operations of a client in one life.
+    pub steps_max: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { first_seed: 0, seeds: 1, crashes: 4, clients_max: 4, steps_max: 150 }
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Which seed.
+    pub seed: u64,
+    /// In which of its lives, from 0.
+    pub life: u64,
+    /// What.
+    pub fault: Fault,
+}
+
+/// Sorts of findings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The pool could not be made or opened.
+    Unusable(String),
+    /// Something panicked, or no thread could go on.
+    Panic(String),
+    /// A client got another answer than the reference gives.
+    Answer {
+        /// Which client.
+        client: usize,
+        /// What it asked.
+        step: String,
+        /// What it was told.
+        told: String,
+        /// What the reference says.
+        expected: String,
+    },
+    /// What survived is none of the promised states.
+    Survivor(Vec<String>),
+    /// The check found defects.
+    Check(Vec<String>),
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {}, life {}: ", self.seed, self.life)?;
+        match &self.fault {
+            Fault::Unusable(why) => write!(f, "the pool cannot be opened: {why}")?,
+            Fault::Panic(why) => write!(f, "panic: {why}")?,
+            Fault::Answer { client, step, told, expected } => {
+                write!(f, "client {client}, {step}:\n  told {told}\n  not  {expected}")?;
+            }
+            Fault::Survivor(findings) => {
+                f.write_str("what survived was not promised:")?;
+                findings.iter().try_for_each(|finding| write!(f, "\n  {finding}"))?;
+            }
+            Fault::Check(defects) => {
+                f.write_str("check finds:")?;
+                defects.iter().try_for_each(|defect| write!(f, "\n  {defect}"))?;
+            }
+        }
+        write!(f, "\nreplay: {}", replay_line(self.seed))
+    }
+}
+
+/// Returns the command that repeats a seed.
+#[must_use]
+pub fn replay_line(seed: u64) -> String {
+    format!("holdfast torture --seed {seed} --seeds 1")
+}
+
+/// What one seed did.
+#[derive(Clone, Debug, Default)]
+pub struct SeedReport {
+    /// Which.
+    pub seed: u64,
+    /// Power cuts.
+    pub crashes: u64,
+    /// Those with two operations in flight or more.
+    pub concurrent_crashes: u64,
+    /// Power cuts during recovery.
+    pub recovery_cuts: u64,
+    /// Operations that clients did.
+    pub operations: u64,
+    /// Hash of every decision, and of what each cut left: equal for equal runs.
+    pub trace_hash: u64,
+    /// What ended it early.
+    pub finding: Option<Finding>,
+}
+
+/// What all seeds did.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Seeds that ran.
+    pub seeds: u64,
+    /// Seeds that never had two operations in flight when the power was cut.
+    pub seeds_apart: u64,
+    /// Power cuts.
+    pub crashes: u64,
+    /// Those with two operations in flight or more.
+    pub concurrent_crashes: u64,
+    /// Power cuts during recovery.
+    pub recovery_cuts: u64,
+    /// Operations that clients did.
+    pub operations: u64,
+    /// What was found, by seed.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    fn add(&mut self, seed: &SeedReport) {
+        self.seeds += 1;
+        self.seeds_apart += u64::from(seed.concurrent_crashes == 0);
+        self.crashes += seed.crashes;
+        self.concurrent_crashes += seed.concurrent_crashes;
+        self.recovery_cuts += seed.recovery_cuts;
+        self.operations += seed.operations;
+        self.findings.extend(seed.finding.clone());
+    }
+}
+
+/// Runs every seed, and tells `progress` of each.
+pub fn run(
+    ground: &dyn Ground,
+    options: &Options,
+    mut progress: impl FnMut(&SeedReport),
+) -> Report {
+    let mut report = Report::default();
+    for seed in (options.first_seed..).take(crate::number::usize_of(options.seeds)) {
+        let seed = run_seed(ground, options, seed);
+        report.add(&seed);
+        progress(&seed);
+    }
+    report
+}
+
+/// Runs one seed.
+#[must_use]
+pub fn run_seed(ground: &dyn Ground, options: &Options, seed: u64) -> SeedReport {
+    life::Lives::new(ground, *options, seed).run()
+}
+
+/// Runs `work`; a panic becomes a fault.
+fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, Fault> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| Fault::Panic(words_of(&*payload)))
+}
+
+/// What a panic says, without addresses, which differ from run to run.
+fn words_of(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    let text = text.unwrap_or_else(|| "without words".to_owned());
+    let words = text.split(' ').filter(|word| !word.starts_with("0x"));
+    words.collect::<Vec<_>>().join(" ")
+}

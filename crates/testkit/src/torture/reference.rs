@@ -1,0 +1,233 @@
+//! A ground made of the reference: right by construction, so it tells whether the torture is fair;
+//! or wrong in one way, so it tells whether that is found.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use engine::vnode::api::{
+    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, RenameMode,
+    SetAttr, StatFs,
+};
+use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedDevice};
+use storage::sync::sim;
+
+use super::{Ground, Opened, Start};
+use crate::model::Model;
+
+/// In which write the ground panics that does.
+const PANIC_AT_WRITE: u64 = 20;
+/// How often the job of the ground runs, and how long it pauses.
+const BEATS: u64 = 1000;
+const BEAT_NS: u64 = 50_000;
+
+/// In which way a [`ReferenceGround`] is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// In no way.
+    Nothing,
+    /// fsync and sync are acknowledged and nothing is durable.
+    SyncLies,
+    /// Of two syncs that overlap, the older one takes back what the newer one made durable.
+    OlderSyncWins,
+    /// After a crash there is a file that nobody made.
+    Stranger,
+    /// Reads answer one byte too few.
+    ShortReads,
+    /// One write panics.
+    Panics,
+    /// The pool cannot be opened a second time.
+    OpensOnce,
+    /// The check finds something.
+    CheckComplains,
+    /// A sync waits for a lock that is never given back.
+    Deadlocks,
+}
+
+/// Pools whose durable state is a copy of a model, kept here; their device only sees that something
+/// is written and flushed.
+#[derive(Debug)]
+pub struct ReferenceGround {
+    wrong: Wrong,
+    opens: AtomicU64,
+    durable: Arc<Mutex<Option<Model>>>,
+    /// The model of the last life, of which a crash may keep all or what is durable.
+    live: Mutex<Option<Arc<Model>>>,
+}
+
+struct Live {
+    wrong: Wrong,
+    model: Arc<Model>,
+    device: SharedDevice,
+    durable: Arc<Mutex<Option<Model>>>,
+    writes: AtomicU64,
+    /// Copies taken so far: of two that overlap, the newer stays.
+    copies: AtomicU64,
+    newest_durable: AtomicU64,
+    lock: storage::sync::Mutex<()>,
+}
+
+impl ReferenceGround {
+    /// A ground that is wrong in one way, or in none.
+    #[must_use]
+    pub fn new(wrong: Wrong) -> ReferenceGround {
+        let durable = Arc::new(Mutex::new(None));
+        ReferenceGround { wrong, opens: AtomicU64::new(0), durable, live: Mutex::new(None) }
+    }
+}
+
+impl Ground for ReferenceGround {
+    fn device_bytes(&self) -> u64 {
+        1 << 20
+    }
+
+    fn format(&self, start: &Start) -> Result<(), String> {
+        let model = Model::new(Arc::clone(&start.clock));
+        *self.durable.lock().expect("nobody panics while he holds it") = Some(model);
+        *self.live.lock().expect("nobody panics while he holds it") = None;
+        self.opens.store(0, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn open(&self, start: &Start) -> Result<Opened, String> {
+        start.device.flush(Purpose::Journal).map_err(|error| error.to_string())?;
+        if self.opens.fetch_add(1, Ordering::SeqCst) > 0 && self.wrong == Wrong::OpensOnce {
+            return Err("it was open once".to_owned());
+        }
+        let last = self.live.lock().expect("nobody panics while he holds it").take();
+        let mut durable = self.durable.lock().expect("nobody panics while he holds it");
+        // A crash keeps what is durable, or all that was done.
+        let kept = match last {
+            Some(live) if start.seed.is_multiple_of(2) && self.wrong != Wrong::SyncLies => {
+                live.reopened()
+            }
+            Some(_) | None => durable.as_ref().ok_or("nothing was made")?.reopened(),
+        };
+        if self.wrong == Wrong::Stranger && self.opens.load(Ordering::SeqCst) > 1 {
+            let new = NewInode { kind: FileKind::Regular, mode: 0, rdev: 0 };
+            kept.create(&Caller::root(), kept.root(), b"stranger", new).expect("a new name");
+        }
+        *durable = Some(kept.fork());
+        let model = Arc::new(kept);
+        *self.live.lock().expect("nobody panics while he holds it") = Some(Arc::clone(&model));
+        let fs = Live {
+            wrong: self.wrong,
+            model,
+            device: Arc::clone(&start.device),
+            durable: Arc::clone(&self.durable),
+            writes: AtomicU64::new(0),
+            copies: AtomicU64::new(0),
+            newest_durable: AtomicU64::new(0),
+            lock: storage::sync::Mutex::new(()),
+        };
+        let mut beats = 0_u64;
+        let beat = move || {
+            beats += 1;
+            (beats < BEATS).then_some(BEAT_NS)
+        };
+        Ok(Opened { fs: Arc::new(fs), jobs: vec![("beat".to_owned(), Box::new(beat))] })
+    }
+
+    fn check(&self, _start: &Start) -> Vec<String> {
+        let is_wrong = self.wrong == Wrong::CheckComplains;
+        if is_wrong { vec!["XX001: one too many".to_owned()] } else { Vec::new() }
+    }
+}
+
+impl Live {
+    /// What lies between asking and answering: others run, or the power goes.
+    fn between<T>(&self, work: impl FnOnce(&Model) -> FsResult<T>) -> FsResult<T> {
+        sim::yield_now();
+        let answer = work(&self.model);
+        sim::yield_now();
+        answer
+    }
+
+    fn persist(&self) -> FsResult<()> {
+        let (copy, number) = (self.model.fork(), self.copies.fetch_add(1, Ordering::SeqCst));
+        let cut = |error: DeviceError| FsError::Io { cause: error.to_string() };
+        self.device.write(Purpose::Journal, 0, AlignedBuffer::zeroed(4096)).map_err(cut)?;
+        self.device.flush(Purpose::Journal).map_err(cut)?;
+        if self.wrong == Wrong::Deadlocks {
+            std::mem::forget(self.lock.lock());
+        }
+        let lies = self.wrong == Wrong::SyncLies && sim::current().is_some();
+        let newest = self.newest_durable.fetch_max(number, Ordering::SeqCst);
+        if !lies && (number >= newest || self.wrong == Wrong::OlderSyncWins) {
+            *self.durable.lock().expect("nobody panics while he holds it") = Some(copy);
+        }
+        Ok(())
+    }
+}
+
+impl FileSystem for Live {
+    fn root(&self) -> Ino {
+        self.model.root()
+    }
+    fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        self.between(|model| model.lookup(caller, parent, name))
+    }
+    fn forget(&self, ino: Ino, count: u64) {
+        self.model.forget(ino, count);
+    }
+    fn getattr(&self, ino: Ino) -> FsResult<Attr> {
+        self.between(|model| model.getattr(ino))
+    }
+    fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
+        self.between(|model| model.setattr(caller, ino, change))
+    }
+    fn create(&self, caller: &Caller, parent: Ino, name: &[u8], new: NewInode) -> FsResult<Attr> {
+        self.between(|model| model.create(caller, parent, name, new))
+    }
+    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr> {
+        self.between(|model| model.symlink(caller, parent, name, target))
+    }
+    fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        self.between(|model| model.readlink(ino))
+    }
+    fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        self.between(|model| model.link(caller, ino, parent, name))
+    }
+    fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+        self.between(|model| model.unlink(caller, parent, name))
+    }
+    fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+        self.between(|model| model.rmdir(caller, parent, name))
+    }
+    fn rename(
+        &self,
+        caller: &Caller,
+        source: (Ino, &[u8]),
+        target: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> FsResult<()> {
+        self.between(|model| model.rename(caller, source, target, mode))
+    }
+    fn read(&self, ino: Ino, offset: u64, length: usize, into: &mut Vec<u8>) -> FsResult<usize> {
+        let is_short = self.wrong == Wrong::ShortReads && sim::current().is_some();
+        let length = if is_short { length.saturating_sub(1) } else { length };
+        self.between(|model| model.read(ino, offset, length, into))
+    }
+    fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
+        let nth = self.writes.fetch_add(1, Ordering::SeqCst);
+        assert!(self.wrong != Wrong::Panics || nth != PANIC_AT_WRITE, "a bug of this ground");
+        self.between(|model| model.write(caller, ino, offset, data))
+    }
+    fn readdir(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        each: &mut dyn FnMut(&DirEntry) -> bool,
+    ) -> FsResult<()> {
+        self.between(|model| model.readdir(ino, cookie, each))
+    }
+    fn fsync(&self, ino: Ino, data_only: bool) -> FsResult<()> {
+        self.model.fsync(ino, data_only)?;
+        self.persist()
+    }
+    fn sync(&self) -> FsResult<()> {
+        self.persist()
+    }
+    fn statfs(&self) -> FsResult<StatFs> {
+        self.model.statfs()
+    }
+}

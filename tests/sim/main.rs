@@ -1,0 +1,34 @@
+//! Clients and jobs together, in virtual time, with power cuts, by seed.
+
+use testkit::torture::{Options, run};
+use whole_system::grounds::TORTURE_GROUNDS;
+
+/// Seeds of each ground here; `holdfast torture` runs as many as it is told.
+const SEEDS: u64 = 40;
+
+#[test]
+fn nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations() {
+    for (name, ground) in TORTURE_GROUNDS {
+        let ground = ground();
+        let options = Options { seeds: SEEDS, ..Options::default() };
+        let report = run(&*ground, &options, |_| ());
+        if let Some(finding) = report.findings.first() {
+            panic!("{name}: {} findings, the first: {finding}", report.findings.len());
+        }
+        assert_eq!(report.crashes, SEEDS * options.crashes);
+        assert!(report.seeds_apart < SEEDS / 2, "{name}: {report:?}");
+    }
+}
+
+#[test]
+fn a_seed_repeats_to_the_byte() {
+    for (name, ground) in TORTURE_GROUNDS {
+        let hashes = || {
+            let mut hashes = Vec::new();
+            let options = Options { first_seed: 1000, seeds: 4, ..Options::default() };
+            run(&*ground(), &options, |seed| hashes.push(seed.trace_hash));
+            hashes
+        };
+        assert_eq!(hashes(), hashes(), "{name}");
+    }
+}
