@@ -42,7 +42,7 @@ use std::sync::Arc;
 use format::anode::{Anode, AnodeKind, DiskTime};
 use format::ids::{AnodeNo, Generation};
 
-use self::api::{Attr, FileKind, Ino};
+use self::api::{Attr, FileKind, Ino, LINKS_MAX};
 use self::table::VnodeTable;
 use crate::error::{FsError, FsResult};
 use crate::fileset::MountedFileset;
@@ -242,6 +242,12 @@ fn anode_kind_of(kind: FileKind) -> AnodeKind {
     }
 }
 
+/// Directories past the limit on links say 1: that programs must not count on it.
+fn reported_nlink(anode: &Anode) -> u32 {
+    let is_past = anode.kind == AnodeKind::Directory && anode.nlink > LINKS_MAX;
+    if is_past { 1 } else { anode.nlink }
+}
+
 /// Returns the attributes of a file as programs see them.
 fn attr_of(files: &Files, state: &VnodeState) -> FsResult<Attr> {
     let anode = state.anode()?;
@@ -252,7 +258,7 @@ fn attr_of(files: &Files, state: &VnodeState) -> FsResult<Attr> {
         generation: anode.generation.0,
         kind: kind_of(anode.kind),
         mode: anode.mode,
-        nlink: anode.nlink,
+        nlink: reported_nlink(anode),
         uid: anode.uid,
         gid: anode.gid,
         rdev: if anode.kind == AnodeKind::Directory { 0 } else { anode.rdev },
@@ -268,4 +274,19 @@ fn attr_of(files: &Files, state: &VnodeState) -> FsResult<Attr> {
 /// Returns the generation of an anode made by the transaction with this epoch.
 fn generation_of(change: &Change<'_>) -> Generation {
     Generation(change.epoch().0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use format::ids::FilesetId;
+
+    #[test]
+    fn a_directory_past_the_limit_reports_one_link() {
+        let mut anode = Anode::new(AnodeKind::Directory, AnodeNo(20), FilesetId(1), 12);
+        for (nlink, reported) in [(2, 2), (LINKS_MAX, LINKS_MAX), (LINKS_MAX + 1, 1)] {
+            anode.nlink = nlink;
+            assert_eq!(reported_nlink(&anode), reported);
+        }
+    }
 }
