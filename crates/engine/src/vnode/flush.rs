@@ -44,8 +44,7 @@ impl Files {
             installed.push((index, block));
         }
         self.end_install(change, &mut state, vnode, anode, &installed)?;
-        let more = state.pending.values().any(|block| block.sealed().is_some_and(is_written));
-        Ok(more)
+        Ok(!sealed_blocks(&state, 1).is_empty())
     }
 
     /// Points block `index` of the map to its new place and frees the old one.
