@@ -137,7 +137,7 @@ impl Files {
         let mut state = vnode.state.write();
         let Some(anode) = state.anode.as_ref() else { return Ok(()) };
         let is_same = anode.generation == entry.generation && anode.fileset == entry.fileset;
-        if !is_same || state.pending.contains_key(&entry.index) {
+        if !is_same || state.is_being_cut || state.pending.contains_key(&entry.index) {
             return Ok(());
         }
         let Some(pointer) = self.store.block(None, anode, entry.index)? else { return Ok(()) };

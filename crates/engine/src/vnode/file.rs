@@ -15,6 +15,10 @@ use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
 use crate::segment::{BlockOwner, Temperature};
+use crate::store::Change;
+use storage::sync::RwLockWriteGuard;
+
+type StateGuard<'v> = RwLockWriteGuard<'v, VnodeState>;
 
 impl Files {
     /// Writes; see [`super::api::FileSystem::write`].
@@ -53,7 +57,7 @@ impl Files {
         offset: u64,
         data: &[u8],
     ) -> FsResult<()> {
-        let mut state = vnode.state.write();
+        let mut state = self.settled(vnode)?;
         check_regular(&state)?;
         self.zero_tail(&mut state, offset)?;
         let block_bytes = state.anode()?.block_bytes();
@@ -198,8 +202,7 @@ impl Files {
         size_bytes: u64,
         set: &SetAttr,
     ) -> FsResult<()> {
-        let mut change = self.store.begin(Reservation::LARGE)?;
-        let mut state = vnode.state.write();
+        let (mut change, mut state) = self.begin_settled(vnode)?;
         check_change(caller, state.anode()?, set)?;
         if size_bytes >= state.size_bytes {
             drop(state);
@@ -229,6 +232,7 @@ impl Files {
         gone.values().for_each(|block| self.segments.kill(block));
         state.anode = Some(anode);
         state.size_bytes = size_bytes;
+        state.is_being_cut = !is_done;
         state.class = applied.class;
         drop(state);
         if !is_done {
@@ -259,8 +263,7 @@ impl Files {
         set: &SetAttr,
     ) -> FsResult<()> {
         loop {
-            let mut change = self.store.begin(Reservation::LARGE)?;
-            let mut state = vnode.state.write();
+            let (mut change, mut state) = self.begin_settled(vnode)?;
             check_change(caller, state.anode()?, set)?;
             self.make_tail_zero(&mut state, size_bytes)?;
             if tail_waiting(&state).is_some() {
@@ -283,20 +286,46 @@ impl Files {
         }
     }
 
-    /// Frees what still lies past the end of a file in the orphan list, and takes it out.
+    /// V5: starts a change of a file of which nothing lies past the end. Called with no lock held.
+    fn begin_settled<'v>(&self, vnode: &'v Arc<Vnode>) -> FsResult<(Change<'_>, StateGuard<'v>)> {
+        loop {
+            let change = self.store.begin(Reservation::LARGE)?;
+            let state = vnode.state.write();
+            if !state.is_being_cut {
+                return Ok((change, state));
+            }
+            drop((state, change));
+            self.finish_truncate(vnode)?;
+        }
+    }
+
+    /// V5: locks a file of which nothing lies past the end. Called with no lock held.
+    fn settled<'v>(&self, vnode: &'v Arc<Vnode>) -> FsResult<StateGuard<'v>> {
+        loop {
+            let state = vnode.state.write();
+            if !state.is_being_cut {
+                return Ok(state);
+            }
+            drop(state);
+            self.finish_truncate(vnode)?;
+        }
+    }
+
+    /// Frees what still lies past the end of a file that is being cut. One with a name is in the
+    /// orphan list for that, and is taken out.
     pub(crate) fn finish_truncate(&self, vnode: &Arc<Vnode>) -> FsResult<()> {
         loop {
             let mut change = self.store.begin(Reservation::LARGE)?;
             let mut state = vnode.state.write();
-            let mut anode = state.anode()?.clone();
-            if anode.nlink == 0 || anode.entries == 0 {
+            // Nobody holds a file that is gone.
+            let Some(mut anode) = state.anode.clone().filter(|_| state.is_being_cut) else {
                 return Ok(());
-            }
+            };
             let first = anode.size_bytes.max(state.size_bytes).div_ceil(anode.block_bytes());
             let is_done =
                 self.store.truncate_blocks(&mut change, &mut anode, first, Content::Data)?;
             let mut guard = None;
-            if is_done {
+            if is_done && anode.nlink > 0 {
                 let fileset = guard.insert(self.fileset.lock());
                 fileset.remove_orphan(&self.store, &mut change, anode.entries - 1)?;
                 anode.entries = 0;
@@ -307,6 +336,7 @@ impl Files {
                 guard.settle(applied.lsn);
             }
             state.anode = Some(anode);
+            state.is_being_cut = !is_done;
             state.class = applied.class;
             if is_done {
                 return Ok(());
