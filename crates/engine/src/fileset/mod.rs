@@ -74,6 +74,9 @@ pub(crate) struct FilesetGuard<'f> {
     /// State to go back to if the change is given up.
     before: Option<Box<Saved>>,
     freed: Vec<u64>,
+    /// The anode table as it will be once the change has ended: until then only the holder of this
+    /// guard may use it, for its new pages are in memory only then.
+    table: Option<Arc<Anode>>,
 }
 
 /// What a change did to the free slots of the orphan list.
@@ -172,7 +175,13 @@ impl MountedFileset {
 
     /// Takes the fileset's lock, to allocate in it.
     pub(crate) fn lock(&self) -> FilesetGuard<'_> {
-        FilesetGuard { fileset: self, state: self.state.lock(), before: None, freed: Vec::new() }
+        FilesetGuard {
+            fileset: self,
+            state: self.state.lock(),
+            before: None,
+            freed: Vec::new(),
+            table: None,
+        }
     }
 
     /// F3: anodes freed before `tail` may be used again.
@@ -278,14 +287,31 @@ impl FilesetGuard<'_> {
         number: u64,
     ) -> FsResult<()> {
         let (page, _) = page_and_slot(AnodeNo(number));
-        let mut table = Anode::clone(&self.fileset.table.read());
+        let mut table = Anode::clone(&self.table());
         if store.block(Some(change), &table, page)?.is_some() {
             return Ok(());
         }
         store.add_content(change, &mut table, page, PageKind::Anode)?;
         self.state.entry.set_table_anode(&table);
-        *self.fileset.table.write() = Arc::new(table);
+        self.table = Some(Arc::new(table));
         Ok(())
+    }
+
+    fn table(&self) -> Arc<Anode> {
+        match &self.table {
+            Some(table) => Arc::clone(table),
+            None => Arc::clone(&self.fileset.table.read()),
+        }
+    }
+
+    /// Writes an anode that this change has taken into use.
+    pub(crate) fn write_anode(
+        &self,
+        store: &Store,
+        change: &mut Change<'_>,
+        anode: &Anode,
+    ) -> FsResult<()> {
+        write_anode_in(store, &self.table(), change, anode)
     }
 
     /// Sets or clears the bit of `number` in the anode map.
@@ -330,7 +356,7 @@ impl FilesetGuard<'_> {
         number: AnodeNo,
     ) -> FsResult<()> {
         self.save();
-        let table = Arc::clone(&self.fileset.table.read());
+        let table = self.table();
         let bytes = anode_slot(store, &table, change, number)?;
         bytes.fill(0);
         self.mark(store, change, number.0, false)?;
@@ -401,6 +427,9 @@ impl FilesetGuard<'_> {
     /// The change has ended at `lsn`: what was allocated stays.
     pub(crate) fn settle(mut self, lsn: Lsn) {
         self.before = None;
+        if let Some(table) = self.table.take() {
+            *self.fileset.table.write() = table;
+        }
         for number in std::mem::take(&mut self.freed) {
             self.state.pending.push_back((lsn, number));
             self.state.pending_set.insert(number);
@@ -411,7 +440,6 @@ impl FilesetGuard<'_> {
 impl Drop for FilesetGuard<'_> {
     fn drop(&mut self) {
         let Some(before) = self.before.take() else { return };
-        *self.fileset.table.write() = Arc::new(before.entry.table_anode());
         self.state.entry = before.entry;
         self.state.first_free = before.first_free;
         self.state.orphan_anode = before.orphan_anode;

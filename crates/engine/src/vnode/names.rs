@@ -187,8 +187,8 @@ impl Files {
                 directory.ctime = anode.btime;
                 directory.data_version += 1;
                 directory.nlink += u32::from(new.kind == FileKind::Directory);
-                self.fileset.write_anode(&self.store, &mut change, &directory)?;
-                self.fileset.write_anode(&self.store, &mut change, &anode)
+                fileset.write_anode(&self.store, &mut change, &directory)?;
+                fileset.write_anode(&self.store, &mut change, &anode)
             });
         if let Err(error) = result {
             if let Some(long) = &long {
