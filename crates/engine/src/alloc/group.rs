@@ -84,10 +84,12 @@ impl Group {
         self.metadata.sort_unstable();
     }
 
-    pub(super) fn open(&mut self, segment: u32) {
+    pub(super) fn open(&mut self, segment: u32, incarnation: Epoch) {
         let entry = &mut self.segments[index(segment)];
         assert!(entry.is_free(), "G3: a segment is opened only while it is empty");
         entry.is_open = true;
+        entry.kind = SegmentKind::Data;
+        entry.incarnation = incarnation;
         entry.filled = 0;
         self.free_count -= 1;
     }

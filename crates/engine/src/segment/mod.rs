@@ -88,8 +88,6 @@ pub(crate) struct Block {
     pub(crate) place: Place,
     pub(crate) owner: BlockOwner,
     segment: SegmentId,
-    /// Epoch in which the segment was opened.
-    incarnation: Epoch,
     /// Fragments promised by the allocator for it, metadata included.
     promised: u64,
     state: Mutex<BlockState>,
@@ -154,8 +152,6 @@ struct Closing {
     outstanding: u64,
     /// Last data write to it.
     last_sequence: u64,
-    /// How far it is written, in fragments.
-    filled: u32,
     /// Whether it takes no more blocks.
     is_closed: bool,
 }
@@ -222,7 +218,6 @@ impl Segments {
             place: start.advance(segment.cursor),
             owner,
             segment: segment.id,
-            incarnation: segment.incarnation,
             promised,
             state: Mutex::new(BlockState {
                 data: Arc::new(data),
@@ -252,12 +247,12 @@ impl Segments {
             self.finish(state, segment);
         }
         if !state.open.contains_key(&temperature) {
-            let id = self.store.alloc.open_segment(urgency_of(temperature))?;
-            let closing = Closing { outstanding: 0, last_sequence: 0, filled: 0, is_closed: false };
+            let (id, incarnation) = self.store.alloc.open_segment(urgency_of(temperature))?;
+            let closing = Closing { outstanding: 0, last_sequence: 0, is_closed: false };
             state.segments.insert(id, closing);
             let segment = OpenSegment {
                 id,
-                incarnation: self.store.journal.birth(),
+                incarnation,
                 cursor: 0,
                 piece_start: 0,
                 blocks: Vec::new(),

@@ -13,8 +13,6 @@ use super::in_flight::NOT_SUBMITTED;
 use super::{Block, OpenSegment, Progress, Segments, State, Temperature};
 use crate::alloc::SegmentId;
 use crate::convert::{index_wide, wide};
-use crate::error::FsResult;
-use crate::store::Change;
 
 impl Segments {
     /// Seals what the open segment of `temperature` holds, so that its blocks can be installed.
@@ -81,7 +79,11 @@ impl Segments {
         segment.piece_start = segment.cursor;
         let closing = state.segments.get_mut(&segment.id).expect("entered when it was opened");
         closing.last_sequence = sequence;
-        closing.filled = segment.cursor;
+        // The group's maps were read when the segment was opened; a failure now leaves the cleaner
+        // with an older end, and so with fewer summaries.
+        if let Err(error) = self.store.alloc.segment_filled(segment.id, segment.cursor) {
+            tracing::warn!(%error, "the end of a segment is not noted");
+        }
     }
 
     fn entry_of(
@@ -204,12 +206,6 @@ impl Segments {
             // The piece was sealed between the fixing of the blocks and the end of the transaction.
             self.store.journal.ride_submitted(lsn, written);
         }
-    }
-
-    /// Notes, in the transaction that installs a block, how far its segment is written.
-    pub(crate) fn note_written(&self, change: &mut Change<'_>, block: &Block) -> FsResult<()> {
-        let filled = self.lock().segments.get(&block.segment).map_or(0, |segment| segment.filled);
-        change.segment_written(block.segment, filled, block.incarnation)
     }
 }
 

@@ -39,7 +39,7 @@ impl Files {
             if groups.len() >= GROUPS_PER_INSTALL {
                 break;
             }
-            self.install_block(&mut change, &mut anode, index, &block, &pointer, &mut groups)?;
+            self.install_block(&mut change, &mut anode, index, &pointer, &mut groups)?;
             change.tx_mut().depends_on_data(sequence);
             installed.push((index, block));
         }
@@ -53,14 +53,12 @@ impl Files {
         change: &mut Change<'_>,
         anode: &mut Anode,
         index: u64,
-        block: &Arc<Block>,
         pointer: &BlockPointer,
         groups: &mut BTreeSet<u32>,
     ) -> FsResult<()> {
         change.near = pointer.place;
         let old = self.store.set_block(change, anode, index, Some(pointer))?;
         change.install(Segments::extent(pointer))?;
-        self.segments.note_written(change, block)?;
         anode.fragments += u64::from(pointer.fragments);
         groups.insert(pointer.place.group());
         if let Some(old) = old {
@@ -147,7 +145,7 @@ impl Files {
             let Some((pointer, data)) = self.segments.seal_for_ride(block) else {
                 return Ok(None);
             };
-            self.install_block(&mut change, &mut anode, *index, block, &pointer, &mut groups)?;
+            self.install_block(&mut change, &mut anode, *index, &pointer, &mut groups)?;
             change.tx_mut().ride(pointer.place, data);
             places.insert(pointer.place);
             installed.push((*index, Arc::clone(block)));

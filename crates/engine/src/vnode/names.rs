@@ -280,7 +280,6 @@ impl Files {
         anode.set_root_pointer(0, Some(&pointer));
         anode.fragments += u64::from(pointer.fragments);
         change.install(Segments::extent(&pointer))?;
-        self.segments.note_written(change, &block)?;
         change.tx_mut().ride(pointer.place, data);
         Ok(Some(LongTarget { block, applies: true }))
     }
