@@ -17,10 +17,12 @@ use storage::device::{
     Access, Device, DeviceError, FileDevice, FileOptions, OpenError, Purpose, SharedDevice,
 };
 use storage::pool::PoolError;
+use testkit::torture::{Options, PoolGround};
 
 use crate::backend::{
     Backend, BackendError, CheckReport, CreateOptions, CreateReport, DefectReport, DumpReport,
-    ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, Placement, TortureReport,
+    ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, Placement, TortureFinding,
+    TortureReport,
 };
 
 /// How often the background work of a pool is looked at.
@@ -293,8 +295,28 @@ impl Backend for EngineBackend {
         seed_count: u64,
         progress: OnProgress<'_>,
     ) -> Result<TortureReport, BackendError> {
-        let _ = (seed_first, seed_count, progress);
-        Err(BackendError::NotWired { command: "torture" })
+        let options = Options { first_seed: seed_first, seeds: seed_count, ..Options::default() };
+        let mut done = 0;
+        progress("seeds", done, seed_count);
+        let report = testkit::torture::run(&PoolGround, &options, |_| {
+            done += 1;
+            progress("seeds", done, seed_count);
+        });
+        let findings = report.findings.iter().map(|finding| {
+            // The command says how to run it again; the finding need not.
+            let text = finding.to_string();
+            let message = text.rsplit_once("\nreplay:").map_or(text.as_str(), |(text, _)| text);
+            TortureFinding { seed: finding.seed, message: message.to_owned() }
+        });
+        Ok(TortureReport {
+            seeds: report.seeds,
+            crashes: report.crashes,
+            concurrent_crashes: report.concurrent_crashes,
+            recovery_crashes: report.recovery_cuts,
+            seeds_apart: report.seeds_apart,
+            operations: report.operations,
+            findings: findings.collect(),
+        })
     }
 }
 
