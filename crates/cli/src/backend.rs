@@ -22,8 +22,11 @@ pub enum BackendError {
         device: PathBuf,
     },
     /// Unmount first.
-    #[error("{}: the pool is in use{by}: unmount it first (`holdfast status` shows where it is mounted)",
-        device.display())]
+    #[error(
+        "{}: the pool is in use{by}: unmount it first (`holdfast status` shows where it is \
+         mounted)",
+        device.display()
+    )]
     InUse {
         /// The device.
         device: PathBuf,

@@ -10,6 +10,7 @@ use check::explain::{Explanation, explain_offset, explain_path};
 use check::inspect::InspectError;
 use engine::vnode::api::FileSystem;
 use engine::{FilesOptions, Pool};
+use format::geometry::GeometryError;
 use format::superblock::SuperblockError;
 use serde_json::{Value, json};
 use storage::clock::{Clock, SystemClock};
@@ -39,6 +40,7 @@ fn failed(device: &Path, cause: impl std::fmt::Display) -> BackendError {
     BackendError::Failed { device: device.to_owned(), cause: cause.to_string() }
 }
 
+#[allow(clippy::wildcard_enum_match_arm, reason = "what has no advice of its own is told as it is")]
 fn cannot_open(device: &Path, error: OpenError) -> BackendError {
     match error {
         OpenError::NotFound { .. } => BackendError::Missing { device: device.to_owned() },
@@ -52,6 +54,7 @@ fn cannot_open(device: &Path, error: OpenError) -> BackendError {
     }
 }
 
+#[allow(clippy::wildcard_enum_match_arm, reason = "what has no advice of its own is told as it is")]
 fn cannot_use(device: &Path, error: &PoolError) -> BackendError {
     let device = device.to_owned();
     match error {
@@ -80,17 +83,29 @@ fn cannot_use(device: &Path, error: &PoolError) -> BackendError {
     }
 }
 
+#[allow(clippy::wildcard_enum_match_arm, reason = "what has no advice of its own is told as it is")]
 fn cannot_start(device: &Path, error: engine::OpenError) -> BackendError {
     match error {
         engine::OpenError::Pool(error) => cannot_use(device, &error),
         engine::OpenError::Geometry(error) => {
-            BackendError::Option { option: "--size", reason: error.to_string() }
+            BackendError::Option { option: option_of(&error), reason: error.to_string() }
         }
         engine::OpenError::BadOption { option, rule } => {
             let option = if option == "block" { "--block" } else { "--label" };
             BackendError::Option { option, reason: rule.to_owned() }
         }
         other => failed(device, other),
+    }
+}
+
+/// Returns the option to change.
+fn option_of(error: &GeometryError) -> &'static str {
+    let GeometryError::BadOption { what, .. } = error else { return "--size" };
+    match *what {
+        "fragment" => "--fragment",
+        "group" => "--group-size",
+        "journal" => "--journal-size",
+        _ => "--size",
     }
 }
 

@@ -118,7 +118,7 @@ fn most_telling(copies: &[Option<SuperblockError>]) -> SuperblockError {
         | SuperblockError::UnsupportedFeatures { .. } => 3,
         SuperblockError::BadField { .. } | SuperblockError::Misplaced { .. } => 2,
         SuperblockError::BadChecksum { .. } => 1,
-        _ => 0,
+        SuperblockError::BadMagic { .. } | _ => 0,
     };
     copies
         .iter()

@@ -146,7 +146,7 @@ fn empty_pages(geometry: &Geometry) -> Vec<u64> {
     let pages = geometry.segment_fragments / geometry.page_fragments();
     let mut words = vec![0_u64; index(pages.div_ceil(64))];
     if let Some(last) = words.last_mut()
-        && pages % 64 != 0
+        && !pages.is_multiple_of(64)
     {
         *last = u64::MAX << (pages % 64);
     }

@@ -17,8 +17,8 @@
 //!
 //! # Concurrency
 //!
-//! One lock over the open segments, one in each block; both are leaves but for the allocator and the
-//! journal. Callers hold their vnode's lock.
+//! One lock over the open segments, one in each block; both are leaves but for the allocator and
+//! the journal. Callers hold their vnode's lock.
 
 mod in_flight;
 mod seal;

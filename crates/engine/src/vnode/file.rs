@@ -353,7 +353,12 @@ pub(crate) fn check_regular_anode(anode: &Anode) -> FsResult<()> {
     match anode.kind {
         AnodeKind::Regular => Ok(()),
         AnodeKind::Directory => Err(FsError::IsDirectory),
-        _ => Err(FsError::Invalid),
+        AnodeKind::Symlink
+        | AnodeKind::BlockDevice
+        | AnodeKind::CharDevice
+        | AnodeKind::Fifo
+        | AnodeKind::Socket
+        | AnodeKind::Internal => Err(FsError::Invalid),
     }
 }
 

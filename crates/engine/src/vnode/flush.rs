@@ -232,8 +232,8 @@ impl Files {
     }
 }
 
-/// Returns the index of the last block of the file on disk if a new version of it waits, and whether
-/// that is on its way to the disk.
+/// Returns the index of the last block of the file on disk if a new version of it waits, and
+/// whether that is on its way to the disk.
 pub(crate) fn tail_waiting(state: &VnodeState) -> Option<(u64, bool)> {
     let anode = state.anode.as_ref()?;
     if anode.size_bytes % anode.block_bytes() == 0 {

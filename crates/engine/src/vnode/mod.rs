@@ -9,9 +9,9 @@
 //! - V1: There is at most one vnode of a file.
 //! - V2: A vnode with pending blocks or unwritten attributes is in the dirty list and stays in
 //!   memory.
-//! - V3: The size on disk is one that an acknowledged write or truncate has left, and no larger than
-//!   what the installed blocks were written for: after a crash a file never ends in the middle of a
-//!   write.
+//! - V3: The size on disk is one that an acknowledged write or truncate has left, and no larger
+//!   than what the installed blocks were written for: after a crash a file never ends in the middle
+//!   of a write.
 //! - V4: No block behind the last block on disk is installed, and the size on disk is not raised,
 //!   while a new version of that last block waits: what was cut off is never seen again.
 //! - V5: While a truncate has not freed all that lies past the end, the file does not grow and none
