@@ -1,7 +1,8 @@
 //! Memory that a device may read and write directly.
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
@@ -9,7 +10,57 @@ use std::sync::Arc;
 
 use super::IO_ALIGN_BYTES;
 
-/// Zeroed memory aligned to [`IO_ALIGN_BYTES`], of a fixed length.
+/// Lengths of which each thread keeps spare memory: pages, and blocks of the default size.
+const SPARE_LENGTHS: [usize; 2] = [4096, 16384];
+/// Spare pieces of each length that a thread keeps: 1.25 MiB at most.
+const SPARES_MAX: usize = 64;
+
+thread_local! {
+    static SPARES: RefCell<Spares> = const { RefCell::new(Spares([Vec::new(), Vec::new()])) };
+}
+
+/// Memory that was given back and waits to be used again: asking the system allocator for aligned
+/// memory costs more than what most changes of a page do with it.
+struct Spares([Vec<NonNull<u8>>; 2]);
+
+impl Spares {
+    fn of(&mut self, length: usize) -> Option<&mut Vec<NonNull<u8>>> {
+        let index = SPARE_LENGTHS.iter().position(|&spare| spare == length)?;
+        self.0.get_mut(index)
+    }
+}
+
+impl Drop for Spares {
+    fn drop(&mut self) {
+        for (spares, length) in self.0.iter_mut().zip(SPARE_LENGTHS) {
+            for pointer in spares.drain(..) {
+                // SAFETY: `give_back` put it here, with this length; nothing else holds it.
+                unsafe { dealloc(pointer.as_ptr(), AlignedBuffer::layout(length)) }
+            }
+        }
+    }
+}
+
+/// Takes spare memory of `length`, with whatever is in it.
+fn take_spare(length: usize) -> Option<NonNull<u8>> {
+    // A thread that is ending has none.
+    SPARES.try_with(|spares| spares.borrow_mut().of(length)?.pop()).ok().flatten()
+}
+
+/// Keeps memory of `length` for later; returns whether it did.
+fn give_back(pointer: NonNull<u8>, length: usize) -> bool {
+    let keep = |spares: &RefCell<Spares>| {
+        let mut spares = spares.borrow_mut();
+        let Some(spares) = spares.of(length).filter(|spares| spares.len() < SPARES_MAX) else {
+            return false;
+        };
+        spares.push(pointer);
+        true
+    };
+    SPARES.try_with(keep).unwrap_or(false)
+}
+
+/// Memory aligned to [`IO_ALIGN_BYTES`], of a fixed length.
 pub struct AlignedBuffer {
     pointer: NonNull<u8>,
     length: usize,
@@ -24,6 +75,11 @@ impl AlignedBuffer {
     /// Returns `length_bytes` zero bytes.
     #[must_use]
     pub fn zeroed(length_bytes: usize) -> AlignedBuffer {
+        if let Some(pointer) = take_spare(length_bytes) {
+            // SAFETY: spare memory has this length, and nothing else holds it.
+            unsafe { pointer.as_ptr().write_bytes(0, length_bytes) };
+            return AlignedBuffer { pointer, length: length_bytes };
+        }
         let layout = Self::layout(length_bytes);
         // SAFETY: the layout has a size above zero.
         let pointer = unsafe { alloc_zeroed(layout) };
@@ -34,9 +90,17 @@ impl AlignedBuffer {
     /// Returns a copy of `bytes`, which need not be aligned.
     #[must_use]
     pub fn copy_of(bytes: &[u8]) -> AlignedBuffer {
-        let mut buffer = AlignedBuffer::zeroed(bytes.len());
-        buffer.copy_from_slice(bytes);
-        buffer
+        let length = bytes.len();
+        let pointer = take_spare(length).unwrap_or_else(|| {
+            let layout = Self::layout(length);
+            // SAFETY: the layout has a size above zero.
+            let pointer = unsafe { alloc(layout) };
+            NonNull::new(pointer).unwrap_or_else(|| handle_alloc_error(layout))
+        });
+        // SAFETY: the new memory has room for `length` bytes, all of which are written here, and
+        // cannot overlap what the caller borrows.
+        unsafe { bytes.as_ptr().copy_to_nonoverlapping(pointer.as_ptr(), length) };
+        AlignedBuffer { pointer, length }
     }
 
     fn layout(length_bytes: usize) -> Layout {
@@ -47,7 +111,10 @@ impl AlignedBuffer {
 
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this very layout, and freed once.
+        if give_back(self.pointer, self.length) {
+            return;
+        }
+        // SAFETY: allocated with this very layout, and freed once.
         unsafe { dealloc(self.pointer.as_ptr(), Self::layout(self.length)) }
     }
 }
@@ -56,7 +123,7 @@ impl Deref for AlignedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `length` bytes were allocated and initialised to zero.
+        // SAFETY: `length` bytes were allocated and initialised.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.length) }
     }
 }
