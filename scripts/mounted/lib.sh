@@ -83,8 +83,10 @@ server_pid() {
 }
 
 is_running() {
-    # A killed daemon may stay as a zombie where nobody reaps.
-    [ -e "/proc/$1/stat" ] && ! grep -q ') Z ' "/proc/$1/stat" 2>/dev/null
+    # A killed daemon may stay as a zombie where nobody reaps, and its first thread is one before
+    # the others have ended.
+    [ -e "/proc/$1/stat" ] || return 1
+    ! grep -q ') Z ' "/proc/$1/stat" 2>/dev/null || [ "$(ls "/proc/$1/task" 2>/dev/null | wc -l)" -gt 1 ]
 }
 
 # Kills the server as power does, and waits until it is gone. Nothing where the target is not ours.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use check::explain::{Explanation, explain_offset, explain_path};
 use check::inspect::InspectError;
@@ -31,6 +31,11 @@ const TICK: Duration = Duration::from_millis(250);
 /// A file of the size that was asked for may be too large for the file system below by a little
 /// (ext4 ends 4 KiB below 16 TiB): so much less is tried.
 const SIZE_SLACK_BYTES: u64 = 1 << 20;
+/// How long a device in use is asked for again: the kernel lets go of a killed server's requests,
+/// and with them of its lock, a moment after the server is gone.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is asked for.
+const LOCK_POLL: Duration = Duration::from_millis(20);
 
 /// The real engine.
 #[derive(Debug)]
@@ -111,8 +116,16 @@ fn option_of(error: &GeometryError) -> &'static str {
 
 fn open_device(path: &Path, access: Access) -> Result<SharedDevice, BackendError> {
     let options = FileOptions { access, ..FileOptions::default() };
-    let device = FileDevice::open(path, options).map_err(|error| cannot_open(path, error))?;
-    Ok(device)
+    let asked = Instant::now();
+    loop {
+        match FileDevice::open(path, options) {
+            Ok(device) => return Ok(device),
+            Err(OpenError::InUse { .. }) if asked.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(LOCK_POLL);
+            }
+            Err(error) => return Err(cannot_open(path, error)),
+        }
+    }
 }
 
 /// Says what is on a device that is not blank; `None`: nothing.

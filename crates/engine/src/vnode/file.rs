@@ -209,6 +209,13 @@ impl Files {
             drop(change);
             return self.extend(caller, vnode, size_bytes, set);
         }
+        if size_bytes > state.anode()?.size_bytes && tail_waiting(&state).is_some() {
+            // CRASH: V4. The size on disk is smaller yet, and would be raised.
+            drop(state);
+            drop(change);
+            self.install_all(vnode)?;
+            return self.truncate(caller, vnode, size_bytes, set);
+        }
         let block_bytes = state.anode()?.block_bytes();
         let first_gone = size_bytes.div_ceil(block_bytes);
         let mut anode = state.anode()?.clone();
@@ -269,9 +276,7 @@ impl Files {
             if tail_waiting(&state).is_some() {
                 drop(state);
                 drop(change);
-                self.segments.seal(Temperature::Hot);
-                self.segments.seal(Temperature::Cold);
-                while self.install_some(vnode)? {}
+                self.install_all(vnode)?;
                 continue;
             }
             let mut anode = state.anode()?.clone();
