@@ -7,7 +7,7 @@ use storage::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 use testkit::canon::{Times, walk};
 use testkit::model::Model;
-use testkit::torture::{self, ReferenceGround, Wrong};
+use testkit::torture::{self, PoolGround, ReferenceGround, Wrong};
 
 use crate::Ground;
 
@@ -33,39 +33,6 @@ pub const TORTURE_GROUNDS: &[(&str, TortureGround)] = &[
     ("reference", || Box::new(ReferenceGround::new(Wrong::Nothing))),
     ("pool", || Box::new(PoolGround)),
 ];
-
-/// Pools on the simulated device.
-struct PoolGround;
-
-/// How often the background work of a pool is done, in virtual time.
-const TICK_NS: u64 = 2_000_000;
-
-impl torture::Ground for PoolGround {
-    fn device_bytes(&self) -> u64 {
-        POOL_BYTES
-    }
-
-    fn format(&self, start: &torture::Start) -> Result<(), String> {
-        let options = CreateOptions::new(POOL_BYTES, [7; 64]);
-        let made = Pool::create(&start.device, &*start.clock, &options);
-        made.map(drop).map_err(|error| error.to_string())
-    }
-
-    fn open(&self, start: &torture::Start) -> Result<torture::Opened, String> {
-        let (device, clock) = (Arc::clone(&start.device), Arc::clone(&start.clock));
-        let pool = Pool::open(device, clock, OpenOptions::default());
-        let pool = Arc::new(pool.map_err(|error| error.to_string())?);
-        let worker = Arc::clone(&pool);
-        let tick = move || worker.tick().ok().map(|()| TICK_NS);
-        Ok(torture::Opened { fs: pool, jobs: vec![("tick".to_owned(), Box::new(tick))] })
-    }
-
-    fn check(&self, start: &torture::Start) -> Vec<String> {
-        let device = Arc::clone(&start.device);
-        let report = check::run(device, check::Options::default(), &mut |_| ());
-        if report.is_clean() { Vec::new() } else { vec![report.to_text()] }
-    }
-}
 
 /// Bytes of the pools under test: small, so that the maps, the journal and the segments run full.
 const POOL_BYTES: u64 = 48 << 20;

@@ -7,13 +7,14 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use engine::alloc::policy::placement;
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
+use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, FsResult, Ino, NewInode};
 use engine::{CreateOptions, FilesOptions, OpenOptions, Pool};
 use storage::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 use storage::prng::Prng;
+use testkit::canon::{Times, walk};
 use testkit::model::Model;
-use testkit::ops::{LockstepOptions, Op, Step, run_lockstep};
+use testkit::ops::{LockstepOptions, Op, Outcome, Session, Step, run_lockstep};
 
 /// Bytes of the pools: small, so that the maps, the journal and the segments run full.
 const POOL_BYTES: u64 = 64 << 20;
@@ -182,5 +183,84 @@ fn open_options(random: &mut Prng) -> OpenOptions {
         },
         active_log_bytes: choose(random, &[512 << 10, 4 << 20, default.active_log_bytes]),
         dirty_pages: choose(random, &[64, 512, default.dirty_pages]),
+    }
+}
+
+/// Bytes of a pool that is full most of the time.
+const FULL_POOL_BYTES: u64 = 12 << 20;
+/// Names that one listing of a directory takes away.
+const NAMES_PER_LISTING: usize = 64;
+
+/// Does `history` on a pool too small for it, whatever it answers; then empties the pool. Returns
+/// how many steps found no room.
+///
+/// # Errors
+///
+/// What the checker found, what could not be deleted, or that the space did not come back.
+pub fn run_full(seed: u64, history: &[Step]) -> Result<u64, Failure> {
+    let mut refused = 0;
+    let clock = Arc::new(ManualClock::new());
+    let mut random = Prng::from_seed(seed);
+    let fail = |text: String| Failure { step_count: history.len(), text };
+    let device: SharedDevice = MemoryDevice::new("memory", FULL_POOL_BYTES);
+    let mut create = CreateOptions::new(FULL_POOL_BYTES, [7; 64]);
+    create.geometry.fragment_bytes = choose(&mut random, &[1024, 2048, 4096]);
+    Pool::create(&device, clock.as_ref(), &create).expect("a pool fits");
+    let open = |random: &mut Prng| {
+        Pool::open(Arc::clone(&device), clock.clone(), open_options(random))
+            .map_err(|error| fail(format!("does not open: {error}")))
+    };
+    let mut pool = open(&mut random)?;
+    let empty = pool.statfs().map_err(|error| fail(format!("statfs: {error}")))?;
+    for life in lives(Subject::Lost, history) {
+        let mut session = Session::new(&pool, Times::Ignored);
+        for step in life {
+            clock.advance_ns(1_000_000);
+            let outcome = session.apply(step).outcome;
+            refused += u64::from(outcome == Outcome::Refused(FsError::NoSpace));
+        }
+        session.close_all();
+        walk(&pool, Times::Ignored).map_err(|error| fail(format!("walk: {error}")))?;
+        pool.sync().map_err(|error| fail(format!("sync: {error}")))?;
+        expect_clean("full", &device).map_err(fail)?;
+        drop(pool);
+        pool = open(&mut random)?;
+    }
+    remove_all(&pool, pool.root()).map_err(|error| fail(format!("remove: {error}")))?;
+    pool.close().map_err(|error| fail(format!("close: {error}")))?;
+    expect_clean("emptied", &device).map_err(fail)?;
+    let pool = open(&mut random)?;
+    let emptied = pool.statfs().map_err(|error| fail(format!("statfs: {error}")))?;
+    let kept = empty.available_bytes.saturating_sub(emptied.available_bytes);
+    if emptied.inode_count != empty.inode_count || kept > KEPT_BYTES_MAX {
+        return Err(fail(format!("{kept} bytes did not come back: {empty:?}, then {emptied:?}")));
+    }
+    Ok(refused)
+}
+
+/// Pages that an emptied pool may keep: those of the root directory and of tables that grew.
+const KEPT_BYTES_MAX: u64 = 256 << 10;
+
+fn remove_all(fs: &dyn FileSystem, directory: Ino) -> FsResult<()> {
+    let root = Caller::root();
+    loop {
+        let mut entries = Vec::new();
+        fs.readdir(directory, 0, &mut |entry| {
+            if entry.name != b"." && entry.name != b".." {
+                entries.push(entry.clone());
+            }
+            entries.len() < NAMES_PER_LISTING
+        })?;
+        if entries.is_empty() {
+            return Ok(());
+        }
+        for entry in entries {
+            if entry.kind == FileKind::Directory {
+                remove_all(fs, entry.ino)?;
+                fs.rmdir(&root, directory, &entry.name)?;
+            } else {
+                fs.unlink(&root, directory, &entry.name)?;
+            }
+        }
     }
 }

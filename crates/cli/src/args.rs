@@ -25,13 +25,13 @@ pub(crate) enum Command {
     Create(CreateArgs),
     /// Put a pool's files under a directory
     Mount(MountArgs),
-    /// Take them away again, and wait until the pool is closed
+    /// Take a pool's files away again, and wait until the pool is closed
     Unmount(UnmountArgs),
     /// Show mounted pools
     Status(StatusArgs),
     /// Verify a whole pool, changing nothing
     Check(CheckArgs),
-    /// Show any page of a pool as text
+    /// Show the superblock, the journal or any page of a pool as text
     Dump(DumpArgs),
     /// Show each layer from a name to the byte on the disk, or back
     Explain(ExplainArgs),
@@ -63,7 +63,7 @@ pub(crate) struct CreateArgs {
     /// Unit of allocation: 1K, 2K or 4K
     #[arg(long, default_value = "4K")]
     pub(crate) fragment: ByteSize,
-    /// Unit of a file's map
+    /// Unit of a file's map: a power of two from 4K to 1M, a quarter of a segment at most
     #[arg(long, default_value = "16K")]
     pub(crate) block: ByteSize,
     /// Size of an allocation group [default: by the size of the pool]
@@ -146,12 +146,13 @@ pub(crate) struct CheckArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  holdfast dump pool.hf superblock\n  \
-                        holdfast dump pool.hf page:0:0:64")]
+#[command(after_help = "Examples:\n  holdfast dump pool.hf superblock:3\n  \
+                        holdfast dump pool.hf 0:0:9")]
 pub(crate) struct DumpArgs {
     /// The pool's device
     pub(crate) device: PathBuf,
-    /// What to show
+    /// What to show: superblock, superblock:COPY (0 to 3), journal, the page at a place
+    /// (DISKGROUP:GROUP:FRAGMENT), or the page at a BYTE of the device
     #[arg(default_value = "superblock")]
     pub(crate) what: String,
 }

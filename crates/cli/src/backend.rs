@@ -15,12 +15,6 @@ use serde_json::Value;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// This program was built without the part.
-    #[error("`holdfast {command}` is not wired in this build: update Holdfast")]
-    NotWired {
-        /// The command.
-        command: &'static str,
-    },
     /// Give the right path, or attach the device.
     #[error("{}: no such device: check the path, or attach the device", device.display())]
     Missing {
@@ -28,8 +22,11 @@ pub enum BackendError {
         device: PathBuf,
     },
     /// Unmount first.
-    #[error("{}: the pool is in use{by}: unmount it first (`holdfast status` shows where it is mounted)",
-        device.display())]
+    #[error(
+        "{}: the pool is in use{by}: unmount it first (`holdfast status` shows where it is \
+         mounted)",
+        device.display()
+    )]
     InUse {
         /// The device.
         device: PathBuf,
@@ -221,8 +218,14 @@ pub struct TortureReport {
     pub seeds: u64,
     /// Crashes in them.
     pub crashes: u64,
-    /// Crash images opened and judged.
-    pub images: u64,
+    /// Crashes with two operations in flight or more.
+    pub concurrent_crashes: u64,
+    /// Crashes during the recovery from another.
+    pub recovery_crashes: u64,
+    /// Seeds none of whose crashes had two operations in flight: they say little.
+    pub seeds_apart: u64,
+    /// Operations that clients did.
+    pub operations: u64,
     /// What was wrong. Empty: nothing.
     pub findings: Vec<TortureFinding>,
 }

@@ -86,7 +86,8 @@ fn unit_bytes(unit: &str) -> Option<u64> {
 }
 
 impl fmt::Display for ByteSize {
-    /// Writes what parses back to the same size where that is short, else one digit after the point.
+    /// Writes what parses back to the same size where that is short, else one digit after the
+    /// point.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.0;
         let Some(power) = (0..UNITS.len()).rfind(|power| bytes >= 1024 << (10 * power)) else {

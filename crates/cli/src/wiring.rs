@@ -10,6 +10,7 @@ use check::explain::{Explanation, explain_offset, explain_path};
 use check::inspect::InspectError;
 use engine::vnode::api::FileSystem;
 use engine::{FilesOptions, Pool};
+use format::geometry::GeometryError;
 use format::superblock::SuperblockError;
 use serde_json::{Value, json};
 use storage::clock::{Clock, SystemClock};
@@ -17,10 +18,12 @@ use storage::device::{
     Access, Device, DeviceError, FileDevice, FileOptions, OpenError, Purpose, SharedDevice,
 };
 use storage::pool::PoolError;
+use testkit::torture::{Options, PoolGround};
 
 use crate::backend::{
     Backend, BackendError, CheckReport, CreateOptions, CreateReport, DefectReport, DumpReport,
-    ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, Placement, TortureReport,
+    ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, Placement, TortureFinding,
+    TortureReport,
 };
 
 /// How often the background work of a pool is looked at.
@@ -42,6 +45,7 @@ fn failed(device: &Path, cause: impl std::fmt::Display) -> BackendError {
     BackendError::Failed { device: device.to_owned(), cause: cause.to_string() }
 }
 
+#[allow(clippy::wildcard_enum_match_arm, reason = "what has no advice of its own is told as it is")]
 fn cannot_open(device: &Path, error: OpenError) -> BackendError {
     match error {
         OpenError::NotFound { .. } => BackendError::Missing { device: device.to_owned() },
@@ -55,6 +59,7 @@ fn cannot_open(device: &Path, error: OpenError) -> BackendError {
     }
 }
 
+#[allow(clippy::wildcard_enum_match_arm, reason = "what has no advice of its own is told as it is")]
 fn cannot_use(device: &Path, error: &PoolError) -> BackendError {
     let device = device.to_owned();
     match error {
@@ -83,17 +88,29 @@ fn cannot_use(device: &Path, error: &PoolError) -> BackendError {
     }
 }
 
+#[allow(clippy::wildcard_enum_match_arm, reason = "what has no advice of its own is told as it is")]
 fn cannot_start(device: &Path, error: engine::OpenError) -> BackendError {
     match error {
         engine::OpenError::Pool(error) => cannot_use(device, &error),
         engine::OpenError::Geometry(error) => {
-            BackendError::Option { option: "--size", reason: error.to_string() }
+            BackendError::Option { option: option_of(&error), reason: error.to_string() }
         }
         engine::OpenError::BadOption { option, rule } => {
             let option = if option == "block" { "--block" } else { "--label" };
             BackendError::Option { option, reason: rule.to_owned() }
         }
         other => failed(device, other),
+    }
+}
+
+/// Returns the option to change.
+fn option_of(error: &GeometryError) -> &'static str {
+    let GeometryError::BadOption { what, .. } = error else { return "--size" };
+    match *what {
+        "fragment" => "--fragment",
+        "group" => "--group-size",
+        "journal" => "--journal-size",
+        _ => "--size",
     }
 }
 
@@ -306,8 +323,28 @@ impl Backend for EngineBackend {
         seed_count: u64,
         progress: OnProgress<'_>,
     ) -> Result<TortureReport, BackendError> {
-        let _ = (seed_first, seed_count, progress);
-        Err(BackendError::NotWired { command: "torture" })
+        let options = Options { first_seed: seed_first, seeds: seed_count, ..Options::default() };
+        let mut done = 0;
+        progress("seeds", done, seed_count);
+        let report = testkit::torture::run(&PoolGround, &options, |_| {
+            done += 1;
+            progress("seeds", done, seed_count);
+        });
+        let findings = report.findings.iter().map(|finding| {
+            // The command says how to run it again; the finding need not.
+            let text = finding.to_string();
+            let message = text.rsplit_once("\nreplay:").map_or(text.as_str(), |(text, _)| text);
+            TortureFinding { seed: finding.seed, message: message.to_owned() }
+        });
+        Ok(TortureReport {
+            seeds: report.seeds,
+            crashes: report.crashes,
+            concurrent_crashes: report.concurrent_crashes,
+            recovery_crashes: report.recovery_cuts,
+            seeds_apart: report.seeds_apart,
+            operations: report.operations,
+            findings: findings.collect(),
+        })
     }
 }
 

@@ -1,6 +1,8 @@
 //! The file system, from buffers to vnode operations.
 //!
-//! The modules below are the layers, lowest first. A file uses only what comes earlier in the list.
+//! Layers, lowest first: `convert`, `error`, `sync`, `buffer`, `journal`, `alloc`, `store`,
+//! `container`, `segment`, `dir`, `fileset`, `vnode`, `pool`. A file uses only what comes before it
+//! in this list.
 
 mod convert;
 pub mod error;

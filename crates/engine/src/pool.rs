@@ -23,7 +23,7 @@ use format::pointer::BlockPointer;
 use format::superblock::{Consistency, LABEL_BYTES, Superblock, VOID_INTERVALS_MAX};
 use storage::clock::Clock;
 use storage::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice};
-use storage::pool::{PoolError, read_superblock, update_all_superblocks, update_superblock};
+use storage::pool::{PoolError, read_superblock, update_all_superblocks};
 use storage::volume::Volume;
 use zerocopy::IntoBytes;
 
@@ -315,7 +315,8 @@ impl Pool {
             superblock.writer_term += 1;
             superblock.lsn_base = start.lsn;
             superblock.epoch_base = start.epoch;
-            update_superblock(&device, &mut superblock)?;
+            // Every copy: one that still said "closed" would, if the others rotted, hide the log.
+            update_all_superblocks(&device, &mut superblock)?;
         }
         let limit_pages = (options.cache_bytes / PAGE_BYTES).max(256);
         let cache = Arc::new(Cache::new(volume.clone(), superblock.pool_id, limit_pages));

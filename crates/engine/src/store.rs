@@ -9,7 +9,7 @@ use format::page::{PageBytes, PageHeader, PageKind, PageOwner};
 use storage::clock::{Clock, Timestamp};
 use storage::volume::Volume;
 
-use crate::alloc::{Allocator, Extent, Ledger, SegmentId};
+use crate::alloc::{Allocator, Extent, Ledger};
 use crate::buffer::{Cache, PageRef, page_of};
 use crate::error::FsResult;
 use crate::journal::{Applied, Journal, Reservation, Tx};
@@ -161,18 +161,6 @@ impl Change<'_> {
     pub(crate) fn install(&mut self, extent: Extent) -> FsResult<()> {
         let tx = self.tx.as_mut().expect("a change has its transaction until its end");
         self.store.alloc.install(tx, &mut self.ledger, extent)
-    }
-
-    /// Notes how far an open segment is written.
-    pub(crate) fn segment_written(
-        &mut self,
-        id: SegmentId,
-        filled: u32,
-        incarnation: Epoch,
-    ) -> FsResult<()> {
-        let tx = self.tx.as_mut().expect("a change has its transaction until its end");
-        let newest = tx.epoch;
-        self.store.alloc.segment_written(tx, id, filled, incarnation, newest)
     }
 
     /// Adds to the pool's count of anodes in use.

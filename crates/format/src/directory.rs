@@ -57,7 +57,7 @@ struct DirentDisk {
     name_bytes: u8,
     /// Zero.
     reserved: u8,
-    /// Generation of the anode, lower 48 bits. Detects a name of an earlier file.
+    /// Generation of the anode, lower 32 bits. Detects a name of an earlier file.
     generation_low: U32,
     /// Generation of the anode, next 16 bits.
     generation_high: U16,

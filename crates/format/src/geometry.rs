@@ -27,8 +27,15 @@ pub const SUPERBLOCK_AREA_BYTES: u64 = 64 << 10;
 pub const FIXED_DISK_GROUP: u8 = 255;
 /// Smallest pool, in bytes: two groups with room for a cleaner to work in.
 pub const POOL_BYTES_MIN: u64 = 8 << 20;
-/// Largest pool, in bytes: 2^24 groups of 1 GiB.
-pub const POOL_BYTES_MAX: u64 = 1 << 54;
+/// Largest pool, in bytes: what the pages of the group table hold in groups of 4 GiB, rounded down
+/// to a power of two.
+pub const POOL_BYTES_MAX: u64 = 1 << 51;
+/// Most groups: 16,384 pages of the group table, 62 groups each.
+pub const GROUPS_MAX: u64 = 16_384 * GROUPS_PER_TABLE_PAGE;
+/// Most pages of one map of a group: the descriptor has a bit for each.
+pub const GROUP_MAP_PAGES_MAX: u32 = 64;
+/// Fixed regions lie below this, so that a place can name their pages.
+const FIXED_BYTES_MAX: u64 = 1 << 44;
 /// Default largest group: its maps are 9 pages each, and 16 TiB are 16,384 groups.
 pub const GROUP_BYTES_DEFAULT: u64 = 1 << 30;
 /// Most pages in the double-write area.
@@ -82,7 +89,7 @@ pub struct GeometryOptions {
     pub fragment_bytes: u32,
     /// Bytes of a segment; `None`: 1 MiB, less in small pools.
     pub segment_bytes: Option<u64>,
-    /// Bytes of a group; `None`: 1 GiB, less in small pools.
+    /// Bytes of a group; `None`: 1 GiB, less in small pools, more in those past 512 TiB.
     pub group_bytes: Option<u64>,
     /// Bytes of the journal; `None`: 64 MiB, less in small pools.
     pub journal_bytes: Option<u64>,
@@ -172,6 +179,14 @@ impl Geometry {
             group_table_offset,
             groups_offset,
         };
+        if geometry.map_pages() > GROUP_MAP_PAGES_MAX
+            || geometry.usage_pages() > GROUP_MAP_PAGES_MAX
+            || u64::from(geometry.group_count) > GROUPS_MAX
+        {
+            let rule = "a group has at most 64 map pages (1.9 GiB with fragments of 1 KiB, 7.7 GiB \
+                        with 4 KiB) and a pool at most 1,015,808 groups";
+            return Err(GeometryError::BadOption { what: "group", value: group_bytes, rule });
+        }
         if geometry.group_count == 0 || geometry.front_segments(0) + 4 > geometry.segments_of(0) {
             return Err(GeometryError::TooSmall { bytes });
         }
@@ -201,7 +216,11 @@ impl Geometry {
             (self.group_fragments >= self.segment_fragments, "group_fragments"),
             (self.group_fragments <= 1 << 30, "group_fragments"),
             (self.group_fragments.is_multiple_of(self.segment_fragments.max(1)), "group_fragments"),
-            ((1..=1 << 24).contains(&self.group_count), "group_count"),
+            (self.group_count >= 1, "group_count"),
+            (u64::from(self.group_count) <= GROUPS_MAX, "group_count"),
+            (self.groups_offset <= FIXED_BYTES_MAX, "groups_offset"),
+            (self.map_pages() <= GROUP_MAP_PAGES_MAX, "group_fragments"),
+            (self.has_few_usage_pages(), "segment_fragments"),
             (self.journal_bytes >= JOURNAL_BYTES_MIN, "journal_bytes"),
             (self.journal_offset.is_multiple_of(PAGE), "journal_offset"),
             (self.double_write_offset.is_multiple_of(PAGE), "double_write_offset"),
@@ -223,6 +242,11 @@ impl Geometry {
             return Err("group_count");
         }
         Ok(())
+    }
+
+    /// The descriptor has a bit for each page of segment usage too.
+    fn has_few_usage_pages(&self) -> bool {
+        self.segment_fragments > 0 && self.usage_pages() <= GROUP_MAP_PAGES_MAX
     }
 
     fn groups_end(&self) -> u64 {
@@ -420,7 +444,8 @@ fn default_segment_bytes(device_bytes: u64) -> u64 {
 }
 
 fn default_group_bytes(device_bytes: u64) -> u64 {
-    (device_bytes / 8).next_power_of_two().clamp(2 * MIB, GROUP_BYTES_DEFAULT)
+    let largest = if device_bytes > 512 << 40 { 4 << 30 } else { GROUP_BYTES_DEFAULT };
+    (device_bytes / 8).next_power_of_two().clamp(2 * MIB, largest)
 }
 
 fn default_journal_bytes(device_bytes: u64) -> u64 {
@@ -441,7 +466,7 @@ fn check_options(
     if !group_bytes.is_multiple_of(segment_bytes)
         || !(16 * segment_bytes..=1 << 40).contains(&group_bytes)
     {
-        let rule = "a group is whole segments, at least 16 and at most 1 TiB";
+        let rule = "a group is whole segments, at least 16 of them";
         return bad("group", group_bytes, rule);
     }
     if !(JOURNAL_BYTES_MIN..=device_bytes / 4).contains(&journal_bytes) {
@@ -467,10 +492,15 @@ mod tests {
 
     #[test]
     fn regions_of_pools_of_all_sizes_do_not_overlap() {
-        for shift in 23..=54 {
+        for shift in 23..=51 {
             for fragment_bytes in [1024, 2048, 4096] {
+                // Pools past 512 TiB have groups too long for small fragments.
+                if shift > 49 && fragment_bytes < 4096 {
+                    continue;
+                }
                 for odd in [0, 12_345_678] {
-                    let bytes = ((1_u64 << shift) + odd).min(POOL_BYTES_MAX);
+                    let bytes = ((1_u64 << shift) + odd)
+                        .min(POOL_BYTES_MAX >> (if fragment_bytes < 4096 { 2 } else { 0 }));
                     let geometry = Geometry::plan(&options(bytes, fragment_bytes)).expect("fits");
                     assert_eq!(geometry.verify(), Ok(()), "{bytes} {geometry:?}");
                     let last = geometry.group_count - 1;

@@ -198,6 +198,10 @@ const FLAG_STAMP: u16 = 1;
 const FLAG_IMAGE: u16 = 2;
 /// In the length of a run: the old bytes are zero and not kept.
 const RUN_OLD_ZERO: u16 = 1 << 15;
+/// In the offset of a run: the new bytes are zero and not kept.
+const RUN_NEW_ZERO: u16 = 1 << 15;
+/// What a run of zeros says.
+static ZEROS: PageBytes = [0; PAGE_BYTES];
 /// Bytes in front of each run.
 pub const RUN_HEAD_BYTES: usize = 4;
 /// Bytes of each page of a commit: place and checksum.
@@ -324,15 +328,19 @@ pub fn put_page_runs(
     log.extend_from_slice(disk.as_bytes());
     log.extend_from_slice(old_stamp.unwrap_or(&[]));
     for &(start, end) in runs {
-        let is_zero = old[start..end].iter().all(|&byte| byte == 0);
+        let is_zero = |bytes: &[u8]| bytes[start..end].iter().all(|&byte| byte == 0);
+        let (was_zero, becomes_zero) = (is_zero(old), is_zero(new));
+        let flag = |is_set: bool, flag: u16| if is_set { flag } else { 0 };
+        let offset = u16::try_from(start).expect("inside a page");
         let length = u16::try_from(end - start).expect("inside a page");
-        let length = if is_zero { length | RUN_OLD_ZERO } else { length };
-        log.extend_from_slice(&u16::try_from(start).expect("inside a page").to_le_bytes());
-        log.extend_from_slice(&length.to_le_bytes());
-        if !is_zero {
+        log.extend_from_slice(&(offset | flag(becomes_zero, RUN_NEW_ZERO)).to_le_bytes());
+        log.extend_from_slice(&(length | flag(was_zero, RUN_OLD_ZERO)).to_le_bytes());
+        if !was_zero {
             log.extend_from_slice(&old[start..end]);
         }
-        log.extend_from_slice(&new[start..end]);
+        if !becomes_zero {
+            log.extend_from_slice(&new[start..end]);
+        }
     }
 }
 
@@ -475,10 +483,10 @@ fn take_pages(mut rest: &[u8], count: u16) -> Option<Vec<PageUpdate<'_>>> {
 }
 
 fn take_run(rest: &[u8]) -> Option<(Run<'_>, &[u8])> {
-    let (offset, rest) = take_u16(rest)?;
+    let (flagged_offset, rest) = take_u16(rest)?;
     let (flagged, mut rest) = take_u16(rest)?;
     let length = usize::from(flagged & !RUN_OLD_ZERO);
-    let offset = usize::from(offset);
+    let offset = usize::from(flagged_offset & !RUN_NEW_ZERO);
     if offset + length > PAGE_BYTES {
         return None;
     }
@@ -486,6 +494,9 @@ fn take_run(rest: &[u8]) -> Option<(Run<'_>, &[u8])> {
     if flagged & RUN_OLD_ZERO == 0 {
         old = Some(rest.get(..length)?);
         rest = rest.get(length..)?;
+    }
+    if flagged_offset & RUN_NEW_ZERO != 0 {
+        return Some((Run { offset, old, new: ZEROS.get(..length)? }, rest));
     }
     let new = rest.get(..length)?;
     Some((Run { offset, old, new }, rest.get(length..)?))
@@ -565,7 +576,8 @@ mod tests {
         old[200] = 1;
         new[200] = 2;
         new[300] = 3;
-        let runs = [(200, 201), (300, 301)];
+        old[400] = 4;
+        let runs = [(200, 201), (300, 301), (400, 401)];
         put_update(&mut log, 5, Epoch(6), 2, |log| {
             put_page_runs(log, Place::new(0, 1, 2), Some(&[9; 12]), &old, &new, &runs);
             put_page_image(log, Place::new(0, 1, 3), &new);
@@ -588,6 +600,7 @@ mod tests {
         assert_eq!(pages[0].old_stamp, Some(&[9_u8; 12][..]));
         assert_eq!(pages[0].runs[0], Run { offset: 200, old: Some(&[1]), new: &[2] });
         assert_eq!(pages[0].runs[1], Run { offset: 300, old: None, new: &[3] });
+        assert_eq!(pages[0].runs[2], Run { offset: 400, old: Some(&[4]), new: &[0] });
         assert_eq!(pages[1].image.map(<[u8]>::len), Some(301));
         assert_eq!(found[1], Record::Merge { class: 5, into: 7 });
         let place = Place::new(0, 2, 2);

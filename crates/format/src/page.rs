@@ -147,7 +147,7 @@ struct PageHeaderDisk {
     version: U16,
     /// A [`PageKind`].
     kind: u8,
-    /// Level in a map (0: leaf); local depth of a directory page.
+    /// Level in a map; 0: a leaf, or no map page.
     level: u8,
     /// Meaning by kind.
     flags: U32,

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - S1: The valid copy with the highest sequence is current. An update never writes two copies
-//!   between two flushes, so that one valid copy always survives.
+//! - S1: The valid copy with the highest sequence is current. An update never writes both copies of
+//!   a pair between two flushes, so that valid copies always survive, and leaves none that says
+//!   anything older.
 //! - S2: A reader that does not know an incompatible feature refuses; one that does not know a
 //!   read-only-compatible feature opens read-only.
 

@@ -2,9 +2,10 @@
 //!
 //! # Crashes
 //!
-//! An update writes a front copy (0 or 1 by turns) and flushes; the copies at the end follow at
-//! creation, at a clean close and when membership or features change. So some copy always
-//! verifies (S1), and the one with the highest sequence is current.
+//! An update writes the copies in two steps with a flush after each: one of the front pair and one
+//! of the pair at the end, then the others. So some copy always verifies (S1), the one with the
+//! highest sequence is current, and after an update no copy says anything older: one that rots
+//! later costs nothing.
 
 use format::geometry::{Geometry, SUPERBLOCK_COPIES};
 use format::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
@@ -118,7 +119,7 @@ fn most_telling(copies: &[Option<SuperblockError>]) -> SuperblockError {
         | SuperblockError::UnsupportedFeatures { .. } => 3,
         SuperblockError::BadField { .. } | SuperblockError::Misplaced { .. } => 2,
         SuperblockError::BadChecksum { .. } => 1,
-        _ => 0,
+        SuperblockError::BadMagic { .. } | _ => 0,
     };
     copies
         .iter()
@@ -141,21 +142,6 @@ pub fn write_superblock_copy(
     let offset = Geometry::superblock_offset(device.info().size_bytes, copy);
     let bytes = AlignedBuffer::copy_of(&superblock.encode(copy));
     device.write(Purpose::Superblock, offset, bytes)
-}
-
-/// Writes `superblock`, its sequence raised, to the front copy whose turn it is, and flushes.
-///
-/// # Errors
-///
-/// What the device said: the pool must stop writing.
-pub fn update_superblock(
-    device: &SharedDevice,
-    superblock: &mut Superblock,
-) -> Result<(), DeviceError> {
-    superblock.sequence += 1;
-    let copy = if superblock.sequence.is_multiple_of(2) { 0 } else { 1 };
-    write_superblock_copy(device.as_ref(), superblock, copy)?;
-    device.flush(Purpose::Superblock)
 }
 
 /// Writes `superblock` to all copies, the front pair and the pair at the end each between two

@@ -1,7 +1,7 @@
 //! What tests of the whole system are made of. Ships nothing.
 //!
 //! Everything here speaks [`engine::vnode::api::FileSystem`] and knows no implementation but the
-//! reference [`model`].
+//! reference [`model`]; only [`torture::PoolGround`] makes pools.
 
 pub mod canon;
 pub mod crash;

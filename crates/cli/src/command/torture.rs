@@ -35,8 +35,14 @@ fn text_of(report: &TortureReport) -> String {
             finding.seed, finding.message, finding.seed
         );
     }
-    let TortureReport { seeds, crashes, images, findings } = report;
+    let TortureReport { seeds, crashes, concurrent_crashes, recovery_crashes, .. } = report;
+    let TortureReport { seeds_apart, operations, findings, .. } = report;
     let count = findings.len();
-    let _ = writeln!(text, "{seeds} seeds, {crashes} crashes, {images} images: {count} findings");
+    let _ = writeln!(
+        text,
+        "{seeds} seeds, {operations} operations, {crashes} crashes ({concurrent_crashes} with \
+         several operations in flight, {seeds_apart} seeds with none such), {recovery_crashes} \
+         more in recovery: {count} findings"
+    );
     text
 }

@@ -38,7 +38,7 @@ fn holdfast_as_a_process() {
     std::process::exit(code.into());
 }
 
-fn holdfast(arguments: &[&str]) -> Ran {
+pub(crate) fn holdfast(arguments: &[&str]) -> Ran {
     holdfast_in(&std::env::temp_dir(), arguments)
 }
 
@@ -54,14 +54,14 @@ fn holdfast_in(run_directory: &Path, arguments: &[&str]) -> Ran {
     Ran(output)
 }
 
-struct Ran(Output);
+pub(crate) struct Ran(Output);
 
 impl Ran {
     fn code(&self) -> i32 {
         self.0.status.code().expect("it was not killed")
     }
 
-    fn stdout(&self) -> String {
+    pub(crate) fn stdout(&self) -> String {
         let text = String::from_utf8_lossy(&self.0.stdout).into_owned();
         // The harness speaks first.
         text.split_once("running 1 test\n").map_or(text.clone(), |(_, rest)| rest.to_owned())
@@ -76,7 +76,7 @@ impl Ran {
     }
 
     #[track_caller]
-    fn expect(self, code: i32) -> Ran {
+    pub(crate) fn expect(self, code: i32) -> Ran {
         assert_eq!(self.code(), code, "{}{}", self.stdout(), self.stderr());
         self
     }

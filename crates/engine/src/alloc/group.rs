@@ -84,10 +84,12 @@ impl Group {
         self.metadata.sort_unstable();
     }
 
-    pub(super) fn open(&mut self, segment: u32) {
+    pub(super) fn open(&mut self, segment: u32, incarnation: Epoch) {
         let entry = &mut self.segments[index(segment)];
         assert!(entry.is_free(), "G3: a segment is opened only while it is empty");
         entry.is_open = true;
+        entry.kind = SegmentKind::Data;
+        entry.incarnation = incarnation;
         entry.filled = 0;
         self.free_count -= 1;
     }
@@ -144,7 +146,7 @@ fn empty_pages(geometry: &Geometry) -> Vec<u64> {
     let pages = geometry.segment_fragments / geometry.page_fragments();
     let mut words = vec![0_u64; index(pages.div_ceil(64))];
     if let Some(last) = words.last_mut()
-        && pages % 64 != 0
+        && !pages.is_multiple_of(64)
     {
         *last = u64::MAX << (pages % 64);
     }

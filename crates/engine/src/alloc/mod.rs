@@ -338,46 +338,47 @@ impl Allocator {
         Ok(())
     }
 
-    /// Logs how far an open data segment is written.
+    /// Logs how far an open data segment is written, in a transaction of its own: two that install
+    /// blocks of it may end in either order, or one not at all.
     ///
     /// # Errors
     ///
     /// A failure to read the maps.
-    pub(crate) fn segment_written(
-        &self,
-        tx: &mut Tx,
-        id: SegmentId,
-        filled: u32,
-        incarnation: Epoch,
-        newest: Epoch,
-    ) -> FsResult<()> {
+    pub(crate) fn segment_filled(&self, id: SegmentId, filled: u32) -> FsResult<()> {
         let mut state = self.state.lock();
         let group = state.groups.get_mut(&id.group).expect("the group of an open segment");
-        let segment = &mut group.segments[index(id.segment)];
-        let is_known = segment.kind == SegmentKind::Data && segment.incarnation == incarnation;
-        if is_known && segment.filled >= filled {
-            return Ok(());
-        }
-        let was_free = segment.kind == SegmentKind::Free;
-        segment.kind = SegmentKind::Data;
-        segment.filled = filled;
-        segment.incarnation = incarnation;
-        let usage = SegmentUsage {
-            kind: SegmentKind::Data,
-            filled,
-            incarnation,
-            newest,
+        group.segments[index(id.segment)].filled = filled;
+        self.log_usage(&self.state_of(group, id), id, None)
+    }
+
+    fn state_of(&self, group: &Group, id: SegmentId) -> SegmentUsage {
+        let segment = &group.segments[index(id.segment)];
+        SegmentUsage {
+            kind: segment.kind,
+            filled: segment.filled,
+            incarnation: segment.incarnation,
+            newest: self.journal.birth(),
             ..SegmentUsage::FREE
-        };
+        }
+    }
+
+    /// Logs a segment's usage but for its live count, which belongs to everyone. `newly_used`: the
+    /// descriptor of its group, if the segment was free.
+    fn log_usage(
+        &self,
+        usage: &SegmentUsage,
+        id: SegmentId,
+        newly_used: Option<&Arc<Buffer>>,
+    ) -> FsResult<()> {
+        let mut tx = self.journal.begin_unreserved();
         let buffer = self.usage_buffer(id.group, id.segment)?;
         let (offset, encoded) = (SegmentUsage::offset(id.segment), usage.encode());
-        // The live count between these two belongs to everyone.
         tx.put(&buffer, offset, &encoded[..4]);
         tx.put(&buffer, offset + 8, &encoded[8..24]);
-        if was_free {
-            let descriptor = Arc::clone(&group.descriptor);
-            tx.add_u32(&descriptor, DESCRIPTOR_SEGMENTS_USED_OFFSET, 1);
+        if let Some(descriptor) = newly_used {
+            tx.add_u32(descriptor, DESCRIPTOR_SEGMENTS_USED_OFFSET, 1);
         }
+        self.journal.end(tx);
         Ok(())
     }
 
@@ -436,7 +437,7 @@ impl Allocator {
     /// # Errors
     ///
     /// [`FsError::NoSpace`] if none is free, or only those kept for the cleaner.
-    pub(crate) fn open_segment(&self, urgency: Urgency) -> FsResult<SegmentId> {
+    pub(crate) fn open_segment(&self, urgency: Urgency) -> FsResult<(SegmentId, Epoch)> {
         let mut state = self.state.lock();
         let kept = if urgency == Urgency::User { CLEANER_SEGMENTS } else { 0 };
         if self.count_free(&mut state, kept + 1)? <= kept {
@@ -445,9 +446,13 @@ impl Allocator {
         let start = self.policy.next_segment(state.cursor.into()).into();
         let id = self.find_free(&mut state, start)?.ok_or(FsError::NoSpace)?;
         state.cursor = id;
+        let incarnation = self.journal.birth();
         let group = state.groups.get_mut(&id.group).expect("found in it");
-        group.open(id.segment);
-        Ok(id)
+        let was_free = group.segments[index(id.segment)].kind == SegmentKind::Free;
+        group.open(id.segment, incarnation);
+        let usage = self.state_of(group, id);
+        self.log_usage(&usage, id, was_free.then_some(&group.descriptor))?;
+        Ok((id, incarnation))
     }
 
     /// The segment takes no more blocks, and every block of it is installed or dead.
@@ -512,11 +517,11 @@ impl Allocator {
         candidates
     }
 
-    /// Returns how far a data segment is written, and since when; `None` if it is none.
-    pub(crate) fn segment_extent(&self, id: SegmentId) -> Option<(u32, Epoch)> {
+    /// Returns the epoch in which a data segment was opened; `None` if it is none.
+    pub(crate) fn incarnation_of(&self, id: SegmentId) -> Option<Epoch> {
         let state = self.state.lock();
         let segment = state.groups.get(&id.group)?.segments.get(index(id.segment))?;
-        (segment.kind == SegmentKind::Data).then_some((segment.filled, segment.incarnation))
+        (segment.kind == SegmentKind::Data).then_some(segment.incarnation)
     }
 }
 

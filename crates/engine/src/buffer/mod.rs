@@ -253,10 +253,10 @@ impl Cache {
 
 /// A device error as the caller of a file operation sees it.
 pub(crate) fn io(error: storage::device::DeviceError) -> FsError {
-    match error {
-        storage::device::DeviceError::NoSpace { .. } => FsError::NoSpace,
-        other => FsError::Io { cause: other.to_string() },
+    if matches!(error, storage::device::DeviceError::NoSpace { .. }) {
+        return FsError::NoSpace;
     }
+    FsError::Io { cause: error.to_string() }
 }
 
 /// A defect as the caller of a file operation sees it.

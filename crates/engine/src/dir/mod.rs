@@ -21,13 +21,14 @@ use format::directory::{
     self as page, COLLISIONS_MAX, DEPTH_MAX, NewDirent, cookie_of, hash_in, hash_of, next_prefix,
     page_number,
 };
-use format::ids::{AnodeNo, Generation};
-use format::page::{PAGE_BYTES, PageKind};
+use format::ids::{AnodeNo, Generation, Place};
+use format::page::{PAGE_BYTES, PageBytes, PageKind};
 
 use crate::buffer::corrupt;
+use crate::container::content_owner;
 use crate::convert::wide;
 use crate::error::{FsError, FsResult};
-use crate::store::{Change, Store};
+use crate::store::{Change, Store, View};
 
 /// What a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +43,8 @@ pub(crate) struct Target {
 pub(crate) struct Found {
     pub(crate) target: Target,
     /// Page of the directory, and offset in it.
-    pub(crate) number: u64,
-    pub(crate) offset: usize,
+    at: PageAt,
+    offset: usize,
 }
 
 /// One name, copied out of its page.
@@ -54,28 +55,68 @@ pub(crate) struct Listed {
     pub(crate) name: Vec<u8>,
 }
 
-/// Returns the number of the page that holds `hash`; `None` if the directory has no pages.
+/// A page of a directory: its number, and where it is.
+#[derive(Clone, Copy, Debug)]
+struct PageAt {
+    number: u64,
+    place: Place,
+}
+
+/// Returns the page that holds `hash`; `None` if the directory has no pages.
+///
+/// The number of pages tells how deep most of them are, so the first look is nearly always right:
+/// the page itself says which hashes it holds. Where it holds others, the page that split off it
+/// towards this hash is asked next; where there is none so deep, the next shallower one.
 fn page_of_hash(
     store: &Store,
     change: Option<&Change<'_>>,
     anode: &Anode,
     hash: u64,
-) -> FsResult<Option<u64>> {
+) -> FsResult<Option<PageAt>> {
     if anode.pages == 0 {
         return Ok(None);
     }
-    let mut last = None;
-    for depth in (0..=deepest(anode)).rev() {
+    let usual = u8::try_from(anode.pages.ilog2()).unwrap_or(DEPTH_MAX);
+    let mut depth = usual.min(deepest(anode));
+    // A damaged directory may send the search to and fro: it looks at most once at each depth, on
+    // the way up and on the way down.
+    for _ in 0..2 * DEPTH_MAX {
         let number = page_number(hash, depth);
-        if last == Some(number) {
+        let Some(pointer) = store.block(change, anode, number)? else {
+            // All depths with this number are holes.
+            match (0..depth).rev().find(|shallower| page_number(hash, *shallower) != number) {
+                Some(shallower) => depth = shallower,
+                None => break,
+            }
             continue;
-        }
-        last = Some(number);
-        if store.block(change, anode, number)?.is_some() {
-            return Ok(Some(number));
+        };
+        let at = PageAt { number, place: pointer.place };
+        let view = view_at(store, change, anode, at)?;
+        let found = page::depth(&view[..]);
+        // N1: the page holds this hash, or the hash went another way when the page split.
+        match (depth + 1..=found).find(|deeper| page_number(hash, *deeper) != number) {
+            None => return Ok(Some(at)),
+            Some(deeper) => depth = deeper,
         }
     }
     Err(corrupt(format!("DR007: directory {} has no page for a hash", anode.number)))
+}
+
+fn view_at<'a>(
+    store: &Store,
+    change: Option<&'a Change<'_>>,
+    anode: &Anode,
+    at: PageAt,
+) -> FsResult<View<'a>> {
+    store.view(change, at.place, PageKind::Directory, content_owner(anode, at.number))
+}
+
+fn edit_at<'c>(
+    change: &'c mut Change<'_>,
+    anode: &Anode,
+    at: PageAt,
+) -> FsResult<&'c mut PageBytes> {
+    change.edit(at.place, PageKind::Directory, content_owner(anode, at.number))
 }
 
 fn deepest(anode: &Anode) -> u8 {
@@ -90,13 +131,11 @@ pub(crate) fn find(
     name: &[u8],
 ) -> FsResult<Option<Found>> {
     let hash = hash_of(anode.key, name);
-    let Some(number) = page_of_hash(store, change, anode, hash)? else { return Ok(None) };
-    let Some(view) = store.content(change, anode, number, PageKind::Directory)? else {
-        return Ok(None);
-    };
+    let Some(at) = page_of_hash(store, change, anode, hash)? else { return Ok(None) };
+    let view = view_at(store, change, anode, at)?;
     Ok(page::find(&view[..], hash, name).map(|dirent| Found {
         target: Target { anode: dirent.anode, generation: dirent.generation, kind: dirent.kind },
-        number,
+        at,
         offset: dirent.offset,
     }))
 }
@@ -118,17 +157,15 @@ pub(crate) fn insert(
     }
     // A split halves a page; a page that keeps all names of one prefix is split again.
     for _ in 0..=DEPTH_MAX {
-        let number = page_of_hash(store, Some(change), anode, hash)?
+        let at = page_of_hash(store, Some(change), anode, hash)?
             .ok_or_else(|| corrupt("DR007: a directory with pages has none"))?;
-        let bytes = store
-            .edit_content(change, anode, number, PageKind::Directory)?
-            .ok_or_else(|| corrupt("DR007: a page of a directory vanished"))?;
+        let bytes = edit_at(change, anode, at)?;
         if page::has_room(&bytes[..], name.len()) {
             insert_in_page(&mut bytes[..], hash, name, target)?;
             anode.entries += 1;
             return Ok(());
         }
-        split(store, change, anode, number, hash)?;
+        split(store, change, anode, at, hash)?;
     }
     Err(FsError::NoSpace)
 }
@@ -150,18 +187,16 @@ fn insert_in_page(bytes: &mut [u8], hash: u64, name: &[u8], target: Target) -> F
     Ok(())
 }
 
-/// Splits page `number`: names whose next bit of the hash is set go to a new page.
+/// Splits a page: names whose next bit of the hash is set go to a new page.
 fn split(
     store: &Store,
     change: &mut Change<'_>,
     anode: &mut Anode,
-    number: u64,
+    at: PageAt,
     hash: u64,
 ) -> FsResult<()> {
-    let old = {
-        let view = store.content(Some(change), anode, number, PageKind::Directory)?;
-        view.ok_or_else(|| corrupt("DR007: a page of a directory vanished"))?.to_vec()
-    };
+    let number = at.number;
+    let old = view_at(store, Some(change), anode, at)?.to_vec();
     let depth = page::depth(&old);
     if depth >= DEPTH_MAX || page_number(hash, depth) != number {
         return Err(corrupt(format!("DR008: depth {depth} of page {number} can't be so")));
@@ -174,9 +209,7 @@ fn split(
     for dirent in page::dirents(&old).filter(|dirent| !keeps(dirent)) {
         page::copy_entry(&mut new[..], &dirent);
     }
-    let kept = store
-        .edit_content(change, anode, number, PageKind::Directory)?
-        .ok_or_else(|| corrupt("DR007: a page of a directory vanished"))?;
+    let kept = edit_at(change, anode, at)?;
     page::initialise(&mut kept[..], depth + 1);
     for dirent in page::dirents(&old).filter(keeps) {
         page::copy_entry(&mut kept[..], &dirent);
@@ -186,16 +219,16 @@ fn split(
     Ok(())
 }
 
+impl Found {
+    /// Where the page of the name is.
+    pub(crate) fn place(&self) -> Place {
+        self.at.place
+    }
+}
+
 /// Removes a name that was found in this very change. The caller writes the directory's anode.
-pub(crate) fn remove(
-    store: &Store,
-    change: &mut Change<'_>,
-    anode: &mut Anode,
-    found: &Found,
-) -> FsResult<()> {
-    let bytes = store
-        .edit_content(change, anode, found.number, PageKind::Directory)?
-        .ok_or_else(|| corrupt("DR007: a page of a directory vanished"))?;
+pub(crate) fn remove(change: &mut Change<'_>, anode: &mut Anode, found: &Found) -> FsResult<()> {
+    let bytes = edit_at(change, anode, found.at)?;
     page::remove(&mut bytes[..], found.offset);
     anode.entries = anode
         .entries
@@ -206,15 +239,12 @@ pub(crate) fn remove(
 
 /// Makes a name that was found in this very change lead elsewhere.
 pub(crate) fn retarget(
-    store: &Store,
     change: &mut Change<'_>,
     anode: &Anode,
     found: &Found,
     target: Target,
 ) -> FsResult<()> {
-    let bytes = store
-        .edit_content(change, anode, found.number, PageKind::Directory)?
-        .ok_or_else(|| corrupt("DR007: a page of a directory vanished"))?;
+    let bytes = edit_at(change, anode, found.at)?;
     page::retarget(&mut bytes[..], found.offset, target.anode, target.generation, target.kind);
     Ok(())
 }
@@ -225,10 +255,8 @@ pub(crate) fn list_after(store: &Store, anode: &Anode, cookie: u64) -> FsResult<
     // The hash of the last name seen: others with the same hash may follow it.
     let mut hash = hash_in(cookie).max(1);
     loop {
-        let Some(number) = page_of_hash(store, None, anode, hash)? else { return Ok(Vec::new()) };
-        let view = store
-            .content(None, anode, number, PageKind::Directory)?
-            .ok_or_else(|| corrupt("DR007: a page of a directory vanished"))?;
+        let Some(at) = page_of_hash(store, None, anode, hash)? else { return Ok(Vec::new()) };
+        let view = view_at(store, None, anode, at)?;
         let mut listed: Vec<Listed> = page::dirents(&view[..])
             .filter(|dirent| dirent.cookie > cookie)
             .map(|dirent| Listed {

@@ -74,6 +74,16 @@ pub(crate) struct FilesetGuard<'f> {
     /// State to go back to if the change is given up.
     before: Option<Box<Saved>>,
     freed: Vec<u64>,
+    /// The anode table as it will be once the change has ended: until then only the holder of this
+    /// guard may use it, for its new pages are in memory only then.
+    table: Option<Arc<Anode>>,
+}
+
+/// What a change did to the free slots of the orphan list.
+#[derive(Clone, Copy, Debug)]
+enum SlotChange {
+    Taken(u64),
+    Freed(u64),
 }
 
 /// What a change that is given up must leave as it was.
@@ -82,7 +92,7 @@ struct Saved {
     entry: Fileset,
     first_free: u64,
     orphan_anode: Anode,
-    orphan_slots_free: Option<BTreeSet<u64>>,
+    slot_changes: Vec<SlotChange>,
     orphan_slots_end: u64,
     map_anode: Anode,
 }
@@ -165,7 +175,13 @@ impl MountedFileset {
 
     /// Takes the fileset's lock, to allocate in it.
     pub(crate) fn lock(&self) -> FilesetGuard<'_> {
-        FilesetGuard { fileset: self, state: self.state.lock(), before: None, freed: Vec::new() }
+        FilesetGuard {
+            fileset: self,
+            state: self.state.lock(),
+            before: None,
+            freed: Vec::new(),
+            table: None,
+        }
     }
 
     /// F3: anodes freed before `tail` may be used again.
@@ -192,18 +208,16 @@ impl FilesetGuard<'_> {
                 entry: state.entry.clone(),
                 first_free: state.first_free,
                 orphan_anode: state.orphan_anode.clone(),
-                orphan_slots_free: None,
+                slot_changes: Vec::new(),
                 orphan_slots_end: state.orphan_slots_end,
                 map_anode: state.map_anode.clone(),
             }));
         }
     }
 
-    fn save_slots(&mut self) {
+    fn note_slot(&mut self, change: SlotChange) {
         self.save();
-        let slots = self.state.orphan_slots_free.clone();
-        let before = self.before.as_mut().expect("saved above");
-        before.orphan_slots_free.get_or_insert(slots);
+        self.before.as_mut().expect("saved above").slot_changes.push(change);
     }
 
     /// Takes a free anode number into use; the caller writes the anode.
@@ -273,14 +287,31 @@ impl FilesetGuard<'_> {
         number: u64,
     ) -> FsResult<()> {
         let (page, _) = page_and_slot(AnodeNo(number));
-        let mut table = Anode::clone(&self.fileset.table.read());
+        let mut table = Anode::clone(&self.table());
         if store.block(Some(change), &table, page)?.is_some() {
             return Ok(());
         }
         store.add_content(change, &mut table, page, PageKind::Anode)?;
         self.state.entry.set_table_anode(&table);
-        *self.fileset.table.write() = Arc::new(table);
+        self.table = Some(Arc::new(table));
         Ok(())
+    }
+
+    fn table(&self) -> Arc<Anode> {
+        match &self.table {
+            Some(table) => Arc::clone(table),
+            None => Arc::clone(&self.fileset.table.read()),
+        }
+    }
+
+    /// Writes an anode that this change has taken into use.
+    pub(crate) fn write_anode(
+        &self,
+        store: &Store,
+        change: &mut Change<'_>,
+        anode: &Anode,
+    ) -> FsResult<()> {
+        write_anode_in(store, &self.table(), change, anode)
     }
 
     /// Sets or clears the bit of `number` in the anode map.
@@ -325,7 +356,7 @@ impl FilesetGuard<'_> {
         number: AnodeNo,
     ) -> FsResult<()> {
         self.save();
-        let table = Arc::clone(&self.fileset.table.read());
+        let table = self.table();
         let bytes = anode_slot(store, &table, change, number)?;
         bytes.fill(0);
         self.mark(store, change, number.0, false)?;
@@ -342,11 +373,12 @@ impl FilesetGuard<'_> {
         change: &mut Change<'_>,
         number: AnodeNo,
     ) -> FsResult<u64> {
-        self.save_slots();
+        self.save();
         let slot = match self.state.orphan_slots_free.pop_first() {
             Some(slot) => slot,
             None => self.grow_orphans(store, change)?,
         };
+        self.note_slot(SlotChange::Taken(slot));
         self.put_orphan(store, change, slot, number.0)?;
         Ok(slot)
     }
@@ -369,9 +401,10 @@ impl FilesetGuard<'_> {
         change: &mut Change<'_>,
         slot: u64,
     ) -> FsResult<()> {
-        self.save_slots();
+        self.save();
         self.put_orphan(store, change, slot, 0)?;
         self.state.orphan_slots_free.insert(slot);
+        self.note_slot(SlotChange::Freed(slot));
         Ok(())
     }
 
@@ -394,6 +427,9 @@ impl FilesetGuard<'_> {
     /// The change has ended at `lsn`: what was allocated stays.
     pub(crate) fn settle(mut self, lsn: Lsn) {
         self.before = None;
+        if let Some(table) = self.table.take() {
+            *self.fileset.table.write() = table;
+        }
         for number in std::mem::take(&mut self.freed) {
             self.state.pending.push_back((lsn, number));
             self.state.pending_set.insert(number);
@@ -404,15 +440,19 @@ impl FilesetGuard<'_> {
 impl Drop for FilesetGuard<'_> {
     fn drop(&mut self) {
         let Some(before) = self.before.take() else { return };
-        *self.fileset.table.write() = Arc::new(before.entry.table_anode());
         self.state.entry = before.entry;
         self.state.first_free = before.first_free;
         self.state.orphan_anode = before.orphan_anode;
         self.state.orphan_slots_end = before.orphan_slots_end;
         self.state.map_anode = before.map_anode;
-        if let Some(slots) = before.orphan_slots_free {
-            self.state.orphan_slots_free = slots;
+        for change in before.slot_changes.into_iter().rev() {
+            match change {
+                SlotChange::Taken(slot) => self.state.orphan_slots_free.insert(slot),
+                SlotChange::Freed(slot) => self.state.orphan_slots_free.remove(&slot),
+            };
         }
+        // Slots of a page that is not there after all.
+        self.state.orphan_slots_free.split_off(&before.orphan_slots_end);
     }
 }
 

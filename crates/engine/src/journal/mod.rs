@@ -295,7 +295,7 @@ impl Journal {
 
     /// Connects the layers above; once, before the first checkpoint.
     pub(crate) fn connect(&self, hooks: Weak<dyn CheckpointHooks>) {
-        self.hooks.set(hooks).ok().expect("a journal is connected once");
+        assert!(self.hooks.set(hooks).is_ok(), "a journal is connected once");
     }
 
     fn hooks(&self) -> Option<Arc<dyn CheckpointHooks>> {
@@ -306,7 +306,10 @@ impl Journal {
     pub(crate) fn fail(&self, error: &DeviceError) -> FsError {
         let mut failure = self.failure.lock();
         if failure.is_none() {
-            tracing::error!(%error, "the pool is read-only from now on: unmount, check, mount again");
+            tracing::error!(
+                %error,
+                "the pool is read-only from now on: unmount, check, mount again"
+            );
             *failure = Some(error.to_string());
         }
         self.has_failed.store(true, Ordering::Release);

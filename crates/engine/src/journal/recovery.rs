@@ -522,8 +522,8 @@ impl Replay {
     }
 }
 
-/// Writes a riding block home. What shares its first or last page is either home already, rides too,
-/// or belongs to nobody; rides that share a page are written one after the other.
+/// Writes a riding block home. What shares its first or last page is either home already, rides
+/// too, or belongs to nobody; rides that share a page are written one after the other.
 fn write_ride(volume: &Volume, place: Place, bytes: &[u8]) -> Result<Ticket, RecoveryError> {
     let fragments = wide(bytes.len()).div_ceil(volume.geometry().fragment_bytes());
     let (start, length, lead) = volume.pages_around(place, narrow(fragments));

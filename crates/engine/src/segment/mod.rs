@@ -17,9 +17,10 @@
 //!
 //! # Concurrency
 //!
-//! One lock over the open segments, one in each block; both are leaves but for the allocator and the
-//! journal. Callers hold their vnode's lock.
+//! One lock over the open segments, one in each block; both are leaves but for the allocator and
+//! the journal. Callers hold their vnode's lock.
 
+mod in_flight;
 mod seal;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,7 @@ use format::pointer::BlockPointer;
 use format::summary::ENTRIES_PER_SUMMARY;
 use storage::device::AlignedBuffer;
 
+use self::in_flight::InFlight;
 use crate::alloc::{Extent, SegmentId, Urgency};
 use crate::convert::{narrow, wide};
 use crate::error::FsResult;
@@ -86,8 +88,6 @@ pub(crate) struct Block {
     pub(crate) place: Place,
     pub(crate) owner: BlockOwner,
     segment: SegmentId,
-    /// Epoch in which the segment was opened.
-    incarnation: Epoch,
     /// Fragments promised by the allocator for it, metadata included.
     promised: u64,
     state: Mutex<BlockState>,
@@ -152,8 +152,6 @@ struct Closing {
     outstanding: u64,
     /// Last data write to it.
     last_sequence: u64,
-    /// How far it is written, in fragments.
-    filled: u32,
     /// Whether it takes no more blocks.
     is_closed: bool,
 }
@@ -166,7 +164,7 @@ struct State {
     /// Files with sealed blocks that wait to be installed.
     to_install: BTreeSet<(FilesetId, AnodeNo)>,
     /// Bytes of blocks whose write is not answered yet, by place, with the number of the write.
-    in_flight: BTreeMap<Place, (u64, Arc<AlignedBuffer>)>,
+    in_flight: InFlight,
 }
 
 /// The open segments of a pool.
@@ -220,7 +218,6 @@ impl Segments {
             place: start.advance(segment.cursor),
             owner,
             segment: segment.id,
-            incarnation: segment.incarnation,
             promised,
             state: Mutex::new(BlockState {
                 data: Arc::new(data),
@@ -250,12 +247,12 @@ impl Segments {
             self.finish(state, segment);
         }
         if !state.open.contains_key(&temperature) {
-            let id = self.store.alloc.open_segment(urgency_of(temperature))?;
-            let closing = Closing { outstanding: 0, last_sequence: 0, filled: 0, is_closed: false };
+            let (id, incarnation) = self.store.alloc.open_segment(urgency_of(temperature))?;
+            let closing = Closing { outstanding: 0, last_sequence: 0, is_closed: false };
             state.segments.insert(id, closing);
             let segment = OpenSegment {
                 id,
-                incarnation: self.store.journal.birth(),
+                incarnation,
                 cursor: 0,
                 piece_start: 0,
                 blocks: Vec::new(),
@@ -351,7 +348,7 @@ impl Segments {
 
     /// Returns the bytes that are on their way to `place`.
     pub(crate) fn in_flight(&self, place: Place) -> Option<Arc<AlignedBuffer>> {
-        self.state.lock().in_flight.get(&place).map(|(_, data)| Arc::clone(data))
+        self.state.lock().in_flight.get(place)
     }
 
     /// Returns files whose sealed blocks wait to be installed, and forgets them.
@@ -376,7 +373,7 @@ impl Segments {
     pub(crate) fn tidy(&self) {
         let answered = self.store.journal.data_answered();
         let mut state = self.state.lock();
-        state.in_flight.retain(|_, (sequence, _)| *sequence == 0 || *sequence > answered);
+        state.in_flight.drop_answered(answered);
         let finished: Vec<SegmentId> = state
             .segments
             .iter()

@@ -9,11 +9,10 @@ use format::pointer::BlockPointer;
 use format::summary::{ENTRIES_PER_SUMMARY, Summary, SummaryEntry, SummaryKind};
 use storage::device::{AlignedBuffer, Purpose, SharedBytes};
 
+use super::in_flight::NOT_SUBMITTED;
 use super::{Block, OpenSegment, Progress, Segments, State, Temperature};
 use crate::alloc::SegmentId;
 use crate::convert::{index_wide, wide};
-use crate::error::FsResult;
-use crate::store::Change;
 
 impl Segments {
     /// Seals what the open segment of `temperature` holds, so that its blocks can be installed.
@@ -80,7 +79,11 @@ impl Segments {
         segment.piece_start = segment.cursor;
         let closing = state.segments.get_mut(&segment.id).expect("entered when it was opened");
         closing.last_sequence = sequence;
-        closing.filled = segment.cursor;
+        // The group's maps were read when the segment was opened; a failure now leaves the cleaner
+        // with an older end, and so with fewer summaries.
+        if let Err(error) = self.store.alloc.segment_filled(segment.id, segment.cursor) {
+            tracing::warn!(%error, "the end of a segment is not noted");
+        }
     }
 
     fn entry_of(
@@ -157,11 +160,11 @@ impl Segments {
         let mut block_state = block.state.lock();
         if let Progress::Sealed { sequence, .. } = &mut block_state.progress {
             *sequence = number;
-            state.in_flight.insert(block.place, (number, Arc::clone(&block_state.data)));
+            state.in_flight.insert(block.place, number, Arc::clone(&block_state.data));
             state.to_install.insert((block.owner.fileset, block.owner.anode));
-        } else if let Some(ride) = state.in_flight.get_mut(&block.place) {
+        } else {
             // Installed by a ride, perhaps dead since: readers wait for the write all the same.
-            ride.0 = number;
+            state.in_flight.submitted(block.place, number);
         }
     }
 
@@ -175,7 +178,7 @@ impl Segments {
         let fragment_bytes = index_wide(self.store.geometry().fragment_bytes());
         let pointer = seal_block(block, birth, fragment_bytes)?;
         let data = block.data();
-        state.in_flight.insert(block.place, (0, Arc::clone(&data)));
+        state.in_flight.insert(block.place, NOT_SUBMITTED, Arc::clone(&data));
         let length = fragment_bytes * crate::convert::index(pointer.fragments);
         Some((pointer, SharedBytes::new(data, 0..length)))
     }
@@ -196,19 +199,13 @@ impl Segments {
                 is_waiting = true;
             }
         }
-        let sequences = places.iter().filter_map(|place| state.in_flight.get(place));
-        let written = sequences.map(|(sequence, _)| *sequence).max().unwrap_or(0);
+        let sequences = places.iter().filter_map(|place| state.in_flight.write_of(*place));
+        let written = sequences.max().unwrap_or(NOT_SUBMITTED);
         drop(state);
         if !is_waiting {
             // The piece was sealed between the fixing of the blocks and the end of the transaction.
             self.store.journal.ride_submitted(lsn, written);
         }
-    }
-
-    /// Notes, in the transaction that installs a block, how far its segment is written.
-    pub(crate) fn note_written(&self, change: &mut Change<'_>, block: &Block) -> FsResult<()> {
-        let filled = self.lock().segments.get(&block.segment).map_or(0, |segment| segment.filled);
-        change.segment_written(block.segment, filled, block.incarnation)
     }
 }
 

@@ -15,7 +15,7 @@ use storage::device::Purpose;
 use super::Files;
 use crate::alloc::SegmentId;
 use crate::alloc::policy::{CleaningPolicy, Greedy};
-use crate::buffer::{io, page_of};
+use crate::buffer::io;
 use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
 use crate::segment::Temperature;
@@ -98,28 +98,30 @@ impl Files {
         Ok(())
     }
 
-    /// Reads the segment's summaries, from the last to the first.
+    /// Reads the segment in one piece and returns what its summaries list, from the last to the
+    /// first. After a crash the last piece may lack its summary: then the search steps down.
     fn live_candidates(&self, id: SegmentId) -> FsResult<Vec<SummaryEntry>> {
-        let Some((filled, _)) = self.store.alloc.segment_extent(id) else {
+        let Some(incarnation) = self.store.alloc.incarnation_of(id) else {
             return Ok(Vec::new());
         };
         let geometry = self.store.geometry();
         let start = geometry.segment_place(id.group, id.segment);
+        let length = self.stored_bytes(geometry.segment_fragments);
+        let bytes = self.store.volume.read(Purpose::Cleaner, start, length).map_err(io)?;
+        let step = geometry.page_fragments();
         let mut entries = Vec::new();
-        let mut next = filled.checked_sub(geometry.page_fragments());
-        let mut expected_crc = None;
+        let mut next = geometry.segment_fragments.checked_sub(step);
         while let Some(offset) = next {
-            let place = start.advance(offset);
-            let bytes = self.store.volume.read_page(Purpose::Cleaner, place).map_err(io)?;
-            let page = page_of(&bytes);
-            let summary = self.segments.decode_summary(page, place);
-            let Some(summary) = summary else { break };
-            if expected_crc.is_some_and(|crc| crc != format::page::page_crc(page)) {
-                break;
-            }
-            expected_crc = Some(summary.previous_crc);
-            next = summary.previous.checked_sub(1).filter(|previous| *previous < offset);
-            entries.extend(summary.entries);
+            let at = self.stored_bytes(offset);
+            let page = bytes[at..].first_chunk().expect("offsets leave room for a page");
+            let summary = self.segments.decode_summary(page, start.advance(offset));
+            next = match summary.filter(|summary| summary.incarnation == incarnation) {
+                Some(summary) => {
+                    entries.extend(summary.entries);
+                    summary.previous.checked_sub(1).filter(|previous| *previous < offset)
+                }
+                None => offset.checked_sub(step),
+            };
         }
         entries.retain(|entry| entry.kind == SummaryKind::Block);
         Ok(entries)
@@ -137,7 +139,7 @@ impl Files {
         let mut state = vnode.state.write();
         let Some(anode) = state.anode.as_ref() else { return Ok(()) };
         let is_same = anode.generation == entry.generation && anode.fileset == entry.fileset;
-        if !is_same || state.pending.contains_key(&entry.index) {
+        if !is_same || state.is_being_cut || state.pending.contains_key(&entry.index) {
             return Ok(());
         }
         let Some(pointer) = self.store.block(None, anode, entry.index)? else { return Ok(()) };

@@ -15,6 +15,10 @@ use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
 use crate::segment::{BlockOwner, Temperature};
+use crate::store::Change;
+use storage::sync::RwLockWriteGuard;
+
+type StateGuard<'v> = RwLockWriteGuard<'v, VnodeState>;
 
 impl Files {
     /// Writes; see [`super::api::FileSystem::write`].
@@ -53,7 +57,7 @@ impl Files {
         offset: u64,
         data: &[u8],
     ) -> FsResult<()> {
-        let mut state = vnode.state.write();
+        let mut state = self.settled(vnode)?;
         check_regular(&state)?;
         self.zero_tail(&mut state, offset)?;
         let block_bytes = state.anode()?.block_bytes();
@@ -198,13 +202,19 @@ impl Files {
         size_bytes: u64,
         set: &SetAttr,
     ) -> FsResult<()> {
-        let mut change = self.store.begin(Reservation::LARGE)?;
-        let mut state = vnode.state.write();
+        let (mut change, mut state) = self.begin_settled(vnode)?;
         check_change(caller, state.anode()?, set)?;
         if size_bytes >= state.size_bytes {
             drop(state);
             drop(change);
             return self.extend(caller, vnode, size_bytes, set);
+        }
+        if size_bytes > state.anode()?.size_bytes && tail_waiting(&state).is_some() {
+            // CRASH: V4. The size on disk is smaller yet, and would be raised.
+            drop(state);
+            drop(change);
+            self.install_all(vnode)?;
+            return self.truncate(caller, vnode, size_bytes, set);
         }
         let block_bytes = state.anode()?.block_bytes();
         let first_gone = size_bytes.div_ceil(block_bytes);
@@ -229,6 +239,7 @@ impl Files {
         gone.values().for_each(|block| self.segments.kill(block));
         state.anode = Some(anode);
         state.size_bytes = size_bytes;
+        state.is_being_cut = !is_done;
         state.class = applied.class;
         drop(state);
         if !is_done {
@@ -259,16 +270,13 @@ impl Files {
         set: &SetAttr,
     ) -> FsResult<()> {
         loop {
-            let mut change = self.store.begin(Reservation::LARGE)?;
-            let mut state = vnode.state.write();
+            let (mut change, mut state) = self.begin_settled(vnode)?;
             check_change(caller, state.anode()?, set)?;
             self.make_tail_zero(&mut state, size_bytes)?;
             if tail_waiting(&state).is_some() {
                 drop(state);
                 drop(change);
-                self.segments.seal(Temperature::Hot);
-                self.segments.seal(Temperature::Cold);
-                while self.install_some(vnode)? {}
+                self.install_all(vnode)?;
                 continue;
             }
             let mut anode = state.anode()?.clone();
@@ -283,20 +291,46 @@ impl Files {
         }
     }
 
-    /// Frees what still lies past the end of a file in the orphan list, and takes it out.
+    /// V5: starts a change of a file of which nothing lies past the end. Called with no lock held.
+    fn begin_settled<'v>(&self, vnode: &'v Arc<Vnode>) -> FsResult<(Change<'_>, StateGuard<'v>)> {
+        loop {
+            let change = self.store.begin(Reservation::LARGE)?;
+            let state = vnode.state.write();
+            if !state.is_being_cut {
+                return Ok((change, state));
+            }
+            drop((state, change));
+            self.finish_truncate(vnode)?;
+        }
+    }
+
+    /// V5: locks a file of which nothing lies past the end. Called with no lock held.
+    fn settled<'v>(&self, vnode: &'v Arc<Vnode>) -> FsResult<StateGuard<'v>> {
+        loop {
+            let state = vnode.state.write();
+            if !state.is_being_cut {
+                return Ok(state);
+            }
+            drop(state);
+            self.finish_truncate(vnode)?;
+        }
+    }
+
+    /// Frees what still lies past the end of a file that is being cut. One with a name is in the
+    /// orphan list for that, and is taken out.
     pub(crate) fn finish_truncate(&self, vnode: &Arc<Vnode>) -> FsResult<()> {
         loop {
             let mut change = self.store.begin(Reservation::LARGE)?;
             let mut state = vnode.state.write();
-            let mut anode = state.anode()?.clone();
-            if anode.nlink == 0 || anode.entries == 0 {
+            // Nobody holds a file that is gone.
+            let Some(mut anode) = state.anode.clone().filter(|_| state.is_being_cut) else {
                 return Ok(());
-            }
+            };
             let first = anode.size_bytes.max(state.size_bytes).div_ceil(anode.block_bytes());
             let is_done =
                 self.store.truncate_blocks(&mut change, &mut anode, first, Content::Data)?;
             let mut guard = None;
-            if is_done {
+            if is_done && anode.nlink > 0 {
                 let fileset = guard.insert(self.fileset.lock());
                 fileset.remove_orphan(&self.store, &mut change, anode.entries - 1)?;
                 anode.entries = 0;
@@ -307,6 +341,7 @@ impl Files {
                 guard.settle(applied.lsn);
             }
             state.anode = Some(anode);
+            state.is_being_cut = !is_done;
             state.class = applied.class;
             if is_done {
                 return Ok(());
@@ -323,7 +358,12 @@ pub(crate) fn check_regular_anode(anode: &Anode) -> FsResult<()> {
     match anode.kind {
         AnodeKind::Regular => Ok(()),
         AnodeKind::Directory => Err(FsError::IsDirectory),
-        _ => Err(FsError::Invalid),
+        AnodeKind::Symlink
+        | AnodeKind::BlockDevice
+        | AnodeKind::CharDevice
+        | AnodeKind::Fifo
+        | AnodeKind::Socket
+        | AnodeKind::Internal => Err(FsError::Invalid),
     }
 }
 

@@ -20,10 +20,13 @@ const BLOCKS_PER_INSTALL: usize = 64;
 /// Most allocation groups that one transaction installs or frees in.
 const GROUPS_PER_INSTALL: usize = 8;
 
+/// A block that can be installed: its index, its pointer and the data write it is part of.
+type ReadyBlock = (u64, Arc<Block>, BlockPointer, u64);
+
 impl Files {
     /// Installs sealed blocks of a file, as many as one transaction can. Returns whether more wait.
     pub(crate) fn install_some(&self, vnode: &Arc<Vnode>) -> FsResult<bool> {
-        let mut change = self.store.begin(Reservation::LARGE)?;
+        let change = self.store.begin(Reservation::LARGE)?;
         let mut state = vnode.state.write();
         if state.anode.is_none() {
             return Ok(false);
@@ -32,6 +35,52 @@ impl Files {
         if ready.is_empty() && !state.is_attr_dirty {
             return Ok(false);
         }
+        self.install_ready(change, &mut state, vnode, ready)?;
+        Ok(!sealed_blocks(&state, 1).is_empty())
+    }
+
+    /// Installs all that waits of a file now, whatever is written to it meanwhile: a block that is
+    /// rewritten after it was sealed is sealed again, for it holds what was accepted before.
+    pub(crate) fn install_all(&self, vnode: &Arc<Vnode>) -> FsResult<()> {
+        let mut wanted: Option<BTreeSet<u64>> = None;
+        loop {
+            let change = self.store.begin(Reservation::LARGE)?;
+            let mut state = vnode.state.write();
+            if state.anode.is_none() {
+                return Ok(());
+            }
+            let wanted = wanted.get_or_insert_with(|| state.pending.keys().copied().collect());
+            wanted.retain(|index| state.pending.contains_key(index));
+            if wanted.is_empty() && !state.is_attr_dirty {
+                return Ok(());
+            }
+            let is_under_way = |block: &Arc<Block>| block.sealed().is_some_and(is_written);
+            if !state.pending.values().all(is_under_way) {
+                self.segments.seal(Temperature::Hot);
+                self.segments.seal(Temperature::Cold);
+            }
+            // V4: the last block on disk first, wanted or not.
+            let tail = tail_waiting(&state).map(|(index, _)| index);
+            let mut ready = sealed_blocks(&state, usize::MAX);
+            ready.retain(|(index, ..)| wanted.contains(index) || tail == Some(*index));
+            ready.truncate(BLOCKS_PER_INSTALL);
+            for index in self.install_ready(change, &mut state, vnode, ready)? {
+                wanted.remove(&index);
+            }
+            if wanted.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Installs `ready`, or as many from its front as lie in few enough groups; returns which.
+    fn install_ready(
+        &self,
+        mut change: Change<'_>,
+        state: &mut VnodeState,
+        vnode: &Arc<Vnode>,
+        ready: Vec<ReadyBlock>,
+    ) -> FsResult<Vec<u64>> {
         let mut anode = state.anode()?.clone();
         let mut installed = Vec::with_capacity(ready.len());
         let mut groups = BTreeSet::new();
@@ -39,12 +88,12 @@ impl Files {
             if groups.len() >= GROUPS_PER_INSTALL {
                 break;
             }
-            self.install_block(&mut change, &mut anode, index, &block, &pointer, &mut groups)?;
+            self.install_block(&mut change, &mut anode, index, &pointer, &mut groups)?;
             change.tx_mut().depends_on_data(sequence);
             installed.push((index, block));
         }
-        self.end_install(change, &mut state, vnode, anode, &installed)?;
-        Ok(!sealed_blocks(&state, 1).is_empty())
+        self.end_install(change, state, vnode, anode, &installed)?;
+        Ok(installed.into_iter().map(|(index, _)| index).collect())
     }
 
     /// Points block `index` of the map to its new place and frees the old one.
@@ -53,14 +102,12 @@ impl Files {
         change: &mut Change<'_>,
         anode: &mut Anode,
         index: u64,
-        block: &Arc<Block>,
         pointer: &BlockPointer,
         groups: &mut BTreeSet<u32>,
     ) -> FsResult<()> {
         change.near = pointer.place;
         let old = self.store.set_block(change, anode, index, Some(pointer))?;
         change.install(Segments::extent(pointer))?;
-        self.segments.note_written(change, block)?;
         anode.fragments += u64::from(pointer.fragments);
         groups.insert(pointer.place.group());
         if let Some(old) = old {
@@ -147,7 +194,7 @@ impl Files {
             let Some((pointer, data)) = self.segments.seal_for_ride(block) else {
                 return Ok(None);
             };
-            self.install_block(&mut change, &mut anode, *index, block, &pointer, &mut groups)?;
+            self.install_block(&mut change, &mut anode, *index, &pointer, &mut groups)?;
             change.tx_mut().ride(pointer.place, data);
             places.insert(pointer.place);
             installed.push((*index, Arc::clone(block)));
@@ -202,7 +249,7 @@ impl Files {
         self.install_waiting()?;
         for number in aged {
             if let Some(vnode) = self.table.find(number) {
-                while self.install_some(&vnode)? {}
+                self.install_all(&vnode)?;
             }
         }
         Ok(())
@@ -234,8 +281,8 @@ impl Files {
     }
 }
 
-/// Returns the index of the last block of the file on disk if a new version of it waits, and whether
-/// that is on its way to the disk.
+/// Returns the index of the last block of the file on disk if a new version of it waits, and
+/// whether that is on its way to the disk.
 pub(crate) fn tail_waiting(state: &VnodeState) -> Option<(u64, bool)> {
     let anode = state.anode.as_ref()?;
     if anode.size_bytes % anode.block_bytes() == 0 {
@@ -254,7 +301,7 @@ fn is_written((_, sequence): (BlockPointer, u64)) -> bool {
 ///
 /// V4: none behind the last block of the file on disk while that one waits: once the size on disk
 /// passes its end, what it stores behind the end must read as zeros, and only its new version does.
-fn sealed_blocks(state: &VnodeState, limit: usize) -> Vec<(u64, Arc<Block>, BlockPointer, u64)> {
+fn sealed_blocks(state: &VnodeState, limit: usize) -> Vec<ReadyBlock> {
     let last = tail_waiting(state).map_or(
         u64::MAX,
         |(index, is_sealed)| {

@@ -9,11 +9,13 @@
 //! - V1: There is at most one vnode of a file.
 //! - V2: A vnode with pending blocks or unwritten attributes is in the dirty list and stays in
 //!   memory.
-//! - V3: The size on disk is one that an acknowledged write or truncate has left, and no larger than
-//!   what the installed blocks were written for: after a crash a file never ends in the middle of a
-//!   write.
+//! - V3: The size on disk is one that an acknowledged write or truncate has left, and no larger
+//!   than what the installed blocks were written for: after a crash a file never ends in the middle
+//!   of a write.
 //! - V4: No block behind the last block on disk is installed, and the size on disk is not raised,
 //!   while a new version of that last block waits: what was cut off is never seen again.
+//! - V5: While a truncate has not freed all that lies past the end, the file does not grow and none
+//!   of its blocks moves.
 //!
 //! # Concurrency
 //!
@@ -40,7 +42,7 @@ use std::sync::Arc;
 use format::anode::{Anode, AnodeKind, DiskTime};
 use format::ids::{AnodeNo, Generation};
 
-use self::api::{Attr, FileKind, Ino};
+use self::api::{Attr, FileKind, Ino, LINKS_MAX};
 use self::table::VnodeTable;
 use crate::error::{FsError, FsResult};
 use crate::fileset::MountedFileset;
@@ -70,6 +72,8 @@ pub(crate) struct VnodeState {
     pending: BTreeMap<u64, Arc<Block>>,
     /// Whether times or size differ from what is on disk.
     is_attr_dirty: bool,
+    /// Whether a truncate has not yet freed all that lies past the end.
+    is_being_cut: bool,
     /// Class of the last transaction that changed it.
     class: u64,
 }
@@ -191,6 +195,7 @@ impl Vnode {
             number: anode.number,
             state: RwLock::new(VnodeState {
                 size_bytes: anode.size_bytes,
+                is_being_cut: anode_is_being_cut(&anode),
                 anode: Some(anode),
                 pending: BTreeMap::new(),
                 is_attr_dirty: false,
@@ -198,6 +203,11 @@ impl Vnode {
             }),
         }
     }
+}
+
+/// A named file in the orphan list is one whose truncate was interrupted (F2).
+fn anode_is_being_cut(anode: &Anode) -> bool {
+    anode.kind == AnodeKind::Regular && anode.nlink > 0 && anode.entries != 0
 }
 
 fn to_disk(time: Timestamp) -> DiskTime {
@@ -232,6 +242,12 @@ fn anode_kind_of(kind: FileKind) -> AnodeKind {
     }
 }
 
+/// Directories past the limit on links say 1: that programs must not count on it.
+fn reported_nlink(anode: &Anode) -> u32 {
+    let is_past = anode.kind == AnodeKind::Directory && anode.nlink > LINKS_MAX;
+    if is_past { 1 } else { anode.nlink }
+}
+
 /// Returns the attributes of a file as programs see them.
 fn attr_of(files: &Files, state: &VnodeState) -> FsResult<Attr> {
     let anode = state.anode()?;
@@ -242,7 +258,7 @@ fn attr_of(files: &Files, state: &VnodeState) -> FsResult<Attr> {
         generation: anode.generation.0,
         kind: kind_of(anode.kind),
         mode: anode.mode,
-        nlink: anode.nlink,
+        nlink: reported_nlink(anode),
         uid: anode.uid,
         gid: anode.gid,
         rdev: if anode.kind == AnodeKind::Directory { 0 } else { anode.rdev },
@@ -258,4 +274,19 @@ fn attr_of(files: &Files, state: &VnodeState) -> FsResult<Attr> {
 /// Returns the generation of an anode made by the transaction with this epoch.
 fn generation_of(change: &Change<'_>) -> Generation {
     Generation(change.epoch().0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use format::ids::FilesetId;
+
+    #[test]
+    fn a_directory_past_the_limit_reports_one_link() {
+        let mut anode = Anode::new(AnodeKind::Directory, AnodeNo(20), FilesetId(1), 12);
+        for (nlink, reported) in [(2, 2), (LINKS_MAX, LINKS_MAX), (LINKS_MAX + 1, 1)] {
+            anode.nlink = nlink;
+            assert_eq!(reported_nlink(&anode), reported);
+        }
+    }
 }

@@ -187,8 +187,8 @@ impl Files {
                 directory.ctime = anode.btime;
                 directory.data_version += 1;
                 directory.nlink += u32::from(new.kind == FileKind::Directory);
-                self.fileset.write_anode(&self.store, &mut change, &directory)?;
-                self.fileset.write_anode(&self.store, &mut change, &anode)
+                fileset.write_anode(&self.store, &mut change, &directory)?;
+                fileset.write_anode(&self.store, &mut change, &anode)
             });
         if let Err(error) = result {
             if let Some(long) = &long {
@@ -280,7 +280,6 @@ impl Files {
         anode.set_root_pointer(0, Some(&pointer));
         anode.fragments += u64::from(pointer.fragments);
         change.install(Segments::extent(&pointer))?;
-        self.segments.note_written(change, &block)?;
         change.tx_mut().ride(pointer.place, data);
         Ok(Some(LongTarget { block, applies: true }))
     }
@@ -402,7 +401,7 @@ impl Files {
         let mut anode = child_state.anode()?.clone();
         check_removal(caller, &directory, &anode)?;
         check_removable(&anode, wants_directory)?;
-        dir::remove(&self.store, &mut change, &mut directory, &found)?;
+        dir::remove(&mut change, &mut directory, &found)?;
         let now = self.now();
         touch(&mut directory, now);
         let mut guard = None;

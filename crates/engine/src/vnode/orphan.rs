@@ -43,9 +43,10 @@ impl Files {
                 return Ok(());
             }
             let mut anode = anode.clone();
-            let content = match anode.kind {
-                AnodeKind::Directory => Content::Pages(PageKind::Directory),
-                _ => Content::Data,
+            let content = if anode.kind == AnodeKind::Directory {
+                Content::Pages(PageKind::Directory)
+            } else {
+                Content::Data
             };
             let is_inline = anode.storage == format::anode::StorageMode::Inline;
             let is_done =
@@ -86,13 +87,18 @@ impl Files {
         let nameless = match known {
             Some(anode) => is_nameless(&anode),
             None => {
-                matches!(self.fileset.read_anode(&self.store, number), Ok(Some(anode)) if is_nameless(&anode))
+                let read = self.fileset.read_anode(&self.store, number);
+                matches!(read, Ok(Some(anode)) if is_nameless(&anode))
             }
         };
         if nameless && !self.options.is_read_only {
             // A failure leaves it in the orphan list: the next open frees it.
             if let Err(error) = self.reap(number) {
-                tracing::warn!(%error, ino = ino.0, "a file without a name is freed at the next open");
+                tracing::warn!(
+                    %error,
+                    ino = ino.0,
+                    "a file without a name is freed at the next open"
+                );
             }
         }
     }

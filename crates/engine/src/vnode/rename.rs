@@ -247,13 +247,12 @@ impl Files {
         let name = names.1;
         let new = target_of(&plan.source);
         let is_directory = plan.source.kind == AnodeKind::Directory;
-        let source_page = self.place_of(&plan.source_directory, &plan.source_found)?;
+        let source_page = plan.source_found.place();
         match plan.target_found {
             Some(found) => {
                 let in_target = plan.target_directory.as_ref().unwrap_or(&plan.source_directory);
-                dir::retarget(&self.store, change, in_target, &found, new)?;
-                let target_page = self.place_of(in_target, &found)?;
-                change.tx_mut().moves(source_page, target_page);
+                dir::retarget(change, in_target, &found, new)?;
+                change.tx_mut().moves(source_page, found.place());
             }
             None => {
                 let store = &self.store;
@@ -261,15 +260,13 @@ impl Files {
                 let in_target = plan.target_directory.as_ref().unwrap_or(&plan.source_directory);
                 let inserted = dir::find(store, Some(change), in_target, name)?;
                 let inserted = inserted.ok_or(FsError::NotFound)?;
-                if let Some(pointer) = store.block(Some(change), in_target, inserted.number)? {
-                    change.tx_mut().moves(source_page, pointer.place);
-                }
+                change.tx_mut().moves(source_page, inserted.place());
             }
         }
         // An insert may have split the page or moved its names: find the old one again.
         let again = dir::find(&self.store, Some(change), &plan.source_directory, names.0)?;
         let again = again.ok_or(FsError::NotFound)?;
-        dir::remove(&self.store, change, &mut plan.source_directory, &again)?;
+        dir::remove(change, &mut plan.source_directory, &again)?;
         let now = plan.now;
         plan.source.ctime = now;
         plan.source.parent = plan.target_directory().number;
@@ -282,22 +279,15 @@ impl Files {
         Ok(())
     }
 
-    fn place_of(&self, directory: &Anode, found: &Found) -> FsResult<format::ids::Place> {
-        let pointer = self.store.block(None, directory, found.number)?;
-        Ok(pointer.map_or(format::ids::Place::NONE, |pointer| pointer.place))
-    }
-
     fn exchange(&self, change: &mut Change<'_>, plan: &mut Plan) -> FsResult<()> {
         let target = plan.target.as_mut().ok_or(FsError::NotFound)?;
         let found = plan.target_found.ok_or(FsError::NotFound)?;
         let (source_target, target_target) = (target_of(&plan.source), target_of(target));
         let directories = (&plan.source_directory, plan.target_directory.as_ref());
         let in_target = directories.1.unwrap_or(directories.0);
-        dir::retarget(&self.store, change, directories.0, &plan.source_found, target_target)?;
-        dir::retarget(&self.store, change, in_target, &found, source_target)?;
-        let (from, to) =
-            (self.place_of(directories.0, &plan.source_found)?, self.place_of(in_target, &found)?);
-        change.tx_mut().moves(from, to);
+        dir::retarget(change, directories.0, &plan.source_found, target_target)?;
+        dir::retarget(change, in_target, &found, source_target)?;
+        change.tx_mut().moves(plan.source_found.place(), found.place());
         let now = plan.now;
         plan.source.ctime = now;
         target.ctime = now;

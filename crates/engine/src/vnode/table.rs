@@ -1,6 +1,6 @@
 //! The vnodes in memory, and the references that front ends hold on files.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use format::ids::AnodeNo;
@@ -126,10 +126,20 @@ impl Shard {
         if self.vnodes.insert(number, vnode).is_none() {
             self.order.push_back(number);
         }
+        self.bound_order();
         let mut tries = 8;
         while self.vnodes.len() > VNODES_PER_SHARD && tries > 0 {
             tries -= 1;
             self.evict_oldest();
+        }
+    }
+
+    /// Files that were freed leave their numbers in the line, and may come again under them.
+    fn bound_order(&mut self) {
+        if self.order.len() > 2 * self.vnodes.len() + VNODES_PER_SHARD {
+            let mut seen = HashSet::with_capacity(self.vnodes.len());
+            let vnodes = &self.vnodes;
+            self.order.retain(|number| vnodes.contains_key(number) && seen.insert(*number));
         }
     }
 
@@ -139,11 +149,30 @@ impl Shard {
         let Some(number) = self.order.pop_front() else { return };
         let Some(vnode) = self.vnodes.get(&number) else { return };
         let is_idle = Arc::strong_count(vnode) == 1
-            && vnode.state.try_read().is_some_and(|state| !state.is_dirty());
+            && vnode.state.try_read().is_some_and(|state| !state.is_dirty() && !state.is_being_cut);
         if is_idle {
             self.vnodes.remove(&number);
         } else {
             self.order.push_back(number);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use format::anode::{Anode, AnodeKind};
+    use format::ids::FilesetId;
+
+    #[test]
+    fn files_that_come_and_go_leave_nothing_in_the_line() {
+        let table = VnodeTable::default();
+        let number = AnodeNo(32);
+        for _ in 0..10 * VNODES_PER_SHARD {
+            let anode = Anode::new(AnodeKind::Regular, number, FilesetId(1), 12);
+            table.insert(Arc::new(Vnode::new(anode)));
+            table.remove(number);
+        }
+        assert!(table.shard(number).lock().order.len() <= VNODES_PER_SHARD + 2);
     }
 }

@@ -62,12 +62,12 @@ pub fn absolute(directory: &Path) -> std::io::Result<PathBuf> {
 
 /// Looks at `directory`.
 pub fn inspect(directory: &Path) -> std::io::Result<Mountpoint> {
-    let mut metadata = std::fs::metadata(directory);
+    let mut metadata = ask(directory);
     // A request that was under way when the server died is aborted; the next is told the truth.
     for _ in 0..ABORTED_TRIES_MAX {
         match &metadata {
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {
-                metadata = std::fs::metadata(directory);
+                metadata = ask(directory);
             }
             Ok(_) | Err(_) => break,
         }
@@ -82,6 +82,13 @@ pub fn inspect(directory: &Path) -> std::io::Result<Mountpoint> {
             Some(_) | None => Mountpoint::Free,
         }),
     }
+}
+
+/// Returns what `directory` is. The kernel may answer stat(2) from its cache long after the server
+/// died, but not statfs(2).
+fn ask(directory: &Path) -> std::io::Result<std::fs::Metadata> {
+    rustix::fs::statfs(directory)?;
+    std::fs::metadata(directory)
 }
 
 /// Returns whether `error` says that a mount's server is gone.

@@ -23,12 +23,13 @@ pub enum EndCause {
     Unmounted,
     /// A signal came, and the directory was unmounted.
     Signal(i32),
-    /// A signal came, and some processes still hold files after 20 s, or a second signal came first.
-    /// They get errors from now on.
+    /// A signal came, and some processes still hold files after 20 s, or a second signal came
+    /// first. They get errors from now on.
     Cut(i32),
 }
 
-/// SIGTERM and SIGINT, caught. Listen before mounting: a signal in between would leave a dead mount.
+/// SIGTERM and SIGINT, caught. Listen before mounting: a signal in between would leave a dead
+/// mount.
 #[derive(Debug)]
 pub struct StopSignals {
     arrived: Receiver<i32>,

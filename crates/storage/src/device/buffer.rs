@@ -1,7 +1,8 @@
 //! Memory that a device may read and write directly.
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
@@ -9,11 +10,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::IO_ALIGN_BYTES;
 
+/// Lengths of which each thread keeps spare memory: pages, and blocks of the default size.
+const SPARE_LENGTHS: [usize; 2] = [4096, 16384];
+/// Spare pieces of each length that a thread keeps: 1.25 MiB at most.
+const SPARES_MAX: usize = 64;
 /// Pages that are taken from the allocator at a time.
 const PAGES_PER_CHUNK: usize = 64;
 
-/// Memory of dropped buffers of one page, for the next ones: the common allocator takes two pages
-/// for each that is aligned. It is never given back, so it is what all buffers took at most.
+/// Pages that no thread keeps: the system allocator takes two pages for each that is aligned, so
+/// they are carved from chunks. They are never given back: so many were in use at some time.
 static FREE_PAGES: Mutex<Vec<FreePage>> = Mutex::new(Vec::new());
 
 /// [`IO_ALIGN_BYTES`] bytes, aligned so, that nobody else points to.
@@ -27,12 +32,12 @@ fn free_pages() -> MutexGuard<'static, Vec<FreePage>> {
     FREE_PAGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns one page of any content.
+/// Returns one page, with whatever is in it.
 fn take_page() -> NonNull<u8> {
     let mut free = free_pages();
     if free.is_empty() {
         let layout = AlignedBuffer::layout(PAGES_PER_CHUNK * IO_ALIGN_BYTES);
-        // SAFETY: the layout has a size above zero.
+        // SAFETY: the layout has a size above zero. Zeroed: all of a page is initialised.
         let chunk = unsafe { alloc_zeroed(layout) };
         let chunk = NonNull::new(chunk).unwrap_or_else(|| handle_alloc_error(layout));
         for page in 0..PAGES_PER_CHUNK {
@@ -43,7 +48,64 @@ fn take_page() -> NonNull<u8> {
     free.pop().expect("filled above").0
 }
 
-/// Zeroed memory aligned to [`IO_ALIGN_BYTES`], of a fixed length.
+thread_local! {
+    static SPARES: RefCell<Spares> = const { RefCell::new(Spares([Vec::new(), Vec::new()])) };
+}
+
+/// Memory that was given back and waits to be used again: asking the system allocator for aligned
+/// memory costs more than what most changes of a page do with it.
+struct Spares([Vec<NonNull<u8>>; 2]);
+
+impl Spares {
+    fn of(&mut self, length: usize) -> Option<&mut Vec<NonNull<u8>>> {
+        let index = SPARE_LENGTHS.iter().position(|&spare| spare == length)?;
+        self.0.get_mut(index)
+    }
+}
+
+impl Drop for Spares {
+    fn drop(&mut self) {
+        for (spares, length) in self.0.iter_mut().zip(SPARE_LENGTHS) {
+            for pointer in spares.drain(..) {
+                if length == IO_ALIGN_BYTES {
+                    free_pages().push(FreePage(pointer));
+                    continue;
+                }
+                // SAFETY: `give_back` put it here, with this length; nothing else holds it.
+                unsafe { dealloc(pointer.as_ptr(), AlignedBuffer::layout(length)) }
+            }
+        }
+    }
+}
+
+/// Takes spare memory of `length`, with whatever is in it.
+fn take_spare(length: usize) -> Option<NonNull<u8>> {
+    // A thread that is ending has none.
+    let spare = SPARES.try_with(|spares| spares.borrow_mut().of(length)?.pop()).ok().flatten();
+    spare.or_else(|| (length == IO_ALIGN_BYTES).then(take_page))
+}
+
+/// Keeps memory of `length` for later; returns whether it did.
+fn give_back(pointer: NonNull<u8>, length: usize) -> bool {
+    let keep = |spares: &RefCell<Spares>| {
+        let mut spares = spares.borrow_mut();
+        let Some(spares) = spares.of(length).filter(|spares| spares.len() < SPARES_MAX) else {
+            return false;
+        };
+        spares.push(pointer);
+        true
+    };
+    if SPARES.try_with(keep).unwrap_or(false) {
+        return true;
+    }
+    let is_page = length == IO_ALIGN_BYTES;
+    if is_page {
+        free_pages().push(FreePage(pointer));
+    }
+    is_page
+}
+
+/// Memory aligned to [`IO_ALIGN_BYTES`], of a fixed length.
 pub struct AlignedBuffer {
     pointer: NonNull<u8>,
     length: usize,
@@ -58,10 +120,9 @@ impl AlignedBuffer {
     /// Returns `length_bytes` zero bytes.
     #[must_use]
     pub fn zeroed(length_bytes: usize) -> AlignedBuffer {
-        if length_bytes == IO_ALIGN_BYTES {
-            let pointer = take_page();
-            // SAFETY: the page has so many bytes, and is ours alone.
-            unsafe { pointer.write_bytes(0, IO_ALIGN_BYTES) };
+        if let Some(pointer) = take_spare(length_bytes) {
+            // SAFETY: spare memory has this length, and nothing else holds it.
+            unsafe { pointer.as_ptr().write_bytes(0, length_bytes) };
             return AlignedBuffer { pointer, length: length_bytes };
         }
         let layout = Self::layout(length_bytes);
@@ -74,9 +135,17 @@ impl AlignedBuffer {
     /// Returns a copy of `bytes`, which need not be aligned.
     #[must_use]
     pub fn copy_of(bytes: &[u8]) -> AlignedBuffer {
-        let mut buffer = AlignedBuffer::zeroed(bytes.len());
-        buffer.copy_from_slice(bytes);
-        buffer
+        let length = bytes.len();
+        let pointer = take_spare(length).unwrap_or_else(|| {
+            let layout = Self::layout(length);
+            // SAFETY: the layout has a size above zero.
+            let pointer = unsafe { alloc(layout) };
+            NonNull::new(pointer).unwrap_or_else(|| handle_alloc_error(layout))
+        });
+        // SAFETY: the new memory has room for `length` bytes, all of which are written here, and
+        // cannot overlap what the caller borrows.
+        unsafe { bytes.as_ptr().copy_to_nonoverlapping(pointer.as_ptr(), length) };
+        AlignedBuffer { pointer, length }
     }
 
     fn layout(length_bytes: usize) -> Layout {
@@ -87,11 +156,10 @@ impl AlignedBuffer {
 
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
-        if self.length == IO_ALIGN_BYTES {
-            free_pages().push(FreePage(self.pointer));
+        if give_back(self.pointer, self.length) {
             return;
         }
-        // SAFETY: allocated in `zeroed` with this very layout, and freed once.
+        // SAFETY: allocated with this very layout, and freed once.
         unsafe { dealloc(self.pointer.as_ptr(), Self::layout(self.length)) }
     }
 }
@@ -100,7 +168,7 @@ impl Deref for AlignedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `length` bytes were allocated and initialised to zero.
+        // SAFETY: `length` bytes were allocated and initialised.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.length) }
     }
 }

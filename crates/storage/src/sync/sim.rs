@@ -27,6 +27,11 @@
 //! This is the one place in the engine and below that starts threads, but for those of a file
 //! device without io_uring.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the scheduler brings the threads of a simulated run"
+)]
+
 #[cfg(test)]
 mod tests;
 

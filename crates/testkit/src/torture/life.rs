@@ -179,12 +179,12 @@ impl<'a> Lives<'a> {
     }
 
     fn start(&mut self, device: Arc<SimDevice>, clock: Arc<dyn Clock>) -> Start {
-        Start { device, clock, seed: self.random.next_u64() }
+        Start { device, clock, seed: self.random.next_u64(), pool_seed: self.report.seed }
     }
 
     /// A pool that was just made, as a power cut leaves it.
     fn formatted(&mut self) -> Result<Image, Fault> {
-        let blank = Image::blank(self.ground.device_bytes());
+        let blank = Image::blank(self.ground.device_bytes(self.report.seed));
         let (device, _) = self.device(blank, FaultPlan::none());
         let clock = Arc::new(SimClock::starting_at(Scheduler::new(0), self.epoch));
         let start = self.start(device.clone(), clock);

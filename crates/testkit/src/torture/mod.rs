@@ -14,14 +14,16 @@
 //! A seed none of whose crashes had two operations in flight says nothing about concurrency:
 //! [`Report`] counts it apart.
 //!
-//! Not here: how a pool is made and opened. That is the [`Ground`], so that this crate need not
-//! know an implementation.
+//! How a pool is made and opened is the [`Ground`]'s: [`PoolGround`] is the engine, and
+//! [`ReferenceGround`] tells whether the torture itself is fair.
 
 mod life;
+mod pool;
 mod reference;
 #[cfg(test)]
 mod tests;
 
+pub use pool::{PoolGround, PoolShape};
 pub use reference::{ReferenceGround, Wrong};
 
 use std::any::Any;
@@ -40,8 +42,10 @@ pub struct Start {
     pub device: SharedDevice,
     /// Virtual time.
     pub clock: Arc<dyn Clock>,
-    /// Of all that is left to chance.
+    /// Of all that is left to chance in this life.
     pub seed: u64,
+    /// The seed of the pool, the same in all its lives: what a ground chooses once.
+    pub pool_seed: u64,
 }
 
 /// Work that goes on beside the clients: a step with a budget; returns virtual nanoseconds until
@@ -58,8 +62,8 @@ pub struct Opened {
 
 /// What is tortured.
 pub trait Ground: Sync {
-    /// Returns the bytes of the device; a multiple of 4 KiB.
-    fn device_bytes(&self) -> u64;
+    /// Returns the bytes of the device of the pool with this seed; a multiple of 4 KiB.
+    fn device_bytes(&self, pool_seed: u64) -> u64;
 
     /// Makes an empty pool on a blank device.
     ///

@@ -76,7 +76,7 @@ impl ReferenceGround {
 }
 
 impl Ground for ReferenceGround {
-    fn device_bytes(&self) -> u64 {
+    fn device_bytes(&self, _pool_seed: u64) -> u64 {
         1 << 20
     }
 

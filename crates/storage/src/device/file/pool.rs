@@ -1,5 +1,7 @@
 //! Requests by `pread` and `pwrite`, on a few threads: what works where io_uring is refused.
 
+#![allow(clippy::disallowed_methods, reason = "a real device answers from threads of its own")]
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;

@@ -1,0 +1,58 @@
+//! Bytes on their way to the disk: a read must see them before the device does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use format::ids::Place;
+use storage::device::AlignedBuffer;
+
+/// Number of a write that has not been submitted: the bytes ride in the log so far.
+pub(super) const NOT_SUBMITTED: u64 = 0;
+
+/// Blocks whose write is not answered yet, by place and by the number of the write.
+#[derive(Debug, Default)]
+pub(super) struct InFlight {
+    blocks: BTreeMap<Place, (u64, Arc<AlignedBuffer>)>,
+    by_write: BTreeMap<u64, Vec<Place>>,
+}
+
+impl InFlight {
+    pub(super) fn get(&self, place: Place) -> Option<Arc<AlignedBuffer>> {
+        self.blocks.get(&place).map(|(_, data)| Arc::clone(data))
+    }
+
+    /// Returns the number of the write that carries `place`.
+    pub(super) fn write_of(&self, place: Place) -> Option<u64> {
+        self.blocks.get(&place).map(|(number, _)| *number)
+    }
+
+    /// The bytes of `place` are on their way with write `number`.
+    pub(super) fn insert(&mut self, place: Place, number: u64, data: Arc<AlignedBuffer>) {
+        self.blocks.insert(place, (number, data));
+        if number != NOT_SUBMITTED {
+            self.by_write.entry(number).or_default().push(place);
+        }
+    }
+
+    /// What rode in the log so far goes with write `number`.
+    pub(super) fn submitted(&mut self, place: Place, number: u64) {
+        if let Some((known, _)) = self.blocks.get_mut(&place) {
+            *known = number;
+            self.by_write.entry(number).or_default().push(place);
+        }
+    }
+
+    /// Every write up to `answered` is answered: the device has their bytes.
+    pub(super) fn drop_answered(&mut self, answered: u64) {
+        while let Some(entry) = self.by_write.first_entry()
+            && *entry.key() <= answered
+        {
+            let (number, places) = entry.remove_entry();
+            for place in places {
+                if self.write_of(place) == Some(number) {
+                    self.blocks.remove(&place);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Pools of the engine, each as its seed chooses it: sizes, options and device differ, so that many
+//! seeds see the maps, the journal, the cache and the space run full in different orders.
+
+use std::sync::Arc;
+
+use engine::alloc::policy::placement;
+use engine::{CreateOptions, FilesOptions, OpenOptions, Pool};
+use storage::prng::Prng;
+
+use super::{Ground, Opened, Start};
+use crate::number::usize_of;
+
+const MIB: u64 = 1 << 20;
+/// Bytes of the pools: from the smallest that is laid out well, which runs full, to one that does
+/// not.
+const POOL_BYTES: [u64; 5] = [10 * MIB, 16 * MIB, 24 * MIB, 48 * MIB, 96 * MIB];
+const FRAGMENT_BYTES: [u32; 4] = [1024, 2048, 4096, 4096];
+const BLOCK_SHIFTS: [u8; 4] = [12, 14, 14, 16];
+/// A quarter of a segment is a block at least.
+const SEGMENT_BYTES: [Option<u64>; 3] = [None, Some(256 << 10), Some(128 << 10)];
+const PLACEMENTS: [&str; 3] = ["log", "ffs", "hotspot"];
+/// The first is as few pages as a cache may have.
+const CACHE_BYTES: [usize; 3] = [1 << 20, 2 << 20, 256 << 20];
+const ACTIVE_LOG_BYTES: [u64; 3] = [256 << 10, 1 << 20, 32 << 20];
+const DIRTY_PAGES: [usize; 3] = [64, 512, 4096];
+const RIDE_BYTES: [usize; 3] = [0, 4 << 10, 32 << 10];
+const COMMIT_INTERVALS_NS: [u64; 3] = [1_000_000, 100_000_000, 5_000_000_000];
+/// How often the background work is done, in virtual time.
+const TICKS_NS: [u64; 3] = [500_000, 2_000_000, 20_000_000];
+
+/// What a seed chooses once for all lives of its pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolShape {
+    /// Bytes of the device.
+    pub device_bytes: u64,
+    /// Bytes of a fragment.
+    pub fragment_bytes: u32,
+    /// Block size: binary logarithm.
+    pub block_shift: u8,
+    /// Bytes of a segment, unless the default.
+    pub segment_bytes: Option<u64>,
+    /// Whether the journal is as small as it may be.
+    pub has_small_journal: bool,
+    /// How often the background work is done, in virtual nanoseconds.
+    pub tick_ns: u64,
+}
+
+impl PoolShape {
+    /// Returns the shape that `seed` chooses.
+    #[must_use]
+    pub fn of(seed: u64) -> PoolShape {
+        let random = &mut Prng::from_seed(seed);
+        let block_shift = one_of(random, &BLOCK_SHIFTS);
+        let segment_bytes = one_of(random, &SEGMENT_BYTES);
+        PoolShape {
+            device_bytes: one_of(random, &POOL_BYTES),
+            fragment_bytes: one_of(random, &FRAGMENT_BYTES),
+            block_shift,
+            segment_bytes: if block_shift == 16 { Some(256 << 10) } else { segment_bytes },
+            has_small_journal: random.one_in(2),
+            tick_ns: one_of(random, &TICKS_NS),
+        }
+    }
+}
+
+fn one_of<T: Copy>(random: &mut Prng, choices: &[T]) -> T {
+    choices[usize_of(random.below(crate::number::u64_of(choices.len())))]
+}
+
+/// Returns how one life opens its pool: caches and bounds may differ from life to life.
+fn open_options(seed: u64) -> OpenOptions {
+    let random = &mut Prng::from_seed(seed);
+    OpenOptions {
+        cache_bytes: one_of(random, &CACHE_BYTES),
+        placement: placement(one_of(random, &PLACEMENTS)).expect("the names are known"),
+        files: FilesOptions {
+            ride_bytes_max: one_of(random, &RIDE_BYTES),
+            commit_interval_ns: one_of(random, &COMMIT_INTERVALS_NS),
+            ..FilesOptions::default()
+        },
+        active_log_bytes: one_of(random, &ACTIVE_LOG_BYTES),
+        dirty_pages: one_of(random, &DIRTY_PAGES),
+    }
+}
+
+/// The engine, on the simulated device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PoolGround;
+
+impl Ground for PoolGround {
+    fn device_bytes(&self, pool_seed: u64) -> u64 {
+        PoolShape::of(pool_seed).device_bytes
+    }
+
+    fn format(&self, start: &Start) -> Result<(), String> {
+        let shape = PoolShape::of(start.pool_seed);
+        let mut options = CreateOptions::new(shape.device_bytes, [7; 64]);
+        options.geometry.fragment_bytes = shape.fragment_bytes;
+        options.geometry.segment_bytes = shape.segment_bytes;
+        // A group has at least 16 segments.
+        options.geometry.group_bytes = shape.segment_bytes.map(|bytes| (bytes * 16).max(2 * MIB));
+        options.geometry.journal_bytes = shape.has_small_journal.then_some(MIB);
+        options.block_shift = shape.block_shift;
+        let made = Pool::create(&start.device, &*start.clock, &options);
+        made.map_err(|error| format!("{shape:?}: {error}"))
+    }
+
+    fn open(&self, start: &Start) -> Result<Opened, String> {
+        let (device, clock) = (Arc::clone(&start.device), Arc::clone(&start.clock));
+        let pool = Pool::open(device, clock, open_options(start.seed));
+        let pool = Arc::new(pool.map_err(|error| error.to_string())?);
+        let worker = Arc::clone(&pool);
+        let tick_ns = PoolShape::of(start.pool_seed).tick_ns;
+        let tick = move || worker.tick().ok().map(|()| tick_ns);
+        Ok(Opened { fs: pool, jobs: vec![("tick".to_owned(), Box::new(tick))] })
+    }
+
+    fn check(&self, start: &Start) -> Vec<String> {
+        let device = Arc::clone(&start.device);
+        let report = check::run(device, check::Options::default(), &mut |_| ());
+        if report.is_clean() { Vec::new() } else { vec![report.to_text()] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use storage::clock::ManualClock;
+    use storage::device::{MemoryDevice, SharedDevice};
+
+    #[test]
+    fn every_shape_can_be_made_and_shapes_differ() {
+        let mut shapes = Vec::new();
+        for seed in 0..200 {
+            let shape = PoolShape::of(seed);
+            let device: SharedDevice = MemoryDevice::new("memory", shape.device_bytes);
+            let clock = Arc::new(ManualClock::new());
+            let start = Start { device, clock, seed, pool_seed: seed };
+            PoolGround.format(&start).expect("the shape is possible");
+            assert!(PoolGround.open(&start).is_ok(), "{shape:?}");
+            if !shapes.contains(&shape) {
+                shapes.push(shape);
+            }
+        }
+        assert!(shapes.len() > 100, "{}", shapes.len());
+    }
+}

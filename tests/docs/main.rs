@@ -1,0 +1,188 @@
+//! Do the documents say what is so?
+//!
+//! What the program's help says is compared in the program's own tests; codes of defects and the
+//! format's tables by `xtask`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Words of other systems that are nobody's here: the glossary says what to say instead.
+const FOREIGN: [&str; 8] =
+    ["zpool", "vdev", "txg", "subvolume", "resilver", "intent log", "garbage collector", "patrol"];
+/// Where foreign words may be: the glossary itself.
+const GLOSSARY: &str = "docs/GLOSSARY.md";
+/// What each decision says, in this order.
+const PARTS: [&str; 6] = [
+    "**Status.**",
+    "**Context.**",
+    "**Decision.**",
+    "**Alternatives.**",
+    "**Consequences.**",
+    "**Would show it wrong.**",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ is in the workspace").to_owned()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Returns the files below `folder` that end in one of `endings`, by their path from the root.
+fn files(folder: &str, endings: &[&str]) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("it is a folder of ours") {
+            let path = entry.expect("readable").path();
+            let name = path.strip_prefix(root()).expect("below it").display().to_string();
+            if path.is_dir() {
+                let is_source = !name.starts_with("target") && !name.contains("/target");
+                if is_source && !name.starts_with('.') && !name.starts_with("demo-pool") {
+                    folders.push(path);
+                }
+            } else if endings.iter().any(|ending| name.ends_with(ending)) {
+                found.insert(name.clone(), read(&name));
+            }
+        }
+    }
+    found
+}
+
+fn documents() -> BTreeMap<String, String> {
+    let mut documents = files("docs", &[".md"]);
+    for entry in fs::read_dir(root()).expect("the root is there") {
+        let name = entry.expect("readable").file_name().to_string_lossy().into_owned();
+        if name.ends_with(".md") {
+            documents.insert(name.clone(), read(&name));
+        }
+    }
+    documents
+}
+
+/// Returns what stands between backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
+/// Returns the cells of each row of the document's tables.
+fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
+    let rows = text.lines().filter(|line| line.starts_with('|') && !line.starts_with("|-"));
+    rows.map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+}
+
+/// Goal: each promise names a test, and the test is there.
+#[test]
+fn every_test_named_in_semantics_exists() {
+    let text = read("docs/SEMANTICS.md");
+    let mut count = 0;
+    for name in quoted(&text).filter(|name| name.contains(".rs::")) {
+        let (path, test) = name.split_once("::").expect("filtered");
+        let path = if path.starts_with("crates/") { path.into() } else { format!("tests/{path}") };
+        let source = read(&path);
+        let is_there = [format!("fn {test}()"), format!("fn {test}(at)")];
+        assert!(is_there.iter().any(|f| source.contains(f)), "{path} has no test {test}");
+        count += 1;
+    }
+    assert!(count > 50, "only {count} tests are named");
+    for row in rows(&text).filter(|row| row.first().is_some_and(|cell| cell.contains("promise"))) {
+        assert!(row.last().is_some_and(|cell| *cell == "test"), "a table without tests: {row:?}");
+    }
+}
+
+/// Goal: a link leads somewhere.
+#[test]
+fn every_link_to_a_file_leads_to_it() {
+    let mut count = 0;
+    for (name, text) in documents() {
+        let folder = root().join(&name).parent().expect("a file").to_owned();
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (path, heading) = target.split_once('#').unwrap_or((target, ""));
+            if path.contains("://") {
+                continue;
+            }
+            let path = if path.is_empty() { root().join(&name) } else { folder.join(path) };
+            assert!(path.exists(), "{name}: {target} leads nowhere");
+            if !heading.is_empty() {
+                let text = fs::read_to_string(&path).expect("a document");
+                let has = text.lines().any(|line| line.starts_with('#') && anchor(line) == heading);
+                assert!(has, "{name}: {target}: no such heading");
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 20, "only {count} links");
+}
+
+fn anchor(heading: &str) -> String {
+    let words = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = words.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().replace(' ', "-")
+}
+
+/// Goal: a path in a document is that of a file.
+#[test]
+fn every_source_named_in_a_document_exists() {
+    let mut count = 0;
+    for (name, text) in documents() {
+        for path in quoted(&text) {
+            let is_path = ["crates/", "tests/", "scripts/", "xtask/", "docs/"]
+                .iter()
+                .any(|folder| path.starts_with(folder));
+            let path = path.split("::").next().unwrap_or(path);
+            let is_pattern = path.contains(['*', '{', 'N', ' ', '<']);
+            if is_path && !is_pattern {
+                assert!(root().join(path).exists(), "{name}: there is no {path}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 30, "only {count} paths");
+}
+
+/// Goal: a decision can be judged: it says why, against what, and what would refute it.
+#[test]
+fn every_decision_has_all_its_parts() {
+    let decisions = files("docs/decisions", &[".md"]);
+    let numbered = decisions.iter().filter(|(name, _)| !name.ends_with("README.md"));
+    let mut numbers = Vec::new();
+    for (name, text) in numbered {
+        let number = name.trim_start_matches("docs/decisions/").get(..4).expect("NNNN-title");
+        assert!(text.starts_with(&format!("# {number}: ")), "{name}: the title has its number");
+        let places: Vec<_> = PARTS.iter().map(|part| text.find(part)).collect();
+        assert!(places.iter().all(Option::is_some), "{name} lacks a part: {places:?}");
+        assert!(places.is_sorted(), "{name}: the parts are in another order");
+        numbers.push(number.parse::<usize>().expect("a number"));
+    }
+    assert_eq!(numbers, (1..=numbers.len()).collect::<Vec<_>>());
+}
+
+/// Goal: one word for one thing. A word of the glossary is used, and no foreign one is.
+#[test]
+fn words_of_the_glossary_are_used_and_foreign_ones_are_not() {
+    let glossary = read(GLOSSARY);
+    let mut texts = files("crates", &[".rs"]);
+    texts.extend(documents());
+    let glossary_rows: Vec<Vec<&str>> = rows(&glossary).skip(1).collect();
+    let never: BTreeSet<&str> = glossary_rows.iter().flat_map(|row| row[2].split(", ")).collect();
+    let elsewhere: String = texts
+        .iter()
+        .filter(|(name, _)| *name != GLOSSARY)
+        .map(|(_, text)| text.to_lowercase())
+        .collect();
+    let is_built =
+        |row: &Vec<&str>| !row[1].contains("(specified)") && !row[1].contains("(intended)");
+    let built = glossary_rows.iter().filter(|row| is_built(row));
+    for word in built.flat_map(|row| row[0].split(", ")) {
+        assert!(elsewhere.contains(&word.to_lowercase()), "nobody says {word}");
+    }
+    for word in FOREIGN {
+        assert!(never.contains(word), "the glossary does not say what to say for {word}");
+        let who = texts
+            .iter()
+            .find(|(name, text)| *name != GLOSSARY && text.to_lowercase().contains(word));
+        assert!(who.is_none(), "{word} is in {}", who.map_or("", |(name, _)| name));
+    }
+}
