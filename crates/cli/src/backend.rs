@@ -34,7 +34,10 @@ pub enum BackendError {
         by: String,
     },
     /// Not ours: use the tool it belongs to, or `create --force` to overwrite it.
-    #[error("{}: {found}: to overwrite it run `holdfast create --force`", device.display())]
+    #[error(
+        "{}: {found}: check the path (`holdfast create --force` would overwrite what is there)",
+        device.display()
+    )]
     Foreign {
         /// The device.
         device: PathBuf,
