@@ -12,6 +12,8 @@ begin fio
 fio_run() {
     local job=$1
     shift
+    # Its state files go where it runs.
+    cd "$WORK"
     fio --name="$job" --filename="$DIR/$job" --size="$SIZE" --verify=crc32c --verify_fatal=1 \
         --randseed=4711 --allow_file_create=1 --end_fsync=1 --fallocate=none --group_reporting \
         "$@" >"$WORK/fio.log" 2>&1 || { tail -40 "$WORK/fio.log" >&2; fail "fio: $job $*"; }

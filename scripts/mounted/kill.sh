@@ -84,6 +84,9 @@ for round in $(seq "$ROUNDS"); do
     if [ "$((round % 10))" = 0 ] || [ "$round" = "$ROUNDS" ]; then
         cycle_pool
         say "round $round: $verdict"
+        # The next rounds begin anew: each verifies all that was written since.
+        find "$DIR" -mindepth 1 -delete
+        rm "$WORK"/notes.*
     fi
 done
 finish

@@ -82,6 +82,11 @@ server_pid() {
     "$HOLDFAST" status "$MOUNT" --json | sed -n 's/.*"pid":\([0-9]*\).*/\1/p'
 }
 
+# Prints the most memory that the server has had so far.
+server_memory() {
+    if is_ours; then sed -n 's/^VmHWM:\s*//p' "/proc/$(server_pid)/status"; else echo unknown; fi
+}
+
 is_running() {
     # A killed daemon may stay as a zombie where nobody reaps, and its first thread is one before
     # the others have ended.

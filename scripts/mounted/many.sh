@@ -48,12 +48,14 @@ run() {
     local what=$1 each=$2
     timed "$what: make $FILES" make "$DIR/$what" "$each"
     timed "$what: list" count "$DIR/$what" "$FILES" 'f*'
+    say "$what: memory of the server $(server_memory)"
     cycle_pool
     timed "$what: list, cold" count "$DIR/$what" "$FILES" 'f*'
     timed "$what: rename" rename_all "$DIR/$what"
     count "$DIR/$what" "$FILES" 'g*'
     count "$DIR/$what" 0 'f*'
     timed "$what: remove" rm -r "$DIR/$what"
+    say "$what: memory of the server, after a remount $(server_memory)"
     [ ! -e "$DIR/$what" ] || fail "$what is still there"
 }
 

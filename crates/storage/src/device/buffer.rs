@@ -8,12 +8,47 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
+
 use super::IO_ALIGN_BYTES;
 
 /// Lengths of which each thread keeps spare memory: pages, and blocks of the default size.
 const SPARE_LENGTHS: [usize; 2] = [4096, 16384];
 /// Spare pieces of each length that a thread keeps: 1.25 MiB at most.
 const SPARES_MAX: usize = 64;
+/// Pages that are taken from the allocator at a time.
+const PAGES_PER_CHUNK: usize = 64;
+
+/// Pages that no thread keeps: the system allocator takes two pages for each that is aligned, so
+/// they are carved from chunks. They are never given back: so many were in use at some time.
+static FREE_PAGES: Mutex<Vec<FreePage>> = Mutex::new(Vec::new());
+
+/// [`IO_ALIGN_BYTES`] bytes, aligned so, that nobody else points to.
+struct FreePage(NonNull<u8>);
+
+// SAFETY: it owns its memory, as `Box<[u8]>` does.
+unsafe impl Send for FreePage {}
+
+fn free_pages() -> MutexGuard<'static, Vec<FreePage>> {
+    // Not a lock that a simulated run schedules: it is held for no longer than an allocation.
+    FREE_PAGES.lock()
+}
+
+/// Returns one page, with whatever is in it.
+fn take_page() -> NonNull<u8> {
+    let mut free = free_pages();
+    if free.is_empty() {
+        let layout = AlignedBuffer::layout(PAGES_PER_CHUNK * IO_ALIGN_BYTES);
+        // SAFETY: the layout has a size above zero. Zeroed: all of a page is initialised.
+        let chunk = unsafe { alloc_zeroed(layout) };
+        let chunk = NonNull::new(chunk).unwrap_or_else(|| handle_alloc_error(layout));
+        for page in 0..PAGES_PER_CHUNK {
+            // SAFETY: the chunk has so many pages.
+            free.push(FreePage(unsafe { chunk.add(page * IO_ALIGN_BYTES) }));
+        }
+    }
+    free.pop().expect("filled above").0
+}
 
 thread_local! {
     static SPARES: RefCell<Spares> = const { RefCell::new(Spares([Vec::new(), Vec::new()])) };
@@ -34,6 +69,10 @@ impl Drop for Spares {
     fn drop(&mut self) {
         for (spares, length) in self.0.iter_mut().zip(SPARE_LENGTHS) {
             for pointer in spares.drain(..) {
+                if length == IO_ALIGN_BYTES {
+                    free_pages().push(FreePage(pointer));
+                    continue;
+                }
                 // SAFETY: `give_back` put it here, with this length; nothing else holds it.
                 unsafe { dealloc(pointer.as_ptr(), AlignedBuffer::layout(length)) }
             }
@@ -44,7 +83,8 @@ impl Drop for Spares {
 /// Takes spare memory of `length`, with whatever is in it.
 fn take_spare(length: usize) -> Option<NonNull<u8>> {
     // A thread that is ending has none.
-    SPARES.try_with(|spares| spares.borrow_mut().of(length)?.pop()).ok().flatten()
+    let spare = SPARES.try_with(|spares| spares.borrow_mut().of(length)?.pop()).ok().flatten();
+    spare.or_else(|| (length == IO_ALIGN_BYTES).then(take_page))
 }
 
 /// Keeps memory of `length` for later; returns whether it did.
@@ -57,7 +97,14 @@ fn give_back(pointer: NonNull<u8>, length: usize) -> bool {
         spares.push(pointer);
         true
     };
-    SPARES.try_with(keep).unwrap_or(false)
+    if SPARES.try_with(keep).unwrap_or(false) {
+        return true;
+    }
+    let is_page = length == IO_ALIGN_BYTES;
+    if is_page {
+        free_pages().push(FreePage(pointer));
+    }
+    is_page
 }
 
 /// Memory aligned to [`IO_ALIGN_BYTES`], of a fixed length.
@@ -186,5 +233,26 @@ impl Deref for SharedBytes {
 impl fmt::Debug for SharedBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SharedBytes({} bytes)", self.range.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what a buffer held before is never in the next one, of one page or of more.
+    #[test]
+    fn a_new_buffer_is_zero_whatever_was_there_before() {
+        for pages in [1, 2] {
+            let dirty: Vec<AlignedBuffer> = (0..3 * PAGES_PER_CHUNK)
+                .map(|_| AlignedBuffer::copy_of(&vec![0xa5; pages * IO_ALIGN_BYTES]))
+                .collect();
+            assert!(dirty.iter().all(|buffer| buffer.as_ptr().addr() % IO_ALIGN_BYTES == 0));
+            drop(dirty);
+            for _ in 0..2 * PAGES_PER_CHUNK {
+                let new = AlignedBuffer::zeroed(pages * IO_ALIGN_BYTES);
+                assert!(new.iter().all(|&byte| byte == 0), "{pages} pages");
+            }
+        }
     }
 }
