@@ -25,6 +25,7 @@ use format::map::{
 use format::page::{PageBytes, PageKind, PageOwner};
 use format::pointer::BlockPointer;
 
+use crate::buffer::corrupt;
 use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
 use crate::store::{Change, Store, View, raise_birth_max};
@@ -233,5 +234,22 @@ impl Store {
         anode.fragments += u64::from(fragments);
         anode.pages += 1;
         change.edit(place, kind, owner)
+    }
+
+    /// Takes content page `index`, which is there, out of a container of pages.
+    pub(crate) fn remove_content(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        index: u64,
+        kind: PageKind,
+    ) -> FsResult<()> {
+        let old = self.set_block(change, anode, index, None)?;
+        let old = old.ok_or_else(|| corrupt(format!("MP004: page {index} is not there")))?;
+        change.free_page(old.place, kind, content_owner(anode, index))?;
+        let fragments = u64::from(old.fragments);
+        anode.fragments = anode.fragments.saturating_sub(fragments);
+        anode.pages = anode.pages.saturating_sub(1);
+        Ok(())
     }
 }

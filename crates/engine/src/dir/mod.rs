@@ -11,6 +11,8 @@
 //!   halves before the next transaction looks.
 //! - N2: `anode.entries` counts the names, `anode.pages` the pages, and `anode.rdev` is the depth
 //!   of the deepest page.
+//! - N3: Two pages that split from each other, one of them empty, are joined by the removal that
+//!   emptied it, so a directory shrinks as it is emptied.
 //!
 //! # Concurrency
 //!
@@ -29,6 +31,9 @@ use crate::container::content_owner;
 use crate::convert::wide;
 use crate::error::{FsError, FsResult};
 use crate::store::{Change, Store, View};
+
+/// Most pages that one removal joins.
+const MERGES_MAX: usize = 4;
 
 /// What a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,14 +232,69 @@ impl Found {
 }
 
 /// Removes a name that was found in this very change. The caller writes the directory's anode.
-pub(crate) fn remove(change: &mut Change<'_>, anode: &mut Anode, found: &Found) -> FsResult<()> {
+pub(crate) fn remove(
+    store: &Store,
+    change: &mut Change<'_>,
+    anode: &mut Anode,
+    found: &Found,
+) -> FsResult<()> {
     let bytes = edit_at(change, anode, found.at)?;
     page::remove(&mut bytes[..], found.offset);
+    let is_empty = page::count(&bytes[..]) == 0;
     anode.entries = anode
         .entries
         .checked_sub(1)
         .ok_or_else(|| corrupt("DR009: a directory counts fewer names than it has"))?;
+    let mut at = found.at;
+    for _ in 0..MERGES_MAX {
+        if !is_empty {
+            break;
+        }
+        match merge(store, change, anode, at)? {
+            Some(joined) => at = joined,
+            None => break,
+        }
+    }
     Ok(())
+}
+
+/// Joins a page with the one that it split from, or that split from it, if one of the two is empty
+/// and neither has split again: the lower number keeps all names, the upper page is given up.
+fn merge(
+    store: &Store,
+    change: &mut Change<'_>,
+    anode: &mut Anode,
+    at: PageAt,
+) -> FsResult<Option<PageAt>> {
+    let depth = page::depth(&view_at(store, Some(change), anode, at)?[..]);
+    if depth == 0 {
+        return Ok(None);
+    }
+    let bit = 1 << (depth - 1);
+    let find = |change: &Change<'_>, number: u64| -> FsResult<Option<PageAt>> {
+        let pointer = store.block(Some(change), anode, number)?;
+        Ok(pointer.map(|pointer| PageAt { number, place: pointer.place }))
+    };
+    let (lower, upper) = (find(change, at.number & !bit)?, find(change, at.number | bit)?);
+    let (Some(lower), Some(upper)) = (lower, upper) else { return Ok(None) };
+    let kept = view_at(store, Some(change), anode, lower)?.to_vec();
+    let gone = view_at(store, Some(change), anode, upper)?.to_vec();
+    let is_split_again = page::depth(&kept) != depth || page::depth(&gone) != depth;
+    if is_split_again || (page::count(&kept) > 0 && page::count(&gone) > 0) {
+        return Ok(None);
+    }
+    let bytes = edit_at(change, anode, lower)?;
+    if page::count(&gone) > 0 {
+        page::initialise(&mut bytes[..], depth - 1);
+        for dirent in page::dirents(&gone) {
+            page::copy_entry(&mut bytes[..], &dirent);
+        }
+    }
+    page::set_depth(&mut bytes[..], depth - 1);
+    change.tx_mut().moves(upper.place, lower.place);
+    store.remove_content(change, anode, upper.number, PageKind::Directory)?;
+    anode.size_bytes = anode.pages * wide(PAGE_BYTES);
+    Ok(Some(lower))
 }
 
 /// Makes a name that was found in this very change lead elsewhere.

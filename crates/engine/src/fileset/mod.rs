@@ -158,8 +158,14 @@ impl MountedFileset {
 
     /// Returns anode `number`; `None` if it is free.
     pub(crate) fn read_anode(&self, store: &Store, number: AnodeNo) -> FsResult<Option<Anode>> {
-        let table = Arc::clone(&self.table.read());
-        read_anode_in(store, &table, self.id, number)
+        loop {
+            let table = Arc::clone(&self.table.read());
+            let found = read_anode_in(store, &table, self.id, number);
+            // A page of the table that went meanwhile looks damaged: the new table knows better.
+            if found.is_ok() || Arc::ptr_eq(&table, &self.table.read()) {
+                return found;
+            }
+        }
     }
 
     /// Writes an anode that is in use.
@@ -359,11 +365,34 @@ impl FilesetGuard<'_> {
         let table = self.table();
         let bytes = anode_slot(store, &table, change, number)?;
         bytes.fill(0);
+        self.drop_empty_page(store, change, number)?;
         self.mark(store, change, number.0, false)?;
         self.state.entry.anodes_used -= 1;
         change.count_anodes(-1);
         self.freed.push(number.0);
         self.write_entry(store, change)
+    }
+
+    /// Gives the page of the anode table up if no anode is left in it. It comes back when one of
+    /// its numbers is used again.
+    fn drop_empty_page(
+        &mut self,
+        store: &Store,
+        change: &mut Change<'_>,
+        number: AnodeNo,
+    ) -> FsResult<()> {
+        let mut table = Anode::clone(&self.table());
+        let (page, _) = page_and_slot(number);
+        let view = store.content(Some(change), &table, page, PageKind::Anode)?;
+        let is_empty =
+            view.is_some_and(|view| view[slot_offset(0)..].iter().all(|byte| *byte == 0));
+        if !is_empty {
+            return Ok(());
+        }
+        store.remove_content(change, &mut table, page, PageKind::Anode)?;
+        self.state.entry.set_table_anode(&table);
+        self.table = Some(Arc::new(table));
+        Ok(())
     }
 
     /// Enters `number` in the orphan list; returns its slot.

@@ -198,6 +198,7 @@ impl Journal {
     ) -> Result<(), DeviceError> {
         let geometry = self.volume.geometry();
         let device = self.volume.device();
+        assert!(wide(pages.len()) <= geometry.double_write_pages, "begin bounds what moves");
         let mut tickets = Vec::new();
         let entries: Vec<(Place, u32)> =
             pages.iter().map(|(place, bytes)| (*place, page_crc(page_of(bytes)))).collect();

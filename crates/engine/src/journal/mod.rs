@@ -75,13 +75,16 @@ pub(crate) struct Reservation {
     pub(crate) log_bytes: u64,
     /// Pages.
     pub(crate) pages: usize,
+    /// Pages at home between which content moves: they share the double-write area.
+    pub(crate) moves: usize,
 }
 
 impl Reservation {
     /// For an operation that touches a handful of pages: names, attributes.
-    pub(crate) const SMALL: Reservation = Reservation { log_bytes: 48 << 10, pages: 32 };
+    pub(crate) const SMALL: Reservation = Reservation { log_bytes: 48 << 10, pages: 32, moves: 12 };
     /// For an operation that installs or frees many blocks.
-    pub(crate) const LARGE: Reservation = Reservation { log_bytes: 160 << 10, pages: 128 };
+    pub(crate) const LARGE: Reservation =
+        Reservation { log_bytes: 160 << 10, pages: 128, moves: 0 };
 }
 
 /// What `end` tells: which class the transaction belongs to.
@@ -130,6 +133,7 @@ struct State {
     /// Log bytes and pages that running transactions may still take.
     reserved_bytes: u64,
     reserved_pages: usize,
+    reserved_moves: usize,
     /// The log is needed from here on.
     tail: Lsn,
     /// Pages whose changes are not at home.
@@ -267,6 +271,7 @@ impl Journal {
             next_epoch: start.epoch.0.max(1),
             reserved_bytes: 0,
             reserved_pages: 0,
+            reserved_moves: 0,
             tail: start.lsn,
             dirty: BTreeMap::new(),
             newborn: BTreeSet::new(),
@@ -340,6 +345,7 @@ impl Journal {
                 if self.has_room(&state, reservation) {
                     state.reserved_bytes += reservation.log_bytes;
                     state.reserved_pages += reservation.pages;
+                    state.reserved_moves += reservation.moves;
                     let epoch = Epoch(state.next_epoch);
                     state.next_epoch += 1;
                     return Ok(Tx::new(epoch, reservation));
@@ -360,14 +366,22 @@ impl Journal {
         let mut state = self.state.lock();
         let epoch = Epoch(state.next_epoch);
         state.next_epoch += 1;
-        Tx::new(epoch, Reservation { log_bytes: 0, pages: 0 })
+        Tx::new(epoch, Reservation { log_bytes: 0, pages: 0, moves: 0 })
     }
 
     fn has_room(&self, state: &State, reservation: Reservation) -> bool {
         let active = state.log.position().0 - state.tail.0 + state.log.pending_bytes();
         let bytes = active + state.reserved_bytes + reservation.log_bytes;
         let pages = state.dirty.len() + state.reserved_pages + reservation.pages;
-        bytes <= self.options.active_bytes_max && pages <= self.options.dirty_pages_max
+        let moves = state.moved.len() + state.reserved_moves + reservation.moves;
+        bytes <= self.options.active_bytes_max
+            && pages <= self.options.dirty_pages_max
+            && moves <= self.double_write_pages()
+    }
+
+    /// K2: as many pages can go home together.
+    fn double_write_pages(&self) -> usize {
+        crate::convert::index_wide(self.volume.geometry().double_write_pages)
     }
 
     /// Whether a checkpoint is worth while: half of a bound is used up.
@@ -387,6 +401,7 @@ impl Journal {
     fn give_back(&self, state: &mut State, tx: &Tx) {
         state.reserved_bytes -= tx.reservation.log_bytes;
         state.reserved_pages -= tx.reservation.pages;
+        state.reserved_moves -= tx.reservation.moves;
         self.space.notify_all();
     }
 
@@ -430,6 +445,10 @@ impl Journal {
         });
         let lsn = state.log.ensure_room(record.len());
         state.log.append(&record);
+        assert!(
+            tx.moved.len() <= tx.reservation.moves,
+            "a transaction moves more than it reserved"
+        );
         for place in &tx.moved {
             state.moved.insert(*place);
         }

@@ -391,7 +391,7 @@ impl Files {
         let mut anode = child_state.anode()?.clone();
         check_removal(caller, &directory, &anode)?;
         check_removable(&anode, wants_directory)?;
-        dir::remove(&mut change, &mut directory, &found)?;
+        dir::remove(&self.store, &mut change, &mut directory, &found)?;
         let now = self.now();
         touch(&mut directory, now);
         let mut guard = None;

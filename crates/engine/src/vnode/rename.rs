@@ -266,7 +266,7 @@ impl Files {
         // An insert may have split the page or moved its names: find the old one again.
         let again = dir::find(&self.store, Some(change), &plan.source_directory, names.0)?;
         let again = again.ok_or(FsError::NotFound)?;
-        dir::remove(change, &mut plan.source_directory, &again)?;
+        dir::remove(&self.store, change, &mut plan.source_directory, &again)?;
         let now = plan.now;
         plan.source.ctime = now;
         plan.source.parent = plan.target_directory().number;
