@@ -6,7 +6,9 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::IO_ALIGN_BYTES;
 
@@ -28,8 +30,8 @@ struct FreePage(NonNull<u8>);
 unsafe impl Send for FreePage {}
 
 fn free_pages() -> MutexGuard<'static, Vec<FreePage>> {
-    // A list of pages is whole at every moment.
-    FREE_PAGES.lock().unwrap_or_else(PoisonError::into_inner)
+    // Not a lock that a simulated run schedules: it is held for no longer than an allocation.
+    FREE_PAGES.lock()
 }
 
 /// Returns one page, with whatever is in it.
