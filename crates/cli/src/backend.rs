@@ -34,7 +34,10 @@ pub enum BackendError {
         by: String,
     },
     /// Not ours: use the tool it belongs to, or `create --force` to overwrite it.
-    #[error("{}: {found}: to overwrite it run `holdfast create --force`", device.display())]
+    #[error(
+        "{}: {found}: check the path (`holdfast create --force` would overwrite what is there)",
+        device.display()
+    )]
     Foreign {
         /// The device.
         device: PathBuf,
@@ -135,8 +138,10 @@ pub enum Placement {
 pub struct OpenOptions {
     /// The pool's device.
     pub device: PathBuf,
-    /// Write nothing, not even what recovery would.
+    /// Refuse every change; what a crash left in the journal is replayed all the same.
     pub is_read_only: bool,
+    /// Never renew access times.
+    pub has_no_atime: bool,
     /// Memory for pages.
     pub cache_bytes: u64,
     /// How data is placed.

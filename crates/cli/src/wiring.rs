@@ -253,6 +253,7 @@ impl Backend for EngineBackend {
             placement: placement_of(options.placement),
             files: FilesOptions {
                 is_read_only: options.is_read_only,
+                no_atime: options.has_no_atime,
                 commit_interval_ns: u64::try_from(options.commit_interval.as_nanos())
                     .unwrap_or(u64::MAX),
                 ..FilesOptions::default()

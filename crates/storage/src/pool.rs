@@ -91,15 +91,17 @@ fn front_copies_only(
     cause: SuperblockError,
 ) -> Result<SuperblockReport, PoolError> {
     let size_bytes = device.info().size_bytes;
-    if size_bytes >= 4096
-        && let Ok(superblock) = read_copy(device, 0, 0)
-    {
-        return Err(PoolError::Truncated {
-            device: name,
-            found_bytes: size_bytes,
-            expected_bytes: superblock.geometry.device_bytes,
-        });
-    }
+    let cause = match (size_bytes >= 4096).then(|| read_copy(device, 0, 0)) {
+        Some(Ok(superblock)) => {
+            return Err(PoolError::Truncated {
+                device: name,
+                found_bytes: size_bytes,
+                expected_bytes: superblock.geometry.device_bytes,
+            });
+        }
+        Some(Err(error @ SuperblockError::BadMagic { .. })) => error,
+        Some(Err(_)) | None => cause,
+    };
     Err(PoolError::Superblock { device: name, cause })
 }
 

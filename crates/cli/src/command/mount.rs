@@ -153,6 +153,7 @@ fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, MountOptions)> {
     let options = OpenOptions {
         device,
         is_read_only: mount_options.is_read_only,
+        has_no_atime: mount_options.has_no_atime(),
         cache_bytes: args.cache.0,
         placement,
         commit_interval: args.commit_interval,

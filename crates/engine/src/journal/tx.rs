@@ -10,7 +10,7 @@
 //!   is the update. The bytes that differ must belong to the caller: its vnode's anode slot, its
 //!   directory's pages, its map pages.
 //! - *Deltas*: pages that everyone changes (bitmaps, counts) get operations instead of bytes, which
-//!   are applied to the page as it is at the end: [`Tx::set_bit`], [`Tx::add_u32`],
+//!   are applied to the page as it is at the end: [`Tx::set_bits`], [`Tx::add_u32`],
 //!   [`Tx::add_u64`], [`Tx::put`].
 
 use std::sync::Arc;

@@ -199,16 +199,25 @@ impl Segments {
         length_bytes: usize,
         extra_promise: u64,
     ) -> FsResult<Arc<Block>> {
-        let urgency = urgency_of(temperature);
+        let mut state = self.state.lock();
+        self.place_in(&mut state, temperature, owner, data, length_bytes, extra_promise)
+    }
+
+    fn place_in(
+        &self,
+        state: &mut State,
+        temperature: Temperature,
+        owner: BlockOwner,
+        data: AlignedBuffer,
+        length_bytes: usize,
+        extra_promise: u64,
+    ) -> FsResult<Arc<Block>> {
         let fragments = self.fragments_for(length_bytes);
         let promised = u64::from(fragments) + extra_promise;
-        self.store.alloc.promise(promised, urgency)?;
-        let mut state = self.state.lock();
-        let placed = self.room(&mut state, temperature, fragments);
-        let segment = match placed {
+        self.store.alloc.promise(promised, urgency_of(temperature))?;
+        let segment = match self.room(state, temperature, fragments) {
             Ok(segment) => segment,
             Err(error) => {
-                drop(state);
                 self.store.alloc.unpromise(promised);
                 return Err(error);
             }

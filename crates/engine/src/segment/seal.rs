@@ -10,9 +10,10 @@ use format::summary::{ENTRIES_PER_SUMMARY, Summary, SummaryEntry, SummaryKind};
 use storage::device::{AlignedBuffer, Purpose, SharedBytes};
 
 use super::in_flight::NOT_SUBMITTED;
-use super::{Block, OpenSegment, Progress, Segments, State, Temperature};
+use super::{Block, BlockOwner, OpenSegment, Progress, Segments, State, Temperature};
 use crate::alloc::SegmentId;
 use crate::convert::{index_wide, wide};
+use crate::error::FsResult;
 
 impl Segments {
     /// Seals what the open segment of `temperature` holds, so that its blocks can be installed.
@@ -168,10 +169,19 @@ impl Segments {
         }
     }
 
-    /// Fixes a block that will ride in the log with the transaction that installs it.
+    /// Fixes a block that will ride in the log with the transaction that installs it; `None` if its
+    /// piece was sealed meanwhile.
     pub(crate) fn seal_for_ride(&self, block: &Arc<Block>) -> Option<(BlockPointer, SharedBytes)> {
         let birth = self.store.journal.birth();
-        let mut state = self.lock();
+        self.fix_for_ride(&mut self.lock(), block, birth)
+    }
+
+    fn fix_for_ride(
+        &self,
+        state: &mut State,
+        block: &Arc<Block>,
+        birth: Epoch,
+    ) -> Option<(BlockPointer, SharedBytes)> {
         if !block.is_filling() {
             return None;
         }
@@ -181,6 +191,21 @@ impl Segments {
         state.in_flight.insert(block.place, NOT_SUBMITTED, Arc::clone(&data));
         let length = fragment_bytes * crate::convert::index(pointer.fragments);
         Some((pointer, SharedBytes::new(data, 0..length)))
+    }
+
+    /// Gives a block a place and fixes it at once, to ride in the log.
+    pub(crate) fn place_to_ride(
+        &self,
+        owner: BlockOwner,
+        data: AlignedBuffer,
+        length_bytes: usize,
+    ) -> FsResult<(Arc<Block>, BlockPointer, SharedBytes)> {
+        let birth = self.store.journal.birth();
+        let mut state = self.lock();
+        let block = self.place_in(&mut state, Temperature::Hot, owner, data, length_bytes, 0)?;
+        let fixed = self.fix_for_ride(&mut state, &block, birth);
+        let (pointer, bytes) = fixed.expect("nobody else has seen the block");
+        Ok((block, pointer, bytes))
     }
 
     /// The rides of a transaction are in the log from `lsn` on: the tail waits for their segments.

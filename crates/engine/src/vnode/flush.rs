@@ -154,18 +154,16 @@ impl Files {
     pub(crate) fn sync_file(&self, ino: Ino) -> FsResult<()> {
         self.check_alive()?;
         let vnode = self.vnode(ino)?;
-        loop {
-            if let Some(class) = self.ride(&vnode)? {
-                return if class == 0 {
-                    self.store.journal.commit_all()
-                } else {
-                    self.store.journal.commit(class)
-                };
+        let class = match self.ride(&vnode)? {
+            Some(class) => class,
+            None => {
+                // Once: what is written from now on is not this sync's, and must not delay it.
+                self.install_all(&vnode)?;
+                vnode.state.read().class
             }
-            self.segments.seal(Temperature::Hot);
-            self.segments.seal(Temperature::Cold);
-            while self.install_some(&vnode)? {}
-        }
+        };
+        // A vnode that came back from disk does not know its class.
+        if class == 0 { self.store.journal.commit_all() } else { self.store.journal.commit(class) }
     }
 
     fn check_alive(&self) -> FsResult<()> {

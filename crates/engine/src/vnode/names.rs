@@ -19,7 +19,7 @@ use crate::convert::{index_wide, wide};
 use crate::dir::{self, Found, Target};
 use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
-use crate::segment::{Block, BlockOwner, Segments, Temperature};
+use crate::segment::{Block, BlockOwner, Segments};
 use crate::store::Change;
 
 /// Cookie of `.`; hashes give cookies of 128 and more.
@@ -40,12 +40,6 @@ pub(crate) fn directory(state: &VnodeState) -> FsResult<&Anode> {
 
 pub(crate) fn target_of(anode: &Anode) -> Target {
     Target { anode: anode.number, generation: anode.generation, kind: anode.kind }
-}
-
-/// A symbolic link's target on its way to the disk.
-struct LongTarget {
-    block: Arc<Block>,
-    applies: bool,
 }
 
 impl Files {
@@ -192,7 +186,7 @@ impl Files {
             });
         if let Err(error) = result {
             if let Some(long) = &long {
-                self.segments.kill(&long.block);
+                self.segments.kill(long);
             }
             return Err(error);
         }
@@ -254,7 +248,7 @@ impl Files {
         change: &mut Change<'_>,
         anode: &mut Anode,
         target: Option<&[u8]>,
-    ) -> FsResult<Option<LongTarget>> {
+    ) -> FsResult<Option<Arc<Block>>> {
         let Some(target) = target else { return Ok(None) };
         anode.size_bytes = wide(target.len());
         if target.len() <= INLINE_BYTES_MAX {
@@ -271,25 +265,21 @@ impl Files {
         };
         let mut buffer = AlignedBuffer::zeroed(index_wide(anode.block_bytes()));
         buffer[..target.len()].copy_from_slice(target);
-        let block = self.segments.place(Temperature::Hot, owner, buffer, target.len(), 0)?;
-        let Some((pointer, data)) = self.segments.seal_for_ride(&block) else {
-            // Another thread sealed the piece between the two: give it up and begin again.
-            self.segments.kill(&block);
-            return Err(FsError::NoSpace);
-        };
+        let (block, pointer, data) = self.segments.place_to_ride(owner, buffer, target.len())?;
         anode.set_root_pointer(0, Some(&pointer));
         anode.fragments += u64::from(pointer.fragments);
-        change.install(Segments::extent(&pointer))?;
+        if let Err(error) = change.install(Segments::extent(&pointer)) {
+            self.segments.kill(&block);
+            return Err(error);
+        }
         change.tx_mut().ride(pointer.place, data);
-        Ok(Some(LongTarget { block, applies: true }))
+        Ok(Some(block))
     }
 
-    fn settle_link_target(&self, long: Option<LongTarget>, ride_lsn: Option<format::ids::Lsn>) {
-        if let (Some(long), Some(lsn)) = (long, ride_lsn)
-            && long.applies
-        {
-            self.segments.installed(&long.block);
-            self.segments.rides_logged(&BTreeSet::from([long.block.place]), lsn);
+    fn settle_link_target(&self, long: Option<Arc<Block>>, ride_lsn: Option<format::ids::Lsn>) {
+        if let (Some(block), Some(lsn)) = (long, ride_lsn) {
+            self.segments.installed(&block);
+            self.segments.rides_logged(&BTreeSet::from([block.place]), lsn);
         }
     }
 

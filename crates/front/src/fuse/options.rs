@@ -80,6 +80,12 @@ impl MountOptions {
         Ok(())
     }
 
+    /// Whether access times are to stay as they are.
+    #[must_use]
+    pub fn has_no_atime(&self) -> bool {
+        self.flags.contains(&MountOption::NoAtime)
+    }
+
     fn set(&mut self, wanted: MountOption, opposite: MountOption) {
         self.flags.retain(|flag| *flag != opposite && *flag != wanted);
         self.flags.push(wanted);

@@ -1,0 +1,294 @@
+//! What operations may cost, counted in requests to the device, so that it never flickers.
+
+use std::sync::Arc;
+
+use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, RenameMode, SetAttr};
+use engine::{CreateOptions, OpenOptions, Pool};
+use storage::clock::ManualClock;
+use storage::counters::IoCounts;
+use storage::device::{CountingDevice, MemoryDevice, Purpose, RequestKind, SharedDevice};
+use storage::prng::Prng;
+
+/// A pool whose requests are counted.
+struct Counted {
+    device: Arc<CountingDevice>,
+    clock: Arc<ManualClock>,
+    pool: Pool,
+}
+
+fn counting(bytes: u64) -> Arc<CountingDevice> {
+    CountingDevice::new(MemoryDevice::new("memory", bytes))
+}
+
+fn create(device: &Arc<CountingDevice>, bytes: u64, block_shift: u8) {
+    let mut options = CreateOptions::new(bytes, [3; 64]);
+    options.block_shift = block_shift;
+    let shared: SharedDevice = Arc::<CountingDevice>::clone(device);
+    Pool::create(&shared, &ManualClock::new(), &options).expect("a pool fits");
+}
+
+fn open(device: &Arc<CountingDevice>) -> Counted {
+    let clock = Arc::new(ManualClock::new());
+    let shared: SharedDevice = Arc::<CountingDevice>::clone(device);
+    let pool = Pool::open(shared, clock.clone(), OpenOptions::default()).expect("a pool opens");
+    Counted { device: Arc::clone(device), clock, pool }
+}
+
+impl Counted {
+    fn new(bytes: u64, block_shift: u8) -> Counted {
+        let device = counting(bytes);
+        create(&device, bytes, block_shift);
+        open(&device)
+    }
+
+    fn make(&self, parent: Ino, name: &str, kind: FileKind) -> Ino {
+        let new = NewInode { kind, mode: 0o755, rdev: 0 };
+        let made = self.pool.create(&Caller::root(), parent, name.as_bytes(), new);
+        let made = made.expect("there is room");
+        self.pool.forget(made.ino, 1);
+        made.ino
+    }
+
+    /// Returns what `work` asks of the device.
+    fn cost(&self, work: impl FnOnce()) -> IoCounts {
+        let before = self.device.snapshot();
+        work();
+        self.device.snapshot() - before
+    }
+
+    fn close(self) -> Arc<CountingDevice> {
+        self.pool.close().expect("a pool closes");
+        self.device
+    }
+}
+
+#[test]
+fn creating_sixteen_tebibytes_writes_at_most_64_pages() {
+    let device = counting(16 << 40);
+    create(&device, 16 << 40, 14);
+    let written = device.snapshot().of_kind(RequestKind::Write);
+    println!("{} requests, {} pages", written.requests, written.bytes / 4096);
+    assert!(written.bytes <= 64 * 4096, "{written:?}");
+}
+
+/// Operations on names ask nothing of the device, and take few bytes of log.
+#[test]
+fn names_cost_no_requests_and_little_log() {
+    const COUNT: u64 = 1000;
+    let counted = Counted::new(1 << 30, 14);
+    let (pool, caller, root) = (&counted.pool, Caller::root(), counted.pool.root());
+    let top = counted.make(root, "top", FileKind::Directory);
+    let run = |what: &str, work: &dyn Fn(u64)| {
+        let log_before = pool.status().journal.record_bytes;
+        let cost = counted.cost(|| (0..COUNT).for_each(work));
+        let log = (pool.status().journal.record_bytes - log_before) / COUNT;
+        println!("{what}: {log} bytes of log each, {cost:?}");
+        assert_eq!(cost.writes() + cost.flushes(), 0, "{what}: {cost:?}");
+        assert_eq!(cost.reads(), 0, "{what}: {cost:?}");
+        assert!(log <= 600, "{what}: {log} bytes of log each");
+    };
+    run("create", &|number| {
+        counted.make(top, &format!("file-{number:06}"), FileKind::Regular);
+    });
+    let find = |number: u64| {
+        let name = format!("file-{number:06}");
+        let found = pool.lookup(&caller, top, name.as_bytes()).expect("it was made");
+        pool.forget(found.ino, 1);
+        found.ino
+    };
+    run("chmod", &|number| {
+        let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        pool.setattr(&caller, find(number), &change).expect("it may");
+    });
+    run("rename", &|number| {
+        let (from, to) = (format!("file-{number:06}"), format!("name-{number:06}"));
+        let names = ((top, from.as_bytes()), (top, to.as_bytes()));
+        pool.rename(&caller, names.0, names.1, RenameMode::Replace).expect("it may");
+    });
+    run("unlink", &|number| {
+        let name = format!("name-{number:06}");
+        pool.unlink(&caller, top, name.as_bytes()).expect("it may");
+    });
+}
+
+#[test]
+fn a_small_fsync_is_one_write_and_one_flush() {
+    let counted = Counted::new(256 << 20, 14);
+    let root = counted.pool.root();
+    for length in [1_usize, 4096, 10_000, 16 << 10, 32 << 10] {
+        for round in 0..10 {
+            let ino = counted.make(root, &format!("f{length}-{round}"), FileKind::Regular);
+            let data = vec![7; length];
+            counted.pool.write(&Caller::root(), ino, 0, &data).expect("there is room");
+            let cost = counted.cost(|| counted.pool.fsync(ino, false).expect("nothing fails"));
+            let writes = (cost.writes(), cost.flushes(), cost.reads());
+            assert_eq!(writes, (1, 1, 0), "{length} bytes, round {round}: {cost:?}");
+        }
+    }
+}
+
+/// A cold lookup with getattr reads at most four pages, a warm one none.
+#[test]
+fn a_lookup_reads_few_pages() {
+    const DIRECTORIES: u64 = 20;
+    const FILES: u64 = 1500;
+    let counted = Counted::new(1 << 30, 14);
+    let root = counted.pool.root();
+    for directory in 0..DIRECTORIES {
+        let at = counted.make(root, &format!("d{directory}"), FileKind::Directory);
+        for file in 0..FILES {
+            counted.make(at, &format!("f{file}"), FileKind::Regular);
+        }
+    }
+    let counted = open(&counted.close());
+    let caller = Caller::root();
+    let find = |parent: Ino, name: &str| {
+        let found = counted.pool.lookup(&caller, parent, name.as_bytes()).expect("it is there");
+        counted.pool.getattr(found.ino).expect("it is there");
+        counted.pool.forget(found.ino, 1);
+        found.ino
+    };
+    // What is above: the root, the maps.
+    find(root, "d0");
+    let mut most = 0;
+    let mut sum = 0;
+    for directory in 0..DIRECTORIES {
+        let at = find(root, &format!("d{directory}"));
+        // The interior of the directory's own map.
+        find(at, "f0");
+        for file in [700, 1400, 33] {
+            let cold = counted
+                .cost(|| {
+                    find(at, &format!("f{file}"));
+                })
+                .reads();
+            most = most.max(cold);
+            sum += cold;
+            let warm = counted.cost(|| {
+                find(at, &format!("f{file}"));
+            });
+            assert_eq!(warm.request_count(), 0, "{warm:?}");
+        }
+    }
+    println!("cold lookup and getattr: at most {most} pages, {sum} in {}", DIRECTORIES * 3);
+    assert!(most <= 4, "{most}");
+}
+
+#[test]
+fn a_sequential_read_is_one_request_for_a_piece() {
+    const BYTES: u64 = 32 << 20;
+    let counted = Counted::new(1 << 30, 14);
+    let ino = counted.make(counted.pool.root(), "file", FileKind::Regular);
+    let data = vec![9; 1 << 20];
+    for at in 0..BYTES >> 20 {
+        counted.pool.write(&Caller::root(), ino, at << 20, &data).expect("there is room");
+    }
+    let counted = open(&counted.close());
+    let cost = counted.cost(|| {
+        for at in 0..BYTES >> 20 {
+            let mut bytes = Vec::new();
+            counted.pool.read(ino, at << 20, 1 << 20, &mut bytes).expect("it reads");
+            assert_eq!(bytes.len(), 1 << 20);
+        }
+    });
+    let reads = cost.of(Purpose::Data, RequestKind::Read);
+    println!("32 MiB in reads of 1 MiB: {} requests, {} bytes", reads.requests, reads.bytes);
+    // A segment of 1 MiB ends with its summary, so a read of 1 MiB meets two pieces.
+    assert!(reads.requests <= 2 * (BYTES >> 20) + 1, "{cost:?}");
+    assert!(reads.bytes <= BYTES * 102 / 100, "{cost:?}");
+}
+
+fn overwrite(block_shift: u8, log_hundredths: u64) {
+    const BYTES: u64 = 64 << 20;
+    let counted = Counted::new(1 << 30, block_shift);
+    let ino = counted.make(counted.pool.root(), "file", FileKind::Regular);
+    let data = vec![9; 1 << 20];
+    for at in 0..BYTES >> 20 {
+        counted.pool.write(&Caller::root(), ino, at << 20, &data).expect("there is room");
+    }
+    counted.pool.sync().expect("there is room");
+    counted.pool.checkpoint().expect("nothing fails");
+    let block = 1_u64 << block_shift;
+    let data = vec![5; 1 << block_shift];
+    let log_before = counted.pool.status().journal.record_bytes;
+    let mut prng = Prng::from_seed(6);
+    let cost = counted.cost(|| {
+        for _ in 0..BYTES / block {
+            let at = prng.below(BYTES / block) * block;
+            counted.pool.write(&Caller::root(), ino, at, &data).expect("there is room");
+            counted.clock.advance_ns(100_000);
+        }
+        counted.pool.sync().expect("there is room");
+    });
+    let log = counted.pool.status().journal.record_bytes - log_before;
+    let reads = cost.of(Purpose::Data, RequestKind::Read).requests;
+    let written = cost.of(Purpose::Data, RequestKind::Write).bytes
+        + cost.of(Purpose::Summary, RequestKind::Write).bytes;
+    let chunks = cost.of(Purpose::Journal, RequestKind::Write).bytes;
+    println!(
+        "blocks of {block}: data {} thousandths, records {}, log written {} of {BYTES} bytes",
+        written * 1000 / BYTES,
+        log * 1000 / BYTES,
+        chunks * 1000 / BYTES
+    );
+    assert_eq!(reads, 0, "{cost:?}");
+    assert!(written * 100 <= BYTES * 105, "data: {cost:?}");
+    assert!(log * 100 <= BYTES * log_hundredths, "log: {log}");
+    assert!(chunks * 100 <= BYTES * log_hundredths, "log: {cost:?}");
+}
+
+#[test]
+fn overwriting_blocks_of_16_kib_costs_their_bytes() {
+    overwrite(14, 5);
+}
+
+#[test]
+fn overwriting_blocks_of_4_kib_costs_their_bytes() {
+    overwrite(12, 15);
+}
+
+/// Returns the requests that an open after a crash makes in a pool with so many files.
+fn open_after_crash(files: u64) -> IoCounts {
+    const PER_DIRECTORY: u64 = 1000;
+    const LAST: u64 = 500;
+    let counted = Counted::new(4 << 30, 14);
+    let root = counted.pool.root();
+    let mut at = root;
+    for file in 0..files {
+        if file % PER_DIRECTORY == 0 {
+            at = counted.make(root, &format!("d{}", file / PER_DIRECTORY), FileKind::Directory);
+        }
+        counted.make(at, &format!("f{file}"), FileKind::Regular);
+    }
+    counted.pool.sync().expect("there is room");
+    counted.pool.checkpoint().expect("nothing fails");
+    // The same work whatever was there before.
+    for file in 0..LAST {
+        counted.make(at, &format!("last{file}"), FileKind::Regular);
+    }
+    counted.pool.sync().expect("there is room");
+    let device = Arc::clone(&counted.device);
+    drop(counted.pool);
+    let before = device.snapshot();
+    let counted = open(&device);
+    assert!(counted.pool.status().recovery.was_needed);
+    device.snapshot() - before
+}
+
+#[test]
+fn an_open_after_a_crash_costs_the_same_however_many_files() {
+    let (few, many) = (open_after_crash(1000), open_after_crash(100_000));
+    let bytes = |counts: &IoCounts| counts.of_kind(RequestKind::Read).bytes;
+    println!("1,000 files: {} reads, {} bytes", few.reads(), bytes(&few));
+    println!("100,000 files: {} reads, {} bytes", many.reads(), bytes(&many));
+    assert!(bytes(&many) * 10 <= bytes(&few) * 12, "{few:?} {many:?}");
+    assert!(many.reads() * 10 <= few.reads() * 12 + 20, "{few:?} {many:?}");
+}
+
+#[test]
+#[ignore = "a soak: a million files"]
+fn an_open_after_a_crash_costs_the_same_with_a_million_files() {
+    let (few, many) = (open_after_crash(1000), open_after_crash(1_000_000));
+    let bytes = |counts: &IoCounts| counts.of_kind(RequestKind::Read).bytes;
+    assert!(bytes(&many) * 10 <= bytes(&few) * 12, "{few:?} {many:?}");
+}

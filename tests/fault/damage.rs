@@ -1,0 +1,131 @@
+//! What a device returns is not what was written there, or is not ours.
+
+use std::sync::Arc;
+
+use engine::vnode::api::{Caller, FileSystem, FsError};
+use engine::{OpenError, OpenOptions, Pool};
+use storage::clock::ManualClock;
+use storage::device::SharedDevice;
+use storage::device::sim::{Image, SimDevice, SimOptions};
+use storage::prng::Prng;
+
+use super::{POOL_BYTES, content, defects, device_of, find, make, new_pool, open, read};
+
+const FILES: u64 = 30;
+const FILE_BYTES: usize = 20_000;
+/// Bits that turn over, each in an image of its own.
+const ROTS: usize = 400;
+
+fn one_of(prng: &mut Prng, count: usize) -> usize {
+    let count = u64::try_from(count).expect("few");
+    usize::try_from(prng.below(count)).expect("below a usize")
+}
+
+/// A pool that was closed, with files in it.
+fn full_image() -> Image {
+    let device = SimDevice::open(new_pool(), SimOptions::default());
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+    let pool = open(&shared).expect("a new pool opens");
+    for number in 0..FILES {
+        let name = format!("file{number}");
+        make(&pool, &name).expect("there is room");
+        let ino = find(&pool, &name).expect("it was made");
+        let bytes = content(number, FILE_BYTES);
+        pool.write(&Caller::root(), ino, 0, &bytes).expect("there is room");
+    }
+    pool.close().expect("nothing fails");
+    device.image()
+}
+
+/// Goal: no read ever returns wrong bytes. Method: one bit of what was written turns over.
+#[test]
+fn rot_is_told_and_never_served() {
+    let base = full_image();
+    let mut pages = Vec::new();
+    base.for_each_page(|offset, bytes| {
+        if bytes.iter().any(|&byte| byte != 0) {
+            pages.push(offset);
+        }
+    });
+    let mut prng = Prng::from_seed(3);
+    let (mut told, mut refused) = (0, 0);
+    for _ in 0..ROTS {
+        let page = pages[one_of(&mut prng, pages.len())];
+        let (offset, mask) = (page + prng.below(4096), 1 << prng.below(8));
+        let mut image = base.clone();
+        image.flip(offset, mask);
+        let device = device_of(&image);
+        let is_found = defects(&device).is_some();
+        let options = OpenOptions {
+            files: engine::FilesOptions { is_read_only: true, ..Default::default() },
+            ..OpenOptions::default()
+        };
+        let opened = Pool::open(Arc::clone(&device), Arc::new(ManualClock::new()), options);
+        let pool = match opened {
+            Ok(pool) => pool,
+            Err(error) => {
+                refused += 1;
+                assert!(is_found, "check finds nothing, open says {error}");
+                continue;
+            }
+        };
+        for number in 0..FILES {
+            match read(&pool, &format!("file{number}")) {
+                Ok(bytes) => assert!(bytes == content(number, FILE_BYTES), "wrong bytes, {offset}"),
+                Err(FsError::Corrupt { defect }) => {
+                    told += 1;
+                    assert!(is_found, "check finds nothing, a read says {defect} ({offset})");
+                }
+                Err(error) => panic!("bit at {offset}: {error}"),
+            }
+        }
+    }
+    println!("{ROTS} bits: {told} reads told, {refused} opens refused");
+    assert!(told > 100, "{told}");
+}
+
+/// Opens what is not to be opened: it is refused, and nothing is written.
+fn is_refused(image: &Image, expected: &str) {
+    let device = SimDevice::open(image.clone(), SimOptions::default());
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+    let error: OpenError = open(&shared).expect_err("it is opened");
+    assert!(error.to_string().contains(expected), "{error}");
+    assert_eq!(device.counts().writes(), 0, "{error}");
+    assert_eq!(device.image().content_hash(), image.content_hash());
+}
+
+#[test]
+fn a_truncated_image_is_refused_untouched() {
+    let base = full_image();
+    for kept in [POOL_BYTES / 2, POOL_BYTES - 4096, 1 << 20, 4096] {
+        let mut image = Image::blank(kept);
+        base.for_each_page(|offset, bytes| {
+            if offset + 4096 <= kept {
+                image.write(offset, bytes);
+            }
+        });
+        is_refused(&image, "");
+    }
+}
+
+#[test]
+fn what_is_not_ours_is_refused_untouched() {
+    is_refused(&Image::blank(POOL_BYTES), "");
+    let mut foreign = Image::blank(POOL_BYTES);
+    foreign.write(0, &content(9, 1 << 20));
+    is_refused(&foreign, "");
+}
+
+#[test]
+fn a_newer_format_is_refused_untouched() {
+    let mut newer = full_image();
+    for offset in [0, 64 << 10, POOL_BYTES - (128 << 10), POOL_BYTES - (64 << 10)] {
+        let mut page = vec![0; 4096];
+        newer.read(offset, &mut page);
+        page[12] = 9;
+        let crc = crc32c::crc32c(&page[12..]);
+        page[8..12].copy_from_slice(&crc.to_le_bytes());
+        newer.write(offset, &page);
+    }
+    is_refused(&newer, "newer than this software");
+}

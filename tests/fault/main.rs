@@ -1,0 +1,76 @@
+//! Devices that fail, lie, fill up or hold something else.
+
+mod damage;
+mod full;
+mod io;
+
+use std::sync::Arc;
+
+use engine::vnode::api::{Caller, FileKind, FileSystem, FsResult, Ino, NewInode};
+use engine::{CreateOptions, OpenError, OpenOptions, Pool};
+use storage::clock::ManualClock;
+use storage::device::sim::{Image, SimDevice, SimOptions};
+use storage::device::{MemoryDevice, SharedDevice};
+
+/// Bytes of the pools under test.
+const POOL_BYTES: u64 = 16 << 20;
+
+/// Returns the image of a new pool.
+fn new_pool() -> Image {
+    let device = SimDevice::new(POOL_BYTES, SimOptions::default());
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+    create(&shared, POOL_BYTES);
+    device.durable_image()
+}
+
+fn create(device: &SharedDevice, bytes: u64) {
+    let options = CreateOptions::new(bytes, [5; 64]);
+    Pool::create(device, &ManualClock::new(), &options).expect("a pool fits");
+}
+
+fn open(device: &SharedDevice) -> Result<Pool, OpenError> {
+    Pool::open(Arc::clone(device), Arc::new(ManualClock::new()), OpenOptions::default())
+}
+
+fn device_of(image: &Image) -> SharedDevice {
+    SimDevice::open(image.clone(), SimOptions::default())
+}
+
+fn pool_in_memory(bytes: u64) -> (SharedDevice, Pool) {
+    let device: SharedDevice = MemoryDevice::new("memory", bytes);
+    create(&device, bytes);
+    let pool = open(&device).expect("a new pool opens");
+    (device, pool)
+}
+
+fn make(pool: &Pool, name: &str) -> FsResult<Ino> {
+    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0 };
+    let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new)?;
+    pool.forget(made.ino, 1);
+    Ok(made.ino)
+}
+
+fn find(pool: &Pool, name: &str) -> FsResult<Ino> {
+    let found = pool.lookup(&Caller::root(), pool.root(), name.as_bytes())?;
+    pool.forget(found.ino, 1);
+    Ok(found.ino)
+}
+
+fn read(pool: &Pool, name: &str) -> FsResult<Vec<u8>> {
+    let ino = find(pool, name)?;
+    let length = usize::try_from(pool.getattr(ino)?.size_bytes).expect("a test's file is small");
+    let mut bytes = Vec::new();
+    pool.read(ino, 0, length, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Bytes that differ from block to block and from `seed` to `seed`.
+fn content(seed: u64, length: usize) -> Vec<u8> {
+    let mut prng = storage::prng::Prng::from_seed(seed);
+    (0..length).map(|_| prng.next_u64().to_le_bytes()[0]).collect()
+}
+
+fn defects(device: &SharedDevice) -> Option<String> {
+    let report = check::run(Arc::clone(device), check::Options::default(), &mut |_| ());
+    (!report.is_clean()).then(|| report.to_text())
+}
