@@ -1,4 +1,5 @@
-//! Goal: whichever request fails, nothing acknowledged is lost, and nobody is left without an answer.
+//! Goal: whichever request fails, nothing acknowledged is lost, and nobody is left without an
+//! answer.
 //!
 //! Method: a fixed workload, once for each request that it makes, with that one failing, or it and
 //! all that follow. Afterwards the pool says why it takes no changes, still reads, and opens again.
