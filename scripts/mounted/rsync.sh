@@ -28,8 +28,13 @@ cycle_pool
 rsync "$RSYNC_FLAGS" -c -n -i --delete "${EXCLUDES[@]}" "$SOURCE/" "$DIR/copy/" >"$WORK/differences"
 [ ! -s "$WORK/differences" ] || { head -20 "$WORK/differences" >&2; fail "rsync sees differences"; }
 list() {
-    (cd "$1" && find . -xdev ! -type d -printf '%P %y %#m %U %G %s %T@ %n %l\n' -o -printf '%P %y %#m %U %G %T@\n' \
+    (cd "$1" && find . -xdev ! -type d -printf '%P %y %#m %U %G %s %T@ %l\n' -o -printf '%P %y %#m %U %G %T@\n' \
         | LC_ALL=C sort)
+    # Names that are one file; some of its names may lie outside.
+    (cd "$1" && find . -xdev -type f -links +1 -printf '%i %P\n' | LC_ALL=C sort \
+        | awk '$1 == last { names = names " = " substr($0, length($1) + 2); many = 1; next }
+               { if (many) print names; last = $1; names = substr($0, length($1) + 2); many = 0 }
+               END { if (many) print names }' | LC_ALL=C sort)
 }
 list "$SOURCE" >"$WORK/before"
 list "$DIR/copy" >"$WORK/after"

@@ -134,7 +134,8 @@ fn overwriting_at_ninety_percent_goes_on() {
     let written = counts.of_kind(storage::device::RequestKind::Write).bytes;
     let hundredths = written * 100 / (writes * BLOCK);
     println!(
-        "{writes} overwrites of 16 KiB at 90 %: write amplification {}.{:02}, cleaned {} (of {fitting} blocks)",
+        "{writes} overwrites of 16 KiB at 90 %: write amplification {}.{:02}, cleaned {} \
+         (of {fitting} blocks)",
         hundredths / 100,
         hundredths % 100,
         pool.status().cleaner.segments

@@ -121,7 +121,8 @@ fn open_device(path: &Path, access: Access) -> Result<SharedDevice, BackendError
         match FileDevice::open(path, options) {
             Ok(device) => return Ok(device),
             Err(OpenError::InUse { .. }) if asked.elapsed() < LOCK_PATIENCE => {
-                std::thread::sleep(LOCK_POLL);
+                // Nobody can tell when the kernel is done, so it is asked again.
+                std::thread::park_timeout(LOCK_POLL);
             }
             Err(error) => return Err(cannot_open(path, error)),
         }
