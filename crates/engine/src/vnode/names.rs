@@ -198,7 +198,7 @@ impl Files {
         }
         let applied = change.end();
         fileset.settle(applied.lsn);
-        self.settle_link_target(long, applied.ride_lsn);
+        self.settle_link_target(long, applied.ride);
         state.anode = Some(directory);
         state.size_bytes = state.anode()?.size_bytes;
         state.class = applied.class;
@@ -284,12 +284,12 @@ impl Files {
         Ok(Some(LongTarget { block, applies: true }))
     }
 
-    fn settle_link_target(&self, long: Option<LongTarget>, ride_lsn: Option<format::ids::Lsn>) {
-        if let (Some(long), Some(lsn)) = (long, ride_lsn)
+    fn settle_link_target(&self, long: Option<LongTarget>, ride: Option<crate::journal::RideId>) {
+        if let (Some(long), Some(ride)) = (long, ride)
             && long.applies
         {
             self.segments.installed(&long.block);
-            self.segments.rides_logged(&BTreeSet::from([long.block.place]), lsn);
+            self.segments.rides_logged(&BTreeSet::from([long.block.place]), ride);
         }
     }
 
