@@ -177,6 +177,7 @@ impl Files {
         let mut directory = self.check_new(caller, &state, name)?;
         check_kind(caller, new.kind, link_target.is_some())?;
         self.check_space()?;
+        self.store.alloc.check_pages()?;
         let mut fileset = self.fileset.lock();
         let number = fileset.allocate_anode(&self.store, &mut change)?;
         let mut anode = self.new_anode(caller, &change, &directory, number, new);
