@@ -67,10 +67,7 @@ fn names_alone_do_not_starve_the_cleaner() {
     let (_device, _clock, pool) = new_pool();
     let data = vec![7; BLOCK_BYTES];
     let mut count = 0;
-    loop {
-        let Ok(file) = make(&pool, pool.root(), &format!("f{count}"), FileKind::Regular) else {
-            break;
-        };
+    while let Ok(file) = make(&pool, pool.root(), &format!("f{count}"), FileKind::Regular) {
         count += 1;
         if pool.write(&Caller::root(), file.ino, 0, &data).is_err() {
             break;
