@@ -62,6 +62,36 @@ impl Group {
         self.metadata.iter().copied().find(has_room)
     }
 
+    /// Pages of metadata segments that nobody has.
+    pub(super) fn free_pages(&self) -> u32 {
+        let segments = self.metadata.iter().map(|segment| &self.segments[index(*segment)]);
+        segments.flat_map(|segment| &segment.pages).map(|word| word.count_zeros()).sum()
+    }
+
+    /// Whether `extent` can have been given out: a damaged pointer may lead anywhere.
+    pub(super) fn has_given(&self, extent: Extent, geometry: &Geometry) -> bool {
+        let (fragment, step) = (extent.place.fragment(), geometry.page_fragments());
+        let number = geometry.segment_of(extent.place);
+        let Some(segment) = self.segments.get(index(number)) else { return false };
+        let in_segment = fragment - number * geometry.segment_fragments;
+        let is_one_page = || {
+            let page = in_segment / step;
+            let word = segment.pages.get(index(page / 64)).copied().unwrap_or(0);
+            extent.fragments == step
+                && fragment.is_multiple_of(step)
+                && word >> (page % 64) & 1 == 1
+        };
+        let is_of_kind = match segment.kind {
+            SegmentKind::Data => true,
+            SegmentKind::Metadata => is_one_page(),
+            SegmentKind::Free | SegmentKind::Journal => false,
+        };
+        is_of_kind
+            && fragment >= geometry.front_fragments()
+            && in_segment + extent.fragments <= geometry.segment_fragments
+            && segment.held.saturating_sub(segment.pending) >= extent.fragments
+    }
+
     pub(super) fn lowest_free(&self) -> Option<u32> {
         self.free_at_or_after(0)
     }

@@ -46,6 +46,8 @@ use self::policy::{PlacementPolicy, SegmentView};
 
 /// Free segments that only the cleaner may take: it needs room to copy into.
 const CLEANER_SEGMENTS: u32 = 2;
+/// Free pages that new names leave in a pool without free segments: for removing, and for maps.
+const PAGES_KEPT: u32 = 16;
 /// The cleaner begins when fewer segments than this are free.
 pub(crate) const LOW_SEGMENTS: u32 = 8;
 
@@ -205,7 +207,12 @@ impl Allocator {
         near: Place,
     ) -> FsResult<Place> {
         let mut state = self.state.lock();
-        let first = self.policy.metadata_group(near.group(), self.geometry().group_count);
+        let mut first = self.policy.metadata_group(near.group(), self.geometry().group_count);
+        if self.count_free(&mut state, CLEANER_SEGMENTS + 1)? <= CLEANER_SEGMENTS {
+            // The last free segments are the cleaner's while any group has a page to give.
+            let roomy = state.groups.iter().find(|(_, group)| group.free_pages() > 0);
+            first = roomy.map_or(first, |(number, _)| *number);
+        }
         for step in 0..self.geometry().group_count {
             let number = (first + step) % self.geometry().group_count;
             self.ensure_group(&mut state, number)?;
@@ -215,9 +222,9 @@ impl Allocator {
             let place = Place::new(0, number, fragment);
             let extent = Extent { place, fragments: self.geometry().page_fragments() };
             state.used += u64::from(extent.fragments);
+            ledger.taken.push(extent);
             let group = &state.groups[&number];
             self.log_change(tx, group, extent, true)?;
-            ledger.taken.push(extent);
             return Ok(place);
         }
         Err(FsError::NoSpace)
@@ -275,6 +282,14 @@ impl Allocator {
             let page = fragment / BITS_PER_PAGE;
             let count = (end - fragment).min((page + 1) * BITS_PER_PAGE - fragment);
             let buffer = self.free_map_buffer(number, page)?;
+            let first = fragment % BITS_PER_PAGE;
+            let bytes = buffer.bytes();
+            let mut bits = first..first + count;
+            if bits.any(|bit| format::bitmap::is_set(page_of(&bytes), bit) == is_taken) {
+                let what = if is_taken { "used" } else { "free" };
+                let defect = format!("FM001: {} is {what} in the map already", extent.place);
+                return Err(FsError::Corrupt { defect });
+            }
             tx.set_bits(&buffer, fragment % BITS_PER_PAGE, count, is_taken);
             fragment += count;
         }
@@ -306,15 +321,21 @@ impl Allocator {
     /// [`FsError::Corrupt`] if the place is none that was given out, or a failure to read the maps.
     pub(crate) fn free(&self, tx: &mut Tx, ledger: &mut Ledger, extent: Extent) -> FsResult<()> {
         let geometry = self.geometry();
+        let bad = || {
+            let defect = format!("MP003: a pointer leads to {}, which nobody has", extent.place);
+            FsError::Corrupt { defect }
+        };
         if geometry.device_offset(extent.place, extent.fragments).is_none()
             || extent.place.disk_group() != 0
         {
-            let defect = format!("MP003: a pointer to {} is outside the pool", extent.place);
-            return Err(FsError::Corrupt { defect });
+            return Err(bad());
         }
         let mut state = self.state.lock();
         self.ensure_group(&mut state, extent.place.group())?;
         let group = &state.groups[&extent.place.group()];
+        if !group.has_given(extent, geometry) {
+            return Err(bad());
+        }
         self.log_change(tx, group, extent, false)?;
         ledger.freed.push(extent);
         Ok(())
@@ -430,6 +451,20 @@ impl Allocator {
                 group.release(extent, self.geometry());
             }
         }
+    }
+
+    /// Whether new names may take pages.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NoSpace`] if they would take the segments that the cleaner needs.
+    pub(crate) fn check_pages(&self) -> FsResult<()> {
+        let mut state = self.state.lock();
+        if self.count_free(&mut state, CLEANER_SEGMENTS + 1)? > CLEANER_SEGMENTS {
+            return Ok(());
+        }
+        let free: u32 = state.groups.values().map(Group::free_pages).sum();
+        if free < PAGES_KEPT { Err(FsError::NoSpace) } else { Ok(()) }
     }
 
     /// Opens a free segment for data.

@@ -153,9 +153,10 @@ impl CleaningPolicy for Greedy {
     }
 }
 
-/// Cleaning a segment with this many live fragments or more gives back too little.
+/// Cleaning a segment with this many live fragments or more gives back too little: what is copied
+/// needs summaries and ends before the end of a segment, so an eighth must be won at least.
 fn worth_below(view: &SegmentView) -> u32 {
-    view.size_fragments - narrow(u64::from(view.size_fragments) / 32)
+    view.size_fragments - narrow(u64::from(view.size_fragments) / 8)
 }
 
 #[cfg(test)]

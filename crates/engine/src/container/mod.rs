@@ -15,7 +15,7 @@
 
 mod truncate;
 
-pub(crate) use truncate::Content;
+pub(crate) use truncate::{Content, take_off};
 
 use format::anode::Anode;
 use format::map::{

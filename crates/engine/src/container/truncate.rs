@@ -12,6 +12,7 @@ use format::pointer::BlockPointer;
 
 use super::{content_owner, map_owner};
 use crate::alloc::Extent;
+use crate::buffer::corrupt;
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
 use crate::store::{Change, Store};
@@ -165,7 +166,7 @@ impl Store {
             return Ok(Outcome::Kept);
         }
         change.free_page(pointer.place, PageKind::Map, owner)?;
-        anode.fragments -= u64::from(pointer.fragments);
+        take_off(&mut anode.fragments, u64::from(pointer.fragments))?;
         Ok(Outcome::Gone)
     }
 
@@ -190,12 +191,19 @@ impl Store {
                     return Ok(Outcome::Stopped);
                 }
                 change.free_page(pointer.place, kind, content_owner(anode, index))?;
-                anode.pages -= 1;
+                take_off(&mut anode.pages, 1)?;
             }
         }
-        anode.fragments -= u64::from(pointer.fragments);
+        take_off(&mut anode.fragments, u64::from(pointer.fragments))?;
         Ok(Outcome::Gone)
     }
+}
+
+/// C1: takes what is freed off a count of the anode.
+pub(crate) fn take_off(count: &mut u64, freed: u64) -> FsResult<()> {
+    let rest = count.checked_sub(freed);
+    *count = rest.ok_or_else(|| corrupt("AN005: an anode counts less than its map leads to"))?;
+    Ok(())
 }
 
 /// What became of a pointer.

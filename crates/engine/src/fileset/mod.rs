@@ -22,11 +22,13 @@ use format::anode::{
 use format::bitmap::{self, BITS_PER_PAGE};
 use format::fileset::Fileset;
 use format::ids::{ANODES_MAX, AnodeNo, FilesetId, Lsn, Place};
-use format::page::{PAGE_BODY_BYTES, PAGE_HEADER_BYTES, PageBytes, PageKind, PageOwner, read_u64};
+use format::page::{
+    PAGE_BODY_BYTES, PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageKind, PageOwner, read_u64,
+};
 
 use crate::buffer::corrupt;
 use crate::container::content_owner;
-use crate::convert::{index_wide, narrow};
+use crate::convert::{index_wide, narrow, wide};
 use crate::error::{FsError, FsResult};
 use crate::store::{Change, Store};
 use crate::sync::{Mutex, MutexGuard, RwLock};
@@ -108,6 +110,12 @@ impl MountedFileset {
             })
         };
         let (orphan_anode, map_anode) = (read(ORPHAN_ANODE)?, read(ANODE_MAP_ANODE)?);
+        let geometry = store.geometry();
+        if orphan_anode.pages > geometry.device_bytes / wide(PAGE_BYTES) {
+            return Err(corrupt(
+                "OR002: the orphan list has more pages than the pool has room for",
+            ));
+        }
         let state = State {
             entry_place,
             first_free: FIRST_FILE_ANODE.0,
@@ -367,7 +375,9 @@ impl FilesetGuard<'_> {
         bytes.fill(0);
         self.drop_empty_page(store, change, number)?;
         self.mark(store, change, number.0, false)?;
-        self.state.entry.anodes_used -= 1;
+        let used = self.state.entry.anodes_used.checked_sub(1);
+        self.state.entry.anodes_used =
+            used.ok_or_else(|| corrupt("FS006: a fileset counts fewer anodes than it has"))?;
         change.count_anodes(-1);
         self.freed.push(number.0);
         self.write_entry(store, change)

@@ -11,6 +11,7 @@
 //!   together, through the double-write area. So the home state alone never loses a name.
 //! - K3 (reuse): what was freed is given to the allocator only when the pages that freed it are
 //!   home and flushed and the head that moves the tail past them is durable.
+//! - K4: The pages that go home together fit into the double-write area: `begin` reserves it.
 //!
 //! # Crashes
 //!
@@ -40,6 +41,8 @@ const PAGES_PER_WRITE: usize = 64;
 pub(super) struct Checkpointer {
     pub(super) head_sequence: u64,
     pub(super) double_write_sequence: u64,
+    /// Pages of a checkpoint that failed: memory alone has them, so they stay there.
+    pub(super) never_home: Vec<std::sync::Arc<crate::buffer::Buffer>>,
 }
 
 /// The dirty pages of one checkpoint, as they were when the classes closed.
@@ -51,7 +54,7 @@ struct Batch {
     /// All others.
     others: BTreeMap<Place, PageRef>,
     /// Buffers stay in the cache until their pages are home.
-    _held: Vec<std::sync::Arc<crate::buffer::Buffer>>,
+    held: Vec<std::sync::Arc<crate::buffer::Buffer>>,
     /// The log must be durable up to here first.
     end: Lsn,
 }
@@ -68,9 +71,17 @@ impl Journal {
         if let Some(hooks) = self.hooks() {
             hooks.submit_rides();
         }
-        let batch = self.take_batch();
-        self.force(batch.end)?;
-        let tail = self.take_home(&mut checkpointer, batch).map_err(|error| self.fail(&error))?;
+        let mut batch = self.take_batch();
+        let home = self.force(batch.end).and_then(|()| {
+            self.take_home(&mut checkpointer, &batch).map_err(|error| self.fail(&error))
+        });
+        let tail = match home {
+            Ok(tail) => tail,
+            Err(error) => {
+                checkpointer.never_home.append(&mut batch.held);
+                return Err(error);
+            }
+        };
         self.counts.checkpoints.fetch_add(1, Ordering::Relaxed);
         if let Some(hooks) = self.hooks() {
             hooks.released(tail);
@@ -90,7 +101,7 @@ impl Journal {
             newborn: BTreeMap::new(),
             moved: BTreeMap::new(),
             others: BTreeMap::new(),
-            _held: Vec::with_capacity(dirty.len()),
+            held: Vec::with_capacity(dirty.len()),
             end,
         };
         for (place, buffer) in dirty {
@@ -98,19 +109,24 @@ impl Journal {
             page.first_lsn = None;
             let bytes = PageRef::clone(&page.bytes);
             drop(page);
+            let has_room = wide(batch.moved.len()) < self.volume.geometry().double_write_pages;
             if newborn_places.contains(&place) {
                 batch.newborn.insert(place, bytes);
-            } else if moved_places.contains(&place) {
+            } else if has_room && moved_places.contains(&place) {
                 batch.moved.insert(place, bytes);
             } else {
                 batch.others.insert(place, bytes);
             }
-            batch._held.push(buffer);
+            batch.held.push(buffer);
         }
         batch
     }
 
-    fn take_home(&self, checkpointer: &mut Checkpointer, batch: Batch) -> Result<Lsn, DeviceError> {
+    fn take_home(
+        &self,
+        checkpointer: &mut Checkpointer,
+        batch: &Batch,
+    ) -> Result<Lsn, DeviceError> {
         // CRASH: K2, newborn pages first.
         if !batch.newborn.is_empty() {
             self.write_pages(&batch.newborn)?;
@@ -147,7 +163,7 @@ impl Journal {
     fn new_tail(&self) -> (Lsn, u32, Epoch) {
         let durable = self.data.durable();
         let mut state = self.state.lock();
-        state.rides.retain(|_, sequence| *sequence == 0 || *sequence > durable);
+        state.rides.retain(|_, ride| !ride.is_home(durable));
         let tail = oldest_needed(&state);
         (tail, state.log.previous_crc_at(tail), Epoch(state.next_epoch))
     }
@@ -230,7 +246,7 @@ impl Journal {
 fn oldest_needed(state: &State) -> Lsn {
     let dirty = state.dirty.values().filter_map(|buffer| buffer.state.lock().first_lsn).min();
     let open = state.classes.values().map(|class| class.first_lsn).min();
-    let riding = state.rides.keys().next().copied();
+    let riding = state.rides.keys().next().map(|ride| ride.lsn);
     [dirty, open, riding].into_iter().flatten().min().unwrap_or(state.log.position())
 }
 

@@ -133,6 +133,11 @@ impl Journal {
         let Some(last) = chunks.last() else { return Ok(()) };
         let (reached, data) =
             (last.end, chunks.iter().map(|chunk| chunk.data_sequence).max().unwrap_or(0));
+        if reached.0 - self.state.lock().tail.0 > ring_bytes(self.volume.geometry()) {
+            // T4 is broken: rather stop than write over what a recovery needs.
+            self.fail_with("JR005: the log has outgrown its ring");
+            return self.check_alive();
+        }
         // CRASH: data first. A commit must not be readable before what it points to.
         self.data.settle(data).map_err(|error| self.fail(&error))?;
         let tickets: Vec<Ticket> = chunks.into_iter().map(|chunk| self.write(chunk)).collect();

@@ -94,8 +94,32 @@ pub(crate) struct Applied {
     pub(crate) class: u64,
     /// Position of the transaction's record.
     pub(crate) lsn: Lsn,
-    /// Position of the first of its rides.
-    pub(crate) ride_lsn: Option<Lsn>,
+    /// Its rides, if it has any.
+    pub(crate) ride: Option<RideId>,
+}
+
+/// The rides of one transaction. Several may share a position: that of their chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RideId {
+    /// Position of the first.
+    lsn: Lsn,
+    /// Number of the transaction.
+    epoch: Epoch,
+}
+
+/// How far home the rides of one transaction are.
+#[derive(Clone, Copy, Debug)]
+struct Ride {
+    /// Pieces of segments with their bytes that are not submitted.
+    pieces: usize,
+    /// The last data write with bytes of them.
+    sequence: u64,
+}
+
+impl Ride {
+    fn is_home(&self, durable: u64) -> bool {
+        self.pieces == 0 && self.sequence <= durable
+    }
 }
 
 /// What the journal asks of the layers above it.
@@ -142,8 +166,8 @@ struct State {
     newborn: BTreeSet<Place>,
     /// Dirty pages between which content moved: they go home together.
     moved: BTreeSet<Place>,
-    /// Positions of rides whose bytes are not home, by data write (0: not submitted).
-    rides: BTreeMap<Lsn, u64>,
+    /// Rides whose bytes are not home.
+    rides: BTreeMap<RideId, Ride>,
 }
 
 /// Options of a journal.
@@ -290,6 +314,7 @@ impl Journal {
             checkpointer: Mutex::new(checkpoint::Checkpointer {
                 head_sequence: start.head_sequence,
                 double_write_sequence: start.double_write_sequence,
+                never_home: Vec::new(),
             }),
             hooks: OnceLock::new(),
             has_failed: AtomicBool::new(false),
@@ -309,17 +334,23 @@ impl Journal {
 
     /// T5: remembers the first failure; from now on the pool is read-only.
     pub(crate) fn fail(&self, error: &DeviceError) -> FsError {
+        let cause = error.to_string();
+        self.fail_with(&cause);
+        FsError::Io { cause }
+    }
+
+    /// T5: as [`Journal::fail`], for what is no device's fault.
+    fn fail_with(&self, reason: &str) {
         let mut failure = self.failure.lock();
         if failure.is_none() {
             tracing::error!(
-                %error,
+                reason,
                 "the pool is read-only from now on: unmount, check, mount again"
             );
-            *failure = Some(error.to_string());
+            *failure = Some(reason.to_owned());
         }
         self.has_failed.store(true, Ordering::Release);
         self.space.notify_all();
-        FsError::Io { cause: error.to_string() }
     }
 
     /// Returns an error if the journal has failed.
@@ -411,8 +442,14 @@ impl Journal {
         let mut state = self.state.lock();
         self.give_back(&mut state, &tx);
         if tx.is_empty() && tx.rides.is_empty() {
-            return Applied { class: 0, lsn: state.log.position(), ride_lsn: None };
+            return Applied { class: 0, lsn: state.log.position(), ride: None };
         }
+        let Some(deltas) = std::mem::take(&mut tx.deltas).into_iter().map(applied_deltas).collect()
+        else {
+            self.fail_with("AL001: a map or a count on disk contradicts what is freed or taken");
+            return Applied { class: 0, lsn: state.log.position(), ride: None };
+        };
+        let deltas: Vec<AppliedDeltas> = deltas;
         self.counts.transactions.fetch_add(1, Ordering::Relaxed);
         let edited = std::mem::take(&mut tx.edited);
         let targets: Vec<Arc<Buffer>> = edited
@@ -422,14 +459,14 @@ impl Journal {
                 None => self.cache.fresh(page.place),
             })
             .collect();
-        let class = self.join_class(&mut state, targets.iter().chain(tx.delta_buffers()));
-        let ride_lsn = self.log_rides(&mut state, class, &tx);
+        let counted = deltas.iter().map(|page| &page.buffer);
+        let class = self.join_class(&mut state, targets.iter().chain(counted));
+        let ride = self.log_rides(&mut state, class, &tx);
 
         let mut record = Vec::with_capacity(1024);
         let mut changes: Vec<(Arc<Buffer>, PageRef)> = Vec::with_capacity(tx.page_count());
-        let page_count = u16::try_from(edited.len() + tx.deltas.len()).expect("TX_PAGES_MAX");
-        let (epoch, deltas) = (tx.epoch, std::mem::take(&mut tx.deltas));
-        put_update(&mut record, class, epoch, page_count, |log| {
+        let page_count = u16::try_from(edited.len() + deltas.len()).expect("TX_PAGES_MAX");
+        put_update(&mut record, class, tx.epoch, page_count, |log| {
             for ((page, runs), buffer) in edited.into_iter().zip(&runs).zip(targets) {
                 if page.base.is_none() {
                     state.newborn.insert(page.place);
@@ -457,11 +494,11 @@ impl Journal {
         if pages > CLASS_PAGES_MAX {
             self.close(&mut state, class);
         }
-        Applied { class, lsn, ride_lsn }
+        Applied { class, lsn, ride }
     }
 
-    /// Logs the bytes that ride with `tx`; returns the position of the first.
-    fn log_rides(&self, state: &mut State, class: u64, tx: &Tx) -> Option<Lsn> {
+    /// Logs the bytes that ride with `tx`.
+    fn log_rides(&self, state: &mut State, class: u64, tx: &Tx) -> Option<RideId> {
         let mut first = None;
         for ride in &tx.rides {
             let mut record = Vec::with_capacity(ride.data.len() + 64);
@@ -470,10 +507,9 @@ impl Journal {
             state.log.append(&record);
             first.get_or_insert(lsn);
         }
-        if let Some(lsn) = first {
-            state.rides.insert(lsn, 0);
-        }
-        first
+        let id = RideId { lsn: first?, epoch: tx.epoch };
+        state.rides.insert(id, Ride { pieces: 1, sequence: 0 });
+        Some(id)
     }
 
     /// Installs the changed pages in their buffers and enters them in the class.
@@ -563,10 +599,19 @@ impl Journal {
         self.data.wait_until(count).map_err(|error| self.fail(&error))
     }
 
-    /// The ride logged at `lsn` goes home with data write `sequence`.
-    pub(crate) fn ride_submitted(&self, lsn: Lsn, sequence: u64) {
-        if let Some(ride) = self.state.lock().rides.get_mut(&lsn) {
-            *ride = sequence;
+    /// The bytes of a ride lie in `pieces` pieces that are not submitted; the others go home with
+    /// data writes up to `sequence`.
+    pub(crate) fn ride_waits(&self, id: RideId, pieces: usize, sequence: u64) {
+        if let Some(ride) = self.state.lock().rides.get_mut(&id) {
+            *ride = Ride { pieces, sequence };
+        }
+    }
+
+    /// One piece with bytes of a ride goes home with data write `sequence`.
+    pub(crate) fn ride_submitted(&self, id: RideId, sequence: u64) {
+        if let Some(ride) = self.state.lock().rides.get_mut(&id) {
+            ride.pieces = ride.pieces.saturating_sub(1);
+            ride.sequence = ride.sequence.max(sequence);
         }
     }
 
@@ -629,18 +674,29 @@ fn log_edit(
     (buffer, Arc::new(new))
 }
 
-/// Applies and logs the operations on a page that everyone changes; returns its new bytes.
-fn log_deltas(log: &mut Vec<u8>, page: tx::DeltaPage) -> (Arc<Buffer>, PageRef) {
-    let (current, class) = {
-        let state = page.buffer.state.lock();
-        (Arc::clone(&state.bytes), state.class)
-    };
+/// A page that everyone changes, with the operations of one transaction applied.
+struct AppliedDeltas {
+    buffer: Arc<Buffer>,
+    current: PageRef,
+    new: AlignedBuffer,
+    runs: Vec<(usize, usize)>,
+}
+
+/// Applies the operations on a page that everyone changes; `None` if one can't be so.
+fn applied_deltas(page: tx::DeltaPage) -> Option<AppliedDeltas> {
+    let current = page.buffer.bytes();
     let mut new = AlignedBuffer::clone(&current);
-    let ranges = page.deltas.iter().map(|delta| delta.apply(page_of_mut(&mut new))).collect();
-    let runs = joined(ranges);
-    let stamp = first_stamp(class, &current);
-    put_page_runs(log, page.buffer.place, stamp, &current[..], &new[..], &runs);
-    (page.buffer, Arc::new(new))
+    let ranges: Option<Vec<_>> =
+        page.deltas.iter().map(|delta| delta.apply(page_of_mut(&mut new))).collect();
+    Some(AppliedDeltas { buffer: page.buffer, current, new, runs: joined(ranges?) })
+}
+
+/// Logs the operations on a page that everyone changes; returns its new bytes.
+fn log_deltas(log: &mut Vec<u8>, page: AppliedDeltas) -> (Arc<Buffer>, PageRef) {
+    let class = page.buffer.state.lock().class;
+    let stamp = first_stamp(class, &page.current);
+    put_page_runs(log, page.buffer.place, stamp, &page.current[..], &page.new[..], &page.runs);
+    (page.buffer, Arc::new(page.new))
 }
 
 /// The stamp as it is, if no open class has touched the page yet.

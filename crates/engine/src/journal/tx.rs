@@ -60,37 +60,36 @@ pub(super) enum Delta {
 }
 
 impl Delta {
-    /// Applies the operation; returns the range of bytes that it may have changed.
-    ///
-    /// # Panics
-    ///
-    /// If a bit is set that is set, cleared that is clear, or a count overflows: the allocator has
-    /// given a place out twice, and nothing more may reach the disk.
-    pub(super) fn apply(&self, page: &mut PageBytes) -> (usize, usize) {
+    /// Applies the operation; returns the range of bytes that it may have changed, or `None` if it
+    /// can't be so: a bit is set that is set, cleared that is clear, or a count leaves its bounds.
+    /// Either a damaged map has misled the allocator, or it has given a place out twice.
+    #[must_use]
+    pub(super) fn apply(&self, page: &mut PageBytes) -> Option<(usize, usize)> {
         match self {
             Delta::Bits { first, count, is_set } => {
                 for bit in *first..first + count {
-                    let was_set = format::bitmap::is_set(page, bit);
-                    assert_ne!(was_set, *is_set, "bit {bit} of a map is changed twice");
+                    if format::bitmap::is_set(page, bit) == *is_set {
+                        return None;
+                    }
                     format::bitmap::set(page, bit, *is_set);
                 }
                 let (start, _) = format::bitmap::position(*first);
                 let (last, _) = format::bitmap::position(first + count - 1);
-                (start, last + 1)
+                Some((start, last + 1))
             }
             Delta::AddU32 { offset, delta } => {
                 let sum = i64::from(read_u32(page, *offset)) + delta;
-                write_u32(page, *offset, u32::try_from(sum).expect("counts stay in bounds"));
-                (*offset, offset + 4)
+                write_u32(page, *offset, u32::try_from(sum).ok()?);
+                Some((*offset, offset + 4))
             }
             Delta::AddU64 { offset, delta } => {
                 let sum = read_u64(page, *offset).checked_add_signed(*delta);
-                write_u64(page, *offset, sum.expect("counts stay in bounds"));
-                (*offset, offset + 8)
+                write_u64(page, *offset, sum?);
+                Some((*offset, offset + 8))
             }
             Delta::Put { offset, bytes } => {
                 page[*offset..offset + bytes.len()].copy_from_slice(bytes);
-                (*offset, offset + bytes.len())
+                Some((*offset, offset + bytes.len()))
             }
         }
     }
@@ -130,11 +129,6 @@ impl Tx {
             data_sequence: 0,
             moved: Vec::new(),
         }
-    }
-
-    /// The pages whose counts and bits change.
-    pub(super) fn delta_buffers(&self) -> impl Iterator<Item = &Arc<Buffer>> {
-        self.deltas.iter().map(|page| &page.buffer)
     }
 
     /// Content moves from page `source` to page `target`: neither may be at home without the
@@ -314,18 +308,22 @@ mod tests {
     fn deltas_apply_to_the_page_as_it_is() {
         let mut page = [0; PAGE_BYTES];
         page[200] = 5;
-        Delta::AddU32 { offset: 200, delta: -2 }.apply(&mut page);
+        let subtract = Delta::AddU32 { offset: 200, delta: -2 };
+        assert_eq!(subtract.apply(&mut page), Some((200, 204)));
         assert_eq!(page[200], 3);
-        Delta::Bits { first: 3, count: 10, is_set: true }.apply(&mut page);
+        let set = Delta::Bits { first: 3, count: 10, is_set: true };
+        assert_eq!(set.apply(&mut page), Some((128, 130)));
         assert_eq!(format::bitmap::count_set(&page) - 2, 10);
         assert_eq!(joined(vec![(5, 8), (1, 2), (8, 9), (6, 7)]), [(1, 2), (5, 9)]);
     }
 
     #[test]
-    #[should_panic(expected = "changed twice")]
-    fn a_place_given_out_twice_stops_the_pool() {
+    fn a_place_given_out_twice_and_a_count_below_zero_are_refused() {
         let mut page = [0; PAGE_BYTES];
-        Delta::Bits { first: 3, count: 1, is_set: true }.apply(&mut page);
-        Delta::Bits { first: 3, count: 1, is_set: true }.apply(&mut page);
+        let set = Delta::Bits { first: 3, count: 1, is_set: true };
+        assert!(set.apply(&mut page).is_some());
+        assert_eq!(set.apply(&mut page), None);
+        assert_eq!(Delta::AddU32 { offset: 200, delta: -1 }.apply(&mut page), None);
+        assert_eq!(Delta::AddU64 { offset: 200, delta: -1 }.apply(&mut page), None);
     }
 }

@@ -141,8 +141,8 @@ struct OpenSegment {
     blocks: Vec<Arc<Block>>,
     /// Offset of the last summary page plus one, and its checksum.
     previous_summary: (u32, u32),
-    /// Positions in the log of rides whose bytes are in this piece.
-    rides: BTreeSet<format::ids::Lsn>,
+    /// Rides with bytes in this piece.
+    rides: BTreeSet<crate::journal::RideId>,
 }
 
 /// A segment that takes no more blocks.

@@ -14,6 +14,7 @@ use super::{Block, BlockOwner, OpenSegment, Progress, Segments, State, Temperatu
 use crate::alloc::SegmentId;
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
+use crate::journal::RideId;
 
 impl Segments {
     /// Seals what the open segment of `temperature` holds, so that its blocks can be installed.
@@ -208,11 +209,11 @@ impl Segments {
         Ok((block, pointer, bytes))
     }
 
-    /// The rides of a transaction are in the log from `lsn` on: the tail waits for their segments.
-    pub(crate) fn rides_logged(&self, places: &BTreeSet<Place>, lsn: Lsn) {
+    /// The rides of a transaction are in the log: the tail waits for each piece with their bytes.
+    pub(crate) fn rides_logged(&self, places: &BTreeSet<Place>, ride: RideId) {
         let geometry = self.store.geometry();
         let mut state = self.lock();
-        let mut is_waiting = false;
+        let mut pieces = 0;
         for segment in state.open.values_mut() {
             let is_in = |place: &Place| {
                 let id = SegmentId { group: place.group(), segment: geometry.segment_of(*place) };
@@ -220,17 +221,17 @@ impl Segments {
                     && place.fragment() % geometry.segment_fragments >= segment.piece_start
             };
             if places.iter().any(is_in) {
-                segment.rides.insert(lsn);
-                is_waiting = true;
+                segment.rides.insert(ride);
+                pieces += 1;
             }
         }
-        let sequences = places.iter().filter_map(|place| state.in_flight.write_of(*place));
-        let written = sequences.max().unwrap_or(NOT_SUBMITTED);
-        drop(state);
-        if !is_waiting {
-            // The piece was sealed between the fixing of the blocks and the end of the transaction.
-            self.store.journal.ride_submitted(lsn, written);
-        }
+        // Pieces that were sealed between the fixing of the blocks and the end of the transaction:
+        // what is not in flight any more was answered.
+        let answered = self.store.journal.data_answered();
+        let write_of = |place: &Place| state.in_flight.write_of(*place).unwrap_or(answered);
+        let sequence = places.iter().map(write_of).max().unwrap_or(NOT_SUBMITTED);
+        // Under the lock: the next seal tells of a piece that was counted.
+        self.store.journal.ride_waits(ride, pieces, sequence);
     }
 }
 

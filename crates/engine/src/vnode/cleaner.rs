@@ -13,6 +13,7 @@ use format::summary::{Summary, SummaryEntry, SummaryKind};
 use storage::device::Purpose;
 
 use super::Files;
+use super::read::bad_data;
 use crate::alloc::SegmentId;
 use crate::alloc::policy::{CleaningPolicy, Greedy};
 use crate::buffer::io;
@@ -71,6 +72,13 @@ impl Files {
                     if self.store.alloc.free_segments(1)? == 0 {
                         return Ok(());
                     }
+                }
+                // A block that can't be read or verified stays where it is, and so does its segment:
+                // one bad sector must not keep the others from being cleaned.
+                Err(error @ (FsError::Corrupt { .. } | FsError::Io { .. })) => {
+                    self.store.journal.check_alive()?;
+                    let SegmentId { group, segment } = chosen.into();
+                    tracing::warn!(%error, group, segment, "a segment is not cleaned");
                 }
                 Err(error) => return Err(error),
             }
@@ -149,8 +157,9 @@ impl Files {
         let buffer = self.read_for_move(place, &pointer, anode.block_bytes())?;
         let length = self.stored_bytes(pointer.fragments);
         self.place_block(&mut state, entry.index, buffer, length, Temperature::Cold)?;
-        drop(state);
+        // Before anybody can install the block and call the file clean.
         self.table.mark_dirty(vnode.number, self.store.clock.monotonic_ns());
+        drop(state);
         let moved = u64::from(pointer.fragments);
         self.cleaner.fragments_moved.fetch_add(moved, Ordering::Relaxed);
         Ok(())
@@ -164,6 +173,9 @@ impl Files {
     ) -> FsResult<storage::device::AlignedBuffer> {
         let mut buffer = storage::device::AlignedBuffer::zeroed(index_wide(block_bytes));
         let length = self.stored_bytes(pointer.fragments);
+        if length > buffer.len() {
+            return Err(bad_data(pointer));
+        }
         if let Some(data) = self.segments.in_flight(place) {
             buffer[..length].copy_from_slice(&data[..length]);
             return Ok(buffer);
@@ -173,8 +185,7 @@ impl Files {
         let data = &data[lead..lead + length];
         if !pointer.verifies(data) {
             // Left where it is: a read names it, a scrub may mend it, and nothing is made to fit.
-            let defect = format!("DT001: block at {place} fails its checksum");
-            return Err(FsError::Corrupt { defect });
+            return Err(bad_data(pointer));
         }
         buffer[..length].copy_from_slice(data);
         Ok(buffer)

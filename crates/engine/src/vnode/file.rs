@@ -183,7 +183,7 @@ impl Files {
                 pointer.map_or(0, |pointer| pointer.fragments)
             }
         };
-        let stored = self.stored_bytes(stored);
+        let stored = self.stored_bytes(stored).min(index_wide(state.anode()?.block_bytes()));
         if stored <= valid {
             return Ok(());
         }

@@ -10,6 +10,7 @@ use format::pointer::BlockPointer;
 use super::api::Ino;
 use super::{Files, Vnode, VnodeState};
 use crate::alloc::LOW_SEGMENTS;
+use crate::container::take_off;
 use crate::error::FsResult;
 use crate::journal::Reservation;
 use crate::segment::{Block, Segments, Temperature};
@@ -111,7 +112,7 @@ impl Files {
         anode.fragments += u64::from(pointer.fragments);
         groups.insert(pointer.place.group());
         if let Some(old) = old {
-            anode.fragments -= u64::from(old.fragments);
+            take_off(&mut anode.fragments, u64::from(old.fragments))?;
             groups.insert(old.place.group());
             change.free(Segments::extent(&old))?;
         }
@@ -198,8 +199,8 @@ impl Files {
             installed.push((*index, Arc::clone(block)));
         }
         let applied = self.end_install(change, &mut state, vnode, anode, &installed)?;
-        if let Some(lsn) = applied.ride_lsn {
-            self.segments.rides_logged(&places, lsn);
+        if let Some(ride) = applied.ride {
+            self.segments.rides_logged(&places, ride);
         }
         Ok(Some(applied.class))
     }

@@ -171,6 +171,7 @@ impl Files {
         let mut directory = self.check_new(caller, &state, name)?;
         check_kind(caller, new.kind, link_target.is_some())?;
         self.check_space()?;
+        self.store.alloc.check_pages()?;
         let mut fileset = self.fileset.lock();
         let number = fileset.allocate_anode(&self.store, &mut change)?;
         let mut anode = self.new_anode(caller, &change, &directory, number, new);
@@ -192,7 +193,7 @@ impl Files {
         }
         let applied = change.end();
         fileset.settle(applied.lsn);
-        self.settle_link_target(long, applied.ride_lsn);
+        self.settle_link_target(long, applied.ride);
         state.anode = Some(directory);
         state.size_bytes = state.anode()?.size_bytes;
         state.class = applied.class;
@@ -276,10 +277,10 @@ impl Files {
         Ok(Some(block))
     }
 
-    fn settle_link_target(&self, long: Option<Arc<Block>>, ride_lsn: Option<format::ids::Lsn>) {
-        if let (Some(block), Some(lsn)) = (long, ride_lsn) {
+    fn settle_link_target(&self, long: Option<Arc<Block>>, ride: Option<crate::journal::RideId>) {
+        if let (Some(block), Some(ride)) = (long, ride) {
             self.segments.installed(&block);
-            self.segments.rides_logged(&BTreeSet::from([block.place]), lsn);
+            self.segments.rides_logged(&BTreeSet::from([block.place]), ride);
         }
     }
 

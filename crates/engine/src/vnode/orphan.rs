@@ -121,10 +121,13 @@ impl Files {
                 other => other?,
             };
             let nlink = vnode.state.read().anode()?.nlink;
-            if nlink == 0 {
-                self.reap(number)?;
-            } else {
-                self.finish_truncate(&vnode)?;
+            let result = if nlink == 0 { self.reap(number) } else { self.finish_truncate(&vnode) };
+            match result {
+                // One damaged file must not keep the pool closed: it stays in the list.
+                Err(error @ FsError::Corrupt { .. }) => {
+                    tracing::warn!(%error, anode = number.0, "a file in the orphan list is kept");
+                }
+                other => other?,
             }
         }
         Ok(count)

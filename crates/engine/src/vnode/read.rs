@@ -193,7 +193,7 @@ fn copy_part(into: &mut [u8], stored: &[u8], from: usize) {
     into[count..].fill(0);
 }
 
-fn bad_data(pointer: &BlockPointer) -> FsError {
+pub(crate) fn bad_data(pointer: &BlockPointer) -> FsError {
     FsError::Corrupt { defect: format!("DT001: block at {} fails its checksum", pointer.place) }
 }
 
