@@ -191,21 +191,17 @@ impl Files {
             }
             return Err(error);
         }
+        // V1: the vnode is there, locked, before anybody can find the anode on its page.
+        let child = Arc::new(Vnode::new(anode));
+        let mut child_state = child.state.write();
+        self.table.insert(Arc::clone(&child));
+        self.table.add_reference(number);
         let applied = change.end();
         fileset.settle(applied.lsn);
         self.settle_link_target(long, applied.ride);
-        state.anode = Some(directory);
-        state.size_bytes = state.anode()?.size_bytes;
-        state.class = applied.class;
-        let child = Vnode::new(anode);
-        let attr = {
-            let mut child = child.state.write();
-            child.class = applied.class;
-            attr_of(self, &child)?
-        };
-        self.table.add_reference(number);
-        self.table.insert(Arc::new(child));
-        Ok(attr)
+        self.replace(&mut state, directory, applied.class);
+        child_state.class = applied.class;
+        attr_of(self, &child_state)
     }
 
     /// New names are refused while the pool has no room for a user's data.
