@@ -73,7 +73,7 @@ impl Files {
                         return Ok(());
                     }
                 }
-                // A block that can't be read or verified stays where it is, and so does its segment:
+                // A block that can't be read or verified stays where it is, and its segment too:
                 // one bad sector must not keep the others from being cleaned.
                 Err(error @ (FsError::Corrupt { .. } | FsError::Io { .. })) => {
                     self.store.journal.check_alive()?;
