@@ -337,6 +337,7 @@ impl Pool {
             Arc::clone(&cache),
             Arc::clone(&journal),
             options.placement,
+            superblock.block_shift,
         )?);
         let store = Arc::new(Store { volume, cache, journal, alloc, clock });
         let fileset = MountedFileset::open(&store, ROOT_SLOT)?;
@@ -597,15 +598,18 @@ impl FileSystem for Pool {
     }
 
     fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        self.files().link_name(caller, ino, parent, name)
+        let files = self.files();
+        files.with_reclaim(|| files.link_name(caller, ino, parent, name))
     }
 
     fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
-        self.files().remove_name(caller, parent, name, false)
+        let files = self.files();
+        files.with_reclaim(|| files.remove_name(caller, parent, name, false))
     }
 
     fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
-        self.files().remove_name(caller, parent, name, true)
+        let files = self.files();
+        files.with_reclaim(|| files.remove_name(caller, parent, name, true))
     }
 
     fn rename(
@@ -615,7 +619,8 @@ impl FileSystem for Pool {
         target: (Ino, &[u8]),
         mode: RenameMode,
     ) -> FsResult<()> {
-        self.files().rename_name(caller, source, target, mode)
+        let files = self.files();
+        files.with_reclaim(|| files.rename_name(caller, source, target, mode))
     }
 
     fn read(

@@ -135,6 +135,7 @@ impl Allocator {
         cache: Arc<Cache>,
         journal: Arc<Journal>,
         policy: Box<dyn PlacementPolicy>,
+        block_shift: u8,
     ) -> FsResult<Allocator> {
         let geometry = volume.geometry();
         let place = geometry.group_table_root_place();
@@ -143,7 +144,7 @@ impl Allocator {
         let capacity = (0..geometry.group_count)
             .map(|group| u64::from(geometry.fragments_of(group)))
             .sum::<u64>();
-        let reserve = reserve_of(geometry, capacity);
+        let reserve = reserve_of(geometry, capacity, block_shift);
         let state = State {
             groups: BTreeMap::new(),
             used,
@@ -567,8 +568,27 @@ pub(crate) fn group_page_index(group: u32, page: u32) -> u64 {
 
 /// What is kept back: room for the cleaner to copy into and for the metadata that removing,
 /// cleaning and checkpoints can need.
-fn reserve_of(geometry: &Geometry, capacity: u64) -> u64 {
+fn reserve_of(geometry: &Geometry, capacity: u64, block_shift: u8) -> u64 {
     let segments = u64::from(CLEANER_SEGMENTS + LOW_SEGMENTS) + 2;
-    let fixed = segments * u64::from(geometry.segment_fragments);
-    fixed.max(capacity / 50).min(capacity / 4)
+    let segment = u64::from(geometry.segment_fragments);
+    let fixed = segments * segment;
+    // What a full segment can't give to blocks: its summary, and an end too short for a block.
+    let lost = segment
+        - blocks_per_segment(geometry, block_shift) * block_fragments(geometry, block_shift);
+    let summaries = capacity / segment * lost;
+    (fixed.max(capacity / 50) + summaries).min(capacity / 3)
+}
+
+fn block_fragments(geometry: &Geometry, block_shift: u8) -> u64 {
+    (1_u64 << block_shift).div_ceil(geometry.fragment_bytes())
+}
+
+/// Returns how many blocks of the default size a segment holds beside their summary.
+fn blocks_per_segment(geometry: &Geometry, block_shift: u8) -> u64 {
+    let segment = u64::from(geometry.segment_fragments);
+    let (block, page) =
+        (block_fragments(geometry, block_shift), u64::from(geometry.page_fragments()));
+    let entries = crate::convert::wide(format::summary::ENTRIES_PER_SUMMARY);
+    let fits = |blocks: &u64| blocks * block + blocks.div_ceil(entries) * page <= segment;
+    (0..=segment / block).rev().find(fits).unwrap_or(0)
 }

@@ -27,6 +27,8 @@ struct State {
     /// Every write up to this one was answered.
     answered: u64,
     durable: u64,
+    /// The first write that failed: nothing becomes durable after it (T5).
+    failure: Option<DeviceError>,
 }
 
 impl DataWrites {
@@ -75,15 +77,19 @@ impl DataWrites {
             let mut state = self.state.lock();
             (state.submitted, std::mem::take(&mut state.in_flight))
         };
-        let mut failure = None;
         for (_, ticket) in tickets {
-            if let Err(error) = ticket.wait() {
-                failure.get_or_insert(error);
-            }
+            self.wait_for(ticket);
         }
         let mut state = self.state.lock();
         state.answered = state.answered.max(reached);
-        failure.map_or(Ok(reached), Err)
+        state.failure.clone().map_or(Ok(reached), Err)
+    }
+
+    /// Waits for one write and remembers its failure.
+    fn wait_for(&self, ticket: Ticket) {
+        if let Err(error) = ticket.wait() {
+            self.state.lock().failure.get_or_insert(error);
+        }
     }
 
     /// Returns up to which number writes are answered.
@@ -98,11 +104,11 @@ impl DataWrites {
             let Some((sequence, ticket)) = self.state.lock().in_flight.pop_front() else {
                 return Ok(());
             };
-            ticket.wait()?;
+            self.wait_for(ticket);
             let mut state = self.state.lock();
             state.answered = state.answered.max(sequence);
         }
-        Ok(())
+        self.state.lock().failure.clone().map_or(Ok(()), Err)
     }
 
     /// Waits for what is in flight without a flush and says up to which number writes will be

@@ -7,7 +7,7 @@ use format::anode::Anode;
 use super::access::{check_change, clear_set_bits_of_write, set_owner_and_mode};
 use super::api::{Attr, Caller, Ino, SetAttr, SetTime};
 use super::{Files, Vnode, VnodeState, attr_of, to_disk};
-use crate::error::{FsError, FsResult};
+use crate::error::FsResult;
 use crate::journal::Reservation;
 
 /// Seconds after which relatime renews an access time all the same: a day.
@@ -37,13 +37,9 @@ impl Files {
         check_change(caller, vnode.state.read().anode()?, change)?;
         match change.size_bytes {
             None => self.set_anode(caller, &vnode, change)?,
-            Some(size_bytes) => match self.truncate(caller, &vnode, size_bytes, change) {
-                Err(FsError::NoSpace) => {
-                    self.reclaim()?;
-                    self.truncate(caller, &vnode, size_bytes, change)?;
-                }
-                other => other?,
-            },
+            Some(size_bytes) => {
+                self.with_reclaim(|| self.truncate(caller, &vnode, size_bytes, change))?
+            }
         }
         attr_of(self, &vnode.state.read())
     }

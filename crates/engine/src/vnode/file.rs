@@ -40,14 +40,7 @@ impl Files {
             return Err(FsError::FileTooLarge);
         }
         self.make_room()?;
-        match self.write_locked(caller, &vnode, offset, data) {
-            Err(FsError::NoSpace) => {
-                // Space that waits for a checkpoint or for the cleaner may be enough.
-                self.reclaim()?;
-                self.write_locked(caller, &vnode, offset, data)
-            }
-            other => other,
-        }
+        self.with_reclaim(|| self.write_locked(caller, &vnode, offset, data))
     }
 
     fn write_locked(

@@ -11,7 +11,7 @@ use super::api::Ino;
 use super::{Files, Vnode, VnodeState};
 use crate::alloc::LOW_SEGMENTS;
 use crate::container::take_off;
-use crate::error::FsResult;
+use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
 use crate::segment::{Block, Segments, Temperature};
 use crate::store::Change;
@@ -226,6 +226,18 @@ impl Files {
             self.reclaim()?;
         }
         Ok(())
+    }
+
+    /// Does `operation`, and if there is no space once more after a reclaim: space that waits for a
+    /// checkpoint or for the cleaner may be enough. Called with no lock held.
+    pub(crate) fn with_reclaim<T>(&self, operation: impl Fn() -> FsResult<T>) -> FsResult<T> {
+        match operation() {
+            Err(FsError::NoSpace) => {
+                self.reclaim()?;
+                operation()
+            }
+            other => other,
+        }
     }
 
     /// Makes freed space usable: a checkpoint, and the cleaner until there are segments enough or

@@ -148,13 +148,7 @@ impl Files {
             return Err(FsError::NameTooLong);
         }
         check_name(name)?;
-        match self.make_once(caller, parent, name, new, link_target) {
-            Err(FsError::NoSpace) => {
-                self.reclaim()?;
-                self.make_once(caller, parent, name, new, link_target)
-            }
-            other => other,
-        }
+        self.with_reclaim(|| self.make_once(caller, parent, name, new, link_target))
     }
 
     fn make_once(
