@@ -2,6 +2,7 @@
 //! operations?
 
 mod explorer;
+mod orphans;
 
 use explorer::{Plan, explore};
 use storage::device::sim::Strategy;
