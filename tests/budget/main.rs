@@ -174,6 +174,46 @@ fn a_lookup_reads_few_pages() {
     assert!(most <= 4, "{most}");
 }
 
+/// Goal: the same in one directory of ten million names. Method: names in no order, the interior map
+/// pages cached by those looked up before.
+#[test]
+#[ignore = "a soak: ten million names"]
+fn a_lookup_in_a_huge_directory_reads_few_pages() {
+    const LOOKUPS: u64 = 3000;
+    let files = std::env::var("HOLDFAST_FILES").ok().and_then(|text| text.parse().ok());
+    let files: u64 = files.unwrap_or(10_000_000);
+    let counted = Counted::new(64 << 30, 14);
+    let root = counted.pool.root();
+    for file in 0..files {
+        counted.make(root, &format!("f{file}"), FileKind::Regular);
+    }
+    let counted = open(&counted.close());
+    let caller = Caller::root();
+    let mut prng = storage::prng::Prng::from_seed(1);
+    let mut costs: Vec<u64> = (0..LOOKUPS)
+        .map(|_| {
+            let name = format!("f{}", prng.below(files));
+            let cost = counted.cost(|| {
+                let found = counted.pool.lookup(&caller, root, name.as_bytes());
+                counted.pool.forget(found.expect("it is there").ino, 1);
+            });
+            cost.reads()
+        })
+        .skip(1000)
+        .collect();
+    costs.sort_unstable();
+    let sum: u64 = costs.iter().sum();
+    let share = |of: usize| costs[costs.len() * of / 1000];
+    println!(
+        "{files} names: {sum} pages in {} lookups, median {}, 99 % {}, most {}",
+        costs.len(),
+        share(500),
+        share(990),
+        share(999)
+    );
+    assert!(share(500) <= 4, "half of the lookups read more than four pages");
+}
+
 #[test]
 fn a_sequential_read_is_one_request_for_a_piece() {
     const BYTES: u64 = 32 << 20;
