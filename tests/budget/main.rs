@@ -174,8 +174,8 @@ fn a_lookup_reads_few_pages() {
     assert!(most <= 4, "{most}");
 }
 
-/// Goal: the same in one directory of ten million names. Method: names in no order, the interior map
-/// pages cached by those looked up before.
+/// Goal: the same in one directory of ten million names. Method: names in no order, the interior
+/// map pages cached by those looked up before.
 #[test]
 #[ignore = "a soak: ten million names"]
 fn a_lookup_in_a_huge_directory_reads_few_pages() {
