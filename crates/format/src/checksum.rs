@@ -5,9 +5,3 @@
 pub fn crc32c(bytes: &[u8]) -> u32 {
     ::crc32c::crc32c(bytes)
 }
-
-/// Returns the CRC-32C of the bytes that `crc` was the checksum of, followed by `bytes`.
-#[must_use]
-pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
-    ::crc32c::crc32c_append(crc, bytes)
-}

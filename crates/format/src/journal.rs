@@ -23,7 +23,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::checksum::{crc32c, crc32c_append};
+use crate::checksum::crc32c;
 use crate::geometry::Geometry;
 use crate::ids::{Epoch, Lsn, Place, PoolId};
 use crate::page::{
@@ -558,12 +558,6 @@ impl JournalHead {
     fn place(geometry: &Geometry, slot: u64) -> Place {
         Geometry::fixed_place(geometry.journal_offset + slot * 4096)
     }
-}
-
-/// Continues a checksum; here so that writers need not know the algorithm.
-#[must_use]
-pub fn continue_crc(crc: u32, bytes: &[u8]) -> u32 {
-    crc32c_append(crc, bytes)
 }
 
 #[cfg(test)]

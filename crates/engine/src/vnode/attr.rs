@@ -98,7 +98,7 @@ impl Files {
         {
             anode.atime = now;
             state.is_attr_dirty = true;
-            self.table.mark_dirty(vnode.number, self.store.clock.monotonic_ns());
+            self.note_dirty(vnode);
         }
     }
 }

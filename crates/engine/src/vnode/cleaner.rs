@@ -158,7 +158,7 @@ impl Files {
         let length = self.stored_bytes(pointer.fragments);
         self.place_block(&mut state, entry.index, buffer, length, Temperature::Cold)?;
         // Before anybody can install the block and call the file clean.
-        self.table.mark_dirty(vnode.number, self.store.clock.monotonic_ns());
+        self.note_dirty(&vnode);
         drop(state);
         let moved = u64::from(pointer.fragments);
         self.cleaner.fragments_moved.fetch_add(moved, Ordering::Relaxed);

@@ -90,7 +90,7 @@ impl Files {
         anode.data_version += 1;
         clear_set_bits_of_write(caller, anode);
         state.is_attr_dirty = true;
-        self.table.mark_dirty(vnode.number, self.store.clock.monotonic_ns());
+        self.note_dirty(vnode);
         Ok(())
     }
 

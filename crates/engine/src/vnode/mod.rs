@@ -184,6 +184,11 @@ impl Files {
         self.store.journal.check_alive()
     }
 
+    /// V2: the file has changes that are not in the journal.
+    fn note_dirty(&self, vnode: &Vnode) {
+        self.table.mark_dirty(vnode.number, self.store.clock.monotonic_ns());
+    }
+
     fn now(&self) -> DiskTime {
         to_disk(self.store.now())
     }
