@@ -60,6 +60,12 @@ pub enum FsError {
     /// The caller's buffer is too small.
     #[error("buffer too small")]
     Range,
+    /// Nothing of what was sought lies behind the offset.
+    #[error("no such offset")]
+    NoSuchOffset,
+    /// The value is larger than an attribute may be.
+    #[error("argument list too long")]
+    TooBig,
     /// A device failed.
     #[error("input/output error: {cause}")]
     Io {
@@ -85,6 +91,8 @@ impl FsError {
             FsError::NotPermitted => 1,
             FsError::NotFound => 2,
             FsError::Io { .. } => 5,
+            FsError::NoSuchOffset => 6,
+            FsError::TooBig => 7,
             FsError::AccessDenied => 13,
             FsError::Exists => 17,
             FsError::NotDirectory => 20,

@@ -147,6 +147,47 @@ pub enum RenameMode {
     Exchange,
 }
 
+/// Whether setxattr(2) may make an attribute, or replace one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XattrMode {
+    /// Either.
+    Set,
+    /// Fail with [`FsError::Exists`] where it is there (`XATTR_CREATE`).
+    Create,
+    /// Fail with [`FsError::NoAttribute`] where it is not there (`XATTR_REPLACE`).
+    Replace,
+}
+
+/// What fallocate(2) does with a range of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Takes space, so that a later write there finds some; extends the file unless `keep_size`.
+    Allocate {
+        /// `FALLOC_FL_KEEP_SIZE`.
+        keep_size: bool,
+    },
+    /// Gives the space back; reads as zeros. Never changes the size.
+    PunchHole,
+    /// Reads as zeros; extends the file unless `keep_size`.
+    ZeroRange {
+        /// `FALLOC_FL_KEEP_SIZE`.
+        keep_size: bool,
+    },
+    /// Takes whole blocks out of the file, and closes the gap.
+    CollapseRange,
+    /// Makes a hole of whole blocks, and moves what is behind it.
+    InsertRange,
+}
+
+/// What lseek(2) looks for from an offset on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that is no hole (`SEEK_DATA`).
+    Data,
+    /// The next byte of a hole; the end of the file is one (`SEEK_HOLE`).
+    Hole,
+}
+
 /// One name that readdir returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
@@ -253,6 +294,78 @@ pub trait FileSystem: Send + Sync {
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry) -> bool,
     ) -> FsResult<()>;
+
+    /// Returns the value of an extended attribute; `name` with its prefix (`user.`, `trusted.`,
+    /// `security.`, `system.posix_acl_access`, `system.posix_acl_default`).
+    fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
+        let _ = (caller, ino, name);
+        Err(FsError::NotSupported)
+    }
+
+    /// Sets an extended attribute. Access lists come in the form of `linux/posix_acl_xattr.h`.
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> FsResult<()> {
+        let _ = (caller, ino, name, value, mode);
+        Err(FsError::NotSupported)
+    }
+
+    /// Returns the names of all extended attributes that the caller may see.
+    fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
+        let _ = (caller, ino);
+        Err(FsError::NotSupported)
+    }
+
+    /// Removes an extended attribute.
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
+        let _ = (caller, ino, name);
+        Err(FsError::NotSupported)
+    }
+
+    /// Makes a regular file without a name (`O_TMPFILE`), which [`FileSystem::link`] may give its
+    /// first. Takes a reference.
+    fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
+        let _ = (caller, parent, new);
+        Err(FsError::NotSupported)
+    }
+
+    /// Takes or gives back the space of `length_bytes` from `offset`.
+    fn fallocate(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        length_bytes: u64,
+        mode: Fallocate,
+    ) -> FsResult<()> {
+        let _ = (caller, ino, offset, length_bytes, mode);
+        Err(FsError::NotSupported)
+    }
+
+    /// Returns the offset of what is sought, at `offset` or after it. At or past the end of the
+    /// file, and for [`Seek::Data`] where only holes follow: [`FsError::NoSuchOffset`].
+    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
+        let _ = (ino, offset, what);
+        Err(FsError::NotSupported)
+    }
+
+    /// Copies up to `length_bytes` from `source` to `target` (inode, offset) inside the server.
+    /// Returns how many; fewer at the end of the source, and whenever it took long enough.
+    fn copy_range(
+        &self,
+        caller: &Caller,
+        source: (Ino, u64),
+        target: (Ino, u64),
+        length_bytes: u64,
+    ) -> FsResult<u64> {
+        let _ = (caller, source, target, length_bytes);
+        Err(FsError::NotSupported)
+    }
 
     /// Makes what was done to this inode durable: its content, its attributes, and, for what was
     /// done before through any name, its names.
