@@ -211,7 +211,8 @@ fn a_lookup_in_a_huge_directory_reads_few_pages() {
         share(990),
         share(999)
     );
-    assert!(share(500) <= 4, "half of the lookups read more than four pages");
+    // A page that split twice more than the number of pages lets expect costs a map page more.
+    assert!(share(990) <= 4, "one lookup of a hundred reads more than four pages");
 }
 
 #[test]

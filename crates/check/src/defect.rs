@@ -120,6 +120,7 @@ codes! {
     DR011 Severe "A name leads to an anode of another generation."
     DR012 Major "A name says another kind than its anode."
     DR013 Major "A directory counts its names wrong."
+    DR014 Major "A pointer tells wrongly of a directory page's last split."
     LN001 Major "A file's link count is not its number of names."
     LN002 Severe "A directory has several names, or the root has one."
     LN003 Major "A directory's parent is not the directory that names it."
