@@ -209,6 +209,31 @@ impl BlockPointer {
         BlockPointer::plain(place, fragments, birth, check_kind, check)
     }
 
+    /// Whether this is a plain block with a check for each quarter, so that a quarter of it can be
+    /// a block of its own.
+    #[must_use]
+    pub fn is_divisible(&self) -> bool {
+        let is_plain = !self.is_compressed && !self.is_encrypted && !self.is_offline;
+        is_plain && self.check_kind == CheckKind::Quarters
+    }
+
+    /// Returns the pointer to quarter `quarter` (0 to 3) of a divisible block as a block of
+    /// [`QUARTER_BYTES`], with the check that this one has for it; `None` if nothing of it is
+    /// stored.
+    #[must_use]
+    pub fn quarter(&self, quarter: usize, fragment_shift: u8) -> Option<BlockPointer> {
+        let length = u32::try_from(QUARTER_BYTES).ok()? >> fragment_shift;
+        let before = u32::try_from(quarter).ok()? * length;
+        let fragments = self.fragments.checked_sub(before)?.min(length);
+        let check = [*self.check.get(quarter)?, 0, 0, 0];
+        if fragments == 0 || !self.is_divisible() {
+            return None;
+        }
+        let fragment = self.place.fragment().checked_add(before)?;
+        let place = Place::new(self.place.disk_group(), self.place.group(), fragment);
+        Some(BlockPointer { place, fragments, check_kind: CheckKind::Whole, check, ..*self })
+    }
+
     /// Whether `data`, the whole stored block, is what was written.
     #[must_use]
     pub fn verifies(&self, data: &[u8]) -> bool {
@@ -269,6 +294,27 @@ mod tests {
             assert_eq!(BlockPointer::decode(&hinted.encode()), Some(hinted));
             assert_eq!(hinted.split_hint(), Some(hint));
             assert_eq!(hinted.with_split_hint(None), pointer);
+        }
+    }
+
+    #[test]
+    fn each_quarter_verifies_as_a_block_of_its_own() {
+        for (fragment_shift, fragments) in [(12, 4), (12, 3), (11, 7), (10, 16), (10, 1), (10, 6)] {
+            let stored = usize::try_from(fragments).expect("small") << fragment_shift;
+            let data: Vec<u8> = (0..stored).map(|at| ((at * 31) >> 3).to_le_bytes()[0]).collect();
+            let place = Place::new(0, 3, 40);
+            let block =
+                BlockPointer::to_data(place, fragments, Epoch(5), QUARTERED_BLOCK_BYTES, &data);
+            let mut next = place;
+            for (quarter, bytes) in data.chunks(QUARTER_BYTES).enumerate() {
+                let pointer = block.quarter(quarter, fragment_shift).expect("it is stored");
+                let expected =
+                    BlockPointer::to_data(next, pointer.fragments, Epoch(5), QUARTER_BYTES, bytes);
+                assert_eq!(pointer, expected, "quarter {quarter} of {fragments}");
+                next = next.advance(pointer.fragments);
+            }
+            assert_eq!(next, place.advance(fragments));
+            assert_eq!(block.quarter(data.len().div_ceil(QUARTER_BYTES), fragment_shift), None);
         }
     }
 

@@ -211,7 +211,7 @@ fn a_summary_names_the_owner_without_a_search() {
     image.write_page(place, &summary.encode(super::image::POOL, &image.superblock.secret));
     let opened = crate::inspect::Opened::raw(&device(&image)).expect("a pool");
     let found = crate::explain::owner_by_summary(&opened, data.advance(2));
-    let (_, anode, index, _) = found.expect("the summary names it");
-    assert_eq!((anode, index), (AnodeNo(BIG), 3));
+    let (anode, found) = found.expect("the summary names it");
+    assert_eq!((anode.number, found.index), (AnodeNo(BIG), 3));
     assert!(crate::explain::owner_by_summary(&opened, start.advance(0)).is_none());
 }

@@ -355,9 +355,11 @@ impl Segments {
         done_with(&mut state, block);
     }
 
-    /// Returns the bytes that are on their way to `place`.
-    pub(crate) fn in_flight(&self, place: Place) -> Option<Arc<AlignedBuffer>> {
-        self.state.lock().in_flight.get(place)
+    /// Returns the block on its way to the disk that has the fragment at `place`, and how many
+    /// bytes of it lie before that.
+    pub(crate) fn in_flight(&self, place: Place) -> Option<(Arc<AlignedBuffer>, usize)> {
+        let (data, before) = self.state.lock().in_flight.get(place)?;
+        Some((data, crate::convert::index(before) << self.store.geometry().fragment_shift))
     }
 
     /// Returns files whose sealed blocks wait to be installed, and forgets them.
