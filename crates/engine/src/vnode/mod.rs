@@ -33,6 +33,7 @@ mod orphan;
 mod read;
 mod rename;
 mod table;
+mod xattr;
 
 pub use cleaner::CleanerCounts;
 
