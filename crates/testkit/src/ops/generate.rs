@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{DirEntry, FileKind, FileSystem, RenameMode, SetTime, Timestamp};
+use engine::vnode::api::{
+    DirEntry, FileKind, FileSystem, RenameMode, SetTime, Timestamp, XattrMode,
+};
 use storage::clock::ManualClock;
 use storage::prng::Prng;
 
@@ -43,6 +45,8 @@ pub struct Weights {
     pub truncate: u64,
     /// Modes, owners, times.
     pub attr: u64,
+    /// Extended attributes set, asked for, removed.
+    pub xattr: u64,
     /// Questions: getattr, readlink, list.
     pub ask: u64,
     /// fsync and fdatasync.
@@ -93,6 +97,19 @@ pub const NAMES_DEFAULT: [(&[u8], usize); 10] = [
     (b"n", 256),
 ];
 
+/// Names of extended attributes of every sort, some of them wrong.
+const XATTR_NAMES: [&[u8]; 9] = [
+    b"user.a",
+    b"user.b",
+    b"user.caf\xe9",
+    b"user.a name that is longer than what lies in an anode",
+    b"trusted.t",
+    b"security.label",
+    b"security.capability",
+    b"user.",
+    b"other.a",
+];
+
 impl Profile {
     /// A bit of everything.
     #[must_use]
@@ -112,6 +129,7 @@ impl Profile {
                 read: 8,
                 truncate: 6,
                 attr: 8,
+                xattr: 8,
                 ask: 8,
                 fsync: 4,
                 sync: 1,
@@ -256,7 +274,7 @@ impl Generator {
     fn op(&mut self) -> Op {
         let w = self.profile.weights;
         type Make = fn(&mut Generator) -> Op;
-        let choices: [(u64, Make); 16] = [
+        let choices: [(u64, Make); 17] = [
             (w.create, |g| g.create(FileKind::Regular)),
             (w.mkdir, |g| g.create(FileKind::Directory)),
             (w.special, Generator::special),
@@ -273,6 +291,7 @@ impl Generator {
                 size_bytes: g.offset().0,
             }),
             (w.attr, Generator::attr),
+            (w.xattr, Generator::xattr),
             (w.ask, Generator::ask),
             (w.fsync, Generator::fsync),
             (w.sync, |_| Op::Sync),
@@ -459,6 +478,32 @@ impl Generator {
                 let times =
                     [None, Some(SetTime::Now), Some(SetTime::To(past)), Some(SetTime::To(late))];
                 Op::SetTimes { file, atime: self.one_of(&times), mtime: self.one_of(&times) }
+            }
+        }
+    }
+
+    fn xattr(&mut self) -> Op {
+        let kinds = [FileKind::Regular, FileKind::Regular, FileKind::Directory, FileKind::Symlink];
+        let kind = self.one_of(&kinds);
+        let file = self.place(kind);
+        if self.random.one_in(12) {
+            return Op::ListXattr { file };
+        }
+        let name = self.one_of(&XATTR_NAMES).to_vec();
+        match self.random.below(6) {
+            0 => Op::GetXattr { file, name },
+            1 => Op::RemoveXattr { file, name },
+            _ => {
+                let length = usize_of(match self.random.below(8) {
+                    0 => 0,
+                    1 => self.one_of(&[960, 961, 3968, 3969, 65_536, 65_537]),
+                    2 => self.random.below(65_537),
+                    3 | 4 => self.random.below(2000),
+                    _ => self.random.below(50),
+                });
+                self.fills = self.fills.wrapping_add(1);
+                let modes = [XattrMode::Set, XattrMode::Set, XattrMode::Create, XattrMode::Replace];
+                Op::SetXattr { file, name, length, fill: self.fills, mode: self.one_of(&modes) }
             }
         }
     }

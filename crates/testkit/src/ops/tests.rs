@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use engine::vnode::api::{
     Attr, Caller, DirEntry, FileSystem, FsResult, Ino, NewInode, RenameMode, SetAttr, StatFs,
+    XattrMode,
 };
 use storage::clock::ManualClock;
 
@@ -128,6 +129,25 @@ impl FileSystem for Faulty {
     }
     fn sync(&self) -> FsResult<()> {
         self.inner.sync()
+    }
+    fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
+        self.inner.getxattr(caller, ino, name)
+    }
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> FsResult<()> {
+        self.inner.setxattr(caller, ino, name, value, mode)
+    }
+    fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
+        self.inner.listxattr(caller, ino)
+    }
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
+        self.inner.removexattr(caller, ino, name)
     }
     fn statfs(&self) -> FsResult<StatFs> {
         self.inner.statfs()
