@@ -61,9 +61,8 @@ fn require(caller: &Caller, node: &Node, space: Space, wanted: u16) -> FsResult<
         }
         Space::User => {
             let is_sticky = node.is_directory() && node.mode & STICKY != 0;
-            match node.kind {
-                FileKind::Regular | FileKind::Directory => {}
-                _ => return no(),
+            if !matches!(node.kind, FileKind::Regular | FileKind::Directory) {
+                return no();
             }
             if is_sticky && wanted == WRITE && !access::is_owner(caller, node) {
                 return no();

@@ -97,18 +97,19 @@ pub const NAMES_DEFAULT: [(&[u8], usize); 10] = [
     (b"n", 256),
 ];
 
-/// Names of extended attributes of every sort, some of them wrong.
-const XATTR_NAMES: [&[u8]; 9] = [
+/// Names of extended attributes of every sort.
+const XATTR_NAMES: [&[u8]; 6] = [
     b"user.a",
     b"user.b",
     b"user.caf\xe9",
     b"user.a name that is longer than what lies in an anode",
     b"trusted.t",
     b"security.label",
-    b"security.capability",
-    b"user.",
-    b"other.a",
 ];
+/// Names that are refused, or whose values mostly are.
+const XATTR_NAMES_WRONG: [&[u8]; 4] = [b"security.capability", b"user.", b"other.a", b""];
+/// Lengths of values around what fits into an entry, a page, and at all.
+const XATTR_LENGTHS: [u64; 6] = [960, 961, 3968, 3969, 65_536, 65_537];
 
 impl Profile {
     /// A bit of everything.
@@ -129,7 +130,7 @@ impl Profile {
                 read: 8,
                 truncate: 6,
                 attr: 8,
-                xattr: 8,
+                xattr: 6,
                 ask: 8,
                 fsync: 4,
                 sync: 1,
@@ -482,28 +483,45 @@ impl Generator {
         }
     }
 
-    fn xattr(&mut self) -> Op {
-        let kinds = [FileKind::Regular, FileKind::Regular, FileKind::Directory, FileKind::Symlink];
-        let kind = self.one_of(&kinds);
-        let file = self.place(kind);
-        if self.random.one_in(12) {
-            return Op::ListXattr { file };
+    /// A name of an attribute, mostly one that `file` has, and seldom a wrong one; and whether the
+    /// file has it.
+    fn xattr_name(&mut self, file: &Place) -> (Vec<u8>, bool) {
+        let session = Session::new(&*self.model, Times::Ignored);
+        let names = session.probe(file).map(|attr| self.model.attributes_of(attr.ino));
+        let names: Vec<Vec<u8>> = names.unwrap_or_default().into_keys().collect();
+        if !names.is_empty() && !self.random.one_in(3) {
+            return (names[usize_of(self.random.below(u64_of(names.len())))].clone(), true);
         }
-        let name = self.one_of(&XATTR_NAMES).to_vec();
-        match self.random.below(6) {
+        let is_wrong = self.random.one_in(20);
+        let names: &[&[u8]] = if is_wrong { &XATTR_NAMES_WRONG } else { &XATTR_NAMES };
+        (self.one_of(names).to_vec(), false)
+    }
+
+    fn xattr(&mut self) -> Op {
+        let is_link = self.random.one_in(10);
+        let kind = self.one_of(&[FileKind::Regular, FileKind::Regular, FileKind::Directory]);
+        let file = self.place(if is_link { FileKind::Symlink } else { kind });
+        let (name, is_there) = self.xattr_name(&file);
+        match self.random.below(if is_there { 8 } else { 20 }) {
             0 => Op::GetXattr { file, name },
-            1 => Op::RemoveXattr { file, name },
+            1 => Op::ListXattr { file },
+            2 => Op::RemoveXattr { file, name },
+            3 if is_there => Op::RemoveXattr { file, name },
             _ => {
                 let length = usize_of(match self.random.below(8) {
                     0 => 0,
-                    1 => self.one_of(&[960, 961, 3968, 3969, 65_536, 65_537]),
+                    1 => self.one_of(&XATTR_LENGTHS),
                     2 => self.random.below(65_537),
                     3 | 4 => self.random.below(2000),
                     _ => self.random.below(50),
                 });
                 self.fills = self.fills.wrapping_add(1);
-                let modes = [XattrMode::Set, XattrMode::Set, XattrMode::Create, XattrMode::Replace];
-                Op::SetXattr { file, name, length, fill: self.fills, mode: self.one_of(&modes) }
+                let mode = match self.random.below(6) {
+                    0 => XattrMode::Create,
+                    1 => XattrMode::Replace,
+                    _ => XattrMode::Set,
+                };
+                Op::SetXattr { file, name, length, fill: self.fills, mode }
             }
         }
     }

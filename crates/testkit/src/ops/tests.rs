@@ -273,8 +273,8 @@ fn histories_do_what_their_profile_says() {
             orphan_writes += usize::from(session.probe(file).is_some_and(|attr| attr.nlink == 0));
         }
     }
-    assert!(done > 2200, "{done} of 4000 steps happened");
-    assert_eq!(sorts.len(), 20, "{sorts:?}");
+    assert!(done > 2000, "{done} of 4000 steps happened");
+    assert_eq!(sorts.len(), 24, "{sorts:?}");
     assert!(orphan_writes > 3, "{orphan_writes} writes to files without a name");
     // EPERM, ENOENT, EACCES, EEXIST, ENOTDIR, EISDIR, EINVAL, ENAMETOOLONG, ENOTEMPTY.
     for errno in [1, 2, 13, 17, 20, 21, 22, 36, 39] {
