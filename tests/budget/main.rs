@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, RenameMode, SetAttr};
+use engine::vnode::api::{
+    Caller, FileKind, FileSystem, Ino, NewInode, RenameMode, SetAttr, XattrMode,
+};
 use engine::{CreateOptions, OpenOptions, Pool};
 use storage::clock::ManualClock;
 use storage::counters::IoCounts;
@@ -99,6 +101,11 @@ fn names_cost_no_requests_and_little_log() {
     run("chmod", &|number| {
         let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         pool.setattr(&caller, find(number), &change).expect("it may");
+    });
+    run("setxattr of a security label", &|number| {
+        let label = b"system_u:object_r:user_home_t:s0";
+        let set = pool.setxattr(&caller, find(number), b"security.selinux", label, XattrMode::Set);
+        set.expect("it may");
     });
     run("rename", &|number| {
         let (from, to) = (format!("file-{number:06}"), format!("name-{number:06}"));

@@ -41,7 +41,7 @@ use crate::journal::{
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{
-    Attr, Caller, DirEntry, FileSystem, Ino, NewInode, RenameMode, SetAttr, StatFs,
+    Attr, Caller, DirEntry, FileSystem, Ino, NewInode, RenameMode, SetAttr, StatFs, XattrMode,
 };
 use crate::vnode::{CleanerCounts, Files, FilesOptions};
 
@@ -644,6 +644,29 @@ impl FileSystem for Pool {
         each: &mut dyn FnMut(&DirEntry) -> bool,
     ) -> FsResult<()> {
         self.files().list(ino, cookie, each)
+    }
+
+    fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
+        self.files().get_attribute(caller, ino, name)
+    }
+
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> FsResult<()> {
+        self.files().set_attribute(caller, ino, name, value, mode)
+    }
+
+    fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
+        self.files().list_attributes(caller, ino)
+    }
+
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
+        self.files().remove_attribute(caller, ino, name)
     }
 
     fn fsync(&self, ino: Ino, _data_only: bool) -> FsResult<()> {

@@ -34,6 +34,7 @@ mod read;
 mod rename;
 mod table;
 mod unit;
+mod xattr;
 
 pub use cleaner::CleanerCounts;
 
