@@ -159,7 +159,7 @@ impl<'run> Check<'run> {
                 }
                 Ok(page) if page_level == 0 && is_split(&page) => {
                     self.report.totals.pages += 1;
-                    self.split_leaf(walk, wanted.place, index, &page);
+                    self.split_leaf(walk, indexed.1.place, indexed.0, &page);
                 }
                 Ok(page) => {
                     self.report.totals.pages += 1;
