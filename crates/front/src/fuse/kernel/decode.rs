@@ -88,23 +88,32 @@ pub(super) struct Dialect {
     pub(super) leaves_umask: bool,
 }
 
-/// Takes a message apart. `None`: it is too short to have a number, and so cannot be answered.
-pub(super) fn decode(message: &[u8], dialect: Dialect) -> Option<(Envelope, Message<'_>)> {
-    let (header, rest) = InHeader::read_from_prefix(message).ok()?;
-    let envelope = Envelope {
-        unique: header.unique,
-        opcode: header.opcode,
-        node: NodeId(header.nodeid),
-        sender: Sender { uid: header.uid, gid: header.gid },
-    };
-    let body = Body::of(&header, message.len(), rest);
-    let decoded = body.and_then(|body| decode_body(&envelope, body, dialect));
-    // What has no reply must get none, however broken.
-    let is_silent =
-        matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::NOTIFY_REPLY);
-    let message = decoded
-        .unwrap_or_else(|error| if is_silent { Message::Ignore } else { Message::Refuse(error) });
-    Some((envelope, message))
+impl Envelope {
+    /// Reads what comes with every message. `None`: it is too short, and so cannot be answered.
+    pub(super) fn of(message: &[u8]) -> Option<Envelope> {
+        let (header, _) = InHeader::read_from_prefix(message).ok()?;
+        Some(Envelope {
+            unique: header.unique,
+            opcode: header.opcode,
+            node: NodeId(header.nodeid),
+            sender: Sender { uid: header.uid, gid: header.gid },
+        })
+    }
+
+    /// Returns whether there is no reply, however broken the message.
+    pub(super) fn is_silent(&self) -> bool {
+        let silent = [opcode::FORGET, opcode::BATCH_FORGET, opcode::NOTIFY_REPLY];
+        silent.contains(&self.opcode)
+    }
+}
+
+/// Takes the message apart that `envelope` came with.
+pub(super) fn decode<'a>(envelope: &Envelope, message: &'a [u8], dialect: Dialect) -> Message<'a> {
+    let body = Body::of(message);
+    let decoded = body.and_then(|body| decode_body(envelope, body, dialect));
+    decoded.unwrap_or_else(|error| {
+        if envelope.is_silent() { Message::Ignore } else { Message::Refuse(error) }
+    })
 }
 
 /// The arguments of a message, from which they are taken one by one.
@@ -112,8 +121,9 @@ struct Body<'a>(&'a [u8]);
 
 impl<'a> Body<'a> {
     /// Returns the arguments without the extensions behind them.
-    fn of(header: &InHeader, length: usize, rest: &'a [u8]) -> Result<Body<'a>, Errno> {
-        if usize::try_from(header.len) != Ok(length) {
+    fn of(message: &'a [u8]) -> Result<Body<'a>, Errno> {
+        let (header, rest) = InHeader::read_from_prefix(message).map_err(|_| Errno::INVAL)?;
+        if usize::try_from(header.len) != Ok(message.len()) {
             return Err(Errno::INVAL);
         }
         let extension_bytes = usize::from(header.total_extlen) * 8;

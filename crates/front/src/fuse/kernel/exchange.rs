@@ -4,8 +4,8 @@
 //!
 //! # Invariants
 //!
-//! - X1: A message that has a reply gets exactly one, whatever it says and whatever happens in the
-//!   file system: a panic there costs this request (`EIO`) and nothing else.
+//! - X1: A message that has a reply gets exactly one, whatever it says and whatever happens: a
+//!   panic in the file system, or here, costs this request (`EIO`) and nothing else.
 //! - X2: Memory is bounded: data of one request, a listing, and a head.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::decode::{self, Dialect, Envelope, Message};
 use super::encode::{DirentBuffer, Encoder, error_reply};
-use super::fuse_kernel::{OutHeader, opcode};
+use super::fuse_kernel::OutHeader;
 use crate::fuse::Server;
 use crate::fuse::protocol::{Reply, Request};
 
@@ -68,19 +68,24 @@ impl Exchange {
 
     /// Answers `message`, as long as the kernel sent it. `None`: it has no reply.
     pub fn answer(&mut self, message: &[u8]) -> Option<ReplyParts<'_>> {
-        let Some((envelope, decoded)) = decode::decode(message, self.dialect) else {
+        let Some(envelope) = Envelope::of(message) else {
             tracing::error!(bytes = message.len(), "a message from the kernel is cut off");
             return None;
         };
-        let Exchange { server, encoder, scratch, panic_count, .. } = self;
-        let asked = || ask(server, encoder, &envelope, decoded, scratch);
+        let Exchange { server, dialect, encoder, scratch, panic_count } = self;
+        let (dialect, head_maker) = (*dialect, &*encoder);
+        let asked = move || {
+            let scratch = scratch;
+            let decoded = decode::decode(&envelope, message, dialect);
+            ask(server, head_maker, &envelope, decoded, scratch)
+        };
         let reply = match catch_unwind(AssertUnwindSafe(asked)) {
             Ok(reply) => reply,
             Err(_) => {
                 *panic_count += 1;
                 let opcode = envelope.opcode;
                 tracing::error!(opcode, "a request failed by a bug; it got EIO");
-                failure(&envelope)
+                if envelope.is_silent() { Reply::Silence } else { Reply::Error(Errno::IO) }
             }
         };
         let (head, data) = encoder.encode(envelope.unique, &reply)?;
@@ -91,14 +96,6 @@ impl Exchange {
     #[must_use]
     pub fn panic_count(&self) -> u64 {
         self.panic_count
-    }
-}
-
-/// Returns what a request gets that failed by a bug.
-fn failure(envelope: &Envelope) -> Reply<'static> {
-    match envelope.opcode {
-        opcode::FORGET | opcode::BATCH_FORGET | opcode::NOTIFY_REPLY => Reply::Silence,
-        _ => Reply::Error(Errno::IO),
     }
 }
 

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     fn message(major: u32, minor: u32, flags: u64) -> Vec<u8> {
-        let offer = InitIn { major, minor, max_readahead: 131_072, flags: u32::MAX & lower(flags) };
+        let offer = InitIn { major, minor, max_readahead: 131_072, flags: lower(flags) };
         let mut bytes = vec![0; size_of::<InHeader>()];
         bytes[4..8].copy_from_slice(opcode::INIT.as_bytes());
         bytes.extend_from_slice(offer.as_bytes());
