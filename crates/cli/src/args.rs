@@ -109,6 +109,9 @@ pub(crate) struct MountArgs {
     /// Threads that answer the kernel [default: two for each processor, at least 4]
     #[arg(long)]
     pub(crate) threads: Option<usize>,
+    /// Microseconds that a thread looks for the next request before it sleeps; 0: none
+    #[arg(long, value_name = "MICROSECONDS")]
+    pub(crate) poll_us: Option<u64>,
     /// Let the kernel gather writes: faster, and lost with the server until fsync
     #[arg(long)]
     pub(crate) writeback_cache: bool,
