@@ -3,6 +3,7 @@
 mod damage;
 mod full;
 mod io;
+mod journal;
 
 use std::sync::Arc;
 

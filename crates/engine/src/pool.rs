@@ -443,8 +443,10 @@ fn start_of(
     volume: &Volume,
     superblock: &mut Superblock,
 ) -> Result<(JournalStart, RecoveryReport), OpenError> {
-    if !superblock.is_open {
-        let head = journal::read_head(volume, superblock.pool_id)?;
+    if !superblock.is_open
+        && let Some(head) = journal::head_at_rest(volume, superblock.pool_id)?
+    {
+        journal::check_room(head.tail, head.epoch.0.max(superblock.epoch_base.0))?;
         let start = JournalStart {
             lsn: head.tail,
             previous_crc: head.previous_crc,

@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::checksum::crc32c;
 use crate::geometry::Geometry;
-use crate::ids::{Epoch, Lsn, PoolId};
+use crate::ids::{EPOCH_MAX, Epoch, LSN_MAX, Lsn, PoolId, SEQUENCE_MAX};
 
 /// Bytes of a superblock copy.
 pub const SUPERBLOCK_BYTES: usize = 4096;
@@ -362,6 +362,16 @@ impl Superblock {
         let sector_bytes = disk.sector_bytes.get();
         if !sector_bytes.is_power_of_two() || !(512..=4096).contains(&sector_bytes) {
             return Err(bad("sector_bytes"));
+        }
+        let bounds = [
+            (disk.sequence.get() <= SEQUENCE_MAX, "sequence"),
+            (disk.mount_count.get() <= SEQUENCE_MAX, "mount_count"),
+            (disk.writer_term.get() < u32::MAX, "writer_term"),
+            (disk.lsn_base.get() <= LSN_MAX, "lsn_base"),
+            (disk.epoch_base.get() <= EPOCH_MAX, "epoch_base"),
+        ];
+        if let Some(&(_, field)) = bounds.iter().find(|(holds, _)| !holds) {
+            return Err(bad(field));
         }
         let consistency = match disk.consistency {
             0 => Consistency::Journal,

@@ -16,6 +16,7 @@
 use std::sync::Arc;
 
 use format::ids::{Epoch, Place};
+use format::journal::RideOwner;
 use format::page::{PAGE_BYTES, PageBytes, read_u32, read_u64, write_u32, write_u64};
 use storage::device::{AlignedBuffer, SharedBytes};
 
@@ -99,6 +100,7 @@ impl Delta {
 #[derive(Debug)]
 pub(super) struct RidingBytes {
     pub(super) place: Place,
+    pub(super) owner: RideOwner,
     pub(super) data: SharedBytes,
 }
 
@@ -230,9 +232,10 @@ impl Tx {
         self.delta(buffer, Delta::Put { offset, bytes: bytes.to_vec() });
     }
 
-    /// Lets `data`, whose home is `place`, ride in the log with this transaction.
-    pub(crate) fn ride(&mut self, place: Place, data: SharedBytes) {
-        self.rides.push(RidingBytes { place, data });
+    /// Lets `data`, the block of `owner` whose home is `place`, ride in the log with this
+    /// transaction.
+    pub(crate) fn ride(&mut self, place: Place, owner: RideOwner, data: SharedBytes) {
+        self.rides.push(RidingBytes { place, owner, data });
     }
 
     /// The transaction points to data of this write: it may commit only after it is durable.

@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Place};
+use format::journal::RideOwner;
 use format::pointer::BlockPointer;
 use format::summary::ENTRIES_PER_SUMMARY;
 use storage::device::AlignedBuffer;
@@ -119,6 +120,18 @@ impl Block {
         match &self.state.lock().progress {
             Progress::Sealed { pointer, sequence } => Some((*pointer, *sequence)),
             Progress::Filling | Progress::Dead => None,
+        }
+    }
+
+    /// Returns what the log says of the block when it rides.
+    pub(crate) fn ride_owner(&self, pointer: &BlockPointer) -> RideOwner {
+        RideOwner {
+            fileset: self.owner.fileset,
+            anode: self.owner.anode,
+            generation: self.owner.generation,
+            index: self.owner.index,
+            birth: pointer.birth,
+            block_shift: self.owner.block_shift,
         }
     }
 

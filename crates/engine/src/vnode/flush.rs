@@ -194,7 +194,7 @@ impl Files {
                 return Ok(None);
             };
             self.install_block(&mut change, &mut anode, *index, &pointer, &mut groups)?;
-            change.tx_mut().ride(pointer.place, data);
+            change.tx_mut().ride(pointer.place, block.ride_owner(&pointer), data);
             places.insert(pointer.place);
             installed.push((*index, Arc::clone(block)));
         }
