@@ -25,7 +25,7 @@ pub const VERSION_MAJOR: u16 = 1;
 pub const VERSION_MINOR: u16 = 0;
 /// Most busy groups.
 pub const BUSY_GROUPS_MAX: usize = 256;
-/// Most void intervals: older ones are given up only when their segments are cleaned.
+/// Most void intervals: past it the two oldest become one.
 pub const VOID_INTERVALS_MAX: usize = 32;
 /// Bytes of a label.
 pub const LABEL_BYTES: usize = 64;
@@ -407,6 +407,25 @@ impl Superblock {
             voids: voids.iter().map(void_of).collect(),
             busy_groups: busy_groups.iter().map(|group| group.get()).collect(),
         })
+    }
+
+    /// Notes LSNs and epochs that are void. Where the list is full, the two oldest become one that
+    /// covers both, and the life between them.
+    ///
+    /// That loses nothing that was acknowledged: an interval decides only over summaries behind what
+    /// their segment's usage calls filled, and none of those in a segment of a life that is over lists
+    /// a block of a committed transaction. `docs/FORMAT.md#void-interval` has the argument.
+    pub fn add_void(&mut self, void: VoidInterval) {
+        if self.voids.len() >= VOID_INTERVALS_MAX {
+            let oldest = self.voids.remove(0);
+            if let Some(next) = self.voids.first_mut() {
+                next.lsn_first = next.lsn_first.min(oldest.lsn_first);
+                next.lsn_end = next.lsn_end.max(oldest.lsn_end);
+                next.epoch_first = next.epoch_first.min(oldest.epoch_first);
+                next.epoch_end = next.epoch_end.max(oldest.epoch_end);
+            }
+        }
+        self.voids.push(void);
     }
 
     /// Returns the bytes of copy `copy_index`.

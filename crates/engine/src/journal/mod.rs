@@ -35,6 +35,7 @@ mod log;
 mod recovery;
 mod tx;
 
+pub(crate) use recovery::KeptRide;
 pub use recovery::{RecoveryError, RecoveryReport};
 pub(crate) use recovery::{check_room, first_head, head_at_rest, recover, write_first_heads};
 pub(crate) use tx::Tx;

@@ -9,7 +9,8 @@
 //!    stamps.
 //! 5. Every page that was touched must now verify. Neither redo nor undo computes a checksum, so
 //!    one that does not is a defect, never something to be made to fit.
-//! 6. Pages and riding bytes go home; then a new head is written at a position that no chunk of the
+//! 6. Pages and riding bytes go home; the caller sees to what its layers need before the log is given
+//!    up (a summary for the riding blocks); then a new head is written at a position that no chunk of the
 //!    lost life can have.
 //!
 //! # Crashes
@@ -22,10 +23,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use format::double_write::DoubleWriteHead;
 use format::geometry::{Geometry, JOURNAL_HEADS};
 use format::ids::{EPOCH_MAX, Epoch, LSN_MAX, Lsn, Place, PoolId};
-use format::journal::{CHUNK_BYTES_MAX, ChunkHeader, JournalHead, Record, records};
+use format::journal::{CHUNK_BYTES_MAX, ChunkHeader, JournalHead, Record, RideOwner, records};
 use format::page::{
     PAGE_BYTES, PageBytes, PageError, PageHeader, STAMP_OFFSET, page_crc, write_u32, write_u64,
 };
+use format::pointer::{BLOCK_FRAGMENTS_MAX, BlockPointer};
 use storage::device::{
     AlignedBuffer, DeviceError, Purpose, SharedBytes, SharedDevice, Ticket,
 };
@@ -120,8 +122,23 @@ pub struct RecoveryReport {
     pub updates_undone: u64,
     /// Riding blocks written home.
     pub rides: u64,
+    /// Riding blocks that no summary listed: one was written.
+    pub rides_listed: u64,
     /// Pages copied home from the double-write area.
     pub double_writes: u64,
+}
+
+/// A block that rode in the log with a class that is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptRide {
+    /// Where it is: inside a group, all of it.
+    pub(crate) place: Place,
+    /// Fragments it takes.
+    pub(crate) fragments: u32,
+    /// Whose it is.
+    pub(crate) owner: RideOwner,
+    /// As in its pointer.
+    pub(crate) check: [u32; 4],
 }
 
 /// The result of a recovery.
@@ -270,10 +287,14 @@ fn read_group(
 }
 
 /// Replays the log of a pool that was not closed, or finds that there is nothing to replay.
+///
+/// `before_head` is called with the riding blocks, which are home and durable, and the position of the
+/// last chunk, before the log is given up; it returns how many it has listed.
 pub(crate) fn recover(
     volume: &Volume,
     pool_id: PoolId,
     epoch_base: Epoch,
+    before_head: &dyn Fn(&[KeptRide], Lsn) -> Result<u64, DeviceError>,
 ) -> Result<Recovery, RecoveryError> {
     let heads = read_heads(volume, pool_id)?;
     let head = heads.newest;
@@ -285,7 +306,11 @@ pub(crate) fn recover(
     replay.redo(&chunks)?;
     replay.undo(&chunks)?;
     replay.verify(pool_id)?;
-    replay.write_home(volume, &chunks)?;
+    let rides = replay.write_home(volume, &chunks)?;
+    if let Some(last) = chunks.last().filter(|_| !rides.is_empty()) {
+        replay.report.rides_listed = before_head(&rides, last.lsn)?;
+        volume.flush(Purpose::Data)?;
+    }
 
     let ring = ring_bytes(volume.geometry());
     let epoch_seen = replay.epoch_max.max(head.epoch.0).max(epoch_base.0);
@@ -621,17 +646,24 @@ impl Replay {
         Ok(())
     }
 
-    fn write_home(&mut self, volume: &Volume, chunks: &[Chunk]) -> Result<(), RecoveryError> {
-        let mut tickets = Vec::new();
+    /// Writes pages and riding bytes home and flushes; returns the riding blocks.
+    fn write_home(
+        &mut self,
+        volume: &Volume,
+        chunks: &[Chunk],
+    ) -> Result<Vec<KeptRide>, RecoveryError> {
+        let (mut tickets, mut rides) = (Vec::new(), Vec::new());
         for (place, page) in std::mem::take(&mut self.pages) {
             let pieces = vec![SharedBytes::from(page)];
             tickets.push(volume.submit_write(Purpose::Home, place, pieces));
         }
         for chunk in chunks {
             for record in chunk.records() {
-                let Record::Ride { class, place, bytes, .. } = record? else { continue };
+                let Record::Ride { class, place, owner, bytes } = record? else { continue };
                 if self.kept.contains(&class) {
                     self.report.rides += 1;
+                    let ride = kept_ride(volume, place, owner, bytes);
+                    rides.push(ride.ok_or(RecoveryError::BadRecord { at: chunk.lsn })?);
                     tickets.push(write_ride(volume, place, bytes)?);
                 }
             }
@@ -642,8 +674,25 @@ impl Replay {
         if self.report.was_needed {
             volume.flush(Purpose::Home)?;
         }
-        Ok(())
+        Ok(rides)
     }
+}
+
+/// Returns what is known of a riding block; `None` if it can't be so.
+fn kept_ride(volume: &Volume, place: Place, owner: RideOwner, bytes: &[u8]) -> Option<KeptRide> {
+    let geometry = volume.geometry();
+    let fragments = wide(bytes.len()).div_ceil(geometry.fragment_bytes());
+    let fragments = u32::try_from(fragments).ok()?;
+    geometry.device_offset(place, fragments)?;
+    let end = u64::from(place.fragment() % geometry.segment_fragments) + u64::from(fragments);
+    let is_sane = place.disk_group() == 0
+        && (1..=BLOCK_FRAGMENTS_MAX).contains(&fragments)
+        && end <= u64::from(geometry.segment_fragments)
+        && (12..=20).contains(&owner.block_shift)
+        && owner.birth.0 <= EPOCH_MAX;
+    let block_bytes = 1_usize << owner.block_shift.min(20);
+    let pointer = BlockPointer::to_data(place, fragments, owner.birth, block_bytes, bytes);
+    is_sane.then_some(KeptRide { place, fragments, owner, check: pointer.check })
 }
 
 /// Writes a riding block home. What shares its first or last page is either home already, rides

@@ -20,8 +20,11 @@
 //! One lock over the open segments, one in each block; both are leaves but for the allocator and
 //! the journal. Callers hold their vnode's lock.
 
+mod after_crash;
 mod in_flight;
 mod seal;
+
+pub(crate) use after_crash::summarise_rides;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
