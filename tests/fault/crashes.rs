@@ -66,8 +66,8 @@ fn forty_crashes_in_a_row_forget_no_void_interval() {
     assert_eq!(defects(&device), None);
 }
 
-/// Each life syncs one small file that rides in the log, and crashes before its piece of a segment is
-/// written. The blocks must not pin their segments for ever.
+/// Each life syncs one small file that rides in the log, and crashes before its piece of a segment
+/// is written. The blocks must not pin their segments for ever.
 #[test]
 fn blocks_that_rode_into_a_crash_can_be_cleaned() {
     let mut image = new_pool();

@@ -7,7 +7,7 @@ use format::geometry::{JOURNAL_HEAD_COPIES, JOURNAL_HEADS};
 use format::journal::JournalHead;
 use format::superblock::Superblock;
 use storage::device::SharedDevice;
-use storage::device::sim::{Image, SimDevice, SimOptions};
+use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
 
 use super::{content, defects, device_of, find, make, new_pool, open, read};
 
@@ -164,4 +164,62 @@ fn a_closed_pool_with_a_lost_head_repeats_no_position() {
     }
     pool.close().expect("it closes");
     assert!(superblock(&device.durable_image()).lsn_base >= end, "positions repeat");
+}
+
+/// Goal: the home state alone never loses a name, even when the log is lost too. Method: names are
+/// home; then their directory's page splits, or is joined again, and the power goes at every moment
+/// of the checkpoint, with any subset of the writes under way, and the whole ring with it.
+#[test]
+fn a_split_and_a_join_lose_no_name_without_the_log() {
+    const NAMES: u64 = 60;
+    let device =
+        SimDevice::open(new_pool(), SimOptions { is_recorded: true, ..SimOptions::default() });
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+    let pool = open(&shared).expect("a new pool opens");
+    let old = |number: u64| format!("a name of middling length {number}");
+    let new = |number: u64| format!("another name of such length {number}");
+    for number in 0..NAMES {
+        make(&pool, &old(number)).expect("there is room");
+    }
+    let checkpoint = || pool.checkpoint().expect("nothing fails");
+    let mut rounds = Vec::new();
+    for round in 0..2 {
+        checkpoint();
+        for number in 0..NAMES {
+            if round == 0 {
+                make(&pool, &new(number)).expect("there is room");
+            } else {
+                let name = new(number);
+                pool.unlink(&Caller::root(), pool.root(), name.as_bytes()).expect("it is there");
+            }
+        }
+        pool.sync().expect("nothing fails");
+        let start = device.position();
+        checkpoint();
+        rounds.push(start..device.position());
+    }
+    let superblock = superblock(&device.durable_image());
+    let ring = superblock.geometry.journal_offset + JOURNAL_HEADS * 4096;
+    let zeros = vec![0; 4096];
+    let strategy =
+        Strategy { exhaustive_writes_max: 6, random_subsets: 48, torn_variants: 0, seed: 1 };
+    let recording = device.recording();
+    let mut count = 0;
+    for point in recording.points() {
+        if !rounds.iter().any(|round| round.contains(&point.position())) {
+            continue;
+        }
+        for mut crash in point.images(&strategy) {
+            let end = superblock.geometry.journal_offset + superblock.geometry.journal_bytes;
+            (ring..end).step_by(4096).for_each(|offset| crash.image.write(offset, &zeros));
+            let pool = open(&device_of(&crash.image)).expect("it opens without its log");
+            for number in 0..NAMES {
+                let found = find(&pool, &old(number));
+                assert!(found.is_ok(), "{}: {found:?} at {}", old(number), point.position());
+            }
+            count += 1;
+        }
+    }
+    println!("{count} images");
+    assert!(count > 50, "{count}");
 }

@@ -3,6 +3,7 @@
 mod crashes;
 mod damage;
 mod full;
+mod hostile;
 mod io;
 mod journal;
 

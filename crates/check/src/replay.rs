@@ -8,8 +8,8 @@
 //! 1. The double-write area: a whole group that the journal's head does not say is home, page by
 //!    page where what is at home does not verify or is older.
 //! 2. Whole chunks from the tail on, as far as each names the one before (L1) and lies at its own
-//!    position (L2). A later chunk that claims more was durable means damage (L3); one that tells of
-//!    a newer head means that this one is stale (L4).
+//!    position (L2). A later chunk that claims more was durable means damage (L3); one that tells
+//!    of a newer head means that this one is stale (L4).
 //! 3. Redo, in order: new bytes of every update, stamps of every commit, riding bytes of the
 //!    classes that committed.
 //! 4. Undo, backwards: old bytes and old stamps of the classes that did not.
@@ -80,8 +80,8 @@ pub(crate) fn replay_into(reader: &mut Reader, report: &mut Report) {
     ));
 }
 
-/// Looks whether the head at which a pool was closed is the newest that there was; if not, lays over
-/// the device what the next mount would write.
+/// Looks whether the head at which a pool was closed is the newest that there was; if not, lays
+/// over the device what the next mount would write.
 pub(crate) fn verify_rest(reader: &mut Reader, report: &mut Report) {
     let mut replay = Replay { reader, report, done: Replayed::default() };
     let is_at_rest = replay.is_at_rest();

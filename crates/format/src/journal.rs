@@ -27,7 +27,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::crc32c;
 use crate::geometry::{Geometry, JOURNAL_HEAD_COPIES, JOURNAL_HEADS};
-use crate::ids::{AnodeNo, EPOCH_MAX, Epoch, FilesetId, Generation, LSN_MAX, Lsn, Place, PoolId, SEQUENCE_MAX};
+use crate::ids::{
+    AnodeNo, EPOCH_MAX, Epoch, FilesetId, Generation, LSN_MAX, Lsn, Place, PoolId, SEQUENCE_MAX,
+};
 use crate::page::{
     PAGE_BYTES, PageBytes, PageError, PageHeader, PageKind, PageOwner, STAMP_BYTES, stamp,
 };

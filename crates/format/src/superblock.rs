@@ -412,9 +412,10 @@ impl Superblock {
     /// Notes LSNs and epochs that are void. Where the list is full, the two oldest become one that
     /// covers both, and the life between them.
     ///
-    /// That loses nothing that was acknowledged: an interval decides only over summaries behind what
-    /// their segment's usage calls filled, and none of those in a segment of a life that is over lists
-    /// a block of a committed transaction. `docs/FORMAT.md#void-interval` has the argument.
+    /// That loses nothing that was acknowledged: an interval decides only over summaries behind
+    /// what their segment's usage calls filled, and none of those in a segment of a life that is
+    /// over lists a block of a committed transaction. `docs/FORMAT.md#void-interval` has the
+    /// argument.
     pub fn add_void(&mut self, void: VoidInterval) {
         if self.voids.len() >= VOID_INTERVALS_MAX {
             let oldest = self.voids.remove(0);

@@ -18,6 +18,7 @@ mod truncate;
 pub(crate) use truncate::{Content, take_off};
 
 use format::anode::Anode;
+use format::ids::Place;
 use format::map::{
     HEIGHT_MAX, capacity_of_height, height_for, page_index, page_slot, pointer_at, root_slot,
     set_pointer,
@@ -64,6 +65,28 @@ impl Store {
             pointer = pointer_at(&page, page_slot(index, level));
         }
         Ok(pointer)
+    }
+
+    /// Returns the places of the map pages on the way to block `index`, as `change` has them.
+    pub(crate) fn map_path(
+        &self,
+        change: &Change<'_>,
+        anode: &Anode,
+        index: u64,
+    ) -> FsResult<Vec<Place>> {
+        let mut path = Vec::new();
+        if index >= capacity_of_height(anode.height) {
+            return Ok(path);
+        }
+        let mut pointer = anode.root_pointer(root_slot(index, anode.height));
+        for level in (0..anode.height).rev() {
+            let Some(found) = pointer else { break };
+            path.push(found.place);
+            let owner = map_owner(anode, index, level);
+            let page = self.view(Some(change), found.place, PageKind::Map, owner)?;
+            pointer = pointer_at(&page, page_slot(index, level));
+        }
+        Ok(path)
     }
 
     /// Returns up to `count` pointers from block `first` on, walking each leaf once.

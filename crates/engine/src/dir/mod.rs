@@ -220,8 +220,15 @@ fn split(
         page::copy_entry(&mut kept[..], &dirent);
     }
     anode.rdev = anode.rdev.max(u32::from(depth) + 1);
-    anode.size_bytes = anode.pages * wide(PAGE_BYTES);
-    Ok(())
+    anode.size_bytes = size_of_pages(anode);
+    // The sibling goes home first, because it is new. The page that it left, and what leads to it,
+    // go home together: else a crash that loses the log too loses the names that moved.
+    let path = store.map_path(change, anode, sibling)?;
+    if change.moves_on_path(anode.number, at.place, &path) { Ok(()) } else { Err(FsError::NoSpace) }
+}
+
+fn size_of_pages(anode: &Anode) -> u64 {
+    anode.pages.saturating_mul(wide(PAGE_BYTES)).min(i64::MAX.unsigned_abs())
 }
 
 impl Found {
@@ -283,6 +290,12 @@ fn merge(
     if is_split_again || (page::count(&kept) > 0 && page::count(&gone) > 0) {
         return Ok(None);
     }
+    // As in a split. An empty page that stays costs a page.
+    let mut path = store.map_path(change, anode, upper.number)?;
+    path.push(lower.place);
+    if !change.moves_on_path(anode.number, upper.place, &path) {
+        return Ok(None);
+    }
     let bytes = edit_at(change, anode, lower)?;
     if page::count(&gone) > 0 {
         page::initialise(&mut bytes[..], depth - 1);
@@ -291,9 +304,8 @@ fn merge(
         }
     }
     page::set_depth(&mut bytes[..], depth - 1);
-    change.tx_mut().moves(upper.place, lower.place);
     store.remove_content(change, anode, upper.number, PageKind::Directory)?;
-    anode.size_bytes = anode.pages * wide(PAGE_BYTES);
+    anode.size_bytes = size_of_pages(anode);
     Ok(Some(lower))
 }
 

@@ -57,7 +57,6 @@ pub(super) struct Log {
 }
 
 impl Log {
-    #[expect(clippy::too_many_arguments, reason = "where a log begins has as many parts")]
     pub(super) fn new(
         pool_id: PoolId,
         writer_term: u32,

@@ -82,7 +82,7 @@ pub(crate) struct Reservation {
 
 impl Reservation {
     /// For an operation that touches a handful of pages: names, attributes.
-    pub(crate) const SMALL: Reservation = Reservation { log_bytes: 48 << 10, pages: 32, moves: 12 };
+    pub(crate) const SMALL: Reservation = Reservation { log_bytes: 48 << 10, pages: 32, moves: 24 };
     /// For an operation that installs or frees many blocks.
     pub(crate) const LARGE: Reservation =
         Reservation { log_bytes: 160 << 10, pages: 128, moves: 0 };

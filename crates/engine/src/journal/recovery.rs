@@ -9,9 +9,9 @@
 //!    stamps.
 //! 5. Every page that was touched must now verify. Neither redo nor undo computes a checksum, so
 //!    one that does not is a defect, never something to be made to fit.
-//! 6. Pages and riding bytes go home; the caller sees to what its layers need before the log is given
-//!    up (a summary for the riding blocks); then a new head is written at a position that no chunk of the
-//!    lost life can have.
+//! 6. Pages and riding bytes go home; the caller sees to what its layers need before the log is
+//!    given up (a summary for the riding blocks); then a new head is written at a position that no
+//!    chunk of the lost life can have.
 //!
 //! # Crashes
 //!
@@ -28,9 +28,7 @@ use format::page::{
     PAGE_BYTES, PageBytes, PageError, PageHeader, STAMP_OFFSET, page_crc, write_u32, write_u64,
 };
 use format::pointer::{BLOCK_FRAGMENTS_MAX, BlockPointer};
-use storage::device::{
-    AlignedBuffer, DeviceError, Purpose, SharedBytes, SharedDevice, Ticket,
-};
+use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes, SharedDevice, Ticket};
 use storage::volume::Volume;
 
 use super::{JournalStart, checkpoint, ring_bytes};
@@ -71,9 +69,9 @@ pub enum RecoveryError {
     /// The newest head is lost, and the log before it may have been written over.
     #[error(
         "JR006: {device}: both copies of head {lost} of the journal are damaged (the chunk at {at} \
-         was written after it; the newest that verifies is head {newest}): to go on from there could \
-         lose what was acknowledged. Nothing was changed. Copy the device, run `holdfast check` on \
-         the copy, and restore from a backup; see JR006 in docs/CHECK.md"
+         was written after it; the newest that verifies is head {newest}): to go on from there \
+         could lose what was acknowledged. Nothing was changed. Copy the device, run `holdfast \
+         check` on the copy, and restore from a backup; see JR006 in docs/CHECK.md"
     )]
     HeadLost {
         /// Where.
@@ -140,6 +138,9 @@ pub(crate) struct KeptRide {
     /// As in its pointer.
     pub(crate) check: [u32; 4],
 }
+
+/// What is done with the riding blocks before the log is given up: see [`recover`].
+pub(crate) type BeforeHead<'a> = &'a dyn Fn(&[KeptRide], Lsn) -> Result<u64, DeviceError>;
 
 /// The result of a recovery.
 #[derive(Debug)]
@@ -288,13 +289,13 @@ fn read_group(
 
 /// Replays the log of a pool that was not closed, or finds that there is nothing to replay.
 ///
-/// `before_head` is called with the riding blocks, which are home and durable, and the position of the
-/// last chunk, before the log is given up; it returns how many it has listed.
+/// `before_head` is called with the riding blocks, which are home and durable, and the position of
+/// the last chunk, before the log is given up; it returns how many it has listed.
 pub(crate) fn recover(
     volume: &Volume,
     pool_id: PoolId,
     epoch_base: Epoch,
-    before_head: &dyn Fn(&[KeptRide], Lsn) -> Result<u64, DeviceError>,
+    before_head: BeforeHead<'_>,
 ) -> Result<Recovery, RecoveryError> {
     let heads = read_heads(volume, pool_id)?;
     let head = heads.newest;

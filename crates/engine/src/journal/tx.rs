@@ -137,8 +137,37 @@ impl Tx {
     /// other, or a crash that loses the log too would lose or double a name.
     pub(crate) fn moves(&mut self, source: Place, target: Place) {
         if source != target {
-            self.moved.extend([source, target]);
+            for place in [source, target] {
+                if !self.moved.contains(&place) {
+                    self.moved.push(place);
+                }
+            }
         }
+    }
+
+    /// Content moves, or what leads to it changes, among `places`: as [`Tx::moves`]. Pages that
+    /// this transaction makes go home before all others anyway. Returns whether the reservation,
+    /// less `kept`, allows it; if not, nothing was noted.
+    #[must_use]
+    pub(crate) fn moves_among(&mut self, places: &[Place], kept: usize) -> bool {
+        let is_new = |place: &Place| {
+            self.edited.iter().any(|page| page.place == *place && page.base.is_none())
+        };
+        let old: Vec<Place> = places.iter().copied().filter(|place| !is_new(place)).collect();
+        if old.len() < 2 {
+            return true;
+        }
+        let mut moved = self.moved.clone();
+        for place in old {
+            if !moved.contains(&place) {
+                moved.push(place);
+            }
+        }
+        let is_allowed = moved.len() + kept <= self.reservation.moves;
+        if is_allowed {
+            self.moved = moved;
+        }
+        is_allowed
     }
 
     /// Returns this transaction's own version of the page at `place`, if it has one.

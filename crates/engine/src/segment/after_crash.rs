@@ -1,16 +1,16 @@
-//! After a crash: a summary for the blocks whose bytes rode in the log and whose piece of the segment
-//! was never written.
+//! After a crash: a summary for the blocks whose bytes rode in the log and whose piece of the
+//! segment was never written.
 //!
 //! Without one nobody could say whose they are, and the cleaner could never empty their segment.
 //!
 //! # Crashes
 //!
-//! Runs when the replayed pages are home and before the head gives the old log up, so a second crash
-//! does it again: what is listed already is left alone.
+//! Runs when the replayed pages are home and before the head gives the old log up, so a second
+//! crash does it again: what is listed already is left alone.
 //!
-//! There is room. A piece keeps room for its summary behind its blocks (`has_room`), and an unlisted
-//! block means that this very summary, or the page of it that lists the block, is not there: no block
-//! that is in use can lie in its place. The free map tells which those are.
+//! There is room. A piece keeps room for its summary behind its blocks (`has_room`), and an
+//! unlisted block means that this very summary, or the page of it that lists the block, is not
+//! there: no block that is in use can lie in its place. The free map tells which those are.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -119,8 +119,7 @@ impl<'a> Left<'a> {
             return Ok(None);
         };
         let start = geometry.segment_place(id.group, id.segment);
-        let bytes =
-            volume.read(Purpose::Cleaner, start, index_wide(geometry.segment_bytes()))?;
+        let bytes = volume.read(Purpose::Cleaner, start, index_wide(geometry.segment_bytes()))?;
         let (summaries, listed) = (BTreeMap::new(), BTreeSet::new());
         let mut left = Left { volume, superblock, id, usage, bytes, summaries, listed };
         left.find_summaries();
@@ -144,7 +143,8 @@ impl<'a> Left<'a> {
             let Some(summary) = summary else { continue };
             if summary.incarnation == self.usage.incarnation {
                 self.summaries.insert(offset, page_crc(page));
-                let blocks = summary.entries.iter().filter(|entry| entry.kind == SummaryKind::Block);
+                let blocks =
+                    summary.entries.iter().filter(|entry| entry.kind == SummaryKind::Block);
                 self.listed.extend(blocks.map(|entry| entry.offset));
             }
         }

@@ -38,7 +38,7 @@ use storage::device::AlignedBuffer;
 use self::in_flight::InFlight;
 use crate::alloc::{Extent, SegmentId, Urgency};
 use crate::convert::{narrow, wide};
-use crate::error::FsResult;
+use crate::error::{FsError, FsResult};
 use crate::store::Store;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -286,7 +286,14 @@ impl Segments {
             };
             state.open.insert(temperature, segment);
         }
-        Ok(state.open.get_mut(&temperature).expect("opened above"))
+        let segment = state.open.get_mut(&temperature).expect("opened above");
+        if !self.has_room(segment, fragments) {
+            // Creation keeps blocks well below segments: a superblock or an anode on disk is
+            // absurd.
+            let defect = format!("AN002: a block of {fragments} fragments fits in no segment");
+            return Err(FsError::Corrupt { defect });
+        }
+        Ok(segment)
     }
 
     fn summary_fragments(&self, blocks: usize) -> u32 {

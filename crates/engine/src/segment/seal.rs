@@ -66,8 +66,8 @@ impl Segments {
         }
         let pieces = self.gather(segment, &blocks, &entries, lsn);
         // Before anybody can install a block of the piece: what is installed lies before what its
-        // segment calls filled (`docs/FORMAT.md#void-interval`). The group's maps were read when the
-        // segment was opened; a failure now leaves readers of summaries with an older end.
+        // segment calls filled (`docs/FORMAT.md#void-interval`). The group's maps were read when
+        // the segment was opened; a failure now leaves readers of summaries with an older end.
         if let Err(error) = self.store.alloc.segment_filled(segment.id, segment.cursor) {
             tracing::warn!(%error, "the end of a segment is not noted");
         }
