@@ -1,9 +1,12 @@
 //! Devices that fail, lie, fill up or hold something else.
 
+mod crashes;
 mod damage;
 mod deadline;
 mod full;
+mod hostile;
 mod io;
+mod journal;
 mod split;
 
 use std::sync::Arc;

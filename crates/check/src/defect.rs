@@ -72,6 +72,7 @@ codes! {
     JR001 Severe "No head of the journal verifies, so the log can't be replayed."
     JR002 Severe "The log breaks off before what was durable."
     JR003 Severe "A record of the log says what can't be so."
+    JR006 Severe "The newest head of the journal is lost, and the log was used after it."
     PG001 Severe "No metadata page is where one should be."
     PG002 Severe "A metadata page fails its checksum."
     PG003 Severe "A metadata page was written by newer software."

@@ -472,12 +472,13 @@ fn dump_log(device: &SharedDevice) -> Result<String, InspectError> {
         let header = &chunk.header;
         let _ = writeln!(
             text,
-            "chunk {} of {} bytes, records {} bytes, term {}, durable {}",
+            "chunk {} of {} bytes, records {} bytes, term {}, durable {}, head {}",
             header.lsn,
             header.chunk_bytes,
             header.payload_bytes,
             header.writer_term,
-            header.flushed
+            header.flushed,
+            header.head
         );
         for record in records(&chunk.payload) {
             dump_record(&mut text, record.as_ref());
@@ -511,8 +512,8 @@ fn dump_record(text: &mut String, record: Option<&Record<'_>>) {
             Ok(())
         }
         Some(Record::Merge { class, into }) => writeln!(text, "  merge class {class} into {into}"),
-        Some(Record::Ride { class, place, bytes }) => {
-            writeln!(text, "  ride class {class} place {place} {} bytes", bytes.len())
+        Some(Record::Ride { class, place, owner, bytes }) => {
+            writeln!(text, "  ride class {class} place {place} {} bytes {owner:?}", bytes.len())
         }
     };
 }

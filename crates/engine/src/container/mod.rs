@@ -81,6 +81,28 @@ impl Store {
         Ok(pointer)
     }
 
+    /// Returns the places of the map pages on the way to block `index`, as `change` has them.
+    pub(crate) fn map_path(
+        &self,
+        change: &Change<'_>,
+        anode: &Anode,
+        index: u64,
+    ) -> FsResult<Vec<Place>> {
+        let mut path = Vec::new();
+        if index >= capacity_of_height(anode.height) {
+            return Ok(path);
+        }
+        let mut pointer = anode.root_pointer(root_slot(index, anode.height));
+        for level in (0..anode.height).rev() {
+            let Some(found) = pointer else { break };
+            path.push(found.place);
+            let owner = map_owner(anode, index, level);
+            let page = self.view(Some(change), found.place, PageKind::Map, owner)?;
+            pointer = pointer_at(&page, page_slot(index, level));
+        }
+        Ok(path)
+    }
+
     /// Returns the leaf map page on the way to block `index`; `None` under a hole.
     fn leaf_of(&self, anode: &Anode, index: u64) -> FsResult<Option<View<'static>>> {
         let mut pointer = anode.root_pointer(root_slot(index, anode.height));

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::ids::Place;
 use format::map::{COARSE_SHIFT, FINE_SHIFT};
+use format::page::PAGE_BYTES;
 use format::pointer::BlockPointer;
 use format::summary::{Summary, SummaryEntry, SummaryKind};
 use storage::device::{AlignedBuffer, Purpose};
@@ -109,8 +110,7 @@ impl Files {
         Ok(())
     }
 
-    /// Reads the segment in one piece and returns what its summaries list, from the last to the
-    /// first. After a crash the last piece may lack its summary: then the search steps down.
+    /// Reads the segment in one piece and returns what its summaries list.
     fn live_candidates(&self, id: SegmentId) -> FsResult<Vec<SummaryEntry>> {
         let Some(incarnation) = self.store.alloc.incarnation_of(id) else {
             return Ok(Vec::new());
@@ -121,19 +121,19 @@ impl Files {
         let bytes = self.store.volume.read(Purpose::Cleaner, start, length).map_err(io)?;
         let step = geometry.page_fragments();
         let mut entries = Vec::new();
-        let mut next = geometry.segment_fragments.checked_sub(step);
-        while let Some(offset) = next {
-            let at = self.stored_bytes(offset);
-            let page = bytes[at..].first_chunk().expect("offsets leave room for a page");
-            let summary = self.segments.decode_summary(page, start.advance(offset));
-            next = match summary.filter(|summary| summary.incarnation == incarnation) {
-                Some(summary) => {
-                    entries.extend(summary.entries);
-                    summary.previous.checked_sub(1).filter(|previous| *previous < offset)
-                }
-                None => offset.checked_sub(step),
-            };
+        // Every page: after a crash one summary may be missing, and one more be written where there
+        // was room, so their chain alone would not find all. What is no summary costs a comparison.
+        for (index, page) in (0..).zip(bytes.as_chunks::<PAGE_BYTES>().0) {
+            let summary = self.segments.decode_summary(page, start.advance(index * step));
+            if let Some(summary) = summary.filter(|summary| summary.incarnation == incarnation) {
+                entries.extend(summary.entries);
+            }
         }
+        let is_inside = |entry: &SummaryEntry| {
+            let end = entry.offset.checked_add(entry.fragments);
+            end.is_some_and(|end| end <= geometry.segment_fragments)
+        };
+        entries.retain(is_inside);
         entries.retain(|entry| entry.kind == SummaryKind::Block);
         Ok(entries)
     }

@@ -210,7 +210,7 @@ impl Files {
             };
             anode.size_bytes = anode.size_bytes.max(state.size_bytes.min(block.file_bytes()));
             splits += self.install_block(&mut change, &mut anode, block, &pointer, &mut groups)?;
-            change.tx_mut().ride(pointer.place, data);
+            change.tx_mut().ride(pointer.place, block.ride_owner(&pointer), data);
             places.insert(pointer.place);
             installed.push((*index, Arc::clone(block)));
         }
