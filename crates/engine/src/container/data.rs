@@ -7,7 +7,7 @@
 //!
 //! Not here: which size a write takes (`vnode`).
 
-use format::anode::Anode;
+use format::anode::{Anode, StorageMode};
 use format::ids::Place;
 use format::map::{
     COARSE_SHIFT, FINE_LEVEL, FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, capacity_of_height,
@@ -158,6 +158,11 @@ impl Store {
     ) -> FsResult<Replaced> {
         let index = start >> anode.block_shift;
         let mut replaced = Replaced::default();
+        if anode.storage == StorageMode::Inline {
+            // The first block has what the anode had (I1 of the vnodes).
+            anode.storage = StorageMode::Blocked;
+            anode.root.fill(0);
+        }
         self.grow(change, anode, index)?;
         if anode.height == 0 {
             if shift == anode.block_shift {

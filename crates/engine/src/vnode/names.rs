@@ -228,7 +228,9 @@ impl Files {
         if kind == AnodeKind::Directory {
             anode.key = [mix(change.epoch().0), mix(number.0 ^ change.epoch().0.rotate_left(32))];
         }
-        make_blocked(&mut anode);
+        if kind != AnodeKind::Regular {
+            make_blocked(&mut anode);
+        }
         (anode.atime, anode.mtime, anode.ctime, anode.btime) = (now, now, now, now);
         anode
     }
