@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, RenameMode, SetAttr};
+use engine::vnode::api::{
+    Caller, FileKind, FileSystem, Ino, NewInode, RenameMode, SetAttr, XattrMode,
+};
 use engine::{CreateOptions, OpenOptions, Pool};
 use storage::clock::ManualClock;
 use storage::counters::IoCounts;
@@ -99,6 +101,11 @@ fn names_cost_no_requests_and_little_log() {
     run("chmod", &|number| {
         let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         pool.setattr(&caller, find(number), &change).expect("it may");
+    });
+    run("setxattr of a security label", &|number| {
+        let label = b"system_u:object_r:user_home_t:s0";
+        let set = pool.setxattr(&caller, find(number), b"security.selinux", label, XattrMode::Set);
+        set.expect("it may");
     });
     run("rename", &|number| {
         let (from, to) = (format!("file-{number:06}"), format!("name-{number:06}"));
@@ -231,7 +238,8 @@ fn a_lookup_in_a_huge_directory_reads_few_pages() {
         share(990),
         share(999)
     );
-    assert!(share(500) <= 4, "half of the lookups read more than four pages");
+    // A page that split twice more than the number of pages lets expect costs a map page more.
+    assert!(share(990) <= 4, "one lookup of a hundred reads more than four pages");
 }
 
 #[test]

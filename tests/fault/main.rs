@@ -1,6 +1,7 @@
 //! Devices that fail, lie, fill up or hold something else.
 
 mod damage;
+mod deadline;
 mod full;
 mod io;
 mod split;

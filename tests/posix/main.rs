@@ -16,3 +16,4 @@ mod times;
 mod tiny;
 mod truncate;
 mod unlink;
+mod xattr;

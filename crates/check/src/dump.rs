@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::str::FromStr;
 
 use format::anode::{ANODE_BYTES, Anode, StorageMode, slot_offset};
+use format::attributes::{self, ValueAt};
 use format::bitmap::{self, BITS_PER_PAGE};
 use format::directory;
 use format::double_write::DoubleWriteHead;
@@ -241,11 +242,10 @@ fn dump_body(text: &mut String, opened: &Opened, header: &PageHeader, bytes: &Pa
                  home up to {home}"
             );
         }
-        PageKind::BusyAnodes
-        | PageKind::Tombstone
-        | PageKind::DeferredFree
-        | PageKind::Attributes
-        | PageKind::Remap => hex(text, bytes),
+        PageKind::Attributes => dump_attributes(text, bytes),
+        PageKind::BusyAnodes | PageKind::Tombstone | PageKind::DeferredFree | PageKind::Remap => {
+            hex(text, bytes)
+        }
     }
 }
 
@@ -371,12 +371,37 @@ fn dump_anode(text: &mut String, anode: &Anode) {
         anode.mtime.seconds,
         anode.mtime.nanoseconds
     );
+    if anode.xattr.0 != 0 || anode.acl.0 != 0 {
+        let _ = writeln!(text, "  attributes in {}, access lists in {}", anode.xattr, anode.acl);
+    }
+    for (name, value) in anode.attributes.iter() {
+        let _ = writeln!(text, "  attribute {:?} {:?}", shown(&name.full()), shown(value));
+    }
     if anode.storage == StorageMode::Inline {
         let length = to_usize(anode.size_bytes.min(to_u64(anode.root.len())));
         let _ = writeln!(text, "  inline {:?}", shown(&anode.root[..length]));
     }
     for (index, pointer) in crate::map::root_pointers(anode) {
         dump_pointer(text, "block", index, &pointer);
+    }
+}
+
+fn dump_attributes(text: &mut String, bytes: &PageBytes) {
+    if let Err(defect) = attributes::verify(bytes) {
+        let _ = writeln!(text, "{defect}");
+    }
+    if attributes::is_value_page(bytes) {
+        let _ = writeln!(text, "{} bytes of a value", attributes::count(bytes));
+        return hex(text, bytes);
+    }
+    let _ =
+        writeln!(text, "{} attributes, next {}", attributes::count(bytes), attributes::next(bytes));
+    for entry in attributes::entries(bytes) {
+        let (name, length) = (shown(&entry.name.full()), entry.value_bytes);
+        let _ = match entry.value {
+            ValueAt::Here(value) => writeln!(text, "  {name:?} {length} bytes {:?}", shown(value)),
+            ValueAt::Pages(first) => writeln!(text, "  {name:?} {length} bytes from page {first}"),
+        };
     }
 }
 

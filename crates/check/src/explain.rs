@@ -179,7 +179,41 @@ fn explain_anode(
         anode.generation, anode.kind, anode.storage, anode.size_bytes, anode.nlink, anode.height
     );
     explanation.add_at(&reader.geometry, "anode", pointer.place, what);
+    explain_attributes(reader, table, &anode, pointer.place, explanation);
     Some(anode)
+}
+
+/// Adds the names of extended attributes: those in the anode, and those in each entry page.
+fn explain_attributes(
+    reader: &Reader,
+    table: &Anode,
+    anode: &Anode,
+    place: Place,
+    explanation: &mut Explanation,
+) {
+    for (name, value) in anode.attributes.iter() {
+        let name = crate::dir::shown(&name.full());
+        let what = format!("{name:?} in the anode, {} bytes", value.len());
+        explanation.add_at(&reader.geometry, "attribute", place, what);
+    }
+    for number in [anode.xattr, anode.acl].into_iter().filter(|number| number.0 != 0) {
+        let Some(container) = read_anode(reader, table, number) else { continue };
+        each_block(reader, &container, SEARCH_PAGES_MAX, &mut |pointer| {
+            let wanted = wanted_page(&container, PageKind::Attributes, 0, pointer);
+            if let Ok(page) = reader.read_page(&wanted) {
+                let names = format::attributes::entries(&page);
+                let names: Vec<_> =
+                    names.map(|entry| crate::dir::shown(&entry.name.full())).collect();
+                let what = if format::attributes::is_value_page(&page) {
+                    format!("page {} of {number}, part of a value", pointer.0)
+                } else {
+                    format!("page {} of {number}: {names:?}", pointer.0)
+                };
+                explanation.add_at(&reader.geometry, "attribute", pointer.1.place, what);
+            }
+            true
+        });
+    }
 }
 
 /// Adds the dirent and returns what it names.

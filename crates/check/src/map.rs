@@ -41,8 +41,8 @@ pub(crate) struct Walked {
     pub(crate) is_whole: bool,
 }
 
-/// Receives the pages of a container: the check, the index, the page.
-pub(crate) type Visit<'visit, 'run> = &'visit mut dyn FnMut(&mut Check<'run>, u64, &PageBytes);
+/// Receives the pages of a container: the check, the page's index and pointer, the page.
+pub(crate) type Visit<'visit, 'run> = &'visit mut dyn FnMut(&mut Check<'run>, &Indexed, &PageBytes);
 
 /// A pointer and the first block that it covers.
 pub(crate) type Indexed = (u64, BlockPointer);
@@ -143,34 +143,32 @@ impl<'run> Check<'run> {
             _ => PageKind::Map,
         };
         let (anode, page_level) = (walk.anode, level.saturating_sub(1));
-        let wanted: Vec<PageWanted> = pointers
-            .iter()
-            .filter(|pointer| self.claim_page(walk, pointer))
-            .map(|pointer| wanted_page(anode, kind, page_level, pointer))
-            .collect();
+        let claimed: Vec<&Indexed> =
+            pointers.iter().filter(|pointer| self.claim_page(walk, pointer)).collect();
+        let wanted: Vec<PageWanted> =
+            claimed.iter().map(|pointer| wanted_page(anode, kind, page_level, pointer)).collect();
         if level == 0 {
             walk.walked.blocks += to_u64(pointers.len());
         }
         let pages = self.reader.read_pages(&wanted);
-        for (wanted, page) in wanted.iter().zip(pages) {
-            let index = wanted.owner.map_or(0, |owner| owner.index);
+        for (indexed, page) in claimed.into_iter().zip(pages) {
             match page {
                 Ok(page) if level == 0 => {
                     self.report.totals.pages += 1;
-                    visit(self, index, &page);
+                    visit(self, indexed, &page);
                 }
                 Ok(page) if page_level == 0 && is_split(&page) => {
                     self.report.totals.pages += 1;
-                    self.split_leaf(walk, wanted.place, index, &page);
+                    self.split_leaf(walk, indexed.1.place, indexed.0, &page);
                 }
                 Ok(page) => {
                     self.report.totals.pages += 1;
-                    let below = page_pointers(&page, index, page_level);
+                    let below = page_pointers(&page, indexed.0, page_level);
                     self.pointers(walk, &below, page_level, visit);
                 }
                 Err(error) => {
                     walk.walked.is_whole = false;
-                    self.bad_page(walk.subject, wanted.place, &error);
+                    self.bad_page(walk.subject, indexed.1.place, &error);
                 }
             }
         }

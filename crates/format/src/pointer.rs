@@ -37,10 +37,21 @@ pub enum CheckKind {
     Whole,
     /// Four CRC-32C, each of [`QUARTER_BYTES`]; those past the stored length are 0.
     Quarters,
-    /// None: the block is a page, which verifies itself.
+    /// None: the block is a page, which verifies itself. Holds a [`SplitHint`] for a directory's.
     Page,
     /// A 16-byte MAC.
     Mac,
+}
+
+/// What the pointer to a directory page tells of its last split, so that a lookup that comes to the
+/// wrong half goes on to the right one without another walk of the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SplitHint {
+    /// Depth of the page; above 0.
+    pub depth: u8,
+    /// Where the page is that split off last, number `n + 2^(depth - 1)`; none where that one has
+    /// been joined again.
+    pub sibling: Option<Place>,
 }
 
 /// Bits of `birth_and_flags` above the birth.
@@ -101,6 +112,30 @@ impl BlockPointer {
             is_unwritten: false,
             check,
         }
+    }
+
+    /// Returns what this pointer to a directory page tells of the page's last split; `None` where
+    /// it tells nothing.
+    #[must_use]
+    pub fn split_hint(&self) -> Option<SplitHint> {
+        let [low, high, depth, _] = self.check;
+        let depth = u8::try_from(depth).ok().filter(|depth| *depth > 0)?;
+        if self.check_kind != CheckKind::Page {
+            return None;
+        }
+        let place = Place::from_bits(u64::from(high) << 32 | u64::from(low));
+        Some(SplitHint { depth, sibling: (place != Place::NONE).then_some(place) })
+    }
+
+    /// Returns this pointer to a directory page with another hint.
+    #[must_use]
+    pub fn with_split_hint(self, hint: Option<SplitHint>) -> BlockPointer {
+        let depth = hint.map_or(0, |hint| hint.depth);
+        let place = hint.and_then(|hint| hint.sibling).unwrap_or(Place::NONE).bits();
+        let [low, high] = zerocopy::transmute!(U64::new(place));
+        let (low, high): (U32, U32) = (low, high);
+        let check = [low.get(), high.get(), u32::from(depth), 0];
+        BlockPointer { check, ..self }
     }
 
     /// Returns the pointer in `bytes`; `None` for a hole.
@@ -247,6 +282,19 @@ mod tests {
         };
         assert_eq!(BlockPointer::decode(&pointer.encode()), Some(pointer));
         assert_eq!(BlockPointer::decode(&[0; POINTER_BYTES]), None);
+    }
+
+    #[test]
+    fn a_hint_is_what_was_set() {
+        let pointer = BlockPointer::to_page(Place::new(0, 1, 2), 1, Epoch(5));
+        assert_eq!(pointer.split_hint(), None);
+        for sibling in [None, Some(Place::new(0, 0xff_fffe, 0xffff_fffd))] {
+            let hint = SplitHint { depth: 17, sibling };
+            let hinted = pointer.with_split_hint(Some(hint));
+            assert_eq!(BlockPointer::decode(&hinted.encode()), Some(hinted));
+            assert_eq!(hinted.split_hint(), Some(hint));
+            assert_eq!(hinted.with_split_hint(None), pointer);
+        }
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod read;
 mod rename;
 mod table;
 mod unit;
+mod xattr;
 
 pub use cleaner::CleanerCounts;
 
