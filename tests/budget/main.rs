@@ -134,6 +134,26 @@ fn a_small_fsync_is_one_write_and_one_flush() {
     }
 }
 
+/// A file of at most 256 bytes is in its anode: no block is written, not even later.
+#[test]
+fn a_tiny_file_writes_no_block() {
+    let counted = Counted::new(256 << 20, 14);
+    let root = counted.pool.root();
+    let cost = counted.cost(|| {
+        for number in 0..100 {
+            let ino = counted.make(root, &format!("f{number}"), FileKind::Regular);
+            counted.pool.write(&Caller::root(), ino, 0, &[7; 100]).expect("there is room");
+            counted.pool.fsync(ino, false).expect("nothing fails");
+        }
+        counted.pool.sync().expect("nothing fails");
+    });
+    let data = cost.of(Purpose::Data, RequestKind::Write);
+    let log = cost.of(Purpose::Journal, RequestKind::Write);
+    println!("100 files of 100 bytes, each synced: {} bytes of log", log.bytes);
+    assert_eq!((data.requests, log.requests, cost.flushes()), (0, 100, 100), "{cost:?}");
+    assert!(log.bytes <= 100 * 8192, "{cost:?}");
+}
+
 /// A cold lookup with getattr reads at most four pages, a warm one none.
 #[test]
 fn a_lookup_reads_few_pages() {

@@ -19,7 +19,7 @@ mod truncate;
 pub(crate) use data::Unit;
 pub(crate) use truncate::{Content, take_off};
 
-use format::anode::Anode;
+use format::anode::{Anode, StorageMode};
 use format::ids::{Epoch, Place};
 use format::map::{
     HEIGHT_MAX, capacity_of_height, height_for, page_index, page_slot, pointer_at, root_slot,
@@ -68,7 +68,7 @@ impl Store {
         anode: &Anode,
         index: u64,
     ) -> FsResult<Option<BlockPointer>> {
-        if index >= capacity_of_height(anode.height) {
+        if anode.storage == StorageMode::Inline || index >= capacity_of_height(anode.height) {
             return Ok(None);
         }
         let mut pointer = anode.root_pointer(root_slot(index, anode.height));

@@ -28,6 +28,7 @@ mod attr;
 mod cleaner;
 mod file;
 mod flush;
+mod inline;
 mod names;
 mod orphan;
 mod read;

@@ -233,7 +233,9 @@ impl Files {
         if kind == AnodeKind::Directory {
             anode.key = [mix(change.epoch().0), mix(number.0 ^ change.epoch().0.rotate_left(32))];
         }
-        make_blocked(&mut anode);
+        if kind != AnodeKind::Regular {
+            make_blocked(&mut anode);
+        }
         (anode.atime, anode.mtime, anode.ctime, anode.btime) = (now, now, now, now);
         anode
     }
@@ -274,7 +276,7 @@ impl Files {
 
     fn settle_link_target(&self, long: Option<Arc<Block>>, ride: Option<crate::journal::RideId>) {
         if let (Some(block), Some(ride)) = (long, ride) {
-            self.segments.installed(&block);
+            self.segments.installed(&block, block.fragments());
             self.segments.rides_logged(&BTreeSet::from([block.place]), ride);
         }
     }

@@ -76,6 +76,8 @@ pub struct Profile {
 
 /// Block sizes around whose boundaries offsets lie: fragment, block, segment.
 const BOUNDARIES: [u64; 3] = [4 << 10, 16 << 10, 1 << 20];
+/// Files about as long as an anode holds, and a little longer.
+const TINY_BYTES_MAX: u64 = 300;
 /// Far offsets are near 2 to a power from here to below 2^63.
 const FAR_POWER_MIN: u64 = 22;
 const FAR_POWER_MAX: u64 = 62;
@@ -426,8 +428,10 @@ impl Generator {
         let near = self.profile.near_bytes_max;
         let boundary = self.one_of(&BOUNDARIES);
         let at = self.random.below(near / boundary + 1) * boundary;
-        let offset = match self.random.below(5) {
+        let offset = match self.random.below(6) {
             0 => self.random.below(8192),
+            // Where a file leaves its anode.
+            5 => self.random.below(TINY_BYTES_MAX),
             1 => self.random.below(near),
             2 => at.saturating_sub(1 + self.random.below(64)),
             3 => at + self.random.below(64),
