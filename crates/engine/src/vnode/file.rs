@@ -5,7 +5,7 @@ use std::sync::Arc;
 use format::anode::{Anode, AnodeKind, StorageMode};
 use storage::device::AlignedBuffer;
 
-use super::access::{check_change, clear_set_bits_of_write};
+use super::access::clear_set_bits_of_write;
 use super::api::{Caller, FILE_BYTES_MAX, Ino, SetAttr};
 use super::flush::tail_waiting;
 use super::read::own;
@@ -196,7 +196,7 @@ impl Files {
         set: &SetAttr,
     ) -> FsResult<()> {
         let (mut change, mut state) = self.begin_settled(vnode)?;
-        check_change(caller, state.anode()?, set)?;
+        self.check_change(caller, state.anode()?, set)?;
         if size_bytes >= state.size_bytes {
             drop(state);
             drop(change);
@@ -264,7 +264,7 @@ impl Files {
     ) -> FsResult<()> {
         loop {
             let (mut change, mut state) = self.begin_settled(vnode)?;
-            check_change(caller, state.anode()?, set)?;
+            self.check_change(caller, state.anode()?, set)?;
             self.make_tail_zero(&mut state, size_bytes)?;
             if tail_waiting(&state).is_some() {
                 drop(state);

@@ -78,7 +78,7 @@ impl Server {
             Request::SetAttr { node, change } => self.set_attr(caller, node, &change),
             Request::ReadLink { node } => self.read_link(node, scratch),
             Request::MakeNode { parent, name, kind, mode, rdev } => {
-                let new = NewInode { kind, mode, rdev };
+                let new = NewInode { kind, mode, umask: 0, rdev };
                 self.make(caller, parent, name, new).map(Reply::Entry)
             }
             Request::Create { parent, name, mode, flags } => {
@@ -177,7 +177,7 @@ impl Server {
         mode: u16,
         flags: CreateFlags,
     ) -> Result<Reply<'static>, Errno> {
-        let new = NewInode { kind: FileKind::Regular, mode, rdev: 0 };
+        let new = NewInode { kind: FileKind::Regular, mode, umask: 0, rdev: 0 };
         match self.make(caller, parent, name, new) {
             Err(Errno::EXIST) if !flags.is_exclusive => {
                 self.open_existing(caller, parent, name, flags)
