@@ -95,11 +95,12 @@ pub(crate) fn run(check: &mut Check<'_>, fileset: &Fileset) -> Result<(), Stop> 
     let (outer_incomplete, first_defect) = (check.is_incomplete, check.report.defects.len());
     check.is_incomplete = false;
     let table = tree.table.clone();
-    let walked = check.walk(&table, Content::Pages(PageKind::Anode), &mut |check, index, page| {
-        if !tree.is_over {
-            table_page(check, &mut tree, index, page);
-        }
-    });
+    let walked =
+        check.walk(&table, Content::Pages(PageKind::Anode), &mut |check, &(index, _), page| {
+            if !tree.is_over {
+                table_page(check, &mut tree, index, page);
+            }
+        });
     if tree.is_over {
         check.take_memory(0)?;
     }
@@ -214,7 +215,7 @@ fn anode_map(check: &mut Check<'_>, tree: &Tree) {
     let is_table_whole = !check.is_incomplete;
     let mut seen = BTreeSet::new();
     let content = Content::Pages(PageKind::AnodeMap);
-    let walked = check.walk(anode, content, &mut |check, index, page| {
+    let walked = check.walk(anode, content, &mut |check, &(index, _), page| {
         seen.insert(index);
         if is_table_whole {
             map_page(check, tree, index, page);
@@ -271,7 +272,7 @@ fn map_page(check: &mut Check<'_>, tree: &Tree, index: u64, page: &PageBytes) {
 fn orphan_list(check: &mut Check<'_>, tree: &mut Tree) {
     let Some(anode) = tree.orphans.clone() else { return };
     let content = Content::Pages(PageKind::OrphanList);
-    let walked = check.walk(&anode, content, &mut |check, index, page| {
+    let walked = check.walk(&anode, content, &mut |check, &(index, _), page| {
         for position in 0..ORPHANS_PER_PAGE {
             let offset = PAGE_HEADER_BYTES + usize::try_from(position * 8).expect("in a page");
             let number = read_u64(page, offset);

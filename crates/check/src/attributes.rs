@@ -58,7 +58,7 @@ pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree, anode: &Anode) {
     let mut pages = Pages::default();
     let content = Content::Pages(PageKind::Attributes);
     let before = check.memory_bytes;
-    let walked = check.walk(anode, content, &mut |check, index, page| {
+    let walked = check.walk(anode, content, &mut |check, &(index, _), page| {
         // What is over the limit is said at the end of the pass.
         if check.take_memory(PAGE_MEMORY_BYTES).is_ok() {
             attribute_page(check, anode, index, page, &mut pages);

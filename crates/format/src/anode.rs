@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::attributes::InlineAttributes;
 use crate::checksum::crc32c;
-use crate::ids::{ANODE_NO_MAX, AnodeNo, Epoch, FilesetId, Generation};
+use crate::ids::{ANODE_NO_MAX, AnodeNo, EPOCH_MAX, Epoch, FRAGMENTS_MAX, FilesetId, Generation};
 use crate::map::{HEIGHT_MAX, ROOT_POINTERS};
 use crate::page::{PAGE_HEADER_BYTES, SLOT_BYTES, SLOTS_PER_PAGE};
 use crate::pointer::{BlockPointer, POINTER_BYTES};
@@ -381,7 +381,24 @@ impl Anode {
             root: disk.root,
         };
         anode.verify().map_err(bad)?;
+        anode.verify_counts().map_err(bad)?;
         Ok(anode)
+    }
+
+    /// Checks the counts of an anode that was read: far above what a pool can hold, and far below
+    /// where adding to them would wrap.
+    fn verify_counts(&self) -> Result<(), &'static str> {
+        let checks = [
+            (self.fragments <= FRAGMENTS_MAX, "fragments"),
+            (self.pages <= FRAGMENTS_MAX, "pages"),
+            (self.entries <= FRAGMENTS_MAX << 7, "entries"),
+            (self.nlink <= 1 << 31, "nlink"),
+            (self.data_version <= i64::MAX.unsigned_abs(), "data_version"),
+            (self.generation.0 <= EPOCH_MAX, "generation"),
+            (self.birth.0 <= EPOCH_MAX, "birth"),
+            (self.parent.0 <= ANODE_NO_MAX, "parent"),
+        ];
+        checks.iter().find(|(holds, _)| !holds).map_or(Ok(()), |&(_, field)| Err(field))
     }
 
     /// Checks every bound of the fields; names the field that is out of its bounds.

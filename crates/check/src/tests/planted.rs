@@ -15,6 +15,7 @@ use format::group::{
 use format::ids::{AnodeNo, Generation, Place};
 use format::map;
 use format::page::{AUX_OFFSET, COUNT_OFFSET, PAGE_HEADER_BYTES, PageBytes, write_u64};
+use format::pointer::SplitHint;
 use storage::device::{
     AlignedBuffer, Device, DeviceError, DeviceInfo, MemoryDevice, Operation, Purpose, RequestKind,
     Ticket,
@@ -352,6 +353,23 @@ fn directory_pages_are_checked() {
         });
     });
     assert_eq!(twice.counts[&Code::DR009], 1, "{}", twice.to_text());
+}
+
+#[test]
+fn what_a_pointer_tells_of_a_split_is_compared_with_the_pages() {
+    let hint = |image: &Image, depth, sibling: u64| {
+        let sibling = Some(image.places[&(MANY, sibling)]);
+        image.edit(image.places[&(MANY, u64::MAX)], |leaf| {
+            let pointer = map::pointer_at(leaf, 1).expect("page 1 is there");
+            let hinted = pointer.with_split_hint(Some(SplitHint { depth, sibling }));
+            map::set_pointer(leaf, 1, Some(&hinted));
+        });
+    };
+    // All pages have depth 4, so page 9 split off page 1 last.
+    let report = report_of(|image| hint(image, 4, 9));
+    assert_eq!(report.exit_code(), 0, "{}", report.to_text());
+    expect(&[Code::DR014], |image| hint(image, 4, 5));
+    expect(&[Code::DR014], |image| hint(image, 3, 5));
 }
 
 #[test]

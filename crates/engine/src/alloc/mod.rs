@@ -144,6 +144,10 @@ impl Allocator {
         let capacity = (0..geometry.group_count)
             .map(|group| u64::from(geometry.fragments_of(group)))
             .sum::<u64>();
+        if used > capacity {
+            let defect = format!("AG007: the pool says {used} fragments in use, has {capacity}");
+            return Err(FsError::Corrupt { defect });
+        }
         let reserve = reserve_of(geometry, capacity, block_shift);
         let state = State {
             groups: BTreeMap::new(),
@@ -544,7 +548,7 @@ impl Allocator {
                 let segment = narrow(crate::convert::wide(segment));
                 candidates.push(SegmentView {
                     segment: SegmentId { group: *number, segment }.into(),
-                    live_fragments: usage.held - usage.pending,
+                    live_fragments: usage.held.saturating_sub(usage.pending),
                     size_fragments: self.geometry().segment_fragments,
                     newest: usage.incarnation.0,
                 });

@@ -292,7 +292,7 @@ impl Files {
             self.segments.kill(&block);
             return Err(error);
         }
-        change.tx_mut().ride(pointer.place, data);
+        change.tx_mut().ride(pointer.place, block.ride_owner(&pointer), data);
         Ok(Some(block))
     }
 
