@@ -252,6 +252,10 @@ impl Files {
         }
         let gone = state.pending.split_off(&size_bytes);
         gone.values().for_each(|block| self.segments.kill(block));
+        // V3: what is left was part of a write whose end is cut off.
+        for block in state.pending.values() {
+            block.set_file_bytes(block.file_bytes().min(size_bytes));
+        }
         state.anode = Some(anode);
         state.size_bytes = size_bytes;
         state.is_being_cut = !is_done;
