@@ -44,7 +44,7 @@ impl Counted {
     }
 
     fn make(&self, parent: Ino, name: &str, kind: FileKind) -> Ino {
-        let new = NewInode { kind, mode: 0o755, rdev: 0 };
+        let new = NewInode { kind, mode: 0o755, umask: 0, rdev: 0 };
         let made = self.pool.create(&Caller::root(), parent, name.as_bytes(), new);
         let made = made.expect("there is room");
         self.pool.forget(made.ino, 1);

@@ -1,5 +1,6 @@
 //! Does each operation do what SEMANTICS says?
 
+mod acl;
 mod attr;
 mod create;
 mod limits;

@@ -605,7 +605,7 @@ impl FileSystem for Pool {
 
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr> {
         let kind = crate::vnode::api::FileKind::Symlink;
-        let new = NewInode { kind, mode: 0o777, rdev: 0 };
+        let new = NewInode { kind, mode: 0o777, umask: 0, rdev: 0 };
         self.files().make(caller, parent, name, new, Some(target))
     }
 

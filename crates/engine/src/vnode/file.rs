@@ -5,7 +5,7 @@ use std::sync::Arc;
 use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
 use storage::device::AlignedBuffer;
 
-use super::access::{check_change, clear_set_bits_of_write};
+use super::access::clear_set_bits_of_write;
 use super::api::{Caller, FILE_BYTES_MAX, Ino, SetAttr};
 use super::flush::tail_waiting;
 use super::inline::{cut_inline, is_inline, settle_storage};
@@ -239,7 +239,7 @@ impl Files {
         set: &SetAttr,
     ) -> FsResult<()> {
         let (mut change, mut state) = self.begin_settled(vnode)?;
-        check_change(caller, state.anode()?, set)?;
+        self.check_change(caller, state.anode()?, set)?;
         if size_bytes >= state.size_bytes {
             drop(state);
             drop(change);
@@ -314,7 +314,7 @@ impl Files {
     ) -> FsResult<()> {
         loop {
             let (mut change, mut state) = self.begin_settled(vnode)?;
-            check_change(caller, state.anode()?, set)?;
+            self.check_change(caller, state.anode()?, set)?;
             if size_bytes > wide(INLINE_BYTES_MAX) {
                 self.leave_inline(&mut state)?;
                 self.note_placed(&state, vnode);

@@ -23,6 +23,7 @@
 //! ends the change. Nothing waits for the log while it holds a lock.
 
 mod access;
+mod acl;
 pub mod api;
 mod attr;
 mod cleaner;

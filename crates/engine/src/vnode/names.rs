@@ -8,12 +8,11 @@ use format::directory::hash_in;
 use format::ids::AnodeNo;
 use storage::device::AlignedBuffer;
 
-use super::access::{
-    MODE_MASK, SEARCH, WRITE, check_access, check_length, check_name, check_removal, inherited,
-    is_privileged, searched,
-};
+use super::access::{MODE_MASK, SEARCH, WRITE, check_length, check_name, inherited, is_privileged};
+use super::acl::{ACCESS, DEFAULT, Inherited, handed_down};
 use super::api::{Attr, Caller, DirEntry, FileKind, Ino, LINKS_MAX, NewInode, SYMLINK_BYTES_MAX};
 use super::file::make_blocked;
+use super::xattr::Lazy;
 use super::{Files, Vnode, VnodeState, anode_kind_of, attr_of, generation_of, kind_of};
 use crate::convert::{index_wide, wide};
 use crate::dir::{self, Found, Target};
@@ -50,8 +49,8 @@ impl Files {
             let state = vnode.state.read();
             let number = match name {
                 b"." if state.anode()?.kind != AnodeKind::Directory => vnode.number,
-                b"." => searched(caller, &state)?.number,
-                b".." => searched(caller, &state)?.parent,
+                b"." => self.searched(caller, &state)?.number,
+                b".." => self.searched(caller, &state)?.parent,
                 _ => {
                     check_name(name)?;
                     let found = self.find_name(caller, &state, name)?;
@@ -72,7 +71,7 @@ impl Files {
         state: &VnodeState,
         name: &[u8],
     ) -> FsResult<Option<Found>> {
-        let anode = searched(caller, state)?;
+        let anode = self.searched(caller, state)?;
         check_length(name)?;
         dir::find(&self.store, None, anode, name)
     }
@@ -83,7 +82,7 @@ impl Files {
             return Err(FsError::Exists);
         }
         let anode = state.anode()?;
-        check_access(caller, anode, WRITE | SEARCH)?;
+        self.check_access(caller, anode, WRITE | SEARCH)?;
         Ok(anode.clone())
     }
 
@@ -160,15 +159,21 @@ impl Files {
         link_target: Option<&[u8]>,
     ) -> FsResult<Attr> {
         let vnode = self.vnode(parent)?;
-        let mut change = self.store.begin(Reservation::SMALL)?;
-        let mut state = vnode.state.write();
+        let (mut change, mut state) = self.begin_making(&vnode)?;
         let mut directory = self.check_new(caller, &state, name)?;
         check_kind(caller, new.kind, link_target.is_some())?;
         self.check_space()?;
         self.store.alloc.check_pages(0)?;
         let mut fileset = self.fileset.lock();
         let number = fileset.allocate_anode(&self.store, &mut change)?;
-        let mut anode = self.new_anode(caller, &change, &directory, number, new);
+        let (mut anode, given) = self.new_anode(caller, &change, &directory, number, new)?;
+        let mut fileset = Lazy::held(self, fileset);
+        for (name, list) in [(ACCESS, given.access), (DEFAULT, given.default)] {
+            if let Some(list) = list {
+                self.put_value(&mut change, &mut fileset, &mut anode, name, &list)?;
+            }
+        }
+        let fileset = fileset.into_guard();
         let long = self.put_link_target(&mut change, &mut anode, link_target)?;
         let result = dir::insert(&self.store, &mut change, &mut directory, name, target_of(&anode))
             .and_then(|()| {
@@ -218,14 +223,17 @@ impl Files {
         directory: &Anode,
         number: AnodeNo,
         new: NewInode,
-    ) -> Anode {
+    ) -> FsResult<(Anode, Inherited)> {
         let kind = anode_kind_of(new.kind);
         let shift = if kind == AnodeKind::Directory { 12 } else { self.fileset.block_shift };
         let mut anode = Anode::new(kind, number, self.fileset.id, shift);
         let now = self.now();
         anode.generation = generation_of(change);
         anode.birth = change.epoch();
-        (anode.mode, anode.gid) = inherited(caller, directory, new.kind, new.mode & MODE_MASK);
+        let (mode, gid) = inherited(caller, directory, new.kind, new.mode & MODE_MASK);
+        let default = self.default_acl(directory)?;
+        let given = handed_down(default.as_ref(), kind, mode, new.umask);
+        (anode.mode, anode.gid) = (given.mode, gid);
         anode.nlink = if kind == AnodeKind::Directory { 2 } else { 1 };
         anode.uid = caller.uid;
         anode.rdev = if is_device(new.kind) { new.rdev } else { 0 };
@@ -237,7 +245,23 @@ impl Files {
             make_blocked(&mut anode);
         }
         (anode.atime, anode.mtime, anode.ctime, anode.btime) = (now, now, now, now);
-        anode
+        Ok((anode, given))
+    }
+
+    /// Starts a change that makes a file in a directory. One whose access lists lie outside of its
+    /// anode may hand down as much, so more is reserved.
+    fn begin_making<'v>(&self, vnode: &'v Arc<Vnode>) -> FsResult<(Change<'_>, StateGuard<'v>)> {
+        let is_large = |state: &VnodeState| FsResult::Ok(state.anode()?.acl != AnodeNo(0));
+        loop {
+            let takes_large = is_large(&vnode.state.read())?;
+            let reservation =
+                if takes_large { Reservation::LARGE_NAMES } else { Reservation::SMALL };
+            let change = self.store.begin(reservation)?;
+            let state = vnode.state.write();
+            if takes_large || !is_large(&state)? {
+                return Ok((change, state));
+            }
+        }
     }
 
     /// Stores the target of a symbolic link: in the anode, or in a block that rides in the log.
@@ -387,7 +411,7 @@ impl Files {
             return Ok(None);
         }
         let mut anode = child_state.anode()?.clone();
-        check_removal(caller, &directory, &anode)?;
+        self.check_removal(caller, &directory, &anode)?;
         check_removable(&anode, wants_directory)?;
         dir::remove(&self.store, &mut change, &mut directory, &found)?;
         let now = self.now();
