@@ -90,6 +90,8 @@ pub(crate) struct Block {
     segment: SegmentId,
     /// Fragments promised by the allocator for it, metadata included.
     promised: u64,
+    /// Of these, for map pages.
+    map_fragments: u64,
     state: Mutex<BlockState>,
 }
 
@@ -102,6 +104,11 @@ impl Block {
     /// Returns how many fragments of the data are stored.
     pub(crate) fn fragments(&self) -> u32 {
         self.state.lock().fragments
+    }
+
+    /// Returns how many fragments are promised for the map pages that the block needs.
+    pub(crate) fn map_fragments(&self) -> u64 {
+        self.map_fragments
     }
 
     /// Returns how many bytes the file had once the last write into this block was done.
@@ -228,6 +235,7 @@ impl Segments {
             owner,
             segment: segment.id,
             promised,
+            map_fragments: extra_promise,
             state: Mutex::new(BlockState {
                 data: Arc::new(data),
                 fragments,

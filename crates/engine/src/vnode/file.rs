@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use format::anode::{Anode, AnodeKind, StorageMode};
+use format::map::POINTERS_PER_PAGE;
 use storage::device::AlignedBuffer;
 
 use super::access::{check_change, clear_set_bits_of_write};
@@ -40,34 +41,44 @@ impl Files {
             return Err(FsError::FileTooLarge);
         }
         self.make_room()?;
-        self.with_reclaim(|| self.write_locked(caller, &vnode, offset, data))
+        let (mut done, mut reclaimed_at) = (0, None);
+        loop {
+            let result = self.write_locked(caller, &vnode, offset, data, &mut done);
+            // A long write may take more than one reclaim gives: again, as long as it goes on.
+            if result != Err(FsError::NoSpace) || reclaimed_at == Some(done) {
+                return result;
+            }
+            reclaimed_at = Some(done);
+            self.reclaim_promised()?;
+        }
     }
 
+    /// Writes `data` from its byte `done` on, and counts it up.
     fn write_locked(
         &self,
         caller: &Caller,
         vnode: &Arc<Vnode>,
         offset: u64,
         data: &[u8],
+        done: &mut usize,
     ) -> FsResult<()> {
         let mut state = self.settled(vnode)?;
         check_regular(&state)?;
         self.zero_tail(&mut state, offset)?;
         let block_bytes = state.anode()?.block_bytes();
-        let mut done = 0;
-        while done < data.len() {
-            let at = offset + wide(done);
+        while *done < data.len() {
+            let at = offset + wide(*done);
             let (index, from) = (at / block_bytes, index_wide(at % block_bytes));
-            let count = (index_wide(block_bytes) - from).min(data.len() - done);
-            let result = self.write_block(&mut state, index, from, &data[done..done + count]);
+            let count = (index_wide(block_bytes) - from).min(data.len() - *done);
+            let result = self.write_block(&mut state, index, from, &data[*done..*done + count]);
             // V3: what was placed is part of the file even if the next block finds no room.
             if result.is_ok() {
                 if let Some(block) = state.pending.get(&index) {
                     block.set_file_bytes(state.size_bytes.max(offset + wide(data.len())));
                 }
-                done += count;
+                *done += count;
                 state.size_bytes = state.size_bytes.max(at + wide(count));
-            } else if done == 0 {
+            } else if *done == 0 {
                 return result;
             } else {
                 self.note_write(&mut state, caller, vnode)?;
@@ -143,15 +154,26 @@ impl Files {
             index,
             block_shift: anode.block_shift,
         };
-        // A block where there was none may need a map page of its own, and more the higher the map.
-        let is_new = self.store.block(None, anode, index)?.is_none();
-        let page = u64::from(self.store.geometry().page_fragments());
-        let extra = if is_new { page } else { 0 };
+        let extra = self.map_fragments(state, index)?;
         let block = self.segments.place(temperature, owner, buffer, length, extra)?;
         if let Some(old) = state.pending.insert(index, block) {
             self.segments.kill(&old);
         }
         Ok(())
+    }
+
+    /// Returns how many fragments of map pages the new version of block `index` brings with it:
+    /// what the version before it brought, or all that are missing if no block beside it does.
+    fn map_fragments(&self, state: &VnodeState, index: u64) -> FsResult<u64> {
+        if let Some(known) = state.pending.get(&index) {
+            return Ok(known.map_fragments());
+        }
+        let leaf = index / POINTERS_PER_PAGE * POINTERS_PER_PAGE;
+        if state.pending.range(leaf..leaf + POINTERS_PER_PAGE).next().is_some() {
+            return Ok(0);
+        }
+        let pages = self.store.missing_map_pages(state.anode()?, index)?;
+        Ok(pages * u64::from(self.store.geometry().page_fragments()))
     }
 
     /// Before the file grows past its end at `to`: what its last block stores behind the end must

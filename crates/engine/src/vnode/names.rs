@@ -15,6 +15,7 @@ use super::access::{
 use super::api::{Attr, Caller, DirEntry, FileKind, Ino, LINKS_MAX, NewInode, SYMLINK_BYTES_MAX};
 use super::file::make_blocked;
 use super::{Files, Vnode, VnodeState, anode_kind_of, attr_of, generation_of, kind_of};
+use crate::alloc::Urgency;
 use crate::convert::{index_wide, wide};
 use crate::dir::{self, Found, Target};
 use crate::error::{FsError, FsResult};
@@ -164,7 +165,7 @@ impl Files {
         let mut state = vnode.state.write();
         let mut directory = self.check_new(caller, &state, name)?;
         check_kind(caller, new.kind, link_target.is_some())?;
-        self.check_space()?;
+        self.check_space(Urgency::User)?;
         self.store.alloc.check_pages()?;
         let mut fileset = self.fileset.lock();
         let number = fileset.allocate_anode(&self.store, &mut change)?;
@@ -198,12 +199,9 @@ impl Files {
         attr_of(self, &child_state)
     }
 
-    /// New names are refused while the pool has no room for a user's data.
-    pub(crate) fn check_space(&self) -> FsResult<()> {
-        let fragments = 4 * u64::from(self.store.geometry().page_fragments());
-        self.store.alloc.promise(fragments, crate::alloc::Urgency::User)?;
-        self.store.alloc.unpromise(fragments);
-        Ok(())
+    /// New names are refused while the pool has no room for their pages.
+    pub(crate) fn check_space(&self, urgency: Urgency) -> FsResult<()> {
+        self.store.alloc.check_room(4 * u64::from(self.store.geometry().page_fragments()), urgency)
     }
 
     fn new_anode(
@@ -302,7 +300,7 @@ impl Files {
         if anode.nlink >= LINKS_MAX {
             return Err(FsError::TooManyLinks);
         }
-        self.check_space()?;
+        self.check_space(Urgency::User)?;
         dir::insert(&self.store, &mut change, &mut directory, name, target_of(&anode))?;
         anode.nlink += 1;
         anode.ctime = self.now();
