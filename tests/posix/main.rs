@@ -15,3 +15,4 @@ mod symlink;
 mod times;
 mod truncate;
 mod unlink;
+mod xattr;

@@ -166,7 +166,7 @@ impl Files {
         let mut directory = self.check_new(caller, &state, name)?;
         check_kind(caller, new.kind, link_target.is_some())?;
         self.check_space(Urgency::User)?;
-        self.store.alloc.check_pages()?;
+        self.store.alloc.check_pages(0)?;
         let mut fileset = self.fileset.lock();
         let number = fileset.allocate_anode(&self.store, &mut change)?;
         let mut anode = self.new_anode(caller, &change, &directory, number, new);
@@ -202,6 +202,12 @@ impl Files {
     /// New names are refused while the pool has no room for their pages.
     pub(crate) fn check_space(&self, urgency: Urgency) -> FsResult<()> {
         self.store.alloc.check_room(4 * u64::from(self.store.geometry().page_fragments()), urgency)
+    }
+
+    /// As [`Files::check_space`] of a user, for `pages` besides.
+    pub(crate) fn check_space_for(&self, pages: u64) -> FsResult<()> {
+        let fragments = (4 + pages) * u64::from(self.store.geometry().page_fragments());
+        self.store.alloc.check_room(fragments, Urgency::User)
     }
 
     fn new_anode(
@@ -261,7 +267,7 @@ impl Files {
             self.segments.kill(&block);
             return Err(error);
         }
-        change.tx_mut().ride(pointer.place, data);
+        change.tx_mut().ride(pointer.place, block.ride_owner(&pointer), data);
         Ok(Some(block))
     }
 
