@@ -701,8 +701,7 @@ impl FileSystem for Pool {
         let bytes = |fragments: u64| fragments << geometry.fragment_shift;
         let taken = space.used + space.promised;
         let free = space.capacity.saturating_sub(taken);
-        // A segment gives up to an eighth of itself to summaries where blocks are small.
-        let available = free.saturating_sub(space.reserve + space.pending);
+        let available = space.available;
         let inodes_free = bytes(available) / 512;
         Ok(StatFs {
             block_bytes: 1 << files.fileset.block_shift,

@@ -14,6 +14,7 @@ use super::api::{Attr, Caller, DirEntry, FileKind, Ino, LINKS_MAX, NewInode, SYM
 use super::file::make_blocked;
 use super::xattr::Lazy;
 use super::{Files, Vnode, VnodeState, anode_kind_of, attr_of, generation_of, kind_of};
+use crate::alloc::Urgency;
 use crate::convert::{index_wide, wide};
 use crate::dir::{self, Found, Target};
 use crate::error::{FsError, FsResult};
@@ -162,7 +163,7 @@ impl Files {
         let (mut change, mut state) = self.begin_making(&vnode)?;
         let mut directory = self.check_new(caller, &state, name)?;
         check_kind(caller, new.kind, link_target.is_some())?;
-        self.check_space()?;
+        self.check_space(Urgency::User)?;
         self.store.alloc.check_pages(0)?;
         let mut fileset = self.fileset.lock();
         let number = fileset.allocate_anode(&self.store, &mut change)?;
@@ -203,17 +204,15 @@ impl Files {
         attr_of(self, &child_state)
     }
 
-    /// New names are refused while the pool has no room for a user's data.
-    pub(crate) fn check_space(&self) -> FsResult<()> {
-        self.check_space_for(0)
+    /// New names are refused while the pool has no room for their pages.
+    pub(crate) fn check_space(&self, urgency: Urgency) -> FsResult<()> {
+        self.store.alloc.check_room(4 * u64::from(self.store.geometry().page_fragments()), urgency)
     }
 
-    /// As [`Files::check_space`], for `pages` besides.
+    /// As [`Files::check_space`] of a user, for `pages` besides.
     pub(crate) fn check_space_for(&self, pages: u64) -> FsResult<()> {
         let fragments = (4 + pages) * u64::from(self.store.geometry().page_fragments());
-        self.store.alloc.promise(fragments, crate::alloc::Urgency::User)?;
-        self.store.alloc.unpromise(fragments);
-        Ok(())
+        self.store.alloc.check_room(fragments, Urgency::User)
     }
 
     fn new_anode(
@@ -333,7 +332,7 @@ impl Files {
         if anode.nlink >= LINKS_MAX {
             return Err(FsError::TooManyLinks);
         }
-        self.check_space()?;
+        self.check_space(Urgency::User)?;
         dir::insert(&self.store, &mut change, &mut directory, name, target_of(&anode))?;
         anode.nlink += 1;
         anode.ctime = self.now();
