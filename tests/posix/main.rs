@@ -13,5 +13,6 @@ mod rename;
 mod rmdir;
 mod symlink;
 mod times;
+mod tmpfile;
 mod truncate;
 mod unlink;

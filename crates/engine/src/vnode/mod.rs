@@ -33,6 +33,7 @@ mod orphan;
 mod read;
 mod rename;
 mod table;
+mod tmpfile;
 
 pub use cleaner::CleanerCounts;
 

@@ -164,8 +164,7 @@ impl Files {
         let mut state = vnode.state.write();
         let mut directory = self.check_new(caller, &state, name)?;
         check_kind(caller, new.kind, link_target.is_some())?;
-        self.check_space()?;
-        self.store.alloc.check_pages()?;
+        self.check_room()?;
         let mut fileset = self.fileset.lock();
         let number = fileset.allocate_anode(&self.store, &mut change)?;
         let mut anode = self.new_anode(caller, &change, &directory, number, new);
@@ -198,6 +197,12 @@ impl Files {
         attr_of(self, &child_state)
     }
 
+    /// Refuses a new file where there is no room for it.
+    pub(crate) fn check_room(&self) -> FsResult<()> {
+        self.check_space()?;
+        self.store.alloc.check_pages()
+    }
+
     /// New names are refused while the pool has no room for a user's data.
     pub(crate) fn check_space(&self) -> FsResult<()> {
         let fragments = 4 * u64::from(self.store.geometry().page_fragments());
@@ -206,7 +211,7 @@ impl Files {
         Ok(())
     }
 
-    fn new_anode(
+    pub(crate) fn new_anode(
         &self,
         caller: &Caller,
         change: &Change<'_>,
@@ -296,8 +301,9 @@ impl Files {
         if anode.kind == AnodeKind::Directory {
             return Err(FsError::NotPermitted);
         }
+        let mut guard = None;
         if anode.nlink == 0 {
-            return Err(FsError::NotFound);
+            guard = self.unorphan(&mut change, &file_state, &mut anode)?;
         }
         if anode.nlink >= LINKS_MAX {
             return Err(FsError::TooManyLinks);
@@ -310,6 +316,10 @@ impl Files {
         self.fileset.write_anode(&self.store, &mut change, &directory)?;
         self.fileset.write_anode(&self.store, &mut change, &anode)?;
         let applied = change.end();
+        if let Some(guard) = guard {
+            guard.settle(applied.lsn);
+        }
+        self.table.clear_linkable(file.number);
         self.replace(&mut directory_state, directory, applied.class);
         self.replace(&mut file_state, anode, applied.class);
         self.table.add_reference(file.number);
