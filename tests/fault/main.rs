@@ -1,8 +1,13 @@
 //! Devices that fail, lie, fill up or hold something else.
 
+mod crashes;
 mod damage;
+mod deadline;
 mod full;
+mod hostile;
 mod io;
+mod journal;
+mod split;
 
 use std::sync::Arc;
 

@@ -16,3 +16,4 @@ mod times;
 mod tmpfile;
 mod truncate;
 mod unlink;
+mod xattr;

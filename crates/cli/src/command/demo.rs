@@ -67,6 +67,7 @@ fn mount_args(device: &Path, directory: &Path) -> MountArgs {
         cache: ByteSize(256 << 20),
         placement: PlacementName::Log,
         commit_interval: Duration::from_secs(5),
+        device_deadline: storage::device::DEADLINE_DEFAULT,
         threads: None,
         poll_us: None,
         writeback_cache: false,

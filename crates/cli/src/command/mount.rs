@@ -166,6 +166,7 @@ fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, MountOptions)> {
         cache_bytes: args.cache.0,
         placement,
         commit_interval: args.commit_interval,
+        device_deadline: args.device_deadline,
     };
     Ok((options, mount_options))
 }

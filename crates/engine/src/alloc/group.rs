@@ -165,7 +165,8 @@ impl Group {
             return;
         }
         let entry = &mut self.segments[segment];
-        entry.held -= extent.fragments;
+        // Less than was freed only if the disk lied about a count: it is not believed, nor fatal.
+        entry.held = entry.held.saturating_sub(extent.fragments);
         if entry.is_free() {
             self.free_count += 1;
         }

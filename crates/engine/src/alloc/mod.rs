@@ -144,6 +144,10 @@ impl Allocator {
         let capacity = (0..geometry.group_count)
             .map(|group| u64::from(geometry.fragments_of(group)))
             .sum::<u64>();
+        if used > capacity {
+            let defect = format!("AG007: the pool says {used} fragments in use, has {capacity}");
+            return Err(FsError::Corrupt { defect });
+        }
         let reserve = reserve_of(geometry, capacity, block_shift);
         let state = State {
             groups: BTreeMap::new(),
@@ -454,18 +458,18 @@ impl Allocator {
         }
     }
 
-    /// Whether new names may take pages.
+    /// Whether new names, and `count` pages besides, may take pages.
     ///
     /// # Errors
     ///
     /// [`FsError::NoSpace`] if they would take the segments that the cleaner needs.
-    pub(crate) fn check_pages(&self) -> FsResult<()> {
+    pub(crate) fn check_pages(&self, count: u32) -> FsResult<()> {
         let mut state = self.state.lock();
         if self.count_free(&mut state, CLEANER_SEGMENTS + 1)? > CLEANER_SEGMENTS {
             return Ok(());
         }
         let free: u32 = state.groups.values().map(Group::free_pages).sum();
-        if free < PAGES_KEPT { Err(FsError::NoSpace) } else { Ok(()) }
+        if free < PAGES_KEPT + count { Err(FsError::NoSpace) } else { Ok(()) }
     }
 
     /// Opens a free segment for data.
@@ -544,7 +548,7 @@ impl Allocator {
                 let segment = narrow(crate::convert::wide(segment));
                 candidates.push(SegmentView {
                     segment: SegmentId { group: *number, segment }.into(),
-                    live_fragments: usage.held - usage.pending,
+                    live_fragments: usage.held.saturating_sub(usage.pending),
                     size_fragments: self.geometry().segment_fragments,
                     newest: usage.incarnation.0,
                 });

@@ -568,7 +568,12 @@ fn write_anode_in(
     anode: &Anode,
 ) -> FsResult<()> {
     anode_slot(store, table, change, anode.number)?.copy_from_slice(&anode.encode());
-    Ok(())
+    if !change.awaits_anode(anode.number) {
+        return Ok(());
+    }
+    let (page, _) = page_and_slot(anode.number);
+    let Some(pointer) = store.block(Some(change), table, page)? else { return Ok(()) };
+    if change.anode_is_at(anode.number, pointer.place) { Ok(()) } else { Err(FsError::NoSpace) }
 }
 
 const _: () = assert!(ANODE_BYTES == 512);

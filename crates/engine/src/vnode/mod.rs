@@ -34,6 +34,8 @@ mod read;
 mod rename;
 mod table;
 mod tmpfile;
+mod unit;
+mod xattr;
 
 pub use cleaner::CleanerCounts;
 
@@ -69,7 +71,7 @@ pub(crate) struct VnodeState {
     anode: Option<Anode>,
     /// Bytes of the file as programs see it.
     size_bytes: u64,
-    /// Blocks that are not yet in the map, by index.
+    /// Blocks that are not yet in the map, by where they begin in the file, in bytes (U1).
     pending: BTreeMap<u64, Arc<Block>>,
     /// Whether times or size differ from what is on disk.
     is_attr_dirty: bool,

@@ -200,12 +200,17 @@ impl Files {
     /// Refuses a new file where there is no room for it.
     pub(crate) fn check_room(&self) -> FsResult<()> {
         self.check_space()?;
-        self.store.alloc.check_pages()
+        self.store.alloc.check_pages(0)
     }
 
     /// New names are refused while the pool has no room for a user's data.
     pub(crate) fn check_space(&self) -> FsResult<()> {
-        let fragments = 4 * u64::from(self.store.geometry().page_fragments());
+        self.check_space_for(0)
+    }
+
+    /// As [`Files::check_space`], for `pages` besides.
+    pub(crate) fn check_space_for(&self, pages: u64) -> FsResult<()> {
+        let fragments = (4 + pages) * u64::from(self.store.geometry().page_fragments());
         self.store.alloc.promise(fragments, crate::alloc::Urgency::User)?;
         self.store.alloc.unpromise(fragments);
         Ok(())
@@ -268,7 +273,7 @@ impl Files {
             self.segments.kill(&block);
             return Err(error);
         }
-        change.tx_mut().ride(pointer.place, data);
+        change.tx_mut().ride(pointer.place, block.ride_owner(&pointer), data);
         Ok(Some(block))
     }
 
