@@ -15,6 +15,7 @@ mod rmdir;
 mod symlink;
 mod times;
 mod tiny;
+mod tmpfile;
 mod truncate;
 mod unlink;
 mod xattr;

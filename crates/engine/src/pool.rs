@@ -618,6 +618,10 @@ impl FileSystem for Pool {
         files.with_reclaim(|| files.link_name(caller, ino, parent, name))
     }
 
+    fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
+        self.files().make_nameless(caller, parent, new)
+    }
+
     fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
         let files = self.files();
         let removed = files.with_reclaim(|| files.remove_name(caller, parent, name, false));

@@ -35,6 +35,7 @@ mod orphan;
 mod read;
 mod rename;
 mod table;
+mod tmpfile;
 mod unit;
 mod xattr;
 
