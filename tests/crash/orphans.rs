@@ -28,7 +28,7 @@ fn a_held_file_without_a_name_is_freed_by_the_open_after_a_crash() {
     let create = CreateOptions::new(POOL_BYTES, [3; 64]);
     Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
     let caller = Caller::root();
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0 };
+    let new = NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
     let (inodes_before, used_before) = {
         let pool = open(&device);
         pool.create(&caller, pool.root(), b"kept", new).expect("there is room");
@@ -56,7 +56,7 @@ fn a_file_born_without_a_name_is_freed_by_the_open_after_a_crash_unless_it_got_o
     let create = CreateOptions::new(POOL_BYTES, [3; 64]);
     Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
     let caller = Caller::root();
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0 };
+    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0, umask: 0 };
     let inodes_before = {
         let pool = open(&device);
         let before = pool.statfs().expect("there are sizes").inode_count;

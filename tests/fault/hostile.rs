@@ -78,7 +78,7 @@ fn open_on(device: &SharedDevice) -> Result<Pool, engine::OpenError> {
 }
 
 fn make(pool: &Pool, parent: Ino, name: &str, kind: FileKind) -> Option<Ino> {
-    let new = NewInode { kind, mode: 0o755, rdev: 0 };
+    let new = NewInode { kind, mode: 0o755, umask: 0, rdev: 0 };
     let made = pool.create(&Caller::root(), parent, name.as_bytes(), new).ok()?;
     pool.forget(made.ino, 1);
     Some(made.ino)

@@ -1,7 +1,7 @@
 use engine::vnode::api::{Attr, Caller, FileKind, FileSystem, FsError, NewInode};
 use whole_system::{Ground, behaviours};
 
-const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o640, rdev: 0 };
+const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o640, rdev: 0, umask: 0 };
 
 fn nameless(at: &Ground<'_>, directory: &str) -> Attr {
     at.fs().tmpfile(&Caller::root(), at.ino(directory), NEW).expect("it is made")

@@ -605,7 +605,7 @@ impl FileSystem for Pool {
 
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr> {
         let kind = crate::vnode::api::FileKind::Symlink;
-        let new = NewInode { kind, mode: 0o777, rdev: 0 };
+        let new = NewInode { kind, mode: 0o777, umask: 0, rdev: 0 };
         self.files().make(caller, parent, name, new, Some(target))
     }
 
@@ -705,8 +705,7 @@ impl FileSystem for Pool {
         let bytes = |fragments: u64| fragments << geometry.fragment_shift;
         let taken = space.used + space.promised;
         let free = space.capacity.saturating_sub(taken);
-        // A segment gives up to an eighth of itself to summaries where blocks are small.
-        let available = free.saturating_sub(space.reserve + space.pending);
+        let available = space.available;
         let inodes_free = bytes(available) / 512;
         Ok(StatFs {
             block_bytes: 1 << files.fileset.block_shift,

@@ -369,12 +369,11 @@ impl Segments {
         }
     }
 
-    /// The block's pointer is in a map now: its promise is used up but for what was kept for
-    /// metadata.
-    pub(crate) fn installed(&self, block: &Arc<Block>) {
+    /// The block's pointer is in a map now, or pointers to the first `fragments` of it: its promise
+    /// is used up but for what was kept for metadata.
+    pub(crate) fn installed(&self, block: &Arc<Block>, fragments: u32) {
         let mut state = self.state.lock();
-        let fragments = u64::from(block.fragments());
-        self.store.alloc.unpromise(block.promised - fragments);
+        self.store.alloc.unpromise(block.promised - u64::from(fragments));
         done_with(&mut state, block);
     }
 

@@ -9,12 +9,11 @@ use std::sync::Arc;
 
 use format::anode::Anode;
 
-use super::access::{SEARCH, WRITE, check_access, searched};
+use super::access::{SEARCH, WRITE};
 use super::api::{Attr, Caller, FileKind, Ino, NewInode};
 use super::{Files, Vnode, VnodeState, attr_of};
 use crate::error::{FsError, FsResult};
 use crate::fileset::FilesetGuard;
-use crate::journal::Reservation;
 use crate::store::Change;
 
 impl Files {
@@ -34,14 +33,14 @@ impl Files {
 
     fn make_nameless_once(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
         let vnode = self.vnode(parent)?;
-        let mut change = self.store.begin(Reservation::SMALL)?;
-        let state = vnode.state.read();
-        let directory = searched(caller, &state)?;
-        check_access(caller, directory, WRITE | SEARCH)?;
+        let (mut change, state) = self.begin_making(&vnode)?;
+        let directory = self.searched(caller, &state)?;
+        self.check_access(caller, directory, WRITE | SEARCH)?;
         self.check_room()?;
         let mut fileset = self.fileset.lock();
         let number = fileset.allocate_anode(&self.store, &mut change)?;
-        let mut anode = self.new_anode(caller, &change, directory, number, new);
+        let (mut anode, given) = self.new_anode(caller, &change, directory, number, new)?;
+        let mut fileset = self.put_lists(&mut change, fileset, &mut anode, given)?;
         anode.nlink = 0;
         self.orphan(&mut fileset, &mut change, &mut anode)?;
         fileset.write_anode(&self.store, &mut change, &anode)?;

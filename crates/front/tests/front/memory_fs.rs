@@ -46,7 +46,7 @@ impl MemoryFs {
     pub(crate) fn new() -> MemoryFs {
         let mut state = State { files: BTreeMap::new(), next_ino: 1 };
         // For whoever runs the tests.
-        let new = NewInode { kind: FileKind::Directory, mode: 0o777, rdev: 0 };
+        let new = NewInode { kind: FileKind::Directory, mode: 0o777, umask: 0, rdev: 0 };
         let root = new_file(ROOT, ROOT, &Caller::root(), new);
         state.files.insert(ROOT, root);
         MemoryFs {
@@ -211,7 +211,7 @@ impl FileSystem for MemoryFs {
 
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], to: &[u8]) -> FsResult<Attr> {
         let mut state = self.state.lock();
-        let new = NewInode { kind: FileKind::Symlink, mode: 0o777, rdev: 0 };
+        let new = NewInode { kind: FileKind::Symlink, mode: 0o777, umask: 0, rdev: 0 };
         let ino = state.add(caller, parent, name, new)?;
         let file = state.file(ino)?;
         file.data = to.to_vec();

@@ -7,6 +7,7 @@ use engine::vnode::api::{
 use crate::canon::Attributes;
 
 use super::access::{self, SEARCH, WRITE};
+use super::acl;
 use super::content::Content;
 use super::{Asked, Body, Directory, Node, State, require_name};
 
@@ -54,8 +55,11 @@ impl State {
         new: NewInode,
         body: Body,
     ) -> FsResult<Ino> {
+        let directory = self.node(parent)?;
         let (mode, gid) =
-            access::inherited(asked.caller, self.node(parent)?, new.kind, new.mode & MODE_MASK);
+            access::inherited(asked.caller, directory, new.kind, new.mode & MODE_MASK);
+        let default = directory.default.as_ref();
+        let (mode, access, default) = acl::handed_down(default, new.kind, mode, new.umask);
         let ino = Ino(self.next_ino);
         self.next_ino += 1;
         let node = Node {
@@ -72,6 +76,8 @@ impl State {
             ctime: asked.now,
             btime: asked.now,
             attributes: Attributes::new(),
+            access,
+            default,
             body,
         };
         self.nodes.insert(ino, node);
@@ -132,7 +138,7 @@ impl State {
             return Err(FsError::NameTooLong);
         }
         self.require_new(asked, parent, name)?;
-        let new = NewInode { kind: FileKind::Symlink, mode: SYMLINK_MODE, rdev: 0 };
+        let new = NewInode { kind: FileKind::Symlink, mode: SYMLINK_MODE, umask: 0, rdev: 0 };
         self.insert(asked, parent, name, new, Body::Symlink(target.to_vec()))
     }
 

@@ -26,6 +26,7 @@
 //! Not here: what implementations may answer differently ([`crate::canon`]).
 
 mod access;
+mod acl;
 mod attr;
 mod content;
 mod copy;
@@ -93,6 +94,10 @@ struct Node {
     btime: Timestamp,
     /// Extended attributes, by name.
     attributes: Attributes,
+    /// Its access list, where the mode does not say all of it.
+    access: Option<acl::List>,
+    /// The list that a directory hands down.
+    default: Option<acl::List>,
     body: Body,
 }
 
@@ -248,6 +253,8 @@ impl State {
             ctime: now,
             btime: now,
             attributes: Attributes::new(),
+            access: None,
+            default: None,
             body: Body::Directory(Directory::new(ROOT)),
         };
         State { nodes: BTreeMap::from([(ROOT, root)]), next_ino: ROOT.0 + 1 }
@@ -419,7 +426,7 @@ impl Model {
     /// Returns the extended attributes of an inode, as the superuser sees them.
     pub(crate) fn attributes_of(&self, ino: Ino) -> Attributes {
         let state = self.locked();
-        state.node(ino).map(|node| node.attributes.clone()).unwrap_or_default()
+        state.node(ino).map(Node::all_attributes).unwrap_or_default()
     }
 
     fn locked(&self) -> MutexGuard<'_, State> {
