@@ -21,7 +21,7 @@ fn a_tiny_file_that_grows_keeps_what_was_synced() {
     Pool::create(&device, &ManualClock::new(), &options).expect("a pool fits");
     let pool = open(&device);
     let (caller, root) = (Caller::root(), pool.root());
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0 };
+    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0, umask: 0 };
     let ino = pool.create(&caller, root, b"a", new).expect("there is room").ino;
     pool.write(&caller, ino, 0, &[7; 200]).expect("there is room");
     pool.fsync(ino, false).expect("nothing fails");

@@ -16,6 +16,7 @@ mod rmdir;
 mod symlink;
 mod times;
 mod tiny;
+mod tmpfile;
 mod truncate;
 mod unlink;
 mod xattr;

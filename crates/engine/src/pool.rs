@@ -619,6 +619,10 @@ impl FileSystem for Pool {
         files.with_reclaim(|| files.link_name(caller, ino, parent, name))
     }
 
+    fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
+        self.files().make_nameless(caller, parent, new)
+    }
+
     fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
         let files = self.files();
         let removed = files.with_reclaim(|| files.remove_name(caller, parent, name, false));
@@ -729,8 +733,7 @@ impl FileSystem for Pool {
         let bytes = |fragments: u64| fragments << geometry.fragment_shift;
         let taken = space.used + space.promised;
         let free = space.capacity.saturating_sub(taken);
-        // A segment gives up to an eighth of itself to summaries where blocks are small.
-        let available = free.saturating_sub(space.reserve + space.pending);
+        let available = space.available;
         let inodes_free = bytes(available) / 512;
         Ok(StatFs {
             block_bytes: 1 << files.fileset.block_shift,

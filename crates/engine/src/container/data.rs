@@ -391,6 +391,7 @@ impl Store {
             (false, true) => FINE_PER_COARSE + u64::from(anode.height == 0),
             // Its quarters may lie below two fine leaves.
             (true, false) if has_hole => 2,
+            (false, false) if has_hole => self.missing_map_pages(anode, start >> shift)?,
             _ => u64::from(has_hole),
         })
     }

@@ -42,19 +42,31 @@ impl Files {
             return Err(FsError::FileTooLarge);
         }
         self.make_room()?;
-        self.with_reclaim(|| self.write_locked(caller, &vnode, offset, data))
+        let (mut done, mut reclaimed_at) = (0, None);
+        loop {
+            let result = self.write_locked(caller, &vnode, offset, data, &mut done);
+            // A long write may take more than one reclaim gives: again, as long as it goes on.
+            if result != Err(FsError::NoSpace) || reclaimed_at == Some(done) {
+                return result;
+            }
+            reclaimed_at = Some(done);
+            self.reclaim_promised()?;
+        }
     }
 
+    /// Writes `data` from its byte `done` on, and counts it up.
     fn write_locked(
         &self,
         caller: &Caller,
         vnode: &Arc<Vnode>,
         offset: u64,
         data: &[u8],
+        done: &mut usize,
     ) -> FsResult<()> {
         let mut state = self.settled(vnode)?;
         check_regular(&state)?;
         if self.write_inline(&mut state, offset, data)? {
+            *done = data.len();
             return self.note_write(&mut state, caller, vnode);
         }
         let prepared =
@@ -63,21 +75,20 @@ impl Files {
             self.note_placed(&state, vnode);
             return Err(error);
         }
-        let mut done = 0;
         let mut result = Ok(());
-        while done < data.len() {
-            let at = offset + wide(done);
-            let written = self.write_span(&mut state, at, &data[done..]);
+        while *done < data.len() {
+            let at = offset + wide(*done);
+            let written = self.write_span(&mut state, at, &data[*done..]);
             match written {
                 // V3: what was placed is part of the file even if the next block finds no room.
                 Ok((span, count)) => {
                     if let Some(block) = state.pending.get(&span.start) {
                         block.set_file_bytes(state.size_bytes.max(offset + wide(data.len())));
                     }
-                    done += count;
+                    *done += count;
                     state.size_bytes = state.size_bytes.max(at + wide(count));
                 }
-                Err(error) if done == 0 => {
+                Err(error) if *done == 0 => {
                     self.note_placed(&state, vnode);
                     return Err(error);
                 }

@@ -10,7 +10,7 @@ use format::pointer::BlockPointer;
 use super::api::Ino;
 use super::unit::Span;
 use super::{Files, Vnode, VnodeState};
-use crate::alloc::{Extent, LOW_SEGMENTS};
+use crate::alloc::{Extent, LOW_SEGMENTS, PROMISED_SEGMENTS};
 use crate::container::take_off;
 use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
@@ -263,20 +263,34 @@ impl Files {
     pub(crate) fn with_reclaim<T>(&self, operation: impl Fn() -> FsResult<T>) -> FsResult<T> {
         match operation() {
             Err(FsError::NoSpace) => {
-                self.reclaim()?;
+                self.reclaim_promised()?;
                 operation()
             }
             other => other,
         }
     }
 
-    /// Makes freed space usable: a checkpoint, and the cleaner until there are segments enough or
-    /// nothing is left to gain.
-    pub(crate) fn reclaim(&self) -> FsResult<()> {
+    /// Makes freed space usable, however little each segment gives back: what the pool has promised
+    /// is there, if only in pieces.
+    pub(crate) fn reclaim_promised(&self) -> FsResult<()> {
+        // Each block that waits holds the map pages that it may need: what is installed does not.
+        self.segments.seal(Temperature::Hot);
+        self.settle_space()?;
+        self.clean_thoroughly(PROMISED_SEGMENTS)
+    }
+
+    fn settle_space(&self) -> FsResult<()> {
         self.install_waiting()?;
         self.store.journal.checkpoint()?;
         self.segments.tidy();
-        self.clean_until(LOW_SEGMENTS)
+        Ok(())
+    }
+
+    /// Makes freed space usable: a checkpoint, and the cleaner until there are segments enough or
+    /// nothing is left to gain.
+    pub(crate) fn reclaim(&self) -> FsResult<()> {
+        self.settle_space()?;
+        self.clean_step(LOW_SEGMENTS)
     }
 
     /// Puts the changes of files that have been dirty since `since_ns` into the journal.

@@ -36,6 +36,7 @@ mod read;
 mod rename;
 mod space;
 mod table;
+mod tmpfile;
 mod unit;
 mod xattr;
 

@@ -14,9 +14,11 @@ use super::api::{Attr, Caller, DirEntry, FileKind, Ino, LINKS_MAX, NewInode, SYM
 use super::file::make_blocked;
 use super::xattr::Lazy;
 use super::{Files, Vnode, VnodeState, anode_kind_of, attr_of, generation_of, kind_of};
+use crate::alloc::Urgency;
 use crate::convert::{index_wide, wide};
 use crate::dir::{self, Found, Target};
 use crate::error::{FsError, FsResult};
+use crate::fileset::FilesetGuard;
 use crate::journal::Reservation;
 use crate::segment::{Block, BlockOwner, Segments};
 use crate::store::Change;
@@ -162,18 +164,11 @@ impl Files {
         let (mut change, mut state) = self.begin_making(&vnode)?;
         let mut directory = self.check_new(caller, &state, name)?;
         check_kind(caller, new.kind, link_target.is_some())?;
-        self.check_space()?;
-        self.store.alloc.check_pages(0)?;
+        self.check_room()?;
         let mut fileset = self.fileset.lock();
         let number = fileset.allocate_anode(&self.store, &mut change)?;
         let (mut anode, given) = self.new_anode(caller, &change, &directory, number, new)?;
-        let mut fileset = Lazy::held(self, fileset);
-        for (name, list) in [(ACCESS, given.access), (DEFAULT, given.default)] {
-            if let Some(list) = list {
-                self.put_value(&mut change, &mut fileset, &mut anode, name, &list)?;
-            }
-        }
-        let fileset = fileset.into_guard();
+        let fileset = self.put_lists(&mut change, fileset, &mut anode, given)?;
         let long = self.put_link_target(&mut change, &mut anode, link_target)?;
         let result = dir::insert(&self.store, &mut change, &mut directory, name, target_of(&anode))
             .and_then(|()| {
@@ -203,20 +198,41 @@ impl Files {
         attr_of(self, &child_state)
     }
 
-    /// New names are refused while the pool has no room for a user's data.
-    pub(crate) fn check_space(&self) -> FsResult<()> {
-        self.check_space_for(0)
+    /// Gives a new file the access lists that its directory hands down.
+    pub(crate) fn put_lists<'f>(
+        &'f self,
+        change: &mut Change<'_>,
+        fileset: FilesetGuard<'f>,
+        anode: &mut Anode,
+        given: Inherited,
+    ) -> FsResult<FilesetGuard<'f>> {
+        let mut fileset = Lazy::held(self, fileset);
+        for (name, list) in [(ACCESS, given.access), (DEFAULT, given.default)] {
+            if let Some(list) = list {
+                self.put_value(change, &mut fileset, anode, name, &list)?;
+            }
+        }
+        Ok(fileset.into_guard())
     }
 
-    /// As [`Files::check_space`], for `pages` besides.
+    /// Refuses a new file where there is no room for it.
+    pub(crate) fn check_room(&self) -> FsResult<()> {
+        self.check_space(Urgency::User)?;
+        self.store.alloc.check_pages(0)
+    }
+
+    /// New names are refused while the pool has no room for their pages.
+    pub(crate) fn check_space(&self, urgency: Urgency) -> FsResult<()> {
+        self.store.alloc.check_room(4 * u64::from(self.store.geometry().page_fragments()), urgency)
+    }
+
+    /// As [`Files::check_space`] of a user, for `pages` besides.
     pub(crate) fn check_space_for(&self, pages: u64) -> FsResult<()> {
         let fragments = (4 + pages) * u64::from(self.store.geometry().page_fragments());
-        self.store.alloc.promise(fragments, crate::alloc::Urgency::User)?;
-        self.store.alloc.unpromise(fragments);
-        Ok(())
+        self.store.alloc.check_room(fragments, Urgency::User)
     }
 
-    fn new_anode(
+    pub(crate) fn new_anode(
         &self,
         caller: &Caller,
         change: &Change<'_>,
@@ -250,7 +266,10 @@ impl Files {
 
     /// Starts a change that makes a file in a directory. One whose access lists lie outside of its
     /// anode may hand down as much, so more is reserved.
-    fn begin_making<'v>(&self, vnode: &'v Arc<Vnode>) -> FsResult<(Change<'_>, StateGuard<'v>)> {
+    pub(crate) fn begin_making<'v>(
+        &self,
+        vnode: &'v Arc<Vnode>,
+    ) -> FsResult<(Change<'_>, StateGuard<'v>)> {
         let is_large = |state: &VnodeState| FsResult::Ok(state.anode()?.acl != AnodeNo(0));
         loop {
             let takes_large = is_large(&vnode.state.read())?;
@@ -327,13 +346,14 @@ impl Files {
         if anode.kind == AnodeKind::Directory {
             return Err(FsError::NotPermitted);
         }
+        let mut guard = None;
         if anode.nlink == 0 {
-            return Err(FsError::NotFound);
+            guard = self.unorphan(&mut change, &file_state, &mut anode)?;
         }
         if anode.nlink >= LINKS_MAX {
             return Err(FsError::TooManyLinks);
         }
-        self.check_space()?;
+        self.check_space(Urgency::User)?;
         dir::insert(&self.store, &mut change, &mut directory, name, target_of(&anode))?;
         anode.nlink += 1;
         anode.ctime = self.now();
@@ -341,6 +361,10 @@ impl Files {
         self.fileset.write_anode(&self.store, &mut change, &directory)?;
         self.fileset.write_anode(&self.store, &mut change, &anode)?;
         let applied = change.end();
+        if let Some(guard) = guard {
+            guard.settle(applied.lsn);
+        }
+        self.table.clear_linkable(file.number);
         self.replace(&mut directory_state, directory, applied.class);
         self.replace(&mut file_state, anode, applied.class);
         self.table.add_reference(file.number);

@@ -9,6 +9,7 @@ use super::access::{SEARCH, WRITE, check_name};
 use super::api::{Caller, Ino, RenameMode};
 use super::names::{directory, drop_link, target_of, touch};
 use super::{Files, Vnode};
+use crate::alloc::Urgency;
 use crate::dir::{self, Found};
 use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
@@ -145,11 +146,10 @@ impl Files {
         };
         self.check_rename(caller, &plan, mode)?;
         if mode != RenameMode::Exchange {
-            self.check_space().or_else(|error| match plan.target {
-                // A name that only takes another's place needs no room.
-                Some(_) => Ok(()),
-                None => Err(error),
-            })?;
+            // A name that only takes another's place needs no room.
+            if plan.target.is_none() {
+                self.check_space(Urgency::Name)?;
+            }
         }
         match mode {
             RenameMode::Exchange => self.exchange(&mut change, &mut plan)?,

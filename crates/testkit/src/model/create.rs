@@ -41,6 +41,20 @@ impl State {
         new: NewInode,
         body: Body,
     ) -> FsResult<Attr> {
+        let ino = self.insert_nameless(asked, parent, new, body)?;
+        let node = self.held(ino);
+        (node.names, node.is_linkable) = (1, false);
+        self.add_name(asked, parent, name, ino);
+        self.referenced(ino)
+    }
+
+    fn insert_nameless(
+        &mut self,
+        asked: Asked<'_>,
+        parent: Ino,
+        new: NewInode,
+        body: Body,
+    ) -> FsResult<Ino> {
         let directory = self.node(parent)?;
         let (mode, gid) =
             access::inherited(asked.caller, directory, new.kind, new.mode & MODE_MASK);
@@ -54,7 +68,8 @@ impl State {
             uid: asked.caller.uid,
             gid,
             rdev: new.rdev,
-            names: 1,
+            names: 0,
+            is_linkable: true,
             references: 0,
             atime: asked.now,
             mtime: asked.now,
@@ -66,7 +81,22 @@ impl State {
             body,
         };
         self.nodes.insert(ino, node);
-        self.add_name(asked, parent, name, ino);
+        Ok(ino)
+    }
+
+    pub(super) fn tmpfile(
+        &mut self,
+        asked: Asked<'_>,
+        parent: Ino,
+        new: NewInode,
+    ) -> FsResult<Attr> {
+        if new.kind != FileKind::Regular {
+            return Err(FsError::Invalid);
+        }
+        self.searched(asked.caller, parent)?;
+        access::require(asked.caller, self.node(parent)?, WRITE | SEARCH)?;
+        let body = Body::Regular(Content::default());
+        let ino = self.insert_nameless(asked, parent, NewInode { rdev: 0, ..new }, body)?;
         self.referenced(ino)
     }
 
@@ -125,12 +155,13 @@ impl State {
         if node.is_directory() {
             return Err(FsError::NotPermitted);
         }
-        if node.names == 0 {
+        if node.names == 0 && !node.is_linkable {
             return Err(FsError::NotFound);
         }
         if node.names >= LINKS_MAX {
             return Err(FsError::TooManyLinks);
         }
+        node.is_linkable = false;
         node.names += 1;
         node.ctime = asked.now;
         self.add_name(asked, parent, name, ino);

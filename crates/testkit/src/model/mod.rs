@@ -86,6 +86,8 @@ struct Node {
     rdev: u32,
     /// Names; of a directory, 1 while it has its name.
     names: u32,
+    /// Whether it never had a name and may still get one.
+    is_linkable: bool,
     references: u64,
     atime: Timestamp,
     mtime: Timestamp,
@@ -245,6 +247,7 @@ impl State {
             gid: 0,
             rdev: 0,
             names: 1,
+            is_linkable: false,
             references: 0,
             atime: now,
             mtime: now,
@@ -514,6 +517,11 @@ impl FileSystem for Model {
     fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         let asked = self.asked(caller);
         self.locked().link(asked, ino, parent, name)
+    }
+
+    fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
+        let asked = self.asked(caller);
+        self.locked().tmpfile(asked, parent, new)
     }
 
     fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
