@@ -20,7 +20,7 @@ use crate::segment::{BlockOwner, Temperature};
 use crate::store::Change;
 use storage::sync::RwLockWriteGuard;
 
-type StateGuard<'v> = RwLockWriteGuard<'v, VnodeState>;
+pub(super) type StateGuard<'v> = RwLockWriteGuard<'v, VnodeState>;
 
 impl Files {
     /// Writes; see [`super::api::FileSystem::write`].
@@ -103,7 +103,7 @@ impl Files {
     }
 
     /// Writes as much of `data` at `offset` as one block takes; returns which, and how much.
-    fn write_span(
+    pub(super) fn write_span(
         &self,
         state: &mut VnodeState,
         offset: u64,
@@ -123,7 +123,7 @@ impl Files {
         }
     }
 
-    fn note_write(
+    pub(super) fn note_write(
         &self,
         state: &mut VnodeState,
         caller: &Caller,
@@ -316,7 +316,7 @@ impl Files {
     ///
     /// CRASH: V4. What the last block stores behind the end must read as zeros before the size
     /// passes it, so a new version of that block is installed first.
-    fn extend(
+    pub(super) fn extend(
         &self,
         caller: &Caller,
         vnode: &Arc<Vnode>,
@@ -364,7 +364,7 @@ impl Files {
     }
 
     /// V5: locks a file of which nothing lies past the end. Called with no lock held.
-    fn settled<'v>(&self, vnode: &'v Arc<Vnode>) -> FsResult<StateGuard<'v>> {
+    pub(super) fn settled<'v>(&self, vnode: &'v Arc<Vnode>) -> FsResult<StateGuard<'v>> {
         loop {
             let state = vnode.state.write();
             if !state.is_being_cut {
