@@ -142,6 +142,7 @@ impl Files {
             generation: anode.generation,
             index,
             block_shift: anode.block_shift,
+            directory: anode.parent,
         };
         // A block where there was none may need a map page of its own, and more the higher the map.
         let is_new = self.store.block(None, anode, index)?.is_none();
@@ -202,15 +203,18 @@ impl Files {
             drop(change);
             return self.extend(caller, vnode, size_bytes, set);
         }
-        if size_bytes > state.anode()?.size_bytes && tail_waiting(&state).is_some() {
-            // CRASH: V4. The size on disk is smaller yet, and would be raised.
+        let block_bytes = state.anode()?.block_bytes();
+        let first_gone = size_bytes.div_ceil(block_bytes);
+        let is_waiting =
+            tail_waiting(&state).is_some() || state.pending.range(..first_gone).next().is_some();
+        if size_bytes > state.anode()?.size_bytes && is_waiting {
+            // CRASH: V3, V4. The size on disk is smaller yet, and would be raised over blocks that
+            // are not in the map: a crash would show zeros that nobody wrote.
             drop(state);
             drop(change);
             self.install_all(vnode)?;
             return self.truncate(caller, vnode, size_bytes, set);
         }
-        let block_bytes = state.anode()?.block_bytes();
-        let first_gone = size_bytes.div_ceil(block_bytes);
         let mut anode = state.anode()?.clone();
         anode.size_bytes = size_bytes;
         self.apply_change(caller, &mut anode, set);
