@@ -12,7 +12,9 @@ use storage::prng::Prng;
 use super::{POOL_BYTES, content, defects, device_of, find, make, new_pool, open, read};
 
 const FILES: u64 = 30;
-const FILE_BYTES: usize = 20_000;
+const FILE_BYTES: usize = 40_000;
+/// Part of each file that is overwritten once it is in the map: leaves are split.
+const OVERWRITTEN: std::ops::Range<usize> = 4096..10_000;
 /// Bits that turn over, each in an image of its own.
 const ROTS: usize = 400;
 
@@ -31,7 +33,12 @@ fn full_image() -> Image {
         make(&pool, &name).expect("there is room");
         let ino = find(&pool, &name).expect("it was made");
         let bytes = content(number, FILE_BYTES);
-        pool.write(&Caller::root(), ino, 0, &bytes).expect("there is room");
+        let mut old = bytes.clone();
+        old[OVERWRITTEN].fill(0xee);
+        pool.write(&Caller::root(), ino, 0, &old).expect("there is room");
+        pool.sync().expect("there is room");
+        let from = u64::try_from(OVERWRITTEN.start).expect("small");
+        pool.write(&Caller::root(), ino, from, &bytes[OVERWRITTEN]).expect("there is room");
     }
     pool.close().expect("nothing fails");
     device.image()

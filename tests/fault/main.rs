@@ -2,10 +2,12 @@
 
 mod crashes;
 mod damage;
+mod deadline;
 mod full;
 mod hostile;
 mod io;
 mod journal;
+mod split;
 
 use std::sync::Arc;
 

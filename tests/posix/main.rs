@@ -13,5 +13,7 @@ mod rename;
 mod rmdir;
 mod symlink;
 mod times;
+mod tiny;
 mod truncate;
 mod unlink;
+mod xattr;

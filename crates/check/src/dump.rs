@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::str::FromStr;
 
 use format::anode::{ANODE_BYTES, Anode, StorageMode, slot_offset};
+use format::attributes::{self, ValueAt};
 use format::bitmap::{self, BITS_PER_PAGE};
 use format::directory;
 use format::double_write::DoubleWriteHead;
@@ -16,7 +17,9 @@ use format::group::{
 };
 use format::ids::{AnodeNo, Place};
 use format::journal::{PageUpdate, Record, records};
-use format::map::{POINTERS_PER_PAGE, pointer_at, span_of_pointer};
+use format::map::{
+    FINE_LEVEL, FINE_PER_COARSE, POINTERS_PER_PAGE, is_split, pointer_at, span_of_pointer,
+};
 use format::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, SLOTS_PER_PAGE, read_u64,
 };
@@ -189,11 +192,18 @@ fn dump_body(text: &mut String, opened: &Opened, header: &PageHeader, bytes: &Pa
         }
         PageKind::FilesetTable | PageKind::Anode => dump_slots(text, header, bytes),
         PageKind::Map => {
-            let span = span_of_pointer(header.owner.level);
+            let (span, first, what) = match header.owner.level {
+                FINE_LEVEL => (1, header.owner.index, "block of 4 KiB"),
+                0 if is_split(bytes) => {
+                    let first = header.owner.index.saturating_mul(FINE_PER_COARSE);
+                    (POINTERS_PER_PAGE, first, "fine leaf from block")
+                }
+                level => (span_of_pointer(level), header.owner.index, "block"),
+            };
             for slot in 0..POINTERS_PER_PAGE {
                 if let Some(pointer) = pointer_at(bytes, to_usize(slot)) {
-                    let index = header.owner.index.saturating_add(slot.saturating_mul(span));
-                    dump_pointer(text, index, &pointer);
+                    let index = first.saturating_add(slot.saturating_mul(span));
+                    dump_pointer(text, what, index, &pointer);
                 }
             }
         }
@@ -232,11 +242,10 @@ fn dump_body(text: &mut String, opened: &Opened, header: &PageHeader, bytes: &Pa
                  home up to {home}"
             );
         }
-        PageKind::BusyAnodes
-        | PageKind::Tombstone
-        | PageKind::DeferredFree
-        | PageKind::Attributes
-        | PageKind::Remap => hex(text, bytes),
+        PageKind::Attributes => dump_attributes(text, bytes),
+        PageKind::BusyAnodes | PageKind::Tombstone | PageKind::DeferredFree | PageKind::Remap => {
+            hex(text, bytes)
+        }
     }
 }
 
@@ -329,7 +338,7 @@ fn dump_fileset(text: &mut String, fileset: &Fileset) {
         fileset.height
     );
     for (index, pointer) in crate::map::root_pointers(&fileset.table_anode()) {
-        dump_pointer(text, index, &pointer);
+        dump_pointer(text, "block", index, &pointer);
     }
 }
 
@@ -362,16 +371,41 @@ fn dump_anode(text: &mut String, anode: &Anode) {
         anode.mtime.seconds,
         anode.mtime.nanoseconds
     );
+    if anode.xattr.0 != 0 || anode.acl.0 != 0 {
+        let _ = writeln!(text, "  attributes in {}, access lists in {}", anode.xattr, anode.acl);
+    }
+    for (name, value) in anode.attributes.iter() {
+        let _ = writeln!(text, "  attribute {:?} {:?}", shown(&name.full()), shown(value));
+    }
     if anode.storage == StorageMode::Inline {
         let length = to_usize(anode.size_bytes.min(to_u64(anode.root.len())));
         let _ = writeln!(text, "  inline {:?}", shown(&anode.root[..length]));
     }
     for (index, pointer) in crate::map::root_pointers(anode) {
-        dump_pointer(text, index, &pointer);
+        dump_pointer(text, "block", index, &pointer);
     }
 }
 
-fn dump_pointer(text: &mut String, index: u64, pointer: &BlockPointer) {
+fn dump_attributes(text: &mut String, bytes: &PageBytes) {
+    if let Err(defect) = attributes::verify(bytes) {
+        let _ = writeln!(text, "{defect}");
+    }
+    if attributes::is_value_page(bytes) {
+        let _ = writeln!(text, "{} bytes of a value", attributes::count(bytes));
+        return hex(text, bytes);
+    }
+    let _ =
+        writeln!(text, "{} attributes, next {}", attributes::count(bytes), attributes::next(bytes));
+    for entry in attributes::entries(bytes) {
+        let (name, length) = (shown(&entry.name.full()), entry.value_bytes);
+        let _ = match entry.value {
+            ValueAt::Here(value) => writeln!(text, "  {name:?} {length} bytes {:?}", shown(value)),
+            ValueAt::Pages(first) => writeln!(text, "  {name:?} {length} bytes from page {first}"),
+        };
+    }
+}
+
+fn dump_pointer(text: &mut String, what: &str, index: u64, pointer: &BlockPointer) {
     let flags = [
         (pointer.is_compressed, " compressed"),
         (pointer.is_encrypted, " encrypted"),
@@ -381,7 +415,7 @@ fn dump_pointer(text: &mut String, index: u64, pointer: &BlockPointer) {
     let flags: String = flags.into_iter().filter(|(is, _)| *is).map(|(_, word)| word).collect();
     let _ = writeln!(
         text,
-        "  block {index}: place {} fragments {} {} check {:?} {:08x?}{flags}",
+        "  {what} {index}: place {} fragments {} {} check {:?} {:08x?}{flags}",
         pointer.place, pointer.fragments, pointer.birth, pointer.check_kind, pointer.check
     );
 }

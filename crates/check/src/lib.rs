@@ -15,6 +15,7 @@
 //!   group    group table, descriptors, segment usage         what the pool says of its space
 //!   fileset  root page, fileset table; in each fileset:
 //!     anode    anode table, anode map, orphan list
+//!     attributes  containers of extended attributes
 //!     map      pointers of every container: who owns what    collects: used fragments
 //!     dir      directory pages                               collects: names of each anode
 //!     link     names against link counts, reachability
@@ -31,6 +32,7 @@
 //! Not here: repair, and what each code means for the user (`docs/CHECK.md`).
 
 mod anode;
+mod attributes;
 mod convert;
 pub mod defect;
 mod dir;

@@ -42,7 +42,7 @@ use crate::segment::summarise_rides;
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{
-    Attr, Caller, DirEntry, FileSystem, Ino, NewInode, RenameMode, SetAttr, StatFs,
+    Attr, Caller, DirEntry, FileSystem, Ino, NewInode, RenameMode, SetAttr, StatFs, XattrMode,
 };
 use crate::vnode::{CleanerCounts, Files, FilesOptions};
 
@@ -361,6 +361,19 @@ impl Pool {
         &self.hooks.files
     }
 
+    /// Puts the path before what a device said, where it is known.
+    fn named<T>(&self, ino: Ino, name: &[u8], result: FsResult<T>) -> FsResult<T> {
+        let Err(FsError::Io { cause }) = result else { return result };
+        let Ok(mut path) = self.files().path_of(ino) else { return Err(FsError::Io { cause }) };
+        if !name.is_empty() {
+            if path.last() != Some(&b'/') {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+        }
+        Err(FsError::Io { cause: format!("{}: {cause}", String::from_utf8_lossy(&path)) })
+    }
+
     /// Takes everything home and marks the pool closed. The pool must not be used afterwards.
     ///
     /// # Errors
@@ -571,7 +584,7 @@ impl FileSystem for Pool {
     }
 
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        self.files().lookup_name(caller, parent, name)
+        self.named(parent, name, self.files().lookup_name(caller, parent, name))
     }
 
     fn forget(&self, ino: Ino, count: u64) {
@@ -579,7 +592,7 @@ impl FileSystem for Pool {
     }
 
     fn getattr(&self, ino: Ino) -> FsResult<Attr> {
-        self.files().attributes(ino)
+        self.named(ino, b"", self.files().attributes(ino))
     }
 
     fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
@@ -587,7 +600,7 @@ impl FileSystem for Pool {
     }
 
     fn create(&self, caller: &Caller, parent: Ino, name: &[u8], new: NewInode) -> FsResult<Attr> {
-        self.files().make(caller, parent, name, new, None)
+        self.named(parent, name, self.files().make(caller, parent, name, new, None))
     }
 
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr> {
@@ -607,7 +620,8 @@ impl FileSystem for Pool {
 
     fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
         let files = self.files();
-        files.with_reclaim(|| files.remove_name(caller, parent, name, false))
+        let removed = files.with_reclaim(|| files.remove_name(caller, parent, name, false));
+        self.named(parent, name, removed)
     }
 
     fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
@@ -633,11 +647,11 @@ impl FileSystem for Pool {
         length_bytes: usize,
         into: &mut Vec<u8>,
     ) -> FsResult<usize> {
-        self.files().read_file(ino, offset, length_bytes, into)
+        self.named(ino, b"", self.files().read_file(ino, offset, length_bytes, into))
     }
 
     fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
-        self.files().write_file(caller, ino, offset, data)
+        self.named(ino, b"", self.files().write_file(caller, ino, offset, data))
     }
 
     fn readdir(
@@ -646,11 +660,34 @@ impl FileSystem for Pool {
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry) -> bool,
     ) -> FsResult<()> {
-        self.files().list(ino, cookie, each)
+        self.named(ino, b"", self.files().list(ino, cookie, each))
+    }
+
+    fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
+        self.files().get_attribute(caller, ino, name)
+    }
+
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> FsResult<()> {
+        self.files().set_attribute(caller, ino, name, value, mode)
+    }
+
+    fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
+        self.files().list_attributes(caller, ino)
+    }
+
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
+        self.files().remove_attribute(caller, ino, name)
     }
 
     fn fsync(&self, ino: Ino, _data_only: bool) -> FsResult<()> {
-        self.files().sync_file(ino)
+        self.named(ino, b"", self.files().sync_file(ino))
     }
 
     fn sync(&self) -> FsResult<()> {

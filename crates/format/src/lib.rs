@@ -4,6 +4,7 @@
 //! that make bytes a value. `docs/FORMAT.md` is the only description of the bytes.
 
 pub mod anode;
+pub mod attributes;
 pub mod bitmap;
 pub mod checksum;
 pub mod directory;

@@ -422,6 +422,8 @@ impl PageHeader {
     }
 }
 
+/// Offset of the `flags` field in every page.
+pub const FLAGS_OFFSET: usize = std::mem::offset_of!(PageHeaderDisk, flags);
 /// Offset of the `count` field in every page.
 pub const COUNT_OFFSET: usize = std::mem::offset_of!(PageHeaderDisk, count);
 /// Offset of the `aux` fields in every page, 8 bytes each.

@@ -462,18 +462,18 @@ impl Allocator {
         }
     }
 
-    /// Whether new names may take pages.
+    /// Whether new names, and `count` pages besides, may take pages.
     ///
     /// # Errors
     ///
     /// [`FsError::NoSpace`] if they would take the segments that the cleaner needs.
-    pub(crate) fn check_pages(&self) -> FsResult<()> {
+    pub(crate) fn check_pages(&self, count: u32) -> FsResult<()> {
         let mut state = self.state.lock();
         if self.count_free(&mut state, CLEANER_SEGMENTS + 1)? > CLEANER_SEGMENTS {
             return Ok(());
         }
         let free: u32 = state.groups.values().map(Group::free_pages).sum();
-        if free < PAGES_KEPT { Err(FsError::NoSpace) } else { Ok(()) }
+        if free < PAGES_KEPT + count { Err(FsError::NoSpace) } else { Ok(()) }
     }
 
     /// Returns the group in which a directory and the data of its files belong, if the policy has

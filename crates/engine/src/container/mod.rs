@@ -13,12 +13,14 @@
 //!
 //! The caller holds the lock of the container: its vnode's, or the fileset's for its own.
 
+mod data;
 mod truncate;
 
+pub(crate) use data::Unit;
 pub(crate) use truncate::{Content, take_off};
 
-use format::anode::Anode;
-use format::ids::Place;
+use format::anode::{Anode, StorageMode};
+use format::ids::{Epoch, Place};
 use format::map::{
     HEIGHT_MAX, capacity_of_height, height_for, page_index, page_slot, pointer_at, root_slot,
     set_pointer,
@@ -27,7 +29,6 @@ use format::page::{PageBytes, PageKind, PageOwner};
 use format::pointer::BlockPointer;
 
 use crate::buffer::corrupt;
-use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
 use crate::store::{Change, Store, View, raise_birth_max};
 
@@ -46,6 +47,19 @@ pub(crate) fn content_owner(anode: &Anode, index: u64) -> PageOwner {
     PageOwner { fileset: anode.fileset, anode: anode.number, index, level: 0 }
 }
 
+/// Sets pointer `slot` of a leaf; returns the pointer that was there.
+fn replace_pointer(
+    page: &mut PageBytes,
+    slot: usize,
+    pointer: Option<&BlockPointer>,
+    birth: Epoch,
+) -> Option<BlockPointer> {
+    let old = pointer_at(page, slot);
+    set_pointer(page, slot, pointer);
+    raise_birth_max(page, birth);
+    old
+}
+
 impl Store {
     /// Returns the pointer to block `index`; `None` for a hole.
     pub(crate) fn block(
@@ -54,7 +68,7 @@ impl Store {
         anode: &Anode,
         index: u64,
     ) -> FsResult<Option<BlockPointer>> {
-        if index >= capacity_of_height(anode.height) {
+        if anode.storage == StorageMode::Inline || index >= capacity_of_height(anode.height) {
             return Ok(None);
         }
         let mut pointer = anode.root_pointer(root_slot(index, anode.height));
@@ -89,30 +103,6 @@ impl Store {
         Ok(path)
     }
 
-    /// Returns up to `count` pointers from block `first` on, walking each leaf once.
-    pub(crate) fn blocks(
-        &self,
-        anode: &Anode,
-        first: u64,
-        count: u64,
-    ) -> FsResult<Vec<Option<BlockPointer>>> {
-        let mut pointers = Vec::with_capacity(index_wide(count));
-        let mut leaf: Option<(u64, Option<View<'static>>)> = None;
-        for index in first..first + count {
-            if anode.height == 0 || index >= capacity_of_height(anode.height) {
-                pointers.push(self.block(None, anode, index)?);
-                continue;
-            }
-            let leaf_index = page_index(index, 0);
-            if leaf.as_ref().is_none_or(|(at, _)| *at != leaf_index) {
-                leaf = Some((leaf_index, self.leaf_of(anode, index)?));
-            }
-            let page = leaf.as_ref().and_then(|(_, page)| page.as_ref());
-            pointers.push(page.and_then(|page| pointer_at(page, page_slot(index, 0))));
-        }
-        Ok(pointers)
-    }
-
     /// Returns the leaf map page on the way to block `index`; `None` under a hole.
     fn leaf_of(&self, anode: &Anode, index: u64) -> FsResult<Option<View<'static>>> {
         let mut pointer = anode.root_pointer(root_slot(index, anode.height));
@@ -140,12 +130,27 @@ impl Store {
     ) -> FsResult<Option<BlockPointer>> {
         let birth = change.epoch();
         self.grow(change, anode, index)?;
-        let slot = root_slot(index, anode.height);
         if anode.height == 0 {
+            let slot = root_slot(index, anode.height);
             let old = anode.root_pointer(slot);
             anode.set_root_pointer(slot, pointer);
             return Ok(old);
         }
+        let place = self.leaf_to_edit(change, anode, index)?;
+        let page = change.edit(place, PageKind::Map, map_owner(anode, index, 0))?;
+        Ok(replace_pointer(page, page_slot(index, 0), pointer, birth))
+    }
+
+    /// Returns the place of the leaf on the way to block `index`, in a map that is high enough and
+    /// not all in the anode; makes the pages on the way.
+    fn leaf_to_edit(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        index: u64,
+    ) -> FsResult<Place> {
+        let birth = change.epoch();
+        let slot = root_slot(index, anode.height);
         let top = anode.height - 1;
         let mut place = match anode.root_pointer(slot) {
             Some(found) => found.place,
@@ -170,12 +175,7 @@ impl Store {
             raise_birth_max(change.edit(place, PageKind::Map, owner)?, birth);
             place = child.place;
         }
-        let page = change.edit(place, PageKind::Map, map_owner(anode, index, 0))?;
-        let slot = page_slot(index, 0);
-        let old = pointer_at(page, slot);
-        set_pointer(page, slot, pointer);
-        raise_birth_max(page, birth);
-        Ok(old)
+        Ok(place)
     }
 
     fn add_map_page(
@@ -198,21 +198,27 @@ impl Store {
         }
         let wanted = height_for(index);
         while anode.height < wanted {
-            let pointers: Vec<_> = (0..8).map(|slot| anode.root_pointer(slot)).collect();
-            if pointers.iter().any(Option::is_some) {
-                let level = anode.height;
-                let page = self.add_map_page(change, anode, 0, level)?;
-                let bytes = change.edit(page.place, PageKind::Map, map_owner(anode, 0, level))?;
-                for (slot, pointer) in pointers.iter().enumerate() {
-                    set_pointer(bytes, slot, pointer.as_ref());
-                }
-                for slot in 0..8 {
-                    anode.set_root_pointer(slot, None);
-                }
-                anode.set_root_pointer(0, Some(&page));
-            }
-            anode.height += 1;
+            self.raise(change, anode)?;
         }
+        Ok(())
+    }
+
+    /// Puts one more level between the anode and its map.
+    fn raise(&self, change: &mut Change<'_>, anode: &mut Anode) -> FsResult<()> {
+        let pointers: Vec<_> = (0..8).map(|slot| anode.root_pointer(slot)).collect();
+        if pointers.iter().any(Option::is_some) {
+            let level = anode.height;
+            let page = self.add_map_page(change, anode, 0, level)?;
+            let bytes = change.edit(page.place, PageKind::Map, map_owner(anode, 0, level))?;
+            for (slot, pointer) in pointers.iter().enumerate() {
+                set_pointer(bytes, slot, pointer.as_ref());
+            }
+            for slot in 0..8 {
+                anode.set_root_pointer(slot, None);
+            }
+            anode.set_root_pointer(0, Some(&page));
+        }
+        anode.height += 1;
         Ok(())
     }
 
@@ -253,7 +259,10 @@ impl Store {
         let fragments = self.geometry().page_fragments();
         let pointer = BlockPointer::to_page(place, fragments, change.epoch());
         let old = self.set_block(change, anode, index, Some(&pointer))?;
-        assert!(old.is_none(), "a content page is added twice");
+        if old.is_some() {
+            // The caller found none on another way through the map: the map contradicts itself.
+            return Err(corrupt(format!("MP004: page {index} is there already")));
+        }
         anode.fragments += u64::from(fragments);
         anode.pages += 1;
         change.edit(place, kind, owner)

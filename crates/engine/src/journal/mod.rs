@@ -392,7 +392,8 @@ impl Journal {
             self.checkpoint()?;
             let mut state = self.state.lock();
             if !self.has_room(&state, reservation) && state.reserved_bytes > 0 {
-                // Others hold the room: each gives it back at its end, which none delays.
+                // Others hold the room: each gives it back at its end, which a device can delay
+                // until its deadline.
                 self.space.wait(&mut state);
             }
         }

@@ -423,18 +423,19 @@ impl Segments {
         }
     }
 
-    /// The block's pointer is in a map now: its promise is used up but for what was kept for
-    /// metadata.
-    pub(crate) fn installed(&self, block: &Arc<Block>) {
+    /// The block's pointer is in a map now, or pointers to the first `fragments` of it: its promise
+    /// is used up but for what was kept for metadata.
+    pub(crate) fn installed(&self, block: &Arc<Block>, fragments: u32) {
         let mut state = self.state.lock();
-        let fragments = u64::from(block.fragments());
-        self.store.alloc.unpromise(block.promised - fragments);
+        self.store.alloc.unpromise(block.promised - u64::from(fragments));
         done_with(&mut state, block);
     }
 
-    /// Returns the bytes that are on their way to `place`.
-    pub(crate) fn in_flight(&self, place: Place) -> Option<Arc<AlignedBuffer>> {
-        self.state.lock().in_flight.get(place)
+    /// Returns the block on its way to the disk that has the fragment at `place`, and how many
+    /// bytes of it lie before that.
+    pub(crate) fn in_flight(&self, place: Place) -> Option<(Arc<AlignedBuffer>, usize)> {
+        let (data, before) = self.state.lock().in_flight.get(place)?;
+        Some((data, crate::convert::index(before) << self.store.geometry().fragment_shift))
     }
 
     /// Returns files whose sealed blocks wait to be installed, and forgets them.

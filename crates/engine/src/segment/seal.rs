@@ -162,7 +162,8 @@ impl Segments {
         let mut block_state = block.state.lock();
         if let Progress::Sealed { sequence, .. } = &mut block_state.progress {
             *sequence = number;
-            state.in_flight.insert(block.place, number, Arc::clone(&block_state.data));
+            let data = Arc::clone(&block_state.data);
+            state.in_flight.insert(block.place, block_state.fragments, number, data);
             state.to_install.insert((block.owner.fileset, block.owner.anode));
         } else {
             // Installed by a ride, perhaps dead since: readers wait for the write all the same.
@@ -189,7 +190,7 @@ impl Segments {
         let fragment_bytes = index_wide(self.store.geometry().fragment_bytes());
         let pointer = seal_block(block, birth, fragment_bytes)?;
         let data = block.data();
-        state.in_flight.insert(block.place, NOT_SUBMITTED, Arc::clone(&data));
+        state.in_flight.insert(block.place, pointer.fragments, NOT_SUBMITTED, Arc::clone(&data));
         let length = fragment_bytes * crate::convert::index(pointer.fragments);
         Some((pointer, SharedBytes::new(data, 0..length)))
     }

@@ -14,6 +14,8 @@ use super::file::check_regular_anode;
 use crate::error::{FsError, FsResult};
 
 /// Wanted access, as in the permission bits.
+pub(crate) const READ: u16 = 4;
+/// Wanted access, as in the permission bits.
 pub(crate) const WRITE: u16 = 2;
 /// Wanted access, as in the permission bits: to execute a file, to search a directory.
 pub(crate) const SEARCH: u16 = 1;

@@ -9,12 +9,15 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::ids::Place;
+use format::map::{COARSE_SHIFT, FINE_SHIFT};
 use format::page::PAGE_BYTES;
+use format::pointer::BlockPointer;
 use format::summary::{Summary, SummaryEntry, SummaryKind};
-use storage::device::Purpose;
+use storage::device::{AlignedBuffer, Purpose};
 
-use super::Files;
 use super::read::bad_data;
+use super::unit::Span;
+use super::{Files, VnodeState};
 use crate::alloc::SegmentId;
 use crate::alloc::policy::{CleaningPolicy, Greedy};
 use crate::buffer::io;
@@ -147,37 +150,61 @@ impl Files {
         let mut state = vnode.state.write();
         let Some(anode) = state.anode.as_ref() else { return Ok(()) };
         let is_same = anode.generation == entry.generation && anode.fileset == entry.fileset;
-        if !is_same || state.is_being_cut || state.pending.contains_key(&entry.index) {
+        if !is_same || state.is_being_cut {
             return Ok(());
         }
-        let Some(pointer) = self.store.block(None, anode, entry.index)? else { return Ok(()) };
-        if pointer.place != place {
-            return Ok(());
+        for (span, pointer) in self.live_parts(&state, entry, place)? {
+            let buffer = self.read_for_move(&pointer, span)?;
+            let length = self.stored_bytes(pointer.fragments);
+            self.place_block(&mut state, span, buffer, length, Temperature::Cold)?;
+            // Before anybody can install the block and call the file clean.
+            self.note_dirty(&vnode);
+            let moved = u64::from(pointer.fragments);
+            self.cleaner.fragments_moved.fetch_add(moved, Ordering::Relaxed);
         }
-        let buffer = self.read_for_move(place, &pointer, anode.block_bytes())?;
-        let length = self.stored_bytes(pointer.fragments);
-        self.place_block(&mut state, entry.index, buffer, length, Temperature::Cold)?;
-        // Before anybody can install the block and call the file clean.
-        self.note_dirty(&vnode);
-        drop(state);
-        let moved = u64::from(pointer.fragments);
-        self.cleaner.fragments_moved.fetch_add(moved, Ordering::Relaxed);
         Ok(())
     }
 
-    fn read_for_move(
+    /// Returns what of the block at `place` its file still has there, and nothing newer of: all of
+    /// it, or those of its quarters that a split has made blocks.
+    fn live_parts(
         &self,
+        state: &VnodeState,
+        entry: &SummaryEntry,
         place: Place,
-        pointer: &format::pointer::BlockPointer,
-        block_bytes: u64,
-    ) -> FsResult<storage::device::AlignedBuffer> {
-        let mut buffer = storage::device::AlignedBuffer::zeroed(index_wide(block_bytes));
+    ) -> FsResult<Vec<(Span, BlockPointer)>> {
+        let anode = state.anode()?;
+        let is_fine = entry.block_shift == FINE_SHIFT && anode.block_shift == COARSE_SHIFT;
+        let start = entry.index.checked_mul(1 << entry.block_shift);
+        let (Some(start), true) = (start, is_fine || entry.block_shift == anode.block_shift) else {
+            return Ok(Vec::new());
+        };
+        let end = start.saturating_add(1 << entry.block_shift);
+        let fragment_shift = self.store.geometry().fragment_shift;
+        let mut parts = Vec::new();
+        for unit in self.store.units(anode, start, end)? {
+            let span = Span { start: unit.start, shift: unit.shift };
+            let Some(before) = span.start.checked_sub(start) else { continue };
+            let expected = place.bits() + (before >> fragment_shift);
+            let pointer = unit.pointer.filter(|pointer| pointer.place.bits() == expected);
+            let is_waiting =
+                state.waiting_at(span.start).is_some() || !state.waiting_in(span).is_empty();
+            if let Some(pointer) = pointer.filter(|_| !is_waiting) {
+                parts.push((span, pointer));
+            }
+        }
+        Ok(parts)
+    }
+
+    fn read_for_move(&self, pointer: &BlockPointer, span: Span) -> FsResult<AlignedBuffer> {
+        let place = pointer.place;
+        let mut buffer = AlignedBuffer::zeroed(index_wide(span.bytes()));
         let length = self.stored_bytes(pointer.fragments);
         if length > buffer.len() {
             return Err(bad_data(pointer));
         }
-        if let Some(data) = self.segments.in_flight(place) {
-            buffer[..length].copy_from_slice(&data[..length]);
+        if let Some((data, before)) = self.segments.in_flight(place) {
+            buffer[..length].copy_from_slice(&data[before..before + length]);
             return Ok(buffer);
         }
         let (start, pages_bytes, lead) = self.store.volume.pages_around(place, pointer.fragments);

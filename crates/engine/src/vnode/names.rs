@@ -165,7 +165,7 @@ impl Files {
         let mut directory = self.check_new(caller, &state, name)?;
         check_kind(caller, new.kind, link_target.is_some())?;
         self.check_space()?;
-        self.store.alloc.check_pages()?;
+        self.store.alloc.check_pages(0)?;
         let mut fileset = self.fileset.lock();
         let number = fileset.allocate_anode(&self.store, &mut change)?;
         let mut anode = self.new_anode(caller, &change, &directory, number, new);
@@ -200,7 +200,12 @@ impl Files {
 
     /// New names are refused while the pool has no room for a user's data.
     pub(crate) fn check_space(&self) -> FsResult<()> {
-        let fragments = 4 * u64::from(self.store.geometry().page_fragments());
+        self.check_space_for(0)
+    }
+
+    /// As [`Files::check_space`], for `pages` besides.
+    pub(crate) fn check_space_for(&self, pages: u64) -> FsResult<()> {
+        let fragments = (4 + pages) * u64::from(self.store.geometry().page_fragments());
         self.store.alloc.promise(fragments, crate::alloc::Urgency::User)?;
         self.store.alloc.unpromise(fragments);
         Ok(())
@@ -228,7 +233,9 @@ impl Files {
         if kind == AnodeKind::Directory {
             anode.key = [mix(change.epoch().0), mix(number.0 ^ change.epoch().0.rotate_left(32))];
         }
-        make_blocked(&mut anode);
+        if kind != AnodeKind::Regular {
+            make_blocked(&mut anode);
+        }
         (anode.atime, anode.mtime, anode.ctime, anode.btime) = (now, now, now, now);
         anode
     }
@@ -270,7 +277,7 @@ impl Files {
 
     fn settle_link_target(&self, long: Option<Arc<Block>>, ride: Option<crate::journal::RideId>) {
         if let (Some(block), Some(ride)) = (long, ride) {
-            self.segments.installed(&block);
+            self.segments.installed(&block, block.fragments());
             self.segments.rides_logged(&BTreeSet::from([block.place]), ride);
         }
     }

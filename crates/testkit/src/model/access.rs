@@ -12,6 +12,8 @@ pub(super) const SETGID: u16 = 0o2000;
 pub(super) const STICKY: u16 = 0o1000;
 const GROUP_EXECUTE: u16 = 0o010;
 
+/// Permission to read, as one digit of a mode.
+pub(super) const READ: u16 = 0o4;
 /// Permission to write, as one digit of a mode.
 pub(super) const WRITE: u16 = 0o2;
 /// Permission to execute a file or to pass through a directory.

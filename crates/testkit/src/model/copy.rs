@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, SetAttr};
+use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, SetAttr, XattrMode};
 use storage::clock::Clock;
 
 use super::{Model, ROOT};
@@ -81,5 +81,9 @@ impl Model {
             ..SetAttr::default()
         };
         self.setattr(&caller, ino, &change).expect("the superuser may set what was there");
+        for (name, value) in &inode.attributes {
+            let set = self.setxattr(&caller, ino, name, value, XattrMode::Set);
+            set.expect("the superuser may set what was there");
+        }
     }
 }

@@ -4,6 +4,8 @@ use engine::vnode::api::{
     Attr, FileKind, FsError, FsResult, Ino, LINKS_MAX, NewInode, SYMLINK_BYTES_MAX,
 };
 
+use crate::canon::Attributes;
+
 use super::access::{self, SEARCH, WRITE};
 use super::content::Content;
 use super::{Asked, Body, Directory, Node, State, require_name};
@@ -54,6 +56,7 @@ impl State {
             mtime: asked.now,
             ctime: asked.now,
             btime: asked.now,
+            attributes: Attributes::new(),
             body,
         };
         self.nodes.insert(ino, node);

@@ -32,6 +32,7 @@ mod copy;
 mod create;
 mod remove;
 mod rename;
+mod xattr;
 
 #[cfg(test)]
 mod tests;
@@ -41,11 +42,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine::vnode::api::{
     Attr, Caller, DirEntry, FILE_BYTES_MAX, FileKind, FileSystem, FsError, FsResult, Ino,
-    LINKS_MAX, NAME_BYTES_MAX, NewInode, RenameMode, SetAttr, StatFs, Timestamp,
+    LINKS_MAX, NAME_BYTES_MAX, NewInode, RenameMode, SetAttr, StatFs, Timestamp, XattrMode,
 };
 use storage::clock::Clock;
 
-use crate::canon::{PAGE_BYTES, Page};
+use crate::canon::{Attributes, PAGE_BYTES, Page};
 use crate::number::u64_of;
 use access::SEARCH;
 use content::Content;
@@ -88,6 +89,8 @@ struct Node {
     mtime: Timestamp,
     ctime: Timestamp,
     btime: Timestamp,
+    /// Extended attributes, by name.
+    attributes: Attributes,
     body: Body,
 }
 
@@ -241,6 +244,7 @@ impl State {
             mtime: now,
             ctime: now,
             btime: now,
+            attributes: Attributes::new(),
             body: Body::Directory(Directory::new(ROOT)),
         };
         State { nodes: BTreeMap::from([(ROOT, root)]), next_ino: ROOT.0 + 1 }
@@ -409,6 +413,12 @@ impl Model {
         content.map(Content::pages).unwrap_or_default()
     }
 
+    /// Returns the extended attributes of an inode, as the superuser sees them.
+    pub(crate) fn attributes_of(&self, ino: Ino) -> Attributes {
+        let state = self.locked();
+        state.node(ino).map(|node| node.attributes.clone()).unwrap_or_default()
+    }
+
     fn locked(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("the model does not panic but on a misuse, which ends the test")
     }
@@ -533,6 +543,31 @@ impl FileSystem for Model {
 
     fn sync(&self) -> FsResult<()> {
         Ok(())
+    }
+
+    fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
+        self.locked().getxattr(caller, ino, name)
+    }
+
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> FsResult<()> {
+        let asked = self.asked(caller);
+        self.locked().setxattr(asked, ino, name, value, mode)
+    }
+
+    fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
+        self.locked().listxattr(caller, ino)
+    }
+
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
+        let asked = self.asked(caller);
+        self.locked().removexattr(asked, ino, name)
     }
 
     fn statfs(&self) -> FsResult<StatFs> {

@@ -23,6 +23,8 @@ pub enum Outcome {
     Bytes(Vec<u8>),
     /// Names of a directory but `.` and `..`, sorted.
     Names(Vec<(Vec<u8>, FileKind)>),
+    /// Names of extended attributes, sorted.
+    Attributes(Vec<Vec<u8>>),
 }
 
 impl Outcome {
@@ -179,6 +181,23 @@ impl<'a> Session<'a> {
             }
             Op::ReadLink { file } => {
                 self.with(caller, file, |ino| self.fs.readlink(ino)).map(Outcome::Bytes)
+            }
+            Op::SetXattr { file, name, length, fill, mode } => {
+                let value = bytes_of(*fill, *length);
+                self.with(caller, file, |ino| self.fs.setxattr(caller, ino, name, &value, *mode))?;
+                Ok(Outcome::Done)
+            }
+            Op::GetXattr { file, name } => self
+                .with(caller, file, |ino| self.fs.getxattr(caller, ino, name))
+                .map(Outcome::Bytes),
+            Op::ListXattr { file } => {
+                let mut names = self.with(caller, file, |ino| self.fs.listxattr(caller, ino))?;
+                names.sort_unstable();
+                Ok(Outcome::Attributes(names))
+            }
+            Op::RemoveXattr { file, name } => {
+                self.with(caller, file, |ino| self.fs.removexattr(caller, ino, name))?;
+                Ok(Outcome::Done)
             }
             Op::List { directory } => self.with(caller, directory, |ino| self.list(ino)),
         }
