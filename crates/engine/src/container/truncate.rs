@@ -40,9 +40,12 @@ impl Step {
     /// Whether the step may free one more block; if so, it is noted.
     fn take(&mut self, place: Place, fragments: u32, pages: usize) -> bool {
         let joins = self.extents.last().is_some_and(|last| {
-            last.place.group() == place.group()
-                && (last.place.advance(last.fragments) == place
-                    || place.advance(fragments) == last.place)
+            // Places from a map may lie anywhere: `free` refuses what nobody has.
+            let end = |place: Place, count: u32| u64::from(place.fragment()) + u64::from(count);
+            last.place.disk_group() == place.disk_group()
+                && last.place.group() == place.group()
+                && (end(last.place, last.fragments) == u64::from(place.fragment())
+                    || end(place, fragments) == u64::from(last.place.fragment()))
         });
         let is_known = self.groups.contains(&place.group());
         let is_over = self.pointers == 0

@@ -188,6 +188,7 @@ impl Files {
             generation: anode.generation,
             index: span.start >> span.shift,
             block_shift: span.shift,
+            directory: anode.parent,
         };
         let page = u64::from(self.store.geometry().page_fragments());
         let extra = page * self.store.map_pages_for(anode, span.start, span.shift)?;
@@ -256,8 +257,11 @@ impl Files {
             drop(change);
             return self.extend(caller, vnode, size_bytes, set);
         }
-        if size_bytes > state.anode()?.size_bytes && tail_waiting(&state).is_some() {
-            // CRASH: V4. The size on disk is smaller yet, and would be raised.
+        let is_waiting =
+            tail_waiting(&state).is_some() || state.pending.range(..size_bytes).next().is_some();
+        if size_bytes > state.anode()?.size_bytes && is_waiting {
+            // CRASH: V3, V4. The size on disk is smaller yet, and would be raised over blocks that
+            // are not in the map: a crash would show zeros that nobody wrote.
             drop(state);
             drop(change);
             self.install_all(vnode)?;
