@@ -105,9 +105,15 @@ pub(crate) struct MountArgs {
     /// Age at which what was not synced is committed
     #[arg(long, default_value = "5s", value_parser = parse_time)]
     pub(crate) commit_interval: Duration,
+    /// How long the device may take to answer before a request fails
+    #[arg(long, default_value = "30s", value_parser = parse_time)]
+    pub(crate) device_deadline: Duration,
     /// Threads that answer the kernel [default: two for each processor, at least 4]
     #[arg(long)]
     pub(crate) threads: Option<usize>,
+    /// Microseconds that a thread looks for the next request before it sleeps; 0: none
+    #[arg(long, value_name = "MICROSECONDS")]
+    pub(crate) poll_us: Option<u64>,
     /// Let the kernel gather writes: faster, and lost with the server until fsync
     #[arg(long)]
     pub(crate) writeback_cache: bool,
@@ -299,7 +305,8 @@ mod tests {
              --journal-size 64M --label x --force",
             "mount pool.hf DIR --daemon",
             "mount pool.hf DIR -o ro,noexec -o nodev --cache 1G --placement ffs \
-             --commit-interval 5s --threads 4 --writeback-cache --log-file x.log",
+             --commit-interval 5s --device-deadline 10s --threads 4 --writeback-cache \
+             --log-file x.log",
             "unmount DIR",
             "status",
             "status DIR --json",

@@ -148,6 +148,8 @@ pub struct OpenOptions {
     pub placement: Placement,
     /// Age at which what was not synced is committed.
     pub commit_interval: Duration,
+    /// How long the device may take to answer.
+    pub device_deadline: Duration,
 }
 
 /// What to explain.

@@ -15,8 +15,8 @@ use format::superblock::SuperblockError;
 use serde_json::{Value, json};
 use storage::clock::{Clock, SystemClock};
 use storage::device::{
-    Access, Device, DeviceError, FileDevice, FileOptions, MemoryDevice, OpenError, Purpose,
-    SharedDevice,
+    Access, DEADLINE_MIN, Device, DeviceError, FileDevice, FileOptions, MemoryDevice, OpenError,
+    Purpose, SharedDevice,
 };
 use storage::pool::PoolError;
 use testkit::torture::{Options, PoolGround};
@@ -116,7 +116,10 @@ fn option_of(error: &GeometryError) -> &'static str {
 }
 
 fn open_device(path: &Path, access: Access) -> Result<SharedDevice, BackendError> {
-    let options = FileOptions { access, ..FileOptions::default() };
+    open_device_with(path, FileOptions { access, ..FileOptions::default() })
+}
+
+fn open_device_with(path: &Path, options: FileOptions) -> Result<SharedDevice, BackendError> {
     let asked = Instant::now();
     loop {
         match FileDevice::open(path, options) {
@@ -249,7 +252,13 @@ impl Backend for EngineBackend {
     }
 
     fn open(&self, options: &OpenOptions) -> Result<Arc<dyn OpenPool>, BackendError> {
-        let device = open_device(&options.device, Access::ReadWrite)?;
+        let deadline = options.device_deadline;
+        if deadline < DEADLINE_MIN {
+            let reason = format!("at least {} ms", DEADLINE_MIN.as_millis());
+            return Err(BackendError::Option { option: "--device-deadline", reason });
+        }
+        let file_options = FileOptions { deadline, ..FileOptions::default() };
+        let device = open_device_with(&options.device, file_options)?;
         let open = engine::OpenOptions {
             cache_bytes: usize::try_from(options.cache_bytes).unwrap_or(usize::MAX),
             placement: placement_of(options.placement),

@@ -175,6 +175,7 @@ impl Pools {
             cache_bytes: CACHE_BYTES,
             placement: Placement::Log,
             commit_interval: Duration::from_secs(5),
+            device_deadline: storage::device::DEADLINE_DEFAULT,
         };
         let what = format!("Holdfast in process, a pool of {} in a file", ByteSize(pool_bytes));
         Ok(self.opened("process", what, backend.open(&options)?))

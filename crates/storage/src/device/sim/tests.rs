@@ -466,3 +466,48 @@ fn submission_alone_lets_other_threads_in() {
     }
     assert!(mixed_count > 10, "{mixed_count} of 50 seeds");
 }
+
+/// Goal: who waits leaves at the deadline, and what is late takes effect when its time has come.
+#[test]
+fn late_and_hanging_requests_expire_and_late_ones_take_effect() {
+    const DELAY_NS: u64 = 40_000_000_000;
+    let late = |kind| FaultPlan::none().with(Fault::Delay { kind, nth: 0, delay_ns: DELAY_NS });
+    let open = |faults| SimDevice::new(SIZE, SimOptions { faults, ..SimOptions::default() });
+    let ones = || AlignedBuffer::copy_of(&[1; 4096]);
+    let first_byte = |device: &SimDevice| {
+        device.read(Purpose::Data, 0, 4096).expect("reads are not planned to fail")[0]
+    };
+
+    let device = open(late(RequestKind::Write));
+    let error = device.write(Purpose::Data, 0, ones()).expect_err("it expires");
+    assert!(matches!(error, DeviceError::Expired { waited_ms: 30_000, .. }), "{error}");
+    assert_eq!((device.now_ns(), device.overdue()), (30_000_000_000, 1));
+    assert_eq!(first_byte(&device), 0, "it took effect before its time");
+    let refused = device.flush(Purpose::Data).expect_err("D4");
+    assert!(matches!(refused, DeviceError::Failed { .. }), "{refused}");
+    device.advance_ns(DELAY_NS);
+    assert_eq!((first_byte(&device), device.overdue()), (1, 0));
+
+    let within = Fault::Delay { kind: RequestKind::Write, nth: 0, delay_ns: 1_000_000_000 };
+    let device = open(FaultPlan::none().with(within));
+    device.write(Purpose::Data, 0, ones()).expect("in time");
+    assert_eq!((device.now_ns(), first_byte(&device)), (1_000_000_000, 1));
+    device.flush(Purpose::Data).expect("nothing failed");
+    assert_eq!(device.durable_image().content_hash(), device.image().content_hash());
+
+    for takes_effect in [false, true] {
+        let (kind, nth, persists) = (RequestKind::Write, 0, false);
+        let hang = Fault::Hang { kind, nth, takes_effect, persists };
+        let device = open(FaultPlan::none().with(hang));
+        device.write(Purpose::Data, 0, ones()).expect_err("it expires");
+        device.advance_ns(DELAY_NS);
+        assert_eq!((first_byte(&device), device.overdue()), (u8::from(takes_effect), 1));
+    }
+
+    let device = open(late(RequestKind::Flush));
+    device.write(Purpose::Data, 0, ones()).expect("no fault");
+    device.flush(Purpose::Data).expect_err("it expires");
+    assert_ne!(device.durable_image().content_hash(), device.image().content_hash());
+    device.advance_ns(DELAY_NS);
+    assert_eq!(device.durable_image().content_hash(), device.image().content_hash());
+}
