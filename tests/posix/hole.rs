@@ -12,7 +12,8 @@ behaviours! {
             at.write("/f", 0, &expected);
             at.does(sync);
             let full = at.attr("/f").blocks_512;
-            for (offset, length) in [(100, 50), (5000, 70_000), (131_072, 65_536), (390_000, 90_000)] {
+            let holes = [(100, 50), (5000, 70_000), (131_072, 65_536), (390_000, 90_000)];
+            for (offset, length) in holes {
                 at.does(&format!("punch /f {offset} {length}"));
                 let end = (offset + length).min(expected.len());
                 expected[offset..end].fill(0);

@@ -226,11 +226,12 @@ fn touch_of(model: &Model, ino: Ino, op: &Op) -> Touch {
     {
         return Touch::Attr;
     }
-    let (offset, length) = match op {
-        Op::Write { offset, length, .. } => (*offset, u64_of(*length)),
-        Op::Fallocate { offset, length, .. } => (*offset, *length),
-        Op::Copy { to, length, .. } => (*to, *length),
-        _ => return Touch::Names,
+    let (offset, length) = if let Op::Write { offset, length, .. } = op {
+        (*offset, u64_of(*length))
+    } else if let Op::Fallocate { offset, length, .. } | Op::Copy { to: offset, length, .. } = op {
+        (*offset, *length)
+    } else {
+        return Touch::Names;
     };
     let size_bytes = model.getattr(ino).expect("it was just written").size_bytes;
     let first = offset / u64_of(PAGE_BYTES);
