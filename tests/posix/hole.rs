@@ -73,6 +73,9 @@ behaviours! {
         assert!(at.content("/b")[50..] == bytes_of(3, 300_000)[1000..]);
         let behind = fs.copy_range(&Caller::root(), (source, 300_000), (target, 0), 10);
         assert_eq!(behind, Ok(0));
+        let itself = fs.copy_range(&Caller::root(), (source, 290_000), (source, 400_000), 90_000);
+        assert_eq!(itself, Ok(10_000));
+        assert_eq!(at.attr("/a").size_bytes, 410_000);
         at.refuses("copy /a 0 /a 10 20", &FsError::Invalid);
     }
 }

@@ -262,6 +262,8 @@ impl Files {
             }
             let to = target.1.checked_add(done).ok_or(FsError::FileTooLarge)?;
             match self.write_file(caller, target.0, to, &bytes) {
+                // A short read is the end of the source, which the copy itself may move.
+                Ok(()) if count < wanted => return Ok(done + wide(count)),
                 Ok(()) => done += wide(count),
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
