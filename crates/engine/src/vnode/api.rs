@@ -15,6 +15,8 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const LINKS_MAX: u32 = 65_535;
 /// Longest target of a symbolic link, in bytes (Linux: PATH_MAX with its NUL).
 pub const SYMLINK_BYTES_MAX: usize = 4095;
+/// Most bytes that one [`FileSystem::copy_range`] copies.
+pub const COPY_BYTES_MAX: u64 = 8 << 20;
 /// Largest file, in bytes.
 pub const FILE_BYTES_MAX: u64 = i64::MAX.unsigned_abs();
 

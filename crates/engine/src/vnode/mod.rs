@@ -34,6 +34,7 @@ mod names;
 mod orphan;
 mod read;
 mod rename;
+mod space;
 mod table;
 mod tmpfile;
 mod unit;

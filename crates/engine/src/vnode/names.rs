@@ -303,6 +303,7 @@ impl Files {
             generation: anode.generation,
             index: 0,
             block_shift: anode.block_shift,
+            directory: anode.parent,
         };
         let mut buffer = AlignedBuffer::zeroed(index_wide(anode.block_bytes()));
         buffer[..target.len()].copy_from_slice(target);
