@@ -251,6 +251,9 @@ impl Files {
         if anode.attributes.is_none() && anode.acl == AnodeNo(0) {
             return Ok(None);
         }
+        if let Some(value) = anode.attributes.get(name) {
+            return Acl::decode(value).map(Some).map_err(corrupt);
+        }
         let value = self.value_of(anode, name)?;
         value.map(|value| Acl::decode(&value).map_err(corrupt)).transpose()
     }
