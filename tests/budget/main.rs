@@ -1,5 +1,7 @@
 //! What operations may cost, counted in requests to the device, so that it never flickers.
 
+mod bounds;
+
 use std::sync::Arc;
 
 use engine::vnode::api::{

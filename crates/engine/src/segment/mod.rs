@@ -39,7 +39,7 @@ use crate::store::Store;
 use crate::sync::{Mutex, MutexGuard};
 
 /// Data writes that may be in flight before a writer waits.
-const WRITES_IN_FLIGHT_MAX: usize = 12;
+pub const WRITES_IN_FLIGHT_MAX: usize = 12;
 
 /// Whose block it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

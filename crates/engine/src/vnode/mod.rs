@@ -36,6 +36,7 @@ mod table;
 mod unit;
 mod xattr;
 
+pub use attr::DIRTY_FILES_MAX;
 pub use cleaner::CleanerCounts;
 
 use std::collections::BTreeMap;
