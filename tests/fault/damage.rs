@@ -136,3 +136,43 @@ fn a_newer_format_is_refused_untouched() {
     }
     is_refused(&newer, "newer than this software");
 }
+
+/// Goal: a directory page that lies about itself under a good checksum is refused where it is read,
+/// and not believed by whoever adds a name. Method: each field that an insert relies on is wrong in
+/// turn.
+#[test]
+fn a_lying_directory_page_is_refused() {
+    let base = full_image();
+    let mut pages = Vec::new();
+    base.for_each_page(|offset, bytes| {
+        let is_directory = bytes.starts_with(b"HFpg") && bytes[18] == 15;
+        pages.extend(is_directory.then_some(offset));
+    });
+    assert!(!pages.is_empty(), "there is a directory page");
+    // Count of names, bytes in use, depth; length and name length of the first entry.
+    let lies: [(usize, &[u8]); 6] = [
+        (84, &[0xff, 0xff]),
+        (96, &[0; 8]),
+        (96, &[0xff; 8]),
+        (104, &[3]),
+        (128 + 22, &[0xff, 0x7f]),
+        (128 + 14, &[0xff]),
+    ];
+    for (at, lie) in lies {
+        let mut image = base.clone();
+        for &offset in &pages {
+            let mut page = [0; 4096];
+            image.read(offset, &mut page);
+            page[at..at + lie.len()].copy_from_slice(lie);
+            let lsn = format::page::page_lsn(&page);
+            format::page::stamp(&mut page, lsn);
+            image.write(offset, &page);
+        }
+        let device = device_of(&image);
+        let pool = open(&device).expect("the root directory is not read yet");
+        for number in 0..100 {
+            let refused = make(&pool, &format!("new{number}")).expect_err("it is believed");
+            assert!(matches!(&refused, FsError::Corrupt { defect } if defect.contains("DR00")));
+        }
+    }
+}

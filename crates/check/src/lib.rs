@@ -208,6 +208,8 @@ pub fn run(device: SharedDevice, options: Options, progress: &mut dyn FnMut(Prog
     let mut reader = Reader::new(device, opened.geometry.clone(), opened.pool_id);
     if opened.is_open {
         replay::replay_into(&mut reader, &mut report);
+    } else {
+        replay::verify_rest(&mut reader, &mut report);
     }
     let memory_bytes = reader.overlay_bytes();
     let mut check = Check {

@@ -15,8 +15,8 @@ use format::superblock::SuperblockError;
 use serde_json::{Value, json};
 use storage::clock::{Clock, SystemClock};
 use storage::device::{
-    Access, DEADLINE_MIN, Device, DeviceError, FileDevice, FileOptions, OpenError, Purpose,
-    SharedDevice,
+    Access, DEADLINE_MIN, Device, DeviceError, FileDevice, FileOptions, MemoryDevice, OpenError,
+    Purpose, SharedDevice,
 };
 use storage::pool::PoolError;
 use testkit::torture::{Options, PoolGround};
@@ -275,6 +275,18 @@ impl Backend for EngineBackend {
         let pool = Pool::open(Arc::clone(&device), clock, open)
             .map_err(|error| cannot_start(&options.device, error))?;
         Ok(Arc::new(Served::start(options.device.clone(), device, pool)))
+    }
+
+    fn open_in_memory(&self, size_bytes: u64) -> Result<Arc<dyn OpenPool>, BackendError> {
+        let path = Path::new("memory");
+        let device: SharedDevice = MemoryDevice::new("memory", size_bytes & !4095);
+        let create = engine::CreateOptions::new(size_bytes & !4095, random_bytes()?);
+        Pool::create(&device, &SystemClock::new(), &create)
+            .map_err(|error| cannot_start(path, error))?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let pool = Pool::open(Arc::clone(&device), clock, engine::OpenOptions::default())
+            .map_err(|error| cannot_start(path, error))?;
+        Ok(Arc::new(Served::start(path.to_owned(), device, pool)))
     }
 
     fn check(&self, path: &Path, progress: OnProgress<'_>) -> Result<CheckReport, BackendError> {

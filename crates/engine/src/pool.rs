@@ -20,7 +20,7 @@ use format::group::{TABLE_BITMAP_OFFSET, entry_offset};
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place, PoolId};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64};
 use format::pointer::BlockPointer;
-use format::superblock::{Consistency, LABEL_BYTES, Superblock, VOID_INTERVALS_MAX};
+use format::superblock::{Consistency, LABEL_BYTES, Superblock};
 use storage::clock::Clock;
 use storage::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice};
 use storage::pool::{PoolError, read_superblock, update_all_superblocks};
@@ -38,6 +38,7 @@ use crate::journal::{
     self, ACTIVE_LOG_BYTES_DEFAULT, CheckpointHooks, DIRTY_PAGES_DEFAULT, Journal, JournalCounts,
     JournalOptions, JournalStart, RecoveryError, RecoveryReport,
 };
+use crate::segment::summarise_rides;
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{
@@ -456,8 +457,10 @@ fn start_of(
     volume: &Volume,
     superblock: &mut Superblock,
 ) -> Result<(JournalStart, RecoveryReport), OpenError> {
-    if !superblock.is_open {
-        let head = journal::read_head(volume, superblock.pool_id)?;
+    if !superblock.is_open
+        && let Some(head) = journal::head_at_rest(volume, superblock.pool_id)?
+    {
+        journal::check_room(head.tail, head.epoch.0.max(superblock.epoch_base.0))?;
         let start = JournalStart {
             lsn: head.tail,
             previous_crc: head.previous_crc,
@@ -467,11 +470,11 @@ fn start_of(
         };
         return Ok((start, RecoveryReport::default()));
     }
-    let recovery = journal::recover(volume, superblock.pool_id, superblock.epoch_base)?;
-    if superblock.voids.len() == VOID_INTERVALS_MAX {
-        superblock.voids.remove(0);
-    }
-    superblock.voids.push(recovery.void);
+    let (pool_id, epoch_base) = (superblock.pool_id, superblock.epoch_base);
+    let recovery = journal::recover(volume, pool_id, epoch_base, &|rides, lsn| {
+        summarise_rides(volume, superblock, rides, lsn)
+    })?;
+    superblock.add_void(recovery.void);
     let report = RecoveryReport { was_needed: true, ..recovery.report };
     Ok((recovery.start, report))
 }
@@ -602,7 +605,7 @@ impl FileSystem for Pool {
 
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr> {
         let kind = crate::vnode::api::FileKind::Symlink;
-        let new = NewInode { kind, mode: 0o777, rdev: 0 };
+        let new = NewInode { kind, mode: 0o777, umask: 0, rdev: 0 };
         self.files().make(caller, parent, name, new, Some(target))
     }
 
@@ -613,6 +616,10 @@ impl FileSystem for Pool {
     fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         let files = self.files();
         files.with_reclaim(|| files.link_name(caller, ino, parent, name))
+    }
+
+    fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
+        self.files().make_nameless(caller, parent, new)
     }
 
     fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
@@ -698,8 +705,7 @@ impl FileSystem for Pool {
         let bytes = |fragments: u64| fragments << geometry.fragment_shift;
         let taken = space.used + space.promised;
         let free = space.capacity.saturating_sub(taken);
-        // A segment gives up to an eighth of itself to summaries where blocks are small.
-        let available = free.saturating_sub(space.reserve + space.pending);
+        let available = space.available;
         let inodes_free = bytes(available) / 512;
         Ok(StatFs {
             block_bytes: 1 << files.fileset.block_shift,

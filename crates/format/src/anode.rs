@@ -4,7 +4,7 @@
 //!
 //! - A1: `crc32c` covers the rest of the anode, so one rotten anode does not cost its neighbours.
 //! - A2: A free anode is zero but for its checksum, kind 0.
-//! - A3: Inline data is at most 256 bytes and lies where the pointers would.
+//! - A3: Inline data is at most 256 bytes and lies where the pointers would, zeros behind it.
 //! - A4: Inline attributes are within their bounds, each once.
 
 use zerocopy::little_endian::{U16, U32, U64};
@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::attributes::InlineAttributes;
 use crate::checksum::crc32c;
-use crate::ids::{ANODE_NO_MAX, AnodeNo, Epoch, FilesetId, Generation};
+use crate::ids::{ANODE_NO_MAX, AnodeNo, EPOCH_MAX, Epoch, FRAGMENTS_MAX, FilesetId, Generation};
 use crate::map::{HEIGHT_MAX, ROOT_POINTERS};
 use crate::page::{PAGE_HEADER_BYTES, SLOT_BYTES, SLOTS_PER_PAGE};
 use crate::pointer::{BlockPointer, POINTER_BYTES};
@@ -94,9 +94,7 @@ impl AnodeKind {
 pub enum StorageMode {
     /// In the anode.
     Inline = 0,
-    /// In one block that takes only the fragments it needs.
-    Fragmented = 1,
-    /// In blocks under a map.
+    /// In blocks under a map; each takes only the fragments it needs.
     Blocked = 2,
 }
 
@@ -344,7 +342,6 @@ impl Anode {
         let bad = |field| AnodeError::BadField { number: disk.number.get(), field };
         let storage = match disk.storage {
             0 => StorageMode::Inline,
-            1 => StorageMode::Fragmented,
             2 => StorageMode::Blocked,
             _ => return Err(bad("storage")),
         };
@@ -381,7 +378,24 @@ impl Anode {
             root: disk.root,
         };
         anode.verify().map_err(bad)?;
+        anode.verify_counts().map_err(bad)?;
         Ok(anode)
+    }
+
+    /// Checks the counts of an anode that was read: far above what a pool can hold, and far below
+    /// where adding to them would wrap.
+    fn verify_counts(&self) -> Result<(), &'static str> {
+        let checks = [
+            (self.fragments <= FRAGMENTS_MAX, "fragments"),
+            (self.pages <= FRAGMENTS_MAX, "pages"),
+            (self.entries <= FRAGMENTS_MAX << 7, "entries"),
+            (self.nlink <= 1 << 31, "nlink"),
+            (self.data_version <= i64::MAX.unsigned_abs(), "data_version"),
+            (self.generation.0 <= EPOCH_MAX, "generation"),
+            (self.birth.0 <= EPOCH_MAX, "birth"),
+            (self.parent.0 <= ANODE_NO_MAX, "parent"),
+        ];
+        checks.iter().find(|(holds, _)| !holds).map_or(Ok(()), |&(_, field)| Err(field))
     }
 
     /// Checks every bound of the fields; names the field that is out of its bounds.
@@ -400,6 +414,7 @@ impl Anode {
             (self.height <= HEIGHT_MAX, "height"),
             (self.size_bytes <= i64::MAX.unsigned_abs(), "size"),
             (!is_inline || self.size_bytes <= inline_max || !self.holds_bytes(), "inline size"),
+            (!is_inline || self.is_zero_behind(), "inline bytes"),
             (self.attributes.is_sound(), "attributes"),
             (times.iter().all(|time| time.nanoseconds < 1_000_000_000), "nanoseconds"),
         ];
@@ -408,7 +423,14 @@ impl Anode {
 
     /// Whether the inline area of this kind can hold bytes of content.
     fn holds_bytes(&self) -> bool {
-        matches!(self.kind, AnodeKind::Symlink)
+        matches!(self.kind, AnodeKind::Symlink | AnodeKind::Regular)
+    }
+
+    /// Whether the inline area is zero behind the content.
+    fn is_zero_behind(&self) -> bool {
+        let length = usize::try_from(self.size_bytes).unwrap_or(INLINE_BYTES_MAX);
+        let behind = self.root.get(length..).unwrap_or(&[]);
+        !self.holds_bytes() || behind.iter().all(|&byte| byte == 0)
     }
 
     /// Returns the bytes of this anode, checksum included.
@@ -425,7 +447,6 @@ impl Anode {
             kind: self.kind.code(),
             storage: match self.storage {
                 StorageMode::Inline => 0,
-                StorageMode::Fragmented => 1,
                 StorageMode::Blocked => 2,
             },
             height: self.height,

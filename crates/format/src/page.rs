@@ -271,6 +271,14 @@ pub enum PageError {
         /// On disk.
         found: u8,
     },
+    /// A field that can't be so, under a good checksum: a bug, or malice.
+    #[error("PG008 at {place}: {field} is out of bounds")]
+    BadField {
+        /// Where.
+        place: Place,
+        /// Which field.
+        field: &'static str,
+    },
     /// A whole page, but not the one that was looked for: a lost write or a damaged pointer.
     #[error("PG007 at {place}: expected {expected}, found {found}")]
     WrongOwner {

@@ -356,9 +356,9 @@ impl Image {
         self.write_root(&fileset);
         let fragments_used: u64 = (0..2).map(|group| self.write_group(group)).sum();
         self.write_group_table(fragments_used);
-        for slot in 0..2 {
+        for slot in 0..4 {
             let head = JournalHead {
-                sequence: slot + 1,
+                sequence: slot / 2,
                 tail: Lsn(0),
                 previous_crc: 0,
                 epoch: Epoch(9),

@@ -69,6 +69,7 @@ fn mount_args(device: &Path, directory: &Path) -> MountArgs {
         commit_interval: Duration::from_secs(5),
         device_deadline: storage::device::DEADLINE_DEFAULT,
         threads: None,
+        poll_us: None,
         writeback_cache: false,
         log_file: None,
         answer_parent: false,

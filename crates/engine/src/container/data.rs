@@ -7,7 +7,7 @@
 //!
 //! Not here: which size a write takes (`vnode`).
 
-use format::anode::Anode;
+use format::anode::{Anode, StorageMode};
 use format::ids::Place;
 use format::map::{
     COARSE_SHIFT, FINE_LEVEL, FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, capacity_of_height,
@@ -53,6 +53,9 @@ pub(crate) struct Replaced {
     pub(crate) pointers: Vec<BlockPointer>,
     /// Whether a leaf was split.
     pub(crate) is_split: bool,
+    /// Fragments of the new block, from its front, that the map leads to: all of them, unless it is
+    /// divided and ends past the end of the file.
+    pub(crate) kept_fragments: u32,
 }
 
 /// Returns the owner of the fine leaf on the way to block `fine` of 4 KiB.
@@ -146,8 +149,8 @@ impl Store {
     }
 
     /// Points the map of a file to a block of `1 << shift` bytes at byte `start`; splits the leaf
-    /// if the block is smaller than those of the leaf. What a split finds past the end of the file
-    /// is dropped: a truncate has left it there.
+    /// if the block is smaller than those of the leaf. What would become a block of 4 KiB past the
+    /// end of the file is dropped: a truncate has left it there.
     pub(crate) fn set_data(
         &self,
         change: &mut Change<'_>,
@@ -157,7 +160,12 @@ impl Store {
         pointer: &BlockPointer,
     ) -> FsResult<Replaced> {
         let index = start >> anode.block_shift;
-        let mut replaced = Replaced::default();
+        let mut replaced = Replaced { kept_fragments: pointer.fragments, ..Replaced::default() };
+        if anode.storage == StorageMode::Inline {
+            // The first block has what the anode had (I1 of the vnodes).
+            anode.storage = StorageMode::Blocked;
+            anode.root.fill(0);
+        }
         self.grow(change, anode, index)?;
         if anode.height == 0 {
             if shift == anode.block_shift {
@@ -187,8 +195,12 @@ impl Store {
             return Ok(replaced);
         }
         let fragment_shift = self.geometry().fragment_shift;
+        let end = anode.size_bytes.div_ceil(1 << FINE_SHIFT);
+        replaced.kept_fragments = 0;
         for quarter in 0..FINE_PER_COARSE {
             let part = pointer.quarter(index_wide(quarter), fragment_shift);
+            let part = part.filter(|_| fine + quarter < end);
+            replaced.kept_fragments += part.map_or(0, |part| part.fragments);
             let old = self.set_fine(change, anode, owner, place, fine + quarter, part.as_ref())?;
             replaced.pointers.extend(old);
         }
@@ -274,6 +286,7 @@ impl Store {
             (false, true) => FINE_PER_COARSE + u64::from(anode.height == 0),
             // Its quarters may lie below two fine leaves.
             (true, false) if has_hole => 2,
+            (false, false) if has_hole => self.missing_map_pages(anode, start >> shift)?,
             _ => u64::from(has_hole),
         })
     }

@@ -19,16 +19,17 @@ mod truncate;
 pub(crate) use data::Unit;
 pub(crate) use truncate::{Content, take_off};
 
-use format::anode::Anode;
+use format::anode::{Anode, StorageMode};
 use format::ids::{Epoch, Place};
 use format::map::{
-    HEIGHT_MAX, capacity_of_height, height_for, page_index, page_slot, pointer_at, root_slot,
-    set_pointer,
+    HEIGHT_MAX, POINTERS_PER_PAGE, capacity_of_height, height_for, page_index, page_slot,
+    pointer_at, root_slot, set_pointer,
 };
 use format::page::{PageBytes, PageKind, PageOwner};
 use format::pointer::BlockPointer;
 
 use crate::buffer::corrupt;
+use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
 use crate::store::{Change, Store, View, raise_birth_max};
 
@@ -68,7 +69,7 @@ impl Store {
         anode: &Anode,
         index: u64,
     ) -> FsResult<Option<BlockPointer>> {
-        if index >= capacity_of_height(anode.height) {
+        if anode.storage == StorageMode::Inline || index >= capacity_of_height(anode.height) {
             return Ok(None);
         }
         let mut pointer = anode.root_pointer(root_slot(index, anode.height));
@@ -79,6 +80,45 @@ impl Store {
             pointer = pointer_at(&page, page_slot(index, level));
         }
         Ok(pointer)
+    }
+
+    /// Returns how many map pages a first block at `index` needs.
+    pub(crate) fn missing_map_pages(&self, anode: &Anode, index: u64) -> FsResult<u64> {
+        if index >= capacity_of_height(anode.height) {
+            let has_any = (0..8).any(|slot| anode.root_pointer(slot).is_some());
+            let (wanted, height) = (u64::from(height_for(index)), u64::from(anode.height));
+            return Ok(wanted + if has_any { wanted - height } else { 0 });
+        }
+        let mut pointer = anode.root_pointer(root_slot(index, anode.height));
+        for level in (0..anode.height).rev() {
+            let Some(found) = pointer else { return Ok(u64::from(level) + 1) };
+            let page =
+                self.view(None, found.place, PageKind::Map, map_owner(anode, index, level))?;
+            pointer = pointer_at(&page, page_slot(index, level));
+        }
+        Ok(0)
+    }
+
+    /// Returns the places of the map pages on the way to block `index`, as `change` has them.
+    pub(crate) fn map_path(
+        &self,
+        change: &Change<'_>,
+        anode: &Anode,
+        index: u64,
+    ) -> FsResult<Vec<Place>> {
+        let mut path = Vec::new();
+        if index >= capacity_of_height(anode.height) {
+            return Ok(path);
+        }
+        let mut pointer = anode.root_pointer(root_slot(index, anode.height));
+        for level in (0..anode.height).rev() {
+            let Some(found) = pointer else { break };
+            path.push(found.place);
+            let owner = map_owner(anode, index, level);
+            let page = self.view(Some(change), found.place, PageKind::Map, owner)?;
+            pointer = pointer_at(&page, page_slot(index, level));
+        }
+        Ok(path)
     }
 
     /// Returns the leaf map page on the way to block `index`; `None` under a hole.
@@ -257,6 +297,44 @@ impl Store {
         let fragments = u64::from(old.fragments);
         anode.fragments = anode.fragments.saturating_sub(fragments);
         anode.pages = anode.pages.saturating_sub(1);
+        self.drop_empty_map_pages(change, anode, index)
+    }
+
+    /// Gives up the map pages on the way to block `index` that lead nowhere any more: each would
+    /// keep a segment from being used for data.
+    fn drop_empty_map_pages(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        index: u64,
+    ) -> FsResult<()> {
+        let slot = root_slot(index, anode.height);
+        let mut path = Vec::new();
+        let mut pointer = anode.root_pointer(slot);
+        for level in (0..anode.height).rev() {
+            let Some(found) = pointer else { return Ok(()) };
+            let owner = map_owner(anode, index, level);
+            let page = self.view(Some(change), found.place, PageKind::Map, owner)?;
+            pointer = pointer_at(&page, page_slot(index, level));
+            let leads_on = (0..index_wide(POINTERS_PER_PAGE))
+                .filter(|slot| *slot != page_slot(index, level))
+                .any(|slot| pointer_at(&page, slot).is_some());
+            path.push((level, found, leads_on));
+        }
+        if pointer.is_some() {
+            return Ok(());
+        }
+        for (level, page, leads_on) in path.into_iter().rev() {
+            let owner = map_owner(anode, index, level);
+            if leads_on {
+                let bytes = change.edit(page.place, PageKind::Map, owner)?;
+                set_pointer(bytes, page_slot(index, level), None);
+                return Ok(());
+            }
+            change.free_page(page.place, PageKind::Map, owner)?;
+            take_off(&mut anode.fragments, u64::from(page.fragments))?;
+        }
+        anode.set_root_pointer(slot, None);
         Ok(())
     }
 }

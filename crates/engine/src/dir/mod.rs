@@ -101,8 +101,11 @@ fn page_of_hash(
             continue;
         };
         let mut at = PageAt { number, place: pointer.place };
-        if let Some(sibling) = hinted_sibling(&pointer, number, hash) {
-            (depth, at) = sibling;
+        // A hint that went home without the page it tells of is no reason to fail.
+        if let Some((deeper, sibling)) = hinted_sibling(&pointer, number, hash)
+            && view_at(store, change, anode, sibling).is_ok()
+        {
+            (depth, at) = (deeper, sibling);
         }
         let view = view_at(store, change, anode, at)?;
         let found = page::depth(&view[..]);
@@ -256,8 +259,15 @@ fn split(
         page::copy_entry(&mut kept[..], &dirent);
     }
     anode.rdev = anode.rdev.max(u32::from(depth) + 1);
-    anode.size_bytes = anode.pages * wide(PAGE_BYTES);
-    Ok(())
+    anode.size_bytes = size_of_pages(anode);
+    // The sibling goes home first, because it is new. The page that it left, and what leads to it,
+    // go home together: else a crash that loses the log too loses the names that moved.
+    let path = store.map_path(change, anode, sibling)?;
+    if change.moves_on_path(anode.number, at.place, &path) { Ok(()) } else { Err(FsError::NoSpace) }
+}
+
+fn size_of_pages(anode: &Anode) -> u64 {
+    anode.pages.saturating_mul(wide(PAGE_BYTES)).min(i64::MAX.unsigned_abs())
 }
 
 impl Found {
@@ -319,6 +329,12 @@ fn merge(
     if is_split_again || (page::count(&kept) > 0 && page::count(&gone) > 0) {
         return Ok(None);
     }
+    // As in a split. An empty page that stays costs a page.
+    let mut path = store.map_path(change, anode, upper.number)?;
+    path.push(lower.place);
+    if !change.moves_on_path(anode.number, upper.place, &path) {
+        return Ok(None);
+    }
     let bytes = edit_at(change, anode, lower)?;
     if page::count(&gone) > 0 {
         page::initialise(&mut bytes[..], depth - 1);
@@ -327,11 +343,10 @@ fn merge(
         }
     }
     page::set_depth(&mut bytes[..], depth - 1);
-    change.tx_mut().moves(upper.place, lower.place);
     store.remove_content(change, anode, upper.number, PageKind::Directory)?;
     let hint = SplitHint { depth: depth - 1, sibling: None };
     set_hint(store, change, anode, lower.number, hint)?;
-    anode.size_bytes = anode.pages * wide(PAGE_BYTES);
+    anode.size_bytes = size_of_pages(anode);
     Ok(Some(lower))
 }
 

@@ -65,6 +65,12 @@ impl Segments {
             }
         }
         let pieces = self.gather(segment, &blocks, &entries, lsn);
+        // Before anybody can install a block of the piece: what is installed lies before what its
+        // segment calls filled (`docs/FORMAT.md#void-interval`). The group's maps were read when
+        // the segment was opened; a failure now leaves readers of summaries with an older end.
+        if let Err(error) = self.store.alloc.segment_filled(segment.id, segment.cursor) {
+            tracing::warn!(%error, "the end of a segment is not noted");
+        }
         let place = self
             .store
             .geometry()
@@ -81,11 +87,6 @@ impl Segments {
         segment.piece_start = segment.cursor;
         let closing = state.segments.get_mut(&segment.id).expect("entered when it was opened");
         closing.last_sequence = sequence;
-        // The group's maps were read when the segment was opened; a failure now leaves the cleaner
-        // with an older end, and so with fewer summaries.
-        if let Err(error) = self.store.alloc.segment_filled(segment.id, segment.cursor) {
-            tracing::warn!(%error, "the end of a segment is not noted");
-        }
     }
 
     fn entry_of(

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::ids::Place;
 use format::map::{COARSE_SHIFT, FINE_SHIFT};
+use format::page::PAGE_BYTES;
 use format::pointer::BlockPointer;
 use format::summary::{Summary, SummaryEntry, SummaryKind};
 use storage::device::{AlignedBuffer, Purpose};
@@ -18,14 +19,16 @@ use super::read::bad_data;
 use super::unit::Span;
 use super::{Files, VnodeState};
 use crate::alloc::SegmentId;
-use crate::alloc::policy::{CleaningPolicy, Greedy};
+use crate::alloc::policy::{CleaningPolicy, Greedy, Thorough};
 use crate::buffer::io;
 use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
 use crate::segment::Temperature;
 
-/// Segments that one call cleans at most: a call is a step of a job.
-const SEGMENTS_PER_CALL: usize = 24;
+/// Segments that are cleaned between two checkpoints: the cleaner has so many to copy into.
+const SEGMENTS_PER_SETTLING: usize = 4;
+/// Segments that one call cleans at most where nobody waits for more: it is a step of a job.
+const SEGMENTS_PER_STEP: usize = 24;
 
 /// The cleaner of a pool.
 #[derive(Debug, Default)]
@@ -54,18 +57,35 @@ impl Files {
         }
     }
 
-    /// Cleans until `enough` segments are free or nothing is left to gain. Called with no lock
-    /// held.
-    pub(super) fn clean_until(&self, enough: u32) -> FsResult<()> {
+    /// Cleans until `enough` segments are free, or nothing is left to gain, or as many as a step
+    /// may. Called with no lock held.
+    pub(super) fn clean_step(&self, enough: u32) -> FsResult<()> {
+        self.clean_until(enough, &Greedy, SEGMENTS_PER_STEP)
+    }
+
+    /// Cleans until `enough` segments are free or none gives anything back: what was promised must
+    /// be found. Called with no lock held.
+    pub(super) fn clean_thoroughly(&self, enough: u32) -> FsResult<()> {
+        let candidates = self.store.alloc.candidates().len();
+        // One that does not fit into the free segments is begun twice.
+        self.clean_until(enough, &Thorough, 2 * candidates)
+    }
+
+    fn clean_until(
+        &self,
+        enough: u32,
+        policy: &dyn CleaningPolicy,
+        attempts_max: usize,
+    ) -> FsResult<()> {
         let _running = self.cleaner.running.lock();
         let mut tried = BTreeSet::new();
-        for _ in 0..SEGMENTS_PER_CALL {
+        for attempt in 1..=attempts_max {
             if self.store.alloc.free_segments(enough)? >= enough {
                 return Ok(());
             }
             let mut candidates = self.store.alloc.candidates();
             candidates.retain(|view| !tried.contains(&view.segment));
-            let Some(chosen) = Greedy.choose(&candidates) else { return Ok(()) };
+            let Some(chosen) = policy.choose(&candidates) else { break };
             tried.insert(chosen);
             match self.clean_segment(chosen.into()) {
                 Ok(()) => {}
@@ -75,6 +95,8 @@ impl Files {
                     if self.store.alloc.free_segments(1)? == 0 {
                         return Ok(());
                     }
+                    // It goes on where it stopped.
+                    tried.remove(&chosen);
                 }
                 // A block that can't be read or verified stays where it is, and its segment too:
                 // one bad sector must not keep the others from being cleaned.
@@ -85,7 +107,7 @@ impl Files {
                 }
                 Err(error) => return Err(error),
             }
-            if tried.len() % 4 == 0 {
+            if attempt % SEGMENTS_PER_SETTLING == 0 {
                 self.settle_moves()?;
             }
         }
@@ -109,8 +131,7 @@ impl Files {
         Ok(())
     }
 
-    /// Reads the segment in one piece and returns what its summaries list, from the last to the
-    /// first. After a crash the last piece may lack its summary: then the search steps down.
+    /// Reads the segment in one piece and returns what its summaries list.
     fn live_candidates(&self, id: SegmentId) -> FsResult<Vec<SummaryEntry>> {
         let Some(incarnation) = self.store.alloc.incarnation_of(id) else {
             return Ok(Vec::new());
@@ -121,19 +142,19 @@ impl Files {
         let bytes = self.store.volume.read(Purpose::Cleaner, start, length).map_err(io)?;
         let step = geometry.page_fragments();
         let mut entries = Vec::new();
-        let mut next = geometry.segment_fragments.checked_sub(step);
-        while let Some(offset) = next {
-            let at = self.stored_bytes(offset);
-            let page = bytes[at..].first_chunk().expect("offsets leave room for a page");
-            let summary = self.segments.decode_summary(page, start.advance(offset));
-            next = match summary.filter(|summary| summary.incarnation == incarnation) {
-                Some(summary) => {
-                    entries.extend(summary.entries);
-                    summary.previous.checked_sub(1).filter(|previous| *previous < offset)
-                }
-                None => offset.checked_sub(step),
-            };
+        // Every page: after a crash one summary may be missing, and one more be written where there
+        // was room, so their chain alone would not find all. What is no summary costs a comparison.
+        for (index, page) in (0..).zip(bytes.as_chunks::<PAGE_BYTES>().0) {
+            let summary = self.segments.decode_summary(page, start.advance(index * step));
+            if let Some(summary) = summary.filter(|summary| summary.incarnation == incarnation) {
+                entries.extend(summary.entries);
+            }
         }
+        let is_inside = |entry: &SummaryEntry| {
+            let end = entry.offset.checked_add(entry.fragments);
+            end.is_some_and(|end| end <= geometry.segment_fragments)
+        };
+        entries.retain(is_inside);
         entries.retain(|entry| entry.kind == SummaryKind::Block);
         Ok(entries)
     }

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use format::anode::{Anode, AnodeKind, StorageMode};
+use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
 use storage::device::AlignedBuffer;
 
-use super::access::{check_change, clear_set_bits_of_write};
+use super::access::clear_set_bits_of_write;
 use super::api::{Caller, FILE_BYTES_MAX, Ino, SetAttr};
 use super::flush::tail_waiting;
+use super::inline::{cut_inline, is_inline, settle_storage};
 use super::read::own;
 use super::unit::Span;
 use super::{Files, Vnode, VnodeState};
@@ -41,34 +42,56 @@ impl Files {
             return Err(FsError::FileTooLarge);
         }
         self.make_room()?;
-        self.with_reclaim(|| self.write_locked(caller, &vnode, offset, data))
+        let (mut done, mut reclaimed_at) = (0, None);
+        loop {
+            let result = self.write_locked(caller, &vnode, offset, data, &mut done);
+            // A long write may take more than one reclaim gives: again, as long as it goes on.
+            if result != Err(FsError::NoSpace) || reclaimed_at == Some(done) {
+                return result;
+            }
+            reclaimed_at = Some(done);
+            self.reclaim_promised()?;
+        }
     }
 
+    /// Writes `data` from its byte `done` on, and counts it up.
     fn write_locked(
         &self,
         caller: &Caller,
         vnode: &Arc<Vnode>,
         offset: u64,
         data: &[u8],
+        done: &mut usize,
     ) -> FsResult<()> {
         let mut state = self.settled(vnode)?;
         check_regular(&state)?;
-        self.zero_tail(&mut state, offset)?;
-        let mut done = 0;
+        if self.write_inline(&mut state, offset, data)? {
+            *done = data.len();
+            return self.note_write(&mut state, caller, vnode);
+        }
+        let prepared =
+            self.leave_inline(&mut state).and_then(|()| self.zero_tail(&mut state, offset));
+        if let Err(error) = prepared {
+            self.note_placed(&state, vnode);
+            return Err(error);
+        }
         let mut result = Ok(());
-        while done < data.len() {
-            let at = offset + wide(done);
-            let written = self.write_span(&mut state, at, &data[done..]);
+        while *done < data.len() {
+            let at = offset + wide(*done);
+            let written = self.write_span(&mut state, at, &data[*done..]);
             match written {
                 // V3: what was placed is part of the file even if the next block finds no room.
                 Ok((span, count)) => {
                     if let Some(block) = state.pending.get(&span.start) {
                         block.set_file_bytes(state.size_bytes.max(offset + wide(data.len())));
                     }
-                    done += count;
+                    *done += count;
                     state.size_bytes = state.size_bytes.max(at + wide(count));
                 }
-                Err(error) if done == 0 => return Err(error),
+                Err(error) if *done == 0 => {
+                    self.note_placed(&state, vnode);
+                    return Err(error);
+                }
                 Err(error) => {
                     result = Err(error);
                     break;
@@ -91,6 +114,13 @@ impl Files {
         let count = (index_wide(span.bytes()) - from).min(data.len());
         self.write_block(state, span, from, &data[..count])?;
         Ok((span, count))
+    }
+
+    /// V2: a write that failed may have placed a block before.
+    fn note_placed(&self, state: &VnodeState, vnode: &Vnode) {
+        if !state.pending.is_empty() {
+            self.note_dirty(vnode);
+        }
     }
 
     fn note_write(
@@ -220,7 +250,7 @@ impl Files {
         set: &SetAttr,
     ) -> FsResult<()> {
         let (mut change, mut state) = self.begin_settled(vnode)?;
-        check_change(caller, state.anode()?, set)?;
+        self.check_change(caller, state.anode()?, set)?;
         if size_bytes >= state.size_bytes {
             drop(state);
             drop(change);
@@ -236,8 +266,14 @@ impl Files {
         let mut anode = state.anode()?.clone();
         anode.size_bytes = size_bytes;
         self.apply_change(caller, &mut anode, set);
-        let is_done =
-            self.store.truncate_blocks(&mut change, &mut anode, size_bytes, Content::Data)?;
+        let is_done = is_inline(&anode)
+            || self.store.truncate_blocks(&mut change, &mut anode, size_bytes, Content::Data)?;
+        if is_inline(&anode) {
+            cut_inline(&mut anode, size_bytes);
+        }
+        if is_done {
+            settle_storage(&mut anode);
+        }
         let mut guard = None;
         if !is_done && anode.nlink > 0 {
             // F2: the rest is freed in further transactions, or after a crash.
@@ -252,6 +288,10 @@ impl Files {
         }
         let gone = state.pending.split_off(&size_bytes);
         gone.values().for_each(|block| self.segments.kill(block));
+        // V3: what is left was part of a write whose end is cut off.
+        for block in state.pending.values() {
+            block.set_file_bytes(block.file_bytes().min(size_bytes));
+        }
         state.anode = Some(anode);
         state.size_bytes = size_bytes;
         state.is_being_cut = !is_done;
@@ -285,7 +325,11 @@ impl Files {
     ) -> FsResult<()> {
         loop {
             let (mut change, mut state) = self.begin_settled(vnode)?;
-            check_change(caller, state.anode()?, set)?;
+            self.check_change(caller, state.anode()?, set)?;
+            if size_bytes > wide(INLINE_BYTES_MAX) {
+                self.leave_inline(&mut state)?;
+                self.note_placed(&state, vnode);
+            }
             self.make_tail_zero(&mut state, size_bytes)?;
             if tail_waiting(&state).is_some() {
                 drop(state);
@@ -295,6 +339,7 @@ impl Files {
             }
             let mut anode = state.anode()?.clone();
             anode.size_bytes = size_bytes.max(state.size_bytes);
+            settle_storage(&mut anode);
             self.apply_change(caller, &mut anode, set);
             self.fileset.write_anode(&self.store, &mut change, &anode)?;
             let applied = change.end();
@@ -343,6 +388,9 @@ impl Files {
             let size = anode.size_bytes.max(state.size_bytes);
             let is_done =
                 self.store.truncate_blocks(&mut change, &mut anode, size, Content::Data)?;
+            if is_done {
+                settle_storage(&mut anode);
+            }
             let mut guard = None;
             if is_done && anode.nlink > 0 {
                 let fileset = guard.insert(self.fileset.lock());

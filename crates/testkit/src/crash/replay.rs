@@ -191,6 +191,7 @@ fn touched(session: &Session<'_>, op: &Op) -> Vec<Ino> {
         | Op::SetOwner { file, .. }
         | Op::SetTimes { file, .. }
         | Op::SetXattr { file, .. }
+        | Op::SetAcl { file, .. }
         | Op::RemoveXattr { file, .. } => vec![place(file)],
         Op::Open { .. }
         | Op::Close { .. }
@@ -217,6 +218,7 @@ fn touch_of(model: &Model, ino: Ino, op: &Op) -> Touch {
     | Op::SetOwner { .. }
     | Op::SetTimes { .. }
     | Op::SetXattr { .. }
+    | Op::SetAcl { .. }
     | Op::RemoveXattr { .. } = op
     {
         return Touch::Attr;

@@ -26,6 +26,7 @@
 //! Not here: what implementations may answer differently ([`crate::canon`]).
 
 mod access;
+mod acl;
 mod attr;
 mod content;
 mod copy;
@@ -84,6 +85,8 @@ struct Node {
     rdev: u32,
     /// Names; of a directory, 1 while it has its name.
     names: u32,
+    /// Whether it never had a name and may still get one.
+    is_linkable: bool,
     references: u64,
     atime: Timestamp,
     mtime: Timestamp,
@@ -91,6 +94,10 @@ struct Node {
     btime: Timestamp,
     /// Extended attributes, by name.
     attributes: Attributes,
+    /// Its access list, where the mode does not say all of it.
+    access: Option<acl::List>,
+    /// The list that a directory hands down.
+    default: Option<acl::List>,
     body: Body,
 }
 
@@ -239,12 +246,15 @@ impl State {
             gid: 0,
             rdev: 0,
             names: 1,
+            is_linkable: false,
             references: 0,
             atime: now,
             mtime: now,
             ctime: now,
             btime: now,
             attributes: Attributes::new(),
+            access: None,
+            default: None,
             body: Body::Directory(Directory::new(ROOT)),
         };
         State { nodes: BTreeMap::from([(ROOT, root)]), next_ino: ROOT.0 + 1 }
@@ -416,7 +426,7 @@ impl Model {
     /// Returns the extended attributes of an inode, as the superuser sees them.
     pub(crate) fn attributes_of(&self, ino: Ino) -> Attributes {
         let state = self.locked();
-        state.node(ino).map(|node| node.attributes.clone()).unwrap_or_default()
+        state.node(ino).map(Node::all_attributes).unwrap_or_default()
     }
 
     fn locked(&self) -> MutexGuard<'_, State> {
@@ -475,6 +485,11 @@ impl FileSystem for Model {
     fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         let asked = self.asked(caller);
         self.locked().link(asked, ino, parent, name)
+    }
+
+    fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
+        let asked = self.asked(caller);
+        self.locked().tmpfile(asked, parent, new)
     }
 
     fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {

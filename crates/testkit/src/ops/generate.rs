@@ -11,7 +11,7 @@ use engine::vnode::api::{
 use storage::clock::ManualClock;
 use storage::prng::Prng;
 
-use super::{Op, Outcome, Place, Route, SLOTS, Session, Step};
+use super::{AclEntry, AclText, Op, Outcome, Place, Route, SLOTS, Session, Step};
 use crate::canon::Times;
 use crate::model::Model;
 use crate::number::{u64_of, usize_of};
@@ -47,6 +47,8 @@ pub struct Weights {
     pub attr: u64,
     /// Extended attributes set, asked for, removed.
     pub xattr: u64,
+    /// Access lists set.
+    pub acl: u64,
     /// Questions: getattr, readlink, list.
     pub ask: u64,
     /// fsync and fdatasync.
@@ -76,6 +78,8 @@ pub struct Profile {
 
 /// Block sizes around whose boundaries offsets lie: fragment, block, segment.
 const BOUNDARIES: [u64; 3] = [4 << 10, 16 << 10, 1 << 20];
+/// Files about as long as an anode holds, and a little longer.
+const TINY_BYTES_MAX: u64 = 300;
 /// Far offsets are near 2 to a power from here to below 2^63.
 const FAR_POWER_MIN: u64 = 22;
 const FAR_POWER_MAX: u64 = 62;
@@ -131,6 +135,7 @@ impl Profile {
                 truncate: 6,
                 attr: 8,
                 xattr: 6,
+                acl: 4,
                 ask: 8,
                 fsync: 4,
                 sync: 1,
@@ -275,7 +280,7 @@ impl Generator {
     fn op(&mut self) -> Op {
         let w = self.profile.weights;
         type Make = fn(&mut Generator) -> Op;
-        let choices: [(u64, Make); 17] = [
+        let choices: [(u64, Make); 18] = [
             (w.create, |g| g.create(FileKind::Regular)),
             (w.mkdir, |g| g.create(FileKind::Directory)),
             (w.special, Generator::special),
@@ -293,6 +298,7 @@ impl Generator {
             }),
             (w.attr, Generator::attr),
             (w.xattr, Generator::xattr),
+            (w.acl, Generator::acl),
             (w.ask, Generator::ask),
             (w.fsync, Generator::fsync),
             (w.sync, |_| Op::Sync),
@@ -426,8 +432,10 @@ impl Generator {
         let near = self.profile.near_bytes_max;
         let boundary = self.one_of(&BOUNDARIES);
         let at = self.random.below(near / boundary + 1) * boundary;
-        let offset = match self.random.below(5) {
+        let offset = match self.random.below(6) {
             0 => self.random.below(8192),
+            // Where a file leaves its anode.
+            5 => self.random.below(TINY_BYTES_MAX),
             1 => self.random.below(near),
             2 => at.saturating_sub(1 + self.random.below(64)),
             3 => at + self.random.below(64),
@@ -524,6 +532,42 @@ impl Generator {
                 Op::SetXattr { file, name, length, fill: self.fills, mode }
             }
         }
+    }
+
+    /// An access list, one in eight of them not in order.
+    fn acl(&mut self) -> Op {
+        let is_default = self.random.one_in(2);
+        let kind = if is_default || self.random.one_in(3) {
+            FileKind::Directory
+        } else {
+            FileKind::Regular
+        };
+        let file = self.place(kind);
+        let mut list: Vec<AclEntry> = Vec::new();
+        let mut add = |generator: &mut Generator, who: char, id: Option<u32>| {
+            let permissions = generator.one_of(&[0, 1, 4, 5, 6, 7, 7, 7]);
+            list.push(AclEntry { who, id, permissions });
+        };
+        add(self, 'u', None);
+        // Now and then more than an anode has room for.
+        let named_max = if self.random.one_in(4) { 30 } else { 3 };
+        let users = self.random.below(named_max);
+        (0..users).for_each(|n| add(self, 'u', Some(7 + u32::try_from(n).expect("few"))));
+        add(self, 'g', None);
+        let groups = self.random.below(named_max);
+        for n in 0..groups {
+            let id = self.one_of(&[7, 8, super::COMMON_GID, 1000]) + u32::try_from(n).expect("few");
+            add(self, 'g', Some(id));
+        }
+        if users + groups > 0 || self.random.one_in(2) {
+            add(self, 'm', None);
+        }
+        add(self, 'o', None);
+        if self.random.one_in(8) {
+            let at = usize_of(self.random.below(u64_of(list.len())));
+            list.swap_remove(at);
+        }
+        Op::SetAcl { file, is_default, list: AclText(list) }
     }
 
     fn ask(&mut self) -> Op {

@@ -195,6 +195,7 @@ fn places_of(op: &Op) -> Vec<Place> {
         | Op::GetAttr { file }
         | Op::ReadLink { file }
         | Op::SetXattr { file, .. }
+        | Op::SetAcl { file, .. }
         | Op::GetXattr { file, .. }
         | Op::ListXattr { file }
         | Op::RemoveXattr { file, .. }

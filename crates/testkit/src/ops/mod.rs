@@ -11,6 +11,7 @@
 //!
 //! Not here: whether what survives a crash is right ([`crate::crash`]).
 
+mod acl;
 mod apply;
 mod generate;
 mod lockstep;
@@ -19,6 +20,7 @@ mod shrink;
 mod tests;
 mod text;
 
+pub use acl::{AclEntry, AclText};
 pub use apply::{Applied, Outcome, Session};
 pub use generate::{Generator, NAMES_DEFAULT, Profile, Weights};
 pub use lockstep::{Divergence, LockstepOptions, run_lockstep};
@@ -199,6 +201,15 @@ pub enum Op {
         /// Whether it must be there, or must not.
         mode: XattrMode,
     },
+    /// Sets an access list.
+    SetAcl {
+        /// The inode.
+        file: Place,
+        /// Whether it is the list that a directory hands down.
+        is_default: bool,
+        /// The list.
+        list: AclText,
+    },
     /// Asks for the value of an extended attribute.
     GetXattr {
         /// The inode.
@@ -250,6 +261,7 @@ impl Op {
             | Op::GetAttr { file }
             | Op::ReadLink { file }
             | Op::SetXattr { file, .. }
+            | Op::SetAcl { file, .. }
             | Op::GetXattr { file, .. }
             | Op::ListXattr { file }
             | Op::RemoveXattr { file, .. }

@@ -105,6 +105,7 @@ const RENAME_MODES: [(&str, RenameMode); 3] = [
     ("noreplace", RenameMode::NoReplace),
     ("exchange", RenameMode::Exchange),
 ];
+const ACL_SORTS: [(&str, bool); 2] = [("access", false), ("default", true)];
 const XATTR_MODES: [(&str, XattrMode); 3] =
     [("set", XattrMode::Set), ("create", XattrMode::Create), ("replace", XattrMode::Replace)];
 
@@ -157,6 +158,9 @@ impl fmt::Display for Step {
             Op::SetXattr { file, name, length, fill, mode } => {
                 let (name, mode) = (Bytes(name), word_of(&XATTR_MODES, mode));
                 write!(f, "setxattr {file} {name} {length} {fill} {mode}")
+            }
+            Op::SetAcl { file, is_default, list } => {
+                write!(f, "setacl {file} {} {list}", word_of(&ACL_SORTS, is_default))
             }
             Op::GetXattr { file, name } => write!(f, "getxattr {file} {}", Bytes(name)),
             Op::ListXattr { file } => write!(f, "listxattr {file}"),
@@ -261,6 +265,11 @@ impl Words<'_> {
                 length: self.number()?,
                 fill: self.number()?,
                 mode: self.of(&XATTR_MODES)?,
+            },
+            "setacl" => Op::SetAcl {
+                file: self.place()?,
+                is_default: self.of(&ACL_SORTS)?,
+                list: self.0.next()?.parse().ok()?,
             },
             "getxattr" => Op::GetXattr { file: self.place()?, name: bytes(self.0.next()?)? },
             "listxattr" => Op::ListXattr { file: self.place()? },

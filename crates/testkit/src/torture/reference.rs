@@ -103,7 +103,7 @@ impl Ground for ReferenceGround {
             Some(_) | None => durable.as_ref().ok_or("nothing was made")?.reopened(),
         };
         if self.wrong == Wrong::Stranger && self.opens.load(Ordering::SeqCst) > 1 {
-            let new = NewInode { kind: FileKind::Regular, mode: 0, rdev: 0 };
+            let new = NewInode { kind: FileKind::Regular, mode: 0, umask: 0, rdev: 0 };
             kept.create(&Caller::root(), kept.root(), b"stranger", new).expect("a new name");
         }
         *durable = Some(kept.fork());
