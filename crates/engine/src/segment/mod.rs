@@ -45,7 +45,7 @@ use crate::sync::{Mutex, MutexGuard};
 /// Most open segments: the one that was used least lately is finished before another is opened.
 const OPEN_SEGMENTS_MAX: usize = 8;
 /// Data writes that may be in flight before a writer waits.
-const WRITES_IN_FLIGHT_MAX: usize = 12;
+pub const WRITES_IN_FLIGHT_MAX: usize = 12;
 
 /// Whose block it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -40,6 +40,7 @@ mod tmpfile;
 mod unit;
 mod xattr;
 
+pub use attr::DIRTY_FILES_MAX;
 pub use cleaner::CleanerCounts;
 
 use std::collections::BTreeMap;
