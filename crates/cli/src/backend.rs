@@ -229,6 +229,14 @@ pub struct TortureReport {
     pub recovery_crashes: u64,
     /// Seeds none of whose crashes had two operations in flight: they say little.
     pub seeds_apart: u64,
+    /// Requests to devices that failed, as planned.
+    pub device_errors: u64,
+    /// Times that a pool ran full under its clients.
+    pub full_pools: u64,
+    /// Writes that were lost or misdirected, and bytes that rotted.
+    pub lies: u64,
+    /// Answers to clients that told of device errors and damage.
+    pub errors_told: u64,
     /// Operations that clients did.
     pub operations: u64,
     /// What was wrong. Empty: nothing.

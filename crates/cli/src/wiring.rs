@@ -344,6 +344,10 @@ impl Backend for EngineBackend {
             concurrent_crashes: report.concurrent_crashes,
             recovery_crashes: report.recovery_cuts,
             seeds_apart: report.seeds_apart,
+            device_errors: report.device_errors,
+            full_pools: report.full_pools,
+            lies: report.lies,
+            errors_told: report.errors_told,
             operations: report.operations,
             findings: findings.collect(),
         })

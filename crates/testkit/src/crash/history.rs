@@ -74,6 +74,12 @@ impl History {
         self.events[number].ended = Some(Ended { stamp, is_done, made: applied.made });
     }
 
+    /// As [`History::end`], of an operation that was done in part only: as if it had been `step`.
+    pub fn end_as(&mut self, number: usize, step: Step, applied: &Applied) {
+        self.events[number].step = step;
+        self.end(number, applied);
+    }
+
     /// Returns what was there at the beginning.
     #[must_use]
     pub fn base(&self) -> &Model {
