@@ -55,6 +55,13 @@ impl History {
         Ok(History { base, identities, events: Vec::new(), next_stamp: 0 })
     }
 
+    /// Begins again with the same base.
+    #[must_use]
+    pub fn again(&self) -> History {
+        let (base, identities) = (self.base.reopened(), self.identities.clone());
+        History { base, identities, events: Vec::new(), next_stamp: 0 }
+    }
+
     fn stamp(&mut self) -> u64 {
         self.next_stamp += 1;
         self.next_stamp
