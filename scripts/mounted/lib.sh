@@ -6,6 +6,7 @@
 #   HOLDFAST      the program [target/release/holdfast, else target/debug/holdfast]
 #   WORK          a directory for the pool and the test's own notes [a new one in TMPDIR]
 #   POOL_SIZE     [16G]         MOUNT_FLAGS   more flags of `holdfast mount`
+#   POOL_ON       file or loop: what the pool is on [file]
 #   SCALE         small (CI) or full (a soak): the default of each test's own variables
 #
 # Works in bash, as root or as a user who may mount.
@@ -15,8 +16,10 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 SCALE=${SCALE:-small}
 POOL_SIZE=${POOL_SIZE:-16G}
+POOL_ON=${POOL_ON:-file}
 MOUNT_FLAGS=${MOUNT_FLAGS:-}
 NAME=
+LOOP=
 
 say() { printf '%s: %s\n' "$NAME" "$*"; }
 fail() { printf '%s: FAILED: %s\n' "$NAME" "$*" >&2; exit 1; }
@@ -51,7 +54,14 @@ begin() {
         POOL=$WORK/pool.hf MOUNT=$WORK/mnt
         export HOLDFAST_RUN_DIR=$WORK/run
         mkdir -p "$MOUNT"
-        "$HOLDFAST" create "$POOL" --size "$POOL_SIZE" >/dev/null
+        if [ "$POOL_ON" = loop ]; then
+            truncate -s "$POOL_SIZE" "$POOL"
+            LOOP=$(losetup --find --show "$POOL") || skip "there is no loop device"
+            POOL=$LOOP
+            "$HOLDFAST" create "$POOL" >/dev/null
+        else
+            "$HOLDFAST" create "$POOL" --size "$POOL_SIZE" >/dev/null
+        fi
         mount_pool
         DIR=$MOUNT/$NAME
     else
@@ -156,6 +166,7 @@ clean_up() {
     if is_ours && [ -n "${MOUNT:-}" ]; then
         "$HOLDFAST" unmount "$MOUNT" --lazy >/dev/null 2>&1 || umount -l "$MOUNT" 2>/dev/null || true
     fi
+    [ -z "$LOOP" ] || losetup --detach "$LOOP" || true
     if [ "$code" -ne 0 ] && [ "$code" -ne 77 ] && [ -n "${KEEP:-}" ]; then
         say "kept $WORK"
         return

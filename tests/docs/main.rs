@@ -156,7 +156,8 @@ fn every_decision_has_all_its_parts() {
         assert!(places.is_sorted(), "{name}: the parts are in another order");
         numbers.push(number.parse::<usize>().expect("a number"));
     }
-    assert_eq!(numbers, (1..=numbers.len()).collect::<Vec<_>>());
+    // A gap is a decision that is being written elsewhere; no number comes twice.
+    assert!(numbers.is_sorted_by(|before, after| before < after), "{numbers:?}");
 }
 
 /// Goal: one word for one thing. A word of the glossary is used, and no foreign one is.

@@ -12,7 +12,9 @@ use storage::prng::Prng;
 use super::{POOL_BYTES, content, defects, device_of, find, make, new_pool, open, read};
 
 const FILES: u64 = 30;
-const FILE_BYTES: usize = 20_000;
+const FILE_BYTES: usize = 40_000;
+/// Part of each file that is overwritten once it is in the map: leaves are split.
+const OVERWRITTEN: std::ops::Range<usize> = 4096..10_000;
 /// Bits that turn over, each in an image of its own.
 const ROTS: usize = 400;
 
@@ -31,7 +33,12 @@ fn full_image() -> Image {
         make(&pool, &name).expect("there is room");
         let ino = find(&pool, &name).expect("it was made");
         let bytes = content(number, FILE_BYTES);
-        pool.write(&Caller::root(), ino, 0, &bytes).expect("there is room");
+        let mut old = bytes.clone();
+        old[OVERWRITTEN].fill(0xee);
+        pool.write(&Caller::root(), ino, 0, &old).expect("there is room");
+        pool.sync().expect("there is room");
+        let from = u64::try_from(OVERWRITTEN.start).expect("small");
+        pool.write(&Caller::root(), ino, from, &bytes[OVERWRITTEN]).expect("there is room");
     }
     pool.close().expect("nothing fails");
     device.image()
@@ -128,4 +135,44 @@ fn a_newer_format_is_refused_untouched() {
         newer.write(offset, &page);
     }
     is_refused(&newer, "newer than this software");
+}
+
+/// Goal: a directory page that lies about itself under a good checksum is refused where it is read,
+/// and not believed by whoever adds a name. Method: each field that an insert relies on is wrong in
+/// turn.
+#[test]
+fn a_lying_directory_page_is_refused() {
+    let base = full_image();
+    let mut pages = Vec::new();
+    base.for_each_page(|offset, bytes| {
+        let is_directory = bytes.starts_with(b"HFpg") && bytes[18] == 15;
+        pages.extend(is_directory.then_some(offset));
+    });
+    assert!(!pages.is_empty(), "there is a directory page");
+    // Count of names, bytes in use, depth; length and name length of the first entry.
+    let lies: [(usize, &[u8]); 6] = [
+        (84, &[0xff, 0xff]),
+        (96, &[0; 8]),
+        (96, &[0xff; 8]),
+        (104, &[3]),
+        (128 + 22, &[0xff, 0x7f]),
+        (128 + 14, &[0xff]),
+    ];
+    for (at, lie) in lies {
+        let mut image = base.clone();
+        for &offset in &pages {
+            let mut page = [0; 4096];
+            image.read(offset, &mut page);
+            page[at..at + lie.len()].copy_from_slice(lie);
+            let lsn = format::page::page_lsn(&page);
+            format::page::stamp(&mut page, lsn);
+            image.write(offset, &page);
+        }
+        let device = device_of(&image);
+        let pool = open(&device).expect("the root directory is not read yet");
+        for number in 0..100 {
+            let refused = make(&pool, &format!("new{number}")).expect_err("it is believed");
+            assert!(matches!(&refused, FsError::Corrupt { defect } if defect.contains("DR00")));
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Does each operation do what SEMANTICS says?
 
+mod acl;
 mod attr;
 mod create;
 mod limits;
@@ -13,5 +14,8 @@ mod rename;
 mod rmdir;
 mod symlink;
 mod times;
+mod tiny;
+mod tmpfile;
 mod truncate;
 mod unlink;
+mod xattr;

@@ -17,11 +17,11 @@ use format::page::{
 use crate::convert::to_u64;
 use crate::defect::{Code, Subject};
 use crate::map::{Content, subject_of};
-use crate::{Check, Stop, dir, link, path, without_code};
+use crate::{Check, Stop, attributes, dir, link, path, without_code};
 
 /// Bytes of memory for each anode of the fileset in hand: its facts, and its share of the tree
 /// that holds them.
-pub(crate) const FACTS_BYTES: u64 = 128;
+pub(crate) const FACTS_BYTES: u64 = 160;
 /// Anode numbers in a page of the orphan list.
 const ORPHANS_PER_PAGE: u64 = 496;
 
@@ -48,6 +48,10 @@ pub(crate) struct Facts {
     pub(crate) is_listed: bool,
     /// Whether it is known to lead to the root, or to a defect that was reported.
     pub(crate) is_rooted: bool,
+    /// Containers of its attributes; 0: none.
+    pub(crate) containers: [u64; 2],
+    /// Whether it is a container of attributes whose pages do not add up.
+    pub(crate) is_scrambled: bool,
 }
 
 /// One fileset while it is checked.
@@ -91,11 +95,12 @@ pub(crate) fn run(check: &mut Check<'_>, fileset: &Fileset) -> Result<(), Stop> 
     let (outer_incomplete, first_defect) = (check.is_incomplete, check.report.defects.len());
     check.is_incomplete = false;
     let table = tree.table.clone();
-    let walked = check.walk(&table, Content::Pages(PageKind::Anode), &mut |check, index, page| {
-        if !tree.is_over {
-            table_page(check, &mut tree, index, page);
-        }
-    });
+    let walked =
+        check.walk(&table, Content::Pages(PageKind::Anode), &mut |check, &(index, _), page| {
+            if !tree.is_over {
+                table_page(check, &mut tree, index, page);
+            }
+        });
     if tree.is_over {
         check.take_memory(0)?;
     }
@@ -105,6 +110,7 @@ pub(crate) fn run(check: &mut Check<'_>, fileset: &Fileset) -> Result<(), Stop> 
     reserved(check, &tree);
     anode_map(check, &tree);
     orphan_list(check, &mut tree);
+    attributes::compare(check, &tree);
     link::run(check, &mut tree);
     path::name_defects(check, &tree, first_defect);
     check.memory_bytes -= FACTS_BYTES * to_u64(tree.facts.len());
@@ -165,11 +171,13 @@ fn one_anode(check: &mut Check<'_>, tree: &mut Tree, place: Place, anode: &Anode
     facts.nlink = anode.nlink;
     facts.parent = anode.parent.0;
     facts.entries = anode.entries;
+    facts.containers = [anode.xattr.0, anode.acl.0];
+    attributes::inline(check, place, anode);
     match anode.kind {
         AnodeKind::Directory => dir::run(check, tree, anode),
         AnodeKind::Internal if number == ANODE_MAP_ANODE => tree.anode_map = Some(anode.clone()),
         AnodeKind::Internal if number == ORPHAN_ANODE => tree.orphans = Some(anode.clone()),
-        AnodeKind::Internal => container(check, anode, Content::Pages(PageKind::Attributes)),
+        AnodeKind::Internal => attributes::run(check, tree, anode),
         AnodeKind::Regular
         | AnodeKind::Symlink
         | AnodeKind::BlockDevice
@@ -207,7 +215,7 @@ fn anode_map(check: &mut Check<'_>, tree: &Tree) {
     let is_table_whole = !check.is_incomplete;
     let mut seen = BTreeSet::new();
     let content = Content::Pages(PageKind::AnodeMap);
-    let walked = check.walk(anode, content, &mut |check, index, page| {
+    let walked = check.walk(anode, content, &mut |check, &(index, _), page| {
         seen.insert(index);
         if is_table_whole {
             map_page(check, tree, index, page);
@@ -264,7 +272,7 @@ fn map_page(check: &mut Check<'_>, tree: &Tree, index: u64, page: &PageBytes) {
 fn orphan_list(check: &mut Check<'_>, tree: &mut Tree) {
     let Some(anode) = tree.orphans.clone() else { return };
     let content = Content::Pages(PageKind::OrphanList);
-    let walked = check.walk(&anode, content, &mut |check, index, page| {
+    let walked = check.walk(&anode, content, &mut |check, &(index, _), page| {
         for position in 0..ORPHANS_PER_PAGE {
             let offset = PAGE_HEADER_BYTES + usize::try_from(position * 8).expect("in a page");
             let number = read_u64(page, offset);

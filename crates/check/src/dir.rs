@@ -1,15 +1,18 @@
 //! Directories: their pages, and the names that lead from them to anodes.
 
+use std::collections::BTreeMap;
+
 use format::anode::Anode;
 use format::directory::{self, DEPTH_MAX, Dirent};
 use format::ids::Place;
 use format::page::{PageBytes, PageHeader, PageKind};
+use format::pointer::SplitHint;
 
 use crate::Check;
 use crate::anode::Tree;
 use crate::convert::to_u64;
 use crate::defect::{Code, Severity};
-use crate::map::{Content, subject_of};
+use crate::map::{Content, Indexed, subject_of};
 use crate::without_code;
 use format::anode::AnodeKind;
 
@@ -19,6 +22,10 @@ struct Sums {
     names: u64,
     /// Number and depth of each page.
     pages: Vec<(u64, u8)>,
+    /// Where each page is.
+    places: BTreeMap<u64, Place>,
+    /// Number and depth of each page whose pointer tells of its last split.
+    hints: Vec<(u64, u8, SplitHint)>,
     is_damaged: bool,
 }
 
@@ -27,8 +34,8 @@ struct Sums {
 pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree, anode: &Anode) {
     let mut sums = Sums::default();
     let content = Content::Pages(PageKind::Directory);
-    let walked = check.walk(anode, content, &mut |check, index, page| {
-        directory_page(check, tree, anode, index, page, &mut sums);
+    let walked = check.walk(anode, content, &mut |check, indexed, page| {
+        directory_page(check, tree, anode, indexed, page, &mut sums);
     });
     check.compare_counts(anode, content, &walked);
     if !walked.is_whole || sums.is_damaged {
@@ -42,13 +49,16 @@ pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree, anode: &Anode) {
     if let Some(what) = tiling_defect(&mut sums.pages) {
         check.defect(Code::DR008, subject, None, what);
     }
+    if let Some((number, what)) = hint_defect(&sums) {
+        check.defect(Code::DR014, subject, sums.places.get(&number).copied(), what);
+    }
 }
 
 fn directory_page(
     check: &mut Check<'_>,
     tree: &mut Tree,
     anode: &Anode,
-    index: u64,
+    &(index, pointer): &Indexed,
     page: &PageBytes,
     sums: &mut Sums,
 ) {
@@ -64,6 +74,8 @@ fn directory_page(
         check.defect(code, subject, Some(place), without_code(&message));
     }
     sums.pages.push((index, directory::depth(page)));
+    sums.places.insert(index, pointer.place);
+    sums.hints.extend(pointer.split_hint().map(|hint| (index, directory::depth(page), hint)));
     let mut seen: Vec<(u64, &[u8])> = Vec::new();
     for dirent in directory::dirents(page) {
         sums.names += 1;
@@ -106,6 +118,16 @@ fn one_name(check: &mut Check<'_>, tree: &mut Tree, directory: &Anode, dirent: &
 /// Returns `name` for a message.
 pub(crate) fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
+}
+
+/// Says which page's pointer tells of its last split what is not so, if any.
+fn hint_defect(sums: &Sums) -> Option<(u64, String)> {
+    sums.hints.iter().find_map(|&(number, depth, hint)| {
+        let sibling = 1_u64.checked_shl(u32::from(hint.depth) - 1).map(|bit| number | bit);
+        let is_there = |place| sibling.and_then(|at| sums.places.get(&at)) == Some(&place);
+        let is_so = hint.depth == depth && hint.sibling.is_none_or(is_there);
+        (!is_so).then(|| (number, format!("page {number} at depth {depth}: {hint:?}")))
+    })
 }
 
 /// Says where `pages` do not cover every hash exactly once, if anywhere.

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::str::FromStr;
 
+use format::acl::Acl;
 use format::anode::{ANODE_BYTES, Anode, StorageMode, slot_offset};
+use format::attributes::{self, AttributeName, ValueAt};
 use format::bitmap::{self, BITS_PER_PAGE};
 use format::directory;
 use format::double_write::DoubleWriteHead;
@@ -16,7 +18,9 @@ use format::group::{
 };
 use format::ids::{AnodeNo, Place};
 use format::journal::{PageUpdate, Record, records};
-use format::map::{POINTERS_PER_PAGE, pointer_at, span_of_pointer};
+use format::map::{
+    FINE_LEVEL, FINE_PER_COARSE, POINTERS_PER_PAGE, is_split, pointer_at, span_of_pointer,
+};
 use format::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, SLOTS_PER_PAGE, read_u64,
 };
@@ -189,11 +193,18 @@ fn dump_body(text: &mut String, opened: &Opened, header: &PageHeader, bytes: &Pa
         }
         PageKind::FilesetTable | PageKind::Anode => dump_slots(text, header, bytes),
         PageKind::Map => {
-            let span = span_of_pointer(header.owner.level);
+            let (span, first, what) = match header.owner.level {
+                FINE_LEVEL => (1, header.owner.index, "block of 4 KiB"),
+                0 if is_split(bytes) => {
+                    let first = header.owner.index.saturating_mul(FINE_PER_COARSE);
+                    (POINTERS_PER_PAGE, first, "fine leaf from block")
+                }
+                level => (span_of_pointer(level), header.owner.index, "block"),
+            };
             for slot in 0..POINTERS_PER_PAGE {
                 if let Some(pointer) = pointer_at(bytes, to_usize(slot)) {
-                    let index = header.owner.index.saturating_add(slot.saturating_mul(span));
-                    dump_pointer(text, index, &pointer);
+                    let index = first.saturating_add(slot.saturating_mul(span));
+                    dump_pointer(text, what, index, &pointer);
                 }
             }
         }
@@ -232,11 +243,10 @@ fn dump_body(text: &mut String, opened: &Opened, header: &PageHeader, bytes: &Pa
                  home up to {home}"
             );
         }
-        PageKind::BusyAnodes
-        | PageKind::Tombstone
-        | PageKind::DeferredFree
-        | PageKind::Attributes
-        | PageKind::Remap => hex(text, bytes),
+        PageKind::Attributes => dump_attributes(text, bytes),
+        PageKind::BusyAnodes | PageKind::Tombstone | PageKind::DeferredFree | PageKind::Remap => {
+            hex(text, bytes)
+        }
     }
 }
 
@@ -329,7 +339,7 @@ fn dump_fileset(text: &mut String, fileset: &Fileset) {
         fileset.height
     );
     for (index, pointer) in crate::map::root_pointers(&fileset.table_anode()) {
-        dump_pointer(text, index, &pointer);
+        dump_pointer(text, "block", index, &pointer);
     }
 }
 
@@ -362,16 +372,51 @@ fn dump_anode(text: &mut String, anode: &Anode) {
         anode.mtime.seconds,
         anode.mtime.nanoseconds
     );
+    if anode.xattr.0 != 0 || anode.acl.0 != 0 {
+        let _ = writeln!(text, "  attributes in {}, access lists in {}", anode.xattr, anode.acl);
+    }
+    for (name, value) in anode.attributes.iter() {
+        let _ = writeln!(text, "  attribute {:?} {}", shown(&name.full()), value_text(name, value));
+    }
     if anode.storage == StorageMode::Inline {
         let length = to_usize(anode.size_bytes.min(to_u64(anode.root.len())));
         let _ = writeln!(text, "  inline {:?}", shown(&anode.root[..length]));
     }
     for (index, pointer) in crate::map::root_pointers(anode) {
-        dump_pointer(text, index, &pointer);
+        dump_pointer(text, "block", index, &pointer);
     }
 }
 
-fn dump_pointer(text: &mut String, index: u64, pointer: &BlockPointer) {
+/// Returns a value as a person reads it: an access list as what it says.
+fn value_text(name: AttributeName<'_>, value: &[u8]) -> String {
+    match Acl::decode(value) {
+        Ok(acl) if name.namespace.is_acl() => format!("{acl:?}"),
+        Ok(_) | Err(_) => format!("{:?}", shown(value)),
+    }
+}
+
+fn dump_attributes(text: &mut String, bytes: &PageBytes) {
+    if let Err(defect) = attributes::verify(bytes) {
+        let _ = writeln!(text, "{defect}");
+    }
+    if attributes::is_value_page(bytes) {
+        let _ = writeln!(text, "{} bytes of a value", attributes::count(bytes));
+        return hex(text, bytes);
+    }
+    let _ =
+        writeln!(text, "{} attributes, next {}", attributes::count(bytes), attributes::next(bytes));
+    for entry in attributes::entries(bytes) {
+        let (name, length) = (shown(&entry.name.full()), entry.value_bytes);
+        let _ = match entry.value {
+            ValueAt::Here(value) => {
+                writeln!(text, "  {name:?} {length} bytes {}", value_text(entry.name, value))
+            }
+            ValueAt::Pages(first) => writeln!(text, "  {name:?} {length} bytes from page {first}"),
+        };
+    }
+}
+
+fn dump_pointer(text: &mut String, what: &str, index: u64, pointer: &BlockPointer) {
     let flags = [
         (pointer.is_compressed, " compressed"),
         (pointer.is_encrypted, " encrypted"),
@@ -381,7 +426,7 @@ fn dump_pointer(text: &mut String, index: u64, pointer: &BlockPointer) {
     let flags: String = flags.into_iter().filter(|(is, _)| *is).map(|(_, word)| word).collect();
     let _ = writeln!(
         text,
-        "  block {index}: place {} fragments {} {} check {:?} {:08x?}{flags}",
+        "  {what} {index}: place {} fragments {} {} check {:?} {:08x?}{flags}",
         pointer.place, pointer.fragments, pointer.birth, pointer.check_kind, pointer.check
     );
 }
@@ -438,12 +483,13 @@ fn dump_log(device: &SharedDevice) -> Result<String, InspectError> {
         let header = &chunk.header;
         let _ = writeln!(
             text,
-            "chunk {} of {} bytes, records {} bytes, term {}, durable {}",
+            "chunk {} of {} bytes, records {} bytes, term {}, durable {}, head {}",
             header.lsn,
             header.chunk_bytes,
             header.payload_bytes,
             header.writer_term,
-            header.flushed
+            header.flushed,
+            header.head
         );
         for record in records(&chunk.payload) {
             dump_record(&mut text, record.as_ref());
@@ -477,8 +523,8 @@ fn dump_record(text: &mut String, record: Option<&Record<'_>>) {
             Ok(())
         }
         Some(Record::Merge { class, into }) => writeln!(text, "  merge class {class} into {into}"),
-        Some(Record::Ride { class, place, bytes }) => {
-            writeln!(text, "  ride class {class} place {place} {} bytes", bytes.len())
+        Some(Record::Ride { class, place, owner, bytes }) => {
+            writeln!(text, "  ride class {class} place {place} {} bytes {owner:?}", bytes.len())
         }
     };
 }

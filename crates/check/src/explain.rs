@@ -20,7 +20,8 @@ use storage::device::SharedDevice;
 use crate::convert::{index_of, to_u64, to_usize};
 use crate::inspect::{InspectError, Opened};
 use crate::lookup::{
-    directory_page, each_block, filesets, find_block, find_map_page, name_in, read_anode,
+    FoundBlock, directory_page, each_block, each_data, filesets, find_block, find_data,
+    find_map_page, name_in, read_anode,
 };
 use crate::map::wanted_page;
 use crate::path::DEPTH_MAX;
@@ -178,7 +179,41 @@ fn explain_anode(
         anode.generation, anode.kind, anode.storage, anode.size_bytes, anode.nlink, anode.height
     );
     explanation.add_at(&reader.geometry, "anode", pointer.place, what);
+    explain_attributes(reader, table, &anode, pointer.place, explanation);
     Some(anode)
+}
+
+/// Adds the names of extended attributes: those in the anode, and those in each entry page.
+fn explain_attributes(
+    reader: &Reader,
+    table: &Anode,
+    anode: &Anode,
+    place: Place,
+    explanation: &mut Explanation,
+) {
+    for (name, value) in anode.attributes.iter() {
+        let name = crate::dir::shown(&name.full());
+        let what = format!("{name:?} in the anode, {} bytes", value.len());
+        explanation.add_at(&reader.geometry, "attribute", place, what);
+    }
+    for number in [anode.xattr, anode.acl].into_iter().filter(|number| number.0 != 0) {
+        let Some(container) = read_anode(reader, table, number) else { continue };
+        each_block(reader, &container, SEARCH_PAGES_MAX, &mut |pointer| {
+            let wanted = wanted_page(&container, PageKind::Attributes, 0, pointer);
+            if let Ok(page) = reader.read_page(&wanted) {
+                let names = format::attributes::entries(&page);
+                let names: Vec<_> =
+                    names.map(|entry| crate::dir::shown(&entry.name.full())).collect();
+                let what = if format::attributes::is_value_page(&page) {
+                    format!("page {} of {number}, part of a value", pointer.0)
+                } else {
+                    format!("page {} of {number}: {names:?}", pointer.0)
+                };
+                explanation.add_at(&reader.geometry, "attribute", pointer.1.place, what);
+            }
+            true
+        });
+    }
 }
 
 /// Adds the dirent and returns what it names.
@@ -217,22 +252,22 @@ fn explain_blocks(
     let size = if is_pages { u64::MAX } else { anode.size_bytes };
     let range = range.unwrap_or(0..size);
     let (first, last) = (range.start, range.end.min(size).max(range.start));
-    let blocks = first / anode.block_bytes()..last.div_ceil(anode.block_bytes());
     let mut shown = 0;
     let mut leaf = None;
-    each_block(reader, anode, SEARCH_PAGES_MAX, &mut |(index, pointer)| {
-        if *index >= blocks.end || shown == BLOCKS_MAX {
+    each_data(reader, anode, SEARCH_PAGES_MAX, &mut |found| {
+        let start = found.index.saturating_mul(1 << found.shift);
+        if start >= last || shown == BLOCKS_MAX {
             return false;
         }
-        if blocks.contains(index) {
+        if start.saturating_add(1 << found.shift) > first {
             shown += 1;
-            explain_map(reader, anode, *index, &mut leaf, explanation);
-            explain_block(reader, *index, pointer, explanation);
+            explain_map(reader, anode, start >> anode.block_shift, &mut leaf, explanation);
+            explain_block(reader, anode, found, explanation);
         }
         true
     });
     if shown == 0 {
-        explanation.add("data", None, None, format!("a hole: no block in {blocks:?}"));
+        explanation.add("data", None, None, format!("a hole: no block in bytes {first} to {last}"));
     } else if shown == BLOCKS_MAX {
         let what = format!("only the first {BLOCKS_MAX} blocks are shown; give a range");
         explanation.add("data", None, None, what);
@@ -254,7 +289,12 @@ fn explain_map(
     debug_assert!(height_for(index) <= anode.height);
     for level in (0..anode.height).rev() {
         if let Some(pointer) = find_map_page(reader, anode, index, level) {
-            let what = format!("page of level {level} from block {}", page_index(index, level));
+            let owner = page_index(index, level);
+            let page = (owner, pointer);
+            let page = reader.read_page(&wanted_page(anode, PageKind::Map, level, &page));
+            let is_split = level == 0 && page.is_ok_and(|page| format::map::is_split(&page));
+            let split = if is_split { ", split into leaves of 4 KiB blocks" } else { "" };
+            let what = format!("page of level {level} from block {owner}{split}");
             explanation.add_at(&reader.geometry, "map", pointer.place, what);
         }
     }
@@ -262,10 +302,11 @@ fn explain_map(
 
 fn explain_block(
     reader: &Reader,
-    index: u64,
-    pointer: &BlockPointer,
+    anode: &Anode,
+    found: &FoundBlock,
     explanation: &mut Explanation,
 ) {
+    let FoundBlock { index, shift, pointer } = found;
     let bytes = u64::from(pointer.fragments) * reader.geometry.fragment_bytes();
     let offset = reader.geometry.device_offset(pointer.place, pointer.fragments);
     let verdict = match offset.map(|offset| reader.read(offset, to_usize(bytes))) {
@@ -275,7 +316,8 @@ fn explain_block(
         Some(Ok(data)) if pointer.verifies(&data) => "verifies",
         Some(Ok(_)) => "fails its checksum",
     };
-    let what = format!("{index}: {bytes} bytes, {}, {verdict}", pointer.birth);
+    let size = if *shift == anode.block_shift { "" } else { " of 4 KiB" };
+    let what = format!("{index}{size}: {bytes} bytes, {}, {verdict}", pointer.birth);
     explanation.add("block", Some(pointer.place), offset, what);
     explain_segment(reader, pointer.place, explanation);
 }
@@ -375,9 +417,9 @@ fn explain_place(opened: &Opened, place: Place, offset: u64, explanation: &mut E
     }
     let owner = owner_by_summary(opened, place).or_else(|| owner_by_search(reader, place));
     match owner {
-        Some((fileset, anode, index, pointer)) => {
-            explain_owner(reader, fileset, anode, explanation);
-            explain_block(reader, index, &pointer, explanation);
+        Some((anode, found)) => {
+            explain_owner(reader, anode.fileset, anode.number, explanation);
+            explain_block(reader, &anode, &found, explanation);
         }
         None => explanation.add("free", None, None, "nothing points here".to_owned()),
     }
@@ -463,7 +505,7 @@ fn path_by_parents(reader: &Reader, table: &Anode, anode: &Anode) -> Option<Stri
     Some(format!("/{}", parts.join("/")))
 }
 
-type Owner = (FilesetId, AnodeNo, u64, BlockPointer);
+type Owner = (Anode, FoundBlock);
 
 /// Looks for the owner of `place` in the summaries of its segment; believes one only if the map
 /// says the same.
@@ -490,12 +532,15 @@ pub(crate) fn owner_by_summary(opened: &Opened, place: Place) -> Option<Owner> {
             let Some(fileset) = filesets.iter().find(|found| found.id == entry.fileset) else {
                 continue;
             };
+            let before = u64::from(wanted - entry.offset) << geometry.fragment_shift;
+            let start = entry.index.saturating_mul(1 << entry.block_shift.min(63));
             let anode = read_anode(reader, &fileset.table_anode(), entry.anode);
-            let pointer = anode.and_then(|anode| find_block(reader, &anode, entry.index));
-            if let Some(pointer) = pointer
-                && holds(&pointer, place)
-            {
-                return Some((entry.fileset, entry.anode, entry.index, pointer));
+            let found = anode.and_then(|anode| {
+                let found = find_data(reader, &anode, start.saturating_add(before))?;
+                Some((anode, found))
+            });
+            if found.as_ref().is_some_and(|(_, found)| holds(&found.pointer, place)) {
+                return found;
             }
         }
     }
@@ -543,12 +588,12 @@ fn anodes_of(page: &PageBytes, fileset: FilesetId, index: u64) -> Vec<Anode> {
 }
 
 fn block_that_holds(reader: &Reader, anode: &Anode, place: Place) -> Option<Owner> {
-    let mut found = None;
-    each_block(reader, anode, SEARCH_PAGES_MAX, &mut |(index, pointer)| {
-        if holds(pointer, place) {
-            found = Some((anode.fileset, anode.number, *index, *pointer));
+    let mut owner = None;
+    each_data(reader, anode, SEARCH_PAGES_MAX, &mut |found| {
+        if holds(&found.pointer, place) {
+            owner = Some((anode.clone(), *found));
         }
-        found.is_none()
+        owner.is_none()
     });
-    found
+    owner
 }

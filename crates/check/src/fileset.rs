@@ -71,7 +71,7 @@ fn root_anode(check: &mut Check<'_>, root: &PageBytes, number: AnodeNo) -> Optio
 fn read_table(check: &mut Check<'_>, table: &Anode) -> Vec<Fileset> {
     let mut filesets = Vec::new();
     let content = Content::Pages(PageKind::FilesetTable);
-    let walked = check.walk(table, content, &mut |check, index, page| {
+    let walked = check.walk(table, content, &mut |check, &(index, _), page| {
         for slot in 0..SLOTS_PER_PAGE {
             let bytes = page.get(slot_offset(slot)..).and_then(|rest| rest.first_chunk());
             let bytes: &[u8; FILESET_BYTES] = bytes.expect("a page holds 7 slots");

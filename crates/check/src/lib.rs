@@ -15,6 +15,7 @@
 //!   group    group table, descriptors, segment usage         what the pool says of its space
 //!   fileset  root page, fileset table; in each fileset:
 //!     anode    anode table, anode map, orphan list
+//!     attributes  containers of extended attributes
 //!     map      pointers of every container: who owns what    collects: used fragments
 //!     dir      directory pages                               collects: names of each anode
 //!     link     names against link counts, reachability
@@ -31,6 +32,7 @@
 //! Not here: repair, and what each code means for the user (`docs/CHECK.md`).
 
 mod anode;
+mod attributes;
 mod convert;
 pub mod defect;
 mod dir;
@@ -206,6 +208,8 @@ pub fn run(device: SharedDevice, options: Options, progress: &mut dyn FnMut(Prog
     let mut reader = Reader::new(device, opened.geometry.clone(), opened.pool_id);
     if opened.is_open {
         replay::replay_into(&mut reader, &mut report);
+    } else {
+        replay::verify_rest(&mut reader, &mut report);
     }
     let memory_bytes = reader.overlay_bytes();
     let mut check = Check {

@@ -4,13 +4,13 @@ use format::anode::{ANODE_BYTES, Anode, POOL_FILESET_TABLE, page_and_slot, slot_
 use format::directory;
 use format::fileset::Fileset;
 use format::ids::{AnodeNo, FilesetId};
-use format::map;
+use format::map::{self, FINE_LEVEL};
 use format::page::{PageBytes, PageKind, PageOwner, SLOT_BYTES, SLOTS_PER_PAGE};
 use format::pointer::BlockPointer;
 
 use crate::convert::to_u64;
 use crate::dir::shown;
-use crate::map::{Indexed, page_pointers, root_pointers, wanted_page};
+use crate::map::{Indexed, page_pointers, root_pointers, split_pointers, wanted_page};
 use crate::reader::{PageWanted, Reader};
 
 /// Most pages that the search for one name reads: a directory of a million names.
@@ -52,6 +52,39 @@ pub(crate) fn find_map_page(
     Some(found.1)
 }
 
+/// A pointer to a block of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FoundBlock {
+    /// Which block, counted in its own size.
+    pub(crate) index: u64,
+    /// Its size: binary logarithm.
+    pub(crate) shift: u8,
+    pub(crate) pointer: BlockPointer,
+}
+
+/// Returns the block that has the byte at `offset` of a file; `None` for a hole or a map that can't
+/// be read.
+pub(crate) fn find_data(reader: &Reader, anode: &Anode, offset: u64) -> Option<FoundBlock> {
+    let index = offset >> anode.block_shift;
+    if anode.height > 0 && index < map::capacity_of_height(anode.height) {
+        let leaf = (map::page_index(index, 0), find_map_page(reader, anode, index, 0)?);
+        let page = reader.read_page(&wanted_page(anode, PageKind::Map, 0, &leaf)).ok()?;
+        if map::is_split(&page) {
+            let index = offset >> map::FINE_SHIFT;
+            let fine = split_pointers(&page, leaf.0).into_iter().rfind(|p| p.0 <= index)?;
+            let page = reader.read_page(&wanted_page(anode, PageKind::Map, FINE_LEVEL, &fine));
+            let found = page_pointers(&*page.ok()?, fine.0, 0).into_iter().find(|p| p.0 == index);
+            return found.map(|(index, pointer)| FoundBlock {
+                index,
+                shift: map::FINE_SHIFT,
+                pointer,
+            });
+        }
+    }
+    let pointer = find_block(reader, anode, index)?;
+    Some(FoundBlock { index, shift: anode.block_shift, pointer })
+}
+
 /// Reads anode `number` of the fileset whose anode table is `table`.
 pub(crate) fn read_anode(reader: &Reader, table: &Anode, number: AnodeNo) -> Option<Anode> {
     let (index, slot) = page_and_slot(number);
@@ -71,32 +104,56 @@ pub(crate) fn read_content(
     reader.read_page(&wanted_page(anode, kind, 0, &(index, pointer))).ok()
 }
 
-/// Hands each pointer to a block of `anode` to `each`, until it returns `false` or the bound on
-/// pages is reached.
+/// Hands each pointer to a page of content of `anode` to `each`, until it returns `false` or the
+/// bound on pages is reached.
 pub(crate) fn each_block(
     reader: &Reader,
     anode: &Anode,
     pages_max: usize,
     each: &mut dyn FnMut(&Indexed) -> bool,
 ) {
+    each_data(reader, anode, pages_max, &mut |found| each(&(found.index, found.pointer)));
+}
+
+/// Hands each pointer to a block of `anode` to `each`, until it returns `false` or the bound on
+/// pages is reached.
+pub(crate) fn each_data(
+    reader: &Reader,
+    anode: &Anode,
+    pages_max: usize,
+    each: &mut dyn FnMut(&FoundBlock) -> bool,
+) {
     let mut left = pages_max;
-    let mut stack: Vec<(u8, Indexed)> =
-        root_pointers(anode).into_iter().rev().map(|pointer| (anode.height, pointer)).collect();
-    while let Some((level, pointer)) = stack.pop() {
+    // A level above the blocks; `FINE_LEVEL`: the pointer leads to a fine leaf.
+    let mut stack: Vec<(u8, u8, Indexed)> = root_pointers(anode)
+        .into_iter()
+        .rev()
+        .map(|pointer| (anode.height, anode.block_shift, pointer))
+        .collect();
+    while let Some((level, shift, pointer)) = stack.pop() {
         if left == 0 {
             return;
         }
         left -= 1;
-        let Some(below) = level.checked_sub(1) else {
-            if each(&pointer) {
+        if level == 0 {
+            let found = FoundBlock { index: pointer.0, shift, pointer: pointer.1 };
+            if each(&found) {
                 continue;
             }
             return;
-        };
-        let wanted = wanted_page(anode, PageKind::Map, below, &pointer);
+        }
+        let is_fine = level == FINE_LEVEL;
+        let page_level = if is_fine { FINE_LEVEL } else { level - 1 };
+        let wanted = wanted_page(anode, PageKind::Map, page_level, &pointer);
         let Ok(page) = reader.read_page(&wanted) else { continue };
-        let pointers = page_pointers(&page, pointer.0, below);
-        stack.extend(pointers.into_iter().rev().map(|pointer| (below, pointer)));
+        let (below, shift, pointers) = if is_fine {
+            (0, map::FINE_SHIFT, page_pointers(&page, pointer.0, 0))
+        } else if page_level == 0 && map::is_split(&page) {
+            (FINE_LEVEL, map::FINE_SHIFT, split_pointers(&page, pointer.0))
+        } else {
+            (page_level, shift, page_pointers(&page, pointer.0, page_level))
+        };
+        stack.extend(pointers.into_iter().rev().map(|pointer| (below, shift, pointer)));
     }
 }
 

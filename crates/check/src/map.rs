@@ -7,7 +7,11 @@
 use std::sync::Arc;
 
 use format::anode::{Anode, StorageMode};
-use format::map::{POINTERS_PER_PAGE, ROOT_POINTERS, pointer_at, span_of_pointer};
+use format::ids::Place;
+use format::map::{
+    COARSE_SHIFT, FINE_LEVEL, FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, ROOT_POINTERS,
+    is_split, pointer_at, span_of_pointer,
+};
 use format::page::{PageBytes, PageKind, PageOwner};
 use format::pointer::{BlockPointer, CheckKind};
 
@@ -37,8 +41,8 @@ pub(crate) struct Walked {
     pub(crate) is_whole: bool,
 }
 
-/// Receives the pages of a container: the check, the index, the page.
-pub(crate) type Visit<'visit, 'run> = &'visit mut dyn FnMut(&mut Check<'run>, u64, &PageBytes);
+/// Receives the pages of a container: the check, the page's index and pointer, the page.
+pub(crate) type Visit<'visit, 'run> = &'visit mut dyn FnMut(&mut Check<'run>, &Indexed, &PageBytes);
 
 /// A pointer and the first block that it covers.
 pub(crate) type Indexed = (u64, BlockPointer);
@@ -79,6 +83,27 @@ pub(crate) fn page_pointers(page: &PageBytes, first: u64, level: u8) -> Vec<Inde
         .collect()
 }
 
+/// Returns the pointers in a split leaf whose first block is `first`: to fine leaves, each with the
+/// first block of 4 KiB that it covers.
+pub(crate) fn split_pointers(page: &PageBytes, first: u64) -> Vec<Indexed> {
+    let first = first.saturating_mul(FINE_PER_COARSE);
+    let slots = 0..to_usize(FINE_PER_COARSE);
+    slots
+        .filter_map(|slot| {
+            let index = first.saturating_add(to_u64(slot) * POINTERS_PER_PAGE);
+            Some((index, pointer_at(page, slot)?))
+        })
+        .collect()
+}
+
+/// Whether a split leaf may be in the map of `anode`, and has no more pointers than it may (M3).
+fn is_split_well(anode: &Anode, content: Content, page: &PageBytes) -> bool {
+    let mut rest = to_usize(FINE_PER_COARSE)..to_usize(POINTERS_PER_PAGE);
+    content == Content::Data
+        && anode.block_shift == COARSE_SHIFT
+        && rest.all(|slot| pointer_at(page, slot).is_none())
+}
+
 /// Returns the page that a pointer of `anode` at `level` (0: a page of content) leads to.
 pub(crate) fn wanted_page(
     anode: &Anode,
@@ -113,31 +138,64 @@ impl<'run> Check<'run> {
         visit: Visit<'_, 'run>,
     ) {
         let kind = match (level, walk.content) {
-            (0, Content::Data) => return self.blocks(walk, pointers),
+            (0, Content::Data) => return self.blocks(walk, pointers, walk.anode.block_shift),
             (0, Content::Pages(kind)) => kind,
             _ => PageKind::Map,
         };
         let (anode, page_level) = (walk.anode, level.saturating_sub(1));
-        let wanted: Vec<PageWanted> = pointers
-            .iter()
-            .filter(|pointer| self.claim_page(walk, pointer))
-            .map(|pointer| wanted_page(anode, kind, page_level, pointer))
-            .collect();
+        let claimed: Vec<&Indexed> =
+            pointers.iter().filter(|pointer| self.claim_page(walk, pointer)).collect();
+        let wanted: Vec<PageWanted> =
+            claimed.iter().map(|pointer| wanted_page(anode, kind, page_level, pointer)).collect();
         if level == 0 {
             walk.walked.blocks += to_u64(pointers.len());
         }
         let pages = self.reader.read_pages(&wanted);
-        for (wanted, page) in wanted.iter().zip(pages) {
-            let index = wanted.owner.map_or(0, |owner| owner.index);
+        for (indexed, page) in claimed.into_iter().zip(pages) {
             match page {
                 Ok(page) if level == 0 => {
                     self.report.totals.pages += 1;
-                    visit(self, index, &page);
+                    visit(self, indexed, &page);
+                }
+                Ok(page) if page_level == 0 && is_split(&page) => {
+                    self.report.totals.pages += 1;
+                    self.split_leaf(walk, indexed.1.place, indexed.0, &page);
                 }
                 Ok(page) => {
                     self.report.totals.pages += 1;
-                    let below = page_pointers(&page, index, page_level);
+                    let below = page_pointers(&page, indexed.0, page_level);
                     self.pointers(walk, &below, page_level, visit);
+                }
+                Err(error) => {
+                    walk.walked.is_whole = false;
+                    self.bad_page(walk.subject, indexed.1.place, &error);
+                }
+            }
+        }
+    }
+
+    /// Follows the pointers of the split leaf at `place` whose first block is `first`.
+    fn split_leaf(&mut self, walk: &mut Walk<'_>, place: Place, first: u64, page: &PageBytes) {
+        if !is_split_well(walk.anode, walk.content, page) {
+            let what = format!("the map page from block {first} on is split, which it can't be");
+            walk.walked.is_whole = false;
+            self.is_incomplete = true;
+            self.defect(Code::MP003, walk.subject, Some(place), what);
+            return;
+        }
+        let anode = walk.anode;
+        let wanted: Vec<PageWanted> = split_pointers(page, first)
+            .iter()
+            .filter(|pointer| self.claim_page(walk, pointer))
+            .map(|pointer| wanted_page(anode, PageKind::Map, FINE_LEVEL, pointer))
+            .collect();
+        let pages = self.reader.read_pages(&wanted);
+        for (wanted, page) in wanted.iter().zip(pages) {
+            match page {
+                Ok(page) => {
+                    self.report.totals.pages += 1;
+                    let index = wanted.owner.map_or(0, |owner| owner.index);
+                    self.blocks(walk, &page_pointers(&page, index, 0), FINE_SHIFT);
                 }
                 Err(error) => {
                     walk.walked.is_whole = false;
@@ -170,11 +228,11 @@ impl<'run> Check<'run> {
         false
     }
 
-    /// Claims blocks of a file and verifies their bytes.
-    fn blocks(&mut self, walk: &mut Walk<'_>, pointers: &[Indexed]) {
+    /// Claims blocks of a file, of `1 << shift` bytes each, and verifies their bytes.
+    fn blocks(&mut self, walk: &mut Walk<'_>, pointers: &[Indexed], shift: u8) {
         let mut readable = Vec::new();
         for indexed in pointers {
-            if self.claim_block(walk, indexed) && !indexed.1.is_unwritten {
+            if self.claim_block(walk, indexed, 1 << shift) && !indexed.1.is_unwritten {
                 readable.push(*indexed);
             }
         }
@@ -183,8 +241,12 @@ impl<'run> Check<'run> {
         }
     }
 
-    fn claim_block(&mut self, walk: &mut Walk<'_>, (index, pointer): &Indexed) -> bool {
-        let block_bytes = walk.anode.block_bytes();
+    fn claim_block(
+        &mut self,
+        walk: &mut Walk<'_>,
+        (index, pointer): &Indexed,
+        block_bytes: u64,
+    ) -> bool {
         let stored = u64::from(pointer.fragments) * self.reader.geometry.fragment_bytes();
         let is_data = matches!(pointer.check_kind, CheckKind::Whole | CheckKind::Quarters);
         if pointer.is_offline {
@@ -195,7 +257,8 @@ impl<'run> Check<'run> {
             return self.refuse(walk, pointer, what);
         }
         if *index >= walk.anode.size_bytes.div_ceil(block_bytes) {
-            let what = format!("block {index} of a file of {} bytes", walk.anode.size_bytes);
+            let size = walk.anode.size_bytes;
+            let what = format!("block {index} of {block_bytes} bytes in a file of {size}");
             self.defect(Code::MP004, walk.subject, Some(pointer.place), what);
         }
         walk.walked.blocks += 1;

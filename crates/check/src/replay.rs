@@ -8,7 +8,8 @@
 //! 1. The double-write area: a whole group that the journal's head does not say is home, page by
 //!    page where what is at home does not verify or is older.
 //! 2. Whole chunks from the tail on, as far as each names the one before (L1) and lies at its own
-//!    position (L2). A later chunk that claims more was durable means damage (L3).
+//!    position (L2). A later chunk that claims more was durable means damage (L3); one that tells
+//!    of a newer head means that this one is stale (L4).
 //! 3. Redo, in order: new bytes of every update, stamps of every commit, riding bytes of the
 //!    classes that committed.
 //! 4. Undo, backwards: old bytes and old stamps of the classes that did not.
@@ -79,6 +80,18 @@ pub(crate) fn replay_into(reader: &mut Reader, report: &mut Report) {
     ));
 }
 
+/// Looks whether the head at which a pool was closed is the newest that there was; if not, lays
+/// over the device what the next mount would write.
+pub(crate) fn verify_rest(reader: &mut Reader, report: &mut Report) {
+    let mut replay = Replay { reader, report, done: Replayed::default() };
+    let is_at_rest = replay.is_at_rest();
+    match is_at_rest {
+        Ok(true) => {}
+        Ok(false) => replay_into(reader, report),
+        Err(error) => replay.defect(Code::IO001, None, error.to_string()),
+    }
+}
+
 /// Hands each whole chunk of the log to `each`, and returns the head and where the log ends; `None`
 /// if no head verifies.
 pub(crate) fn each_chunk_of(
@@ -137,7 +150,7 @@ impl Replay<'_> {
     fn run(&mut self) -> Result<(), DeviceError> {
         let Some(head) = self.read_head()? else {
             let offset = self.reader.geometry.journal_offset;
-            self.defect(Code::JR001, Some(offset), "neither head verifies".to_owned());
+            self.defect(Code::JR001, Some(offset), "no head verifies".to_owned());
             return Ok(());
         };
         self.double_write(&head)?;
@@ -146,7 +159,7 @@ impl Replay<'_> {
             replay.learn(chunk, &mut classes);
             Ok(())
         })?;
-        self.look_behind(end)?;
+        self.look_behind(&head, end)?;
         let mut undos = Vec::new();
         self.each_chunk(&head, &mut |replay, chunk| replay.redo(chunk, &classes, &mut undos))?;
         for undo in undos.into_iter().rev() {
@@ -158,25 +171,45 @@ impl Replay<'_> {
         Ok(())
     }
 
+    /// Whether the log of a closed pool ends at its head.
+    fn is_at_rest(&mut self) -> Result<bool, DeviceError> {
+        let Some(head) = self.read_head()? else {
+            let offset = self.reader.geometry.journal_offset;
+            self.defect(Code::JR001, Some(offset), "no head verifies".to_owned());
+            return Ok(true);
+        };
+        let next = self.read_chunk(head.tail)?;
+        let goes_on = next.is_some_and(|(_, header, _)| {
+            header.lsn == head.tail && header.previous_crc == head.previous_crc
+        });
+        // One of the two heads is always whole: the other may have been newer.
+        let is_in_doubt =
+            self.read_heads()?.iter().all(|other| other.first_slot() == head.first_slot());
+        if !goes_on && is_in_doubt {
+            self.look_behind(&head, head.tail)?;
+        }
+        Ok(!goes_on)
+    }
+
     fn defect(&mut self, code: Code, device_offset: Option<u64>, what: String) {
         let subject = Subject::default();
         self.report.add(Defect { code, what, subject, path: None, place: None, device_offset });
     }
 
-    fn read_head(&self) -> Result<Option<JournalHead>, DeviceError> {
+    /// Reads every copy of the heads.
+    fn read_heads(&self) -> Result<Vec<JournalHead>, DeviceError> {
         let geometry = &self.reader.geometry;
-        let mut current: Option<JournalHead> = None;
-        for slot in 0..JOURNAL_HEADS {
-            let offset = geometry.journal_offset + slot * to_u64(PAGE_BYTES);
-            let bytes = self.reader.read(offset, PAGE_BYTES)?;
-            let bytes = page_of(&bytes);
-            if let Ok(head) = JournalHead::decode(&bytes, self.reader.pool_id, geometry, slot)
-                && current.is_none_or(|current| current.sequence < head.sequence)
-            {
-                current = Some(head);
-            }
-        }
-        Ok(current)
+        let bytes = to_usize(JOURNAL_HEADS) * PAGE_BYTES;
+        let bytes = self.reader.read(geometry.journal_offset, bytes)?;
+        let copies = (0..).zip(bytes.chunks(PAGE_BYTES));
+        let decoded = copies.filter_map(|(slot, copy)| {
+            JournalHead::decode(&page_of(copy), self.reader.pool_id, geometry, slot).ok()
+        });
+        Ok(decoded.collect())
+    }
+
+    fn read_head(&self) -> Result<Option<JournalHead>, DeviceError> {
+        Ok(self.read_heads()?.into_iter().max_by_key(|head| head.sequence))
     }
 
     fn ring(&self) -> (u64, u64) {
@@ -230,8 +263,9 @@ impl Replay<'_> {
         }))
     }
 
-    /// L3: looks for a whole chunk behind the end that was written after more was durable.
-    fn look_behind(&mut self, end: Lsn) -> Result<(), DeviceError> {
+    /// Looks in the whole ring for a chunk that was written after more was durable (L3), or after a
+    /// head that is not there any more (L4).
+    fn look_behind(&mut self, head: &JournalHead, end: Lsn) -> Result<(), DeviceError> {
         let (ring_offset, ring_bytes) = self.ring();
         let mut at = 0;
         while at < ring_bytes {
@@ -240,9 +274,22 @@ impl Replay<'_> {
             let sectors = bytes.chunks(to_usize(SECTOR_BYTES));
             for (position, sector) in (at..).step_by(to_usize(SECTOR_BYTES)).zip(sectors) {
                 let Some(header) = ChunkHeader::peek(sector, self.reader.pool_id) else { continue };
+                let is_at_home = header.lsn.0 % ring_bytes == position;
+                if is_at_home
+                    && header.head > head.sequence
+                    && self.read_chunk(header.lsn)?.is_some()
+                {
+                    let what = format!(
+                        "the newest head that verifies is {}, but the chunk at {} was written \
+                         after head {} was durable",
+                        head.sequence, header.lsn, header.head
+                    );
+                    self.defect(Code::JR006, Some(self.reader.geometry.journal_offset), what);
+                    return Ok(());
+                }
                 let is_behind = header.lsn > end
                     && header.lsn.0 - end.0 < ring_bytes
-                    && header.lsn.0 % ring_bytes == position
+                    && is_at_home
                     && header.flushed > end;
                 if is_behind && self.read_chunk(header.lsn)?.is_some() {
                     let what = format!(
@@ -310,7 +357,7 @@ impl Replay<'_> {
                     }
                 }
                 Record::Merge { .. } => {}
-                Record::Ride { class, place, bytes } => {
+                Record::Ride { class, place, bytes, .. } => {
                     if classes.is_kept(class) {
                         self.ride(place, bytes)?;
                     }

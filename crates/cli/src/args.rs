@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Torture(TortureArgs),
     /// Try every power cut of every small workload
     Prove(ProveArgs),
+    /// Measure Holdfast beside other file systems
+    Bench(BenchArgs),
     /// Make and mount a small pool to play with
     Demo(DemoArgs),
 }
@@ -105,9 +107,15 @@ pub(crate) struct MountArgs {
     /// Age at which what was not synced is committed
     #[arg(long, default_value = "5s", value_parser = parse_time)]
     pub(crate) commit_interval: Duration,
+    /// How long the device may take to answer before a request fails
+    #[arg(long, default_value = "30s", value_parser = parse_time)]
+    pub(crate) device_deadline: Duration,
     /// Threads that answer the kernel [default: two for each processor, at least 4]
     #[arg(long)]
     pub(crate) threads: Option<usize>,
+    /// Microseconds that a thread looks for the next request before it sleeps; 0: none
+    #[arg(long, value_name = "MICROSECONDS")]
+    pub(crate) poll_us: Option<u64>,
     /// Let the kernel gather writes: faster, and lost with the server until fsync
     #[arg(long)]
     pub(crate) writeback_cache: bool,
@@ -227,6 +235,80 @@ pub(crate) struct DemoArgs {
     pub(crate) size: ByteSize,
 }
 
+/// How a pool takes part in a bench.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BenchTarget {
+    /// A pool in a file, mounted
+    Fuse,
+    /// A pool in a file, without a kernel between
+    Process,
+    /// A pool in memory, without a kernel between
+    Memory,
+    /// No pool: only what --against names
+    None,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = BENCH_HELP)]
+pub(crate) struct BenchArgs {
+    /// Where pools are made, in a directory of the bench's own that it removes again
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    pub(crate) place: PathBuf,
+    /// The pools that take part
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "fuse,process,memory")]
+    pub(crate) targets: Vec<BenchTarget>,
+    /// One more mount of a pool, with these options of `holdfast mount`
+    #[arg(long, value_name = "NAME=OPTIONS", value_parser = parse_named)]
+    pub(crate) mounted: Vec<(String, String)>,
+    /// An empty directory of another file system to measure against
+    #[arg(long, value_name = "NAME=DIR", value_parser = parse_named)]
+    pub(crate) against: Vec<(String, String)>,
+    /// The process that serves such a directory, so that its processor time is told
+    #[arg(long, value_name = "NAME=PID", value_parser = parse_named)]
+    pub(crate) server: Vec<(String, String)>,
+    /// Only these workloads or measures, as --list names them
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub(crate) only: Vec<String>,
+    /// Numbers of client threads, for workloads that have several
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    pub(crate) threads: Vec<usize>,
+    /// How often everything is done; below six an interval cannot reach 95 %
+    #[arg(long, default_value_t = 6)]
+    pub(crate) rounds: u32,
+    /// How much is done: 1 is a tree of 50,000 files and streams of 4 GiB
+    #[arg(long, default_value_t = 0.05)]
+    pub(crate) scale: f64,
+    /// Also write bench.json, bench.md and bench.svg there
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Show what can be measured, and do nothing
+    #[arg(long)]
+    pub(crate) list: bool,
+}
+
+/// Shown by `holdfast bench --help`.
+const BENCH_HELP: &str = "\
+Examples:
+  holdfast bench                                 a mount, in process, in memory: quick
+  holdfast bench --against ext4=/mnt/ext4 --against xfs=/mnt/xfs --out results
+  holdfast bench --only names,durable --threads 1,2,8 --rounds 10 --targets fuse \\
+      --against ext4=/mnt/ext4
+  holdfast bench --targets fuse --mounted \"gathered=--writeback-cache\"
+  holdfast bench --scale 1 --rounds 15           as large as the goals are stated for: hours
+  holdfast bench --list
+
+Everything that is made is removed, also on ^C. A ratio is the median of pairs of one round, with
+the interval of the sign test; ~ marks one too wide to mean much. The machine's own noise is told.";
+
+fn parse_named(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        _ => Err(format!("`{text}`: write NAME=VALUE")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -247,7 +329,8 @@ mod tests {
              --journal-size 64M --label x --force",
             "mount pool.hf DIR --daemon",
             "mount pool.hf DIR -o ro,noexec -o nodev --cache 1G --placement ffs \
-             --commit-interval 5s --threads 4 --writeback-cache --log-file x.log",
+             --commit-interval 5s --device-deadline 10s --threads 4 --writeback-cache \
+             --log-file x.log",
             "unmount DIR",
             "status",
             "status DIR --json",
@@ -259,6 +342,11 @@ mod tests {
             "torture --seeds 1 --seed 7",
             "prove --bound 2",
             "prove --bound 1 --seed 3 --sample 10 --export-log DIR --json",
+            "bench",
+            "bench --place DIR --targets fuse,process,memory --against ext4=DIR --against xfs=DIR \
+             --server xfs=17 --mounted more=--threads=8 --only names,stream --threads 1,8 \
+             --rounds 6 --scale 0.1 --out DIR --json",
+            "bench --targets none --against a=DIR --list",
             "demo",
         ] {
             let arguments = std::iter::once("holdfast").chain(line.split_whitespace());

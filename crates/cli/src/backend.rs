@@ -148,6 +148,8 @@ pub struct OpenOptions {
     pub placement: Placement,
     /// Age at which what was not synced is committed.
     pub commit_interval: Duration,
+    /// How long the device may take to answer.
+    pub device_deadline: Duration,
 }
 
 /// What to explain.
@@ -336,6 +338,9 @@ pub trait Backend {
 
     /// Opens a pool, recovering it first where it was not closed.
     fn open(&self, options: &OpenOptions) -> Result<Arc<dyn OpenPool>, BackendError>;
+
+    /// Makes a pool of `size_bytes` in memory, gone when it is closed, and opens it.
+    fn open_in_memory(&self, size_bytes: u64) -> Result<Arc<dyn OpenPool>, BackendError>;
 
     /// Verifies a pool that is not in use. Defects are in the report; an error means that the check
     /// itself could not be done.

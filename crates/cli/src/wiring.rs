@@ -15,7 +15,8 @@ use format::superblock::SuperblockError;
 use serde_json::{Value, json};
 use storage::clock::{Clock, SystemClock};
 use storage::device::{
-    Access, Device, DeviceError, FileDevice, FileOptions, OpenError, Purpose, SharedDevice,
+    Access, DEADLINE_MIN, Device, DeviceError, FileDevice, FileOptions, MemoryDevice, OpenError,
+    Purpose, SharedDevice,
 };
 use storage::pool::PoolError;
 use testkit::prove;
@@ -116,7 +117,10 @@ fn option_of(error: &GeometryError) -> &'static str {
 }
 
 fn open_device(path: &Path, access: Access) -> Result<SharedDevice, BackendError> {
-    let options = FileOptions { access, ..FileOptions::default() };
+    open_device_with(path, FileOptions { access, ..FileOptions::default() })
+}
+
+fn open_device_with(path: &Path, options: FileOptions) -> Result<SharedDevice, BackendError> {
     let asked = Instant::now();
     loop {
         match FileDevice::open(path, options) {
@@ -249,7 +253,13 @@ impl Backend for EngineBackend {
     }
 
     fn open(&self, options: &OpenOptions) -> Result<Arc<dyn OpenPool>, BackendError> {
-        let device = open_device(&options.device, Access::ReadWrite)?;
+        let deadline = options.device_deadline;
+        if deadline < DEADLINE_MIN {
+            let reason = format!("at least {} ms", DEADLINE_MIN.as_millis());
+            return Err(BackendError::Option { option: "--device-deadline", reason });
+        }
+        let file_options = FileOptions { deadline, ..FileOptions::default() };
+        let device = open_device_with(&options.device, file_options)?;
         let open = engine::OpenOptions {
             cache_bytes: usize::try_from(options.cache_bytes).unwrap_or(usize::MAX),
             placement: placement_of(options.placement),
@@ -266,6 +276,18 @@ impl Backend for EngineBackend {
         let pool = Pool::open(Arc::clone(&device), clock, open)
             .map_err(|error| cannot_start(&options.device, error))?;
         Ok(Arc::new(Served::start(options.device.clone(), device, pool)))
+    }
+
+    fn open_in_memory(&self, size_bytes: u64) -> Result<Arc<dyn OpenPool>, BackendError> {
+        let path = Path::new("memory");
+        let device: SharedDevice = MemoryDevice::new("memory", size_bytes & !4095);
+        let create = engine::CreateOptions::new(size_bytes & !4095, random_bytes()?);
+        Pool::create(&device, &SystemClock::new(), &create)
+            .map_err(|error| cannot_start(path, error))?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let pool = Pool::open(Arc::clone(&device), clock, engine::OpenOptions::default())
+            .map_err(|error| cannot_start(path, error))?;
+        Ok(Arc::new(Served::start(path.to_owned(), device, pool)))
     }
 
     fn check(&self, path: &Path, progress: OnProgress<'_>) -> Result<CheckReport, BackendError> {

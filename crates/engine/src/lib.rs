@@ -1,14 +1,15 @@
 //! The file system, from buffers to vnode operations.
 //!
 //! Layers, lowest first: `convert`, `error`, `sync`, `buffer`, `journal`, `alloc`, `store`,
-//! `container`, `segment`, `dir`, `fileset`, `vnode`, `pool`. A file uses only what comes before it
-//! in this list.
+//! `container`, `segment`, `dir`, `attributes`, `fileset`, `vnode`, `pool`. A file uses only what
+//! comes before it in this list.
 
 mod convert;
 pub mod error;
 mod sync;
 
 pub mod alloc;
+mod attributes;
 mod buffer;
 mod container;
 mod dir;

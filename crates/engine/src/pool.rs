@@ -20,7 +20,7 @@ use format::group::{TABLE_BITMAP_OFFSET, entry_offset};
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place, PoolId};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64};
 use format::pointer::BlockPointer;
-use format::superblock::{Consistency, LABEL_BYTES, Superblock, VOID_INTERVALS_MAX};
+use format::superblock::{Consistency, LABEL_BYTES, Superblock};
 use storage::clock::Clock;
 use storage::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice};
 use storage::pool::{PoolError, read_superblock, update_all_superblocks};
@@ -38,10 +38,11 @@ use crate::journal::{
     self, ACTIVE_LOG_BYTES_DEFAULT, CheckpointHooks, DIRTY_PAGES_DEFAULT, Journal, JournalCounts,
     JournalOptions, JournalStart, RecoveryError, RecoveryReport,
 };
+use crate::segment::summarise_rides;
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{
-    Attr, Caller, DirEntry, FileSystem, Ino, NewInode, RenameMode, SetAttr, StatFs,
+    Attr, Caller, DirEntry, FileSystem, Ino, NewInode, RenameMode, SetAttr, StatFs, XattrMode,
 };
 use crate::vnode::{CleanerCounts, Files, FilesOptions};
 
@@ -360,6 +361,19 @@ impl Pool {
         &self.hooks.files
     }
 
+    /// Puts the path before what a device said, where it is known.
+    fn named<T>(&self, ino: Ino, name: &[u8], result: FsResult<T>) -> FsResult<T> {
+        let Err(FsError::Io { cause }) = result else { return result };
+        let Ok(mut path) = self.files().path_of(ino) else { return Err(FsError::Io { cause }) };
+        if !name.is_empty() {
+            if path.last() != Some(&b'/') {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+        }
+        Err(FsError::Io { cause: format!("{}: {cause}", String::from_utf8_lossy(&path)) })
+    }
+
     /// Takes everything home and marks the pool closed. The pool must not be used afterwards.
     ///
     /// # Errors
@@ -443,8 +457,10 @@ fn start_of(
     volume: &Volume,
     superblock: &mut Superblock,
 ) -> Result<(JournalStart, RecoveryReport), OpenError> {
-    if !superblock.is_open {
-        let head = journal::read_head(volume, superblock.pool_id)?;
+    if !superblock.is_open
+        && let Some(head) = journal::head_at_rest(volume, superblock.pool_id)?
+    {
+        journal::check_room(head.tail, head.epoch.0.max(superblock.epoch_base.0))?;
         let start = JournalStart {
             lsn: head.tail,
             previous_crc: head.previous_crc,
@@ -454,11 +470,11 @@ fn start_of(
         };
         return Ok((start, RecoveryReport::default()));
     }
-    let recovery = journal::recover(volume, superblock.pool_id, superblock.epoch_base)?;
-    if superblock.voids.len() == VOID_INTERVALS_MAX {
-        superblock.voids.remove(0);
-    }
-    superblock.voids.push(recovery.void);
+    let (pool_id, epoch_base) = (superblock.pool_id, superblock.epoch_base);
+    let recovery = journal::recover(volume, pool_id, epoch_base, &|rides, lsn| {
+        summarise_rides(volume, superblock, rides, lsn)
+    })?;
+    superblock.add_void(recovery.void);
     let report = RecoveryReport { was_needed: true, ..recovery.report };
     Ok((recovery.start, report))
 }
@@ -568,7 +584,7 @@ impl FileSystem for Pool {
     }
 
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        self.files().lookup_name(caller, parent, name)
+        self.named(parent, name, self.files().lookup_name(caller, parent, name))
     }
 
     fn forget(&self, ino: Ino, count: u64) {
@@ -576,7 +592,7 @@ impl FileSystem for Pool {
     }
 
     fn getattr(&self, ino: Ino) -> FsResult<Attr> {
-        self.files().attributes(ino)
+        self.named(ino, b"", self.files().attributes(ino))
     }
 
     fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
@@ -584,12 +600,12 @@ impl FileSystem for Pool {
     }
 
     fn create(&self, caller: &Caller, parent: Ino, name: &[u8], new: NewInode) -> FsResult<Attr> {
-        self.files().make(caller, parent, name, new, None)
+        self.named(parent, name, self.files().make(caller, parent, name, new, None))
     }
 
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr> {
         let kind = crate::vnode::api::FileKind::Symlink;
-        let new = NewInode { kind, mode: 0o777, rdev: 0 };
+        let new = NewInode { kind, mode: 0o777, umask: 0, rdev: 0 };
         self.files().make(caller, parent, name, new, Some(target))
     }
 
@@ -602,9 +618,14 @@ impl FileSystem for Pool {
         files.with_reclaim(|| files.link_name(caller, ino, parent, name))
     }
 
+    fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
+        self.files().make_nameless(caller, parent, new)
+    }
+
     fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
         let files = self.files();
-        files.with_reclaim(|| files.remove_name(caller, parent, name, false))
+        let removed = files.with_reclaim(|| files.remove_name(caller, parent, name, false));
+        self.named(parent, name, removed)
     }
 
     fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
@@ -630,11 +651,11 @@ impl FileSystem for Pool {
         length_bytes: usize,
         into: &mut Vec<u8>,
     ) -> FsResult<usize> {
-        self.files().read_file(ino, offset, length_bytes, into)
+        self.named(ino, b"", self.files().read_file(ino, offset, length_bytes, into))
     }
 
     fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
-        self.files().write_file(caller, ino, offset, data)
+        self.named(ino, b"", self.files().write_file(caller, ino, offset, data))
     }
 
     fn readdir(
@@ -643,11 +664,34 @@ impl FileSystem for Pool {
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry) -> bool,
     ) -> FsResult<()> {
-        self.files().list(ino, cookie, each)
+        self.named(ino, b"", self.files().list(ino, cookie, each))
+    }
+
+    fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
+        self.files().get_attribute(caller, ino, name)
+    }
+
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> FsResult<()> {
+        self.files().set_attribute(caller, ino, name, value, mode)
+    }
+
+    fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
+        self.files().list_attributes(caller, ino)
+    }
+
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
+        self.files().remove_attribute(caller, ino, name)
     }
 
     fn fsync(&self, ino: Ino, _data_only: bool) -> FsResult<()> {
-        self.files().sync_file(ino)
+        self.named(ino, b"", self.files().sync_file(ino))
     }
 
     fn sync(&self) -> FsResult<()> {
@@ -661,8 +705,7 @@ impl FileSystem for Pool {
         let bytes = |fragments: u64| fragments << geometry.fragment_shift;
         let taken = space.used + space.promised;
         let free = space.capacity.saturating_sub(taken);
-        // A segment gives up to an eighth of itself to summaries where blocks are small.
-        let available = free.saturating_sub(space.reserve + space.pending);
+        let available = space.available;
         let inodes_free = bytes(available) / 512;
         Ok(StatFs {
             block_bytes: 1 << files.fileset.block_shift,

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use format::geometry::Geometry;
-use format::ids::{Epoch, Place, PoolId};
+use format::ids::{AnodeNo, Epoch, Place, PoolId};
 use format::page::{PageBytes, PageHeader, PageKind, PageOwner};
 use storage::clock::{Clock, Timestamp};
 use storage::volume::Volume;
@@ -14,6 +14,9 @@ use crate::buffer::{Cache, PageRef, page_of};
 use crate::error::FsResult;
 use crate::journal::{Applied, Journal, Reservation, Tx};
 
+/// Of the pages that a transaction may move: those of two names, and of the anodes of two
+/// directories.
+const MOVES_KEPT: usize = 4;
 /// Byte of a page's header that holds its kind.
 const KIND_OFFSET: usize = 18;
 /// Bytes of a page's header that hold the highest birth below it.
@@ -57,6 +60,8 @@ pub(crate) struct Change<'s> {
     ledger: Ledger,
     /// Metadata is placed near this.
     pub(crate) near: Place,
+    /// Pages that go home together with the anode that leads to them, by its number.
+    with_anode: Vec<(AnodeNo, Place)>,
 }
 
 impl Store {
@@ -75,7 +80,13 @@ impl Store {
     /// Starts a change. Called with no lock held.
     pub(crate) fn begin(&self, reservation: Reservation) -> FsResult<Change<'_>> {
         let tx = self.journal.begin(reservation)?;
-        Ok(Change { store: self, tx: Some(tx), ledger: Ledger::default(), near: Place::NONE })
+        Ok(Change {
+            store: self,
+            tx: Some(tx),
+            ledger: Ledger::default(),
+            near: Place::NONE,
+            with_anode: Vec::new(),
+        })
     }
 
     /// Returns a page as `change` sees it, or as everyone does.
@@ -101,6 +112,42 @@ impl Change<'_> {
 
     pub(crate) fn tx_mut(&mut self) -> &mut Tx {
         self.tx.as_mut().expect("a change has its transaction until its end")
+    }
+
+    /// Content of page `source` moves to pages that `path`, or the anode of `number` at its top,
+    /// leads to: they go home together, for neither may be seen without the other. Returns whether
+    /// the transaction may move so much.
+    #[must_use]
+    pub(crate) fn moves_on_path(&mut self, number: AnodeNo, source: Place, path: &[Place]) -> bool {
+        let mut places = vec![source];
+        places.extend_from_slice(path);
+        let is_allowed = self.tx_mut().moves_among(&places, MOVES_KEPT);
+        if is_allowed {
+            self.with_anode.push((number, source));
+        }
+        is_allowed
+    }
+
+    /// Whether the anode of `number` must go home together with other pages.
+    pub(crate) fn awaits_anode(&self, number: AnodeNo) -> bool {
+        self.with_anode.iter().any(|(of, _)| *of == number)
+    }
+
+    /// The anode of `number` is written to the page at `place`. Returns whether the transaction may
+    /// move so much.
+    #[must_use]
+    pub(crate) fn anode_is_at(&mut self, number: AnodeNo, place: Place) -> bool {
+        let mut places: Vec<Place> = Vec::new();
+        self.with_anode.retain(|(of, source)| {
+            let is_its = *of == number;
+            places.extend(is_its.then_some(*source));
+            !is_its
+        });
+        if places.is_empty() {
+            return true;
+        }
+        places.push(place);
+        self.tx_mut().moves_among(&places, 0)
     }
 
     /// Number of the transaction.

@@ -4,13 +4,15 @@
 //!
 //! - A1: `crc32c` covers the rest of the anode, so one rotten anode does not cost its neighbours.
 //! - A2: A free anode is zero but for its checksum, kind 0.
-//! - A3: Inline data is at most 256 bytes and lies where the pointers would.
+//! - A3: Inline data is at most 256 bytes and lies where the pointers would, zeros behind it.
+//! - A4: Inline attributes are within their bounds, each once.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::attributes::InlineAttributes;
 use crate::checksum::crc32c;
-use crate::ids::{ANODE_NO_MAX, AnodeNo, Epoch, FilesetId, Generation};
+use crate::ids::{ANODE_NO_MAX, AnodeNo, EPOCH_MAX, Epoch, FRAGMENTS_MAX, FilesetId, Generation};
 use crate::map::{HEIGHT_MAX, ROOT_POINTERS};
 use crate::page::{PAGE_HEADER_BYTES, SLOT_BYTES, SLOTS_PER_PAGE};
 use crate::pointer::{BlockPointer, POINTER_BYTES};
@@ -92,9 +94,7 @@ impl AnodeKind {
 pub enum StorageMode {
     /// In the anode.
     Inline = 0,
-    /// In one block that takes only the fragments it needs.
-    Fragmented = 1,
-    /// In blocks under a map.
+    /// In blocks under a map; each takes only the fragments it needs.
     Blocked = 2,
 }
 
@@ -167,8 +167,8 @@ struct AnodeDisk {
     entries: U64,
     /// Pages of a directory.
     pages: U64,
-    /// Zero.
-    reserved: [u8; 56],
+    /// Extended attributes that are short, zeros behind them.
+    attributes: [u8; 56],
     /// 8 pointers, or inline data.
     root: [u8; 256],
 }
@@ -235,6 +235,8 @@ pub struct Anode {
     pub entries: u64,
     /// Pages of a directory.
     pub pages: u64,
+    /// Extended attributes that lie in the anode.
+    pub attributes: InlineAttributes,
     /// 8 pointers, or inline data.
     pub root: [u8; 256],
 }
@@ -306,6 +308,7 @@ impl Anode {
             key: [0; 2],
             entries: 0,
             pages: 0,
+            attributes: InlineAttributes::NONE,
             root: [0; 256],
         }
     }
@@ -339,7 +342,6 @@ impl Anode {
         let bad = |field| AnodeError::BadField { number: disk.number.get(), field };
         let storage = match disk.storage {
             0 => StorageMode::Inline,
-            1 => StorageMode::Fragmented,
             2 => StorageMode::Blocked,
             _ => return Err(bad("storage")),
         };
@@ -372,10 +374,28 @@ impl Anode {
             key: disk.key.map(U64::get),
             entries: disk.entries.get(),
             pages: disk.pages.get(),
+            attributes: InlineAttributes(disk.attributes),
             root: disk.root,
         };
         anode.verify().map_err(bad)?;
+        anode.verify_counts().map_err(bad)?;
         Ok(anode)
+    }
+
+    /// Checks the counts of an anode that was read: far above what a pool can hold, and far below
+    /// where adding to them would wrap.
+    fn verify_counts(&self) -> Result<(), &'static str> {
+        let checks = [
+            (self.fragments <= FRAGMENTS_MAX, "fragments"),
+            (self.pages <= FRAGMENTS_MAX, "pages"),
+            (self.entries <= FRAGMENTS_MAX << 7, "entries"),
+            (self.nlink <= 1 << 31, "nlink"),
+            (self.data_version <= i64::MAX.unsigned_abs(), "data_version"),
+            (self.generation.0 <= EPOCH_MAX, "generation"),
+            (self.birth.0 <= EPOCH_MAX, "birth"),
+            (self.parent.0 <= ANODE_NO_MAX, "parent"),
+        ];
+        checks.iter().find(|(holds, _)| !holds).map_or(Ok(()), |&(_, field)| Err(field))
     }
 
     /// Checks every bound of the fields; names the field that is out of its bounds.
@@ -394,6 +414,8 @@ impl Anode {
             (self.height <= HEIGHT_MAX, "height"),
             (self.size_bytes <= i64::MAX.unsigned_abs(), "size"),
             (!is_inline || self.size_bytes <= inline_max || !self.holds_bytes(), "inline size"),
+            (!is_inline || self.is_zero_behind(), "inline bytes"),
+            (self.attributes.is_sound(), "attributes"),
             (times.iter().all(|time| time.nanoseconds < 1_000_000_000), "nanoseconds"),
         ];
         checks.iter().find(|(holds, _)| !holds).map_or(Ok(()), |&(_, field)| Err(field))
@@ -401,7 +423,14 @@ impl Anode {
 
     /// Whether the inline area of this kind can hold bytes of content.
     fn holds_bytes(&self) -> bool {
-        matches!(self.kind, AnodeKind::Symlink)
+        matches!(self.kind, AnodeKind::Symlink | AnodeKind::Regular)
+    }
+
+    /// Whether the inline area is zero behind the content.
+    fn is_zero_behind(&self) -> bool {
+        let length = usize::try_from(self.size_bytes).unwrap_or(INLINE_BYTES_MAX);
+        let behind = self.root.get(length..).unwrap_or(&[]);
+        !self.holds_bytes() || behind.iter().all(|&byte| byte == 0)
     }
 
     /// Returns the bytes of this anode, checksum included.
@@ -418,7 +447,6 @@ impl Anode {
             kind: self.kind.code(),
             storage: match self.storage {
                 StorageMode::Inline => 0,
-                StorageMode::Fragmented => 1,
                 StorageMode::Blocked => 2,
             },
             height: self.height,
@@ -446,7 +474,7 @@ impl Anode {
             key: self.key.map(U64::new),
             entries: U64::new(self.entries),
             pages: U64::new(self.pages),
-            reserved: [0; 56],
+            attributes: self.attributes.0,
             root: self.root,
         };
         let mut bytes: [u8; ANODE_BYTES] = zerocopy::transmute!(disk);
@@ -527,6 +555,7 @@ const _: () = assert!(PAGE_HEADER_BYTES + LINKTAG_SLOTS * LINKTAG_BYTES <= SLOT_
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attributes::{AttributeName, Namespace};
 
     fn sample() -> Anode {
         let mut anode = Anode::new(AnodeKind::Regular, AnodeNo(77), FilesetId(5), 14);
@@ -534,6 +563,8 @@ mod tests {
         anode.mtime = DiskTime { seconds: -5, nanoseconds: 999_999_999 };
         anode.size_bytes = 12345;
         anode.root[3] = 9;
+        let name = AttributeName { namespace: Namespace::User, suffix: b"a" };
+        anode.attributes = anode.attributes.with(name, b"value").expect("it fits");
         anode
     }
 

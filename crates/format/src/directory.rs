@@ -174,6 +174,11 @@ pub fn page_number(hash: u64, depth: u8) -> u64 {
     first_bits_last & ((1 << depth) - 1)
 }
 
+/// Returns the lowest hash whose first bits, reversed, are `number`.
+fn number_hash(number: u64) -> u64 {
+    number.reverse_bits() >> (64 - HASH_BITS)
+}
+
 /// Returns the first hash of the page at `depth` that holds `hash`.
 #[must_use]
 pub fn prefix_start(hash: u64, depth: u8) -> u64 {
@@ -439,6 +444,12 @@ pub fn copy_entry(page: &mut [u8], dirent: &Dirent<'_>) {
 /// The first defect.
 pub fn verify(page: &[u8], number: u64) -> Result<(), DirectoryDefect> {
     let (mut counted, mut used, mut end) = (0_u32, 0_u64, PAGE_HEADER_BYTES);
+    let stored_depth = read_u64(page, DEPTH_OFFSET);
+    if stored_depth > u64::from(DEPTH_MAX)
+        || page_number(number_hash(number), depth(page)) != number
+    {
+        return Err(DirectoryDefect::BadField { offset: DEPTH_OFFSET, field: "depth" });
+    }
     let mut cookies = std::collections::BTreeSet::new();
     for (offset, bytes, disk) in raw_entries(page) {
         end = offset + bytes;
@@ -554,6 +565,13 @@ mod tests {
         for depth in 0..DEPTH_MAX {
             let (number, deeper) = (page_number(hash, depth), page_number(hash, depth + 1));
             assert!(deeper == number || deeper == number + (1 << depth));
+        }
+        let mut page = empty();
+        for (number, depth, is_good) in
+            [(0, 0, true), (1, 0, false), (5, 3, true), (5, 2, false), (0, 41, false)]
+        {
+            initialise(&mut page, depth);
+            assert_eq!(verify(&page, number).is_ok(), is_good, "{number} {depth}");
         }
         assert_eq!(next_prefix(hash, 0), None);
         assert_eq!(next_prefix(1, 1), Some(1 << 55));

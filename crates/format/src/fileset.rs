@@ -167,6 +167,10 @@ impl Fileset {
             (disk.height <= crate::map::HEIGHT_MAX, "height"),
             ((12..=20).contains(&disk.block_shift), "block_shift"),
             (disk.anodes_end.get() <= crate::ids::ANODES_MAX, "anodes_end"),
+            (disk.anodes_used.get() <= crate::ids::ANODES_MAX, "anodes_used"),
+            (disk.fragments_used.get() <= crate::ids::FRAGMENTS_MAX, "fragments_used"),
+            (disk.table_pages.get() <= crate::ids::FRAGMENTS_MAX, "table_pages"),
+            (disk.table_fragments.get() <= crate::ids::FRAGMENTS_MAX, "table_fragments"),
         ];
         if let Some(&(_, field)) = checks.iter().find(|(holds, _)| !holds) {
             return Err(FilesetError::BadField { slot, field });

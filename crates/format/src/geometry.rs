@@ -46,8 +46,11 @@ pub const DOUBLE_WRITE_ENTRIES_PER_HEAD: u64 = 330;
 pub const JOURNAL_BYTES_DEFAULT: u64 = 64 << 20;
 /// Smallest journal region.
 pub const JOURNAL_BYTES_MIN: u64 = 1 << 20;
-/// Pages at the start of the journal's region that say where the log begins.
-pub const JOURNAL_HEADS: u64 = 2;
+/// Pages at the start of the journal's region that say where the log begins: two heads, one of them
+/// whole while the other is written, each in two copies.
+pub const JOURNAL_HEADS: u64 = 4;
+/// Copies of each head of the journal, side by side.
+pub const JOURNAL_HEAD_COPIES: u64 = 2;
 
 const PAGE: u64 = 4096;
 const _: () = assert!(PAGE_BYTES == 4096);

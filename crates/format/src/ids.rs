@@ -44,8 +44,15 @@ number!(
 
 /// Largest epoch that fits a block pointer.
 pub const EPOCH_MAX: u64 = (1 << 48) - 1;
+/// Largest position in the log that a head or a superblock may state: what is added to it on the
+/// way stays below 2^64. At 10 GB/s it is 14 years away.
+pub const LSN_MAX: u64 = (1 << 62) - 1;
+/// Largest sequence of a head, of a group of the double-write area, or of a superblock.
+pub const SEQUENCE_MAX: u64 = (1 << 62) - 1;
 /// Largest anode number.
 pub const ANODE_NO_MAX: u64 = (1 << 40) - 1;
+/// No pool has more fragments: 2 PiB in fragments of 1 KiB.
+pub const FRAGMENTS_MAX: u64 = 1 << 41;
 /// Anodes a fileset can have.
 pub const ANODES_MAX: u64 = 1 << 40;
 /// Fileset slots a pool can have.

@@ -7,8 +7,8 @@
 //! where one does not fit before the end of the ring a pad chunk, header only, fills the rest.
 //!
 //! ```text
-//!   | head 0 | head 1 | chunk ......... | chunk .... | chunk | pad      |
-//!                     ^ ring                                            ^ ring end
+//!   | head a | a again | head b | b again | chunk ......... | chunk | pad |
+//!                                         ^ ring                         ^ ring end
 //! ```
 //!
 //! # Invariants
@@ -19,13 +19,17 @@
 //!   ring, or of an earlier life, has another.
 //! - L3: `flushed` is what was durable when the chunk was written: a reader that stops before the
 //!   `flushed` of a later whole chunk has found damage, not the end.
+//! - L4: `head` is the newest head that was durable when the chunk was written: a reader that has
+//!   only an older head has lost one, and the log before it may be gone.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::crc32c;
-use crate::geometry::Geometry;
-use crate::ids::{Epoch, Lsn, Place, PoolId};
+use crate::geometry::{Geometry, JOURNAL_HEAD_COPIES, JOURNAL_HEADS};
+use crate::ids::{
+    AnodeNo, EPOCH_MAX, Epoch, FilesetId, Generation, LSN_MAX, Lsn, Place, PoolId, SEQUENCE_MAX,
+};
 use crate::page::{
     PAGE_BYTES, PageBytes, PageError, PageHeader, PageKind, PageOwner, STAMP_BYTES, stamp,
 };
@@ -60,8 +64,8 @@ struct ChunkDisk {
     pool_id: [u8; 16],
     /// What was durable when this was written.
     flushed: U64,
-    /// Zero.
-    reserved: U64,
+    /// Sequence of the newest head that was durable when this was written. Tells a lost head (L4).
+    head: U64,
 }
 
 const _: () = assert!(size_of::<ChunkDisk>() == CHUNK_HEADER_BYTES);
@@ -81,6 +85,8 @@ pub struct ChunkHeader {
     pub writer_term: u32,
     /// What was durable when this was written.
     pub flushed: Lsn,
+    /// Sequence of the newest head that was durable when this was written (L4).
+    pub head: u64,
 }
 
 impl ChunkHeader {
@@ -101,7 +107,7 @@ impl ChunkHeader {
             writer_term: U32::new(self.writer_term),
             pool_id: pool_id.0,
             flushed: U64::new(self.flushed.0),
-            reserved: U64::new(0),
+            head: U64::new(self.head),
         };
         disk.write_to_prefix(chunk).expect("a chunk holds a header");
         let crc = crc32c(&chunk[CRC_COVERS_FROM..end]);
@@ -121,6 +127,7 @@ impl ChunkHeader {
             previous_crc: disk.previous_crc.get(),
             writer_term: disk.writer_term.get(),
             flushed: Lsn(disk.flushed.get()),
+            head: disk.head.get(),
         };
         let chunk_bytes = usize::try_from(header.chunk_bytes).ok()?;
         let payload_bytes = usize::try_from(header.payload_bytes).ok()?;
@@ -173,6 +180,49 @@ struct RecordDisk {
 /// Bytes in front of every record.
 pub const RECORD_HEAD_BYTES: usize = size_of::<RecordDisk>();
 const _: () = assert!(RECORD_HEAD_BYTES == 24);
+
+/// In front of riding bytes, byte for byte. Format: `docs/FORMAT.md#log-ride`.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RideDisk {
+    /// Bytes that follow.
+    bytes: U32,
+    /// Block size of the file: binary logarithm.
+    block_shift: u8,
+    /// Zero.
+    reserved: [u8; 3],
+    /// Whose: fileset.
+    fileset: U64,
+    /// Whose: anode.
+    anode: U64,
+    /// Age of the anode.
+    generation: U64,
+    /// Which block.
+    index: U64,
+    /// Birth of the block.
+    birth: U64,
+}
+
+/// Bytes in front of riding bytes, behind the head of their record.
+pub const RIDE_HEAD_BYTES: usize = size_of::<RideDisk>();
+const _: () = assert!(RIDE_HEAD_BYTES == 48);
+
+/// Whose block rides: what a summary of its segment would say of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RideOwner {
+    /// Whose: fileset.
+    pub fileset: FilesetId,
+    /// Whose: anode.
+    pub anode: AnodeNo,
+    /// Age of the anode.
+    pub generation: Generation,
+    /// Which block.
+    pub index: u64,
+    /// Birth of the block.
+    pub birth: Epoch,
+    /// Block size of the file: binary logarithm.
+    pub block_shift: u8,
+}
 
 /// In front of each page of an update, byte for byte. Format: `docs/FORMAT.md#log-page`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
@@ -265,6 +315,8 @@ pub enum Record<'log> {
         class: u64,
         /// Where they belong.
         place: Place,
+        /// Whose they are.
+        owner: RideOwner,
         /// The bytes.
         bytes: &'log [u8],
     },
@@ -375,10 +427,20 @@ pub fn put_merge(log: &mut Vec<u8>, class: u64, into: u64) {
     put_record(log, KIND_MERGE, 0, class, into, |_| {});
 }
 
-/// Appends bytes of a file that belong at `place`.
-pub fn put_ride(log: &mut Vec<u8>, class: u64, place: Place, bytes: &[u8]) {
+/// Appends bytes of a file, the block of `owner`, that belong at `place`.
+pub fn put_ride(log: &mut Vec<u8>, class: u64, place: Place, owner: &RideOwner, bytes: &[u8]) {
+    let disk = RideDisk {
+        bytes: U32::new(u32::try_from(bytes.len()).expect("rides are small")),
+        block_shift: owner.block_shift,
+        reserved: [0; 3],
+        fileset: U64::new(owner.fileset.0),
+        anode: U64::new(owner.anode.0),
+        generation: U64::new(owner.generation.0),
+        index: U64::new(owner.index),
+        birth: U64::new(owner.birth.0),
+    };
     put_record(log, KIND_RIDE, 0, class, place.bits(), |log| {
-        log.extend_from_slice(&u32::try_from(bytes.len()).expect("rides are small").to_le_bytes());
+        log.extend_from_slice(disk.as_bytes());
         log.extend_from_slice(bytes);
     });
 }
@@ -414,9 +476,17 @@ fn take_record(bytes: &[u8]) -> Option<(Record<'_>, &[u8])> {
         KIND_COMMIT => Record::Commit { class, lsn: Lsn(value), pages: take_commit(body)? },
         KIND_MERGE => Record::Merge { class, into: value },
         KIND_RIDE => {
-            let (length, bytes) = take_u32(body)?;
-            let bytes = bytes.get(..usize::try_from(length).ok()?)?;
-            Record::Ride { class, place: Place::from_bits(value), bytes }
+            let (disk, bytes) = RideDisk::ref_from_prefix(body).ok()?;
+            let bytes = bytes.get(..usize::try_from(disk.bytes.get()).ok()?)?;
+            let owner = RideOwner {
+                fileset: FilesetId(disk.fileset.get()),
+                anode: AnodeNo(disk.anode.get()),
+                generation: Generation(disk.generation.get()),
+                index: disk.index.get(),
+                birth: Epoch(disk.birth.get()),
+                block_shift: disk.block_shift,
+            };
+            Record::Ride { class, place: Place::from_bits(value), owner, bytes }
         }
         _ => return None,
     };
@@ -518,7 +588,13 @@ pub struct JournalHead {
 }
 
 impl JournalHead {
-    /// Returns the bytes of this head for slot `slot` (0 or 1).
+    /// Returns the first of the slots, side by side, in which the copies of this head lie.
+    #[must_use]
+    pub fn first_slot(&self) -> u64 {
+        self.sequence % (JOURNAL_HEADS / JOURNAL_HEAD_COPIES) * JOURNAL_HEAD_COPIES
+    }
+
+    /// Returns the bytes of this head for slot `slot`, below [`JOURNAL_HEADS`].
     #[must_use]
     pub fn encode(&self, pool_id: PoolId, geometry: &Geometry, slot: u64) -> PageBytes {
         let mut bytes = [0; PAGE_BYTES];
@@ -546,13 +622,24 @@ impl JournalHead {
         let place = Self::place(geometry, slot);
         let header = PageHeader::decode(bytes, pool_id, place)?;
         header.expect(PageKind::JournalHead, header.owner)?;
-        Ok(JournalHead {
+        let head = JournalHead {
             sequence: header.owner.index,
             tail: Lsn(header.aux[0]),
             previous_crc: u32::try_from(header.aux[1] & 0xffff_ffff).expect("masked"),
             epoch: Epoch(header.aux[2]),
             double_write_sequence: header.aux[3],
-        })
+        };
+        let checks = [
+            (head.sequence <= SEQUENCE_MAX, "sequence"),
+            (slot / JOURNAL_HEAD_COPIES == head.first_slot() / JOURNAL_HEAD_COPIES, "sequence"),
+            (head.tail.0 <= LSN_MAX, "tail"),
+            (head.epoch.0 <= EPOCH_MAX, "epoch"),
+            (head.double_write_sequence <= SEQUENCE_MAX, "double-write sequence"),
+        ];
+        match checks.iter().find(|(holds, _)| !holds) {
+            Some(&(_, field)) => Err(PageError::BadField { place, field }),
+            None => Ok(head),
+        }
     }
 
     fn place(geometry: &Geometry, slot: u64) -> Place {
@@ -563,6 +650,15 @@ impl JournalHead {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const OWNER: RideOwner = RideOwner {
+        fileset: FilesetId(1),
+        anode: AnodeNo(20),
+        generation: Generation(3),
+        index: 5,
+        birth: Epoch(6),
+        block_shift: 14,
+    };
 
     fn sample_payload() -> Vec<u8> {
         let mut log = Vec::new();
@@ -577,7 +673,7 @@ mod tests {
             put_page_image(log, Place::new(0, 1, 3), &new);
         });
         put_merge(&mut log, 5, 7);
-        put_ride(&mut log, 7, Place::new(0, 2, 2), b"hello");
+        put_ride(&mut log, 7, Place::new(0, 2, 2), &OWNER, b"hello");
         put_commit(&mut log, 7, Lsn(44), &[(Place::new(0, 1, 2), 99)]);
         log
     }
@@ -598,7 +694,7 @@ mod tests {
         assert_eq!(pages[1].image.map(<[u8]>::len), Some(301));
         assert_eq!(found[1], Record::Merge { class: 5, into: 7 });
         let place = Place::new(0, 2, 2);
-        assert_eq!(found[2], Record::Ride { class: 7, place, bytes: b"hello" });
+        assert_eq!(found[2], Record::Ride { class: 7, place, owner: OWNER, bytes: b"hello" });
         let pages = vec![(Place::new(0, 1, 2), 99)];
         assert_eq!(found[3], Record::Commit { class: 7, lsn: Lsn(44), pages });
     }
@@ -615,6 +711,7 @@ mod tests {
             previous_crc: 3,
             writer_term: 1,
             flushed: Lsn(0),
+            head: 9,
         };
         let crc = header.seal(PoolId([1; 16]), &mut chunk);
         let decoded = ChunkHeader::decode(&chunk, PoolId([1; 16]));

@@ -14,12 +14,25 @@
 //!   height 2:  8 * 124 * 124 blocks ...
 //! ```
 //!
+//! A leaf of blocks of 16 KiB may be *split*: then it is the page over four *fine leaves*, each of
+//! 124 pointers to blocks of 4 KiB, which cover the same bytes of the file:
+//!
+//! ```text
+//!   leaf, level 0:  [ b0 b1 b2 ... b123 ]                124 blocks of 16 KiB
+//!   split:          [ f f f f ]                          4 * 124 blocks of 4 KiB
+//!                     |
+//!                     +-- fine leaf: 124 pointers to blocks of 4 KiB
+//! ```
+//!
 //! # Invariants
 //!
 //! - M1: A map page at level `l` covers `124^(l+1)` blocks and its header's `index` is the first.
 //! - M2: A pointer that is all zero is a hole for everything below it.
+//! - M3: Only a leaf of a file with blocks of 16 KiB is split. Its first four pointers lead to fine
+//!   leaves, the others are zero. A fine leaf says level [`FINE_LEVEL`], and its `index` is the
+//!   first block of 4 KiB that it covers.
 
-use crate::page::{PAGE_HEADER_BYTES, PageBytes};
+use crate::page::{FLAGS_OFFSET, PAGE_HEADER_BYTES, PageBytes, read_u32, write_u32};
 use crate::pointer::{BlockPointer, POINTER_BYTES};
 
 /// Pointers of a map page.
@@ -28,6 +41,17 @@ pub const POINTERS_PER_PAGE: u64 = 124;
 pub const ROOT_POINTERS: u64 = 8;
 /// Greatest height: `8 * 124^7` blocks of 4 KiB are more than 2^63 bytes.
 pub const HEIGHT_MAX: u8 = 7;
+
+/// Blocks of which a leaf may be split: binary logarithm of their size, 16 KiB.
+pub const COARSE_SHIFT: u8 = 14;
+/// Blocks of a fine leaf: binary logarithm of their size, 4 KiB.
+pub const FINE_SHIFT: u8 = 12;
+/// Blocks of 4 KiB in one of 16 KiB.
+pub const FINE_PER_COARSE: u64 = 1 << (COARSE_SHIFT - FINE_SHIFT);
+/// Level that the header of a fine leaf says.
+pub const FINE_LEVEL: u8 = 255;
+/// Flag in the header of a map page: the leaf is split.
+pub const FLAG_SPLIT: u32 = 1 << 24;
 
 const _: () = assert!(PAGE_HEADER_BYTES + 124 * POINTER_BYTES == crate::page::PAGE_BYTES);
 
@@ -88,6 +112,37 @@ pub fn set_pointer(bytes: &mut [u8], slot: usize, pointer: Option<&BlockPointer>
     bytes[slot_offset(slot)..slot_offset(slot) + POINTER_BYTES].copy_from_slice(&encoded);
 }
 
+/// Whether a leaf is split (M3).
+#[must_use]
+pub fn is_split(bytes: &PageBytes) -> bool {
+    read_u32(bytes, FLAGS_OFFSET) & FLAG_SPLIT != 0
+}
+
+/// Makes a leaf the page over its fine leaves: notes it in the header and clears every pointer.
+pub fn split(bytes: &mut PageBytes) {
+    let flags = read_u32(bytes, FLAGS_OFFSET) | FLAG_SPLIT;
+    write_u32(bytes, FLAGS_OFFSET, flags);
+    bytes[PAGE_HEADER_BYTES..].fill(0);
+}
+
+/// Returns the first block of 4 KiB that the fine leaf on the way to `fine` covers.
+#[must_use]
+pub fn fine_index(fine: u64) -> u64 {
+    fine / POINTERS_PER_PAGE * POINTERS_PER_PAGE
+}
+
+/// Returns which pointer of a split leaf leads to block `fine` of 4 KiB.
+#[must_use]
+pub fn split_slot(fine: u64) -> usize {
+    usize::try_from(fine / POINTERS_PER_PAGE % FINE_PER_COARSE).expect("below 4")
+}
+
+/// Returns which pointer of its fine leaf leads to block `fine` of 4 KiB.
+#[must_use]
+pub fn fine_slot(fine: u64) -> usize {
+    page_slot(fine, 0)
+}
+
 /// Whether a map page has no pointer at all.
 #[must_use]
 pub fn is_empty(bytes: &PageBytes) -> bool {
@@ -107,6 +162,20 @@ mod tests {
         }
         let blocks_of_largest_file = (i64::MAX.unsigned_abs() >> 12) + 1;
         assert!(capacity_of_height(HEIGHT_MAX) >= blocks_of_largest_file);
+    }
+
+    #[test]
+    fn the_fine_leaves_of_a_split_leaf_cover_its_bytes() {
+        for leaf in [0, POINTERS_PER_PAGE, 77 * POINTERS_PER_PAGE] {
+            let ways: Vec<_> = (leaf * FINE_PER_COARSE..(leaf + 124) * FINE_PER_COARSE)
+                .map(|fine| (split_slot(fine), fine_index(fine), fine_slot(fine)))
+                .collect();
+            let expected = (0..4).flat_map(|child| {
+                let first = leaf * FINE_PER_COARSE + POINTERS_PER_PAGE * child;
+                (0..124).map(move |slot| (usize::try_from(child).expect("below 4"), first, slot))
+            });
+            assert_eq!(ways, expected.collect::<Vec<_>>());
+        }
     }
 
     #[test]

@@ -271,6 +271,14 @@ pub enum PageError {
         /// On disk.
         found: u8,
     },
+    /// A field that can't be so, under a good checksum: a bug, or malice.
+    #[error("PG008 at {place}: {field} is out of bounds")]
+    BadField {
+        /// Where.
+        place: Place,
+        /// Which field.
+        field: &'static str,
+    },
     /// A whole page, but not the one that was looked for: a lost write or a damaged pointer.
     #[error("PG007 at {place}: expected {expected}, found {found}")]
     WrongOwner {
@@ -414,6 +422,8 @@ impl PageHeader {
     }
 }
 
+/// Offset of the `flags` field in every page.
+pub const FLAGS_OFFSET: usize = std::mem::offset_of!(PageHeaderDisk, flags);
 /// Offset of the `count` field in every page.
 pub const COUNT_OFFSET: usize = std::mem::offset_of!(PageHeaderDisk, count);
 /// Offset of the `aux` fields in every page, 8 bytes each.

@@ -37,10 +37,21 @@ pub enum CheckKind {
     Whole,
     /// Four CRC-32C, each of [`QUARTER_BYTES`]; those past the stored length are 0.
     Quarters,
-    /// None: the block is a page, which verifies itself.
+    /// None: the block is a page, which verifies itself. Holds a [`SplitHint`] for a directory's.
     Page,
     /// A 16-byte MAC.
     Mac,
+}
+
+/// What the pointer to a directory page tells of its last split, so that a lookup that comes to the
+/// wrong half goes on to the right one without another walk of the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SplitHint {
+    /// Depth of the page; above 0.
+    pub depth: u8,
+    /// Where the page is that split off last, number `n + 2^(depth - 1)`; none where that one has
+    /// been joined again.
+    pub sibling: Option<Place>,
 }
 
 /// Bits of `birth_and_flags` above the birth.
@@ -101,6 +112,30 @@ impl BlockPointer {
             is_unwritten: false,
             check,
         }
+    }
+
+    /// Returns what this pointer to a directory page tells of the page's last split; `None` where
+    /// it tells nothing.
+    #[must_use]
+    pub fn split_hint(&self) -> Option<SplitHint> {
+        let [low, high, depth, _] = self.check;
+        let depth = u8::try_from(depth).ok().filter(|depth| *depth > 0)?;
+        if self.check_kind != CheckKind::Page {
+            return None;
+        }
+        let place = Place::from_bits(u64::from(high) << 32 | u64::from(low));
+        Some(SplitHint { depth, sibling: (place != Place::NONE).then_some(place) })
+    }
+
+    /// Returns this pointer to a directory page with another hint.
+    #[must_use]
+    pub fn with_split_hint(self, hint: Option<SplitHint>) -> BlockPointer {
+        let depth = hint.map_or(0, |hint| hint.depth);
+        let place = hint.and_then(|hint| hint.sibling).unwrap_or(Place::NONE).bits();
+        let [low, high] = zerocopy::transmute!(U64::new(place));
+        let (low, high): (U32, U32) = (low, high);
+        let check = [low.get(), high.get(), u32::from(depth), 0];
+        BlockPointer { check, ..self }
     }
 
     /// Returns the pointer in `bytes`; `None` for a hole.
@@ -174,6 +209,31 @@ impl BlockPointer {
         BlockPointer::plain(place, fragments, birth, check_kind, check)
     }
 
+    /// Whether this is a plain block with a check for each quarter, so that a quarter of it can be
+    /// a block of its own.
+    #[must_use]
+    pub fn is_divisible(&self) -> bool {
+        let is_plain = !self.is_compressed && !self.is_encrypted && !self.is_offline;
+        is_plain && self.check_kind == CheckKind::Quarters
+    }
+
+    /// Returns the pointer to quarter `quarter` (0 to 3) of a divisible block as a block of
+    /// [`QUARTER_BYTES`], with the check that this one has for it; `None` if nothing of it is
+    /// stored.
+    #[must_use]
+    pub fn quarter(&self, quarter: usize, fragment_shift: u8) -> Option<BlockPointer> {
+        let length = u32::try_from(QUARTER_BYTES).ok()? >> fragment_shift;
+        let before = u32::try_from(quarter).ok()? * length;
+        let fragments = self.fragments.checked_sub(before)?.min(length);
+        let check = [*self.check.get(quarter)?, 0, 0, 0];
+        if fragments == 0 || !self.is_divisible() {
+            return None;
+        }
+        let fragment = self.place.fragment().checked_add(before)?;
+        let place = Place::new(self.place.disk_group(), self.place.group(), fragment);
+        Some(BlockPointer { place, fragments, check_kind: CheckKind::Whole, check, ..*self })
+    }
+
     /// Whether `data`, the whole stored block, is what was written.
     #[must_use]
     pub fn verifies(&self, data: &[u8]) -> bool {
@@ -222,6 +282,40 @@ mod tests {
         };
         assert_eq!(BlockPointer::decode(&pointer.encode()), Some(pointer));
         assert_eq!(BlockPointer::decode(&[0; POINTER_BYTES]), None);
+    }
+
+    #[test]
+    fn a_hint_is_what_was_set() {
+        let pointer = BlockPointer::to_page(Place::new(0, 1, 2), 1, Epoch(5));
+        assert_eq!(pointer.split_hint(), None);
+        for sibling in [None, Some(Place::new(0, 0xff_fffe, 0xffff_fffd))] {
+            let hint = SplitHint { depth: 17, sibling };
+            let hinted = pointer.with_split_hint(Some(hint));
+            assert_eq!(BlockPointer::decode(&hinted.encode()), Some(hinted));
+            assert_eq!(hinted.split_hint(), Some(hint));
+            assert_eq!(hinted.with_split_hint(None), pointer);
+        }
+    }
+
+    #[test]
+    fn each_quarter_verifies_as_a_block_of_its_own() {
+        for (fragment_shift, fragments) in [(12, 4), (12, 3), (11, 7), (10, 16), (10, 1), (10, 6)] {
+            let stored = usize::try_from(fragments).expect("small") << fragment_shift;
+            let data: Vec<u8> = (0..stored).map(|at| ((at * 31) >> 3).to_le_bytes()[0]).collect();
+            let place = Place::new(0, 3, 40);
+            let block =
+                BlockPointer::to_data(place, fragments, Epoch(5), QUARTERED_BLOCK_BYTES, &data);
+            let mut next = place;
+            for (quarter, bytes) in data.chunks(QUARTER_BYTES).enumerate() {
+                let pointer = block.quarter(quarter, fragment_shift).expect("it is stored");
+                let expected =
+                    BlockPointer::to_data(next, pointer.fragments, Epoch(5), QUARTER_BYTES, bytes);
+                assert_eq!(pointer, expected, "quarter {quarter} of {fragments}");
+                next = next.advance(pointer.fragments);
+            }
+            assert_eq!(next, place.advance(fragments));
+            assert_eq!(block.quarter(data.len().div_ceil(QUARTER_BYTES), fragment_shift), None);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::checksum::crc32c;
 use crate::geometry::Geometry;
-use crate::ids::{Epoch, Lsn, PoolId};
+use crate::ids::{EPOCH_MAX, Epoch, LSN_MAX, Lsn, PoolId, SEQUENCE_MAX};
 
 /// Bytes of a superblock copy.
 pub const SUPERBLOCK_BYTES: usize = 4096;
@@ -25,7 +25,7 @@ pub const VERSION_MAJOR: u16 = 1;
 pub const VERSION_MINOR: u16 = 0;
 /// Most busy groups.
 pub const BUSY_GROUPS_MAX: usize = 256;
-/// Most void intervals: older ones are given up only when their segments are cleaned.
+/// Most void intervals: past it the two oldest become one.
 pub const VOID_INTERVALS_MAX: usize = 32;
 /// Bytes of a label.
 pub const LABEL_BYTES: usize = 64;
@@ -363,6 +363,16 @@ impl Superblock {
         if !sector_bytes.is_power_of_two() || !(512..=4096).contains(&sector_bytes) {
             return Err(bad("sector_bytes"));
         }
+        let bounds = [
+            (disk.sequence.get() <= SEQUENCE_MAX, "sequence"),
+            (disk.mount_count.get() <= SEQUENCE_MAX, "mount_count"),
+            (disk.writer_term.get() < u32::MAX, "writer_term"),
+            (disk.lsn_base.get() <= LSN_MAX, "lsn_base"),
+            (disk.epoch_base.get() <= EPOCH_MAX, "epoch_base"),
+        ];
+        if let Some(&(_, field)) = bounds.iter().find(|(holds, _)| !holds) {
+            return Err(bad(field));
+        }
         let consistency = match disk.consistency {
             0 => Consistency::Journal,
             1 => Consistency::WorkingSet,
@@ -397,6 +407,26 @@ impl Superblock {
             voids: voids.iter().map(void_of).collect(),
             busy_groups: busy_groups.iter().map(|group| group.get()).collect(),
         })
+    }
+
+    /// Notes LSNs and epochs that are void. Where the list is full, the two oldest become one that
+    /// covers both, and the life between them.
+    ///
+    /// That loses nothing that was acknowledged: an interval decides only over summaries behind
+    /// what their segment's usage calls filled, and none of those in a segment of a life that is
+    /// over lists a block of a committed transaction. `docs/FORMAT.md#void-interval` has the
+    /// argument.
+    pub fn add_void(&mut self, void: VoidInterval) {
+        if self.voids.len() >= VOID_INTERVALS_MAX {
+            let oldest = self.voids.remove(0);
+            if let Some(next) = self.voids.first_mut() {
+                next.lsn_first = next.lsn_first.min(oldest.lsn_first);
+                next.lsn_end = next.lsn_end.max(oldest.lsn_end);
+                next.epoch_first = next.epoch_first.min(oldest.epoch_first);
+                next.epoch_end = next.epoch_end.max(oldest.epoch_end);
+            }
+        }
+        self.voids.push(void);
     }
 
     /// Returns the bytes of copy `copy_index`.

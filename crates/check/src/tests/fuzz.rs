@@ -12,7 +12,7 @@ use storage::prng::Prng;
 
 use super::Bounded;
 use super::image::{BIG, Image, SMALL};
-use super::replayed::{open, put_links};
+use super::replayed::{OWNER, open, put_links};
 use crate::dump::{Target, dump};
 use crate::explain::{explain_offset, explain_path};
 use crate::{Options, run};
@@ -152,7 +152,7 @@ fn changed_logs_under_good_checksums_are_survived() {
         put_update(&mut payload, 3, format::ids::Epoch(3), 1, |log| {
             put_page_image(log, place, &page);
         });
-        put_ride(&mut payload, 3, image.places[&(BIG, 0)], &[5; 4096]);
+        put_ride(&mut payload, 3, image.places[&(BIG, 0)], &OWNER, &[5; 4096]);
         let end = payload.len() / 8 * 8;
         let end = if prng.below(2) == 0 { end.min(256) } else { end };
         mutate(&mut prng, &mut payload[..end]);

@@ -5,12 +5,15 @@
 //!   /big             20 blocks of 16 KiB        /dir/hard         second name of /small
 //!   /small           one short block            /many/n000..n199  names of one file
 //!   /link /longlink  symlinks, inline and not   (no name)         an orphan
+//!
+//!   /small has attributes: one in its anode, one in an entry, one in pages
 //! ```
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use format::anode::{Anode, AnodeKind, StorageMode, page_and_slot, slot_offset};
+use format::attributes::{self, AttributeName, Namespace, ValueAt};
 use format::bitmap;
 use format::directory::{self, NewDirent, cookie_of, hash_of, page_number};
 use format::fileset::{Fileset, ROOT_FILESET};
@@ -45,7 +48,9 @@ pub(crate) const SUB: u64 = 22;
 pub(crate) const MANY: u64 = 23;
 pub(crate) const NAMED: u64 = 24;
 pub(crate) const ORPHAN: u64 = 25;
-const ANODES_END: u64 = 26;
+/// Container of attributes of [`SMALL`].
+pub(crate) const ATTRIBUTES: u64 = 26;
+const ANODES_END: u64 = 27;
 /// Group whose segments hold data.
 const DATA_GROUP: u32 = 1;
 
@@ -120,6 +125,7 @@ impl Image {
             directory.parent = AnodeNo(parent);
             directory.key = [number, 77];
         }
+        self.write_attributes();
         let name = |name: &str, number| (name.as_bytes().to_vec(), number);
         let names: Names = [
             ("a", EMPTY),
@@ -312,6 +318,24 @@ impl Image {
         self.anodes.insert(number, anode);
     }
 
+    fn write_attributes(&mut self) {
+        let name = |suffix| AttributeName { namespace: Namespace::User, suffix };
+        let mut pages = [[0; PAGE_BYTES]; 3];
+        let [entries, first, second] = &mut pages;
+        assert!(attributes::insert(entries, name(b"note"), 60, ValueAt::Here(&[7; 60])));
+        assert!(attributes::insert(entries, name(b"long"), 4000, ValueAt::Pages(1)));
+        attributes::put_value(first, &[8; attributes::VALUE_PAGE_BYTES]);
+        attributes::put_value(second, &[8; 32]);
+        self.add(AnodeKind::Internal, ATTRIBUTES, 0).parent = AnodeNo(SMALL);
+        let mut anode = self.anodes.remove(&ATTRIBUTES).expect("made before");
+        let pages: Vec<_> = (0..).zip(pages).collect();
+        self.write_container(&mut anode, PageKind::Attributes, &pages);
+        self.anodes.insert(ATTRIBUTES, anode);
+        let small = self.anode_mut(SMALL);
+        small.xattr = AnodeNo(ATTRIBUTES);
+        small.attributes = small.attributes.with(name(b"a"), b"inline").expect("short");
+    }
+
     fn finish(&mut self) {
         self.add(AnodeKind::Internal, 2, 1);
         self.add(AnodeKind::Internal, 3, 1);
@@ -332,9 +356,9 @@ impl Image {
         self.write_root(&fileset);
         let fragments_used: u64 = (0..2).map(|group| self.write_group(group)).sum();
         self.write_group_table(fragments_used);
-        for slot in 0..2 {
+        for slot in 0..4 {
             let head = JournalHead {
-                sequence: slot + 1,
+                sequence: slot / 2,
                 tail: Lsn(0),
                 previous_crc: 0,
                 epoch: Epoch(9),

@@ -3,7 +3,7 @@
 use format::ids::Place;
 use storage::device::{AlignedBuffer, Device, Purpose, SharedDevice};
 
-use super::image::{BIG, DIR, Image, MANY, ROOT, SMALL};
+use super::image::{ATTRIBUTES, BIG, DIR, Image, MANY, ROOT, SMALL};
 use super::replayed::{open, put_links};
 use crate::dump::{Target, dump};
 use crate::explain::{Explanation, explain_offset, explain_path};
@@ -33,8 +33,11 @@ fn every_kind_of_page_is_shown_with_what_it_holds() {
         (image.table_place(19), "inline \"small\""),
         (image.places[&(BIG, u64::MAX)], "block 19: place "),
         (image.places[&(ROOT, 0)], "Directory anode:21 generation:1021 \"dir\""),
-        (image.places[&(2, 0)], "set: 0 to 25"),
+        (image.places[&(2, 0)], "set: 0 to 26"),
         (image.places[&(3, 0)], "slot 0: anode:25"),
+        (image.table_place(SMALL), "attribute \"user.a\" \"inline\""),
+        (image.places[&(ATTRIBUTES, 0)], "\"user.long\" 4000 bytes from page 1"),
+        (image.places[&(ATTRIBUTES, 1)], "3968 bytes of a value"),
     ];
     for (place, expected) in cases {
         let text = page(place);
@@ -44,7 +47,7 @@ fn every_kind_of_page_is_shown_with_what_it_holds() {
     assert!(dump_text(&image, "superblock:3").contains("sequence: 1"));
     assert!(!dump_text(&image, "superblock").contains("3,\n        3,"), "the secret is shown");
     let head = dump_text(&image, &geometry.journal_offset.to_string());
-    assert!(head.contains("sequence 1 tail 0"), "{head}");
+    assert!(head.contains("sequence 0 tail 0"), "{head}");
 }
 
 #[test]
@@ -94,7 +97,7 @@ fn the_log_is_shown_record_by_record() {
     {
         assert!(text.replace("lsn:0 (", "0 (").contains(expected), "{expected}: {text}");
     }
-    let nothing = AlignedBuffer::zeroed(8192);
+    let nothing = AlignedBuffer::zeroed(4 * 4096);
     let offset = image.geometry.journal_offset;
     image.device.write(Purpose::Journal, offset, nothing).expect("in range");
     assert!(dump_text(&image, "journal").contains("JR001"));
@@ -150,7 +153,7 @@ fn every_region_of_the_device_has_a_name() {
         (65536, "superblock", "copy 1"),
         ((16 << 20) - 1, "superblock", "copy 3"),
         (geometry.journal_offset, "journal", "head 0"),
-        (geometry.journal_offset + 8192 + 7, "journal", "byte 7 of the ring"),
+        (geometry.journal_offset + 4 * 4096 + 7, "journal", "byte 7 of the ring"),
         (geometry.double_write_offset, "double-write", "head 0"),
         (geometry.group_table_offset + 4096, "group table", "page 0"),
         (geometry.groups_offset, "front", "descriptor"),
@@ -171,6 +174,10 @@ fn every_region_of_the_device_has_a_name() {
     let big = explain_path(&device(&image), b"/big", None).expect("there");
     let count = |layer| big.layers.iter().filter(|found| found.layer == layer).count();
     assert_eq!((count("map"), count("block")), (1, 20), "{}", big.to_text());
+    let small = explain_path(&device(&image), b"/small", None).expect("there");
+    for what in ["\"user.a\" in the anode", "page 0 of anode:26: [\"user.note\", \"user.long\"]"] {
+        assert!(has(&small, "attribute", what), "{}", small.to_text());
+    }
     let hole = explain_path(&device(&image), b"/a", None).expect("there");
     assert!(has(&hole, "data", "in the anode"), "{}", hole.to_text());
 }
@@ -211,7 +218,7 @@ fn a_summary_names_the_owner_without_a_search() {
     image.write_page(place, &summary.encode(super::image::POOL, &image.superblock.secret));
     let opened = crate::inspect::Opened::raw(&device(&image)).expect("a pool");
     let found = crate::explain::owner_by_summary(&opened, data.advance(2));
-    let (_, anode, index, _) = found.expect("the summary names it");
-    assert_eq!((anode, index), (AnodeNo(BIG), 3));
+    let (anode, found) = found.expect("the summary names it");
+    assert_eq!((anode.number, found.index), (AnodeNo(BIG), 3));
     assert!(crate::explain::owner_by_summary(&opened, start.advance(0)).is_none());
 }

@@ -43,7 +43,8 @@ impl Device for Bounded {
 
 /// Each metadata page is read once, and neighbours together.
 ///
-/// Besides: 4 copies of the superblock, and the root of the group table again for the totals.
+/// Besides: 4 copies of the superblock, the heads of the journal twice and what is at its tail, and
+/// the root of the group table again for the totals.
 #[test]
 fn a_check_without_data_reads_each_page_at_most_once() {
     let image = Image::new(4096);
@@ -53,7 +54,7 @@ fn a_check_without_data_reads_each_page_at_most_once() {
     assert!(report.is_clean(), "{}", report.to_text());
     let reads = device.reads.load(Ordering::Relaxed);
     // The 16 pages of one directory are neighbours.
-    assert!(reads <= report.totals.pages - 10, "{reads} reads of {} pages", report.totals.pages);
+    assert!(reads <= report.totals.pages - 7, "{reads} reads of {} pages", report.totals.pages);
 }
 
 #[test]
@@ -61,7 +62,7 @@ fn a_healthy_pool_is_clean_with_fragments_of_every_size() {
     for fragment_bytes in [4096, 2048, 1024] {
         let report = check(&Image::new(fragment_bytes));
         assert!(report.is_clean(), "{fragment_bytes}: {}", report.to_text());
-        assert_eq!(report.totals.anodes, 13);
+        assert_eq!(report.totals.anodes, 14);
         assert_eq!(report.totals.names, 209);
         assert_eq!(report.totals.blocks, 23);
         assert!(report.totals.data_bytes > 20 * 16384);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use format::anode::{AnodeKind, page_and_slot, slot_offset};
+use format::attributes::{self, AttributeName, Namespace, ValueAt};
 use format::bitmap;
 use format::directory::{self, NewDirent};
 use format::fileset::Fileset;
@@ -14,13 +15,14 @@ use format::group::{
 use format::ids::{AnodeNo, Generation, Place};
 use format::map;
 use format::page::{AUX_OFFSET, COUNT_OFFSET, PAGE_HEADER_BYTES, PageBytes, write_u64};
+use format::pointer::SplitHint;
 use storage::device::{
     AlignedBuffer, Device, DeviceError, DeviceInfo, MemoryDevice, Operation, Purpose, RequestKind,
     Ticket,
 };
 
 use super::check;
-use super::image::{BIG, DIR, EMPTY, Image, MANY, NAMED, ORPHAN, ROOT, SMALL, SUB};
+use super::image::{ATTRIBUTES, BIG, DIR, EMPTY, Image, MANY, NAMED, ORPHAN, ROOT, SMALL, SUB};
 use crate::defect::Code;
 use crate::report::Report;
 
@@ -354,6 +356,23 @@ fn directory_pages_are_checked() {
 }
 
 #[test]
+fn what_a_pointer_tells_of_a_split_is_compared_with_the_pages() {
+    let hint = |image: &Image, depth, sibling: u64| {
+        let sibling = Some(image.places[&(MANY, sibling)]);
+        image.edit(image.places[&(MANY, u64::MAX)], |leaf| {
+            let pointer = map::pointer_at(leaf, 1).expect("page 1 is there");
+            let hinted = pointer.with_split_hint(Some(SplitHint { depth, sibling }));
+            map::set_pointer(leaf, 1, Some(&hinted));
+        });
+    };
+    // All pages have depth 4, so page 9 split off page 1 last.
+    let report = report_of(|image| hint(image, 4, 9));
+    assert_eq!(report.exit_code(), 0, "{}", report.to_text());
+    expect(&[Code::DR014], |image| hint(image, 4, 5));
+    expect(&[Code::DR014], |image| hint(image, 3, 5));
+}
+
+#[test]
 fn names_are_compared_with_what_they_lead_to() {
     let retarget = |image: &Image, name: &[u8], number, generation, kind| {
         image.edit(directory_place(image, ROOT), |bytes| {
@@ -405,6 +424,46 @@ fn link_counts_are_compared_with_names() {
 }
 
 #[test]
+fn attributes_are_checked() {
+    let page = |image: &Image, number, change: fn(&mut PageBytes)| {
+        image.edit(image.places[&(ATTRIBUTES, number)], change);
+    };
+    let report = expect(&[Code::XA001], |image| page(image, 0, |bytes| bytes[129] = 99));
+    assert!(report.defects[0].place.is_some());
+    expect(&[Code::XA001], |image| page(image, 2, |bytes| bytes[COUNT_OFFSET + 1] = 99));
+    let report = expect(&[Code::XA002, Code::XA003], |image| {
+        image.edit_anode(SMALL, |anode| anode.xattr = AnodeNo(BIG));
+    });
+    assert!(report.defects.iter().any(|defect| defect.path.as_deref() == Some("/small")));
+    expect(&[Code::XA002], |image| image.edit_anode(BIG, |anode| anode.acl = AnodeNo(99)));
+    expect(&[Code::XA002], |image| image.edit_anode(BIG, |anode| anode.acl = AnodeNo(2)));
+    expect(&[Code::XA002], |image| image.edit_anode(BIG, |anode| anode.acl = AnodeNo(ATTRIBUTES)));
+    expect(&[Code::XA003], |image| image.edit_anode(SMALL, |anode| anode.xattr = AnodeNo(0)));
+    expect(&[Code::XA004], |image| page(image, 2, |bytes| bytes[COUNT_OFFSET] = 31));
+    expect(&[Code::XA004], |image| page(image, 0, |bytes| bytes[AUX_OFFSET + 8] = 1));
+    let acl = AttributeName { namespace: Namespace::AccessAcl, suffix: b"" };
+    expect(&[Code::XA005], |image| {
+        image.edit_anode(BIG, |anode| {
+            anode.attributes = anode.attributes.with(acl, b"abc").expect("short");
+        });
+    });
+    expect(&[Code::XA005], |image| {
+        image.edit(image.places[&(ATTRIBUTES, 0)], |bytes| {
+            assert!(attributes::insert(bytes, acl, 3, ValueAt::Here(b"abc")));
+        });
+    });
+    expect(&[Code::AN002], |image| {
+        spoil_slot(image, SMALL, |slot| {
+            slot[200] = 99;
+            let crc = format::checksum::crc32c(&slot[4..]);
+            slot[..4].copy_from_slice(&crc.to_le_bytes());
+        });
+    });
+    expect(&[Code::AN004], |image| image.edit_anode(ATTRIBUTES, |anode| anode.fragments += 1));
+    expect(&[Code::AN005], |image| image.edit_anode(ATTRIBUTES, |anode| anode.pages += 1));
+}
+
+#[test]
 fn fileset_entries_are_checked() {
     let spoil_entry = |image: &Image, change: fn(&mut [u8])| {
         image.edit(image.places[&(u64::MAX, 0)], |bytes| change(&mut bytes[512..1024]));
@@ -421,7 +480,7 @@ fn fileset_entries_are_checked() {
         });
     });
     expect(&[Code::FS003], |image| image.edit_fileset(|fileset| fileset.anodes_used += 1));
-    expect(&[Code::FS004], |image| image.edit_fileset(|fileset| fileset.anodes_end = ORPHAN));
+    expect(&[Code::FS004], |image| image.edit_fileset(|fileset| fileset.anodes_end = ATTRIBUTES));
     expect(&[Code::FS006], |image| image.edit_fileset(|fileset| fileset.table_pages += 1));
     expect(&[Code::FS006], |image| image.edit_fileset(|fileset| fileset.table_fragments += 1));
     expect(&[Code::FS005], |image| {

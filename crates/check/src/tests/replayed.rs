@@ -3,9 +3,10 @@
 use format::anode::{Anode, page_and_slot, slot_offset};
 use format::double_write::DoubleWriteHead;
 use format::fileset::ROOT_FILESET;
-use format::ids::{AnodeNo, Epoch, Lsn, Place};
+use format::geometry::JOURNAL_HEADS;
+use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place};
 use format::journal::{
-    CHUNK_HEADER_BYTES, ChunkHeader, JournalHead, put_commit, put_merge, put_page_image,
+    CHUNK_HEADER_BYTES, ChunkHeader, JournalHead, RideOwner, put_commit, put_merge, put_page_image,
     put_page_runs, put_ride, put_update,
 };
 use format::page::{PageBytes, STAMP_BYTES, STAMP_OFFSET, page_crc, stamp};
@@ -15,11 +16,21 @@ use super::check;
 use super::image::{BIG, EMPTY, Image, POOL, SMALL};
 use crate::defect::Code;
 
+/// Whose the riding bytes of these tests are: replays do not ask.
+pub(super) const OWNER: RideOwner = RideOwner {
+    fileset: FilesetId(1),
+    anode: AnodeNo(20),
+    generation: Generation(1),
+    index: 0,
+    birth: Epoch(1),
+    block_shift: 14,
+};
+
 /// Opens the pool on `image`, as a mount does, and returns its log, empty.
 pub(super) fn open(image: &mut Image) -> Log {
     image.superblock.is_open = true;
     image.write_superblocks();
-    Log { next: Lsn(0), previous_crc: 0, flushed: Lsn(0) }
+    Log { next: Lsn(0), previous_crc: 0, flushed: Lsn(0), head: 1 }
 }
 
 /// Writes chunks one after the other.
@@ -27,6 +38,7 @@ pub(super) struct Log {
     next: Lsn,
     previous_crc: u32,
     flushed: Lsn,
+    head: u64,
 }
 
 impl Log {
@@ -41,9 +53,10 @@ impl Log {
             previous_crc: self.previous_crc,
             writer_term: 0,
             flushed: self.flushed,
+            head: self.head,
         };
         self.previous_crc = header.seal(POOL, &mut chunk);
-        let offset = image.geometry.journal_offset + 2 * 4096 + self.next.0;
+        let offset = image.geometry.journal_offset + JOURNAL_HEADS * 4096 + self.next.0;
         let length = u64::try_from(chunk.len()).expect("small");
         let chunk = AlignedBuffer::copy_of(&chunk);
         image.device.write(Purpose::Journal, offset, chunk).expect("in range");
@@ -208,7 +221,7 @@ fn whole_pages_and_riding_bytes_are_seen() {
     let mut log = open(&mut image);
     let mut payload = Vec::new();
     put_update(&mut payload, 4, Epoch(4), 1, |log| put_page_image(log, table, &whole_page));
-    put_ride(&mut payload, 4, data, &whole_data);
+    put_ride(&mut payload, 4, data, &OWNER, &whole_data);
     log.write(&image, &payload);
     let report = check(&image);
     let found: Vec<_> = report.counts.keys().collect();
@@ -255,9 +268,9 @@ fn a_stale_group_of_the_double_write_area_is_not_seen() {
     let data = image.places[&(BIG, 3)];
     let stale = image.read_page(image.table_place(EMPTY));
     open(&mut image);
-    for slot in 0..2 {
+    for slot in 0..4 {
         let head = JournalHead {
-            sequence: slot + 1,
+            sequence: slot / 2,
             tail: Lsn(0),
             previous_crc: 0,
             epoch: Epoch(9),
@@ -286,7 +299,7 @@ fn absurd_logs_are_reported() {
     let mut image = Image::new(4096);
     let mut log = open(&mut image);
     let mut payload = Vec::new();
-    put_ride(&mut payload, 1, Place::new(0, 9999, 0), b"nowhere");
+    put_ride(&mut payload, 1, Place::new(0, 9999, 0), &OWNER, b"nowhere");
     put_commit(&mut payload, 1, Lsn(1), &[]);
     payload.extend_from_slice(&[0xff; 24]);
     log.write(&image, &payload);
@@ -296,8 +309,27 @@ fn absurd_logs_are_reported() {
     let mut image = Image::new(4096);
     open(&mut image);
     let offset = image.geometry.journal_offset;
-    let nothing = AlignedBuffer::zeroed(8192);
+    let nothing = AlignedBuffer::zeroed(4 * 4096);
     image.device.write(Purpose::Journal, offset, nothing).expect("in range");
     let report = check(&image);
     assert_eq!(report.counts.keys().collect::<Vec<_>>(), [&Code::JR001], "{}", report.to_text());
+}
+
+/// L4: a chunk tells of a head that is not there; a pool that was closed is asked too.
+#[test]
+fn a_lost_head_is_reported() {
+    for is_open in [true, false] {
+        for (head, is_known) in [(1, true), (2, false)] {
+            let mut image = Image::new(4096);
+            let mut log = open(&mut image);
+            log.head = head;
+            put_nothing(&mut log, &image);
+            image.superblock.is_open = is_open;
+            image.write_superblocks();
+            let report = check(&image);
+            assert_eq!(report.is_clean(), is_known, "{head}: {}", report.to_text());
+            let found: Vec<_> = report.counts.keys().collect();
+            assert!(is_known || found == [&Code::JR006], "{found:?}");
+        }
+    }
 }

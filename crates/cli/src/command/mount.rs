@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
-use front::fuse::{EndCause, MountOptions, StopSignals, THREADS_MAX};
+use front::fuse::{EndCause, MountOptions, POLL_TIME_MAX, StopSignals, THREADS_MAX};
 use serde_json::{Value, json};
 use tracing_subscriber::EnvFilter;
 
@@ -142,6 +143,14 @@ fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, MountOptions)> {
         }
         mount_options.thread_count = threads;
     }
+    if let Some(poll_us) = args.poll_us {
+        let poll_time = Duration::from_micros(poll_us);
+        if poll_time > POLL_TIME_MAX {
+            let message = format!("--poll-us must be at most {}", POLL_TIME_MAX.as_micros());
+            return Err(UsageError::new(message).into());
+        }
+        mount_options.poll_time = poll_time;
+    }
     if args.cache.0 < CACHE_BYTES_MIN {
         return Err(UsageError::new("--cache must be at least 4M").into());
     }
@@ -157,6 +166,7 @@ fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, MountOptions)> {
         cache_bytes: args.cache.0,
         placement,
         commit_interval: args.commit_interval,
+        device_deadline: args.device_deadline,
     };
     Ok((options, mount_options))
 }

@@ -80,6 +80,10 @@ impl Backend for FakeBackend {
         Ok(Arc::new(FakePool { fs: Arc::new(MemoryFs::new()), options: options.clone() }))
     }
 
+    fn open_in_memory(&self, _size_bytes: u64) -> Result<Arc<dyn OpenPool>, BackendError> {
+        Err(BackendError::Failed { device: "memory".into(), cause: "not in these tests".into() })
+    }
+
     fn check(&self, device: &Path, progress: OnProgress<'_>) -> Result<CheckReport, BackendError> {
         let content = read(device)?;
         progress("pages", 1, 1);

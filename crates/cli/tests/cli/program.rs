@@ -67,11 +67,11 @@ impl Ran {
         text.split_once("running 1 test\n").map_or(text.clone(), |(_, rest)| rest.to_owned())
     }
 
-    fn stderr(&self) -> String {
+    pub(crate) fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.0.stderr).into_owned()
     }
 
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.stdout()).expect("one object")
     }
 

@@ -49,6 +49,8 @@ pub(super) struct Group {
     pub(super) descriptor: Arc<Buffer>,
     pub(super) segments: Vec<Segment>,
     pub(super) free_count: u32,
+    /// Pages of metadata segments that nobody has.
+    pub(super) free_pages: u32,
     /// Numbers of its metadata segments.
     metadata: Vec<u32>,
 }
@@ -60,12 +62,6 @@ impl Group {
             segment.pages.iter().any(|word| *word != u64::MAX)
         };
         self.metadata.iter().copied().find(has_room)
-    }
-
-    /// Pages of metadata segments that nobody has.
-    pub(super) fn free_pages(&self) -> u32 {
-        let segments = self.metadata.iter().map(|segment| &self.segments[index(*segment)]);
-        segments.flat_map(|segment| &segment.pages).map(|word| word.count_zeros()).sum()
     }
 
     /// Whether `extent` can have been given out: a damaged pointer may lead anywhere.
@@ -109,6 +105,7 @@ impl Group {
         assert!(entry.is_free(), "G3: a segment changes its kind only while it is empty");
         entry.kind = SegmentKind::Metadata;
         entry.pages = empty_pages(geometry);
+        self.free_pages += clear_bits(&entry.pages);
         self.free_count -= 1;
         self.metadata.push(segment);
         self.metadata.sort_unstable();
@@ -141,18 +138,29 @@ impl Group {
         let bit = entry.pages[word].trailing_ones();
         entry.pages[word] |= 1 << bit;
         entry.held += step;
+        self.free_pages -= 1;
         segment * geometry.segment_fragments + (narrow(wide(word)) * 64 + bit) * step
     }
 
-    /// Gives back a page that was taken: at once, for nobody has seen it, or by a release.
+    /// Gives back a page that was taken: at once, for nobody has seen it, or by a release. A
+    /// segment that has none left is free for anything, as an empty data segment is.
     pub(super) fn release_page(&mut self, fragment: u32, geometry: &Geometry) {
         let step = geometry.page_fragments();
-        let entry = &mut self.segments[index(fragment / geometry.segment_fragments)];
+        let segment = fragment / geometry.segment_fragments;
+        let entry = &mut self.segments[index(segment)];
         let page = fragment % geometry.segment_fragments / step;
         let mask = 1_u64 << (page % 64);
         assert!(entry.pages[index(page / 64)] & mask != 0, "G1: a page is given back twice");
         entry.pages[index(page / 64)] &= !mask;
         entry.held -= step;
+        self.free_pages += 1;
+        if entry.held == 0 {
+            self.free_pages -= clear_bits(&entry.pages);
+            entry.pages = Vec::new();
+            entry.kind = SegmentKind::Data;
+            self.free_count += 1;
+            self.metadata.retain(|number| *number != segment);
+        }
     }
 
     /// Makes freed fragments free.
@@ -165,11 +173,16 @@ impl Group {
             return;
         }
         let entry = &mut self.segments[segment];
-        entry.held -= extent.fragments;
+        // Less than was freed only if the disk lied about a count: it is not believed, nor fatal.
+        entry.held = entry.held.saturating_sub(extent.fragments);
         if entry.is_free() {
             self.free_count += 1;
         }
     }
+}
+
+fn clear_bits(words: &[u64]) -> u32 {
+    words.iter().map(|word| word.count_zeros()).sum()
 }
 
 fn empty_pages(geometry: &Geometry) -> Vec<u64> {
@@ -193,6 +206,7 @@ impl Allocator {
             self.initialise(state, number)?;
         }
         let group = self.load(number)?;
+        state.spare_pages += u64::from(group.free_pages);
         state.groups.insert(number, group);
         Ok(())
     }
@@ -231,6 +245,7 @@ impl Allocator {
         tx.add_u64(&self.root, TOTAL_GROUPS_USED_OFFSET, 1);
         self.journal.end(tx);
         state.used += u64::from(used);
+        state.groups_unused -= 1;
         Ok(())
     }
 
@@ -255,6 +270,7 @@ impl Allocator {
             descriptor,
             segments: Vec::with_capacity(index(geometry.segments_of(number))),
             free_count: 0,
+            free_pages: 0,
             metadata: Vec::new(),
         };
         for segment in 0..geometry.segments_of(number) {
@@ -273,8 +289,11 @@ impl Allocator {
                 incarnation: usage.incarnation,
                 pages: Vec::new(),
             };
-            if usage.kind == SegmentKind::Metadata {
+            if usage.kind == SegmentKind::Metadata && usage.live == 0 {
+                entry.kind = SegmentKind::Data;
+            } else if usage.kind == SegmentKind::Metadata {
                 entry.pages = self.load_pages(number, segment)?;
+                group.free_pages += clear_bits(&entry.pages);
                 group.metadata.push(segment);
             }
             group.free_count += u32::from(entry.is_free());

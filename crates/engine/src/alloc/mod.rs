@@ -9,8 +9,10 @@
 //! - G2: A freed fragment is released only when the checkpoint that took the freeing pages home has
 //!   moved the log's tail past them (K3). Until then it is *pending*.
 //! - G3: A segment changes its kind only while nothing in it is held: neither used nor pending.
-//! - G4: `used + promised` never exceeds the capacity less the reserve, so that what was accepted
-//!   can be installed, and what a full pool must do (delete, checkpoint, clean) has room.
+//! - G4: What is used, promised or pending, and what no block can have (free pages of metadata
+//!   segments, the front of groups not yet in use), never exceeds the capacity less the reserve, so
+//!   that what was accepted can be installed, and what a full pool must do (delete, checkpoint,
+//!   clean) has room.
 //!
 //! # Concurrency
 //!
@@ -29,9 +31,10 @@ use format::bitmap::BITS_PER_PAGE;
 use format::geometry::Geometry;
 use format::group::{
     DESCRIPTOR_FRAGMENTS_USED_OFFSET, DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentKind, SegmentUsage,
-    TOTAL_FRAGMENTS_USED_OFFSET,
+    TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET,
 };
 use format::ids::{Epoch, Lsn, Place};
+use format::map::POINTERS_PER_PAGE;
 use format::page::{PageKind, PageOwner, read_u64};
 use storage::volume::Volume;
 
@@ -47,9 +50,11 @@ use self::policy::{PlacementPolicy, SegmentView};
 /// Free segments that only the cleaner may take: it needs room to copy into.
 const CLEANER_SEGMENTS: u32 = 2;
 /// Free pages that new names leave in a pool without free segments: for removing, and for maps.
-const PAGES_KEPT: u32 = 16;
+const PAGES_KEPT: u64 = 16;
 /// The cleaner begins when fewer segments than this are free.
 pub(crate) const LOW_SEGMENTS: u32 = 8;
+/// A writer who was refused gets this many free segments, however much must be moved for them.
+pub(crate) const PROMISED_SEGMENTS: u32 = CLEANER_SEGMENTS + 2;
 
 /// A run of fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +84,8 @@ pub(crate) struct Ledger {
 pub(crate) enum Urgency {
     /// A user's write: refused when the pool is full.
     User,
+    /// A name that moves: it may use half of the reserve.
+    Name,
     /// What must go on in a full pool: cleaning, removing.
     System,
 }
@@ -90,6 +97,10 @@ struct State {
     promised: u64,
     pending: VecDeque<(Lsn, Vec<Extent>)>,
     pending_fragments: u64,
+    /// Free pages in metadata segments of the groups in memory.
+    spare_pages: u64,
+    /// Groups that are not yet in use.
+    groups_unused: u64,
     /// Where the last data segment was taken.
     cursor: SegmentId,
 }
@@ -106,6 +117,10 @@ pub(crate) struct Allocator {
     /// Fragments that files and metadata can have altogether.
     capacity: u64,
     reserve: u64,
+    /// Fragments of a block of the default size.
+    block_fragments: u64,
+    /// Fragments of a segment that blocks of the default size can't have.
+    lost_fragments: u32,
     state: Mutex<State>,
 }
 
@@ -122,6 +137,10 @@ pub struct SpaceCounts {
     pub reserve: u64,
     /// Freed, and not to be used before the next checkpoint.
     pub pending: u64,
+    /// What blocks can't have: free pages among metadata, and what groups need once they are used.
+    pub spare: u64,
+    /// What one file written now can have.
+    pub available: u64,
 }
 
 impl Allocator {
@@ -144,17 +163,37 @@ impl Allocator {
         let capacity = (0..geometry.group_count)
             .map(|group| u64::from(geometry.fragments_of(group)))
             .sum::<u64>();
+        if used > capacity {
+            let defect = format!("AG007: the pool says {used} fragments in use, has {capacity}");
+            return Err(FsError::Corrupt { defect });
+        }
         let reserve = reserve_of(geometry, capacity, block_shift);
+        let groups_used = read_u64(page_of(&root.bytes()), TOTAL_GROUPS_USED_OFFSET);
+        let block_fragments = block_fragments(geometry, block_shift);
+        let lost_fragments = narrow(lost_of(geometry, block_shift));
         let state = State {
             groups: BTreeMap::new(),
             used,
             promised: 0,
             pending: VecDeque::new(),
             pending_fragments: 0,
+            spare_pages: 0,
+            groups_unused: u64::from(geometry.group_count).saturating_sub(groups_used),
             cursor: SegmentId { group: 0, segment: 0 },
         };
         let state = Mutex::new(state);
-        Ok(Allocator { volume, cache, journal, policy, root, capacity, reserve, state })
+        Ok(Allocator {
+            volume,
+            cache,
+            journal,
+            policy,
+            root,
+            capacity,
+            reserve,
+            block_fragments,
+            lost_fragments,
+            state,
+        })
     }
 
     fn geometry(&self) -> &Geometry {
@@ -170,7 +209,38 @@ impl Allocator {
             promised: state.promised,
             reserve: self.reserve,
             pending: state.pending_fragments,
+            spare: self.spare(&state),
+            available: self.available(&state),
         }
+    }
+
+    /// What blocks can't have of what nobody has.
+    fn spare(&self, state: &State) -> u64 {
+        let geometry = self.geometry();
+        let front = u64::from(geometry.front_segments(0) * geometry.segment_fragments);
+        state.spare_pages * u64::from(geometry.page_fragments()) + state.groups_unused * front
+    }
+
+    /// What one file written now can have: room for blocks less the map pages that they need and
+    /// that spare pages don't give.
+    fn available(&self, state: &State) -> u64 {
+        let geometry = self.geometry();
+        let segment = u64::from(geometry.segment_fragments);
+        let page = u64::from(geometry.page_fragments());
+        let room =
+            self.capacity.saturating_sub(self.taken(state) + self.spare(state) + self.reserve);
+        let front = u64::from(geometry.front_segments(0)) * segment;
+        let front_spare = (front - u64::from(geometry.front_fragments())) / page;
+        let spare_pages = state.spare_pages + state.groups_unused * front_spare;
+        let map_pages = (room / self.block_fragments).div_ceil(POINTERS_PER_PAGE);
+        let missing = (map_pages * page).saturating_sub(spare_pages * page);
+        room.saturating_sub(missing.next_multiple_of(segment))
+    }
+
+    /// Adds what changed of a group's free pages to the count of all.
+    fn note_spare(state: &mut State, number: u32, before: u32) {
+        let after = state.groups.get(&number).map_or(0, |group| group.free_pages);
+        state.spare_pages = state.spare_pages + u64::from(after) - u64::from(before);
     }
 
     /// Promises `fragments` to a caller who will use or return them.
@@ -180,14 +250,36 @@ impl Allocator {
     /// [`FsError::NoSpace`] if a user's promise would touch the reserve (G4).
     pub(crate) fn promise(&self, fragments: u64, urgency: Urgency) -> FsResult<()> {
         let mut state = self.state.lock();
-        let reserve = if urgency == Urgency::User { self.reserve } else { 0 };
-        // What was freed since the last checkpoint counts as used: it can't be written yet.
-        let taken = state.used + state.promised + state.pending_fragments;
-        if taken + fragments + reserve > self.capacity {
+        let spare = if urgency == Urgency::User { self.spare(&state) } else { 0 };
+        if self.taken(&state) + spare + fragments + self.kept_from(urgency) > self.capacity {
             return Err(FsError::NoSpace);
         }
         state.promised += fragments;
         Ok(())
+    }
+
+    /// Whether metadata may have `fragments`, spare pages among them.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NoSpace`] if they would touch what is kept from `urgency`.
+    pub(crate) fn check_room(&self, fragments: u64, urgency: Urgency) -> FsResult<()> {
+        let state = self.state.lock();
+        let wanted = self.taken(&state) + fragments + self.kept_from(urgency);
+        if wanted > self.capacity { Err(FsError::NoSpace) } else { Ok(()) }
+    }
+
+    /// What was freed since the last checkpoint counts as used: it can't be written yet.
+    fn taken(&self, state: &State) -> u64 {
+        state.used + state.promised + state.pending_fragments
+    }
+
+    fn kept_from(&self, urgency: Urgency) -> u64 {
+        match urgency {
+            Urgency::User => self.reserve,
+            Urgency::Name => self.reserve / 2,
+            Urgency::System => 0,
+        }
     }
 
     /// Takes a promise back.
@@ -209,17 +301,22 @@ impl Allocator {
     ) -> FsResult<Place> {
         let mut state = self.state.lock();
         let mut first = self.policy.metadata_group(near.group(), self.geometry().group_count);
-        if self.count_free(&mut state, CLEANER_SEGMENTS + 1)? <= CLEANER_SEGMENTS {
-            // The last free segments are the cleaner's while any group has a page to give.
-            let roomy = state.groups.iter().find(|(_, group)| group.free_pages() > 0);
-            first = roomy.map_or(first, |(number, _)| *number);
+        self.ensure_group(&mut state, first)?;
+        if state.groups[&first].free_pages == 0 && state.spare_pages > 0 {
+            // No segment becomes metadata while another group has a page to give: blocks need it.
+            let roomy = |(_, group): &(&u32, &Group)| group.free_pages > 0;
+            let behind = state.groups.range(first..).find(roomy);
+            let found = behind.or_else(|| state.groups.iter().find(roomy));
+            first = found.map_or(first, |(number, _)| *number);
         }
         for step in 0..self.geometry().group_count {
             let number = (first + step) % self.geometry().group_count;
             self.ensure_group(&mut state, number)?;
             let group = state.groups.get_mut(&number).expect("ensured");
+            let spare = group.free_pages;
             let Some(segment) = self.metadata_segment(group, number)? else { continue };
             let fragment = group.take_page(segment, self.geometry());
+            Self::note_spare(&mut state, number, spare);
             let place = Place::new(0, number, fragment);
             let extent = Extent { place, fragments: self.geometry().page_fragments() };
             state.used += u64::from(extent.fragments);
@@ -428,10 +525,13 @@ impl Allocator {
         let mut state = self.state.lock();
         let installed = ledger.installed;
         for extent in ledger.taken {
-            let group = state.groups.get_mut(&extent.place.group()).expect("taken from it");
+            let number = extent.place.group();
+            let group = state.groups.get_mut(&number).expect("taken from it");
             let segment = self.geometry().segment_of(extent.place);
             if group.segments[index(segment)].kind == SegmentKind::Metadata {
+                let spare = group.free_pages;
                 group.release_page(extent.place.fragment(), self.geometry());
+                Self::note_spare(&mut state, number, spare);
                 state.used -= u64::from(extent.fragments);
             } else {
                 group.segments[index(segment)].held -= extent.fragments;
@@ -448,24 +548,27 @@ impl Allocator {
             let (_, extents) = state.pending.pop_front().expect("looked at it");
             for extent in extents {
                 state.pending_fragments -= u64::from(extent.fragments);
-                let group = state.groups.get_mut(&extent.place.group()).expect("freed from it");
+                let number = extent.place.group();
+                let group = state.groups.get_mut(&number).expect("freed from it");
+                let spare = group.free_pages;
                 group.release(extent, self.geometry());
+                Self::note_spare(&mut state, number, spare);
             }
         }
     }
 
-    /// Whether new names may take pages.
+    /// Whether new names, and `count` pages besides, may take pages.
     ///
     /// # Errors
     ///
     /// [`FsError::NoSpace`] if they would take the segments that the cleaner needs.
-    pub(crate) fn check_pages(&self) -> FsResult<()> {
+    pub(crate) fn check_pages(&self, count: u32) -> FsResult<()> {
         let mut state = self.state.lock();
         if self.count_free(&mut state, CLEANER_SEGMENTS + 1)? > CLEANER_SEGMENTS {
             return Ok(());
         }
-        let free: u32 = state.groups.values().map(Group::free_pages).sum();
-        if free < PAGES_KEPT { Err(FsError::NoSpace) } else { Ok(()) }
+        let wanted = PAGES_KEPT + u64::from(count);
+        if state.spare_pages < wanted { Err(FsError::NoSpace) } else { Ok(()) }
     }
 
     /// Opens a free segment for data.
@@ -544,8 +647,9 @@ impl Allocator {
                 let segment = narrow(crate::convert::wide(segment));
                 candidates.push(SegmentView {
                     segment: SegmentId { group: *number, segment }.into(),
-                    live_fragments: usage.held - usage.pending,
+                    live_fragments: usage.held.saturating_sub(usage.pending),
                     size_fragments: self.geometry().segment_fragments,
+                    lost_fragments: self.lost_fragments,
                     newest: usage.incarnation.0,
                 });
             }
@@ -572,11 +676,15 @@ fn reserve_of(geometry: &Geometry, capacity: u64, block_shift: u8) -> u64 {
     let segments = u64::from(CLEANER_SEGMENTS + LOW_SEGMENTS) + 2;
     let segment = u64::from(geometry.segment_fragments);
     let fixed = segments * segment;
-    // What a full segment can't give to blocks: its summary, and an end too short for a block.
-    let lost = segment
-        - blocks_per_segment(geometry, block_shift) * block_fragments(geometry, block_shift);
-    let summaries = capacity / segment * lost;
+    let summaries = capacity / segment * lost_of(geometry, block_shift);
     (fixed.max(capacity / 50) + summaries).min(capacity / 3)
+}
+
+/// What a full segment of blocks of the default size can't give to them: its summary, and an end
+/// too short for a block.
+fn lost_of(geometry: &Geometry, block_shift: u8) -> u64 {
+    let blocks = blocks_per_segment(geometry, block_shift);
+    u64::from(geometry.segment_fragments) - blocks * block_fragments(geometry, block_shift)
 }
 
 fn block_fragments(geometry: &Geometry, block_shift: u8) -> u64 {

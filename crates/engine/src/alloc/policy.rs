@@ -121,6 +121,9 @@ pub struct SegmentView {
     pub live_fragments: u32,
     /// Fragments altogether; cleaning frees the rest.
     pub size_fragments: u32,
+    /// Fragments of a segment that a copy of its blocks can't have: summaries, and an end too
+    /// short for a block.
+    pub lost_fragments: u32,
     /// Epoch in which the segment was opened.
     pub newest: u64,
 }
@@ -153,6 +156,24 @@ impl CleaningPolicy for Greedy {
     }
 }
 
+/// Cleans the emptiest segment, however little it gives back: for a pool that has nothing else
+/// left, because what it promised must be kept.
+#[derive(Debug)]
+pub struct Thorough;
+
+impl CleaningPolicy for Thorough {
+    fn name(&self) -> &'static str {
+        "thorough"
+    }
+
+    fn choose(&self, candidates: &[SegmentView]) -> Option<SegmentName> {
+        let gives =
+            |view: &&SegmentView| view.live_fragments + view.lost_fragments < view.size_fragments;
+        let emptiest = candidates.iter().filter(gives);
+        emptiest.min_by_key(|view| (view.live_fragments, view.segment)).map(|view| view.segment)
+    }
+}
+
 /// Cleaning a segment with this many live fragments or more gives back too little: what is copied
 /// needs summaries and ends before the end of a segment, so an eighth must be won at least.
 fn worth_below(view: &SegmentView) -> u32 {
@@ -165,15 +186,22 @@ mod tests {
 
     fn view(segment: u32, live_fragments: u32) -> SegmentView {
         let segment = SegmentName { group: 0, segment };
-        SegmentView { segment, live_fragments, size_fragments: 256, newest: 1 }
+        SegmentView { segment, live_fragments, size_fragments: 256, lost_fragments: 4, newest: 1 }
     }
 
     #[test]
-    fn greedy_keeps_the_contract() {
-        assert_eq!(Greedy.choose(&[]), None);
-        assert_eq!(Greedy.choose(&[view(1, 256)]), None, "a full segment is chosen");
-        let tie = [view(8, 50), view(3, 50), view(9, 60)];
-        assert_eq!(Greedy.choose(&tie), Some(SegmentName { group: 0, segment: 3 }));
+    fn every_cleaning_policy_keeps_the_contract() {
+        let policies: [&dyn CleaningPolicy; 2] = [&Greedy, &Thorough];
+        for policy in policies {
+            let name = policy.name();
+            assert_eq!(policy.choose(&[]), None, "{name}");
+            assert_eq!(policy.choose(&[view(1, 252)]), None, "{name}: a full segment is chosen");
+            let tie = [view(8, 50), view(3, 50), view(9, 60)];
+            let lowest = SegmentName { group: 0, segment: 3 };
+            assert_eq!(policy.choose(&tie), Some(lowest), "{name}: tie");
+        }
+        assert_eq!(Greedy.choose(&[view(1, 251)]), None, "hardly anything is won");
+        assert!(Thorough.choose(&[view(1, 251)]).is_some(), "something is won");
     }
 
     #[test]

@@ -169,7 +169,7 @@ impl Cache {
         Ok(buffer)
     }
 
-    /// Returns the page at `place`, whatever it is.
+    /// Returns the page at `place`, whatever it is; verified when it is read.
     fn any_page(&self, place: Place) -> FsResult<Arc<Buffer>> {
         if let Some(buffer) = self.find(place) {
             self.hits.fetch_add(1, Ordering::Relaxed);
@@ -180,7 +180,9 @@ impl Cache {
         loop {
             let evictions = self.shard(place).lock().evictions;
             let bytes = self.volume.read_page(Purpose::Home, place).map_err(io)?;
-            PageHeader::decode(page_of(&bytes), self.pool_id, place).map_err(corrupt)?;
+            let header =
+                PageHeader::decode(page_of(&bytes), self.pool_id, place).map_err(corrupt)?;
+            verify_content(&header, page_of(&bytes))?;
             let mut shard = self.shard(place).lock();
             if let Some(buffer) = shard.buffers.get(&place) {
                 return Ok(Arc::clone(buffer));
@@ -249,6 +251,18 @@ impl Cache {
             self.count.fetch_sub(victims.len(), Ordering::Relaxed);
         }
     }
+}
+
+/// Checks what a page says of itself beyond its header, once, when it is read: those who change it
+/// rely on it.
+fn verify_content(header: &PageHeader, bytes: &PageBytes) -> FsResult<()> {
+    if header.kind != PageKind::Directory {
+        return Ok(());
+    }
+    format::directory::verify(bytes, header.owner.index).map_err(|defect| {
+        let (directory, page) = (header.owner.anode, header.owner.index);
+        corrupt(format!("{defect} (page {page} of directory {directory})"))
+    })
 }
 
 /// A device error as the caller of a file operation sees it.

@@ -13,14 +13,17 @@
 //!
 //! The caller holds the lock of the container: its vnode's, or the fileset's for its own.
 
+mod data;
 mod truncate;
 
+pub(crate) use data::Unit;
 pub(crate) use truncate::{Content, take_off};
 
-use format::anode::Anode;
+use format::anode::{Anode, StorageMode};
+use format::ids::{Epoch, Place};
 use format::map::{
-    HEIGHT_MAX, capacity_of_height, height_for, page_index, page_slot, pointer_at, root_slot,
-    set_pointer,
+    HEIGHT_MAX, POINTERS_PER_PAGE, capacity_of_height, height_for, page_index, page_slot,
+    pointer_at, root_slot, set_pointer,
 };
 use format::page::{PageBytes, PageKind, PageOwner};
 use format::pointer::BlockPointer;
@@ -45,6 +48,19 @@ pub(crate) fn content_owner(anode: &Anode, index: u64) -> PageOwner {
     PageOwner { fileset: anode.fileset, anode: anode.number, index, level: 0 }
 }
 
+/// Sets pointer `slot` of a leaf; returns the pointer that was there.
+fn replace_pointer(
+    page: &mut PageBytes,
+    slot: usize,
+    pointer: Option<&BlockPointer>,
+    birth: Epoch,
+) -> Option<BlockPointer> {
+    let old = pointer_at(page, slot);
+    set_pointer(page, slot, pointer);
+    raise_birth_max(page, birth);
+    old
+}
+
 impl Store {
     /// Returns the pointer to block `index`; `None` for a hole.
     pub(crate) fn block(
@@ -53,7 +69,7 @@ impl Store {
         anode: &Anode,
         index: u64,
     ) -> FsResult<Option<BlockPointer>> {
-        if index >= capacity_of_height(anode.height) {
+        if anode.storage == StorageMode::Inline || index >= capacity_of_height(anode.height) {
             return Ok(None);
         }
         let mut pointer = anode.root_pointer(root_slot(index, anode.height));
@@ -66,28 +82,43 @@ impl Store {
         Ok(pointer)
     }
 
-    /// Returns up to `count` pointers from block `first` on, walking each leaf once.
-    pub(crate) fn blocks(
-        &self,
-        anode: &Anode,
-        first: u64,
-        count: u64,
-    ) -> FsResult<Vec<Option<BlockPointer>>> {
-        let mut pointers = Vec::with_capacity(index_wide(count));
-        let mut leaf: Option<(u64, Option<View<'static>>)> = None;
-        for index in first..first + count {
-            if anode.height == 0 || index >= capacity_of_height(anode.height) {
-                pointers.push(self.block(None, anode, index)?);
-                continue;
-            }
-            let leaf_index = page_index(index, 0);
-            if leaf.as_ref().is_none_or(|(at, _)| *at != leaf_index) {
-                leaf = Some((leaf_index, self.leaf_of(anode, index)?));
-            }
-            let page = leaf.as_ref().and_then(|(_, page)| page.as_ref());
-            pointers.push(page.and_then(|page| pointer_at(page, page_slot(index, 0))));
+    /// Returns how many map pages a first block at `index` needs.
+    pub(crate) fn missing_map_pages(&self, anode: &Anode, index: u64) -> FsResult<u64> {
+        if index >= capacity_of_height(anode.height) {
+            let has_any = (0..8).any(|slot| anode.root_pointer(slot).is_some());
+            let (wanted, height) = (u64::from(height_for(index)), u64::from(anode.height));
+            return Ok(wanted + if has_any { wanted - height } else { 0 });
         }
-        Ok(pointers)
+        let mut pointer = anode.root_pointer(root_slot(index, anode.height));
+        for level in (0..anode.height).rev() {
+            let Some(found) = pointer else { return Ok(u64::from(level) + 1) };
+            let page =
+                self.view(None, found.place, PageKind::Map, map_owner(anode, index, level))?;
+            pointer = pointer_at(&page, page_slot(index, level));
+        }
+        Ok(0)
+    }
+
+    /// Returns the places of the map pages on the way to block `index`, as `change` has them.
+    pub(crate) fn map_path(
+        &self,
+        change: &Change<'_>,
+        anode: &Anode,
+        index: u64,
+    ) -> FsResult<Vec<Place>> {
+        let mut path = Vec::new();
+        if index >= capacity_of_height(anode.height) {
+            return Ok(path);
+        }
+        let mut pointer = anode.root_pointer(root_slot(index, anode.height));
+        for level in (0..anode.height).rev() {
+            let Some(found) = pointer else { break };
+            path.push(found.place);
+            let owner = map_owner(anode, index, level);
+            let page = self.view(Some(change), found.place, PageKind::Map, owner)?;
+            pointer = pointer_at(&page, page_slot(index, level));
+        }
+        Ok(path)
     }
 
     /// Returns the leaf map page on the way to block `index`; `None` under a hole.
@@ -117,12 +148,27 @@ impl Store {
     ) -> FsResult<Option<BlockPointer>> {
         let birth = change.epoch();
         self.grow(change, anode, index)?;
-        let slot = root_slot(index, anode.height);
         if anode.height == 0 {
+            let slot = root_slot(index, anode.height);
             let old = anode.root_pointer(slot);
             anode.set_root_pointer(slot, pointer);
             return Ok(old);
         }
+        let place = self.leaf_to_edit(change, anode, index)?;
+        let page = change.edit(place, PageKind::Map, map_owner(anode, index, 0))?;
+        Ok(replace_pointer(page, page_slot(index, 0), pointer, birth))
+    }
+
+    /// Returns the place of the leaf on the way to block `index`, in a map that is high enough and
+    /// not all in the anode; makes the pages on the way.
+    fn leaf_to_edit(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        index: u64,
+    ) -> FsResult<Place> {
+        let birth = change.epoch();
+        let slot = root_slot(index, anode.height);
         let top = anode.height - 1;
         let mut place = match anode.root_pointer(slot) {
             Some(found) => found.place,
@@ -147,12 +193,7 @@ impl Store {
             raise_birth_max(change.edit(place, PageKind::Map, owner)?, birth);
             place = child.place;
         }
-        let page = change.edit(place, PageKind::Map, map_owner(anode, index, 0))?;
-        let slot = page_slot(index, 0);
-        let old = pointer_at(page, slot);
-        set_pointer(page, slot, pointer);
-        raise_birth_max(page, birth);
-        Ok(old)
+        Ok(place)
     }
 
     fn add_map_page(
@@ -175,21 +216,27 @@ impl Store {
         }
         let wanted = height_for(index);
         while anode.height < wanted {
-            let pointers: Vec<_> = (0..8).map(|slot| anode.root_pointer(slot)).collect();
-            if pointers.iter().any(Option::is_some) {
-                let level = anode.height;
-                let page = self.add_map_page(change, anode, 0, level)?;
-                let bytes = change.edit(page.place, PageKind::Map, map_owner(anode, 0, level))?;
-                for (slot, pointer) in pointers.iter().enumerate() {
-                    set_pointer(bytes, slot, pointer.as_ref());
-                }
-                for slot in 0..8 {
-                    anode.set_root_pointer(slot, None);
-                }
-                anode.set_root_pointer(0, Some(&page));
-            }
-            anode.height += 1;
+            self.raise(change, anode)?;
         }
+        Ok(())
+    }
+
+    /// Puts one more level between the anode and its map.
+    fn raise(&self, change: &mut Change<'_>, anode: &mut Anode) -> FsResult<()> {
+        let pointers: Vec<_> = (0..8).map(|slot| anode.root_pointer(slot)).collect();
+        if pointers.iter().any(Option::is_some) {
+            let level = anode.height;
+            let page = self.add_map_page(change, anode, 0, level)?;
+            let bytes = change.edit(page.place, PageKind::Map, map_owner(anode, 0, level))?;
+            for (slot, pointer) in pointers.iter().enumerate() {
+                set_pointer(bytes, slot, pointer.as_ref());
+            }
+            for slot in 0..8 {
+                anode.set_root_pointer(slot, None);
+            }
+            anode.set_root_pointer(0, Some(&page));
+        }
+        anode.height += 1;
         Ok(())
     }
 
@@ -250,6 +297,44 @@ impl Store {
         let fragments = u64::from(old.fragments);
         anode.fragments = anode.fragments.saturating_sub(fragments);
         anode.pages = anode.pages.saturating_sub(1);
+        self.drop_empty_map_pages(change, anode, index)
+    }
+
+    /// Gives up the map pages on the way to block `index` that lead nowhere any more: each would
+    /// keep a segment from being used for data.
+    fn drop_empty_map_pages(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        index: u64,
+    ) -> FsResult<()> {
+        let slot = root_slot(index, anode.height);
+        let mut path = Vec::new();
+        let mut pointer = anode.root_pointer(slot);
+        for level in (0..anode.height).rev() {
+            let Some(found) = pointer else { return Ok(()) };
+            let owner = map_owner(anode, index, level);
+            let page = self.view(Some(change), found.place, PageKind::Map, owner)?;
+            pointer = pointer_at(&page, page_slot(index, level));
+            let leads_on = (0..index_wide(POINTERS_PER_PAGE))
+                .filter(|slot| *slot != page_slot(index, level))
+                .any(|slot| pointer_at(&page, slot).is_some());
+            path.push((level, found, leads_on));
+        }
+        if pointer.is_some() {
+            return Ok(());
+        }
+        for (level, page, leads_on) in path.into_iter().rev() {
+            let owner = map_owner(anode, index, level);
+            if leads_on {
+                let bytes = change.edit(page.place, PageKind::Map, owner)?;
+                set_pointer(bytes, page_slot(index, level), None);
+                return Ok(());
+            }
+            change.free_page(page.place, PageKind::Map, owner)?;
+            take_off(&mut anode.fragments, u64::from(page.fragments))?;
+        }
+        anode.set_root_pointer(slot, None);
         Ok(())
     }
 }

@@ -4,12 +4,13 @@
 use format::anode::Anode;
 use format::ids::Place;
 use format::map::{
-    POINTERS_PER_PAGE, capacity_of_height, page_slot, pointer_at, root_slot, set_pointer,
-    span_of_pointer,
+    FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, capacity_of_height, fine_slot, is_split,
+    page_slot, pointer_at, root_slot, set_pointer, span_of_pointer,
 };
-use format::page::PageKind;
+use format::page::{PageKind, PageOwner};
 use format::pointer::BlockPointer;
 
+use super::data::{check_split, fine_owner};
 use super::{content_owner, map_owner};
 use crate::alloc::Extent;
 use crate::buffer::corrupt;
@@ -75,19 +76,41 @@ pub(crate) enum Content {
     Pages(PageKind),
 }
 
+/// Where a container is cut.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    /// The block in which the cut lies.
+    index: u64,
+    /// The first block that is gone.
+    first: u64,
+    /// The first block of 4 KiB that is gone, below leaves that are split.
+    fine: u64,
+}
+
+impl Cut {
+    fn at(size_bytes: u64, anode: &Anode) -> Cut {
+        Cut {
+            index: size_bytes / anode.block_bytes(),
+            first: size_bytes.div_ceil(anode.block_bytes()),
+            fine: size_bytes.div_ceil(1 << FINE_SHIFT),
+        }
+    }
+}
+
 impl Store {
-    /// Frees blocks at and past `first`, from the end, as many as one transaction can. Returns
-    /// whether all are gone; if not, call again in another transaction.
+    /// Frees the blocks that lie past the first `size_bytes`, from the end, as many as one
+    /// transaction can. Returns whether all are gone; if not, call again in another transaction.
     pub(crate) fn truncate_blocks(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
-        first: u64,
+        size_bytes: u64,
         content: Content,
     ) -> FsResult<bool> {
+        let cut = Cut::at(size_bytes, anode);
         let mut step =
             Step { pointers: POINTERS_PER_STEP, extents: Vec::new(), groups: Vec::new() };
-        let is_done = self.truncate_root(change, anode, first, content, &mut step)?;
+        let is_done = self.truncate_root(change, anode, cut, content, &mut step)?;
         for extent in step.extents {
             change.free(extent)?;
         }
@@ -98,34 +121,34 @@ impl Store {
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
-        first: u64,
+        cut: Cut,
         content: Content,
         step: &mut Step,
     ) -> FsResult<bool> {
-        if first >= capacity_of_height(anode.height) {
+        if cut.index >= capacity_of_height(anode.height) {
             return Ok(true);
         }
-        let lowest = root_slot(first, anode.height);
+        let lowest = root_slot(cut.index, anode.height);
         for slot in (lowest..8).rev() {
             let Some(pointer) = anode.root_pointer(slot) else { continue };
             let base = wide(slot) * span_of_pointer(anode.height);
             let height = anode.height;
             let is_gone =
-                self.truncate_below(change, anode, pointer, height, base, first, content, step)?;
+                self.truncate_below(change, anode, pointer, height, base, cut, content, step)?;
             match is_gone {
                 Outcome::Gone => anode.set_root_pointer(slot, None),
                 Outcome::Kept => {}
                 Outcome::Stopped => return Ok(false),
             }
         }
-        if first == 0 && (0..8).all(|slot| anode.root_pointer(slot).is_none()) {
+        if cut.first == 0 && (0..8).all(|slot| anode.root_pointer(slot).is_none()) {
             anode.height = 0;
         }
         Ok(true)
     }
 
     /// Frees what `pointer`, `height` levels above the blocks and beginning at block `base`, leads
-    /// to at and past `first`.
+    /// to past the cut.
     #[expect(clippy::too_many_arguments, reason = "one recursion, all of it changes on the way")]
     fn truncate_below(
         &self,
@@ -134,18 +157,28 @@ impl Store {
         pointer: BlockPointer,
         height: u8,
         base: u64,
-        first: u64,
+        cut: Cut,
         content: Content,
         step: &mut Step,
     ) -> FsResult<Outcome> {
+        if height == 0 && base < cut.first {
+            return Ok(Outcome::Kept);
+        }
         if height == 0 {
             return self.free_block(change, anode, pointer, base, content, step);
         }
         let level = height - 1;
         let owner = map_owner(anode, base, level);
         let span = span_of_pointer(level);
-        let lowest = if first <= base { 0 } else { page_slot(first, level) };
-        for slot in (lowest..index_wide(POINTERS_PER_PAGE)).rev() {
+        let lowest = if cut.index <= base { 0 } else { page_slot(cut.index, level) };
+        let is_split = content == Content::Data
+            && level == 0
+            && is_split(&*self.view(Some(change), pointer.place, PageKind::Map, owner)?);
+        let slots = if is_split { lowest..lowest } else { lowest..index_wide(POINTERS_PER_PAGE) };
+        if is_split && !self.truncate_split(change, anode, pointer.place, owner, cut, step)? {
+            return Ok(Outcome::Stopped);
+        }
+        for slot in slots.rev() {
             let child = {
                 let page = self.view(Some(change), pointer.place, PageKind::Map, owner)?;
                 pointer_at(&page, slot)
@@ -153,7 +186,7 @@ impl Store {
             let Some(child) = child else { continue };
             let child_base = base + wide(slot) * span;
             let outcome =
-                self.truncate_below(change, anode, child, level, child_base, first, content, step)?;
+                self.truncate_below(change, anode, child, level, child_base, cut, content, step)?;
             match outcome {
                 Outcome::Gone => {
                     set_pointer(change.edit(pointer.place, PageKind::Map, owner)?, slot, None);
@@ -162,12 +195,56 @@ impl Store {
                 Outcome::Stopped => return Ok(Outcome::Stopped),
             }
         }
-        if first > base {
+        if cut.first > base {
             return Ok(Outcome::Kept);
         }
         change.free_page(pointer.place, PageKind::Map, owner)?;
         take_off(&mut anode.fragments, u64::from(pointer.fragments))?;
         Ok(Outcome::Gone)
+    }
+
+    /// Frees the blocks of 4 KiB below the split leaf at `place` that lie past the cut, and the
+    /// fine leaves that hold no others. Returns whether all are gone.
+    fn truncate_split(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        place: Place,
+        owner: PageOwner,
+        cut: Cut,
+        step: &mut Step,
+    ) -> FsResult<bool> {
+        check_split(anode)?;
+        for slot in (0..index_wide(FINE_PER_COARSE)).rev() {
+            let first = owner.index * FINE_PER_COARSE + wide(slot) * POINTERS_PER_PAGE;
+            let leaf = {
+                let page = self.view(Some(change), place, PageKind::Map, owner)?;
+                pointer_at(&page, slot)
+            };
+            let Some(leaf) = leaf.filter(|_| first + POINTERS_PER_PAGE > cut.fine) else {
+                continue;
+            };
+            let below = fine_owner(anode, first);
+            for fine in (first.max(cut.fine)..first + POINTERS_PER_PAGE).rev() {
+                let block = {
+                    let page = self.view(Some(change), leaf.place, PageKind::Map, below)?;
+                    pointer_at(&page, fine_slot(fine))
+                };
+                let Some(block) = block else { continue };
+                let outcome = self.free_block(change, anode, block, fine, Content::Data, step)?;
+                if matches!(outcome, Outcome::Stopped) {
+                    return Ok(false);
+                }
+                let page = change.edit(leaf.place, PageKind::Map, below)?;
+                set_pointer(page, fine_slot(fine), None);
+            }
+            if first >= cut.fine {
+                change.free_page(leaf.place, PageKind::Map, below)?;
+                take_off(&mut anode.fragments, u64::from(leaf.fragments))?;
+                set_pointer(change.edit(place, PageKind::Map, owner)?, slot, None);
+            }
+        }
+        Ok(true)
     }
 
     fn free_block(

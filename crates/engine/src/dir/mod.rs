@@ -13,6 +13,8 @@
 //!   of the deepest page.
 //! - N3: Two pages that split from each other, one of them empty, are joined by the removal that
 //!   emptied it, so a directory shrinks as it is emptied.
+//! - N4: The pointer to a page that has split says how deep the page is and where the page is that
+//!   split off last, if that one is still there ([`SplitHint`]).
 //!
 //! # Concurrency
 //!
@@ -25,6 +27,7 @@ use format::directory::{
 };
 use format::ids::{AnodeNo, Generation, Place};
 use format::page::{PAGE_BYTES, PageBytes, PageKind};
+use format::pointer::{BlockPointer, SplitHint};
 
 use crate::buffer::corrupt;
 use crate::container::content_owner;
@@ -70,8 +73,10 @@ struct PageAt {
 /// Returns the page that holds `hash`; `None` if the directory has no pages.
 ///
 /// The number of pages tells how deep most of them are, so the first look is nearly always right:
-/// the page itself says which hashes it holds. Where it holds others, the page that split off it
-/// towards this hash is asked next; where there is none so deep, the next shallower one.
+/// the page itself says which hashes it holds. Where it split once more, its pointer tells (N4) and
+/// leads to the other half, with no further walk of the map. Where it holds other hashes still, the
+/// page that split off it towards this hash is asked next; where there is none so deep, the next
+/// shallower one.
 fn page_of_hash(
     store: &Store,
     change: Option<&Change<'_>>,
@@ -95,16 +100,47 @@ fn page_of_hash(
             }
             continue;
         };
-        let at = PageAt { number, place: pointer.place };
+        let mut at = PageAt { number, place: pointer.place };
+        // A hint that went home without the page it tells of is no reason to fail.
+        if let Some((deeper, sibling)) = hinted_sibling(&pointer, number, hash)
+            && view_at(store, change, anode, sibling).is_ok()
+        {
+            (depth, at) = (deeper, sibling);
+        }
         let view = view_at(store, change, anode, at)?;
         let found = page::depth(&view[..]);
         // N1: the page holds this hash, or the hash went another way when the page split.
-        match (depth + 1..=found).find(|deeper| page_number(hash, *deeper) != number) {
+        match (depth + 1..=found).find(|deeper| page_number(hash, *deeper) != at.number) {
             None => return Ok(Some(at)),
             Some(deeper) => depth = deeper,
         }
     }
     Err(corrupt(format!("DR007: directory {} has no page for a hash", anode.number)))
+}
+
+/// Returns the page that split off page `number` last, and at which depth, if `hash` went there
+/// with it and no other way before.
+fn hinted_sibling(pointer: &BlockPointer, number: u64, hash: u64) -> Option<(u8, PageAt)> {
+    let hint = pointer.split_hint().filter(|hint| hint.depth <= DEPTH_MAX)?;
+    let sibling = PageAt { number: page_number(hash, hint.depth), place: hint.sibling? };
+    let is_towards = page_number(hash, hint.depth - 1) == number && sibling.number != number;
+    is_towards.then_some((hint.depth, sibling))
+}
+
+/// Notes in the pointer to page `number` how deep the page is now, and where the page is that split
+/// off it last (N4).
+fn set_hint(
+    store: &Store,
+    change: &mut Change<'_>,
+    anode: &mut Anode,
+    number: u64,
+    hint: SplitHint,
+) -> FsResult<()> {
+    let pointer = store.block(Some(change), anode, number)?;
+    let pointer = pointer.ok_or_else(|| corrupt(format!("MP004: page {number} is not there")))?;
+    // It leads where it led, so nothing is freed.
+    store.set_block(change, anode, number, Some(&pointer.with_split_hint(Some(hint))))?;
+    Ok(())
 }
 
 fn view_at<'a>(
@@ -214,14 +250,24 @@ fn split(
     for dirent in page::dirents(&old).filter(|dirent| !keeps(dirent)) {
         page::copy_entry(&mut new[..], &dirent);
     }
+    let pointer = store.block(Some(change), anode, sibling)?;
+    let place = pointer.map(|pointer| pointer.place);
+    set_hint(store, change, anode, number, SplitHint { depth: depth + 1, sibling: place })?;
     let kept = edit_at(change, anode, at)?;
     page::initialise(&mut kept[..], depth + 1);
     for dirent in page::dirents(&old).filter(keeps) {
         page::copy_entry(&mut kept[..], &dirent);
     }
     anode.rdev = anode.rdev.max(u32::from(depth) + 1);
-    anode.size_bytes = anode.pages * wide(PAGE_BYTES);
-    Ok(())
+    anode.size_bytes = size_of_pages(anode);
+    // The sibling goes home first, because it is new. The page that it left, and what leads to it,
+    // go home together: else a crash that loses the log too loses the names that moved.
+    let path = store.map_path(change, anode, sibling)?;
+    if change.moves_on_path(anode.number, at.place, &path) { Ok(()) } else { Err(FsError::NoSpace) }
+}
+
+fn size_of_pages(anode: &Anode) -> u64 {
+    anode.pages.saturating_mul(wide(PAGE_BYTES)).min(i64::MAX.unsigned_abs())
 }
 
 impl Found {
@@ -283,6 +329,12 @@ fn merge(
     if is_split_again || (page::count(&kept) > 0 && page::count(&gone) > 0) {
         return Ok(None);
     }
+    // As in a split. An empty page that stays costs a page.
+    let mut path = store.map_path(change, anode, upper.number)?;
+    path.push(lower.place);
+    if !change.moves_on_path(anode.number, upper.place, &path) {
+        return Ok(None);
+    }
     let bytes = edit_at(change, anode, lower)?;
     if page::count(&gone) > 0 {
         page::initialise(&mut bytes[..], depth - 1);
@@ -291,9 +343,10 @@ fn merge(
         }
     }
     page::set_depth(&mut bytes[..], depth - 1);
-    change.tx_mut().moves(upper.place, lower.place);
     store.remove_content(change, anode, upper.number, PageKind::Directory)?;
-    anode.size_bytes = anode.pages * wide(PAGE_BYTES);
+    let hint = SplitHint { depth: depth - 1, sibling: None };
+    set_hint(store, change, anode, lower.number, hint)?;
+    anode.size_bytes = size_of_pages(anode);
     Ok(Some(lower))
 }
 

@@ -105,7 +105,7 @@ impl MountedFileset {
         let (entry, entry_place) = read_entry(store, slot)?;
         let table = Arc::new(entry.table_anode());
         let read = |number| {
-            read_anode_in(store, &table, entry.id, number)?.ok_or_else(|| {
+            read_anode_in(store, &table, None, entry.id, number)?.ok_or_else(|| {
                 corrupt(format!("FS003: anode {} of {} is free", number.0, entry.id))
             })
         };
@@ -168,12 +168,23 @@ impl MountedFileset {
     pub(crate) fn read_anode(&self, store: &Store, number: AnodeNo) -> FsResult<Option<Anode>> {
         loop {
             let table = Arc::clone(&self.table.read());
-            let found = read_anode_in(store, &table, self.id, number);
+            let found = read_anode_in(store, &table, None, self.id, number);
             // A page of the table that went meanwhile looks damaged: the new table knows better.
             if found.is_ok() || Arc::ptr_eq(&table, &self.table.read()) {
                 return found;
             }
         }
+    }
+
+    /// Returns an anode as `change` sees it. The caller holds the lock of its vnode.
+    pub(crate) fn read_anode_of(
+        &self,
+        store: &Store,
+        change: &Change<'_>,
+        number: AnodeNo,
+    ) -> FsResult<Option<Anode>> {
+        let table = Arc::clone(&self.table.read());
+        read_anode_in(store, &table, Some(change), self.id, number)
     }
 
     /// Writes an anode that is in use.
@@ -316,6 +327,16 @@ impl FilesetGuard<'_> {
             Some(table) => Arc::clone(table),
             None => Arc::clone(&self.fileset.table.read()),
         }
+    }
+
+    /// Returns an anode as `change` sees it, new ones included.
+    pub(crate) fn read_anode(
+        &self,
+        store: &Store,
+        change: &Change<'_>,
+        number: AnodeNo,
+    ) -> FsResult<Option<Anode>> {
+        read_anode_in(store, &self.table(), Some(change), self.fileset.id, number)
     }
 
     /// Writes an anode that this change has taken into use.
@@ -539,11 +560,12 @@ fn decode_slot(
 fn read_anode_in(
     store: &Store,
     table: &Anode,
+    change: Option<&Change<'_>>,
     fileset: FilesetId,
     number: AnodeNo,
 ) -> FsResult<Option<Anode>> {
     let (page, slot) = page_and_slot(number);
-    match store.content(None, table, page, PageKind::Anode)? {
+    match store.content(change, table, page, PageKind::Anode)? {
         Some(view) => decode_slot(&view, fileset, number, slot),
         None => Ok(None),
     }
@@ -568,7 +590,12 @@ fn write_anode_in(
     anode: &Anode,
 ) -> FsResult<()> {
     anode_slot(store, table, change, anode.number)?.copy_from_slice(&anode.encode());
-    Ok(())
+    if !change.awaits_anode(anode.number) {
+        return Ok(());
+    }
+    let (page, _) = page_and_slot(anode.number);
+    let Some(pointer) = store.block(Some(change), table, page)? else { return Ok(()) };
+    if change.anode_is_at(anode.number, pointer.place) { Ok(()) } else { Err(FsError::NoSpace) }
 }
 
 const _: () = assert!(ANODE_BYTES == 512);

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use format::double_write::DoubleWriteHead;
-use format::geometry::{DOUBLE_WRITE_ENTRIES_PER_HEAD, Geometry};
+use format::geometry::{DOUBLE_WRITE_ENTRIES_PER_HEAD, Geometry, JOURNAL_HEAD_COPIES};
 use format::ids::{Epoch, Lsn, Place};
 use format::journal::JournalHead;
 use format::page::{PAGE_BYTES, page_crc};
@@ -155,6 +155,7 @@ impl Journal {
         self.volume.flush(Purpose::Journal)?;
         let mut state = self.state.lock();
         state.tail = tail;
+        state.log.head = head.sequence;
         state.log.forget_before(tail);
         Ok(tail)
     }
@@ -250,14 +251,17 @@ fn oldest_needed(state: &State) -> Lsn {
     [dirty, open, riding].into_iter().flatten().min().unwrap_or(state.log.position())
 }
 
-/// Writes a head page to the slot whose turn it is.
+/// Writes the copies of a head where their turn is.
 pub(super) fn write_head(
     device: &dyn storage::device::Device,
     pool_id: format::ids::PoolId,
     geometry: &Geometry,
     head: &JournalHead,
 ) -> Result<(), DeviceError> {
-    let slot = head.sequence % format::geometry::JOURNAL_HEADS;
-    let bytes = AlignedBuffer::copy_of(&head.encode(pool_id, geometry, slot));
-    device.write(Purpose::Journal, geometry.journal_offset + slot * 4096, bytes)
+    let first = head.first_slot();
+    let copies = (first..first + JOURNAL_HEAD_COPIES)
+        .flat_map(|slot| head.encode(pool_id, geometry, slot))
+        .collect::<Vec<u8>>();
+    let offset = geometry.journal_offset + first * 4096;
+    device.write(Purpose::Journal, offset, AlignedBuffer::copy_of(&copies))
 }

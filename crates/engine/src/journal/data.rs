@@ -24,11 +24,20 @@ pub(super) struct DataWrites {
 struct State {
     submitted: u64,
     in_flight: VecDeque<(u64, Ticket)>,
-    /// Every write up to this one was answered.
+    /// Every write up to this one was answered, and well: what comes after a failed one may be in
+    /// memory alone, and its place is not for anybody else (a late write may still land there).
     answered: u64,
     durable: u64,
     /// The first write that failed: nothing becomes durable after it (T5).
     failure: Option<DeviceError>,
+}
+
+impl State {
+    fn answered_up_to(&mut self, sequence: u64) {
+        if self.failure.is_none() {
+            self.answered = self.answered.max(sequence);
+        }
+    }
 }
 
 impl DataWrites {
@@ -77,18 +86,22 @@ impl DataWrites {
             let mut state = self.state.lock();
             (state.submitted, std::mem::take(&mut state.in_flight))
         };
-        for (_, ticket) in tickets {
-            self.wait_for(ticket);
+        for (sequence, ticket) in tickets {
+            self.wait_for(sequence, ticket);
         }
-        let mut state = self.state.lock();
-        state.answered = state.answered.max(reached);
+        let state = self.state.lock();
         state.failure.clone().map_or(Ok(reached), Err)
     }
 
     /// Waits for one write and remembers its failure.
-    fn wait_for(&self, ticket: Ticket) {
-        if let Err(error) = ticket.wait() {
-            self.state.lock().failure.get_or_insert(error);
+    fn wait_for(&self, sequence: u64, ticket: Ticket) {
+        let answer = ticket.wait();
+        let mut state = self.state.lock();
+        match answer {
+            Ok(_) => state.answered_up_to(sequence),
+            Err(error) => {
+                state.failure.get_or_insert(error);
+            }
         }
     }
 
@@ -104,9 +117,7 @@ impl DataWrites {
             let Some((sequence, ticket)) = self.state.lock().in_flight.pop_front() else {
                 return Ok(());
             };
-            self.wait_for(ticket);
-            let mut state = self.state.lock();
-            state.answered = state.answered.max(sequence);
+            self.wait_for(sequence, ticket);
         }
         self.state.lock().failure.clone().map_or(Ok(()), Err)
     }
@@ -122,5 +133,37 @@ impl DataWrites {
     pub(super) fn flushed(&self, sequence: u64) {
         let mut state = self.state.lock();
         state.durable = state.durable.max(sequence);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use format::geometry::{Geometry, GeometryOptions};
+    use storage::device::{Completion, DeviceError, MemoryDevice, Ticket};
+
+    use super::*;
+
+    /// Y5: the bytes of a write that failed, and its place, are kept; also by a tidy that comes
+    /// between the failure and the end of the journal.
+    #[test]
+    fn a_write_that_failed_and_what_follows_it_never_count_as_answered() {
+        let options = GeometryOptions {
+            device_bytes: 16 << 20,
+            fragment_bytes: 4096,
+            segment_bytes: None,
+            group_bytes: None,
+            journal_bytes: None,
+        };
+        let geometry = Geometry::plan(&options).expect("a pool fits");
+        let writes = DataWrites::new(Volume::new(MemoryDevice::new("memory", 16 << 20), geometry));
+        let good = || Ticket::ready(Ok(Completion::default()));
+        let failed = DeviceError::Failed { device: "memory".to_owned() };
+        writes.submitted(good());
+        writes.submitted(Ticket::ready(Err(failed)));
+        writes.submitted(good());
+        writes.wait_until(1).expect_err("the second write failed");
+        assert_eq!(writes.answered(), 1);
+        writes.settle(3).expect_err("it stays failed");
+        assert_eq!((writes.answered(), writes.durable()), (1, 0));
     }
 }

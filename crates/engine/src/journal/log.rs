@@ -50,6 +50,8 @@ pub(super) struct Log {
     pub(super) sealed: VecDeque<SealedChunk>,
     /// What is durable: the end of the last flushed chunk.
     pub(super) durable: Lsn,
+    /// Sequence of the newest head that is durable (L4).
+    pub(super) head: u64,
     /// Bytes ever appended as records, for the counters.
     pub(super) record_bytes: u64,
 }
@@ -62,6 +64,7 @@ impl Log {
         ring_bytes: u64,
         start: Lsn,
         previous_crc: u32,
+        head: u64,
     ) -> Log {
         Log {
             pool_id,
@@ -75,6 +78,7 @@ impl Log {
             starts: VecDeque::new(),
             sealed: VecDeque::new(),
             durable: start,
+            head,
             record_bytes: 0,
         }
     }
@@ -151,6 +155,7 @@ impl Log {
             previous_crc: self.previous_crc,
             writer_term: self.writer_term,
             flushed: self.durable,
+            head: self.head,
         };
         let mut bytes = AlignedBuffer::zeroed(index_wide(written_bytes));
         bytes[CHUNK_HEADER_BYTES..CHUNK_HEADER_BYTES + payload.len()].copy_from_slice(payload);
@@ -183,7 +188,7 @@ mod tests {
     #[test]
     fn chunks_follow_each_other_and_never_wrap() {
         let ring = 1 << 16;
-        let mut log = Log::new(PoolId([1; 16]), 1, 512, ring, Lsn(ring), 0);
+        let mut log = Log::new(PoolId([1; 16]), 1, 512, ring, Lsn(ring), 0, 1);
         let (mut expected, mut crc) = (Lsn(ring), 0);
         for step in 0..500_usize {
             let record = vec![7; 8 * (1 + step * 37 % 400)];

@@ -35,8 +35,9 @@ mod log;
 mod recovery;
 mod tx;
 
+pub(crate) use recovery::KeptRide;
 pub use recovery::{RecoveryError, RecoveryReport};
-pub(crate) use recovery::{first_head, read_head, recover, write_first_heads};
+pub(crate) use recovery::{check_room, first_head, head_at_rest, recover, write_first_heads};
 pub(crate) use tx::Tx;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +45,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use format::geometry::{Geometry, JOURNAL_HEADS};
-use format::ids::{Epoch, Lsn, Place};
+use format::ids::{EPOCH_MAX, Epoch, Lsn, Place};
 use format::journal::{put_merge, put_page_image, put_page_runs, put_ride, put_update};
 use format::page::{STAMP_BYTES, STAMP_OFFSET};
 use format::superblock::Superblock;
@@ -81,10 +82,13 @@ pub(crate) struct Reservation {
 
 impl Reservation {
     /// For an operation that touches a handful of pages: names, attributes.
-    pub(crate) const SMALL: Reservation = Reservation { log_bytes: 48 << 10, pages: 32, moves: 12 };
+    pub(crate) const SMALL: Reservation = Reservation { log_bytes: 48 << 10, pages: 32, moves: 24 };
     /// For an operation that installs or frees many blocks.
     pub(crate) const LARGE: Reservation =
         Reservation { log_bytes: 160 << 10, pages: 128, moves: 0 };
+    /// For an operation on names that hands down long access lists.
+    pub(crate) const LARGE_NAMES: Reservation =
+        Reservation { moves: Reservation::SMALL.moves, ..Reservation::LARGE };
 }
 
 /// What `end` tells: which class the transaction belongs to.
@@ -274,6 +278,7 @@ impl Journal {
             ring_bytes,
             start.lsn,
             start.previous_crc,
+            start.head_sequence,
         );
         let dirty_limit = crate::convert::index_wide(volume.geometry().double_write_pages);
         let options = JournalOptions {
@@ -373,6 +378,11 @@ impl Journal {
             self.check_alive()?;
             {
                 let mut state = self.state.lock();
+                if state.next_epoch > EPOCH_MAX - recovery::EPOCH_JUMP {
+                    drop(state);
+                    self.fail_with("JR007: the pool's epochs are used up: copy it to a new pool");
+                    continue;
+                }
                 if self.has_room(&state, reservation) {
                     state.reserved_bytes += reservation.log_bytes;
                     state.reserved_pages += reservation.pages;
@@ -385,7 +395,8 @@ impl Journal {
             self.checkpoint()?;
             let mut state = self.state.lock();
             if !self.has_room(&state, reservation) && state.reserved_bytes > 0 {
-                // Others hold the room: each gives it back at its end, which none delays.
+                // Others hold the room: each gives it back at its end, which a device can delay
+                // until its deadline.
                 self.space.wait(&mut state);
             }
         }
@@ -501,8 +512,8 @@ impl Journal {
     fn log_rides(&self, state: &mut State, class: u64, tx: &Tx) -> Option<RideId> {
         let mut first = None;
         for ride in &tx.rides {
-            let mut record = Vec::with_capacity(ride.data.len() + 64);
-            put_ride(&mut record, class, ride.place, &ride.data);
+            let mut record = Vec::with_capacity(ride.data.len() + 96);
+            put_ride(&mut record, class, ride.place, &ride.owner, &ride.data);
             let lsn = state.log.ensure_room(record.len());
             state.log.append(&record);
             first.get_or_insert(lsn);

@@ -9,8 +9,9 @@
 //!    stamps.
 //! 5. Every page that was touched must now verify. Neither redo nor undo computes a checksum, so
 //!    one that does not is a defect, never something to be made to fit.
-//! 6. Pages and riding bytes go home; then a new head is written at a position that no chunk of the
-//!    lost life can have.
+//! 6. Pages and riding bytes go home; the caller sees to what its layers need before the log is
+//!    given up (a summary for the riding blocks); then a new head is written at a position that no
+//!    chunk of the lost life can have.
 //!
 //! # Crashes
 //!
@@ -21,14 +22,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use format::double_write::DoubleWriteHead;
 use format::geometry::{Geometry, JOURNAL_HEADS};
-use format::ids::{Epoch, Lsn, Place, PoolId};
-use format::journal::{CHUNK_BYTES_MAX, ChunkHeader, JournalHead, Record, records};
+use format::ids::{EPOCH_MAX, Epoch, LSN_MAX, Lsn, Place, PoolId};
+use format::journal::{CHUNK_BYTES_MAX, ChunkHeader, JournalHead, Record, RideOwner, records};
 use format::page::{
     PAGE_BYTES, PageBytes, PageError, PageHeader, STAMP_OFFSET, page_crc, write_u32, write_u64,
 };
-use storage::device::{
-    AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice, Ticket,
-};
+use format::pointer::{BLOCK_FRAGMENTS_MAX, BlockPointer};
+use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes, SharedDevice, Ticket};
 use storage::volume::Volume;
 
 use super::{JournalStart, checkpoint, ring_bytes};
@@ -37,9 +37,13 @@ use crate::convert::{index_wide, narrow, wide};
 
 /// The log is read in pieces of this size.
 const READ_BYTES: u64 = 1 << 20;
+/// Of a pool that was closed only the end of the log is read.
+const READ_AT_REST_BYTES: u64 = 64 << 10;
+/// Pieces kept in memory: more than the largest chunk can touch.
+const PIECES_MAX: usize = 8;
 /// Epochs that a lost life may have given out behind the last one in its log: more than half a
 /// ring of the shortest records.
-const EPOCH_JUMP: u64 = 1 << 24;
+pub(super) const EPOCH_JUMP: u64 = 1 << 24;
 
 /// Why a pool can't be recovered.
 #[derive(Debug, thiserror::Error)]
@@ -62,11 +66,39 @@ pub enum RecoveryError {
         /// What a later chunk says was durable.
         flushed: Lsn,
     },
+    /// The newest head is lost, and the log before it may have been written over.
+    #[error(
+        "JR006: {device}: both copies of head {lost} of the journal are damaged (the chunk at {at} \
+         was written after it; the newest that verifies is head {newest}): to go on from there \
+         could lose what was acknowledged. Nothing was changed. Copy the device, run `holdfast \
+         check` on the copy, and restore from a backup; see JR006 in docs/CHECK.md"
+    )]
+    HeadLost {
+        /// Where.
+        device: String,
+        /// Sequence of the head that is lost.
+        lost: u64,
+        /// Sequence of the newest head that verifies.
+        newest: u64,
+        /// The chunk that tells of it.
+        at: Lsn,
+    },
     /// A record that can't be so, under a good checksum: a bug, or malice.
     #[error("JR003: a record in the chunk at {at} can't be so")]
     BadRecord {
         /// The chunk.
         at: Lsn,
+    },
+    /// Positions or epochs are past what the format holds.
+    #[error(
+        "JR007: {what} {value} leaves no room for another life of the pool: damage, or 14 years of \
+         writing at 10 GB/s. Copy what can be read to a new pool"
+    )]
+    Exhausted {
+        /// Which number.
+        what: &'static str,
+        /// As it was found.
+        value: u64,
     },
     /// A page does not verify after redo and undo.
     #[error("JR004: a page does not verify after recovery: {0}")]
@@ -88,9 +120,27 @@ pub struct RecoveryReport {
     pub updates_undone: u64,
     /// Riding blocks written home.
     pub rides: u64,
+    /// Riding blocks that no summary listed: one was written.
+    pub rides_listed: u64,
     /// Pages copied home from the double-write area.
     pub double_writes: u64,
 }
+
+/// A block that rode in the log with a class that is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptRide {
+    /// Where it is: inside a group, all of it.
+    pub(crate) place: Place,
+    /// Fragments it takes.
+    pub(crate) fragments: u32,
+    /// Whose it is.
+    pub(crate) owner: RideOwner,
+    /// As in its pointer.
+    pub(crate) check: [u32; 4],
+}
+
+/// What is done with the riding blocks before the log is given up: see [`recover`].
+pub(crate) type BeforeHead<'a> = &'a dyn Fn(&[KeptRide], Lsn) -> Result<u64, DeviceError>;
 
 /// The result of a recovery.
 #[derive(Debug)]
@@ -117,8 +167,17 @@ impl Chunk {
     }
 }
 
-/// Reads both heads and returns the current one.
-pub(crate) fn read_head(volume: &Volume, pool_id: PoolId) -> Result<JournalHead, RecoveryError> {
+/// A head, and whether a newer one may be lost.
+#[derive(Clone, Copy, Debug)]
+struct Heads {
+    /// The newest head that verifies.
+    newest: JournalHead,
+    /// No copy of the other head verifies: one of them may have been newer.
+    is_in_doubt: bool,
+}
+
+/// Reads all heads, and returns the newest that verifies.
+fn read_heads(volume: &Volume, pool_id: PoolId) -> Result<Heads, RecoveryError> {
     let geometry = volume.geometry();
     let mut heads = Vec::new();
     let mut cause = None;
@@ -130,8 +189,32 @@ pub(crate) fn read_head(volume: &Volume, pool_id: PoolId) -> Result<JournalHead,
             Err(error) => cause = Some(error),
         }
     }
-    let current = heads.into_iter().max_by_key(|head| head.sequence);
-    current.ok_or_else(|| RecoveryError::NoHead { cause: cause.expect("no head is whole") })
+    let Some(newest) = heads.iter().copied().max_by_key(|head| head.sequence) else {
+        return Err(RecoveryError::NoHead { cause: cause.expect("no head is whole") });
+    };
+    let is_in_doubt = heads.iter().all(|head| head.first_slot() == newest.first_slot());
+    Ok(Heads { newest, is_in_doubt })
+}
+
+/// Returns the head at which the log of a pool that was closed ends; `None` if the log goes on
+/// behind it: then the newest head is lost, and only a recovery tells what the log holds.
+pub(crate) fn head_at_rest(
+    volume: &Volume,
+    pool_id: PoolId,
+) -> Result<Option<JournalHead>, RecoveryError> {
+    let heads = read_heads(volume, pool_id)?;
+    let head = heads.newest;
+    let mut reader = LogReader::new(volume, READ_AT_REST_BYTES);
+    if let Some((_, found, _)) = reader.chunk_at(head.tail, pool_id)?
+        && found.lsn == head.tail
+        && found.previous_crc == head.previous_crc
+    {
+        return Ok(None);
+    }
+    if heads.is_in_doubt {
+        reader.look_behind(&heads, head.tail, pool_id)?;
+    }
+    Ok(Some(head))
 }
 
 /// Copies a whole group of the double-write area home, unless the head calls it home already.
@@ -205,26 +288,36 @@ fn read_group(
 }
 
 /// Replays the log of a pool that was not closed, or finds that there is nothing to replay.
+///
+/// `before_head` is called with the riding blocks, which are home and durable, and the position of
+/// the last chunk, before the log is given up; it returns how many it has listed.
 pub(crate) fn recover(
     volume: &Volume,
     pool_id: PoolId,
     epoch_base: Epoch,
+    before_head: BeforeHead<'_>,
 ) -> Result<Recovery, RecoveryError> {
-    let head = read_head(volume, pool_id)?;
+    let heads = read_heads(volume, pool_id)?;
+    let head = heads.newest;
     let (double_writes, double_write_sequence) = restore_double_writes(volume, pool_id, &head)?;
-    let (chunks, end) = read_log(volume, pool_id, &head)?;
+    let (chunks, end) = read_log(volume, pool_id, &heads)?;
     let mut replay = Replay::new(&chunks)?;
     replay.report.double_writes = double_writes;
     replay.read_pages(volume, &chunks)?;
     replay.redo(&chunks)?;
     replay.undo(&chunks)?;
     replay.verify(pool_id)?;
-    replay.write_home(volume, &chunks)?;
+    let rides = replay.write_home(volume, &chunks)?;
+    if let Some(last) = chunks.last().filter(|_| !rides.is_empty()) {
+        replay.report.rides_listed = before_head(&rides, last.lsn)?;
+        volume.flush(Purpose::Data)?;
+    }
 
     let ring = ring_bytes(volume.geometry());
     let epoch_seen = replay.epoch_max.max(head.epoch.0).max(epoch_base.0);
     // Nothing of the lost life can lie past one more ring, so its chunks never fit in again.
     let base = Lsn((end.0 / ring + 2) * ring);
+    check_room(base, epoch_seen)?;
     let void = format::superblock::VoidInterval {
         lsn_first: end,
         lsn_end: base,
@@ -251,19 +344,32 @@ pub(crate) fn recover(
     Ok(Recovery { start, void, report: replay.report })
 }
 
+/// Refuses a life that would begin past what the format holds.
+pub(crate) fn check_room(lsn: Lsn, epoch: u64) -> Result<(), RecoveryError> {
+    if lsn.0 > LSN_MAX {
+        return Err(RecoveryError::Exhausted { what: "log position", value: lsn.0 });
+    }
+    if epoch > EPOCH_MAX - 2 * EPOCH_JUMP {
+        return Err(RecoveryError::Exhausted { what: "epoch", value: epoch });
+    }
+    Ok(())
+}
+
 /// Reads whole chunks from the tail on. Returns them and where they end.
 fn read_log(
     volume: &Volume,
     pool_id: PoolId,
-    head: &JournalHead,
+    heads: &Heads,
 ) -> Result<(Vec<Chunk>, Lsn), RecoveryError> {
-    let mut reader = LogReader::new(volume);
+    let head = &heads.newest;
+    let mut reader = LogReader::new(volume, READ_BYTES);
     let (mut at, mut crc, mut chunks, mut total) = (head.tail, head.previous_crc, Vec::new(), 0);
     while total < reader.ring {
         let Some((chunk, header, found_crc)) = reader.chunk_at(at, pool_id)? else { break };
         if header.lsn != at || header.previous_crc != crc {
             break;
         }
+        check_head(&header, heads, volume)?;
         at = Lsn(at.0 + u64::from(header.chunk_bytes));
         total += u64::from(header.chunk_bytes);
         crc = found_crc;
@@ -271,17 +377,31 @@ fn read_log(
             chunks.push(chunk);
         }
     }
-    if let Some(flushed) = reader.flushed_behind(at, pool_id)
-        && flushed > at
-    {
-        return Err(RecoveryError::Damaged { at, flushed });
-    }
+    reader.look_behind(heads, at, pool_id)?;
     Ok((chunks, at))
 }
 
-/// Reads the ring in large pieces, each once.
+/// L4: refuses to go on from a head while a chunk tells of a newer one. Behind a durable head the
+/// log and freed space are given out again, so what an older one leads to may be gone or be
+/// something else.
+fn check_head(header: &ChunkHeader, heads: &Heads, volume: &Volume) -> Result<(), RecoveryError> {
+    if header.head <= heads.newest.sequence {
+        return Ok(());
+    }
+    Err(RecoveryError::HeadLost {
+        device: volume.device().info().name.clone(),
+        lost: header.head,
+        newest: heads.newest.sequence,
+        at: header.lsn,
+    })
+}
+
+/// Reads the ring in large pieces, each once while the log is followed.
 struct LogReader<'a> {
+    volume: &'a Volume,
     device: &'a SharedDevice,
+    /// Bytes of a piece.
+    piece_bytes: u64,
     ring: u64,
     ring_offset: u64,
     sector: u64,
@@ -290,10 +410,12 @@ struct LogReader<'a> {
 }
 
 impl<'a> LogReader<'a> {
-    fn new(volume: &'a Volume) -> LogReader<'a> {
+    fn new(volume: &'a Volume, piece_bytes: u64) -> LogReader<'a> {
         let geometry = volume.geometry();
         LogReader {
+            volume,
             device: volume.device(),
+            piece_bytes,
             ring: ring_bytes(geometry),
             ring_offset: geometry.journal_offset + JOURNAL_HEADS * 4096,
             sector: u64::from(volume.device().info().sector_bytes),
@@ -307,10 +429,13 @@ impl<'a> LogReader<'a> {
         let mut bytes = AlignedBuffer::zeroed(index_wide(end - offset));
         let mut at = offset;
         while at < end {
-            let number = at / READ_BYTES;
-            let start = number * READ_BYTES;
+            let number = at / self.piece_bytes;
+            let start = number * self.piece_bytes;
+            if self.pieces.len() > PIECES_MAX {
+                self.pieces.clear();
+            }
             if let std::collections::btree_map::Entry::Vacant(entry) = self.pieces.entry(number) {
-                let piece_bytes = index_wide(READ_BYTES.min(self.ring - start));
+                let piece_bytes = index_wide(self.piece_bytes.min(self.ring - start));
                 let from = self.ring_offset + start;
                 entry.insert(self.device.read(Purpose::Journal, from, piece_bytes)?);
             }
@@ -346,23 +471,48 @@ impl<'a> LogReader<'a> {
         Ok(Some((Chunk { lsn, bytes, payload_bytes }, header, crc)))
     }
 
-    /// Looks in the pieces read so far for a whole chunk behind `end`, and returns the most that
-    /// one says was durable: past `end`, the log is damaged at `end` (L3).
-    fn flushed_behind(&mut self, end: Lsn, pool_id: PoolId) -> Option<Lsn> {
-        let (number, from) = (end.0 % self.ring / READ_BYTES, end.0 % self.ring % READ_BYTES);
-        let piece = self.pieces.get(&number)?;
-        let mut flushed = None;
-        let sector = index_wide(self.sector);
-        for offset in (index_wide(from)..piece.len()).step_by(sector) {
-            let Some((_, header, _)) = ChunkHeader::decode(&piece[offset..], pool_id) else {
-                continue;
-            };
-            let expected = end.0 + wide(offset) - from;
-            if header.lsn.0 == expected {
-                flushed = flushed.max(Some(header.flushed));
+    /// Looks behind `end`, where the log breaks off, for a whole chunk that says that it should
+    /// not: that more was durable (L3), or a newer head (L4). Looks at what was read with the last
+    /// chunk; if a head is missing, at the whole ring.
+    fn look_behind(
+        &mut self,
+        heads: &Heads,
+        end: Lsn,
+        pool_id: PoolId,
+    ) -> Result<(), RecoveryError> {
+        let from = end.0 % self.ring / self.sector * self.sector;
+        let piece_end = (from / self.piece_bytes + 1) * self.piece_bytes;
+        let (first, behind) =
+            if heads.is_in_doubt { (0, self.ring) } else { (from, piece_end.min(self.ring)) };
+        let mut at = first;
+        while at < behind {
+            let sector = self.bytes_at(at, self.sector)?;
+            if let Some(header) = ChunkHeader::peek(&sector, pool_id)
+                && header.lsn.0 % self.ring == at
+            {
+                self.check_behind(&header, heads, end, pool_id)?;
             }
+            at += self.sector;
         }
-        flushed
+        Ok(())
+    }
+
+    fn check_behind(
+        &mut self,
+        header: &ChunkHeader,
+        heads: &Heads,
+        end: Lsn,
+        pool_id: PoolId,
+    ) -> Result<(), RecoveryError> {
+        let tells_head = header.head > heads.newest.sequence;
+        let ahead = header.lsn.0.checked_sub(end.0);
+        let is_next = ahead.is_some_and(|ahead| ahead < self.ring);
+        let tells_flushed = is_next && header.flushed > end;
+        if !tells_head && !tells_flushed || self.chunk_at(header.lsn, pool_id)?.is_none() {
+            return Ok(());
+        }
+        check_head(header, heads, self.volume)?;
+        Err(RecoveryError::Damaged { at: end, flushed: header.flushed })
     }
 }
 
@@ -497,17 +647,24 @@ impl Replay {
         Ok(())
     }
 
-    fn write_home(&mut self, volume: &Volume, chunks: &[Chunk]) -> Result<(), RecoveryError> {
-        let mut tickets = Vec::new();
+    /// Writes pages and riding bytes home and flushes; returns the riding blocks.
+    fn write_home(
+        &mut self,
+        volume: &Volume,
+        chunks: &[Chunk],
+    ) -> Result<Vec<KeptRide>, RecoveryError> {
+        let (mut tickets, mut rides) = (Vec::new(), Vec::new());
         for (place, page) in std::mem::take(&mut self.pages) {
             let pieces = vec![SharedBytes::from(page)];
             tickets.push(volume.submit_write(Purpose::Home, place, pieces));
         }
         for chunk in chunks {
             for record in chunk.records() {
-                let Record::Ride { class, place, bytes } = record? else { continue };
+                let Record::Ride { class, place, owner, bytes } = record? else { continue };
                 if self.kept.contains(&class) {
                     self.report.rides += 1;
+                    let ride = kept_ride(volume, place, owner, bytes);
+                    rides.push(ride.ok_or(RecoveryError::BadRecord { at: chunk.lsn })?);
                     tickets.push(write_ride(volume, place, bytes)?);
                 }
             }
@@ -518,8 +675,25 @@ impl Replay {
         if self.report.was_needed {
             volume.flush(Purpose::Home)?;
         }
-        Ok(())
+        Ok(rides)
     }
+}
+
+/// Returns what is known of a riding block; `None` if it can't be so.
+fn kept_ride(volume: &Volume, place: Place, owner: RideOwner, bytes: &[u8]) -> Option<KeptRide> {
+    let geometry = volume.geometry();
+    let fragments = wide(bytes.len()).div_ceil(geometry.fragment_bytes());
+    let fragments = u32::try_from(fragments).ok()?;
+    geometry.device_offset(place, fragments)?;
+    let end = u64::from(place.fragment() % geometry.segment_fragments) + u64::from(fragments);
+    let is_sane = place.disk_group() == 0
+        && (1..=BLOCK_FRAGMENTS_MAX).contains(&fragments)
+        && end <= u64::from(geometry.segment_fragments)
+        && (12..=20).contains(&owner.block_shift)
+        && owner.birth.0 <= EPOCH_MAX;
+    let block_bytes = 1_usize << owner.block_shift.min(20);
+    let pointer = BlockPointer::to_data(place, fragments, owner.birth, block_bytes, bytes);
+    is_sane.then_some(KeptRide { place, fragments, owner, check: pointer.check })
 }
 
 /// Writes a riding block home. What shares its first or last page is either home already, rides
@@ -578,13 +752,9 @@ pub(crate) fn write_first_heads(
     geometry: &Geometry,
 ) -> Result<(), DeviceError> {
     let head = first_head(geometry);
-    for sequence in 0..JOURNAL_HEADS {
+    for sequence in [head.sequence - 1, head.sequence] {
         let head = JournalHead { sequence, ..head };
-        let slot = sequence % JOURNAL_HEADS;
-        let bytes = AlignedBuffer::copy_of(&head.encode(pool_id, geometry, slot));
-        let data = vec![SharedBytes::from(bytes)];
-        let offset = geometry.journal_offset + slot * 4096;
-        device.submit(Purpose::Journal, Operation::Write { offset, data }).wait()?;
+        checkpoint::write_head(device.as_ref(), pool_id, geometry, &head)?;
     }
     Ok(())
 }

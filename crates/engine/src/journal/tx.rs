@@ -16,6 +16,7 @@
 use std::sync::Arc;
 
 use format::ids::{Epoch, Place};
+use format::journal::RideOwner;
 use format::page::{PAGE_BYTES, PageBytes, read_u32, read_u64, write_u32, write_u64};
 use storage::device::{AlignedBuffer, SharedBytes};
 
@@ -99,6 +100,7 @@ impl Delta {
 #[derive(Debug)]
 pub(super) struct RidingBytes {
     pub(super) place: Place,
+    pub(super) owner: RideOwner,
     pub(super) data: SharedBytes,
 }
 
@@ -135,8 +137,37 @@ impl Tx {
     /// other, or a crash that loses the log too would lose or double a name.
     pub(crate) fn moves(&mut self, source: Place, target: Place) {
         if source != target {
-            self.moved.extend([source, target]);
+            for place in [source, target] {
+                if !self.moved.contains(&place) {
+                    self.moved.push(place);
+                }
+            }
         }
+    }
+
+    /// Content moves, or what leads to it changes, among `places`: as [`Tx::moves`]. Pages that
+    /// this transaction makes go home before all others anyway. Returns whether the reservation,
+    /// less `kept`, allows it; if not, nothing was noted.
+    #[must_use]
+    pub(crate) fn moves_among(&mut self, places: &[Place], kept: usize) -> bool {
+        let is_new = |place: &Place| {
+            self.edited.iter().any(|page| page.place == *place && page.base.is_none())
+        };
+        let old: Vec<Place> = places.iter().copied().filter(|place| !is_new(place)).collect();
+        if old.len() < 2 {
+            return true;
+        }
+        let mut moved = self.moved.clone();
+        for place in old {
+            if !moved.contains(&place) {
+                moved.push(place);
+            }
+        }
+        let is_allowed = moved.len() + kept <= self.reservation.moves;
+        if is_allowed {
+            self.moved = moved;
+        }
+        is_allowed
     }
 
     /// Returns this transaction's own version of the page at `place`, if it has one.
@@ -230,9 +261,10 @@ impl Tx {
         self.delta(buffer, Delta::Put { offset, bytes: bytes.to_vec() });
     }
 
-    /// Lets `data`, whose home is `place`, ride in the log with this transaction.
-    pub(crate) fn ride(&mut self, place: Place, data: SharedBytes) {
-        self.rides.push(RidingBytes { place, data });
+    /// Lets `data`, the block of `owner` whose home is `place`, ride in the log with this
+    /// transaction.
+    pub(crate) fn ride(&mut self, place: Place, owner: RideOwner, data: SharedBytes) {
+        self.rides.push(RidingBytes { place, owner, data });
     }
 
     /// The transaction points to data of this write: it may commit only after it is durable.

@@ -20,13 +20,17 @@
 //! One lock over the open segments, one in each block; both are leaves but for the allocator and
 //! the journal. Callers hold their vnode's lock.
 
+mod after_crash;
 mod in_flight;
 mod seal;
+
+pub(crate) use after_crash::summarise_rides;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Place};
+use format::journal::RideOwner;
 use format::pointer::BlockPointer;
 use format::summary::ENTRIES_PER_SUMMARY;
 use storage::device::AlignedBuffer;
@@ -34,7 +38,7 @@ use storage::device::AlignedBuffer;
 use self::in_flight::InFlight;
 use crate::alloc::{Extent, SegmentId, Urgency};
 use crate::convert::{narrow, wide};
-use crate::error::FsResult;
+use crate::error::{FsError, FsResult};
 use crate::store::Store;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -119,6 +123,18 @@ impl Block {
         match &self.state.lock().progress {
             Progress::Sealed { pointer, sequence } => Some((*pointer, *sequence)),
             Progress::Filling | Progress::Dead => None,
+        }
+    }
+
+    /// Returns what the log says of the block when it rides.
+    pub(crate) fn ride_owner(&self, pointer: &BlockPointer) -> RideOwner {
+        RideOwner {
+            fileset: self.owner.fileset,
+            anode: self.owner.anode,
+            generation: self.owner.generation,
+            index: self.owner.index,
+            birth: pointer.birth,
+            block_shift: self.owner.block_shift,
         }
     }
 
@@ -270,7 +286,14 @@ impl Segments {
             };
             state.open.insert(temperature, segment);
         }
-        Ok(state.open.get_mut(&temperature).expect("opened above"))
+        let segment = state.open.get_mut(&temperature).expect("opened above");
+        if !self.has_room(segment, fragments) {
+            // Creation keeps blocks well below segments: a superblock or an anode on disk is
+            // absurd.
+            let defect = format!("AN002: a block of {fragments} fragments fits in no segment");
+            return Err(FsError::Corrupt { defect });
+        }
+        Ok(segment)
     }
 
     fn summary_fragments(&self, blocks: usize) -> u32 {
@@ -346,18 +369,19 @@ impl Segments {
         }
     }
 
-    /// The block's pointer is in a map now: its promise is used up but for what was kept for
-    /// metadata.
-    pub(crate) fn installed(&self, block: &Arc<Block>) {
+    /// The block's pointer is in a map now, or pointers to the first `fragments` of it: its promise
+    /// is used up but for what was kept for metadata.
+    pub(crate) fn installed(&self, block: &Arc<Block>, fragments: u32) {
         let mut state = self.state.lock();
-        let fragments = u64::from(block.fragments());
-        self.store.alloc.unpromise(block.promised - fragments);
+        self.store.alloc.unpromise(block.promised - u64::from(fragments));
         done_with(&mut state, block);
     }
 
-    /// Returns the bytes that are on their way to `place`.
-    pub(crate) fn in_flight(&self, place: Place) -> Option<Arc<AlignedBuffer>> {
-        self.state.lock().in_flight.get(place)
+    /// Returns the block on its way to the disk that has the fragment at `place`, and how many
+    /// bytes of it lie before that.
+    pub(crate) fn in_flight(&self, place: Place) -> Option<(Arc<AlignedBuffer>, usize)> {
+        let (data, before) = self.state.lock().in_flight.get(place)?;
+        Some((data, crate::convert::index(before) << self.store.geometry().fragment_shift))
     }
 
     /// Returns files whose sealed blocks wait to be installed, and forgets them.

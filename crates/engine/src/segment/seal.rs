@@ -65,6 +65,12 @@ impl Segments {
             }
         }
         let pieces = self.gather(segment, &blocks, &entries, lsn);
+        // Before anybody can install a block of the piece: what is installed lies before what its
+        // segment calls filled (`docs/FORMAT.md#void-interval`). The group's maps were read when
+        // the segment was opened; a failure now leaves readers of summaries with an older end.
+        if let Err(error) = self.store.alloc.segment_filled(segment.id, segment.cursor) {
+            tracing::warn!(%error, "the end of a segment is not noted");
+        }
         let place = self
             .store
             .geometry()
@@ -81,11 +87,6 @@ impl Segments {
         segment.piece_start = segment.cursor;
         let closing = state.segments.get_mut(&segment.id).expect("entered when it was opened");
         closing.last_sequence = sequence;
-        // The group's maps were read when the segment was opened; a failure now leaves the cleaner
-        // with an older end, and so with fewer summaries.
-        if let Err(error) = self.store.alloc.segment_filled(segment.id, segment.cursor) {
-            tracing::warn!(%error, "the end of a segment is not noted");
-        }
     }
 
     fn entry_of(
@@ -162,7 +163,8 @@ impl Segments {
         let mut block_state = block.state.lock();
         if let Progress::Sealed { sequence, .. } = &mut block_state.progress {
             *sequence = number;
-            state.in_flight.insert(block.place, number, Arc::clone(&block_state.data));
+            let data = Arc::clone(&block_state.data);
+            state.in_flight.insert(block.place, block_state.fragments, number, data);
             state.to_install.insert((block.owner.fileset, block.owner.anode));
         } else {
             // Installed by a ride, perhaps dead since: readers wait for the write all the same.
@@ -189,7 +191,7 @@ impl Segments {
         let fragment_bytes = index_wide(self.store.geometry().fragment_bytes());
         let pointer = seal_block(block, birth, fragment_bytes)?;
         let data = block.data();
-        state.in_flight.insert(block.place, NOT_SUBMITTED, Arc::clone(&data));
+        state.in_flight.insert(block.place, pointer.fragments, NOT_SUBMITTED, Arc::clone(&data));
         let length = fragment_bytes * crate::convert::index(pointer.fragments);
         Some((pointer, SharedBytes::new(data, 0..length)))
     }

@@ -102,8 +102,11 @@ impl Caller {
 pub struct NewInode {
     /// What sort of file; [`FileKind::Symlink`] only through [`FileSystem::symlink`].
     pub kind: FileKind,
-    /// Permission bits, the umask already applied: 12 bits.
+    /// Permission bits as they are asked for: 12 bits.
     pub mode: u16,
+    /// Permission bits that the caller withholds: taken off `mode`, unless the directory has a
+    /// default access list, which decides in its place. 0 where somebody above has applied it.
+    pub umask: u16,
     /// Device number, for device nodes; else 0.
     pub rdev: u32,
 }

@@ -9,20 +9,26 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::ids::Place;
+use format::map::{COARSE_SHIFT, FINE_SHIFT};
+use format::page::PAGE_BYTES;
+use format::pointer::BlockPointer;
 use format::summary::{Summary, SummaryEntry, SummaryKind};
-use storage::device::Purpose;
+use storage::device::{AlignedBuffer, Purpose};
 
-use super::Files;
 use super::read::bad_data;
+use super::unit::Span;
+use super::{Files, VnodeState};
 use crate::alloc::SegmentId;
-use crate::alloc::policy::{CleaningPolicy, Greedy};
+use crate::alloc::policy::{CleaningPolicy, Greedy, Thorough};
 use crate::buffer::io;
 use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
 use crate::segment::Temperature;
 
-/// Segments that one call cleans at most: a call is a step of a job.
-const SEGMENTS_PER_CALL: usize = 24;
+/// Segments that are cleaned between two checkpoints: the cleaner has so many to copy into.
+const SEGMENTS_PER_SETTLING: usize = 4;
+/// Segments that one call cleans at most where nobody waits for more: it is a step of a job.
+const SEGMENTS_PER_STEP: usize = 24;
 
 /// The cleaner of a pool.
 #[derive(Debug, Default)]
@@ -51,18 +57,35 @@ impl Files {
         }
     }
 
-    /// Cleans until `enough` segments are free or nothing is left to gain. Called with no lock
-    /// held.
-    pub(super) fn clean_until(&self, enough: u32) -> FsResult<()> {
+    /// Cleans until `enough` segments are free, or nothing is left to gain, or as many as a step
+    /// may. Called with no lock held.
+    pub(super) fn clean_step(&self, enough: u32) -> FsResult<()> {
+        self.clean_until(enough, &Greedy, SEGMENTS_PER_STEP)
+    }
+
+    /// Cleans until `enough` segments are free or none gives anything back: what was promised must
+    /// be found. Called with no lock held.
+    pub(super) fn clean_thoroughly(&self, enough: u32) -> FsResult<()> {
+        let candidates = self.store.alloc.candidates().len();
+        // One that does not fit into the free segments is begun twice.
+        self.clean_until(enough, &Thorough, 2 * candidates)
+    }
+
+    fn clean_until(
+        &self,
+        enough: u32,
+        policy: &dyn CleaningPolicy,
+        attempts_max: usize,
+    ) -> FsResult<()> {
         let _running = self.cleaner.running.lock();
         let mut tried = BTreeSet::new();
-        for _ in 0..SEGMENTS_PER_CALL {
+        for attempt in 1..=attempts_max {
             if self.store.alloc.free_segments(enough)? >= enough {
                 return Ok(());
             }
             let mut candidates = self.store.alloc.candidates();
             candidates.retain(|view| !tried.contains(&view.segment));
-            let Some(chosen) = Greedy.choose(&candidates) else { return Ok(()) };
+            let Some(chosen) = policy.choose(&candidates) else { break };
             tried.insert(chosen);
             match self.clean_segment(chosen.into()) {
                 Ok(()) => {}
@@ -72,6 +95,8 @@ impl Files {
                     if self.store.alloc.free_segments(1)? == 0 {
                         return Ok(());
                     }
+                    // It goes on where it stopped.
+                    tried.remove(&chosen);
                 }
                 // A block that can't be read or verified stays where it is, and its segment too:
                 // one bad sector must not keep the others from being cleaned.
@@ -82,7 +107,7 @@ impl Files {
                 }
                 Err(error) => return Err(error),
             }
-            if tried.len() % 4 == 0 {
+            if attempt % SEGMENTS_PER_SETTLING == 0 {
                 self.settle_moves()?;
             }
         }
@@ -106,8 +131,7 @@ impl Files {
         Ok(())
     }
 
-    /// Reads the segment in one piece and returns what its summaries list, from the last to the
-    /// first. After a crash the last piece may lack its summary: then the search steps down.
+    /// Reads the segment in one piece and returns what its summaries list.
     fn live_candidates(&self, id: SegmentId) -> FsResult<Vec<SummaryEntry>> {
         let Some(incarnation) = self.store.alloc.incarnation_of(id) else {
             return Ok(Vec::new());
@@ -118,19 +142,19 @@ impl Files {
         let bytes = self.store.volume.read(Purpose::Cleaner, start, length).map_err(io)?;
         let step = geometry.page_fragments();
         let mut entries = Vec::new();
-        let mut next = geometry.segment_fragments.checked_sub(step);
-        while let Some(offset) = next {
-            let at = self.stored_bytes(offset);
-            let page = bytes[at..].first_chunk().expect("offsets leave room for a page");
-            let summary = self.segments.decode_summary(page, start.advance(offset));
-            next = match summary.filter(|summary| summary.incarnation == incarnation) {
-                Some(summary) => {
-                    entries.extend(summary.entries);
-                    summary.previous.checked_sub(1).filter(|previous| *previous < offset)
-                }
-                None => offset.checked_sub(step),
-            };
+        // Every page: after a crash one summary may be missing, and one more be written where there
+        // was room, so their chain alone would not find all. What is no summary costs a comparison.
+        for (index, page) in (0..).zip(bytes.as_chunks::<PAGE_BYTES>().0) {
+            let summary = self.segments.decode_summary(page, start.advance(index * step));
+            if let Some(summary) = summary.filter(|summary| summary.incarnation == incarnation) {
+                entries.extend(summary.entries);
+            }
         }
+        let is_inside = |entry: &SummaryEntry| {
+            let end = entry.offset.checked_add(entry.fragments);
+            end.is_some_and(|end| end <= geometry.segment_fragments)
+        };
+        entries.retain(is_inside);
         entries.retain(|entry| entry.kind == SummaryKind::Block);
         Ok(entries)
     }
@@ -147,37 +171,61 @@ impl Files {
         let mut state = vnode.state.write();
         let Some(anode) = state.anode.as_ref() else { return Ok(()) };
         let is_same = anode.generation == entry.generation && anode.fileset == entry.fileset;
-        if !is_same || state.is_being_cut || state.pending.contains_key(&entry.index) {
+        if !is_same || state.is_being_cut {
             return Ok(());
         }
-        let Some(pointer) = self.store.block(None, anode, entry.index)? else { return Ok(()) };
-        if pointer.place != place {
-            return Ok(());
+        for (span, pointer) in self.live_parts(&state, entry, place)? {
+            let buffer = self.read_for_move(&pointer, span)?;
+            let length = self.stored_bytes(pointer.fragments);
+            self.place_block(&mut state, span, buffer, length, Temperature::Cold)?;
+            // Before anybody can install the block and call the file clean.
+            self.note_dirty(&vnode);
+            let moved = u64::from(pointer.fragments);
+            self.cleaner.fragments_moved.fetch_add(moved, Ordering::Relaxed);
         }
-        let buffer = self.read_for_move(place, &pointer, anode.block_bytes())?;
-        let length = self.stored_bytes(pointer.fragments);
-        self.place_block(&mut state, entry.index, buffer, length, Temperature::Cold)?;
-        // Before anybody can install the block and call the file clean.
-        self.note_dirty(&vnode);
-        drop(state);
-        let moved = u64::from(pointer.fragments);
-        self.cleaner.fragments_moved.fetch_add(moved, Ordering::Relaxed);
         Ok(())
     }
 
-    fn read_for_move(
+    /// Returns what of the block at `place` its file still has there, and nothing newer of: all of
+    /// it, or those of its quarters that a split has made blocks.
+    fn live_parts(
         &self,
+        state: &VnodeState,
+        entry: &SummaryEntry,
         place: Place,
-        pointer: &format::pointer::BlockPointer,
-        block_bytes: u64,
-    ) -> FsResult<storage::device::AlignedBuffer> {
-        let mut buffer = storage::device::AlignedBuffer::zeroed(index_wide(block_bytes));
+    ) -> FsResult<Vec<(Span, BlockPointer)>> {
+        let anode = state.anode()?;
+        let is_fine = entry.block_shift == FINE_SHIFT && anode.block_shift == COARSE_SHIFT;
+        let start = entry.index.checked_mul(1 << entry.block_shift);
+        let (Some(start), true) = (start, is_fine || entry.block_shift == anode.block_shift) else {
+            return Ok(Vec::new());
+        };
+        let end = start.saturating_add(1 << entry.block_shift);
+        let fragment_shift = self.store.geometry().fragment_shift;
+        let mut parts = Vec::new();
+        for unit in self.store.units(anode, start, end)? {
+            let span = Span { start: unit.start, shift: unit.shift };
+            let Some(before) = span.start.checked_sub(start) else { continue };
+            let expected = place.bits() + (before >> fragment_shift);
+            let pointer = unit.pointer.filter(|pointer| pointer.place.bits() == expected);
+            let is_waiting =
+                state.waiting_at(span.start).is_some() || !state.waiting_in(span).is_empty();
+            if let Some(pointer) = pointer.filter(|_| !is_waiting) {
+                parts.push((span, pointer));
+            }
+        }
+        Ok(parts)
+    }
+
+    fn read_for_move(&self, pointer: &BlockPointer, span: Span) -> FsResult<AlignedBuffer> {
+        let place = pointer.place;
+        let mut buffer = AlignedBuffer::zeroed(index_wide(span.bytes()));
         let length = self.stored_bytes(pointer.fragments);
         if length > buffer.len() {
             return Err(bad_data(pointer));
         }
-        if let Some(data) = self.segments.in_flight(place) {
-            buffer[..length].copy_from_slice(&data[..length]);
+        if let Some((data, before)) = self.segments.in_flight(place) {
+            buffer[..length].copy_from_slice(&data[before..before + length]);
             return Ok(buffer);
         }
         let (start, pages_bytes, lead) = self.store.volume.pages_around(place, pointer.fragments);

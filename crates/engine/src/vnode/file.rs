@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use format::anode::{Anode, AnodeKind, StorageMode};
+use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
 use storage::device::AlignedBuffer;
 
-use super::access::{check_change, clear_set_bits_of_write};
+use super::access::clear_set_bits_of_write;
 use super::api::{Caller, FILE_BYTES_MAX, Ino, SetAttr};
 use super::flush::tail_waiting;
+use super::inline::{cut_inline, is_inline, settle_storage};
 use super::read::own;
+use super::unit::Span;
 use super::{Files, Vnode, VnodeState};
 use crate::container::Content;
 use crate::convert::{index_wide, wide};
@@ -40,41 +42,85 @@ impl Files {
             return Err(FsError::FileTooLarge);
         }
         self.make_room()?;
-        self.with_reclaim(|| self.write_locked(caller, &vnode, offset, data))
+        let (mut done, mut reclaimed_at) = (0, None);
+        loop {
+            let result = self.write_locked(caller, &vnode, offset, data, &mut done);
+            // A long write may take more than one reclaim gives: again, as long as it goes on.
+            if result != Err(FsError::NoSpace) || reclaimed_at == Some(done) {
+                return result;
+            }
+            reclaimed_at = Some(done);
+            self.reclaim_promised()?;
+        }
     }
 
+    /// Writes `data` from its byte `done` on, and counts it up.
     fn write_locked(
         &self,
         caller: &Caller,
         vnode: &Arc<Vnode>,
         offset: u64,
         data: &[u8],
+        done: &mut usize,
     ) -> FsResult<()> {
         let mut state = self.settled(vnode)?;
         check_regular(&state)?;
-        self.zero_tail(&mut state, offset)?;
-        let block_bytes = state.anode()?.block_bytes();
-        let mut done = 0;
-        while done < data.len() {
-            let at = offset + wide(done);
-            let (index, from) = (at / block_bytes, index_wide(at % block_bytes));
-            let count = (index_wide(block_bytes) - from).min(data.len() - done);
-            let result = self.write_block(&mut state, index, from, &data[done..done + count]);
-            // V3: what was placed is part of the file even if the next block finds no room.
-            if result.is_ok() {
-                if let Some(block) = state.pending.get(&index) {
-                    block.set_file_bytes(state.size_bytes.max(offset + wide(data.len())));
+        if self.write_inline(&mut state, offset, data)? {
+            *done = data.len();
+            return self.note_write(&mut state, caller, vnode);
+        }
+        let prepared =
+            self.leave_inline(&mut state).and_then(|()| self.zero_tail(&mut state, offset));
+        if let Err(error) = prepared {
+            self.note_placed(&state, vnode);
+            return Err(error);
+        }
+        let mut result = Ok(());
+        while *done < data.len() {
+            let at = offset + wide(*done);
+            let written = self.write_span(&mut state, at, &data[*done..]);
+            match written {
+                // V3: what was placed is part of the file even if the next block finds no room.
+                Ok((span, count)) => {
+                    if let Some(block) = state.pending.get(&span.start) {
+                        block.set_file_bytes(state.size_bytes.max(offset + wide(data.len())));
+                    }
+                    *done += count;
+                    state.size_bytes = state.size_bytes.max(at + wide(count));
                 }
-                done += count;
-                state.size_bytes = state.size_bytes.max(at + wide(count));
-            } else if done == 0 {
-                return result;
-            } else {
-                self.note_write(&mut state, caller, vnode)?;
-                return result;
+                Err(error) if *done == 0 => {
+                    self.note_placed(&state, vnode);
+                    return Err(error);
+                }
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
             }
         }
-        self.note_write(&mut state, caller, vnode)
+        self.note_write(&mut state, caller, vnode)?;
+        result
+    }
+
+    /// Writes as much of `data` at `offset` as one block takes; returns which, and how much.
+    fn write_span(
+        &self,
+        state: &mut VnodeState,
+        offset: u64,
+        data: &[u8],
+    ) -> FsResult<(Span, usize)> {
+        let span = self.span_to_write(state, offset, wide(data.len()))?;
+        let from = index_wide(offset - span.start);
+        let count = (index_wide(span.bytes()) - from).min(data.len());
+        self.write_block(state, span, from, &data[..count])?;
+        Ok((span, count))
+    }
+
+    /// V2: a write that failed may have placed a block before.
+    fn note_placed(&self, state: &VnodeState, vnode: &Vnode) {
+        if !state.pending.is_empty() {
+            self.note_dirty(vnode);
+        }
     }
 
     fn note_write(
@@ -94,24 +140,22 @@ impl Files {
         Ok(())
     }
 
-    /// Writes `data` at `from` in block `index`.
-    pub(crate) fn write_block(
+    /// Writes `data` at `from` in `span`.
+    fn write_block(
         &self,
         state: &mut VnodeState,
-        index: u64,
+        span: Span,
         from: usize,
         data: &[u8],
     ) -> FsResult<()> {
-        let block_bytes = index_wide(state.anode()?.block_bytes());
-        let start = index * wide(block_bytes);
         // What of the block is part of the file now; behind that it must read as zeros.
-        let valid = index_wide(state.size_bytes.saturating_sub(start).min(wide(block_bytes)));
+        let valid = index_wide(span.valid_bytes(state.size_bytes));
         let length = valid.max(from + data.len());
         let put = |buffer: &mut AlignedBuffer| {
             buffer[valid..].fill(0);
             buffer[from..from + data.len()].copy_from_slice(data);
         };
-        let known = state.pending.get(&index).cloned();
+        let known = state.waiting_as(span).cloned();
         if let Some(block) = &known
             && self.segments.rewrite(block, length, put)
         {
@@ -119,18 +163,20 @@ impl Files {
         }
         let mut buffer = match &known {
             Some(block) => own(block.data()),
-            None if from == 0 && data.len() >= valid => AlignedBuffer::zeroed(block_bytes),
-            None => self.block_content(state, index, valid)?,
+            None if from == 0 && data.len() >= valid => {
+                AlignedBuffer::zeroed(index_wide(span.bytes()))
+            }
+            None => self.block_content(state, span, valid)?,
         };
         put(&mut buffer);
-        self.place_block(state, index, buffer, length, Temperature::Hot)
+        self.place_block(state, span, buffer, length, Temperature::Hot)
     }
 
-    /// Gives a new version of block `index` its place.
+    /// Gives a new version of what `span` holds its place.
     pub(crate) fn place_block(
         &self,
         state: &mut VnodeState,
-        index: u64,
+        span: Span,
         buffer: AlignedBuffer,
         length: usize,
         temperature: Temperature,
@@ -140,51 +186,59 @@ impl Files {
             fileset: anode.fileset,
             anode: anode.number,
             generation: anode.generation,
-            index,
-            block_shift: anode.block_shift,
+            index: span.start >> span.shift,
+            block_shift: span.shift,
         };
-        // A block where there was none may need a map page of its own, and more the higher the map.
-        let is_new = self.store.block(None, anode, index)?.is_none();
         let page = u64::from(self.store.geometry().page_fragments());
-        let extra = if is_new { page } else { 0 };
+        let extra = page * self.store.map_pages_for(anode, span.start, span.shift)?;
         let block = self.segments.place(temperature, owner, buffer, length, extra)?;
-        if let Some(old) = state.pending.insert(index, block) {
-            self.segments.kill(&old);
+        // U1: what it covers waits no longer.
+        for start in state.waiting_in(span) {
+            if let Some(old) = state.pending.remove(&start) {
+                block.set_file_bytes(block.file_bytes().max(old.file_bytes()));
+                self.segments.kill(&old);
+            }
         }
+        state.pending.insert(span.start, block);
         Ok(())
     }
 
     /// Before the file grows past its end at `to`: what its last block stores behind the end must
     /// read as zeros from now on.
     pub(crate) fn zero_tail(&self, state: &mut VnodeState, to: u64) -> FsResult<()> {
-        let block_bytes = state.anode()?.block_bytes();
-        let (size, index) = (state.size_bytes, state.size_bytes / block_bytes);
-        let valid = index_wide(size % block_bytes);
-        if to <= size || valid == 0 || to / block_bytes == index {
+        if to <= state.size_bytes {
+            return Ok(());
+        }
+        let span = self.span_of_end(state)?;
+        if span.start == state.size_bytes || to < span.end() {
             // A write into the last block itself zeroes what lies behind the end.
             return Ok(());
         }
-        self.rewrite_tail(state, index, valid)
+        self.rewrite_tail(state, span)
     }
 
-    /// Rewrites block `index` if it stores anything but zeros behind its first `valid` bytes.
-    fn rewrite_tail(&self, state: &mut VnodeState, index: u64, valid: usize) -> FsResult<()> {
-        let stored = match state.pending.get(&index) {
+    /// Rewrites the last block, `span`, if it stores anything but zeros behind the end of the file.
+    fn rewrite_tail(&self, state: &mut VnodeState, span: Span) -> FsResult<()> {
+        let valid = index_wide(span.valid_bytes(state.size_bytes));
+        let is_in_parts = state.waiting_as(span).is_none() && !state.waiting_in(span).is_empty();
+        let stored = match state.waiting_as(span) {
             Some(block) => block.fragments(),
             None => {
-                let pointer = self.store.block(None, state.anode()?, index)?;
-                pointer.map_or(0, |pointer| pointer.fragments)
+                let unit = self.store.unit(state.anode()?, span.start)?;
+                unit.pointer.map_or(0, |pointer| pointer.fragments)
             }
         };
-        let stored = self.stored_bytes(stored).min(index_wide(state.anode()?.block_bytes()));
-        if stored <= valid {
-            return Ok(());
+        let stored = self.stored_bytes(stored).min(index_wide(span.bytes()));
+        if !is_in_parts {
+            if stored <= valid {
+                return Ok(());
+            }
+            let content = self.block_content(state, span, stored)?;
+            if content[valid..].iter().all(|&byte| byte == 0) {
+                return Ok(());
+            }
         }
-        let content = self.block_content(state, index, stored)?;
-        if content[valid..].iter().all(|&byte| byte == 0) {
-            return Ok(());
-        }
-        self.write_block(state, index, valid, &[])
+        self.write_block(state, span, valid, &[])
     }
 
     /// Sets the size of a file, and whatever else `set` says with it.
@@ -196,7 +250,7 @@ impl Files {
         set: &SetAttr,
     ) -> FsResult<()> {
         let (mut change, mut state) = self.begin_settled(vnode)?;
-        check_change(caller, state.anode()?, set)?;
+        self.check_change(caller, state.anode()?, set)?;
         if size_bytes >= state.size_bytes {
             drop(state);
             drop(change);
@@ -209,13 +263,17 @@ impl Files {
             self.install_all(vnode)?;
             return self.truncate(caller, vnode, size_bytes, set);
         }
-        let block_bytes = state.anode()?.block_bytes();
-        let first_gone = size_bytes.div_ceil(block_bytes);
         let mut anode = state.anode()?.clone();
         anode.size_bytes = size_bytes;
         self.apply_change(caller, &mut anode, set);
-        let is_done =
-            self.store.truncate_blocks(&mut change, &mut anode, first_gone, Content::Data)?;
+        let is_done = is_inline(&anode)
+            || self.store.truncate_blocks(&mut change, &mut anode, size_bytes, Content::Data)?;
+        if is_inline(&anode) {
+            cut_inline(&mut anode, size_bytes);
+        }
+        if is_done {
+            settle_storage(&mut anode);
+        }
         let mut guard = None;
         if !is_done && anode.nlink > 0 {
             // F2: the rest is freed in further transactions, or after a crash.
@@ -228,8 +286,12 @@ impl Files {
         if let Some(guard) = guard {
             guard.settle(applied.lsn);
         }
-        let gone = state.pending.split_off(&first_gone);
+        let gone = state.pending.split_off(&size_bytes);
         gone.values().for_each(|block| self.segments.kill(block));
+        // V3: what is left was part of a write whose end is cut off.
+        for block in state.pending.values() {
+            block.set_file_bytes(block.file_bytes().min(size_bytes));
+        }
         state.anode = Some(anode);
         state.size_bytes = size_bytes;
         state.is_being_cut = !is_done;
@@ -243,12 +305,11 @@ impl Files {
 
     /// Before the file grows to `size_bytes`. Changes memory only, but may read the map.
     fn make_tail_zero(&self, state: &mut VnodeState, size_bytes: u64) -> FsResult<()> {
-        let block_bytes = state.anode()?.block_bytes();
-        let valid = index_wide(state.size_bytes % block_bytes);
-        if size_bytes == state.size_bytes || valid == 0 {
+        let span = self.span_of_end(state)?;
+        if size_bytes == state.size_bytes || span.start == state.size_bytes {
             return Ok(());
         }
-        self.rewrite_tail(state, state.size_bytes / block_bytes, valid)
+        self.rewrite_tail(state, span)
     }
 
     /// Raises the size of a file.
@@ -264,7 +325,11 @@ impl Files {
     ) -> FsResult<()> {
         loop {
             let (mut change, mut state) = self.begin_settled(vnode)?;
-            check_change(caller, state.anode()?, set)?;
+            self.check_change(caller, state.anode()?, set)?;
+            if size_bytes > wide(INLINE_BYTES_MAX) {
+                self.leave_inline(&mut state)?;
+                self.note_placed(&state, vnode);
+            }
             self.make_tail_zero(&mut state, size_bytes)?;
             if tail_waiting(&state).is_some() {
                 drop(state);
@@ -274,6 +339,7 @@ impl Files {
             }
             let mut anode = state.anode()?.clone();
             anode.size_bytes = size_bytes.max(state.size_bytes);
+            settle_storage(&mut anode);
             self.apply_change(caller, &mut anode, set);
             self.fileset.write_anode(&self.store, &mut change, &anode)?;
             let applied = change.end();
@@ -319,9 +385,12 @@ impl Files {
             let Some(mut anode) = state.anode.clone().filter(|_| state.is_being_cut) else {
                 return Ok(());
             };
-            let first = anode.size_bytes.max(state.size_bytes).div_ceil(anode.block_bytes());
+            let size = anode.size_bytes.max(state.size_bytes);
             let is_done =
-                self.store.truncate_blocks(&mut change, &mut anode, first, Content::Data)?;
+                self.store.truncate_blocks(&mut change, &mut anode, size, Content::Data)?;
+            if is_done {
+                settle_storage(&mut anode);
+            }
             let mut guard = None;
             if is_done && anode.nlink > 0 {
                 let fileset = guard.insert(self.fileset.lock());

@@ -8,8 +8,9 @@ use format::ids::AnodeNo;
 use format::pointer::BlockPointer;
 
 use super::api::Ino;
+use super::unit::Span;
 use super::{Files, Vnode, VnodeState};
-use crate::alloc::LOW_SEGMENTS;
+use crate::alloc::{Extent, LOW_SEGMENTS, PROMISED_SEGMENTS};
 use crate::container::take_off;
 use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
@@ -18,11 +19,22 @@ use crate::store::Change;
 
 /// Most blocks that one transaction installs.
 const BLOCKS_PER_INSTALL: usize = 64;
+/// Most leaves that one transaction splits: each is up to six pages, logged whole.
+const SPLITS_PER_INSTALL: usize = 3;
 /// Most allocation groups that one transaction installs or frees in.
 const GROUPS_PER_INSTALL: usize = 8;
 
-/// A block that can be installed: its index, its pointer and the data write it is part of.
+/// A block that can be installed: where it begins in the file, its pointer and the data write it is
+/// part of.
 type ReadyBlock = (u64, Arc<Block>, BlockPointer, u64);
+
+/// What came of the installation of a block.
+struct Installed {
+    /// Fragments of it that the map leads to.
+    kept_fragments: u32,
+    /// Leaves that were split.
+    splits: usize,
+}
 
 impl Files {
     /// Installs sealed blocks of a file, as many as one transaction can. Returns whether more wait.
@@ -51,7 +63,12 @@ impl Files {
                 return Ok(());
             }
             let wanted = wanted.get_or_insert_with(|| state.pending.keys().copied().collect());
-            wanted.retain(|index| state.pending.contains_key(index));
+            // What waited in parts may wait as one block since.
+            *wanted = wanted
+                .iter()
+                .filter_map(|start| state.waiting_at(*start))
+                .map(|block| block.span().start)
+                .collect();
             if wanted.is_empty() && !state.is_attr_dirty {
                 return Ok(());
             }
@@ -85,38 +102,49 @@ impl Files {
         let mut anode = state.anode()?.clone();
         let mut installed = Vec::with_capacity(ready.len());
         let mut groups = BTreeSet::new();
+        let mut splits = 0;
         for (index, block, pointer, sequence) in ready {
-            if groups.len() >= GROUPS_PER_INSTALL {
+            if groups.len() >= GROUPS_PER_INSTALL || splits >= SPLITS_PER_INSTALL {
                 break;
             }
-            self.install_block(&mut change, &mut anode, index, &pointer, &mut groups)?;
+            // V3: a size that some write has left, and one whose blocks are in the map.
+            let reached = state.size_bytes.min(block.file_bytes());
+            anode.size_bytes = anode.size_bytes.max(reached);
+            let done =
+                self.install_block(&mut change, &mut anode, &block, &pointer, &mut groups)?;
+            splits += done.splits;
             change.tx_mut().depends_on_data(sequence);
-            installed.push((index, block));
+            installed.push((index, block, done.kept_fragments));
         }
         self.end_install(change, state, vnode, anode, &installed)?;
-        Ok(installed.into_iter().map(|(index, _)| index).collect())
+        Ok(installed.into_iter().map(|(index, ..)| index).collect())
     }
 
-    /// Points block `index` of the map to its new place and frees the old one.
+    /// Points the map to the new place of a block and frees what it had there. Returns what came
+    /// of it.
     fn install_block(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
-        index: u64,
+        block: &Block,
         pointer: &BlockPointer,
         groups: &mut BTreeSet<u32>,
-    ) -> FsResult<()> {
+    ) -> FsResult<Installed> {
         change.near = pointer.place;
-        let old = self.store.set_block(change, anode, index, Some(pointer))?;
-        change.install(Segments::extent(pointer))?;
-        anode.fragments += u64::from(pointer.fragments);
+        let Span { start, shift } = block.span();
+        let replaced = self.store.set_data(change, anode, start, shift, pointer)?;
+        let kept = replaced.kept_fragments;
+        if kept > 0 {
+            change.install(Extent { place: pointer.place, fragments: kept })?;
+        }
+        anode.fragments += u64::from(kept);
         groups.insert(pointer.place.group());
-        if let Some(old) = old {
+        for old in replaced.pointers {
             take_off(&mut anode.fragments, u64::from(old.fragments))?;
             groups.insert(old.place.group());
             change.free(Segments::extent(&old))?;
         }
-        Ok(())
+        Ok(Installed { kept_fragments: kept, splits: usize::from(replaced.is_split) })
     }
 
     /// Writes the anode with what was installed and ends the change.
@@ -126,21 +154,17 @@ impl Files {
         state: &mut VnodeState,
         vnode: &Arc<Vnode>,
         mut anode: Anode,
-        installed: &[(u64, Arc<Block>)],
+        installed: &[(u64, Arc<Block>, u32)],
     ) -> FsResult<crate::journal::Applied> {
-        // V3: a size that some write has left, and one whose blocks are in the map.
-        let reached = installed.iter().map(|(_, block)| block.file_bytes()).max().unwrap_or(0);
         let is_all = installed.len() == state.pending.len();
-        anode.size_bytes = if is_all {
-            state.size_bytes
-        } else {
-            state.size_bytes.min(anode.size_bytes.max(reached))
-        };
+        if is_all {
+            anode.size_bytes = state.size_bytes;
+        }
         self.fileset.write_anode(&self.store, &mut change, &anode)?;
         let applied = change.end();
-        for (index, block) in installed {
+        for (index, block, kept_fragments) in installed {
             state.pending.remove(index);
-            self.segments.installed(block);
+            self.segments.installed(block, *kept_fragments);
         }
         state.anode = Some(anode);
         state.class = applied.class;
@@ -188,15 +212,21 @@ impl Files {
         let mut anode = state.anode()?.clone();
         let (mut places, mut groups, mut installed) =
             (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        let mut splits = 0;
         for (index, block) in &state.pending {
+            if splits >= SPLITS_PER_INSTALL {
+                return Ok(None);
+            }
             // Somebody may have sealed the piece since: then it is on its way home.
             let Some((pointer, data)) = self.segments.seal_for_ride(block) else {
                 return Ok(None);
             };
-            self.install_block(&mut change, &mut anode, *index, &pointer, &mut groups)?;
-            change.tx_mut().ride(pointer.place, data);
+            anode.size_bytes = anode.size_bytes.max(state.size_bytes.min(block.file_bytes()));
+            let done = self.install_block(&mut change, &mut anode, block, &pointer, &mut groups)?;
+            splits += done.splits;
+            change.tx_mut().ride(pointer.place, block.ride_owner(&pointer), data);
             places.insert(pointer.place);
-            installed.push((*index, Arc::clone(block)));
+            installed.push((*index, Arc::clone(block), done.kept_fragments));
         }
         let applied = self.end_install(change, &mut state, vnode, anode, &installed)?;
         if let Some(ride) = applied.ride {
@@ -233,20 +263,34 @@ impl Files {
     pub(crate) fn with_reclaim<T>(&self, operation: impl Fn() -> FsResult<T>) -> FsResult<T> {
         match operation() {
             Err(FsError::NoSpace) => {
-                self.reclaim()?;
+                self.reclaim_promised()?;
                 operation()
             }
             other => other,
         }
     }
 
-    /// Makes freed space usable: a checkpoint, and the cleaner until there are segments enough or
-    /// nothing is left to gain.
-    pub(crate) fn reclaim(&self) -> FsResult<()> {
+    /// Makes freed space usable, however little each segment gives back: what the pool has promised
+    /// is there, if only in pieces.
+    pub(crate) fn reclaim_promised(&self) -> FsResult<()> {
+        // Each block that waits holds the map pages that it may need: what is installed does not.
+        self.segments.seal(Temperature::Hot);
+        self.settle_space()?;
+        self.clean_thoroughly(PROMISED_SEGMENTS)
+    }
+
+    fn settle_space(&self) -> FsResult<()> {
         self.install_waiting()?;
         self.store.journal.checkpoint()?;
         self.segments.tidy();
-        self.clean_until(LOW_SEGMENTS)
+        Ok(())
+    }
+
+    /// Makes freed space usable: a checkpoint, and the cleaner until there are segments enough or
+    /// nothing is left to gain.
+    pub(crate) fn reclaim(&self) -> FsResult<()> {
+        self.settle_space()?;
+        self.clean_step(LOW_SEGMENTS)
     }
 
     /// Puts the changes of files that have been dirty since `since_ns` into the journal.
@@ -292,16 +336,13 @@ impl Files {
     }
 }
 
-/// Returns the index of the last block of the file on disk if a new version of it waits, and
+/// Returns where the last block of the file on disk begins if a new version of it waits, and
 /// whether that is on its way to the disk.
 pub(crate) fn tail_waiting(state: &VnodeState) -> Option<(u64, bool)> {
-    let anode = state.anode.as_ref()?;
-    if anode.size_bytes % anode.block_bytes() == 0 {
-        return None;
-    }
-    let index = anode.size_bytes / anode.block_bytes();
-    let block = state.pending.get(&index)?;
-    Some((index, block.sealed().is_some_and(is_written)))
+    let end = state.anode.as_ref()?.size_bytes;
+    let block = state.waiting_at(end)?;
+    let start = block.span().start;
+    (start < end).then(|| (start, block.sealed().is_some_and(is_written)))
 }
 
 fn is_written((_, sequence): (BlockPointer, u64)) -> bool {

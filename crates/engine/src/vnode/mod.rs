@@ -23,16 +23,21 @@
 //! ends the change. Nothing waits for the log while it holds a lock.
 
 mod access;
+mod acl;
 pub mod api;
 mod attr;
 mod cleaner;
 mod file;
 mod flush;
+mod inline;
 mod names;
 mod orphan;
 mod read;
 mod rename;
 mod table;
+mod tmpfile;
+mod unit;
+mod xattr;
 
 pub use cleaner::CleanerCounts;
 
@@ -68,7 +73,7 @@ pub(crate) struct VnodeState {
     anode: Option<Anode>,
     /// Bytes of the file as programs see it.
     size_bytes: u64,
-    /// Blocks that are not yet in the map, by index.
+    /// Blocks that are not yet in the map, by where they begin in the file, in bytes (U1).
     pending: BTreeMap<u64, Arc<Block>>,
     /// Whether times or size differ from what is on disk.
     is_attr_dirty: bool,

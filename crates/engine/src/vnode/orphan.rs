@@ -6,6 +6,7 @@ use format::ids::AnodeNo;
 use format::page::PageKind;
 
 use super::Files;
+use super::xattr::has_containers;
 use crate::container::Content;
 use crate::error::{FsError, FsResult};
 use crate::fileset::FilesetGuard;
@@ -49,18 +50,26 @@ impl Files {
                 Content::Data
             };
             let is_inline = anode.storage == format::anode::StorageMode::Inline;
-            let is_done =
+            let mut is_done =
                 is_inline || self.store.truncate_blocks(&mut change, &mut anode, 0, content)?;
+            let mut guard = None;
+            if is_done && has_containers(&anode) {
+                let fileset = guard.insert(self.fileset.lock());
+                is_done = self.free_attributes(&mut change, fileset, &mut anode)?;
+            }
             if !is_done {
                 anode.size_bytes = 0;
                 self.fileset.write_anode(&self.store, &mut change, &anode)?;
                 let applied = change.end();
+                if let Some(guard) = guard {
+                    guard.settle(applied.lsn);
+                }
                 self.kill_pending(&mut state);
                 state.anode = Some(anode);
                 state.class = applied.class;
                 continue;
             }
-            let mut fileset = self.fileset.lock();
+            let mut fileset = guard.unwrap_or_else(|| self.fileset.lock());
             if anode.entries > 0 {
                 fileset.remove_orphan(&self.store, &mut change, anode.entries - 1)?;
             }

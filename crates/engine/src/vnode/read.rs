@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use format::anode::AnodeKind;
 use format::ids::Place;
-use format::pointer::BlockPointer;
+use format::pointer::{BlockPointer, QUARTER_BYTES};
 use storage::device::{AlignedBuffer, Purpose};
 
 use super::api::Ino;
 use super::file::check_regular;
+use super::inline::{inline_bytes, is_inline};
+use super::unit::Span;
 use super::{Files, VnodeState};
 use crate::buffer::io;
+use crate::container::Unit;
 use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
 
@@ -68,30 +71,79 @@ impl Files {
         if bytes.is_empty() {
             return Ok(());
         }
-        let anode = state.anode()?;
-        let block_bytes = anode.block_bytes();
-        let first = offset / block_bytes;
-        let last = (offset + wide(bytes.len()) - 1) / block_bytes;
-        let pointers = self.store.blocks(anode, first, last - first + 1)?;
+        let end = offset + wide(bytes.len());
         let mut runs: Vec<Run> = Vec::new();
-        for (index, pointer) in (first..=last).zip(pointers) {
-            let start = (index * block_bytes).max(offset);
-            let end = ((index + 1) * block_bytes).min(offset + wide(bytes.len()));
-            let into = index_wide(start - offset)..index_wide(end - offset);
-            let from = index_wide(start - index * block_bytes);
-            if let Some(block) = state.pending.get(&index) {
+        let mut at = offset;
+        while at < end {
+            if let Some(block) = state.waiting_at(at) {
+                let span = block.span();
+                let next = span.end().min(end);
                 let stored = self.stored_bytes(block.fragments());
+                let into = index_wide(at - offset)..index_wide(next - offset);
+                let from = index_wide(at - span.start);
                 copy_part(&mut bytes[into], &block.data()[..stored], from);
-            } else if let Some(pointer) = pointer {
-                if let Some(data) = self.segments.in_flight(pointer.place) {
-                    let stored = self.stored_bytes(pointer.fragments);
-                    copy_part(&mut bytes[into], &data[..stored], from);
-                } else {
-                    self.add_to_runs(&mut runs, Part { into, from, pointer });
-                }
+                at = next;
+                continue;
             }
+            let waiting = state.pending.range(at..end).next();
+            let next = waiting.map_or(end, |(start, _)| *start);
+            let anode = state.anode()?;
+            if is_inline(anode) {
+                let stored = inline_bytes(anode, at..next);
+                let from = index_wide(at - offset);
+                bytes[from..from + stored.len()].copy_from_slice(stored);
+                at = next;
+                continue;
+            }
+            for unit in self.store.units(anode, at, next)? {
+                self.fill_unit(&unit, at..next, offset, bytes, &mut runs);
+            }
+            at = next;
         }
         self.read_runs(runs, bytes)
+    }
+
+    /// Fills what of `wanted` lies in `unit`, or notes it in `runs`; `bytes` begin at `offset`.
+    fn fill_unit(
+        &self,
+        unit: &Unit,
+        wanted: Range<u64>,
+        offset: u64,
+        bytes: &mut [u8],
+        runs: &mut Vec<Run>,
+    ) {
+        let Some(pointer) = unit.pointer else { return };
+        let (start, end) = (unit.start.max(wanted.start), unit.end().min(wanted.end));
+        let into = index_wide(start - offset)..index_wide(end - offset);
+        let from = index_wide(start - unit.start);
+        let fragment_shift = self.store.geometry().fragment_shift;
+        let is_whole = start == unit.start && end == unit.end();
+        if is_whole || !pointer.is_divisible() {
+            self.fill_part(Part { into, from, pointer }, bytes, runs);
+            return;
+        }
+        // Only the quarters that are asked for: each has a check of its own.
+        let mut at = from;
+        while at < from + into.len() {
+            let (quarter, skip) = (at / QUARTER_BYTES, at % QUARTER_BYTES);
+            let count = (QUARTER_BYTES - skip).min(from + into.len() - at);
+            let start = into.start + (at - from);
+            if let Some(pointer) = pointer.quarter(quarter, fragment_shift) {
+                let part = Part { into: start..start + count, from: skip, pointer };
+                self.fill_part(part, bytes, runs);
+            }
+            at += count;
+        }
+    }
+
+    fn fill_part(&self, part: Part, bytes: &mut [u8], runs: &mut Vec<Run>) {
+        match self.segments.in_flight(part.pointer.place) {
+            Some((data, before)) => {
+                let stored = before..before + self.stored_bytes(part.pointer.fragments);
+                copy_part(&mut bytes[part.into], &data[stored], part.from);
+            }
+            None => self.add_to_runs(runs, part),
+        }
     }
 
     pub(crate) fn stored_bytes(&self, fragments: u32) -> usize {
@@ -152,13 +204,11 @@ impl Files {
     pub(crate) fn block_content(
         &self,
         state: &VnodeState,
-        index: u64,
+        span: Span,
         valid_bytes: usize,
     ) -> FsResult<AlignedBuffer> {
-        let anode = state.anode()?;
-        let mut buffer = AlignedBuffer::zeroed(index_wide(anode.block_bytes()));
-        let offset = index * anode.block_bytes();
-        self.fill(state, offset, &mut buffer[..valid_bytes])?;
+        let mut buffer = AlignedBuffer::zeroed(index_wide(span.bytes()));
+        self.fill(state, span.start, &mut buffer[..valid_bytes])?;
         Ok(buffer)
     }
 

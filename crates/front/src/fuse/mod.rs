@@ -3,13 +3,13 @@
 //! ```text
 //!   kernel <-> transport <-> server <-> engine::vnode::api::FileSystem
 //!              (`kernel`:    (`server`: what each request means)
-//!               fuser; or
-//!               a test's)
+//!               /dev/fuse;
+//!               or a test's)
 //! ```
 //!
-//! `protocol` has the words that transport and server share; it knows no FUSE library. `mount` puts
-//! a directory's files under the kernel and takes them away again; `mountpoint` looks at what is
-//! mounted; `run` waits for the end.
+//! `protocol` has the words that transport and server share; it knows no bytes of the protocol.
+//! `mount` puts a directory's files under the kernel and takes them away again; `mountpoint` looks
+//! at what is mounted; `run` waits for the end.
 //!
 //! # What the kernel is promised
 //!
@@ -17,7 +17,8 @@
 //!   attributes, symbolic links and data for as long as it likes, and no open needs a round trip.
 //! - F2: A node id is an inode number and means the same after every restart.
 //! - F3: Each entry in a reply is one reference on the inode, given back by FORGET.
-//! - F4: The kernel has checked permissions (`default_permissions`) and applied the umask.
+//! - F4: The kernel has checked permissions (`default_permissions`), and applied the umask unless
+//!   the file system has access lists.
 //!
 //! # Crashes
 //!
@@ -35,8 +36,9 @@ mod run;
 mod server;
 mod transport;
 
+pub use kernel::exchange::{Exchange, ReplyParts};
 pub use mount::{MountError, MountedSession, Unmounted, mount};
-pub use options::{MountOptions, THREADS_MAX, UnknownOption};
+pub use options::{MountOptions, POLL_TIME_MAX, THREADS_MAX, UnknownOption};
 pub use run::{EndCause, StopSignals, run};
 pub use server::Server;
 pub use transport::{Transport, TransportError};

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use engine::vnode::api::{FileSystem, FsError};
 
-use super::kernel::{Guard, KernelTransport};
+use super::kernel::KernelTransport;
 use super::mountpoint::{self, Mountpoint};
 use super::server::REQUEST_BYTES_MAX;
 use super::transport::{Transport, TransportError};
@@ -81,7 +81,6 @@ pub enum Unmounted {
 pub struct MountedSession {
     directory: PathBuf,
     device: Option<String>,
-    _guard: Guard,
     fs: FsHandle,
     serving: Option<JoinHandle<Result<(), TransportError>>>,
     has_replaced_dead: bool,
@@ -112,20 +111,19 @@ pub fn mount(
         .open("/dev/fuse")
         .map_err(|cause| MountError::NoFuse { cause })?;
 
+    let server = Arc::new(Server::new(Arc::clone(&fs)));
     let transport: Box<dyn Transport> =
-        Box::new(KernelTransport::mount(&directory, options).map_err(refused)?);
+        Box::new(KernelTransport::mount(&directory, options, &server).map_err(refused)?);
     let device = mountpoint::mounted_on(&directory).ok().flatten().map(|entry| entry.device);
     if let Some(device) = &device {
         raise_readahead(device);
     }
 
-    let server = Arc::new(Server::new(Arc::clone(&fs)));
     let serving = std::thread::Builder::new()
         .name("fuse".to_owned())
         .spawn(move || transport.serve(server))
         .map_err(refused)?;
     Ok(MountedSession {
-        _guard: Guard::new(&directory),
         directory,
         device,
         fs: FsHandle(fs),

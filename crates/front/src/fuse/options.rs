@@ -1,12 +1,76 @@
 //! How a directory is mounted.
 
-use fuser::{Config, MountOption, SessionACL};
+use std::time::Duration;
 
-/// Most threads that serve one mount. Each holds a descriptor and up to 2 MiB of buffers.
+use rustix::mount::MountFlags as KernelFlags;
+
+use super::kernel::FLAGS_DEFAULT;
+
+/// Most threads that serve one mount. Each holds a descriptor, and of two buffers of 1 MiB as much
+/// as its largest requests have used.
 pub const THREADS_MAX: usize = 64;
 
 /// Fewest threads by default: one may wait for a device while others answer from memory.
 const THREADS_DEFAULT_MIN: usize = 4;
+
+/// How long a thread looks for the next request before it sleeps, by default: creates gain a
+/// quarter, and nothing else loses (docs/decisions/0016-own-fuse-transport.md).
+const POLL_TIME_DEFAULT: Duration = Duration::from_micros(20);
+
+/// Longest time a thread may look for the next request.
+pub const POLL_TIME_MAX: Duration = Duration::from_millis(10);
+
+/// A flag of mount(8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MountFlag {
+    Dev,
+    NoDev,
+    Suid,
+    NoSuid,
+    Exec,
+    NoExec,
+    Atime,
+    NoAtime,
+    Sync,
+    Async,
+    DirSync,
+}
+
+impl MountFlag {
+    /// Returns what mount(8) calls it.
+    fn text(self) -> &'static str {
+        match self {
+            MountFlag::Dev => "dev",
+            MountFlag::NoDev => "nodev",
+            MountFlag::Suid => "suid",
+            MountFlag::NoSuid => "nosuid",
+            MountFlag::Exec => "exec",
+            MountFlag::NoExec => "noexec",
+            MountFlag::Atime => "atime",
+            MountFlag::NoAtime => "noatime",
+            MountFlag::Sync => "sync",
+            MountFlag::Async => "async",
+            MountFlag::DirSync => "dirsync",
+        }
+    }
+
+    /// Returns the bit that it sets or clears.
+    fn bit(self) -> (KernelFlags, bool) {
+        match self {
+            MountFlag::Dev => (KernelFlags::NODEV, false),
+            MountFlag::NoDev => (KernelFlags::NODEV, true),
+            MountFlag::Suid => (KernelFlags::NOSUID, false),
+            MountFlag::NoSuid => (KernelFlags::NOSUID, true),
+            MountFlag::Exec => (KernelFlags::NOEXEC, false),
+            MountFlag::NoExec => (KernelFlags::NOEXEC, true),
+            MountFlag::Atime => (KernelFlags::NOATIME, false),
+            MountFlag::NoAtime => (KernelFlags::NOATIME, true),
+            MountFlag::Sync => (KernelFlags::SYNCHRONOUS, true),
+            MountFlag::Async => (KernelFlags::SYNCHRONOUS, false),
+            MountFlag::DirSync => (KernelFlags::DIRSYNC, true),
+        }
+    }
+}
 
 /// How a directory is mounted.
 #[derive(Clone, Debug)]
@@ -23,8 +87,11 @@ pub struct MountOptions {
     /// Let the kernel gather writes. Faster for small writes, but what was not fsynced is lost when
     /// the server is killed, where otherwise the server has it.
     pub has_writeback_cache: bool,
+    /// How long a thread looks for the next request before it sleeps; zero: it sleeps at once. At
+    /// most [`POLL_TIME_MAX`].
+    pub poll_time: Duration,
     /// Flags of mount(8): `noexec`, `nodev` and so on.
-    flags: Vec<MountOption>,
+    flags: Vec<MountFlag>,
 }
 
 /// An option of `-o` that is not known here.
@@ -51,7 +118,8 @@ impl MountOptions {
             allows_others: is_root,
             thread_count: (2 * cpu_count).clamp(THREADS_DEFAULT_MIN, THREADS_MAX),
             has_writeback_cache: false,
-            flags: if is_root { vec![MountOption::Dev, MountOption::Suid] } else { Vec::new() },
+            poll_time: POLL_TIME_DEFAULT,
+            flags: if is_root { vec![MountFlag::Dev, MountFlag::Suid] } else { Vec::new() },
         }
     }
 
@@ -62,16 +130,16 @@ impl MountOptions {
                 "ro" => self.is_read_only = true,
                 "rw" => self.is_read_only = false,
                 "allow_other" => self.allows_others = true,
-                "dev" => self.set(MountOption::Dev, MountOption::NoDev),
-                "nodev" => self.set(MountOption::NoDev, MountOption::Dev),
-                "suid" => self.set(MountOption::Suid, MountOption::NoSuid),
-                "nosuid" => self.set(MountOption::NoSuid, MountOption::Suid),
-                "exec" => self.set(MountOption::Exec, MountOption::NoExec),
-                "noexec" => self.set(MountOption::NoExec, MountOption::Exec),
-                "atime" => self.set(MountOption::Atime, MountOption::NoAtime),
-                "noatime" => self.set(MountOption::NoAtime, MountOption::Atime),
-                "sync" => self.set(MountOption::Sync, MountOption::Async),
-                "dirsync" => self.set(MountOption::DirSync, MountOption::DirSync),
+                "dev" => self.set(MountFlag::Dev, MountFlag::NoDev),
+                "nodev" => self.set(MountFlag::NoDev, MountFlag::Dev),
+                "suid" => self.set(MountFlag::Suid, MountFlag::NoSuid),
+                "nosuid" => self.set(MountFlag::NoSuid, MountFlag::Suid),
+                "exec" => self.set(MountFlag::Exec, MountFlag::NoExec),
+                "noexec" => self.set(MountFlag::NoExec, MountFlag::Exec),
+                "atime" => self.set(MountFlag::Atime, MountFlag::NoAtime),
+                "noatime" => self.set(MountFlag::NoAtime, MountFlag::Atime),
+                "sync" => self.set(MountFlag::Sync, MountFlag::Async),
+                "dirsync" => self.set(MountFlag::DirSync, MountFlag::DirSync),
                 // mount(8) passes these along; they mean nothing to a server.
                 "defaults" | "async" | "_netdev" | "nofail" | "auto" | "noauto" => {}
                 unknown => return Err(UnknownOption { option: unknown.to_owned() }),
@@ -83,31 +151,39 @@ impl MountOptions {
     /// Whether access times are to stay as they are.
     #[must_use]
     pub fn has_no_atime(&self) -> bool {
-        self.flags.contains(&MountOption::NoAtime)
+        self.flags.contains(&MountFlag::NoAtime)
     }
 
-    fn set(&mut self, wanted: MountOption, opposite: MountOption) {
+    fn set(&mut self, wanted: MountFlag, opposite: MountFlag) {
         self.flags.retain(|flag| *flag != opposite && *flag != wanted);
         self.flags.push(wanted);
     }
 
-    pub(super) fn to_fuser(&self) -> Config {
-        let mut config = Config::default();
-        let request_bytes = super::server::REQUEST_BYTES_MAX;
-        config.mount_options = self.flags.clone();
-        config.mount_options.extend([
-            // Options are separated by commas, and a helper may split them.
-            MountOption::FSName(self.fs_name.replace([',', '\\', '\n'], "_")),
-            // As text, because the library leaves its own option for it out when it mounts itself.
-            MountOption::CUSTOM("subtype=holdfast".to_owned()),
-            MountOption::CUSTOM(format!("max_read={request_bytes}")),
-            MountOption::DefaultPermissions,
-            if self.is_read_only { MountOption::RO } else { MountOption::RW },
-        ]);
-        config.acl = if self.allows_others { SessionACL::All } else { SessionACL::Owner };
-        config.n_threads = Some(self.thread_count.clamp(1, THREADS_MAX));
-        config.clone_fd = true;
-        config
+    /// Returns what is mounted, as mount(8) shows it. Options are separated by commas, and a helper
+    /// may split them.
+    pub(super) fn source_name(&self) -> String {
+        self.fs_name.replace([',', '\\', '\n', '\0'], "_")
+    }
+
+    /// Returns the flags of mount(2).
+    pub(super) fn kernel_flags(&self) -> KernelFlags {
+        let mut flags = FLAGS_DEFAULT;
+        flags.set(KernelFlags::RDONLY, self.is_read_only);
+        for flag in &self.flags {
+            let (bit, is_set) = flag.bit();
+            flags.set(bit, is_set);
+        }
+        flags
+    }
+
+    /// Returns the flags as the helper takes them.
+    pub(super) fn flags_text(&self) -> String {
+        let mut text = String::from(if self.is_read_only { "ro" } else { "rw" });
+        for flag in &self.flags {
+            text.push(',');
+            text.push_str(flag.text());
+        }
+        text
     }
 }
 
@@ -120,10 +196,10 @@ mod tests {
         let mut options = MountOptions::new("pool.hf");
         options.apply("ro,noexec,exec,nodev").expect("all are known");
         assert!(options.is_read_only);
-        assert!(options.flags.contains(&MountOption::Exec));
-        assert!(!options.flags.contains(&MountOption::NoExec));
-        assert!(options.flags.contains(&MountOption::NoDev));
-        assert!(!options.flags.contains(&MountOption::Dev));
+        assert!(options.flags.contains(&MountFlag::Exec));
+        assert!(!options.flags.contains(&MountFlag::NoExec));
+        assert!(options.flags.contains(&MountFlag::NoDev));
+        assert!(!options.flags.contains(&MountFlag::Dev));
     }
 
     #[test]
@@ -134,8 +210,22 @@ mod tests {
 
     #[test]
     fn a_comma_in_the_pool_path_cannot_become_an_option() {
-        let config = MountOptions::new("/a,allow_other/pool.hf").to_fuser();
-        let name = MountOption::FSName("/a_allow_other/pool.hf".to_owned());
-        assert!(config.mount_options.contains(&name));
+        let options = MountOptions::new("/a,allow_other/pool.hf");
+        assert_eq!(options.source_name(), "/a_allow_other/pool.hf");
+    }
+
+    #[test]
+    fn flags_reach_the_kernel_and_the_helper() {
+        let mut options = MountOptions::new("pool.hf");
+        options.apply("ro,noexec,nodev,suid,noatime,dirsync").expect("all are known");
+        let wanted = KernelFlags::RDONLY
+            | KernelFlags::NOEXEC
+            | KernelFlags::NODEV
+            | KernelFlags::NOATIME
+            | KernelFlags::DIRSYNC;
+        assert_eq!(options.kernel_flags(), wanted);
+        let text = options.flags_text();
+        assert!(text.starts_with("ro,"), "{text}");
+        assert!(text.ends_with("noexec,nodev,suid,noatime,dirsync"), "{text}");
     }
 }

@@ -4,7 +4,9 @@
 //! protocol carries and leave out what this front never uses (file handles, lock owners, open
 //! flags): everything is addressed by node id.
 
-use engine::vnode::api::{Attr, FileKind, Ino, RenameMode, SetAttr, StatFs};
+use engine::vnode::api::{
+    Attr, Fallocate, FileKind, Ino, RenameMode, Seek, SetAttr, StatFs, XattrMode,
+};
 use rustix::io::Errno;
 
 /// Number of a file in the protocol. The root is always 1.
@@ -13,10 +15,6 @@ pub struct NodeId(pub u64);
 
 /// The root's node id, fixed by the protocol.
 pub const ROOT_NODE: NodeId = NodeId(1);
-
-/// Stands, in a listing with attributes, for a file whose attributes cannot be read. The name is
-/// still listed; no reference goes with it. No inode has this number (40 bits of anode all set).
-pub const UNREADABLE_NODE: NodeId = NodeId(u64::MAX);
 
 /// Translates between node ids and inode numbers.
 ///
@@ -90,14 +88,21 @@ pub struct ListedName<'a> {
 
 /// Where a listing goes: a transport's reply of bounded size.
 pub trait Listing {
-    /// Adds a name, or returns `false`, changing nothing, where it does not fit.
+    /// Adds a name, or returns `false`, changing nothing, where it does not fit. In a listing with
+    /// attributes `None` makes the kernel look the name up when it needs more: for `.` and `..`,
+    /// and for a file whose attributes cannot be read. No reference goes with it.
     #[must_use]
-    fn add(&mut self, name: ListedName<'_>) -> bool;
+    fn add(&mut self, name: ListedName<'_>, node: Option<&Node>) -> bool;
+}
 
-    /// Adds a name with its attributes, or returns `false` where it does not fit. `None` makes the
-    /// kernel look the name up when it needs more: for `.`, `..` and [`UNREADABLE_NODE`].
-    #[must_use]
-    fn add_with_node(&mut self, name: ListedName<'_>, node: Option<&Node>) -> bool;
+/// What a file is born with, beside its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewNode {
+    /// Permission bits.
+    pub mode: u16,
+    /// Permission bits to leave out, unless the directory has a default access list; 0 where the
+    /// kernel has applied the umask.
+    pub umask: u16,
 }
 
 /// How CREATE treats a name that is there.
@@ -118,14 +123,6 @@ pub enum Declined {
     Flush,
     /// access(2), which `default_permissions` answers.
     Access,
-    /// Extended attributes.
-    Xattr,
-    /// fallocate(2).
-    Fallocate,
-    /// `SEEK_DATA` and `SEEK_HOLE`: the kernel then takes every file to be data.
-    Seek,
-    /// copy_file_range(2): the kernel then reads and writes.
-    CopyFileRange,
     /// ioctl(2).
     Ioctl,
     /// poll(2): files are always ready.
@@ -157,6 +154,11 @@ pub enum Request<'a> {
         /// The file.
         node: NodeId,
     },
+    /// Tell the attributes and the time of birth.
+    Statx {
+        /// The file.
+        node: NodeId,
+    },
     /// Change attributes.
     SetAttr {
         /// The file.
@@ -177,8 +179,8 @@ pub enum Request<'a> {
         name: &'a [u8],
         /// What sort of file.
         kind: FileKind,
-        /// Permission bits.
-        mode: u16,
+        /// What it is born with.
+        new: NewNode,
         /// Device number.
         rdev: u32,
     },
@@ -188,10 +190,17 @@ pub enum Request<'a> {
         parent: NodeId,
         /// The name.
         name: &'a [u8],
-        /// Permission bits.
-        mode: u16,
+        /// What it is born with.
+        new: NewNode,
         /// What to do where the name is there.
         flags: CreateFlags,
+    },
+    /// Make a regular file without a name, and open it. Takes a reference.
+    Tmpfile {
+        /// The directory.
+        parent: NodeId,
+        /// What it is born with.
+        new: NewNode,
     },
     /// Make a symbolic link. Takes a reference.
     Symlink {
@@ -231,8 +240,8 @@ pub enum Request<'a> {
         source: (NodeId, &'a [u8]),
         /// The directory and the name it gets.
         target: (NodeId, &'a [u8]),
-        /// What to do where the target is there; `None`: a mode we do not know.
-        mode: Option<RenameMode>,
+        /// What to do where the target is there.
+        mode: RenameMode,
     },
     /// Read data.
     Read {
@@ -270,6 +279,73 @@ pub enum Request<'a> {
         /// Leave out attributes that reading does not need.
         data_only: bool,
     },
+    /// Tell an extended attribute, or with no room its size.
+    GetXattr {
+        /// The file.
+        node: NodeId,
+        /// The attribute.
+        name: &'a [u8],
+        /// How much at most; 0: tell how much it is.
+        room_bytes: u32,
+    },
+    /// List the names of extended attributes, or with no room the size of the list.
+    ListXattr {
+        /// The file.
+        node: NodeId,
+        /// How much at most; 0: tell how much it is.
+        room_bytes: u32,
+    },
+    /// Set an extended attribute.
+    SetXattr {
+        /// The file.
+        node: NodeId,
+        /// The attribute.
+        name: &'a [u8],
+        /// Its value.
+        value: &'a [u8],
+        /// Whether it may be there.
+        mode: XattrMode,
+        /// Whether the setgid bit goes, as chmod(2) would take it from who is not in the group.
+        kills_setgid: bool,
+    },
+    /// Remove an extended attribute.
+    RemoveXattr {
+        /// The file.
+        node: NodeId,
+        /// The attribute.
+        name: &'a [u8],
+    },
+    /// Take or give back space.
+    Fallocate {
+        /// The file.
+        node: NodeId,
+        /// From where.
+        offset: u64,
+        /// How much.
+        length_bytes: u64,
+        /// What to do.
+        mode: Fallocate,
+    },
+    /// Find data or a hole.
+    Seek {
+        /// The file.
+        node: NodeId,
+        /// From where.
+        offset: u64,
+        /// What to find.
+        what: Seek,
+    },
+    /// Copy from file to file.
+    CopyRange {
+        /// The file and where.
+        source: (NodeId, u64),
+        /// The file and where.
+        target: (NodeId, u64),
+        /// How much at most.
+        length_bytes: u64,
+        /// Whether the reply tells 64 bits; else 32.
+        is_long: bool,
+    },
     /// Tell sizes and counts.
     StatFs,
     /// Something this front leaves to the kernel.
@@ -279,20 +355,30 @@ pub enum Request<'a> {
 /// One reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// Done; also: send the listing.
+    /// Done.
     Done,
     /// Nothing is sent: the request has no reply.
     Silence,
+    /// There is no file of this name.
+    Absent,
     /// A name's file, with one reference.
     Entry(Node),
     /// A name's file, with one reference, made and opened.
     Created(Node),
     /// Attributes.
     Attr(Node),
-    /// Bytes read.
+    /// Attributes with the time of birth.
+    Statx(Node),
+    /// Bytes read, or a listing.
     Data(&'a [u8]),
-    /// How many bytes were written.
+    /// How many bytes were written, or copied where the reply has 32 bits.
     Written(u32),
+    /// How many bytes were copied.
+    Copied(u64),
+    /// How many bytes an extended attribute or the list of them has.
+    Room(u32),
+    /// Where what was sought is.
+    Offset(u64),
     /// Sizes and counts.
     StatFs(StatFs),
     /// Refused or failed.

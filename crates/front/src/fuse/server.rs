@@ -13,34 +13,55 @@ use std::sync::Arc;
 
 use engine::vnode::api::{
     Attr, Caller, DirEntry, FileKind, FileSystem, FsError, Ino, NewInode, SetAttr, StatFs,
+    XattrMode,
 };
 use rustix::io::Errno;
 
 use super::protocol::{
-    CreateFlags, Declined, ListedName, Listing, Node, NodeId, NodeNumbers, Reply, Request, Sender,
-    UNREADABLE_NODE,
+    CreateFlags, Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, Reply, Request,
+    Sender,
 };
 
 /// Most data one READ or WRITE moves: the kernel's own limit without raising a sysctl
 /// (256 pages of 4 KiB).
 pub(super) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 
+/// Most bytes one copy reports where the reply has 32 bits, a multiple of every block size.
+const COPIED_BYTES_MAX: u32 = 1 << 31;
+
+/// The setgid bit of a mode.
+const SETGID: u16 = 0o2000;
+
 /// Names fetched at a time for a listing with attributes. The kernel's usual buffer (32 KiB) holds
 /// about 190 such entries; a batch bounds what is fetched in vain when the buffer is full.
 const LISTING_BATCH: usize = 64;
+
+/// The name of the access list that says who may do what (acl(5)).
+const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
 /// Answers requests from a [`FileSystem`].
 pub struct Server {
     fs: Arc<dyn FileSystem>,
     numbers: NodeNumbers,
+    has_xattrs: bool,
+    has_acls: bool,
 }
 
 impl Server {
     /// Returns a server of `fs`.
     #[must_use]
     pub fn new(fs: Arc<dyn FileSystem>) -> Server {
-        let numbers = NodeNumbers::new(fs.root());
-        Server { fs, numbers }
+        let root = fs.root();
+        let is_there = |error| error != FsError::NotSupported;
+        let has_xattrs = fs.listxattr(&Caller::root(), root).err().is_none_or(is_there);
+        let asked = fs.getxattr(&Caller::root(), root, ACCESS_LIST);
+        let has_acls = has_xattrs && asked.err().is_none_or(is_there);
+        Server { numbers: NodeNumbers::new(root), fs, has_xattrs, has_acls }
+    }
+
+    /// Returns whether the file system has POSIX access lists.
+    pub(super) fn has_acls(&self) -> bool {
+        self.has_acls
     }
 
     /// Returns the sizes and counts of the whole.
@@ -68,21 +89,26 @@ impl Server {
     ) -> Result<Reply<'s>, Errno> {
         match request {
             Request::Lookup { parent, name } => self.lookup(caller, parent, name),
-            // The kernel gives back what it could not use; there never was a reference.
-            Request::Forget { node: UNREADABLE_NODE, .. } => Ok(Reply::Silence),
             Request::Forget { node, count } => {
                 self.fs.forget(self.numbers.ino_of(node), count);
                 Ok(Reply::Silence)
             }
-            Request::GetAttr { node } => self.get_attr(node),
+            Request::GetAttr { node } => self.get_attr(node).map(Reply::Attr),
+            Request::Statx { node } => self.get_attr(node).map(Reply::Statx),
             Request::SetAttr { node, change } => self.set_attr(caller, node, &change),
             Request::ReadLink { node } => self.read_link(node, scratch),
-            Request::MakeNode { parent, name, kind, mode, rdev } => {
-                let new = NewInode { kind, mode, rdev };
-                self.make(caller, parent, name, new).map(Reply::Entry)
+            Request::MakeNode { parent, name, kind, new, rdev } => {
+                self.make(caller, parent, name, new_inode(kind, new, rdev)).map(Reply::Entry)
             }
-            Request::Create { parent, name, mode, flags } => {
-                self.create(caller, parent, name, mode, flags)
+            Request::Create { parent, name, new, flags } => {
+                self.create(caller, parent, name, new, flags)
+            }
+            Request::Tmpfile { parent, new } => {
+                let parent = self.numbers.ino_of(parent);
+                let made = self.fs.tmpfile(caller, parent, new_inode(FileKind::Regular, new, 0));
+                // The kernel learns not to ask again.
+                let made = made.map_err(|e| no_system("tmpfile", parent, &e))?;
+                Ok(Reply::Created(self.node_of(made)))
             }
             Request::Symlink { parent, name, target } => {
                 let parent = self.numbers.ino_of(parent);
@@ -104,7 +130,6 @@ impl Server {
             Request::Rename { source, target, mode } => {
                 let source = (self.numbers.ino_of(source.0), source.1);
                 let target = (self.numbers.ino_of(target.0), target.1);
-                let mode = mode.ok_or(Errno::INVAL)?;
                 done("rename", source.0, self.fs.rename(caller, source, target, mode))
             }
             Request::Read { node, offset, length_bytes } => {
@@ -117,6 +142,30 @@ impl Server {
             Request::Fsync { node, data_only } => {
                 let ino = self.numbers.ino_of(node);
                 done("fsync", ino, self.fs.fsync(ino, data_only))
+            }
+            Request::GetXattr { node, name, room_bytes } => {
+                self.get_xattr(caller, node, name, room_bytes, scratch)
+            }
+            Request::ListXattr { node, room_bytes } => {
+                self.list_xattr(caller, node, room_bytes, scratch)
+            }
+            Request::SetXattr { node, name, value, mode, kills_setgid } => {
+                self.set_xattr(caller, node, (name, value), mode, kills_setgid)
+            }
+            Request::RemoveXattr { node, name } => self.remove_xattr(caller, node, name),
+            Request::Fallocate { node, offset, length_bytes, mode } => {
+                let ino = self.numbers.ino_of(node);
+                let result = self.fs.fallocate(caller, ino, offset, length_bytes, mode);
+                done("fallocate", ino, result)
+            }
+            Request::Seek { node, offset, what } => {
+                let ino = self.numbers.ino_of(node);
+                let found = self.fs.seek(ino, offset, what);
+                // The kernel then takes every file to be data.
+                found.map(Reply::Offset).map_err(|e| no_system("seek", ino, &e))
+            }
+            Request::CopyRange { source, target, length_bytes, is_long } => {
+                self.copy_range(caller, source, target, length_bytes, is_long)
             }
             Request::StatFs => {
                 self.fs.statfs().map(Reply::StatFs).map_err(|e| errno("statfs", self.fs.root(), &e))
@@ -134,12 +183,15 @@ impl Server {
         name: &[u8],
     ) -> Result<Reply<'static>, Errno> {
         let parent = self.numbers.ino_of(parent);
-        self.entry("lookup", parent, self.fs.lookup(caller, parent, name))
+        match self.fs.lookup(caller, parent, name) {
+            Err(FsError::NotFound) => Ok(Reply::Absent),
+            found => self.entry("lookup", parent, found),
+        }
     }
 
-    fn get_attr(&self, node: NodeId) -> Result<Reply<'static>, Errno> {
+    fn get_attr(&self, node: NodeId) -> Result<Node, Errno> {
         let ino = self.numbers.ino_of(node);
-        self.node("getattr", ino, self.fs.getattr(ino)).map(Reply::Attr)
+        self.node("getattr", ino, self.fs.getattr(ino))
     }
 
     fn set_attr(
@@ -174,10 +226,10 @@ impl Server {
         caller: &Caller,
         parent: NodeId,
         name: &[u8],
-        mode: u16,
+        new: NewNode,
         flags: CreateFlags,
     ) -> Result<Reply<'static>, Errno> {
-        let new = NewInode { kind: FileKind::Regular, mode, rdev: 0 };
+        let new = new_inode(FileKind::Regular, new, 0);
         match self.make(caller, parent, name, new) {
             Err(Errno::EXIST) if !flags.is_exclusive => {
                 self.open_existing(caller, parent, name, flags)
@@ -236,6 +288,96 @@ impl Server {
         Ok(Reply::Written(written_bytes))
     }
 
+    fn copy_range(
+        &self,
+        caller: &Caller,
+        source: (NodeId, u64),
+        target: (NodeId, u64),
+        length_bytes: u64,
+        is_long: bool,
+    ) -> Result<Reply<'static>, Errno> {
+        let source = (self.numbers.ino_of(source.0), source.1);
+        let target = (self.numbers.ino_of(target.0), target.1);
+        let length_bytes =
+            if is_long { length_bytes } else { length_bytes.min(u64::from(COPIED_BYTES_MAX)) };
+        let copied = self.fs.copy_range(caller, source, target, length_bytes);
+        // The kernel then reads and writes.
+        let copied = copied.map_err(|e| no_system("copy_file_range", source.0, &e))?;
+        if is_long {
+            return Ok(Reply::Copied(copied));
+        }
+        u32::try_from(copied).map(Reply::Written).map_err(|_| Errno::IO)
+    }
+
+    /// Refuses what asks for extended attributes where there are none at all: the kernel learns not
+    /// to ask again, as it would before each write.
+    fn check_xattrs(&self) -> Result<(), Errno> {
+        if self.has_xattrs { Ok(()) } else { Err(Errno::NOSYS) }
+    }
+
+    fn get_xattr<'s>(
+        &self,
+        caller: &Caller,
+        node: NodeId,
+        name: &[u8],
+        room_bytes: u32,
+        scratch: &'s mut Vec<u8>,
+    ) -> Result<Reply<'s>, Errno> {
+        self.check_xattrs()?;
+        let ino = self.numbers.ino_of(node);
+        let value = self.fs.getxattr(caller, ino, name);
+        *scratch = value.map_err(|e| errno("getxattr", ino, &e))?;
+        data_or_room(scratch, room_bytes)
+    }
+
+    fn list_xattr<'s>(
+        &self,
+        caller: &Caller,
+        node: NodeId,
+        room_bytes: u32,
+        scratch: &'s mut Vec<u8>,
+    ) -> Result<Reply<'s>, Errno> {
+        self.check_xattrs()?;
+        let ino = self.numbers.ino_of(node);
+        let names = self.fs.listxattr(caller, ino).map_err(|e| errno("listxattr", ino, &e))?;
+        scratch.clear();
+        for name in names {
+            scratch.extend_from_slice(&name);
+            scratch.push(0);
+        }
+        data_or_room(scratch, room_bytes)
+    }
+
+    fn remove_xattr(
+        &self,
+        caller: &Caller,
+        node: NodeId,
+        name: &[u8],
+    ) -> Result<Reply<'static>, Errno> {
+        self.check_xattrs()?;
+        let ino = self.numbers.ino_of(node);
+        done("removexattr", ino, self.fs.removexattr(caller, ino, name))
+    }
+
+    fn set_xattr(
+        &self,
+        caller: &Caller,
+        node: NodeId,
+        (name, value): (&[u8], &[u8]),
+        mode: XattrMode,
+        kills_setgid: bool,
+    ) -> Result<Reply<'static>, Errno> {
+        self.check_xattrs()?;
+        let ino = self.numbers.ino_of(node);
+        done("setxattr", ino, self.fs.setxattr(caller, ino, name, value, mode))?;
+        if kills_setgid {
+            let mode = self.get_attr(node)?.attr.mode & !SETGID;
+            let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            self.set_attr(caller, node, &change)?;
+        }
+        Ok(Reply::Done)
+    }
+
     fn read_dir(
         &self,
         caller: &Caller,
@@ -248,7 +390,7 @@ impl Server {
         if with_nodes {
             return self.read_dir_with_nodes(caller, directory, cookie, listing);
         }
-        let mut each = |entry: &DirEntry| listing.add(self.listed(entry));
+        let mut each = |entry: &DirEntry| listing.add(self.listed(entry), None);
         done("readdir", directory, self.fs.readdir(directory, cookie, &mut each))
     }
 
@@ -298,16 +440,16 @@ impl Server {
         let listed = self.listed(entry);
         // The kernel counts no reference for these two (F3).
         if entry.name == b"." || entry.name == b".." {
-            return listing.add_with_node(listed, None);
+            return listing.add(listed, None);
         }
         // By name, not by number: the kernel will believe that this name is this file.
         let Ok(attr) = self.fs.lookup(caller, directory, &entry.name) else {
             // The kernel looks it up when it needs it, and learns why.
-            return listing.add_with_node(ListedName { id: UNREADABLE_NODE, ..listed }, None);
+            return listing.add(listed, None);
         };
         let ino = attr.ino;
         let node = self.node_of(attr);
-        let fits = listing.add_with_node(listed, Some(&node));
+        let fits = listing.add(listed, Some(&node));
         if !fits {
             self.fs.forget(ino, 1);
         }
@@ -369,6 +511,27 @@ fn errno(operation: &'static str, ino: Ino, error: &FsError) -> Errno {
     Errno::from_raw_os_error(error.errno())
 }
 
+/// Returns what fits in the room that the kernel has; where that is none, how much it must be.
+fn data_or_room(data: &[u8], room_bytes: u32) -> Result<Reply<'_>, Errno> {
+    let bytes = u32::try_from(data.len()).map_err(|_| Errno::TOOBIG)?;
+    match room_bytes {
+        0 => Ok(Reply::Room(bytes)),
+        room_bytes if bytes > room_bytes => Err(Errno::RANGE),
+        _ => Ok(Reply::Data(data)),
+    }
+}
+
+/// As [`errno`], but what this file system does not have at all is `ENOSYS`: the kernel then never
+/// asks again, and does what it does for any file system without.
+fn no_system(operation: &'static str, ino: Ino, error: &FsError) -> Errno {
+    if *error == FsError::NotSupported { Errno::NOSYS } else { errno(operation, ino, error) }
+}
+
+/// Returns what a file is born with.
+fn new_inode(kind: FileKind, new: NewNode, rdev: u32) -> NewInode {
+    NewInode { kind, mode: new.mode, umask: new.umask, rdev }
+}
+
 /// Returns how each declined operation is answered. `ENOSYS` tells the kernel never to ask again
 /// and to do what it does for a file system without the operation.
 fn refusal_of(declined: Declined) -> Errno {
@@ -378,10 +541,6 @@ fn refusal_of(declined: Declined) -> Errno {
         Declined::Open
         | Declined::Flush
         | Declined::Access
-        | Declined::Xattr
-        | Declined::Fallocate
-        | Declined::Seek
-        | Declined::CopyFileRange
         | Declined::Poll
         | Declined::Lock
         | Declined::Bmap => Errno::NOSYS,

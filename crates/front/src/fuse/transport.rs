@@ -1,7 +1,7 @@
 //! What carries requests to a [`Server`] and its replies back.
 //!
-//! Two exist: the kernel's, by way of `fuser` (`kernel.rs`), and the tests' (a list of requests).
-//! So the server is tested without a kernel, and the library can be replaced in one file.
+//! Two exist: the kernel's, by way of /dev/fuse (`kernel`), and the tests' (a list of requests). So
+//! the server is tested without a kernel.
 
 use std::sync::Arc;
 

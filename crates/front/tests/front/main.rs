@@ -6,3 +6,4 @@
 mod memory_fs;
 mod mounted;
 mod transport;
+mod wire;

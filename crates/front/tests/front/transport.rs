@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{FileKind, FileSystem, Ino, RenameMode, SetAttr};
+use engine::vnode::api::{Fallocate, FileKind, FileSystem, Ino, RenameMode, Seek, SetAttr};
 use front::fuse::protocol::{
-    CreateFlags, Declined, ListedName, Listing, Node, NodeId, NodeNumbers, ROOT_NODE, Reply,
-    Request, Sender, UNREADABLE_NODE,
+    CreateFlags, Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ROOT_NODE,
+    Reply, Request, Sender,
 };
 use front::fuse::{Server, Transport, TransportError};
 use rustix::io::Errno;
@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::memory_fs::{DAMAGED, MemoryFs, PANICKING, ROOT};
 
 const SENDER: Sender = Sender { uid: 1000, gid: 100 };
+const NEW: NewNode = NewNode { mode: 0o640, umask: 0 };
 const REPLACE: CreateFlags = CreateFlags { is_exclusive: false, truncates: false };
 
 fn server_of(fs: &Arc<MemoryFs>) -> Server {
@@ -36,6 +37,7 @@ impl Client {
         match self.server.answer(SENDER, request, &mut Vec::new()) {
             Reply::Entry(node) | Reply::Created(node) | Reply::Attr(node) => Ok(node),
             Reply::Error(error) => Err(error),
+            Reply::Absent => Err(Errno::NOENT),
             other => panic!("not a node: {other:?}"),
         }
     }
@@ -56,7 +58,7 @@ impl Client {
     }
 
     fn create(&self, name: &[u8]) -> Node {
-        let what = Request::Create { parent: ROOT_NODE, name, mode: 0o640, flags: REPLACE };
+        let what = Request::Create { parent: ROOT_NODE, name, new: NEW, flags: REPLACE };
         self.node(what).expect("the name is free")
     }
 
@@ -74,11 +76,7 @@ struct Names {
 }
 
 impl Listing for Names {
-    fn add(&mut self, name: ListedName<'_>) -> bool {
-        self.add_with_node(name, None)
-    }
-
-    fn add_with_node(&mut self, name: ListedName<'_>, node: Option<&Node>) -> bool {
+    fn add(&mut self, name: ListedName<'_>, node: Option<&Node>) -> bool {
         if self.seen.len() == self.room {
             return false;
         }
@@ -137,7 +135,7 @@ fn create_opens_what_is_there_unless_it_must_be_new() {
     client.done(Request::Write { node: made.id, offset: 0, data: b"data" }).expect("it is a file");
     let again = |is_exclusive, truncates| {
         let flags = CreateFlags { is_exclusive, truncates };
-        client.node(Request::Create { parent: ROOT_NODE, name: b"file", mode: 0o600, flags })
+        client.node(Request::Create { parent: ROOT_NODE, name: b"file", new: NEW, flags })
     };
     assert_eq!(again(true, false), Err(Errno::EXIST));
     assert_eq!(again(false, false).expect("it may be there").attr.size_bytes, 4);
@@ -167,11 +165,10 @@ fn links_and_renames_reach_the_right_names() {
         client.done(Request::Rename { source, target, mode })
     };
     let find = |name: &[u8]| client.node(Request::Lookup { parent: ROOT_NODE, name });
-    assert_eq!(rename(Some(RenameMode::NoReplace)), Err(Errno::EXIST));
-    assert_eq!(rename(None), Err(Errno::INVAL), "a mode that is not known");
-    rename(Some(RenameMode::Exchange)).expect("both are there");
+    assert_eq!(rename(RenameMode::NoReplace), Err(Errno::EXIST));
+    rename(RenameMode::Exchange).expect("both are there");
     assert_eq!(find(b"a").expect("there").id, b.id);
-    rename(Some(RenameMode::Replace)).expect("a is there");
+    rename(RenameMode::Replace).expect("a is there");
     assert_eq!(find(b"a"), Err(Errno::NOENT));
     assert_eq!(find(b"b").expect("there").id, b.id);
 
@@ -222,9 +219,7 @@ fn an_unreadable_file_is_listed_without_a_reference() {
     let made = client.create(DAMAGED);
     let seen = client.list(0, true, 10).seen;
     let (name, id, has_node, _) = seen.last().expect("it is listed");
-    assert_eq!((&name[..], *id, *has_node), (DAMAGED, UNREADABLE_NODE, false));
-    // What the kernel gives back for it is nobody's.
-    client.done(Request::Forget { node: UNREADABLE_NODE, count: 1 }).expect("cannot fail");
+    assert_eq!((&name[..], *id, *has_node), (DAMAGED, made.id, false));
     assert_eq!(client.fs.references(made.attr.ino), Some(1));
     let error = client.node(Request::Lookup { parent: ROOT_NODE, name: DAMAGED });
     assert_eq!(error, Err(Errno::UCLEAN));
@@ -238,7 +233,7 @@ fn errors_keep_their_numbers() {
     let long = [b'n'; 256];
     let make = |parent, name| {
         let kind = FileKind::Fifo;
-        client.node(Request::MakeNode { parent, name, kind, mode: 0o600, rdev: 0 })
+        client.node(Request::MakeNode { parent, name, kind, new: NEW, rdev: 0 })
     };
     assert_eq!(client.node(Request::Lookup { parent: ROOT_NODE, name }), Err(Errno::NOENT));
     assert_eq!(make(file, name), Err(Errno::NOTDIR));
@@ -252,10 +247,21 @@ fn errors_keep_their_numbers() {
 fn what_is_declined_makes_the_kernel_help_itself() {
     let client = Client::new();
     let decline = |what| client.done(Request::Decline(what));
-    for what in [Declined::Open, Declined::Flush, Declined::Xattr, Declined::Seek] {
+    for what in [Declined::Open, Declined::Flush, Declined::Access, Declined::Lock] {
         assert_eq!(decline(what), Err(Errno::NOSYS), "{what:?}");
     }
     assert_eq!(decline(Declined::Ioctl), Err(Errno::NOTTY));
+    // What the file system has not is declined in the same way.
+    let node = client.create(b"file").id;
+    let what = Request::GetXattr { node, name: b"user.x", room_bytes: 0 };
+    assert_eq!(client.done(what), Err(Errno::NOSYS));
+    let what = Request::Seek { node, offset: 0, what: Seek::Data };
+    assert_eq!(client.done(what), Err(Errno::NOSYS));
+    assert_eq!(client.done(Request::Tmpfile { parent: ROOT_NODE, new: NEW }), Err(Errno::NOSYS));
+    // But not for good what is only refused this time.
+    let mode = Fallocate::PunchHole;
+    let what = Request::Fallocate { node, offset: 0, length_bytes: 1, mode };
+    assert_eq!(client.done(what), Err(Errno::OPNOTSUPP));
 }
 
 /// A transport that is a list of names to look up.

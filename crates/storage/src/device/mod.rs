@@ -15,6 +15,13 @@
 //!   [`DeviceError::Failed`]: the kernel may have dropped the pages, so a second flush proves
 //!   nothing.
 //!
+//! - D4: So does one with a write or a flush that was not answered by its deadline.
+//!
+//! # Deadlines
+//!
+//! Every request is answered: by the device, or at its deadline with [`DeviceError::Expired`]. What
+//! becomes of the call then is in `health.rs`.
+//!
 //! # Concurrency
 //!
 //! A `Device` is shared by every thread. Tickets may be waited for in any order.
@@ -23,16 +30,22 @@
 
 mod buffer;
 mod counting;
+mod deadline;
 mod file;
+mod health;
 mod memory;
 mod range;
 #[cfg(feature = "sim")]
 pub mod sim;
+mod threads;
 
 pub use buffer::{AlignedBuffer, SharedBytes};
 pub use counting::CountingDevice;
+pub use deadline::DeadlineDevice;
 pub use file::{Access, FileDevice, FileOptions, OpenError, QUEUE_DEPTH, TransportChoice};
+pub use health::{DEADLINE_DEFAULT, DEADLINE_MIN, OVERDUE_MAX, STALLED_SHARE};
 pub use memory::MemoryDevice;
+pub use threads::POOL_THREADS;
 
 use std::fmt;
 use std::sync::Arc;
@@ -187,7 +200,7 @@ impl fmt::Debug for Ticket {
 
 /// What a device keeps of a request in flight.
 pub trait PendingRequest: Send {
-    /// Blocks until the request is answered.
+    /// Blocks until the request is answered or its deadline has passed.
     fn wait(self: Box<Self>) -> Result<Completion, DeviceError>;
 }
 
@@ -210,7 +223,7 @@ impl Ticket {
         Ticket(Box::new(Ready(answer)))
     }
 
-    /// Blocks until the request is answered.
+    /// Blocks until the request is answered, for no longer than the device's deadline.
     ///
     /// # Errors
     ///
@@ -267,7 +280,10 @@ impl fmt::Display for RequestKind {
 pub enum DeviceError {
     /// The device answered with an error. A read may be tried from another copy; a write or a
     /// flush must not be tried again.
-    #[error("{device}: {kind} of {length_bytes} bytes at {offset} failed: {cause}")]
+    #[error(
+        "{device}: {kind} of {length_bytes} bytes at {offset} failed: {cause}; look for the device \
+         in the kernel's log"
+    )]
     Io {
         /// Name of the device.
         device: String,
@@ -289,8 +305,41 @@ pub enum DeviceError {
         /// First byte.
         offset: u64,
     },
-    /// An earlier flush failed, so nothing written since can be trusted to last (D3).
-    #[error("{device}: a flush failed earlier, and no more writes are taken")]
+    /// The deadline passed. The call goes on with its memory; what it was to change may still
+    /// change. A read may be tried from another copy; a write or a flush must not be tried again.
+    #[error(
+        "{device}: {kind} of {length_bytes} bytes at {offset} was not answered within {waited_ms} \
+         ms; look for the device in the kernel's log, unmount, and mount when it answers again"
+    )]
+    Expired {
+        /// Name of the device.
+        device: String,
+        /// What was asked.
+        kind: RequestKind,
+        /// First byte.
+        offset: u64,
+        /// How many bytes.
+        length_bytes: u64,
+        /// How long it was waited for.
+        waited_ms: u64,
+    },
+    /// Too many calls are overdue: try again when one has returned.
+    #[error(
+        "{device}: {overdue} calls are not answered, and until one is no more are made; look for \
+         the device in the kernel's log"
+    )]
+    Stalled {
+        /// Name of the device.
+        device: String,
+        /// How many.
+        overdue: usize,
+    },
+    /// An earlier flush failed or a change expired, so nothing written since can be trusted to last
+    /// (D3, D4).
+    #[error(
+        "{device}: an earlier write or flush failed, and no more are taken; unmount, check, and \
+         mount again"
+    )]
     Failed {
         /// Name of the device.
         device: String,

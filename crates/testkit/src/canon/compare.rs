@@ -57,6 +57,13 @@ pub enum Difference {
         /// First page of 4 KiB that differs.
         page: u64,
     },
+    /// An extended attribute differs, or is there on one side only.
+    Attribute {
+        /// A name of the inode.
+        path: Path,
+        /// First name of an attribute that differs.
+        name: Vec<u8>,
+    },
     /// Targets of a symbolic link differ.
     Target {
         /// The link.
@@ -77,6 +84,9 @@ impl fmt::Display for Difference {
                 write!(f, "{path}: {left:?} and {right:?}")
             }
             Difference::Links { path } => write!(f, "{path}: linked differently"),
+            Difference::Attribute { path, name } => {
+                write!(f, "{path}: attribute {} differs", name.escape_ascii())
+            }
             Difference::Page { path, page } => write!(f, "{path}: page {page} differs"),
             Difference::Target { path, left, right } => {
                 write!(f, "{path}: -> {} and {}", left.escape_ascii(), right.escape_ascii())
@@ -140,6 +150,11 @@ fn inode_difference(path: &Path, left: &Tree, right: &Tree) -> Option<Difference
             left: Box::new(l.attr.clone()),
             right: Box::new(r.attr.clone()),
         });
+    }
+    if l.attributes != r.attributes {
+        let mut names = l.attributes.keys().chain(r.attributes.keys());
+        let name = names.find(|&name| l.attributes.get(name) != r.attributes.get(name));
+        return name.map(|name| Difference::Attribute { path, name: name.clone() });
     }
     match (&l.data, &r.data) {
         (Data::Pages(l), Data::Pages(r)) => {

@@ -149,6 +149,9 @@ impl CanonAttr {
     }
 }
 
+/// Extended attributes, by name.
+pub type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
+
 /// What an inode holds.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Data {
@@ -177,6 +180,8 @@ pub struct Inode {
     pub attr: CanonAttr,
     /// What it holds.
     pub data: Data,
+    /// Its extended attributes, as the superuser sees them.
+    pub attributes: Attributes,
 }
 
 /// A whole tree in canonical form: equal trees are equal values.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engine::vnode::api::{Attr, Caller, DirEntry, FileKind, FileSystem, FsError, Ino, LINKS_MAX};
 
-use super::{CanonAttr, Data, Identity, Inode, PAGE_BYTES, Page, Path, Times, Tree};
+use super::{Attributes, CanonAttr, Data, Identity, Inode, PAGE_BYTES, Page, Path, Times, Tree};
 use crate::number::{u64_of, usize_of};
 
 /// Files up to this size are read whole; of larger ones, the start, the end, and the surroundings
@@ -52,7 +52,7 @@ pub enum WalkError {
         /// The name.
         path: Path,
     },
-    /// readdir returned one name twice.
+    /// readdir returned one name twice, or listxattr did.
     #[error("{path}: listed twice")]
     Twice {
         /// The name.
@@ -143,12 +143,31 @@ fn failed<'a>(path: &'a Path, operation: &'static str) -> impl Fn(FsError) -> Wa
 }
 
 impl Walker<'_> {
-    fn add(&mut self, attr: &Attr, path: &Path, data: Data) {
+    fn add(&mut self, attr: &Attr, path: &Path, data: Data) -> Result<(), WalkError> {
         let index = self.tree.inodes.len();
-        self.tree.inodes.push(Inode { attr: CanonAttr::of(attr, self.times), data });
+        let attributes = self.attributes(attr.ino, path)?;
+        self.tree.inodes.push(Inode { attr: CanonAttr::of(attr, self.times), data, attributes });
         self.identities.push(Identity { ino: attr.ino, generation: attr.generation });
         self.tree.names.insert(path.clone(), index);
         self.met.insert(attr.ino, (index, 1, path.clone()));
+        Ok(())
+    }
+
+    /// Extended attributes; none where they are not supported.
+    fn attributes(&self, ino: Ino, path: &Path) -> Result<Attributes, WalkError> {
+        let names = match self.fs.listxattr(&self.caller, ino) {
+            Err(FsError::NotSupported) => Vec::new(),
+            other => other.map_err(failed(path, "listxattr"))?,
+        };
+        let mut attributes = Attributes::new();
+        for name in names {
+            let value = self.fs.getxattr(&self.caller, ino, &name);
+            let value = value.map_err(failed(path, "getxattr"))?;
+            if attributes.insert(name, value).is_some() {
+                return Err(WalkError::Twice { path: path.clone() });
+            }
+        }
+        Ok(attributes)
     }
 
     fn directory(
@@ -161,7 +180,7 @@ impl Walker<'_> {
         if depth > DEPTH_MAX || self.met.contains_key(&attr.ino) {
             return Err(WalkError::TooDeep { path: path.clone() });
         }
-        self.add(attr, path, Data::Nothing);
+        self.add(attr, path, Data::Nothing)?;
         let mut entries = self.list(attr.ino, parent, path)?;
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         let mut subdirectories = 0_u64;
@@ -219,8 +238,7 @@ impl Walker<'_> {
             | FileKind::Fifo
             | FileKind::Socket => Data::Nothing,
         };
-        self.add(&attr, path, data);
-        Ok(())
+        self.add(&attr, path, data)
     }
 
     /// The names of a directory but `.` and `..`, which are checked and left out.

@@ -44,6 +44,8 @@ pub enum Reason {
     Undead,
     /// Its attributes are of no moment that they may be of.
     Attr,
+    /// Its extended attributes are of no moment that they may be of.
+    Attributes,
     /// Its names are of no moment that they may be of.
     Names,
     /// It leads elsewhere.
@@ -326,6 +328,9 @@ impl<'a> Judgement<'a> {
         }
         if !states.iter().any(|state| state.attr == attr) {
             return Some(Reason::Attr);
+        }
+        if !states.iter().any(|state| state.attributes == inode.attributes) {
+            return Some(Reason::Attributes);
         }
         // Names and targets do not change between ordered operations.
         let state = states[0];

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use engine::vnode::api::{DirEntry, FileKind, FileSystem, Ino};
 
 use super::history::{Event, History};
-use crate::canon::{CanonAttr, Identity, PAGE_BYTES, Page, Path, Times};
+use crate::canon::{Attributes, CanonAttr, Identity, PAGE_BYTES, Page, Path, Times};
 use crate::model::Model;
 use crate::number::{u64_of, usize_of};
 use crate::ops::{Op, Place, Route, Session};
@@ -17,6 +17,7 @@ pub(super) struct NodeState {
     /// Names of a directory, and the inodes of the model that they name.
     pub(super) names: BTreeMap<Vec<u8>, Ino>,
     pub(super) target: Vec<u8>,
+    pub(super) attributes: Attributes,
 }
 
 /// How an operation touched an inode.
@@ -188,12 +189,17 @@ fn touched(session: &Session<'_>, op: &Op) -> Vec<Ino> {
         | Op::Truncate { file, .. }
         | Op::SetMode { file, .. }
         | Op::SetOwner { file, .. }
-        | Op::SetTimes { file, .. } => vec![place(file)],
+        | Op::SetTimes { file, .. }
+        | Op::SetXattr { file, .. }
+        | Op::SetAcl { file, .. }
+        | Op::RemoveXattr { file, .. } => vec![place(file)],
         Op::Open { .. }
         | Op::Close { .. }
         | Op::Read { .. }
         | Op::GetAttr { .. }
         | Op::ReadLink { .. }
+        | Op::GetXattr { .. }
+        | Op::ListXattr { .. }
         | Op::List { .. }
         | Op::Fsync { .. }
         | Op::Sync => Vec::new(),
@@ -208,7 +214,13 @@ fn touch_of(model: &Model, ino: Ino, op: &Op) -> Touch {
     if let Op::Truncate { size_bytes, .. } = op {
         return Touch::Truncated(*size_bytes);
     }
-    if let Op::SetMode { .. } | Op::SetOwner { .. } | Op::SetTimes { .. } = op {
+    if let Op::SetMode { .. }
+    | Op::SetOwner { .. }
+    | Op::SetTimes { .. }
+    | Op::SetXattr { .. }
+    | Op::SetAcl { .. }
+    | Op::RemoveXattr { .. } = op
+    {
         return Touch::Attr;
     }
     let Op::Write { offset, length, .. } = op else { return Touch::Names };
@@ -247,7 +259,8 @@ fn state_of(model: &Model, ino: Ino) -> Option<NodeState> {
         // Judged with the content.
         attr.size_bytes = 0;
     }
-    Some(NodeState { attr, names, target })
+    let attributes = model.attributes_of(ino);
+    Some(NodeState { attr, names, target, attributes })
 }
 
 /// `page` as a file of `size_bytes` shows it.

@@ -26,12 +26,14 @@
 //! Not here: what implementations may answer differently ([`crate::canon`]).
 
 mod access;
+mod acl;
 mod attr;
 mod content;
 mod copy;
 mod create;
 mod remove;
 mod rename;
+mod xattr;
 
 #[cfg(test)]
 mod tests;
@@ -41,11 +43,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine::vnode::api::{
     Attr, Caller, DirEntry, FILE_BYTES_MAX, FileKind, FileSystem, FsError, FsResult, Ino,
-    LINKS_MAX, NAME_BYTES_MAX, NewInode, RenameMode, SetAttr, StatFs, Timestamp,
+    LINKS_MAX, NAME_BYTES_MAX, NewInode, RenameMode, SetAttr, StatFs, Timestamp, XattrMode,
 };
 use storage::clock::Clock;
 
-use crate::canon::{PAGE_BYTES, Page};
+use crate::canon::{Attributes, PAGE_BYTES, Page};
 use crate::number::u64_of;
 use access::SEARCH;
 use content::Content;
@@ -83,11 +85,19 @@ struct Node {
     rdev: u32,
     /// Names; of a directory, 1 while it has its name.
     names: u32,
+    /// Whether it never had a name and may still get one.
+    is_linkable: bool,
     references: u64,
     atime: Timestamp,
     mtime: Timestamp,
     ctime: Timestamp,
     btime: Timestamp,
+    /// Extended attributes, by name.
+    attributes: Attributes,
+    /// Its access list, where the mode does not say all of it.
+    access: Option<acl::List>,
+    /// The list that a directory hands down.
+    default: Option<acl::List>,
     body: Body,
 }
 
@@ -236,11 +246,15 @@ impl State {
             gid: 0,
             rdev: 0,
             names: 1,
+            is_linkable: false,
             references: 0,
             atime: now,
             mtime: now,
             ctime: now,
             btime: now,
+            attributes: Attributes::new(),
+            access: None,
+            default: None,
             body: Body::Directory(Directory::new(ROOT)),
         };
         State { nodes: BTreeMap::from([(ROOT, root)]), next_ino: ROOT.0 + 1 }
@@ -409,6 +423,12 @@ impl Model {
         content.map(Content::pages).unwrap_or_default()
     }
 
+    /// Returns the extended attributes of an inode, as the superuser sees them.
+    pub(crate) fn attributes_of(&self, ino: Ino) -> Attributes {
+        let state = self.locked();
+        state.node(ino).map(Node::all_attributes).unwrap_or_default()
+    }
+
     fn locked(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("the model does not panic but on a misuse, which ends the test")
     }
@@ -465,6 +485,11 @@ impl FileSystem for Model {
     fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         let asked = self.asked(caller);
         self.locked().link(asked, ino, parent, name)
+    }
+
+    fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
+        let asked = self.asked(caller);
+        self.locked().tmpfile(asked, parent, new)
     }
 
     fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
@@ -533,6 +558,31 @@ impl FileSystem for Model {
 
     fn sync(&self) -> FsResult<()> {
         Ok(())
+    }
+
+    fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
+        self.locked().getxattr(caller, ino, name)
+    }
+
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> FsResult<()> {
+        let asked = self.asked(caller);
+        self.locked().setxattr(asked, ino, name, value, mode)
+    }
+
+    fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
+        self.locked().listxattr(caller, ino)
+    }
+
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
+        let asked = self.asked(caller);
+        self.locked().removexattr(asked, ino, name)
     }
 
     fn statfs(&self) -> FsResult<StatFs> {

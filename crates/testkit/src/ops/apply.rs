@@ -2,6 +2,7 @@
 
 use engine::vnode::api::{
     Attr, Caller, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, SetAttr,
+    XattrMode,
 };
 
 use super::{Op, Place, Route, SLOTS, Step, bytes_of};
@@ -9,6 +10,8 @@ use crate::canon::{CanonAttr, Identity, Times};
 
 /// Device number that every device node of a history gets.
 const RDEV: u32 = 0x0103;
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 /// What came of a step, without what may differ between implementations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub enum Outcome {
     Bytes(Vec<u8>),
     /// Names of a directory but `.` and `..`, sorted.
     Names(Vec<(Vec<u8>, FileKind)>),
+    /// Names of extended attributes, sorted.
+    Attributes(Vec<Vec<u8>>),
 }
 
 impl Outcome {
@@ -101,7 +106,7 @@ impl<'a> Session<'a> {
             Op::Create { at, kind, mode } => {
                 let is_device = matches!(kind, FileKind::BlockDevice | FileKind::CharDevice);
                 let rdev = if is_device { RDEV } else { 0 };
-                let new = NewInode { kind: *kind, mode: *mode, rdev };
+                let new = NewInode { kind: *kind, mode: *mode, umask: 0, rdev };
                 let attr =
                     self.at(caller, at, |parent, name| self.fs.create(caller, parent, name, new))?;
                 Ok(self.named(attr, Some(made)))
@@ -179,6 +184,31 @@ impl<'a> Session<'a> {
             }
             Op::ReadLink { file } => {
                 self.with(caller, file, |ino| self.fs.readlink(ino)).map(Outcome::Bytes)
+            }
+            Op::SetXattr { file, name, length, fill, mode } => {
+                let value = bytes_of(*fill, *length);
+                self.with(caller, file, |ino| self.fs.setxattr(caller, ino, name, &value, *mode))?;
+                Ok(Outcome::Done)
+            }
+            Op::SetAcl { file, is_default, list } => {
+                let name = if *is_default { DEFAULT_ACL } else { ACCESS_ACL };
+                let value = list.to_value();
+                self.with(caller, file, |ino| {
+                    self.fs.setxattr(caller, ino, name, &value, XattrMode::Set)
+                })?;
+                Ok(Outcome::Done)
+            }
+            Op::GetXattr { file, name } => self
+                .with(caller, file, |ino| self.fs.getxattr(caller, ino, name))
+                .map(Outcome::Bytes),
+            Op::ListXattr { file } => {
+                let mut names = self.with(caller, file, |ino| self.fs.listxattr(caller, ino))?;
+                names.sort_unstable();
+                Ok(Outcome::Attributes(names))
+            }
+            Op::RemoveXattr { file, name } => {
+                self.with(caller, file, |ino| self.fs.removexattr(caller, ino, name))?;
+                Ok(Outcome::Done)
             }
             Op::List { directory } => self.with(caller, directory, |ino| self.list(ino)),
         }

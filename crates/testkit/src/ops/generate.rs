@@ -5,11 +5,13 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{DirEntry, FileKind, FileSystem, RenameMode, SetTime, Timestamp};
+use engine::vnode::api::{
+    DirEntry, FileKind, FileSystem, RenameMode, SetTime, Timestamp, XattrMode,
+};
 use storage::clock::ManualClock;
 use storage::prng::Prng;
 
-use super::{Op, Outcome, Place, Route, SLOTS, Session, Step};
+use super::{AclEntry, AclText, Op, Outcome, Place, Route, SLOTS, Session, Step};
 use crate::canon::Times;
 use crate::model::Model;
 use crate::number::{u64_of, usize_of};
@@ -43,6 +45,10 @@ pub struct Weights {
     pub truncate: u64,
     /// Modes, owners, times.
     pub attr: u64,
+    /// Extended attributes set, asked for, removed.
+    pub xattr: u64,
+    /// Access lists set.
+    pub acl: u64,
     /// Questions: getattr, readlink, list.
     pub ask: u64,
     /// fsync and fdatasync.
@@ -72,6 +78,8 @@ pub struct Profile {
 
 /// Block sizes around whose boundaries offsets lie: fragment, block, segment.
 const BOUNDARIES: [u64; 3] = [4 << 10, 16 << 10, 1 << 20];
+/// Files about as long as an anode holds, and a little longer.
+const TINY_BYTES_MAX: u64 = 300;
 /// Far offsets are near 2 to a power from here to below 2^63.
 const FAR_POWER_MIN: u64 = 22;
 const FAR_POWER_MAX: u64 = 62;
@@ -93,6 +101,20 @@ pub const NAMES_DEFAULT: [(&[u8], usize); 10] = [
     (b"n", 256),
 ];
 
+/// Names of extended attributes of every sort.
+const XATTR_NAMES: [&[u8]; 6] = [
+    b"user.a",
+    b"user.b",
+    b"user.caf\xe9",
+    b"user.a name that is longer than what lies in an anode",
+    b"trusted.t",
+    b"security.label",
+];
+/// Names that are refused, or whose values mostly are.
+const XATTR_NAMES_WRONG: [&[u8]; 4] = [b"security.capability", b"user.", b"other.a", b""];
+/// Lengths of values around what fits into an entry, a page, and at all.
+const XATTR_LENGTHS: [u64; 6] = [960, 961, 3968, 3969, 65_536, 65_537];
+
 impl Profile {
     /// A bit of everything.
     #[must_use]
@@ -112,6 +134,8 @@ impl Profile {
                 read: 8,
                 truncate: 6,
                 attr: 8,
+                xattr: 6,
+                acl: 4,
                 ask: 8,
                 fsync: 4,
                 sync: 1,
@@ -256,7 +280,7 @@ impl Generator {
     fn op(&mut self) -> Op {
         let w = self.profile.weights;
         type Make = fn(&mut Generator) -> Op;
-        let choices: [(u64, Make); 16] = [
+        let choices: [(u64, Make); 18] = [
             (w.create, |g| g.create(FileKind::Regular)),
             (w.mkdir, |g| g.create(FileKind::Directory)),
             (w.special, Generator::special),
@@ -273,6 +297,8 @@ impl Generator {
                 size_bytes: g.offset().0,
             }),
             (w.attr, Generator::attr),
+            (w.xattr, Generator::xattr),
+            (w.acl, Generator::acl),
             (w.ask, Generator::ask),
             (w.fsync, Generator::fsync),
             (w.sync, |_| Op::Sync),
@@ -406,8 +432,10 @@ impl Generator {
         let near = self.profile.near_bytes_max;
         let boundary = self.one_of(&BOUNDARIES);
         let at = self.random.below(near / boundary + 1) * boundary;
-        let offset = match self.random.below(5) {
+        let offset = match self.random.below(6) {
             0 => self.random.below(8192),
+            // Where a file leaves its anode.
+            5 => self.random.below(TINY_BYTES_MAX),
             1 => self.random.below(near),
             2 => at.saturating_sub(1 + self.random.below(64)),
             3 => at + self.random.below(64),
@@ -461,6 +489,85 @@ impl Generator {
                 Op::SetTimes { file, atime: self.one_of(&times), mtime: self.one_of(&times) }
             }
         }
+    }
+
+    /// A name of an attribute, mostly one that `file` has, and seldom a wrong one; and whether the
+    /// file has it.
+    fn xattr_name(&mut self, file: &Place) -> (Vec<u8>, bool) {
+        let session = Session::new(&*self.model, Times::Ignored);
+        let names = session.probe(file).map(|attr| self.model.attributes_of(attr.ino));
+        let names: Vec<Vec<u8>> = names.unwrap_or_default().into_keys().collect();
+        if !names.is_empty() && !self.random.one_in(3) {
+            return (names[usize_of(self.random.below(u64_of(names.len())))].clone(), true);
+        }
+        let is_wrong = self.random.one_in(20);
+        let names: &[&[u8]] = if is_wrong { &XATTR_NAMES_WRONG } else { &XATTR_NAMES };
+        (self.one_of(names).to_vec(), false)
+    }
+
+    fn xattr(&mut self) -> Op {
+        let is_link = self.random.one_in(10);
+        let kind = self.one_of(&[FileKind::Regular, FileKind::Regular, FileKind::Directory]);
+        let file = self.place(if is_link { FileKind::Symlink } else { kind });
+        let (name, is_there) = self.xattr_name(&file);
+        match self.random.below(if is_there { 8 } else { 20 }) {
+            0 => Op::GetXattr { file, name },
+            1 => Op::ListXattr { file },
+            2 => Op::RemoveXattr { file, name },
+            3 if is_there => Op::RemoveXattr { file, name },
+            _ => {
+                let length = usize_of(match self.random.below(8) {
+                    0 => 0,
+                    1 => self.one_of(&XATTR_LENGTHS),
+                    2 => self.random.below(65_537),
+                    3 | 4 => self.random.below(2000),
+                    _ => self.random.below(50),
+                });
+                self.fills = self.fills.wrapping_add(1);
+                let mode = match self.random.below(6) {
+                    0 => XattrMode::Create,
+                    1 => XattrMode::Replace,
+                    _ => XattrMode::Set,
+                };
+                Op::SetXattr { file, name, length, fill: self.fills, mode }
+            }
+        }
+    }
+
+    /// An access list, one in eight of them not in order.
+    fn acl(&mut self) -> Op {
+        let is_default = self.random.one_in(2);
+        let kind = if is_default || self.random.one_in(3) {
+            FileKind::Directory
+        } else {
+            FileKind::Regular
+        };
+        let file = self.place(kind);
+        let mut list: Vec<AclEntry> = Vec::new();
+        let mut add = |generator: &mut Generator, who: char, id: Option<u32>| {
+            let permissions = generator.one_of(&[0, 1, 4, 5, 6, 7, 7, 7]);
+            list.push(AclEntry { who, id, permissions });
+        };
+        add(self, 'u', None);
+        // Now and then more than an anode has room for.
+        let named_max = if self.random.one_in(4) { 30 } else { 3 };
+        let users = self.random.below(named_max);
+        (0..users).for_each(|n| add(self, 'u', Some(7 + u32::try_from(n).expect("few"))));
+        add(self, 'g', None);
+        let groups = self.random.below(named_max);
+        for n in 0..groups {
+            let id = self.one_of(&[7, 8, super::COMMON_GID, 1000]) + u32::try_from(n).expect("few");
+            add(self, 'g', Some(id));
+        }
+        if users + groups > 0 || self.random.one_in(2) {
+            add(self, 'm', None);
+        }
+        add(self, 'o', None);
+        if self.random.one_in(8) {
+            let at = usize_of(self.random.below(u64_of(list.len())));
+            list.swap_remove(at);
+        }
+        Op::SetAcl { file, is_default, list: AclText(list) }
     }
 
     fn ask(&mut self) -> Op {

@@ -194,6 +194,11 @@ fn places_of(op: &Op) -> Vec<Place> {
         | Op::SetTimes { file, .. }
         | Op::GetAttr { file }
         | Op::ReadLink { file }
+        | Op::SetXattr { file, .. }
+        | Op::SetAcl { file, .. }
+        | Op::GetXattr { file, .. }
+        | Op::ListXattr { file }
+        | Op::RemoveXattr { file, .. }
         | Op::List { directory: file }
         | Op::Fsync { file, .. } => Some(file),
         Op::Close { .. } | Op::Sync => None,

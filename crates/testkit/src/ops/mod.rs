@@ -11,6 +11,7 @@
 //!
 //! Not here: whether what survives a crash is right ([`crate::crash`]).
 
+mod acl;
 mod apply;
 mod generate;
 mod lockstep;
@@ -19,13 +20,14 @@ mod shrink;
 mod tests;
 mod text;
 
+pub use acl::{AclEntry, AclText};
 pub use apply::{Applied, Outcome, Session};
 pub use generate::{Generator, NAMES_DEFAULT, Profile, Weights};
 pub use lockstep::{Divergence, LockstepOptions, run_lockstep};
 pub use shrink::{SHRINK_TRIES_MAX, shrink};
 pub use text::{ParseError, history_from_text, history_to_text};
 
-use engine::vnode::api::{Caller, FileKind, RenameMode, SetTime};
+use engine::vnode::api::{Caller, FileKind, RenameMode, SetTime, XattrMode};
 use storage::prng::Prng;
 
 /// How many slots a session has.
@@ -186,6 +188,47 @@ pub enum Op {
         /// The directory.
         directory: Place,
     },
+    /// Sets an extended attribute.
+    SetXattr {
+        /// The inode.
+        file: Place,
+        /// Name of the attribute.
+        name: Vec<u8>,
+        /// Bytes of the value: see [`bytes_of`].
+        length: usize,
+        /// Which bytes.
+        fill: u32,
+        /// Whether it must be there, or must not.
+        mode: XattrMode,
+    },
+    /// Sets an access list.
+    SetAcl {
+        /// The inode.
+        file: Place,
+        /// Whether it is the list that a directory hands down.
+        is_default: bool,
+        /// The list.
+        list: AclText,
+    },
+    /// Asks for the value of an extended attribute.
+    GetXattr {
+        /// The inode.
+        file: Place,
+        /// Name of the attribute.
+        name: Vec<u8>,
+    },
+    /// Asks for the names of extended attributes.
+    ListXattr {
+        /// The inode.
+        file: Place,
+    },
+    /// Removes an extended attribute.
+    RemoveXattr {
+        /// The inode.
+        file: Place,
+        /// Name of the attribute.
+        name: Vec<u8>,
+    },
     /// Makes an inode durable.
     Fsync {
         /// The inode.
@@ -217,6 +260,11 @@ impl Op {
             | Op::SetTimes { file, .. }
             | Op::GetAttr { file }
             | Op::ReadLink { file }
+            | Op::SetXattr { file, .. }
+            | Op::SetAcl { file, .. }
+            | Op::GetXattr { file, .. }
+            | Op::ListXattr { file }
+            | Op::RemoveXattr { file, .. }
             | Op::List { directory: file }
             | Op::Fsync { file, .. } => match file {
                 Place::At(route) => (Some(route), None),

@@ -105,6 +105,15 @@ fn simpler(step: &Step) -> Vec<Step> {
             add(Op::Truncate { file: file.clone(), size_bytes });
         }
     }
+    if let Op::SetXattr { file, name, length, fill, mode } = &step.op {
+        for length in [0, length / 2] {
+            let (file, name) = (file.clone(), name.clone());
+            simpler.push(Step {
+                uid: step.uid,
+                op: Op::SetXattr { file, name, length, fill: *fill, mode: *mode },
+            });
+        }
+    }
     if step.uid != 0 {
         simpler.insert(0, Step::root(step.op.clone()));
     }

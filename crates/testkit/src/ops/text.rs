@@ -12,7 +12,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use engine::vnode::api::{FileKind, RenameMode, SetTime, Timestamp};
+use engine::vnode::api::{FileKind, RenameMode, SetTime, Timestamp, XattrMode};
 
 use super::{Op, Place, Route, SLOTS, Step};
 
@@ -105,6 +105,9 @@ const RENAME_MODES: [(&str, RenameMode); 3] = [
     ("noreplace", RenameMode::NoReplace),
     ("exchange", RenameMode::Exchange),
 ];
+const ACL_SORTS: [(&str, bool); 2] = [("access", false), ("default", true)];
+const XATTR_MODES: [(&str, XattrMode); 3] =
+    [("set", XattrMode::Set), ("create", XattrMode::Create), ("replace", XattrMode::Replace)];
 
 fn word_of<T: PartialEq>(table: &[(&'static str, T)], value: &T) -> &'static str {
     let found = table.iter().find(|(_, known)| known == value);
@@ -152,6 +155,16 @@ impl fmt::Display for Step {
             }
             Op::GetAttr { file } => write!(f, "getattr {file}"),
             Op::ReadLink { file } => write!(f, "readlink {file}"),
+            Op::SetXattr { file, name, length, fill, mode } => {
+                let (name, mode) = (Bytes(name), word_of(&XATTR_MODES, mode));
+                write!(f, "setxattr {file} {name} {length} {fill} {mode}")
+            }
+            Op::SetAcl { file, is_default, list } => {
+                write!(f, "setacl {file} {} {list}", word_of(&ACL_SORTS, is_default))
+            }
+            Op::GetXattr { file, name } => write!(f, "getxattr {file} {}", Bytes(name)),
+            Op::ListXattr { file } => write!(f, "listxattr {file}"),
+            Op::RemoveXattr { file, name } => write!(f, "removexattr {file} {}", Bytes(name)),
             Op::List { directory } => write!(f, "list {directory}"),
             Op::Fsync { file, data_only: false } => write!(f, "fsync {file}"),
             Op::Fsync { file, data_only: true } => write!(f, "fdatasync {file}"),
@@ -246,6 +259,21 @@ impl Words<'_> {
             }
             "getattr" => Op::GetAttr { file: self.place()? },
             "readlink" => Op::ReadLink { file: self.place()? },
+            "setxattr" => Op::SetXattr {
+                file: self.place()?,
+                name: bytes(self.0.next()?)?,
+                length: self.number()?,
+                fill: self.number()?,
+                mode: self.of(&XATTR_MODES)?,
+            },
+            "setacl" => Op::SetAcl {
+                file: self.place()?,
+                is_default: self.of(&ACL_SORTS)?,
+                list: self.0.next()?.parse().ok()?,
+            },
+            "getxattr" => Op::GetXattr { file: self.place()?, name: bytes(self.0.next()?)? },
+            "listxattr" => Op::ListXattr { file: self.place()? },
+            "removexattr" => Op::RemoveXattr { file: self.place()?, name: bytes(self.0.next()?)? },
             "list" => Op::List { directory: self.place()? },
             "fsync" => Op::Fsync { file: self.place()?, data_only: false },
             "fdatasync" => Op::Fsync { file: self.place()?, data_only: true },

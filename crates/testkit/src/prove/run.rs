@@ -21,6 +21,9 @@ const SEGMENT_BYTES: u64 = 128 << 10;
 const GROUP_BYTES: u64 = 2 << 20;
 /// Fewest pages that a cache may have.
 const CACHE_BYTES: usize = 1 << 20;
+/// The attribute that is set and removed.
+const XATTR_NAME: &[u8] = b"user.xattr1";
+const XATTR_VALUE_BYTES: usize = 4;
 /// Time between two actions.
 const ACTION_NS: u64 = 1_000_000;
 /// Time after the last until the background work is done: past the commit interval.
@@ -261,19 +264,20 @@ impl Worker<'_> {
     }
 
     fn set_xattr(&mut self, name: Name) -> FsResult<()> {
-        let Some(attr) = self.session.probe(&Place::Slot(slot(name))) else {
-            return Err(FsError::NotFound);
+        let op = Op::SetXattr {
+            file: Place::Slot(slot(name)),
+            name: XATTR_NAME.to_vec(),
+            length: XATTR_VALUE_BYTES,
+            fill: 1,
+            mode: engine::vnode::api::XattrMode::Set,
         };
-        let mode = engine::vnode::api::XattrMode::Set;
-        let done = self.fs.setxattr(&Caller::root(), attr.ino, b"user.xattr1", b"val1", mode);
+        let done = self.apply(op);
         self.supported("fsetxattr", done).map(drop)
     }
 
     fn remove_xattr(&mut self, name: Name) -> FsResult<()> {
-        let Some(attr) = self.session.probe(&Place::Slot(slot(name))) else {
-            return Err(FsError::NotFound);
-        };
-        let done = self.fs.removexattr(&Caller::root(), attr.ino, b"user.xattr1");
+        let file = Place::Slot(slot(name));
+        let done = self.apply(Op::RemoveXattr { file, name: XATTR_NAME.to_vec() });
         self.supported("removexattr", done).map(drop)
     }
 }

@@ -380,7 +380,7 @@ pub(super) fn top_name(index: u64) -> Vec<u8> {
 /// Makes the directories that clients work below.
 fn prepare(fs: &dyn FileSystem, clients: u64) -> Result<(), Fault> {
     let make = |index: u64| {
-        let new = NewInode { kind: FileKind::Directory, mode: 0o777, rdev: 0 };
+        let new = NewInode { kind: FileKind::Directory, mode: 0o777, umask: 0, rdev: 0 };
         let made = fs.create(&Caller::root(), fs.root(), &top_name(index), new)?;
         fs.forget(made.ino, 1);
         Ok(())
@@ -393,7 +393,7 @@ fn prepare(fs: &dyn FileSystem, clients: u64) -> Result<(), Fault> {
 /// Fills the pool, gives less than `slack_bytes` back, and makes that durable.
 fn fill(fs: &dyn FileSystem, bytes_max: u64, slack_bytes: u64) -> Result<(), Fault> {
     let filled = || -> FsResult<()> {
-        let new = NewInode { kind: FileKind::Regular, mode: 0o600, rdev: 0 };
+        let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
         let ballast = match fs.create(&Caller::root(), fs.root(), BALLAST_NAME, new) {
             Err(FsError::NoSpace) => return Ok(()),
             made => made?.ino,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use engine::vnode::api::{
     Attr, Caller, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, RenameMode,
-    SetAttr, StatFs,
+    SetAttr, StatFs, XattrMode,
 };
 use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedDevice};
 use storage::sync::sim;
@@ -113,7 +113,7 @@ impl Ground for ReferenceGround {
             Some(_) | None => durable.as_ref().ok_or("nothing was made")?.reopened(),
         };
         if self.wrong == Wrong::Stranger && self.opens.load(Ordering::SeqCst) > 1 {
-            let new = NewInode { kind: FileKind::Regular, mode: 0, rdev: 0 };
+            let new = NewInode { kind: FileKind::Regular, mode: 0, umask: 0, rdev: 0 };
             kept.create(&Caller::root(), kept.root(), b"stranger", new).expect("a new name");
         }
         *durable = Some(kept.fork());
@@ -263,6 +263,25 @@ impl FileSystem for Live {
     }
     fn sync(&self) -> FsResult<()> {
         self.persist()
+    }
+    fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
+        self.between(|model| model.getxattr(caller, ino, name))
+    }
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> FsResult<()> {
+        self.change(|model| model.setxattr(caller, ino, name, value, mode))
+    }
+    fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
+        self.between(|model| model.listxattr(caller, ino))
+    }
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
+        self.change(|model| model.removexattr(caller, ino, name))
     }
     fn statfs(&self) -> FsResult<StatFs> {
         self.model.statfs()

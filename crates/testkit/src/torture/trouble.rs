@@ -146,27 +146,18 @@ fn lies(random: &mut Prng, image: &Image, log: std::ops::Range<u64>) -> Vec<Devi
 
 /// Whether `op` changes something.
 pub(super) fn is_change(op: &Op) -> bool {
-    match op {
-        Op::Create { .. }
-        | Op::Symlink { .. }
-        | Op::Link { .. }
-        | Op::Unlink { .. }
-        | Op::Rmdir { .. }
-        | Op::Rename { .. }
-        | Op::Write { .. }
-        | Op::Truncate { .. }
-        | Op::SetMode { .. }
-        | Op::SetOwner { .. }
-        | Op::SetTimes { .. } => true,
+    let only_asks = matches!(
+        op,
         Op::Open { .. }
-        | Op::Close { .. }
-        | Op::Read { .. }
-        | Op::GetAttr { .. }
-        | Op::ReadLink { .. }
-        | Op::List { .. }
-        | Op::Fsync { .. }
-        | Op::Sync => false,
-    }
+            | Op::Close { .. }
+            | Op::Read { .. }
+            | Op::GetAttr { .. }
+            | Op::ReadLink { .. }
+            | Op::List { .. }
+            | Op::GetXattr { .. }
+            | Op::ListXattr { .. }
+    );
+    !only_asks && !is_sync(op)
 }
 
 /// Whether `op` makes something durable.
@@ -176,29 +167,19 @@ pub(super) fn is_sync(op: &Op) -> bool {
 
 /// F4: whether `op` may take space; of a truncation `expected` tells which way it goes.
 pub(super) fn takes_space(op: &Op, expected: &Session<'_>) -> bool {
-    match op {
-        Op::Truncate { file, size_bytes } => {
-            expected.probe(file).is_none_or(|attr| attr.size_bytes < *size_bytes)
-        }
-        Op::Create { .. }
-        | Op::Symlink { .. }
-        | Op::Link { .. }
-        | Op::Rename { .. }
-        | Op::Write { .. } => true,
-        Op::Unlink { .. }
-        | Op::Rmdir { .. }
-        | Op::SetMode { .. }
-        | Op::SetOwner { .. }
-        | Op::SetTimes { .. }
-        | Op::Open { .. }
-        | Op::Close { .. }
-        | Op::Read { .. }
-        | Op::GetAttr { .. }
-        | Op::ReadLink { .. }
-        | Op::List { .. }
-        | Op::Fsync { .. }
-        | Op::Sync => false,
+    if let Op::Truncate { file, size_bytes } = op {
+        return expected.probe(file).is_none_or(|attr| attr.size_bytes < *size_bytes);
     }
+    let is_free = matches!(
+        op,
+        Op::Unlink { .. }
+            | Op::Rmdir { .. }
+            | Op::SetMode { .. }
+            | Op::SetOwner { .. }
+            | Op::SetTimes { .. }
+            | Op::RemoveXattr { .. }
+    );
+    is_change(op) && !is_free
 }
 
 /// F3: whether a part of `op` may have happened when it was refused.

@@ -3,9 +3,8 @@
 //! # Transports
 //!
 //! Requests travel by io_uring where the kernel lets us, else by `pread` and `pwrite` on a small
-//! pool of threads; `DeviceInfo::transport` says which. A caller that would wait at once anyway
-//! ([`Device::read`], [`Device::write`], [`Device::flush`]) makes the plain system call itself: at
-//! depth 1 a ring only adds work.
+//! pool of threads; `DeviceInfo::transport` says which. No caller makes a system call that may
+//! block on the device itself: it could not leave at the deadline.
 //!
 //! A file system that refuses O_DIRECT gets buffered I/O; `fdatasync` makes it as durable.
 //!
@@ -13,12 +12,14 @@
 //!
 //! - F1: One writer: whoever opens for writing holds an exclusive `flock` (and O_EXCL on a block
 //!   device, which a mounted file system has too) until the device is dropped.
+//! - F3: A call that is overdue when the device is dropped keeps its memory for as long as the
+//!   process lives, and the open file, and so the lock of F1, until it returns: nobody else opens
+//!   the file before.
 //! - F2: The size is fixed at creation, so `fdatasync` leaves out nothing that a read needs.
 //!
 //! Not here: what a device is for (`mod.rs` above), and whether it belongs to a pool (labels).
 
 mod open;
-mod pool;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -29,18 +30,18 @@ pub use open::{Access, FileOptions, OpenError, TransportChoice};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
+use super::health::{Asked, Health};
 use super::range::check_request;
+use super::threads::{Blocking, Threads};
 use super::{
     AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, Purpose, RequestKind,
     SharedBytes, Ticket,
 };
 use crate::convert::to_u64;
-use pool::Pool;
 use transfer::{Failure, slices_after, transfer};
 use uring::Uring;
 
@@ -58,7 +59,7 @@ pub struct FileDevice {
 #[derive(Debug)]
 enum Transport {
     Uring(Arc<Uring>),
-    Pool(Pool),
+    Threads(Threads),
 }
 
 /// What requests go to: the open file, and whether it can still be trusted.
@@ -66,8 +67,21 @@ enum Transport {
 struct Target {
     file: OwnedFd,
     info: DeviceInfo,
-    /// D3.
-    has_failed: AtomicBool,
+    health: Health,
+}
+
+impl Blocking for Target {
+    fn execute(&self, _: Purpose, operation: Operation) -> Result<Completion, DeviceError> {
+        Target::execute(self, operation)
+    }
+
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn health(&self) -> &Health {
+        &self.health
+    }
 }
 
 impl FileDevice {
@@ -110,27 +124,47 @@ impl FileDevice {
             (false, true) => "pread",
             (false, false) => "pread, buffered",
         };
-        let target = Arc::new(Target { file, info, has_failed: AtomicBool::new(false) });
+        let target = Arc::new(Target { file, info, health: Health::new(options.deadline) });
         let transport = match ring {
             Some(ring) => Transport::Uring(Uring::new(ring, Arc::clone(&target))),
-            None => Transport::Pool(Pool::new(&target)),
+            None => Transport::Threads(Threads::new(Arc::<Target>::clone(&target))),
         };
         Ok(Arc::new(FileDevice { target, transport }))
     }
 }
 
+impl FileDevice {
+    /// Starts a request by `ring`, where there is one.
+    fn start_call(
+        &self,
+        purpose: Purpose,
+        operation: Operation,
+        ring: impl FnOnce(&Arc<Uring>, Operation, Asked) -> Ticket,
+    ) -> Ticket {
+        if let Transport::Uring(uring) = &self.transport {
+            uring.welcome_late_answers();
+        }
+        let asked = match self.target.admit(purpose, &operation) {
+            Ok(asked) => asked,
+            Err(error) => return Ticket::ready(Err(error)),
+        };
+        match &self.transport {
+            Transport::Uring(uring) => ring(uring, operation, asked),
+            Transport::Threads(threads) => threads.submit(purpose, operation, asked),
+        }
+    }
+
+    /// Starts a request that is waited for at once: with a ring, one system call does both.
+    fn call(&self, purpose: Purpose, operation: Operation) -> Result<Completion, DeviceError> {
+        self.start_call(purpose, operation, Uring::prepare).wait()
+    }
+}
+
 impl Target {
     /// Refuses what must not reach the file.
-    fn admit(&self, purpose: Purpose, operation: &Operation) -> Result<(), DeviceError> {
+    fn admit(&self, purpose: Purpose, operation: &Operation) -> Result<Asked, DeviceError> {
         check_request(&self.info, purpose, operation)?;
-        let is_change = match operation.kind() {
-            RequestKind::Write | RequestKind::Flush => true,
-            RequestKind::Read | RequestKind::Discard => false,
-        };
-        if is_change && self.has_failed.load(Ordering::SeqCst) {
-            return Err(DeviceError::Failed { device: self.info.name.clone() });
-        }
-        Ok(())
+        self.health.admit(&self.info, operation)
     }
 
     /// Turns what the system said into an answer.
@@ -146,7 +180,7 @@ impl Target {
         };
         if kind == RequestKind::Flush {
             // D3.
-            self.has_failed.store(true, Ordering::SeqCst);
+            self.health.fail();
         }
         let device = self.info.name.clone();
         let is_full = matches!(failure, Failure::System(Errno::NOSPC | Errno::DQUOT));
@@ -186,12 +220,15 @@ impl Target {
     /// device does not promise to read as zeros afterwards, but never by transferring them.
     fn discard(&self, offset: u64, length_bytes: u64) -> Result<(), DeviceError> {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(&self.file, mode, offset, length_bytes) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) => Ok(()),
-            Err(errno) => {
-                let result = Err(Failure::System(errno));
-                self.answer(RequestKind::Discard, offset, length_bytes, result)
-            }
+        let result = rustix::fs::fallocate(&self.file, mode, offset, length_bytes);
+        let result = Target::end_of_discard(result);
+        self.answer(RequestKind::Discard, offset, length_bytes, result)
+    }
+
+    fn end_of_discard(result: Result<(), Errno>) -> Result<(), Failure> {
+        match result {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) => Ok(()),
+            other => other.map_err(Failure::System),
         }
     }
 
@@ -208,11 +245,6 @@ impl Target {
         }
         Ok(Completion::default())
     }
-
-    fn run(&self, purpose: Purpose, operation: Operation) -> Result<Completion, DeviceError> {
-        self.admit(purpose, &operation)?;
-        self.execute(operation)
-    }
 }
 
 impl Device for FileDevice {
@@ -221,17 +253,7 @@ impl Device for FileDevice {
     }
 
     fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
-        if let Err(error) = self.target.admit(purpose, &operation) {
-            return Ticket::ready(Err(error));
-        }
-        match &self.transport {
-            // A hint that nobody waits for is not worth a slot.
-            _ if operation.kind() == RequestKind::Discard => {
-                Ticket::ready(self.target.execute(operation))
-            }
-            Transport::Uring(uring) => uring.submit(operation),
-            Transport::Pool(pool) => pool.submit(operation),
-        }
+        self.start_call(purpose, operation, Uring::submit)
     }
 
     fn read(
@@ -241,16 +263,16 @@ impl Device for FileDevice {
         length_bytes: usize,
     ) -> Result<AlignedBuffer, DeviceError> {
         let buffer = AlignedBuffer::zeroed(length_bytes);
-        let completion = self.target.run(purpose, Operation::Read { offset, buffer })?;
+        let completion = self.call(purpose, Operation::Read { offset, buffer })?;
         Ok(completion.buffer.expect("a read returns its buffer"))
     }
 
     fn write(&self, purpose: Purpose, offset: u64, data: AlignedBuffer) -> Result<(), DeviceError> {
         let data = vec![SharedBytes::from(data)];
-        self.target.run(purpose, Operation::Write { offset, data }).map(drop)
+        self.call(purpose, Operation::Write { offset, data }).map(drop)
     }
 
     fn flush(&self, purpose: Purpose) -> Result<(), DeviceError> {
-        self.target.run(purpose, Operation::Flush).map(drop)
+        self.call(purpose, Operation::Flush).map(drop)
     }
 }

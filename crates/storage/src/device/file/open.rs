@@ -5,12 +5,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use crate::convert::to_u64;
-use crate::device::{DeviceInfo, IO_ALIGN_BYTES};
+use crate::device::{DEADLINE_DEFAULT, DeviceInfo, IO_ALIGN_BYTES};
 
 /// What the device is opened for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub enum TransportChoice {
 }
 
 /// How a file device is opened.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct FileOptions {
     /// What for.
     pub access: Access,
@@ -43,6 +44,19 @@ pub struct FileOptions {
     pub transport: TransportChoice,
     /// Whether to go through the page cache even where O_DIRECT would do.
     pub is_buffered: bool,
+    /// How long the device may take to answer: see [`crate::device::DEADLINE_DEFAULT`].
+    pub deadline: Duration,
+}
+
+impl Default for FileOptions {
+    fn default() -> FileOptions {
+        FileOptions {
+            access: Access::default(),
+            transport: TransportChoice::default(),
+            is_buffered: false,
+            deadline: DEADLINE_DEFAULT,
+        }
+    }
 }
 
 /// Why a device could not be opened or created. Each message says what to do.

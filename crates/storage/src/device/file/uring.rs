@@ -6,12 +6,13 @@
 //! all answers that have come, those of others too. When its own is among them it hands the lead
 //! to another that waits. So a caller that submits many and waits for many, which is how Holdfast
 //! writes and reads ahead, pays a system call for many answers and no change of thread; a reaper
-//! thread would add one to each.
+//! thread would add one to each. Who waits leaves at its deadline, the lead too.
 //!
 //! # Invariants
 //!
 //! - U1: A request's memory belongs to its slot from the submission until the kernel's answer has
-//!   been taken in. Nothing else frees it, a dropped ticket least of all.
+//!   been taken in. Nothing else frees it: not a dropped ticket, not an expired one, and not the
+//!   end of the ring, which leaves what is overdue to the process.
 //! - U2: At most [`QUEUE_DEPTH`] slots are taken, and both rings are at least as large, so a push
 //!   finds room and no answer is lost.
 //! - U3: Only the leader takes answers from the ring, and entries are pushed under the lock.
@@ -23,6 +24,7 @@
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use io_uring::{IoUring, opcode, types};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -31,7 +33,8 @@ use rustix::io::Errno;
 use super::transfer::{Failure, Progress, slices_after};
 use super::{QUEUE_DEPTH, Target};
 use crate::convert::{to_u64, to_usize};
-use crate::device::{Completion, DeviceError, Operation, PendingRequest, Ticket};
+use crate::device::health::{Asked, time_until};
+use crate::device::{Completion, DeviceError, Operation, PendingRequest, RequestKind, Ticket};
 
 /// Most bytes of one entry, whose length has 32 bits; a longer read takes several.
 const READ_BYTES_MAX: usize = 1 << 30;
@@ -73,26 +76,59 @@ unsafe impl Send for Request {}
 
 #[derive(Default)]
 struct Answer {
-    result: Mutex<Option<Result<Completion, DeviceError>>>,
-    /// Waited for under the lock of the state.
+    state: Mutex<AnswerState>,
+    /// Waited for under the lock of the state of the ring.
     arrived: Condvar,
+}
+
+#[derive(Default)]
+enum AnswerState {
+    #[default]
+    Awaited,
+    Arrived(Result<Completion, DeviceError>),
+    /// The deadline has passed and nobody waits any more.
+    Abandoned,
+}
+
+impl Answer {
+    fn has_arrived(&self) -> bool {
+        matches!(*self.state.lock(), AnswerState::Arrived(_))
+    }
+
+    /// Returns the answer; `None` if it has not arrived.
+    fn take(&self) -> Option<Result<Completion, DeviceError>> {
+        let mut state = self.state.lock();
+        match std::mem::take(&mut *state) {
+            AnswerState::Arrived(result) => Some(result),
+            other @ (AnswerState::Awaited | AnswerState::Abandoned) => {
+                *state = other;
+                None
+            }
+        }
+    }
 }
 
 struct UringRequest {
     uring: Arc<Uring>,
     answer: Arc<Answer>,
+    asked: Asked,
+    deadline: Instant,
 }
 
 impl PendingRequest for UringRequest {
     fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
-        self.uring.wait(&self.answer)
+        self.uring.wait(&self.answer, &self.asked, self.deadline)
     }
 }
 
 impl Uring {
-    /// Asks the kernel for a ring.
+    /// Asks the kernel for a ring that can be waited for with a deadline (Linux 5.11).
     pub(super) fn ring() -> std::io::Result<IoUring> {
-        IoUring::new(u32::try_from(QUEUE_DEPTH).expect("128"))
+        let ring = IoUring::new(u32::try_from(QUEUE_DEPTH).expect("128"))?;
+        if !ring.params().is_feature_ext_arg() {
+            return Err(std::io::ErrorKind::Unsupported.into());
+        }
+        Ok(ring)
     }
 
     pub(super) fn new(ring: IoUring, target: Arc<Target>) -> Arc<Uring> {
@@ -105,14 +141,33 @@ impl Uring {
         Arc::new(Uring { target, ring, state: Mutex::new(state), room: Condvar::new() })
     }
 
-    pub(super) fn submit(self: &Arc<Uring>, operation: Operation) -> Ticket {
+    /// Hands a request to the kernel.
+    pub(super) fn submit(self: &Arc<Uring>, operation: Operation, asked: Asked) -> Ticket {
+        self.enter(operation, asked, true)
+    }
+
+    /// Puts a request on the ring for a caller that waits at once, and so hands it over by that.
+    pub(super) fn prepare(self: &Arc<Uring>, operation: Operation, asked: Asked) -> Ticket {
+        self.enter(operation, asked, false)
+    }
+
+    fn enter(self: &Arc<Uring>, operation: Operation, asked: Asked, is_due: bool) -> Ticket {
+        let deadline = asked.deadline_from_now();
         let answer = Arc::new(Answer::default());
         let mut state = self.state.lock();
         let slot = loop {
-            match state.free.pop() {
-                Some(slot) => break slot,
-                None if state.is_led => self.room.wait(&mut state),
-                None => self.lead_while(&mut state, |state| state.free.is_empty()),
+            if let Some(slot) = state.free.pop() {
+                break slot;
+            }
+            let timed_out = if state.is_led {
+                self.room.wait_until(&mut state, deadline).timed_out()
+            } else {
+                self.lead_while(&mut state, deadline, |state| state.free.is_empty());
+                time_until(deadline).is_none()
+            };
+            if timed_out && state.free.is_empty() {
+                let target = &self.target;
+                return Ticket::ready(Err(target.health.expire(&target.info, &asked, false)));
             }
         };
         if !state.is_led {
@@ -124,10 +179,24 @@ impl Uring {
         let request = Request { operation, vectors, progress, answer: Arc::clone(&answer) };
         let request = state.slots[slot].insert(request);
         self.push(request, slot);
+        // A leader that is in the kernel already does not see it.
+        let is_due = is_due || state.is_led;
         drop(state);
-        // If the kernel is short of memory now, the leader's next call submits it.
-        let _ = self.ring.submit();
-        Ticket::new(Box::new(UringRequest { uring: Arc::clone(self), answer }))
+        if is_due {
+            // If the kernel is short of memory now, the leader's next call submits it.
+            let _ = self.ring.submit();
+        }
+        Ticket::new(Box::new(UringRequest { uring: Arc::clone(self), answer, asked, deadline }))
+    }
+
+    /// Takes in what has come for those who left, so that a stalled device is found to be back.
+    pub(super) fn welcome_late_answers(&self) {
+        if self.target.health.overdue() > 0 {
+            let mut state = self.state.lock();
+            if !state.is_led {
+                self.take_answers(&mut state);
+            }
+        }
     }
 
     /// Puts what is left of a request on the ring.
@@ -154,7 +223,12 @@ impl Uring {
                     .build()
             }
             Operation::Flush => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
-            Operation::Discard { .. } => unreachable!("the device does these itself"),
+            Operation::Discard { offset, length_bytes } => {
+                opcode::Fallocate::new(file, *length_bytes)
+                    .offset(*offset)
+                    .mode(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)
+                    .build()
+            }
         };
         let entry = entry.user_data(to_u64(slot));
         // SAFETY: callers hold the lock of the state, so this is the only submission queue (U3);
@@ -163,43 +237,67 @@ impl Uring {
         pushed.expect("U2: the ring has room");
     }
 
-    fn wait(&self, answer: &Arc<Answer>) -> Result<Completion, DeviceError> {
+    fn wait(
+        &self,
+        answer: &Arc<Answer>,
+        asked: &Asked,
+        deadline: Instant,
+    ) -> Result<Completion, DeviceError> {
         let mut state = self.state.lock();
         loop {
-            if let Some(result) = answer.result.lock().take() {
+            if let Some(result) = answer.take() {
                 return result;
+            }
+            if time_until(deadline).is_none() {
+                // What has come meanwhile counts: the waiter may have come late, not the answer.
+                if !state.is_led {
+                    self.take_answers(&mut state);
+                }
+                return answer.take().unwrap_or_else(|| {
+                    *answer.state.lock() = AnswerState::Abandoned;
+                    Err(self.target.health.expire(&self.target.info, asked, true))
+                });
             }
             if state.is_led {
                 state.waiting.push(Arc::clone(answer));
-                answer.arrived.wait(&mut state);
+                answer.arrived.wait_until(&mut state, deadline);
                 state.waiting.retain(|other| !Arc::ptr_eq(other, answer));
             } else {
-                self.lead_while(&mut state, |_| answer.result.lock().is_none());
+                self.lead_while(&mut state, deadline, |_| !answer.has_arrived());
             }
         }
     }
 
-    /// Takes in answers while `goes_on`; then hands the lead on.
-    fn lead_while(&self, state: &mut MutexGuard<'_, State>, goes_on: impl Fn(&State) -> bool) {
+    /// Takes in answers while `goes_on`, until `deadline` at most; then hands the lead on.
+    fn lead_while(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        deadline: Instant,
+        goes_on: impl Fn(&State) -> bool,
+    ) {
         assert!(!state.is_led);
         state.is_led = true;
         while goes_on(state) {
-            MutexGuard::unlocked(state, || self.block_for_answers());
+            let Some(left) = time_until(deadline) else { break };
+            MutexGuard::unlocked(state, || self.block_for_answers(left));
             self.take_answers(state);
         }
         state.is_led = false;
         // To one without an answer: one that has its answer would leave without leading.
-        if let Some(next) = state.waiting.iter().find(|answer| answer.result.lock().is_none()) {
+        if let Some(next) = state.waiting.iter().find(|answer| !answer.has_arrived()) {
             next.arrived.notify_one();
         }
         self.room.notify_one();
     }
 
-    /// Submits what is left to submit, and returns when there is an answer to take.
-    fn block_for_answers(&self) {
-        match self.ring.submit_and_wait(1) {
+    /// Submits what is left to submit, and returns when there is an answer, or after `left`.
+    fn block_for_answers(&self, left: std::time::Duration) {
+        let time = types::Timespec::from(left);
+        let arguments = types::SubmitArgs::new().timespec(&time);
+        match self.ring.submitter().submit_with_args(1, &arguments) {
             Ok(_) => {}
             Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::TIME) => {}
                 Some(Errno::INTR | Errno::AGAIN | Errno::BUSY) => std::thread::yield_now(),
                 // The kernel still has the memory of the requests, so there is no way on.
                 Some(_) | None => panic!("io_uring_enter refused a valid ring: {error}"),
@@ -241,48 +339,69 @@ impl Uring {
             };
             Completion { buffer }
         });
-        *answer.result.lock() = Some(result);
-        answer.arrived.notify_one();
+        let mut state = answer.state.lock();
+        if let AnswerState::Abandoned = *state {
+            // Late: its memory is free now, and nobody sees what is in it.
+            self.target.health.returned();
+        } else {
+            *state = AnswerState::Arrived(result);
+            answer.arrived.notify_one();
+        }
     }
 }
 
 /// Takes in one answer of the kernel; returns how the request ended, if it did.
 fn end_of(request: &mut Request, step: Result<usize, Errno>) -> Option<Result<(), Failure>> {
-    if matches!(request.operation, Operation::Flush) {
+    match request.operation.kind() {
         // Never again, whatever it was (D3).
-        return Some(step.map(drop).map_err(Failure::System));
+        RequestKind::Flush => Some(step.map(drop).map_err(Failure::System)),
+        RequestKind::Discard => Some(Target::end_of_discard(step.map(drop))),
+        RequestKind::Read | RequestKind::Write => request.progress.advance(step),
     }
-    request.progress.advance(step)
 }
 
 impl Drop for Uring {
-    /// Waits for the requests whose tickets were dropped (U1).
+    /// Waits for the requests whose tickets were dropped (U1), but not again for overdue ones.
     fn drop(&mut self) {
+        let health = &self.target.health;
+        let deadline = crate::device::health::deadline_after(health.deadline());
         let mut state = self.state.lock();
-        self.lead_while(&mut state, |state| state.free.len() < QUEUE_DEPTH);
+        self.lead_while(&mut state, deadline, |state| {
+            state.free.len() + health.overdue() < QUEUE_DEPTH
+        });
+        for request in state.slots.iter_mut().filter_map(Option::take) {
+            // U1: the kernel may still write there.
+            std::mem::forget(request);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use super::*;
-    use crate::device::{AlignedBuffer, DeviceInfo};
+    use crate::device::health::Health;
+    use crate::device::{AlignedBuffer, DEADLINE_DEFAULT, DEADLINE_MIN, DeviceInfo};
 
     /// A ring on a pipe, whose reads are answered when the test writes. `None` without io_uring.
-    fn ring_on_pipe() -> Option<(Arc<Uring>, std::io::PipeWriter)> {
+    fn ring_on_pipe(deadline: Duration) -> Option<(Arc<Uring>, std::io::PipeWriter)> {
         let ring = Uring::ring().inspect_err(|e| eprintln!("SKIPPED io_uring: {e}")).ok()?;
         let (reader, writer) = std::io::pipe().expect("a process may have a pipe");
         let (name, transport) = ("pipe".to_owned(), "io_uring");
         let info = DeviceInfo { name, size_bytes: 4096, sector_bytes: 512, transport };
-        let (file, has_failed) = (reader.into(), AtomicBool::new(false));
-        Some((Uring::new(ring, Arc::new(Target { file, info, has_failed })), writer))
+        let (file, health) = (reader.into(), Health::new(deadline));
+        Some((Uring::new(ring, Arc::new(Target { file, info, health })), writer))
     }
 
-    fn read() -> Operation {
-        Operation::Read { offset: 0, buffer: AlignedBuffer::zeroed(4096) }
+    fn submit_read(uring: &Arc<Uring>) -> Ticket {
+        let read = Operation::Read { offset: 0, buffer: AlignedBuffer::zeroed(4096) };
+        match uring.target.health.admit(&uring.target.info, &read) {
+            Ok(asked) => uring.submit(read, asked),
+            Err(error) => Ticket::ready(Err(error)),
+        }
     }
 
     fn spin_until(uring: &Uring, condition: impl Fn(&State) -> bool) {
@@ -295,8 +414,8 @@ mod tests {
     #[test]
     fn leader_that_leaves_hands_the_lead_to_one_that_waits() {
         for is_swapped in [false, true] {
-            let Some((uring, mut writer)) = ring_on_pipe() else { return };
-            let mut tickets = [uring.submit(read()), uring.submit(read())];
+            let Some((uring, mut writer)) = ring_on_pipe(DEADLINE_DEFAULT) else { return };
+            let mut tickets = [submit_read(&uring), submit_read(&uring)];
             if is_swapped {
                 tickets.reverse();
             }
@@ -322,8 +441,8 @@ mod tests {
 
     #[test]
     fn short_read_goes_on_where_it_ended() {
-        let Some((uring, mut writer)) = ring_on_pipe() else { return };
-        let ticket = uring.submit(read());
+        let Some((uring, mut writer)) = ring_on_pipe(DEADLINE_DEFAULT) else { return };
+        let ticket = submit_read(&uring);
         std::thread::scope(|scope| {
             let reader = scope.spawn(move || ticket.wait());
             for part in [[1; 1024], [2; 1024], [3; 1024], [4; 1024]] {
@@ -335,5 +454,57 @@ mod tests {
             let found: Vec<u8> = buffer.chunks(1024).map(|part| part[1023]).collect();
             assert_eq!(found, [1, 2, 3, 4]);
         });
+    }
+
+    fn is_expired(answer: &Result<Completion, DeviceError>) -> bool {
+        matches!(answer, Err(DeviceError::Expired { kind: RequestKind::Read, .. }))
+    }
+
+    /// Goal: a late answer lands in memory that nobody has, and nobody sees it. Method: the pipe
+    /// answers with a pattern when the reader has left; every page that could be given out again
+    /// meanwhile is held and looked at.
+    #[test]
+    fn read_that_expires_keeps_its_memory_until_it_is_answered() {
+        let Some((uring, mut writer)) = ring_on_pipe(DEADLINE_MIN) else { return };
+        let answer = submit_read(&uring).wait();
+        assert!(is_expired(&answer), "{answer:?}");
+        assert_eq!(uring.target.health.overdue(), 1);
+        let others: Vec<AlignedBuffer> = (0..512).map(|_| AlignedBuffer::zeroed(4096)).collect();
+        writer.write_all(&[0xca; 4096]).expect("the pipe has room");
+        while uring.target.health.overdue() > 0 {
+            uring.welcome_late_answers();
+        }
+        assert!(others.iter().all(|page| page.iter().all(|&byte| byte == 0)), "seen");
+        assert!((0..512).all(|_| AlignedBuffer::zeroed(4096).iter().all(|&byte| byte == 0)));
+        assert_eq!(uring.state.lock().free.len(), QUEUE_DEPTH, "its place is free again");
+        let ticket = submit_read(&uring);
+        writer.write_all(&[1; 4096]).expect("the pipe has room");
+        let buffer = ticket.wait().expect("it answers again").buffer.expect("a read");
+        assert!(buffer.iter().all(|&byte| byte == 1));
+    }
+
+    /// Goal: no caller stays behind a full queue, a leader, or the end of the device. Method: more
+    /// reads than there are slots, from several threads, of a pipe that nobody writes to.
+    #[test]
+    fn ring_that_never_answers_lets_everybody_go() {
+        let Some((uring, _writer)) = ring_on_pipe(DEADLINE_MIN) else { return };
+        let uring = &uring;
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(move || {
+                    let submit = |_| submit_read(uring);
+                    let tickets: Vec<Ticket> = (0..QUEUE_DEPTH / 4 + 4).map(submit).collect();
+                    for ticket in tickets {
+                        let error = ticket.wait().expect_err("nobody answers");
+                        let is_told = matches!(
+                            error,
+                            DeviceError::Expired { .. } | DeviceError::Stalled { .. }
+                        );
+                        assert!(is_told, "{error}");
+                    }
+                });
+            }
+        });
+        assert_eq!(uring.target.health.overdue(), QUEUE_DEPTH, "one for each slot");
     }
 }

@@ -22,6 +22,26 @@ pub enum Fault {
         /// Whether later ones fail as well.
         persists: bool,
     },
+    /// The `nth` request of this kind is never answered, nor any after it if it `persists`.
+    Hang {
+        /// Read, write, flush or discard.
+        kind: RequestKind,
+        /// Which.
+        nth: u64,
+        /// Whether a write or flush takes effect all the same.
+        takes_effect: bool,
+        /// Whether later ones hang as well.
+        persists: bool,
+    },
+    /// The `nth` request of this kind takes effect and is answered only so much later.
+    Delay {
+        /// Read, write, flush or discard.
+        kind: RequestKind,
+        /// Which.
+        nth: u64,
+        /// How much.
+        delay_ns: u64,
+    },
     /// The `nth` write of this purpose is answered `Ok` and never happens.
     LoseWrite {
         /// For what; `None`: of all writes.
@@ -73,6 +93,19 @@ pub enum Fault {
 pub struct FaultPlan {
     /// In no order.
     pub faults: Vec<Fault>,
+}
+
+/// When a request is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Timing {
+    InTime,
+    /// So much later, and takes effect then.
+    Late {
+        delay_ns: u64,
+    },
+    Never {
+        takes_effect: bool,
+    },
 }
 
 /// What is done with a write.
@@ -128,6 +161,24 @@ impl FaultPlan {
         self.faults.iter().any(hits)
     }
 
+    pub(super) fn timing(&self, of_kind: RequestKind, index: u64) -> Timing {
+        let hit = self.faults.iter().find_map(|fault| {
+            if let Fault::Hang { kind, nth, takes_effect, persists } = *fault
+                && kind == of_kind
+                && (nth == index || persists && nth < index)
+            {
+                return Some(Timing::Never { takes_effect });
+            }
+            if let Fault::Delay { kind, nth, delay_ns } = *fault
+                && (kind, nth) == (of_kind, index)
+            {
+                return Some(Timing::Late { delay_ns });
+            }
+            None
+        });
+        hit.unwrap_or(Timing::InTime)
+    }
+
     /// Decides about the write `index` of all, `of_purpose` of those for `for_purpose`.
     pub(super) fn fate_of_write(
         &self,
@@ -154,6 +205,8 @@ impl FaultPlan {
                     return WriteFate::Lands { offset };
                 }
                 Fault::Fail { .. }
+                | Fault::Hang { .. }
+                | Fault::Delay { .. }
                 | Fault::LoseWrite { .. }
                 | Fault::MisdirectWrite { .. }
                 | Fault::Rot { .. }

@@ -3,7 +3,9 @@
 //!
 //! It answers as a disk may, and no better: a write that was answered can be lost until a flush is
 //! answered (D1), requests in flight together have no order (D2), and a failed flush fails the
-//! device (D3). So what works on it for every seed works on a disk.
+//! device (D3). It may also be late, or never answer: a request whose deadline has passed is given
+//! up by its waiter, and takes effect all the same when its time has come. So what works on it for
+//! every seed works on a disk.
 //!
 //! Life after a power cut is another device, opened on what the cut left: [`SimDevice::reboot`], or
 //! any image of [`SimDevice::recording`].
@@ -18,6 +20,7 @@
 
 mod fault;
 mod image;
+mod late;
 mod model;
 mod recording;
 mod volatile;
@@ -32,19 +35,23 @@ pub use recording::{CrashImage, CrashPoint, Event, Images, Points, Recording, St
 pub use volatile::{Keep, RecordedWrite};
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::health::{Asked, Health};
 use super::range::check_request;
 use super::{
-    AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, IO_ALIGN_BYTES, Operation,
-    PendingRequest, Purpose, RequestKind, SharedBytes, Ticket,
+    AlignedBuffer, Completion, DEADLINE_DEFAULT, Device, DeviceError, DeviceInfo, IO_ALIGN_BYTES,
+    Operation, PendingRequest, Purpose, RequestKind, SharedBytes, Ticket,
 };
 use crate::convert::{to_u64, to_usize};
 use crate::counters::{IoCounters, IoCounts};
 use crate::prng::Prng;
 use crate::sync::sim;
-use fault::WriteFate;
+use fault::{Timing, WriteFate};
+use late::{Effect, LateEffects};
 use model::Disk;
 use volatile::WriteCache;
 
@@ -65,6 +72,8 @@ pub struct SimOptions {
     pub model: DiskModel,
     /// What goes wrong.
     pub faults: FaultPlan,
+    /// How long it may take to answer, in virtual time.
+    pub deadline: Duration,
     /// What feeds it.
     pub power: PowerSupply,
     /// Whether to keep what [`SimDevice::recording`] returns.
@@ -80,6 +89,7 @@ impl Default for SimOptions {
             sector_bytes: 512,
             model: DiskModel::instant(),
             faults: FaultPlan::none(),
+            deadline: DEADLINE_DEFAULT,
             power: PowerSupply::new(),
             is_recorded: false,
             seed: 0,
@@ -98,6 +108,7 @@ struct Shared {
     info: DeviceInfo,
     options: SimOptions,
     counters: IoCounters,
+    health: Health,
     state: Mutex<State>,
 }
 
@@ -108,8 +119,7 @@ struct State {
     prng: Prng,
     /// Virtual time of threads without a scheduler.
     now_ns: u64,
-    /// D3: a flush failed.
-    has_failed: bool,
+    late: LateEffects,
     recording: Option<Recording>,
     faults: FaultPlan,
     /// Requests begun since the fault plan was armed, by kind: what it counts.
@@ -141,14 +151,20 @@ enum Outcome {
     /// The writes it makes durable.
     Flush(Vec<u64>),
     Fails(DeviceError),
+    /// It takes effect when its time has come.
+    Late,
 }
 
 #[derive(Debug)]
 struct SimRequest {
     shared: Arc<Shared>,
-    kind: RequestKind,
+    asked: Asked,
+    /// When the waiter leaves.
+    deadline_ns: u64,
     answer_ns: u64,
     outcome: Outcome,
+    /// Set when the waiter has left.
+    is_overdue: Arc<AtomicBool>,
 }
 
 impl SimDevice {
@@ -176,7 +192,7 @@ impl SimDevice {
             cache: WriteCache::new(image, sector_bytes),
             prng: Prng::from_seed(options.seed),
             now_ns: 0,
-            has_failed: false,
+            late: LateEffects::default(),
             recording,
             faults: options.faults.clone(),
             begun: [0; RequestKind::ALL.len()],
@@ -184,7 +200,8 @@ impl SimDevice {
             harm: Harm::default(),
         };
         let (counters, state) = (IoCounters::default(), Mutex::new(state));
-        Arc::new(SimDevice { shared: Arc::new(Shared { info, options, counters, state }) })
+        let health = Health::new(options.deadline);
+        Arc::new(SimDevice { shared: Arc::new(Shared { info, options, counters, health, state }) })
     }
 
     /// Returns what a power cut now would leave; `prng` picks among what it may.
@@ -260,6 +277,19 @@ impl SimDevice {
         self.shared.state.lock().harm
     }
 
+    /// Lets time pass, for threads without a scheduler, and what is late take effect.
+    pub fn advance_ns(&self, nanoseconds: u64) {
+        let mut state = self.shared.state.lock();
+        state.now_ns = state.now_ns.saturating_add(nanoseconds);
+        self.shared.land(&mut state);
+    }
+
+    /// Returns how many calls are overdue.
+    #[must_use]
+    pub fn overdue(&self) -> usize {
+        self.shared.health.overdue()
+    }
+
     /// Turns over the bits of `mask` in the byte at `offset` now.
     pub fn rot(&self, offset: u64, mask: u8) {
         self.shared.state.lock().rot(offset, mask);
@@ -292,6 +322,11 @@ impl State {
         self.cache.answer_write(id);
         self.record(|| Event::Answered(id));
     }
+
+    fn answer_flush(&mut self, covered: Vec<u64>) {
+        self.cache.answer_flush(&covered);
+        self.record(|| Event::Flushed(covered));
+    }
 }
 
 impl Shared {
@@ -304,10 +339,85 @@ impl Shared {
         DeviceError::Io { device, kind, offset, length_bytes, cause }
     }
 
+    /// Lets the late effects happen whose time has come.
+    fn land(&self, state: &mut State) {
+        if self.options.power.is_cut() {
+            return;
+        }
+        for late in state.late.take_due(now_of(state)) {
+            if late.is_overdue.load(Ordering::SeqCst) {
+                self.health.returned();
+            }
+            match late.effect {
+                Effect::Nothing => {}
+                Effect::Write { offset, data } => {
+                    let id = state.take_write(offset, data);
+                    state.answer_write(id);
+                }
+                Effect::Flush => {
+                    let covered = state.cache.begin_flush();
+                    state.answer_flush(covered);
+                }
+            }
+        }
+    }
+
     /// Decides what the request will come to and when.
-    fn begin(&self, purpose: Purpose, operation: Operation) -> (u64, Outcome) {
+    fn begin(
+        self: &Arc<Shared>,
+        asked: Asked,
+        purpose: Purpose,
+        operation: Operation,
+    ) -> SimRequest {
         let mut state = self.state.lock();
         let now_ns = now_of(&state);
+        let kind = asked.kind.index();
+        let is_overdue = Arc::new(AtomicBool::new(false));
+        let (answer_ns, outcome) = match state.faults.timing(asked.kind, state.begun[kind]) {
+            Timing::InTime => self.decide(&mut state, (now_ns, purpose), operation),
+            Timing::Never { takes_effect: false } => {
+                state.begun[kind] += 1;
+                (u64::MAX, Outcome::Late)
+            }
+            Timing::Never { takes_effect: true } => {
+                if let (_, Outcome::Flush(covered)) =
+                    self.decide(&mut state, (now_ns, purpose), operation)
+                {
+                    state.answer_flush(covered);
+                }
+                (u64::MAX, Outcome::Late)
+            }
+            Timing::Late { delay_ns } => {
+                let answer_ns = now_ns.saturating_add(delay_ns);
+                let (effect, outcome) = match operation {
+                    Operation::Write { offset, data } => {
+                        state.begun[kind] += 1;
+                        (Effect::Write { offset, data }, Outcome::Late)
+                    }
+                    Operation::Flush => {
+                        state.begun[kind] += 1;
+                        (Effect::Flush, Outcome::Late)
+                    }
+                    Operation::Read { .. } | Operation::Discard { .. } => {
+                        (Effect::Nothing, self.decide(&mut state, (now_ns, purpose), operation).1)
+                    }
+                };
+                state.late.push(answer_ns, effect, &is_overdue);
+                (answer_ns, outcome)
+            }
+        };
+        let deadline_ns = now_ns.saturating_add(asked.allowed_ns);
+        let shared = Arc::clone(self);
+        SimRequest { shared, asked, deadline_ns, answer_ns, outcome, is_overdue }
+    }
+
+    /// Decides what a request that is answered as usual will come to and when.
+    fn decide(
+        &self,
+        state: &mut State,
+        (now_ns, purpose): (u64, Purpose),
+        operation: Operation,
+    ) -> (u64, Outcome) {
         let kind = operation.kind();
         let index = state.begun[kind.index()];
         let total: u64 = state.begun.iter().sum();
@@ -333,14 +443,14 @@ impl Shared {
                 let of_purpose = state.writes_begun[purpose.index()];
                 state.writes_begun[purpose.index()] += 1;
                 let nth = (index, (purpose, of_purpose));
-                (answer_ns, self.begin_write(&mut state, nth, offset, data))
+                (answer_ns, self.begin_write(state, nth, offset, data))
             }
             Operation::Flush => {
                 let answer_ns = state.disk.flush(now_ns);
-                (answer_ns, self.begin_flush(&mut state, fails))
+                (answer_ns, self.begin_flush(state, fails))
             }
             Operation::Discard { .. } => {
-                (now_ns, self.begin_discard(&mut state, fails, offset, length_bytes))
+                (now_ns, self.begin_discard(state, fails, offset, length_bytes))
             }
         }
     }
@@ -352,9 +462,6 @@ impl Shared {
         offset: u64,
         data: Vec<SharedBytes>,
     ) -> Outcome {
-        if state.has_failed {
-            return Outcome::Fails(DeviceError::Failed { device: self.info.name.clone() });
-        }
         let length_bytes: u64 = data.iter().map(|piece| to_u64(piece.len())).sum();
         let seen = state.cache.seen();
         let new_bytes = seen.new_bytes(offset, length_bytes);
@@ -393,12 +500,9 @@ impl Shared {
     }
 
     fn begin_flush(&self, state: &mut State, fails: bool) -> Outcome {
-        if state.has_failed {
-            return Outcome::Fails(DeviceError::Failed { device: self.info.name.clone() });
-        }
         if fails {
             // D3.
-            state.has_failed = true;
+            self.health.fail();
             return Outcome::Fails(self.io_error(RequestKind::Flush, 0, 0));
         }
         let covered = state.cache.begin_flush();
@@ -416,7 +520,7 @@ impl Shared {
         if fails {
             return Outcome::Fails(self.io_error(RequestKind::Discard, offset, length_bytes));
         }
-        if state.has_failed || length_bytes > DISCARD_BYTES_MAX || state.prng.one_in(2) {
+        if self.health.has_failed() || length_bytes > DISCARD_BYTES_MAX || state.prng.one_in(2) {
             return Outcome::Write(None);
         }
         let mut junk = AlignedBuffer::zeroed(IO_ALIGN_BYTES);
@@ -447,29 +551,31 @@ impl Shared {
             let mut state = self.state.lock();
             state.now_ns = state.now_ns.max(answer_ns);
         }
+        self.land(&mut self.state.lock());
     }
 }
 
 impl PendingRequest for SimRequest {
     fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
-        let SimRequest { shared, kind, answer_ns, outcome } = *self;
-        shared.pass_time(answer_ns);
+        let SimRequest { shared, asked, deadline_ns, answer_ns, outcome, is_overdue } = *self;
+        shared.pass_time(answer_ns.min(deadline_ns));
         if shared.options.power.is_cut() {
             return Err(shared.power_cut());
+        }
+        if answer_ns > deadline_ns {
+            is_overdue.store(true, Ordering::SeqCst);
+            return Err(shared.health.expire(&shared.info, &asked, true));
         }
         let mut state = shared.state.lock();
         match outcome {
             Outcome::Read(buffer) => return Ok(Completion { buffer: Some(buffer) }),
-            Outcome::Write(None) => {}
+            Outcome::Write(None) | Outcome::Late => {}
             Outcome::Write(Some(id)) => {
                 state.answer_write(id);
             }
-            Outcome::Flush(covered) => {
-                state.cache.answer_flush(&covered);
-                state.record(|| Event::Flushed(covered));
-            }
+            Outcome::Flush(covered) => state.answer_flush(covered),
             Outcome::Fails(error) => {
-                match kind {
+                match asked.kind {
                     RequestKind::Read => state.harm.failed_reads += 1,
                     RequestKind::Write | RequestKind::Flush => state.harm.failed_writes += 1,
                     RequestKind::Discard => {}
@@ -495,12 +601,16 @@ impl Device for SimDevice {
         if let Err(error) = check_request(&shared.info, purpose, &operation) {
             return Ticket::ready(Err(error));
         }
+        shared.land(&mut shared.state.lock());
+        let asked = match shared.health.admit(&shared.info, &operation) {
+            Ok(asked) => asked,
+            Err(error) => return Ticket::ready(Err(error)),
+        };
         shared.counters.add(purpose, operation.kind(), operation.length_bytes());
-        let kind = operation.kind();
-        let (answer_ns, outcome) = shared.begin(purpose, operation);
+        let request = shared.begin(asked, purpose, operation);
         if let Some(scheduler) = sim::current() {
             scheduler.note(shared.state.lock().cache.seen().content_hash());
         }
-        Ticket::new(Box::new(SimRequest { shared: Arc::clone(shared), kind, answer_ns, outcome }))
+        Ticket::new(Box::new(request))
     }
 }

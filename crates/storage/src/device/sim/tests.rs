@@ -287,13 +287,12 @@ fn full_device_refuses_new_pages_and_takes_old_ones() {
 fn a_write_for_which_there_is_no_room_leaves_nothing_and_the_plan_can_be_replaced() {
     let device = device_with(FaultPlan::none());
     put(&device, 0, 1, 1).expect("no fault yet");
-    device.arm(FaultPlan::none().with(Fault::NoRoom { nth: 0, persists: true }));
-    for _ in 0..2 {
-        assert!(matches!(put(&device, 0, 1, 2), Err(DeviceError::NoSpace { .. })));
-    }
+    // Counted from here, the write above is not the first.
+    device.arm(FaultPlan::none().with(Fault::NoRoom { nth: 0, persists: false }));
+    assert!(matches!(put(&device, 0, 1, 2), Err(DeviceError::NoSpace { .. })));
     device.flush(Purpose::Journal).expect("only writes fail");
     assert_eq!(stamp_in(&device.durable_image(), 0), 1);
-    assert_eq!(device.harm(), Harm { failed_writes: 2, ..Harm::default() });
+    assert_eq!(device.harm(), Harm { failed_writes: 1, ..Harm::default() });
     device.arm(FaultPlan::none());
     put(&device, 0, 1, 2).expect("no fault any more");
     assert_eq!(stamp_in(&device.image(), 0), 2);
@@ -498,4 +497,49 @@ fn submission_alone_lets_other_threads_in() {
         mixed_count += usize::from(changes > 1);
     }
     assert!(mixed_count > 10, "{mixed_count} of 50 seeds");
+}
+
+/// Goal: who waits leaves at the deadline, and what is late takes effect when its time has come.
+#[test]
+fn late_and_hanging_requests_expire_and_late_ones_take_effect() {
+    const DELAY_NS: u64 = 40_000_000_000;
+    let late = |kind| FaultPlan::none().with(Fault::Delay { kind, nth: 0, delay_ns: DELAY_NS });
+    let open = |faults| SimDevice::new(SIZE, SimOptions { faults, ..SimOptions::default() });
+    let ones = || AlignedBuffer::copy_of(&[1; 4096]);
+    let first_byte = |device: &SimDevice| {
+        device.read(Purpose::Data, 0, 4096).expect("reads are not planned to fail")[0]
+    };
+
+    let device = open(late(RequestKind::Write));
+    let error = device.write(Purpose::Data, 0, ones()).expect_err("it expires");
+    assert!(matches!(error, DeviceError::Expired { waited_ms: 30_000, .. }), "{error}");
+    assert_eq!((device.now_ns(), device.overdue()), (30_000_000_000, 1));
+    assert_eq!(first_byte(&device), 0, "it took effect before its time");
+    let refused = device.flush(Purpose::Data).expect_err("D4");
+    assert!(matches!(refused, DeviceError::Failed { .. }), "{refused}");
+    device.advance_ns(DELAY_NS);
+    assert_eq!((first_byte(&device), device.overdue()), (1, 0));
+
+    let within = Fault::Delay { kind: RequestKind::Write, nth: 0, delay_ns: 1_000_000_000 };
+    let device = open(FaultPlan::none().with(within));
+    device.write(Purpose::Data, 0, ones()).expect("in time");
+    assert_eq!((device.now_ns(), first_byte(&device)), (1_000_000_000, 1));
+    device.flush(Purpose::Data).expect("nothing failed");
+    assert_eq!(device.durable_image().content_hash(), device.image().content_hash());
+
+    for takes_effect in [false, true] {
+        let (kind, nth, persists) = (RequestKind::Write, 0, false);
+        let hang = Fault::Hang { kind, nth, takes_effect, persists };
+        let device = open(FaultPlan::none().with(hang));
+        device.write(Purpose::Data, 0, ones()).expect_err("it expires");
+        device.advance_ns(DELAY_NS);
+        assert_eq!((first_byte(&device), device.overdue()), (u8::from(takes_effect), 1));
+    }
+
+    let device = open(late(RequestKind::Flush));
+    device.write(Purpose::Data, 0, ones()).expect("no fault");
+    device.flush(Purpose::Data).expect_err("it expires");
+    assert_ne!(device.durable_image().content_hash(), device.image().content_hash());
+    device.advance_ns(DELAY_NS);
+    assert_eq!(device.durable_image().content_hash(), device.image().content_hash());
 }

@@ -1,0 +1,195 @@
+//! A directory of this machine, by system calls.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{self, Advice, AtFlags, Dir, Mode, OFlags, Timespec, Timestamps};
+use rustix::io::{pread, pwrite};
+
+use super::{Access, Buffer, Handle, OpenFor};
+
+/// A directory of this machine.
+#[derive(Debug)]
+pub struct KernelAccess {
+    directory: PathBuf,
+    /// The file system that it was in: a mount that ends must not be taken for what was below it.
+    device: u64,
+}
+
+impl KernelAccess {
+    /// Works below `directory`, for as long as it is in the file system that it is in now.
+    pub fn new(directory: &Path) -> io::Result<KernelAccess> {
+        let device = fs::stat(directory)?.st_dev;
+        Ok(KernelAccess { directory: directory.to_owned(), device })
+    }
+}
+
+fn fd(handle: &Handle) -> io::Result<BorrowedFd<'_>> {
+    match handle {
+        Handle::Descriptor(fd) => Ok(std::os::fd::AsFd::as_fd(fd)),
+        Handle::Inode(_) => Err(io::Error::other("a handle of another target")),
+    }
+}
+
+impl Access for KernelAccess {
+    fn root(&self) -> io::Result<Handle> {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = fs::open(&self.directory, flags, Mode::empty())?;
+        if fs::fstat(&root)?.st_dev != self.device {
+            let message = format!("{} is no longer mounted", self.directory.display());
+            return Err(io::Error::new(io::ErrorKind::NotConnected, message));
+        }
+        Ok(Handle::Descriptor(root))
+    }
+
+    fn make_dir(&self, at: &Handle, name: &str) -> io::Result<()> {
+        Ok(fs::mkdirat(fd(at)?, name, Mode::from_raw_mode(0o755))?)
+    }
+
+    fn open_dir(&self, at: &Handle, name: &str) -> io::Result<Handle> {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Handle::Descriptor(fs::openat(fd(at)?, name, flags, Mode::empty())?))
+    }
+
+    fn create(&self, at: &Handle, name: &str, is_direct: bool) -> io::Result<Handle> {
+        let mut flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        flags.set(OFlags::DIRECT, is_direct);
+        Ok(Handle::Descriptor(fs::openat(fd(at)?, name, flags, Mode::from_raw_mode(0o644))?))
+    }
+
+    fn open(&self, at: &Handle, name: &str, what_for: OpenFor) -> io::Result<Handle> {
+        let flags = match what_for {
+            OpenFor::Read => OFlags::RDONLY,
+            OpenFor::Write => OFlags::WRONLY,
+            OpenFor::ReadDirect => OFlags::RDONLY | OFlags::DIRECT,
+        };
+        let flags = flags | OFlags::CLOEXEC;
+        Ok(Handle::Descriptor(fs::openat(fd(at)?, name, flags, Mode::empty())?))
+    }
+
+    fn close(&self, handle: Handle) {
+        drop(handle);
+    }
+
+    fn read(&self, file: &Handle, offset: u64, into: &mut Buffer) -> io::Result<usize> {
+        let file = fd(file)?;
+        let target = into.bytes_mut();
+        let mut done = 0;
+        while done < target.len() {
+            let at = offset + crate::number::to_u64(done);
+            let count = pread(file, &mut target[done..], at)?;
+            if count == 0 {
+                break;
+            }
+            done += count;
+        }
+        Ok(done)
+    }
+
+    fn write(&self, file: &Handle, offset: u64, data: &[u8]) -> io::Result<()> {
+        let file = fd(file)?;
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + crate::number::to_u64(done);
+            match pwrite(file, &data[done..], at)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                count => done += count,
+            }
+        }
+        Ok(())
+    }
+
+    fn sync_file(&self, file: &Handle) -> io::Result<()> {
+        Ok(fs::fsync(fd(file)?)?)
+    }
+
+    fn stat(&self, at: &Handle, name: &str) -> io::Result<u64> {
+        let stat = fs::statat(fd(at)?, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    fn stat_file(&self, file: &Handle) -> io::Result<u64> {
+        Ok(u64::try_from(fs::fstat(fd(file)?)?.st_size).unwrap_or(0))
+    }
+
+    fn unlink(&self, at: &Handle, name: &str) -> io::Result<()> {
+        Ok(fs::unlinkat(fd(at)?, name, AtFlags::empty())?)
+    }
+
+    fn remove_dir(&self, at: &Handle, name: &str) -> io::Result<()> {
+        Ok(fs::unlinkat(fd(at)?, name, AtFlags::REMOVEDIR)?)
+    }
+
+    fn rename(&self, at: &Handle, from: &str, to: &str) -> io::Result<()> {
+        Ok(fs::renameat(fd(at)?, from, fd(at)?, to)?)
+    }
+
+    fn link(&self, at: &Handle, from: &str, to: &str) -> io::Result<()> {
+        Ok(fs::linkat(fd(at)?, from, fd(at)?, to, AtFlags::empty())?)
+    }
+
+    fn symlink(&self, at: &Handle, name: &str, target: &str) -> io::Result<()> {
+        Ok(fs::symlinkat(target, fd(at)?, name)?)
+    }
+
+    fn read_link(&self, at: &Handle, name: &str) -> io::Result<usize> {
+        Ok(fs::readlinkat(fd(at)?, name, Vec::new())?.as_bytes().len())
+    }
+
+    fn set_mode(&self, at: &Handle, name: &str, mode: u16) -> io::Result<()> {
+        Ok(fs::chmodat(fd(at)?, name, Mode::from_raw_mode(mode.into()), AtFlags::empty())?)
+    }
+
+    fn set_times(&self, file: &Handle, seconds: i64) -> io::Result<()> {
+        let time = Timespec { tv_sec: seconds, tv_nsec: 0 };
+        let times = Timestamps { last_access: time, last_modification: time };
+        Ok(fs::futimens(fd(file)?, &times)?)
+    }
+
+    fn list(&self, dir: &Handle, each: &mut dyn FnMut(&str, bool)) -> io::Result<()> {
+        for entry in Dir::read_from(fd(dir)?)? {
+            let entry = entry?;
+            let name = entry.file_name().to_str().map_err(io::Error::other)?;
+            if name != "." && name != ".." {
+                each(name, entry.file_type() == fs::FileType::Directory);
+            }
+        }
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let stat = fs::statvfs(&self.directory)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn forget_content(&self, file: &Handle) -> io::Result<()> {
+        Ok(fs::fadvise(fd(file)?, 0, None, Advice::DontNeed)?)
+    }
+
+    fn settle(&self) -> io::Result<()> {
+        let root = self.root()?;
+        fs::syncfs(fd(&root)?)?;
+        // syncfs(2) ends at a FUSE server's door; what its journal holds it commits for this.
+        match fs::fsync(fd(&root)?) {
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what is below a mount that ended is not measured in its place.
+    #[test]
+    fn another_file_system_at_the_same_path_is_refused() {
+        let directory = std::env::temp_dir();
+        let mut access = KernelAccess::new(&directory).expect("it is there");
+        assert!(access.root().is_ok());
+        access.device += 1;
+        let refused = access.root().expect_err("another file system");
+        assert_eq!(refused.kind(), io::ErrorKind::NotConnected);
+    }
+}

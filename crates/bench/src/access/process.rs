@@ -1,0 +1,199 @@
+//! A file system in this process, by its vnode interface.
+//!
+//! What a kernel would do between a program and the file system is not here: a name is looked up by
+//! one call, and closing gives the reference back.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use engine::vnode::api::{
+    Caller, FileKind, FileSystem, FsError, Ino, NewInode, RenameMode, SetAttr, SetTime, Timestamp,
+};
+
+use super::{Access, Buffer, Handle, OpenFor};
+
+/// A file system in this process.
+pub struct ProcessAccess {
+    fs: Arc<dyn FileSystem>,
+    caller: Caller,
+}
+
+impl fmt::Debug for ProcessAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ProcessAccess")
+    }
+}
+
+impl ProcessAccess {
+    /// Works below the root of `fs`, as the superuser.
+    #[must_use]
+    pub fn new(fs: Arc<dyn FileSystem>) -> ProcessAccess {
+        ProcessAccess { fs, caller: Caller::root() }
+    }
+
+    /// Calls `work` with the number of what a name stands for, holding a reference meanwhile.
+    fn with<T>(
+        &self,
+        at: &Handle,
+        name: &str,
+        work: impl FnOnce(Ino) -> Result<T, FsError>,
+    ) -> io::Result<T> {
+        let found = self.fs.lookup(&self.caller, ino(at)?, name.as_bytes()).map_err(told)?;
+        let done = work(found.ino);
+        self.fs.forget(found.ino, 1);
+        done.map_err(told)
+    }
+}
+
+fn ino(handle: &Handle) -> io::Result<Ino> {
+    match handle {
+        Handle::Inode(ino) => Ok(*ino),
+        Handle::Descriptor(_) => Err(io::Error::other("a handle of another target")),
+    }
+}
+
+fn told(error: FsError) -> io::Error {
+    io::Error::from_raw_os_error(error.errno())
+}
+
+fn regular() -> NewInode {
+    NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 }
+}
+
+impl Access for ProcessAccess {
+    fn root(&self) -> io::Result<Handle> {
+        Ok(Handle::Inode(self.fs.root()))
+    }
+
+    fn make_dir(&self, at: &Handle, name: &str) -> io::Result<()> {
+        let new = NewInode { kind: FileKind::Directory, mode: 0o755, umask: 0, rdev: 0 };
+        let made = self.fs.create(&self.caller, ino(at)?, name.as_bytes(), new).map_err(told)?;
+        self.fs.forget(made.ino, 1);
+        Ok(())
+    }
+
+    fn open_dir(&self, at: &Handle, name: &str) -> io::Result<Handle> {
+        let found = self.fs.lookup(&self.caller, ino(at)?, name.as_bytes()).map_err(told)?;
+        Ok(Handle::Inode(found.ino))
+    }
+
+    fn create(&self, at: &Handle, name: &str, _is_direct: bool) -> io::Result<Handle> {
+        let made = self.fs.create(&self.caller, ino(at)?, name.as_bytes(), regular());
+        Ok(Handle::Inode(made.map_err(told)?.ino))
+    }
+
+    fn open(&self, at: &Handle, name: &str, _what_for: OpenFor) -> io::Result<Handle> {
+        self.open_dir(at, name)
+    }
+
+    fn close(&self, handle: Handle) {
+        if let Handle::Inode(ino) = handle
+            && ino != self.fs.root()
+        {
+            self.fs.forget(ino, 1);
+        }
+    }
+
+    fn read(&self, file: &Handle, offset: u64, into: &mut Buffer) -> io::Result<usize> {
+        into.read.clear();
+        self.fs.read(ino(file)?, offset, into.length, &mut into.read).map_err(told)
+    }
+
+    fn write(&self, file: &Handle, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.fs.write(&self.caller, ino(file)?, offset, data).map_err(told)
+    }
+
+    fn sync_file(&self, file: &Handle) -> io::Result<()> {
+        self.fs.fsync(ino(file)?, false).map_err(told)
+    }
+
+    fn stat(&self, at: &Handle, name: &str) -> io::Result<u64> {
+        self.with(at, name, |ino| Ok(self.fs.getattr(ino)?.size_bytes))
+    }
+
+    fn stat_file(&self, file: &Handle) -> io::Result<u64> {
+        Ok(self.fs.getattr(ino(file)?).map_err(told)?.size_bytes)
+    }
+
+    fn unlink(&self, at: &Handle, name: &str) -> io::Result<()> {
+        self.fs.unlink(&self.caller, ino(at)?, name.as_bytes()).map_err(told)
+    }
+
+    fn remove_dir(&self, at: &Handle, name: &str) -> io::Result<()> {
+        self.fs.rmdir(&self.caller, ino(at)?, name.as_bytes()).map_err(told)
+    }
+
+    fn rename(&self, at: &Handle, from: &str, to: &str) -> io::Result<()> {
+        let (source, target) = ((ino(at)?, from.as_bytes()), (ino(at)?, to.as_bytes()));
+        self.fs.rename(&self.caller, source, target, RenameMode::Replace).map_err(told)
+    }
+
+    fn link(&self, at: &Handle, from: &str, to: &str) -> io::Result<()> {
+        let parent = ino(at)?;
+        self.with(at, from, |ino| {
+            let linked = self.fs.link(&self.caller, ino, parent, to.as_bytes())?;
+            self.fs.forget(linked.ino, 1);
+            Ok(())
+        })
+    }
+
+    fn symlink(&self, at: &Handle, name: &str, target: &str) -> io::Result<()> {
+        let made = self.fs.symlink(&self.caller, ino(at)?, name.as_bytes(), target.as_bytes());
+        self.fs.forget(made.map_err(told)?.ino, 1);
+        Ok(())
+    }
+
+    fn read_link(&self, at: &Handle, name: &str) -> io::Result<usize> {
+        self.with(at, name, |ino| Ok(self.fs.readlink(ino)?.len()))
+    }
+
+    fn set_mode(&self, at: &Handle, name: &str, mode: u16) -> io::Result<()> {
+        let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        self.with(at, name, |ino| self.fs.setattr(&self.caller, ino, &change).map(|_| ()))
+    }
+
+    fn set_times(&self, file: &Handle, seconds: i64) -> io::Result<()> {
+        let time = Some(SetTime::To(Timestamp { seconds, nanoseconds: 0 }));
+        let change = SetAttr { atime: time, mtime: time, ..SetAttr::default() };
+        self.fs.setattr(&self.caller, ino(file)?, &change).map(|_| ()).map_err(told)
+    }
+
+    fn list(&self, dir: &Handle, each: &mut dyn FnMut(&str, bool)) -> io::Result<()> {
+        let listed = self.fs.readdir(ino(dir)?, 0, &mut |entry| {
+            // Names of a bench are ASCII.
+            if let Ok(name) = std::str::from_utf8(&entry.name)
+                && name != "."
+                && name != ".."
+            {
+                each(name, entry.kind == FileKind::Directory);
+            }
+            true
+        });
+        listed.map_err(told)
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(self.fs.statfs().map_err(told)?.available_bytes)
+    }
+
+    fn forget_content(&self, _file: &Handle) -> io::Result<()> {
+        // Nothing of this machine caches what never passes through its kernel.
+        Ok(())
+    }
+
+    fn settle(&self) -> io::Result<()> {
+        self.fs.sync().map_err(told)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a file system's refusal reaches a workload as the errno that a mount would give.
+    #[test]
+    fn refusals_keep_their_errno() {
+        assert_eq!(told(FsError::NotFound).kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,23 @@
+//! Conversions that lose nothing that a bench can tell.
+
+/// Returns a count or a time as floating point; exact below 2^53.
+#[expect(clippy::as_conversions, reason = "rates need no more than 53 bits")]
+pub(crate) fn to_f64(number: u64) -> f64 {
+    number as f64
+}
+
+/// Returns `count` times `factor`, rounded, and at least `least`.
+#[expect(clippy::as_conversions, reason = "a float becomes the nearest integer, within bounds")]
+pub(crate) fn scaled(count: u64, factor: f64, least: u64) -> u64 {
+    ((to_f64(count) * factor).round() as u64).max(least)
+}
+
+/// Returns an index or a length as a count.
+pub(crate) fn to_u64(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+/// Returns a count as an index or a length; what memory cannot hold saturates.
+pub(crate) fn to_usize(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}

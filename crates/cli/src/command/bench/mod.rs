@@ -1,0 +1,165 @@
+//! `holdfast bench`: measures Holdfast beside other file systems, in the same minutes.
+
+mod pools;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context;
+use bench::claim::Claim;
+use bench::noise::Noise;
+use bench::plan::{Plan, ROUNDS_MAX, SCALE_MAX, SCALE_MIN, THREADS_MAX};
+use bench::report::Report;
+use bench::run::{Options, RunError, Target, TargetKind};
+use bench::{access::KernelAccess, plot, table};
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::args::{BenchArgs, BenchTarget};
+use crate::backend::Backend;
+use crate::daemon::Relaunch;
+use crate::exit::{self, UsageError};
+use crate::output::Output;
+use pools::Pools;
+
+pub(crate) fn run(
+    args: &BenchArgs,
+    backend: &dyn Backend,
+    relaunch: &Relaunch,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    if args.list {
+        let text = table::list();
+        output.fact(&text, &json!({ "measures": text }));
+        return Ok(exit::DONE);
+    }
+    let options = options_of(args)?;
+    if let Some(out) = &args.out {
+        // Now, and not after an hour of work for nothing.
+        fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
+    }
+
+    let claims = claim_given(args)?;
+    let mut pools = Pools::new(&args.place, args)?;
+    let mut targets = pools.open(args, &options, (backend, relaunch))?;
+    for (claim, (name, directory)) in claims.iter().zip(&args.against) {
+        targets.push(given(claim, name, Path::new(directory), args)?);
+    }
+    unique(&targets)?;
+    let noise_file = pools.directory().join("noise");
+    let mut noise = Noise::start(&noise_file).context("cannot calibrate")?;
+    let mut progress = output.progress();
+    let outcome = bench::run::run(&targets, &options, &mut noise, &stop, &mut |what, done, of| {
+        progress.tell(what, done, of);
+    });
+    progress.finish();
+    let outcome = outcome.map_err(usage)?;
+    let report = Report::new(&targets, &options, &outcome, noise.report());
+    drop(targets);
+    drop(pools);
+    drop(claims);
+
+    if let Some(out) = &args.out {
+        write(&report, out)?;
+    }
+    output.fact(&table::text_of(&report), &json!({ "bench": report }));
+    let is_whole = !report.was_stopped && report.failures.is_empty();
+    Ok(if is_whole { exit::DONE } else { exit::FAILED })
+}
+
+/// Says of what the command line cannot mean that it is the command line.
+fn usage(error: RunError) -> anyhow::Error {
+    match error {
+        RunError::Unknown { .. } => UsageError::new(error.to_string()).into(),
+        RunError::NoSpace { .. } | RunError::Failed { .. } => error.into(),
+    }
+}
+
+fn options_of(args: &BenchArgs) -> anyhow::Result<Options> {
+    let refuse = |message: String| Err(UsageError::new(message).into());
+    if !(1..=ROUNDS_MAX).contains(&args.rounds) {
+        return refuse(format!("--rounds must be from 1 to {ROUNDS_MAX}"));
+    }
+    if !(SCALE_MIN..=SCALE_MAX).contains(&args.scale) {
+        return refuse(format!("--scale must be from {SCALE_MIN} to {SCALE_MAX}"));
+    }
+    let mut threads = args.threads.clone();
+    threads.dedup();
+    if threads.is_empty() || threads.iter().any(|count| !(1..=THREADS_MAX).contains(count)) {
+        return refuse(format!("--threads must be from 1 to {THREADS_MAX}"));
+    }
+    let is_alone = args.targets.contains(&BenchTarget::None);
+    if is_alone && args.targets.len() > 1 {
+        return refuse("--targets none stands alone".to_owned());
+    }
+    if is_alone && args.against.is_empty() && args.mounted.is_empty() {
+        return refuse("nothing to measure: give --targets, or --against NAME=DIR".to_owned());
+    }
+    let plan = Plan::new(args.scale);
+    let options = Options { rounds: args.rounds, plan, threads, only: args.only.clone() };
+    // Unknown names are refused before anything is made.
+    options.needed_bytes().map_err(usage)?;
+    Ok(options)
+}
+
+fn claim_given(args: &BenchArgs) -> anyhow::Result<Vec<Claim>> {
+    let claims = args
+        .against
+        .iter()
+        .map(|(_, directory)| Ok(Claim::new(Path::new(directory), true, &|_| {})?));
+    claims.collect()
+}
+
+fn given(claim: &Claim, name: &str, directory: &Path, args: &BenchArgs) -> anyhow::Result<Target> {
+    let server = args.server.iter().find(|(of, _)| of == name);
+    let server_pid = server
+        .map(|(_, pid)| pid.parse().map_err(|_| UsageError::new(format!("{pid}: not a process"))))
+        .transpose()?;
+    Ok(Target {
+        name: name.to_owned(),
+        what: format!("{}, {}", kind_of(claim.directory()), directory.display()),
+        kind: TargetKind::Given,
+        access: Box::new(KernelAccess::new(claim.directory())?),
+        server_pid,
+    })
+}
+
+/// Returns what sort of file system `directory` is in, as the table of mounts names it.
+fn kind_of(directory: &Path) -> String {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let fields = mounts.lines().map(|line| line.split_whitespace().collect::<Vec<&str>>());
+    let below = fields.filter_map(|fields| {
+        let (point, kind) = (*fields.get(1)?, *fields.get(2)?);
+        directory.starts_with(point).then_some((point.len(), kind.to_owned()))
+    });
+    // Of two mounts on one point the later one is seen.
+    below.max_by_key(|(length, _)| *length).map_or_else(|| "unknown".to_owned(), |(_, kind)| kind)
+}
+
+fn unique(targets: &[Target]) -> anyhow::Result<()> {
+    for (index, target) in targets.iter().enumerate() {
+        if targets.iter().take(index).any(|other| other.name == target.name) {
+            let message = format!("two targets are called {}: give another name", target.name);
+            return Err(UsageError::new(message).into());
+        }
+    }
+    Ok(())
+}
+
+fn write(report: &Report, out: &Path) -> anyhow::Result<()> {
+    let json = serde_json::to_string_pretty(report).context("a report is plain data")?;
+    let svg = plot::svg_of(report).map_err(anyhow::Error::msg)?;
+    for (name, text) in
+        [("bench.json", json), ("bench.md", table::text_of(report)), ("bench.svg", svg)]
+    {
+        let path = out.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}

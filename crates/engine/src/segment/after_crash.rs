@@ -1,0 +1,208 @@
+//! After a crash: a summary for the blocks whose bytes rode in the log and whose piece of the
+//! segment was never written.
+//!
+//! Without one nobody could say whose they are, and the cleaner could never empty their segment.
+//!
+//! # Crashes
+//!
+//! Runs when the replayed pages are home and before the head gives the old log up, so a second
+//! crash does it again: what is listed already is left alone.
+//!
+//! There is room. A piece keeps room for its summary behind its blocks (`has_room`), and an
+//! unlisted block means that this very summary, or the page of it that lists the block, is not
+//! there: no block that is in use can lie in its place. The free map tells which those are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use format::bitmap::{self, BITS_PER_PAGE};
+use format::geometry::Geometry;
+use format::group::{SegmentKind, SegmentUsage, USAGES_PER_PAGE};
+use format::ids::{Lsn, Place};
+use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, page_crc};
+use format::summary::{ENTRIES_PER_SUMMARY, Summary, SummaryEntry, SummaryKind};
+use format::superblock::Superblock;
+use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes};
+use storage::volume::Volume;
+
+use crate::alloc::SegmentId;
+use crate::buffer::page_of;
+use crate::convert::{index_wide, wide};
+use crate::journal::KeptRide;
+
+/// A segment as the crash left it.
+struct Left<'a> {
+    volume: &'a Volume,
+    superblock: &'a Superblock,
+    id: SegmentId,
+    usage: SegmentUsage,
+    /// Its pages.
+    bytes: AlignedBuffer,
+    /// Summary pages of its incarnation: offset in fragments, and checksum.
+    summaries: BTreeMap<u32, u32>,
+    /// Offsets of the blocks that they list.
+    listed: BTreeSet<u32>,
+}
+
+/// Writes summaries for those of `rides` that none lists, not yet durable. Returns how many blocks
+/// they list.
+///
+/// # Errors
+///
+/// What the device said.
+pub(crate) fn summarise_rides(
+    volume: &Volume,
+    superblock: &Superblock,
+    rides: &[KeptRide],
+    lsn: Lsn,
+) -> Result<u64, DeviceError> {
+    let mut segments: BTreeMap<SegmentId, BTreeMap<u32, &KeptRide>> = BTreeMap::new();
+    let geometry = volume.geometry();
+    for ride in rides {
+        let segment = geometry.segment_of(ride.place);
+        let id = SegmentId { group: ride.place.group(), segment };
+        let offset = ride.place.fragment() % geometry.segment_fragments;
+        segments.entry(id).or_default().insert(offset, ride);
+    }
+    let mut count = 0;
+    for (id, mut rides) in segments {
+        let Some(mut left) = Left::read(volume, superblock, id)? else { continue };
+        rides.retain(|offset, _| !left.listed.contains(offset));
+        let entries: Vec<SummaryEntry> =
+            rides.iter().map(|(offset, ride)| entry_of(*offset, ride)).collect();
+        for entries in entries.chunks(ENTRIES_PER_SUMMARY) {
+            count += left.list(entries, lsn)?;
+        }
+    }
+    Ok(count)
+}
+
+fn entry_of(offset: u32, ride: &KeptRide) -> SummaryEntry {
+    SummaryEntry {
+        kind: SummaryKind::Block,
+        block_shift: ride.owner.block_shift,
+        fragments: ride.fragments,
+        offset,
+        fileset: ride.owner.fileset,
+        anode: ride.owner.anode,
+        generation: ride.owner.generation,
+        index: ride.owner.index,
+        birth: ride.owner.birth,
+        check: ride.check,
+    }
+}
+
+/// Reads a page of metadata as it is at home; `None` if it is not one of `kind`.
+fn home_page(
+    volume: &Volume,
+    superblock: &Superblock,
+    place: Place,
+    kind: PageKind,
+) -> Result<Option<PageBytes>, DeviceError> {
+    let bytes = volume.read_page(Purpose::Home, place)?;
+    let header = PageHeader::decode(page_of(&bytes), superblock.pool_id, place).ok();
+    Ok(header.filter(|header| header.kind == kind).map(|_| *page_of(&bytes)))
+}
+
+impl<'a> Left<'a> {
+    /// Reads a segment; `None` if it is none for data, or its usage can't be read: then the group
+    /// can't be used at all, and says so when it is.
+    fn read(
+        volume: &'a Volume,
+        superblock: &'a Superblock,
+        id: SegmentId,
+    ) -> Result<Option<Left<'a>>, DeviceError> {
+        let geometry = volume.geometry();
+        let place = geometry.usage_place(id.group, id.segment / USAGES_PER_PAGE);
+        let page = home_page(volume, superblock, place, PageKind::SegmentUsage)?;
+        let usage = page.and_then(|page| SegmentUsage::of(&page, id.segment));
+        let Some(usage) = usage.filter(|usage| usage.kind == SegmentKind::Data) else {
+            return Ok(None);
+        };
+        let start = geometry.segment_place(id.group, id.segment);
+        let bytes = volume.read(Purpose::Cleaner, start, index_wide(geometry.segment_bytes()))?;
+        let (summaries, listed) = (BTreeMap::new(), BTreeSet::new());
+        let mut left = Left { volume, superblock, id, usage, bytes, summaries, listed };
+        left.find_summaries();
+        Ok(Some(left))
+    }
+
+    fn geometry(&self) -> &Geometry {
+        self.volume.geometry()
+    }
+
+    fn start(&self) -> Place {
+        self.geometry().segment_place(self.id.group, self.id.segment)
+    }
+
+    fn find_summaries(&mut self) {
+        let (pool_id, secret) = (self.superblock.pool_id, self.superblock.secret);
+        let (start, step) = (self.start(), self.geometry().page_fragments());
+        for (index, page) in (0..).zip(self.bytes.as_chunks::<PAGE_BYTES>().0) {
+            let offset = index * step;
+            let summary = Summary::decode(page, pool_id, &secret, start.advance(offset));
+            let Some(summary) = summary else { continue };
+            if summary.incarnation == self.usage.incarnation {
+                self.summaries.insert(offset, page_crc(page));
+                let blocks =
+                    summary.entries.iter().filter(|entry| entry.kind == SummaryKind::Block);
+                self.listed.extend(blocks.map(|entry| entry.offset));
+            }
+        }
+    }
+
+    /// Writes one summary page where nothing is that anybody needs.
+    fn list(&mut self, entries: &[SummaryEntry], lsn: Lsn) -> Result<u64, DeviceError> {
+        let Some(offset) = self.room(entries)? else {
+            // A bug, or malice. The blocks can be read; their segment stays.
+            let SegmentId { group, segment } = self.id;
+            tracing::warn!(group, segment, "no room for a summary of what rode in the log");
+            return Ok(0);
+        };
+        let before = self.summaries.range(..offset).next_back();
+        let (previous, previous_crc) = before.map_or((0, 0), |(offset, crc)| (offset + 1, *crc));
+        let summary = Summary {
+            place: self.start().advance(offset),
+            lsn,
+            incarnation: self.usage.incarnation,
+            piece_start: entries.first().map_or(0, |entry| entry.offset),
+            previous,
+            previous_crc,
+            entries: entries.to_vec(),
+        };
+        let bytes = summary.encode(self.superblock.pool_id, &self.superblock.secret);
+        self.summaries.insert(offset, page_crc(&bytes));
+        let pieces = vec![SharedBytes::from(AlignedBuffer::copy_of(&bytes))];
+        self.volume.submit_write(Purpose::Data, summary.place, pieces).wait()?;
+        Ok(wide(entries.len()))
+    }
+
+    /// Returns the offset of a page behind the last of `entries`, or of any other, that holds
+    /// neither a summary nor what is in use.
+    fn room(&self, entries: &[SummaryEntry]) -> Result<Option<u32>, DeviceError> {
+        let step = self.geometry().page_fragments();
+        let end = entries.last().map_or(0, |entry| entry.offset + entry.fragments);
+        let first = end.next_multiple_of(step);
+        let whole = self.geometry().segment_fragments;
+        let behind = (first..whole).step_by(index_wide(u64::from(step)));
+        let before = (0..first.min(whole)).step_by(index_wide(u64::from(step))).rev();
+        for offset in behind.chain(before) {
+            if !self.summaries.contains_key(&offset) && !self.is_used(offset, step)? {
+                return Ok(Some(offset));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether one of `count` fragments at `offset` is in use, as far as can be told.
+    fn is_used(&self, offset: u32, count: u32) -> Result<bool, DeviceError> {
+        let fragment = self.id.segment * self.geometry().segment_fragments + offset;
+        let place = self.geometry().free_map_place(self.id.group, fragment / BITS_PER_PAGE);
+        let map = home_page(self.volume, self.superblock, place, PageKind::FreeMap)?;
+        let Some(map) = map else { return Ok(true) };
+        // A page of fragments never lies across two pages of the map: their bits are even.
+        let first = fragment % BITS_PER_PAGE;
+        Ok((first..first + count).any(|bit| bitmap::is_set(&map, bit)))
+    }
+}
+
+const _: () = assert!(BITS_PER_PAGE.is_multiple_of(4));

@@ -1,0 +1,502 @@
+//! Extended attributes: who may do what with them, and where they are kept.
+//!
+//! A short attribute lies in the anode while there is room; the rest lie in a container of the
+//! file's, which comes with the first that needs it and goes with the last.
+//!
+//! # Invariants
+//!
+//! - E1: An attribute is in the anode or in the container, never in both.
+//! - E2: A container of attributes is named by one anode, which is its `parent`, and freed before
+//!   the anode is.
+//!
+//! # Crashes
+//!
+//! Setting and removing are one transaction each. A file that is freed loses its container in
+//! further transactions; until then it is in the orphan list (F2).
+
+use format::anode::{Anode, AnodeKind, FIRST_FILE_ANODE, StorageMode};
+use format::attributes::{
+    ATTRIBUTE_LIST_BYTES_MAX, ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, AttributeName,
+    Namespace, value_pages,
+};
+use format::ids::AnodeNo;
+use format::page::PageKind;
+
+use super::access::{READ, WRITE, is_privileged, mode_allowed};
+use super::acl::{self, ACCESS, AclPart, DEFAULT};
+use super::api::{Caller, Ino, XattrMode};
+use super::{Files, VnodeState, generation_of};
+use crate::buffer::corrupt;
+use crate::container::Content;
+use crate::convert::narrow;
+use crate::error::{FsError, FsResult};
+use crate::fileset::FilesetGuard;
+use crate::journal::Reservation;
+use crate::store::Change;
+
+const STICKY: u16 = 0o1000;
+const ACCESS_BITS: u16 = 0o777;
+/// Pages that an attribute may take beside its value: an entry page, map pages, the anode's.
+const PAGES_BESIDE_VALUE: u64 = 8;
+/// Value and sizes of `security.capability` (`linux/capability.h`): revisions 2 and 3.
+const CAPABILITY: &[u8] = b"capability";
+const CAPABILITY_FORMS: [(usize, u8); 2] = [(20, 2), (24, 3)];
+
+/// Whether attributes of this file lie outside of its anode.
+pub(crate) fn has_containers(anode: &Anode) -> bool {
+    anode.xattr != AnodeNo(0) || anode.acl != AnodeNo(0)
+}
+
+/// Returns the container field of an anode for attributes of this namespace.
+fn container_field(anode: &mut Anode, namespace: Namespace) -> &mut AnodeNo {
+    if namespace.is_acl() { &mut anode.acl } else { &mut anode.xattr }
+}
+
+fn container_number(anode: &Anode, namespace: Namespace) -> AnodeNo {
+    if namespace.is_acl() { anode.acl } else { anode.xattr }
+}
+
+/// Returns what was found as the container of `anode`, if it is one (E2).
+fn container_of(anode: &Anode, found: Option<Anode>) -> FsResult<Anode> {
+    let is_its = |found: &Anode| {
+        found.kind == AnodeKind::Internal
+            && found.parent == anode.number
+            && found.number >= FIRST_FILE_ANODE
+    };
+    let error = || corrupt(format!("XA002: {} has no container of attributes", anode.number));
+    found.filter(is_its).ok_or_else(error)
+}
+
+/// Reads a name as programs know it.
+fn parse(name: &[u8]) -> FsResult<AttributeName<'_>> {
+    if name.is_empty() || name.len() > ATTRIBUTE_NAME_BYTES_MAX {
+        return Err(FsError::Range);
+    }
+    if name.contains(&0) {
+        return Err(FsError::Invalid);
+    }
+    for namespace in Namespace::ALL {
+        match name.strip_prefix(namespace.prefix()) {
+            Some([]) if !namespace.is_acl() => return Err(FsError::Invalid),
+            Some(suffix) if suffix.is_empty() == namespace.is_acl() => {
+                return Ok(AttributeName { namespace, suffix });
+            }
+            Some(_) | None => {}
+        }
+    }
+    Err(FsError::NotSupported)
+}
+
+/// Checks that the caller may read (`READ`) or change (`WRITE`) attributes of this namespace, as
+/// xattr(7) has it.
+fn check_namespace(
+    files: &Files,
+    caller: &Caller,
+    anode: &Anode,
+    namespace: Namespace,
+    wanted: u16,
+) -> FsResult<()> {
+    let refused = if wanted == WRITE { FsError::NotPermitted } else { FsError::NoAttribute };
+    match namespace {
+        Namespace::User => {
+            if !matches!(anode.kind, AnodeKind::Regular | AnodeKind::Directory) {
+                return Err(refused);
+            }
+            let is_sticky = anode.kind == AnodeKind::Directory && anode.mode & STICKY != 0;
+            let is_owner = is_privileged(caller) || caller.uid == anode.uid;
+            if is_sticky && wanted == WRITE && !is_owner {
+                return Err(refused);
+            }
+            files.check_access(caller, anode, wanted)
+        }
+        Namespace::Trusted if !is_privileged(caller) => Err(refused),
+        Namespace::Security if wanted == WRITE && !is_privileged(caller) => Err(refused),
+        Namespace::Trusted | Namespace::Security => Ok(()),
+        Namespace::AccessAcl | Namespace::DefaultAcl if anode.kind == AnodeKind::Symlink => {
+            Err(FsError::NotSupported)
+        }
+        Namespace::AccessAcl | Namespace::DefaultAcl => Ok(()),
+    }
+}
+
+/// Refuses what no kernel would take for the capabilities of a program.
+fn check_value(name: AttributeName<'_>, value: &[u8]) -> FsResult<()> {
+    if value.len() > ATTRIBUTE_VALUE_BYTES_MAX {
+        return Err(FsError::TooBig);
+    }
+    let is_capability = name.namespace == Namespace::Security && name.suffix == CAPABILITY;
+    let form = (value.len(), value.get(3).copied().unwrap_or(0));
+    let is_sound = !is_capability || value.is_empty() || CAPABILITY_FORMS.contains(&form);
+    if is_sound { Ok(()) } else { Err(FsError::Invalid) }
+}
+
+impl Files {
+    /// Returns the value of an attribute; see [`super::api::FileSystem::getxattr`].
+    pub(crate) fn get_attribute(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+    ) -> FsResult<Vec<u8>> {
+        let name = parse(name)?;
+        let vnode = self.vnode(ino)?;
+        let state = vnode.state.read();
+        check_namespace(self, caller, state.anode()?, name.namespace, READ)?;
+        let anode = state.anode()?;
+        let value = match name.namespace {
+            Namespace::AccessAcl => self.access_acl(anode)?.as_ref().map(acl::to_kernel),
+            Namespace::DefaultAcl => self.default_acl(anode)?.as_ref().map(acl::to_kernel),
+            Namespace::User | Namespace::Trusted | Namespace::Security => {
+                self.value_of(anode, name)?
+            }
+        };
+        value.ok_or(FsError::NoAttribute)
+    }
+
+    /// Returns the names of attributes; see [`super::api::FileSystem::listxattr`].
+    pub(crate) fn list_attributes(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
+        let vnode = self.vnode(ino)?;
+        let state = vnode.state.read();
+        let mut names = Vec::new();
+        self.each_name(state.anode()?, &mut |name| {
+            // No kernel filters the list, so this does not ask whether the caller is checked.
+            if name.namespace != Namespace::Trusted || caller.uid == 0 {
+                names.push(name.full());
+            }
+        })?;
+        Ok(names)
+    }
+
+    /// Sets an attribute; see [`super::api::FileSystem::setxattr`].
+    pub(crate) fn set_attribute(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> FsResult<()> {
+        self.check_writable()?;
+        let name = parse(name)?;
+        check_value(name, value)?;
+        if name.namespace.is_acl() {
+            let parts = acl::from_kernel(value)?;
+            return self.set_acl(caller, ino, name, parts.as_deref());
+        }
+        self.with_reclaim(|| {
+            self.change_attribute(ino, &mut |change, fileset, anode| {
+                check_namespace(self, caller, anode, name.namespace, WRITE)?;
+                match (self.has_value(anode, name)?, mode) {
+                    (true, XattrMode::Create) => return Err(FsError::Exists),
+                    (false, XattrMode::Replace) => return Err(FsError::NoAttribute),
+                    (false, XattrMode::Set | XattrMode::Create) => self.check_list(anode, name)?,
+                    (true, XattrMode::Set | XattrMode::Replace) => {}
+                }
+                self.put_value(change, fileset, anode, name, value).map(|()| true)
+            })
+        })
+    }
+
+    /// Removes an attribute; see [`super::api::FileSystem::removexattr`].
+    pub(crate) fn remove_attribute(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
+        self.check_writable()?;
+        let name = parse(name)?;
+        if name.namespace.is_acl() {
+            return self.set_acl(caller, ino, name, None);
+        }
+        self.with_reclaim(|| {
+            self.change_attribute(ino, &mut |change, fileset, anode| {
+                check_namespace(self, caller, anode, name.namespace, WRITE)?;
+                if self.drop_value(change, fileset, anode, name)? {
+                    Ok(true)
+                } else {
+                    Err(FsError::NoAttribute)
+                }
+            })
+        })
+    }
+
+    /// Sets an access list, or removes it: removing one that is not there is no error.
+    fn set_acl(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: AttributeName<'_>,
+        parts: Option<&[AclPart]>,
+    ) -> FsResult<()> {
+        self.with_reclaim(|| {
+            self.change_attribute(ino, &mut |change, fileset, anode| {
+                check_namespace(self, caller, anode, name.namespace, WRITE)?;
+                if name == DEFAULT && anode.kind != AnodeKind::Directory {
+                    return if parts.is_some() { Err(FsError::AccessDenied) } else { Ok(false) };
+                }
+                if !is_privileged(caller) && caller.uid != anode.uid {
+                    return Err(FsError::NotPermitted);
+                }
+                let Some(parts) = parts else {
+                    return self.drop_value(change, fileset, anode, name);
+                };
+                let list = acl::assembled(parts)?;
+                if name == ACCESS {
+                    let mode = anode.mode & !ACCESS_BITS | acl::mode_of(&list);
+                    anode.mode = mode_allowed(caller, mode, anode.gid);
+                }
+                if name == ACCESS && acl::is_mode(&list) {
+                    self.drop_value(change, fileset, anode, name)?;
+                    return Ok(true);
+                }
+                let stored = if name == ACCESS { acl::stored(&list) } else { list.encode() };
+                self.put_value(change, fileset, anode, name, &stored).map(|()| true)
+            })
+        })
+    }
+
+    /// Does `work` on a copy of the anode, and makes the copy what counts if `work` says that
+    /// anything has changed.
+    fn change_attribute(
+        &self,
+        ino: Ino,
+        work: &mut dyn FnMut(&mut Change<'_>, &mut Lazy<'_>, &mut Anode) -> FsResult<bool>,
+    ) -> FsResult<()> {
+        let vnode = self.vnode(ino)?;
+        let mut change = self.store.begin(Reservation::LARGE)?;
+        let mut state = vnode.state.write();
+        let mut anode = state.anode()?.clone();
+        let mut fileset = Lazy { files: self, guard: None };
+        if !work(&mut change, &mut fileset, &mut anode)? {
+            return Ok(());
+        }
+        anode.ctime = self.now();
+        self.end_attribute_change(change, fileset, &mut state, anode)
+    }
+
+    fn end_attribute_change(
+        &self,
+        mut change: Change<'_>,
+        fileset: Lazy<'_>,
+        state: &mut VnodeState,
+        anode: Anode,
+    ) -> FsResult<()> {
+        fileset.write_anode(&mut change, &anode)?;
+        let applied = change.end();
+        if let Some(guard) = fileset.guard {
+            guard.settle(applied.lsn);
+        }
+        self.replace(state, anode, applied.class);
+        Ok(())
+    }
+
+    /// Returns the container of attributes of this namespace.
+    fn container(&self, anode: &Anode, namespace: Namespace) -> FsResult<Option<Anode>> {
+        let number = container_number(anode, namespace);
+        if number == AnodeNo(0) {
+            return Ok(None);
+        }
+        container_of(anode, self.fileset.read_anode(&self.store, number)?).map(Some)
+    }
+
+    /// Returns the container of attributes of this namespace as a change sees it.
+    fn container_in(
+        &self,
+        change: &Change<'_>,
+        fileset: &Lazy<'_>,
+        anode: &Anode,
+        namespace: Namespace,
+    ) -> FsResult<Option<Anode>> {
+        let number = container_number(anode, namespace);
+        if number == AnodeNo(0) {
+            return Ok(None);
+        }
+        let found = match &fileset.guard {
+            Some(guard) => guard.read_anode(&self.store, change, number)?,
+            None => self.fileset.read_anode_of(&self.store, change, number)?,
+        };
+        container_of(anode, found).map(Some)
+    }
+
+    /// Returns the value of an attribute.
+    pub(crate) fn value_of(
+        &self,
+        anode: &Anode,
+        name: AttributeName<'_>,
+    ) -> FsResult<Option<Vec<u8>>> {
+        if let Some(value) = anode.attributes.get(name) {
+            return Ok(Some(value.to_vec()));
+        }
+        match self.container(anode, name.namespace)? {
+            Some(container) => self.store.attribute(&container, name),
+            None => Ok(None),
+        }
+    }
+
+    fn has_value(&self, anode: &Anode, name: AttributeName<'_>) -> FsResult<bool> {
+        if anode.attributes.get(name).is_some() {
+            return Ok(true);
+        }
+        match self.container(anode, name.namespace)? {
+            Some(container) => self.store.has_attribute(&container, name),
+            None => Ok(false),
+        }
+    }
+
+    fn each_name(&self, anode: &Anode, each: &mut dyn FnMut(AttributeName<'_>)) -> FsResult<()> {
+        anode.attributes.iter().for_each(|(name, _)| each(name));
+        for namespace in [Namespace::User, Namespace::AccessAcl] {
+            if let Some(container) = self.container(anode, namespace)? {
+                self.store.attribute_names(&container, each)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether one more name still fits into what listxattr(2) can return, with both access lists.
+    fn check_list(&self, anode: &Anode, name: AttributeName<'_>) -> FsResult<()> {
+        if anode.xattr == AnodeNo(0) {
+            return Ok(());
+        }
+        let lists = [ACCESS, DEFAULT].map(|name| name.full().len() + 1);
+        let mut bytes = name.full().len() + 1 + lists.iter().sum::<usize>();
+        self.each_name(anode, &mut |name| {
+            bytes += if name.namespace.is_acl() { 0 } else { name.full().len() + 1 };
+        })?;
+        if bytes > ATTRIBUTE_LIST_BYTES_MAX { Err(FsError::NoSpace) } else { Ok(()) }
+    }
+
+    /// Sets an attribute, in the anode if it fits there (E1).
+    pub(crate) fn put_value(
+        &self,
+        change: &mut Change<'_>,
+        fileset: &mut Lazy<'_>,
+        anode: &mut Anode,
+        name: AttributeName<'_>,
+        value: &[u8],
+    ) -> FsResult<()> {
+        if let Some(attributes) = anode.attributes.with(name, value) {
+            if anode.attributes.get(name).is_none() {
+                self.drop_value(change, fileset, anode, name)?;
+            }
+            anode.attributes = attributes;
+            return Ok(());
+        }
+        let pages = value_pages(value.len()) + PAGES_BESIDE_VALUE;
+        self.check_space_for(pages)?;
+        self.store.alloc.check_pages(narrow(pages))?;
+        anode.attributes = anode.attributes.without(name);
+        let mut container = match self.container_in(change, fileset, anode, name.namespace)? {
+            Some(container) => container,
+            None => self.new_container(change, fileset, anode, name.namespace)?,
+        };
+        self.store.set_attribute(change, &mut container, name, value)?;
+        fileset.write_anode(change, &container)
+    }
+
+    fn new_container(
+        &self,
+        change: &mut Change<'_>,
+        fileset: &mut Lazy<'_>,
+        anode: &mut Anode,
+        namespace: Namespace,
+    ) -> FsResult<Anode> {
+        let number = fileset.guard().allocate_anode(&self.store, change)?;
+        let mut container = Anode::new(AnodeKind::Internal, number, anode.fileset, 12);
+        container.storage = StorageMode::Blocked;
+        container.generation = generation_of(change);
+        container.birth = change.epoch();
+        container.parent = anode.number;
+        *container_field(anode, namespace) = number;
+        Ok(container)
+    }
+
+    /// Takes an attribute out. Returns whether it was there.
+    pub(crate) fn drop_value(
+        &self,
+        change: &mut Change<'_>,
+        fileset: &mut Lazy<'_>,
+        anode: &mut Anode,
+        name: AttributeName<'_>,
+    ) -> FsResult<bool> {
+        if anode.attributes.get(name).is_some() {
+            anode.attributes = anode.attributes.without(name);
+            return Ok(true);
+        }
+        let found = self.container_in(change, fileset, anode, name.namespace)?;
+        let Some(mut container) = found else { return Ok(false) };
+        if !self.store.remove_attribute(change, &mut container, name)? {
+            return Ok(false);
+        }
+        if self.store.has_no_attributes(change, &container)?
+            && self.free_container(change, fileset.guard(), &mut container)?
+        {
+            *container_field(anode, name.namespace) = AnodeNo(0);
+        } else {
+            fileset.write_anode(change, &container)?;
+        }
+        Ok(true)
+    }
+
+    /// Frees the pages of a container, and the container if that was all. Returns whether it was.
+    fn free_container(
+        &self,
+        change: &mut Change<'_>,
+        fileset: &mut FilesetGuard<'_>,
+        container: &mut Anode,
+    ) -> FsResult<bool> {
+        let content = Content::Pages(PageKind::Attributes);
+        if !self.store.truncate_blocks(change, container, 0, content)? {
+            return Ok(false);
+        }
+        fileset.free_anode(&self.store, change, container.number)?;
+        Ok(true)
+    }
+
+    /// E2: frees the containers of a file that is freed, as much as one transaction can. Returns
+    /// whether all is gone.
+    pub(crate) fn free_attributes(
+        &self,
+        change: &mut Change<'_>,
+        fileset: &mut FilesetGuard<'_>,
+        anode: &mut Anode,
+    ) -> FsResult<bool> {
+        for namespace in [Namespace::User, Namespace::AccessAcl] {
+            let Some(mut container) = self.container(anode, namespace)? else { continue };
+            if !self.free_container(change, fileset, &mut container)? {
+                fileset.write_anode(&self.store, change, &container)?;
+                return Ok(false);
+            }
+            *container_field(anode, namespace) = AnodeNo(0);
+        }
+        Ok(true)
+    }
+}
+
+/// The fileset's lock, taken once somebody needs it: after the vnode's, as the order of locks has
+/// it.
+pub(crate) struct Lazy<'f> {
+    files: &'f Files,
+    guard: Option<FilesetGuard<'f>>,
+}
+
+impl<'f> Lazy<'f> {
+    /// A lock that somebody holds already.
+    pub(crate) fn held(files: &'f Files, guard: FilesetGuard<'f>) -> Lazy<'f> {
+        Lazy { files, guard: Some(guard) }
+    }
+
+    /// Returns the lock.
+    pub(crate) fn into_guard(mut self) -> FilesetGuard<'f> {
+        self.guard();
+        self.guard.expect("taken above")
+    }
+
+    fn guard(&mut self) -> &mut FilesetGuard<'f> {
+        let files = self.files;
+        self.guard.get_or_insert_with(|| files.fileset.lock())
+    }
+
+    fn write_anode(&self, change: &mut Change<'_>, anode: &Anode) -> FsResult<()> {
+        match &self.guard {
+            Some(guard) => guard.write_anode(&self.files.store, change, anode),
+            None => self.files.fileset.write_anode(&self.files.store, change, anode),
+        }
+    }
+}

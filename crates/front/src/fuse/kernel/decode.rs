@@ -1,0 +1,489 @@
+//! From the bytes of a message to what it asks.
+//!
+//! # Invariants
+//!
+//! - D1: Any bytes decode: to a request, or to the error that answers it. Nothing panics, and
+//!   nothing is believed that the length of the message does not cover.
+//! - D2: A name that leaves here is 1 or more bytes without `/` and NUL, and is `.` or `..` only in
+//!   a lookup. (Its longest length is the file system's affair.)
+//! - D3: No range of bytes that leaves here ends past [`FILE_BYTES_MAX`], and no time has a billion
+//!   nanoseconds.
+
+use engine::vnode::api::{
+    FILE_BYTES_MAX, Fallocate, FileKind, RenameMode, Seek, SetAttr, SetTime, Timestamp, XattrMode,
+};
+use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
+use rustix::io::Errno;
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+use super::fuse_kernel::{
+    self as wire, BatchForgetIn, CopyFileRangeIn, CreateIn, FallocateIn, ForgetIn, ForgetOne,
+    FsyncIn, GetXattrIn, InHeader, LinkIn, LseekIn, MkdirIn, MknodIn, ReadIn, Rename2In, RenameIn,
+    SetAttrIn, SetXattrCompatIn, SetXattrIn, WriteIn, fattr, opcode,
+};
+use crate::fuse::protocol::{CreateFlags, Declined, NewNode, NodeId, Request, Sender};
+
+/// `SEEK_DATA` and `SEEK_HOLE` of `include/uapi/linux/fs.h`.
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+/// What comes with every message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Envelope {
+    /// Which reply belongs to it.
+    pub(super) unique: u64,
+    /// See [`opcode`].
+    pub(super) opcode: u32,
+    pub(super) node: NodeId,
+    pub(super) sender: Sender,
+}
+
+/// What a message asks.
+pub(super) enum Message<'a> {
+    /// Ask the server; it answers as the request says.
+    Ask(Request<'a>),
+    /// Ask the server for a listing of at most this many bytes.
+    List { node: NodeId, cookie: u64, with_nodes: bool, size_bytes: u32 },
+    /// Give back the references of each.
+    Forget(Forgets<'a>),
+    /// Nothing to do, and nothing to answer.
+    Ignore,
+    /// Nothing to do; answer that it is done.
+    Nothing,
+    /// Nothing to do; answer this.
+    Refuse(Errno),
+}
+
+/// References to give back.
+pub(super) enum Forgets<'a> {
+    One(NodeId, u64),
+    Many(&'a [u8]),
+}
+
+impl Iterator for Forgets<'_> {
+    type Item = (NodeId, u64);
+
+    fn next(&mut self) -> Option<(NodeId, u64)> {
+        match self {
+            Forgets::One(node, count) => {
+                let item = (*node, *count);
+                *self = Forgets::Many(&[]);
+                Some(item)
+            }
+            Forgets::Many(bytes) => {
+                let (one, rest) = ForgetOne::read_from_prefix(bytes).ok()?;
+                *bytes = rest;
+                Some((NodeId(one.nodeid), one.nlookup))
+            }
+        }
+    }
+}
+
+/// What was negotiated and changes how messages look.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Dialect {
+    /// SETXATTR has its longer form (`FUSE_SETXATTR_EXT`).
+    pub(super) has_long_setxattr: bool,
+    /// The umask is for the server to apply (`FUSE_DONT_MASK`); else the kernel has.
+    pub(super) leaves_umask: bool,
+}
+
+impl Envelope {
+    /// Reads what comes with every message. `None`: it is too short, and so cannot be answered.
+    pub(super) fn of(message: &[u8]) -> Option<Envelope> {
+        let (header, _) = InHeader::read_from_prefix(message).ok()?;
+        Some(Envelope {
+            unique: header.unique,
+            opcode: header.opcode,
+            node: NodeId(header.nodeid),
+            sender: Sender { uid: header.uid, gid: header.gid },
+        })
+    }
+
+    /// Returns whether there is no reply, however broken the message.
+    pub(super) fn is_silent(&self) -> bool {
+        let silent = [opcode::FORGET, opcode::BATCH_FORGET, opcode::NOTIFY_REPLY];
+        silent.contains(&self.opcode)
+    }
+}
+
+/// Takes the message apart that `envelope` came with.
+pub(super) fn decode<'a>(envelope: &Envelope, message: &'a [u8], dialect: Dialect) -> Message<'a> {
+    let body = Body::of(message);
+    let decoded = body.and_then(|body| decode_body(envelope, body, dialect));
+    decoded.unwrap_or_else(|error| {
+        if envelope.is_silent() { Message::Ignore } else { Message::Refuse(error) }
+    })
+}
+
+/// The arguments of a message, from which they are taken one by one.
+struct Body<'a>(&'a [u8]);
+
+impl<'a> Body<'a> {
+    /// Returns the arguments without the extensions behind them.
+    fn of(message: &'a [u8]) -> Result<Body<'a>, Errno> {
+        let (header, rest) = InHeader::read_from_prefix(message).map_err(|_| Errno::INVAL)?;
+        if usize::try_from(header.len) != Ok(message.len()) {
+            return Err(Errno::INVAL);
+        }
+        let extension_bytes = usize::from(header.total_extlen) * 8;
+        let end = rest.len().checked_sub(extension_bytes).ok_or(Errno::INVAL)?;
+        Ok(Body(rest.get(..end).unwrap_or_default()))
+    }
+
+    fn take<T: FromBytes + KnownLayout + Immutable>(&mut self) -> Result<T, Errno> {
+        let (value, rest) = T::read_from_prefix(self.0).map_err(|_| Errno::INVAL)?;
+        self.0 = rest;
+        Ok(value)
+    }
+
+    /// Takes bytes up to a NUL.
+    fn text(&mut self) -> Result<&'a [u8], Errno> {
+        let end = self.0.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
+        let (text, rest) = self.0.split_at(end);
+        self.0 = rest.get(1..).unwrap_or_default();
+        Ok(text)
+    }
+
+    /// Takes a name that may be found (D2).
+    fn any_name(&mut self) -> Result<&'a [u8], Errno> {
+        let name = self.text()?;
+        if name.is_empty() || name.contains(&b'/') { Err(Errno::INVAL) } else { Ok(name) }
+    }
+
+    /// Takes a name that may be changed (D2).
+    fn name(&mut self) -> Result<&'a [u8], Errno> {
+        let name = self.any_name()?;
+        if name == b"." || name == b".." { Err(Errno::INVAL) } else { Ok(name) }
+    }
+
+    /// Takes `size` bytes.
+    fn bytes(&mut self, size: u32) -> Result<&'a [u8], Errno> {
+        let size = usize::try_from(size).map_err(|_| Errno::INVAL)?;
+        let (bytes, rest) = self.0.split_at_checked(size).ok_or(Errno::INVAL)?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+}
+
+fn decode_body<'a>(
+    envelope: &Envelope,
+    mut body: Body<'a>,
+    dialect: Dialect,
+) -> Result<Message<'a>, Errno> {
+    let node = envelope.node;
+    let request = match envelope.opcode {
+        opcode::LOOKUP => Request::Lookup { parent: node, name: body.any_name()? },
+        opcode::FORGET => {
+            let ForgetIn { nlookup } = body.take()?;
+            return Ok(Message::Forget(Forgets::One(node, nlookup)));
+        }
+        opcode::BATCH_FORGET => return batch_forget(body),
+        opcode::GETATTR => Request::GetAttr { node },
+        opcode::STATX => Request::Statx { node },
+        opcode::SETATTR => Request::SetAttr { node, change: change(&body.take()?)? },
+        opcode::READLINK => Request::ReadLink { node },
+        opcode::MKNOD => mknod(node, &mut body, dialect)?,
+        opcode::MKDIR => mkdir(node, &mut body, dialect)?,
+        opcode::CREATE => create(node, &mut body, dialect)?,
+        opcode::TMPFILE => tmpfile(node, &mut body, dialect)?,
+        opcode::SYMLINK => {
+            let name = body.name()?;
+            Request::Symlink { parent: node, name, target: body.text()? }
+        }
+        opcode::LINK => {
+            let LinkIn { oldnodeid } = body.take()?;
+            Request::Link { node: NodeId(oldnodeid), parent: node, name: body.name()? }
+        }
+        opcode::UNLINK => Request::Unlink { parent: node, name: body.name()? },
+        opcode::RMDIR => Request::Rmdir { parent: node, name: body.name()? },
+        opcode::RENAME => {
+            let RenameIn { newdir } = body.take()?;
+            rename(node, NodeId(newdir), Some(RenameMode::Replace), &mut body)?
+        }
+        opcode::RENAME2 => {
+            let Rename2In { newdir, flags, .. } = body.take()?;
+            rename(node, NodeId(newdir), rename_mode(flags), &mut body)?
+        }
+        opcode::READ => {
+            let ReadIn { offset, size, .. } = body.take()?;
+            // A read may ask past the largest file, but not start there.
+            check_offset(offset)?;
+            Request::Read { node, offset, length_bytes: size }
+        }
+        opcode::WRITE => {
+            let WriteIn { offset, size, .. } = body.take()?;
+            check_range(offset, u64::from(size))?;
+            Request::Write { node, offset, data: body.bytes(size)? }
+        }
+        opcode::READDIR | opcode::READDIRPLUS => {
+            let ReadIn { offset, size, .. } = body.take()?;
+            let with_nodes = envelope.opcode == opcode::READDIRPLUS;
+            return Ok(Message::List { node, cookie: offset, with_nodes, size_bytes: size });
+        }
+        opcode::FSYNC | opcode::FSYNCDIR => {
+            let FsyncIn { fsync_flags, .. } = body.take()?;
+            Request::Fsync { node, data_only: fsync_flags & wire::FSYNC_FDATASYNC != 0 }
+        }
+        opcode::STATFS => Request::StatFs,
+        opcode::GETXATTR => {
+            let GetXattrIn { size, .. } = body.take()?;
+            Request::GetXattr { node, name: xattr_name(&mut body)?, room_bytes: size }
+        }
+        opcode::LISTXATTR => {
+            let GetXattrIn { size, .. } = body.take()?;
+            Request::ListXattr { node, room_bytes: size }
+        }
+        opcode::SETXATTR => set_xattr(node, &mut body, dialect)?,
+        opcode::REMOVEXATTR => Request::RemoveXattr { node, name: xattr_name(&mut body)? },
+        opcode::FALLOCATE => fallocate(node, &mut body)?,
+        opcode::LSEEK => lseek(node, &mut body)?,
+        opcode::COPY_FILE_RANGE => copy_file_range(node, false, &mut body)?,
+        opcode::COPY_FILE_RANGE_64 => copy_file_range(node, true, &mut body)?,
+        other => return without_server(other),
+    };
+    Ok(Message::Ask(request))
+}
+
+/// What needs no file system.
+fn without_server<'a>(opcode: u32) -> Result<Message<'a>, Errno> {
+    let declined = match opcode {
+        opcode::OPEN | opcode::OPENDIR => Declined::Open,
+        opcode::FLUSH => Declined::Flush,
+        opcode::ACCESS => Declined::Access,
+        opcode::IOCTL => Declined::Ioctl,
+        opcode::POLL => Declined::Poll,
+        opcode::GETLK | opcode::SETLK | opcode::SETLKW => Declined::Lock,
+        opcode::BMAP => Declined::Bmap,
+        // Nothing is open, and the end of the connection says the rest.
+        opcode::RELEASE | opcode::RELEASEDIR | opcode::DESTROY => return Ok(Message::Nothing),
+        // No retrieval was ever asked for.
+        opcode::NOTIFY_REPLY => return Ok(Message::Ignore),
+        // It was answered before anything else came, and comes once.
+        opcode::INIT => return Err(Errno::PROTO),
+        // Each request ends in bounded time, interrupted or not. The kernel then sends no more.
+        opcode::INTERRUPT => return Err(Errno::NOSYS),
+        // What is not known, the kernel learns to do without.
+        _ => return Err(Errno::NOSYS),
+    };
+    Ok(Message::Ask(Request::Decline(declined)))
+}
+
+fn batch_forget(mut body: Body<'_>) -> Result<Message<'_>, Errno> {
+    let BatchForgetIn { count, .. } = body.take()?;
+    let each = u32::try_from(size_of::<ForgetOne>()).map_err(|_| Errno::INVAL)?;
+    let bytes = body.bytes(count.checked_mul(each).ok_or(Errno::INVAL)?)?;
+    Ok(Message::Forget(Forgets::Many(bytes)))
+}
+
+fn check_offset(offset: u64) -> Result<(), Errno> {
+    if offset > FILE_BYTES_MAX { Err(Errno::INVAL) } else { Ok(()) }
+}
+
+fn check_range(offset: u64, length_bytes: u64) -> Result<(), Errno> {
+    check_offset(offset)?;
+    match offset.checked_add(length_bytes) {
+        Some(end) if end <= FILE_BYTES_MAX => Ok(()),
+        Some(_) | None => Err(Errno::FBIG),
+    }
+}
+
+fn timestamp(seconds: i64, nanoseconds: u32) -> Result<Timestamp, Errno> {
+    if nanoseconds < 1_000_000_000 {
+        Ok(Timestamp { seconds, nanoseconds })
+    } else {
+        Err(Errno::INVAL)
+    }
+}
+
+fn change(sent: &SetAttrIn) -> Result<SetAttr, Errno> {
+    let has = |bit: u32| sent.valid & bit != 0;
+    let time = |to: u32, now: u32, seconds, nanoseconds| match (has(now), has(to)) {
+        (true, _) => Ok(Some(SetTime::Now)),
+        (false, true) => timestamp(seconds, nanoseconds).map(|time| Some(SetTime::To(time))),
+        (false, false) => Ok(None),
+    };
+    let size_bytes = has(fattr::SIZE).then_some(sent.size);
+    if let Some(size_bytes) = size_bytes {
+        check_range(0, size_bytes).map_err(|_| Errno::FBIG)?;
+    }
+    let ctime = if has(fattr::CTIME) { Some(timestamp(sent.ctime, sent.ctimensec)?) } else { None };
+    Ok(SetAttr {
+        mode: has(fattr::MODE).then(|| permission_bits(sent.mode)),
+        uid: has(fattr::UID).then_some(sent.uid),
+        gid: has(fattr::GID).then_some(sent.gid),
+        size_bytes,
+        atime: time(fattr::ATIME, fattr::ATIME_NOW, sent.atime, sent.atimensec)?,
+        mtime: time(fattr::MTIME, fattr::MTIME_NOW, sent.mtime, sent.mtimensec)?,
+        ctime,
+    })
+}
+
+fn permission_bits(mode: u32) -> u16 {
+    u16::try_from(mode & 0o7777).expect("12 bits fit in 16")
+}
+
+/// Returns what sort of file `mode` makes; no directory and no symbolic link, which have requests
+/// of their own.
+fn made_kind(mode: u32) -> Result<FileKind, Errno> {
+    match rustix::fs::FileType::from_raw_mode(mode) {
+        rustix::fs::FileType::RegularFile => Ok(FileKind::Regular),
+        rustix::fs::FileType::BlockDevice => Ok(FileKind::BlockDevice),
+        rustix::fs::FileType::CharacterDevice => Ok(FileKind::CharDevice),
+        rustix::fs::FileType::Fifo => Ok(FileKind::Fifo),
+        rustix::fs::FileType::Socket => Ok(FileKind::Socket),
+        rustix::fs::FileType::Directory
+        | rustix::fs::FileType::Symlink
+        | rustix::fs::FileType::Unknown => Err(Errno::INVAL),
+    }
+}
+
+fn new_node(mode: u32, umask: u32, dialect: Dialect) -> NewNode {
+    let umask = if dialect.leaves_umask { permission_bits(umask & 0o777) } else { 0 };
+    NewNode { mode: permission_bits(mode), umask }
+}
+
+fn mknod<'a>(parent: NodeId, body: &mut Body<'a>, dialect: Dialect) -> Result<Request<'a>, Errno> {
+    let MknodIn { mode, rdev, umask, .. } = body.take()?;
+    let (kind, new) = (made_kind(mode)?, new_node(mode, umask, dialect));
+    let is_device = matches!(kind, FileKind::BlockDevice | FileKind::CharDevice);
+    let rdev = if is_device { rdev } else { 0 };
+    Ok(Request::MakeNode { parent, name: body.name()?, kind, new, rdev })
+}
+
+fn mkdir<'a>(parent: NodeId, body: &mut Body<'a>, dialect: Dialect) -> Result<Request<'a>, Errno> {
+    let MkdirIn { mode, umask } = body.take()?;
+    let new = new_node(mode, umask, dialect);
+    let kind = FileKind::Directory;
+    Ok(Request::MakeNode { parent, name: body.name()?, kind, new, rdev: 0 })
+}
+
+fn create<'a>(parent: NodeId, body: &mut Body<'a>, dialect: Dialect) -> Result<Request<'a>, Errno> {
+    let CreateIn { flags, mode, umask, .. } = body.take()?;
+    let flags = OFlags::from_bits_retain(flags);
+    let flags = CreateFlags {
+        is_exclusive: flags.contains(OFlags::EXCL),
+        truncates: flags.contains(OFlags::TRUNC),
+    };
+    Ok(Request::Create { parent, name: body.name()?, new: new_node(mode, umask, dialect), flags })
+}
+
+fn tmpfile<'a>(
+    parent: NodeId,
+    body: &mut Body<'a>,
+    dialect: Dialect,
+) -> Result<Request<'a>, Errno> {
+    let CreateIn { mode, umask, .. } = body.take()?;
+    // The name that follows ("/") means nothing.
+    Ok(Request::Tmpfile { parent, new: new_node(mode, umask, dialect) })
+}
+
+fn rename<'a>(
+    source: NodeId,
+    target: NodeId,
+    mode: Option<RenameMode>,
+    body: &mut Body<'a>,
+) -> Result<Request<'a>, Errno> {
+    let mode = mode.ok_or(Errno::INVAL)?;
+    let source = (source, body.name()?);
+    Ok(Request::Rename { source, target: (target, body.name()?), mode })
+}
+
+fn rename_mode(flags: u32) -> Option<RenameMode> {
+    let flags = RenameFlags::from_bits_retain(flags);
+    if flags.is_empty() {
+        Some(RenameMode::Replace)
+    } else if flags == RenameFlags::NOREPLACE {
+        Some(RenameMode::NoReplace)
+    } else if flags == RenameFlags::EXCHANGE {
+        Some(RenameMode::Exchange)
+    } else {
+        None
+    }
+}
+
+fn xattr_name<'a>(body: &mut Body<'a>) -> Result<&'a [u8], Errno> {
+    let name = body.text()?;
+    if name.is_empty() { Err(Errno::INVAL) } else { Ok(name) }
+}
+
+fn set_xattr<'a>(
+    node: NodeId,
+    body: &mut Body<'a>,
+    dialect: Dialect,
+) -> Result<Request<'a>, Errno> {
+    let (size, flags, kills_setgid) = if dialect.has_long_setxattr {
+        let SetXattrIn { size, flags, setxattr_flags, .. } = body.take()?;
+        (size, flags, setxattr_flags & wire::SETXATTR_ACL_KILL_SGID != 0)
+    } else {
+        let SetXattrCompatIn { size, flags } = body.take()?;
+        (size, flags, false)
+    };
+    let flags = XattrFlags::from_bits_retain(flags);
+    let mode = if flags.is_empty() {
+        XattrMode::Set
+    } else if flags == XattrFlags::CREATE {
+        XattrMode::Create
+    } else if flags == XattrFlags::REPLACE {
+        XattrMode::Replace
+    } else {
+        return Err(Errno::INVAL);
+    };
+    let name = xattr_name(body)?;
+    Ok(Request::SetXattr { node, name, value: body.bytes(size)?, mode, kills_setgid })
+}
+
+fn fallocate<'a>(node: NodeId, body: &mut Body<'a>) -> Result<Request<'a>, Errno> {
+    let FallocateIn { offset, length, mode, .. } = body.take()?;
+    check_range(offset, length)?;
+    let flags = FallocateFlags::from_bits_retain(mode);
+    let keep_size = flags.contains(FallocateFlags::KEEP_SIZE);
+    let rest = flags.difference(FallocateFlags::KEEP_SIZE);
+    let mode = if rest.is_empty() {
+        Fallocate::Allocate { keep_size }
+    } else if rest == FallocateFlags::ZERO_RANGE {
+        Fallocate::ZeroRange { keep_size }
+    } else if rest == FallocateFlags::PUNCH_HOLE && keep_size {
+        Fallocate::PunchHole
+    } else if rest == FallocateFlags::COLLAPSE_RANGE && !keep_size {
+        Fallocate::CollapseRange
+    } else if rest == FallocateFlags::INSERT_RANGE && !keep_size {
+        Fallocate::InsertRange
+    } else {
+        return Err(Errno::OPNOTSUPP);
+    };
+    Ok(Request::Fallocate { node, offset, length_bytes: length, mode })
+}
+
+fn lseek<'a>(node: NodeId, body: &mut Body<'a>) -> Result<Request<'a>, Errno> {
+    let LseekIn { offset, whence, .. } = body.take()?;
+    if offset > FILE_BYTES_MAX {
+        return Err(Errno::NXIO);
+    }
+    let what = match whence {
+        SEEK_DATA => Seek::Data,
+        SEEK_HOLE => Seek::Hole,
+        // The kernel does all others by itself.
+        _ => return Err(Errno::INVAL),
+    };
+    Ok(Request::Seek { node, offset, what })
+}
+
+fn copy_file_range<'a>(
+    source: NodeId,
+    is_long: bool,
+    body: &mut Body<'a>,
+) -> Result<Request<'a>, Errno> {
+    let CopyFileRangeIn { off_in, nodeid_out, off_out, len, flags, .. } = body.take()?;
+    if flags != 0 {
+        return Err(Errno::INVAL);
+    }
+    check_range(off_in, 0)?;
+    check_range(off_out, len)?;
+    Ok(Request::CopyRange {
+        source: (source, off_in),
+        target: (NodeId(nodeid_out), off_out),
+        length_bytes: len,
+        is_long,
+    })
+}

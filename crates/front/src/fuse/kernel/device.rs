@@ -1,0 +1,100 @@
+//! /dev/fuse: a connection to the kernel, and further descriptors of the same.
+//!
+//! The one file of this crate with unsafe code: `ioctl(2)`.
+#![allow(unsafe_code)]
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{Setter, ioctl, opcode};
+
+use super::exchange::ReplyParts;
+use super::fuse_kernel::IOCTL_CLONE;
+
+/// A descriptor of a connection. A request that was read from it is answered on it.
+#[derive(Debug)]
+pub(super) struct Device(OwnedFd);
+
+/// What reading brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Read {
+    /// A message of this many bytes.
+    Message(usize),
+    /// None is there, and the descriptor does not block.
+    Nothing,
+    /// The connection has ended.
+    Ended,
+}
+
+impl Device {
+    /// Opens the device, which is not yet a connection. `O_RDWR` as the kernel demands.
+    pub(super) fn open() -> io::Result<Device> {
+        Ok(Device(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    /// Takes over a descriptor that is a connection.
+    pub(super) fn from_descriptor(descriptor: OwnedFd) -> Device {
+        Device(descriptor)
+    }
+
+    /// Returns one more descriptor of this connection. Each has a queue of its own for what was
+    /// read and not yet answered, so that threads do not contend for one.
+    pub(super) fn cloned(&self) -> io::Result<Device> {
+        let clone = Device::open()?;
+        // The kernel reads the number of the descriptor to clone.
+        let number: RawFd = self.0.as_raw_fd();
+        // SAFETY: FUSE_DEV_IOC_CLONE reads 4 bytes at the pointer it gets, which `Setter` makes
+        // point to `number`; it writes nothing.
+        unsafe {
+            type Clone = Setter<{ opcode::read::<u32>(IOCTL_CLONE.0, IOCTL_CLONE.1) }, RawFd>;
+            ioctl(&clone.0, Clone::new(number))?;
+        }
+        Ok(clone)
+    }
+
+    /// Says whether [`Device::read`] waits for a message.
+    pub(super) fn set_blocking(&self, blocks: bool) -> io::Result<()> {
+        let flags = rustix::fs::fcntl_getfl(&self.0)?;
+        let flags = flags.difference(OFlags::NONBLOCK);
+        let wanted = if blocks { flags } else { flags | OFlags::NONBLOCK };
+        Ok(rustix::fs::fcntl_setfl(&self.0, wanted)?)
+    }
+
+    /// Reads one message into `buffer`, which must hold the largest.
+    pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<Read> {
+        loop {
+            match rustix::io::read(self.0.as_fd(), &mut *buffer) {
+                Ok(count) => return Ok(Read::Message(count)),
+                // NOENT: what would have been read was taken back just now.
+                Err(Errno::INTR | Errno::NOENT) => {}
+                Err(Errno::AGAIN) => return Ok(Read::Nothing),
+                // Unmounted, or aborted by an administrator.
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(Read::Ended),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Sends a reply. What nobody waits for any more is dropped.
+    pub(super) fn write(&self, reply: &ReplyParts<'_>) -> io::Result<()> {
+        let parts = [IoSlice::new(reply.head), IoSlice::new(reply.data)];
+        let parts = if reply.data.is_empty() { &parts[..1] } else { &parts[..] };
+        loop {
+            match rustix::io::writev(self.0.as_fd(), parts) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                // The request was taken back, or the connection has ended, as reading will tell.
+                Err(Errno::NOENT | Errno::NODEV) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl AsRawFd for Device {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}

@@ -1,0 +1,403 @@
+//! The bytes of the FUSE protocol: opcodes, flags and structs, as the kernel lays them out.
+//!
+//! From `include/uapi/linux/fuse.h` of Linux 6.18 (protocol 7.45). Names are the kernel's without
+//! `fuse_`; fields that nobody here reads are called so (`unused`). Numbers are in the machine's
+//! order, for the kernel is on the same machine.
+//!
+//! A struct is read by copy from any position, so no alignment is asked of a buffer, and every
+//! pattern of bits is a value of it: what a value means is `decode.rs`'s affair.
+//!
+//! Not here: which flags are asked for (`init.rs`).
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Major version of the protocol; a kernel with another talks something else.
+pub(super) const MAJOR: u32 = 7;
+/// The minor version that this code was written to.
+pub(super) const MINOR: u32 = 45;
+/// The oldest minor version that is served (Linux 5.4): all structs below have their size since.
+pub(super) const MINOR_MIN: u32 = 31;
+
+/// The `ioctl` group and number of `FUSE_DEV_IOC_CLONE`, which reads a `u32`.
+pub(super) const IOCTL_CLONE: (u8, u8) = (229, 0);
+
+/// What a request asks.
+pub(super) mod opcode {
+    pub(crate) const LOOKUP: u32 = 1;
+    pub(crate) const FORGET: u32 = 2;
+    pub(crate) const GETATTR: u32 = 3;
+    pub(crate) const SETATTR: u32 = 4;
+    pub(crate) const READLINK: u32 = 5;
+    pub(crate) const SYMLINK: u32 = 6;
+    pub(crate) const MKNOD: u32 = 8;
+    pub(crate) const MKDIR: u32 = 9;
+    pub(crate) const UNLINK: u32 = 10;
+    pub(crate) const RMDIR: u32 = 11;
+    pub(crate) const RENAME: u32 = 12;
+    pub(crate) const LINK: u32 = 13;
+    pub(crate) const OPEN: u32 = 14;
+    pub(crate) const READ: u32 = 15;
+    pub(crate) const WRITE: u32 = 16;
+    pub(crate) const STATFS: u32 = 17;
+    pub(crate) const RELEASE: u32 = 18;
+    pub(crate) const FSYNC: u32 = 20;
+    pub(crate) const SETXATTR: u32 = 21;
+    pub(crate) const GETXATTR: u32 = 22;
+    pub(crate) const LISTXATTR: u32 = 23;
+    pub(crate) const REMOVEXATTR: u32 = 24;
+    pub(crate) const FLUSH: u32 = 25;
+    pub(crate) const INIT: u32 = 26;
+    pub(crate) const OPENDIR: u32 = 27;
+    pub(crate) const READDIR: u32 = 28;
+    pub(crate) const RELEASEDIR: u32 = 29;
+    pub(crate) const FSYNCDIR: u32 = 30;
+    pub(crate) const GETLK: u32 = 31;
+    pub(crate) const SETLK: u32 = 32;
+    pub(crate) const SETLKW: u32 = 33;
+    pub(crate) const ACCESS: u32 = 34;
+    pub(crate) const CREATE: u32 = 35;
+    pub(crate) const INTERRUPT: u32 = 36;
+    pub(crate) const BMAP: u32 = 37;
+    pub(crate) const DESTROY: u32 = 38;
+    pub(crate) const IOCTL: u32 = 39;
+    pub(crate) const POLL: u32 = 40;
+    pub(crate) const NOTIFY_REPLY: u32 = 41;
+    pub(crate) const BATCH_FORGET: u32 = 42;
+    pub(crate) const FALLOCATE: u32 = 43;
+    pub(crate) const READDIRPLUS: u32 = 44;
+    pub(crate) const RENAME2: u32 = 45;
+    pub(crate) const LSEEK: u32 = 46;
+    pub(crate) const COPY_FILE_RANGE: u32 = 47;
+    pub(crate) const TMPFILE: u32 = 51;
+    pub(crate) const STATX: u32 = 52;
+    pub(crate) const COPY_FILE_RANGE_64: u32 = 53;
+}
+
+/// Flags of INIT, the second word shifted up by 32.
+pub(super) mod init {
+    pub(crate) const ASYNC_READ: u64 = 1 << 0;
+    pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
+    pub(crate) const BIG_WRITES: u64 = 1 << 5;
+    pub(crate) const DONT_MASK: u64 = 1 << 6;
+    pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
+    pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
+    pub(crate) const ASYNC_DIO: u64 = 1 << 15;
+    pub(crate) const WRITEBACK_CACHE: u64 = 1 << 16;
+    pub(crate) const NO_OPEN_SUPPORT: u64 = 1 << 17;
+    pub(crate) const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub(crate) const POSIX_ACL: u64 = 1 << 20;
+    pub(crate) const MAX_PAGES: u64 = 1 << 22;
+    pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub(crate) const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
+    pub(crate) const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
+    pub(crate) const SETXATTR_EXT: u64 = 1 << 29;
+    pub(crate) const INIT_EXT: u64 = 1 << 30;
+}
+
+/// Which fields of [`SetAttrIn`] count.
+pub(super) mod fattr {
+    pub(crate) const MODE: u32 = 1 << 0;
+    pub(crate) const UID: u32 = 1 << 1;
+    pub(crate) const GID: u32 = 1 << 2;
+    pub(crate) const SIZE: u32 = 1 << 3;
+    pub(crate) const ATIME: u32 = 1 << 4;
+    pub(crate) const MTIME: u32 = 1 << 5;
+    pub(crate) const ATIME_NOW: u32 = 1 << 7;
+    pub(crate) const MTIME_NOW: u32 = 1 << 8;
+    pub(crate) const CTIME: u32 = 1 << 10;
+}
+
+/// [`OpenOut::open_flags`]: what is cached stays good from one open to the next.
+pub(super) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
+/// [`OpenOut::open_flags`]: no FLUSH at close(2).
+pub(super) const FOPEN_NOFLUSH: u32 = 1 << 5;
+/// [`FsyncIn::fsync_flags`]: fdatasync(2).
+pub(super) const FSYNC_FDATASYNC: u32 = 1 << 0;
+/// [`SetXattrIn::setxattr_flags`]: the kernel asks for the setgid bit to go, as the access list
+/// that is set denies it to the caller.
+pub(super) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
+
+/// Declares structs of the protocol with their sizes.
+macro_rules! wire {
+    ($($(#[$meta:meta])* $name:ident: $size:literal { $($field:ident: $type:ty,)* })*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+        #[repr(C)]
+        pub(super) struct $name { $(pub(super) $field: $type,)* }
+
+        const _: () = assert!(size_of::<$name>() == $size);
+    )*};
+}
+
+wire! {
+    /// Before every request.
+    InHeader: 40 {
+        len: u32,
+        opcode: u32,
+        unique: u64,
+        nodeid: u64,
+        uid: u32,
+        gid: u32,
+        pid: u32,
+        // Length of what follows the arguments, in 8 bytes.
+        total_extlen: u16,
+        padding: u16,
+    }
+    /// Before every reply.
+    OutHeader: 16 {
+        len: u32,
+        // 0 or a negated errno.
+        error: i32,
+        unique: u64,
+    }
+    InitIn: 16 {
+        major: u32,
+        minor: u32,
+        max_readahead: u32,
+        flags: u32,
+    }
+    InitOut: 64 {
+        major: u32,
+        minor: u32,
+        max_readahead: u32,
+        flags: u32,
+        max_background: u16,
+        congestion_threshold: u16,
+        max_write: u32,
+        time_gran: u32,
+        max_pages: u16,
+        map_alignment: u16,
+        flags2: u32,
+        max_stack_depth: u32,
+        request_timeout: u16,
+        unused: [u16; 11],
+    }
+    Attr: 88 {
+        ino: u64,
+        size: u64,
+        blocks: u64,
+        atime: i64,
+        mtime: i64,
+        ctime: i64,
+        atimensec: u32,
+        mtimensec: u32,
+        ctimensec: u32,
+        mode: u32,
+        nlink: u32,
+        uid: u32,
+        gid: u32,
+        rdev: u32,
+        blksize: u32,
+        flags: u32,
+    }
+    EntryOut: 128 {
+        nodeid: u64,
+        generation: u64,
+        entry_valid: u64,
+        attr_valid: u64,
+        entry_valid_nsec: u32,
+        attr_valid_nsec: u32,
+        attr: Attr,
+    }
+    AttrOut: 104 {
+        attr_valid: u64,
+        attr_valid_nsec: u32,
+        dummy: u32,
+        attr: Attr,
+    }
+    OpenOut: 16 {
+        fh: u64,
+        open_flags: u32,
+        backing_id: i32,
+    }
+    SxTime: 16 {
+        tv_sec: i64,
+        tv_nsec: u32,
+        reserved: i32,
+    }
+    Statx: 256 {
+        mask: u32,
+        blksize: u32,
+        attributes: u64,
+        nlink: u32,
+        uid: u32,
+        gid: u32,
+        mode: u16,
+        spare0: u16,
+        ino: u64,
+        size: u64,
+        blocks: u64,
+        attributes_mask: u64,
+        atime: SxTime,
+        btime: SxTime,
+        ctime: SxTime,
+        mtime: SxTime,
+        rdev_major: u32,
+        rdev_minor: u32,
+        dev_major: u32,
+        dev_minor: u32,
+        spare2: [u64; 14],
+    }
+    StatxOut: 288 {
+        attr_valid: u64,
+        attr_valid_nsec: u32,
+        flags: u32,
+        spare: [u64; 2],
+        stat: Statx,
+    }
+    StatFsOut: 80 {
+        blocks: u64,
+        bfree: u64,
+        bavail: u64,
+        files: u64,
+        ffree: u64,
+        bsize: u32,
+        namelen: u32,
+        frsize: u32,
+        padding: u32,
+        spare: [u32; 6],
+    }
+    ForgetIn: 8 {
+        nlookup: u64,
+    }
+    ForgetOne: 16 {
+        nodeid: u64,
+        nlookup: u64,
+    }
+    BatchForgetIn: 8 {
+        count: u32,
+        dummy: u32,
+    }
+    SetAttrIn: 88 {
+        valid: u32,
+        padding: u32,
+        fh: u64,
+        size: u64,
+        lock_owner: u64,
+        atime: i64,
+        mtime: i64,
+        ctime: i64,
+        atimensec: u32,
+        mtimensec: u32,
+        ctimensec: u32,
+        mode: u32,
+        unused4: u32,
+        uid: u32,
+        gid: u32,
+        unused5: u32,
+    }
+    MknodIn: 16 {
+        mode: u32,
+        rdev: u32,
+        umask: u32,
+        padding: u32,
+    }
+    MkdirIn: 8 {
+        mode: u32,
+        umask: u32,
+    }
+    RenameIn: 8 {
+        newdir: u64,
+    }
+    Rename2In: 16 {
+        newdir: u64,
+        flags: u32,
+        padding: u32,
+    }
+    LinkIn: 8 {
+        oldnodeid: u64,
+    }
+    /// Of CREATE and TMPFILE.
+    CreateIn: 16 {
+        flags: u32,
+        mode: u32,
+        umask: u32,
+        open_flags: u32,
+    }
+    /// Of READ, READDIR and READDIRPLUS.
+    ReadIn: 40 {
+        fh: u64,
+        offset: u64,
+        size: u32,
+        read_flags: u32,
+        lock_owner: u64,
+        flags: u32,
+        padding: u32,
+    }
+    WriteIn: 40 {
+        fh: u64,
+        offset: u64,
+        size: u32,
+        write_flags: u32,
+        lock_owner: u64,
+        flags: u32,
+        padding: u32,
+    }
+    /// Of WRITE and COPY_FILE_RANGE.
+    WriteOut: 8 {
+        size: u32,
+        padding: u32,
+    }
+    FsyncIn: 16 {
+        fh: u64,
+        fsync_flags: u32,
+        padding: u32,
+    }
+    /// As it is once `SETXATTR_EXT` is negotiated; before, its first half.
+    SetXattrIn: 16 {
+        size: u32,
+        flags: u32,
+        setxattr_flags: u32,
+        padding: u32,
+    }
+    /// As it is without `SETXATTR_EXT`.
+    SetXattrCompatIn: 8 {
+        size: u32,
+        flags: u32,
+    }
+    /// Of GETXATTR and LISTXATTR.
+    GetXattrIn: 8 {
+        size: u32,
+        padding: u32,
+    }
+    GetXattrOut: 8 {
+        size: u32,
+        padding: u32,
+    }
+    FallocateIn: 32 {
+        fh: u64,
+        offset: u64,
+        length: u64,
+        mode: u32,
+        padding: u32,
+    }
+    LseekIn: 24 {
+        fh: u64,
+        offset: u64,
+        whence: u32,
+        padding: u32,
+    }
+    LseekOut: 8 {
+        offset: u64,
+    }
+    CopyFileRangeIn: 56 {
+        fh_in: u64,
+        off_in: u64,
+        nodeid_out: u64,
+        fh_out: u64,
+        off_out: u64,
+        len: u64,
+        flags: u64,
+    }
+    CopyFileRangeOut: 8 {
+        bytes_copied: u64,
+    }
+    /// Before each name of READDIR; the name follows, then zeros to a multiple of 8.
+    Dirent: 24 {
+        ino: u64,
+        off: u64,
+        namelen: u32,
+        // A kind as the upper bits of a mode have it.
+        kind: u32,
+    }
+}

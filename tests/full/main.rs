@@ -1,0 +1,63 @@
+//! Full pools: whatever fills them, they can be emptied, and what `df` says is what fits.
+
+mod freeing;
+mod promise;
+mod shape;
+
+use std::sync::Arc;
+
+use engine::vnode::api::{Caller, FileKind, FileSystem, FsResult, Ino, NewInode};
+use engine::{CreateOptions, OpenOptions, Pool};
+use storage::clock::ManualClock;
+use storage::device::{MemoryDevice, SharedDevice};
+
+use self::shape::Shape;
+
+/// A pool on a memory device.
+struct Ground {
+    device: SharedDevice,
+    clock: Arc<ManualClock>,
+    pool: Pool,
+}
+
+impl Ground {
+    fn new(shape: &Shape) -> Ground {
+        let device: SharedDevice = MemoryDevice::new("memory", shape.pool_bytes);
+        let clock = Arc::new(ManualClock::new());
+        let mut options = CreateOptions::new(shape.pool_bytes, [5; 64]);
+        options.geometry.fragment_bytes = shape.fragment_bytes;
+        options.geometry.segment_bytes = Some(shape.segment_bytes);
+        options.block_shift = shape.block_shift;
+        Pool::create(&device, clock.as_ref(), &options).expect("the shape is possible");
+        let options = OpenOptions {
+            active_log_bytes: shape.active_log_bytes,
+            dirty_pages: shape.dirty_pages,
+            cache_bytes: shape.cache_bytes,
+            ..OpenOptions::default()
+        };
+        let pool = Pool::open(Arc::clone(&device), clock.clone(), options);
+        Ground { device, clock, pool: pool.expect("a new pool opens") }
+    }
+
+    fn make(&self, parent: Ino, name: &str, kind: FileKind) -> FsResult<Ino> {
+        let new = NewInode { kind, mode: 0o755, rdev: 0, umask: 0 };
+        let made = self.pool.create(&Caller::root(), parent, name.as_bytes(), new)?;
+        self.pool.forget(made.ino, 1);
+        Ok(made.ino)
+    }
+
+    /// What `df` says once nothing is under way any more.
+    fn available(&self) -> u64 {
+        self.pool.sync().expect("a sync needs no room");
+        self.pool.checkpoint().expect("a checkpoint needs no room");
+        self.pool.tick().expect("background work needs no room");
+        self.pool.statfs().expect("it is in memory").available_bytes
+    }
+
+    fn defects(&self) -> Option<String> {
+        self.pool.close().expect("a pool closes");
+        let device = Arc::clone(&self.device);
+        let report = check::run(device, check::Options::default(), &mut |_| ());
+        (!report.is_clean()).then(|| report.to_text())
+    }
+}
