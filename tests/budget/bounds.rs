@@ -36,7 +36,7 @@ fn small_options() -> OpenOptions {
 }
 
 fn make(pool: &Pool, name: &str) -> Ino {
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0 };
+    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0, umask: 0 };
     let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new);
     let ino = made.expect("there is room").ino;
     pool.forget(ino, 1);

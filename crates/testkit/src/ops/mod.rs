@@ -372,10 +372,16 @@ impl Step {
     }
 }
 
+/// The fill of a write of zeros.
+pub const FILL_ZEROS: u32 = u32::MAX;
+
 /// Returns the `length` bytes that a write with `fill` writes; none of them is zero, so that a
-/// hole is never taken for what was written.
+/// hole is never taken for what was written, unless `fill` is [`FILL_ZEROS`].
 #[must_use]
 pub fn bytes_of(fill: u32, length: usize) -> Vec<u8> {
+    if fill == FILL_ZEROS {
+        return vec![0; length];
+    }
     let mut random = Prng::from_seed(u64::from(fill));
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {
