@@ -3,6 +3,7 @@
 //!
 //! Every test has a pool of its own in a temporary directory, and ends with `holdfast check`.
 
+mod acl;
 mod calls;
 mod content;
 mod handles;
