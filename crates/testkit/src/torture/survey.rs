@@ -58,7 +58,10 @@ pub(super) fn survey(
 
 /// The same of a pool that failed before it was closed: what was not synced may be lost.
 pub(super) fn survey_after_failure(history: &History, fs: &dyn FileSystem) -> Result<u64, Fault> {
-    let is_told = |finding: &Finding| matches!(&finding.reason, Reason::Walk(WalkError::Failed { error, .. }) if is_telling(error));
+    let is_told = |finding: &Finding| {
+        matches!(&finding.reason,
+            Reason::Walk(WalkError::Failed { error, .. }) if is_telling(error))
+    };
     match judge(history, fs) {
         Ok(_) => Ok(0),
         Err(findings) if findings.iter().all(is_told) => Ok(1),
