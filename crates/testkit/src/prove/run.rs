@@ -198,11 +198,14 @@ impl Worker<'_> {
                 self.apply(Op::Truncate { file: held(name), size_bytes })
             }
             Action::Link(old, new) => self.apply(Op::Link { file: at(old), at: route(new) }),
-            Action::Rename(old, new) => self.apply(Op::Rename {
-                source: route(old),
-                target: route(new),
-                mode: engine::vnode::api::RenameMode::Replace,
-            }),
+            Action::Rename(old, new) => {
+                let mode = engine::vnode::api::RenameMode::Replace;
+                match self.apply(Op::Rename { source: route(old), target: route(new), mode }) {
+                    // What came before has filled the target: it stays, and the workload goes on.
+                    Err(FsError::NotEmpty) => Ok(()),
+                    other => other,
+                }
+            }
             Action::Unlink(name) | Action::Remove(name) => {
                 self.apply(Op::Unlink { at: route(name) })
             }

@@ -284,7 +284,7 @@ impl FileSystem for Live {
         self.change(|model| model.removexattr(caller, ino, name))
     }
     fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
-        self.between(|model| model.tmpfile(caller, parent, new))
+        self.change(|model| model.tmpfile(caller, parent, new))
     }
     fn fallocate(
         &self,
@@ -294,7 +294,7 @@ impl FileSystem for Live {
         length_bytes: u64,
         mode: Fallocate,
     ) -> FsResult<()> {
-        self.between(|model| model.fallocate(caller, ino, offset, length_bytes, mode))
+        self.change(|model| model.fallocate(caller, ino, offset, length_bytes, mode))
     }
     fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
         self.between(|model| model.seek(ino, offset, what))
@@ -306,7 +306,7 @@ impl FileSystem for Live {
         target: (Ino, u64),
         length_bytes: u64,
     ) -> FsResult<u64> {
-        self.between(|model| model.copy_range(caller, source, target, length_bytes))
+        self.change(|model| model.copy_range(caller, source, target, length_bytes))
     }
     fn statfs(&self) -> FsResult<StatFs> {
         self.model.statfs()
