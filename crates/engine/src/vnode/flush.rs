@@ -1,9 +1,10 @@
 //! From memory to the journal: installing blocks, fsync, and what is done in the background.
 
+use format::planted::{self, Planted};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use format::anode::Anode;
+use format::anode::{Anode, AnodeKind};
 use format::ids::AnodeNo;
 use format::pointer::BlockPointer;
 
@@ -103,7 +104,9 @@ impl Files {
             let reached = state.size_bytes.min(block.file_bytes());
             anode.size_bytes = anode.size_bytes.max(reached);
             splits += self.install_block(&mut change, &mut anode, &block, &pointer, &mut groups)?;
-            change.tx_mut().depends_on_data(sequence);
+            if !planted::is(Planted::DataNotAwaited) {
+                change.tx_mut().depends_on_data(sequence);
+            }
             installed.push((index, block));
         }
         self.end_install(change, state, vnode, anode, &installed)?;
@@ -129,7 +132,9 @@ impl Files {
         for old in replaced.pointers {
             take_off(&mut anode.fragments, u64::from(old.fragments))?;
             groups.insert(old.place.group());
-            change.free(Segments::extent(&old))?;
+            if !planted::is(Planted::OldBlockNotFreed) {
+                change.free(Segments::extent(&old))?;
+            }
         }
         Ok(usize::from(replaced.is_split))
     }
@@ -144,7 +149,7 @@ impl Files {
         installed: &[(u64, Arc<Block>)],
     ) -> FsResult<crate::journal::Applied> {
         let is_all = installed.len() == state.pending.len();
-        if is_all {
+        if is_all || planted::is(Planted::SizeBeforeBlocks) {
             anode.size_bytes = state.size_bytes;
         }
         self.fileset.write_anode(&self.store, &mut change, &anode)?;
@@ -174,6 +179,11 @@ impl Files {
                 vnode.state.read().class
             }
         };
+        if planted::is(Planted::DirectorySyncSkipped)
+            && vnode.state.read().anode()?.kind == AnodeKind::Directory
+        {
+            return Ok(());
+        }
         // A vnode that came back from disk does not know its class.
         if class == 0 { self.store.journal.commit_all() } else { self.store.journal.commit(class) }
     }
@@ -310,8 +320,10 @@ impl Files {
         let now_ns = self.store.clock.monotonic_ns();
         let aged_ns = now_ns.saturating_sub(self.options.commit_interval_ns);
         self.segments.tidy();
-        self.flush_dirty(aged_ns)?;
-        self.store.journal.commit_aged(aged_ns)?;
+        if !planted::is(Planted::AgedNotCommitted) {
+            self.flush_dirty(aged_ns)?;
+            self.store.journal.commit_aged(aged_ns)?;
+        }
         if self.store.journal.wants_checkpoint() {
             self.store.journal.checkpoint()?;
         }
@@ -326,7 +338,7 @@ impl Files {
 /// whether that is on its way to the disk.
 pub(crate) fn tail_waiting(state: &VnodeState) -> Option<(u64, bool)> {
     let end = state.anode.as_ref()?.size_bytes;
-    let block = state.waiting_at(end)?;
+    let block = state.waiting_at(end).filter(|_| !planted::is(Planted::CutOffBytesInstalled))?;
     let start = block.span().start;
     (start < end).then(|| (start, block.sealed().is_some_and(is_written)))
 }
