@@ -29,7 +29,8 @@ fn base() -> Image {
     let options = CreateOptions::new(POOL_BYTES, [7; 64]);
     Pool::create(&shared, &ManualClock::new(), &options).expect("a pool fits");
     let pool = open(shared).expect("a new pool opens");
-    for (number, kind) in [FileKind::Regular, FileKind::Directory].iter().cycle().take(20).enumerate()
+    for (number, kind) in
+        [FileKind::Regular, FileKind::Directory].iter().cycle().take(20).enumerate()
     {
         let new = NewInode { kind: *kind, mode: 0o755, rdev: 0 };
         let name = format!("n{number}");

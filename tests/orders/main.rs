@@ -119,6 +119,7 @@ fn a_sync_ends_with_a_flush() {
 #[test]
 fn what_is_old_enough_is_committed_by_itself() {
     let ground = Ground::new();
+    ground.clock.advance_ns(60_000_000_000);
     let ino = ground.make(ground.pool.root(), "f", FileKind::Regular);
     ground.pool.write(&Caller::root(), ino, 0, &[1; 100]).expect("there is room");
     ground.device.taken();
