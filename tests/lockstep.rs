@@ -149,7 +149,7 @@ fn expect_clean(what: &str, device: &SharedDevice) -> Result<(), String> {
 /// Leaves a file without a name, which somebody holds: the next opening frees it.
 fn leave_orphan(fs: &dyn FileSystem) {
     let (root, name) = (Caller::root(), b"left without a name");
-    let new = NewInode { kind: FileKind::Regular, mode: 0o600, rdev: 0 };
+    let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
     let attr = fs.create(&root, fs.root(), name, new).expect("there is room");
     fs.write(&root, attr.ino, 0, &[1; 40_000]).expect("there is room");
     fs.unlink(&root, fs.root(), name).expect("it is there");

@@ -38,7 +38,7 @@ fn main() {
         .expect("a pool fits");
     let pool = Pool::open(device, clock, OpenOptions::default()).expect("a new pool opens");
     let (root, caller) = (pool.root(), Caller::root());
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0 };
+    let new = NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
     let name = |number: u64| format!("file-{number:08}").into_bytes();
 
     time(&pool, "create", files, || {

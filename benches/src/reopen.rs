@@ -25,7 +25,7 @@ fn open(device: &SharedDevice) -> Pool {
 fn measure(name: &str, device: &SharedDevice) {
     let create = CreateOptions::new(POOL_BYTES, [1; 64]);
     Pool::create(device, &SystemClock::new(), &create).expect("a pool fits");
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0 };
+    let new = NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
     let mut number = 0;
     for round in 0..ROUNDS {
         let pool = open(device);

@@ -1,5 +1,7 @@
 //! What operations may cost, counted in requests to the device, so that it never flickers.
 
+mod placement;
+
 use std::sync::Arc;
 
 use engine::vnode::api::{
@@ -44,7 +46,7 @@ impl Counted {
     }
 
     fn make(&self, parent: Ino, name: &str, kind: FileKind) -> Ino {
-        let new = NewInode { kind, mode: 0o755, rdev: 0 };
+        let new = NewInode { kind, mode: 0o755, umask: 0, rdev: 0 };
         let made = self.pool.create(&Caller::root(), parent, name.as_bytes(), new);
         let made = made.expect("there is room");
         self.pool.forget(made.ino, 1);
@@ -132,6 +134,26 @@ fn a_small_fsync_is_one_write_and_one_flush() {
             assert_eq!(writes, (1, 1, 0), "{length} bytes, round {round}: {cost:?}");
         }
     }
+}
+
+/// A file of at most 256 bytes is in its anode: no block is written, not even later.
+#[test]
+fn a_tiny_file_writes_no_block() {
+    let counted = Counted::new(256 << 20, 14);
+    let root = counted.pool.root();
+    let cost = counted.cost(|| {
+        for number in 0..100 {
+            let ino = counted.make(root, &format!("f{number}"), FileKind::Regular);
+            counted.pool.write(&Caller::root(), ino, 0, &[7; 100]).expect("there is room");
+            counted.pool.fsync(ino, false).expect("nothing fails");
+        }
+        counted.pool.sync().expect("nothing fails");
+    });
+    let data = cost.of(Purpose::Data, RequestKind::Write);
+    let log = cost.of(Purpose::Journal, RequestKind::Write);
+    println!("100 files of 100 bytes, each synced: {} bytes of log", log.bytes);
+    assert_eq!((data.requests, log.requests, cost.flushes()), (0, 100, 100), "{cost:?}");
+    assert!(log.bytes <= 100 * 8192, "{cost:?}");
 }
 
 /// A cold lookup with getattr reads at most four pages, a warm one none.

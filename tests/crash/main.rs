@@ -3,6 +3,7 @@
 
 mod explorer;
 mod orphans;
+mod tiny;
 
 use explorer::{Plan, explore};
 use storage::device::sim::Strategy;

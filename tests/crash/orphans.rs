@@ -28,7 +28,7 @@ fn a_held_file_without_a_name_is_freed_by_the_open_after_a_crash() {
     let create = CreateOptions::new(POOL_BYTES, [3; 64]);
     Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
     let caller = Caller::root();
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0 };
+    let new = NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
     let (inodes_before, used_before) = {
         let pool = open(&device);
         pool.create(&caller, pool.root(), b"kept", new).expect("there is room");
@@ -45,6 +45,37 @@ fn a_held_file_without_a_name_is_freed_by_the_open_after_a_crash() {
     assert_eq!(pool.statfs().expect("there are sizes").inode_count, inodes_before);
     // One page of the orphan list stays for the next.
     assert!(used_bytes(&pool) <= used_before + 8192, "its space is not given back");
+    let report = check::run(Arc::clone(&device), check::Options::default(), &mut |_| ());
+    assert!(report.is_clean(), "{}", report.to_text());
+}
+
+/// Goal: a crash takes a file that was born without a name, unless it got one.
+#[test]
+fn a_file_born_without_a_name_is_freed_by_the_open_after_a_crash_unless_it_got_one() {
+    let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
+    let create = CreateOptions::new(POOL_BYTES, [3; 64]);
+    Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
+    let caller = Caller::root();
+    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0, umask: 0 };
+    let inodes_before = {
+        let pool = open(&device);
+        let before = pool.statfs().expect("there are sizes").inode_count;
+        let [lost, named] = [b"lost", b"kept"].map(|data| {
+            let made = pool.tmpfile(&caller, pool.root(), new).expect("there is room");
+            pool.write(&caller, made.ino, 0, data).expect("there is room");
+            made.ino
+        });
+        pool.fsync(lost, false).expect("nothing fails");
+        pool.link(&caller, named, pool.root(), b"named").expect("it never had a name");
+        pool.fsync(named, false).expect("nothing fails");
+        before
+    };
+    let pool = open(&device);
+    assert_eq!(pool.statfs().expect("there are sizes").inode_count, inodes_before + 1);
+    let named = pool.lookup(&caller, pool.root(), b"named").expect("its name was made durable");
+    let mut bytes = Vec::new();
+    pool.read(named.ino, 0, 10, &mut bytes).expect("it is readable");
+    assert_eq!((named.nlink, &bytes[..]), (1, &b"kept"[..]));
     let report = check::run(Arc::clone(&device), check::Options::default(), &mut |_| ());
     assert!(report.is_clean(), "{}", report.to_text());
 }

@@ -106,6 +106,21 @@ fn a_split_drops_what_a_cut_has_left_past_the_end() {
     drop(settle(&device, pool));
 }
 
+/// The same where the block still waits and its leaf is split already.
+#[test]
+fn a_block_that_is_cut_while_it_waits_is_divided_up_to_the_end() {
+    let (device, pool, mut bytes) = split_file();
+    pool.sync().expect("there is room");
+    let ino = find(&pool, "file").expect("it was made");
+    put(&pool, ino, &mut bytes, 3 * 16384, &content(4, 16384));
+    cut(&pool, ino, &mut bytes, 3 * 16384 + 40);
+    let pool = settle(&device, pool);
+    assert!(read(&pool, "file").expect("it reads") == bytes);
+    cut(&pool, ino, &mut bytes, 0);
+    assert_eq!(fragments(&pool), 0);
+    drop(settle(&device, pool));
+}
+
 fn pages(device: &SharedDevice) -> impl Iterator<Item = (u64, PageBytes)> {
     (0..POOL_BYTES / 4096).filter_map(move |number| {
         let bytes = device.read(Purpose::Home, number * 4096, PAGE_BYTES).expect("in range");

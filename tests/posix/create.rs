@@ -49,7 +49,7 @@ behaviours! {
         let kinds =
             [FileKind::BlockDevice, FileKind::CharDevice, FileKind::Fifo, FileKind::Socket];
         for (kind, name) in kinds.into_iter().zip([b"a", b"b", b"c", b"d"]) {
-            let new = NewInode { kind, mode: 0o600, rdev: 0x0801_2345 };
+            let new = NewInode { kind, mode: 0o600, umask: 0, rdev: 0x0801_2345 };
             let made = at.fs().create(&Caller::root(), at.fs().root(), name, new);
             let made = made.expect("the name is new");
             let is_device = matches!(kind, FileKind::BlockDevice | FileKind::CharDevice);

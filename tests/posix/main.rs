@@ -1,7 +1,9 @@
 //! Does each operation do what SEMANTICS says?
 
+mod acl;
 mod attr;
 mod create;
+mod hole;
 mod limits;
 mod link;
 mod lookup;
@@ -13,6 +15,8 @@ mod rename;
 mod rmdir;
 mod symlink;
 mod times;
+mod tiny;
+mod tmpfile;
 mod truncate;
 mod unlink;
 mod xattr;

@@ -30,6 +30,7 @@ behaviours! {
         let new = engine::vnode::api::NewInode {
             kind: engine::vnode::api::FileKind::Regular,
             mode: 0o644,
+            umask: 0,
             rdev: 0,
         };
         assert_eq!(at.fs().create(&root, gone, b"f", new), Err(FsError::NotFound));

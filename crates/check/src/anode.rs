@@ -172,6 +172,7 @@ fn one_anode(check: &mut Check<'_>, tree: &mut Tree, place: Place, anode: &Anode
     facts.parent = anode.parent.0;
     facts.entries = anode.entries;
     facts.containers = [anode.xattr.0, anode.acl.0];
+    attributes::inline(check, place, anode);
     match anode.kind {
         AnodeKind::Directory => dir::run(check, tree, anode),
         AnodeKind::Internal if number == ANODE_MAP_ANODE => tree.anode_map = Some(anode.clone()),

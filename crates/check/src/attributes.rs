@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use format::acl::Acl;
 use format::anode::{Anode, AnodeKind, FIRST_FILE_ANODE};
-use format::attributes::{self, is_value_page};
-use format::ids::AnodeNo;
+use format::attributes::{self, AttributeName, ValueAt, is_value_page};
+use format::ids::{AnodeNo, Place};
 use format::page::{PageBytes, PageHeader, PageKind};
 
 use crate::Check;
@@ -30,6 +31,26 @@ struct Pages {
     wanted: Vec<(usize, std::ops::Range<u64>)>,
     names: Vec<Vec<u8>>,
     is_damaged: bool,
+}
+
+/// Checks the access lists that lie in an anode.
+pub(crate) fn inline(check: &mut Check<'_>, place: Place, anode: &Anode) {
+    for (name, value) in anode.attributes.iter() {
+        access_list(check, anode, place, name, value);
+    }
+}
+
+fn access_list(
+    check: &mut Check<'_>,
+    anode: &Anode,
+    place: Place,
+    name: AttributeName<'_>,
+    value: &[u8],
+) {
+    if let Some(Err(error)) = name.namespace.is_acl().then(|| Acl::decode(value)) {
+        let what = without_code(&error.to_string());
+        check.defect(Code::XA005, subject_of(anode), Some(place), what);
+    }
 }
 
 /// Checks the container that `anode` describes.
@@ -68,7 +89,12 @@ fn attribute_page(
         return;
     }
     pages.next.insert(index, attributes::next(page));
+    let place = PageHeader::parse(page).map_or(Place::NONE, |header| header.place);
     for entry in attributes::entries(page) {
+        // One in value pages is read when it is used.
+        if let ValueAt::Here(value) = entry.value {
+            access_list(check, anode, place, entry.name, value);
+        }
         pages.names.push(entry.name.full());
         if !entry.value_pages().is_empty() {
             pages.wanted.push((entry.value_bytes, entry.value_pages()));

@@ -108,6 +108,7 @@ codes! {
     XA002 Severe "An anode names a container of attributes that is not its own."
     XA003 Minor "No anode names a container of attributes."
     XA004 Severe "The pages of a container are not those that its attributes lie in."
+    XA005 Severe "An access list can't be so."
     AM001 Severe "An anode in use is marked free in the anode map."
     AM002 Minor "A free anode is marked in use in the anode map."
     OR001 Major "The orphan list names an anode that is no orphan."

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 use std::str::FromStr;
 
+use format::acl::Acl;
 use format::anode::{ANODE_BYTES, Anode, StorageMode, slot_offset};
-use format::attributes::{self, ValueAt};
+use format::attributes::{self, AttributeName, ValueAt};
 use format::bitmap::{self, BITS_PER_PAGE};
 use format::directory;
 use format::double_write::DoubleWriteHead;
@@ -375,7 +376,7 @@ fn dump_anode(text: &mut String, anode: &Anode) {
         let _ = writeln!(text, "  attributes in {}, access lists in {}", anode.xattr, anode.acl);
     }
     for (name, value) in anode.attributes.iter() {
-        let _ = writeln!(text, "  attribute {:?} {:?}", shown(&name.full()), shown(value));
+        let _ = writeln!(text, "  attribute {:?} {}", shown(&name.full()), value_text(name, value));
     }
     if anode.storage == StorageMode::Inline {
         let length = to_usize(anode.size_bytes.min(to_u64(anode.root.len())));
@@ -383,6 +384,14 @@ fn dump_anode(text: &mut String, anode: &Anode) {
     }
     for (index, pointer) in crate::map::root_pointers(anode) {
         dump_pointer(text, "block", index, &pointer);
+    }
+}
+
+/// Returns a value as a person reads it: an access list as what it says.
+fn value_text(name: AttributeName<'_>, value: &[u8]) -> String {
+    match Acl::decode(value) {
+        Ok(acl) if name.namespace.is_acl() => format!("{acl:?}"),
+        Ok(_) | Err(_) => format!("{:?}", shown(value)),
     }
 }
 
@@ -399,7 +408,9 @@ fn dump_attributes(text: &mut String, bytes: &PageBytes) {
     for entry in attributes::entries(bytes) {
         let (name, length) = (shown(&entry.name.full()), entry.value_bytes);
         let _ = match entry.value {
-            ValueAt::Here(value) => writeln!(text, "  {name:?} {length} bytes {:?}", shown(value)),
+            ValueAt::Here(value) => {
+                writeln!(text, "  {name:?} {length} bytes {}", value_text(entry.name, value))
+            }
             ValueAt::Pages(first) => writeln!(text, "  {name:?} {length} bytes from page {first}"),
         };
     }

@@ -23,7 +23,7 @@ fn new_pool() -> (SharedDevice, Arc<ManualClock>, Pool) {
 }
 
 fn make(pool: &Pool, parent: Ino, name: &str, kind: FileKind) -> Result<Attr, FsError> {
-    let new = NewInode { kind, mode: 0o755, rdev: 0 };
+    let new = NewInode { kind, mode: 0o755, umask: 0, rdev: 0 };
     pool.create(&Caller::root(), parent, name.as_bytes(), new)
 }
 

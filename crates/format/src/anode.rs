@@ -4,7 +4,7 @@
 //!
 //! - A1: `crc32c` covers the rest of the anode, so one rotten anode does not cost its neighbours.
 //! - A2: A free anode is zero but for its checksum, kind 0.
-//! - A3: Inline data is at most 256 bytes and lies where the pointers would.
+//! - A3: Inline data is at most 256 bytes and lies where the pointers would, zeros behind it.
 //! - A4: Inline attributes are within their bounds, each once.
 
 use zerocopy::little_endian::{U16, U32, U64};
@@ -94,9 +94,7 @@ impl AnodeKind {
 pub enum StorageMode {
     /// In the anode.
     Inline = 0,
-    /// In one block that takes only the fragments it needs.
-    Fragmented = 1,
-    /// In blocks under a map.
+    /// In blocks under a map; each takes only the fragments it needs.
     Blocked = 2,
 }
 
@@ -344,7 +342,6 @@ impl Anode {
         let bad = |field| AnodeError::BadField { number: disk.number.get(), field };
         let storage = match disk.storage {
             0 => StorageMode::Inline,
-            1 => StorageMode::Fragmented,
             2 => StorageMode::Blocked,
             _ => return Err(bad("storage")),
         };
@@ -417,6 +414,7 @@ impl Anode {
             (self.height <= HEIGHT_MAX, "height"),
             (self.size_bytes <= i64::MAX.unsigned_abs(), "size"),
             (!is_inline || self.size_bytes <= inline_max || !self.holds_bytes(), "inline size"),
+            (!is_inline || self.is_zero_behind(), "inline bytes"),
             (self.attributes.is_sound(), "attributes"),
             (times.iter().all(|time| time.nanoseconds < 1_000_000_000), "nanoseconds"),
         ];
@@ -425,7 +423,14 @@ impl Anode {
 
     /// Whether the inline area of this kind can hold bytes of content.
     fn holds_bytes(&self) -> bool {
-        matches!(self.kind, AnodeKind::Symlink)
+        matches!(self.kind, AnodeKind::Symlink | AnodeKind::Regular)
+    }
+
+    /// Whether the inline area is zero behind the content.
+    fn is_zero_behind(&self) -> bool {
+        let length = usize::try_from(self.size_bytes).unwrap_or(INLINE_BYTES_MAX);
+        let behind = self.root.get(length..).unwrap_or(&[]);
+        !self.holds_bytes() || behind.iter().all(|&byte| byte == 0)
     }
 
     /// Returns the bytes of this anode, checksum included.
@@ -442,7 +447,6 @@ impl Anode {
             kind: self.kind.code(),
             storage: match self.storage {
                 StorageMode::Inline => 0,
-                StorageMode::Fragmented => 1,
                 StorageMode::Blocked => 2,
             },
             height: self.height,

@@ -3,6 +3,7 @@
 //! Each module holds one structure: its bytes (private to it), the verified value, and the rules
 //! that make bytes a value. `docs/FORMAT.md` is the only description of the bytes.
 
+pub mod acl;
 pub mod anode;
 pub mod attributes;
 pub mod bitmap;

@@ -58,7 +58,7 @@ fn told(error: FsError) -> io::Error {
 }
 
 fn regular() -> NewInode {
-    NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0 }
+    NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 }
 }
 
 impl Access for ProcessAccess {
@@ -67,7 +67,7 @@ impl Access for ProcessAccess {
     }
 
     fn make_dir(&self, at: &Handle, name: &str) -> io::Result<()> {
-        let new = NewInode { kind: FileKind::Directory, mode: 0o755, rdev: 0 };
+        let new = NewInode { kind: FileKind::Directory, mode: 0o755, umask: 0, rdev: 0 };
         let made = self.fs.create(&self.caller, ino(at)?, name.as_bytes(), new).map_err(told)?;
         self.fs.forget(made.ino, 1);
         Ok(())

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use format::anode::{AnodeKind, page_and_slot, slot_offset};
+use format::attributes::{self, AttributeName, Namespace, ValueAt};
 use format::bitmap;
 use format::directory::{self, NewDirent};
 use format::fileset::Fileset;
@@ -440,6 +441,17 @@ fn attributes_are_checked() {
     expect(&[Code::XA003], |image| image.edit_anode(SMALL, |anode| anode.xattr = AnodeNo(0)));
     expect(&[Code::XA004], |image| page(image, 2, |bytes| bytes[COUNT_OFFSET] = 31));
     expect(&[Code::XA004], |image| page(image, 0, |bytes| bytes[AUX_OFFSET + 8] = 1));
+    let acl = AttributeName { namespace: Namespace::AccessAcl, suffix: b"" };
+    expect(&[Code::XA005], |image| {
+        image.edit_anode(BIG, |anode| {
+            anode.attributes = anode.attributes.with(acl, b"abc").expect("short");
+        });
+    });
+    expect(&[Code::XA005], |image| {
+        image.edit(image.places[&(ATTRIBUTES, 0)], |bytes| {
+            assert!(attributes::insert(bytes, acl, 3, ValueAt::Here(b"abc")));
+        });
+    });
     expect(&[Code::AN002], |image| {
         spoil_slot(image, SMALL, |slot| {
             slot[200] = 99;

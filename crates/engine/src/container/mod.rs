@@ -19,7 +19,7 @@ mod truncate;
 pub(crate) use data::Unit;
 pub(crate) use truncate::{Content, take_off};
 
-use format::anode::Anode;
+use format::anode::{Anode, StorageMode};
 use format::ids::{Epoch, Place};
 use format::map::{
     HEIGHT_MAX, POINTERS_PER_PAGE, capacity_of_height, height_for, page_index, page_slot,
@@ -69,7 +69,7 @@ impl Store {
         anode: &Anode,
         index: u64,
     ) -> FsResult<Option<BlockPointer>> {
-        if index >= capacity_of_height(anode.height) {
+        if anode.storage == StorageMode::Inline || index >= capacity_of_height(anode.height) {
             return Ok(None);
         }
         let mut pointer = anode.root_pointer(root_slot(index, anode.height));
@@ -277,7 +277,10 @@ impl Store {
         let fragments = self.geometry().page_fragments();
         let pointer = BlockPointer::to_page(place, fragments, change.epoch());
         let old = self.set_block(change, anode, index, Some(&pointer))?;
-        assert!(old.is_none(), "a content page is added twice");
+        if old.is_some() {
+            // The caller found none on another way through the map: the map contradicts itself.
+            return Err(corrupt(format!("MP004: page {index} is there already")));
+        }
         anode.fragments += u64::from(fragments);
         anode.pages += 1;
         change.edit(place, kind, owner)

@@ -106,7 +106,7 @@ impl MountedFileset {
         let (entry, entry_place) = read_entry(store, slot)?;
         let table = Arc::new(entry.table_anode());
         let read = |number| {
-            read_anode_in(store, &table, entry.id, number)?.ok_or_else(|| {
+            read_anode_in(store, &table, None, entry.id, number)?.ok_or_else(|| {
                 corrupt(format!("FS003: anode {} of {} is free", number.0, entry.id))
             })
         };
@@ -169,12 +169,23 @@ impl MountedFileset {
     pub(crate) fn read_anode(&self, store: &Store, number: AnodeNo) -> FsResult<Option<Anode>> {
         loop {
             let table = Arc::clone(&self.table.read());
-            let found = read_anode_in(store, &table, self.id, number);
+            let found = read_anode_in(store, &table, None, self.id, number);
             // A page of the table that went meanwhile looks damaged: the new table knows better.
             if found.is_ok() || Arc::ptr_eq(&table, &self.table.read()) {
                 return found;
             }
         }
+    }
+
+    /// Returns an anode as `change` sees it. The caller holds the lock of its vnode.
+    pub(crate) fn read_anode_of(
+        &self,
+        store: &Store,
+        change: &Change<'_>,
+        number: AnodeNo,
+    ) -> FsResult<Option<Anode>> {
+        let table = Arc::clone(&self.table.read());
+        read_anode_in(store, &table, Some(change), self.id, number)
     }
 
     /// Writes an anode that is in use.
@@ -320,6 +331,16 @@ impl FilesetGuard<'_> {
             Some(table) => Arc::clone(table),
             None => Arc::clone(&self.fileset.table.read()),
         }
+    }
+
+    /// Returns an anode as `change` sees it, new ones included.
+    pub(crate) fn read_anode(
+        &self,
+        store: &Store,
+        change: &Change<'_>,
+        number: AnodeNo,
+    ) -> FsResult<Option<Anode>> {
+        read_anode_in(store, &self.table(), Some(change), self.fileset.id, number)
     }
 
     /// Writes an anode that this change has taken into use.
@@ -543,11 +564,12 @@ fn decode_slot(
 fn read_anode_in(
     store: &Store,
     table: &Anode,
+    change: Option<&Change<'_>>,
     fileset: FilesetId,
     number: AnodeNo,
 ) -> FsResult<Option<Anode>> {
     let (page, slot) = page_and_slot(number);
-    match store.content(None, table, page, PageKind::Anode)? {
+    match store.content(change, table, page, PageKind::Anode)? {
         Some(view) => decode_slot(&view, fileset, number, slot),
         None => Ok(None),
     }

@@ -87,6 +87,9 @@ impl Reservation {
     /// For an operation that installs or frees many blocks.
     pub(crate) const LARGE: Reservation =
         Reservation { log_bytes: 160 << 10, pages: 128, moves: 0 };
+    /// For an operation on names that hands down long access lists.
+    pub(crate) const LARGE_NAMES: Reservation =
+        Reservation { moves: Reservation::SMALL.moves, ..Reservation::LARGE };
 }
 
 /// What `end` tells: which class the transaction belongs to.

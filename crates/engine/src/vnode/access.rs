@@ -1,4 +1,5 @@
-//! Who may do what: permission bits, the sticky bit, what becomes of setuid and setgid.
+//! Who may do what: permission bits and access lists, the sticky bit, what becomes of setuid and
+//! setgid.
 //!
 //! Checks come in the order of Linux's path walk, so that programs see the errors they know: the
 //! directory (no directory, not to be searched, gone), the length of the name, whether the name is
@@ -9,9 +10,9 @@
 use format::anode::{Anode, AnodeKind};
 use format::planted::{self, Planted};
 
-use super::VnodeState;
 use super::api::{Caller, FileKind, NAME_BYTES_MAX, SetAttr, SetTime};
 use super::file::check_regular_anode;
+use super::{Files, VnodeState};
 use crate::error::{FsError, FsResult};
 
 /// Wanted access, as in the permission bits.
@@ -32,45 +33,89 @@ pub(crate) fn is_privileged(caller: &Caller) -> bool {
     !caller.is_checked || caller.uid == 0
 }
 
-fn is_in_group(caller: &Caller, gid: u32) -> bool {
+pub(crate) fn is_in_group(caller: &Caller, gid: u32) -> bool {
     caller.gid == gid || caller.groups.contains(&gid)
 }
 
-/// Checks `wanted` against the permission bits.
-pub(crate) fn check_access(caller: &Caller, anode: &Anode, wanted: u16) -> FsResult<()> {
-    if is_privileged(caller) {
-        return Ok(());
+impl Files {
+    /// Checks `wanted` against the permission bits, and the access list if there is one.
+    pub(crate) fn check_access(&self, caller: &Caller, anode: &Anode, wanted: u16) -> FsResult<()> {
+        if is_privileged(caller) {
+            return Ok(());
+        }
+        let is_granted = if caller.uid == anode.uid {
+            anode.mode >> 6 & wanted == wanted
+        } else if let Some(is_granted) = self.acl_grants(caller, anode, wanted)? {
+            is_granted
+        } else {
+            let shift = if is_in_group(caller, anode.gid) { 3 } else { 0 };
+            anode.mode >> shift & wanted == wanted
+        };
+        if is_granted { Ok(()) } else { Err(FsError::AccessDenied) }
     }
-    let bits = if caller.uid == anode.uid {
-        anode.mode >> 6
-    } else if is_in_group(caller, anode.gid) {
-        anode.mode >> 3
-    } else {
-        anode.mode
-    };
-    if bits & wanted == wanted { Ok(()) } else { Err(FsError::AccessDenied) }
-}
 
-/// Checks that the caller may take the name of `file` out of `directory`: in a sticky directory
-/// only the owner of either may.
-pub(crate) fn check_removal(caller: &Caller, directory: &Anode, file: &Anode) -> FsResult<()> {
-    check_access(caller, directory, WRITE | SEARCH)?;
-    let is_free = is_privileged(caller)
-        || directory.mode & STICKY == 0
-        || planted::is(Planted::StickyIgnored)
-        || caller.uid == directory.uid
-        || caller.uid == file.uid;
-    if is_free { Ok(()) } else { Err(FsError::NotPermitted) }
-}
-
-/// Returns the anode of a directory that is still there and that the caller may search.
-pub(crate) fn searched<'s>(caller: &Caller, state: &'s VnodeState) -> FsResult<&'s Anode> {
-    let anode = state.anode()?;
-    if anode.kind != AnodeKind::Directory {
-        return Err(FsError::NotDirectory);
+    /// Checks that the caller may take the name of `file` out of `directory`: in a sticky
+    /// directory only the owner of either may.
+    pub(crate) fn check_removal(
+        &self,
+        caller: &Caller,
+        directory: &Anode,
+        file: &Anode,
+    ) -> FsResult<()> {
+        self.check_access(caller, directory, WRITE | SEARCH)?;
+        let is_free = is_privileged(caller)
+            || directory.mode & STICKY == 0
+            || planted::is(Planted::StickyIgnored)
+            || caller.uid == directory.uid
+            || caller.uid == file.uid;
+        if is_free { Ok(()) } else { Err(FsError::NotPermitted) }
     }
-    check_access(caller, anode, SEARCH)?;
-    if anode.nlink == 0 { Err(FsError::NotFound) } else { Ok(anode) }
+
+    /// Returns the anode of a directory that is still there and that the caller may search.
+    pub(crate) fn searched<'s>(
+        &self,
+        caller: &Caller,
+        state: &'s VnodeState,
+    ) -> FsResult<&'s Anode> {
+        let anode = state.anode()?;
+        if anode.kind != AnodeKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        self.check_access(caller, anode, SEARCH)?;
+        if anode.nlink == 0 { Err(FsError::NotFound) } else { Ok(anode) }
+    }
+
+    /// Refuses a change that makes no sense, whoever asks, or that the caller may not make
+    /// (chmod(2), chown(2), truncate(2), utimensat(2)).
+    pub(crate) fn check_change(
+        &self,
+        caller: &Caller,
+        anode: &Anode,
+        change: &SetAttr,
+    ) -> FsResult<()> {
+        check_sound(anode, change)?;
+        if change.size_bytes.is_some() {
+            self.check_access(caller, anode, WRITE)?;
+        }
+        if is_privileged(caller) {
+            return Ok(());
+        }
+        let is_owner = caller.uid == anode.uid;
+        let may_set_uid = change.uid.is_none_or(|uid| is_owner && uid == anode.uid);
+        let may_set_gid =
+            change.gid.is_none_or(|gid| is_owner && (gid == anode.gid || is_in_group(caller, gid)));
+        let may_set_mode = change.mode.is_none() || is_owner;
+        if !may_set_uid || !may_set_gid || !may_set_mode {
+            return Err(FsError::NotPermitted);
+        }
+        match (change.atime, change.mtime) {
+            _ if is_owner => Ok(()),
+            (None, None) => Ok(()),
+            // utime(2) without times needs no more than permission to write.
+            (Some(SetTime::Now), Some(SetTime::Now)) => self.check_access(caller, anode, WRITE),
+            (Some(_), _) | (None, Some(_)) => Err(FsError::NotPermitted),
+        }
+    }
 }
 
 /// Refuses what is no name at all, and `.` and `..` where they are not names.
@@ -103,7 +148,7 @@ pub(crate) fn inherited(
 }
 
 /// Returns `mode` as the caller may set it on a file of group `gid`: setgid only by a member.
-fn mode_allowed(caller: &Caller, mode: u16, gid: u32) -> u16 {
+pub(crate) fn mode_allowed(caller: &Caller, mode: u16, gid: u32) -> u16 {
     if is_privileged(caller) || is_in_group(caller, gid) { mode } else { mode & !SETGID }
 }
 
@@ -122,33 +167,6 @@ fn clear_set_bits(caller: &Caller, anode: &mut Anode) {
     }
     if anode.mode & GROUP_EXECUTE != 0 || !is_member {
         anode.mode &= !SETGID;
-    }
-}
-
-/// Refuses a change that makes no sense, whoever asks, or that the caller may not make (chmod(2),
-/// chown(2), truncate(2), utimensat(2)).
-pub(crate) fn check_change(caller: &Caller, anode: &Anode, change: &SetAttr) -> FsResult<()> {
-    check_sound(anode, change)?;
-    if change.size_bytes.is_some() {
-        check_access(caller, anode, WRITE)?;
-    }
-    if is_privileged(caller) {
-        return Ok(());
-    }
-    let is_owner = caller.uid == anode.uid;
-    let may_set_uid = change.uid.is_none_or(|uid| is_owner && uid == anode.uid);
-    let may_set_gid =
-        change.gid.is_none_or(|gid| is_owner && (gid == anode.gid || is_in_group(caller, gid)));
-    let may_set_mode = change.mode.is_none() || is_owner;
-    if !may_set_uid || !may_set_gid || !may_set_mode {
-        return Err(FsError::NotPermitted);
-    }
-    match (change.atime, change.mtime) {
-        _ if is_owner => Ok(()),
-        (None, None) => Ok(()),
-        // utime(2) without times needs no more than permission to write.
-        (Some(SetTime::Now), Some(SetTime::Now)) => check_access(caller, anode, WRITE),
-        (Some(_), _) | (None, Some(_)) => Err(FsError::NotPermitted),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use format::anode::Anode;
 
-use super::access::{check_change, clear_set_bits_of_write, set_owner_and_mode};
+use super::access::{clear_set_bits_of_write, set_owner_and_mode};
 use super::api::{Attr, Caller, Ino, SetAttr, SetTime};
 use super::{Files, Vnode, VnodeState, attr_of, to_disk};
 use crate::error::FsResult;
@@ -34,7 +34,7 @@ impl Files {
             return attr_of(self, &vnode.state.read());
         }
         // Before anything waits for the log; asked again under the lock.
-        check_change(caller, vnode.state.read().anode()?, change)?;
+        self.check_change(caller, vnode.state.read().anode()?, change)?;
         match change.size_bytes {
             None => self.set_anode(caller, &vnode, change)?,
             Some(size_bytes) => {
@@ -48,7 +48,7 @@ impl Files {
         let mut tx = self.store.begin(Reservation::SMALL)?;
         let mut state = vnode.state.write();
         let mut anode = state.anode()?.clone();
-        check_change(caller, &anode, change)?;
+        self.check_change(caller, &anode, change)?;
         self.apply_change(caller, &mut anode, change);
         self.fileset.write_anode(&self.store, &mut tx, &anode)?;
         let applied = tx.end();

@@ -3,12 +3,13 @@
 use format::planted::{self, Planted};
 use std::sync::Arc;
 
-use format::anode::{Anode, AnodeKind, StorageMode};
+use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
 use storage::device::AlignedBuffer;
 
-use super::access::{check_change, clear_set_bits_of_write};
+use super::access::clear_set_bits_of_write;
 use super::api::{Caller, FILE_BYTES_MAX, Ino, SetAttr};
 use super::flush::tail_waiting;
+use super::inline::{cut_inline, is_inline, settle_storage};
 use super::read::own;
 use super::unit::Span;
 use super::{Files, Vnode, VnodeState};
@@ -20,7 +21,7 @@ use crate::segment::{BlockOwner, Temperature};
 use crate::store::Change;
 use storage::sync::RwLockWriteGuard;
 
-type StateGuard<'v> = RwLockWriteGuard<'v, VnodeState>;
+pub(super) type StateGuard<'v> = RwLockWriteGuard<'v, VnodeState>;
 
 impl Files {
     /// Writes; see [`super::api::FileSystem::write`].
@@ -65,7 +66,16 @@ impl Files {
     ) -> FsResult<()> {
         let mut state = self.settled(vnode)?;
         check_regular(&state)?;
-        self.zero_tail(&mut state, offset)?;
+        if self.write_inline(&mut state, offset, data)? {
+            *done = data.len();
+            return self.note_write(&mut state, caller, vnode);
+        }
+        let prepared =
+            self.leave_inline(&mut state).and_then(|()| self.zero_tail(&mut state, offset));
+        if let Err(error) = prepared {
+            self.note_placed(&state, vnode);
+            return Err(error);
+        }
         let mut result = Ok(());
         while *done < data.len() {
             let at = offset + wide(*done);
@@ -79,7 +89,10 @@ impl Files {
                     *done += count;
                     state.size_bytes = state.size_bytes.max(at + wide(count));
                 }
-                Err(error) if *done == 0 => return Err(error),
+                Err(error) if *done == 0 => {
+                    self.note_placed(&state, vnode);
+                    return Err(error);
+                }
                 Err(error) => {
                     result = Err(error);
                     break;
@@ -91,7 +104,7 @@ impl Files {
     }
 
     /// Writes as much of `data` at `offset` as one block takes; returns which, and how much.
-    fn write_span(
+    pub(super) fn write_span(
         &self,
         state: &mut VnodeState,
         offset: u64,
@@ -104,7 +117,14 @@ impl Files {
         Ok((span, count))
     }
 
-    fn note_write(
+    /// V2: a write that failed may have placed a block before.
+    fn note_placed(&self, state: &VnodeState, vnode: &Vnode) {
+        if !state.pending.is_empty() {
+            self.note_dirty(vnode);
+        }
+    }
+
+    pub(super) fn note_write(
         &self,
         state: &mut VnodeState,
         caller: &Caller,
@@ -169,6 +189,7 @@ impl Files {
             generation: anode.generation,
             index: span.start >> span.shift,
             block_shift: span.shift,
+            directory: anode.parent,
         };
         let page = u64::from(self.store.geometry().page_fragments());
         let extra = page * self.store.map_pages_for(anode, span.start, span.shift)?;
@@ -232,14 +253,17 @@ impl Files {
         set: &SetAttr,
     ) -> FsResult<()> {
         let (mut change, mut state) = self.begin_settled(vnode)?;
-        check_change(caller, state.anode()?, set)?;
+        self.check_change(caller, state.anode()?, set)?;
         if size_bytes >= state.size_bytes {
             drop(state);
             drop(change);
             return self.extend(caller, vnode, size_bytes, set);
         }
-        if size_bytes > state.anode()?.size_bytes && tail_waiting(&state).is_some() {
-            // CRASH: V4. The size on disk is smaller yet, and would be raised.
+        let is_waiting =
+            tail_waiting(&state).is_some() || state.pending.range(..size_bytes).next().is_some();
+        if size_bytes > state.anode()?.size_bytes && is_waiting {
+            // CRASH: V3, V4. The size on disk is smaller yet, and would be raised over blocks that
+            // are not in the map: a crash would show zeros that nobody wrote.
             drop(state);
             drop(change);
             self.install_all(vnode)?;
@@ -248,8 +272,14 @@ impl Files {
         let mut anode = state.anode()?.clone();
         anode.size_bytes = size_bytes;
         self.apply_change(caller, &mut anode, set);
-        let is_done =
-            self.store.truncate_blocks(&mut change, &mut anode, size_bytes, Content::Data)?;
+        let is_done = is_inline(&anode)
+            || self.store.truncate_blocks(&mut change, &mut anode, size_bytes, Content::Data)?;
+        if is_inline(&anode) {
+            cut_inline(&mut anode, size_bytes);
+        }
+        if is_done {
+            settle_storage(&mut anode);
+        }
         let mut guard = None;
         if !is_done && anode.nlink > 0 {
             // F2: the rest is freed in further transactions, or after a crash.
@@ -264,6 +294,10 @@ impl Files {
         }
         let gone = state.pending.split_off(&size_bytes);
         gone.values().for_each(|block| self.segments.kill(block));
+        // V3: what is left was part of a write whose end is cut off.
+        for block in state.pending.values() {
+            block.set_file_bytes(block.file_bytes().min(size_bytes));
+        }
         state.anode = Some(anode);
         state.size_bytes = size_bytes;
         state.is_being_cut = !is_done;
@@ -288,7 +322,7 @@ impl Files {
     ///
     /// CRASH: V4. What the last block stores behind the end must read as zeros before the size
     /// passes it, so a new version of that block is installed first.
-    fn extend(
+    pub(super) fn extend(
         &self,
         caller: &Caller,
         vnode: &Arc<Vnode>,
@@ -297,7 +331,11 @@ impl Files {
     ) -> FsResult<()> {
         loop {
             let (mut change, mut state) = self.begin_settled(vnode)?;
-            check_change(caller, state.anode()?, set)?;
+            self.check_change(caller, state.anode()?, set)?;
+            if size_bytes > wide(INLINE_BYTES_MAX) {
+                self.leave_inline(&mut state)?;
+                self.note_placed(&state, vnode);
+            }
             self.make_tail_zero(&mut state, size_bytes)?;
             if tail_waiting(&state).is_some() {
                 drop(state);
@@ -307,6 +345,7 @@ impl Files {
             }
             let mut anode = state.anode()?.clone();
             anode.size_bytes = size_bytes.max(state.size_bytes);
+            settle_storage(&mut anode);
             self.apply_change(caller, &mut anode, set);
             self.fileset.write_anode(&self.store, &mut change, &anode)?;
             let applied = change.end();
@@ -331,7 +370,7 @@ impl Files {
     }
 
     /// V5: locks a file of which nothing lies past the end. Called with no lock held.
-    fn settled<'v>(&self, vnode: &'v Arc<Vnode>) -> FsResult<StateGuard<'v>> {
+    pub(super) fn settled<'v>(&self, vnode: &'v Arc<Vnode>) -> FsResult<StateGuard<'v>> {
         loop {
             let state = vnode.state.write();
             if !state.is_being_cut {
@@ -355,6 +394,9 @@ impl Files {
             let size = anode.size_bytes.max(state.size_bytes);
             let is_done =
                 self.store.truncate_blocks(&mut change, &mut anode, size, Content::Data)?;
+            if is_done {
+                settle_storage(&mut anode);
+            }
             let mut guard = None;
             if is_done && anode.nlink > 0 {
                 let fileset = guard.insert(self.fileset.lock());

@@ -11,7 +11,7 @@ use format::pointer::BlockPointer;
 use super::api::Ino;
 use super::unit::Span;
 use super::{Files, Vnode, VnodeState};
-use crate::alloc::{LOW_SEGMENTS, PROMISED_SEGMENTS};
+use crate::alloc::{Extent, LOW_SEGMENTS, PROMISED_SEGMENTS};
 use crate::container::take_off;
 use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
@@ -28,6 +28,14 @@ const GROUPS_PER_INSTALL: usize = 8;
 /// A block that can be installed: where it begins in the file, its pointer and the data write it is
 /// part of.
 type ReadyBlock = (u64, Arc<Block>, BlockPointer, u64);
+
+/// What came of the installation of a block.
+struct Installed {
+    /// Fragments of it that the map leads to.
+    kept_fragments: u32,
+    /// Leaves that were split.
+    splits: usize,
+}
 
 impl Files {
     /// Installs sealed blocks of a file, as many as one transaction can. Returns whether more wait.
@@ -103,18 +111,20 @@ impl Files {
             // V3: a size that some write has left, and one whose blocks are in the map.
             let reached = state.size_bytes.min(block.file_bytes());
             anode.size_bytes = anode.size_bytes.max(reached);
-            splits += self.install_block(&mut change, &mut anode, &block, &pointer, &mut groups)?;
+            let done =
+                self.install_block(&mut change, &mut anode, &block, &pointer, &mut groups)?;
+            splits += done.splits;
             if !planted::is(Planted::DataNotAwaited) {
                 change.tx_mut().depends_on_data(sequence);
             }
-            installed.push((index, block));
+            installed.push((index, block, done.kept_fragments));
         }
         self.end_install(change, state, vnode, anode, &installed)?;
-        Ok(installed.into_iter().map(|(index, _)| index).collect())
+        Ok(installed.into_iter().map(|(index, ..)| index).collect())
     }
 
-    /// Points the map to the new place of a block and frees what it had there. Returns how many
-    /// leaves were split.
+    /// Points the map to the new place of a block and frees what it had there. Returns what came
+    /// of it.
     fn install_block(
         &self,
         change: &mut Change<'_>,
@@ -122,12 +132,15 @@ impl Files {
         block: &Block,
         pointer: &BlockPointer,
         groups: &mut BTreeSet<u32>,
-    ) -> FsResult<usize> {
+    ) -> FsResult<Installed> {
         change.near = pointer.place;
         let Span { start, shift } = block.span();
         let replaced = self.store.set_data(change, anode, start, shift, pointer)?;
-        change.install(Segments::extent(pointer))?;
-        anode.fragments += u64::from(pointer.fragments);
+        let kept = replaced.kept_fragments;
+        if kept > 0 {
+            change.install(Extent { place: pointer.place, fragments: kept })?;
+        }
+        anode.fragments += u64::from(kept);
         groups.insert(pointer.place.group());
         for old in replaced.pointers {
             take_off(&mut anode.fragments, u64::from(old.fragments))?;
@@ -136,7 +149,7 @@ impl Files {
                 change.free(Segments::extent(&old))?;
             }
         }
-        Ok(usize::from(replaced.is_split))
+        Ok(Installed { kept_fragments: kept, splits: usize::from(replaced.is_split) })
     }
 
     /// Writes the anode with what was installed and ends the change.
@@ -146,7 +159,7 @@ impl Files {
         state: &mut VnodeState,
         vnode: &Arc<Vnode>,
         mut anode: Anode,
-        installed: &[(u64, Arc<Block>)],
+        installed: &[(u64, Arc<Block>, u32)],
     ) -> FsResult<crate::journal::Applied> {
         let is_all = installed.len() == state.pending.len();
         if is_all || planted::is(Planted::SizeBeforeBlocks) {
@@ -154,9 +167,9 @@ impl Files {
         }
         self.fileset.write_anode(&self.store, &mut change, &anode)?;
         let applied = change.end();
-        for (index, block) in installed {
+        for (index, block, kept_fragments) in installed {
             state.pending.remove(index);
-            self.segments.installed(block);
+            self.segments.installed(block, *kept_fragments);
         }
         state.anode = Some(anode);
         state.class = applied.class;
@@ -219,10 +232,11 @@ impl Files {
                 return Ok(None);
             };
             anode.size_bytes = anode.size_bytes.max(state.size_bytes.min(block.file_bytes()));
-            splits += self.install_block(&mut change, &mut anode, block, &pointer, &mut groups)?;
+            let done = self.install_block(&mut change, &mut anode, block, &pointer, &mut groups)?;
+            splits += done.splits;
             change.tx_mut().ride(pointer.place, block.ride_owner(&pointer), data);
             places.insert(pointer.place);
-            installed.push((*index, Arc::clone(block)));
+            installed.push((*index, Arc::clone(block), done.kept_fragments));
         }
         let applied = self.end_install(change, &mut state, vnode, anode, &installed)?;
         if let Some(ride) = applied.ride {

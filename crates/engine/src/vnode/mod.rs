@@ -23,16 +23,20 @@
 //! ends the change. Nothing waits for the log while it holds a lock.
 
 mod access;
+mod acl;
 pub mod api;
 mod attr;
 mod cleaner;
 mod file;
 mod flush;
+mod inline;
 mod names;
 mod orphan;
 mod read;
 mod rename;
+mod space;
 mod table;
+mod tmpfile;
 mod unit;
 mod xattr;
 

@@ -9,17 +9,17 @@ use format::directory::hash_in;
 use format::ids::AnodeNo;
 use storage::device::AlignedBuffer;
 
-use super::access::{
-    MODE_MASK, SEARCH, WRITE, check_access, check_length, check_name, check_removal, inherited,
-    is_privileged, searched,
-};
+use super::access::{MODE_MASK, SEARCH, WRITE, check_length, check_name, inherited, is_privileged};
+use super::acl::{ACCESS, DEFAULT, Inherited, handed_down};
 use super::api::{Attr, Caller, DirEntry, FileKind, Ino, LINKS_MAX, NewInode, SYMLINK_BYTES_MAX};
 use super::file::make_blocked;
+use super::xattr::Lazy;
 use super::{Files, Vnode, VnodeState, anode_kind_of, attr_of, generation_of, kind_of};
 use crate::alloc::Urgency;
 use crate::convert::{index_wide, wide};
 use crate::dir::{self, Found, Target};
 use crate::error::{FsError, FsResult};
+use crate::fileset::FilesetGuard;
 use crate::journal::Reservation;
 use crate::segment::{Block, BlockOwner, Segments};
 use crate::store::Change;
@@ -52,8 +52,8 @@ impl Files {
             let state = vnode.state.read();
             let number = match name {
                 b"." if state.anode()?.kind != AnodeKind::Directory => vnode.number,
-                b"." => searched(caller, &state)?.number,
-                b".." => searched(caller, &state)?.parent,
+                b"." => self.searched(caller, &state)?.number,
+                b".." => self.searched(caller, &state)?.parent,
                 _ => {
                     check_name(name)?;
                     let found = self.find_name(caller, &state, name)?;
@@ -74,7 +74,7 @@ impl Files {
         state: &VnodeState,
         name: &[u8],
     ) -> FsResult<Option<Found>> {
-        let anode = searched(caller, state)?;
+        let anode = self.searched(caller, state)?;
         check_length(name)?;
         dir::find(&self.store, None, anode, name)
     }
@@ -85,7 +85,7 @@ impl Files {
             return Err(FsError::Exists);
         }
         let anode = state.anode()?;
-        check_access(caller, anode, WRITE | SEARCH)?;
+        self.check_access(caller, anode, WRITE | SEARCH)?;
         Ok(anode.clone())
     }
 
@@ -162,15 +162,14 @@ impl Files {
         link_target: Option<&[u8]>,
     ) -> FsResult<Attr> {
         let vnode = self.vnode(parent)?;
-        let mut change = self.store.begin(Reservation::SMALL)?;
-        let mut state = vnode.state.write();
+        let (mut change, mut state) = self.begin_making(&vnode)?;
         let mut directory = self.check_new(caller, &state, name)?;
         check_kind(caller, new.kind, link_target.is_some())?;
-        self.check_space(Urgency::User)?;
-        self.store.alloc.check_pages(0)?;
+        self.check_room()?;
         let mut fileset = self.fileset.lock();
         let number = fileset.allocate_anode(&self.store, &mut change)?;
-        let mut anode = self.new_anode(caller, &change, &directory, number, new);
+        let (mut anode, given) = self.new_anode(caller, &change, &directory, number, new)?;
+        let fileset = self.put_lists(&mut change, fileset, &mut anode, given)?;
         let long = self.put_link_target(&mut change, &mut anode, link_target)?;
         let result = dir::insert(&self.store, &mut change, &mut directory, name, target_of(&anode))
             .and_then(|()| {
@@ -200,6 +199,29 @@ impl Files {
         attr_of(self, &child_state)
     }
 
+    /// Gives a new file the access lists that its directory hands down.
+    pub(crate) fn put_lists<'f>(
+        &'f self,
+        change: &mut Change<'_>,
+        fileset: FilesetGuard<'f>,
+        anode: &mut Anode,
+        given: Inherited,
+    ) -> FsResult<FilesetGuard<'f>> {
+        let mut fileset = Lazy::held(self, fileset);
+        for (name, list) in [(ACCESS, given.access), (DEFAULT, given.default)] {
+            if let Some(list) = list {
+                self.put_value(change, &mut fileset, anode, name, &list)?;
+            }
+        }
+        Ok(fileset.into_guard())
+    }
+
+    /// Refuses a new file where there is no room for it.
+    pub(crate) fn check_room(&self) -> FsResult<()> {
+        self.check_space(Urgency::User)?;
+        self.store.alloc.check_pages(0)
+    }
+
     /// New names are refused while the pool has no room for their pages.
     pub(crate) fn check_space(&self, urgency: Urgency) -> FsResult<()> {
         self.store.alloc.check_room(4 * u64::from(self.store.geometry().page_fragments()), urgency)
@@ -211,21 +233,24 @@ impl Files {
         self.store.alloc.check_room(fragments, Urgency::User)
     }
 
-    fn new_anode(
+    pub(crate) fn new_anode(
         &self,
         caller: &Caller,
         change: &Change<'_>,
         directory: &Anode,
         number: AnodeNo,
         new: NewInode,
-    ) -> Anode {
+    ) -> FsResult<(Anode, Inherited)> {
         let kind = anode_kind_of(new.kind);
         let shift = if kind == AnodeKind::Directory { 12 } else { self.fileset.block_shift };
         let mut anode = Anode::new(kind, number, self.fileset.id, shift);
         let now = self.now();
         anode.generation = generation_of(change);
         anode.birth = change.epoch();
-        (anode.mode, anode.gid) = inherited(caller, directory, new.kind, new.mode & MODE_MASK);
+        let (mode, gid) = inherited(caller, directory, new.kind, new.mode & MODE_MASK);
+        let default = self.default_acl(directory)?;
+        let given = handed_down(default.as_ref(), kind, mode, new.umask);
+        (anode.mode, anode.gid) = (given.mode, gid);
         anode.nlink = if kind == AnodeKind::Directory { 2 } else { 1 };
         anode.uid = caller.uid;
         anode.rdev = if is_device(new.kind) { new.rdev } else { 0 };
@@ -233,9 +258,30 @@ impl Files {
         if kind == AnodeKind::Directory {
             anode.key = [mix(change.epoch().0), mix(number.0 ^ change.epoch().0.rotate_left(32))];
         }
-        make_blocked(&mut anode);
+        if kind != AnodeKind::Regular {
+            make_blocked(&mut anode);
+        }
         (anode.atime, anode.mtime, anode.ctime, anode.btime) = (now, now, now, now);
-        anode
+        Ok((anode, given))
+    }
+
+    /// Starts a change that makes a file in a directory. One whose access lists lie outside of its
+    /// anode may hand down as much, so more is reserved.
+    pub(crate) fn begin_making<'v>(
+        &self,
+        vnode: &'v Arc<Vnode>,
+    ) -> FsResult<(Change<'_>, StateGuard<'v>)> {
+        let is_large = |state: &VnodeState| FsResult::Ok(state.anode()?.acl != AnodeNo(0));
+        loop {
+            let takes_large = is_large(&vnode.state.read())?;
+            let reservation =
+                if takes_large { Reservation::LARGE_NAMES } else { Reservation::SMALL };
+            let change = self.store.begin(reservation)?;
+            let state = vnode.state.write();
+            if takes_large || !is_large(&state)? {
+                return Ok((change, state));
+            }
+        }
     }
 
     /// Stores the target of a symbolic link: in the anode, or in a block that rides in the log.
@@ -258,6 +304,7 @@ impl Files {
             generation: anode.generation,
             index: 0,
             block_shift: anode.block_shift,
+            directory: anode.parent,
         };
         let mut buffer = AlignedBuffer::zeroed(index_wide(anode.block_bytes()));
         buffer[..target.len()].copy_from_slice(target);
@@ -274,7 +321,7 @@ impl Files {
 
     fn settle_link_target(&self, long: Option<Arc<Block>>, ride: Option<crate::journal::RideId>) {
         if let (Some(block), Some(ride)) = (long, ride) {
-            self.segments.installed(&block);
+            self.segments.installed(&block, block.fragments());
             self.segments.rides_logged(&BTreeSet::from([block.place]), ride);
         }
     }
@@ -301,8 +348,9 @@ impl Files {
         if anode.kind == AnodeKind::Directory {
             return Err(FsError::NotPermitted);
         }
+        let mut guard = None;
         if anode.nlink == 0 {
-            return Err(FsError::NotFound);
+            guard = self.unorphan(&mut change, &file_state, &mut anode)?;
         }
         if anode.nlink >= LINKS_MAX {
             return Err(FsError::TooManyLinks);
@@ -315,6 +363,10 @@ impl Files {
         self.fileset.write_anode(&self.store, &mut change, &directory)?;
         self.fileset.write_anode(&self.store, &mut change, &anode)?;
         let applied = change.end();
+        if let Some(guard) = guard {
+            guard.settle(applied.lsn);
+        }
+        self.table.clear_linkable(file.number);
         self.replace(&mut directory_state, directory, applied.class);
         self.replace(&mut file_state, anode, applied.class);
         self.table.add_reference(file.number);
@@ -385,7 +437,7 @@ impl Files {
             return Ok(None);
         }
         let mut anode = child_state.anode()?.clone();
-        check_removal(caller, &directory, &anode)?;
+        self.check_removal(caller, &directory, &anode)?;
         check_removable(&anode, wants_directory)?;
         dir::remove(&self.store, &mut change, &mut directory, &found)?;
         let now = self.now();

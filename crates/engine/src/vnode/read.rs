@@ -11,6 +11,7 @@ use storage::device::{AlignedBuffer, Purpose};
 
 use super::api::Ino;
 use super::file::check_regular;
+use super::inline::{inline_bytes, is_inline};
 use super::unit::Span;
 use super::{Files, VnodeState};
 use crate::buffer::io;
@@ -87,7 +88,15 @@ impl Files {
             }
             let waiting = state.pending.range(at..end).next();
             let next = waiting.map_or(end, |(start, _)| *start);
-            for unit in self.store.units(state.anode()?, at, next)? {
+            let anode = state.anode()?;
+            if is_inline(anode) {
+                let stored = inline_bytes(anode, at..next);
+                let from = index_wide(at - offset);
+                bytes[from..from + stored.len()].copy_from_slice(stored);
+                at = next;
+                continue;
+            }
+            for unit in self.store.units(anode, at, next)? {
                 self.fill_unit(&unit, at..next, offset, bytes, &mut runs);
             }
             at = next;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use format::anode::{Anode, AnodeKind, DiskTime};
 use format::ids::AnodeNo;
 
-use super::access::{SEARCH, WRITE, check_access, check_name, check_removal, searched};
+use super::access::{SEARCH, WRITE, check_name};
 use super::api::{Caller, Ino, RenameMode};
 use super::names::{directory, drop_link, target_of, touch};
 use super::{Files, Vnode};
@@ -54,8 +54,8 @@ impl Files {
         let _renaming = self.rename_lock.lock();
         loop {
             // Both directories are walked to before either name is looked up.
-            searched(caller, &source_directory.state.read())?;
-            searched(caller, &target_directory.state.read())?;
+            self.searched(caller, &source_directory.state.read())?;
+            self.searched(caller, &target_directory.state.read())?;
             let moved = self.child_of(caller, &source_directory, source.1)?;
             let replaced = {
                 let state = target_directory.state.read();
@@ -147,7 +147,7 @@ impl Files {
         let Some(mut plan) = self.plan(vnodes, &guards, source_name, target_name)? else {
             return Ok(None);
         };
-        check_rename(caller, &plan, mode)?;
+        self.check_rename(caller, &plan, mode)?;
         if mode != RenameMode::Exchange {
             // A name that only takes another's place needs no room.
             if plan.target.is_none() {
@@ -314,35 +314,37 @@ impl Files {
     }
 }
 
-/// Who may, then which kinds go over which, as Linux orders it.
-fn check_rename(caller: &Caller, plan: &Plan, mode: RenameMode) -> FsResult<()> {
-    let target_directory = plan.target_directory.as_ref().unwrap_or(&plan.source_directory);
-    check_removal(caller, &plan.source_directory, &plan.source)?;
-    match &plan.target {
-        Some(target) => check_removal(caller, target_directory, target)?,
-        None => check_access(caller, target_directory, WRITE | SEARCH)?,
-    }
-    let is_exchange = mode == RenameMode::Exchange;
-    let is_directory = |anode: &Anode| anode.kind == AnodeKind::Directory;
-    let replaced = plan.target.as_ref().filter(|_| !is_exchange);
-    match replaced.map(|target| (is_directory(&plan.source), is_directory(target))) {
-        Some((true, false)) => return Err(FsError::NotDirectory),
-        Some((false, true)) => return Err(FsError::IsDirectory),
-        Some((true, true) | (false, false)) | None => {}
-    }
-    // The `..` of a directory that changes its parent is written.
-    if plan.target_directory.is_some() {
-        let exchanged = plan.target.as_ref().filter(|_| is_exchange);
-        for anode in [Some(&plan.source), exchanged].into_iter().flatten() {
-            if is_directory(anode) {
-                check_access(caller, anode, WRITE)?;
+impl Files {
+    /// Who may, then which kinds go over which, as Linux orders it.
+    fn check_rename(&self, caller: &Caller, plan: &Plan, mode: RenameMode) -> FsResult<()> {
+        let target_directory = plan.target_directory.as_ref().unwrap_or(&plan.source_directory);
+        self.check_removal(caller, &plan.source_directory, &plan.source)?;
+        match &plan.target {
+            Some(target) => self.check_removal(caller, target_directory, target)?,
+            None => self.check_access(caller, target_directory, WRITE | SEARCH)?,
+        }
+        let is_exchange = mode == RenameMode::Exchange;
+        let is_directory = |anode: &Anode| anode.kind == AnodeKind::Directory;
+        let replaced = plan.target.as_ref().filter(|_| !is_exchange);
+        match replaced.map(|target| (is_directory(&plan.source), is_directory(target))) {
+            Some((true, false)) => return Err(FsError::NotDirectory),
+            Some((false, true)) => return Err(FsError::IsDirectory),
+            Some((true, true) | (false, false)) | None => {}
+        }
+        // The `..` of a directory that changes its parent is written.
+        if plan.target_directory.is_some() {
+            let exchanged = plan.target.as_ref().filter(|_| is_exchange);
+            for anode in [Some(&plan.source), exchanged].into_iter().flatten() {
+                if is_directory(anode) {
+                    self.check_access(caller, anode, WRITE)?;
+                }
             }
         }
+        if replaced.is_some_and(|target| is_directory(target) && target.entries > 0) {
+            return Err(FsError::NotEmpty);
+        }
+        Ok(())
     }
-    if replaced.is_some_and(|target| is_directory(target) && target.entries > 0) {
-        return Err(FsError::NotEmpty);
-    }
-    Ok(())
 }
 
 type StateGuard<'v> = storage::sync::RwLockWriteGuard<'v, super::VnodeState>;

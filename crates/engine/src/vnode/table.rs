@@ -30,6 +30,8 @@ struct Shard {
     order: std::collections::VecDeque<AnodeNo>,
     /// References that front ends hold.
     references: HashMap<AnodeNo, u64>,
+    /// Those of them on files that never had a name and may still get one.
+    linkable: HashSet<AnodeNo>,
 }
 
 impl Default for VnodeTable {
@@ -88,8 +90,22 @@ impl VnodeTable {
         let is_last = *held == 0;
         if is_last {
             shard.references.remove(&number);
+            shard.linkable.remove(&number);
         }
         is_last
+    }
+
+    /// Notes that a file without a name, on which there is a reference, may get one.
+    pub(crate) fn mark_linkable(&self, number: AnodeNo) {
+        self.shard(number).lock().linkable.insert(number);
+    }
+
+    pub(crate) fn clear_linkable(&self, number: AnodeNo) {
+        self.shard(number).lock().linkable.remove(&number);
+    }
+
+    pub(crate) fn is_linkable(&self, number: AnodeNo) -> bool {
+        self.shard(number).lock().linkable.contains(&number)
     }
 
     pub(crate) fn is_referenced(&self, number: AnodeNo) -> bool {

@@ -14,7 +14,7 @@
 //! Setting and removing are one transaction each. A file that is freed loses its container in
 //! further transactions; until then it is in the orphan list (F2).
 
-use format::anode::{Anode, AnodeKind, StorageMode};
+use format::anode::{Anode, AnodeKind, FIRST_FILE_ANODE, StorageMode};
 use format::attributes::{
     ATTRIBUTE_LIST_BYTES_MAX, ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, AttributeName,
     Namespace, value_pages,
@@ -22,7 +22,8 @@ use format::attributes::{
 use format::ids::AnodeNo;
 use format::page::PageKind;
 
-use super::access::{READ, WRITE, check_access, is_privileged};
+use super::access::{READ, WRITE, is_privileged, mode_allowed};
+use super::acl::{self, ACCESS, AclPart, DEFAULT};
 use super::api::{Caller, Ino, XattrMode};
 use super::{Files, VnodeState, generation_of};
 use crate::buffer::corrupt;
@@ -34,6 +35,7 @@ use crate::journal::Reservation;
 use crate::store::Change;
 
 const STICKY: u16 = 0o1000;
+const ACCESS_BITS: u16 = 0o777;
 /// Pages that an attribute may take beside its value: an entry page, map pages, the anode's.
 const PAGES_BESIDE_VALUE: u64 = 8;
 /// Value and sizes of `security.capability` (`linux/capability.h`): revisions 2 and 3.
@@ -52,6 +54,17 @@ fn container_field(anode: &mut Anode, namespace: Namespace) -> &mut AnodeNo {
 
 fn container_number(anode: &Anode, namespace: Namespace) -> AnodeNo {
     if namespace.is_acl() { anode.acl } else { anode.xattr }
+}
+
+/// Returns what was found as the container of `anode`, if it is one (E2).
+fn container_of(anode: &Anode, found: Option<Anode>) -> FsResult<Anode> {
+    let is_its = |found: &Anode| {
+        found.kind == AnodeKind::Internal
+            && found.parent == anode.number
+            && found.number >= FIRST_FILE_ANODE
+    };
+    let error = || corrupt(format!("XA002: {} has no container of attributes", anode.number));
+    found.filter(is_its).ok_or_else(error)
 }
 
 /// Reads a name as programs know it.
@@ -77,6 +90,7 @@ fn parse(name: &[u8]) -> FsResult<AttributeName<'_>> {
 /// Checks that the caller may read (`READ`) or change (`WRITE`) attributes of this namespace, as
 /// xattr(7) has it.
 fn check_namespace(
+    files: &Files,
     caller: &Caller,
     anode: &Anode,
     namespace: Namespace,
@@ -93,12 +107,15 @@ fn check_namespace(
             if is_sticky && wanted == WRITE && !is_owner {
                 return Err(refused);
             }
-            check_access(caller, anode, wanted)
+            files.check_access(caller, anode, wanted)
         }
         Namespace::Trusted if !is_privileged(caller) => Err(refused),
         Namespace::Security if wanted == WRITE && !is_privileged(caller) => Err(refused),
         Namespace::Trusted | Namespace::Security => Ok(()),
-        Namespace::AccessAcl | Namespace::DefaultAcl => Err(FsError::NotSupported),
+        Namespace::AccessAcl | Namespace::DefaultAcl if anode.kind == AnodeKind::Symlink => {
+            Err(FsError::NotSupported)
+        }
+        Namespace::AccessAcl | Namespace::DefaultAcl => Ok(()),
     }
 }
 
@@ -124,8 +141,16 @@ impl Files {
         let name = parse(name)?;
         let vnode = self.vnode(ino)?;
         let state = vnode.state.read();
-        check_namespace(caller, state.anode()?, name.namespace, READ)?;
-        self.value_of(state.anode()?, name)?.ok_or(FsError::NoAttribute)
+        check_namespace(self, caller, state.anode()?, name.namespace, READ)?;
+        let anode = state.anode()?;
+        let value = match name.namespace {
+            Namespace::AccessAcl => self.access_acl(anode)?.as_ref().map(acl::to_kernel),
+            Namespace::DefaultAcl => self.default_acl(anode)?.as_ref().map(acl::to_kernel),
+            Namespace::User | Namespace::Trusted | Namespace::Security => {
+                self.value_of(anode, name)?
+            }
+        };
+        value.ok_or(FsError::NoAttribute)
     }
 
     /// Returns the names of attributes; see [`super::api::FileSystem::listxattr`].
@@ -154,16 +179,20 @@ impl Files {
         self.check_writable()?;
         let name = parse(name)?;
         check_value(name, value)?;
+        if name.namespace.is_acl() {
+            let parts = acl::from_kernel(value)?;
+            return self.set_acl(caller, ino, name, parts.as_deref());
+        }
         self.with_reclaim(|| {
             self.change_attribute(ino, &mut |change, fileset, anode| {
-                check_namespace(caller, anode, name.namespace, WRITE)?;
+                check_namespace(self, caller, anode, name.namespace, WRITE)?;
                 match (self.has_value(anode, name)?, mode) {
                     (true, XattrMode::Create) => return Err(FsError::Exists),
                     (false, XattrMode::Replace) => return Err(FsError::NoAttribute),
                     (false, XattrMode::Set | XattrMode::Create) => self.check_list(anode, name)?,
                     (true, XattrMode::Set | XattrMode::Replace) => {}
                 }
-                self.put_value(change, fileset, anode, name, value)
+                self.put_value(change, fileset, anode, name, value).map(|()| true)
             })
         })
     }
@@ -172,11 +201,14 @@ impl Files {
     pub(crate) fn remove_attribute(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
         self.check_writable()?;
         let name = parse(name)?;
+        if name.namespace.is_acl() {
+            return self.set_acl(caller, ino, name, None);
+        }
         self.with_reclaim(|| {
             self.change_attribute(ino, &mut |change, fileset, anode| {
-                check_namespace(caller, anode, name.namespace, WRITE)?;
+                check_namespace(self, caller, anode, name.namespace, WRITE)?;
                 if self.drop_value(change, fileset, anode, name)? {
-                    Ok(())
+                    Ok(true)
                 } else {
                     Err(FsError::NoAttribute)
                 }
@@ -184,18 +216,56 @@ impl Files {
         })
     }
 
-    /// Does `work` on a copy of the anode, and makes the copy what counts.
+    /// Sets an access list, or removes it: removing one that is not there is no error.
+    fn set_acl(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: AttributeName<'_>,
+        parts: Option<&[AclPart]>,
+    ) -> FsResult<()> {
+        self.with_reclaim(|| {
+            self.change_attribute(ino, &mut |change, fileset, anode| {
+                check_namespace(self, caller, anode, name.namespace, WRITE)?;
+                if name == DEFAULT && anode.kind != AnodeKind::Directory {
+                    return if parts.is_some() { Err(FsError::AccessDenied) } else { Ok(false) };
+                }
+                if !is_privileged(caller) && caller.uid != anode.uid {
+                    return Err(FsError::NotPermitted);
+                }
+                let Some(parts) = parts else {
+                    return self.drop_value(change, fileset, anode, name);
+                };
+                let list = acl::assembled(parts)?;
+                if name == ACCESS {
+                    let mode = anode.mode & !ACCESS_BITS | acl::mode_of(&list);
+                    anode.mode = mode_allowed(caller, mode, anode.gid);
+                }
+                if name == ACCESS && acl::is_mode(&list) {
+                    self.drop_value(change, fileset, anode, name)?;
+                    return Ok(true);
+                }
+                let stored = if name == ACCESS { acl::stored(&list) } else { list.encode() };
+                self.put_value(change, fileset, anode, name, &stored).map(|()| true)
+            })
+        })
+    }
+
+    /// Does `work` on a copy of the anode, and makes the copy what counts if `work` says that
+    /// anything has changed.
     fn change_attribute(
         &self,
         ino: Ino,
-        work: &mut dyn FnMut(&mut Change<'_>, &mut Lazy<'_>, &mut Anode) -> FsResult<()>,
+        work: &mut dyn FnMut(&mut Change<'_>, &mut Lazy<'_>, &mut Anode) -> FsResult<bool>,
     ) -> FsResult<()> {
         let vnode = self.vnode(ino)?;
         let mut change = self.store.begin(Reservation::LARGE)?;
         let mut state = vnode.state.write();
         let mut anode = state.anode()?.clone();
         let mut fileset = Lazy { files: self, guard: None };
-        work(&mut change, &mut fileset, &mut anode)?;
+        if !work(&mut change, &mut fileset, &mut anode)? {
+            return Ok(());
+        }
         anode.ctime = self.now();
         self.end_attribute_change(change, fileset, &mut state, anode)
     }
@@ -222,13 +292,26 @@ impl Files {
         if number == AnodeNo(0) {
             return Ok(None);
         }
-        let found = self.fileset.read_anode(&self.store, number)?;
-        let is_its = |found: &Anode| {
-            found.kind == AnodeKind::Internal && found.parent == anode.number && number.0 >= 16
+        container_of(anode, self.fileset.read_anode(&self.store, number)?).map(Some)
+    }
+
+    /// Returns the container of attributes of this namespace as a change sees it.
+    fn container_in(
+        &self,
+        change: &Change<'_>,
+        fileset: &Lazy<'_>,
+        anode: &Anode,
+        namespace: Namespace,
+    ) -> FsResult<Option<Anode>> {
+        let number = container_number(anode, namespace);
+        if number == AnodeNo(0) {
+            return Ok(None);
+        }
+        let found = match &fileset.guard {
+            Some(guard) => guard.read_anode(&self.store, change, number)?,
+            None => self.fileset.read_anode_of(&self.store, change, number)?,
         };
-        let found = found.filter(is_its);
-        let error = || corrupt(format!("XA002: {} has no container of attributes", anode.number));
-        found.map(Some).ok_or_else(error)
+        container_of(anode, found).map(Some)
     }
 
     /// Returns the value of an attribute.
@@ -266,13 +349,16 @@ impl Files {
         Ok(())
     }
 
-    /// Whether one more name still fits into what listxattr(2) can return.
+    /// Whether one more name still fits into what listxattr(2) can return, with both access lists.
     fn check_list(&self, anode: &Anode, name: AttributeName<'_>) -> FsResult<()> {
         if anode.xattr == AnodeNo(0) {
             return Ok(());
         }
-        let mut bytes = name.full().len() + 1;
-        self.each_name(anode, &mut |name| bytes += name.full().len() + 1)?;
+        let lists = [ACCESS, DEFAULT].map(|name| name.full().len() + 1);
+        let mut bytes = name.full().len() + 1 + lists.iter().sum::<usize>();
+        self.each_name(anode, &mut |name| {
+            bytes += if name.namespace.is_acl() { 0 } else { name.full().len() + 1 };
+        })?;
         if bytes > ATTRIBUTE_LIST_BYTES_MAX { Err(FsError::NoSpace) } else { Ok(()) }
     }
 
@@ -296,7 +382,7 @@ impl Files {
         self.check_space_for(pages)?;
         self.store.alloc.check_pages(narrow(pages))?;
         anode.attributes = anode.attributes.without(name);
-        let mut container = match self.container(anode, name.namespace)? {
+        let mut container = match self.container_in(change, fileset, anode, name.namespace)? {
             Some(container) => container,
             None => self.new_container(change, fileset, anode, name.namespace)?,
         };
@@ -333,7 +419,8 @@ impl Files {
             anode.attributes = anode.attributes.without(name);
             return Ok(true);
         }
-        let Some(mut container) = self.container(anode, name.namespace)? else { return Ok(false) };
+        let found = self.container_in(change, fileset, anode, name.namespace)?;
+        let Some(mut container) = found else { return Ok(false) };
         if !self.store.remove_attribute(change, &mut container, name)? {
             return Ok(false);
         }
@@ -390,6 +477,17 @@ pub(crate) struct Lazy<'f> {
 }
 
 impl<'f> Lazy<'f> {
+    /// A lock that somebody holds already.
+    pub(crate) fn held(files: &'f Files, guard: FilesetGuard<'f>) -> Lazy<'f> {
+        Lazy { files, guard: Some(guard) }
+    }
+
+    /// Returns the lock.
+    pub(crate) fn into_guard(mut self) -> FilesetGuard<'f> {
+        self.guard();
+        self.guard.expect("taken above")
+    }
+
     fn guard(&mut self) -> &mut FilesetGuard<'f> {
         let files = self.files;
         self.guard.get_or_insert_with(|| files.fileset.lock())

@@ -529,7 +529,7 @@ fn no_system(operation: &'static str, ino: Ino, error: &FsError) -> Errno {
 
 /// Returns what a file is born with.
 fn new_inode(kind: FileKind, new: NewNode, rdev: u32) -> NewInode {
-    NewInode { kind, mode: new.mode & !new.umask, rdev }
+    NewInode { kind, mode: new.mode, umask: new.umask, rdev }
 }
 
 /// Returns how each declined operation is answered. `ENOSYS` tells the kernel never to ask again

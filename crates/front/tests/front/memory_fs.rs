@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::vnode::api::{
-    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, RenameMode,
-    SetAttr, SetTime, StatFs, Timestamp,
+    Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsError, FsResult, Ino, NewInode,
+    RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp, XattrMode,
 };
 use parking_lot::Mutex;
 
@@ -46,7 +46,7 @@ impl MemoryFs {
     pub(crate) fn new() -> MemoryFs {
         let mut state = State { files: BTreeMap::new(), next_ino: 1 };
         // For whoever runs the tests.
-        let new = NewInode { kind: FileKind::Directory, mode: 0o777, rdev: 0 };
+        let new = NewInode { kind: FileKind::Directory, mode: 0o777, umask: 0, rdev: 0 };
         let root = new_file(ROOT, ROOT, &Caller::root(), new);
         state.files.insert(ROOT, root);
         MemoryFs {
@@ -211,7 +211,7 @@ impl FileSystem for MemoryFs {
 
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], to: &[u8]) -> FsResult<Attr> {
         let mut state = self.state.lock();
-        let new = NewInode { kind: FileKind::Symlink, mode: 0o777, rdev: 0 };
+        let new = NewInode { kind: FileKind::Symlink, mode: 0o777, umask: 0, rdev: 0 };
         let ino = state.add(caller, parent, name, new)?;
         let file = state.file(ino)?;
         file.data = to.to_vec();
@@ -333,6 +333,32 @@ impl FileSystem for MemoryFs {
     fn sync(&self) -> FsResult<()> {
         self.sync_count.fetch_add(1, Ordering::SeqCst);
         Ok(())
+    }
+
+    // What these tests do not ask for.
+    fn getxattr(&self, _: &Caller, _: Ino, _: &[u8]) -> FsResult<Vec<u8>> {
+        Err(FsError::NotSupported)
+    }
+    fn setxattr(&self, _: &Caller, _: Ino, _: &[u8], _: &[u8], _: XattrMode) -> FsResult<()> {
+        Err(FsError::NotSupported)
+    }
+    fn listxattr(&self, _: &Caller, _: Ino) -> FsResult<Vec<Vec<u8>>> {
+        Err(FsError::NotSupported)
+    }
+    fn removexattr(&self, _: &Caller, _: Ino, _: &[u8]) -> FsResult<()> {
+        Err(FsError::NotSupported)
+    }
+    fn tmpfile(&self, _: &Caller, _: Ino, _: NewInode) -> FsResult<Attr> {
+        Err(FsError::NotSupported)
+    }
+    fn fallocate(&self, _: &Caller, _: Ino, _: u64, _: u64, _: Fallocate) -> FsResult<()> {
+        Err(FsError::NotSupported)
+    }
+    fn seek(&self, _: Ino, _: u64, _: Seek) -> FsResult<u64> {
+        Err(FsError::NotSupported)
+    }
+    fn copy_range(&self, _: &Caller, _: (Ino, u64), _: (Ino, u64), _: u64) -> FsResult<u64> {
+        Err(FsError::NotSupported)
     }
 
     fn statfs(&self) -> FsResult<StatFs> {

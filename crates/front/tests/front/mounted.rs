@@ -154,7 +154,7 @@ fn listings_agree_with_stat_and_show_damaged_files() {
     }
     let damaged = str::from_utf8(DAMAGED).expect("ASCII");
     // Behind the kernel's back: it would look the name up first.
-    let new = NewInode { kind: FileKind::Regular, mode: 0o600, rdev: 0 };
+    let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
     mounted.fs.create(&Caller::root(), mounted.fs.root(), DAMAGED, new).expect("the name is new");
     for _ in 0..2 {
         let mut count = 0;

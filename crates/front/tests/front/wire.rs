@@ -274,7 +274,7 @@ fn the_ends_of_time_come_through() {
 #[test]
 fn a_panic_costs_one_request_and_forgets_stay_silent() {
     let mut kernel = Kernel::new();
-    let new = NewInode { kind: FileKind::Regular, mode: 0o600, rdev: 0 };
+    let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
     let root = kernel.fs.root();
     kernel.fs.create(&Caller::root(), root, PANICKING, new).expect("the name is new");
     let (_, entry) = kernel.ask(1, 1, &[PANICKING, b"\0"].concat()).expect("a reply");

@@ -19,7 +19,7 @@ fn sample() -> Model {
 }
 
 fn make(model: &Model, parent: Ino, name: &[u8], kind: FileKind) -> Ino {
-    let new = NewInode { kind, mode: 0o644, rdev: 0 };
+    let new = NewInode { kind, mode: 0o644, umask: 0, rdev: 0 };
     model.create(&Caller::root(), parent, name, new).expect("a new name").ino
 }
 

@@ -5,11 +5,12 @@
 
 use engine::vnode::api::{Caller, FileKind, FsError, FsResult};
 
-use super::Node;
+use super::{Node, acl};
 
 pub(super) const SETUID: u16 = 0o4000;
 pub(super) const SETGID: u16 = 0o2000;
 pub(super) const STICKY: u16 = 0o1000;
+const GROUP_BITS: u16 = 0o070;
 const GROUP_EXECUTE: u16 = 0o010;
 
 /// Permission to read, as one digit of a mode.
@@ -38,6 +39,10 @@ pub(super) fn require(caller: &Caller, node: &Node, wanted: u16) -> FsResult<()>
     }
     let granted = if caller.uid == node.uid {
         node.mode >> 6
+    } else if let Some(list) = node.access.as_ref().filter(|_| node.mode & GROUP_BITS != 0) {
+        // As Linux, which does not ask a list whose mask gives nothing.
+        let is_permitted = acl::permits(list, caller, (node.uid, node.gid), wanted);
+        return if is_permitted { Ok(()) } else { Err(FsError::AccessDenied) };
     } else if is_in_group(caller, node.gid) {
         node.mode >> 3
     } else {

@@ -5,7 +5,7 @@ use engine::vnode::api::{
 };
 
 use super::access::{self, WRITE};
-use super::{Asked, Node, State};
+use super::{Asked, Node, State, acl};
 
 const MODE_MASK: u16 = 0o7777;
 const NANOSECONDS_MAX: u32 = 999_999_999;
@@ -88,6 +88,9 @@ fn apply(asked: Asked<'_>, node: &mut Node, change: &SetAttr) -> FsResult<()> {
     node.gid = change.gid.unwrap_or(node.gid);
     if let Some(mode) = change.mode {
         node.mode = access::mode_allowed(asked.caller, mode & MODE_MASK, node.gid);
+        if let Some(list) = node.access.as_mut() {
+            acl::set_mode(list, mode);
+        }
     }
     let moment = |time: SetTime| -> Timestamp {
         match time {

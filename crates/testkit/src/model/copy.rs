@@ -6,7 +6,7 @@ use std::sync::Arc;
 use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, SetAttr, XattrMode};
 use storage::clock::Clock;
 
-use super::{Model, ROOT};
+use super::{Model, ROOT, acl};
 use crate::canon::{Data, Identity, Inode, PAGE_BYTES, Times, WalkError, walk_identified};
 use crate::number::{u64_of, usize_of};
 
@@ -55,7 +55,7 @@ impl Model {
             Data::Target(target) => self.symlink(&caller, parent, name, target),
             Data::Pages(_) | Data::Nothing => {
                 let attr = &inode.attr;
-                let new = NewInode { kind: attr.kind, mode: attr.mode, rdev: attr.rdev };
+                let new = NewInode { kind: attr.kind, mode: attr.mode, umask: 0, rdev: attr.rdev };
                 self.create(&caller, parent, name, new)
             }
         };
@@ -80,6 +80,12 @@ impl Model {
             size_bytes: (attr.kind == FileKind::Regular).then_some(attr.size_bytes),
             ..SetAttr::default()
         };
+        // What it was made with may come from a default list of its directory.
+        for name in [acl::ACCESS, acl::DEFAULT] {
+            if attr.kind != FileKind::Symlink {
+                self.removexattr(&caller, ino, name).expect("the superuser may");
+            }
+        }
         self.setattr(&caller, ino, &change).expect("the superuser may set what was there");
         for (name, value) in &inode.attributes {
             let set = self.setxattr(&caller, ino, name, value, XattrMode::Set);

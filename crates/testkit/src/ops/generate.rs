@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{
-    DirEntry, FileKind, FileSystem, RenameMode, SetTime, Timestamp, XattrMode,
+    DirEntry, Fallocate, FileKind, FileSystem, RenameMode, Seek, SetTime, Timestamp, XattrMode,
 };
 use storage::clock::ManualClock;
 use storage::prng::Prng;
 
-use super::{Op, Outcome, Place, Route, SLOTS, Session, Step};
+use super::{AclEntry, AclText, Op, Outcome, Place, Route, SLOTS, Session, Step};
 use crate::canon::Times;
 use crate::model::Model;
 use crate::number::{u64_of, usize_of};
@@ -41,12 +41,16 @@ pub struct Weights {
     pub write: u64,
     /// Reads.
     pub read: u64,
+    /// Holes, zeros, searches for holes, copies.
+    pub hole: u64,
     /// Truncations, both ways.
     pub truncate: u64,
     /// Modes, owners, times.
     pub attr: u64,
     /// Extended attributes set, asked for, removed.
     pub xattr: u64,
+    /// Access lists set.
+    pub acl: u64,
     /// Questions: getattr, readlink, list.
     pub ask: u64,
     /// fsync and fdatasync.
@@ -76,6 +80,8 @@ pub struct Profile {
 
 /// Block sizes around whose boundaries offsets lie: fragment, block, segment.
 const BOUNDARIES: [u64; 3] = [4 << 10, 16 << 10, 1 << 20];
+/// Files about as long as an anode holds, and a little longer.
+const TINY_BYTES_MAX: u64 = 300;
 /// Far offsets are near 2 to a power from here to below 2^63.
 const FAR_POWER_MIN: u64 = 22;
 const FAR_POWER_MAX: u64 = 62;
@@ -128,9 +134,11 @@ impl Profile {
                 slot: 6,
                 write: 20,
                 read: 8,
+                hole: 6,
                 truncate: 6,
                 attr: 8,
                 xattr: 6,
+                acl: 4,
                 ask: 8,
                 fsync: 4,
                 sync: 1,
@@ -164,6 +172,7 @@ impl Profile {
         profile.weights.write = 60;
         profile.weights.read = 20;
         profile.weights.truncate = 15;
+        profile.weights.hole = 15;
         profile.weights.rename = 2;
         profile.weights.unlink = 2;
         profile.names.truncate(3);
@@ -275,7 +284,7 @@ impl Generator {
     fn op(&mut self) -> Op {
         let w = self.profile.weights;
         type Make = fn(&mut Generator) -> Op;
-        let choices: [(u64, Make); 17] = [
+        let choices: [(u64, Make); 19] = [
             (w.create, |g| g.create(FileKind::Regular)),
             (w.mkdir, |g| g.create(FileKind::Directory)),
             (w.special, Generator::special),
@@ -287,12 +296,14 @@ impl Generator {
             (w.slot, Generator::slot),
             (w.write, Generator::write),
             (w.read, Generator::read),
+            (w.hole, Generator::hole),
             (w.truncate, |g| Op::Truncate {
                 file: g.place(FileKind::Regular),
                 size_bytes: g.offset().0,
             }),
             (w.attr, Generator::attr),
             (w.xattr, Generator::xattr),
+            (w.acl, Generator::acl),
             (w.ask, Generator::ask),
             (w.fsync, Generator::fsync),
             (w.sync, |_| Op::Sync),
@@ -426,8 +437,10 @@ impl Generator {
         let near = self.profile.near_bytes_max;
         let boundary = self.one_of(&BOUNDARIES);
         let at = self.random.below(near / boundary + 1) * boundary;
-        let offset = match self.random.below(5) {
+        let offset = match self.random.below(6) {
             0 => self.random.below(8192),
+            // Where a file leaves its anode.
+            5 => self.random.below(TINY_BYTES_MAX),
             1 => self.random.below(near),
             2 => at.saturating_sub(1 + self.random.below(64)),
             3 => at + self.random.below(64),
@@ -452,6 +465,36 @@ impl Generator {
         let length = self.length(length_max);
         self.fills = self.fills.wrapping_add(1);
         Op::Write { file: self.place(FileKind::Regular), offset, length, fill: self.fills }
+    }
+
+    fn hole(&mut self) -> Op {
+        let file = self.place(FileKind::Regular);
+        let (offset, length_max) = self.offset();
+        let length = u64_of(self.length(length_max));
+        match self.random.below(8) {
+            0 => Op::Seek { file, offset, what: Seek::Data },
+            1 => Op::Seek { file, offset, what: Seek::Hole },
+            2 => {
+                let target = self.place(FileKind::Regular);
+                let (to, _) = self.offset();
+                let length = length.min(FAR_BYTES_MAX);
+                Op::Copy { source: file, from: offset, target, to, length }
+            }
+            3 => {
+                let mode = Fallocate::ZeroRange { keep_size: self.random.one_in(2) };
+                Op::Fallocate { file, offset, length, mode }
+            }
+            4 => {
+                let mode = Fallocate::Allocate { keep_size: self.random.one_in(2) };
+                Op::Fallocate { file, offset, length, mode }
+            }
+            // Long ones: several transactions.
+            5 => {
+                let length = length.saturating_mul(8).min(self.profile.near_bytes_max);
+                Op::Fallocate { file, offset, length, mode: Fallocate::PunchHole }
+            }
+            _ => Op::Fallocate { file, offset, length, mode: Fallocate::PunchHole },
+        }
     }
 
     fn read(&mut self) -> Op {
@@ -524,6 +567,42 @@ impl Generator {
                 Op::SetXattr { file, name, length, fill: self.fills, mode }
             }
         }
+    }
+
+    /// An access list, one in eight of them not in order.
+    fn acl(&mut self) -> Op {
+        let is_default = self.random.one_in(2);
+        let kind = if is_default || self.random.one_in(3) {
+            FileKind::Directory
+        } else {
+            FileKind::Regular
+        };
+        let file = self.place(kind);
+        let mut list: Vec<AclEntry> = Vec::new();
+        let mut add = |generator: &mut Generator, who: char, id: Option<u32>| {
+            let permissions = generator.one_of(&[0, 1, 4, 5, 6, 7, 7, 7]);
+            list.push(AclEntry { who, id, permissions });
+        };
+        add(self, 'u', None);
+        // Now and then more than an anode has room for.
+        let named_max = if self.random.one_in(4) { 30 } else { 3 };
+        let users = self.random.below(named_max);
+        (0..users).for_each(|n| add(self, 'u', Some(7 + u32::try_from(n).expect("few"))));
+        add(self, 'g', None);
+        let groups = self.random.below(named_max);
+        for n in 0..groups {
+            let id = self.one_of(&[7, 8, super::COMMON_GID, 1000]) + u32::try_from(n).expect("few");
+            add(self, 'g', Some(id));
+        }
+        if users + groups > 0 || self.random.one_in(2) {
+            add(self, 'm', None);
+        }
+        add(self, 'o', None);
+        if self.random.one_in(8) {
+            let at = usize_of(self.random.below(u64_of(list.len())));
+            list.swap_remove(at);
+        }
+        Op::SetAcl { file, is_default, list: AclText(list) }
     }
 
     fn ask(&mut self) -> Op {

@@ -11,6 +11,7 @@
 //!
 //! Not here: whether what survives a crash is right ([`crate::crash`]).
 
+mod acl;
 mod apply;
 mod generate;
 mod lockstep;
@@ -19,13 +20,14 @@ mod shrink;
 mod tests;
 mod text;
 
+pub use acl::{AclEntry, AclText};
 pub use apply::{Applied, Outcome, Session};
 pub use generate::{Generator, NAMES_DEFAULT, Profile, Weights};
 pub use lockstep::{Divergence, LockstepOptions, run_lockstep};
 pub use shrink::{SHRINK_TRIES_MAX, shrink};
 pub use text::{ParseError, history_from_text, history_to_text};
 
-use engine::vnode::api::{Caller, FileKind, RenameMode, SetTime, XattrMode};
+use engine::vnode::api::{Caller, Fallocate, FileKind, RenameMode, Seek, SetTime, XattrMode};
 use storage::prng::Prng;
 
 /// How many slots a session has.
@@ -60,6 +62,15 @@ pub enum Place {
     At(Route),
     /// What the slot holds.
     Slot(usize),
+}
+
+impl Place {
+    fn route_mut(&mut self) -> Option<&mut Route> {
+        match self {
+            Place::At(route) => Some(route),
+            Place::Slot(_) => None,
+        }
+    }
 }
 
 /// One operation.
@@ -199,6 +210,15 @@ pub enum Op {
         /// Whether it must be there, or must not.
         mode: XattrMode,
     },
+    /// Sets an access list.
+    SetAcl {
+        /// The inode.
+        file: Place,
+        /// Whether it is the list that a directory hands down.
+        is_default: bool,
+        /// The list.
+        list: AclText,
+    },
     /// Asks for the value of an extended attribute.
     GetXattr {
         /// The inode.
@@ -217,6 +237,39 @@ pub enum Op {
         file: Place,
         /// Name of the attribute.
         name: Vec<u8>,
+    },
+    /// Makes a hole or zeros, or asks for what is refused.
+    Fallocate {
+        /// The file.
+        file: Place,
+        /// First byte.
+        offset: u64,
+        /// How many.
+        length: u64,
+        /// What to do there.
+        mode: Fallocate,
+    },
+    /// Looks for data or a hole.
+    Seek {
+        /// The file.
+        file: Place,
+        /// From here on.
+        offset: u64,
+        /// What to look for.
+        what: Seek,
+    },
+    /// Copies bytes inside the server.
+    Copy {
+        /// From this file.
+        source: Place,
+        /// Its first byte.
+        from: u64,
+        /// To this file.
+        target: Place,
+        /// Its first byte.
+        to: u64,
+        /// How many.
+        length: u64,
     },
     /// Makes an inode durable.
     Fsync {
@@ -250,14 +303,20 @@ impl Op {
             | Op::GetAttr { file }
             | Op::ReadLink { file }
             | Op::SetXattr { file, .. }
+            | Op::SetAcl { file, .. }
             | Op::GetXattr { file, .. }
             | Op::ListXattr { file }
             | Op::RemoveXattr { file, .. }
             | Op::List { directory: file }
+            | Op::Fallocate { file, .. }
+            | Op::Seek { file, .. }
             | Op::Fsync { file, .. } => match file {
                 Place::At(route) => (Some(route), None),
                 Place::Slot(_) => (None, None),
             },
+            Op::Copy { source, target, .. } => {
+                return [source, target].into_iter().filter_map(Place::route_mut).collect();
+            }
             Op::Close { .. } | Op::Sync => (None, None),
         };
         first.into_iter().chain(second).collect()

@@ -323,7 +323,7 @@ fn top_name(index: u64) -> Vec<u8> {
 /// Makes the directories that clients work below.
 fn prepare(fs: &dyn FileSystem, clients: u64) -> Result<(), Fault> {
     let make = |index: u64| {
-        let new = NewInode { kind: FileKind::Directory, mode: 0o777, rdev: 0 };
+        let new = NewInode { kind: FileKind::Directory, mode: 0o777, umask: 0, rdev: 0 };
         let made = fs.create(&Caller::root(), fs.root(), &top_name(index), new)?;
         fs.forget(made.ino, 1);
         Ok(())

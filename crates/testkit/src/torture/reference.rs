@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use engine::vnode::api::{
-    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, RenameMode,
-    SetAttr, StatFs, XattrMode,
+    Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsError, FsResult, Ino, NewInode,
+    RenameMode, Seek, SetAttr, StatFs, XattrMode,
 };
 use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedDevice};
 use storage::sync::sim;
@@ -103,7 +103,7 @@ impl Ground for ReferenceGround {
             Some(_) | None => durable.as_ref().ok_or("nothing was made")?.reopened(),
         };
         if self.wrong == Wrong::Stranger && self.opens.load(Ordering::SeqCst) > 1 {
-            let new = NewInode { kind: FileKind::Regular, mode: 0, rdev: 0 };
+            let new = NewInode { kind: FileKind::Regular, mode: 0, umask: 0, rdev: 0 };
             kept.create(&Caller::root(), kept.root(), b"stranger", new).expect("a new name");
         }
         *durable = Some(kept.fork());
@@ -245,6 +245,31 @@ impl FileSystem for Live {
     }
     fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
         self.between(|model| model.removexattr(caller, ino, name))
+    }
+    fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
+        self.between(|model| model.tmpfile(caller, parent, new))
+    }
+    fn fallocate(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        length_bytes: u64,
+        mode: Fallocate,
+    ) -> FsResult<()> {
+        self.between(|model| model.fallocate(caller, ino, offset, length_bytes, mode))
+    }
+    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
+        self.between(|model| model.seek(ino, offset, what))
+    }
+    fn copy_range(
+        &self,
+        caller: &Caller,
+        source: (Ino, u64),
+        target: (Ino, u64),
+        length_bytes: u64,
+    ) -> FsResult<u64> {
+        self.between(|model| model.copy_range(caller, source, target, length_bytes))
     }
     fn statfs(&self) -> FsResult<StatFs> {
         self.model.statfs()

@@ -23,7 +23,7 @@ fn a_ground_that_is_right_passes_and_operations_were_in_flight() {
         panic!("{finding}");
     }
     assert_eq!((report.seeds, told, report.crashes), (30, 30, 90));
-    assert!(report.seeds_apart < 3, "{report:?}");
+    assert!(report.seeds_apart < 6, "{report:?}");
     // Half of them.
     assert!(report.concurrent_crashes > 45, "{report:?}");
     assert!(report.recovery_cuts > 5, "{report:?}");

@@ -30,7 +30,7 @@ fn try_make(
     kind: FileKind,
     mode: u16,
 ) -> FsResult<Ino> {
-    let new = NewInode { kind, mode, rdev: 0 };
+    let new = NewInode { kind, mode, umask: 0, rdev: 0 };
     fs.create(caller, at.0, at.1, new).map(|attr| attr.ino)
 }
 

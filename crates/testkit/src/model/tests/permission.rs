@@ -38,7 +38,7 @@ fn a_caller_that_is_not_checked_is_refused_nothing() {
     let unchecked = Caller { is_checked: false, ..user(7) };
     let ino = file_of(&fs, &unchecked, closed, "f", 0);
     assert_eq!(fs.getattr(ino).map(|attr| (attr.uid, attr.gid)), Ok((7, 7)));
-    let device = NewInode { kind: FileKind::CharDevice, mode: 0, rdev: 259 };
+    let device = NewInode { kind: FileKind::CharDevice, mode: 0, umask: 0, rdev: 259 };
     assert_eq!(fs.create(&unchecked, closed, b"n", device).map(|attr| attr.rdev), Ok(259));
     assert_eq!(fs.create(&user(7), closed, b"o", device), Err(FsError::AccessDenied));
 }

@@ -8,7 +8,7 @@ use engine::vnode::api::{
 use super::{ROOT, directory, file, file_of, model, try_make, user};
 
 const TOO_LONG: [u8; NAME_BYTES_MAX + 1] = [b'n'; NAME_BYTES_MAX + 1];
-const FILE: NewInode = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0 };
+const FILE: NewInode = NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
 
 #[test]
 fn the_walk_fails_before_the_name_is_looked_at() {

@@ -1,0 +1,78 @@
+//! Files that are born without a name (`O_TMPFILE`), and the first name one may get.
+//!
+//! # Crashes
+//!
+//! Such a file is in the orphan list from its birth, so that the open after a crash frees it. Its
+//! first name, its link count and its end as an orphan are one transaction.
+
+use std::sync::Arc;
+
+use format::anode::Anode;
+
+use super::access::{SEARCH, WRITE};
+use super::api::{Attr, Caller, FileKind, Ino, NewInode};
+use super::{Files, Vnode, VnodeState, attr_of};
+use crate::error::{FsError, FsResult};
+use crate::fileset::FilesetGuard;
+use crate::store::Change;
+
+impl Files {
+    /// Makes a file without a name; see [`super::api::FileSystem::tmpfile`]. Takes a reference.
+    pub(crate) fn make_nameless(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        new: NewInode,
+    ) -> FsResult<Attr> {
+        self.check_writable()?;
+        if new.kind != FileKind::Regular {
+            return Err(FsError::Invalid);
+        }
+        self.with_reclaim(|| self.make_nameless_once(caller, parent, new))
+    }
+
+    fn make_nameless_once(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
+        let vnode = self.vnode(parent)?;
+        let (mut change, state) = self.begin_making(&vnode)?;
+        let directory = self.searched(caller, &state)?;
+        self.check_access(caller, directory, WRITE | SEARCH)?;
+        self.check_room()?;
+        let mut fileset = self.fileset.lock();
+        let number = fileset.allocate_anode(&self.store, &mut change)?;
+        let (mut anode, given) = self.new_anode(caller, &change, directory, number, new)?;
+        let mut fileset = self.put_lists(&mut change, fileset, &mut anode, given)?;
+        anode.nlink = 0;
+        self.orphan(&mut fileset, &mut change, &mut anode)?;
+        fileset.write_anode(&self.store, &mut change, &anode)?;
+        // V1: the vnode is there, locked, before anybody can find the anode on its page.
+        let child = Arc::new(Vnode::new(anode));
+        let mut child_state = child.state.write();
+        self.table.insert(Arc::clone(&child));
+        self.table.add_reference(number);
+        self.table.mark_linkable(number);
+        let applied = change.end();
+        fileset.settle(applied.lsn);
+        child_state.class = applied.class;
+        attr_of(self, &child_state)
+    }
+
+    /// Takes a file out of the orphan list that is about to get its first name. Returns the guard
+    /// to settle. One whose truncate is not finished stays in the list for that (F2).
+    pub(crate) fn unorphan<'f>(
+        &'f self,
+        change: &mut Change<'_>,
+        state: &VnodeState,
+        anode: &mut Anode,
+    ) -> FsResult<Option<FilesetGuard<'f>>> {
+        if !self.table.is_linkable(anode.number) {
+            return Err(FsError::NotFound);
+        }
+        if state.is_being_cut || anode.entries == 0 {
+            return Ok(None);
+        }
+        let mut fileset = self.fileset.lock();
+        fileset.remove_orphan(&self.store, change, anode.entries - 1)?;
+        anode.entries = 0;
+        Ok(Some(fileset))
+    }
+}

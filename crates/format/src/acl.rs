@@ -1,0 +1,185 @@
+//! POSIX access lists: the value of an attribute of namespace 4 or 5.
+//!
+//! # Layout
+//!
+//! ```text
+//!   permissions (2 bytes) | entry (5 bytes) | entry | ...
+//! ```
+//!
+//! What an access list says of the owner, of others and of the mask is in the permission bits of
+//! the anode, so its value has zeros there: chmod(2) changes the list by changing the mode. A list
+//! that says no more than the mode does is not stored at all.
+//!
+//! # Invariants
+//!
+//! - L1: Named users come before named groups; a list that names anybody has a mask.
+//! - L2: An access list on disk has a mask.
+
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes of a list in front of its entries.
+pub const ACL_HEAD_BYTES: usize = 2;
+/// Bytes of an entry.
+pub const ACL_ENTRY_BYTES: usize = 5;
+/// Most named users and groups of a list: what setxattr(2) can pass, less the four others.
+pub const ACL_NAMED_MAX: usize = 8187;
+/// No user or group.
+pub const NOBODY: u32 = u32::MAX;
+
+const HAS_MASK: u16 = 1 << 12;
+const IS_GROUP: u8 = 8;
+const PERMISSIONS: u8 = 7;
+
+/// Byte for byte. Format: `docs/FORMAT.md#access-list`.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct AclDisk {
+    /// Three bits each from the lowest on: others, group, owner, mask; then: there is a mask.
+    permissions: U16,
+}
+
+const _: () = assert!(size_of::<AclDisk>() == ACL_HEAD_BYTES);
+
+/// Byte for byte. Format: `docs/FORMAT.md#access-list-entry`.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct AclEntryDisk {
+    /// Permissions (bits 0 to 2); bit 3: a group.
+    permissions: u8,
+    /// Of the user or group.
+    id: U32,
+}
+
+const _: () = assert!(size_of::<AclEntryDisk>() == ACL_ENTRY_BYTES);
+
+/// A named user or group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AclEntry {
+    /// Whether it is a group.
+    pub is_group: bool,
+    /// Number of the user or group.
+    pub id: u32,
+    /// Read 4, write 2, execute or search 1.
+    pub permissions: u8,
+}
+
+/// An access list. Permissions are read 4, write 2, execute or search 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acl {
+    /// Of the owner.
+    pub owner: u8,
+    /// Of the file's group.
+    pub group: u8,
+    /// Of everybody else.
+    pub other: u8,
+    /// Most that named users and groups, and the file's group, have.
+    pub mask: Option<u8>,
+    /// Named users, then named groups.
+    pub named: Vec<AclEntry>,
+}
+
+/// The value can't be so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("XA005: {0} bytes are no access list")]
+pub struct AclError(usize);
+
+impl Acl {
+    /// Whether the list is one (L1).
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let all = [self.owner, self.group, self.other, self.mask.unwrap_or(0)];
+        let named = &self.named;
+        all.iter().all(|bits| *bits <= PERMISSIONS)
+            && named.iter().all(|entry| entry.permissions <= PERMISSIONS && entry.id != NOBODY)
+            && named.is_sorted_by_key(|entry| entry.is_group)
+            && named.len() <= ACL_NAMED_MAX
+            && (self.mask.is_some() || named.is_empty())
+    }
+
+    /// Returns the list on disk.
+    ///
+    /// # Panics
+    ///
+    /// If it is not sound: a bug in the caller.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        assert!(self.is_sound(), "a list that is not sound");
+        let bits = |bits: u8, shift: u32| u16::from(bits) << shift;
+        let mask = self.mask.map_or(0, |mask| HAS_MASK | bits(mask, 9));
+        let permissions = bits(self.other, 0) | bits(self.group, 3) | bits(self.owner, 6) | mask;
+        let mut bytes = AclDisk { permissions: U16::new(permissions) }.as_bytes().to_vec();
+        for entry in &self.named {
+            let permissions = entry.permissions | if entry.is_group { IS_GROUP } else { 0 };
+            let entry = AclEntryDisk { permissions, id: U32::new(entry.id) };
+            bytes.extend_from_slice(entry.as_bytes());
+        }
+        bytes
+    }
+
+    /// Returns the list that `bytes` are.
+    ///
+    /// # Errors
+    ///
+    /// [`AclError`]: they are none.
+    pub fn decode(bytes: &[u8]) -> Result<Acl, AclError> {
+        let error = AclError(bytes.len());
+        let (head, rest) = AclDisk::read_from_prefix(bytes).map_err(|_| error)?;
+        let permissions = head.permissions.get();
+        let bits = |shift: u32| u8::try_from(permissions >> shift & 7).expect("three bits");
+        let entries = <[AclEntryDisk]>::ref_from_bytes(rest).map_err(|_| error)?;
+        let named = entries.iter().map(|entry| AclEntry {
+            is_group: entry.permissions & IS_GROUP != 0,
+            id: entry.id.get(),
+            permissions: entry.permissions & !IS_GROUP,
+        });
+        let mask = (permissions & HAS_MASK != 0).then(|| bits(9));
+        let (owner, group, other) = (bits(6), bits(3), bits(0));
+        let acl = Acl { owner, group, other, mask, named: named.collect() };
+        // Bits that mean nothing are zero, so that encoding gives the same bytes again.
+        let spare = if acl.mask.is_some() { permissions >> 13 } else { permissions >> 9 };
+        if acl.is_sound() && spare == 0 { Ok(acl) } else { Err(error) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Acl {
+        let user = AclEntry { is_group: false, id: 1000, permissions: 7 };
+        let group = AclEntry { is_group: true, id: 100, permissions: 4 };
+        Acl { owner: 7, group: 5, other: 0, mask: Some(6), named: vec![user, user, group] }
+    }
+
+    #[test]
+    fn encode_then_decode_returns_the_list() {
+        let plain = Acl { named: Vec::new(), mask: None, ..sample() };
+        for acl in [sample(), plain] {
+            let bytes = acl.encode();
+            assert_eq!(bytes.len(), ACL_HEAD_BYTES + acl.named.len() * ACL_ENTRY_BYTES);
+            assert_eq!(Acl::decode(&bytes), Ok(acl));
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_list_are_refused() {
+        let bytes = sample().encode();
+        for length in [0, 1, 3, bytes.len() - 1] {
+            assert!(Acl::decode(&bytes[..length]).is_err(), "{length} bytes");
+        }
+        // Bits that mean nothing, no mask though somebody is named, groups before users.
+        for (at, flip) in [(1, 0x80), (1, 0x20), (1, 0x10), (2, 0x10), (2, 0x08)] {
+            let mut bad = bytes.clone();
+            bad[at] ^= flip;
+            assert!(Acl::decode(&bad).is_err(), "byte {at}");
+        }
+        let plain = Acl { named: Vec::new(), mask: None, ..sample() }.encode();
+        for flip in [0x02, 0x08, 0x20] {
+            assert!(Acl::decode(&[plain[0], plain[1] ^ flip]).is_err(), "{flip:#x}");
+        }
+        let mut nobody = bytes;
+        nobody[3..7].fill(0xff);
+        assert!(Acl::decode(&nobody).is_err());
+    }
+}
