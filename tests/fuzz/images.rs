@@ -32,7 +32,7 @@ fn base() -> Image {
     for (number, kind) in
         [FileKind::Regular, FileKind::Directory].iter().cycle().take(20).enumerate()
     {
-        let new = NewInode { kind: *kind, mode: 0o755, rdev: 0 };
+        let new = NewInode { kind: *kind, mode: 0o755, rdev: 0, umask: 0 };
         let name = format!("n{number}");
         let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new);
         let ino = made.expect("there is room").ino;
@@ -61,7 +61,7 @@ fn use_pool(pool: &Pool) {
         let _ = pool.getattr(*ino);
         let _ = pool.read(*ino, 0, 64 << 10, &mut bytes);
     }
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0 };
+    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0, umask: 0 };
     let _ = pool.create(&caller, pool.root(), b"new", new);
     if let Some((name, _)) = names.iter().find(|(name, _)| name.starts_with(b"n")) {
         let _ = pool.unlink(&caller, pool.root(), name);

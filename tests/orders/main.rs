@@ -74,7 +74,7 @@ impl Ground {
     }
 
     fn make(&self, parent: Ino, name: &str, kind: FileKind) -> Ino {
-        let new = NewInode { kind, mode: 0o755, rdev: 0 };
+        let new = NewInode { kind, mode: 0o755, rdev: 0, umask: 0 };
         let made = self.pool.create(&Caller::root(), parent, name.as_bytes(), new);
         made.expect("there is room").ino
     }
