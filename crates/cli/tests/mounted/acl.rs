@@ -1,5 +1,5 @@
-//! Access lists: the kernel decides by them on a mount, the engine for every other caller. Goal: the
-//! two never differ. Method: a pool in memory, mounted from this process, so that both can be asked
+//! Access lists: the kernel decides by them on a mount, the engine for every other caller. Goal:
+//! the two never differ. Method: a pool in memory, mounted from this process, so that both can be asked
 //! about the same files; lists, users and groups by chance.
 
 use std::fs::{self, File};
