@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use engine::vnode::api::{
-    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, RenameMode,
-    SetAttr, SetTime, StatFs, Timestamp,
+    Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsError, FsResult, Ino, NewInode,
+    RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp, XattrMode,
 };
 use front::fuse::{MountOptions, StopSignals};
 
@@ -226,6 +226,32 @@ impl FileSystem for Null {
 
     fn sync(&self) -> FsResult<()> {
         Ok(())
+    }
+
+    // What the loops do not ask for.
+    fn getxattr(&self, _: &Caller, _: Ino, _: &[u8]) -> FsResult<Vec<u8>> {
+        Err(FsError::NotSupported)
+    }
+    fn setxattr(&self, _: &Caller, _: Ino, _: &[u8], _: &[u8], _: XattrMode) -> FsResult<()> {
+        Err(FsError::NotSupported)
+    }
+    fn listxattr(&self, _: &Caller, _: Ino) -> FsResult<Vec<Vec<u8>>> {
+        Err(FsError::NotSupported)
+    }
+    fn removexattr(&self, _: &Caller, _: Ino, _: &[u8]) -> FsResult<()> {
+        Err(FsError::NotSupported)
+    }
+    fn tmpfile(&self, _: &Caller, _: Ino, _: NewInode) -> FsResult<Attr> {
+        Err(FsError::NotSupported)
+    }
+    fn fallocate(&self, _: &Caller, _: Ino, _: u64, _: u64, _: Fallocate) -> FsResult<()> {
+        Err(FsError::NotSupported)
+    }
+    fn seek(&self, _: Ino, _: u64, _: Seek) -> FsResult<u64> {
+        Err(FsError::NotSupported)
+    }
+    fn copy_range(&self, _: &Caller, _: (Ino, u64), _: (Ino, u64), _: u64) -> FsResult<u64> {
+        Err(FsError::NotSupported)
     }
 
     fn statfs(&self) -> FsResult<StatFs> {

@@ -120,7 +120,8 @@ mod tests {
     #[test]
     fn ranks_are_those_of_the_sign_test() {
         let known = [(5, 1, 0.9375), (6, 1, 0.96875), (9, 2, 0.9609), (10, 2, 0.9785)];
-        let more = [(15, 4, 0.9648), (20, 6, 0.9586), (25, 8, 0.9567)];
+        let more =
+            [(8, 1, 0.9922), (11, 2, 0.9883), (15, 4, 0.9648), (20, 6, 0.9586), (25, 8, 0.9567)];
         for (count, rank, confidence) in known.into_iter().chain(more) {
             let (found, sure) = rank_of(count);
             assert_eq!(found + 1, rank, "{count}");

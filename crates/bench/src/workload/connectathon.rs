@@ -1,11 +1,11 @@
 //! Nine tests like those of Connectathon's basic suite, each a phase.
 //!
 //! After the list in "The Episode File System" (Chutani and others, 1992): 1 makes a tree of many
-//! levels, 2 removes it; 3 asks for the attributes of one directory and the one above, as getwd and
 //! levels, 2 removes it; 3 asks for the attributes of one directory and the one above, as getwd
 //! and stat do; 4 calls chmod and stat on a group of files; 5 writes a file of 1 MB and reads it;
 //! 6 reads a directory; 7 calls rename and link on a group of files; 8 makes symbolic links and
 //! reads them; 9 calls statfs. Each is done until it takes long enough to be timed.
+
 use std::io;
 
 use super::{Group, Lap, Measure, Unit, file_names, stream, tree};

@@ -255,6 +255,10 @@ mod tests {
         (files, bytes + below.iter().map(|(_, bytes)| bytes).sum::<usize>())
     }
 
+    fn depth(tree: &Tree) -> usize {
+        1 + tree.dirs.iter().map(|(_, tree)| depth(tree)).max().unwrap_or(0)
+    }
+
     #[test]
     fn a_tree_has_its_files_and_no_more_bytes_than_planned() {
         for files in [1, 19, 20, 21, 1000, 50_000] {
@@ -265,6 +269,7 @@ mod tests {
             if files >= 1000 {
                 let average = bytes / found;
                 assert!((7 << 10..12 << 10).contains(&average), "{average} bytes on average");
+                assert!((2..=6).contains(&depth(&tree)), "{} levels", depth(&tree));
             }
         }
     }

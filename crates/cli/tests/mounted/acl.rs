@@ -1,6 +1,6 @@
 //! Access lists: the kernel decides by them on a mount, the engine for every other caller. Goal:
-//! the two never differ. Method: a pool in memory, mounted from this process, so that both can be asked
-//! about the same files; lists, users and groups by chance.
+//! the two never differ. Method: a pool in memory, mounted from this process, so that both can be
+//! asked about the same files; lists, users and groups by chance.
 
 use std::fs::{self, File};
 use std::path::Path;

@@ -12,8 +12,8 @@ use crate::calls::Mapping;
 use crate::{Mounted, can_mount, errno, write};
 
 const PAGE: usize = 4096;
-/// As an offset.
-const PAGE_END: u64 = 4096;
+/// Offset of the second page.
+const PAGE_OFFSET: u64 = 4096;
 
 #[test]
 fn a_shared_mapping_is_the_file_and_a_private_one_is_not() {
@@ -31,7 +31,7 @@ fn a_shared_mapping_is_the_file_and_a_private_one_is_not() {
     file.write_all_at(b"w", 7).expect("write");
     assert_eq!((shared.get(7), private.get(0)), (b'w', b'p'));
     let mut seen = [0; 1];
-    file.read_exact_at(&mut seen, PAGE_END).expect("read");
+    file.read_exact_at(&mut seen, PAGE_OFFSET).expect("read");
     assert_eq!(&seen, b"s");
     shared.sync();
     drop((shared, private, file));
@@ -55,7 +55,7 @@ fn direct_and_buffered_access_see_each_other() {
         options.read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).expect("open");
     let mut bytes = vec![0; 2 * PAGE];
     buffered.read_exact_at(&mut bytes, 0).expect("read");
-    direct.write_all_at(&vec![b'd'; PAGE], PAGE_END).expect("direct write");
+    direct.write_all_at(&vec![b'd'; PAGE], PAGE_OFFSET).expect("direct write");
     buffered.read_exact_at(&mut bytes, 0).expect("read");
     assert_eq!((bytes[PAGE - 1], bytes[PAGE]), (b'a', b'd'), "the cache let go of what changed");
     buffered.write_all_at(b"b", 0).expect("write");
