@@ -1,8 +1,8 @@
 //! Bytes that nobody has written so: every decoder answers, and none panics.
 //!
-//! `bolero` gives the bytes, at random. They fail at the first check, so each page is tried as it is
-//! and with a good checksum, which leads behind that check. `HOLDFAST_FUZZ` is the number of inputs
-//! of each test.
+//! `bolero` gives the bytes, at random. They fail at the first check, so each page is tried as it
+//! is and with a good checksum, which leads behind that check. `HOLDFAST_FUZZ` is the number of
+//! inputs of each test.
 
 mod decoders;
 mod images;

@@ -4,18 +4,27 @@
 //!   cargo run -p xtask -- tidy                  rules of style, layers, defect codes
 //!   cargo run -p xtask -- format-doc --check    docs/FORMAT.md against crates/format
 //!   cargo run -p xtask -- format-doc --print    the tables as the structs have them
+//!   cargo run -p xtask -- guard                 what ten scenarios cost, against benches/guard/
+//!   cargo run -p xtask -- guard --record        records what they cost now
 //! ```
 
 mod codes;
 mod constants;
 mod format_doc;
+mod guard;
 mod layers;
 mod layout;
 mod sources;
 mod tidy;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use guard::Guarded;
+
+/// What `./test` takes for skipped.
+const EXIT_SKIPPED: u8 = 77;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,13 +34,20 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&root),
         ["format-doc", "--check"] => format_doc::check(&root),
         ["format-doc", "--print"] => format_doc::print(&root).map(|()| Vec::new()),
+        ["guard"] => return guarded(guard::run(&root, false)),
+        ["guard", "--record"] => return guarded(guard::run(&root, true)),
         _ => {
             eprintln!(
-                "usage: cargo run -p xtask -- tidy | format-doc --check | format-doc --print"
+                "usage: cargo run -p xtask -- tidy | format-doc --check | format-doc --print | \
+                 guard [--record]"
             );
             return ExitCode::from(2);
         }
     };
+    ended(findings)
+}
+
+fn ended(findings: io::Result<Vec<String>>) -> ExitCode {
     match findings {
         Ok(findings) if findings.is_empty() => ExitCode::SUCCESS,
         Ok(findings) => {
@@ -45,6 +61,18 @@ fn main() -> ExitCode {
             eprintln!("{error}");
             ExitCode::from(2)
         }
+    }
+}
+
+/// As [`ended`]; what cannot run here is skipped, loudly.
+fn guarded(guarded: io::Result<Guarded>) -> ExitCode {
+    match guarded {
+        Ok(Guarded::Skipped(why)) => {
+            eprintln!("\n*** SKIPPED: guard: {why} ***\n");
+            ExitCode::from(EXIT_SKIPPED)
+        }
+        Ok(Guarded::Findings(findings)) => ended(Ok(findings)),
+        Err(error) => ended(Err(error)),
     }
 }
 

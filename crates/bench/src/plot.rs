@@ -95,7 +95,8 @@ fn figure_of(report: &Report) -> Figure {
     }
     let what =
         if has_ratios { "Ratio of rates, with its interval" } else { "Rate, with its range" };
-    let title = format!("{what}: {} rounds at scale {}", report.rounds, report.plan.scale);
+    let rounds = if report.rounds == 1 { "round" } else { "rounds" };
+    let title = format!("{what}: {} {rounds} at scale {}", report.rounds, report.plan.scale);
     Figure { title, series, rows, has_unity: has_ratios }
 }
 

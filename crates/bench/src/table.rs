@@ -87,7 +87,11 @@ fn rows(text: &mut String, measured: &Measured) {
 fn ratio(compared: &Compared) -> String {
     let ratio = &compared.ratio;
     let mark = if compared.is_wide { "~" } else { "" };
-    format!("{mark}{:.2} x {} [{:.2}, {:.2}]", ratio.median, compared.to, ratio.low, ratio.high)
+    // Two digits that mean something, of a small one too.
+    let digits = if ratio.median < 0.095 { 3 } else { 2 };
+    let [median, low, high] =
+        [ratio.median, ratio.low, ratio.high].map(|value| format!("{value:.digits$}"));
+    format!("{mark}{median} x {} [{low}, {high}]", compared.to)
 }
 
 fn foot(report: &Report) -> String {

@@ -257,12 +257,8 @@ fn oldest_needed(state: &State) -> Lsn {
     }
     let dirty = state.dirty.values().filter_map(|buffer| buffer.state.lock().first_lsn).min();
     let open = state.classes.values().map(|class| class.first_lsn).min();
-    let riding = state
-        .rides
-        .keys()
-        .filter(|_| !planted::is(Planted::TailPastRides))
-        .next()
-        .map(|ride| ride.lsn);
+    let riding = state.rides.keys().next().map(|ride| ride.lsn);
+    let riding = riding.filter(|_| !planted::is(Planted::TailPastRides));
     [dirty, open, riding].into_iter().flatten().min().unwrap_or(state.log.position())
 }
 

@@ -1,0 +1,265 @@
+//! Ten fixed scenarios whose cost is recorded: instructions, counted by valgrind, and requests to
+//! the device, counted by the device.
+//!
+//! ```text
+//!   guard --list           the scenarios
+//!   guard SCENARIO         prepares it, runs it in `guard_measured`, prints what it asked for
+//! ```
+//!
+//! `cargo run -p xtask -- guard` runs each under callgrind, which counts only what happens inside
+//! [`guard_measured`], and compares with `benches/guard/`. One thread, a device in memory, a clock
+//! that stands still, a pool whose identity is fixed: so two runs differ by nothing that a commit
+//! did not change.
+//!
+//! Not here: how long anything takes (`holdfast bench`), budgets that are promised (`tests/budget`).
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, RenameMode};
+use engine::{CreateOptions, OpenOptions, Pool};
+use storage::clock::ManualClock;
+use storage::device::{CountingDevice, MemoryDevice, RequestKind, SharedDevice};
+use storage::prng::Prng;
+
+/// Bytes of the pool: so many that its journal holds what a scenario logs.
+const POOL_BYTES: u64 = 4 << 30;
+/// Names that most scenarios work on.
+const NAMES: u64 = 2000;
+/// Writes of 16 KiB: more than a segment, so that sealing is among what is counted.
+const WRITES: u64 = 256;
+/// Overwrites, each synced.
+const OVERWRITES: u64 = 200;
+/// Directories of the cold lookups, and files of each.
+const COLD_DIRS: u64 = 20;
+const COLD_FILES: u64 = 100;
+
+type Prepared = Box<dyn FnOnce()>;
+
+/// A name, how many operations it does, and how it is prepared: what is returned is measured.
+struct Scenario {
+    name: &'static str,
+    operations: u64,
+    prepare: fn(&Ground) -> Prepared,
+}
+
+const SCENARIOS: [Scenario; 10] = [
+    Scenario { name: "create", operations: NAMES, prepare: create },
+    Scenario { name: "lookup-warm", operations: NAMES, prepare: lookup_warm },
+    Scenario { name: "lookup-cold", operations: COLD_DIRS * COLD_FILES, prepare: lookup_cold },
+    Scenario { name: "unlink", operations: NAMES, prepare: unlink },
+    Scenario { name: "rename", operations: NAMES, prepare: rename },
+    Scenario { name: "write-16k", operations: WRITES, prepare: write_16k },
+    Scenario { name: "overwrite-4k-fsync", operations: OVERWRITES, prepare: overwrite },
+    Scenario { name: "readdir", operations: NAMES, prepare: readdir },
+    Scenario { name: "checkpoint", operations: 1, prepare: checkpoint },
+    Scenario { name: "open-after-crash", operations: 1, prepare: open_after_crash },
+];
+
+/// A new pool on a device that counts.
+struct Ground {
+    device: Arc<CountingDevice>,
+}
+
+impl Ground {
+    fn new() -> Ground {
+        let device = CountingDevice::new(MemoryDevice::new("memory", POOL_BYTES));
+        let ground = Ground { device };
+        let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+        Pool::create(&ground.shared(), &ManualClock::new(), &options).expect("a pool fits");
+        ground
+    }
+
+    fn shared(&self) -> SharedDevice {
+        Arc::<CountingDevice>::clone(&self.device)
+    }
+
+    fn open(&self) -> Pool {
+        open(self.shared())
+    }
+}
+
+fn open(device: SharedDevice) -> Pool {
+    let clock = Arc::new(ManualClock::new());
+    Pool::open(device, clock, OpenOptions::default()).expect("the pool opens")
+}
+
+/// The one function in which instructions are counted. Its name is known to `xtask`.
+#[inline(never)]
+fn guard_measured(work: Prepared) {
+    work();
+}
+
+fn make(pool: &Pool, parent: Ino, name: &str, kind: FileKind) -> Ino {
+    let new = NewInode { kind, mode: 0o644, umask: 0, rdev: 0 };
+    let made = pool.create(&Caller::root(), parent, name.as_bytes(), new).expect("there is room");
+    pool.forget(made.ino, 1);
+    made.ino
+}
+
+fn find(pool: &Pool, parent: Ino, name: &str) -> Ino {
+    let found = pool.lookup(&Caller::root(), parent, name.as_bytes()).expect("it is there");
+    pool.getattr(found.ino).expect("it is there");
+    pool.forget(found.ino, 1);
+    found.ino
+}
+
+fn names(prefix: &str, count: u64) -> Vec<String> {
+    (0..count).map(|number| format!("{prefix}-{number:06}")).collect()
+}
+
+/// Returns a pool with [`NAMES`] files in its root, and their names.
+fn filled(ground: &Ground) -> (Pool, Vec<String>) {
+    let (pool, names) = (ground.open(), names("file", NAMES));
+    for name in &names {
+        make(&pool, pool.root(), name, FileKind::Regular);
+    }
+    (pool, names)
+}
+
+fn create(ground: &Ground) -> Prepared {
+    let (pool, _) = filled(ground);
+    let new = names("new", NAMES);
+    Box::new(move || {
+        for name in &new {
+            make(&pool, pool.root(), name, FileKind::Regular);
+        }
+    })
+}
+
+fn lookup_warm(ground: &Ground) -> Prepared {
+    let (pool, names) = filled(ground);
+    Box::new(move || {
+        for name in &names {
+            find(&pool, pool.root(), name);
+        }
+    })
+}
+
+fn lookup_cold(ground: &Ground) -> Prepared {
+    let pool = ground.open();
+    let (dirs, files) = (names("dir", COLD_DIRS), names("file", COLD_FILES));
+    for dir in &dirs {
+        let at = make(&pool, pool.root(), dir, FileKind::Directory);
+        for file in &files {
+            make(&pool, at, file, FileKind::Regular);
+        }
+    }
+    pool.close().expect("nothing fails");
+    let pool = ground.open();
+    Box::new(move || {
+        for dir in &dirs {
+            let at = find(&pool, pool.root(), dir);
+            for file in &files {
+                find(&pool, at, file);
+            }
+        }
+    })
+}
+
+fn unlink(ground: &Ground) -> Prepared {
+    let (pool, names) = filled(ground);
+    Box::new(move || {
+        for name in &names {
+            pool.unlink(&Caller::root(), pool.root(), name.as_bytes()).expect("it is there");
+        }
+    })
+}
+
+fn rename(ground: &Ground) -> Prepared {
+    let (pool, old) = filled(ground);
+    let new = names("name", NAMES);
+    Box::new(move || {
+        let root = pool.root();
+        for (from, to) in old.iter().zip(&new) {
+            let (from, to) = ((root, from.as_bytes()), (root, to.as_bytes()));
+            pool.rename(&Caller::root(), from, to, RenameMode::Replace).expect("it is there");
+        }
+    })
+}
+
+fn write_16k(ground: &Ground) -> Prepared {
+    let pool = ground.open();
+    let ino = make(&pool, pool.root(), "file", FileKind::Regular);
+    let data = vec![7; 16 << 10];
+    Box::new(move || {
+        for number in 0..WRITES {
+            pool.write(&Caller::root(), ino, number * (16 << 10), &data).expect("there is room");
+        }
+    })
+}
+
+fn overwrite(ground: &Ground) -> Prepared {
+    const BYTES: u64 = 8 << 20;
+    let pool = ground.open();
+    let ino = make(&pool, pool.root(), "file", FileKind::Regular);
+    let data = vec![7; 1 << 20];
+    for at in (0..BYTES).step_by(1 << 20) {
+        pool.write(&Caller::root(), ino, at, &data).expect("there is room");
+    }
+    pool.fsync(ino, false).expect("nothing fails");
+    Box::new(move || {
+        let mut prng = Prng::from_seed(1);
+        for _ in 0..OVERWRITES {
+            let at = prng.below(BYTES / 4096) * 4096;
+            pool.write(&Caller::root(), ino, at, &data[..4096]).expect("there is room");
+            pool.fsync(ino, false).expect("nothing fails");
+        }
+    })
+}
+
+fn readdir(ground: &Ground) -> Prepared {
+    let (pool, _) = filled(ground);
+    Box::new(move || {
+        let mut count = 0;
+        let listed = pool.readdir(pool.root(), 0, &mut |_| {
+            count += 1;
+            true
+        });
+        listed.expect("it lists");
+        assert_eq!(count, NAMES + 2);
+    })
+}
+
+fn checkpoint(ground: &Ground) -> Prepared {
+    let (pool, _) = filled(ground);
+    Box::new(move || pool.checkpoint().expect("nothing fails"))
+}
+
+fn open_after_crash(ground: &Ground) -> Prepared {
+    let (pool, _) = filled(ground);
+    pool.sync().expect("nothing fails");
+    // Not closed: what is in the log is replayed.
+    drop(pool);
+    let device = ground.shared();
+    Box::new(move || {
+        let pool = open(device);
+        assert!(pool.status().recovery.was_needed);
+        // What closing or dropping costs is not the open's.
+        std::mem::forget(pool);
+    })
+}
+
+fn main() -> ExitCode {
+    let argument = std::env::args().nth(1).unwrap_or_default();
+    if argument == "--list" {
+        SCENARIOS.iter().for_each(|scenario| println!("{}", scenario.name));
+        return ExitCode::SUCCESS;
+    }
+    let Some(scenario) = SCENARIOS.iter().find(|scenario| scenario.name == argument) else {
+        eprintln!("usage: guard --list | guard SCENARIO");
+        return ExitCode::from(2);
+    };
+    let ground = Ground::new();
+    let work = (scenario.prepare)(&ground);
+    let before = ground.device.snapshot();
+    guard_measured(work);
+    let counts = ground.device.snapshot() - before;
+    println!("operations = {}", scenario.operations);
+    println!("reads = {}", counts.reads());
+    println!("read_bytes = {}", counts.of_kind(RequestKind::Read).bytes);
+    println!("writes = {}", counts.writes());
+    println!("written_bytes = {}", counts.of_kind(RequestKind::Write).bytes);
+    println!("flushes = {}", counts.flushes());
+    ExitCode::SUCCESS
+}
