@@ -11,7 +11,8 @@
 //! that stands still, a pool whose identity is fixed: so two runs differ by nothing that a commit
 //! did not change.
 //!
-//! Not here: how long anything takes (`holdfast bench`), budgets that are promised (`tests/budget`).
+//! Not here: how long anything takes (`holdfast bench`), budgets that are promised
+//! (`tests/budget`).
 
 use std::process::ExitCode;
 use std::sync::Arc;
