@@ -76,6 +76,8 @@ struct Worker<'a> {
     unsupported: BTreeSet<&'static str>,
     /// So that every write has bytes of its own.
     fill: u32,
+    /// Whether a rename found its target not empty: what it should have moved is still there.
+    has_full_target: bool,
 }
 
 /// Does `workload` on a copy of `base`, and then what a server does: the background work, and a
@@ -91,7 +93,15 @@ pub(super) fn run(base: &Image, workload: &Workload) -> Result<Run, String> {
     let pool = open(&device, Arc::clone(&clock))?;
     let session = Session::new(&pool, Times::Ignored);
     let (run, unsupported) = (Vec::new(), BTreeSet::new());
-    let mut worker = Worker { fs: &pool, session, device: &device, run, unsupported, fill: 1 };
+    let mut worker = Worker {
+        fs: &pool,
+        session,
+        device: &device,
+        run,
+        unsupported,
+        fill: 1,
+        has_full_target: false,
+    };
     let mut checkpoints = Vec::new();
     for &action in &workload.0 {
         clock.advance_ns(ACTION_NS);
@@ -170,6 +180,7 @@ impl Worker<'_> {
         let at = |name| Place::At(route(name));
         let held = |name| Place::Slot(slot(name));
         match action {
+            Action::Mkdir(name) if self.has_full_target && self.is_there(name) => Ok(()),
             Action::Mkdir(name) => self.make(name, FileKind::Directory),
             Action::Open(name) => {
                 if !self.is_there(name) {
@@ -202,7 +213,10 @@ impl Worker<'_> {
                 let mode = engine::vnode::api::RenameMode::Replace;
                 match self.apply(Op::Rename { source: route(old), target: route(new), mode }) {
                     // What came before has filled the target: it stays, and the workload goes on.
-                    Err(FsError::NotEmpty) => Ok(()),
+                    Err(FsError::NotEmpty) => {
+                        self.has_full_target = true;
+                        Ok(())
+                    }
                     other => other,
                 }
             }

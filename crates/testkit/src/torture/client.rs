@@ -180,7 +180,7 @@ impl Client {
             return Ok(());
         }
         if let Outcome::Refused(error) = &applied.outcome
-            && shared.device.harm() != Default::default()
+            && (shared.device.harm() != Default::default() || shared.device.has_failed())
             && shared.trouble.excuses(error, shared.has_pool_failed())
         {
             self.errors += 1;
@@ -237,6 +237,11 @@ impl Client {
         session: &mut Session<'_>,
         expected: &mut Session<'_>,
     ) {
+        if matches!(step.op, Op::Fallocate { .. } | Op::Copy { .. }) {
+            // It stays in flight: how much of it is done is not told.
+            self.is_uncertain = true;
+            return;
+        }
         let Op::Write { file, offset, length, fill } = &step.op else {
             lock(&shared.history).end(number, refused);
             return;

@@ -156,6 +156,7 @@ pub(super) fn is_change(op: &Op) -> bool {
             | Op::List { .. }
             | Op::GetXattr { .. }
             | Op::ListXattr { .. }
+            | Op::Seek { .. }
     );
     !only_asks && !is_sync(op)
 }
@@ -184,5 +185,5 @@ pub(super) fn takes_space(op: &Op, expected: &Session<'_>) -> bool {
 
 /// F3: whether a part of `op` may have happened when it was refused.
 pub(super) fn is_chain(op: &Op) -> bool {
-    matches!(op, Op::Write { .. } | Op::Truncate { .. })
+    matches!(op, Op::Write { .. } | Op::Truncate { .. } | Op::Fallocate { .. } | Op::Copy { .. })
 }

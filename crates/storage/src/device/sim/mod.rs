@@ -277,6 +277,13 @@ impl SimDevice {
         self.shared.state.lock().harm
     }
 
+    /// Whether the device takes no more writes. A flush that fails makes it so when it begins, and
+    /// counts as harm only when it is answered.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.shared.health.has_failed()
+    }
+
     /// Lets time pass, for threads without a scheduler, and what is late take effect.
     pub fn advance_ns(&self, nanoseconds: u64) {
         let mut state = self.shared.state.lock();
