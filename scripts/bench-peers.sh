@@ -5,7 +5,8 @@
 #   scripts/bench-peers.sh [OPTIONS of holdfast bench]
 #   PEERS="ext4 xfs" scripts/bench-peers.sh --only names,durable --rounds 10 --out results
 #
-#   PEERS       [ext4 xfs btrfs fuse2fs]   which of them
+#   PEERS       [ext4 xfs btrfs fuse2fs]   which of them; `null` too: a server behind the transport of
+#               Holdfast that does nothing, so the ceiling (cargo build --release -p benches)
 #   PLACE       a directory on the disk to measure [a new one in TMPDIR, or in /var/tmp]
 #   PEER_SIZE   [8G]   size of each (sparse); larger for larger scales
 #   HOLDFAST    the program [target/release/holdfast]
@@ -20,6 +21,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PEERS=${PEERS:-ext4 xfs btrfs fuse2fs}
 PEER_SIZE=${PEER_SIZE:-8G}
 HOLDFAST=${HOLDFAST:-$ROOT/target/release/holdfast}
+NULL_SERVER=${NULL_SERVER:-$ROOT/target/release/null-server}
 # How long a server may take to answer, or to end, in tenths of a second.
 SERVER_WAIT_TENTHS=100
 
@@ -104,6 +106,21 @@ add_fuse2fs() {
     against+=(--server "fuse2fs=${servers[-1]}")
 }
 
+add_null() {
+    mkdir "$place/null"
+    setsid "$NULL_SERVER" "$place/null" >"$place/null.log" 2>&1 &
+    servers+=("$!")
+    mounts+=("$place/null")
+    local tenths=0
+    until mountpoint -q "$place/null"; do
+        kill -0 "${servers[-1]}" 2>/dev/null || { cat "$place/null.log" >&2; fail "null-server ended"; }
+        [ $((tenths += 1)) -le "$SERVER_WAIT_TENTHS" ] || fail "null-server does not answer"
+        sleep 0.1
+    done
+    join null
+    against+=(--server "null=${servers[-1]}")
+}
+
 for peer in $PEERS; do
     case $peer in
         ext4)
@@ -118,7 +135,8 @@ for peer in $PEERS; do
         fuse2fs)
             install_missing mkfs.ext4=e2fsprogs fuse2fs=fuse2fs
             add_fuse2fs ;;
-        *) fail "no peer is called $peer: ext4, xfs, btrfs or fuse2fs" ;;
+        null) add_null ;;
+        *) fail "no peer is called $peer: ext4, xfs, btrfs, fuse2fs or null" ;;
     esac
 done
 

@@ -1,5 +1,8 @@
 //! What operations may cost, counted in requests to the device, so that it never flickers.
 
+mod bounds;
+mod placement;
+
 use std::sync::Arc;
 
 use engine::vnode::api::{

@@ -99,3 +99,33 @@ fn blocks_that_rode_into_a_crash_can_be_cleaned() {
     pool.close().expect("it closes");
     assert_eq!(defects(&device), None);
 }
+
+/// Goal: V3, the size on disk covers only what is in the map. Method: a file is cut to a size that
+/// is on disk neither before nor in its blocks, what is committed is the cut alone, and the power
+/// goes.
+#[test]
+fn a_cut_over_blocks_that_are_not_installed_shows_no_holes() {
+    for (first, length, cut) in
+        [(0, 100_000, 50_000), (0, 100_000, 65_536), (20_000, 200_000, 30_001), (5, 16_384, 16_000)]
+    {
+        let bytes = content(3, length);
+        let image = one_life(new_pool(), |pool| {
+            let ino = make(pool, "file").expect("there is room");
+            if first > 0 {
+                pool.write(&Caller::root(), ino, 0, &bytes[..first]).expect("there is room");
+                pool.fsync(ino, false).expect("nothing fails");
+            }
+            let offset = u64::try_from(first).expect("small");
+            pool.write(&Caller::root(), ino, offset, &bytes[first..]).expect("there is room");
+            let size_bytes = Some(u64::try_from(cut).expect("small"));
+            let change = engine::vnode::api::SetAttr { size_bytes, ..Default::default() };
+            pool.setattr(&Caller::root(), ino, &change).expect("it may");
+            pool.checkpoint().expect("nothing fails");
+        });
+        let pool = open(&device_of(&image)).expect("it opens");
+        let found = read(&pool, "file").expect("it is there");
+        let states = [first, length, cut];
+        assert!(states.contains(&found.len()), "{} bytes, none of {states:?}", found.len());
+        assert!(found == bytes[..found.len()], "{first} {length} {cut}: zeros that nobody wrote");
+    }
+}

@@ -119,12 +119,15 @@ fn after_failure(pool: &Pool, promised: &Promised, kind: Option<RequestKind>, fa
 }
 
 fn each_request(kind: RequestKind, persists: bool) -> u64 {
+    each_fault(kind, |nth| Fault::Fail { kind, nth, persists })
+}
+
+/// Works once with each fault in turn, until none hits; returns how many did.
+fn each_fault(kind: RequestKind, fault: impl Fn(u64) -> Fault) -> u64 {
     let base = new_pool();
     let mut hits = 0;
     for nth in 0..REQUESTS_MAX {
-        let faults = FaultPlan::none().with(Fault::Fail { kind, nth, persists });
-        let device = SimDevice::open(base.clone(), SimOptions::default());
-        drop(device);
+        let faults = FaultPlan::none().with(fault(nth));
         if !work_with(&base, faults, Some(kind)) {
             // Reads of a page that is there twice may be answered all the same.
             if nth > 3 {
@@ -160,6 +163,14 @@ fn reads_that_fail_are_told_and_harm_nothing() {
     for persists in [false, true] {
         let hits = each_request(RequestKind::Read, persists);
         assert!(hits > 5, "{hits}");
+    }
+}
+
+#[test]
+fn a_write_that_finds_no_room_below_loses_nothing() {
+    for persists in [false, true] {
+        let hits = each_fault(RequestKind::Write, |nth| Fault::NoRoom { nth, persists });
+        assert!(hits > 40, "{hits}");
     }
 }
 

@@ -15,7 +15,9 @@ fn nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations(
         if let Some(finding) = report.findings.first() {
             panic!("{name}: {} findings, the first: {finding}", report.findings.len());
         }
-        assert_eq!(report.crashes, SEEDS * options.crashes);
+        assert_eq!(report.crashes + report.lives_of_lies, SEEDS * options.crashes);
+        assert!(report.device_errors > SEEDS / 4, "{name}: {report:?}");
+        assert!(report.lives_of_lies > SEEDS / 20, "{name}: {report:?}");
         assert!(report.seeds_apart < SEEDS / 2, "{name}: {report:?}");
     }
 }

@@ -1,9 +1,9 @@
 //! The cost of ten fixed scenarios against what is recorded of them.
 //!
-//! The program `guard` of `benches` does one scenario and says what it asked of the device; callgrind
-//! counts its instructions. Neither depends on how busy a machine is. Each count must be within
-//! [`TOLERANCE_PERCENT`] of the record, in both directions: what became cheaper is recorded, so that
-//! it stays so.
+//! The program `guard` of `benches` does one scenario and says what it asked of the device;
+//! callgrind counts its instructions. Neither depends on how busy a machine is. Each count must be
+//! within [`TOLERANCE_PERCENT`] of the record, in both directions: what became cheaper is recorded,
+//! so that it stays so.
 //!
 //! Instructions are those of x86-64 and of the compiler that `rust-toolchain.toml` names. The C
 //! library is told to leave out what only some processors have, so that its copies cost the same

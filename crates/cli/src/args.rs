@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Crash simulated pools, over and over, and judge what is left
     Torture(TortureArgs),
+    /// Try every power cut of every small workload
+    Prove(ProveArgs),
     /// Measure Holdfast beside other file systems
     Bench(BenchArgs),
     /// Make and mount a small pool to play with
@@ -201,6 +203,28 @@ pub(crate) struct TortureArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  holdfast prove\n  \
+                        holdfast prove --bound 2 --sample 1000 --seed 7\n  \
+                        holdfast prove --only 42 --export-log logs     (one workload again)")]
+pub(crate) struct ProveArgs {
+    /// Operations of a workload
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3))]
+    pub(crate) bound: u32,
+    /// Only so many workloads, by chance [default: all]
+    #[arg(long)]
+    pub(crate) sample: Option<u64>,
+    /// Of what is left to chance
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Only the workload of this number
+    #[arg(long, conflicts_with = "sample")]
+    pub(crate) only: Option<u64>,
+    /// Write each workload as a base image and a log in the form of the kernel's dm-log-writes
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) export_log: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 #[command(after_help = "Example:\n  holdfast demo")]
 pub(crate) struct DemoArgs {
     /// Where the pool and its mount are made
@@ -316,6 +340,8 @@ mod tests {
             "explain --device pool.hf --offset 10G",
             "torture --seeds 1000",
             "torture --seeds 1 --seed 7",
+            "prove --bound 2",
+            "prove --bound 1 --seed 3 --sample 10 --export-log DIR --json",
             "bench",
             "bench --place DIR --targets fuse,process,memory --against ext4=DIR --against xfs=DIR \
              --server xfs=17 --mounted more=--threads=8 --only names,stream --threads 1,8 \

@@ -231,6 +231,14 @@ pub struct TortureReport {
     pub recovery_crashes: u64,
     /// Seeds none of whose crashes had two operations in flight: they say little.
     pub seeds_apart: u64,
+    /// Requests to devices that failed, as planned.
+    pub device_errors: u64,
+    /// Times that a pool ran full under its clients.
+    pub full_pools: u64,
+    /// Writes that were lost or misdirected, and bytes that rotted.
+    pub lies: u64,
+    /// Answers to clients that told of device errors and damage.
+    pub errors_told: u64,
     /// Operations that clients did.
     pub operations: u64,
     /// What was wrong. Empty: nothing.
@@ -242,6 +250,59 @@ pub struct TortureReport {
 pub struct TortureFinding {
     /// The seed.
     pub seed: u64,
+    /// What went wrong.
+    pub message: String,
+}
+
+/// What to prove.
+#[derive(Clone, Debug)]
+pub struct ProveOptions {
+    /// Operations of a workload: 1 to 3.
+    pub bound: u32,
+    /// Of what is left to chance.
+    pub seed: u64,
+    /// Only so many workloads; `None`: all.
+    pub sample: Option<u64>,
+    /// Only the workload of this number.
+    pub only: Option<u64>,
+    /// Where workloads are written as base images and logs.
+    pub export: Option<PathBuf>,
+}
+
+/// What was proved.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ProveReport {
+    /// Operations of a workload.
+    pub bound: u32,
+    /// Workloads that ran.
+    pub workloads: u64,
+    /// Workloads of the set.
+    pub workloads_of_set: u64,
+    /// Hash of the texts of those that ran, as 16 hexadecimal digits.
+    pub set_hash: String,
+    /// Moments at which the power could have been cut.
+    pub points: u64,
+    /// States that the cuts may leave.
+    pub states: u64,
+    /// States that a second cut, during the recovery, may leave.
+    pub second_states: u64,
+    /// Distinct images.
+    pub images: u64,
+    /// States judged: image and history differ.
+    pub judged: u64,
+    /// Workloads without an operation that is not there yet, by its name.
+    pub unsupported: std::collections::BTreeMap<String, u64>,
+    /// How long it took.
+    pub milliseconds: u64,
+    /// What was wrong. Empty: nothing.
+    pub findings: Vec<ProveFinding>,
+}
+
+/// One failed workload.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProveFinding {
+    /// Its number.
+    pub workload: u64,
     /// What went wrong.
     pub message: String,
 }
@@ -303,4 +364,11 @@ pub trait Backend {
         seed_count: u64,
         progress: OnProgress<'_>,
     ) -> Result<TortureReport, BackendError>;
+
+    /// Tries every power cut of small workloads. A finding does not end the run.
+    fn prove(
+        &self,
+        options: &ProveOptions,
+        progress: OnProgress<'_>,
+    ) -> Result<ProveReport, BackendError>;
 }

@@ -62,6 +62,7 @@ fn dispatch(
         Command::Dump(args) => command::dump::run(args, backend, output),
         Command::Explain(args) => command::explain::run(args, backend, output),
         Command::Torture(args) => command::torture::run(args, backend, output),
+        Command::Prove(args) => command::prove::run(args, backend, output),
         Command::Bench(args) => command::bench::run(args, backend, relaunch, output),
         Command::Demo(args) => command::demo::run(args, backend, output),
     }

@@ -19,12 +19,13 @@ use storage::device::{
     Purpose, SharedDevice,
 };
 use storage::pool::PoolError;
+use testkit::prove;
 use testkit::torture::{Options, PoolGround};
 
 use crate::backend::{
     Backend, BackendError, CheckReport, CreateOptions, CreateReport, DefectReport, DumpReport,
-    ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, Placement, TortureFinding,
-    TortureReport,
+    ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, Placement, ProveFinding,
+    ProveOptions, ProveReport, TortureFinding, TortureReport,
 };
 
 /// How often the background work of a pool is looked at.
@@ -366,7 +367,52 @@ impl Backend for EngineBackend {
             concurrent_crashes: report.concurrent_crashes,
             recovery_crashes: report.recovery_cuts,
             seeds_apart: report.seeds_apart,
+            device_errors: report.device_errors,
+            full_pools: report.full_pools,
+            lies: report.lies,
+            errors_told: report.errors_told,
             operations: report.operations,
+            findings: findings.collect(),
+        })
+    }
+
+    fn prove(
+        &self,
+        options: &ProveOptions,
+        progress: OnProgress<'_>,
+    ) -> Result<ProveReport, BackendError> {
+        let begun = std::time::Instant::now();
+        let ProveOptions { bound, seed, sample, only, export } = options;
+        let chosen = prove::Options { bound: *bound, sample: *sample, only: *only, seed: *seed };
+        let set_count = prove::Set::new(*bound).count();
+        if only.is_some_and(|index| index >= set_count) {
+            let reason = format!("there are {set_count} workloads, counted from 0");
+            return Err(BackendError::Option { option: "--only", reason });
+        }
+        if let Some(directory) = export {
+            prove::export(&chosen, directory)
+                .map_err(|cause| BackendError::Failed { device: directory.clone(), cause })?;
+        }
+        let report = prove::prove(&chosen, |done, total| progress("workloads", done, total));
+        let report = report.map_err(|cause| failed(Path::new("memory"), cause))?;
+        let findings = report
+            .findings
+            .into_iter()
+            .map(|finding| ProveFinding { workload: finding.workload, message: finding.message });
+        let unsupported =
+            report.unsupported.into_iter().map(|(what, count)| (what.to_owned(), count));
+        Ok(ProveReport {
+            bound: *bound,
+            workloads: report.workloads,
+            workloads_of_set: report.workloads_of_set,
+            set_hash: format!("{:016x}", report.set_hash),
+            points: report.points,
+            states: report.states,
+            second_states: report.second_states,
+            images: report.images,
+            judged: report.judged,
+            unsupported: unsupported.collect(),
+            milliseconds: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
             findings: findings.collect(),
         })
     }

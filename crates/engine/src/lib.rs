@@ -24,4 +24,5 @@ pub use alloc::SpaceCounts;
 pub use buffer::CacheCounts;
 pub use journal::{JournalCounts, RecoveryError, RecoveryReport};
 pub use pool::{CreateOptions, OpenError, OpenOptions, Pool, PoolStatus};
-pub use vnode::{CleanerCounts, FilesOptions};
+pub use segment::WRITES_IN_FLIGHT_MAX;
+pub use vnode::{CleanerCounts, DIRTY_FILES_MAX, FilesOptions};

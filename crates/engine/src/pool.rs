@@ -42,7 +42,8 @@ use crate::segment::summarise_rides;
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{
-    Attr, Caller, DirEntry, FileSystem, Ino, NewInode, RenameMode, SetAttr, StatFs, XattrMode,
+    Attr, Caller, DirEntry, Fallocate, FileSystem, Ino, NewInode, RenameMode, Seek, SetAttr,
+    StatFs, XattrMode,
 };
 use crate::vnode::{CleanerCounts, Files, FilesOptions};
 
@@ -688,6 +689,33 @@ impl FileSystem for Pool {
 
     fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
         self.files().remove_attribute(caller, ino, name)
+    }
+
+    fn fallocate(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        length_bytes: u64,
+        mode: Fallocate,
+    ) -> FsResult<()> {
+        let done = self.files().fallocate_file(caller, ino, offset, length_bytes, mode);
+        self.named(ino, b"", done)
+    }
+
+    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
+        self.named(ino, b"", self.files().seek_file(ino, offset, what))
+    }
+
+    fn copy_range(
+        &self,
+        caller: &Caller,
+        source: (Ino, u64),
+        target: (Ino, u64),
+        length_bytes: u64,
+    ) -> FsResult<u64> {
+        let done = self.files().copy_file_range(caller, source, target, length_bytes);
+        self.named(target.0, b"", done)
     }
 
     fn fsync(&self, ino: Ino, _data_only: bool) -> FsResult<()> {

@@ -38,6 +38,8 @@ pub const GROUP_MAP_PAGES_MAX: u32 = 64;
 const FIXED_BYTES_MAX: u64 = 1 << 44;
 /// Default largest group: its maps are 9 pages each, and 16 TiB are 16,384 groups.
 pub const GROUP_BYTES_DEFAULT: u64 = 1 << 30;
+/// Fewest pages in the double-write area: several transactions that move content at once.
+pub const DOUBLE_WRITE_PAGES_MIN: u64 = 64;
 /// Most pages in the double-write area.
 pub const DOUBLE_WRITE_PAGES_MAX: u64 = 4096;
 /// Entries in a head page of the double-write area.
@@ -153,7 +155,8 @@ impl Geometry {
 
         let journal_offset = 2 * SUPERBLOCK_AREA_BYTES;
         let double_write_offset = journal_offset + journal_bytes;
-        let double_write_pages = (bytes / 256 / PAGE).clamp(64, DOUBLE_WRITE_PAGES_MAX);
+        let double_write_pages =
+            (bytes / 256 / PAGE).clamp(DOUBLE_WRITE_PAGES_MIN, DOUBLE_WRITE_PAGES_MAX);
         let double_write_heads = double_write_pages.div_ceil(DOUBLE_WRITE_ENTRIES_PER_HEAD);
         let group_table_offset =
             double_write_offset + (double_write_pages + double_write_heads) * PAGE;
@@ -227,6 +230,7 @@ impl Geometry {
             (self.journal_bytes >= JOURNAL_BYTES_MIN, "journal_bytes"),
             (self.journal_offset.is_multiple_of(PAGE), "journal_offset"),
             (self.double_write_offset.is_multiple_of(PAGE), "double_write_offset"),
+            (self.double_write_pages >= DOUBLE_WRITE_PAGES_MIN, "double_write_pages"),
             (self.double_write_pages <= DOUBLE_WRITE_PAGES_MAX, "double_write_pages"),
             (self.group_table_offset.is_multiple_of(PAGE), "group_table_offset"),
             (self.groups_offset.is_multiple_of(PAGE), "groups_offset"),

@@ -8,4 +8,5 @@ pub mod crash;
 pub mod model;
 mod number;
 pub mod ops;
+pub mod prove;
 pub mod torture;

@@ -152,7 +152,15 @@ impl Access for KernelAccess {
             let entry = entry?;
             let name = entry.file_name().to_str().map_err(io::Error::other)?;
             if name != "." && name != ".." {
-                each(name, entry.file_type() == fs::FileType::Directory);
+                let kind = match entry.file_type() {
+                    // Some do not say it of a name, and have to be asked.
+                    fs::FileType::Unknown => {
+                        let stat = fs::statat(fd(dir)?, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                        fs::FileType::from_raw_mode(stat.st_mode)
+                    }
+                    known => known,
+                };
+                each(name, kind == fs::FileType::Directory);
             }
         }
         Ok(())

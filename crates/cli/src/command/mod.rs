@@ -7,6 +7,7 @@ pub(crate) mod demo;
 pub(crate) mod dump;
 pub(crate) mod explain;
 pub(crate) mod mount;
+pub(crate) mod prove;
 pub(crate) mod status;
 pub(crate) mod torture;
 pub(crate) mod unmount;

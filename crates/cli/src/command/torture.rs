@@ -37,12 +37,14 @@ fn text_of(report: &TortureReport) -> String {
     }
     let TortureReport { seeds, crashes, concurrent_crashes, recovery_crashes, .. } = report;
     let TortureReport { seeds_apart, operations, findings, .. } = report;
+    let TortureReport { device_errors, full_pools, lies, errors_told, .. } = report;
     let count = findings.len();
     let _ = writeln!(
         text,
         "{seeds} seeds, {operations} operations, {crashes} crashes ({concurrent_crashes} with \
          several operations in flight, {seeds_apart} seeds with none such), {recovery_crashes} \
-         more in recovery: {count} findings"
+         more in recovery, {device_errors} device errors, {lies} lies of devices, {errors_told} \
+         answers that tell of them, {full_pools} full pools: {count} findings"
     );
     text
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use cli::backend::{
     Backend, BackendError, CheckReport, CreateOptions, CreateReport, DefectReport, DumpReport,
-    ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, TortureFinding, TortureReport,
+    ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, ProveOptions, ProveReport,
+    TortureFinding, TortureReport,
 };
 use engine::vnode::api::FileSystem;
 use serde_json::{Value, json};
@@ -123,5 +124,14 @@ impl Backend for FakeBackend {
             }
         }
         Ok(report)
+    }
+
+    fn prove(
+        &self,
+        options: &ProveOptions,
+        progress: OnProgress<'_>,
+    ) -> Result<ProveReport, BackendError> {
+        progress("workloads", 1, 1);
+        Ok(ProveReport { bound: options.bound, workloads: 1, ..ProveReport::default() })
     }
 }

@@ -33,7 +33,7 @@ use format::group::{
     DESCRIPTOR_FRAGMENTS_USED_OFFSET, DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentKind, SegmentUsage,
     TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET,
 };
-use format::ids::{Epoch, Lsn, Place};
+use format::ids::{AnodeNo, Epoch, Lsn, Place};
 use format::map::POINTERS_PER_PAGE;
 use format::page::{PageKind, PageOwner, read_u64};
 use storage::volume::Volume;
@@ -300,7 +300,11 @@ impl Allocator {
         near: Place,
     ) -> FsResult<Place> {
         let mut state = self.state.lock();
-        let mut first = self.policy.metadata_group(near.group(), self.geometry().group_count);
+        let mut first = self.policy.metadata_group(
+            near.group(),
+            state.cursor.group,
+            self.geometry().group_count,
+        );
         self.ensure_group(&mut state, first)?;
         if state.groups[&first].free_pages == 0 && state.spare_pages > 0 {
             // No segment becomes metadata while another group has a page to give: blocks need it.
@@ -571,18 +575,29 @@ impl Allocator {
         if state.spare_pages < wanted { Err(FsError::NoSpace) } else { Ok(()) }
     }
 
-    /// Opens a free segment for data.
+    /// Returns the group in which a directory and the data of its files belong, if the policy has
+    /// one.
+    pub(crate) fn home_group(&self, directory: AnodeNo) -> Option<u32> {
+        self.policy.home_group(directory.0, self.geometry().group_count)
+    }
+
+    /// Opens a free segment for data that belongs in group `home`, if in any.
     ///
     /// # Errors
     ///
     /// [`FsError::NoSpace`] if none is free, or only those kept for the cleaner.
-    pub(crate) fn open_segment(&self, urgency: Urgency) -> FsResult<(SegmentId, Epoch)> {
+    pub(crate) fn open_segment(
+        &self,
+        urgency: Urgency,
+        home: Option<u32>,
+    ) -> FsResult<(SegmentId, Epoch)> {
         let mut state = self.state.lock();
         let kept = if urgency == Urgency::User { CLEANER_SEGMENTS } else { 0 };
         if self.count_free(&mut state, kept + 1)? <= kept {
             return Err(FsError::NoSpace);
         }
-        let start = self.policy.next_segment(state.cursor.into()).into();
+        let start: SegmentId = self.policy.next_segment(state.cursor.into(), home).into();
+        let start = SegmentId { group: start.group % self.geometry().group_count, ..start };
         let id = self.find_free(&mut state, start)?.ok_or(FsError::NoSpace)?;
         state.cursor = id;
         let incarnation = self.journal.birth();

@@ -3,9 +3,9 @@
 //!
 //! | policy | data | metadata |
 //! |---|---|---|
-//! | `log` (default) | the next free segment, round and round the pool | the group it is for |
-//! | `ffs` | the next free segment of the same group, then of the next | the group it is for |
-//! | `hotspot` | strictly forward, one group at a time | the hot group |
+//! | `log` (default) | the next free segment, round and round the pool | near what it leads to |
+//! | `ffs` | the group of the file's directory; directories are spread over all groups | the same |
+//! | `hotspot` | strictly forward, one group at a time | the hot group, whatever it is for |
 
 use crate::alloc::SegmentId;
 use crate::convert::narrow;
@@ -36,12 +36,17 @@ pub trait PlacementPolicy: Send + Sync + std::fmt::Debug {
     /// The name used in configuration and in statistics.
     fn name(&self) -> &'static str;
 
-    /// Returns where to look first for a free segment, after data went to `last`. The mechanism
-    /// goes on from there, round the pool.
-    fn next_segment(&self, last: SegmentName) -> SegmentName;
+    /// Returns where to look first for a free segment, after data went to `last`, for data that
+    /// belongs in group `home` if in any. The mechanism goes on from there, round the pool.
+    fn next_segment(&self, last: SegmentName, home: Option<u32>) -> SegmentName;
 
-    /// Returns the group in which to look first for a page of metadata that belongs near `near`.
-    fn metadata_group(&self, near: u32, group_count: u32) -> u32;
+    /// Returns the group in which to look first for a page of metadata that belongs near group
+    /// `near`, while data goes to group `hot`.
+    fn metadata_group(&self, near: u32, hot: u32, group_count: u32) -> u32;
+
+    /// Returns the group in which directory number `directory` and the data of its files belong;
+    /// `None`: in none, all data is one stream.
+    fn home_group(&self, directory: u64, group_count: u32) -> Option<u32>;
 }
 
 /// The next free segment, round and round the pool. The default: writes are sequential, and freed
@@ -54,17 +59,21 @@ impl PlacementPolicy for LogPlacement {
         "log"
     }
 
-    fn next_segment(&self, last: SegmentName) -> SegmentName {
+    fn next_segment(&self, last: SegmentName, _home: Option<u32>) -> SegmentName {
         SegmentName { segment: last.segment.saturating_add(1), ..last }
     }
 
-    fn metadata_group(&self, near: u32, group_count: u32) -> u32 {
+    fn metadata_group(&self, near: u32, _hot: u32, group_count: u32) -> u32 {
         near % group_count.max(1)
+    }
+
+    fn home_group(&self, _directory: u64, _group_count: u32) -> Option<u32> {
+        None
     }
 }
 
-/// Near what was there before: the lowest free segment of the same group. (McKusick and others, "A
-/// Fast File System for UNIX", 1984.)
+/// Files of one directory in one group, the lowest free segment first; directories in all groups.
+/// (McKusick and others, "A Fast File System for UNIX", 1984.)
 #[derive(Debug)]
 pub struct FfsPlacement;
 
@@ -73,12 +82,18 @@ impl PlacementPolicy for FfsPlacement {
         "ffs"
     }
 
-    fn next_segment(&self, last: SegmentName) -> SegmentName {
-        SegmentName { segment: 0, ..last }
+    fn next_segment(&self, last: SegmentName, home: Option<u32>) -> SegmentName {
+        SegmentName { segment: 0, group: home.unwrap_or(last.group) }
     }
 
-    fn metadata_group(&self, near: u32, group_count: u32) -> u32 {
+    fn metadata_group(&self, near: u32, _hot: u32, group_count: u32) -> u32 {
         near % group_count.max(1)
+    }
+
+    /// Neighbouring numbers go to groups that are far apart, and every group gets its share.
+    fn home_group(&self, directory: u64, group_count: u32) -> Option<u32> {
+        let mixed = directory.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        Some(narrow((mixed * u64::from(group_count)) >> 32))
     }
 }
 
@@ -92,12 +107,16 @@ impl PlacementPolicy for HotspotPlacement {
         "hotspot"
     }
 
-    fn next_segment(&self, last: SegmentName) -> SegmentName {
+    fn next_segment(&self, last: SegmentName, _home: Option<u32>) -> SegmentName {
         SegmentName { segment: last.segment.saturating_add(1), ..last }
     }
 
-    fn metadata_group(&self, near: u32, group_count: u32) -> u32 {
-        near.min(group_count.saturating_sub(1))
+    fn metadata_group(&self, _near: u32, hot: u32, group_count: u32) -> u32 {
+        hot % group_count.max(1)
+    }
+
+    fn home_group(&self, _directory: u64, _group_count: u32) -> Option<u32> {
+        None
     }
 }
 
@@ -202,6 +221,41 @@ mod tests {
         }
         assert_eq!(Greedy.choose(&[view(1, 251)]), None, "hardly anything is won");
         assert!(Thorough.choose(&[view(1, 251)]).is_some(), "something is won");
+    }
+
+    #[test]
+    fn placement_is_a_table() {
+        let last = SegmentName { group: 3, segment: 7 };
+        let name = |group, segment| SegmentName { group, segment };
+        let (log, ffs, hotspot) = (LogPlacement, FfsPlacement, HotspotPlacement);
+        let policies: [&dyn PlacementPolicy; 3] = [&log, &ffs, &hotspot];
+        // After `last`, for a home in group 5 and for none; metadata near 2 while 3 is hot.
+        let expected =
+            [(name(3, 8), name(3, 8), 2), (name(5, 0), name(3, 0), 2), (name(3, 8), name(3, 8), 3)];
+        for (policy, expected) in policies.into_iter().zip(expected) {
+            let found = (
+                policy.next_segment(last, Some(5)),
+                policy.next_segment(last, None),
+                policy.metadata_group(2, 3, 8),
+            );
+            assert_eq!(found, expected, "{}", policy.name());
+            let absurd = policy.metadata_group(u32::MAX, u32::MAX, 8);
+            assert!(absurd < 8, "{}: a group that is not there", policy.name());
+        }
+    }
+
+    #[test]
+    fn ffs_spreads_directories_over_all_groups() {
+        for group_count in [1, 7, 64, 1000] {
+            let mut counts = vec![0_u32; usize::try_from(group_count).expect("small")];
+            for directory in 0..u64::from(group_count) * 20 {
+                let group = FfsPlacement.home_group(directory, group_count).expect("a group");
+                counts[usize::try_from(group).expect("small")] += 1;
+            }
+            assert!(counts.iter().all(|count| (10..=30).contains(count)), "{counts:?}");
+        }
+        assert_eq!(LogPlacement.home_group(5, 8), None);
+        assert_eq!(HotspotPlacement.home_group(5, 8), None);
     }
 
     #[test]

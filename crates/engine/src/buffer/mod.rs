@@ -11,8 +11,9 @@
 //!
 //! # Concurrency
 //!
-//! Cache shards are locked before buffers; neither is held over I/O. A page that is read while
-//! another thread reads it too is loaded twice and kept once.
+//! Cache shards are locked before buffers; neither is held over I/O, but that a load which others
+//! have spoilt [`LOAD_TRIES_MAX`] times holds its shard. A page that is read while another thread
+//! reads it too is loaded twice and kept once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
 
+/// Loads of a page that evictions may spoil before one is made under the lock of its shard.
+const LOAD_TRIES_MAX: u32 = 8;
 /// Shards of the cache, so that threads seldom meet.
 const SHARDS: usize = 64;
 
@@ -177,12 +180,9 @@ impl Cache {
         }
         self.misses.fetch_add(1, Ordering::Relaxed);
         self.make_room();
-        loop {
+        for _ in 0..LOAD_TRIES_MAX {
             let evictions = self.shard(place).lock().evictions;
-            let bytes = self.volume.read_page(Purpose::Home, place).map_err(io)?;
-            let header =
-                PageHeader::decode(page_of(&bytes), self.pool_id, place).map_err(corrupt)?;
-            verify_content(&header, page_of(&bytes))?;
+            let bytes = self.load(place)?;
             let mut shard = self.shard(place).lock();
             if let Some(buffer) = shard.buffers.get(&place) {
                 return Ok(Arc::clone(buffer));
@@ -192,6 +192,19 @@ impl Cache {
                 return Ok(self.insert(&mut shard, place, bytes));
             }
         }
+        let mut shard = self.shard(place).lock();
+        if let Some(buffer) = shard.buffers.get(&place) {
+            return Ok(Arc::clone(buffer));
+        }
+        let bytes = self.load(place)?;
+        Ok(self.insert(&mut shard, place, bytes))
+    }
+
+    fn load(&self, place: Place) -> FsResult<AlignedBuffer> {
+        let bytes = self.volume.read_page(Purpose::Home, place).map_err(io)?;
+        let header = PageHeader::decode(page_of(&bytes), self.pool_id, place).map_err(corrupt)?;
+        verify_content(&header, page_of(&bytes))?;
+        Ok(bytes)
     }
 
     fn insert(&self, shard: &mut Shard, place: Place, bytes: AlignedBuffer) -> Arc<Buffer> {
@@ -280,4 +293,71 @@ pub(crate) fn corrupt(error: impl std::fmt::Display) -> FsError {
 
 fn unknown_kind(place: Place) -> FsError {
     corrupt(format::page::PageError::UnknownKind { place, found: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{OnceLock, Weak};
+
+    use format::geometry::{Geometry, GeometryOptions};
+    use format::page::stamp;
+    use storage::device::{Device, DeviceInfo, MemoryDevice, Operation, SharedDevice, Ticket};
+
+    use super::*;
+
+    /// A device during whose reads the cache evicts something, unless its shard is locked.
+    #[derive(Debug)]
+    struct Spoiler {
+        inner: SharedDevice,
+        cache: OnceLock<Weak<Cache>>,
+        place: Place,
+        reads: AtomicU64,
+    }
+
+    impl Device for Spoiler {
+        fn info(&self) -> &DeviceInfo {
+            self.inner.info()
+        }
+
+        fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+            self.reads.fetch_add(1, Ordering::SeqCst);
+            let cache = self.cache.get().and_then(Weak::upgrade).expect("it is in use");
+            if let Some(mut shard) = cache.shard(self.place).try_lock() {
+                shard.evictions += 1;
+            }
+            self.inner.submit(purpose, operation)
+        }
+    }
+
+    /// Goal: a load ends however often it is spoilt. Method: each load is, as long as its shard is
+    /// not locked.
+    #[test]
+    fn a_page_is_loaded_within_a_bounded_number_of_tries() {
+        let options = GeometryOptions {
+            device_bytes: 16 << 20,
+            fragment_bytes: 4096,
+            segment_bytes: None,
+            group_bytes: None,
+            journal_bytes: None,
+        };
+        let geometry = Geometry::plan(&options).expect("a pool fits");
+        let place = geometry.group_table_root_place();
+        let pool_id = PoolId([7; 16]);
+        let inner: SharedDevice = MemoryDevice::new("memory", 16 << 20);
+        let mut bytes = [0; format::page::PAGE_BYTES];
+        PageHeader::new(PageKind::GroupTableRoot, pool_id, place, PageOwner::default())
+            .encode(&mut bytes);
+        stamp(&mut bytes, Lsn(1));
+        let offset = geometry.device_offset(place, 1).expect("it is in the pool");
+        inner
+            .write(Purpose::Home, offset, AlignedBuffer::copy_of(&bytes))
+            .expect("memory does not fail");
+        let (cache, reads) = (OnceLock::new(), AtomicU64::new(0));
+        let spoiler = Arc::new(Spoiler { inner, cache, place, reads });
+        let device: SharedDevice = Arc::<Spoiler>::clone(&spoiler);
+        let cache = Arc::new(Cache::new(Volume::new(device, geometry), pool_id, 256));
+        spoiler.cache.set(Arc::downgrade(&cache)).expect("set once");
+        cache.page(place, PageKind::GroupTableRoot, PageOwner::default()).expect("it is there");
+        assert_eq!(spoiler.reads.load(Ordering::SeqCst), u64::from(LOAD_TRIES_MAX) + 1);
+    }
 }

@@ -10,16 +10,16 @@
 use format::anode::{Anode, StorageMode};
 use format::ids::Place;
 use format::map::{
-    COARSE_SHIFT, FINE_LEVEL, FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, capacity_of_height,
-    fine_index, fine_slot, is_split, page_index, page_slot, pointer_at, set_pointer, split,
-    split_slot,
+    COARSE_SHIFT, FINE_LEVEL, FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, ROOT_POINTERS,
+    capacity_of_height, fine_index, fine_slot, is_split, page_index, page_slot, pointer_at,
+    root_slot, set_pointer, span_of_pointer, split, split_slot,
 };
-use format::page::{PageKind, PageOwner};
+use format::page::{PageBytes, PageKind, PageOwner};
 use format::pointer::BlockPointer;
 
 use super::{map_owner, replace_pointer};
 use crate::buffer::corrupt;
-use crate::convert::index_wide;
+use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
 use crate::store::{Change, Store, View, raise_birth_max};
 
@@ -146,6 +146,111 @@ impl Store {
     pub(crate) fn unit(&self, anode: &Anode, offset: u64) -> FsResult<Unit> {
         let mut units = self.units(anode, offset, offset.saturating_add(1))?;
         units.pop().ok_or_else(|| corrupt("MP003: an offset past every map"))
+    }
+
+    /// Returns the first unit with a pointer that ends behind byte `from`; `None`: only a hole
+    /// follows. Looks at no page below a hole.
+    pub(crate) fn next_data(&self, anode: &Anode, from: u64) -> FsResult<Option<Unit>> {
+        if anode.storage == StorageMode::Inline {
+            return Ok(None);
+        }
+        let span = span_of_pointer(anode.height);
+        for slot in 0..index_wide(ROOT_POINTERS) {
+            let base = wide(slot).saturating_mul(span);
+            let Some(pointer) = anode.root_pointer(slot) else { continue };
+            if base.saturating_add(span) <= from >> anode.block_shift {
+                continue;
+            }
+            let found = self.next_below(anode, pointer, anode.height, base, from)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Does so below `pointer`, `height` levels above the blocks, which begins at block `base`.
+    fn next_below(
+        &self,
+        anode: &Anode,
+        pointer: BlockPointer,
+        height: u8,
+        base: u64,
+        from: u64,
+    ) -> FsResult<Option<Unit>> {
+        let shift = anode.block_shift;
+        let Some(level) = height.checked_sub(1) else {
+            let start = base.saturating_mul(1 << shift);
+            let unit = Unit { start, shift, pointer: Some(pointer) };
+            return Ok(Some(unit).filter(|unit| unit.end() > from));
+        };
+        let page = self.view(None, pointer.place, PageKind::Map, map_owner(anode, base, level))?;
+        if level == 0 && is_split(&page) {
+            return self.next_fine(anode, &page, base, from);
+        }
+        let first = from >> shift;
+        let lowest = if first <= base { 0 } else { page_slot(first, level) };
+        for slot in lowest..index_wide(POINTERS_PER_PAGE) {
+            let Some(child) = pointer_at(&page, slot) else { continue };
+            let base = base.saturating_add(wide(slot).saturating_mul(span_of_pointer(level)));
+            let found = self.next_below(anode, child, level, base, from)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Does so below the split leaf in `page`, which begins at block `base`.
+    fn next_fine(
+        &self,
+        anode: &Anode,
+        page: &PageBytes,
+        base: u64,
+        from: u64,
+    ) -> FsResult<Option<Unit>> {
+        check_split(anode)?;
+        for slot in 0..FINE_PER_COARSE {
+            let first =
+                base.saturating_mul(FINE_PER_COARSE).saturating_add(slot * POINTERS_PER_PAGE);
+            let lowest = first.max(from >> FINE_SHIFT);
+            let Some(leaf) = pointer_at(page, index_wide(slot)) else { continue };
+            if lowest >= first.saturating_add(POINTERS_PER_PAGE) {
+                continue;
+            }
+            let leaf = self.view(None, leaf.place, PageKind::Map, fine_owner(anode, first))?;
+            for fine in lowest..first.saturating_add(POINTERS_PER_PAGE) {
+                if let Some(pointer) = pointer_at(&leaf, fine_slot(fine)) {
+                    let start = fine.saturating_mul(1 << FINE_SHIFT);
+                    return Ok(Some(Unit { start, shift: FINE_SHIFT, pointer: Some(pointer) }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes a hole of a unit that has a pointer; the caller frees what that points to (C2).
+    pub(super) fn clear_unit(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        unit: &Unit,
+    ) -> FsResult<()> {
+        let index = unit.start >> anode.block_shift;
+        if anode.height == 0 {
+            anode.set_root_pointer(root_slot(index, 0), None);
+            return Ok(());
+        }
+        let birth = change.epoch();
+        let place = self.leaf_to_edit(change, anode, index)?;
+        let owner = map_owner(anode, index, 0);
+        if unit.is_fine(anode) {
+            self.set_fine(change, anode, owner, place, unit.start >> FINE_SHIFT, None)?;
+        } else {
+            let page = change.edit(place, PageKind::Map, owner)?;
+            replace_pointer(page, page_slot(index, 0), None, birth);
+        }
+        Ok(())
     }
 
     /// Points the map of a file to a block of `1 << shift` bytes at byte `start`; splits the leaf

@@ -277,7 +277,10 @@ impl Store {
         let fragments = self.geometry().page_fragments();
         let pointer = BlockPointer::to_page(place, fragments, change.epoch());
         let old = self.set_block(change, anode, index, Some(&pointer))?;
-        assert!(old.is_none(), "a content page is added twice");
+        if old.is_some() {
+            // The caller found none on another way through the map: the map contradicts itself.
+            return Err(corrupt(format!("MP004: page {index} is there already")));
+        }
         anode.fragments += u64::from(fragments);
         anode.pages += 1;
         change.edit(place, kind, owner)

@@ -1,6 +1,8 @@
 //! Freeing what lies past a block: in bounded steps, so that a large file costs many small
 //! transactions and a crash between two of them loses nothing but time.
 
+use std::ops::Range;
+
 use format::anode::Anode;
 use format::ids::Place;
 use format::map::{
@@ -38,9 +40,12 @@ impl Step {
     /// Whether the step may free one more block; if so, it is noted.
     fn take(&mut self, place: Place, fragments: u32, pages: usize) -> bool {
         let joins = self.extents.last().is_some_and(|last| {
-            last.place.group() == place.group()
-                && (last.place.advance(last.fragments) == place
-                    || place.advance(fragments) == last.place)
+            // Places from a map may lie anywhere: `free` refuses what nobody has.
+            let end = |place: Place, count: u32| u64::from(place.fragment()) + u64::from(count);
+            last.place.disk_group() == place.disk_group()
+                && last.place.group() == place.group()
+                && (end(last.place, last.fragments) == u64::from(place.fragment())
+                    || end(place, fragments) == u64::from(last.place.fragment()))
         });
         let is_known = self.groups.contains(&place.group());
         let is_over = self.pointers == 0
@@ -201,6 +206,35 @@ impl Store {
         change.free_page(pointer.place, PageKind::Map, owner)?;
         take_off(&mut anode.fragments, u64::from(pointer.fragments))?;
         Ok(Outcome::Gone)
+    }
+
+    /// Frees the blocks that lie wholly in `range`, from its front, as many as one transaction can.
+    /// Returns where to go on in another transaction; `None`: all are gone. The map pages stay.
+    pub(crate) fn punch_blocks(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        range: Range<u64>,
+    ) -> FsResult<Option<u64>> {
+        let mut step =
+            Step { pointers: POINTERS_PER_STEP, extents: Vec::new(), groups: Vec::new() };
+        let (mut at, mut rest) = (range.start, None);
+        while let Some(unit) = self.next_data(anode, at)?.filter(|unit| unit.end() <= range.end) {
+            at = unit.end();
+            let Some(pointer) = unit.pointer.filter(|_| unit.start >= range.start) else {
+                continue;
+            };
+            if !step.take(pointer.place, pointer.fragments, change.page_count()) {
+                rest = Some(unit.start);
+                break;
+            }
+            self.clear_unit(change, anode, &unit)?;
+            take_off(&mut anode.fragments, u64::from(pointer.fragments))?;
+        }
+        for extent in step.extents {
+            change.free(extent)?;
+        }
+        Ok(rest)
     }
 
     /// Frees the blocks of 4 KiB below the split leaf at `place` that lie past the cut, and the

@@ -190,6 +190,9 @@ pub(crate) fn insert(
     target: Target,
 ) -> FsResult<()> {
     let hash = hash_of(anode.key, name);
+    if let Some(group) = store.alloc.home_group(anode.number) {
+        change.near = store.geometry().descriptor_place(group);
+    }
     if anode.pages == 0 {
         let bytes = store.add_content(change, anode, 0, PageKind::Directory)?;
         page::initialise(&mut bytes[..], 0);

@@ -42,8 +42,10 @@ use crate::error::{FsError, FsResult};
 use crate::store::Store;
 use crate::sync::{Mutex, MutexGuard};
 
+/// Most open segments: the one that was used least lately is finished before another is opened.
+const OPEN_SEGMENTS_MAX: usize = 8;
 /// Data writes that may be in flight before a writer waits.
-const WRITES_IN_FLIGHT_MAX: usize = 12;
+pub const WRITES_IN_FLIGHT_MAX: usize = 12;
 
 /// Whose block it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +56,8 @@ pub(crate) struct BlockOwner {
     pub(crate) index: u64,
     /// Block size: binary logarithm.
     pub(crate) block_shift: u8,
+    /// A directory that names the file: placement follows it.
+    pub(crate) directory: AnodeNo,
 }
 
 /// What a stream of blocks has in common.
@@ -63,6 +67,14 @@ pub(crate) enum Temperature {
     Hot,
     /// What the cleaner moves.
     Cold,
+}
+
+/// Blocks that go to one segment after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Stream {
+    temperature: Temperature,
+    /// The group in which they belong, if the policy has one.
+    home: Option<u32>,
 }
 
 /// How far a block has come.
@@ -159,6 +171,8 @@ struct OpenSegment {
     previous_summary: (u32, u32),
     /// Rides with bytes in this piece.
     rides: BTreeSet<crate::journal::RideId>,
+    /// When a block was placed in it last, counted in blocks.
+    used: u64,
 }
 
 /// A segment that takes no more blocks.
@@ -174,7 +188,9 @@ struct Closing {
 
 #[derive(Debug, Default)]
 struct State {
-    open: BTreeMap<Temperature, OpenSegment>,
+    open: BTreeMap<Stream, OpenSegment>,
+    /// Blocks placed so far.
+    placed: u64,
     /// Every segment that is not yet back with the allocator.
     segments: BTreeMap<SegmentId, Closing>,
     /// Files with sealed blocks that wait to be installed.
@@ -231,7 +247,9 @@ impl Segments {
         let fragments = self.fragments_for(length_bytes);
         let promised = u64::from(fragments) + extra_promise;
         self.store.alloc.promise(promised, urgency_of(temperature))?;
-        let segment = match self.room(state, temperature, fragments) {
+        let home = self.store.alloc.home_group(owner.directory);
+        let stream = Stream { temperature, home };
+        let segment = match self.room(state, stream, fragments) {
             Ok(segment) => segment,
             Err(error) => {
                 self.store.alloc.unpromise(promised);
@@ -262,31 +280,34 @@ impl Segments {
     fn room<'s>(
         &self,
         state: &'s mut State,
-        temperature: Temperature,
+        wanted: Stream,
         fragments: u32,
     ) -> FsResult<&'s mut OpenSegment> {
         let is_full =
-            state.open.get(&temperature).is_some_and(|segment| !self.has_room(segment, fragments));
+            state.open.get(&wanted).is_some_and(|segment| !self.has_room(segment, fragments));
         if is_full {
-            let segment = state.open.remove(&temperature).expect("looked at it");
+            let segment = state.open.remove(&wanted).expect("looked at it");
             self.finish(state, segment);
         }
-        if !state.open.contains_key(&temperature) {
-            let (id, incarnation) = self.store.alloc.open_segment(urgency_of(temperature))?;
-            let closing = Closing { outstanding: 0, last_sequence: 0, is_closed: false };
-            state.segments.insert(id, closing);
-            let segment = OpenSegment {
-                id,
-                incarnation,
-                cursor: 0,
-                piece_start: 0,
-                blocks: Vec::new(),
-                previous_summary: (0, 0),
-                rides: BTreeSet::new(),
-            };
-            state.open.insert(temperature, segment);
+        let mut stream = wanted;
+        if !state.open.contains_key(&stream) {
+            if state.open.len() >= OPEN_SEGMENTS_MAX {
+                self.finish_oldest(state);
+            }
+            let urgency = urgency_of(wanted.temperature);
+            match self.store.alloc.open_segment(urgency, wanted.home) {
+                Ok(opened) => self.enter(state, stream, opened),
+                // What is open elsewhere serves as well: a policy costs speed, never space.
+                Err(FsError::NoSpace) => {
+                    stream = self.other_with_room(state, wanted, fragments)?;
+                }
+                Err(error) => return Err(error),
+            }
         }
-        let segment = state.open.get_mut(&temperature).expect("opened above");
+        state.placed += 1;
+        let placed = state.placed;
+        let segment = state.open.get_mut(&stream).expect("opened above");
+        segment.used = placed;
         if !self.has_room(segment, fragments) {
             // Creation keeps blocks well below segments: a superblock or an anode on disk is
             // absurd.
@@ -294,6 +315,39 @@ impl Segments {
             return Err(FsError::Corrupt { defect });
         }
         Ok(segment)
+    }
+
+    fn enter(&self, state: &mut State, stream: Stream, (id, incarnation): (SegmentId, Epoch)) {
+        let closing = Closing { outstanding: 0, last_sequence: 0, is_closed: false };
+        state.segments.insert(id, closing);
+        let segment = OpenSegment {
+            id,
+            incarnation,
+            cursor: 0,
+            piece_start: 0,
+            blocks: Vec::new(),
+            previous_summary: (0, 0),
+            rides: BTreeSet::new(),
+            used: 0,
+        };
+        state.open.insert(stream, segment);
+    }
+
+    /// Finishes the open segment that was used least lately.
+    fn finish_oldest(&self, state: &mut State) {
+        let oldest = state.open.iter().min_by_key(|(_, segment)| segment.used);
+        let Some(stream) = oldest.map(|(stream, _)| *stream) else { return };
+        if let Some(segment) = state.open.remove(&stream) {
+            self.finish(state, segment);
+        }
+    }
+
+    /// Returns another open stream of this temperature with room for `fragments`.
+    fn other_with_room(&self, state: &State, wanted: Stream, fragments: u32) -> FsResult<Stream> {
+        let mut open = state.open.iter().filter(|(stream, segment)| {
+            stream.temperature == wanted.temperature && self.has_room(segment, fragments)
+        });
+        open.next().map(|(stream, _)| *stream).ok_or(FsError::NoSpace)
     }
 
     fn summary_fragments(&self, blocks: usize) -> u32 {

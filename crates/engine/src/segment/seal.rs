@@ -10,39 +10,38 @@ use format::summary::{ENTRIES_PER_SUMMARY, Summary, SummaryEntry, SummaryKind};
 use storage::device::{AlignedBuffer, Purpose, SharedBytes};
 
 use super::in_flight::NOT_SUBMITTED;
-use super::{Block, BlockOwner, OpenSegment, Progress, Segments, State, Temperature};
+use super::{Block, BlockOwner, OpenSegment, Progress, Segments, State, Stream, Temperature};
 use crate::alloc::SegmentId;
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
 use crate::journal::RideId;
 
 impl Segments {
-    /// Seals what the open segment of `temperature` holds, so that its blocks can be installed.
+    /// Seals what the open segments of `temperature` hold, so that its blocks can be installed.
     pub(crate) fn seal(&self, temperature: Temperature) {
-        let mut state = self.lock();
-        if let Some(mut segment) = state.open.remove(&temperature) {
-            self.seal_piece(&mut state, &mut segment);
-            self.keep_open(&mut state, temperature, segment);
-        }
+        self.seal_where(|stream, _| stream.temperature == temperature);
     }
 
     /// Seals the pieces whose blocks ride in the log.
     pub(crate) fn seal_rides(&self) {
+        self.seal_where(|_, segment| !segment.rides.is_empty());
+    }
+
+    fn seal_where(&self, is_wanted: impl Fn(&Stream, &OpenSegment) -> bool) {
         let mut state = self.lock();
-        for temperature in [Temperature::Hot, Temperature::Cold] {
-            let rides = state.open.get(&temperature).is_some_and(|open| !open.rides.is_empty());
-            if rides {
-                let mut segment = state.open.remove(&temperature).expect("looked at it");
-                self.seal_piece(&mut state, &mut segment);
-                self.keep_open(&mut state, temperature, segment);
-            }
+        let wanted = state.open.iter().filter(|(stream, segment)| is_wanted(stream, segment));
+        let wanted: Vec<Stream> = wanted.map(|(stream, _)| *stream).collect();
+        for stream in wanted {
+            let mut segment = state.open.remove(&stream).expect("looked at it");
+            self.seal_piece(&mut state, &mut segment);
+            self.keep_open(&mut state, stream, segment);
         }
     }
 
     /// A segment with room for little more than a summary takes no more blocks.
-    fn keep_open(&self, state: &mut State, temperature: Temperature, segment: OpenSegment) {
+    fn keep_open(&self, state: &mut State, stream: Stream, segment: OpenSegment) {
         if self.has_room(&segment, self.store.geometry().page_fragments()) {
-            state.open.insert(temperature, segment);
+            state.open.insert(stream, segment);
         } else if let Some(closing) = state.segments.get_mut(&segment.id) {
             closing.is_closed = true;
         }

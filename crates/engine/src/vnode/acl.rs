@@ -1,8 +1,9 @@
 //! POSIX access lists: in the form of the kernel, on disk, in decisions, and handed down.
 //!
-//! The rules are those of acl(5) and of Linux (POSIX.1e, draft 17). An access list that says no more
-//! than the permission bits is kept as these alone; of any other the owner's, the others' and the
-//! mask's permissions *are* the permission bits, so that neither can say what the other does not.
+//! The rules are those of acl(5) and of Linux (POSIX.1e, draft 17). An access list that says no
+//! more than the permission bits is kept as these alone; of any other the owner's, the others' and
+//! the mask's permissions *are* the permission bits, so that neither can say what the other does
+//! not.
 //!
 //! Not here: who may set a list, and where it is kept (`xattr.rs`).
 
@@ -250,6 +251,9 @@ impl Files {
         if anode.attributes.is_none() && anode.acl == AnodeNo(0) {
             return Ok(None);
         }
+        if let Some(value) = anode.attributes.get(name) {
+            return Acl::decode(value).map(Some).map_err(corrupt);
+        }
         let value = self.value_of(anode, name)?;
         value.map(|value| Acl::decode(&value).map_err(corrupt)).transpose()
     }
@@ -290,8 +294,8 @@ mod tests {
         Caller { uid, gid, groups: groups.to_vec(), is_checked: true }
     }
 
-    /// Goal: the algorithm of acl(5), step by step. Method: one list, a table of callers and of what
-    /// they may do, worked out by hand from the manual.
+    /// Goal: the algorithm of acl(5), step by step. Method: one list, a table of callers and of
+    /// what they may do, worked out by hand from the manual.
     #[test]
     fn decisions_are_those_of_the_manual() {
         let acl = Acl {

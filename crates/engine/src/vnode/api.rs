@@ -15,6 +15,8 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const LINKS_MAX: u32 = 65_535;
 /// Longest target of a symbolic link, in bytes (Linux: PATH_MAX with its NUL).
 pub const SYMLINK_BYTES_MAX: usize = 4095;
+/// Most bytes that one [`FileSystem::copy_range`] copies.
+pub const COPY_BYTES_MAX: u64 = 8 << 20;
 /// Largest file, in bytes.
 pub const FILE_BYTES_MAX: u64 = i64::MAX.unsigned_abs();
 
@@ -300,10 +302,7 @@ pub trait FileSystem: Send + Sync {
 
     /// Returns the value of an extended attribute; `name` with its prefix (`user.`, `trusted.`,
     /// `security.`, `system.posix_acl_access`, `system.posix_acl_default`).
-    fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
-        let _ = (caller, ino, name);
-        Err(FsError::NotSupported)
-    }
+    fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>>;
 
     /// Sets an extended attribute. Access lists come in the form of `linux/posix_acl_xattr.h`.
     fn setxattr(
@@ -313,29 +312,17 @@ pub trait FileSystem: Send + Sync {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
-    ) -> FsResult<()> {
-        let _ = (caller, ino, name, value, mode);
-        Err(FsError::NotSupported)
-    }
+    ) -> FsResult<()>;
 
     /// Returns the names of all extended attributes that the caller may see.
-    fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
-        let _ = (caller, ino);
-        Err(FsError::NotSupported)
-    }
+    fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>>;
 
     /// Removes an extended attribute.
-    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
-        let _ = (caller, ino, name);
-        Err(FsError::NotSupported)
-    }
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()>;
 
     /// Makes a regular file without a name (`O_TMPFILE`), which [`FileSystem::link`] may give its
     /// first. Takes a reference.
-    fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
-        let _ = (caller, parent, new);
-        Err(FsError::NotSupported)
-    }
+    fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr>;
 
     /// Takes or gives back the space of `length_bytes` from `offset`.
     fn fallocate(
@@ -345,17 +332,11 @@ pub trait FileSystem: Send + Sync {
         offset: u64,
         length_bytes: u64,
         mode: Fallocate,
-    ) -> FsResult<()> {
-        let _ = (caller, ino, offset, length_bytes, mode);
-        Err(FsError::NotSupported)
-    }
+    ) -> FsResult<()>;
 
     /// Returns the offset of what is sought, at `offset` or after it. At or past the end of the
     /// file, and for [`Seek::Data`] where only holes follow: [`FsError::NoSuchOffset`].
-    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
-        let _ = (ino, offset, what);
-        Err(FsError::NotSupported)
-    }
+    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64>;
 
     /// Copies up to `length_bytes` from `source` to `target` (inode, offset) inside the server.
     /// Returns how many; fewer at the end of the source, and whenever it took long enough.
@@ -365,10 +346,7 @@ pub trait FileSystem: Send + Sync {
         source: (Ino, u64),
         target: (Ino, u64),
         length_bytes: u64,
-    ) -> FsResult<u64> {
-        let _ = (caller, source, target, length_bytes);
-        Err(FsError::NotSupported)
-    }
+    ) -> FsResult<u64>;
 
     /// Makes what was done to this inode durable: its content, its attributes, and, for what was
     /// done before through any name, its names.

@@ -20,7 +20,7 @@ use crate::segment::{BlockOwner, Temperature};
 use crate::store::Change;
 use storage::sync::RwLockWriteGuard;
 
-type StateGuard<'v> = RwLockWriteGuard<'v, VnodeState>;
+pub(super) type StateGuard<'v> = RwLockWriteGuard<'v, VnodeState>;
 
 impl Files {
     /// Writes; see [`super::api::FileSystem::write`].
@@ -103,7 +103,7 @@ impl Files {
     }
 
     /// Writes as much of `data` at `offset` as one block takes; returns which, and how much.
-    fn write_span(
+    pub(super) fn write_span(
         &self,
         state: &mut VnodeState,
         offset: u64,
@@ -123,7 +123,7 @@ impl Files {
         }
     }
 
-    fn note_write(
+    pub(super) fn note_write(
         &self,
         state: &mut VnodeState,
         caller: &Caller,
@@ -188,6 +188,7 @@ impl Files {
             generation: anode.generation,
             index: span.start >> span.shift,
             block_shift: span.shift,
+            directory: anode.parent,
         };
         let page = u64::from(self.store.geometry().page_fragments());
         let extra = page * self.store.map_pages_for(anode, span.start, span.shift)?;
@@ -256,8 +257,11 @@ impl Files {
             drop(change);
             return self.extend(caller, vnode, size_bytes, set);
         }
-        if size_bytes > state.anode()?.size_bytes && tail_waiting(&state).is_some() {
-            // CRASH: V4. The size on disk is smaller yet, and would be raised.
+        let is_waiting =
+            tail_waiting(&state).is_some() || state.pending.range(..size_bytes).next().is_some();
+        if size_bytes > state.anode()?.size_bytes && is_waiting {
+            // CRASH: V3, V4. The size on disk is smaller yet, and would be raised over blocks that
+            // are not in the map: a crash would show zeros that nobody wrote.
             drop(state);
             drop(change);
             self.install_all(vnode)?;
@@ -316,7 +320,7 @@ impl Files {
     ///
     /// CRASH: V4. What the last block stores behind the end must read as zeros before the size
     /// passes it, so a new version of that block is installed first.
-    fn extend(
+    pub(super) fn extend(
         &self,
         caller: &Caller,
         vnode: &Arc<Vnode>,
@@ -364,7 +368,7 @@ impl Files {
     }
 
     /// V5: locks a file of which nothing lies past the end. Called with no lock held.
-    fn settled<'v>(&self, vnode: &'v Arc<Vnode>) -> FsResult<StateGuard<'v>> {
+    pub(super) fn settled<'v>(&self, vnode: &'v Arc<Vnode>) -> FsResult<StateGuard<'v>> {
         loop {
             let state = vnode.state.write();
             if !state.is_being_cut {

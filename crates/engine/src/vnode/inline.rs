@@ -39,6 +39,15 @@ pub(super) fn cut_inline(anode: &mut Anode, size_bytes: u64) {
     anode.root[index_wide(size_bytes.min(wide(INLINE_BYTES_MAX)))..].fill(0);
 }
 
+/// Makes what the anode has of `range` zero.
+pub(super) fn zero_inline(anode: &mut Anode, range: Range<u64>) {
+    let limit = wide(INLINE_BYTES_MAX);
+    let (start, end) = (range.start.min(limit), range.end.min(limit));
+    if start < end {
+        anode.root[index_wide(start)..index_wide(end)].fill(0);
+    }
+}
+
 /// Gives an anode the storage that its size needs: blocks past 256 bytes, none for nothing. Nothing
 /// is in either but holes.
 pub(super) fn settle_storage(anode: &mut Anode) {

@@ -34,11 +34,13 @@ mod names;
 mod orphan;
 mod read;
 mod rename;
+mod space;
 mod table;
 mod tmpfile;
 mod unit;
 mod xattr;
 
+pub use attr::DIRTY_FILES_MAX;
 pub use cleaner::CleanerCounts;
 
 use std::collections::BTreeMap;

@@ -303,6 +303,7 @@ impl Files {
             generation: anode.generation,
             index: 0,
             block_shift: anode.block_shift,
+            directory: anode.parent,
         };
         let mut buffer = AlignedBuffer::zeroed(index_wide(anode.block_bytes()));
         buffer[..target.len()].copy_from_slice(target);
@@ -398,7 +399,7 @@ impl Files {
                 self.remove_locked(caller, &directory, &child, name, wants_directory)?
             {
                 if is_last && !self.table.is_referenced(number) {
-                    self.reap(number)?;
+                    self.reap_if_possible(number);
                 }
                 return Ok(());
             }

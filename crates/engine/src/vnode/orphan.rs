@@ -101,14 +101,17 @@ impl Files {
             }
         };
         if nameless && !self.options.is_read_only {
-            // A failure leaves it in the orphan list: the next open frees it.
-            if let Err(error) = self.reap(number) {
-                tracing::warn!(
-                    %error,
-                    ino = ino.0,
-                    "a file without a name is freed at the next open"
-                );
-            }
+            self.reap_if_possible(number);
+        }
+    }
+
+    /// As [`Files::reap`], for what is done but for that: a failure leaves the file in the orphan
+    /// list, and the next open frees it. Whoever took the last name away is not told that he did
+    /// not.
+    pub(crate) fn reap_if_possible(&self, number: AnodeNo) {
+        if let Err(error) = self.reap(number) {
+            let anode = number.0;
+            tracing::warn!(%error, anode, "a file without a name is freed at the next open");
         }
     }
 

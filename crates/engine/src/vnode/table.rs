@@ -191,4 +191,21 @@ mod tests {
         }
         assert!(table.shard(number).lock().order.len() <= VNODES_PER_SHARD + 2);
     }
+
+    /// Goal: idle files do not fill the memory, and one in use stays. Method: three times as many
+    /// files as a shard keeps, all of one shard.
+    #[test]
+    fn idle_files_are_forgotten_and_held_ones_are_not() {
+        let table = VnodeTable::default();
+        let vnode_of = |nth: usize| {
+            let number = AnodeNo(32 + crate::convert::wide(nth * SHARDS));
+            Arc::new(Vnode::new(Anode::new(AnodeKind::Regular, number, FilesetId(1), 12)))
+        };
+        let held = vnode_of(0);
+        table.insert(Arc::clone(&held));
+        (1..3 * VNODES_PER_SHARD).for_each(|nth| table.insert(vnode_of(nth)));
+        let shard = table.shard(held.number).lock();
+        assert_eq!(shard.vnodes.len(), VNODES_PER_SHARD);
+        assert!(shard.vnodes.contains_key(&held.number));
+    }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::vnode::api::{
-    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, RenameMode,
-    SetAttr, SetTime, StatFs, Timestamp,
+    Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsError, FsResult, Ino, NewInode,
+    RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp, XattrMode,
 };
 use parking_lot::Mutex;
 
@@ -333,6 +333,32 @@ impl FileSystem for MemoryFs {
     fn sync(&self) -> FsResult<()> {
         self.sync_count.fetch_add(1, Ordering::SeqCst);
         Ok(())
+    }
+
+    // What these tests do not ask for.
+    fn getxattr(&self, _: &Caller, _: Ino, _: &[u8]) -> FsResult<Vec<u8>> {
+        Err(FsError::NotSupported)
+    }
+    fn setxattr(&self, _: &Caller, _: Ino, _: &[u8], _: &[u8], _: XattrMode) -> FsResult<()> {
+        Err(FsError::NotSupported)
+    }
+    fn listxattr(&self, _: &Caller, _: Ino) -> FsResult<Vec<Vec<u8>>> {
+        Err(FsError::NotSupported)
+    }
+    fn removexattr(&self, _: &Caller, _: Ino, _: &[u8]) -> FsResult<()> {
+        Err(FsError::NotSupported)
+    }
+    fn tmpfile(&self, _: &Caller, _: Ino, _: NewInode) -> FsResult<Attr> {
+        Err(FsError::NotSupported)
+    }
+    fn fallocate(&self, _: &Caller, _: Ino, _: u64, _: u64, _: Fallocate) -> FsResult<()> {
+        Err(FsError::NotSupported)
+    }
+    fn seek(&self, _: Ino, _: u64, _: Seek) -> FsResult<u64> {
+        Err(FsError::NotSupported)
+    }
+    fn copy_range(&self, _: &Caller, _: (Ino, u64), _: (Ino, u64), _: u64) -> FsResult<u64> {
+        Err(FsError::NotSupported)
     }
 
     fn statfs(&self) -> FsResult<StatFs> {

@@ -55,6 +55,13 @@ impl History {
         Ok(History { base, identities, events: Vec::new(), next_stamp: 0 })
     }
 
+    /// Begins again with the same base.
+    #[must_use]
+    pub fn again(&self) -> History {
+        let (base, identities) = (self.base.reopened(), self.identities.clone());
+        History { base, identities, events: Vec::new(), next_stamp: 0 }
+    }
+
     fn stamp(&mut self) -> u64 {
         self.next_stamp += 1;
         self.next_stamp
@@ -72,6 +79,12 @@ impl History {
         let stamp = self.stamp();
         let is_done = applied.outcome.is_done();
         self.events[number].ended = Some(Ended { stamp, is_done, made: applied.made });
+    }
+
+    /// As [`History::end`], of an operation that was done in part only: as if it had been `step`.
+    pub fn end_as(&mut self, number: usize, step: Step, applied: &Applied) {
+        self.events[number].step = step;
+        self.end(number, applied);
     }
 
     /// Returns what was there at the beginning.

@@ -192,7 +192,9 @@ fn touched(session: &Session<'_>, op: &Op) -> Vec<Ino> {
         | Op::SetTimes { file, .. }
         | Op::SetXattr { file, .. }
         | Op::SetAcl { file, .. }
+        | Op::Fallocate { file, .. }
         | Op::RemoveXattr { file, .. } => vec![place(file)],
+        Op::Copy { target, .. } => vec![place(target)],
         Op::Open { .. }
         | Op::Close { .. }
         | Op::Read { .. }
@@ -201,6 +203,7 @@ fn touched(session: &Session<'_>, op: &Op) -> Vec<Ino> {
         | Op::GetXattr { .. }
         | Op::ListXattr { .. }
         | Op::List { .. }
+        | Op::Seek { .. }
         | Op::Fsync { .. }
         | Op::Sync => Vec::new(),
     };
@@ -223,10 +226,16 @@ fn touch_of(model: &Model, ino: Ino, op: &Op) -> Touch {
     {
         return Touch::Attr;
     }
-    let Op::Write { offset, length, .. } = op else { return Touch::Names };
+    let (offset, length) = if let Op::Write { offset, length, .. } = op {
+        (*offset, u64_of(*length))
+    } else if let Op::Fallocate { offset, length, .. } | Op::Copy { to: offset, length, .. } = op {
+        (*offset, *length)
+    } else {
+        return Touch::Names;
+    };
     let size_bytes = model.getattr(ino).expect("it was just written").size_bytes;
     let first = offset / u64_of(PAGE_BYTES);
-    let end = (offset + u64_of(*length)).div_ceil(u64_of(PAGE_BYTES));
+    let end = (offset + length).min(size_bytes).div_ceil(u64_of(PAGE_BYTES));
     let pages = (first..end).map(|number| (number, page_of(model, ino, number)));
     Touch::Wrote { pages: pages.collect(), size_bytes }
 }

@@ -75,6 +75,45 @@ impl Content {
         self.size_bytes = self.size_bytes.max(offset + u64_of(data.len()));
     }
 
+    /// Makes what lies in the file from `offset` to before `end` zero.
+    pub(super) fn zero(&mut self, offset: u64, end: u64) {
+        let end = end.min(self.size_bytes);
+        let page_bytes = u64_of(PAGE_BYTES);
+        let whole = offset.div_ceil(page_bytes)..end / page_bytes;
+        let numbers = self
+            .pages
+            .range(offset / page_bytes..end.div_ceil(page_bytes).max(offset / page_bytes));
+        let numbers: Vec<u64> = numbers.map(|(&number, _)| number).collect();
+        for number in numbers {
+            if whole.contains(&number) {
+                self.pages.remove(&number);
+            } else if let Some(page) = self.pages.get_mut(&number) {
+                let start = number * page_bytes;
+                let first = usize_of(offset.saturating_sub(start).min(page_bytes));
+                let last = usize_of(end.saturating_sub(start).min(page_bytes));
+                if first < last {
+                    Arc::make_mut(page)[first..last].fill(0);
+                }
+            }
+        }
+    }
+
+    /// Returns the first byte at or behind `offset` that is in a page, or in none, as `in_page`
+    /// says; the size if there is none.
+    pub(super) fn seek(&self, offset: u64, in_page: bool) -> u64 {
+        let page_bytes = u64_of(PAGE_BYTES);
+        let mut number = offset / page_bytes;
+        if in_page {
+            let next = self.pages.range(number..).next();
+            number = next.map_or(u64::MAX, |(&number, _)| number);
+        } else {
+            while self.pages.contains_key(&number) {
+                number += 1;
+            }
+        }
+        number.saturating_mul(page_bytes).max(offset).min(self.size_bytes)
+    }
+
     /// Cuts, or extends with a hole. What was cut off reads as zeros when it comes back.
     pub(super) fn resize(&mut self, size_bytes: u64) {
         let within = usize_of(size_bytes % u64_of(PAGE_BYTES));

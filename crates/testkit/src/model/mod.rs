@@ -42,13 +42,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine::vnode::api::{
-    Attr, Caller, DirEntry, FILE_BYTES_MAX, FileKind, FileSystem, FsError, FsResult, Ino,
-    LINKS_MAX, NAME_BYTES_MAX, NewInode, RenameMode, SetAttr, StatFs, Timestamp, XattrMode,
+    Attr, COPY_BYTES_MAX, Caller, DirEntry, FILE_BYTES_MAX, Fallocate, FileKind, FileSystem,
+    FsError, FsResult, Ino, LINKS_MAX, NAME_BYTES_MAX, NewInode, RenameMode, Seek, SetAttr, StatFs,
+    Timestamp, XattrMode,
 };
 use storage::clock::Clock;
 
 use crate::canon::{Attributes, PAGE_BYTES, Page};
-use crate::number::u64_of;
+use crate::number::{u64_of, usize_of};
 use access::SEARCH;
 use content::Content;
 
@@ -388,6 +389,37 @@ impl State {
         node.touch_content(asked.now);
         Ok(())
     }
+
+    fn fallocate(
+        &mut self,
+        asked: Asked<'_>,
+        ino: Ino,
+        (offset, length): (u64, u64),
+        mode: Fallocate,
+    ) -> FsResult<()> {
+        let node = self.node_mut(ino)?;
+        let size_bytes = node.content()?.size_bytes();
+        let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX);
+        let end = end.ok_or(FsError::FileTooLarge)?;
+        if length == 0 {
+            return Err(FsError::Invalid);
+        }
+        let extends = match mode {
+            Fallocate::PunchHole => false,
+            Fallocate::ZeroRange { keep_size } => !keep_size && end > size_bytes,
+            Fallocate::Allocate { .. } | Fallocate::CollapseRange | Fallocate::InsertRange => {
+                return Err(FsError::NotSupported);
+            }
+        };
+        node.mode = access::mode_after_write(asked.caller, node);
+        let content = node.content_mut()?;
+        content.zero(offset, end);
+        if extends {
+            content.resize(end);
+        }
+        node.touch_content(asked.now);
+        Ok(())
+    }
 }
 
 impl Model {
@@ -558,6 +590,53 @@ impl FileSystem for Model {
 
     fn sync(&self) -> FsResult<()> {
         Ok(())
+    }
+
+    fn fallocate(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        length_bytes: u64,
+        mode: Fallocate,
+    ) -> FsResult<()> {
+        let asked = self.asked(caller);
+        self.locked().fallocate(asked, ino, (offset, length_bytes), mode)
+    }
+
+    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
+        let state = self.locked();
+        let content = state.node(ino)?.content()?;
+        let found = content.seek(offset, what == Seek::Data);
+        let is_none = what == Seek::Data && found == content.size_bytes();
+        if offset >= content.size_bytes() || is_none {
+            return Err(FsError::NoSuchOffset);
+        }
+        Ok(found)
+    }
+
+    fn copy_range(
+        &self,
+        caller: &Caller,
+        source: (Ino, u64),
+        target: (Ino, u64),
+        length_bytes: u64,
+    ) -> FsResult<u64> {
+        {
+            let state = self.locked();
+            state.node(source.0)?.content()?;
+            state.node(target.0)?.content()?;
+        }
+        let length = length_bytes.min(COPY_BYTES_MAX);
+        if source.0 == target.0 && source.1.abs_diff(target.1) < length {
+            return Err(FsError::Invalid);
+        }
+        let mut bytes = Vec::new();
+        self.read(source.0, source.1, usize_of(length), &mut bytes)?;
+        if !bytes.is_empty() {
+            self.write(caller, target.0, target.1, &bytes)?;
+        }
+        Ok(u64_of(bytes.len()))
     }
 
     fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {

@@ -1,17 +1,21 @@
 //! A step, done.
 
 use engine::vnode::api::{
-    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, SetAttr,
+    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, Seek, SetAttr,
     XattrMode,
 };
 
 use super::{Op, Place, Route, SLOTS, Step, bytes_of};
 use crate::canon::{CanonAttr, Identity, Times};
+use crate::number::{u64_of, usize_of};
 
 /// Device number that every device node of a history gets.
 const RDEV: u32 = 0x0103;
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+
+/// Most bytes at either end of a hole that are compared.
+const ZEROS_READ_MAX: u64 = 1 << 20;
 
 /// What came of a step, without what may differ between implementations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +30,10 @@ pub enum Outcome {
     Bytes(Vec<u8>),
     /// Names of a directory but `.` and `..`, sorted.
     Names(Vec<(Vec<u8>, FileKind)>),
+    /// How many bytes it did.
+    Count(u64),
+    /// Data or a hole was found here, where the content says there is none.
+    Misled(u64),
     /// Names of extended attributes, sorted.
     Attributes(Vec<Vec<u8>>),
 }
@@ -210,6 +218,23 @@ impl<'a> Session<'a> {
                 self.with(caller, file, |ino| self.fs.removexattr(caller, ino, name))?;
                 Ok(Outcome::Done)
             }
+            Op::Fallocate { file, offset, length, mode } => {
+                self.with(caller, file, |ino| {
+                    self.fs.fallocate(caller, ino, *offset, *length, *mode)
+                })?;
+                Ok(Outcome::Done)
+            }
+            Op::Seek { file, offset, what } => {
+                self.with(caller, file, |ino| self.seek(ino, *offset, *what))
+            }
+            Op::Copy { source, from, target, to, length } => self
+                .with(caller, source, |source| {
+                    self.with(caller, target, |target| {
+                        let (source, target) = ((source, *from), (target, *to));
+                        self.fs.copy_range(caller, source, target, *length)
+                    })
+                })
+                .map(Outcome::Count),
             Op::List { directory } => self.with(caller, directory, |ino| self.list(ino)),
         }
     }
@@ -230,6 +255,32 @@ impl<'a> Session<'a> {
         self.fs.readdir(ino, 0, &mut each)?;
         names.sort_by(|a, b| a.0.cmp(&b.0));
         Ok(Outcome::Names(names))
+    }
+
+    /// Looks for data or a hole and compares what is found with the content: an implementation may
+    /// take zeros for data, and never data for a hole.
+    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<Outcome> {
+        let size_bytes = self.fs.getattr(ino)?.size_bytes;
+        let found = match (self.fs.seek(ino, offset, what), what) {
+            (Err(FsError::NoSuchOffset), Seek::Data) if offset < size_bytes => size_bytes,
+            (found, _) => found?,
+        };
+        let is_right = match what {
+            Seek::Data => found >= offset && self.is_zero(ino, offset, found)?,
+            Seek::Hole if found >= size_bytes => found == size_bytes,
+            Seek::Hole => found >= offset && self.is_zero(ino, found, found + 1)?,
+        };
+        Ok(if is_right { Outcome::Done } else { Outcome::Misled(found) })
+    }
+
+    /// Whether a file reads as zeros from `start` to before `end`; of a long range only the ends
+    /// are read.
+    fn is_zero(&self, ino: Ino, start: u64, end: u64) -> FsResult<bool> {
+        let length = usize_of((end - start).min(ZEROS_READ_MAX));
+        let mut bytes = Vec::new();
+        self.fs.read(ino, start, length, &mut bytes)?;
+        self.fs.read(ino, end - u64_of(length), length, &mut bytes)?;
+        Ok(bytes.iter().all(|&byte| byte == 0))
     }
 
     fn told(&self, attr: &Attr) -> Outcome {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{
-    DirEntry, FileKind, FileSystem, RenameMode, SetTime, Timestamp, XattrMode,
+    DirEntry, Fallocate, FileKind, FileSystem, RenameMode, Seek, SetTime, Timestamp, XattrMode,
 };
 use storage::clock::ManualClock;
 use storage::prng::Prng;
@@ -41,6 +41,8 @@ pub struct Weights {
     pub write: u64,
     /// Reads.
     pub read: u64,
+    /// Holes, zeros, searches for holes, copies.
+    pub hole: u64,
     /// Truncations, both ways.
     pub truncate: u64,
     /// Modes, owners, times.
@@ -132,6 +134,7 @@ impl Profile {
                 slot: 6,
                 write: 20,
                 read: 8,
+                hole: 6,
                 truncate: 6,
                 attr: 8,
                 xattr: 6,
@@ -169,6 +172,7 @@ impl Profile {
         profile.weights.write = 60;
         profile.weights.read = 20;
         profile.weights.truncate = 15;
+        profile.weights.hole = 15;
         profile.weights.rename = 2;
         profile.weights.unlink = 2;
         profile.names.truncate(3);
@@ -280,7 +284,7 @@ impl Generator {
     fn op(&mut self) -> Op {
         let w = self.profile.weights;
         type Make = fn(&mut Generator) -> Op;
-        let choices: [(u64, Make); 18] = [
+        let choices: [(u64, Make); 19] = [
             (w.create, |g| g.create(FileKind::Regular)),
             (w.mkdir, |g| g.create(FileKind::Directory)),
             (w.special, Generator::special),
@@ -292,6 +296,7 @@ impl Generator {
             (w.slot, Generator::slot),
             (w.write, Generator::write),
             (w.read, Generator::read),
+            (w.hole, Generator::hole),
             (w.truncate, |g| Op::Truncate {
                 file: g.place(FileKind::Regular),
                 size_bytes: g.offset().0,
@@ -460,6 +465,36 @@ impl Generator {
         let length = self.length(length_max);
         self.fills = self.fills.wrapping_add(1);
         Op::Write { file: self.place(FileKind::Regular), offset, length, fill: self.fills }
+    }
+
+    fn hole(&mut self) -> Op {
+        let file = self.place(FileKind::Regular);
+        let (offset, length_max) = self.offset();
+        let length = u64_of(self.length(length_max));
+        match self.random.below(8) {
+            0 => Op::Seek { file, offset, what: Seek::Data },
+            1 => Op::Seek { file, offset, what: Seek::Hole },
+            2 => {
+                let target = self.place(FileKind::Regular);
+                let (to, _) = self.offset();
+                let length = length.min(FAR_BYTES_MAX);
+                Op::Copy { source: file, from: offset, target, to, length }
+            }
+            3 => {
+                let mode = Fallocate::ZeroRange { keep_size: self.random.one_in(2) };
+                Op::Fallocate { file, offset, length, mode }
+            }
+            4 => {
+                let mode = Fallocate::Allocate { keep_size: self.random.one_in(2) };
+                Op::Fallocate { file, offset, length, mode }
+            }
+            // Long ones: several transactions.
+            5 => {
+                let length = length.saturating_mul(8).min(self.profile.near_bytes_max);
+                Op::Fallocate { file, offset, length, mode: Fallocate::PunchHole }
+            }
+            _ => Op::Fallocate { file, offset, length, mode: Fallocate::PunchHole },
+        }
     }
 
     fn read(&mut self) -> Op {

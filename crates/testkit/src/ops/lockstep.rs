@@ -200,7 +200,13 @@ fn places_of(op: &Op) -> Vec<Place> {
         | Op::ListXattr { file }
         | Op::RemoveXattr { file, .. }
         | Op::List { directory: file }
+        | Op::Fallocate { file, .. }
+        | Op::Seek { file, .. }
         | Op::Fsync { file, .. } => Some(file),
+        Op::Copy { source, target, .. } => {
+            places.push(source.clone());
+            Some(target)
+        }
         Op::Close { .. } | Op::Sync => None,
     };
     places.extend(file.cloned());

@@ -27,7 +27,7 @@ pub use lockstep::{Divergence, LockstepOptions, run_lockstep};
 pub use shrink::{SHRINK_TRIES_MAX, shrink};
 pub use text::{ParseError, history_from_text, history_to_text};
 
-use engine::vnode::api::{Caller, FileKind, RenameMode, SetTime, XattrMode};
+use engine::vnode::api::{Caller, Fallocate, FileKind, RenameMode, Seek, SetTime, XattrMode};
 use storage::prng::Prng;
 
 /// How many slots a session has.
@@ -62,6 +62,15 @@ pub enum Place {
     At(Route),
     /// What the slot holds.
     Slot(usize),
+}
+
+impl Place {
+    fn route_mut(&mut self) -> Option<&mut Route> {
+        match self {
+            Place::At(route) => Some(route),
+            Place::Slot(_) => None,
+        }
+    }
 }
 
 /// One operation.
@@ -229,6 +238,39 @@ pub enum Op {
         /// Name of the attribute.
         name: Vec<u8>,
     },
+    /// Makes a hole or zeros, or asks for what is refused.
+    Fallocate {
+        /// The file.
+        file: Place,
+        /// First byte.
+        offset: u64,
+        /// How many.
+        length: u64,
+        /// What to do there.
+        mode: Fallocate,
+    },
+    /// Looks for data or a hole.
+    Seek {
+        /// The file.
+        file: Place,
+        /// From here on.
+        offset: u64,
+        /// What to look for.
+        what: Seek,
+    },
+    /// Copies bytes inside the server.
+    Copy {
+        /// From this file.
+        source: Place,
+        /// Its first byte.
+        from: u64,
+        /// To this file.
+        target: Place,
+        /// Its first byte.
+        to: u64,
+        /// How many.
+        length: u64,
+    },
     /// Makes an inode durable.
     Fsync {
         /// The inode.
@@ -266,10 +308,15 @@ impl Op {
             | Op::ListXattr { file }
             | Op::RemoveXattr { file, .. }
             | Op::List { directory: file }
+            | Op::Fallocate { file, .. }
+            | Op::Seek { file, .. }
             | Op::Fsync { file, .. } => match file {
                 Place::At(route) => (Some(route), None),
                 Place::Slot(_) => (None, None),
             },
+            Op::Copy { source, target, .. } => {
+                return [source, target].into_iter().filter_map(Place::route_mut).collect();
+            }
             Op::Close { .. } | Op::Sync => (None, None),
         };
         first.into_iter().chain(second).collect()
@@ -325,10 +372,16 @@ impl Step {
     }
 }
 
+/// The fill of a write of zeros.
+pub const FILL_ZEROS: u32 = u32::MAX;
+
 /// Returns the `length` bytes that a write with `fill` writes; none of them is zero, so that a
-/// hole is never taken for what was written.
+/// hole is never taken for what was written, unless `fill` is [`FILL_ZEROS`].
 #[must_use]
 pub fn bytes_of(fill: u32, length: usize) -> Vec<u8> {
+    if fill == FILL_ZEROS {
+        return vec![0; length];
+    }
     let mut random = Prng::from_seed(u64::from(fill));
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {

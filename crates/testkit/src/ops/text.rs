@@ -12,7 +12,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use engine::vnode::api::{FileKind, RenameMode, SetTime, Timestamp, XattrMode};
+use engine::vnode::api::{Fallocate, FileKind, RenameMode, Seek, SetTime, Timestamp, XattrMode};
 
 use super::{Op, Place, Route, SLOTS, Step};
 
@@ -100,6 +100,16 @@ const KINDS: [(&str, FileKind); 6] = [
     ("fifo", FileKind::Fifo),
     ("socket", FileKind::Socket),
 ];
+const FALLOCATES: [(&str, Fallocate); 7] = [
+    ("punch", Fallocate::PunchHole),
+    ("zero", Fallocate::ZeroRange { keep_size: false }),
+    ("zero-keep", Fallocate::ZeroRange { keep_size: true }),
+    ("allocate", Fallocate::Allocate { keep_size: false }),
+    ("allocate-keep", Fallocate::Allocate { keep_size: true }),
+    ("collapse", Fallocate::CollapseRange),
+    ("insert", Fallocate::InsertRange),
+];
+const SEEKS: [(&str, Seek); 2] = [("data", Seek::Data), ("hole", Seek::Hole)];
 const RENAME_MODES: [(&str, RenameMode); 3] = [
     ("replace", RenameMode::Replace),
     ("noreplace", RenameMode::NoReplace),
@@ -166,6 +176,15 @@ impl fmt::Display for Step {
             Op::ListXattr { file } => write!(f, "listxattr {file}"),
             Op::RemoveXattr { file, name } => write!(f, "removexattr {file} {}", Bytes(name)),
             Op::List { directory } => write!(f, "list {directory}"),
+            Op::Fallocate { file, offset, length, mode } => {
+                write!(f, "{} {file} {offset} {length}", word_of(&FALLOCATES, mode))
+            }
+            Op::Seek { file, offset, what } => {
+                write!(f, "seek {file} {offset} {}", word_of(&SEEKS, what))
+            }
+            Op::Copy { source, from, target, to, length } => {
+                write!(f, "copy {source} {from} {target} {to} {length}")
+            }
             Op::Fsync { file, data_only: false } => write!(f, "fsync {file}"),
             Op::Fsync { file, data_only: true } => write!(f, "fdatasync {file}"),
             Op::Sync => f.write_str("sync"),
@@ -278,7 +297,21 @@ impl Words<'_> {
             "fsync" => Op::Fsync { file: self.place()?, data_only: false },
             "fdatasync" => Op::Fsync { file: self.place()?, data_only: true },
             "sync" => Op::Sync,
-            _ => return None,
+            "seek" => {
+                Op::Seek { file: self.place()?, offset: self.number()?, what: self.of(&SEEKS)? }
+            }
+            "copy" => Op::Copy {
+                source: self.place()?,
+                from: self.number()?,
+                target: self.place()?,
+                to: self.number()?,
+                length: self.number()?,
+            },
+            word => {
+                let mode = FALLOCATES.iter().find(|(known, _)| *known == word)?.1;
+                let (file, offset) = (self.place()?, self.number()?);
+                Op::Fallocate { file, offset, length: self.number()?, mode }
+            }
         })
     }
 

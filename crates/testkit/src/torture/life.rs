@@ -2,10 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode, Timestamp};
+use engine::vnode::api::{
+    Caller, FileKind, FileSystem, FsError, FsResult, NewInode, SetAttr, Timestamp,
+};
 use storage::clock::{Clock, SimClock, VIRTUAL_EPOCH};
+use storage::device::RequestKind;
 use storage::device::sim::{
-    DiskModel, Fault as DeviceFault, FaultPlan, Image, PowerSupply, SimDevice, SimOptions,
+    DiskModel, Fault as DeviceFault, FaultPlan, Harm, Image, PowerSupply, SimDevice, SimOptions,
 };
 use storage::prng::Prng;
 use storage::sync::{
@@ -13,25 +16,29 @@ use storage::sync::{
     sim::{self, Job, Scheduler},
 };
 
+use super::client::{Client, Progress, Shared};
+use super::survey::{survey, survey_after_failure};
+use super::trouble::Trouble;
 use super::{Fault, Finding, Ground, JobStep, Opened, Options, SeedReport, Start, guarded};
-use crate::canon::Times;
 use crate::crash::{History, judge};
-use crate::number::usize_of;
-use crate::ops::{Generator, Outcome, Profile, Route, Session};
+use crate::number::{u64_of, usize_of};
+use crate::ops::bytes_of;
 
 /// The first power cut at a write is below 2 to this power; every exponent is as likely.
 const CUT_WRITE_POWER_MAX: u64 = 11;
 /// A cut by time comes after a random number of operations and then less than 2 to a power below
 /// this, in nanoseconds: up to 8 ms, as long as a disk turns.
 const CUT_NS_POWER_MAX: u64 = 24;
-/// For how many scheduling points a cut by time waits until two operations are in flight.
-const COMPANY_POINTS_MAX: u64 = 4096;
-/// One operation in so many is followed by a sleep of less than 2 to a power below the second, in
-/// nanoseconds.
-const THINK_ONE_IN: u64 = 8;
-const THINK_NS_POWER_MAX: u64 = 22;
-/// Power cuts in one recovery, at most.
+/// Power cuts and failing requests in one recovery, at most.
 const RECOVERY_CUTS_MAX: u64 = 2;
+/// A recovery makes about so many requests of a kind: which fails is below 2 to a power below this.
+const RECOVERY_POWER_MAX: u64 = 7;
+/// What is given back of a full pool is less than 2 to a power below this, in bytes.
+const SLACK_POWER_MAX: u64 = 20;
+/// What a pool is filled with.
+const BALLAST_NAME: &[u8] = b"ballast";
+/// How it is filled: by these many bytes at a time, until there is no room, one after the other.
+const BALLAST_WRITE_BYTES: [usize; 3] = [1 << 20, 64 << 10, 4 << 10];
 /// Time that passes between two lives.
 const REST_NS: u64 = 1_000_000_000;
 
@@ -56,67 +63,23 @@ struct Life {
     has_planned_cut: bool,
 }
 
-/// Whether the power was cut while a pool was opened.
+/// What a life leaves.
+struct Left {
+    history: History,
+    image: Image,
+    clients: Vec<Client>,
+    /// Whether the pool was closed, where that was tried.
+    is_closed: bool,
+    harm: Harm,
+}
+
+/// Whether the power was cut while a pool was opened, or the device failed.
 enum Cut {
     Never,
     During(Arc<SimDevice>),
 }
 
-/// What the threads of a life share.
-struct Shared<'a> {
-    scheduler: &'a Arc<Scheduler>,
-    power: &'a PowerSupply,
-    history: Mutex<History>,
-    fault: Mutex<Option<Fault>>,
-    progress: sync::Mutex<Progress>,
-    /// Notified at each change of `progress`.
-    has_progressed: sync::Condvar,
-}
-
-#[derive(Clone, Copy)]
-struct Progress {
-    operations_begun: u64,
-    clients_left: usize,
-}
-
-impl Shared<'_> {
-    fn progressed(&self, change: impl FnOnce(&mut Progress)) {
-        change(&mut self.progress.lock());
-        self.has_progressed.notify_all();
-    }
-
-    fn are_clients_done(&self) -> bool {
-        self.progress.lock().clients_left == 0
-    }
-
-    /// Cuts the power some time after `operations` were begun, in company if there is any.
-    fn cut_power(&self, operations: u64, pause_ns: u64) {
-        let mut progress = self.progress.lock();
-        while progress.operations_begun < operations && progress.clients_left > 0 {
-            self.has_progressed.wait(&mut progress);
-        }
-        drop(progress);
-        sim::sleep_until(self.scheduler.now_ns() + pause_ns);
-        for _ in 0..COMPANY_POINTS_MAX {
-            if self.scheduler.statistics().in_flight >= 2 || self.are_clients_done() {
-                break;
-            }
-            sim::yield_now();
-        }
-        self.power.cut();
-    }
-}
-
-/// Counts a client down however its thread ends.
-struct ClientMark<'a, 'b>(&'a Shared<'b>);
-
-impl Drop for ClientMark<'_, '_> {
-    fn drop(&mut self) {
-        self.0.progressed(|progress| progress.clients_left -= 1);
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // A thread that panicked has left a fault behind; what is here is whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -143,10 +106,20 @@ impl<'a> Lives<'a> {
         let mut life = self.open(image, FaultPlan::none()).map_err(|(fault, _)| fault)?;
         prepare(&*life.opened.fs, self.options.clients_max)?;
         loop {
-            let (history, image) = self.crash(life)?;
+            let is_last = self.report.crashes + 1 == self.options.crashes;
+            let log = self.ground.log_range(self.report.seed);
+            let mut trouble = Trouble::None;
+            if !life.has_planned_cut {
+                let image = life.device.image();
+                trouble = Trouble::draw(&mut self.random, &image, is_last, log);
+            }
+            let left = self.lived(life, &trouble)?;
+            if matches!(trouble, Trouble::Lies(_)) {
+                return self.believed(left);
+            }
             self.report.crashes += 1;
-            life = self.reopen(image)?;
-            judged(&history, &life)?;
+            life = self.reopen(left.image)?;
+            judged(&left.history, &life)?;
             if !life.has_planned_cut {
                 self.check(&life)?;
             }
@@ -192,9 +165,10 @@ impl<'a> Lives<'a> {
         Ok(device.crash_image(&mut self.random))
     }
 
-    /// Opens the pool; where that fails, the device tells whether the power was cut.
+    /// Opens the pool; where that fails, the device tells whether the power was cut or it failed.
     fn open(&mut self, image: Image, faults: FaultPlan) -> Result<Life, (Fault, Cut)> {
-        let has_planned_cut = faults != FaultPlan::none();
+        let has_planned_cut =
+            faults.faults.iter().any(|fault| matches!(fault, DeviceFault::CutPower { .. }));
         let scheduler = Scheduler::new(self.random.next_u64());
         let clock = Arc::new(SimClock::starting_at(Arc::clone(&scheduler), self.epoch));
         let (device, power) = self.device(image, faults);
@@ -202,51 +176,93 @@ impl<'a> Lives<'a> {
         let opened = guarded(|| self.ground.open(&start));
         let opened = opened.and_then(|opened| opened.map_err(Fault::Unusable));
         let is_panic = matches!(opened, Err(Fault::Panic(_)));
+        let harm = device.harm();
+        let is_cut = power.is_cut() || harm.failed_writes > 0;
         match opened {
-            Ok(opened) if !power.is_cut() => {
+            Ok(opened) if !is_cut => {
+                if !has_planned_cut {
+                    device.arm(FaultPlan::none());
+                }
                 Ok(Life { scheduler, device, power, clock, opened, has_planned_cut })
             }
             Ok(_) => Err((Fault::Unusable(String::new()), Cut::During(device))),
-            Err(fault) if power.is_cut() && !is_panic => Err((fault, Cut::During(device))),
+            Err(fault) if (is_cut || harm != Harm::default()) && !is_panic => {
+                Err((fault, Cut::During(device)))
+            }
             Err(fault) => Err((fault, Cut::Never)),
         }
     }
 
-    /// Opens the pool after a power cut. The power may be cut again while it recovers.
+    /// What goes wrong while a pool is opened after a cut.
+    fn recovery_faults(&mut self) -> FaultPlan {
+        let fault = match self.random.below(8) {
+            0..4 => {
+                let power = self.random.below(CUT_WRITE_POWER_MAX);
+                DeviceFault::CutPower { nth: self.random.below(1 << power) }
+            }
+            4 => {
+                let kinds = [RequestKind::Read, RequestKind::Write, RequestKind::Flush];
+                let kind = kinds[usize_of(self.random.below(3))];
+                let power = self.random.below(RECOVERY_POWER_MAX);
+                let nth = self.random.below(1 << power);
+                DeviceFault::Fail { kind, nth, persists: self.random.one_in(2) }
+            }
+            _ => return FaultPlan::none(),
+        };
+        FaultPlan::none().with(fault)
+    }
+
+    /// Opens the pool after a life. The power may be cut again while it recovers, or a request
+    /// fail; then once more, until it is well (F6).
     fn reopen(&mut self, image: Image) -> Result<Life, Fault> {
         let mut image = image;
         for attempt in 0.. {
             let mut faults = FaultPlan::none();
-            if attempt < RECOVERY_CUTS_MAX && self.random.one_in(2) {
-                let power = self.random.below(CUT_WRITE_POWER_MAX);
-                faults = faults.with(DeviceFault::CutPower { nth: self.random.below(1 << power) });
+            if attempt < RECOVERY_CUTS_MAX {
+                faults = self.recovery_faults();
             }
             match self.open(image, faults) {
                 Ok(life) => return Ok(life),
                 Err((_, Cut::During(device))) => {
-                    self.report.recovery_cuts += 1;
+                    let errors = device.harm().failed_reads + device.harm().failed_writes;
+                    self.report.device_errors += errors;
+                    self.report.recovery_cuts += u64::from(errors == 0);
                     image = device.crash_image(&mut self.random);
                     self.trace(image.content_hash());
                 }
                 Err((fault, Cut::Never)) => return Err(fault),
             }
         }
-        unreachable!("the power is not cut more than RECOVERY_CUTS_MAX times")
+        unreachable!("nothing goes wrong more than RECOVERY_CUTS_MAX times")
     }
 
-    /// Lets clients and jobs work until the power is cut, and returns what they did and what the
-    /// cut left.
-    fn crash(&mut self, life: Life) -> Result<(History, Image), Fault> {
+    /// Lets clients and jobs work until the power is cut, or on a device that lies until they are
+    /// done; returns what they did and what that left.
+    fn lived(&mut self, life: Life, trouble: &Trouble) -> Result<Left, Fault> {
         let Life { scheduler, device, power, clock, opened, has_planned_cut } = life;
+        if !has_planned_cut {
+            remove_ballast(&*opened.fs)?;
+        }
+        if *trouble == Trouble::FullPool {
+            let slack_bytes = self.some_ns(SLACK_POWER_MAX);
+            fill(&*opened.fs, device.image().size_bytes(), slack_bytes)?;
+        }
         let history = History::after(&*opened.fs)
             .map_err(|error| Fault::Survivor(vec![error.to_string()]))?;
         let client_count = 2 + self.random.below(self.options.clients_max.saturating_sub(1));
-        let mut clients: Vec<Client> =
-            (0..client_count).map(|index| self.client(index, &history)).collect();
+        let mut clients: Vec<Client> = (0..client_count)
+            .map(|index| Client::new(index, &mut self.random, self.options.steps_max, &history))
+            .collect();
         let steps = clients.iter().map(|client| client.steps).sum::<u64>();
+        if trouble.is_of_device() {
+            device.arm(trouble.plan());
+        }
         let shared = Shared {
             scheduler: &scheduler,
             power: &power,
+            device: &device,
+            trouble,
+            has_failed: &opened.has_failed,
             history: Mutex::new(history),
             fault: Mutex::new(None),
             progress: sync::Mutex::new(Progress {
@@ -268,41 +284,82 @@ impl<'a> Lives<'a> {
             let shared = &shared;
             threads.push((name, Box::new(move || run_job(step, shared))));
         }
-        // Where the power is to go at a write that may never come, it goes late.
+        // Where something is to happen that may never come, the power goes late.
         let (early, late) = (self.random.below(steps + 1), self.random.below(steps + 1));
-        let operations = if has_planned_cut { early.max(late) } else { early };
+        let is_late = has_planned_cut || trouble.is_of_device();
+        let operations = if is_late { early.max(late) } else { early };
         let pause_ns = self.some_ns(CUT_NS_POWER_MAX);
-        let cutter = || shared.cut_power(operations, pause_ns);
-        threads.push(("power".to_owned(), Box::new(cutter)));
+        let ends_in_order = matches!(trouble, Trouble::Lies(_));
+        if !ends_in_order {
+            let cutter = || shared.cut_power(operations, pause_ns);
+            threads.push(("power".to_owned(), Box::new(cutter)));
+        }
         guarded(|| scheduler.run(threads))?;
+        let is_closed = ends_in_order && guarded(&opened.close)?.is_ok();
         power.cut();
-        let image = device.crash_image(&mut self.random);
+        let image =
+            if ends_in_order { device.image() } else { device.crash_image(&mut self.random) };
         if let Some(fault) = lock(&shared.fault).take() {
             return Err(fault);
         }
         let history = shared.history.into_inner().unwrap_or_else(PoisonError::into_inner);
-        drop(clients);
+        drop(opened.close);
+        drop(opened.has_failed);
         guarded(|| drop(opened.fs))?;
         guarded(|| drop(fs))?;
+        let harm = device.harm();
         let statistics = scheduler.statistics();
         let in_flight = statistics.in_flight_at_cut.unwrap_or(0);
         self.report.concurrent_crashes += u64::from(in_flight >= 2);
-        self.report.operations += crate::number::u64_of(history.events().len());
+        self.report.operations += u64_of(history.events().len());
+        self.report.device_errors += harm.failed_reads + harm.failed_writes;
+        self.report.lies += harm.lies;
+        self.report.errors_told += clients.iter().map(|client| client.errors).sum::<u64>();
+        let refusals = clients.iter().map(|client| client.refusals).sum::<u64>();
+        self.report.full_pools += u64::from(refusals > 0);
         self.trace(statistics.trace_hash);
         self.trace(image.content_hash());
         self.epoch = clock.now().plus_ns(REST_NS);
-        Ok((history, image))
+        Ok(Left { history, image, clients, is_closed, harm })
     }
 
-    fn client(&mut self, index: u64, history: &History) -> Client {
-        let seed = self.random.next_u64();
-        let top = Route(vec![top_name(index)]);
-        Client {
-            index: usize_of(index),
-            generator: Generator::below(seed, Profile::crash(), top, history.base()),
-            random: self.random.fork(),
-            steps: 1 + self.random.below(self.options.steps_max),
+    /// F5: what a device that lied leaves is right, or told of.
+    fn believed(&mut self, left: Left) -> Result<(), Fault> {
+        let Left { mut history, image, clients, is_closed, harm } = left;
+        if is_closed {
+            let number = history.begin(0, crate::ops::Step::root(crate::ops::Op::Sync));
+            let outcome = crate::ops::Outcome::Done;
+            history.end(number, &crate::ops::Applied { outcome, made: None });
         }
+        let (device, _) = self.device(image.clone(), FaultPlan::none());
+        let clock = Arc::new(SimClock::starting_at(Scheduler::new(0), self.epoch));
+        let start = self.start(device, clock.clone());
+        let opened = guarded(|| self.ground.open(&start))?;
+        let (mut told, mut words) = (0, String::new());
+        match opened {
+            Err(why) => (told, words) = (1, why),
+            Ok(opened) if !is_closed => told = survey_after_failure(&history, &*opened.fs)?,
+            Ok(opened) => {
+                for client in clients.iter().filter(|client| !client.is_uncertain) {
+                    let model = client.generator.model();
+                    let (index, top) = (client.index, client.top());
+                    told += guarded(|| survey(index, &model, &top, &*opened.fs))??;
+                }
+            }
+        }
+        self.report.errors_told += told;
+        self.report.lives_of_lies += 1;
+        if harm.lies == 0 && (told > 0 || !is_closed) {
+            return Err(Fault::Unusable(format!("{told} errors where nothing went wrong {words}")));
+        }
+        let (device, _) = self.device(image, FaultPlan::none());
+        let start = self.start(device, clock);
+        let defects = guarded(|| self.ground.check(&start))?;
+        if told > 0 && defects.is_empty() {
+            let told = format!("nothing, and yet {told} answers tell of damage {words}");
+            return Err(Fault::Check(vec![told]));
+        }
+        if harm.lies == 0 && !defects.is_empty() { Err(Fault::Check(defects)) } else { Ok(()) }
     }
 
     /// The ground's own check, on a copy of what a synced pool holds.
@@ -316,7 +373,7 @@ impl<'a> Lives<'a> {
     }
 }
 
-fn top_name(index: u64) -> Vec<u8> {
+pub(super) fn top_name(index: u64) -> Vec<u8> {
     format!("client{index}").into_bytes()
 }
 
@@ -333,6 +390,42 @@ fn prepare(fs: &dyn FileSystem, clients: u64) -> Result<(), Fault> {
     made.map_err(|error: FsError| Fault::Unusable(error.to_string()))
 }
 
+/// Fills the pool, gives less than `slack_bytes` back, and makes that durable.
+fn fill(fs: &dyn FileSystem, bytes_max: u64, slack_bytes: u64) -> Result<(), Fault> {
+    let filled = || -> FsResult<()> {
+        let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
+        let ballast = match fs.create(&Caller::root(), fs.root(), BALLAST_NAME, new) {
+            Err(FsError::NoSpace) => return Ok(()),
+            made => made?.ino,
+        };
+        let mut end = 0;
+        for length in BALLAST_WRITE_BYTES {
+            let bytes = bytes_of(1, length);
+            while end < bytes_max {
+                match fs.write(&Caller::root(), ballast, end, &bytes) {
+                    Ok(()) => end += u64_of(length),
+                    Err(FsError::NoSpace) => break,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        let size_bytes = Some(end.saturating_sub(slack_bytes));
+        fs.setattr(&Caller::root(), ballast, &SetAttr { size_bytes, ..SetAttr::default() })?;
+        fs.forget(ballast, 1);
+        fs.sync()
+    };
+    guarded(filled)?.map_err(|error| Fault::Unusable(format!("while it was filled: {error}")))
+}
+
+/// F4: removes what an earlier life filled the pool with, and makes that durable.
+fn remove_ballast(fs: &dyn FileSystem) -> Result<(), Fault> {
+    let remove = || fs.unlink(&Caller::root(), fs.root(), BALLAST_NAME).and_then(|()| fs.sync());
+    match guarded(remove)? {
+        Ok(()) | Err(FsError::NotFound) => Ok(()),
+        Err(error) => Err(Fault::Unusable(format!("a full pool cannot be emptied: {error}"))),
+    }
+}
+
 fn judged(history: &History, life: &Life) -> Result<(), Fault> {
     let judged = guarded(|| judge(history, &*life.opened.fs))?;
     judged
@@ -345,70 +438,5 @@ fn run_job(mut step: JobStep, shared: &Shared<'_>) {
     while !shared.are_clients_done() && !shared.power.is_cut() {
         let Some(pause_ns) = step() else { break };
         sim::sleep_until(shared.scheduler.now_ns() + pause_ns);
-    }
-}
-
-/// One client.
-struct Client {
-    index: usize,
-    generator: Generator,
-    random: Prng,
-    steps: u64,
-}
-
-impl Client {
-    fn live(&mut self, shared: &Shared<'_>, fs: &dyn FileSystem) {
-        let _mark = ClientMark(shared);
-        let model = self.generator.model();
-        let mut expected = Session::new(&*model, Times::Ignored);
-        let mut session = Session::new(fs, Times::Ignored);
-        for _ in 0..self.steps {
-            if self.random.one_in(THINK_ONE_IN) {
-                let power = self.random.below(THINK_NS_POWER_MAX);
-                sim::sleep_until(shared.scheduler.now_ns() + self.random.below(1 << power));
-            }
-            if shared.power.is_cut() {
-                return;
-            }
-            if let Err(fault) = self.step(shared, &mut session, &mut expected) {
-                lock(&shared.fault).get_or_insert(fault);
-                shared.power.cut();
-                return;
-            }
-        }
-        session.close_all();
-    }
-
-    fn step(
-        &mut self,
-        shared: &Shared<'_>,
-        session: &mut Session<'_>,
-        expected: &mut Session<'_>,
-    ) -> Result<(), Fault> {
-        let step = self.generator.propose();
-        let number = lock(&shared.history).begin(self.index, step.clone());
-        let mark = shared.scheduler.operation();
-        shared.progressed(|progress| progress.operations_begun += 1);
-        let applied = session.apply(&step);
-        // An answer after the cut reaches nobody: the operation stays in flight.
-        let is_heard = !shared.power.is_cut();
-        drop(mark);
-        if !is_heard {
-            return Ok(());
-        }
-        lock(&shared.history).end(number, &applied);
-        if applied.outcome == Outcome::Refused(FsError::NoSpace) {
-            return Ok(());
-        }
-        let expected = self.generator.accept(expected, &step);
-        if expected.agrees(&applied.outcome) {
-            return Ok(());
-        }
-        Err(Fault::Answer {
-            client: self.index,
-            step: step.to_string(),
-            told: format!("{:?}", applied.outcome),
-            expected: format!("{expected:?}"),
-        })
     }
 }

@@ -8,6 +8,9 @@
 //! promised; and the next life begins with it. The same seed gives the same run: see
 //! [`SeedReport::trace_hash`].
 //!
+//! Things besides the power go wrong in some lives: requests fail, the device or the pool runs
+//! full, the device lies. `trouble.rs` says which answers that excuses.
+//!
 //! Each client works below a directory of its own, and every answer that it gets is compared with
 //! the reference.
 //!
@@ -17,17 +20,21 @@
 //! How a pool is made and opened is the [`Ground`]'s: [`PoolGround`] is the engine, and
 //! [`ReferenceGround`] tells whether the torture itself is fair.
 
+mod client;
 mod life;
 mod pool;
 mod reference;
+mod survey;
 #[cfg(test)]
 mod tests;
+mod trouble;
 
 pub use pool::{PoolGround, PoolShape};
 pub use reference::{ReferenceGround, Wrong};
 
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -52,10 +59,20 @@ pub struct Start {
 /// the next, or `None` when there is nothing left to do in this life.
 pub type JobStep = Box<dyn FnMut() -> Option<u64> + Send>;
 
-/// A pool that is open. Dropped without an orderly end: the power is cut.
+/// Says whether a pool takes no changes any more, because a device failed.
+pub type HasFailed = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// Ends a pool in order; fails where the device does.
+pub type Close = Box<dyn Fn() -> Result<(), String>>;
+
+/// A pool that is open. Dropped without an orderly end, unless it was closed: the power is cut.
 pub struct Opened {
     /// The file system.
     pub fs: Arc<dyn FileSystem>,
+    /// Whether it has failed.
+    pub has_failed: HasFailed,
+    /// Ends it.
+    pub close: Close,
     /// Its jobs, each with a name for reports.
     pub jobs: Vec<(String, JobStep)>,
 }
@@ -64,6 +81,9 @@ pub struct Opened {
 pub trait Ground: Sync {
     /// Returns the bytes of the device of the pool with this seed; a multiple of 4 KiB.
     fn device_bytes(&self, pool_seed: u64) -> u64;
+
+    /// Returns where on that device the log lies.
+    fn log_range(&self, pool_seed: u64) -> Range<u64>;
 
     /// Makes an empty pool on a blank device.
     ///
@@ -179,6 +199,16 @@ pub struct SeedReport {
     pub concurrent_crashes: u64,
     /// Power cuts during recovery.
     pub recovery_cuts: u64,
+    /// Requests to devices that failed.
+    pub device_errors: u64,
+    /// Lives in which a client was told that there is no space.
+    pub full_pools: u64,
+    /// Lives on a device that lies.
+    pub lives_of_lies: u64,
+    /// Writes lost and misdirected, bytes that rotted.
+    pub lies: u64,
+    /// Answers that tell of any of that.
+    pub errors_told: u64,
     /// Operations that clients did.
     pub operations: u64,
     /// Hash of every decision, and of what each cut left: equal for equal runs.
@@ -200,6 +230,16 @@ pub struct Report {
     pub concurrent_crashes: u64,
     /// Power cuts during recovery.
     pub recovery_cuts: u64,
+    /// Requests to devices that failed.
+    pub device_errors: u64,
+    /// Lives in which a client was told that there is no space.
+    pub full_pools: u64,
+    /// Lives on a device that lies.
+    pub lives_of_lies: u64,
+    /// Writes lost and misdirected, bytes that rotted.
+    pub lies: u64,
+    /// Answers that tell of any of that.
+    pub errors_told: u64,
     /// Operations that clients did.
     pub operations: u64,
     /// What was found, by seed.
@@ -213,6 +253,11 @@ impl Report {
         self.crashes += seed.crashes;
         self.concurrent_crashes += seed.concurrent_crashes;
         self.recovery_cuts += seed.recovery_cuts;
+        self.device_errors += seed.device_errors;
+        self.full_pools += seed.full_pools;
+        self.lives_of_lies += seed.lives_of_lies;
+        self.lies += seed.lies;
+        self.errors_told += seed.errors_told;
         self.operations += seed.operations;
         self.findings.extend(seed.finding.clone());
     }

@@ -1,10 +1,12 @@
 //! Pools of the engine, each as its seed chooses it: sizes, options and device differ, so that many
 //! seeds see the maps, the journal, the cache and the space run full in different orders.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use engine::alloc::policy::placement;
 use engine::{CreateOptions, FilesOptions, OpenOptions, Pool};
+use format::geometry::Geometry;
 use storage::prng::Prng;
 
 use super::{Ground, Opened, Start};
@@ -87,22 +89,34 @@ fn open_options(seed: u64) -> OpenOptions {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PoolGround;
 
+/// Returns how the pool of `pool_seed` is made.
+fn create_options(pool_seed: u64) -> CreateOptions {
+    let shape = PoolShape::of(pool_seed);
+    let mut options = CreateOptions::new(shape.device_bytes, [7; 64]);
+    options.geometry.fragment_bytes = shape.fragment_bytes;
+    options.geometry.segment_bytes = shape.segment_bytes;
+    // A group has at least 16 segments.
+    options.geometry.group_bytes = shape.segment_bytes.map(|bytes| (bytes * 16).max(2 * MIB));
+    options.geometry.journal_bytes = shape.has_small_journal.then_some(MIB);
+    options.block_shift = shape.block_shift;
+    options
+}
+
 impl Ground for PoolGround {
     fn device_bytes(&self, pool_seed: u64) -> u64 {
         PoolShape::of(pool_seed).device_bytes
     }
 
+    fn log_range(&self, pool_seed: u64) -> Range<u64> {
+        let planned = Geometry::plan(&create_options(pool_seed).geometry);
+        let geometry = planned.expect("every shape can be made");
+        geometry.journal_offset..geometry.journal_offset + geometry.journal_bytes
+    }
+
     fn format(&self, start: &Start) -> Result<(), String> {
-        let shape = PoolShape::of(start.pool_seed);
-        let mut options = CreateOptions::new(shape.device_bytes, [7; 64]);
-        options.geometry.fragment_bytes = shape.fragment_bytes;
-        options.geometry.segment_bytes = shape.segment_bytes;
-        // A group has at least 16 segments.
-        options.geometry.group_bytes = shape.segment_bytes.map(|bytes| (bytes * 16).max(2 * MIB));
-        options.geometry.journal_bytes = shape.has_small_journal.then_some(MIB);
-        options.block_shift = shape.block_shift;
+        let options = create_options(start.pool_seed);
         let made = Pool::create(&start.device, &*start.clock, &options);
-        made.map_err(|error| format!("{shape:?}: {error}"))
+        made.map_err(|error| format!("{:?}: {error}", PoolShape::of(start.pool_seed)))
     }
 
     fn open(&self, start: &Start) -> Result<Opened, String> {
@@ -112,7 +126,10 @@ impl Ground for PoolGround {
         let worker = Arc::clone(&pool);
         let tick_ns = PoolShape::of(start.pool_seed).tick_ns;
         let tick = move || worker.tick().ok().map(|()| tick_ns);
-        Ok(Opened { fs: pool, jobs: vec![("tick".to_owned(), Box::new(tick))] })
+        let (failing, closing) = (Arc::clone(&pool), Arc::clone(&pool));
+        let has_failed = Box::new(move || failing.status().read_only.is_some());
+        let close = Box::new(move || closing.close().map_err(|error| error.to_string()));
+        Ok(Opened { fs: pool, has_failed, close, jobs: vec![("tick".to_owned(), Box::new(tick))] })
     }
 
     fn check(&self, start: &Start) -> Vec<String> {

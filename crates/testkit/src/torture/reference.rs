@@ -1,12 +1,13 @@
 //! A ground made of the reference: right by construction, so it tells whether the torture is fair;
 //! or wrong in one way, so it tells whether that is found.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use engine::vnode::api::{
-    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, RenameMode,
-    SetAttr, StatFs, XattrMode,
+    Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsError, FsResult, Ino, NewInode,
+    RenameMode, Seek, SetAttr, StatFs, XattrMode,
 };
 use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedDevice};
 use storage::sync::sim;
@@ -39,6 +40,10 @@ pub enum Wrong {
     OpensOnce,
     /// The check finds something.
     CheckComplains,
+    /// Of a device that failed nobody is told.
+    IgnoresErrors,
+    /// A pool whose device failed takes changes all the same.
+    GoesOn,
     /// A sync waits for a lock that is never given back.
     Deadlocks,
 }
@@ -64,6 +69,7 @@ struct Live {
     copies: AtomicU64,
     newest_durable: AtomicU64,
     lock: storage::sync::Mutex<()>,
+    has_failed: Arc<AtomicBool>,
 }
 
 impl ReferenceGround {
@@ -78,6 +84,10 @@ impl ReferenceGround {
 impl Ground for ReferenceGround {
     fn device_bytes(&self, _pool_seed: u64) -> u64 {
         1 << 20
+    }
+
+    fn log_range(&self, _pool_seed: u64) -> Range<u64> {
+        0..4096
     }
 
     fn format(&self, start: &Start) -> Result<(), String> {
@@ -109,6 +119,8 @@ impl Ground for ReferenceGround {
         *durable = Some(kept.fork());
         let model = Arc::new(kept);
         *self.live.lock().expect("nobody panics while he holds it") = Some(Arc::clone(&model));
+        let has_failed = Arc::new(AtomicBool::new(false));
+        let failed = Arc::clone(&has_failed);
         let fs = Live {
             wrong: self.wrong,
             model,
@@ -118,13 +130,18 @@ impl Ground for ReferenceGround {
             copies: AtomicU64::new(0),
             newest_durable: AtomicU64::new(0),
             lock: storage::sync::Mutex::new(()),
+            has_failed,
         };
         let mut beats = 0_u64;
         let beat = move || {
             beats += 1;
             (beats < BEATS).then_some(BEAT_NS)
         };
-        Ok(Opened { fs: Arc::new(fs), jobs: vec![("beat".to_owned(), Box::new(beat))] })
+        let fs = Arc::new(fs);
+        let closing = Arc::clone(&fs);
+        let close = Box::new(move || closing.persist().map_err(|error| error.to_string()));
+        let has_failed = Box::new(move || failed.load(Ordering::SeqCst));
+        Ok(Opened { fs, has_failed, close, jobs: vec![("beat".to_owned(), Box::new(beat))] })
     }
 
     fn check(&self, _start: &Start) -> Vec<String> {
@@ -142,11 +159,31 @@ impl Live {
         answer
     }
 
+    /// As `between`, for what changes something.
+    fn change<T>(&self, work: impl FnOnce(&Model) -> FsResult<T>) -> FsResult<T> {
+        if self.has_failed.load(Ordering::SeqCst) && self.wrong != Wrong::GoesOn {
+            return Err(FsError::ReadOnly { reason: "sim:0 failed".to_owned() });
+        }
+        self.between(work)
+    }
+
+    /// The device failed: nothing is acknowledged from now on.
+    fn failed(&self, error: &DeviceError) -> FsResult<()> {
+        if self.wrong == Wrong::IgnoresErrors {
+            return Ok(());
+        }
+        self.has_failed.store(true, Ordering::SeqCst);
+        Err(FsError::Io { cause: error.to_string() })
+    }
+
     fn persist(&self) -> FsResult<()> {
+        self.change(|_| Ok(()))?;
         let (copy, number) = (self.model.fork(), self.copies.fetch_add(1, Ordering::SeqCst));
-        let cut = |error: DeviceError| FsError::Io { cause: error.to_string() };
-        self.device.write(Purpose::Journal, 0, AlignedBuffer::zeroed(4096)).map_err(cut)?;
-        self.device.flush(Purpose::Journal).map_err(cut)?;
+        let written = self.device.write(Purpose::Journal, 0, AlignedBuffer::zeroed(4096));
+        let flushed = written.and_then(|()| self.device.flush(Purpose::Journal));
+        if let Err(error) = flushed {
+            return self.failed(&error);
+        }
         if self.wrong == Wrong::Deadlocks {
             std::mem::forget(self.lock.lock());
         }
@@ -173,25 +210,25 @@ impl FileSystem for Live {
         self.between(|model| model.getattr(ino))
     }
     fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
-        self.between(|model| model.setattr(caller, ino, change))
+        self.change(|model| model.setattr(caller, ino, change))
     }
     fn create(&self, caller: &Caller, parent: Ino, name: &[u8], new: NewInode) -> FsResult<Attr> {
-        self.between(|model| model.create(caller, parent, name, new))
+        self.change(|model| model.create(caller, parent, name, new))
     }
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr> {
-        self.between(|model| model.symlink(caller, parent, name, target))
+        self.change(|model| model.symlink(caller, parent, name, target))
     }
     fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
         self.between(|model| model.readlink(ino))
     }
     fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        self.between(|model| model.link(caller, ino, parent, name))
+        self.change(|model| model.link(caller, ino, parent, name))
     }
     fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
-        self.between(|model| model.unlink(caller, parent, name))
+        self.change(|model| model.unlink(caller, parent, name))
     }
     fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
-        self.between(|model| model.rmdir(caller, parent, name))
+        self.change(|model| model.rmdir(caller, parent, name))
     }
     fn rename(
         &self,
@@ -200,7 +237,7 @@ impl FileSystem for Live {
         target: (Ino, &[u8]),
         mode: RenameMode,
     ) -> FsResult<()> {
-        self.between(|model| model.rename(caller, source, target, mode))
+        self.change(|model| model.rename(caller, source, target, mode))
     }
     fn read(&self, ino: Ino, offset: u64, length: usize, into: &mut Vec<u8>) -> FsResult<usize> {
         let is_short = self.wrong == Wrong::ShortReads && sim::current().is_some();
@@ -210,7 +247,7 @@ impl FileSystem for Live {
     fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
         let nth = self.writes.fetch_add(1, Ordering::SeqCst);
         assert!(self.wrong != Wrong::Panics || nth != PANIC_AT_WRITE, "a bug of this ground");
-        self.between(|model| model.write(caller, ino, offset, data))
+        self.change(|model| model.write(caller, ino, offset, data))
     }
     fn readdir(
         &self,
@@ -238,13 +275,38 @@ impl FileSystem for Live {
         value: &[u8],
         mode: XattrMode,
     ) -> FsResult<()> {
-        self.between(|model| model.setxattr(caller, ino, name, value, mode))
+        self.change(|model| model.setxattr(caller, ino, name, value, mode))
     }
     fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
         self.between(|model| model.listxattr(caller, ino))
     }
     fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
-        self.between(|model| model.removexattr(caller, ino, name))
+        self.change(|model| model.removexattr(caller, ino, name))
+    }
+    fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
+        self.change(|model| model.tmpfile(caller, parent, new))
+    }
+    fn fallocate(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        length_bytes: u64,
+        mode: Fallocate,
+    ) -> FsResult<()> {
+        self.change(|model| model.fallocate(caller, ino, offset, length_bytes, mode))
+    }
+    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
+        self.between(|model| model.seek(ino, offset, what))
+    }
+    fn copy_range(
+        &self,
+        caller: &Caller,
+        source: (Ino, u64),
+        target: (Ino, u64),
+        length_bytes: u64,
+    ) -> FsResult<u64> {
+        self.change(|model| model.copy_range(caller, source, target, length_bytes))
     }
     fn statfs(&self) -> FsResult<StatFs> {
         self.model.statfs()

@@ -22,10 +22,10 @@ fn a_ground_that_is_right_passes_and_operations_were_in_flight() {
     if let Some(finding) = report.findings.first() {
         panic!("{finding}");
     }
-    assert_eq!((report.seeds, told, report.crashes), (30, 30, 90));
+    assert_eq!((report.seeds, told, report.crashes + report.lives_of_lies), (30, 30, 90));
     assert!(report.seeds_apart < 6, "{report:?}");
-    // Half of them.
     assert!(report.concurrent_crashes > 45, "{report:?}");
+    assert!(report.device_errors > 1, "{report:?}");
     assert!(report.recovery_cuts > 5, "{report:?}");
     assert!(report.operations > 1000, "{report:?}");
 }
@@ -47,7 +47,7 @@ fn the_same_seed_gives_the_same_run() {
 #[test]
 fn each_fault_is_found_and_found_again_by_its_seed() {
     type Is = fn(&Fault) -> bool;
-    let cases: [(Wrong, Is); 8] = [
+    let cases: [(Wrong, Is); 10] = [
         (Wrong::SyncLies, |fault| matches!(fault, Fault::Survivor(_))),
         (Wrong::OlderSyncWins, |fault| matches!(fault, Fault::Survivor(_))),
         (Wrong::Stranger, |fault| matches!(fault, Fault::Survivor(_))),
@@ -55,6 +55,14 @@ fn each_fault_is_found_and_found_again_by_its_seed() {
         (Wrong::Panics, |fault| matches!(fault, Fault::Panic(why) if why.contains("a bug"))),
         (Wrong::OpensOnce, |fault| matches!(fault, Fault::Unusable(_))),
         (Wrong::CheckComplains, |fault| matches!(fault, Fault::Check(_))),
+        (Wrong::IgnoresErrors, |fault| {
+            matches!(fault, Fault::Answer { expected, .. }
+            if expected.contains("an error"))
+        }),
+        (Wrong::GoesOn, |fault| {
+            matches!(fault, Fault::Answer { expected, .. }
+            if expected.contains("an error"))
+        }),
         (Wrong::Deadlocks, |fault| matches!(fault, Fault::Panic(why) if why.contains("deadlock"))),
     ];
     for (wrong, is_expected) in cases {

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::device::RequestKind;
+use crate::device::{Purpose, RequestKind};
 use crate::prng::Prng;
 use crate::sync::sim;
 
-/// Something that goes wrong. `nth` counts from 0, over the life of the device, the requests that
-/// the variant names; refused requests do not count.
+/// Something that goes wrong. `nth` counts from 0, since the device was opened or
+/// [`super::SimDevice::arm`] called, the requests that the variant names; refused requests do not
+/// count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The `nth` request of this kind fails, and all after it if it `persists`. A flush that fails
@@ -41,13 +42,18 @@ pub enum Fault {
         /// How much.
         delay_ns: u64,
     },
-    /// The `nth` write is answered `Ok` and never happens.
+    /// The `nth` write of this purpose is answered `Ok` and never happens.
     LoseWrite {
+        /// For what; `None`: of all writes.
+        purpose: Option<Purpose>,
         /// Which.
         nth: u64,
     },
-    /// The `nth` write is answered `Ok` and lands at `offset` instead (or as near as fits).
+    /// The `nth` write of this purpose is answered `Ok` and lands at `offset` instead (or as near
+    /// as fits).
     MisdirectWrite {
+        /// For what; `None`: of all writes.
+        purpose: Option<Purpose>,
         /// Which.
         nth: u64,
         /// Where.
@@ -61,6 +67,13 @@ pub enum Fault {
         offset: u64,
         /// Which bits of it.
         mask: u8,
+    },
+    /// The `nth` write fails with [`crate::device::DeviceError::NoSpace`], and nothing of it lands.
+    NoRoom {
+        /// Which.
+        nth: u64,
+        /// Whether later ones fail as well.
+        persists: bool,
     },
     /// Writes to pages never written fail with [`crate::device::DeviceError::NoSpace`] once this
     /// much is allocated.
@@ -100,6 +113,7 @@ pub(super) enum Timing {
 pub(super) enum WriteFate {
     Lands { offset: u64 },
     IsLost,
+    HasNoRoom,
     Fails,
 }
 
@@ -128,8 +142,8 @@ impl FaultPlan {
             0 => Fault::Fail { kind: RequestKind::Read, nth, persists },
             1 => Fault::Fail { kind: RequestKind::Write, nth, persists },
             2 => Fault::Fail { kind: RequestKind::Flush, nth, persists },
-            3 => Fault::LoseWrite { nth },
-            4 => Fault::MisdirectWrite { nth, offset: page },
+            3 => Fault::LoseWrite { purpose: None, nth },
+            4 => Fault::MisdirectWrite { purpose: None, nth, offset: page },
             5 => {
                 let (offset, mask) = (page + prng.below(4096), 1 << prng.below(8));
                 Fault::Rot { nth, offset, mask }
@@ -165,22 +179,43 @@ impl FaultPlan {
         hit.unwrap_or(Timing::InTime)
     }
 
-    pub(super) fn fate_of_write(&self, index: u64, offset: u64) -> WriteFate {
+    /// Decides about the write `index` of all, `of_purpose` of those for `for_purpose`.
+    pub(super) fn fate_of_write(
+        &self,
+        index: u64,
+        (for_purpose, of_purpose): (Purpose, u64),
+        offset: u64,
+    ) -> WriteFate {
         if self.fails(RequestKind::Write, index) {
             return WriteFate::Fails;
         }
-        if self.faults.contains(&Fault::LoseWrite { nth: index }) {
-            return WriteFate::IsLost;
-        }
-        let elsewhere = self.faults.iter().find_map(|fault| {
-            if let Fault::MisdirectWrite { nth, offset } = *fault
-                && nth == index
-            {
-                return Some(offset);
+        let is_meant = |purpose: Option<Purpose>, nth: u64| match purpose {
+            None => nth == index,
+            Some(purpose) => purpose == for_purpose && nth == of_purpose,
+        };
+        for fault in &self.faults {
+            match *fault {
+                Fault::NoRoom { nth, persists } if nth == index || persists && nth < index => {
+                    return WriteFate::HasNoRoom;
+                }
+                Fault::LoseWrite { purpose, nth } if is_meant(purpose, nth) => {
+                    return WriteFate::IsLost;
+                }
+                Fault::MisdirectWrite { purpose, nth, offset } if is_meant(purpose, nth) => {
+                    return WriteFate::Lands { offset };
+                }
+                Fault::Fail { .. }
+                | Fault::Hang { .. }
+                | Fault::Delay { .. }
+                | Fault::LoseWrite { .. }
+                | Fault::MisdirectWrite { .. }
+                | Fault::Rot { .. }
+                | Fault::NoRoom { .. }
+                | Fault::Full { .. }
+                | Fault::CutPower { .. } => {}
             }
-            None
-        });
-        WriteFate::Lands { offset: elsewhere.unwrap_or(offset) }
+        }
+        WriteFate::Lands { offset }
     }
 
     /// Returns the bits that turn over before the request `index`: offset and mask.

@@ -121,8 +121,25 @@ struct State {
     now_ns: u64,
     late: LateEffects,
     recording: Option<Recording>,
-    /// Requests begun, by kind: what the fault plan counts.
+    faults: FaultPlan,
+    /// Requests begun since the fault plan was armed, by kind: what it counts.
     begun: [u64; RequestKind::ALL.len()],
+    /// Writes begun since then, by purpose.
+    writes_begun: [u64; Purpose::ALL.len()],
+    /// What the fault plans did.
+    harm: Harm,
+}
+
+/// How often the fault plans of a device hit, and were answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Harm {
+    /// Reads that failed.
+    pub failed_reads: u64,
+    /// Writes and flushes that failed, for whatever reason: what they should have made durable is
+    /// not.
+    pub failed_writes: u64,
+    /// Writes lost or misdirected, and bytes that rotted: nobody was told.
+    pub lies: u64,
 }
 
 /// What a request comes to when it is answered.
@@ -177,7 +194,10 @@ impl SimDevice {
             now_ns: 0,
             late: LateEffects::default(),
             recording,
+            faults: options.faults.clone(),
             begun: [0; RequestKind::ALL.len()],
+            writes_begun: [0; Purpose::ALL.len()],
+            harm: Harm::default(),
         };
         let (counters, state) = (IoCounters::default(), Mutex::new(state));
         let health = Health::new(options.deadline);
@@ -240,6 +260,21 @@ impl SimDevice {
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         now_of(&self.shared.state.lock())
+    }
+
+    /// Replaces the plan of what goes wrong; `nth` counts from here. What happened stays: after a
+    /// failed flush the device takes no more writes (D3).
+    pub fn arm(&self, faults: FaultPlan) {
+        let mut state = self.shared.state.lock();
+        state.faults = faults;
+        state.begun = [0; RequestKind::ALL.len()];
+        state.writes_begun = [0; Purpose::ALL.len()];
+    }
+
+    /// Returns how often something went wrong as planned.
+    #[must_use]
+    pub fn harm(&self) -> Harm {
+        self.shared.state.lock().harm
     }
 
     /// Lets time pass, for threads without a scheduler, and what is late take effect.
@@ -328,19 +363,26 @@ impl Shared {
     }
 
     /// Decides what the request will come to and when.
-    fn begin(self: &Arc<Shared>, asked: Asked, operation: Operation) -> SimRequest {
+    fn begin(
+        self: &Arc<Shared>,
+        asked: Asked,
+        purpose: Purpose,
+        operation: Operation,
+    ) -> SimRequest {
         let mut state = self.state.lock();
         let now_ns = now_of(&state);
         let kind = asked.kind.index();
         let is_overdue = Arc::new(AtomicBool::new(false));
-        let (answer_ns, outcome) = match self.options.faults.timing(asked.kind, state.begun[kind]) {
-            Timing::InTime => self.decide(&mut state, now_ns, operation),
+        let (answer_ns, outcome) = match state.faults.timing(asked.kind, state.begun[kind]) {
+            Timing::InTime => self.decide(&mut state, (now_ns, purpose), operation),
             Timing::Never { takes_effect: false } => {
                 state.begun[kind] += 1;
                 (u64::MAX, Outcome::Late)
             }
             Timing::Never { takes_effect: true } => {
-                if let (_, Outcome::Flush(covered)) = self.decide(&mut state, now_ns, operation) {
+                if let (_, Outcome::Flush(covered)) =
+                    self.decide(&mut state, (now_ns, purpose), operation)
+                {
                     state.answer_flush(covered);
                 }
                 (u64::MAX, Outcome::Late)
@@ -357,7 +399,7 @@ impl Shared {
                         (Effect::Flush, Outcome::Late)
                     }
                     Operation::Read { .. } | Operation::Discard { .. } => {
-                        (Effect::Nothing, self.decide(&mut state, now_ns, operation).1)
+                        (Effect::Nothing, self.decide(&mut state, (now_ns, purpose), operation).1)
                     }
                 };
                 state.late.push(answer_ns, effect, &is_overdue);
@@ -370,16 +412,23 @@ impl Shared {
     }
 
     /// Decides what a request that is answered as usual will come to and when.
-    fn decide(&self, state: &mut State, now_ns: u64, operation: Operation) -> (u64, Outcome) {
+    fn decide(
+        &self,
+        state: &mut State,
+        (now_ns, purpose): (u64, Purpose),
+        operation: Operation,
+    ) -> (u64, Outcome) {
         let kind = operation.kind();
         let index = state.begun[kind.index()];
         let total: u64 = state.begun.iter().sum();
         state.begun[kind.index()] += 1;
         let (offset, length_bytes) = (operation.offset().unwrap_or(0), operation.length_bytes());
-        for (offset, mask) in self.options.faults.rots_before(total) {
+        let rots: Vec<(u64, u8)> = state.faults.rots_before(total).collect();
+        for (offset, mask) in rots {
             state.rot(offset, mask);
+            state.harm.lies += 1;
         }
-        let fails = self.options.faults.fails(kind, index);
+        let fails = state.faults.fails(kind, index);
         match operation {
             Operation::Read { mut buffer, .. } => {
                 let answer_ns = state.disk.read(now_ns, offset, length_bytes);
@@ -391,7 +440,10 @@ impl Shared {
             }
             Operation::Write { data, .. } => {
                 let answer_ns = state.disk.write(now_ns, offset, length_bytes);
-                (answer_ns, self.begin_write(state, index, offset, data))
+                let of_purpose = state.writes_begun[purpose.index()];
+                state.writes_begun[purpose.index()] += 1;
+                let nth = (index, (purpose, of_purpose));
+                (answer_ns, self.begin_write(state, nth, offset, data))
             }
             Operation::Flush => {
                 let answer_ns = state.disk.flush(now_ns);
@@ -406,25 +458,32 @@ impl Shared {
     fn begin_write(
         &self,
         state: &mut State,
-        index: u64,
+        (index, of_purpose): (u64, (Purpose, u64)),
         offset: u64,
         data: Vec<SharedBytes>,
     ) -> Outcome {
         let length_bytes: u64 = data.iter().map(|piece| to_u64(piece.len())).sum();
         let seen = state.cache.seen();
         let new_bytes = seen.new_bytes(offset, length_bytes);
-        let room_bytes = self.options.faults.room_bytes().saturating_sub(seen.allocated_bytes());
+        let room_bytes = state.faults.room_bytes().saturating_sub(seen.allocated_bytes());
         if new_bytes > room_bytes {
             return Outcome::Fails(DeviceError::NoSpace { device: self.info.name.clone(), offset });
         }
-        match self.options.faults.fate_of_write(index, offset) {
-            WriteFate::Lands { offset } => {
+        match state.faults.fate_of_write(index, of_purpose, offset) {
+            WriteFate::HasNoRoom => {
+                let device = self.info.name.clone();
+                Outcome::Fails(DeviceError::NoSpace { device, offset })
+            }
+            WriteFate::Lands { offset: landed } => {
+                state.harm.lies += u64::from(landed != offset);
+                let offset = landed;
                 let end = self.info.size_bytes - length_bytes;
                 let id = state.take_write(offset.min(end), data);
                 self.cut_power_if_planned(state);
                 Outcome::Write(Some(id))
             }
             WriteFate::IsLost => {
+                state.harm.lies += 1;
                 self.cut_power_if_planned(state);
                 Outcome::Write(None)
             }
@@ -479,7 +538,7 @@ impl Shared {
         let count = |kind: RequestKind| state.begun[kind.index()];
         // This request is among those begun.
         let index = count(RequestKind::Write) + count(RequestKind::Flush) - 1;
-        if self.options.faults.cuts_power_at(index) {
+        if state.faults.cuts_power_at(index) {
             self.options.power.cut();
         }
     }
@@ -515,7 +574,14 @@ impl PendingRequest for SimRequest {
                 state.answer_write(id);
             }
             Outcome::Flush(covered) => state.answer_flush(covered),
-            Outcome::Fails(error) => return Err(error),
+            Outcome::Fails(error) => {
+                match asked.kind {
+                    RequestKind::Read => state.harm.failed_reads += 1,
+                    RequestKind::Write | RequestKind::Flush => state.harm.failed_writes += 1,
+                    RequestKind::Discard => {}
+                }
+                return Err(error);
+            }
         }
         Ok(Completion::default())
     }
@@ -541,7 +607,7 @@ impl Device for SimDevice {
             Err(error) => return Ticket::ready(Err(error)),
         };
         shared.counters.add(purpose, operation.kind(), operation.length_bytes());
-        let request = shared.begin(asked, operation);
+        let request = shared.begin(asked, purpose, operation);
         if let Some(scheduler) = sim::current() {
             scheduler.note(shared.state.lock().cache.seen().content_hash());
         }

@@ -245,8 +245,8 @@ fn failed_write_lands_or_not_and_fails_nothing_else() {
 #[test]
 fn lost_and_misdirected_writes_and_rot_are_answered_ok() {
     let faults = FaultPlan::none()
-        .with(Fault::LoseWrite { nth: 0 })
-        .with(Fault::MisdirectWrite { nth: 1, offset: 5 * to_u64(SECTOR) })
+        .with(Fault::LoseWrite { purpose: None, nth: 0 })
+        .with(Fault::MisdirectWrite { purpose: None, nth: 1, offset: 5 * to_u64(SECTOR) })
         .with(Fault::Rot { nth: 3, offset: 3 * to_u64(SECTOR), mask: 0x80 });
     let device = device_with(faults);
     for stamp in 1..4 {
@@ -281,6 +281,38 @@ fn full_device_refuses_new_pages_and_takes_old_ones() {
     assert!(matches!(refused, Err(DeviceError::NoSpace { offset: 4096, .. })));
     device.write(Purpose::Data, 8192, page()).expect("allocated before");
     device.flush(Purpose::Data).expect("a full device is not a failed one");
+}
+
+#[test]
+fn a_write_for_which_there_is_no_room_leaves_nothing_and_the_plan_can_be_replaced() {
+    let device = device_with(FaultPlan::none());
+    put(&device, 0, 1, 1).expect("no fault yet");
+    // Counted from here, the write above is not the first.
+    device.arm(FaultPlan::none().with(Fault::NoRoom { nth: 0, persists: false }));
+    assert!(matches!(put(&device, 0, 1, 2), Err(DeviceError::NoSpace { .. })));
+    device.flush(Purpose::Journal).expect("only writes fail");
+    assert_eq!(stamp_in(&device.durable_image(), 0), 1);
+    assert_eq!(device.harm(), Harm { failed_writes: 1, ..Harm::default() });
+    device.arm(FaultPlan::none());
+    put(&device, 0, 1, 2).expect("no fault any more");
+    assert_eq!(stamp_in(&device.image(), 0), 2);
+}
+
+#[test]
+fn lies_about_one_purpose_spare_the_others() {
+    let purpose = Some(Purpose::Data);
+    let device = device_with(FaultPlan::none().with(Fault::LoseWrite { purpose, nth: 1 }));
+    for (stamp, purpose) in (1..).zip([Purpose::Data, Purpose::Home, Purpose::Data]) {
+        let mut page = AlignedBuffer::zeroed(4096);
+        page.fill(stamp);
+        device.write(purpose, u64::from(stamp) * 4096, page).expect("a silent fault");
+    }
+    let mut found = [9; 3];
+    for (nth, byte) in (1..).zip(&mut found) {
+        device.image().read(nth * 4096, std::slice::from_mut(byte));
+    }
+    assert_eq!(found, [1, 2, 0]);
+    assert_eq!(device.harm().lies, 1);
 }
 
 #[test]

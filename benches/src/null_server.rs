@@ -1,0 +1,282 @@
+//! A file system that does as little as a file system can, behind the same transport: what it takes
+//! is what the kernel and the transport take, so it is the ceiling for Holdfast on a mount.
+//!
+//! `null-server DIRECTORY [POLL_MICROSECONDS]`: serves until it is unmounted. Names are kept in one
+//! map in memory; content is not kept at all, and reads as zeros.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use engine::vnode::api::{
+    Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsError, FsResult, Ino, NewInode,
+    RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp, XattrMode,
+};
+use front::fuse::{MountOptions, StopSignals};
+
+const ROOT: Ino = Ino(1);
+const BORN: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 0 };
+const SIZE_BYTES: u64 = 1 << 40;
+
+#[derive(Default)]
+struct State {
+    nodes: HashMap<Ino, Attr>,
+    names: HashMap<Ino, HashMap<Vec<u8>, Ino>>,
+}
+
+struct Null {
+    state: Mutex<State>,
+    next: AtomicU64,
+}
+
+fn attr(ino: Ino, caller: &Caller, new: NewInode) -> Attr {
+    Attr {
+        ino,
+        generation: 1,
+        kind: new.kind,
+        mode: new.mode,
+        nlink: 1,
+        uid: caller.uid,
+        gid: caller.gid,
+        rdev: new.rdev,
+        size_bytes: 0,
+        blocks_512: 0,
+        atime: BORN,
+        mtime: BORN,
+        ctime: BORN,
+        btime: BORN,
+    }
+}
+
+impl Null {
+    fn new() -> Null {
+        let mut state = State::default();
+        let new = NewInode { kind: FileKind::Directory, mode: 0o777, umask: 0, rdev: 0 };
+        state.nodes.insert(ROOT, attr(ROOT, &Caller::root(), new));
+        state.names.insert(ROOT, HashMap::new());
+        Null { state: Mutex::new(state), next: AtomicU64::new(2) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it is held")
+    }
+}
+
+impl State {
+    fn attr(&self, ino: Ino) -> FsResult<Attr> {
+        self.nodes.get(&ino).cloned().ok_or(FsError::Stale)
+    }
+
+    fn names(&mut self, parent: Ino) -> FsResult<&mut HashMap<Vec<u8>, Ino>> {
+        self.names.get_mut(&parent).ok_or(FsError::NotDirectory)
+    }
+
+    fn drop_name(&mut self, parent: Ino, name: &[u8]) -> FsResult<()> {
+        let ino = self.names(parent)?.remove(name).ok_or(FsError::NotFound)?;
+        if let Some(attr) = self.nodes.get_mut(&ino) {
+            attr.nlink -= 1;
+            if attr.nlink == 0 {
+                self.nodes.remove(&ino);
+                self.names.remove(&ino);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn time(wanted: Option<SetTime>, old: Timestamp) -> Timestamp {
+    match wanted {
+        Some(SetTime::To(time)) => time,
+        Some(SetTime::Now) => BORN,
+        None => old,
+    }
+}
+
+impl FileSystem for Null {
+    fn root(&self) -> Ino {
+        ROOT
+    }
+
+    fn lookup(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        let mut state = self.state();
+        if name == b"." || name == b".." {
+            return state.attr(parent);
+        }
+        let ino = *state.names(parent)?.get(name).ok_or(FsError::NotFound)?;
+        state.attr(ino)
+    }
+
+    fn forget(&self, _: Ino, _: u64) {}
+
+    fn getattr(&self, ino: Ino) -> FsResult<Attr> {
+        self.state().attr(ino)
+    }
+
+    fn setattr(&self, _: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
+        let mut state = self.state();
+        let attr = state.nodes.get_mut(&ino).ok_or(FsError::Stale)?;
+        attr.mode = change.mode.unwrap_or(attr.mode);
+        attr.uid = change.uid.unwrap_or(attr.uid);
+        attr.gid = change.gid.unwrap_or(attr.gid);
+        attr.size_bytes = change.size_bytes.unwrap_or(attr.size_bytes);
+        attr.atime = time(change.atime, attr.atime);
+        attr.mtime = time(change.mtime, attr.mtime);
+        Ok(attr.clone())
+    }
+
+    fn create(&self, caller: &Caller, parent: Ino, name: &[u8], new: NewInode) -> FsResult<Attr> {
+        let ino = Ino(self.next.fetch_add(1, Ordering::Relaxed));
+        let mut state = self.state();
+        let names = state.names(parent)?;
+        if names.contains_key(name) {
+            return Err(FsError::Exists);
+        }
+        names.insert(name.to_vec(), ino);
+        if new.kind == FileKind::Directory {
+            state.names.insert(ino, HashMap::new());
+        }
+        let attr = attr(ino, caller, new);
+        state.nodes.insert(ino, attr.clone());
+        Ok(attr)
+    }
+
+    fn symlink(&self, _: &Caller, _: Ino, _: &[u8], _: &[u8]) -> FsResult<Attr> {
+        Err(FsError::NotSupported)
+    }
+
+    fn readlink(&self, _: Ino) -> FsResult<Vec<u8>> {
+        Err(FsError::Invalid)
+    }
+
+    fn link(&self, _: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        let mut state = self.state();
+        state.names(parent)?.insert(name.to_vec(), ino);
+        let attr = state.nodes.get_mut(&ino).ok_or(FsError::Stale)?;
+        attr.nlink += 1;
+        Ok(attr.clone())
+    }
+
+    fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+        self.state().drop_name(parent, name)
+    }
+
+    fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+        let mut state = self.state();
+        let ino = *state.names(parent)?.get(name).ok_or(FsError::NotFound)?;
+        if !state.names(ino)?.is_empty() {
+            return Err(FsError::NotEmpty);
+        }
+        state.drop_name(parent, name)
+    }
+
+    fn rename(
+        &self,
+        _: &Caller,
+        source: (Ino, &[u8]),
+        target: (Ino, &[u8]),
+        _: RenameMode,
+    ) -> FsResult<()> {
+        let mut state = self.state();
+        let ino = state.names(source.0)?.remove(source.1).ok_or(FsError::NotFound)?;
+        // What was there stays in memory: this is not meant to run for long.
+        state.names(target.0)?.insert(target.1.to_vec(), ino);
+        Ok(())
+    }
+
+    fn read(&self, ino: Ino, offset: u64, length: usize, into: &mut Vec<u8>) -> FsResult<usize> {
+        let size_bytes = self.state().attr(ino)?.size_bytes;
+        let left = usize::try_from(size_bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let count = length.min(left);
+        into.resize(into.len() + count, 0);
+        Ok(count)
+    }
+
+    fn write(&self, _: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
+        let mut state = self.state();
+        let attr = state.nodes.get_mut(&ino).ok_or(FsError::Stale)?;
+        let length = u64::try_from(data.len()).map_err(|_| FsError::FileTooLarge)?;
+        attr.size_bytes = attr.size_bytes.max(offset.saturating_add(length));
+        Ok(())
+    }
+
+    fn readdir(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        each: &mut dyn FnMut(&DirEntry) -> bool,
+    ) -> FsResult<()> {
+        // In no lasting order: enough for what removes everything.
+        let mut state = self.state();
+        let names: Vec<_> =
+            state.names(ino)?.iter().map(|(name, ino)| (name.clone(), *ino)).collect();
+        for (position, (name, ino)) in (1..).zip(names) {
+            let kind = state.attr(ino)?.kind;
+            if position > cookie && !each(&DirEntry { name, ino, kind, cookie: position }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn fsync(&self, _: Ino, _: bool) -> FsResult<()> {
+        Ok(())
+    }
+
+    fn sync(&self) -> FsResult<()> {
+        Ok(())
+    }
+
+    // What the loops do not ask for.
+    fn getxattr(&self, _: &Caller, _: Ino, _: &[u8]) -> FsResult<Vec<u8>> {
+        Err(FsError::NotSupported)
+    }
+    fn setxattr(&self, _: &Caller, _: Ino, _: &[u8], _: &[u8], _: XattrMode) -> FsResult<()> {
+        Err(FsError::NotSupported)
+    }
+    fn listxattr(&self, _: &Caller, _: Ino) -> FsResult<Vec<Vec<u8>>> {
+        Err(FsError::NotSupported)
+    }
+    fn removexattr(&self, _: &Caller, _: Ino, _: &[u8]) -> FsResult<()> {
+        Err(FsError::NotSupported)
+    }
+    fn tmpfile(&self, _: &Caller, _: Ino, _: NewInode) -> FsResult<Attr> {
+        Err(FsError::NotSupported)
+    }
+    fn fallocate(&self, _: &Caller, _: Ino, _: u64, _: u64, _: Fallocate) -> FsResult<()> {
+        Err(FsError::NotSupported)
+    }
+    fn seek(&self, _: Ino, _: u64, _: Seek) -> FsResult<u64> {
+        Err(FsError::NotSupported)
+    }
+    fn copy_range(&self, _: &Caller, _: (Ino, u64), _: (Ino, u64), _: u64) -> FsResult<u64> {
+        Err(FsError::NotSupported)
+    }
+
+    fn statfs(&self) -> FsResult<StatFs> {
+        Ok(StatFs {
+            block_bytes: 4096,
+            fragment_bytes: 4096,
+            total_bytes: SIZE_BYTES,
+            free_bytes: SIZE_BYTES,
+            available_bytes: SIZE_BYTES,
+            inode_count: 1,
+            inodes_free: SIZE_BYTES,
+        })
+    }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let directory = arguments.next().expect("usage: null-server DIRECTORY [POLL_MICROSECONDS]");
+    let mut options = MountOptions::new("null");
+    if let Some(poll) = arguments.next() {
+        options.poll_time = Duration::from_micros(poll.parse().expect("a number of microseconds"));
+    }
+    let signals = StopSignals::listen().expect("signals can be caught");
+    let session = front::fuse::mount(Arc::new(Null::new()), Path::new(&directory), &options);
+    let session = session.unwrap_or_else(|error| panic!("{error}"));
+    println!("serving {directory}");
+    front::fuse::run(session, signals).expect("it is served to the end");
+}

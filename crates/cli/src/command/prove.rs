@@ -1,0 +1,53 @@
+//! `holdfast prove`: every power cut of every small workload.
+
+use std::fmt::Write;
+
+use serde_json::json;
+
+use crate::args::ProveArgs;
+use crate::backend::{Backend, ProveOptions, ProveReport};
+use crate::exit::{self, UsageError};
+use crate::output::Output;
+
+pub(crate) fn run(args: &ProveArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
+    if args.sample == Some(0) {
+        return Err(UsageError::new("--sample must be at least 1").into());
+    }
+    let options = ProveOptions {
+        bound: args.bound,
+        seed: args.seed,
+        sample: args.sample,
+        only: args.only,
+        export: args.export_log.clone(),
+    };
+    let mut progress = output.progress();
+    let report = backend.prove(&options, &mut |what, done, total| progress.tell(what, done, total));
+    progress.finish();
+    let report = report?;
+    output.fact(&text_of(&report, args), &json!({ "prove": report }));
+    Ok(if report.findings.is_empty() { exit::DONE } else { exit::FAILED })
+}
+
+fn text_of(report: &ProveReport, args: &ProveArgs) -> String {
+    let mut text = String::new();
+    for finding in &report.findings {
+        let _ = writeln!(
+            text,
+            "{}\n  again: holdfast prove --bound {} --seed {} --only {}",
+            finding.message, args.bound, args.seed, finding.workload
+        );
+    }
+    for (what, count) in &report.unsupported {
+        let _ = writeln!(text, "{count} workloads without their {what}, which is not there yet");
+    }
+    let ProveReport { workloads, workloads_of_set, set_hash, points, states, .. } = report;
+    let ProveReport { second_states, images, judged, milliseconds, findings, .. } = report;
+    let (bound, count) = (args.bound, findings.len());
+    let _ = writeln!(
+        text,
+        "bound {bound}: {workloads} of {workloads_of_set} workloads (hash {set_hash}), {points} \
+         crash points, {states} states and {second_states} of a second cut, {images} distinct \
+         images, {judged} judged, {milliseconds} ms: {count} findings"
+    );
+    text
+}

@@ -1,0 +1,157 @@
+//! Ways to the content of a file: mapped, direct, appended by several, without a name.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::thread;
+
+use rustix::fs::{AtFlags, StatxFlags};
+
+use crate::calls::Mapping;
+use crate::{Mounted, can_mount, errno, write};
+
+const PAGE: usize = 4096;
+/// Offset of the second page.
+const PAGE_OFFSET: u64 = 4096;
+
+#[test]
+fn a_shared_mapping_is_the_file_and_a_private_one_is_not() {
+    if !can_mount("a_shared_mapping_is_the_file_and_a_private_one_is_not") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let path = mounted.path("file");
+    write(&path, &vec![b'a'; 3 * PAGE]);
+    let file = File::options().read(true).write(true).open(&path).expect("open");
+    let mut shared = Mapping::new(&file, 3 * PAGE, true);
+    let mut private = Mapping::new(&file, 3 * PAGE, false);
+    shared.set(PAGE, b's');
+    private.set(0, b'p');
+    file.write_all_at(b"w", 7).expect("write");
+    assert_eq!((shared.get(7), private.get(0)), (b'w', b'p'));
+    let mut seen = [0; 1];
+    file.read_exact_at(&mut seen, PAGE_OFFSET).expect("read");
+    assert_eq!(&seen, b"s");
+    shared.sync();
+    drop((shared, private, file));
+    mounted.remount(&[]);
+    let bytes = fs::read(&path).expect("read");
+    assert_eq!((bytes[0], bytes[7], bytes[PAGE]), (b'a', b'w', b's'));
+    mounted.finish();
+}
+
+#[test]
+fn direct_and_buffered_access_see_each_other() {
+    if !can_mount("direct_and_buffered_access_see_each_other") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let path = mounted.path("file");
+    write(&path, &vec![b'a'; 4 * PAGE]);
+    let buffered = File::options().read(true).write(true).open(&path).expect("open");
+    let mut options = File::options();
+    let direct =
+        options.read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).expect("open");
+    let mut bytes = vec![0; 2 * PAGE];
+    buffered.read_exact_at(&mut bytes, 0).expect("read");
+    direct.write_all_at(&vec![b'd'; PAGE], PAGE_OFFSET).expect("direct write");
+    buffered.read_exact_at(&mut bytes, 0).expect("read");
+    assert_eq!((bytes[PAGE - 1], bytes[PAGE]), (b'a', b'd'), "the cache let go of what changed");
+    buffered.write_all_at(b"b", 0).expect("write");
+    direct.read_exact_at(&mut bytes, 0).expect("direct read");
+    assert_eq!((bytes[0], bytes[1]), (b'b', b'a'));
+    drop((direct, buffered));
+    mounted.finish();
+}
+
+/// Goal: what several append is all there, each piece whole.
+#[test]
+fn several_writers_append_without_loss() {
+    const WRITERS: u8 = 4;
+    const PIECES: usize = 200;
+    const PIECE: usize = 700;
+    if !can_mount("several_writers_append_without_loss") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let path = mounted.path("log");
+    thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let mut file = File::options().append(true).create(true).open(&path).expect("open");
+            scope.spawn(move || {
+                for _ in 0..PIECES {
+                    file.write_all(&[b'a' + writer; PIECE]).expect("append");
+                }
+            });
+        }
+    });
+    let bytes = fs::read(&path).expect("read");
+    let mut counts = [0; 4];
+    for piece in bytes.chunks(PIECE) {
+        assert!(piece.iter().all(|byte| *byte == piece[0]), "a piece is torn");
+        counts[usize::from(piece[0] - b'a')] += 1;
+    }
+    assert_eq!(counts, [PIECES; 4]);
+    mounted.finish();
+}
+
+/// Goal: `O_TMPFILE` and its first name, as linkat(2) gives it; none with `O_EXCL`.
+#[test]
+fn a_file_without_a_name_gets_one_unless_it_is_exclusive() {
+    if !can_mount("a_file_without_a_name_gets_one_unless_it_is_exclusive") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let nameless = |flags| {
+        let mut options = File::options();
+        options.write(true).mode(0o640).custom_flags(libc::O_TMPFILE | flags);
+        options.open(mounted.root()).expect("O_TMPFILE")
+    };
+    let link = |file: &File, name: &str| {
+        let source = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let target = mounted.path(name);
+        let (here, flags) = (rustix::fs::CWD, AtFlags::SYMLINK_FOLLOW);
+        rustix::fs::linkat(here, &source, here, &target, flags).map_err(std::io::Error::from)
+    };
+    let mut file = nameless(0);
+    file.write_all(b"data").expect("write");
+    assert_eq!(file.metadata().expect("stat").nlink(), 0);
+    assert_eq!(fs::read_dir(mounted.root()).expect("readdir").count(), 0);
+    link(&file, "named").expect("its first name");
+    assert_eq!(file.metadata().expect("stat").nlink(), 1);
+    let exclusive = nameless(libc::O_EXCL);
+    assert_eq!(errno(link(&exclusive, "other")), libc::ENOENT);
+    drop((file, exclusive));
+    mounted.remount(&[]);
+    assert_eq!(fs::read(mounted.path("named")).expect("read"), b"data");
+    assert_eq!(fs::read_dir(mounted.root()).expect("readdir").count(), 1);
+    mounted.finish();
+}
+
+#[test]
+fn statx_tells_the_time_of_birth() {
+    if !can_mount("statx_tells_the_time_of_birth") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let path = mounted.path("file");
+    write(&path, b"data");
+    let statx = || {
+        let here = rustix::fs::CWD;
+        rustix::fs::statx(here, &path, AtFlags::empty(), StatxFlags::BTIME | StatxFlags::MTIME)
+            .expect("statx")
+    };
+    let first = statx();
+    assert!(StatxFlags::from_bits_retain(first.stx_mask).contains(StatxFlags::BTIME));
+    // Long ago, by all but the birth.
+    let long_ago = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1);
+    File::options().write(true).open(&path).expect("open").set_modified(long_ago).expect("utimes");
+    mounted.remount(&[]);
+    let second = statx();
+    assert_eq!(second.stx_mtime.tv_sec, 1);
+    assert_eq!(second.stx_btime.tv_sec, first.stx_btime.tv_sec);
+    assert_eq!(second.stx_btime.tv_nsec, first.stx_btime.tv_nsec);
+    assert!(second.stx_btime.tv_sec > 1_700_000_000);
+    mounted.finish();
+}

@@ -1,0 +1,185 @@
+//! Exhaustive small scope: every workload of few operations, every power cut, every state that it
+//! may leave.
+//!
+//! A workload of [`workload`] runs on the engine over a recording device, with the background work
+//! and a close at its end. Each crash point of the recording gives images: of up to ten unflushed
+//! writes every subset, beyond that all prefixes, each one lost, each one alone, pairs lost and
+//! subsets by seed; each also torn. Each image is opened, judged ([`crate::crash`]) and checked,
+//! and so is one that a second cut in its recovery leaves. The same bytes with the same history
+//! are judged once.
+//!
+//! Workloads that the engine refuses an operation of are explored without it, and counted.
+
+mod explore;
+mod export;
+mod run;
+#[cfg(test)]
+mod tests;
+pub mod workload;
+
+pub use export::export;
+
+use std::collections::BTreeMap;
+
+use storage::device::sim::Strategy;
+use storage::prng::Prng;
+
+use self::explore::Explorer;
+use self::workload::{Action, Workload, alphabet, count, reduced_alphabet, workloads_of_one};
+
+/// Most operations of a workload.
+pub const BOUND_MAX: u32 = 3;
+
+/// What to prove.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Operations of a workload: 1 to [`BOUND_MAX`].
+    pub bound: u32,
+    /// Only so many workloads, chosen by `seed`; `None`: all.
+    pub sample: Option<u64>,
+    /// Only the workload of this number.
+    pub only: Option<u64>,
+    /// Of what is left to chance.
+    pub seed: u64,
+}
+
+/// What was found at one state of a workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) position: usize,
+    pub(crate) image: usize,
+    pub(crate) message: String,
+}
+
+/// A workload that left what was not promised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Its number in the set.
+    pub workload: u64,
+    /// Its text, the crash point, and what is wrong.
+    pub message: String,
+}
+
+/// What was proved.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Workloads that ran.
+    pub workloads: u64,
+    /// Workloads of the whole set.
+    pub workloads_of_set: u64,
+    /// Hash of the texts of those that ran, in order.
+    pub set_hash: u64,
+    /// Moments at which the power could have been cut.
+    pub points: u64,
+    /// States that the cuts may leave.
+    pub states: u64,
+    /// States that a second cut, during the recovery, may leave.
+    pub second_states: u64,
+    /// Distinct images among all of them.
+    pub images: u64,
+    /// States judged: image and history differ.
+    pub judged: u64,
+    /// Workloads of which the engine does not have an operation.
+    pub incomplete: u64,
+    /// How many workloads, by what it does not have.
+    pub unsupported: BTreeMap<&'static str, u64>,
+    /// What was found, one for each workload at most.
+    pub findings: Vec<Finding>,
+}
+
+/// The workloads of a bound.
+#[derive(Clone, Debug)]
+pub struct Set {
+    bound: u32,
+    alphabet: Vec<Action>,
+    /// Those of one operation, each once.
+    of_one: Vec<Workload>,
+}
+
+impl Set {
+    /// Returns the workloads of `bound` operations: of one and two over [`alphabet`], of three over
+    /// [`reduced_alphabet`].
+    #[must_use]
+    pub fn new(bound: u32) -> Set {
+        let alphabet = if bound < BOUND_MAX { alphabet() } else { reduced_alphabet() };
+        let of_one = if bound == 1 { workloads_of_one() } else { Vec::new() };
+        Set { bound, alphabet, of_one }
+    }
+
+    /// Returns how many there are; of more than one operation, with those that come out alike.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        match self.bound {
+            1 => crate::number::u64_of(self.of_one.len()),
+            bound => count(&self.alphabet, bound),
+        }
+    }
+
+    /// Returns one of them.
+    ///
+    /// # Panics
+    ///
+    /// If `index` is not below [`Set::count`].
+    #[must_use]
+    pub fn get(&self, index: u64) -> Workload {
+        match self.bound {
+            1 => self.of_one[crate::number::usize_of(index)].clone(),
+            bound => workload::workload(&self.alphabet, bound, index),
+        }
+    }
+}
+
+/// Returns the numbers of the workloads that the options choose.
+fn chosen(set: &Set, options: &Options) -> Vec<u64> {
+    let mut prng = Prng::from_seed(options.seed);
+    match (options.only, options.sample) {
+        (Some(index), _) => vec![index],
+        (None, Some(sample)) => (0..sample).map(|_| prng.below(set.count())).collect(),
+        (None, None) => (0..set.count()).collect(),
+    }
+}
+
+/// Explores the workloads, and tells `progress` how many are done, and of how many.
+///
+/// # Errors
+///
+/// No pool could be made to begin with.
+pub fn prove(options: &Options, mut progress: impl FnMut(u64, u64)) -> Result<Report, String> {
+    let set = Set::new(options.bound);
+    let chosen = chosen(&set, options);
+    let strategy = if options.bound == 1 {
+        Strategy { seed: options.seed, ..Strategy::default() }
+    } else {
+        Strategy {
+            exhaustive_writes_max: 2,
+            random_subsets: 0,
+            torn_variants: 1,
+            seed: options.seed,
+        }
+    };
+    let mut explorer = Explorer::new(strategy)?;
+    let total = crate::number::u64_of(chosen.len());
+    let mut texts = 0;
+    for (done, index) in (1..).zip(chosen) {
+        let workload = set.get(index);
+        let text = workload.to_string();
+        texts = fnv1a(u64::to_le_bytes(texts).into_iter().chain(text.bytes()));
+        if let Err(found) = explorer.explore(&workload) {
+            let Found { position, image, message } = found;
+            let message =
+                format!("workload {index}, cut at {position}, image {image}: {message}\n{text}");
+            explorer.report.findings.push(Finding { workload: index, message });
+        }
+        progress(done, total);
+    }
+    explorer.report.workloads_of_set = set.count();
+    explorer.report.set_hash = texts;
+    Ok(explorer.report)
+}
+
+/// Returns the FNV-1a hash of `bytes`.
+#[must_use]
+pub fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, step)
+}

@@ -1,0 +1,108 @@
+//! The workloads, what proving them finds, and their logs.
+
+use std::collections::BTreeSet;
+
+use storage::device::sim::{Image, SimDevice, SimOptions};
+
+use super::export::{FLAG_FLUSH, FLAG_MARK, MAGIC, SECTOR_BYTES, VERSION, log_of};
+use super::run::{new_pool, run};
+use super::workload::{alphabet, count, reduced_alphabet};
+use super::{Options, Set, fnv1a, prove};
+use crate::number::{u64_of, usize_of};
+
+/// Hash of the 316 distinct workloads of one operation that bounded black-box crash testing
+/// generates: their texts, sorted, with an empty line between.
+const WORKLOADS_OF_ONE_HASH: u64 = 0x3f59_44f5_d59e_faa3;
+
+#[test]
+fn workloads_of_one_are_those_of_bounded_black_box_testing() {
+    let set = Set::new(1);
+    let texts: BTreeSet<String> =
+        (0..set.count()).map(|index| set.get(index).to_string()).collect();
+    assert_eq!(texts.len(), 316);
+    let texts: Vec<String> = texts.into_iter().collect();
+    assert_eq!(fnv1a(texts.join("\n").into_bytes()), WORKLOADS_OF_ONE_HASH);
+}
+
+/// Goal: every longer workload runs, and each of its operations is done. Method: one in so many.
+#[test]
+fn longer_workloads_run_and_their_numbers_name_them() {
+    assert_eq!((alphabet().len(), reduced_alphabet().len()), (76, 12));
+    let base = new_pool();
+    for (bound, step) in [(2, 1499), (3, 211)] {
+        let set = Set::new(bound);
+        let mut texts = BTreeSet::new();
+        for index in (0..set.count()).step_by(step) {
+            let workload = set.get(index);
+            assert_eq!(workload, set.get(index));
+            let done = run(&base, &workload);
+            assert!(done.is_ok(), "{bound}/{index}: {:?}\n{workload}", done.err());
+            texts.insert(workload.to_string());
+        }
+        assert!(u64_of(texts.len()) * 3 > set.count() / u64_of(step), "{}", texts.len());
+    }
+    assert_eq!(count(&alphabet(), 1), 316);
+}
+
+fn field(bytes: &[u8], index: usize) -> u64 {
+    let at = index * 8;
+    u64::from_le_bytes(*bytes[at..].first_chunk().expect("a sector has 64 fields"))
+}
+
+/// Plays a log onto `image`, and hands each entry that is no write to `each`.
+fn replay(image: &mut Image, log: &[u8], mut each: impl FnMut(&Image, u64, &[u8])) {
+    let head = &log[..SECTOR_BYTES];
+    assert_eq!((field(head, 0), field(head, 1)), (MAGIC, VERSION));
+    assert_eq!(head[24..28], 512_u32.to_le_bytes());
+    let mut at = SECTOR_BYTES;
+    for _ in 0..field(head, 2) {
+        let entry = &log[at..at + SECTOR_BYTES];
+        at += SECTOR_BYTES;
+        let (sector, length) = (field(entry, 0), usize_of(field(entry, 1)) * SECTOR_BYTES);
+        image.write(sector * u64_of(SECTOR_BYTES), &log[at..at + length]);
+        at += length;
+        if field(entry, 2) != 0 {
+            each(image, field(entry, 2), &entry[32..32 + usize_of(field(entry, 3))]);
+        }
+    }
+    assert_eq!(at, log.len());
+}
+
+/// Goal: who plays the log gets what the device held, and a sound pool at every flush.
+#[test]
+fn a_log_played_onto_its_base_gives_the_pool_at_every_flush() {
+    let (base, set) = (new_pool(), Set::new(1));
+    for index in (0..set.count()).step_by(29) {
+        let workload = set.get(index);
+        let done = run(&base, &workload).expect("nothing fails");
+        let (mut image, mut flushes, mut marks) = (base.clone(), 0, Vec::new());
+        replay(&mut image, &log_of(&done), |image, flag, mark| {
+            if flag == FLAG_MARK {
+                marks.push(String::from_utf8_lossy(mark).into_owned());
+                return;
+            }
+            assert_eq!(flag, FLAG_FLUSH);
+            flushes += 1;
+            let device = SimDevice::open(image.clone(), SimOptions::default());
+            let report = check::run(device, check::Options::default(), &mut |_| ());
+            assert!(report.is_clean(), "{workload}{}", report.to_text());
+        });
+        assert_eq!(marks, ["checkpoint 1"], "{workload}");
+        assert!(flushes > 3, "{workload}");
+        assert_eq!(image.content_hash(), done.device.image().content_hash(), "{workload}");
+    }
+}
+
+/// Goal: the same options give the same states.
+#[test]
+fn what_is_proved_repeats() {
+    let options = Options { bound: 2, sample: Some(2), only: None, seed: 5 };
+    let told = || {
+        let report = prove(&options, |_, _| ()).expect("a pool fits");
+        assert!(report.findings.is_empty(), "{:?}", report.findings);
+        (report.set_hash, report.points, report.states, report.images, report.judged)
+    };
+    let first = told();
+    assert!(first.4 > 50, "{first:?}");
+    assert_eq!(first, told());
+}
