@@ -44,6 +44,26 @@ fn full_image() -> Image {
     device.image()
 }
 
+/// Goal: a page of metadata is believed only if its checksum is right. Method: one bit of a name
+/// turns over, which nothing but the checksum can tell.
+#[test]
+fn a_name_of_which_a_bit_turned_over_is_never_listed() {
+    let base = full_image();
+    let mut place = None;
+    base.for_each_page(|offset, bytes| {
+        // The last: the log has the name too, and lies in front.
+        if let Some(at) = bytes.windows(6).position(|window| window == b"file17") {
+            place = Some(offset + u64::try_from(at).expect("in a page"));
+        }
+    });
+    let device = SimDevice::open(base, SimOptions::default());
+    device.rot(place.expect("the name is in a directory"), 1);
+    let shared: SharedDevice = device;
+    let pool = open(&shared).expect("the directory is not read by an open");
+    let listed = pool.readdir(pool.root(), 0, &mut |_| true);
+    assert!(matches!(listed, Err(FsError::Corrupt { .. })), "{listed:?}");
+}
+
 /// Goal: no read ever returns wrong bytes. Method: one bit of what was written turns over.
 #[test]
 fn rot_is_told_and_never_served() {

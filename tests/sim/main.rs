@@ -3,22 +3,24 @@
 use testkit::torture::{Options, run};
 use whole_system::grounds::TORTURE_GROUNDS;
 
-/// Seeds of each ground here; `holdfast torture` runs as many as it is told.
+/// Seeds of each ground here, times `HOLDFAST_SOAK`; `holdfast torture` runs as many as it is told.
 const SEEDS: u64 = 40;
 
 #[test]
 fn nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations() {
+    let soak = std::env::var("HOLDFAST_SOAK").ok().and_then(|text| text.parse().ok());
+    let seeds = SEEDS * soak.unwrap_or(1_u64);
     for (name, ground) in TORTURE_GROUNDS {
         let ground = ground();
-        let options = Options { seeds: SEEDS, ..Options::default() };
+        let options = Options { seeds, ..Options::default() };
         let report = run(&*ground, &options, |_| ());
         if let Some(finding) = report.findings.first() {
             panic!("{name}: {} findings, the first: {finding}", report.findings.len());
         }
-        assert_eq!(report.crashes + report.lives_of_lies, SEEDS * options.crashes);
-        assert!(report.device_errors > SEEDS / 4, "{name}: {report:?}");
-        assert!(report.lives_of_lies > SEEDS / 20, "{name}: {report:?}");
-        assert!(report.seeds_apart < SEEDS / 2, "{name}: {report:?}");
+        assert_eq!(report.crashes + report.lives_of_lies, seeds * options.crashes);
+        assert!(report.device_errors > seeds / 4, "{name}: {report:?}");
+        assert!(report.lives_of_lies > seeds / 20, "{name}: {report:?}");
+        assert!(report.seeds_apart < seeds / 2, "{name}: {report:?}");
     }
 }
 

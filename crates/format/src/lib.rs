@@ -18,6 +18,7 @@ pub mod ids;
 pub mod journal;
 pub mod map;
 pub mod page;
+pub mod planted;
 pub mod pointer;
 pub mod summary;
 pub mod superblock;

@@ -24,6 +24,7 @@
 pub(crate) mod group;
 pub mod policy;
 
+use format::planted::{self, Planted};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -229,6 +230,9 @@ impl Allocator {
         let page = u64::from(geometry.page_fragments());
         let room =
             self.capacity.saturating_sub(self.taken(state) + self.spare(state) + self.reserve);
+        if planted::is(Planted::StatfsLies) {
+            return room + self.spare(state);
+        }
         let front = u64::from(geometry.front_segments(0)) * segment;
         let front_spare = (front - u64::from(geometry.front_fragments())) / page;
         let spare_pages = state.spare_pages + state.groups_unused * front_spare;
@@ -276,6 +280,7 @@ impl Allocator {
 
     fn kept_from(&self, urgency: Urgency) -> u64 {
         match urgency {
+            Urgency::User if planted::is(Planted::ReserveForgotten) => 0,
             Urgency::User => self.reserve,
             Urgency::Name => self.reserve / 2,
             Urgency::System => 0,
@@ -392,7 +397,9 @@ impl Allocator {
                 let defect = format!("FM001: {} is {what} in the map already", extent.place);
                 return Err(FsError::Corrupt { defect });
             }
-            tx.set_bits(&buffer, fragment % BITS_PER_PAGE, count, is_taken);
+            if is_taken || !planted::is(Planted::BitmapBitLeaked) {
+                tx.set_bits(&buffer, fragment % BITS_PER_PAGE, count, is_taken);
+            }
             fragment += count;
         }
         let sign = if is_taken { 1 } else { -1 };
@@ -521,7 +528,12 @@ impl Allocator {
             let group = state.groups.get_mut(&extent.place.group()).expect("freed from it");
             group.segments[index(segment)].pending += extent.fragments;
         }
-        state.pending.push_back((lsn, ledger.freed));
+        let is_planted = planted::is(Planted::FreedSpaceUsedAtOnce);
+        state.pending.push_back((if is_planted { Lsn(0) } else { lsn }, ledger.freed));
+        drop(state);
+        if is_planted {
+            self.release(Lsn(1));
+        }
     }
 
     /// Undoes what a transaction that was given up took.

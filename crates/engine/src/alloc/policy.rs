@@ -9,6 +9,7 @@
 
 use crate::alloc::SegmentId;
 use crate::convert::narrow;
+use format::planted::{self, Planted};
 
 /// A segment, as policies name it: group and number in the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -186,8 +187,10 @@ impl CleaningPolicy for Thorough {
     }
 
     fn choose(&self, candidates: &[SegmentView]) -> Option<SegmentName> {
-        let gives =
-            |view: &&SegmentView| view.live_fragments + view.lost_fragments < view.size_fragments;
+        let gives = |view: &&SegmentView| {
+            view.live_fragments + view.lost_fragments < view.size_fragments
+                && !planted::is(Planted::CleanerIgnoresHoles)
+        };
         let emptiest = candidates.iter().filter(gives);
         emptiest.min_by_key(|view| (view.live_fragments, view.segment)).map(|view| view.segment)
     }

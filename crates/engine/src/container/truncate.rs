@@ -10,6 +10,7 @@ use format::map::{
     page_slot, pointer_at, root_slot, set_pointer, span_of_pointer,
 };
 use format::page::{PageKind, PageOwner};
+use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
 
 use super::data::{check_split, fine_owner};
@@ -118,6 +119,9 @@ impl Store {
         let is_done = self.truncate_root(change, anode, cut, content, &mut step)?;
         for extent in step.extents {
             change.free(extent)?;
+            if planted::is(Planted::DoubleFree) {
+                change.free(extent)?;
+            }
         }
         Ok(is_done)
     }

@@ -27,6 +27,7 @@ use format::directory::{
 };
 use format::ids::{AnodeNo, Generation, Place};
 use format::page::{PAGE_BYTES, PageBytes, PageKind};
+use format::planted::{self, Planted};
 use format::pointer::{BlockPointer, SplitHint};
 
 use crate::buffer::corrupt;
@@ -339,7 +340,7 @@ fn merge(
         return Ok(None);
     }
     let bytes = edit_at(change, anode, lower)?;
-    if page::count(&gone) > 0 {
+    if page::count(&gone) > 0 && !planted::is(Planted::JoinedPagesLoseNames) {
         page::initialise(&mut bytes[..], depth - 1);
         for dirent in page::dirents(&gone) {
             page::copy_entry(&mut bytes[..], &dirent);
@@ -375,6 +376,7 @@ pub(crate) fn list_after(store: &Store, anode: &Anode, cookie: u64) -> FsResult<
         let view = view_at(store, None, anode, at)?;
         let mut listed: Vec<Listed> = page::dirents(&view[..])
             .filter(|dirent| dirent.cookie > cookie)
+            .skip(usize::from(cookie > 2 && planted::is(Planted::CookieStale)))
             .map(|dirent| Listed {
                 cookie: dirent.cookie,
                 target: Target {
@@ -389,7 +391,8 @@ pub(crate) fn list_after(store: &Store, anode: &Anode, cookie: u64) -> FsResult<
             listed.sort_unstable_by_key(|entry| entry.cookie);
             return Ok(listed);
         }
-        match next_prefix(hash, page::depth(&view[..])) {
+        let skipped = u8::from(planted::is(Planted::ReaddirSkipsSplitPage));
+        match next_prefix(hash, page::depth(&view[..]).saturating_sub(skipped)) {
             Some(next) => hash = next,
             None => return Ok(Vec::new()),
         }

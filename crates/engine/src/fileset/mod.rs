@@ -12,6 +12,7 @@
 //! [`FilesetGuard`] is the fileset's lock: it is held from the first allocation of an anode or
 //! orphan slot to the end of the transaction. Reading anodes needs no lock but the vnode's.
 
+use format::planted::{self, Planted};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -276,7 +277,10 @@ impl FilesetGuard<'_> {
             let Some(view) = view else { return Ok(number) };
             let limit = narrow((end - first).min(u64::from(BITS_PER_PAGE)));
             match bitmap::first_clear(&view, narrow(number - first), limit) {
-                Some(bit) if self.state.pending_set.contains(&(first + u64::from(bit))) => {
+                Some(bit)
+                    if self.state.pending_set.contains(&(first + u64::from(bit)))
+                        && !planted::is(Planted::AnodeReusedEarly) =>
+                {
                     number = first + u64::from(bit) + 1;
                 }
                 Some(bit) => return Ok(first + u64::from(bit)),

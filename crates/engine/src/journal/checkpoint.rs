@@ -18,6 +18,7 @@
 //! Before the head is durable, recovery replays from the old tail and heals torn home writes. A
 //! whole group in the double-write area that the head does not yet call home is copied home first.
 
+use format::planted::{self, Planted};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -72,7 +73,9 @@ impl Journal {
             hooks.submit_rides();
         }
         let mut batch = self.take_batch();
-        let home = self.force(batch.end).and_then(|()| {
+        let logged =
+            if planted::is(Planted::HomeBeforeLog) { Ok(()) } else { self.force(batch.end) };
+        let home = logged.and_then(|()| {
             self.take_home(&mut checkpointer, &batch).map_err(|error| self.fail(&error))
         });
         let tail = match home {
@@ -130,16 +133,20 @@ impl Journal {
         // CRASH: K2, newborn pages first.
         if !batch.newborn.is_empty() {
             self.write_pages(&batch.newborn)?;
-            self.volume.flush(Purpose::Home)?;
+            if !planted::is(Planted::NewbornPagesLast) {
+                self.volume.flush(Purpose::Home)?;
+            }
         }
-        if !batch.moved.is_empty() {
+        if !batch.moved.is_empty() && !planted::is(Planted::DoubleWriteSkipped) {
             checkpointer.double_write_sequence += 1;
             self.write_group(checkpointer.double_write_sequence, batch.end, &batch.moved)?;
         }
         let rides = self.data.drain()?;
         self.write_pages(&batch.moved)?;
         self.write_pages(&batch.others)?;
-        self.volume.flush(Purpose::Home)?;
+        if !planted::is(Planted::HeadBeforeHome) {
+            self.volume.flush(Purpose::Home)?;
+        }
         self.data.flushed(rides);
         // CRASH: the head only after that flush; freed space only after the head's (K3).
         let (tail, previous_crc, epoch) = self.new_tail();
@@ -245,9 +252,13 @@ impl Journal {
 }
 
 fn oldest_needed(state: &State) -> Lsn {
+    if planted::is(Planted::TailPastDirtyPages) {
+        return state.log.position();
+    }
     let dirty = state.dirty.values().filter_map(|buffer| buffer.state.lock().first_lsn).min();
     let open = state.classes.values().map(|class| class.first_lsn).min();
     let riding = state.rides.keys().next().map(|ride| ride.lsn);
+    let riding = riding.filter(|_| !planted::is(Planted::TailPastRides));
     [dirty, open, riding].into_iter().flatten().min().unwrap_or(state.log.position())
 }
 

@@ -40,6 +40,7 @@ pub use recovery::{RecoveryError, RecoveryReport};
 pub(crate) use recovery::{check_room, first_head, head_at_rest, recover, write_first_heads};
 pub(crate) use tx::Tx;
 
+use format::planted::{self, Planted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -569,7 +570,7 @@ impl Journal {
             state.next_epoch += 1;
             return class;
         };
-        for class in classes {
+        for class in classes.into_iter().filter(|_| !planted::is(Planted::ClassSplit)) {
             self.merge(state, class, into);
         }
         into

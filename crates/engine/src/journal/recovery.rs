@@ -18,6 +18,7 @@
 //! Until the new head is durable the log is untouched, so a second crash repeats the same steps
 //! with the same result.
 
+use format::planted::{self, Planted};
 use std::collections::{BTreeMap, BTreeSet};
 
 use format::double_write::DoubleWriteHead;
@@ -544,7 +545,7 @@ impl Replay {
             }
         }
         for (class, into) in merges.into_iter().rev() {
-            if kept.contains(&into) {
+            if kept.contains(&into) && !planted::is(Planted::MergeForgotten) {
                 kept.insert(class);
             }
         }
@@ -619,7 +620,7 @@ impl Replay {
     }
 
     fn undo(&mut self, chunks: &[Chunk]) -> Result<(), RecoveryError> {
-        for chunk in chunks.iter().rev() {
+        for chunk in chunks.iter().rev().filter(|_| !planted::is(Planted::UndoForgotten)) {
             let records: Result<Vec<_>, _> = chunk.records().collect();
             for record in records?.into_iter().rev() {
                 let Record::Update { class, pages, .. } = record else { continue };
@@ -661,7 +662,7 @@ impl Replay {
         for chunk in chunks {
             for record in chunk.records() {
                 let Record::Ride { class, place, owner, bytes } = record? else { continue };
-                if self.kept.contains(&class) {
+                if self.kept.contains(&class) && !planted::is(Planted::RideLost) {
                     self.report.rides += 1;
                     let ride = kept_ride(volume, place, owner, bytes);
                     rides.push(ride.ok_or(RecoveryError::BadRecord { at: chunk.lsn })?);
@@ -672,7 +673,7 @@ impl Replay {
         for ticket in tickets {
             ticket.wait()?;
         }
-        if self.report.was_needed {
+        if self.report.was_needed && !planted::is(Planted::RecoveryNotFlushed) {
             volume.flush(Purpose::Home)?;
         }
         Ok(rides)

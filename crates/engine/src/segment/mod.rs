@@ -26,6 +26,7 @@ mod seal;
 
 pub(crate) use after_crash::summarise_rides;
 
+use format::planted::{self, Planted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -381,7 +382,7 @@ impl Segments {
     ) -> bool {
         let fragments = self.fragments_for(length_bytes);
         let mut state = self.state.lock();
-        if !block.is_filling() {
+        if !block.is_filling() && !planted::is(Planted::SealedBlockRewritten) {
             return false;
         }
         let current = block.fragments();
@@ -434,6 +435,9 @@ impl Segments {
     /// Returns the block on its way to the disk that has the fragment at `place`, and how many
     /// bytes of it lie before that.
     pub(crate) fn in_flight(&self, place: Place) -> Option<(Arc<AlignedBuffer>, usize)> {
+        if planted::is(Planted::InFlightNotSeen) {
+            return None;
+        }
         let (data, before) = self.state.lock().in_flight.get(place)?;
         Some((data, crate::convert::index(before) << self.store.geometry().fragment_shift))
     }

@@ -8,6 +8,7 @@
 //! A caller that is not checked may do what the superuser may: somebody above has asked already.
 
 use format::anode::{Anode, AnodeKind};
+use format::planted::{self, Planted};
 
 use super::api::{Caller, FileKind, NAME_BYTES_MAX, SetAttr, SetTime};
 use super::file::check_regular_anode;
@@ -64,6 +65,7 @@ impl Files {
         self.check_access(caller, directory, WRITE | SEARCH)?;
         let is_free = is_privileged(caller)
             || directory.mode & STICKY == 0
+            || planted::is(Planted::StickyIgnored)
             || caller.uid == directory.uid
             || caller.uid == file.uid;
         if is_free { Ok(()) } else { Err(FsError::NotPermitted) }
@@ -134,7 +136,7 @@ pub(crate) fn inherited(
     kind: FileKind,
     mode: u16,
 ) -> (u16, u32) {
-    if directory.mode & SETGID == 0 {
+    if directory.mode & SETGID == 0 || planted::is(Planted::GroupNotInherited) {
         return (mode, caller.gid);
     }
     if kind == FileKind::Directory {
@@ -160,7 +162,9 @@ pub(crate) fn clear_set_bits_of_write(caller: &Caller, anode: &mut Anode) {
 /// Setgid without group execution once meant mandatory locking, so a member of the group keeps it.
 fn clear_set_bits(caller: &Caller, anode: &mut Anode) {
     let is_member = is_privileged(caller) || is_in_group(caller, anode.gid);
-    anode.mode &= !SETUID;
+    if !planted::is(Planted::SetuidKept) {
+        anode.mode &= !SETUID;
+    }
     if anode.mode & GROUP_EXECUTE != 0 || !is_member {
         anode.mode &= !SETGID;
     }

@@ -5,6 +5,7 @@
 //! read, verified, and placed in the cold segment; their pointers change as for any rewrite, so a
 //! crash in the middle leaves each block in one place or the other.
 
+use format::planted::{self, Planted};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -147,7 +148,9 @@ impl Files {
         for (index, page) in (0..).zip(bytes.as_chunks::<PAGE_BYTES>().0) {
             let summary = self.segments.decode_summary(page, start.advance(index * step));
             if let Some(summary) = summary.filter(|summary| summary.incarnation == incarnation) {
-                entries.extend(summary.entries);
+                let count =
+                    if planted::is(Planted::SummaryLost) { 0 } else { summary.entries.len() };
+                entries.extend(summary.entries.into_iter().take(count));
             }
         }
         let is_inside = |entry: &SummaryEntry| {

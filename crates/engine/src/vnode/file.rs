@@ -1,5 +1,6 @@
 //! Writing and cutting the content of files.
 
+use format::planted::{self, Planted};
 use std::sync::Arc;
 
 use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
@@ -235,7 +236,8 @@ impl Files {
                 return Ok(());
             }
             let content = self.block_content(state, span, stored)?;
-            if content[valid..].iter().all(|&byte| byte == 0) {
+            if content[valid..].iter().all(|&byte| byte == 0) || planted::is(Planted::TailNotZeroed)
+            {
                 return Ok(());
             }
         }

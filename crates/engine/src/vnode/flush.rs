@@ -1,9 +1,10 @@
 //! From memory to the journal: installing blocks, fsync, and what is done in the background.
 
+use format::planted::{self, Planted};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use format::anode::Anode;
+use format::anode::{Anode, AnodeKind};
 use format::ids::AnodeNo;
 use format::pointer::BlockPointer;
 
@@ -113,7 +114,9 @@ impl Files {
             let done =
                 self.install_block(&mut change, &mut anode, &block, &pointer, &mut groups)?;
             splits += done.splits;
-            change.tx_mut().depends_on_data(sequence);
+            if !planted::is(Planted::DataNotAwaited) {
+                change.tx_mut().depends_on_data(sequence);
+            }
             installed.push((index, block, done.kept_fragments));
         }
         self.end_install(change, state, vnode, anode, &installed)?;
@@ -142,7 +145,9 @@ impl Files {
         for old in replaced.pointers {
             take_off(&mut anode.fragments, u64::from(old.fragments))?;
             groups.insert(old.place.group());
-            change.free(Segments::extent(&old))?;
+            if !planted::is(Planted::OldBlockNotFreed) {
+                change.free(Segments::extent(&old))?;
+            }
         }
         Ok(Installed { kept_fragments: kept, splits: usize::from(replaced.is_split) })
     }
@@ -157,7 +162,7 @@ impl Files {
         installed: &[(u64, Arc<Block>, u32)],
     ) -> FsResult<crate::journal::Applied> {
         let is_all = installed.len() == state.pending.len();
-        if is_all {
+        if is_all || planted::is(Planted::SizeBeforeBlocks) {
             anode.size_bytes = state.size_bytes;
         }
         self.fileset.write_anode(&self.store, &mut change, &anode)?;
@@ -187,6 +192,11 @@ impl Files {
                 vnode.state.read().class
             }
         };
+        if planted::is(Planted::DirectorySyncSkipped)
+            && vnode.state.read().anode()?.kind == AnodeKind::Directory
+        {
+            return Ok(());
+        }
         // A vnode that came back from disk does not know its class.
         if class == 0 { self.store.journal.commit_all() } else { self.store.journal.commit(class) }
     }
@@ -324,8 +334,10 @@ impl Files {
         let now_ns = self.store.clock.monotonic_ns();
         let aged_ns = now_ns.saturating_sub(self.options.commit_interval_ns);
         self.segments.tidy();
-        self.flush_dirty(aged_ns)?;
-        self.store.journal.commit_aged(aged_ns)?;
+        if !planted::is(Planted::AgedNotCommitted) {
+            self.flush_dirty(aged_ns)?;
+            self.store.journal.commit_aged(aged_ns)?;
+        }
         if self.store.journal.wants_checkpoint() {
             self.store.journal.checkpoint()?;
         }
@@ -340,7 +352,7 @@ impl Files {
 /// whether that is on its way to the disk.
 pub(crate) fn tail_waiting(state: &VnodeState) -> Option<(u64, bool)> {
     let end = state.anode.as_ref()?.size_bytes;
-    let block = state.waiting_at(end)?;
+    let block = state.waiting_at(end).filter(|_| !planted::is(Planted::CutOffBytesInstalled))?;
     let start = block.span().start;
     (start < end).then(|| (start, block.sealed().is_some_and(is_written)))
 }

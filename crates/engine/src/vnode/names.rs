@@ -1,5 +1,6 @@
 //! Names: looking them up, making them, taking them away, listing them.
 
+use format::planted::{self, Planted};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -549,7 +550,9 @@ fn check_kind(caller: &Caller, kind: FileKind, has_link_target: bool) -> FsResul
 
 /// Takes one link away; returns whether it was the last.
 pub(crate) fn drop_link(anode: &mut Anode, now: format::anode::DiskTime) -> bool {
-    anode.ctime = now;
+    if !planted::is(Planted::CtimeMissed) {
+        anode.ctime = now;
+    }
     if anode.kind == AnodeKind::Directory {
         anode.nlink = 0;
     } else {
@@ -568,7 +571,9 @@ pub(crate) fn check_removable(anode: &Anode, wants_directory: bool) -> FsResult<
     match (anode.kind == AnodeKind::Directory, wants_directory) {
         (true, false) => Err(FsError::IsDirectory),
         (false, true) => Err(FsError::NotDirectory),
-        (true, true) if anode.entries > 0 => Err(FsError::NotEmpty),
+        (true, true) if anode.entries > 0 && !planted::is(Planted::NonEmptyDirectoryRemoved) => {
+            Err(FsError::NotEmpty)
+        }
         _ => Ok(()),
     }
 }

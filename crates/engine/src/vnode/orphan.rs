@@ -4,6 +4,7 @@
 use format::anode::{Anode, AnodeKind};
 use format::ids::AnodeNo;
 use format::page::PageKind;
+use format::planted::{self, Planted};
 
 use super::Files;
 use super::xattr::has_containers;
@@ -23,6 +24,9 @@ impl Files {
     ) -> FsResult<()> {
         if anode.kind == AnodeKind::Regular && anode.entries != 0 {
             // A truncate that is not finished has it there already.
+            return Ok(());
+        }
+        if planted::is(Planted::OrphanForgotten) {
             return Ok(());
         }
         let slot = fileset.add_orphan(&self.store, change, anode.number)?;
@@ -127,7 +131,8 @@ impl Files {
     pub(crate) fn finish_orphans(&self) -> FsResult<u64> {
         let orphans = self.fileset.orphans(&self.store)?;
         let count = crate::convert::wide(orphans.len());
-        for (_, number) in orphans {
+        for (_, number) in orphans.into_iter().filter(|_| !planted::is(Planted::OrphansLeftAtOpen))
+        {
             let vnode = match self.vnode_of(number) {
                 Err(FsError::Stale) => continue,
                 other => other?,

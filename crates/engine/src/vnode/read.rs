@@ -1,5 +1,6 @@
 //! Reading the content of files.
 
+use format::planted::{self, Planted};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -191,7 +192,7 @@ impl Files {
         for part in &run.parts {
             let stored = self.stored_bytes(part.pointer.fragments);
             let block = &data[at..at + stored];
-            if !part.pointer.verifies(block) {
+            if !part.pointer.verifies(block) && !planted::is(Planted::DataChecksumNotCompared) {
                 return Err(bad_data(&part.pointer));
             }
             copy_part(&mut bytes[part.into.clone()], block, part.from);

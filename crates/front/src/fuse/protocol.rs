@@ -105,20 +105,14 @@ pub struct NewNode {
     pub umask: u16,
 }
 
-/// How CREATE treats a name that is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CreateFlags {
-    /// `O_EXCL`: refuse it.
-    pub is_exclusive: bool,
-    /// `O_TRUNC`: empty it.
-    pub truncates: bool,
-}
-
 /// Operations that this front declines, so that the kernel helps itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Declined {
     /// Opening a file or directory: there is no state to open.
     Open,
+    /// Making and opening in one. The kernel makes the file and needs no word to open and close it:
+    /// two messages and not three. Nobody comes in between, for it holds its own lock (F1).
+    Create,
     /// close(2): nothing is held back that a close could report.
     Flush,
     /// access(2), which `default_permissions` answers.
@@ -183,17 +177,6 @@ pub enum Request<'a> {
         new: NewNode,
         /// Device number.
         rdev: u32,
-    },
-    /// Make a regular file, unless the name is there, and open it. Takes a reference.
-    Create {
-        /// The directory.
-        parent: NodeId,
-        /// The name.
-        name: &'a [u8],
-        /// What it is born with.
-        new: NewNode,
-        /// What to do where the name is there.
-        flags: CreateFlags,
     },
     /// Make a regular file without a name, and open it. Takes a reference.
     Tmpfile {
@@ -363,7 +346,7 @@ pub enum Reply<'a> {
     Absent,
     /// A name's file, with one reference.
     Entry(Node),
-    /// A name's file, with one reference, made and opened.
+    /// A file with one reference, made and opened.
     Created(Node),
     /// Attributes.
     Attr(Node),

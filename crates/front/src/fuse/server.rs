@@ -18,8 +18,7 @@ use engine::vnode::api::{
 use rustix::io::Errno;
 
 use super::protocol::{
-    CreateFlags, Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, Reply, Request,
-    Sender,
+    Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, Reply, Request, Sender,
 };
 
 /// Most data one READ or WRITE moves: the kernel's own limit without raising a sysctl
@@ -99,9 +98,6 @@ impl Server {
             Request::ReadLink { node } => self.read_link(node, scratch),
             Request::MakeNode { parent, name, kind, new, rdev } => {
                 self.make(caller, parent, name, new_inode(kind, new, rdev)).map(Reply::Entry)
-            }
-            Request::Create { parent, name, new, flags } => {
-                self.create(caller, parent, name, new, flags)
             }
             Request::Tmpfile { parent, new } => {
                 let parent = self.numbers.ino_of(parent);
@@ -219,45 +215,6 @@ impl Server {
     ) -> Result<Node, Errno> {
         let parent = self.numbers.ino_of(parent);
         self.node("create", parent, self.fs.create(caller, parent, name, new))
-    }
-
-    fn create(
-        &self,
-        caller: &Caller,
-        parent: NodeId,
-        name: &[u8],
-        new: NewNode,
-        flags: CreateFlags,
-    ) -> Result<Reply<'static>, Errno> {
-        let new = new_inode(FileKind::Regular, new, 0);
-        match self.make(caller, parent, name, new) {
-            Err(Errno::EXIST) if !flags.is_exclusive => {
-                self.open_existing(caller, parent, name, flags)
-            }
-            made => made.map(Reply::Created),
-        }
-    }
-
-    /// Opens what CREATE found: another process made it since the kernel looked.
-    fn open_existing(
-        &self,
-        caller: &Caller,
-        parent: NodeId,
-        name: &[u8],
-        flags: CreateFlags,
-    ) -> Result<Reply<'static>, Errno> {
-        let parent = self.numbers.ino_of(parent);
-        let mut found = self.node("lookup", parent, self.fs.lookup(caller, parent, name))?;
-        if flags.truncates && found.attr.kind == FileKind::Regular {
-            let change = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
-            let ino = found.attr.ino;
-            let emptied = self.fs.setattr(caller, ino, &change).inspect_err(|_| {
-                // F3: a failed CREATE leaves the kernel without the reference.
-                self.fs.forget(ino, 1);
-            });
-            found = self.node("setattr", ino, emptied)?;
-        }
-        Ok(Reply::Created(found))
     }
 
     fn read<'s>(
@@ -539,6 +496,7 @@ fn refusal_of(declined: Declined) -> Errno {
         // The kernel translates ENOSYS for all other ioctls, but not for reading file flags.
         Declined::Ioctl => Errno::NOTTY,
         Declined::Open
+        | Declined::Create
         | Declined::Flush
         | Declined::Access
         | Declined::Poll

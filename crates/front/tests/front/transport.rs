@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use engine::vnode::api::{Fallocate, FileKind, FileSystem, Ino, RenameMode, Seek, SetAttr};
 use front::fuse::protocol::{
-    CreateFlags, Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ROOT_NODE,
-    Reply, Request, Sender,
+    Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ROOT_NODE, Reply, Request,
+    Sender,
 };
 use front::fuse::{Server, Transport, TransportError};
 use rustix::io::Errno;
@@ -14,7 +14,6 @@ use crate::memory_fs::{DAMAGED, MemoryFs, PANICKING, ROOT};
 
 const SENDER: Sender = Sender { uid: 1000, gid: 100 };
 const NEW: NewNode = NewNode { mode: 0o640, umask: 0 };
-const REPLACE: CreateFlags = CreateFlags { is_exclusive: false, truncates: false };
 
 fn server_of(fs: &Arc<MemoryFs>) -> Server {
     let fs: Arc<dyn FileSystem> = fs.clone();
@@ -58,7 +57,8 @@ impl Client {
     }
 
     fn create(&self, name: &[u8]) -> Node {
-        let what = Request::Create { parent: ROOT_NODE, name, new: NEW, flags: REPLACE };
+        let kind = FileKind::Regular;
+        let what = Request::MakeNode { parent: ROOT_NODE, name, kind, new: NEW, rdev: 0 };
         self.node(what).expect("the name is free")
     }
 
@@ -126,21 +126,6 @@ fn a_lookup_of_dot_finds_a_file_by_its_number_alone() {
     assert_eq!(found, made);
     let gone = client.node(Request::Lookup { parent: NodeId(999), name: b"." });
     assert_eq!(gone, Err(Errno::STALE));
-}
-
-#[test]
-fn create_opens_what_is_there_unless_it_must_be_new() {
-    let client = Client::new();
-    let made = client.create(b"file");
-    client.done(Request::Write { node: made.id, offset: 0, data: b"data" }).expect("it is a file");
-    let again = |is_exclusive, truncates| {
-        let flags = CreateFlags { is_exclusive, truncates };
-        client.node(Request::Create { parent: ROOT_NODE, name: b"file", new: NEW, flags })
-    };
-    assert_eq!(again(true, false), Err(Errno::EXIST));
-    assert_eq!(again(false, false).expect("it may be there").attr.size_bytes, 4);
-    let emptied = again(false, true).expect("it may be there");
-    assert_eq!((emptied.id, emptied.attr.size_bytes), (made.id, 0));
 }
 
 #[test]
@@ -247,7 +232,9 @@ fn errors_keep_their_numbers() {
 fn what_is_declined_makes_the_kernel_help_itself() {
     let client = Client::new();
     let decline = |what| client.done(Request::Decline(what));
-    for what in [Declined::Open, Declined::Flush, Declined::Access, Declined::Lock] {
+    for what in
+        [Declined::Open, Declined::Create, Declined::Flush, Declined::Access, Declined::Lock]
+    {
         assert_eq!(decline(what), Err(Errno::NOSYS), "{what:?}");
     }
     assert_eq!(decline(Declined::Ioctl), Err(Errno::NOTTY));

@@ -12,7 +12,7 @@
 use engine::vnode::api::{
     FILE_BYTES_MAX, Fallocate, FileKind, RenameMode, Seek, SetAttr, SetTime, Timestamp, XattrMode,
 };
-use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
+use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
@@ -21,7 +21,7 @@ use super::fuse_kernel::{
     FsyncIn, GetXattrIn, InHeader, LinkIn, LseekIn, MkdirIn, MknodIn, ReadIn, Rename2In, RenameIn,
     SetAttrIn, SetXattrCompatIn, SetXattrIn, WriteIn, fattr, opcode,
 };
-use crate::fuse::protocol::{CreateFlags, Declined, NewNode, NodeId, Request, Sender};
+use crate::fuse::protocol::{Declined, NewNode, NodeId, Request, Sender};
 
 /// `SEEK_DATA` and `SEEK_HOLE` of `include/uapi/linux/fs.h`.
 const SEEK_DATA: u32 = 3;
@@ -185,7 +185,6 @@ fn decode_body<'a>(
         opcode::READLINK => Request::ReadLink { node },
         opcode::MKNOD => mknod(node, &mut body, dialect)?,
         opcode::MKDIR => mkdir(node, &mut body, dialect)?,
-        opcode::CREATE => create(node, &mut body, dialect)?,
         opcode::TMPFILE => tmpfile(node, &mut body, dialect)?,
         opcode::SYMLINK => {
             let name = body.name()?;
@@ -249,6 +248,7 @@ fn decode_body<'a>(
 fn without_server<'a>(opcode: u32) -> Result<Message<'a>, Errno> {
     let declined = match opcode {
         opcode::OPEN | opcode::OPENDIR => Declined::Open,
+        opcode::CREATE => Declined::Create,
         opcode::FLUSH => Declined::Flush,
         opcode::ACCESS => Declined::Access,
         opcode::IOCTL => Declined::Ioctl,
@@ -356,16 +356,6 @@ fn mkdir<'a>(parent: NodeId, body: &mut Body<'a>, dialect: Dialect) -> Result<Re
     let new = new_node(mode, umask, dialect);
     let kind = FileKind::Directory;
     Ok(Request::MakeNode { parent, name: body.name()?, kind, new, rdev: 0 })
-}
-
-fn create<'a>(parent: NodeId, body: &mut Body<'a>, dialect: Dialect) -> Result<Request<'a>, Errno> {
-    let CreateIn { flags, mode, umask, .. } = body.take()?;
-    let flags = OFlags::from_bits_retain(flags);
-    let flags = CreateFlags {
-        is_exclusive: flags.contains(OFlags::EXCL),
-        truncates: flags.contains(OFlags::TRUNC),
-    };
-    Ok(Request::Create { parent, name: body.name()?, new: new_node(mode, umask, dialect), flags })
 }
 
 fn tmpfile<'a>(

@@ -307,7 +307,7 @@ wire! {
     LinkIn: 8 {
         oldnodeid: u64,
     }
-    /// Of CREATE and TMPFILE.
+    /// Of TMPFILE, as of CREATE.
     CreateIn: 16 {
         flags: u32,
         mode: u32,

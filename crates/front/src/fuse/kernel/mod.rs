@@ -41,7 +41,7 @@ use self::decode::Dialect;
 use self::device::{Device, Read};
 use self::exchange::{Exchange, ReplyParts, refusal};
 use self::init::{Answer, Wishes};
-use self::poll::PollPolicy;
+use self::poll::{Crew, PollPolicy};
 use super::options::THREADS_MAX;
 use super::server::REQUEST_BYTES_MAX;
 use super::transport::{Transport, TransportError};
@@ -140,10 +140,17 @@ impl Transport for KernelTransport {
             devices.push(device.cloned()?);
         }
         devices.push(device);
+        let crew = Arc::new(Crew::new(thread_count));
         let mut workers = Vec::with_capacity(thread_count);
         for (number, device) in devices.into_iter().enumerate() {
             let exchange = Exchange::with_dialect(Arc::clone(&server), dialect);
-            let worker = Worker { device, exchange, policy: PollPolicy::new(poll_time) };
+            let worker = Worker {
+                device,
+                blocks: true,
+                exchange,
+                policy: PollPolicy::new(poll_time),
+                crew: Arc::clone(&crew),
+            };
             let name = format!("fuse-{number}");
             workers.push(thread::Builder::new().name(name).spawn(move || worker.run())?);
         }
@@ -160,8 +167,11 @@ impl Transport for KernelTransport {
 /// A thread with a descriptor of its own.
 struct Worker {
     device: Device,
+    /// Whether the descriptor is set to wait for messages.
+    blocks: bool,
     exchange: Exchange,
     policy: PollPolicy,
+    crew: Arc<Crew>,
 }
 
 impl Worker {
@@ -183,20 +193,31 @@ impl Worker {
         let start = Instant::now();
         let poll_time = self.policy.poll_time();
         let mut read = Read::Nothing;
-        if !poll_time.is_zero() {
-            self.device.set_blocking(false)?;
+        if !poll_time.is_zero() && self.crew.may_look() {
+            self.set_blocking(false)?;
+            read = self.device.read(buffer)?;
             while read == Read::Nothing && start.elapsed() < poll_time {
+                // Who asks may want this processor to do so.
+                thread::yield_now();
                 read = self.device.read(buffer)?;
             }
         }
         if read == Read::Nothing {
-            self.device.set_blocking(true)?;
-            read = self.device.read(buffer)?;
+            self.set_blocking(true)?;
+            read = self.crew.asleep(|| self.device.read(buffer))?;
         }
         self.policy.heard_after(start.elapsed());
         match read {
             Read::Message(length) => Ok(Some(length)),
             Read::Ended | Read::Nothing => Ok(None),
         }
+    }
+
+    fn set_blocking(&mut self, blocks: bool) -> io::Result<()> {
+        if self.blocks != blocks {
+            self.device.set_blocking(blocks)?;
+            self.blocks = blocks;
+        }
+        Ok(())
     }
 }

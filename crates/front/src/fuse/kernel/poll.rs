@@ -3,6 +3,7 @@
 //! A wake-up costs several times what a request does, and a client that works asks again at once.
 //! So it pays to look for a moment; but not when nobody works, for looking takes a processor.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The policy, for one thread:
@@ -32,6 +33,36 @@ impl PollPolicy {
     }
 }
 
+/// How many threads are at work, of those that serve one mount.
+///
+/// Only a thread that is alone may look: when several are awake, several clients are at work, and
+/// whoever looks takes a processor from them. (With two clients on two processors, looking by every
+/// thread halved what they got done.)
+#[derive(Debug)]
+pub(super) struct Crew {
+    awake: AtomicUsize,
+}
+
+impl Crew {
+    /// Returns a crew of which all are awake.
+    pub(super) fn new(thread_count: usize) -> Crew {
+        Crew { awake: AtomicUsize::new(thread_count) }
+    }
+
+    /// Returns whether the caller is the only one awake.
+    pub(super) fn may_look(&self) -> bool {
+        self.awake.load(Ordering::Relaxed) == 1
+    }
+
+    /// Runs what makes the caller sleep.
+    pub(super) fn asleep<T>(&self, sleep: impl FnOnce() -> T) -> T {
+        self.awake.fetch_sub(1, Ordering::Relaxed);
+        let result = sleep();
+        self.awake.fetch_add(1, Ordering::Relaxed);
+        result
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,6 +78,10 @@ mod tests {
         assert_eq!(policy.poll_time(), Duration::ZERO);
         policy.heard_after(most);
         assert_eq!(policy.poll_time(), most);
+        let crew = Crew::new(2);
+        assert!(!crew.may_look(), "the other may be at work");
+        crew.asleep(|| assert!(crew.may_look(), "the other sleeps"));
+        assert!(!crew.may_look());
         let mut never = PollPolicy::new(Duration::ZERO);
         never.heard_after(Duration::from_nanos(1));
         assert_eq!(never.poll_time(), Duration::ZERO);

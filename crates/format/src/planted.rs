@@ -1,0 +1,98 @@
+//! Bugs planted on purpose, to see that the tests find them.
+//!
+//! A build with the feature `planted` has them all, asleep: the environment variable
+//! `HOLDFAST_PLANTED` wakes one. Without the feature [`is`] is never true, and nothing of it is in
+//! the program. `tests/planted` runs the suites against each; `docs/TESTING.md` has the table.
+
+/// Makes the list of bugs: each with what it breaks.
+macro_rules! bugs {
+    ($($name:ident: $what:literal,)*) => {
+        /// A bug.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Planted {
+            $(#[doc = $what] $name,)*
+        }
+
+        /// Every bug, with its name and what it breaks.
+        pub const PLANTED: &[(Planted, &str, &str)] =
+            &[$((Planted::$name, stringify!($name), $what),)*];
+    };
+}
+
+bugs! {
+    CommitWithoutFlush: "A commit is acknowledged before the device has flushed the log (J1).",
+    MemberBehindAcknowledged:
+        "Whoever waits behind the writer of a group of commits is answered before it is written.",
+    DataNotAwaited: "A commit does not wait for the data that it points to.",
+    DataNotFlushed: "The data that a commit points to is written and not flushed.",
+    HomeBeforeLog: "Pages go home before their records are durable (K1).",
+    HeadBeforeHome: "The head that moves the tail is written before the pages are durable at home.",
+    NewbornPagesLast:
+        "Pages that nothing points to yet are not flushed before those that point to them (K2).",
+    DoubleWriteSkipped:
+        "Pages between which content moved go home without the double-write area (K2).",
+    TailPastDirtyPages: "The tail of the log moves past records of pages that are not home.",
+    TailPastRides: "The tail of the log moves past riding data that is not in its segment.",
+    UndoForgotten: "Recovery leaves the changes of classes without a commit.",
+    MergeForgotten: "Recovery keeps a class and not those that became part of it.",
+    ClassSplit: "A transaction that touches pages of two classes does not merge them (T1).",
+    RideLost: "Recovery does not write riding data to its place.",
+    ChunkChecksumNotCompared: "A torn chunk of the log counts as whole.",
+    RecoveryNotFlushed: "Recovery gives the log up before its pages are durable at home.",
+    FreedSpaceUsedAtOnce: "Freed fragments are given out before the checkpoint (G2).",
+    BitmapBitLeaked: "What is freed keeps its bits in the free map.",
+    OldBlockNotFreed: "A block that is replaced is not freed (C2).",
+    DoubleFree: "A truncate frees what it freed already.",
+    ReserveForgotten: "A user may write into what is kept for a full pool (G4).",
+    StatfsLies: "df counts free pages among metadata as room for data.",
+    PageChecksumNotCompared: "A torn or rotten page of metadata is used.",
+    DataChecksumNotCompared: "Rotten data is served.",
+    DirtyPageEvicted: "The cache forgets a page whose changes are not home (U1).",
+    OrphanForgotten: "A file that loses its last name is not entered in the orphan list (F2).",
+    OrphansLeftAtOpen: "The open after a crash does not free files without a name.",
+    AnodeReusedEarly: "A freed anode is used again before the checkpoint (F3).",
+    ReaddirSkipsSplitPage: "A listing goes past the page that split off the one it has listed.",
+    CookieStale: "A listing that goes on begins one name too late.",
+    JoinedPagesLoseNames: "Two pages of a directory are joined without the names of one.",
+    RenameLinkCount: "A directory that moves leaves the link counts of its parents as they were.",
+    RenameLoop: "A directory may move below itself.",
+    ExchangeLosesName: "An exchange gives the second name to nobody new.",
+    CtimeMissed: "A file that loses a name keeps its change time.",
+    NonEmptyDirectoryRemoved: "A directory with names in it can be removed.",
+    TailNotZeroed: "What lies behind the end of a file is seen when the file grows.",
+    CutOffBytesInstalled:
+        "Blocks behind the last one on disk are installed before its new version (V4).",
+    SizeBeforeBlocks: "The size on disk is raised before the blocks are installed (V3).",
+    SetuidKept: "A write by one without privilege leaves the setuid bit.",
+    StickyIgnored: "Anybody may remove names of others from a sticky directory.",
+    GroupNotInherited: "A setgid directory does not hand its group down.",
+    DirectorySyncSkipped: "An fsync of a directory does not commit what was made in it.",
+    AgedNotCommitted: "What was not synced is never committed by itself.",
+    CleanerIgnoresHoles:
+        "The cleaner leaves a segment that gives back little, whatever was promised.",
+    InFlightNotSeen: "A read of data on its way to the device asks the device.",
+    SealedBlockRewritten: "A block that is on its way to the device changes (Y3).",
+    SummaryLost: "The last summary of a segment is not chained: the cleaner misses blocks.",
+}
+
+/// Whether `bug` is awake.
+#[cfg(feature = "planted")]
+#[must_use]
+pub fn is(bug: Planted) -> bool {
+    static AWAKE: std::sync::OnceLock<Option<Planted>> = std::sync::OnceLock::new();
+    let awake = AWAKE.get_or_init(|| {
+        let wanted = std::env::var("HOLDFAST_PLANTED").ok()?;
+        let found = PLANTED.iter().find(|(_, name, _)| *name == wanted);
+        Some(found.unwrap_or_else(|| panic!("no bug is called {wanted}")).0)
+    });
+    *awake == Some(bug)
+}
+
+/// Whether `bug` is awake: never, in a program.
+#[cfg(not(feature = "planted"))]
+#[inline]
+#[must_use]
+pub const fn is(bug: Planted) -> bool {
+    let _ = bug;
+    false
+}

@@ -1,0 +1,96 @@
+//! Every decoder of `format`.
+
+use format::anode::{ANODE_BYTES, Anode};
+use format::directory;
+use format::double_write::DoubleWriteHead;
+use format::fileset::{FILESET_BYTES, Fileset};
+use format::geometry::{Geometry, GeometryOptions};
+use format::group::SegmentUsage;
+use format::ids::{AnodeNo, FilesetId, Lsn, Place, PoolId};
+use format::journal::{ChunkHeader, JournalHead, records};
+use format::map::pointer_at;
+use format::page::{PAGE_BYTES, PageBytes, PageHeader, stamp};
+use format::pointer::BlockPointer;
+use format::summary::Summary;
+use format::superblock::Superblock;
+
+use super::iterations;
+
+const POOL: PoolId = PoolId([7; 16]);
+/// More steps than a walk over one page or one chunk can take.
+const WALK_MAX: usize = 1 << 16;
+
+fn geometry() -> Geometry {
+    let options = GeometryOptions {
+        device_bytes: 64 << 20,
+        fragment_bytes: 4096,
+        segment_bytes: None,
+        group_bytes: None,
+        journal_bytes: None,
+    };
+    Geometry::plan(&options).expect("64 MiB are enough")
+}
+
+/// Returns a page that begins with `bytes`.
+fn page_of(bytes: &[u8]) -> PageBytes {
+    let mut page = [0; PAGE_BYTES];
+    let count = bytes.len().min(PAGE_BYTES);
+    page[..count].copy_from_slice(&bytes[..count]);
+    page
+}
+
+/// Asks every decoder of a page.
+fn decode_page(page: &PageBytes, geometry: &Geometry) {
+    let place = Place::new(0, 0, 1);
+    let _ = PageHeader::decode(page, POOL, place);
+    let _ = PageHeader::parse(page);
+    let _ = JournalHead::decode(page, POOL, geometry, 0);
+    let _ = DoubleWriteHead::decode(page, POOL, geometry, 0);
+    let _ = Summary::decode(page, POOL, &[3; 16], place);
+    let _ = (0..200).filter_map(|slot| pointer_at(page, slot)).count();
+    let _ = (0..200).filter_map(|segment| SegmentUsage::of(page, segment)).count();
+    for slot in page.chunks_exact(ANODE_BYTES) {
+        let slot: &[u8; ANODE_BYTES] = slot.first_chunk().expect("chunks are whole");
+        if let Ok(Some(anode)) = Anode::decode(slot, FilesetId(1), AnodeNo(1)) {
+            let _ = anode.verify();
+            let _ = (0..8).filter_map(|slot| anode.root_pointer(slot)).count();
+        }
+    }
+    let slot: &[u8; FILESET_BYTES] = page.first_chunk().expect("a page holds one");
+    let _ = Fileset::decode(slot, 0);
+    assert!(directory::dirents(page).take(WALK_MAX).count() < WALK_MAX, "a walk has no end");
+    let _ = directory::verify(page, 0);
+    let _ = directory::find(page, 1, b"name");
+    let _ = directory::depth(page);
+}
+
+#[test]
+fn decoders_of_pages_answer() {
+    let geometry = geometry();
+    bolero::check!().with_iterations(iterations()).for_each(|bytes: &[u8]| {
+        let mut page = page_of(bytes);
+        decode_page(&page, &geometry);
+        stamp(&mut page, Lsn(1));
+        decode_page(&page, &geometry);
+    });
+}
+
+#[test]
+fn decoders_of_the_log_answer() {
+    bolero::check!().with_iterations(iterations()).for_each(|bytes: &[u8]| {
+        let _ = ChunkHeader::peek(bytes, POOL);
+        let _ = ChunkHeader::decode(bytes, POOL);
+        assert!(records(bytes).take(WALK_MAX).count() < WALK_MAX, "a walk has no end");
+    });
+}
+
+#[test]
+fn decoders_of_superblocks_and_pointers_answer() {
+    bolero::check!().with_iterations(iterations()).for_each(|bytes: &[u8]| {
+        let page = page_of(bytes);
+        let _ = Superblock::decode(&page, 0);
+        if let Some(pointer) = page.first_chunk() {
+            let _ = BlockPointer::decode(pointer);
+        }
+    });
+}

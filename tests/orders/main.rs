@@ -1,0 +1,209 @@
+//! Is what is written in the order that the crash arguments need?
+//!
+//! Most rules of order guard each other: with the log whole, a recovery mends what a home write
+//! broke, so that no crash image shows a rule that is not kept. Here the requests themselves are
+//! looked at: what was written, for what purpose, and where the flushes were.
+
+use std::sync::{Arc, Mutex};
+
+use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, RenameMode};
+use engine::{CreateOptions, OpenOptions, Pool};
+use storage::clock::ManualClock;
+use storage::device::{
+    Device, DeviceInfo, MemoryDevice, Operation, Purpose, RequestKind, SharedDevice, Ticket,
+};
+
+const POOL_BYTES: u64 = 16 << 20;
+
+/// A write or a flush, and for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Request {
+    Write(Purpose),
+    Flush,
+}
+
+/// Notes every write and flush in the order in which they were asked for.
+#[derive(Debug)]
+struct NotingDevice {
+    inner: SharedDevice,
+    requests: Mutex<Vec<Request>>,
+}
+
+impl NotingDevice {
+    fn note(&self, request: Request) {
+        self.requests.lock().expect("no test panics with it").push(request);
+    }
+
+    /// Returns what was asked since the last call.
+    fn taken(&self) -> Vec<Request> {
+        std::mem::take(&mut *self.requests.lock().expect("no test panics with it"))
+    }
+}
+
+impl Device for NotingDevice {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+
+    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+        match operation.kind() {
+            RequestKind::Write => self.note(Request::Write(purpose)),
+            RequestKind::Flush => self.note(Request::Flush),
+            RequestKind::Read | RequestKind::Discard => {}
+        }
+        self.inner.submit(purpose, operation)
+    }
+}
+
+struct Ground {
+    device: Arc<NotingDevice>,
+    clock: Arc<ManualClock>,
+    pool: Pool,
+}
+
+impl Ground {
+    fn new() -> Ground {
+        let inner: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
+        let clock = Arc::new(ManualClock::new());
+        let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+        Pool::create(&inner, clock.as_ref(), &options).expect("a pool fits");
+        let device = Arc::new(NotingDevice { inner, requests: Mutex::default() });
+        let shared: SharedDevice = device.clone();
+        let pool = Pool::open(shared, clock.clone(), OpenOptions::default());
+        Ground { device, clock, pool: pool.expect("a new pool opens") }
+    }
+
+    fn make(&self, parent: Ino, name: &str, kind: FileKind) -> Ino {
+        let new = NewInode { kind, mode: 0o755, rdev: 0, umask: 0 };
+        let made = self.pool.create(&Caller::root(), parent, name.as_bytes(), new);
+        made.expect("there is room").ino
+    }
+
+    /// Returns the writes and flushes of a checkpoint.
+    fn checkpoint(&self) -> Vec<Request> {
+        self.device.taken();
+        self.pool.checkpoint().expect("memory does not fail");
+        self.device.taken()
+    }
+}
+
+fn first(requests: &[Request], wanted: Request) -> Option<usize> {
+    requests.iter().position(|request| *request == wanted)
+}
+
+fn last(requests: &[Request], wanted: Request) -> Option<usize> {
+    requests.iter().rposition(|request| *request == wanted)
+}
+
+/// Whether a flush lies between two requests.
+fn is_flushed_between(requests: &[Request], from: usize, to: usize) -> bool {
+    requests[from..to].contains(&Request::Flush)
+}
+
+const HOME: Request = Request::Write(Purpose::Home);
+const LOG: Request = Request::Write(Purpose::Journal);
+
+/// J1: what is synced is behind a flush, and that is the last request.
+#[test]
+fn a_sync_ends_with_a_flush() {
+    let ground = Ground::new();
+    let ino = ground.make(ground.pool.root(), "f", FileKind::Regular);
+    ground.device.taken();
+    ground.pool.fsync(ino, false).expect("memory does not fail");
+    let requests = ground.device.taken();
+    assert!(first(&requests, LOG).is_some(), "{requests:?}");
+    assert_eq!(requests.last(), Some(&Request::Flush), "{requests:?}");
+}
+
+/// What nobody syncs is durable after the interval all the same.
+#[test]
+fn what_is_old_enough_is_committed_by_itself() {
+    let ground = Ground::new();
+    ground.clock.advance_ns(60_000_000_000);
+    let ino = ground.make(ground.pool.root(), "f", FileKind::Regular);
+    ground.pool.write(&Caller::root(), ino, 0, &[1; 100]).expect("there is room");
+    ground.device.taken();
+    ground.pool.tick().expect("memory does not fail");
+    assert_eq!(first(&ground.device.taken(), LOG), None, "it is young");
+    ground.clock.advance_ns(6_000_000_000);
+    ground.pool.tick().expect("memory does not fail");
+    let requests = ground.device.taken();
+    assert!(first(&requests, LOG).is_some(), "{requests:?}");
+    assert_eq!(requests.last(), Some(&Request::Flush), "{requests:?}");
+}
+
+/// What is made in a directory is durable once the directory was synced.
+#[test]
+fn a_sync_of_a_directory_writes_the_log() {
+    let ground = Ground::new();
+    let directory = ground.make(ground.pool.root(), "d", FileKind::Directory);
+    ground.pool.sync().expect("memory does not fail");
+    ground.make(directory, "f", FileKind::Regular);
+    ground.device.taken();
+    ground.pool.fsync(directory, false).expect("memory does not fail");
+    let requests = ground.device.taken();
+    assert!(first(&requests, LOG).is_some(), "{requests:?}");
+}
+
+/// Data is durable before the commit that points to it is in the log.
+#[test]
+fn data_is_flushed_before_the_log_points_to_it() {
+    let ground = Ground::new();
+    let ino = ground.make(ground.pool.root(), "f", FileKind::Regular);
+    ground.pool.write(&Caller::root(), ino, 0, &vec![1; 1 << 20]).expect("there is room");
+    ground.device.taken();
+    ground.pool.fsync(ino, false).expect("memory does not fail");
+    let requests = ground.device.taken();
+    let data = last(&requests, Request::Write(Purpose::Data)).expect("a segment was sealed");
+    let log = last(&requests, LOG).expect("a commit was written");
+    assert!(data < log && is_flushed_between(&requests, data, log), "{requests:?}");
+}
+
+/// K1: no page goes home before its records are durable. The head: only after the pages are.
+#[test]
+fn pages_go_home_behind_the_log_and_before_the_head() {
+    let ground = Ground::new();
+    ground.pool.checkpoint().expect("memory does not fail");
+    ground.make(ground.pool.root(), "f", FileKind::Regular);
+    let requests = ground.checkpoint();
+    let home = first(&requests, HOME).expect("pages went home");
+    let log = last(&requests[..home], LOG).expect("K1: the log was written before");
+    assert!(is_flushed_between(&requests, log, home), "K1: {requests:?}");
+    let (home, head) = (last(&requests, HOME), last(&requests, LOG));
+    let (home, head) = (home.expect("pages went home"), head.expect("a head was written"));
+    assert!(home < head && is_flushed_between(&requests, home, head), "the head: {requests:?}");
+    assert_eq!(requests.last(), Some(&Request::Flush), "the head: {requests:?}");
+}
+
+/// K2: a page that nothing points to yet is durable before the page that points to it goes home.
+#[test]
+fn new_pages_are_durable_before_what_points_to_them() {
+    let ground = Ground::new();
+    ground.pool.checkpoint().expect("memory does not fail");
+    let directory = ground.make(ground.pool.root(), "d", FileKind::Directory);
+    ground.make(directory, "f", FileKind::Regular);
+    let requests = ground.checkpoint();
+    let (new, old) = (first(&requests, HOME), last(&requests, HOME));
+    let (new, old) = (new.expect("pages went home"), old.expect("pages went home"));
+    assert!(is_flushed_between(&requests, new, old), "{requests:?}");
+}
+
+/// K2: pages between which a name moved are in the double-write area before they go home.
+#[test]
+fn pages_between_which_a_name_moved_go_through_the_double_write_area() {
+    let ground = Ground::new();
+    let (root, pool) = (ground.pool.root(), &ground.pool);
+    let source = ground.make(root, "a", FileKind::Directory);
+    let target = ground.make(root, "b", FileKind::Directory);
+    for directory in [source, target] {
+        ground.make(directory, "f", FileKind::Regular);
+    }
+    pool.checkpoint().expect("memory does not fail");
+    pool.rename(&Caller::root(), (source, b"f"), (target, b"g"), RenameMode::Replace)
+        .expect("it is moved");
+    let requests = ground.checkpoint();
+    let copies = last(&requests, Request::Write(Purpose::DoubleWrite));
+    let copies = copies.expect("K2: nothing went to the double-write area");
+    let home = first(&requests, HOME).expect("pages went home");
+    assert!(copies < home && is_flushed_between(&requests, copies, home), "K2: {requests:?}");
+}

@@ -1,0 +1,128 @@
+//! What found each planted bug.
+
+/// A bug, and the suite and the test that found it; both empty where none has yet.
+pub(crate) type Row = (&'static str, &'static str, &'static str);
+
+/// In the order of the bugs.
+pub(crate) const FOUND: &[Row] = &[
+    ("CommitWithoutFlush", "orders", "a_sync_ends_with_a_flush"),
+    (
+        "MemberBehindAcknowledged",
+        "sim",
+        "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
+    ),
+    ("DataNotAwaited", "orders", "data_is_flushed_before_the_log_points_to_it"),
+    ("DataNotFlushed", "orders", "data_is_flushed_before_the_log_points_to_it"),
+    ("HomeBeforeLog", "orders", "pages_go_home_behind_the_log_and_before_the_head"),
+    ("HeadBeforeHome", "orders", "pages_go_home_behind_the_log_and_before_the_head"),
+    ("NewbornPagesLast", "orders", "new_pages_are_durable_before_what_points_to_them"),
+    (
+        "DoubleWriteSkipped",
+        "orders",
+        "pages_between_which_a_name_moved_go_through_the_double_write_area",
+    ),
+    (
+        "TailPastDirtyPages",
+        "sim",
+        "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
+    ),
+    ("TailPastRides", "", ""),
+    (
+        "UndoForgotten",
+        "sim",
+        "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
+    ),
+    (
+        "MergeForgotten",
+        "sim",
+        "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
+    ),
+    (
+        "ClassSplit",
+        "sim",
+        "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
+    ),
+    (
+        "RideLost",
+        "sim",
+        "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
+    ),
+    (
+        "ChunkChecksumNotCompared",
+        "sim",
+        "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
+    ),
+    ("RecoveryNotFlushed", "", ""),
+    (
+        "FreedSpaceUsedAtOnce",
+        "sim",
+        "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
+    ),
+    ("BitmapBitLeaked", "posix", "create::on_pool::every_new_inode_is_unlike_any_other"),
+    ("OldBlockNotFreed", "posix", "read_write::on_pool::holes_are_filled_in_any_order"),
+    (
+        "DoubleFree",
+        "posix",
+        "orphan::on_pool::a_file_unlinked_while_open_stays_readable_and_writable",
+    ),
+    ("ReserveForgotten", "full", "freeing::a_full_pool_can_always_be_emptied"),
+    ("StatfsLies", "full", "promise::what_df_promises_can_be_written"),
+    (
+        "PageChecksumNotCompared",
+        "fault",
+        "damage::a_name_of_which_a_bit_turned_over_is_never_listed",
+    ),
+    ("DataChecksumNotCompared", "fault", "damage::rot_is_told_and_never_served"),
+    ("DirtyPageEvicted", "", ""),
+    (
+        "OrphanForgotten",
+        "crash",
+        "orphans::a_held_file_without_a_name_is_freed_by_the_open_after_a_crash",
+    ),
+    (
+        "OrphansLeftAtOpen",
+        "crash",
+        "orphans::a_held_file_without_a_name_is_freed_by_the_open_after_a_crash",
+    ),
+    ("AnodeReusedEarly", "", ""),
+    ("ReaddirSkipsSplitPage", "posix", "limits::on_pool::a_directory_holds_thousands_of_names"),
+    ("CookieStale", "posix", "attr::on_pool::chmod_sets_twelve_bits_and_nothing_else"),
+    ("JoinedPagesLoseNames", "posix", "limits::on_pool::a_directory_holds_thousands_of_names"),
+    ("RenameLinkCount", "posix", "limits::on_pool::directories_lie_deep_in_one_another"),
+    ("RenameLoop", "posix", "limits::on_pool::directories_lie_deep_in_one_another"),
+    ("ExchangeLosesName", "posix", "rename::on_pool::exchange_swaps_two_names_of_any_kind"),
+    ("CtimeMissed", "posix", "times::on_pool::names_set_ctime_of_what_they_name"),
+    (
+        "NonEmptyDirectoryRemoved",
+        "posix",
+        "rmdir::on_pool::rmdir_of_a_directory_with_names_is_refused",
+    ),
+    (
+        "TailNotZeroed",
+        "posix",
+        "truncate::on_pool::what_was_cut_off_reads_as_zeros_when_the_file_grows_again",
+    ),
+    (
+        "CutOffBytesInstalled",
+        "sim",
+        "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
+    ),
+    ("SizeBeforeBlocks", "", ""),
+    ("SetuidKept", "posix", "attr::on_pool::setting_owner_takes_setuid_and_setgid_away"),
+    ("StickyIgnored", "posix", "permission::on_pool::the_sticky_bit_keeps_names_for_their_owners"),
+    (
+        "GroupNotInherited",
+        "posix",
+        "permission::on_pool::a_setgid_directory_gives_its_group_to_what_is_made_in_it",
+    ),
+    ("DirectorySyncSkipped", "orders", "a_sync_of_a_directory_writes_the_log"),
+    ("AgedNotCommitted", "orders", "what_is_old_enough_is_committed_by_itself"),
+    ("CleanerIgnoresHoles", "full", "promise::what_df_promises_can_be_written"),
+    ("InFlightNotSeen", "posix", "symlink::on_pool::targets_of_every_length_are_kept"),
+    (
+        "SealedBlockRewritten",
+        "sim",
+        "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
+    ),
+    ("SummaryLost", "full", "promise::what_df_promises_can_be_written"),
+];

@@ -1,0 +1,139 @@
+//! The suites, as programs that are run with a bug awake.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A suite that takes longer than this with a bug awake hangs.
+const SUITE_SECONDS_MAX: u64 = 900;
+
+/// A suite: a test binary, or the unit tests of a crate.
+#[derive(Clone, Debug)]
+pub(crate) struct Suite {
+    pub(crate) name: &'static str,
+    /// Environment that makes it small or large.
+    pub(crate) environment: &'static [(&'static str, &'static str)],
+}
+
+/// What found a bug.
+#[derive(Clone, Debug)]
+pub(crate) struct Finding {
+    pub(crate) test: String,
+    /// Seeds it took, in words.
+    pub(crate) seeds: String,
+}
+
+/// In order of cost.
+const SUITES: &[Suite] = &[
+    Suite { name: "orders", environment: &[] },
+    Suite { name: "posix", environment: &[] },
+    Suite { name: "sim", environment: &[] },
+    Suite { name: "budget", environment: &[] },
+    Suite { name: "model", environment: &[] },
+    Suite { name: "fault", environment: &[] },
+    Suite { name: "full", environment: &[] },
+    // Every bug that no other suite finds, and torture of so many seeds for those that need a rare
+    // moment.
+    Suite { name: "crash", environment: &[] },
+    Suite { name: "sim", environment: &[("HOLDFAST_SOAK", "25")] },
+];
+
+impl Suite {
+    pub(crate) fn named(name: &str) -> Suite {
+        let found = SUITES.iter().find(|suite| suite.name == name);
+        found.unwrap_or_else(|| panic!("no suite is called {name}")).clone()
+    }
+}
+
+/// The programs of the suites, by name.
+pub(crate) struct Suites {
+    programs: BTreeMap<String, PathBuf>,
+}
+
+impl Suites {
+    /// Builds every suite with the bugs in it, asleep.
+    pub(crate) fn build() -> Suites {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["test", "-p", "whole-system", "--features", "planted", "--no-run"]);
+        cargo.args(["--message-format=json", "--quiet"]);
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        let output = cargo.stderr(Stdio::inherit()).output().expect("cargo is there");
+        assert!(output.status.success(), "the suites are built");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let mut programs = BTreeMap::new();
+        for line in text.lines() {
+            let value = |key: &str| {
+                let start = line.find(&format!("\"{key}\":\""))? + key.len() + 4;
+                line[start..].split('"').next().map(str::to_owned)
+            };
+            let Some(program) = value("executable").map(PathBuf::from) else { continue };
+            let stem = program.file_name().map(|name| name.to_string_lossy().into_owned());
+            let name = stem.as_deref().and_then(|stem| stem.rsplit_once('-'));
+            let name = name.map_or_else(String::new, |(name, _)| name.to_owned());
+            programs.insert(name, program);
+        }
+        Suites { programs }
+    }
+
+    /// Returns what finds `bug` first.
+    pub(crate) fn find(&self, bug: &str) -> Option<Finding> {
+        SUITES.iter().find_map(|suite| self.run(suite, None, bug))
+    }
+
+    /// Runs `suite`, or one `test` of it, with `bug` awake; `None` if it passes.
+    pub(crate) fn run(&self, suite: &Suite, test: Option<&str>, bug: &str) -> Option<Finding> {
+        let program = self.programs.get(suite.name);
+        let program = program.unwrap_or_else(|| panic!("{} is not built", suite.name));
+        let mut command = Command::new(program);
+        command.env("HOLDFAST_PLANTED", bug).env("RUST_BACKTRACE", "0");
+        command.envs(suite.environment.iter().copied());
+        if let Some(test) = test {
+            command.args(["--exact", test]);
+        }
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("the suite starts");
+        let mut stdout = child.stdout.take().expect("it is piped");
+        let reader = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            stdout.read_to_end(&mut text).map(|_| String::from_utf8_lossy(&text).into_owned())
+        });
+        let started = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().expect("it is our child") {
+                break Some(status);
+            }
+            if started.elapsed() > Duration::from_secs(SUITE_SECONDS_MAX) {
+                child.kill().expect("it is our child");
+                child.wait().expect("it was killed");
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        let text = reader.join().expect("it only reads").unwrap_or_default();
+        match status {
+            Some(status) if status.success() => None,
+            Some(_) => Some(finding(suite, &text)),
+            None => Some(Finding { test: format!("{}::*", suite.name), seeds: "hangs".to_owned() }),
+        }
+    }
+}
+
+/// Reads from the output of a suite what failed, and after how many seeds.
+fn finding(suite: &Suite, text: &str) -> Finding {
+    let failures = text.rsplit("failures:").next().unwrap_or("");
+    let test = failures.lines().map(str::trim).find(|line| !line.is_empty());
+    let test = test.filter(|test| !test.contains(' ')).unwrap_or("*");
+    let after = text.split("seed").nth(1).unwrap_or("");
+    let digits: String = after
+        .trim_start_matches(['=', ' ', ':', 's'])
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect();
+    let seeds =
+        digits.parse::<u64>().map_or_else(|_| "-".to_owned(), |seed| format!("{}", seed + 1));
+    Finding { test: format!("{}::{test}", suite.name), seeds }
+}
