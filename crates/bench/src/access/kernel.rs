@@ -152,14 +152,12 @@ impl Access for KernelAccess {
             let entry = entry?;
             let name = entry.file_name().to_str().map_err(io::Error::other)?;
             if name != "." && name != ".." {
-                let kind = match entry.file_type() {
+                let mut kind = entry.file_type();
+                if kind == fs::FileType::Unknown {
                     // Some do not say it of a name, and have to be asked.
-                    fs::FileType::Unknown => {
-                        let stat = fs::statat(fd(dir)?, name, AtFlags::SYMLINK_NOFOLLOW)?;
-                        fs::FileType::from_raw_mode(stat.st_mode)
-                    }
-                    known => known,
-                };
+                    let stat = fs::statat(fd(dir)?, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                    kind = fs::FileType::from_raw_mode(stat.st_mode);
+                }
                 each(name, kind == fs::FileType::Directory);
             }
         }
