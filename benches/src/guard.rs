@@ -8,11 +8,10 @@
 //!
 //! `cargo run -p xtask -- guard` runs each under callgrind, which counts only what happens inside
 //! [`guard_measured`], and compares with `benches/guard/`. One thread, a device in memory, a clock
-//! that stands still, a pool whose identity is fixed: so two runs differ by nothing that a commit
-//! did not change.
+//! that stands still, a pool whose identity is fixed: two runs differ by what the standard
+//! library's hash maps draw at random, and by nothing else that a commit did not change.
 //!
-//! Not here: how long anything takes (`holdfast bench`), budgets that are promised
-//! (`tests/budget`).
+//! Not here: how long anything takes (`holdfast bench`), promised budgets (`tests/budget`).
 
 use std::process::ExitCode;
 use std::sync::Arc;

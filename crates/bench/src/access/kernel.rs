@@ -152,7 +152,13 @@ impl Access for KernelAccess {
             let entry = entry?;
             let name = entry.file_name().to_str().map_err(io::Error::other)?;
             if name != "." && name != ".." {
-                each(name, entry.file_type() == fs::FileType::Directory);
+                let mut kind = entry.file_type();
+                if kind == fs::FileType::Unknown {
+                    // Some do not say it of a name, and have to be asked.
+                    let stat = fs::statat(fd(dir)?, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                    kind = fs::FileType::from_raw_mode(stat.st_mode);
+                }
+                each(name, kind == fs::FileType::Directory);
             }
         }
         Ok(())
