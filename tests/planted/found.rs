@@ -63,7 +63,7 @@ pub(crate) const FOUND: &[Row] = &[
     (
         "DoubleFree",
         "posix",
-        "orphan::on_pool::a_file_unlinked_while_open_stays_readable_and_writable",
+        "orphan::on_pool::what_was_cut_off_an_orphan_never_comes_back",
     ),
     ("ReserveForgotten", "full", "freeing::a_full_pool_can_always_be_emptied"),
     ("StatfsLies", "full", "promise::what_df_promises_can_be_written"),
