@@ -15,10 +15,9 @@ FIO_ENGINE_SIZE=${FIO_ENGINE_SIZE:-$(by_scale 8M 256M)}
 begin stress
 
 # Stressors of the class that make files in the directory given. The rest of the class works on
-# pseudo file systems, or only on file systems of the kernel (quota, verity). fsize is left out: where
-# fallocate is EOPNOTSUPP it takes its own replacement for it, and finds that one lacking.
+# pseudo file systems, or only on file systems of the kernel (quota, verity).
 STRESSORS=(access chdir chmod chown copy-file dentry dir dirdeep dirmany dup fallocate fcntl fiemap
-    filename flock fpunch fstat getdent handle hdd io iomix lease link locka lockf lockofd mknod
+    filename flock fpunch fsize fstat getdent handle hdd io iomix lease link locka lockf lockofd mknod
     open rename symlink sync-file touch utime xattr)
 each=$((STRESS_SECONDS / ${#STRESSORS[@]} + 1))
 for stressor in "${STRESSORS[@]}"; do
