@@ -60,11 +60,7 @@ pub(crate) const FOUND: &[Row] = &[
     ),
     ("BitmapBitLeaked", "posix", "create::on_pool::every_new_inode_is_unlike_any_other"),
     ("OldBlockNotFreed", "posix", "read_write::on_pool::holes_are_filled_in_any_order"),
-    (
-        "DoubleFree",
-        "posix",
-        "orphan::on_pool::what_was_cut_off_an_orphan_never_comes_back",
-    ),
+    ("DoubleFree", "posix", "orphan::on_pool::what_was_cut_off_an_orphan_never_comes_back"),
     ("ReserveForgotten", "full", "freeing::a_full_pool_can_always_be_emptied"),
     ("StatfsLies", "full", "promise::what_df_promises_can_be_written"),
     (
