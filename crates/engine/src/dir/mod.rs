@@ -101,14 +101,19 @@ fn page_of_hash(
             }
             continue;
         };
-        let mut at = PageAt { number, place: pointer.place };
         // A hint that went home without the page it tells of is no reason to fail.
-        if let Some((deeper, sibling)) = hinted_sibling(&pointer, number, hash)
-            && view_at(store, change, anode, sibling).is_ok()
-        {
-            (depth, at) = (deeper, sibling);
-        }
-        let view = view_at(store, change, anode, at)?;
+        let hinted = hinted_sibling(&pointer, number, hash).and_then(|(deeper, at)| {
+            let view = view_at(store, change, anode, at).ok()?;
+            Some((deeper, at, view))
+        });
+        let (at, view);
+        (depth, at, view) = match hinted {
+            Some(sibling) => sibling,
+            None => {
+                let at = PageAt { number, place: pointer.place };
+                (depth, at, view_at(store, change, anode, at)?)
+            }
+        };
         let found = page::depth(&view[..]);
         // N1: the page holds this hash, or the hash went another way when the page split.
         match (depth + 1..=found).find(|deeper| page_number(hash, *deeper) != at.number) {
