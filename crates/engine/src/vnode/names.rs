@@ -1,12 +1,12 @@
 //! Names: looking them up, making them, taking them away, listing them.
 
-use format::planted::{self, Planted};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
 use format::directory::hash_in;
 use format::ids::AnodeNo;
+use format::planted::{self, Planted};
 use storage::device::AlignedBuffer;
 
 use super::access::{MODE_MASK, SEARCH, WRITE, check_length, check_name, inherited, is_privileged};
@@ -218,19 +218,14 @@ impl Files {
 
     /// Refuses a new file where there is no room for it.
     pub(crate) fn check_room(&self) -> FsResult<()> {
-        self.check_space(Urgency::User)?;
+        self.check_space(0, Urgency::User)?;
         self.store.alloc.check_pages(0)
     }
 
-    /// New names are refused while the pool has no room for their pages.
-    pub(crate) fn check_space(&self, urgency: Urgency) -> FsResult<()> {
-        self.store.alloc.check_room(4 * u64::from(self.store.geometry().page_fragments()), urgency)
-    }
-
-    /// As [`Files::check_space`] of a user, for `pages` besides.
-    pub(crate) fn check_space_for(&self, pages: u64) -> FsResult<()> {
+    /// New names are refused while the pool has no room for their pages, and for `pages` besides.
+    pub(crate) fn check_space(&self, pages: u64, urgency: Urgency) -> FsResult<()> {
         let fragments = (4 + pages) * u64::from(self.store.geometry().page_fragments());
-        self.store.alloc.check_room(fragments, Urgency::User)
+        self.store.alloc.check_room(fragments, urgency)
     }
 
     pub(crate) fn new_anode(
@@ -355,7 +350,7 @@ impl Files {
         if anode.nlink >= LINKS_MAX {
             return Err(FsError::TooManyLinks);
         }
-        self.check_space(Urgency::User)?;
+        self.check_space(0, Urgency::User)?;
         dir::insert(&self.store, &mut change, &mut directory, name, target_of(&anode))?;
         anode.nlink += 1;
         anode.ctime = self.now();

@@ -1,10 +1,10 @@
 //! Rename: one transaction, whatever it moves and replaces.
 
-use format::planted::{self, Planted};
 use std::sync::Arc;
 
 use format::anode::{Anode, AnodeKind, DiskTime};
 use format::ids::AnodeNo;
+use format::planted::{self, Planted};
 
 use super::access::{SEARCH, WRITE, check_name};
 use super::api::{Caller, Ino, RenameMode};
@@ -151,7 +151,7 @@ impl Files {
         if mode != RenameMode::Exchange {
             // A name that only takes another's place needs no room.
             if plan.target.is_none() {
-                self.check_space(Urgency::Name)?;
+                self.check_space(0, Urgency::Name)?;
             }
         }
         match mode {

@@ -26,6 +26,7 @@ use super::access::{READ, WRITE, is_privileged, mode_allowed};
 use super::acl::{self, ACCESS, AclPart, DEFAULT};
 use super::api::{Caller, Ino, XattrMode};
 use super::{Files, VnodeState, generation_of};
+use crate::alloc::Urgency;
 use crate::buffer::corrupt;
 use crate::container::Content;
 use crate::convert::narrow;
@@ -379,7 +380,7 @@ impl Files {
             return Ok(());
         }
         let pages = value_pages(value.len()) + PAGES_BESIDE_VALUE;
-        self.check_space_for(pages)?;
+        self.check_space(pages, Urgency::User)?;
         self.store.alloc.check_pages(narrow(pages))?;
         anode.attributes = anode.attributes.without(name);
         let mut container = match self.container_in(change, fileset, anode, name.namespace)? {
