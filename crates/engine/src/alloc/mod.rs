@@ -24,7 +24,6 @@
 pub(crate) mod group;
 pub mod policy;
 
-use format::planted::{self, Planted};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -37,6 +36,7 @@ use format::group::{
 use format::ids::{AnodeNo, Epoch, Lsn, Place};
 use format::map::POINTERS_PER_PAGE;
 use format::page::{PageKind, PageOwner, read_u64};
+use format::planted::{self, Planted};
 use storage::volume::Volume;
 
 use crate::buffer::{Buffer, Cache, page_of};

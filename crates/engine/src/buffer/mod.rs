@@ -15,13 +15,13 @@
 //! have spoilt [`LOAD_TRIES_MAX`] times holds its shard. A page that is read while another thread
 //! reads it too is loaded twice and kept once.
 
-use format::planted::{self, Planted};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use format::ids::{Lsn, Place, PoolId};
 use format::page::{PageBytes, PageHeader, PageKind, PageOwner};
+use format::planted::{self, Planted};
 use storage::device::{AlignedBuffer, Purpose};
 use storage::volume::Volume;
 

@@ -12,7 +12,6 @@
 //! [`FilesetGuard`] is the fileset's lock: it is held from the first allocation of an anode or
 //! orphan slot to the end of the transaction. Reading anodes needs no lock but the vnode's.
 
-use format::planted::{self, Planted};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -26,6 +25,7 @@ use format::ids::{ANODES_MAX, AnodeNo, FilesetId, Lsn, Place};
 use format::page::{
     PAGE_BODY_BYTES, PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageKind, PageOwner, read_u64,
 };
+use format::planted::{self, Planted};
 
 use crate::buffer::corrupt;
 use crate::container::content_owner;

@@ -18,7 +18,6 @@
 //! Before the head is durable, recovery replays from the old tail and heals torn home writes. A
 //! whole group in the double-write area that the head does not yet call home is copied home first.
 
-use format::planted::{self, Planted};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -27,6 +26,7 @@ use format::geometry::{DOUBLE_WRITE_ENTRIES_PER_HEAD, Geometry, JOURNAL_HEAD_COP
 use format::ids::{Epoch, Lsn, Place};
 use format::journal::JournalHead;
 use format::page::{PAGE_BYTES, page_crc};
+use format::planted::{self, Planted};
 use storage::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, Ticket};
 
 use super::{Journal, State};

@@ -6,13 +6,13 @@
 //! durable, and it is acknowledged only after the flush behind it (J1). A chunk that is torn, or
 //! lies behind a torn one, never counts: recovery stops there.
 
-use format::planted::{self, Planted};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use format::ids::Lsn;
 use format::journal::put_commit;
 use format::page::{page_crc, stamp};
+use format::planted::{self, Planted};
 use storage::device::{Operation, Purpose, SharedBytes, Ticket};
 
 use super::log::SealedChunk;

@@ -40,7 +40,6 @@ pub use recovery::{RecoveryError, RecoveryReport};
 pub(crate) use recovery::{check_room, first_head, head_at_rest, recover, write_first_heads};
 pub(crate) use tx::Tx;
 
-use format::planted::{self, Planted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -49,6 +48,7 @@ use format::geometry::{Geometry, JOURNAL_HEADS};
 use format::ids::{EPOCH_MAX, Epoch, Lsn, Place};
 use format::journal::{put_merge, put_page_image, put_page_runs, put_ride, put_update};
 use format::page::{STAMP_BYTES, STAMP_OFFSET};
+use format::planted::{self, Planted};
 use format::superblock::Superblock;
 use storage::clock::Clock;
 use storage::device::{AlignedBuffer, DeviceError, Ticket};

@@ -18,7 +18,6 @@
 //! Until the new head is durable the log is untouched, so a second crash repeats the same steps
 //! with the same result.
 
-use format::planted::{self, Planted};
 use std::collections::{BTreeMap, BTreeSet};
 
 use format::double_write::DoubleWriteHead;
@@ -28,6 +27,7 @@ use format::journal::{CHUNK_BYTES_MAX, ChunkHeader, JournalHead, Record, RideOwn
 use format::page::{
     PAGE_BYTES, PageBytes, PageError, PageHeader, STAMP_OFFSET, page_crc, write_u32, write_u64,
 };
+use format::planted::{self, Planted};
 use format::pointer::{BLOCK_FRAGMENTS_MAX, BlockPointer};
 use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes, SharedDevice, Ticket};
 use storage::volume::Volume;

@@ -26,12 +26,12 @@ mod seal;
 
 pub(crate) use after_crash::summarise_rides;
 
-use format::planted::{self, Planted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Place};
 use format::journal::RideOwner;
+use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
 use format::summary::ENTRIES_PER_SUMMARY;
 use storage::device::AlignedBuffer;

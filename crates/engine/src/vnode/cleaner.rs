@@ -5,13 +5,13 @@
 //! read, verified, and placed in the cold segment; their pointers change as for any rewrite, so a
 //! crash in the middle leaves each block in one place or the other.
 
-use format::planted::{self, Planted};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::ids::Place;
 use format::map::{COARSE_SHIFT, FINE_SHIFT};
 use format::page::PAGE_BYTES;
+use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
 use format::summary::{Summary, SummaryEntry, SummaryKind};
 use storage::device::{AlignedBuffer, Purpose};

@@ -1,9 +1,9 @@
 //! Writing and cutting the content of files.
 
-use format::planted::{self, Planted};
 use std::sync::Arc;
 
 use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
+use format::planted::{self, Planted};
 use storage::device::AlignedBuffer;
 
 use super::access::clear_set_bits_of_write;

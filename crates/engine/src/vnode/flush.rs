@@ -1,11 +1,11 @@
 //! From memory to the journal: installing blocks, fsync, and what is done in the background.
 
-use format::planted::{self, Planted};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use format::anode::{Anode, AnodeKind};
 use format::ids::AnodeNo;
+use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
 
 use super::api::Ino;

@@ -1,11 +1,11 @@
 //! Reading the content of files.
 
-use format::planted::{self, Planted};
 use std::ops::Range;
 use std::sync::Arc;
 
 use format::anode::AnodeKind;
 use format::ids::Place;
+use format::planted::{self, Planted};
 use format::pointer::{BlockPointer, QUARTER_BYTES};
 use storage::device::{AlignedBuffer, Purpose};
 
