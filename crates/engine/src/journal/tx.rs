@@ -7,8 +7,8 @@
 //! Two sorts of update serve two sorts of page:
 //!
 //! - *Bytes*: the transaction works on a copy of the page ([`Tx::add_edit`]); what differs at the
-//!   end is the update. The bytes that differ must belong to the caller: its vnode's anode slot, its
-//!   directory's pages, its map pages.
+//!   end is the update. The bytes that differ must belong to the caller: its vnode's anode slot,
+//!   its directory's pages, its map pages.
 //! - *Deltas*: pages that everyone changes (bitmaps, counts) get operations instead of bytes, which
 //!   are applied to the page as it is at the end: [`Tx::set_bits`], [`Tx::add_u32`],
 //!   [`Tx::add_u64`], [`Tx::put`].
