@@ -538,6 +538,7 @@ fn status_of(status: &engine::PoolStatus) -> Value {
             "total_bytes": bytes(status.space.capacity),
             "used_bytes": bytes(status.space.used),
             "promised_bytes": bytes(status.space.promised),
+            "reserved_bytes": bytes(status.space.reserved),
             "pending_bytes": bytes(status.space.pending),
             "reserve_bytes": bytes(status.space.reserve),
             "inodes": status.inodes,

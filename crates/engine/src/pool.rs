@@ -732,7 +732,7 @@ impl FileSystem for Pool {
         let space = files.store.alloc.counts();
         let geometry = files.store.geometry();
         let bytes = |fragments: u64| fragments << geometry.fragment_shift;
-        let taken = space.used + space.promised;
+        let taken = space.used + space.promised + space.reserved;
         let free = space.capacity.saturating_sub(taken);
         let available = space.available;
         let inodes_free = bytes(available) / 512;

@@ -221,6 +221,18 @@ impl Change<'_> {
         self.store.alloc.install(tx, &mut self.ledger, extent)
     }
 
+    /// Keeps fragments for a block that the file has not stored.
+    pub(crate) fn reserve(&mut self, fragments: u32) {
+        let tx = self.tx.as_mut().expect("a change has its transaction until its end");
+        self.store.alloc.reserve(tx, &mut self.ledger, fragments);
+    }
+
+    /// Gives up what was reserved: the block is stored, or gone.
+    pub(crate) fn unreserve(&mut self, fragments: u32) {
+        let tx = self.tx.as_mut().expect("a change has its transaction until its end");
+        self.store.alloc.unreserve(tx, &mut self.ledger, fragments);
+    }
+
     /// Adds to the pool's count of anodes in use.
     pub(crate) fn count_anodes(&mut self, delta: i64) {
         let tx = self.tx.as_mut().expect("a change has its transaction until its end");
