@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileSystem, FsError};
 use engine::{OpenError, OpenOptions, Pool};
+use format::ids::Place;
+use format::map::{is_split, pointer_at, set_pointer};
+use format::page::{PageBytes, PageKind, page_lsn, stamp};
 use storage::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
@@ -194,5 +197,34 @@ fn a_lying_directory_page_is_refused() {
             let refused = make(&pool, &format!("new{number}")).expect_err("it is believed");
             assert!(matches!(&refused, FsError::Corrupt { defect } if defect.contains("DR00")));
         }
+    }
+}
+
+/// Goal: a block that is said to lie behind the last place that a number can name is told of.
+/// Method: the first pointer of each leaf is changed so, under a good checksum.
+#[test]
+fn a_block_that_lies_nowhere_is_told() {
+    let mut image = full_image();
+    let mut leaves = Vec::new();
+    image.for_each_page(|offset, bytes| {
+        let bytes: &PageBytes = bytes.first_chunk().expect("a page");
+        let is_map = bytes.starts_with(b"HFpg") && bytes[18] == PageKind::Map.code();
+        leaves.extend((is_map && !is_split(bytes)).then_some((offset, *bytes)));
+    });
+    assert!(!leaves.is_empty(), "files have maps");
+    for (offset, mut page) in leaves {
+        let Some(mut pointer) = pointer_at(&page, 0) else { continue };
+        pointer.place = Place::from_bits(u64::MAX);
+        set_pointer(&mut page, 0, Some(&pointer));
+        let lsn = page_lsn(&page);
+        stamp(&mut page, lsn);
+        image.write(offset, &page);
+    }
+    let device = device_of(&image);
+    assert!(defects(&device).is_some(), "the check sees nothing");
+    let pool = open(&device).expect("no map is read yet");
+    for number in 0..FILES {
+        let told = read(&pool, &format!("file{number}")).expect_err("it is read from nowhere");
+        assert!(matches!(told, FsError::Io { .. } | FsError::Corrupt { .. }), "{told}");
     }
 }

@@ -728,6 +728,7 @@ impl FileSystem for Pool {
 
     fn statfs(&self) -> FsResult<StatFs> {
         let files = self.files();
+        files.reap_doomed();
         let space = files.store.alloc.counts();
         let geometry = files.store.geometry();
         let bytes = |fragments: u64| fragments << geometry.fragment_shift;

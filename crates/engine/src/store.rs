@@ -10,7 +10,7 @@ use storage::clock::{Clock, Timestamp};
 use storage::volume::Volume;
 
 use crate::alloc::{Allocator, Extent, Ledger};
-use crate::buffer::{Cache, PageRef, page_of};
+use crate::buffer::{Cache, PageRef, corrupt, page_of};
 use crate::error::FsResult;
 use crate::journal::{Applied, Journal, Reservation, Tx};
 
@@ -190,7 +190,9 @@ impl Change<'_> {
         let place = self.store.alloc.allocate_page(tx, &mut self.ledger, near)?;
         let mut header = PageHeader::new(kind, self.store.pool_id(), place, owner);
         header.birth = tx.epoch;
-        header.encode(tx.new_page(place));
+        let page = tx.new_page(place);
+        let page = page.ok_or_else(|| corrupt(format!("AG003: {place} is in use, marked free")))?;
+        header.encode(page);
         Ok(place)
     }
 

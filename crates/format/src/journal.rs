@@ -387,8 +387,9 @@ pub fn put_page_runs(
         let flag = |is_set: bool, flag: u16| if is_set { flag } else { 0 };
         let offset = u16::try_from(start).expect("inside a page");
         let length = u16::try_from(end - start).expect("inside a page");
-        log.extend_from_slice(&(offset | flag(becomes_zero, RUN_NEW_ZERO)).to_le_bytes());
-        log.extend_from_slice(&(length | flag(was_zero, RUN_OLD_ZERO)).to_le_bytes());
+        let [offset_low, offset_high] = (offset | flag(becomes_zero, RUN_NEW_ZERO)).to_le_bytes();
+        let [length_low, length_high] = (length | flag(was_zero, RUN_OLD_ZERO)).to_le_bytes();
+        log.extend_from_slice(&[offset_low, offset_high, length_low, length_high]);
         if !was_zero {
             log.extend_from_slice(&old[start..end]);
         }

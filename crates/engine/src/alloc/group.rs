@@ -18,6 +18,9 @@ use crate::convert::{index, narrow, wide};
 use crate::error::{FsError, FsResult};
 use crate::journal::Tx;
 
+/// Why a transaction that brings a group into being has no page where it makes one.
+const OWN_PLACES: &str = "the geometry gives each page of a group a place of its own";
+
 /// A segment in memory.
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
@@ -230,12 +233,16 @@ impl Allocator {
 
     /// Brings a group into being, in a transaction of its own.
     fn initialise(&self, state: &mut State, number: u32) -> FsResult<()> {
+        let groups_unused = state.groups_unused.checked_sub(1).ok_or_else(|| {
+            let defect = format!("AG007: all groups are said to be in use, {number} is not");
+            FsError::Corrupt { defect }
+        })?;
         let table = self.table_buffer(number)?;
         let mut tx = self.journal.begin_unreserved();
         let pages = GroupPages::build(self.geometry(), self.cache.pool_id(), number, 0, tx.epoch);
         let (used, entry) = (pages.fragments_used, pages.entry);
         for (place, bytes) in pages.pages {
-            *tx.new_page(place) = bytes;
+            *tx.new_page(place).expect(OWN_PLACES) = bytes;
         }
         match table {
             Some(buffer) => tx.put(&buffer, entry_offset(number), entry.as_bytes()),
@@ -245,14 +252,14 @@ impl Allocator {
         tx.add_u64(&self.root, TOTAL_GROUPS_USED_OFFSET, 1);
         self.journal.end(tx);
         state.used += u64::from(used);
-        state.groups_unused -= 1;
+        state.groups_unused = groups_unused;
         Ok(())
     }
 
     fn add_table_page(&self, tx: &mut Tx, number: u32, entry: &GroupEntryDisk) {
         let page = u64::from(number) / format::group::GROUPS_PER_TABLE_PAGE;
         let place = self.geometry().group_table_place(number);
-        let bytes = tx.new_page(place);
+        let bytes = tx.new_page(place).expect(OWN_PLACES);
         table_page(bytes, self.cache.pool_id(), place, page);
         entry.write_to_prefix(&mut bytes[entry_offset(number)..]).expect("inside a page");
         let position = crate::convert::index_wide(page);

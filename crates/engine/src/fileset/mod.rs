@@ -521,10 +521,13 @@ impl FilesetGuard<'_> {
     ) -> FsResult<()> {
         let (page, in_page) = (slot / ORPHANS_PER_PAGE, slot % ORPHANS_PER_PAGE);
         let anode = &self.state.orphan_anode;
-        let bytes = store.edit_content(change, anode, page, PageKind::OrphanList)?;
-        let bytes = bytes.ok_or_else(|| corrupt("OR001: a page of the orphan list is missing"))?;
-        let offset = orphan_offset(in_page);
-        bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
+        let pointer = store.block(Some(change), anode, page)?;
+        let pointer =
+            pointer.ok_or_else(|| corrupt("OR001: a page of the orphan list is missing"))?;
+        let (owner, offset) = (content_owner(anode, page), orphan_offset(in_page));
+        let range = offset..offset + 8;
+        let bytes = change.edit_range(pointer.place, PageKind::OrphanList, owner, range)?;
+        bytes.copy_from_slice(&value.to_le_bytes());
         Ok(())
     }
 

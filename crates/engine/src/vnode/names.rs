@@ -402,7 +402,7 @@ impl Files {
                 self.remove_locked(caller, &directory, &child, name, wants_directory)?
             {
                 if is_last && !self.table.is_referenced(number) {
-                    self.reap_if_possible(number);
+                    self.doom(number);
                 }
                 return Ok(());
             }

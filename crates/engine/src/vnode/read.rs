@@ -155,8 +155,9 @@ impl Files {
         let (place, fragments) = (part.pointer.place, part.pointer.fragments);
         let limit = RUN_BYTES_MAX >> self.store.geometry().fragment_shift;
         match runs.last_mut() {
+            // A pointer may name any place: no device has looked at it yet.
             Some(run)
-                if run.place.bits() + u64::from(run.fragments) == place.bits()
+                if run.place.bits().checked_add(run.fragments.into()) == Some(place.bits())
                     && u64::from(run.fragments + fragments) <= limit =>
             {
                 run.fragments += fragments;

@@ -63,7 +63,7 @@ pub(super) struct Start {
 pub(super) struct Life {
     /// A name it had, for reports.
     pub(super) path: Path,
-    /// `None`: made by an operation in flight, and not found.
+    /// `None`: made by an operation in flight.
     pub(super) identity: Option<Identity>,
     /// `None`: it was made in this history.
     pub(super) start: Option<Start>,
