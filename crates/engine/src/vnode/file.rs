@@ -170,9 +170,11 @@ impl Files {
         // What of the block is part of the file now; behind that it must read as zeros.
         let valid = index_wide(span.valid_bytes(state.size_bytes));
         let length = valid.max(from + data.len());
+        let end = from + data.len();
         let put = |buffer: &mut AlignedBuffer| {
-            buffer[valid..].fill(0);
-            buffer[from..from + data.len()].copy_from_slice(data);
+            buffer[valid.min(from)..from].fill(0);
+            buffer[from..end].copy_from_slice(data);
+            buffer[valid.max(end)..].fill(0);
         };
         let known = state.waiting_as(span).cloned();
         if let Some(block) = &known
@@ -180,14 +182,18 @@ impl Files {
         {
             return Ok(());
         }
-        let mut buffer = match &known {
-            Some(block) => own(block.data()),
-            None if from == 0 && data.len() >= valid => {
-                AlignedBuffer::zeroed(index_wide(span.bytes()))
-            }
-            None => self.block_content(state, span, valid)?,
+        let before = match &known {
+            Some(block) => Some(own(block.data())),
+            None if from == 0 && data.len() >= valid => None,
+            None => Some(self.block_content(state, span, valid)?),
         };
-        put(&mut buffer);
+        let buffer = match before {
+            Some(mut buffer) => {
+                put(&mut buffer);
+                buffer
+            }
+            None => AlignedBuffer::padded(data, index_wide(span.bytes())),
+        };
         self.place_block(state, span, buffer, length, Temperature::Hot)
     }
 

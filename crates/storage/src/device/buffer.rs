@@ -167,7 +167,17 @@ impl AlignedBuffer {
     /// Returns a copy of `bytes`, which need not be aligned.
     #[must_use]
     pub fn copy_of(bytes: &[u8]) -> AlignedBuffer {
-        let length = bytes.len();
+        AlignedBuffer::padded(bytes, bytes.len())
+    }
+
+    /// Returns a copy of `bytes`, which need not be aligned, with zeros behind them up to `length`.
+    ///
+    /// # Panics
+    ///
+    /// If there are more bytes than `length`.
+    #[must_use]
+    pub fn padded(bytes: &[u8], length: usize) -> AlignedBuffer {
+        let zeros = length.checked_sub(bytes.len()).expect("the bytes fit");
         let pointer = take_spare(length).unwrap_or_else(|| {
             let layout = Self::layout(length);
             // SAFETY: the layout has a size above zero.
@@ -176,7 +186,10 @@ impl AlignedBuffer {
         });
         // SAFETY: the new memory has room for `length` bytes, all of which are written here, and
         // cannot overlap what the caller borrows.
-        unsafe { bytes.as_ptr().copy_to_nonoverlapping(pointer.as_ptr(), length) };
+        unsafe {
+            bytes.as_ptr().copy_to_nonoverlapping(pointer.as_ptr(), bytes.len());
+            pointer.add(bytes.len()).as_ptr().write_bytes(0, zeros);
+        }
         AlignedBuffer { pointer, length }
     }
 
@@ -283,6 +296,10 @@ mod tests {
                 let new = AlignedBuffer::zeroed(pages * IO_ALIGN_BYTES);
                 assert!(new.iter().all(|&byte| byte == 0), "{pages} pages");
             }
+            drop(AlignedBuffer::copy_of(&vec![0xa5; pages * IO_ALIGN_BYTES]));
+            let padded = AlignedBuffer::padded(b"data", pages * IO_ALIGN_BYTES);
+            assert_eq!(padded[..4], *b"data");
+            assert!(padded[4..].iter().all(|&byte| byte == 0), "{pages} pages");
         }
     }
 
