@@ -1,6 +1,7 @@
 //! What operations may cost, counted in requests to the device, so that it never flickers.
 
 mod bounds;
+mod cleaning;
 mod placement;
 
 use std::sync::Arc;

@@ -1,24 +1,31 @@
 //! The crash explorer: every moment at which the power could have been cut, and what it may leave.
 //!
-//! A workload runs once on a recording device. Each crash point of the recording gives images:
+//! A workload runs once on a recording device, alone with background work between its operations, or
+//! in company: then pages are taken home all the time, as the seed interleaves the two. Each crash point of the recording gives images:
 //! every subset of the unflushed writes where they are few, chosen and random ones where they are
 //! many, each also torn. Each image is opened (which recovers it), judged, and checked; some are
 //! cut a second time in the middle of that recovery.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::ManualClock;
+use storage::clock::{ManualClock, SimClock};
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
 use storage::prng::Prng;
+use storage::sync::sim::{self, Job, Scheduler};
 use testkit::canon::Times;
 use testkit::crash::{History, judge};
 use testkit::ops::{Applied, Generator, Profile, Session, Step};
 
 /// Bytes of the pools that are cut.
 const POOL_BYTES: u64 = 16 << 20;
+/// Images of a moment of a recovery that a second cut chooses among.
+const SECOND_IMAGES_MAX: u64 = 8;
+/// In company there are fewer scheduling points than this between two checkpoints.
+const PAUSE_POINTS_MAX: u64 = 200;
 
 /// What an exploration was.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,6 +53,8 @@ pub(crate) struct Plan {
     pub(crate) tick_one_in: u64,
     /// Pages are taken home after one in so many operations.
     pub(crate) checkpoint_one_in: u64,
+    /// Pages are taken home beside the operations instead, most of which are syncs.
+    pub(crate) is_in_company: bool,
 }
 
 /// One operation, and where the recording stood when it began and when it was acknowledged.
@@ -98,6 +107,38 @@ fn run(base: &Image, plan: &Plan) -> (Arc<SimDevice>, Vec<Recorded>) {
     (device, recorded)
 }
 
+/// Runs a workload of many syncs while pages are taken home; returns the device and what was done.
+fn run_in_company(base: &Image, plan: &Plan) -> (Arc<SimDevice>, Vec<Recorded>) {
+    let device = SimDevice::open(base.clone(), options(true));
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+    let scheduler = Scheduler::new(plan.seed);
+    let clock = Arc::new(SimClock::new(Arc::clone(&scheduler)));
+    let pool = Pool::open(shared, clock, OpenOptions::default()).expect("a pool opens");
+    let (mut recorded, is_done) = (Vec::new(), AtomicBool::new(false));
+    let client = || {
+        let mut session = Session::new(&pool, Times::Ignored);
+        for step in Generator::history(plan.seed, Profile::syncing(), plan.steps) {
+            let began = device.position();
+            let applied = session.apply(&step);
+            recorded.push(Recorded { step, began, ended: Some((device.position(), applied)) });
+        }
+        is_done.store(true, Ordering::Relaxed);
+    };
+    let take_home = || {
+        let mut prng = Prng::from_seed(plan.seed);
+        while !is_done.load(Ordering::Relaxed) {
+            pool.checkpoint().expect("nothing fails");
+            (0..prng.below(PAUSE_POINTS_MAX)).for_each(|_| sim::yield_now());
+        }
+    };
+    let jobs: Vec<Job<'_>> = vec![
+        ("client".to_owned(), Box::new(client)),
+        ("checkpoint".to_owned(), Box::new(take_home)),
+    ];
+    scheduler.run(jobs);
+    (device, recorded)
+}
+
 /// Returns the history as it was known when the recording stood at `position`.
 fn history_at(base: &Pool, recorded: &[Recorded], position: usize) -> History {
     let mut history = History::after(base).expect("the base can be walked");
@@ -138,12 +179,12 @@ fn cut_recovery(image: &Image, history: &History, prng: &mut Prng) -> Result<u64
     };
     let mut judged = 0;
     for point in recording.points() {
-        for second in point.images(&strategy).take(2) {
-            judge_image(&second.image, history).map_err(|finding| {
-                format!("second cut at {} of the recovery: {finding}", point.position())
-            })?;
-            judged += 1;
-        }
+        let skipped = usize::try_from(prng.below(SECOND_IMAGES_MAX)).expect("few");
+        let Some(second) = point.images(&strategy).take(skipped + 1).last() else { continue };
+        judge_image(&second.image, history).map_err(|finding| {
+            format!("second cut at {} of the recovery: {finding}", point.position())
+        })?;
+        judged += 1;
     }
     Ok(judged)
 }
@@ -153,7 +194,8 @@ pub(crate) fn explore(plan: &Plan) -> Explored {
     let base = new_pool();
     let base_device = SimDevice::open(base.clone(), options(false));
     let base_pool = open(&base_device).expect("a new pool opens");
-    let (device, recorded) = run(&base, plan);
+    let (device, recorded) =
+        if plan.is_in_company { run_in_company(&base, plan) } else { run(&base, plan) };
     let recording = device.recording();
     let mut explored = Explored::default();
     let mut seen = BTreeSet::new();

@@ -4,6 +4,7 @@
 //! broke, so that no crash image shows a rule that is not kept. Here the requests themselves are
 //! looked at: what was written, for what purpose, and where the flushes were.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, RenameMode};
@@ -14,6 +15,8 @@ use storage::device::{
 };
 
 const POOL_BYTES: u64 = 16 << 20;
+/// Files that are made, removed and made again.
+const FILES: u64 = 60;
 
 /// A write or a flush, and for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,4 +209,52 @@ fn pages_between_which_a_name_moved_go_through_the_double_write_area() {
     let copies = copies.expect("K2: nothing went to the double-write area");
     let home = first(&requests, HOME).expect("pages went home");
     assert!(copies < home && is_flushed_between(&requests, copies, home), "K2: {requests:?}");
+}
+
+/// Goal: F3, for with the log lost a home page still leads to what had the number before. Method:
+/// every other file is removed before a checkpoint, and the rest behind it; whose numbers come again?
+#[test]
+fn the_number_of_a_removed_file_comes_again_only_after_a_checkpoint() {
+    let ground = Ground::new();
+    let (pool, root) = (&ground.pool, ground.pool.root());
+    let make = |name: &str| {
+        let ino = ground.make(root, name, FileKind::Regular);
+        pool.forget(ino, 1);
+        ino
+    };
+    let names: Vec<String> = (0..FILES).map(|number| format!("f{number}")).collect();
+    let made: Vec<Ino> = names.iter().map(|name| make(name)).collect();
+    let remove = |parity: usize| {
+        let numbers = (0..names.len()).filter(|number| number % 2 == parity);
+        let remove = |number: usize| {
+            let removed = pool.unlink(&Caller::root(), root, names[number].as_bytes());
+            removed.expect("it was made");
+            made[number]
+        };
+        numbers.map(remove).collect::<BTreeSet<Ino>>()
+    };
+    let home = remove(0);
+    pool.checkpoint().expect("memory does not fail");
+    let waiting = remove(1);
+    let again: BTreeSet<Ino> = (0..FILES).map(|number| make(&format!("g{number}"))).collect();
+    assert!(again.is_superset(&home), "numbers that are free are left out");
+    assert!(again.is_disjoint(&waiting), "F3: a number came again before a checkpoint");
+    pool.checkpoint().expect("memory does not fail");
+    let then: BTreeSet<Ino> = (0..FILES).map(|number| make(&format!("h{number}"))).collect();
+    assert!(then.is_superset(&waiting), "numbers that are free are left out");
+}
+
+/// What a recovery takes home is durable before the head that gives the log up.
+#[test]
+fn a_recovery_flushes_what_it_takes_home_before_its_head() {
+    let ground = Ground::new();
+    ground.make(ground.pool.root(), "f", FileKind::Regular);
+    ground.pool.sync().expect("memory does not fail");
+    ground.device.taken();
+    let device: SharedDevice = Arc::<NotingDevice>::clone(&ground.device);
+    Pool::open(device, ground.clock.clone(), OpenOptions::default()).expect("it recovers");
+    let requests = ground.device.taken();
+    let home = last(&requests, HOME).expect("pages went home");
+    let head = first(&requests, LOG).expect("a head was written");
+    assert!(home < head && is_flushed_between(&requests, home, head), "{requests:?}");
 }

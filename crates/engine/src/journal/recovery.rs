@@ -425,7 +425,8 @@ impl<'a> LogReader<'a> {
         }
     }
 
-    /// Returns the ring from `offset`, which is below its end, to the end of the piece that it is in.
+    /// Returns the ring from `offset`, which is below its end, to the end of the piece that it is
+    /// in.
     fn piece_from(&mut self, offset: u64) -> Result<&[u8], DeviceError> {
         let number = offset / self.piece_bytes;
         let start = number * self.piece_bytes;
@@ -458,8 +459,8 @@ impl<'a> LogReader<'a> {
         Ok(bytes)
     }
 
-    /// Returns what looks like a chunk's header at ring offset `offset`. Chunks begin at sectors, and
-    /// no sector lies in two pieces.
+    /// Returns what looks like a chunk's header at ring offset `offset`. Chunks begin at sectors,
+    /// and no sector lies in two pieces.
     fn peek_at(
         &mut self,
         offset: u64,

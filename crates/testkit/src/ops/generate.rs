@@ -192,6 +192,18 @@ impl Profile {
         profile.uids = vec![0];
         profile
     }
+
+    /// For crashes too: as a data base or a mail server works, little is written at a time, and
+    /// most of it is synced.
+    #[must_use]
+    pub fn syncing() -> Profile {
+        let mut profile = Profile::crash();
+        profile.weights.write = 60;
+        profile.weights.fsync = 60;
+        profile.near_bytes_max = 64 << 10;
+        profile.io_bytes_max = 6 << 10;
+        profile
+    }
 }
 
 /// Makes steps.

@@ -24,6 +24,8 @@ const COMPANY_POINTS_MAX: u64 = 4096;
 /// nanoseconds.
 const THINK_ONE_IN: u64 = 8;
 const THINK_NS_POWER_MAX: u64 = 22;
+/// One client in so many syncs most of what it writes.
+const SYNCING_ONE_IN: u64 = 3;
 /// What a client tries to make in a pool that has failed.
 const LATE_NAME: &[u8] = b"late";
 
@@ -113,9 +115,11 @@ impl Client {
     pub(super) fn new(index: u64, random: &mut Prng, steps_max: u64, history: &History) -> Client {
         let seed = random.next_u64();
         let top = Route(vec![top_name(index)]);
+        let profile =
+            if random.one_in(SYNCING_ONE_IN) { Profile::syncing() } else { Profile::crash() };
         Client {
             index: crate::number::usize_of(index),
-            generator: Generator::below(seed, Profile::crash(), top, history.base()),
+            generator: Generator::below(seed, profile, top, history.base()),
             random: random.fork(),
             steps: 1 + random.below(steps_max),
             errors: 0,

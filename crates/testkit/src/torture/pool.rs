@@ -9,7 +9,7 @@ use engine::{CreateOptions, FilesOptions, OpenOptions, Pool};
 use format::geometry::Geometry;
 use storage::prng::Prng;
 
-use super::{Ground, Opened, Start};
+use super::{Ground, JobStep, Opened, Start};
 use crate::number::usize_of;
 
 const MIB: u64 = 1 << 20;
@@ -29,6 +29,9 @@ const RIDE_BYTES: [usize; 3] = [0, 4 << 10, 32 << 10];
 const COMMIT_INTERVALS_NS: [u64; 3] = [1_000_000, 100_000_000, 5_000_000_000];
 /// How often the background work is done, in virtual time.
 const TICKS_NS: [u64; 3] = [500_000, 2_000_000, 20_000_000];
+/// How often pages are taken home whether or not it is due, in virtual time: so that a checkpoint
+/// meets every moment of every operation.
+const CHECKPOINTS_NS: [Option<u64>; 3] = [None, Some(20_000), Some(1_000_000)];
 
 /// What a seed chooses once for all lives of its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +48,8 @@ pub struct PoolShape {
     pub has_small_journal: bool,
     /// How often the background work is done, in virtual nanoseconds.
     pub tick_ns: u64,
+    /// How often pages are taken home besides, in virtual nanoseconds.
+    pub checkpoint_ns: Option<u64>,
 }
 
 impl PoolShape {
@@ -61,6 +66,7 @@ impl PoolShape {
             segment_bytes: if block_shift == 16 { Some(256 << 10) } else { segment_bytes },
             has_small_journal: random.one_in(2),
             tick_ns: one_of(random, &TICKS_NS),
+            checkpoint_ns: one_of(random, &CHECKPOINTS_NS),
         }
     }
 }
@@ -123,13 +129,19 @@ impl Ground for PoolGround {
         let (device, clock) = (Arc::clone(&start.device), Arc::clone(&start.clock));
         let pool = Pool::open(device, clock, open_options(start.seed));
         let pool = Arc::new(pool.map_err(|error| error.to_string())?);
-        let worker = Arc::clone(&pool);
-        let tick_ns = PoolShape::of(start.pool_seed).tick_ns;
-        let tick = move || worker.tick().ok().map(|()| tick_ns);
+        let shape = PoolShape::of(start.pool_seed);
+        let (worker, tick_ns) = (Arc::clone(&pool), shape.tick_ns);
+        let tick: JobStep = Box::new(move || worker.tick().ok().map(|()| tick_ns));
+        let mut jobs = vec![("tick".to_owned(), tick)];
+        if let Some(checkpoint_ns) = shape.checkpoint_ns {
+            let worker = Arc::clone(&pool);
+            let step: JobStep = Box::new(move || worker.checkpoint().ok().map(|()| checkpoint_ns));
+            jobs.push(("checkpoint".to_owned(), step));
+        }
         let (failing, closing) = (Arc::clone(&pool), Arc::clone(&pool));
         let has_failed = Box::new(move || failing.status().read_only.is_some());
         let close = Box::new(move || closing.close().map_err(|error| error.to_string()));
-        Ok(Opened { fs: pool, has_failed, close, jobs: vec![("tick".to_owned(), Box::new(tick))] })
+        Ok(Opened { fs: pool, has_failed, close, jobs })
     }
 
     fn check(&self, start: &Start) -> Vec<String> {

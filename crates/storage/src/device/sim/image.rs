@@ -233,7 +233,8 @@ impl Image {
     }
 }
 
-/// Returns where page number `page` hangs, `levels` below `root`; what is shared above it is copied.
+/// Returns where page number `page` hangs, `levels` below `root`; what is shared above it is
+/// copied.
 fn slot_of(root: &mut Option<Arc<Node>>, levels: u32, page: u64) -> &mut Option<Arc<Node>> {
     let mut slot = root;
     for level in (0..levels).rev() {
@@ -333,7 +334,8 @@ mod tests {
         assert_ne!(here.content_hash(), there.content_hash(), "the place is part of it");
     }
 
-    /// Goal: a page that is put into images is what a write of its bytes makes, and is no image's own.
+    /// Goal: a page that is put into images is what a write of its bytes makes, and is no image's
+    /// own.
     #[test]
     fn a_page_that_is_put_is_as_if_it_was_written_and_stays_as_it_is() {
         let page = SharedPage::new(70, &[3; PAGE_BYTES]).expect("as long as a page");
