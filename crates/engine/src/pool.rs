@@ -415,6 +415,7 @@ impl Pool {
     ///
     /// [`FsError::ReadOnly`] once the pool has failed.
     pub fn checkpoint(&self) -> FsResult<()> {
+        self.files().reap_doomed();
         self.files().store.journal.checkpoint()
     }
 
