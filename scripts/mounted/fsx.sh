@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# fsx: random reads, writes, truncates and mappings of one file, each read verified.
+# fsx: random reads, writes, truncates, holes, allocations and mappings of one file, each read verified.
 #
 #   FSX_OPERATIONS   [20,000; full: 1,000,000]       FSX_SEED   [one of the day's]
 . "$(dirname "$0")/lib.sh"
@@ -11,7 +11,6 @@ FSX=$(command -v "$ROOT/target/tools/bin/fsx" || command -v fsx || true)
 PART=20000
 begin fsx
 
-# Every operation that works without fallocate(2).
 cat >"$WORK/fsx.toml" <<'TOML'
 flen = 4194304
 [opsize]
@@ -29,6 +28,8 @@ fdatasync = 0.2
 sendfile = 1
 posix_fadvise = 1
 copy_file_range = 1
+posix_fallocate = 1
+punch_hole = 1
 TOML
 say "$OPERATIONS operations, from seed $SEED on"
 # In parts: fsx never unmaps what it has mapped, and the kernel bounds the mappings of a process.

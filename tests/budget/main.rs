@@ -1,6 +1,7 @@
 //! What operations may cost, counted in requests to the device, so that it never flickers.
 
 mod bounds;
+mod cleaning;
 mod placement;
 
 use std::sync::Arc;
@@ -115,10 +116,14 @@ fn names_cost_no_requests_and_little_log() {
         let names = ((top, from.as_bytes()), (top, to.as_bytes()));
         pool.rename(&caller, names.0, names.1, RenameMode::Replace).expect("it may");
     });
+    let before = pool.status().journal.transactions;
     run("unlink", &|number| {
         let name = format!("name-{number:06}");
         pool.unlink(&caller, top, name.as_bytes()).expect("it may");
     });
+    // One takes the name away; one frees eight files.
+    let transactions = pool.status().journal.transactions - before;
+    assert!(transactions <= COUNT * 9 / 8 + 1, "{transactions} transactions for {COUNT} files");
 }
 
 #[test]

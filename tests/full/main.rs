@@ -1,5 +1,6 @@
 //! Full pools: whatever fills them, they can be emptied, and what `df` says is what fits.
 
+mod ahead;
 mod freeing;
 mod promise;
 mod shape;
@@ -17,6 +18,7 @@ use self::shape::Shape;
 struct Ground {
     device: SharedDevice,
     clock: Arc<ManualClock>,
+    shape: Shape,
     pool: Pool,
 }
 
@@ -29,14 +31,26 @@ impl Ground {
         options.geometry.segment_bytes = Some(shape.segment_bytes);
         options.block_shift = shape.block_shift;
         Pool::create(&device, clock.as_ref(), &options).expect("the shape is possible");
+        Ground::open(device, clock, shape)
+    }
+
+    fn open(device: SharedDevice, clock: Arc<ManualClock>, shape: &Shape) -> Ground {
         let options = OpenOptions {
             active_log_bytes: shape.active_log_bytes,
             dirty_pages: shape.dirty_pages,
             cache_bytes: shape.cache_bytes,
             ..OpenOptions::default()
         };
-        let pool = Pool::open(Arc::clone(&device), clock.clone(), options);
-        Ground { device, clock, pool: pool.expect("a new pool opens") }
+        let pool = Pool::open(Arc::clone(&device), clock.clone(), options).expect("a pool opens");
+        Ground { device, clock, shape: *shape, pool }
+    }
+
+    /// Closes the pool and opens it again.
+    fn reopened(self) -> Ground {
+        self.pool.close().expect("a pool closes");
+        let Ground { device, clock, shape, pool } = self;
+        drop(pool);
+        Ground::open(device, clock, &shape)
     }
 
     fn make(&self, parent: Ino, name: &str, kind: FileKind) -> FsResult<Ino> {

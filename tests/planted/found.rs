@@ -62,6 +62,10 @@ pub(crate) const FOUND: &[Row] = &[
     ("OldBlockNotFreed", "posix", "read_write::on_pool::holes_are_filled_in_any_order"),
     ("DoubleFree", "posix", "orphan::on_pool::what_was_cut_off_an_orphan_never_comes_back"),
     ("ReserveForgotten", "full", "freeing::a_full_pool_can_always_be_emptied"),
+    ("ReservationIgnored", "full", "ahead::what_is_taken_ahead_counts_until_it_is_given_up"),
+    ("ReservationForgotten", "full", "ahead::what_was_taken_ahead_can_be_written_in_a_full_pool"),
+    ("ReservationLeaked", "posix", "hole::on_pool::space_taken_ahead_reads_as_zeros_and_is_a_hole"),
+    ("HeldRefused", "full", "ahead::what_was_taken_ahead_can_be_written_in_a_full_pool"),
     ("StatfsLies", "full", "promise::what_df_promises_can_be_written"),
     (
         "PageChecksumNotCompared",

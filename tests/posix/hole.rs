@@ -4,6 +4,10 @@ use engine::vnode::api::{Caller, FsError, Seek};
 use testkit::ops::bytes_of;
 use whole_system::behaviours;
 
+fn usize_of(value: u64) -> usize {
+    usize::try_from(value).expect("a test's offset fits")
+}
+
 behaviours! {
     fn a_punched_hole_reads_as_zeros_and_gives_space_back(at) {
         for sync in ["getattr /f", "sync"] {
@@ -39,10 +43,55 @@ behaviours! {
         assert_eq!(at.content("/f"), expected);
     }
 
-    fn space_is_not_promised_ahead(at) {
-        at.does("create /f file 644");
-        at.refuses("allocate /f 0 100", &FsError::NotSupported);
+    fn space_taken_ahead_reads_as_zeros_and_is_a_hole(at) {
+        for (name, length) in [("/none", 0), ("/tiny", 100), ("/short", 3000), ("/long", 90_000)] {
+            at.does(&format!("create {name} file 644"));
+            let mut expected = bytes_of(3, length);
+            at.write(name, 0, &expected);
+            at.does(&format!("allocate-keep {name} 50 200000"));
+            assert!(at.content(name) == expected, "{name}");
+            at.does(&format!("allocate {name} 10 400000\nallocate {name} 0 300"));
+            expected.resize(400_010, 0);
+            assert!(at.content(name) == expected, "{name}");
+            at.does(&format!("seek {name} 0 data\nseek {name} 0 hole\nsync"));
+            let (fs, ino) = (at.fs(), at.ino(name));
+            let hole = fs.seek(ino, 0, Seek::Hole).expect("the end is a hole");
+            assert!(hole < 200_000, "{name}: a hole at {hole}");
+            for (offset, fill) in [(60_000, 5), (130_000, 6), (61_000, 7), (399_000, 8)] {
+                let data = bytes_of(fill, 9000);
+                at.write(name, offset, &data);
+                let (start, end) = (usize_of(offset), usize_of(offset) + data.len());
+                expected.resize(expected.len().max(end), 0);
+                expected[start..end].copy_from_slice(&data);
+            }
+            assert!(at.content(name) == expected, "{name}");
+            at.does("sync");
+            assert!(at.content(name) == expected, "{name}, later");
+        }
+    }
+
+    fn room_behind_the_end_stays_unseen(at) {
+        at.does("create /f file 644\nallocate-keep /f 0 1000000\ngetattr /f");
+        assert_eq!(at.content("/f"), b"");
+        at.write("/f", 70_000, b"data");
+        let mut expected = vec![0; 70_000];
+        expected.extend_from_slice(b"data");
+        assert!(at.content("/f") == expected);
+        at.does("truncate /f 50\ntruncate /f 900000");
+        assert!(at.content("/f").iter().all(|&byte| byte == 0));
+        at.does("allocate-keep /f 0 2000000\npunch /f 1000000 900000\nzero /f 1990000 20000");
+        assert_eq!(at.attr("/f").size_bytes, 2_010_000);
+        at.does("truncate /f 0\ntruncate /f 0");
+        assert_eq!(at.attr("/f").blocks_512, 0);
+    }
+
+    fn what_can_not_be_taken_or_cut_out_is_refused(at) {
+        at.does("create /f file 644\ncreate /d directory 755");
+        at.refuses("allocate /f 0 0", &FsError::Invalid);
+        at.refuses("allocate /d 0 100", &FsError::IsDirectory);
+        at.refuses("allocate /f 9223372036854775807 1", &FsError::FileTooLarge);
         at.refuses("collapse /f 0 16384", &FsError::NotSupported);
+        at.refuses("insert /f 0 16384", &FsError::NotSupported);
         at.refuses("punch /f 0 0", &FsError::Invalid);
         at.refuses("punch /f 9223372036854775807 1", &FsError::FileTooLarge);
     }

@@ -34,6 +34,24 @@ behaviours! {
         assert_eq!(at.fs().statfs().expect("there are sizes").inode_count, before);
     }
 
+    /// Small ones wait for others like them, and are gone all the while.
+    fn small_orphans_are_gone_at_once_however_many_they_are(at) {
+        let before = at.fs().statfs().expect("there are sizes").inode_count;
+        for count in 1..=8 {
+            let inos: Vec<_> = (0..count).map(|nth| {
+                at.does(&format!("create /{nth} file 644\nopen @{nth} /{nth}"));
+                at.write(&format!("@{nth}"), 0, b"tiny");
+                at.does(&format!("unlink /{nth}"));
+                at.ino(&format!("@{nth}"))
+            }).collect();
+            for (nth, ino) in inos.into_iter().enumerate() {
+                at.does(&format!("close @{nth}"));
+                assert!(at.fs().getattr(ino).is_err(), "{nth} of {count} is still there");
+            }
+            assert_eq!(at.fs().statfs().expect("there are sizes").inode_count, before);
+        }
+    }
+
     /// So many blocks that no single transaction frees them.
     fn what_was_cut_off_an_orphan_never_comes_back(at) {
         const STRIDE_BYTES: u64 = 64 << 10;

@@ -421,7 +421,7 @@ fn dump_pointer(text: &mut String, what: &str, index: u64, pointer: &BlockPointe
         (pointer.is_compressed, " compressed"),
         (pointer.is_encrypted, " encrypted"),
         (pointer.is_offline, " offline"),
-        (pointer.is_unwritten, " unwritten"),
+        (pointer.is_reserved, " reserved"),
     ];
     let flags: String = flags.into_iter().filter(|(is, _)| *is).map(|(_, word)| word).collect();
     let _ = writeln!(

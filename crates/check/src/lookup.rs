@@ -62,8 +62,8 @@ pub(crate) struct FoundBlock {
     pub(crate) pointer: BlockPointer,
 }
 
-/// Returns the block that has the byte at `offset` of a file; `None` for a hole or a map that can't
-/// be read.
+/// Returns the block that stores the byte at `offset` of a file; `None` for a hole, or where a map
+/// can't be read.
 pub(crate) fn find_data(reader: &Reader, anode: &Anode, offset: u64) -> Option<FoundBlock> {
     let index = offset >> anode.block_shift;
     if anode.height > 0 && index < map::capacity_of_height(anode.height) {
@@ -74,6 +74,7 @@ pub(crate) fn find_data(reader: &Reader, anode: &Anode, offset: u64) -> Option<F
             let fine = split_pointers(&page, leaf.0).into_iter().rfind(|p| p.0 <= index)?;
             let page = reader.read_page(&wanted_page(anode, PageKind::Map, FINE_LEVEL, &fine));
             let found = page_pointers(&*page.ok()?, fine.0, 0).into_iter().find(|p| p.0 == index);
+            let found = found.filter(|(_, pointer)| pointer.stored().is_some());
             return found.map(|(index, pointer)| FoundBlock {
                 index,
                 shift: map::FINE_SHIFT,
@@ -81,7 +82,7 @@ pub(crate) fn find_data(reader: &Reader, anode: &Anode, offset: u64) -> Option<F
             });
         }
     }
-    let pointer = find_block(reader, anode, index)?;
+    let pointer = find_block(reader, anode, index)?.stored()?;
     Some(FoundBlock { index, shift: anode.block_shift, pointer })
 }
 

@@ -208,7 +208,8 @@ impl<'run> Check<'run> {
     /// Claims the page that `pointer` leads to; whether to read it.
     fn claim_page(&mut self, walk: &mut Walk<'_>, (index, pointer): &Indexed) -> bool {
         let fragments = self.reader.geometry.page_fragments();
-        if pointer.check_kind != CheckKind::Page || pointer.fragments != fragments {
+        let is_page = pointer.check_kind == CheckKind::Page && pointer.fragments == fragments;
+        if !is_page || pointer.is_reserved {
             let what = format!("pointer to page {index} is not one to a page: {pointer:?}");
             return self.refuse(walk, pointer, what);
         }
@@ -232,7 +233,7 @@ impl<'run> Check<'run> {
     fn blocks(&mut self, walk: &mut Walk<'_>, pointers: &[Indexed], shift: u8) {
         let mut readable = Vec::new();
         for indexed in pointers {
-            if self.claim_block(walk, indexed, 1 << shift) && !indexed.1.is_unwritten {
+            if self.claim_block(walk, indexed, shift) {
                 readable.push(*indexed);
             }
         }
@@ -241,12 +242,16 @@ impl<'run> Check<'run> {
         }
     }
 
-    fn claim_block(
-        &mut self,
-        walk: &mut Walk<'_>,
-        (index, pointer): &Indexed,
-        block_bytes: u64,
-    ) -> bool {
+    /// Counts a block and what is reserved for it, and claims what is stored; whether to read it.
+    fn claim_block(&mut self, walk: &mut Walk<'_>, (index, pointer): &Indexed, shift: u8) -> bool {
+        let block_bytes = 1 << shift;
+        let fragment_shift = self.reader.geometry.fragment_shift;
+        let reserved = u64::from(pointer.reserved_fragments(shift, fragment_shift));
+        self.space.fragments_reserved += reserved;
+        walk.walked.fragments += reserved;
+        if pointer.stored().is_none() {
+            return false;
+        }
         let stored = u64::from(pointer.fragments) * self.reader.geometry.fragment_bytes();
         let is_data = matches!(pointer.check_kind, CheckKind::Whole | CheckKind::Quarters);
         if pointer.is_offline {

@@ -4,12 +4,14 @@
 //! sees the state that the next mount will see, while the device is left as it is.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use format::geometry::Geometry;
 use format::ids::{Place, PoolId};
 use format::page::{PAGE_BYTES, PageBytes, PageError, PageHeader, PageKind, PageOwner};
 use storage::device::{
-    AlignedBuffer, DeviceError, IO_ALIGN_BYTES, Operation, Purpose, SharedDevice, Ticket,
+    AlignedBuffer, DeviceError, IO_ALIGN_BYTES, Operation, Purpose, SharedBytes, SharedDevice,
+    Ticket,
 };
 
 use crate::convert::{to_u64, to_usize};
@@ -94,12 +96,8 @@ impl Reader {
     }
 
     /// Reads `length` bytes from `offset`; neither need be aligned.
-    pub(crate) fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, DeviceError> {
-        let mut found = Ok(Vec::new());
-        self.read_many(&[(offset, length)], &mut |_, result| {
-            found = result.map(<[u8]>::to_vec);
-        });
-        found
+    pub(crate) fn read(&self, offset: u64, length: usize) -> Result<SharedBytes, DeviceError> {
+        self.finish(self.submit(offset, length), offset, length)
     }
 
     /// Reads many ranges with many requests in flight, and hands each to `each` in order. Ranges
@@ -131,7 +129,7 @@ impl Reader {
         first: usize,
         parts: &[(u64, usize)],
         run: Run,
-        read: Result<Vec<u8>, DeviceError>,
+        read: Result<SharedBytes, DeviceError>,
         each: Each<'_>,
     ) {
         match read {
@@ -157,12 +155,17 @@ impl Reader {
         self.device.submit(Purpose::Check, Operation::Read { offset: start, buffer })
     }
 
-    fn finish(&self, ticket: Ticket, offset: u64, length: usize) -> Result<Vec<u8>, DeviceError> {
-        let buffer = ticket.wait()?.buffer.expect("a read returns its buffer");
+    fn finish(
+        &self,
+        ticket: Ticket,
+        offset: u64,
+        length: usize,
+    ) -> Result<SharedBytes, DeviceError> {
+        let mut buffer = ticket.wait()?.buffer.expect("a read returns its buffer");
         let skip = to_usize(offset - aligned(offset, length).0);
-        let mut bytes = buffer[skip..skip + length].to_vec();
-        self.overlay.apply(offset, &mut bytes);
-        Ok(bytes)
+        let range = skip..skip + length;
+        self.overlay.apply(offset, &mut buffer[range.clone()]);
+        Ok(SharedBytes::new(Arc::new(buffer), range))
     }
 
     /// Reads the page at `place` as it is, unverified.
@@ -289,7 +292,7 @@ mod tests {
     #[test]
     fn what_was_overwritten_is_read_at_every_alignment() {
         let mut reader = reader();
-        let before = reader.read(0, 16384).expect("in range");
+        let before = reader.read(0, 16384).expect("in range").to_vec();
         reader.overwrite(1020, &[0xee; 10]).expect("in range");
         reader.overwrite(5000, &[0xdd; 3000]).expect("in range");
         let mut expected = before;
@@ -298,7 +301,7 @@ mod tests {
         for (offset, length) in [(0, 16384), (1021, 3), (1023, 8000), (7999, 2), (512, 512)] {
             let read = reader.read(offset, length).expect("in range");
             let from = to_usize(offset);
-            assert!(read == expected[from..from + length], "{length} bytes from {offset}");
+            assert!(*read == expected[from..from + length], "{length} bytes from {offset}");
         }
         assert_eq!(reader.overlay_bytes(), 6 * 1024);
     }
@@ -312,7 +315,7 @@ mod tests {
         let mut seen = Vec::new();
         reader.read_many(&ranges, &mut |position, result| {
             let bytes = result.expect("in range");
-            assert_eq!(bytes, reader.read(ranges[position].0, 64).expect("in range"));
+            assert_eq!(bytes, &*reader.read(ranges[position].0, 64).expect("in range"));
             seen.push(position);
         });
         assert_eq!(seen, (0..200).collect::<Vec<_>>());

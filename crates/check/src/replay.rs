@@ -40,8 +40,9 @@ use crate::report::Report;
 
 /// Chunks lie at multiples of the smallest sector.
 const SECTOR_BYTES: u64 = 512;
-/// Bytes that the search for chunks behind the end of the log reads at once.
-const SCAN_BYTES: usize = 1 << 20;
+/// Bytes that the search for chunks behind the end of the log reads at once: what stays in the
+/// cache of a processor while it is looked at.
+const SCAN_BYTES: usize = 64 << 10;
 
 /// A whole chunk of the log.
 pub(crate) struct Chunk {

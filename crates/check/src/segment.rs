@@ -2,8 +2,8 @@
 
 use format::bitmap::BITS_PER_PAGE;
 use format::group::{
-    SegmentKind, TOTAL_ANODES_USED_OFFSET, TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET,
-    is_bit_set,
+    SegmentKind, TOTAL_ANODES_USED_OFFSET, TOTAL_FRAGMENTS_RESERVED_OFFSET,
+    TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET, is_bit_set,
 };
 use format::ids::Place;
 use format::page::{PAGE_HEADER_BYTES, PageBytes, PageKind, PageOwner, read_u64};
@@ -178,6 +178,7 @@ fn totals(check: &mut Check<'_>, fragments_used: u64, groups_used: u64) {
     let Ok(root) = check.reader.read_page(&wanted) else { return };
     let pairs = [
         ("fragments in use", TOTAL_FRAGMENTS_USED_OFFSET, fragments_used),
+        ("fragments reserved", TOTAL_FRAGMENTS_RESERVED_OFFSET, check.space.fragments_reserved),
         ("groups in use", TOTAL_GROUPS_USED_OFFSET, groups_used),
         ("anodes in use", TOTAL_ANODES_USED_OFFSET, check.report.totals.anodes),
     ];

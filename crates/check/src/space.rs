@@ -53,11 +53,13 @@ pub(crate) struct Space {
     pub(crate) groups: BTreeMap<u32, GroupSpace>,
     /// What the descriptors say is in use.
     pub(crate) fragments_stated: u64,
+    /// What pointers to blocks reserve.
+    pub(crate) fragments_reserved: u64,
 }
 
 impl Space {
     pub(crate) fn new(geometry: Geometry) -> Space {
-        Space { geometry, groups: BTreeMap::new(), fragments_stated: 0 }
+        Space { geometry, groups: BTreeMap::new(), fragments_stated: 0, fragments_reserved: 0 }
     }
 
     /// Returns how many bytes the bits and segments of a group take.

@@ -205,6 +205,7 @@ pub(crate) struct TortureArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast prove\n  \
                         holdfast prove --bound 2 --sample 1000 --seed 7\n  \
+                        holdfast prove --bound 2 --part 3/16           (one part of all)\n  \
                         holdfast prove --only 42 --export-log logs     (one workload again)")]
 pub(crate) struct ProveArgs {
     /// Operations of a workload
@@ -216,8 +217,11 @@ pub(crate) struct ProveArgs {
     /// Of what is left to chance
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
+    /// Only one part of so many: on several machines, or one after the other
+    #[arg(long, value_name = "PART/PARTS", value_parser = parse_part, conflicts_with = "sample")]
+    pub(crate) part: Option<(u64, u64)>,
     /// Only the workload of this number
-    #[arg(long, conflicts_with = "sample")]
+    #[arg(long, conflicts_with_all = ["sample", "part"])]
     pub(crate) only: Option<u64>,
     /// Write each workload as a base image and a log in the form of the kernel's dm-log-writes
     #[arg(long, value_name = "DIRECTORY")]
@@ -300,6 +304,15 @@ Examples:
 Everything that is made is removed, also on ^C. A ratio is the median of pairs of one round, with
 the interval of the sign test; ~ marks one too wide to mean much. The machine's own noise is told.";
 
+/// `3/16`: the third of sixteen parts.
+fn parse_part(text: &str) -> Result<(u64, u64), String> {
+    let numbers = text.split_once('/').and_then(|(part, parts)| {
+        let (part, parts) = (part.parse().ok()?, parts.parse().ok()?);
+        (1..=parts).contains(&part).then_some((part, parts))
+    });
+    numbers.ok_or_else(|| "must be PART/PARTS, such as 3/16, counted from 1".to_owned())
+}
+
 fn parse_named(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && !value.is_empty() => {
@@ -341,6 +354,7 @@ mod tests {
             "torture --seeds 1000",
             "torture --seeds 1 --seed 7",
             "prove --bound 2",
+            "prove --bound 2 --part 16/16",
             "prove --bound 1 --seed 3 --sample 10 --export-log DIR --json",
             "bench",
             "bench --place DIR --targets fuse,process,memory --against ext4=DIR --against xfs=DIR \

@@ -254,6 +254,24 @@ pub struct TortureFinding {
     pub message: String,
 }
 
+/// Which workloads are proved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProveChoice {
+    /// All.
+    All,
+    /// So many, by chance.
+    Sample(u64),
+    /// Part `index`, from 0, of `count` parts.
+    Part {
+        /// Which.
+        index: u64,
+        /// Of how many.
+        count: u64,
+    },
+    /// The one of this number.
+    Only(u64),
+}
+
 /// What to prove.
 #[derive(Clone, Debug)]
 pub struct ProveOptions {
@@ -261,10 +279,8 @@ pub struct ProveOptions {
     pub bound: u32,
     /// Of what is left to chance.
     pub seed: u64,
-    /// Only so many workloads; `None`: all.
-    pub sample: Option<u64>,
-    /// Only the workload of this number.
-    pub only: Option<u64>,
+    /// Which workloads.
+    pub choice: ProveChoice,
     /// Where workloads are written as base images and logs.
     pub export: Option<PathBuf>,
 }
@@ -290,6 +306,8 @@ pub struct ProveReport {
     pub images: u64,
     /// States judged: image and history differ.
     pub judged: u64,
+    /// Distinct images that their recoveries left: each was checked.
+    pub checked: u64,
     /// Workloads without an operation that is not there yet, by its name.
     pub unsupported: std::collections::BTreeMap<String, u64>,
     /// How long it took.

@@ -24,8 +24,8 @@ use testkit::torture::{Options, PoolGround};
 
 use crate::backend::{
     Backend, BackendError, CheckReport, CreateOptions, CreateReport, DefectReport, DumpReport,
-    ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, Placement, ProveFinding,
-    ProveOptions, ProveReport, TortureFinding, TortureReport,
+    ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, Placement, ProveChoice,
+    ProveFinding, ProveOptions, ProveReport, TortureFinding, TortureReport,
 };
 
 /// How often the background work of a pool is looked at.
@@ -382,13 +382,19 @@ impl Backend for EngineBackend {
         progress: OnProgress<'_>,
     ) -> Result<ProveReport, BackendError> {
         let begun = std::time::Instant::now();
-        let ProveOptions { bound, seed, sample, only, export } = options;
-        let chosen = prove::Options { bound: *bound, sample: *sample, only: *only, seed: *seed };
+        let ProveOptions { bound, seed, choice, export } = options;
         let set_count = prove::Set::new(*bound).count();
-        if only.is_some_and(|index| index >= set_count) {
-            let reason = format!("there are {set_count} workloads, counted from 0");
-            return Err(BackendError::Option { option: "--only", reason });
-        }
+        let choice = match *choice {
+            ProveChoice::All => prove::Choice::All,
+            ProveChoice::Sample(count) => prove::Choice::Sample(count),
+            ProveChoice::Part { index, count } => prove::Choice::Part { index, count },
+            ProveChoice::Only(index) if index < set_count => prove::Choice::Only(index),
+            ProveChoice::Only(_) => {
+                let reason = format!("there are {set_count} workloads, counted from 0");
+                return Err(BackendError::Option { option: "--only", reason });
+            }
+        };
+        let chosen = prove::Options { bound: *bound, choice, seed: *seed };
         if let Some(directory) = export {
             prove::export(&chosen, directory)
                 .map_err(|cause| BackendError::Failed { device: directory.clone(), cause })?;
@@ -411,6 +417,7 @@ impl Backend for EngineBackend {
             second_states: report.second_states,
             images: report.images,
             judged: report.judged,
+            checked: report.checked,
             unsupported: unsupported.collect(),
             milliseconds: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
             findings: findings.collect(),
@@ -531,6 +538,7 @@ fn status_of(status: &engine::PoolStatus) -> Value {
             "total_bytes": bytes(status.space.capacity),
             "used_bytes": bytes(status.space.used),
             "promised_bytes": bytes(status.space.promised),
+            "reserved_bytes": bytes(status.space.reserved),
             "pending_bytes": bytes(status.space.pending),
             "reserve_bytes": bytes(status.space.reserve),
             "inodes": status.inodes,

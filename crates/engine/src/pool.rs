@@ -415,6 +415,7 @@ impl Pool {
     ///
     /// [`FsError::ReadOnly`] once the pool has failed.
     pub fn checkpoint(&self) -> FsResult<()> {
+        self.files().reap_doomed();
         self.files().store.journal.checkpoint()
     }
 
@@ -728,10 +729,11 @@ impl FileSystem for Pool {
 
     fn statfs(&self) -> FsResult<StatFs> {
         let files = self.files();
+        files.reap_doomed();
         let space = files.store.alloc.counts();
         let geometry = files.store.geometry();
         let bytes = |fragments: u64| fragments << geometry.fragment_shift;
-        let taken = space.used + space.promised;
+        let taken = space.used + space.promised + space.reserved;
         let free = space.capacity.saturating_sub(taken);
         let available = space.available;
         let inodes_free = bytes(available) / 512;

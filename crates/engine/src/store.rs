@@ -1,11 +1,11 @@
 //! What every layer above the allocator works with: pages, places and changes to them.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use format::geometry::Geometry;
 use format::ids::{AnodeNo, Epoch, Place, PoolId};
-use format::page::{PageBytes, PageHeader, PageKind, PageOwner};
+use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner};
 use storage::clock::{Clock, Timestamp};
 use storage::volume::Volume;
 
@@ -100,8 +100,8 @@ impl Store {
         if let Some(own) = change.and_then(|change| change.tx().view(place)) {
             return Ok(View::Own(own));
         }
-        let buffer = self.cache.page(place, kind, owner)?;
-        Ok(View::Shared(buffer.bytes()))
+        let (_, bytes) = self.cache.page_with_bytes(place, kind, owner)?;
+        Ok(View::Shared(bytes))
     }
 }
 
@@ -126,11 +126,6 @@ impl Change<'_> {
             self.with_anode.push((number, source));
         }
         is_allowed
-    }
-
-    /// Whether the anode of `number` must go home together with other pages.
-    pub(crate) fn awaits_anode(&self, number: AnodeNo) -> bool {
-        self.with_anode.iter().any(|(of, _)| *of == number)
     }
 
     /// The anode of `number` is written to the page at `place`. Returns whether the transaction may
@@ -167,11 +162,25 @@ impl Change<'_> {
         kind: PageKind,
         owner: PageOwner,
     ) -> FsResult<&mut PageBytes> {
+        let bytes = self.edit_range(place, kind, owner, 0..PAGE_BYTES)?;
+        Ok(bytes.first_chunk_mut().expect("it is a page"))
+    }
+
+    /// Returns `range` of the page at `place`, to change: cheaper than the whole page, of which all
+    /// is compared at the end.
+    pub(crate) fn edit_range(
+        &mut self,
+        place: Place,
+        kind: PageKind,
+        owner: PageOwner,
+        range: Range<usize>,
+    ) -> FsResult<&mut [u8]> {
         if self.tx().view(place).is_some() {
-            return Ok(self.tx_mut().own_mut(place).expect("it was just seen"));
+            let own = self.tx_mut().own_range_mut(place, range);
+            return Ok(own.expect("it was just seen"));
         }
-        let buffer = self.store.cache.page(place, kind, owner)?;
-        Ok(self.tx_mut().edit(&buffer))
+        let base = self.store.cache.page_with_bytes(place, kind, owner)?;
+        Ok(self.tx_mut().add_edit(base, range))
     }
 
     /// Makes a new page of `kind` for `owner`; returns its place.
@@ -210,6 +219,18 @@ impl Change<'_> {
     pub(crate) fn install(&mut self, extent: Extent) -> FsResult<()> {
         let tx = self.tx.as_mut().expect("a change has its transaction until its end");
         self.store.alloc.install(tx, &mut self.ledger, extent)
+    }
+
+    /// Keeps fragments for a block that the file has not stored.
+    pub(crate) fn reserve(&mut self, fragments: u32) {
+        let tx = self.tx.as_mut().expect("a change has its transaction until its end");
+        self.store.alloc.reserve(tx, &mut self.ledger, fragments);
+    }
+
+    /// Gives up what was reserved: the block is stored, or gone.
+    pub(crate) fn unreserve(&mut self, fragments: u32) {
+        let tx = self.tx.as_mut().expect("a change has its transaction until its end");
+        self.store.alloc.unreserve(tx, &mut self.ledger, fragments);
     }
 
     /// Adds to the pool's count of anodes in use.

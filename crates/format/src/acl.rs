@@ -42,7 +42,7 @@ struct AclDisk {
 const _: () = assert!(size_of::<AclDisk>() == ACL_HEAD_BYTES);
 
 /// Byte for byte. Format: `docs/FORMAT.md#access-list-entry`.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug)]
 #[repr(C)]
 struct AclEntryDisk {
     /// Permissions (bits 0 to 2); bit 3: a group.
@@ -123,22 +123,77 @@ impl Acl {
     ///
     /// [`AclError`]: they are none.
     pub fn decode(bytes: &[u8]) -> Result<Acl, AclError> {
+        AclView::read(bytes).map(|view| view.to_acl())
+    }
+}
+
+/// An access list where it lies: for decisions, which must not cost a copy.
+#[derive(Clone, Copy, Debug)]
+pub struct AclView<'a> {
+    permissions: u16,
+    entries: &'a [AclEntryDisk],
+}
+
+impl<'a> AclView<'a> {
+    /// Returns the list that `bytes` are.
+    ///
+    /// # Errors
+    ///
+    /// [`AclError`]: they are none.
+    pub fn read(bytes: &'a [u8]) -> Result<AclView<'a>, AclError> {
         let error = AclError(bytes.len());
         let (head, rest) = AclDisk::read_from_prefix(bytes).map_err(|_| error)?;
-        let permissions = head.permissions.get();
-        let bits = |shift: u32| u8::try_from(permissions >> shift & 7).expect("three bits");
         let entries = <[AclEntryDisk]>::ref_from_bytes(rest).map_err(|_| error)?;
-        let named = entries.iter().map(|entry| AclEntry {
+        let view = AclView { permissions: head.permissions.get(), entries };
+        if view.is_sound() { Ok(view) } else { Err(error) }
+    }
+
+    /// Whether the list is one (L1). Bits that mean nothing are zero, so that encoding gives the
+    /// same bytes again.
+    fn is_sound(&self) -> bool {
+        let spare = self.permissions >> if self.has_mask() { 13 } else { 9 };
+        let mut groups_began = false;
+        let are_entries_sound = self.entries.iter().all(|entry| {
+            let is_group = entry.permissions & IS_GROUP != 0;
+            let is_in_order = is_group || !groups_began;
+            groups_began = is_group;
+            entry.permissions <= IS_GROUP | PERMISSIONS && entry.id.get() != NOBODY && is_in_order
+        });
+        spare == 0
+            && are_entries_sound
+            && self.entries.len() <= ACL_NAMED_MAX
+            && (self.has_mask() || self.entries.is_empty())
+    }
+
+    fn bits(&self, shift: u32) -> u8 {
+        u8::try_from(self.permissions >> shift & 7).expect("three bits")
+    }
+
+    fn has_mask(&self) -> bool {
+        self.permissions & HAS_MASK != 0
+    }
+
+    /// Returns a copy.
+    #[must_use]
+    pub fn to_acl(&self) -> Acl {
+        let (owner, group, other) = (self.bits(6), self.group(), self.bits(0));
+        let mask = self.has_mask().then(|| self.bits(9));
+        Acl { owner, group, other, mask, named: self.named().collect() }
+    }
+
+    /// Returns what the file's group may.
+    #[must_use]
+    pub fn group(&self) -> u8 {
+        self.bits(3)
+    }
+
+    /// Steps over the named users, then the named groups.
+    pub fn named(&self) -> impl Iterator<Item = AclEntry> + Clone + use<'a> {
+        self.entries.iter().map(|entry| AclEntry {
             is_group: entry.permissions & IS_GROUP != 0,
             id: entry.id.get(),
-            permissions: entry.permissions & !IS_GROUP,
-        });
-        let mask = (permissions & HAS_MASK != 0).then(|| bits(9));
-        let (owner, group, other) = (bits(6), bits(3), bits(0));
-        let acl = Acl { owner, group, other, mask, named: named.collect() };
-        // Bits that mean nothing are zero, so that encoding gives the same bytes again.
-        let spare = if acl.mask.is_some() { permissions >> 13 } else { permissions >> 9 };
-        if acl.is_sound() && spare == 0 { Ok(acl) } else { Err(error) }
+            permissions: entry.permissions & PERMISSIONS,
+        })
     }
 }
 

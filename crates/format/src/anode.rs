@@ -11,6 +11,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::attributes::InlineAttributes;
+use crate::bytes::is_zero;
 use crate::checksum::crc32c;
 use crate::ids::{ANODE_NO_MAX, AnodeNo, EPOCH_MAX, Epoch, FRAGMENTS_MAX, FilesetId, Generation};
 use crate::map::{HEIGHT_MAX, ROOT_POINTERS};
@@ -430,7 +431,7 @@ impl Anode {
     fn is_zero_behind(&self) -> bool {
         let length = usize::try_from(self.size_bytes).unwrap_or(INLINE_BYTES_MAX);
         let behind = self.root.get(length..).unwrap_or(&[]);
-        !self.holds_bytes() || behind.iter().all(|&byte| byte == 0)
+        !self.holds_bytes() || is_zero(behind)
     }
 
     /// Returns the bytes of this anode, checksum included.

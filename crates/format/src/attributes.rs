@@ -22,6 +22,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::bytes::is_zero;
 use crate::page::{AUX_OFFSET, COUNT_OFFSET, PAGE_BODY_BYTES, PAGE_HEADER_BYTES, PageBytes};
 use crate::page::{read_u32, read_u64, write_u32, write_u64};
 
@@ -266,7 +267,7 @@ impl InlineAttributes {
             names.push(name);
             end = next;
         }
-        self.0.iter().skip(end).all(|&byte| byte == 0)
+        is_zero(self.0.get(end..).unwrap_or(&[]))
     }
 }
 

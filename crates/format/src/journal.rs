@@ -26,6 +26,7 @@ use crate::planted::{self, Planted};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::bytes::{is_zero, length_without_zeros};
 use crate::checksum::crc32c;
 use crate::geometry::{Geometry, JOURNAL_HEAD_COPIES, JOURNAL_HEADS};
 use crate::ids::{
@@ -382,13 +383,13 @@ pub fn put_page_runs(
     log.extend_from_slice(disk.as_bytes());
     log.extend_from_slice(old_stamp.unwrap_or(&[]));
     for &(start, end) in runs {
-        let is_zero = |bytes: &[u8]| bytes[start..end].iter().all(|&byte| byte == 0);
-        let (was_zero, becomes_zero) = (is_zero(old), is_zero(new));
+        let (was_zero, becomes_zero) = (is_zero(&old[start..end]), is_zero(&new[start..end]));
         let flag = |is_set: bool, flag: u16| if is_set { flag } else { 0 };
         let offset = u16::try_from(start).expect("inside a page");
         let length = u16::try_from(end - start).expect("inside a page");
-        log.extend_from_slice(&(offset | flag(becomes_zero, RUN_NEW_ZERO)).to_le_bytes());
-        log.extend_from_slice(&(length | flag(was_zero, RUN_OLD_ZERO)).to_le_bytes());
+        let [offset_low, offset_high] = (offset | flag(becomes_zero, RUN_NEW_ZERO)).to_le_bytes();
+        let [length_low, length_high] = (length | flag(was_zero, RUN_OLD_ZERO)).to_le_bytes();
+        log.extend_from_slice(&[offset_low, offset_high, length_low, length_high]);
         if !was_zero {
             log.extend_from_slice(&old[start..end]);
         }
@@ -400,7 +401,7 @@ pub fn put_page_runs(
 
 /// Appends a whole page to an update.
 pub fn put_page_image(log: &mut Vec<u8>, place: Place, image: &PageBytes) {
-    let kept = image.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    let kept = length_without_zeros(image);
     let disk = PageUpdateDisk {
         place: U64::new(place.bits()),
         runs: U16::new(0),

@@ -7,6 +7,7 @@ pub mod acl;
 pub mod anode;
 pub mod attributes;
 pub mod bitmap;
+pub mod bytes;
 pub mod checksum;
 pub mod directory;
 pub mod double_write;

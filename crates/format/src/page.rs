@@ -399,6 +399,26 @@ impl PageHeader {
         }
     }
 
+    /// Returns an error unless the page that `bytes` hold is `kind` and belongs to `owner`.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::WrongOwner`], [`PageError::UnknownKind`].
+    pub fn expect_in(bytes: &PageBytes, kind: PageKind, owner: PageOwner) -> Result<(), PageError> {
+        let disk = Self::disk(bytes);
+        let is_it = disk.kind == kind.code()
+            && disk.index.get() == owner.index
+            && disk.anode.get() == owner.anode.0
+            && disk.fileset.get() == owner.fileset.0
+            && disk.level == owner.level;
+        if is_it {
+            return Ok(());
+        }
+        let place = Place::from_bits(disk.place.get());
+        let unknown = PageError::UnknownKind { place, found: disk.kind };
+        Self::parse(bytes).ok_or(unknown)?.expect(kind, owner)
+    }
+
     /// Returns an error unless the page is `kind` and belongs to `owner`.
     ///
     /// # Errors

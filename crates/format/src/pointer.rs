@@ -22,7 +22,7 @@ struct BlockPointerDisk {
     /// Where the block begins; 0 with all else 0 is a hole.
     place: U64,
     /// Birth epoch in the lower 48 bits; above: fragments less one (10 bits), check kind (2),
-    /// compressed, encrypted, offline, unwritten (1 each).
+    /// compressed, encrypted, offline, reserved (1 each).
     birth_and_flags: U64,
     /// What the block's bytes must sum to. Detects rot and lost writes of data.
     check: [U32; 4],
@@ -58,7 +58,7 @@ pub struct SplitHint {
 const FLAG_COMPRESSED: u64 = 1 << 60;
 const FLAG_ENCRYPTED: u64 = 1 << 61;
 const FLAG_OFFLINE: u64 = 1 << 62;
-const FLAG_UNWRITTEN: u64 = 1 << 63;
+const FLAG_RESERVED: u64 = 1 << 63;
 const FRAGMENTS_SHIFT: u32 = 48;
 const CHECK_KIND_SHIFT: u32 = 58;
 
@@ -69,7 +69,7 @@ pub struct BlockPointer {
     pub place: Place,
     /// Epoch in which it was submitted.
     pub birth: Epoch,
-    /// Space it takes: 1 to [`BLOCK_FRAGMENTS_MAX`].
+    /// Space that is stored: 1 to [`BLOCK_FRAGMENTS_MAX`]; 0 of [`BlockPointer::RESERVED`] alone.
     pub fragments: u32,
     /// What `check` is.
     pub check_kind: CheckKind,
@@ -79,13 +79,26 @@ pub struct BlockPointer {
     pub is_encrypted: bool,
     /// The block is only in an archive; `place` is a copy number.
     pub is_offline: bool,
-    /// Allocated and reads as zeros.
-    pub is_unwritten: bool,
+    /// Room for the whole block is kept, whatever of it is stored: a write of it finds space.
+    pub is_reserved: bool,
     /// What the block's bytes must sum to.
     pub check: [u32; 4],
 }
 
 impl BlockPointer {
+    /// Nothing is stored, and room for the whole block is kept. Reads as zeros.
+    pub const RESERVED: BlockPointer = BlockPointer {
+        place: Place::NONE,
+        birth: Epoch(0),
+        fragments: 0,
+        check_kind: CheckKind::Whole,
+        is_compressed: false,
+        is_encrypted: false,
+        is_offline: false,
+        is_reserved: true,
+        check: [0; 4],
+    };
+
     /// Returns a pointer to a page, which verifies itself.
     #[must_use]
     pub fn to_page(place: Place, fragments: u32, birth: Epoch) -> BlockPointer {
@@ -109,7 +122,7 @@ impl BlockPointer {
             is_compressed: false,
             is_encrypted: false,
             is_offline: false,
-            is_unwritten: false,
+            is_reserved: false,
             check,
         }
     }
@@ -146,6 +159,9 @@ impl BlockPointer {
             return None;
         }
         let bits = disk.birth_and_flags.get();
+        if disk.place.get() == 0 && bits == FLAG_RESERVED {
+            return Some(BlockPointer::RESERVED);
+        }
         let fragments = u32::try_from(bits >> FRAGMENTS_SHIFT & 0x3ff).expect("10 bits") + 1;
         let check_kind = match bits >> CHECK_KIND_SHIFT & 3 {
             0 => CheckKind::Whole,
@@ -161,7 +177,7 @@ impl BlockPointer {
             is_compressed: bits & FLAG_COMPRESSED != 0,
             is_encrypted: bits & FLAG_ENCRYPTED != 0,
             is_offline: bits & FLAG_OFFLINE != 0,
-            is_unwritten: bits & FLAG_UNWRITTEN != 0,
+            is_reserved: bits & FLAG_RESERVED != 0,
             check: disk.check.map(U32::get),
         })
     }
@@ -174,6 +190,13 @@ impl BlockPointer {
     #[must_use]
     pub fn encode(&self) -> [u8; POINTER_BYTES] {
         assert!(self.birth.0 <= EPOCH_MAX);
+        if *self == BlockPointer::RESERVED {
+            return zerocopy::transmute!(BlockPointerDisk {
+                place: U64::new(0),
+                birth_and_flags: U64::new(FLAG_RESERVED),
+                check: [U32::new(0); 4],
+            });
+        }
         assert!((1..=BLOCK_FRAGMENTS_MAX).contains(&self.fragments));
         let flag = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
         let check_kind: u64 = match self.check_kind {
@@ -188,7 +211,7 @@ impl BlockPointer {
             | flag(self.is_compressed, FLAG_COMPRESSED)
             | flag(self.is_encrypted, FLAG_ENCRYPTED)
             | flag(self.is_offline, FLAG_OFFLINE)
-            | flag(self.is_unwritten, FLAG_UNWRITTEN);
+            | flag(self.is_reserved, FLAG_RESERVED);
         zerocopy::transmute!(BlockPointerDisk {
             place: U64::new(self.place.bits()),
             birth_and_flags: U64::new(bits),
@@ -207,6 +230,21 @@ impl BlockPointer {
     ) -> BlockPointer {
         let (check_kind, check) = check_of(block_bytes, data);
         BlockPointer::plain(place, fragments, birth, check_kind, check)
+    }
+
+    /// Returns this pointer if anything is stored.
+    #[must_use]
+    pub fn stored(self) -> Option<BlockPointer> {
+        (self.fragments > 0).then_some(self)
+    }
+
+    /// Returns the fragments of a block of `1 << block_shift` bytes that are kept for it beside
+    /// what is stored.
+    #[must_use]
+    pub fn reserved_fragments(&self, block_shift: u8, fragment_shift: u8) -> u32 {
+        let whole = 1_u32.checked_shl(u32::from(block_shift.saturating_sub(fragment_shift)));
+        let whole = whole.unwrap_or(BLOCK_FRAGMENTS_MAX).min(BLOCK_FRAGMENTS_MAX);
+        if self.is_reserved { whole.saturating_sub(self.fragments) } else { 0 }
     }
 
     /// Whether this is a plain block with a check for each quarter, so that a quarter of it can be
@@ -271,7 +309,7 @@ mod tests {
     fn encode_then_decode_returns_the_pointer() {
         let pointer = BlockPointer {
             is_offline: true,
-            is_unwritten: true,
+            is_reserved: true,
             ..BlockPointer::plain(
                 Place::new(255, 0xff_ffff, u32::MAX),
                 BLOCK_FRAGMENTS_MAX,
@@ -282,6 +320,23 @@ mod tests {
         };
         assert_eq!(BlockPointer::decode(&pointer.encode()), Some(pointer));
         assert_eq!(BlockPointer::decode(&[0; POINTER_BYTES]), None);
+    }
+
+    #[test]
+    fn a_reservation_keeps_what_is_not_stored() {
+        let reserved = BlockPointer::RESERVED;
+        assert_eq!(BlockPointer::decode(&reserved.encode()), Some(reserved));
+        assert_eq!(reserved.stored(), None);
+        let place = Place::new(0, 1, 2);
+        let short = BlockPointer::plain(place, 3, Epoch(5), CheckKind::Whole, [1, 0, 0, 0]);
+        for (block_shift, fragment_shift, nothing, some) in [(14, 12, 4, 1), (12, 10, 4, 1)] {
+            let kept = BlockPointer { is_reserved: true, ..short };
+            assert_eq!(reserved.reserved_fragments(block_shift, fragment_shift), nothing);
+            assert_eq!(kept.reserved_fragments(block_shift, fragment_shift), some);
+            assert_eq!(short.reserved_fragments(block_shift, fragment_shift), 0);
+        }
+        let absurd = BlockPointer { fragments: 1024, is_reserved: true, ..short };
+        assert_eq!(absurd.reserved_fragments(12, 12), 0);
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub const MAGIC: [u8; 8] = *b"HOLDFAST";
 /// Major version: readers refuse one that they do not know.
 pub const VERSION_MAJOR: u16 = 1;
 /// Minor version: readers ignore one that they do not know.
-pub const VERSION_MINOR: u16 = 0;
+pub const VERSION_MINOR: u16 = 1;
 /// Most busy groups.
 pub const BUSY_GROUPS_MAX: usize = 256;
 /// Most void intervals: past it the two oldest become one.
@@ -34,8 +34,10 @@ pub const LAYOUTS_MAX: usize = 8;
 /// Most disk groups.
 pub const DISK_GROUPS_MAX: usize = 8;
 
-/// Incompatible features that this software knows: none so far.
-pub const INCOMPATIBLE_KNOWN: u64 = 0;
+/// Incompatible feature: pointers to blocks may say that room is reserved.
+pub const FEATURE_RESERVED_BLOCKS: u64 = 1 << 0;
+/// Incompatible features that this software knows, and notes in each superblock that it writes.
+pub const INCOMPATIBLE_KNOWN: u64 = FEATURE_RESERVED_BLOCKS;
 /// Read-only-compatible features that this software knows: none so far.
 pub const READ_ONLY_COMPATIBLE_KNOWN: u64 = 0;
 
@@ -454,6 +456,7 @@ impl Superblock {
         };
         disk.features_compatible = U64::new(self.features_compatible);
         disk.features_read_only = U64::new(self.features_read_only);
+        disk.features_incompatible = U64::new(INCOMPATIBLE_KNOWN);
         disk.device_id = self.device_id;
         disk.membership_epoch = U64::new(self.membership_epoch);
         disk.label = self.label;
@@ -589,7 +592,8 @@ mod tests {
         newer[12] = 9;
         restamp(&mut newer);
         let decoded = Superblock::decode(&newer, 0);
-        assert_eq!(decoded, Err(SuperblockError::UnsupportedVersion { major: 9, minor: 0 }));
+        let refused = SuperblockError::UnsupportedVersion { major: 9, minor: VERSION_MINOR };
+        assert_eq!(decoded, Err(refused));
         let mut featured = sample().encode(0);
         let offset = std::mem::offset_of!(SuperblockDisk, features_incompatible);
         featured[offset] = 4;

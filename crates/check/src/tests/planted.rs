@@ -10,7 +10,7 @@ use format::fileset::Fileset;
 use format::geometry::Geometry;
 use format::group::{
     DESCRIPTOR_FRAGMENTS_USED_OFFSET, DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentUsage,
-    TOTAL_ANODES_USED_OFFSET, entry_offset,
+    TOTAL_ANODES_USED_OFFSET, TOTAL_FRAGMENTS_RESERVED_OFFSET, entry_offset,
 };
 use format::ids::{AnodeNo, Generation, Place};
 use format::map;
@@ -84,7 +84,7 @@ fn superblock_copies_that_fail_are_named() {
         let bytes = AlignedBuffer::copy_of(&bytes);
         image.device.write(Purpose::Superblock, offset, bytes).expect("in range");
     });
-    for (code, at, byte) in [(Code::SB003, 12, 9), (Code::SB004, 64, 1), (Code::SB006, 47, 9)] {
+    for (code, at, byte) in [(Code::SB003, 12, 9), (Code::SB004, 64, 128), (Code::SB006, 47, 9)] {
         expect(&[code], |image| {
             let mut bytes = image.superblock.encode(1);
             bytes[at] = byte;
@@ -151,6 +151,10 @@ fn group_table_and_descriptors_are_compared() {
     expect(&[Code::AG007], |image| {
         let place = image.geometry.group_table_root_place();
         image.edit(place, |bytes| bytes[TOTAL_ANODES_USED_OFFSET] ^= 1);
+    });
+    expect(&[Code::AG007], |image| {
+        let place = image.geometry.group_table_root_place();
+        image.edit(place, |bytes| bytes[TOTAL_FRAGMENTS_RESERVED_OFFSET] ^= 4);
     });
     let report = report_of(|image| {
         image.edit(table(image), |bytes| bytes[entry_offset(1)] = 0);

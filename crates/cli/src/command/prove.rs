@@ -5,19 +5,22 @@ use std::fmt::Write;
 use serde_json::json;
 
 use crate::args::ProveArgs;
-use crate::backend::{Backend, ProveOptions, ProveReport};
+use crate::backend::{Backend, ProveChoice, ProveOptions, ProveReport};
 use crate::exit::{self, UsageError};
 use crate::output::Output;
 
 pub(crate) fn run(args: &ProveArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
-    if args.sample == Some(0) {
-        return Err(UsageError::new("--sample must be at least 1").into());
-    }
+    let choice = match (args.sample, args.part, args.only) {
+        (Some(0), ..) => return Err(UsageError::new("--sample must be at least 1").into()),
+        (Some(count), ..) => ProveChoice::Sample(count),
+        (_, Some((part, count)), _) => ProveChoice::Part { index: part - 1, count },
+        (.., Some(index)) => ProveChoice::Only(index),
+        (None, None, None) => ProveChoice::All,
+    };
     let options = ProveOptions {
         bound: args.bound,
         seed: args.seed,
-        sample: args.sample,
-        only: args.only,
+        choice,
         export: args.export_log.clone(),
     };
     let mut progress = output.progress();
@@ -41,13 +44,13 @@ fn text_of(report: &ProveReport, args: &ProveArgs) -> String {
         let _ = writeln!(text, "{count} workloads without their {what}, which is not there yet");
     }
     let ProveReport { workloads, workloads_of_set, set_hash, points, states, .. } = report;
-    let ProveReport { second_states, images, judged, milliseconds, findings, .. } = report;
+    let ProveReport { second_states, images, judged, checked, milliseconds, findings, .. } = report;
     let (bound, count) = (args.bound, findings.len());
     let _ = writeln!(
         text,
         "bound {bound}: {workloads} of {workloads_of_set} workloads (hash {set_hash}), {points} \
          crash points, {states} states and {second_states} of a second cut, {images} distinct \
-         images, {judged} judged, {milliseconds} ms: {count} findings"
+         images, {judged} judged, {checked} checked, {milliseconds} ms: {count} findings"
     );
     text
 }

@@ -9,10 +9,14 @@
 //! - G2: A freed fragment is released only when the checkpoint that took the freeing pages home has
 //!   moved the log's tail past them (K3). Until then it is *pending*.
 //! - G3: A segment changes its kind only while nothing in it is held: neither used nor pending.
-//! - G4: What is used, promised or pending, and what no block can have (free pages of metadata
-//!   segments, the front of groups not yet in use), never exceeds the capacity less the reserve, so
-//!   that what was accepted can be installed, and what a full pool must do (delete, checkpoint,
-//!   clean) has room.
+//! - G4: What is used, promised, reserved for blocks or pending, and what no block can have (free
+//!   pages of metadata segments, the front of groups not yet in use), never exceeds the capacity
+//!   less the reserve, so that what was accepted can be installed, and what a full pool must do
+//!   (delete, checkpoint, clean) has room.
+//! - G5: A write of what its file holds already, stored or reserved, goes three quarters into the
+//!   reserve: the new version counts beside the old one, or beside what is reserved for it, only
+//!   until it is installed and a checkpoint has released the old one. So after a reclaim it has
+//!   room, whatever else the pool holds.
 //!
 //! # Concurrency
 //!
@@ -31,7 +35,7 @@ use format::bitmap::BITS_PER_PAGE;
 use format::geometry::Geometry;
 use format::group::{
     DESCRIPTOR_FRAGMENTS_USED_OFFSET, DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentKind, SegmentUsage,
-    TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET,
+    TOTAL_FRAGMENTS_RESERVED_OFFSET, TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET,
 };
 use format::ids::{AnodeNo, Epoch, Lsn, Place};
 use format::map::POINTERS_PER_PAGE;
@@ -78,6 +82,9 @@ pub(crate) struct Ledger {
     freed: Vec<Extent>,
     /// Promised fragments that the transaction turns into used ones.
     installed: u64,
+    /// Fragments that the transaction keeps for blocks, and those that it keeps no longer.
+    reserved: u64,
+    unreserved: u64,
 }
 
 /// Fragments promised to somebody and not yet used.
@@ -85,6 +92,8 @@ pub(crate) struct Ledger {
 pub(crate) enum Urgency {
     /// A user's write: refused when the pool is full.
     User,
+    /// A user's write of what the file holds already (G5).
+    Held,
     /// A name that moves: it may use half of the reserve.
     Name,
     /// What must go on in a full pool: cleaning, removing.
@@ -96,6 +105,8 @@ struct State {
     groups: BTreeMap<u32, Group>,
     used: u64,
     promised: u64,
+    /// Kept for blocks of files that are not stored, or not all of them.
+    reserved: u64,
     pending: VecDeque<(Lsn, Vec<Extent>)>,
     pending_fragments: u64,
     /// Free pages in metadata segments of the groups in memory.
@@ -134,6 +145,8 @@ pub struct SpaceCounts {
     pub used: u64,
     /// Accepted and not yet in use.
     pub promised: u64,
+    /// Kept for what programs will write where they asked for space ahead.
+    pub reserved: u64,
     /// Kept back, so that a full pool can be emptied and cleaned.
     pub reserve: u64,
     /// Freed, and not to be used before the next checkpoint.
@@ -168,6 +181,12 @@ impl Allocator {
             let defect = format!("AG007: the pool says {used} fragments in use, has {capacity}");
             return Err(FsError::Corrupt { defect });
         }
+        let reserved = read_u64(page_of(&root.bytes()), TOTAL_FRAGMENTS_RESERVED_OFFSET);
+        if reserved > capacity {
+            let defect =
+                format!("AG007: the pool says {reserved} fragments reserved of {capacity}");
+            return Err(FsError::Corrupt { defect });
+        }
         let reserve = reserve_of(geometry, capacity, block_shift);
         let groups_used = read_u64(page_of(&root.bytes()), TOTAL_GROUPS_USED_OFFSET);
         let block_fragments = block_fragments(geometry, block_shift);
@@ -176,6 +195,7 @@ impl Allocator {
             groups: BTreeMap::new(),
             used,
             promised: 0,
+            reserved,
             pending: VecDeque::new(),
             pending_fragments: 0,
             spare_pages: 0,
@@ -208,6 +228,7 @@ impl Allocator {
             capacity: self.capacity,
             used: state.used,
             promised: state.promised,
+            reserved: state.reserved,
             reserve: self.reserve,
             pending: state.pending_fragments,
             spare: self.spare(&state),
@@ -254,7 +275,8 @@ impl Allocator {
     /// [`FsError::NoSpace`] if a user's promise would touch the reserve (G4).
     pub(crate) fn promise(&self, fragments: u64, urgency: Urgency) -> FsResult<()> {
         let mut state = self.state.lock();
-        let spare = if urgency == Urgency::User { self.spare(&state) } else { 0 };
+        let is_data = matches!(urgency, Urgency::User | Urgency::Held);
+        let spare = if is_data { self.spare(&state) } else { 0 };
         if self.taken(&state) + spare + fragments + self.kept_from(urgency) > self.capacity {
             return Err(FsError::NoSpace);
         }
@@ -275,7 +297,8 @@ impl Allocator {
 
     /// What was freed since the last checkpoint counts as used: it can't be written yet.
     fn taken(&self, state: &State) -> u64 {
-        state.used + state.promised + state.pending_fragments
+        let reserved = if planted::is(Planted::ReservationIgnored) { 0 } else { state.reserved };
+        state.used + state.promised + reserved + state.pending_fragments
     }
 
     fn kept_from(&self, urgency: Urgency) -> u64 {
@@ -283,6 +306,9 @@ impl Allocator {
             Urgency::User if planted::is(Planted::ReserveForgotten) => 0,
             Urgency::User => self.reserve,
             Urgency::Name => self.reserve / 2,
+            Urgency::Held if planted::is(Planted::HeldRefused) => self.reserve,
+            // Less than names leave, so that they can't use up what it needs.
+            Urgency::Held => self.reserve / 4,
             Urgency::System => 0,
         }
     }
@@ -413,6 +439,21 @@ impl Allocator {
         Ok(())
     }
 
+    /// Keeps `fragments` for a block that is not stored. Whether there is room the caller has seen.
+    pub(crate) fn reserve(&self, tx: &mut Tx, ledger: &mut Ledger, fragments: u32) {
+        self.state.lock().reserved += u64::from(fragments);
+        ledger.reserved += u64::from(fragments);
+        tx.add_u64(&self.root, TOTAL_FRAGMENTS_RESERVED_OFFSET, i64::from(fragments));
+    }
+
+    /// Keeps `fragments` no longer, once the transaction has ended.
+    pub(crate) fn unreserve(&self, tx: &mut Tx, ledger: &mut Ledger, fragments: u32) {
+        ledger.unreserved += u64::from(fragments);
+        if !planted::is(Planted::ReservationLeaked) {
+            tx.add_u64(&self.root, TOTAL_FRAGMENTS_RESERVED_OFFSET, -i64::from(fragments));
+        }
+    }
+
     /// Adds `delta` to the pool's count of anodes in use.
     pub(crate) fn count_anodes(&self, tx: &mut Tx, delta: i64) {
         tx.add_u64(&self.root, format::group::TOTAL_ANODES_USED_OFFSET, delta);
@@ -517,6 +558,8 @@ impl Allocator {
         let mut state = self.state.lock();
         state.used += ledger.installed;
         state.promised = state.promised.checked_sub(ledger.installed).expect("was promised");
+        // Saturating: the count is the disk's, and the pointers that contradict it are too.
+        state.reserved = state.reserved.saturating_sub(ledger.unreserved);
         if ledger.freed.is_empty() {
             return;
         }
@@ -539,6 +582,7 @@ impl Allocator {
     /// Undoes what a transaction that was given up took.
     pub(crate) fn undo(&self, ledger: Ledger) {
         let mut state = self.state.lock();
+        state.reserved = state.reserved.saturating_sub(ledger.reserved);
         let installed = ledger.installed;
         for extent in ledger.taken {
             let number = extent.place.group();
@@ -604,7 +648,8 @@ impl Allocator {
         home: Option<u32>,
     ) -> FsResult<(SegmentId, Epoch)> {
         let mut state = self.state.lock();
-        let kept = if urgency == Urgency::User { CLEANER_SEGMENTS } else { 0 };
+        let is_data = matches!(urgency, Urgency::User | Urgency::Held);
+        let kept = if is_data { CLEANER_SEGMENTS } else { 0 };
         if self.count_free(&mut state, kept + 1)? <= kept {
             return Err(FsError::NoSpace);
         }

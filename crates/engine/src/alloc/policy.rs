@@ -159,20 +159,29 @@ pub trait CleaningPolicy: Send + Sync + std::fmt::Debug {
     fn choose(&self, candidates: &[SegmentView]) -> Option<SegmentName>;
 }
 
-/// Cleans the emptiest segment. Cheapest now; the default, because it needs no tuning.
+/// Cleans what gives back the most room for the longest time, for what must be read and copied: old
+/// segments sooner than young ones, which empty by themselves. (Rosenblum and Ousterhout, "The
+/// Design and Implementation of a Log-Structured File System", 1992, section 3.6.)
 #[derive(Debug)]
-pub struct Greedy;
+pub struct CostBenefit;
 
-impl CleaningPolicy for Greedy {
+impl CleaningPolicy for CostBenefit {
     fn name(&self) -> &'static str {
-        "greedy"
+        "cost-benefit"
     }
 
     fn choose(&self, candidates: &[SegmentView]) -> Option<SegmentName> {
-        // A segment that is nearly full costs more to copy than it gives back.
+        let now = candidates.iter().map(|view| view.newest).max()?;
+        let score = |view: &SegmentView| {
+            let (live, size) = (u128::from(view.live_fragments), u128::from(view.size_fragments));
+            let age = u128::from(now - view.newest) + 1;
+            // Reading it costs its size, copying costs what is live of it.
+            size.saturating_sub(live) * age * SCORE_SCALE / (size + live).max(1)
+        };
         let worthwhile = |view: &&SegmentView| view.live_fragments < worth_below(view);
-        let emptiest = candidates.iter().filter(worthwhile);
-        emptiest.min_by_key(|view| (view.live_fragments, view.segment)).map(|view| view.segment)
+        let best = candidates.iter().filter(worthwhile);
+        best.max_by_key(|view| (score(view), std::cmp::Reverse(view.segment)))
+            .map(|view| view.segment)
     }
 }
 
@@ -196,6 +205,9 @@ impl CleaningPolicy for Thorough {
     }
 }
 
+/// Scores are whole numbers: without a factor those of young segments would all be alike.
+const SCORE_SCALE: u128 = 1 << 20;
+
 /// Cleaning a segment with this many live fragments or more gives back too little: what is copied
 /// needs summaries and ends before the end of a segment, so an eighth must be won at least.
 fn worth_below(view: &SegmentView) -> u32 {
@@ -213,7 +225,7 @@ mod tests {
 
     #[test]
     fn every_cleaning_policy_keeps_the_contract() {
-        let policies: [&dyn CleaningPolicy; 2] = [&Greedy, &Thorough];
+        let policies: [&dyn CleaningPolicy; 2] = [&CostBenefit, &Thorough];
         for policy in policies {
             let name = policy.name();
             assert_eq!(policy.choose(&[]), None, "{name}");
@@ -222,8 +234,20 @@ mod tests {
             let lowest = SegmentName { group: 0, segment: 3 };
             assert_eq!(policy.choose(&tie), Some(lowest), "{name}: tie");
         }
-        assert_eq!(Greedy.choose(&[view(1, 251)]), None, "hardly anything is won");
+        assert_eq!(CostBenefit.choose(&[view(1, 251)]), None, "hardly anything is won");
         assert!(Thorough.choose(&[view(1, 251)]).is_some(), "something is won");
+    }
+
+    #[test]
+    fn an_old_segment_is_cleaned_before_a_young_one_that_is_a_little_emptier() {
+        let old = SegmentView { newest: 100, ..view(1, 200) };
+        let young = SegmentView { newest: 990, ..view(2, 190) };
+        let now = SegmentView { newest: 1000, ..view(3, 240) };
+        assert_eq!(CostBenefit.choose(&[young, old, now]), Some(old.segment));
+        assert_eq!(Thorough.choose(&[young, old, now]), Some(young.segment));
+        let empty = SegmentView { newest: 990, ..view(2, 0) };
+        let hardly_older = SegmentView { newest: 985, ..view(1, 200) };
+        assert_eq!(CostBenefit.choose(&[empty, hardly_older, now]), Some(empty.segment));
     }
 
     #[test]

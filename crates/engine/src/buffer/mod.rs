@@ -15,13 +15,13 @@
 //! have spoilt [`LOAD_TRIES_MAX`] times holds its shard. A page that is read while another thread
 //! reads it too is loaded twice and kept once.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use format::ids::{Lsn, Place, PoolId};
-use format::page::{PageBytes, PageHeader, PageKind, PageOwner};
+use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner};
 use format::planted::{self, Planted};
+use rustc_hash::FxHashMap;
 use storage::device::{AlignedBuffer, Purpose};
 use storage::volume::Volume;
 
@@ -91,11 +91,13 @@ pub(crate) struct Cache {
     hand: AtomicUsize,
     hits: AtomicU64,
     misses: AtomicU64,
+    /// Zeros: what a page holds that is being made.
+    nothing: PageRef,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
-    buffers: HashMap<Place, Arc<Buffer>>,
+    buffers: FxHashMap<Place, Arc<Buffer>>,
     /// Counts evictions: a load that began before one must look again (U2).
     evictions: u64,
 }
@@ -125,6 +127,7 @@ impl Cache {
             hand: AtomicUsize::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            nothing: Arc::new(AlignedBuffer::zeroed(PAGE_BYTES)),
         }
     }
 
@@ -166,11 +169,20 @@ impl Cache {
         kind: PageKind,
         owner: PageOwner,
     ) -> FsResult<Arc<Buffer>> {
+        self.page_with_bytes(place, kind, owner).map(|(buffer, _)| buffer)
+    }
+
+    /// As [`Cache::page`]; returns its bytes as they are now too.
+    pub(crate) fn page_with_bytes(
+        &self,
+        place: Place,
+        kind: PageKind,
+        owner: PageOwner,
+    ) -> FsResult<(Arc<Buffer>, PageRef)> {
         let buffer = self.any_page(place)?;
         let bytes = buffer.bytes();
-        let header = PageHeader::parse(page_of(&bytes)).ok_or_else(|| unknown_kind(place))?;
-        header.expect(kind, owner).map_err(corrupt)?;
-        Ok(buffer)
+        PageHeader::expect_in(page_of(&bytes), kind, owner).map_err(corrupt)?;
+        Ok((buffer, bytes))
     }
 
     /// Returns the page at `place`, whatever it is; verified when it is read.
@@ -190,7 +202,7 @@ impl Cache {
             }
             // What was read may be older than what was evicted meanwhile (U2).
             if shard.evictions == evictions {
-                return Ok(self.insert(&mut shard, place, bytes));
+                return Ok(self.insert(&mut shard, place, Arc::new(bytes)));
             }
         }
         let mut shard = self.shard(place).lock();
@@ -198,7 +210,7 @@ impl Cache {
             return Ok(Arc::clone(buffer));
         }
         let bytes = self.load(place)?;
-        Ok(self.insert(&mut shard, place, bytes))
+        Ok(self.insert(&mut shard, place, Arc::new(bytes)))
     }
 
     fn load(&self, place: Place) -> FsResult<AlignedBuffer> {
@@ -212,9 +224,8 @@ impl Cache {
         Ok(bytes)
     }
 
-    fn insert(&self, shard: &mut Shard, place: Place, bytes: AlignedBuffer) -> Arc<Buffer> {
-        let state =
-            BufferState { bytes: Arc::new(bytes), class: 0, first_lsn: None, last_lsn: Lsn(0) };
+    fn insert(&self, shard: &mut Shard, place: Place, bytes: PageRef) -> Arc<Buffer> {
+        let state = BufferState { bytes, class: 0, first_lsn: None, last_lsn: Lsn(0) };
         let buffer =
             Arc::new(Buffer { place, state: Mutex::new(state), was_used: AtomicBool::new(true) });
         shard.buffers.insert(place, Arc::clone(&buffer));
@@ -232,7 +243,7 @@ impl Cache {
         if let Some(buffer) = shard.buffers.get(&place) {
             return Arc::clone(buffer);
         }
-        self.insert(&mut shard, place, AlignedBuffer::zeroed(format::page::PAGE_BYTES))
+        self.insert(&mut shard, place, Arc::clone(&self.nothing))
     }
 
     /// Evicts clean pages that nobody uses until there is room for one more, or none is left.

@@ -12,11 +12,12 @@ use format::ids::Place;
 use format::map::{
     COARSE_SHIFT, FINE_LEVEL, FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, ROOT_POINTERS,
     capacity_of_height, fine_index, fine_slot, is_split, page_index, page_slot, pointer_at,
-    root_slot, set_pointer, span_of_pointer, split, split_slot,
+    set_pointer, span_of_pointer, split, split_slot,
 };
 use format::page::{PageBytes, PageKind, PageOwner};
 use format::pointer::BlockPointer;
 
+use super::entry::Entry;
 use super::{map_owner, replace_pointer};
 use crate::buffer::corrupt;
 use crate::convert::{index_wide, wide};
@@ -30,11 +31,36 @@ pub(crate) struct Unit {
     pub(crate) start: u64,
     /// Block size: binary logarithm.
     pub(crate) shift: u8,
-    /// `None`: a hole.
+    /// What is stored; `None`: it reads as zeros.
     pub(crate) pointer: Option<BlockPointer>,
+    /// Whether room for all of it is kept.
+    pub(crate) is_reserved: bool,
 }
 
 impl Unit {
+    fn new(start: u64, shift: u8, pointer: Option<BlockPointer>) -> Unit {
+        let is_reserved = pointer.is_some_and(|pointer| pointer.is_reserved);
+        Unit { start, shift, pointer: pointer.and_then(BlockPointer::stored), is_reserved }
+    }
+
+    /// Whether nothing is stored and no room is kept.
+    pub(super) fn is_hole(&self) -> bool {
+        self.pointer.is_none() && !self.is_reserved
+    }
+
+    /// Returns the fragments kept for the unit beside what is stored, if all of it `is_reserved`.
+    pub(super) fn reserved_fragments(&self, is_reserved: bool, fragment_shift: u8) -> u32 {
+        let stored = self.pointer.unwrap_or(BlockPointer::RESERVED);
+        let pointer = BlockPointer { is_reserved, ..stored };
+        pointer.reserved_fragments(self.shift, fragment_shift)
+    }
+
+    /// Returns the fragments that the file has for the unit: stored or reserved.
+    pub(super) fn held_fragments(&self, fragment_shift: u8) -> u32 {
+        let stored = self.pointer.map_or(0, |pointer| pointer.fragments);
+        stored + self.reserved_fragments(self.is_reserved, fragment_shift)
+    }
+
     /// Returns where the unit ends in the file, in bytes.
     pub(crate) fn end(&self) -> u64 {
         self.start.saturating_add(1 << self.shift)
@@ -97,7 +123,7 @@ impl Leaves<'_> {
         let shift = anode.block_shift;
         if anode.height == 0 || index >= capacity_of_height(anode.height) {
             let pointer = store.block(None, anode, index)?;
-            units.push(Unit { start: index << shift, shift, pointer });
+            units.push(Unit::new(index << shift, shift, pointer));
             return Ok(());
         }
         let first = page_index(index, 0);
@@ -107,12 +133,12 @@ impl Leaves<'_> {
         let page = self.leaf.as_ref().and_then(|(_, page)| page.as_ref());
         let Some(page) = page.filter(|page| is_split(page)) else {
             let pointer = page.and_then(|page| pointer_at(page, page_slot(index, 0)));
-            units.push(Unit { start: index << shift, shift, pointer });
+            units.push(Unit::new(index << shift, shift, pointer));
             return Ok(());
         };
         check_split(anode)?;
         for fine in index * FINE_PER_COARSE..(index + 1) * FINE_PER_COARSE {
-            let unit = Unit { start: fine << FINE_SHIFT, shift: FINE_SHIFT, pointer: None };
+            let unit = Unit::new(fine << FINE_SHIFT, FINE_SHIFT, None);
             if unit.end() <= start || unit.start >= end {
                 continue;
             }
@@ -125,7 +151,7 @@ impl Leaves<'_> {
             }
             let leaf = self.fine.as_ref().and_then(|(_, leaf)| leaf.as_ref());
             let pointer = leaf.and_then(|leaf| pointer_at(leaf, fine_slot(fine)));
-            units.push(Unit { pointer, ..unit });
+            units.push(Unit::new(unit.start, FINE_SHIFT, pointer));
         }
         Ok(())
     }
@@ -148,9 +174,23 @@ impl Store {
         units.pop().ok_or_else(|| corrupt("MP003: an offset past every map"))
     }
 
-    /// Returns the first unit with a pointer that ends behind byte `from`; `None`: only a hole
-    /// follows. Looks at no page below a hole.
+    /// Returns the first unit of which something is stored and that ends behind byte `from`;
+    /// `None`: only a hole follows. Looks at no page below a hole.
     pub(crate) fn next_data(&self, anode: &Anode, from: u64) -> FsResult<Option<Unit>> {
+        self.next_unit(anode, from, |unit| unit.pointer.is_some())
+    }
+
+    /// Does so of units for which room is kept, too.
+    pub(crate) fn next_held(&self, anode: &Anode, from: u64) -> FsResult<Option<Unit>> {
+        self.next_unit(anode, from, |unit| !unit.is_hole())
+    }
+
+    fn next_unit(
+        &self,
+        anode: &Anode,
+        from: u64,
+        is_wanted: fn(&Unit) -> bool,
+    ) -> FsResult<Option<Unit>> {
         if anode.storage == StorageMode::Inline {
             return Ok(None);
         }
@@ -161,7 +201,7 @@ impl Store {
             if base.saturating_add(span) <= from >> anode.block_shift {
                 continue;
             }
-            let found = self.next_below(anode, pointer, anode.height, base, from)?;
+            let found = self.next_below(anode, pointer, anode.height, base, from, is_wanted)?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -177,23 +217,24 @@ impl Store {
         height: u8,
         base: u64,
         from: u64,
+        is_wanted: fn(&Unit) -> bool,
     ) -> FsResult<Option<Unit>> {
         let shift = anode.block_shift;
         let Some(level) = height.checked_sub(1) else {
             let start = base.saturating_mul(1 << shift);
-            let unit = Unit { start, shift, pointer: Some(pointer) };
-            return Ok(Some(unit).filter(|unit| unit.end() > from));
+            let unit = Unit::new(start, shift, Some(pointer));
+            return Ok(Some(unit).filter(|unit| unit.end() > from && is_wanted(unit)));
         };
         let page = self.view(None, pointer.place, PageKind::Map, map_owner(anode, base, level))?;
         if level == 0 && is_split(&page) {
-            return self.next_fine(anode, &page, base, from);
+            return self.next_fine(anode, &page, base, from, is_wanted);
         }
         let first = from >> shift;
         let lowest = if first <= base { 0 } else { page_slot(first, level) };
         for slot in lowest..index_wide(POINTERS_PER_PAGE) {
             let Some(child) = pointer_at(&page, slot) else { continue };
             let base = base.saturating_add(wide(slot).saturating_mul(span_of_pointer(level)));
-            let found = self.next_below(anode, child, level, base, from)?;
+            let found = self.next_below(anode, child, level, base, from, is_wanted)?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -208,6 +249,7 @@ impl Store {
         page: &PageBytes,
         base: u64,
         from: u64,
+        is_wanted: fn(&Unit) -> bool,
     ) -> FsResult<Option<Unit>> {
         check_split(anode)?;
         for slot in 0..FINE_PER_COARSE {
@@ -220,37 +262,14 @@ impl Store {
             }
             let leaf = self.view(None, leaf.place, PageKind::Map, fine_owner(anode, first))?;
             for fine in lowest..first.saturating_add(POINTERS_PER_PAGE) {
-                if let Some(pointer) = pointer_at(&leaf, fine_slot(fine)) {
-                    let start = fine.saturating_mul(1 << FINE_SHIFT);
-                    return Ok(Some(Unit { start, shift: FINE_SHIFT, pointer: Some(pointer) }));
+                let start = fine.saturating_mul(1 << FINE_SHIFT);
+                let unit = Unit::new(start, FINE_SHIFT, pointer_at(&leaf, fine_slot(fine)));
+                if is_wanted(&unit) {
+                    return Ok(Some(unit));
                 }
             }
         }
         Ok(None)
-    }
-
-    /// Makes a hole of a unit that has a pointer; the caller frees what that points to (C2).
-    pub(super) fn clear_unit(
-        &self,
-        change: &mut Change<'_>,
-        anode: &mut Anode,
-        unit: &Unit,
-    ) -> FsResult<()> {
-        let index = unit.start >> anode.block_shift;
-        if anode.height == 0 {
-            anode.set_root_pointer(root_slot(index, 0), None);
-            return Ok(());
-        }
-        let birth = change.epoch();
-        let place = self.leaf_to_edit(change, anode, index)?;
-        let owner = map_owner(anode, index, 0);
-        if unit.is_fine(anode) {
-            self.set_fine(change, anode, owner, place, unit.start >> FINE_SHIFT, None)?;
-        } else {
-            let page = change.edit(place, PageKind::Map, owner)?;
-            replace_pointer(page, page_slot(index, 0), None, birth);
-        }
-        Ok(())
     }
 
     /// Points the map of a file to a block of `1 << shift` bytes at byte `start`; splits the leaf
@@ -272,21 +291,19 @@ impl Store {
             anode.root.fill(0);
         }
         self.grow(change, anode, index)?;
+        let version = Entry::Version(Some(pointer));
         if anode.height == 0 {
             if shift == anode.block_shift {
-                replaced.pointers.extend(self.set_block(change, anode, index, Some(pointer))?);
+                replaced.pointers.extend(self.set_unit(change, anode, start, shift, version)?);
                 return Ok(replaced);
             }
             self.raise(change, anode)?;
         }
         let place = self.leaf_to_edit(change, anode, index)?;
         let owner = map_owner(anode, index, 0);
-        let birth = change.epoch();
-        let page = change.edit(place, PageKind::Map, owner)?;
-        if !is_split(page) {
+        if !is_split(change.edit(place, PageKind::Map, owner)?) {
             if shift == anode.block_shift {
-                let slot = page_slot(index, 0);
-                replaced.pointers.extend(replace_pointer(page, slot, Some(pointer), birth));
+                replaced.pointers.extend(self.set_coarse(change, anode, place, index, version)?);
                 return Ok(replaced);
             }
             self.split_leaf(change, anode, owner, place, &mut replaced.pointers)?;
@@ -295,7 +312,7 @@ impl Store {
         check_split(anode)?;
         let fine = start >> FINE_SHIFT;
         if shift == FINE_SHIFT {
-            let old = self.set_fine(change, anode, owner, place, fine, Some(pointer))?;
+            let old = self.set_fine(change, anode, owner, place, fine, version)?;
             replaced.pointers.extend(old);
             return Ok(replaced);
         }
@@ -306,7 +323,8 @@ impl Store {
             let part = pointer.quarter(index_wide(quarter), fragment_shift);
             let part = part.filter(|_| fine + quarter < end);
             replaced.kept_fragments += part.map_or(0, |part| part.fragments);
-            let old = self.set_fine(change, anode, owner, place, fine + quarter, part.as_ref())?;
+            let part = Entry::Version(part.as_ref());
+            let old = self.set_fine(change, anode, owner, place, fine + quarter, part)?;
             replaced.pointers.extend(old);
         }
         Ok(replaced)
@@ -326,21 +344,23 @@ impl Store {
         let page = change.edit(place, PageKind::Map, owner)?;
         let pointers: Vec<Option<BlockPointer>> =
             (0..index_wide(POINTERS_PER_PAGE)).map(|slot| pointer_at(page, slot)).collect();
-        if pointers.iter().flatten().any(|pointer| !pointer.is_divisible()) {
+        let mut stored = pointers.iter().flatten().filter_map(|pointer| pointer.stored());
+        if stored.any(|pointer| !pointer.is_divisible()) {
             return Err(corrupt(format!("MP003: a block of {} has no quarters", anode.number)));
         }
         split(page);
         let end = anode.size_bytes.div_ceil(1 << FINE_SHIFT);
         let mut fine = owner.index * FINE_PER_COARSE;
         for pointer in pointers {
+            self.count_reserved(change, anode, COARSE_SHIFT, pointer, None)?;
+            let is_reserved = pointer.is_some_and(|pointer| pointer.is_reserved);
             for quarter in 0..index_wide(FINE_PER_COARSE) {
                 let part = pointer.as_ref().and_then(|p| p.quarter(quarter, fragment_shift));
-                match part {
-                    Some(part) if fine >= end => dropped.push(part),
-                    Some(part) => {
-                        self.set_fine(change, anode, owner, place, fine, Some(&part))?;
-                    }
-                    None => {}
+                dropped.extend(part.filter(|_| fine >= end));
+                let part = part.filter(|_| fine < end);
+                let entry = part.as_ref().map(|part| Entry::Version(Some(part)));
+                if let Some(entry) = entry.or(is_reserved.then_some(Entry::Reserved)) {
+                    self.set_fine(change, anode, owner, place, fine, entry)?;
                 }
                 fine += 1;
             }
@@ -348,15 +368,15 @@ impl Store {
         Ok(())
     }
 
-    /// Sets pointer `fine` below the split leaf at `place`; returns the pointer that was there.
-    fn set_fine(
+    /// Sets pointer `fine` below the split leaf at `place`; returns what nothing leads to any more.
+    pub(super) fn set_fine(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
         owner: PageOwner,
         place: Place,
         fine: u64,
-        pointer: Option<&BlockPointer>,
+        entry: Entry<'_>,
     ) -> FsResult<Option<BlockPointer>> {
         let birth = change.epoch();
         let slot = split_slot(fine);
@@ -365,7 +385,7 @@ impl Store {
         let below = fine_owner(anode, fine);
         let leaf = match pointer_at(page, slot) {
             Some(found) => found.place,
-            None if pointer.is_none() => return Ok(None),
+            None if entry.after(None).is_none() => return Ok(None),
             None => {
                 let leaf = change.add_page(PageKind::Map, below)?;
                 let fragments = self.geometry().page_fragments();
@@ -377,22 +397,11 @@ impl Store {
             }
         };
         let page = change.edit(leaf, PageKind::Map, below)?;
-        Ok(replace_pointer(page, fine_slot(fine), pointer, birth))
-    }
-
-    /// Returns how many map pages may be made when a block of `1 << shift` bytes at `start` is
-    /// installed; more the higher the map grows.
-    pub(crate) fn map_pages_for(&self, anode: &Anode, start: u64, shift: u8) -> FsResult<u64> {
-        let end = start.saturating_add(1 << shift);
-        let units = self.units(anode, start, end)?;
-        let has_hole = units.iter().any(|unit| unit.pointer.is_none());
-        let is_fine = units.iter().any(|unit| unit.is_fine(anode));
-        Ok(match (is_fine, shift < anode.block_shift) {
-            (false, true) => FINE_PER_COARSE + u64::from(anode.height == 0),
-            // Its quarters may lie below two fine leaves.
-            (true, false) if has_hole => 2,
-            (false, false) if has_hole => self.missing_map_pages(anode, start >> shift)?,
-            _ => u64::from(has_hole),
-        })
+        let slot = fine_slot(fine);
+        let old = pointer_at(page, slot);
+        let new = entry.after(old);
+        replace_pointer(page, slot, new.as_ref(), birth);
+        self.count_reserved(change, anode, FINE_SHIFT, old, new)?;
+        Ok(entry.dropped(old))
     }
 }

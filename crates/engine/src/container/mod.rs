@@ -6,17 +6,22 @@
 //! # Invariants
 //!
 //! - M1, M2 of [`format::map`].
-//! - C1: `anode.fragments` counts every fragment of the container's blocks and map pages.
+//! - C1: `anode.fragments` counts every fragment of the container's blocks and map pages, and what
+//!   is reserved for blocks.
 //! - C2: A pointer that is replaced or removed is freed in the same transaction.
+//! - C3: The pool's count of reserved fragments is what all pointers to blocks reserve: each
+//!   transaction that changes such a pointer changes the count.
 //!
 //! # Concurrency
 //!
 //! The caller holds the lock of the container: its vnode's, or the fileset's for its own.
 
 mod data;
+mod entry;
 mod truncate;
 
 pub(crate) use data::Unit;
+pub(crate) use entry::Room;
 pub(crate) use truncate::{Content, take_off};
 
 use format::anode::{Anode, StorageMode};

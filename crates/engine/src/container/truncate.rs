@@ -38,6 +38,19 @@ struct Step {
 }
 
 impl Step {
+    /// Whether the step may give up one more unit of a file, of which `stored` is stored; if so, it
+    /// is noted.
+    fn take_unit(&mut self, stored: Option<BlockPointer>, pages: usize) -> bool {
+        if let Some(pointer) = stored {
+            return self.take(pointer.place, pointer.fragments, pages);
+        }
+        if self.pointers == 0 || pages + self.groups.len() * 4 > PAGES_PER_STEP {
+            return false;
+        }
+        self.pointers -= 1;
+        true
+    }
+
     /// Whether the step may free one more block; if so, it is noted.
     fn take(&mut self, place: Place, fragments: u32, pages: usize) -> bool {
         let joins = self.extents.last().is_some_and(|last| {
@@ -174,7 +187,13 @@ impl Store {
             return Ok(Outcome::Kept);
         }
         if height == 0 {
-            return self.free_block(change, anode, pointer, base, content, step);
+            return match content {
+                Content::Data => {
+                    let shift = anode.block_shift;
+                    self.free_data(change, anode, pointer, shift, step)
+                }
+                Content::Pages(kind) => self.free_content(change, anode, pointer, base, kind),
+            };
         }
         let level = height - 1;
         let owner = map_owner(anode, base, level);
@@ -223,17 +242,18 @@ impl Store {
         let mut step =
             Step { pointers: POINTERS_PER_STEP, extents: Vec::new(), groups: Vec::new() };
         let (mut at, mut rest) = (range.start, None);
-        while let Some(unit) = self.next_data(anode, at)?.filter(|unit| unit.end() <= range.end) {
+        while let Some(unit) = self.next_held(anode, at)?.filter(|unit| unit.end() <= range.end) {
             at = unit.end();
-            let Some(pointer) = unit.pointer.filter(|_| unit.start >= range.start) else {
+            if unit.start < range.start {
                 continue;
-            };
-            if !step.take(pointer.place, pointer.fragments, change.page_count()) {
+            }
+            if !step.take_unit(unit.pointer, change.page_count()) {
                 rest = Some(unit.start);
                 break;
             }
             self.clear_unit(change, anode, &unit)?;
-            take_off(&mut anode.fragments, u64::from(pointer.fragments))?;
+            let stored = unit.pointer.map_or(0, |pointer| pointer.fragments);
+            take_off(&mut anode.fragments, u64::from(stored))?;
         }
         for extent in step.extents {
             change.free(extent)?;
@@ -269,7 +289,7 @@ impl Store {
                     pointer_at(&page, fine_slot(fine))
                 };
                 let Some(block) = block else { continue };
-                let outcome = self.free_block(change, anode, block, fine, Content::Data, step)?;
+                let outcome = self.free_data(change, anode, block, FINE_SHIFT, step)?;
                 if matches!(outcome, Outcome::Stopped) {
                     return Ok(false);
                 }
@@ -285,30 +305,37 @@ impl Store {
         Ok(true)
     }
 
-    fn free_block(
+    /// Gives up a block of a file, of `1 << shift` bytes, and the room that is reserved for it.
+    fn free_data(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        pointer: BlockPointer,
+        shift: u8,
+        step: &mut Step,
+    ) -> FsResult<Outcome> {
+        if !step.take_unit(pointer.stored(), change.page_count()) {
+            return Ok(Outcome::Stopped);
+        }
+        self.count_reserved(change, anode, shift, Some(pointer), None)?;
+        take_off(&mut anode.fragments, u64::from(pointer.fragments))?;
+        Ok(Outcome::Gone)
+    }
+
+    /// Gives up page `index` of a container of pages.
+    fn free_content(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
         pointer: BlockPointer,
         index: u64,
-        content: Content,
-        step: &mut Step,
+        kind: PageKind,
     ) -> FsResult<Outcome> {
-        let pages = change.page_count();
-        match content {
-            Content::Data => {
-                if !step.take(pointer.place, pointer.fragments, pages) {
-                    return Ok(Outcome::Stopped);
-                }
-            }
-            Content::Pages(kind) => {
-                if pages > PAGES_PER_STEP {
-                    return Ok(Outcome::Stopped);
-                }
-                change.free_page(pointer.place, kind, content_owner(anode, index))?;
-                take_off(&mut anode.pages, 1)?;
-            }
+        if change.page_count() > PAGES_PER_STEP {
+            return Ok(Outcome::Stopped);
         }
+        change.free_page(pointer.place, kind, content_owner(anode, index))?;
+        take_off(&mut anode.pages, 1)?;
         take_off(&mut anode.fragments, u64::from(pointer.fragments))?;
         Ok(Outcome::Gone)
     }

@@ -56,6 +56,14 @@ pub(crate) struct Found {
     offset: usize,
 }
 
+/// Where a new name goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    hash: u64,
+    /// The page that holds its hash; `None`: the directory has no pages.
+    at: Option<PageAt>,
+}
+
 /// One name, copied out of its page.
 #[derive(Clone, Debug)]
 pub(crate) struct Listed {
@@ -187,6 +195,22 @@ pub(crate) fn find(
     }))
 }
 
+/// Returns where `name` goes in the directory; `None` if it is there. Good as long as the directory
+/// does not change.
+pub(crate) fn spot_for(
+    store: &Store,
+    change: Option<&Change<'_>>,
+    anode: &Anode,
+    name: &[u8],
+) -> FsResult<Option<Spot>> {
+    let hash = hash_of(anode.key, name);
+    let at = page_of_hash(store, change, anode, hash)?;
+    let Some(at) = at else { return Ok(Some(Spot { hash, at: None })) };
+    let view = view_at(store, change, anode, at)?;
+    let is_there = page::find(&view[..], hash, name).is_some();
+    Ok((!is_there).then_some(Spot { hash, at: Some(at) }))
+}
+
 /// Adds a name that is not there. The caller writes the directory's anode.
 pub(crate) fn insert(
     store: &Store,
@@ -196,6 +220,20 @@ pub(crate) fn insert(
     target: Target,
 ) -> FsResult<()> {
     let hash = hash_of(anode.key, name);
+    let at = page_of_hash(store, Some(change), anode, hash)?;
+    insert_at(store, change, anode, &Spot { hash, at }, name, target)
+}
+
+/// Adds a name at the spot for it. The caller writes the directory's anode.
+pub(crate) fn insert_at(
+    store: &Store,
+    change: &mut Change<'_>,
+    anode: &mut Anode,
+    spot: &Spot,
+    name: &[u8],
+    target: Target,
+) -> FsResult<()> {
+    let Spot { hash, at: mut page } = *spot;
     if let Some(group) = store.alloc.home_group(anode.number) {
         change.near = store.geometry().descriptor_place(group);
     }
@@ -207,8 +245,11 @@ pub(crate) fn insert(
     }
     // A split halves a page; a page that keeps all names of one prefix is split again.
     for _ in 0..=DEPTH_MAX {
-        let at = page_of_hash(store, Some(change), anode, hash)?
-            .ok_or_else(|| corrupt("DR007: a directory with pages has none"))?;
+        let at = match page.take() {
+            Some(at) => at,
+            None => page_of_hash(store, Some(change), anode, hash)?
+                .ok_or_else(|| corrupt("DR007: a directory with pages has none"))?,
+        };
         let bytes = edit_at(change, anode, at)?;
         if page::has_room(&bytes[..], name.len()) {
             insert_in_page(&mut bytes[..], hash, name, target)?;

@@ -13,6 +13,7 @@
 //! orphan slot to the end of the transaction. Reading anodes needs no lock but the vnode's.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use format::anode::{
@@ -20,6 +21,7 @@ use format::anode::{
     page_and_slot, slot_offset,
 };
 use format::bitmap::{self, BITS_PER_PAGE};
+use format::bytes::is_zero;
 use format::fileset::Fileset;
 use format::ids::{ANODES_MAX, AnodeNo, FilesetId, Lsn, Place};
 use format::page::{
@@ -80,6 +82,8 @@ pub(crate) struct FilesetGuard<'f> {
     /// The anode table as it will be once the change has ended: until then only the holder of this
     /// guard may use it, for its new pages are in memory only then.
     table: Option<Arc<Anode>>,
+    /// The page of the anode table that this change found last: number and place.
+    table_page: Option<(u64, Place)>,
 }
 
 /// What a change did to the free slots of the orphan list.
@@ -94,10 +98,12 @@ enum SlotChange {
 struct Saved {
     entry: Fileset,
     first_free: u64,
-    orphan_anode: Anode,
+    /// `None`: it has not grown.
+    orphan_anode: Option<Anode>,
     slot_changes: Vec<SlotChange>,
     orphan_slots_end: u64,
-    map_anode: Anode,
+    /// `None`: it has not grown.
+    map_anode: Option<Anode>,
 }
 
 impl MountedFileset {
@@ -207,6 +213,7 @@ impl MountedFileset {
             before: None,
             freed: Vec::new(),
             table: None,
+            table_page: None,
         }
     }
 
@@ -233,17 +240,22 @@ impl FilesetGuard<'_> {
             self.before = Some(Box::new(Saved {
                 entry: state.entry.clone(),
                 first_free: state.first_free,
-                orphan_anode: state.orphan_anode.clone(),
+                orphan_anode: None,
                 slot_changes: Vec::new(),
                 orphan_slots_end: state.orphan_slots_end,
-                map_anode: state.map_anode.clone(),
+                map_anode: None,
             }));
         }
     }
 
-    fn note_slot(&mut self, change: SlotChange) {
+    /// What would be lost if the change were given up now.
+    fn saved(&mut self) -> (&mut State, &mut Saved) {
         self.save();
-        self.before.as_mut().expect("saved above").slot_changes.push(change);
+        (&mut self.state, self.before.as_mut().expect("saved above"))
+    }
+
+    fn note_slot(&mut self, change: SlotChange) {
+        self.saved().1.slot_changes.push(change);
     }
 
     /// Takes a free anode number into use; the caller writes the anode.
@@ -253,28 +265,36 @@ impl FilesetGuard<'_> {
         change: &mut Change<'_>,
     ) -> FsResult<AnodeNo> {
         self.save();
-        let number = self.find_free(store, change)?;
-        self.ensure_map_page(store, change, number)?;
+        let (number, map_page) = self.find_free(store, change)?;
+        let map_page = match map_page {
+            Some(place) => place,
+            None => self.ensure_map_page(store, change, number)?,
+        };
         self.ensure_table_page(store, change, number)?;
-        self.mark(store, change, number, true)?;
+        self.mark(store, change, map_page, number, true)?;
         let state = &mut *self.state;
         state.first_free = number + 1;
         state.entry.anodes_end = state.entry.anodes_end.max(number + 1);
         state.entry.anodes_used += 1;
         change.count_anodes(1);
-        self.write_entry(store, change)?;
+        self.write_entry(change)?;
         Ok(AnodeNo(number))
     }
 
-    /// Finds the first free number at or after the hint.
-    fn find_free(&self, store: &Store, change: &Change<'_>) -> FsResult<u64> {
+    /// Finds the first free number at or after the hint. Returns the place of the page of the anode
+    /// map that has its bit too, if it came by it.
+    fn find_free(&self, store: &Store, change: &Change<'_>) -> FsResult<(u64, Option<Place>)> {
         let (mut number, end) = (self.state.first_free, self.state.entry.anodes_end);
+        let mut last = None;
         while number < end {
             let page = number / u64::from(BITS_PER_PAGE);
-            let view =
-                store.content(Some(change), &self.state.map_anode, page, PageKind::AnodeMap)?;
+            let Some(place) = self.map_page(store, change, page)? else {
+                return Ok((number, None));
+            };
+            last = Some((page, place));
+            let owner = content_owner(&self.state.map_anode, page);
+            let view = store.view(Some(change), place, PageKind::AnodeMap, owner)?;
             let first = page * u64::from(BITS_PER_PAGE);
-            let Some(view) = view else { return Ok(number) };
             let limit = narrow((end - first).min(u64::from(BITS_PER_PAGE)));
             match bitmap::first_clear(&view, narrow(number - first), limit) {
                 Some(bit)
@@ -283,7 +303,7 @@ impl FilesetGuard<'_> {
                 {
                     number = first + u64::from(bit) + 1;
                 }
-                Some(bit) => return Ok(first + u64::from(bit)),
+                Some(bit) => return Ok((first + u64::from(bit), Some(place))),
                 None => number = first + u64::from(BITS_PER_PAGE),
             }
         }
@@ -291,22 +311,33 @@ impl FilesetGuard<'_> {
         if fresh >= ANODES_MAX {
             return Err(FsError::NoSpace);
         }
-        Ok(fresh)
+        let place = last.filter(|(page, _)| fresh / u64::from(BITS_PER_PAGE) == *page);
+        Ok((fresh, place.map(|(_, place)| place)))
     }
 
+    /// Returns the place of page `page` of the anode map, if it is there.
+    fn map_page(&self, store: &Store, change: &Change<'_>, page: u64) -> FsResult<Option<Place>> {
+        let pointer = store.block(Some(change), &self.state.map_anode, page)?;
+        Ok(pointer.map(|pointer| pointer.place))
+    }
+
+    /// Returns the place of the page of the anode map that has the bit of `number`; makes it.
     fn ensure_map_page(
         &mut self,
         store: &Store,
         change: &mut Change<'_>,
         number: u64,
-    ) -> FsResult<()> {
+    ) -> FsResult<Place> {
         let page = number / u64::from(BITS_PER_PAGE);
-        if store.block(Some(change), &self.state.map_anode, page)?.is_some() {
-            return Ok(());
+        if let Some(place) = self.map_page(store, change, page)? {
+            return Ok(place);
         }
-        store.add_content(change, &mut self.state.map_anode, page, PageKind::AnodeMap)?;
+        let (state, saved) = self.saved();
+        saved.map_anode.get_or_insert_with(|| state.map_anode.clone());
+        store.add_content(change, &mut state.map_anode, page, PageKind::AnodeMap)?;
         let anode = self.state.map_anode.clone();
-        self.fileset.write_anode(store, change, &anode)
+        self.fileset.write_anode(store, change, &anode)?;
+        self.map_page(store, change, page)?.ok_or_else(no_map_page)
     }
 
     fn ensure_table_page(
@@ -316,10 +347,12 @@ impl FilesetGuard<'_> {
         number: u64,
     ) -> FsResult<()> {
         let (page, _) = page_and_slot(AnodeNo(number));
-        let mut table = Anode::clone(&self.table());
-        if store.block(Some(change), &table, page)?.is_some() {
+        let table = self.table();
+        if let Some(pointer) = store.block(Some(change), &table, page)? {
+            self.table_page = Some((page, pointer.place));
             return Ok(());
         }
+        let mut table = Anode::clone(&table);
         store.add_content(change, &mut table, page, PageKind::Anode)?;
         self.state.entry.set_table_anode(&table);
         self.table = Some(Arc::new(table));
@@ -350,40 +383,43 @@ impl FilesetGuard<'_> {
         change: &mut Change<'_>,
         anode: &Anode,
     ) -> FsResult<()> {
-        write_anode_in(store, &self.table(), change, anode)
+        let (page, slot) = page_and_slot(anode.number);
+        let known = self.table_page.filter(|(known, _)| *known == page);
+        let Some((_, place)) = known else {
+            return write_anode_in(store, &self.table(), change, anode);
+        };
+        let owner = content_owner(&self.table(), page);
+        let bytes = change.edit_range(place, PageKind::Anode, owner, slot_range(slot))?;
+        bytes.copy_from_slice(&anode.encode());
+        anode_is_at(change, anode.number, place)
     }
 
-    /// Sets or clears the bit of `number` in the anode map.
+    /// Sets or clears the bit of `number`, which lies in the page at `map_page` of the anode map.
     fn mark(
         &self,
         store: &Store,
         change: &mut Change<'_>,
+        map_page: Place,
         number: u64,
         is_used: bool,
     ) -> FsResult<()> {
         let page = number / u64::from(BITS_PER_PAGE);
         let bit = narrow(number % u64::from(BITS_PER_PAGE));
-        let anode = &self.state.map_anode;
-        let pointer = store.block(Some(change), anode, page)?;
-        let place =
-            pointer.ok_or_else(|| corrupt("AM001: a page of the anode map is missing"))?.place;
-        if let Some(own) = change.tx_mut().own_mut(place) {
+        if let Some(own) = change.tx_mut().own_mut(map_page) {
             bitmap::set(own, bit, is_used);
             return Ok(());
         }
-        let buffer = store.cache.page(place, PageKind::AnodeMap, content_owner(anode, page))?;
+        let owner = content_owner(&self.state.map_anode, page);
+        let buffer = store.cache.page(map_page, PageKind::AnodeMap, owner)?;
         change.tx_mut().set_bits(&buffer, bit, 1, is_used);
         Ok(())
     }
 
-    fn write_entry(&self, store: &Store, change: &mut Change<'_>) -> FsResult<()> {
+    fn write_entry(&self, change: &mut Change<'_>) -> FsResult<()> {
         let (page, slot) = entry_position(self.fileset.slot);
-        let bytes =
-            change.edit(self.state.entry_place, PageKind::FilesetTable, entry_owner(page))?;
-        let _ = store;
-        let offset = slot_offset(slot);
-        bytes[offset..offset + format::fileset::FILESET_BYTES]
-            .copy_from_slice(&self.state.entry.encode());
+        let (place, owner) = (self.state.entry_place, entry_owner(page));
+        let bytes = change.edit_range(place, PageKind::FilesetTable, owner, slot_range(slot))?;
+        bytes.copy_from_slice(&self.state.entry.encode());
         Ok(())
     }
 
@@ -396,16 +432,17 @@ impl FilesetGuard<'_> {
     ) -> FsResult<()> {
         self.save();
         let table = self.table();
-        let bytes = anode_slot(store, &table, change, number)?;
+        let (_, bytes) = anode_slot(store, &table, change, number)?;
         bytes.fill(0);
         self.drop_empty_page(store, change, number)?;
-        self.mark(store, change, number.0, false)?;
+        let map_page = self.map_page(store, change, number.0 / u64::from(BITS_PER_PAGE))?;
+        self.mark(store, change, map_page.ok_or_else(no_map_page)?, number.0, false)?;
         let used = self.state.entry.anodes_used.checked_sub(1);
         self.state.entry.anodes_used =
             used.ok_or_else(|| corrupt("FS006: a fileset counts fewer anodes than it has"))?;
         change.count_anodes(-1);
         self.freed.push(number.0);
-        self.write_entry(store, change)
+        self.write_entry(change)
     }
 
     /// Gives the page of the anode table up if no anode is left in it. It comes back when one of
@@ -416,15 +453,16 @@ impl FilesetGuard<'_> {
         change: &mut Change<'_>,
         number: AnodeNo,
     ) -> FsResult<()> {
-        let mut table = Anode::clone(&self.table());
+        let table = self.table();
         let (page, _) = page_and_slot(number);
         let view = store.content(Some(change), &table, page, PageKind::Anode)?;
-        let is_empty =
-            view.is_some_and(|view| view[slot_offset(0)..].iter().all(|byte| *byte == 0));
+        let is_empty = view.is_some_and(|view| is_zero(&view[slot_offset(0)..]));
         if !is_empty {
             return Ok(());
         }
+        let mut table = Anode::clone(&table);
         store.remove_content(change, &mut table, page, PageKind::Anode)?;
+        self.table_page = None;
         self.state.entry.set_table_anode(&table);
         self.table = Some(Arc::new(table));
         Ok(())
@@ -449,7 +487,9 @@ impl FilesetGuard<'_> {
 
     fn grow_orphans(&mut self, store: &Store, change: &mut Change<'_>) -> FsResult<u64> {
         let page = self.state.orphan_anode.pages;
-        store.add_content(change, &mut self.state.orphan_anode, page, PageKind::OrphanList)?;
+        let (state, saved) = self.saved();
+        saved.orphan_anode.get_or_insert_with(|| state.orphan_anode.clone());
+        store.add_content(change, &mut state.orphan_anode, page, PageKind::OrphanList)?;
         let anode = self.state.orphan_anode.clone();
         self.fileset.write_anode(store, change, &anode)?;
         let first = self.state.orphan_slots_end;
@@ -481,10 +521,13 @@ impl FilesetGuard<'_> {
     ) -> FsResult<()> {
         let (page, in_page) = (slot / ORPHANS_PER_PAGE, slot % ORPHANS_PER_PAGE);
         let anode = &self.state.orphan_anode;
-        let bytes = store.edit_content(change, anode, page, PageKind::OrphanList)?;
-        let bytes = bytes.ok_or_else(|| corrupt("OR001: a page of the orphan list is missing"))?;
-        let offset = orphan_offset(in_page);
-        bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
+        let pointer = store.block(Some(change), anode, page)?;
+        let pointer =
+            pointer.ok_or_else(|| corrupt("OR001: a page of the orphan list is missing"))?;
+        let (owner, offset) = (content_owner(anode, page), orphan_offset(in_page));
+        let range = offset..offset + 8;
+        let bytes = change.edit_range(pointer.place, PageKind::OrphanList, owner, range)?;
+        bytes.copy_from_slice(&value.to_le_bytes());
         Ok(())
     }
 
@@ -506,9 +549,13 @@ impl Drop for FilesetGuard<'_> {
         let Some(before) = self.before.take() else { return };
         self.state.entry = before.entry;
         self.state.first_free = before.first_free;
-        self.state.orphan_anode = before.orphan_anode;
         self.state.orphan_slots_end = before.orphan_slots_end;
-        self.state.map_anode = before.map_anode;
+        if let Some(orphan_anode) = before.orphan_anode {
+            self.state.orphan_anode = orphan_anode;
+        }
+        if let Some(map_anode) = before.map_anode {
+            self.state.map_anode = map_anode;
+        }
         for change in before.slot_changes.into_iter().rev() {
             match change {
                 SlotChange::Taken(slot) => self.state.orphan_slots_free.insert(slot),
@@ -580,11 +627,13 @@ fn anode_slot<'c>(
     table: &Anode,
     change: &'c mut Change<'_>,
     number: AnodeNo,
-) -> FsResult<&'c mut [u8]> {
+) -> FsResult<(Place, &'c mut [u8])> {
     let (page, slot) = page_and_slot(number);
-    let bytes = store.edit_content(change, table, page, PageKind::Anode)?;
-    let bytes = bytes.ok_or_else(|| corrupt("AN004: a page of the anode table is missing"))?;
-    Ok(&mut bytes[slot_offset(slot)..slot_offset(slot) + ANODE_BYTES])
+    let pointer = store.block(Some(change), table, page)?;
+    let pointer = pointer.ok_or_else(|| corrupt("AN004: a page of the anode table is missing"))?;
+    let owner = content_owner(table, page);
+    let bytes = change.edit_range(pointer.place, PageKind::Anode, owner, slot_range(slot))?;
+    Ok((pointer.place, bytes))
 }
 
 fn write_anode_in(
@@ -593,13 +642,22 @@ fn write_anode_in(
     change: &mut Change<'_>,
     anode: &Anode,
 ) -> FsResult<()> {
-    anode_slot(store, table, change, anode.number)?.copy_from_slice(&anode.encode());
-    if !change.awaits_anode(anode.number) {
-        return Ok(());
-    }
-    let (page, _) = page_and_slot(anode.number);
-    let Some(pointer) = store.block(Some(change), table, page)? else { return Ok(()) };
-    if change.anode_is_at(anode.number, pointer.place) { Ok(()) } else { Err(FsError::NoSpace) }
+    let (place, bytes) = anode_slot(store, table, change, anode.number)?;
+    bytes.copy_from_slice(&anode.encode());
+    anode_is_at(change, anode.number, place)
 }
 
-const _: () = assert!(ANODE_BYTES == 512);
+/// Tells `change` where an anode is that it has written.
+fn anode_is_at(change: &mut Change<'_>, number: AnodeNo, place: Place) -> FsResult<()> {
+    if change.anode_is_at(number, place) { Ok(()) } else { Err(FsError::NoSpace) }
+}
+
+fn slot_range(slot: usize) -> Range<usize> {
+    slot_offset(slot)..slot_offset(slot) + ANODE_BYTES
+}
+
+fn no_map_page() -> FsError {
+    corrupt("AM001: a page of the anode map is missing")
+}
+
+const _: () = assert!(ANODE_BYTES == 512 && format::fileset::FILESET_BYTES == ANODE_BYTES);

@@ -61,7 +61,7 @@ use crate::sync::{Condvar, Mutex};
 
 use self::data::DataWrites;
 use self::log::Log;
-use self::tx::{differing_runs, joined};
+use self::tx::joined;
 
 /// Most bytes of active log, so that a replay is bounded.
 pub(crate) const ACTIVE_LOG_BYTES_DEFAULT: u64 = 32 << 20;
@@ -155,6 +155,8 @@ struct Class {
 #[derive(Debug)]
 struct State {
     log: Log,
+    /// Memory for the record of the next transaction.
+    record: Vec<u8>,
     classes: BTreeMap<u64, Class>,
     /// Class to the class that absorbed it; entries go when that one closes.
     merged: BTreeMap<u64, u64>,
@@ -296,6 +298,7 @@ impl Journal {
         };
         let state = State {
             log,
+            record: Vec::new(),
             classes: BTreeMap::new(),
             merged: BTreeMap::new(),
             next_epoch: start.epoch.0.max(1),
@@ -450,7 +453,7 @@ impl Journal {
 
     /// Declares, logs and applies all updates of a transaction, in one step (T2).
     pub(crate) fn end(&self, mut tx: Tx) -> Applied {
-        let runs: Vec<_> = tx.edited.iter().map(runs_of).collect();
+        let runs: Vec<_> = tx.edited.iter().map(tx::EditedPage::runs).collect();
         let mut state = self.state.lock();
         self.give_back(&mut state, &tx);
         if tx.is_empty() && tx.rides.is_empty() {
@@ -475,7 +478,8 @@ impl Journal {
         let class = self.join_class(&mut state, targets.iter().chain(counted));
         let ride = self.log_rides(&mut state, class, &tx);
 
-        let mut record = Vec::with_capacity(1024);
+        let mut record = std::mem::take(&mut state.record);
+        record.clear();
         let mut changes: Vec<(Arc<Buffer>, PageRef)> = Vec::with_capacity(tx.page_count());
         let page_count = u16::try_from(edited.len() + deltas.len()).expect("TX_PAGES_MAX");
         put_update(&mut record, class, tx.epoch, page_count, |log| {
@@ -494,6 +498,7 @@ impl Journal {
         });
         let lsn = state.log.ensure_room(record.len());
         state.log.append(&record);
+        state.record = record;
         assert!(
             tx.moved.len() <= tx.reservation.moves,
             "a transaction moves more than it reserved"
@@ -563,15 +568,17 @@ impl Journal {
         state: &mut State,
         buffers: impl Iterator<Item = &'a Arc<Buffer>>,
     ) -> u64 {
-        let mut classes: BTreeSet<u64> = buffers.map(|buffer| buffer.state.lock().class).collect();
-        classes.remove(&0);
-        let Some(into) = classes.pop_first() else {
+        let mut classes: Vec<u64> = buffers.map(|buffer| buffer.state.lock().class).collect();
+        classes.retain(|class| *class != 0);
+        classes.sort_unstable();
+        classes.dedup();
+        let Some((&into, others)) = classes.split_first() else {
             let class = state.next_epoch;
             state.next_epoch += 1;
             return class;
         };
-        for class in classes.into_iter().filter(|_| !planted::is(Planted::ClassSplit)) {
-            self.merge(state, class, into);
+        for class in others.iter().filter(|_| !planted::is(Planted::ClassSplit)) {
+            self.merge(state, *class, into);
         }
         into
     }
@@ -652,11 +659,6 @@ impl Journal {
             dirty_pages_max: self.options.dirty_pages_max,
         }
     }
-}
-
-fn runs_of(page: &tx::EditedPage) -> Vec<(usize, usize)> {
-    let Some((_, base)) = &page.base else { return Vec::new() };
-    differing_runs(page_of(base), page_of(&page.work))
 }
 
 /// Logs the runs of an edited page; returns its new bytes.

@@ -18,6 +18,7 @@
 //! Until the new head is durable the log is untouched, so a second crash repeats the same steps
 //! with the same result.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use format::double_write::DoubleWriteHead;
@@ -424,30 +425,50 @@ impl<'a> LogReader<'a> {
         }
     }
 
+    /// Returns the ring from `offset`, which is below its end, to the end of the piece that it is
+    /// in.
+    fn piece_from(&mut self, offset: u64) -> Result<&[u8], DeviceError> {
+        let number = offset / self.piece_bytes;
+        let start = number * self.piece_bytes;
+        if self.pieces.len() > PIECES_MAX {
+            self.pieces.clear();
+        }
+        let piece = match self.pieces.entry(number) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let piece_bytes = index_wide(self.piece_bytes.min(self.ring - start));
+                let from = self.ring_offset + start;
+                entry.insert(self.device.read(Purpose::Journal, from, piece_bytes)?)
+            }
+        };
+        Ok(&piece[index_wide(offset - start)..])
+    }
+
     /// Copies `length` bytes at ring offset `offset`, as far as the ring goes.
     fn bytes_at(&mut self, offset: u64, length: u64) -> Result<AlignedBuffer, DeviceError> {
         let end = (offset + length).min(self.ring);
         let mut bytes = AlignedBuffer::zeroed(index_wide(end - offset));
         let mut at = offset;
         while at < end {
-            let number = at / self.piece_bytes;
-            let start = number * self.piece_bytes;
-            if self.pieces.len() > PIECES_MAX {
-                self.pieces.clear();
-            }
-            if let std::collections::btree_map::Entry::Vacant(entry) = self.pieces.entry(number) {
-                let piece_bytes = index_wide(self.piece_bytes.min(self.ring - start));
-                let from = self.ring_offset + start;
-                entry.insert(self.device.read(Purpose::Journal, from, piece_bytes)?);
-            }
-            let piece = &self.pieces[&number];
-            let from = index_wide(at - start);
-            let count = (piece.len() - from).min(index_wide(end - at));
+            let piece = self.piece_from(at)?;
+            let count = piece.len().min(index_wide(end - at));
             let to = index_wide(at - offset);
-            bytes[to..to + count].copy_from_slice(&piece[from..from + count]);
+            bytes[to..to + count].copy_from_slice(&piece[..count]);
             at += wide(count);
         }
         Ok(bytes)
+    }
+
+    /// Returns what looks like a chunk's header at ring offset `offset`. Chunks begin at sectors,
+    /// and no sector lies in two pieces.
+    fn peek_at(
+        &mut self,
+        offset: u64,
+        pool_id: PoolId,
+    ) -> Result<Option<ChunkHeader>, DeviceError> {
+        let sector = index_wide(self.sector);
+        let piece = self.piece_from(offset)?;
+        Ok(ChunkHeader::peek(&piece[..sector.min(piece.len())], pool_id))
     }
 
     fn chunk_at(
@@ -456,8 +477,7 @@ impl<'a> LogReader<'a> {
         pool_id: PoolId,
     ) -> Result<Option<(Chunk, ChunkHeader, u32)>, DeviceError> {
         let offset = lsn.0 % self.ring;
-        let first = self.bytes_at(offset, self.sector)?;
-        let Some(header) = ChunkHeader::peek(&first, pool_id) else { return Ok(None) };
+        let Some(header) = self.peek_at(offset, pool_id)? else { return Ok(None) };
         let covered = format::journal::CHUNK_HEADER_BYTES
             + usize::try_from(header.payload_bytes).unwrap_or(CHUNK_BYTES_MAX);
         if wide(covered) > self.ring - offset || u64::from(header.chunk_bytes) > self.ring - offset
@@ -487,8 +507,7 @@ impl<'a> LogReader<'a> {
             if heads.is_in_doubt { (0, self.ring) } else { (from, piece_end.min(self.ring)) };
         let mut at = first;
         while at < behind {
-            let sector = self.bytes_at(at, self.sector)?;
-            if let Some(header) = ChunkHeader::peek(&sector, pool_id)
+            if let Some(header) = self.peek_at(at, pool_id)?
                 && header.lsn.0 % self.ring == at
             {
                 self.check_behind(&header, heads, end, pool_id)?;

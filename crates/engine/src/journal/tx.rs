@@ -6,13 +6,14 @@
 //!
 //! Two sorts of update serve two sorts of page:
 //!
-//! - *Bytes*: the transaction works on a copy of the page ([`Tx::edit`]); what differs at the end
-//!   is the update. The bytes that differ must belong to the caller: its vnode's anode slot, its
-//!   directory's pages, its map pages.
+//! - *Bytes*: the transaction works on a copy of the page ([`Tx::add_edit`]); what differs at the
+//!   end is the update. The bytes that differ must belong to the caller: its vnode's anode slot,
+//!   its directory's pages, its map pages.
 //! - *Deltas*: pages that everyone changes (bitmaps, counts) get operations instead of bytes, which
 //!   are applied to the page as it is at the end: [`Tx::set_bits`], [`Tx::add_u32`],
 //!   [`Tx::add_u64`], [`Tx::put`].
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use format::ids::{Epoch, Place};
@@ -21,6 +22,7 @@ use format::page::{PAGE_BYTES, PageBytes, read_u32, read_u64, write_u32, write_u
 use storage::device::{AlignedBuffer, SharedBytes};
 
 use crate::buffer::{Buffer, PageRef, page_of, page_of_mut};
+use crate::convert::index_wide;
 
 use super::Reservation;
 
@@ -31,6 +33,11 @@ const RUN_GAP_BYTES: usize = 4;
 /// Most pages that one transaction may touch; long operations are chains of transactions.
 pub(crate) const TX_PAGES_MAX: usize = 512;
 
+/// Pages that a transaction touches as a rule.
+const PAGES_USUAL: usize = 8;
+/// Runs of changed bytes that a page has as a rule.
+const RUNS_USUAL: usize = 16;
+
 /// A page that the transaction works on.
 #[derive(Debug)]
 pub(super) struct EditedPage {
@@ -38,6 +45,24 @@ pub(super) struct EditedPage {
     /// The page that was copied; `None`: the page is new and logged whole.
     pub(super) base: Option<(Arc<Buffer>, PageRef)>,
     pub(super) work: AlignedBuffer,
+    /// The bytes that were given out to change: no others differ from the page that was copied.
+    pub(super) touched: Range<usize>,
+}
+
+impl EditedPage {
+    fn touch(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.touched.start = self.touched.start.min(range.start);
+        self.touched.end = self.touched.end.max(range.end);
+        &mut self.work[range]
+    }
+
+    /// Returns the runs of bytes that the transaction has changed.
+    pub(super) fn runs(&self) -> Vec<(usize, usize)> {
+        match &self.base {
+            Some((_, base)) => differing_runs(base, &self.work, self.touched.clone()),
+            None => Vec::new(),
+        }
+    }
 }
 
 /// Operations on a page that everyone changes.
@@ -125,8 +150,8 @@ impl Tx {
         Tx {
             epoch,
             reservation,
-            edited: Vec::new(),
-            deltas: Vec::new(),
+            edited: Vec::with_capacity(PAGES_USUAL),
+            deltas: Vec::with_capacity(PAGES_USUAL),
             rides: Vec::new(),
             data_sequence: 0,
             moved: Vec::new(),
@@ -176,23 +201,30 @@ impl Tx {
         Some(page_of(&page.work))
     }
 
-    /// Returns this transaction's own version of the page in `buffer`, to change: only bytes that
-    /// belong to the caller.
-    pub(crate) fn edit(&mut self, buffer: &Arc<Buffer>) -> &mut PageBytes {
-        let position = match self.edited.iter().position(|page| page.place == buffer.place) {
-            Some(position) => position,
-            None => {
-                let base = buffer.bytes();
-                let work = AlignedBuffer::clone(&base);
-                self.push_edited(buffer.place, Some((Arc::clone(buffer), base)), work)
-            }
-        };
-        page_of_mut(&mut self.edited[position].work)
+    /// Takes a page with its bytes as they are, of which this transaction has no version yet;
+    /// returns `range` of its own version, to change: only bytes that belong to the caller.
+    pub(crate) fn add_edit(
+        &mut self,
+        base: (Arc<Buffer>, PageRef),
+        range: Range<usize>,
+    ) -> &mut [u8] {
+        let (place, work) = (base.0.place, AlignedBuffer::clone(&base.1));
+        let touched = range.clone();
+        let position = self.push_edited(EditedPage { place, base: Some(base), work, touched });
+        &mut self.edited[position].work[range]
+    }
+
+    /// Returns `range` of this transaction's own version of the page at `place`, if it has one, to
+    /// change.
+    pub(crate) fn own_range_mut(&mut self, place: Place, range: Range<usize>) -> Option<&mut [u8]> {
+        let page = self.edited.iter_mut().find(|page| page.place == place)?;
+        Some(page.touch(range))
     }
 
     /// Returns this transaction's own version of the page at `place`, if it has one, to change.
     pub(crate) fn own_mut(&mut self, place: Place) -> Option<&mut PageBytes> {
         let page = self.edited.iter_mut().find(|page| page.place == place)?;
+        page.touched = 0..PAGE_BYTES;
         Some(page_of_mut(&mut page.work))
     }
 
@@ -203,18 +235,14 @@ impl Tx {
             return None;
         }
         let work = AlignedBuffer::zeroed(PAGE_BYTES);
-        let position = self.push_edited(place, None, work);
+        let page = EditedPage { place, base: None, work, touched: 0..PAGE_BYTES };
+        let position = self.push_edited(page);
         Some(page_of_mut(&mut self.edited[position].work))
     }
 
-    fn push_edited(
-        &mut self,
-        place: Place,
-        base: Option<(Arc<Buffer>, PageRef)>,
-        work: AlignedBuffer,
-    ) -> usize {
+    fn push_edited(&mut self, page: EditedPage) -> usize {
         assert!(self.edited.len() < TX_PAGES_MAX, "a transaction touches too many pages");
-        self.edited.push(EditedPage { place, base, work });
+        self.edited.push(page);
         self.edited.len() - 1
     }
 
@@ -285,31 +313,55 @@ impl Tx {
     }
 }
 
-/// Bytes of a page that are compared at once.
-const SPAN_BYTES: usize = 64;
+/// Bytes of a page that are compared at once, by the system's own comparison of memory: most of a
+/// page is as it was.
+const SPAN_BYTES: usize = 512;
+/// Bytes of a span that are compared at once, in a few instructions.
+const LINE_BYTES: usize = 64;
+/// Bytes in which what differs is looked for.
+const WORD_BYTES: usize = 8;
 
-/// Returns the runs of bytes in which `old` and `new` differ, behind the stamp.
-pub(super) fn differing_runs(old: &PageBytes, new: &PageBytes) -> Vec<(usize, usize)> {
-    let mut runs: Vec<(usize, usize)> = Vec::new();
-    let old_spans = old.chunks(SPAN_BYTES).zip((0..).step_by(SPAN_BYTES));
-    // Most of a page is as it was, and equal spans are told by one comparison of memory.
-    for ((old_span, start), new_span) in old_spans.zip(new.chunks(SPAN_BYTES)) {
-        if old_span == new_span {
-            continue;
-        }
-        for (byte, (old_byte, new_byte)) in old_span.iter().zip(new_span).enumerate() {
-            if old_byte != new_byte {
-                add_to_runs(&mut runs, start + byte);
-            }
+/// Returns the runs of bytes in which `old` and `new` differ, inside `range`.
+fn differing_runs(old: &[u8], new: &[u8], range: Range<usize>) -> Vec<(usize, usize)> {
+    let mut runs: Vec<(usize, usize)> = Vec::with_capacity(RUNS_USUAL);
+    let first = range.start / SPAN_BYTES * SPAN_BYTES;
+    let end = range.end.next_multiple_of(SPAN_BYTES);
+    let (old, new) = (old[first..end].chunks(SPAN_BYTES), new[first..end].chunks(SPAN_BYTES));
+    for ((old, new), start) in old.zip(new).zip((first..).step_by(SPAN_BYTES)) {
+        if old != new {
+            add_runs_of_span(&mut runs, old, new, start);
         }
     }
     runs
 }
 
-fn add_to_runs(runs: &mut Vec<(usize, usize)>, offset: usize) {
+/// Adds the runs in which two versions of the span at `start` differ.
+fn add_runs_of_span(runs: &mut Vec<(usize, usize)>, old: &[u8], new: &[u8], start: usize) {
+    let lines = old.as_chunks::<LINE_BYTES>().0.iter().zip(new.as_chunks::<LINE_BYTES>().0);
+    for ((old, new), start) in lines.zip((start..).step_by(LINE_BYTES)) {
+        if old == new {
+            continue;
+        }
+        let words = old.as_chunks::<WORD_BYTES>().0.iter().zip(new.as_chunks::<WORD_BYTES>().0);
+        for ((old, new), start) in words.zip((start..).step_by(WORD_BYTES)) {
+            if let Some((first, end)) = differing_bytes(*old, *new) {
+                add_to_runs(runs, start + first, start + end);
+            }
+        }
+    }
+}
+
+/// Returns the range from the first byte to the last in which two words differ.
+fn differing_bytes(old: [u8; WORD_BYTES], new: [u8; WORD_BYTES]) -> Option<(usize, usize)> {
+    let bits = u64::from_le_bytes(old) ^ u64::from_le_bytes(new);
+    let byte_of = |bit: u32| index_wide(u64::from(bit / u8::BITS));
+    (bits != 0).then(|| (byte_of(bits.trailing_zeros()), byte_of(63 - bits.leading_zeros()) + 1))
+}
+
+fn add_to_runs(runs: &mut Vec<(usize, usize)>, start: usize, end: usize) {
     match runs.last_mut() {
-        Some((_, end)) if offset <= *end + RUN_GAP_BYTES => *end = offset + 1,
-        _ => runs.push((offset, offset + 1)),
+        Some((_, last_end)) if start <= *last_end + RUN_GAP_BYTES => *last_end = end,
+        _ => runs.push((start, end)),
     }
 }
 
@@ -337,8 +389,10 @@ mod tests {
         for offset in [12, 13, 20, 300, 304, 4095] {
             new[offset] = 1;
         }
-        let runs = differing_runs(&old, &new);
+        let runs = differing_runs(&old, &new, 0..PAGE_BYTES);
         assert_eq!(runs, [(12, 14), (20, 21), (300, 305), (4095, 4096)]);
+        let touched = differing_runs(&old, &new, 600..4096);
+        assert_eq!(touched, [(4095, 4096)], "what was not given out to change was compared");
     }
 
     #[test]

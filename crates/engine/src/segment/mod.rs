@@ -70,6 +70,26 @@ pub(crate) enum Temperature {
     Cold,
 }
 
+/// What a file needs and has for a block beside the place of its fragments.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Claim {
+    /// Fragments that metadata may need when it is installed.
+    pub(crate) extra_fragments: u64,
+    /// Fragments that the file has for it already, stored or reserved.
+    pub(crate) held_fragments: u64,
+}
+
+impl Claim {
+    /// Returns how urgent a block of `fragments` is.
+    fn urgency(self, temperature: Temperature, fragments: u32) -> Urgency {
+        let is_held = self.extra_fragments == 0 && u64::from(fragments) <= self.held_fragments;
+        match temperature {
+            Temperature::Hot if is_held => Urgency::Held,
+            Temperature::Hot | Temperature::Cold => urgency_of(temperature),
+        }
+    }
+}
+
 /// Blocks that go to one segment after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Stream {
@@ -230,10 +250,10 @@ impl Segments {
         owner: BlockOwner,
         data: AlignedBuffer,
         length_bytes: usize,
-        extra_promise: u64,
+        claim: Claim,
     ) -> FsResult<Arc<Block>> {
         let mut state = self.state.lock();
-        self.place_in(&mut state, temperature, owner, data, length_bytes, extra_promise)
+        self.place_in(&mut state, temperature, owner, data, length_bytes, claim)
     }
 
     fn place_in(
@@ -243,11 +263,11 @@ impl Segments {
         owner: BlockOwner,
         data: AlignedBuffer,
         length_bytes: usize,
-        extra_promise: u64,
+        claim: Claim,
     ) -> FsResult<Arc<Block>> {
         let fragments = self.fragments_for(length_bytes);
-        let promised = u64::from(fragments) + extra_promise;
-        self.store.alloc.promise(promised, urgency_of(temperature))?;
+        let promised = u64::from(fragments) + claim.extra_fragments;
+        self.store.alloc.promise(promised, claim.urgency(temperature, fragments))?;
         let home = self.store.alloc.home_group(owner.directory);
         let stream = Stream { temperature, home };
         let segment = match self.room(state, stream, fragments) {

@@ -10,7 +10,9 @@ use format::summary::{ENTRIES_PER_SUMMARY, Summary, SummaryEntry, SummaryKind};
 use storage::device::{AlignedBuffer, Purpose, SharedBytes};
 
 use super::in_flight::NOT_SUBMITTED;
-use super::{Block, BlockOwner, OpenSegment, Progress, Segments, State, Stream, Temperature};
+use super::{
+    Block, BlockOwner, Claim, OpenSegment, Progress, Segments, State, Stream, Temperature,
+};
 use crate::alloc::SegmentId;
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
@@ -204,7 +206,9 @@ impl Segments {
     ) -> FsResult<(Arc<Block>, BlockPointer, SharedBytes)> {
         let birth = self.store.journal.birth();
         let mut state = self.lock();
-        let block = self.place_in(&mut state, Temperature::Hot, owner, data, length_bytes, 0)?;
+        let claim = Claim::default();
+        let block =
+            self.place_in(&mut state, Temperature::Hot, owner, data, length_bytes, claim)?;
         let fixed = self.fix_for_ride(&mut state, &block, birth);
         let (pointer, bytes) = fixed.expect("nobody else has seen the block");
         Ok((block, pointer, bytes))

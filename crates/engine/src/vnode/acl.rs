@@ -7,7 +7,7 @@
 //!
 //! Not here: who may set a list, and where it is kept (`xattr.rs`).
 
-use format::acl::{ACL_NAMED_MAX, Acl, AclEntry, NOBODY};
+use format::acl::{ACL_NAMED_MAX, Acl, AclEntry, AclView, NOBODY};
 use format::anode::{Anode, AnodeKind};
 use format::attributes::{AttributeName, Namespace};
 use format::ids::AnodeNo;
@@ -176,22 +176,34 @@ fn bits_at(mode: u16, shift: u32) -> u8 {
     u8::try_from(mode >> shift & 7).expect("three bits")
 }
 
-/// Whether `caller`, who is not the owner, has `wanted`, by acl(5).
-fn grants(acl: &Acl, caller: &Caller, gid: u32, wanted: u16) -> bool {
-    let has = |permissions: u8| u16::from(permissions) & wanted == wanted;
-    let masked = |permissions: u8| has(permissions & acl.mask.unwrap_or(7));
-    let users = acl.named.iter().filter(|entry| !entry.is_group);
-    if let Some(user) = users.clone().find(|entry| entry.id == caller.uid) {
-        return masked(user.permissions);
+/// What a list says of those who are not the owner.
+struct Rules<I> {
+    group: u8,
+    mask: u8,
+    other: u8,
+    /// Named users, then named groups.
+    named: I,
+}
+
+impl<I: Iterator<Item = AclEntry>> Rules<I> {
+    /// Whether `caller`, who is not the owner, has `wanted`, by acl(5).
+    fn grant(self, caller: &Caller, gid: u32, wanted: u16) -> bool {
+        let has = |permissions: u8| u16::from(permissions) & wanted == wanted;
+        let masked = |permissions: u8| has(permissions & self.mask);
+        let mut is_member = is_in_group(caller, gid);
+        let mut is_granted = is_member && masked(self.group);
+        for entry in self.named {
+            if !entry.is_group && entry.id == caller.uid {
+                // Users come first, so no group has decided yet.
+                return masked(entry.permissions);
+            }
+            if entry.is_group && is_in_group(caller, entry.id) {
+                is_member = true;
+                is_granted |= masked(entry.permissions);
+            }
+        }
+        if is_member { is_granted } else { has(self.other) }
     }
-    let mut groups = acl.named.iter().filter(|entry| entry.is_group);
-    let owning = is_in_group(caller, gid).then_some(acl.group);
-    let named = groups.by_ref().filter(|entry| is_in_group(caller, entry.id));
-    let mut mine = owning.into_iter().chain(named.map(|entry| entry.permissions)).peekable();
-    if mine.peek().is_none() {
-        return has(acl.other);
-    }
-    mine.any(masked)
 }
 
 /// What a new file gets from the directory it is made in.
@@ -247,16 +259,26 @@ impl Files {
         self.stored_acl(anode, DEFAULT)
     }
 
-    /// A file without attributes in its anode and without a container pays two comparisons.
     fn stored_acl(&self, anode: &Anode, name: AttributeName<'_>) -> FsResult<Option<Acl>> {
+        self.with_stored_acl(anode, name, |list| list.to_acl())
+    }
+
+    /// Does `work` with a list as it is stored; `None` if there is none. A file without attributes
+    /// in its anode and without a container pays two comparisons, and a list in the anode no copy.
+    fn with_stored_acl<T>(
+        &self,
+        anode: &Anode,
+        name: AttributeName<'_>,
+        work: impl FnOnce(AclView<'_>) -> T,
+    ) -> FsResult<Option<T>> {
         if anode.attributes.is_none() && anode.acl == AnodeNo(0) {
             return Ok(None);
         }
         if let Some(value) = anode.attributes.get(name) {
-            return Acl::decode(value).map(Some).map_err(corrupt);
+            return AclView::read(value).map(|list| Some(work(list))).map_err(corrupt);
         }
-        let value = self.value_of(anode, name)?;
-        value.map(|value| Acl::decode(&value).map_err(corrupt)).transpose()
+        let Some(value) = self.value_of(anode, name)? else { return Ok(None) };
+        AclView::read(&value).map(|list| Some(work(list))).map_err(corrupt)
     }
 
     /// Whether the access list gives `wanted` to a caller who is not the owner; `None` where the
@@ -270,8 +292,11 @@ impl Files {
         if anode.mode & GROUP_BITS == 0 {
             return Ok(None);
         }
-        let acl = self.access_acl(anode)?;
-        Ok(acl.map(|acl| grants(&acl, caller, anode.gid, wanted)))
+        self.with_stored_acl(anode, ACCESS, |list| {
+            let (mask, other) = (bits_at(anode.mode, 3), bits_at(anode.mode, 0));
+            let rules = Rules { group: list.group(), mask, other, named: list.named() };
+            rules.grant(caller, anode.gid, wanted)
+        })
     }
 }
 
@@ -282,6 +307,15 @@ mod tests {
     const READ: u16 = 4;
     const WRITE: u16 = 2;
     const SEARCH: u16 = 1;
+
+    /// Group of the file.
+    const GID: u32 = 5;
+
+    fn grants(acl: &Acl, caller: &Caller, wanted: u16) -> bool {
+        let (mask, named) = (acl.mask.unwrap_or(7), acl.named.iter().copied());
+        let rules = Rules { group: acl.group, mask, other: acl.other, named };
+        rules.grant(caller, GID, wanted)
+    }
 
     fn user(id: u32, permissions: u8) -> AclEntry {
         AclEntry { is_group: false, id, permissions }
@@ -306,7 +340,6 @@ mod tests {
             mask: Some(6),
             named: vec![user(10, 7), user(11, 0), group(20, 2), group(21, 5), group(22, 0)],
         };
-        const GID: u32 = 5;
         let cases: [(&str, Caller, u16); 13] = [
             ("a named user, masked", caller(10, 99, &[]), READ | WRITE),
             ("a named user with nothing, whose groups have more", caller(11, GID, &[20, 21]), 0),
@@ -324,14 +357,14 @@ mod tests {
         ];
         for (what, caller, expected) in cases {
             for wanted in [READ, WRITE, SEARCH] {
-                let granted = grants(&acl, &caller, GID, wanted);
+                let granted = grants(&acl, &caller, wanted);
                 assert_eq!(granted, expected & wanted != 0, "{what}: {wanted}");
             }
         }
         // No single group has both, so their sum counts for nothing.
         let both = caller(30, GID, &[20]);
-        assert!(grants(&acl, &both, GID, READ) && grants(&acl, &both, GID, WRITE));
-        assert!(!grants(&acl, &both, GID, READ | WRITE));
+        assert!(grants(&acl, &both, READ) && grants(&acl, &both, WRITE));
+        assert!(!grants(&acl, &both, READ | WRITE));
     }
 
     fn value(entries: &[(u16, u16, u32)]) -> Vec<u8> {

@@ -20,7 +20,7 @@ use super::read::bad_data;
 use super::unit::Span;
 use super::{Files, VnodeState};
 use crate::alloc::SegmentId;
-use crate::alloc::policy::{CleaningPolicy, Greedy, Thorough};
+use crate::alloc::policy::{CleaningPolicy, CostBenefit, Thorough};
 use crate::buffer::io;
 use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
@@ -30,6 +30,13 @@ use crate::segment::Temperature;
 const SEGMENTS_PER_SETTLING: usize = 4;
 /// Segments that one call cleans at most where nobody waits for more: it is a step of a job.
 const SEGMENTS_PER_STEP: usize = 24;
+
+/// A segment that is being cleaned, as it was read.
+struct Content {
+    /// Where it begins.
+    start: Place,
+    bytes: AlignedBuffer,
+}
 
 /// The cleaner of a pool.
 #[derive(Debug, Default)]
@@ -61,7 +68,7 @@ impl Files {
     /// Cleans until `enough` segments are free, or nothing is left to gain, or as many as a step
     /// may. Called with no lock held.
     pub(super) fn clean_step(&self, enough: u32) -> FsResult<()> {
-        self.clean_until(enough, &Greedy, SEGMENTS_PER_STEP)
+        self.clean_until(enough, &CostBenefit, SEGMENTS_PER_STEP)
     }
 
     /// Cleans until `enough` segments are free or none gives anything back: what was promised must
@@ -125,20 +132,21 @@ impl Files {
     }
 
     fn clean_segment(&self, id: SegmentId) -> FsResult<()> {
-        for entry in self.live_candidates(id)? {
-            self.move_block(id, &entry)?;
+        let (content, entries) = self.live_candidates(id)?;
+        for entry in entries {
+            self.move_block(&content, &entry)?;
         }
         self.cleaner.segments.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Reads the segment in one piece and returns what its summaries list.
-    fn live_candidates(&self, id: SegmentId) -> FsResult<Vec<SummaryEntry>> {
-        let Some(incarnation) = self.store.alloc.incarnation_of(id) else {
-            return Ok(Vec::new());
-        };
+    /// Reads the segment in one piece; returns it, with what its summaries list.
+    fn live_candidates(&self, id: SegmentId) -> FsResult<(Content, Vec<SummaryEntry>)> {
         let geometry = self.store.geometry();
         let start = geometry.segment_place(id.group, id.segment);
+        let Some(incarnation) = self.store.alloc.incarnation_of(id) else {
+            return Ok((Content { start, bytes: AlignedBuffer::zeroed(0) }, Vec::new()));
+        };
         let length = self.stored_bytes(geometry.segment_fragments);
         let bytes = self.store.volume.read(Purpose::Cleaner, start, length).map_err(io)?;
         let step = geometry.page_fragments();
@@ -159,13 +167,12 @@ impl Files {
         };
         entries.retain(is_inside);
         entries.retain(|entry| entry.kind == SummaryKind::Block);
-        Ok(entries)
+        Ok((Content { start, bytes }, entries))
     }
 
     /// Moves a block to the cold segment if its file still has it here.
-    fn move_block(&self, id: SegmentId, entry: &SummaryEntry) -> FsResult<()> {
-        let geometry = self.store.geometry();
-        let place = geometry.segment_place(id.group, id.segment).advance(entry.offset);
+    fn move_block(&self, content: &Content, entry: &SummaryEntry) -> FsResult<()> {
+        let place = content.start.advance(entry.offset);
         let vnode = match self.vnode_of(entry.anode) {
             Ok(vnode) => vnode,
             Err(FsError::Stale) => return Ok(()),
@@ -178,7 +185,7 @@ impl Files {
             return Ok(());
         }
         for (span, pointer) in self.live_parts(&state, entry, place)? {
-            let buffer = self.read_for_move(&pointer, span)?;
+            let buffer = self.read_for_move(content, &pointer, span)?;
             let length = self.stored_bytes(pointer.fragments);
             self.place_block(&mut state, span, buffer, length, Temperature::Cold)?;
             // Before anybody can install the block and call the file clean.
@@ -220,7 +227,12 @@ impl Files {
         Ok(parts)
     }
 
-    fn read_for_move(&self, pointer: &BlockPointer, span: Span) -> FsResult<AlignedBuffer> {
+    fn read_for_move(
+        &self,
+        content: &Content,
+        pointer: &BlockPointer,
+        span: Span,
+    ) -> FsResult<AlignedBuffer> {
         let place = pointer.place;
         let mut buffer = AlignedBuffer::zeroed(index_wide(span.bytes()));
         let length = self.stored_bytes(pointer.fragments);
@@ -231,13 +243,11 @@ impl Files {
             buffer[..length].copy_from_slice(&data[before..before + length]);
             return Ok(buffer);
         }
-        let (start, pages_bytes, lead) = self.store.volume.pages_around(place, pointer.fragments);
-        let data = self.store.volume.read(Purpose::Cleaner, start, pages_bytes).map_err(io)?;
-        let data = &data[lead..lead + length];
-        if !pointer.verifies(data) {
-            // Left where it is: a read names it, a scrub may mend it, and nothing is made to fit.
-            return Err(bad_data(pointer));
-        }
+        let ahead = place.bits().saturating_sub(content.start.bits());
+        let before = index_wide(ahead << self.store.geometry().fragment_shift);
+        let data = content.bytes.get(before..before.saturating_add(length));
+        // Left where it is: a read names it, a scrub may mend it, and nothing is made to fit.
+        let data = data.filter(|data| pointer.verifies(data)).ok_or_else(|| bad_data(pointer))?;
         buffer[..length].copy_from_slice(data);
         Ok(buffer)
     }

@@ -13,11 +13,11 @@ use super::inline::{cut_inline, is_inline, settle_storage};
 use super::read::own;
 use super::unit::Span;
 use super::{Files, Vnode, VnodeState};
-use crate::container::Content;
+use crate::container::{Content, Room};
 use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
-use crate::segment::{BlockOwner, Temperature};
+use crate::segment::{BlockOwner, Claim, Temperature};
 use crate::store::Change;
 use storage::sync::RwLockWriteGuard;
 
@@ -111,6 +111,24 @@ impl Files {
         data: &[u8],
     ) -> FsResult<(Span, usize)> {
         let span = self.span_to_write(state, offset, wide(data.len()))?;
+        let mut result = self.write_in(state, span, offset, data);
+        if result == Err(FsError::NoSpace)
+            && let Some(whole) = self.unsplit_span(state, span)?
+        {
+            // G5: the block as it is takes no more than the file has for it; a split needs pages.
+            result = self.write_in(state, whole, offset, data);
+        }
+        result
+    }
+
+    /// Writes as much of `data` at `offset` as `span` takes.
+    fn write_in(
+        &self,
+        state: &mut VnodeState,
+        span: Span,
+        offset: u64,
+        data: &[u8],
+    ) -> FsResult<(Span, usize)> {
         let from = index_wide(offset - span.start);
         let count = (index_wide(span.bytes()) - from).min(data.len());
         self.write_block(state, span, from, &data[..count])?;
@@ -192,8 +210,10 @@ impl Files {
             directory: anode.parent,
         };
         let page = u64::from(self.store.geometry().page_fragments());
-        let extra = page * self.store.map_pages_for(anode, span.start, span.shift)?;
-        let block = self.segments.place(temperature, owner, buffer, length, extra)?;
+        let Room { map_pages, held_fragments } =
+            self.store.room_for(anode, span.start, span.shift)?;
+        let claim = Claim { extra_fragments: page * map_pages, held_fragments };
+        let block = self.segments.place(temperature, owner, buffer, length, claim)?;
         // U1: what it covers waits no longer.
         for start in state.waiting_in(span) {
             if let Some(old) = state.pending.remove(&start) {
@@ -254,7 +274,8 @@ impl Files {
     ) -> FsResult<()> {
         let (mut change, mut state) = self.begin_settled(vnode)?;
         self.check_change(caller, state.anode()?, set)?;
-        if size_bytes >= state.size_bytes {
+        // A cut at the end gives up what is reserved behind it.
+        if size_bytes > state.size_bytes {
             drop(state);
             drop(change);
             return self.extend(caller, vnode, size_bytes, set);

@@ -281,6 +281,7 @@ impl Files {
     /// Makes freed space usable, however little each segment gives back: what the pool has promised
     /// is there, if only in pieces.
     pub(crate) fn reclaim_promised(&self) -> FsResult<()> {
+        self.reap_doomed();
         // Each block that waits holds the map pages that it may need: what is installed does not.
         self.segments.seal(Temperature::Hot);
         self.settle_space()?;
@@ -321,6 +322,7 @@ impl Files {
     /// Makes everything accepted so far durable.
     pub(crate) fn sync_all(&self) -> FsResult<()> {
         self.check_alive()?;
+        self.reap_doomed();
         self.flush_dirty(u64::MAX)?;
         self.store.journal.commit_all()
     }
@@ -332,6 +334,7 @@ impl Files {
         let now_ns = self.store.clock.monotonic_ns();
         let aged_ns = now_ns.saturating_sub(self.options.commit_interval_ns);
         self.segments.tidy();
+        self.reap_doomed();
         if !planted::is(Planted::AgedNotCommitted) {
             self.flush_dirty(aged_ns)?;
             self.store.journal.commit_aged(aged_ns)?;

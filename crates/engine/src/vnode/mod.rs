@@ -111,6 +111,7 @@ pub(crate) struct Files {
     rename_lock: Mutex<()>,
     options: FilesOptions,
     cleaner: cleaner::Cleaner,
+    doomed: orphan::Doomed,
 }
 
 /// How operations on files behave.
@@ -152,6 +153,7 @@ impl Files {
             rename_lock: Mutex::new(()),
             options,
             cleaner: cleaner::Cleaner::default(),
+            doomed: orphan::Doomed::default(),
         }
     }
 
@@ -168,7 +170,11 @@ impl Files {
 
     /// Returns the vnode of a file, reading its anode if need be.
     fn vnode(&self, ino: Ino) -> FsResult<Arc<Vnode>> {
-        self.vnode_of(self.number(ino)?)
+        let number = self.number(ino)?;
+        if self.doomed.contains(number) {
+            return Err(FsError::Stale);
+        }
+        self.vnode_of(number)
     }
 
     fn vnode_of(&self, number: AnodeNo) -> FsResult<Arc<Vnode>> {

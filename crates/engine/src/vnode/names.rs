@@ -17,7 +17,7 @@ use super::xattr::Lazy;
 use super::{Files, Vnode, VnodeState, anode_kind_of, attr_of, generation_of, kind_of};
 use crate::alloc::Urgency;
 use crate::convert::{index_wide, wide};
-use crate::dir::{self, Found, Target};
+use crate::dir::{self, Found, Spot, Target};
 use crate::error::{FsError, FsResult};
 use crate::fileset::FilesetGuard;
 use crate::journal::Reservation;
@@ -79,14 +79,18 @@ impl Files {
         dir::find(&self.store, None, anode, name)
     }
 
-    /// Returns the anode of a directory that `name` can be added to.
-    fn check_new(&self, caller: &Caller, state: &VnodeState, name: &[u8]) -> FsResult<Anode> {
-        if self.find_name(caller, state, name)?.is_some() {
-            return Err(FsError::Exists);
-        }
-        let anode = state.anode()?;
+    /// Returns the anode of a directory that `name` can be added to, and where it goes.
+    fn check_new(
+        &self,
+        caller: &Caller,
+        state: &VnodeState,
+        name: &[u8],
+    ) -> FsResult<(Anode, Spot)> {
+        let anode = self.searched(caller, state)?;
+        check_length(name)?;
+        let spot = dir::spot_for(&self.store, None, anode, name)?.ok_or(FsError::Exists)?;
         self.check_access(caller, anode, WRITE | SEARCH)?;
-        Ok(anode.clone())
+        Ok((anode.clone(), spot))
     }
 
     /// Returns the attributes of a file that was just given a reference; takes it back on failure.
@@ -163,7 +167,7 @@ impl Files {
     ) -> FsResult<Attr> {
         let vnode = self.vnode(parent)?;
         let (mut change, mut state) = self.begin_making(&vnode)?;
-        let mut directory = self.check_new(caller, &state, name)?;
+        let (mut directory, spot) = self.check_new(caller, &state, name)?;
         check_kind(caller, new.kind, link_target.is_some())?;
         self.check_room()?;
         let mut fileset = self.fileset.lock();
@@ -171,7 +175,9 @@ impl Files {
         let (mut anode, given) = self.new_anode(caller, &change, &directory, number, new)?;
         let fileset = self.put_lists(&mut change, fileset, &mut anode, given)?;
         let long = self.put_link_target(&mut change, &mut anode, link_target)?;
-        let result = dir::insert(&self.store, &mut change, &mut directory, name, target_of(&anode))
+        let target = target_of(&anode);
+        let store = &self.store;
+        let result = dir::insert_at(store, &mut change, &mut directory, &spot, name, target)
             .and_then(|()| {
                 directory.mtime = anode.btime;
                 directory.ctime = anode.btime;
@@ -338,7 +344,7 @@ impl Files {
             return Err(FsError::NotPermitted);
         }
         let (mut file_state, mut directory_state) = lock_two(&file, &directory);
-        let mut directory = self.check_new(caller, &directory_state, name)?;
+        let (mut directory, spot) = self.check_new(caller, &directory_state, name)?;
         let mut anode = file_state.anode()?.clone();
         if anode.kind == AnodeKind::Directory {
             return Err(FsError::NotPermitted);
@@ -351,7 +357,8 @@ impl Files {
             return Err(FsError::TooManyLinks);
         }
         self.check_space(0, Urgency::User)?;
-        dir::insert(&self.store, &mut change, &mut directory, name, target_of(&anode))?;
+        let target = target_of(&anode);
+        dir::insert_at(&self.store, &mut change, &mut directory, &spot, name, target)?;
         anode.nlink += 1;
         anode.ctime = self.now();
         touch(&mut directory, anode.ctime);
@@ -395,7 +402,7 @@ impl Files {
                 self.remove_locked(caller, &directory, &child, name, wants_directory)?
             {
                 if is_last && !self.table.is_referenced(number) {
-                    self.reap_if_possible(number);
+                    self.doom(number);
                 }
                 return Ok(());
             }

@@ -1,18 +1,63 @@
 //! Files without a name: kept while somebody holds them, then freed; freed by the next open after
 //! a crash.
 
-use format::anode::{Anode, AnodeKind};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use format::anode::{Anode, AnodeKind, StorageMode};
 use format::ids::AnodeNo;
 use format::page::PageKind;
 use format::planted::{self, Planted};
 
-use super::Files;
 use super::xattr::has_containers;
+use super::{Files, VnodeState};
 use crate::container::Content;
 use crate::error::{FsError, FsResult};
 use crate::fileset::FilesetGuard;
 use crate::journal::Reservation;
 use crate::store::Change;
+use crate::sync::Mutex;
+
+/// Small files that are freed in one transaction: far less than it may touch.
+const REAP_AT_ONCE: usize = 8;
+
+/// Small files without a name that nobody holds. They wait, in the orphan list, to be freed
+/// together, which costs little more than freeing one; nobody finds them meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct Doomed {
+    numbers: Mutex<BTreeSet<AnodeNo>>,
+    has_any: AtomicBool,
+}
+
+impl Doomed {
+    pub(crate) fn contains(&self, number: AnodeNo) -> bool {
+        self.has_any.load(Ordering::Acquire) && self.numbers.lock().contains(&number)
+    }
+
+    /// Adds a file; returns those that are to be freed now.
+    fn add(&self, number: AnodeNo) -> BTreeSet<AnodeNo> {
+        let mut numbers = self.numbers.lock();
+        numbers.insert(number);
+        self.has_any.store(true, Ordering::Release);
+        if numbers.len() < REAP_AT_ONCE {
+            return BTreeSet::new();
+        }
+        self.has_any.store(false, Ordering::Release);
+        std::mem::take(&mut numbers)
+    }
+
+    fn take(&self) -> BTreeSet<AnodeNo> {
+        let mut numbers = self.numbers.lock();
+        self.has_any.store(false, Ordering::Release);
+        std::mem::take(&mut numbers)
+    }
+}
+
+/// Whether freeing the file takes nothing but its anode.
+fn is_small(state: &VnodeState) -> bool {
+    let is_bare = |anode: &Anode| anode.storage == StorageMode::Inline && !has_containers(anode);
+    state.pending.is_empty() && state.anode.as_ref().is_some_and(is_bare)
+}
 
 impl Files {
     /// F2: enters a file that lost its last name in the orphan list.
@@ -44,7 +89,7 @@ impl Files {
             let mut change = self.store.begin(Reservation::LARGE)?;
             let mut state = vnode.state.write();
             let Some(anode) = state.anode.as_ref() else { return Ok(()) };
-            if anode.nlink > 0 || self.table.is_referenced(number) {
+            if !self.is_forgotten(anode) {
                 return Ok(());
             }
             let mut anode = anode.clone();
@@ -53,7 +98,7 @@ impl Files {
             } else {
                 Content::Data
             };
-            let is_inline = anode.storage == format::anode::StorageMode::Inline;
+            let is_inline = anode.storage == StorageMode::Inline;
             let mut is_done =
                 is_inline || self.store.truncate_blocks(&mut change, &mut anode, 0, content)?;
             let mut guard = None;
@@ -95,18 +140,71 @@ impl Files {
             return;
         }
         let is_nameless = |anode: &Anode| anode.nlink == 0;
-        let vnode = self.table.find(number);
-        let known = vnode.and_then(|vnode| vnode.state.read().anode.clone());
-        let nameless = match known {
-            Some(anode) => is_nameless(&anode),
+        let nameless = match self.table.find(number) {
+            Some(vnode) => vnode.state.read().anode.as_ref().is_some_and(is_nameless),
             None => {
                 let read = self.fileset.read_anode(&self.store, number);
                 matches!(read, Ok(Some(anode)) if is_nameless(&anode))
             }
         };
         if nameless && !self.options.is_read_only {
+            self.doom(number);
+        }
+    }
+
+    /// Frees a file without a name that nobody holds, a small one with others like it.
+    pub(crate) fn doom(&self, number: AnodeNo) {
+        let vnode = self.table.find(number);
+        if vnode.is_some_and(|vnode| is_small(&vnode.state.read())) {
+            self.reap_together(&self.doomed.add(number));
+        } else {
             self.reap_if_possible(number);
         }
+    }
+
+    /// Frees the small files that wait for others like them.
+    pub(crate) fn reap_doomed(&self) {
+        self.reap_together(&self.doomed.take());
+    }
+
+    /// Frees small files in one transaction; if that fails each in its own, so that a damaged one
+    /// keeps no other.
+    fn reap_together(&self, numbers: &BTreeSet<AnodeNo>) {
+        if !numbers.is_empty() && self.reap_small(numbers).is_err() {
+            numbers.iter().for_each(|number| self.reap_if_possible(*number));
+        }
+    }
+
+    /// Frees those of `numbers` that are small, have no name, and are held by nobody.
+    fn reap_small(&self, numbers: &BTreeSet<AnodeNo>) -> FsResult<()> {
+        let vnodes = numbers.iter().map(|number| self.vnode_of(*number));
+        let vnodes = vnodes.collect::<FsResult<Vec<_>>>()?;
+        let mut change = self.store.begin(Reservation::LARGE)?;
+        // By rising number, as every operation locks.
+        let mut states: Vec<_> = vnodes.iter().map(|vnode| vnode.state.write()).collect();
+        states.retain(|state| {
+            is_small(state) && state.anode().is_ok_and(|anode| self.is_forgotten(anode))
+        });
+        let mut fileset = self.fileset.lock();
+        for anode in states.iter().filter_map(|state| state.anode.as_ref()) {
+            if anode.entries > 0 {
+                fileset.remove_orphan(&self.store, &mut change, anode.entries - 1)?;
+            }
+            fileset.free_anode(&self.store, &mut change, anode.number)?;
+        }
+        let applied = change.end();
+        fileset.settle(applied.lsn);
+        for state in &mut states {
+            let freed = state.anode.take();
+            state.is_attr_dirty = false;
+            freed.inspect(|anode| self.table.remove(anode.number));
+        }
+        Ok(())
+    }
+
+    /// Whether a file has no name and is held by nobody.
+    fn is_forgotten(&self, anode: &Anode) -> bool {
+        anode.nlink == 0 && !self.table.is_referenced(anode.number)
     }
 
     /// As [`Files::reap`], for what is done but for that: a failure leaves the file in the orphan

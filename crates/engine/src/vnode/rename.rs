@@ -82,7 +82,7 @@ impl Files {
             };
             if let Some(gone) = self.rename_locked(caller, &vnodes, source.1, target.1, mode)? {
                 if let Some(number) = gone.filter(|number| !self.table.is_referenced(*number)) {
-                    self.reap_if_possible(number);
+                    self.doom(number);
                 }
                 return Ok(());
             }

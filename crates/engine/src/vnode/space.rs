@@ -1,19 +1,25 @@
-//! Holes: making them, finding them, and copying inside the server.
+//! Space: taken ahead and given back, holes found, and copies inside the server.
 //!
 //! Making a hole is a write of zeros that takes no space (C5 holds for it): what lies in a block
 //! with other bytes is written as zeros, whole blocks are taken out of the map, in a chain of
 //! transactions for a long range. A write into the range while the chain runs comes before it or
 //! after it, block by block.
 //!
-//! Space is not promised ahead: a block always takes a new place when it is written, so space taken
-//! now would say nothing about that write.
+//! Space that is taken ahead has no place yet, since every version of a block takes a new one: the
+//! pointer says that room for the whole block is reserved, and the pool counts what all pointers
+//! reserve, so that nobody else can have it (G4). What is stored of the block counts against it; a
+//! write of what is stored or reserved finds room (G5). A reservation ends with the pointer: when
+//! the block is punched, cut off, or its file is deleted.
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use format::anode::INLINE_BYTES_MAX;
+
 use super::api::{COPY_BYTES_MAX, Caller, FILE_BYTES_MAX, Fallocate, Ino, Seek, SetAttr};
 use super::file::{StateGuard, check_regular};
 use super::inline::{is_inline, zero_inline};
+use super::unit::Span;
 use super::{Files, Vnode, VnodeState};
 use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
@@ -53,10 +59,67 @@ impl Files {
                 }
                 Ok(())
             }
-            Fallocate::Allocate { .. } | Fallocate::CollapseRange | Fallocate::InsertRange => {
-                Err(FsError::NotSupported)
+            Fallocate::Allocate { keep_size } => {
+                self.allocate(&vnode, offset..end)?;
+                self.note_write(&mut *self.settled(&vnode)?, caller, &vnode)?;
+                if !keep_size && end > vnode.state.read().size_bytes {
+                    self.extend(caller, &vnode, end, &SetAttr::default())?;
+                }
+                Ok(())
             }
+            Fallocate::CollapseRange | Fallocate::InsertRange => Err(FsError::NotSupported),
         }
+    }
+
+    /// Reserves room for every block that `range` touches.
+    fn allocate(&self, vnode: &Arc<Vnode>, range: Range<u64>) -> FsResult<()> {
+        self.make_room()?;
+        self.with_reclaim(|| self.check_allocation(vnode, &range))?;
+        let mut at = range.start;
+        while at < range.end {
+            at = self.with_reclaim(|| self.allocate_some(vnode, at..range.end))?;
+        }
+        Ok(())
+    }
+
+    /// Refuses at once what the pool can't have even if all that the file has lies in `range`.
+    fn check_allocation(&self, vnode: &Vnode, range: &Range<u64>) -> FsResult<()> {
+        let wanted_bytes = range.end - range.start;
+        let wanted = wanted_bytes >> self.store.geometry().fragment_shift;
+        let held = vnode.state.read().anode()?.fragments;
+        let available = self.store.alloc.counts().available;
+        if wanted > held.saturating_add(available) { Err(FsError::NoSpace) } else { Ok(()) }
+    }
+
+    /// Reserves room for the first blocks of `range`, as many as one transaction can. Returns where
+    /// to go on.
+    fn allocate_some(&self, vnode: &Arc<Vnode>, range: Range<u64>) -> FsResult<u64> {
+        let mut change = self.store.begin(Reservation::LARGE)?;
+        let mut state = vnode.state.write();
+        if state.is_being_cut {
+            drop((state, change));
+            self.finish_truncate(vnode)?;
+            return Ok(range.start);
+        }
+        let mut anode = state.anode()?.clone();
+        if is_inline(&anode) && state.pending.is_empty() && range.end <= wide(INLINE_BYTES_MAX) {
+            // The anode has room for it.
+            return Ok(range.end);
+        }
+        if is_inline(&anode) && (anode.size_bytes > 0 || !state.pending.is_empty()) {
+            drop(change);
+            self.leave_inline(&mut state)?;
+            self.note_dirty(vnode);
+            drop(state);
+            self.install_all(vnode)?;
+            return Ok(range.start);
+        }
+        let end = self.store.reserve_blocks(&mut change, &mut anode, range)?;
+        self.fileset.write_anode(&self.store, &mut change, &anode)?;
+        let applied = change.end();
+        state.anode = Some(anode);
+        state.class = applied.class;
+        Ok(end)
     }
 
     /// Makes `range`, or what of it lies in the file, read as zeros, and frees whole blocks of it.
@@ -80,17 +143,18 @@ impl Files {
     ) -> FsResult<Range<u64>> {
         let mut state = self.out_of_anode(vnode)?;
         check_regular(&state)?;
-        let size_bytes = state.size_bytes;
+        let (size_bytes, asked_end) = (state.size_bytes, range.end);
         let range = range.start..range.end.min(size_bytes);
         let is_in_anode = is_inline(state.anode()?) && state.pending.is_empty();
         if range.is_empty() || is_in_anode {
+            let behind = if is_in_anode { 0..0 } else { range.start..asked_end };
             if is_in_anode {
                 zero_inline(state.anode_mut()?, range);
             }
             self.note_write(&mut state, caller, vnode)?;
-            return Ok(0..0);
+            return Ok(behind);
         }
-        let whole = self.whole_blocks(&state, &range)?;
+        let whole = self.whole_blocks(&state, &range, asked_end)?;
         let edges = if whole.is_empty() {
             [range.clone(), 0..0]
         } else {
@@ -115,8 +179,14 @@ impl Files {
     }
 
     /// Returns the blocks, in the map and waiting, that lie wholly in `range`; the last block of
-    /// the file does if its bytes do.
-    fn whole_blocks(&self, state: &VnodeState, range: &Range<u64>) -> FsResult<Range<u64>> {
+    /// the file does if its bytes do. Behind it nothing is stored, but room may be reserved as far
+    /// as `asked_end`.
+    fn whole_blocks(
+        &self,
+        state: &VnodeState,
+        range: &Range<u64>,
+        asked_end: u64,
+    ) -> FsResult<Range<u64>> {
         let anode = state.anode()?;
         let mut whole = range.clone();
         for _ in 0..2 {
@@ -132,7 +202,7 @@ impl Files {
             }
         }
         if range.end >= state.size_bytes {
-            whole.end = u64::MAX;
+            whole.end = asked_end.max(Span::around(range.end, anode.block_shift).end());
             return Ok(whole);
         }
         for _ in 0..2 {

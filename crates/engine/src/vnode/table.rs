@@ -1,9 +1,10 @@
 //! The vnodes in memory, and the references that front ends hold on files.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use format::ids::AnodeNo;
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use super::Vnode;
 use crate::convert::index_wide;
@@ -25,13 +26,13 @@ pub(crate) struct VnodeTable {
 
 #[derive(Debug, Default)]
 struct Shard {
-    vnodes: HashMap<AnodeNo, Arc<Vnode>>,
+    vnodes: FxHashMap<AnodeNo, Arc<Vnode>>,
     /// Order in which vnodes came, for eviction.
     order: std::collections::VecDeque<AnodeNo>,
     /// References that front ends hold.
-    references: HashMap<AnodeNo, u64>,
+    references: FxHashMap<AnodeNo, u64>,
     /// Those of them on files that never had a name and may still get one.
-    linkable: HashSet<AnodeNo>,
+    linkable: FxHashSet<AnodeNo>,
 }
 
 impl Default for VnodeTable {
@@ -153,7 +154,7 @@ impl Shard {
     /// Files that were freed leave their numbers in the line, and may come again under them.
     fn bound_order(&mut self) {
         if self.order.len() > 2 * self.vnodes.len() + VNODES_PER_SHARD {
-            let mut seen = HashSet::with_capacity(self.vnodes.len());
+            let mut seen = FxHashSet::with_capacity_and_hasher(self.vnodes.len(), FxBuildHasher);
             let vnodes = &self.vnodes;
             self.order.retain(|number| vnodes.contains_key(number) && seen.insert(*number));
         }

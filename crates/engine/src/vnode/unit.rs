@@ -102,6 +102,16 @@ impl Files {
         Ok(if is_fine { Span::around(offset, FINE_SHIFT) } else { span })
     }
 
+    /// Returns the block of the file's own size around `span` if its leaf would be split for that.
+    pub(super) fn unsplit_span(&self, state: &VnodeState, span: Span) -> FsResult<Option<Span>> {
+        let anode = state.anode()?;
+        let is_whole = span.shift == anode.block_shift;
+        if is_whole || self.store.unit(anode, span.start)?.is_fine(anode) {
+            return Ok(None);
+        }
+        Ok(Some(Span::around(span.start, anode.block_shift)))
+    }
+
     /// Returns the span that has the last byte of the file, or begins at its end.
     pub(super) fn span_of_end(&self, state: &VnodeState) -> FsResult<Span> {
         let anode = state.anode()?;

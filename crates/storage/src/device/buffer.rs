@@ -4,7 +4,7 @@
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::fmt;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::{Deref, DerefMut, Range, RangeInclusive};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -16,6 +16,11 @@ use super::IO_ALIGN_BYTES;
 const SPARE_LENGTHS: [usize; 2] = [4096, 16384];
 /// Spare pieces of each length that a thread keeps: 1.25 MiB at most.
 const SPARES_MAX: usize = 64;
+/// Long pieces of which each thread keeps the last few as well, whatever their length: the system
+/// allocator maps them anew each time, so that every page of them costs a fault.
+const LONG_BYTES: RangeInclusive<usize> = 64 << 10..=1 << 20;
+/// Long pieces that a thread keeps: 2 MiB at most.
+const LONG_SPARES_MAX: usize = 2;
 /// Pages that are taken from the allocator at a time.
 const PAGES_PER_CHUNK: usize = 64;
 
@@ -51,31 +56,64 @@ fn take_page() -> NonNull<u8> {
 }
 
 thread_local! {
-    static SPARES: RefCell<Spares> = const { RefCell::new(Spares([Vec::new(), Vec::new()])) };
+    static SPARES: RefCell<Spares> =
+        const { RefCell::new(Spares { usual: [Vec::new(), Vec::new()], long: Vec::new() }) };
 }
 
 /// Memory that was given back and waits to be used again: asking the system allocator for aligned
 /// memory costs more than what most changes of a page do with it.
-struct Spares([Vec<NonNull<u8>>; 2]);
+struct Spares {
+    /// Of each of [`SPARE_LENGTHS`].
+    usual: [Vec<NonNull<u8>>; 2],
+    /// With their lengths, the oldest first.
+    long: Vec<(NonNull<u8>, usize)>,
+}
 
 impl Spares {
     fn of(&mut self, length: usize) -> Option<&mut Vec<NonNull<u8>>> {
         let index = SPARE_LENGTHS.iter().position(|&spare| spare == length)?;
-        self.0.get_mut(index)
+        self.usual.get_mut(index)
+    }
+
+    fn take(&mut self, length: usize) -> Option<NonNull<u8>> {
+        if LONG_BYTES.contains(&length) {
+            let index = self.long.iter().position(|&(_, spare)| spare == length)?;
+            return Some(self.long.remove(index).0);
+        }
+        self.of(length)?.pop()
+    }
+
+    /// Returns whether it keeps the memory.
+    fn keep(&mut self, pointer: NonNull<u8>, length: usize) -> bool {
+        if LONG_BYTES.contains(&length) {
+            if self.long.len() == LONG_SPARES_MAX {
+                let (oldest, length) = self.long.remove(0);
+                // SAFETY: it was kept here, with this length; nothing else holds it.
+                unsafe { dealloc(oldest.as_ptr(), AlignedBuffer::layout(length)) }
+            }
+            self.long.push((pointer, length));
+            return true;
+        }
+        let Some(spares) = self.of(length).filter(|spares| spares.len() < SPARES_MAX) else {
+            return false;
+        };
+        spares.push(pointer);
+        true
     }
 }
 
 impl Drop for Spares {
     fn drop(&mut self) {
-        for (spares, length) in self.0.iter_mut().zip(SPARE_LENGTHS) {
-            for pointer in spares.drain(..) {
-                if length == IO_ALIGN_BYTES {
-                    free_pages().push(FreePage(pointer));
-                    continue;
-                }
-                // SAFETY: `give_back` put it here, with this length; nothing else holds it.
-                unsafe { dealloc(pointer.as_ptr(), AlignedBuffer::layout(length)) }
+        let usual = self.usual.iter_mut().zip(SPARE_LENGTHS);
+        let usual =
+            usual.flat_map(|(spares, length)| spares.drain(..).map(move |one| (one, length)));
+        for (pointer, length) in usual.chain(self.long.drain(..)) {
+            if length == IO_ALIGN_BYTES {
+                free_pages().push(FreePage(pointer));
+                continue;
             }
+            // SAFETY: `give_back` put it here, with this length; nothing else holds it.
+            unsafe { dealloc(pointer.as_ptr(), AlignedBuffer::layout(length)) }
         }
     }
 }
@@ -83,21 +121,13 @@ impl Drop for Spares {
 /// Takes spare memory of `length`, with whatever is in it.
 fn take_spare(length: usize) -> Option<NonNull<u8>> {
     // A thread that is ending has none.
-    let spare = SPARES.try_with(|spares| spares.borrow_mut().of(length)?.pop()).ok().flatten();
+    let spare = SPARES.try_with(|spares| spares.borrow_mut().take(length)).ok().flatten();
     spare.or_else(|| (length == IO_ALIGN_BYTES).then(take_page))
 }
 
 /// Keeps memory of `length` for later; returns whether it did.
 fn give_back(pointer: NonNull<u8>, length: usize) -> bool {
-    let keep = |spares: &RefCell<Spares>| {
-        let mut spares = spares.borrow_mut();
-        let Some(spares) = spares.of(length).filter(|spares| spares.len() < SPARES_MAX) else {
-            return false;
-        };
-        spares.push(pointer);
-        true
-    };
-    if SPARES.try_with(keep).unwrap_or(false) {
+    if SPARES.try_with(|spares| spares.borrow_mut().keep(pointer, length)).unwrap_or(false) {
         return true;
     }
     let is_page = length == IO_ALIGN_BYTES;
@@ -254,5 +284,19 @@ mod tests {
                 assert!(new.iter().all(|&byte| byte == 0), "{pages} pages");
             }
         }
+    }
+
+    #[test]
+    fn long_buffers_are_used_again_and_few_are_kept() {
+        let lengths = [80 << 10, 96 << 10, 1 << 20];
+        drop(lengths.map(|length| AlignedBuffer::copy_of(&vec![0xa5; length])));
+        let kept: Vec<usize> =
+            SPARES.with(|spares| spares.borrow().long.iter().map(|one| one.1).collect());
+        assert_eq!(kept, lengths[1..].to_vec(), "the oldest goes");
+        let again = AlignedBuffer::zeroed(1 << 20);
+        assert!(again.iter().all(|&byte| byte == 0));
+        assert_eq!(SPARES.with(|spares| spares.borrow().long.len()), 1);
+        drop(AlignedBuffer::zeroed((1 << 20) + IO_ALIGN_BYTES));
+        assert_eq!(SPARES.with(|spares| spares.borrow().long.len()), 1, "too long to keep");
     }
 }

@@ -36,7 +36,7 @@
 mod tests;
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -202,6 +202,8 @@ impl Drop for OperationMark {
 
 thread_local! {
     static CURRENT: RefCell<Option<(Arc<Scheduler>, usize)>> = const { RefCell::new(None) };
+    /// Whether there is a current one: what every lock of every thread asks.
+    static IS_REGISTERED: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Scheduler {
@@ -271,11 +273,13 @@ impl Scheduler {
     /// The life of thread `index`: waits for the baton, works, and hands the baton on.
     fn live(self: &Arc<Scheduler>, index: usize, work: Box<dyn FnOnce() + Send + '_>) {
         CURRENT.set(Some((Arc::clone(self), index)));
+        IS_REGISTERED.set(true);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             self.await_baton(self.state.lock(), index);
             unwind_if_told(self);
             work();
         }));
+        IS_REGISTERED.set(false);
         CURRENT.set(None);
 
         let mut state = self.state.lock();
@@ -515,7 +519,11 @@ impl State {
 }
 
 /// Calls `action` with the scheduler of this thread, if it has one.
+#[inline]
 fn with_current<R>(action: impl FnOnce(&Arc<Scheduler>, usize) -> R) -> Option<R> {
+    if !is_registered() {
+        return None;
+    }
     let access = CURRENT.try_with(|current| {
         current.borrow().as_ref().map(|(scheduler, me)| action(scheduler, *me))
     });
@@ -530,8 +538,9 @@ fn unwind_if_told(scheduler: &Scheduler) {
 }
 
 /// Returns whether this thread belongs to a scheduler.
+#[inline]
 pub(super) fn is_registered() -> bool {
-    with_current(|_, _| ()).is_some()
+    IS_REGISTERED.get()
 }
 
 /// Returns the scheduler this thread belongs to.
@@ -628,6 +637,7 @@ pub(super) fn notify_one(key: Key) {
 }
 
 /// Makes all who wait for `key` ready.
+#[inline]
 pub(super) fn notify_all(key: Key) {
     with_current(|scheduler, _| {
         let mut state = scheduler.state.lock();

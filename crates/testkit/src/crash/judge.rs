@@ -80,17 +80,39 @@ impl fmt::Display for Finding {
 ///
 /// What is not as promised in the header of [`crate::crash`]; at least one finding.
 pub fn judge(history: &History, survivor: &dyn FileSystem) -> Result<Verdict, Vec<Finding>> {
-    let whole = |reason| vec![Finding { path: Path::default(), reason, told: Vec::new() }];
-    let (tree, identities) =
-        walk_identified(survivor, Times::Ignored).map_err(|error| whole(Reason::Walk(error)))?;
-    let found = Found::new(tree, &identities);
-    let mut replay = replay(history);
-    if let Some(number) = replay.unbelievable {
-        let told = vec![history.events()[number].to_string()];
-        return Err(vec![Finding { path: Path::default(), reason: Reason::Unbelievable, told }]);
+    Judge::new(history).judge(survivor)
+}
+
+/// A history that many survivors are judged by: it is repeated on the model once.
+#[derive(Debug)]
+pub struct Judge<'a> {
+    history: &'a History,
+    replay: Replay,
+}
+
+impl<'a> Judge<'a> {
+    /// Repeats `history`.
+    #[must_use]
+    pub fn new(history: &'a History) -> Judge<'a> {
+        Judge { history, replay: replay(history) }
     }
-    bind_in_flight(history.events(), &mut replay, &found);
-    Judgement::new(history, &replay, &found)?.settled()
+
+    /// As [`judge`].
+    ///
+    /// # Errors
+    ///
+    /// As [`judge`].
+    pub fn judge(&self, survivor: &dyn FileSystem) -> Result<Verdict, Vec<Finding>> {
+        let whole = |reason, told| vec![Finding { path: Path::default(), reason, told }];
+        let walked = walk_identified(survivor, Times::Ignored);
+        let (tree, identities) = walked.map_err(|error| whole(Reason::Walk(error), Vec::new()))?;
+        let found = Found::new(tree, &identities);
+        if let Some(number) = self.replay.unbelievable {
+            let told = vec![self.history.events()[number].to_string()];
+            return Err(whole(Reason::Unbelievable, told));
+        }
+        Judgement::new(self.history, &self.replay, &found)?.settled()
+    }
 }
 
 /// What was found.
@@ -113,8 +135,8 @@ impl Found {
         Found { tree, by_identity, names }
     }
 
-    fn get(&self, identity: Option<Identity>) -> Option<(usize, &Inode)> {
-        let index = *self.by_identity.get(&identity?)?;
+    fn get(&self, identity: Identity) -> Option<(usize, &Inode)> {
+        let index = *self.by_identity.get(&identity)?;
         Some((index, &self.tree.inodes[index]))
     }
 
@@ -124,11 +146,17 @@ impl Found {
     }
 }
 
-/// What an operation in flight made is what is found under its name, if nobody else made that.
-fn bind_in_flight(events: &[Event], replay: &mut Replay, found: &Found) {
-    let known: BTreeSet<Identity> =
-        replay.lives.values().filter_map(|life| life.identity).collect();
-    for life in replay.lives.values_mut() {
+/// Which inode each life is. What an operation in flight made is what is found under its name, if
+/// nobody else made that.
+fn identities_of(
+    events: &[Event],
+    lives: &BTreeMap<Ino, Life>,
+    found: &Found,
+) -> BTreeMap<Ino, Identity> {
+    let told = lives.iter().filter_map(|(&ino, life)| Some((ino, life.identity?)));
+    let mut identities: BTreeMap<Ino, Identity> = told.collect();
+    let known: BTreeSet<Identity> = identities.values().copied().collect();
+    for (&ino, life) in lives {
         let Some(Moment { event, .. }) = life.moments.first() else { continue };
         let Some(at) = events[*event].step.op.made_at() else { continue };
         if life.identity.is_some() || life.start.is_some() {
@@ -136,19 +164,20 @@ fn bind_in_flight(events: &[Event], replay: &mut Replay, found: &Found) {
         }
         let path = Path(at.0.join(&b'/'));
         let index = found.tree.names.get(&path);
-        let identity = found
-            .by_identity
-            .iter()
-            .find(|&(_, at)| Some(at) == index)
-            .map(|(&identity, _)| identity);
-        life.identity = identity.filter(|identity| !known.contains(identity));
+        let mut inodes = found.by_identity.iter();
+        let identity = inodes.find(|&(_, at)| Some(at) == index).map(|(&identity, _)| identity);
+        if let Some(identity) = identity.filter(|identity| !known.contains(identity)) {
+            identities.insert(ino, identity);
+        }
     }
+    identities
 }
 
 /// The set of operations that must have survived, while it grows.
 struct Judgement<'a> {
     events: &'a [Event],
     lives: &'a BTreeMap<Ino, Life>,
+    identities: BTreeMap<Ino, Identity>,
     found: &'a Found,
     /// Inodes that each operation is ordered by.
     touches: Vec<Vec<Ino>>,
@@ -168,6 +197,7 @@ impl<'a> Judgement<'a> {
         let mut judgement = Judgement {
             events,
             lives: &replay.lives,
+            identities: identities_of(events, &replay.lives, found),
             found,
             touches: vec![Vec::new(); events.len()],
             survived: vec![false; events.len()],
@@ -195,8 +225,8 @@ impl<'a> Judgement<'a> {
     fn require_known(&self) -> Result<(), Vec<Finding>> {
         let mut known = BTreeMap::new();
         let told = Vec::new();
-        for life in self.lives.values() {
-            let Some(identity) = life.identity else { continue };
+        for (ino, life) in self.lives {
+            let Some(&identity) = self.identities.get(ino) else { continue };
             if known.insert(identity, life).is_some() {
                 let path = life.path.clone();
                 return Err(vec![Finding { path, reason: Reason::Reused, told }]);
@@ -262,7 +292,7 @@ impl<'a> Judgement<'a> {
                         has_grown = true;
                     }
                     None if findings.len() < FINDINGS_MAX => {
-                        findings.push(self.finding(life, reason));
+                        findings.push(self.finding(ino, life, reason));
                     }
                     None => {}
                 }
@@ -281,9 +311,9 @@ impl<'a> Judgement<'a> {
         Ok(Verdict { changes, required: self.required, survived })
     }
 
-    fn finding(&self, life: &Life, reason: Reason) -> Finding {
+    fn finding(&self, ino: Ino, life: &Life, reason: Reason) -> Finding {
         let skipped = life.moments.len().saturating_sub(EVENTS_TOLD_MAX);
-        let found = self.found.get(life.identity).map(|(index, inode)| {
+        let found = self.found(ino).map(|(index, inode)| {
             let (attr, names) = (&inode.attr, self.found.names[index].keys());
             let names: Vec<String> = names.map(|name| name.escape_ascii().to_string()).collect();
             format!("found: {attr:?}, names {names:?}")
@@ -296,6 +326,10 @@ impl<'a> Judgement<'a> {
         Finding { path: life.path.clone(), reason, told }
     }
 
+    fn found(&self, ino: Ino) -> Option<(usize, &Inode)> {
+        self.found.get(*self.identities.get(&ino)?)
+    }
+
     /// How `life` is not as it was after exactly those of its operations that survived.
     fn mismatch(&self, ino: Ino, life: &Life) -> Option<Reason> {
         let survives = |moment: &Moment| self.survived[moment.event];
@@ -303,7 +337,7 @@ impl<'a> Judgement<'a> {
         let ordered = life.moments.iter().filter(is_ordered).filter(|m| survives(m)).count();
         let durable_end = self.durable_end.get(&ino).copied().unwrap_or(0);
         let states = possible_states(life, ordered, durable_end);
-        let found = self.found.get(life.identity);
+        let found = self.found(ino);
         let (index, inode) = match (found, states.is_empty()) {
             (None, true) => return None,
             (None, false) => return Some(Reason::Missing),
@@ -334,10 +368,10 @@ impl<'a> Judgement<'a> {
         }
         // Names and targets do not change between ordered operations.
         let state = states[0];
-        let identity_of = |ino: &Ino| self.lives[ino].identity;
+        let identity_of = |ino: &Ino| self.identities.get(ino);
         let names = &self.found.names[index];
         let are_same = state.names.len() == names.len()
-            && state.names.iter().all(|(name, ino)| identity_of(ino).as_ref() == names.get(name));
+            && state.names.iter().all(|(name, ino)| identity_of(ino) == names.get(name));
         if !are_same || state.names.values().any(|ino| identity_of(ino).is_none()) {
             return Some(Reason::Names);
         }

@@ -50,4 +50,4 @@ mod replay;
 mod tests;
 
 pub use history::{Ended, Event, History};
-pub use judge::{Finding, Reason, Verdict, judge};
+pub use judge::{Finding, Judge, Reason, Verdict, judge};

@@ -63,7 +63,7 @@ pub(super) struct Start {
 pub(super) struct Life {
     /// A name it had, for reports.
     pub(super) path: Path,
-    /// `None`: made by an operation in flight, and not found.
+    /// `None`: made by an operation in flight.
     pub(super) identity: Option<Identity>,
     /// `None`: it was made in this history.
     pub(super) start: Option<Start>,
@@ -149,8 +149,8 @@ fn life_at_start(model: &Model, ino: Ino, identity: Identity) -> Life {
 }
 
 fn life_made(event: &Event) -> Life {
-    let made = event.step.op.made_at().expect("only operations with a new name make inodes");
-    let path = Path(made.0.join(&b'/'));
+    let made = event.step.op.made_at();
+    let path = made.map_or_else(Path::default, |made| Path(made.0.join(&b'/')));
     let identity = event.ended.and_then(|ended| ended.made);
     Life { path, identity, start: None, moments: Vec::new() }
 }
@@ -196,6 +196,7 @@ fn touched(session: &Session<'_>, op: &Op) -> Vec<Ino> {
         | Op::RemoveXattr { file, .. } => vec![place(file)],
         Op::Copy { target, .. } => vec![place(target)],
         Op::Open { .. }
+        | Op::Nameless { .. }
         | Op::Close { .. }
         | Op::Read { .. }
         | Op::GetAttr { .. }

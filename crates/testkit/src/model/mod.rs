@@ -407,13 +407,16 @@ impl State {
         let extends = match mode {
             Fallocate::PunchHole => false,
             Fallocate::ZeroRange { keep_size } => !keep_size && end > size_bytes,
-            Fallocate::Allocate { .. } | Fallocate::CollapseRange | Fallocate::InsertRange => {
+            Fallocate::Allocate { keep_size } => !keep_size && end > size_bytes,
+            Fallocate::CollapseRange | Fallocate::InsertRange => {
                 return Err(FsError::NotSupported);
             }
         };
         node.mode = access::mode_after_write(asked.caller, node);
         let content = node.content_mut()?;
-        content.zero(offset, end);
+        if !matches!(mode, Fallocate::Allocate { .. }) {
+            content.zero(offset, end);
+        }
         if extends {
             content.resize(end);
         }

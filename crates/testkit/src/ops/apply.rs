@@ -146,10 +146,18 @@ impl<'a> Session<'a> {
                 .map(|()| Outcome::Done),
             Op::Open { slot, at } => {
                 let ino = self.walk(caller, &at.0)?;
-                if let Some(before) = self.slots[*slot].replace(ino) {
-                    self.forget(before);
-                }
+                self.hold(*slot, ino);
                 Ok(Outcome::Done)
+            }
+            Op::Nameless { slot, directory, mode } => {
+                let new = NewInode { kind: FileKind::Regular, mode: *mode, umask: 0, rdev: 0 };
+                let parent = self.walk(caller, &directory.0)?;
+                let attr = self.fs.tmpfile(caller, parent, new);
+                self.forget(parent);
+                let attr = attr?;
+                self.hold(*slot, attr.ino);
+                *made = Some(Identity { ino: attr.ino, generation: attr.generation });
+                Ok(self.told(&attr))
             }
             Op::Close { slot } => {
                 if let Some(ino) = self.slots[*slot].take() {
@@ -281,6 +289,13 @@ impl<'a> Session<'a> {
         self.fs.read(ino, start, length, &mut bytes)?;
         self.fs.read(ino, end - u64_of(length), length, &mut bytes)?;
         Ok(bytes.iter().all(|&byte| byte == 0))
+    }
+
+    /// Puts a reference into a slot, and gives back what was there.
+    fn hold(&mut self, slot: usize, ino: Ino) {
+        if let Some(before) = self.slots[slot].replace(ino) {
+            self.forget(before);
+        }
     }
 
     fn told(&self, attr: &Attr) -> Outcome {

@@ -266,7 +266,7 @@ impl Generator {
     pub fn accept(&mut self, session: &mut Session<'_>, step: &Step) -> Outcome {
         self.clock.advance_ns(1);
         let outcome = session.apply(step).outcome;
-        if let Op::Open { slot, .. } = step.op {
+        if let Op::Open { slot, .. } | Op::Nameless { slot, .. } = step.op {
             self.slots[slot] |= outcome.is_done();
         } else if let Op::Close { slot } = step.op {
             self.slots[slot] = false;
@@ -435,6 +435,10 @@ impl Generator {
         let slot = usize_of(self.random.below(u64_of(SLOTS)));
         if self.slots[slot] && self.random.one_in(2) {
             return Op::Close { slot };
+        }
+        if self.random.one_in(3) {
+            let directory = self.existing(FileKind::Directory);
+            return Op::Nameless { slot, directory, mode: self.mode() };
         }
         Op::Open { slot, at: self.existing(FileKind::Regular) }
     }

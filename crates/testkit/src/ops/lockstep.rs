@@ -177,6 +177,11 @@ fn places_of(op: &Op) -> Vec<Place> {
             add_route(at);
             None
         }
+        Op::Nameless { slot, directory, .. } => {
+            add_route(directory);
+            places.push(Place::Slot(*slot));
+            None
+        }
         Op::Link { file, at } => {
             add_route(at);
             Some(file)

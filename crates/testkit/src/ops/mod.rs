@@ -125,6 +125,15 @@ pub enum Op {
         /// What to hold.
         at: Route,
     },
+    /// Makes a file without a name (`O_TMPFILE`) into a slot, and gives back what was there.
+    Nameless {
+        /// The slot.
+        slot: usize,
+        /// The directory that it could get a name in.
+        directory: Route,
+        /// Permission bits.
+        mode: u16,
+    },
     /// Gives back what a slot holds.
     Close {
         /// The slot.
@@ -290,6 +299,7 @@ impl Op {
             | Op::Symlink { at, .. }
             | Op::Unlink { at }
             | Op::Rmdir { at }
+            | Op::Nameless { directory: at, .. }
             | Op::Open { at, .. } => (Some(at), None),
             Op::Link { file: Place::At(file), at } => (Some(file), Some(at)),
             Op::Link { file: Place::Slot(_), at } => (Some(at), None),

@@ -284,6 +284,7 @@ fn histories_do_what_their_profile_says() {
     let model = generator.model();
     let mut session = Session::new(&*model, Times::Ignored);
     let (mut done, mut errnos, mut orphan_writes) = (0, BTreeSet::new(), 0);
+    let (mut nameless, mut first_names) = (BTreeSet::new(), 0);
     let mut sorts = BTreeSet::new();
     for _ in 0..4000 {
         let (step, outcome) = generator.next_in(&mut session);
@@ -292,6 +293,12 @@ fn histories_do_what_their_profile_says() {
             continue;
         }
         done += 1;
+        let held = |slot| session.probe(&Place::Slot(slot)).map(|attr| attr.ino);
+        if let Op::Nameless { slot, .. } = step.op {
+            nameless.extend(held(slot));
+        } else if let Op::Link { file: Place::Slot(slot), .. } = step.op {
+            first_names += usize::from(held(slot).is_some_and(|ino| nameless.remove(&ino)));
+        }
         let line = step.to_string();
         sorts.insert(line.split(' ').nth(1).expect("every step has a verb").to_owned());
         if let Op::Write { file: file @ Place::Slot(_), .. } = &step.op {
@@ -299,7 +306,8 @@ fn histories_do_what_their_profile_says() {
         }
     }
     assert!(done > 2000, "{done} of 4000 steps happened");
-    assert_eq!(sorts.len(), 30, "{sorts:?}");
+    assert_eq!(sorts.len(), 33, "{sorts:?}");
+    assert!(first_names > 0, "no file got its first name late");
     assert!(orphan_writes > 3, "{orphan_writes} writes to files without a name");
     // EPERM, ENOENT, EACCES, EEXIST, ENOTDIR, EISDIR, EINVAL, ENAMETOOLONG, ENOTEMPTY.
     for errno in [1, 2, 13, 17, 20, 21, 22, 36, 39] {

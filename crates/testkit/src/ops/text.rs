@@ -150,6 +150,9 @@ impl fmt::Display for Step {
                 write!(f, "rename {source} {target} {}", word_of(&RENAME_MODES, mode))
             }
             Op::Open { slot, at } => write!(f, "open @{slot} {at}"),
+            Op::Nameless { slot, directory, mode } => {
+                write!(f, "nameless @{slot} {directory} {mode:o}")
+            }
             Op::Close { slot } => write!(f, "close @{slot}"),
             Op::Write { file, offset, length, fill } => {
                 write!(f, "write {file} {offset} {length} {fill}")
@@ -258,6 +261,9 @@ impl Words<'_> {
                 mode: self.of(&RENAME_MODES)?,
             },
             "open" => Op::Open { slot: self.slot()?, at: self.route()? },
+            "nameless" => {
+                Op::Nameless { slot: self.slot()?, directory: self.route()?, mode: self.octal()? }
+            }
             "close" => Op::Close { slot: self.slot()? },
             "write" => Op::Write {
                 file: self.place()?,

@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use storage::clock::ManualClock;
-use storage::device::SharedDevice;
-use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
+use storage::device::sim::{CrashPoint, Image, Recording, SimDevice, SimOptions, Strategy};
 use storage::prng::Prng;
 
 use super::run::{Run, new_pool, open, run};
 use super::workload::Workload;
 use super::{Found, fnv1a};
-use crate::crash::{History, judge};
+use crate::crash::{History, Judge};
 
 /// Explores workloads, and remembers what was judged.
 pub(super) struct Explorer {
@@ -22,7 +21,15 @@ pub(super) struct Explorer {
     /// Image and history of each state that was judged; asked, never walked.
     judged: BTreeSet<u64>,
     images: BTreeSet<u64>,
+    /// Recovered images that were checked.
+    checked: BTreeSet<u64>,
     pub(super) report: super::Report,
+}
+
+/// What was known of the history at some crash points.
+struct Known<'a> {
+    judge: Judge<'a>,
+    hash: u64,
 }
 
 impl Explorer {
@@ -37,6 +44,7 @@ impl Explorer {
             strategy,
             judged: BTreeSet::new(),
             images: BTreeSet::new(),
+            checked: BTreeSet::new(),
             report: super::Report::default(),
         })
     }
@@ -50,28 +58,28 @@ impl Explorer {
         for &what in &done.unsupported {
             *self.report.unsupported.entry(what).or_insert(0) += 1;
         }
-        let recording = done.device.recording();
-        let mut last_known = usize::MAX;
-        let mut history = self.empty.again();
-        let mut history_hash = 0;
-        for point in recording.points() {
-            self.report.points += 1;
-            let known = known_at(&done, point.position());
-            if known != last_known {
-                history = self.history_at(&done, point.position());
-                let words: String = history.events().iter().map(ToString::to_string).collect();
-                history_hash = fnv1a(words.into_bytes());
-                last_known = known;
-            }
-            for (number, image) in point.images(&self.strategy).enumerate() {
-                self.report.states += 1;
-                let found = self.judge_once(&image.image, &history, history_hash, true);
-                found.map_err(|message| Found {
-                    position: point.position(),
-                    image: number,
-                    message: format!("{message} (survived: {:?})", image.survived),
-                })?;
-            }
+        let points: Vec<CrashPoint> = done.device.recording().points().collect();
+        let knows_the_same = |a: &CrashPoint, b: &CrashPoint| {
+            known_at(&done, a.position()) == known_at(&done, b.position())
+        };
+        for points in points.chunk_by(knows_the_same) {
+            let history = self.history_at(&done, points[0].position());
+            let words: String = history.events().iter().map(ToString::to_string).collect();
+            let known = Known { judge: Judge::new(&history), hash: fnv1a(words.into_bytes()) };
+            points.iter().try_for_each(|point| self.explore_point(point, &known))?;
+        }
+        Ok(())
+    }
+
+    fn explore_point(&mut self, point: &CrashPoint, known: &Known<'_>) -> Result<(), Found> {
+        self.report.points += 1;
+        for (number, image) in point.images(&self.strategy).enumerate() {
+            self.report.states += 1;
+            self.judge_once(&image.image, known, true).map_err(|message| Found {
+                position: point.position(),
+                image: number,
+                message: format!("{message} (survived: {:?})", image.survived),
+            })?;
         }
         Ok(())
     }
@@ -94,12 +102,11 @@ impl Explorer {
     fn judge_once(
         &mut self,
         image: &Image,
-        history: &History,
-        history_hash: u64,
+        known: &Known<'_>,
         is_first_cut: bool,
     ) -> Result<(), String> {
         let hash = image.content_hash();
-        if !self.judged.insert(hash ^ history_hash.rotate_left(32)) {
+        if !self.judged.insert(hash ^ known.hash.rotate_left(32)) {
             return Ok(());
         }
         self.images.insert(hash);
@@ -110,36 +117,47 @@ impl Explorer {
         let pool = open(&device, Arc::new(ManualClock::new()))
             .map_err(|error| format!("does not open: {error}"))?;
         let recovered = is_first_cut.then(|| device.recording());
-        judge(history, &pool).map_err(|findings| {
+        known.judge.judge(&pool).map_err(|findings| {
             let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
             lines.join("\n")
         })?;
         drop(pool);
-        let shared: SharedDevice = device;
-        let report = check::run(shared, check::Options::default(), &mut |_| ());
-        if !report.is_clean() {
-            return Err(report.to_text());
-        }
+        self.check_once(device)?;
         let Some(recovery) = recovered else { return Ok(()) };
-        // One more cut, somewhere in that recovery.
-        let mut prng = Prng::from_seed(hash ^ self.strategy.seed);
-        let points: Vec<_> = recovery.points().collect();
+        self.cut_again(&recovery, known, Prng::from_seed(hash ^ self.strategy.seed))
+    }
+
+    /// Judges what one more cut, somewhere in a recovery, leaves.
+    fn cut_again(
+        &mut self,
+        recovery: &Recording,
+        known: &Known<'_>,
+        mut prng: Prng,
+    ) -> Result<(), String> {
+        let points: Vec<CrashPoint> = recovery.points().collect();
         let nth = prng.below(crate::number::u64_of(points.len()));
-        let strategy = Strategy { seed: prng.next_u64(), ..self.strategy };
-        let point = &points[crate::number::usize_of(nth)];
-        let skipped = crate::number::usize_of(prng.below(8));
-        let Some(second) = point.images(&strategy).take(skipped + 1).last() else { return Ok(()) };
+        let second = points[crate::number::usize_of(nth)].image(&mut prng);
         self.report.second_states += 1;
-        self.judge_once(&second.image, history, history_hash, false)
+        self.judge_once(&second.image, known, false)
             .map_err(|message| format!("after a second cut in the recovery: {message}"))
+    }
+
+    /// Checks a recovered pool unless the same bytes were checked.
+    fn check_once(&mut self, device: Arc<SimDevice>) -> Result<(), String> {
+        if !self.checked.insert(device.image().content_hash()) {
+            return Ok(());
+        }
+        self.report.checked += 1;
+        let report = check::run(device, check::Options::default(), &mut |_| ());
+        if report.is_clean() { Ok(()) } else { Err(report.to_text()) }
     }
 }
 
 /// How many operations had begun and how many had ended: with these the history changes.
-fn known_at(done: &Run, position: usize) -> usize {
+fn known_at(done: &Run, position: usize) -> (usize, usize) {
     let begun = done.recorded.iter().filter(|entry| entry.began < position).count();
     let has_ended = |entry: &&super::run::Recorded| {
         entry.ended.as_ref().is_some_and(|(ended, _)| *ended <= position)
     };
-    begun * 1000 + done.recorded.iter().filter(has_ended).count()
+    (begun, done.recorded.iter().filter(has_ended).count())
 }

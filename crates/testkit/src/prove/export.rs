@@ -93,7 +93,7 @@ impl Log {
         let sector_bytes = u64_of(SECTOR_BYTES);
         let sector_count = write.length_bytes() / sector_bytes;
         self.entry(write.offset / sector_bytes, sector_count, 0, &[]);
-        for piece in &write.data {
+        for piece in write.pieces() {
             self.bytes.extend_from_slice(piece);
         }
     }

@@ -6,7 +6,7 @@
 //! writes every subset, beyond that all prefixes, each one lost, each one alone, pairs lost and
 //! subsets by seed; each also torn. Each image is opened, judged ([`crate::crash`]) and checked,
 //! and so is one that a second cut in its recovery leaves. The same bytes with the same history
-//! are judged once.
+//! are judged once, and the same bytes that recoveries leave are checked once.
 //!
 //! Workloads that the engine refuses an operation of are explored without it, and counted.
 
@@ -30,15 +30,32 @@ use self::workload::{Action, Workload, alphabet, count, reduced_alphabet, worklo
 /// Most operations of a workload.
 pub const BOUND_MAX: u32 = 3;
 
+/// Which workloads of a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// All.
+    All,
+    /// So many, by chance.
+    Sample(u64),
+    /// Those whose number leaves `index` when it is divided by `count`: all parts together are the
+    /// set.
+    Part {
+        /// Below `count`.
+        index: u64,
+        /// At least 1.
+        count: u64,
+    },
+    /// The one of this number.
+    Only(u64),
+}
+
 /// What to prove.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Operations of a workload: 1 to [`BOUND_MAX`].
     pub bound: u32,
-    /// Only so many workloads, chosen by `seed`; `None`: all.
-    pub sample: Option<u64>,
-    /// Only the workload of this number.
-    pub only: Option<u64>,
+    /// Which of them.
+    pub choice: Choice,
     /// Of what is left to chance.
     pub seed: u64,
 }
@@ -79,6 +96,8 @@ pub struct Report {
     pub images: u64,
     /// States judged: image and history differ.
     pub judged: u64,
+    /// Distinct images that their recoveries left: each was checked.
+    pub checked: u64,
     /// Workloads of which the engine does not have an operation.
     pub incomplete: u64,
     /// How many workloads, by what it does not have.
@@ -132,10 +151,13 @@ impl Set {
 /// Returns the numbers of the workloads that the options choose.
 fn chosen(set: &Set, options: &Options) -> Vec<u64> {
     let mut prng = Prng::from_seed(options.seed);
-    match (options.only, options.sample) {
-        (Some(index), _) => vec![index],
-        (None, Some(sample)) => (0..sample).map(|_| prng.below(set.count())).collect(),
-        (None, None) => (0..set.count()).collect(),
+    match options.choice {
+        Choice::All => (0..set.count()).collect(),
+        Choice::Sample(count) => (0..count).map(|_| prng.below(set.count())).collect(),
+        Choice::Part { index, count } => {
+            (0..set.count()).filter(|number| number % count == index).collect()
+        }
+        Choice::Only(index) => vec![index],
     }
 }
 

@@ -7,7 +7,7 @@ use storage::device::sim::{Image, SimDevice, SimOptions};
 use super::export::{FLAG_FLUSH, FLAG_MARK, MAGIC, SECTOR_BYTES, VERSION, log_of};
 use super::run::{new_pool, run};
 use super::workload::{alphabet, count, reduced_alphabet};
-use super::{Options, Set, fnv1a, prove};
+use super::{Choice, Options, Set, chosen, fnv1a, prove};
 use crate::number::{u64_of, usize_of};
 
 /// Hash of the 316 distinct workloads of one operation that bounded black-box crash testing
@@ -96,7 +96,7 @@ fn a_log_played_onto_its_base_gives_the_pool_at_every_flush() {
 /// Goal: the same options give the same states.
 #[test]
 fn what_is_proved_repeats() {
-    let options = Options { bound: 2, sample: Some(2), only: None, seed: 5 };
+    let options = Options { bound: 2, choice: Choice::Sample(2), seed: 5 };
     let told = || {
         let report = prove(&options, |_, _| ()).expect("a pool fits");
         assert!(report.findings.is_empty(), "{:?}", report.findings);
@@ -105,4 +105,13 @@ fn what_is_proved_repeats() {
     let first = told();
     assert!(first.4 > 50, "{first:?}");
     assert_eq!(first, told());
+}
+
+#[test]
+fn the_parts_of_a_set_are_the_set() {
+    let set = Set::new(1);
+    let part = |index| Options { bound: 1, choice: Choice::Part { index, count: 7 }, seed: 0 };
+    let parts: BTreeSet<u64> = (0..7).flat_map(|index| chosen(&set, &part(index))).collect();
+    let sizes: usize = (0..7).map(|index| chosen(&set, &part(index)).len()).sum();
+    assert_eq!((u64_of(parts.len()), u64_of(sizes)), (set.count(), set.count()));
 }

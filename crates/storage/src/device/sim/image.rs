@@ -2,7 +2,8 @@
 //!
 //! A tree of shared 4 KiB pages. A copy shares everything with its original and costs nothing; a
 //! write copies the one page and the few nodes above it. So a crash image costs what differs in it,
-//! however large the device is.
+//! however large the device is. A page that goes into many images is copied and hashed once: see
+//! [`SharedPage`].
 //!
 //! # Layout
 //!
@@ -26,6 +27,46 @@ const FANOUT: usize = 64;
 enum Node {
     Inner([Option<Arc<Node>>; FANOUT]),
     Page { bytes: Box<[u8; PAGE_BYTES]>, hash: u64 },
+}
+
+impl Node {
+    /// What it adds to the hash of an image as a page.
+    fn hash(&self) -> u64 {
+        match self {
+            Node::Page { hash, .. } => *hash,
+            Node::Inner(_) => 0,
+        }
+    }
+}
+
+/// A page as it will be in every image that it is put into.
+#[derive(Clone)]
+pub(super) struct SharedPage {
+    /// Its number on the device.
+    page: u64,
+    node: Arc<Node>,
+}
+
+impl SharedPage {
+    /// Returns page number `page` with these bytes; `None` if they are not a page.
+    pub(super) fn new(page: u64, bytes: &[u8]) -> Option<SharedPage> {
+        let bytes: &[u8; PAGE_BYTES] = bytes.try_into().ok()?;
+        let hash = page_hash(page, bytes);
+        Some(SharedPage { page, node: Arc::new(Node::Page { bytes: Box::new(*bytes), hash }) })
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        match &*self.node {
+            Node::Page { bytes, .. } => &bytes[..],
+            Node::Inner(_) => unreachable!("made as a page"),
+        }
+    }
+}
+
+impl std::fmt::Debug for SharedPage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SharedPage({}, {:#018x})", self.page, self.node.hash())
+    }
 }
 
 /// What a device holds at one moment.
@@ -106,6 +147,28 @@ impl Image {
         }
     }
 
+    /// Writes those sectors of `source` at `offset` that survive; all of it lies in one page.
+    pub(super) fn write_sectors(&mut self, offset: u64, source: &[u8], survives: &[bool]) {
+        let sector_bytes = source.len() / survives.len();
+        let start = to_usize(offset % to_u64(PAGE_BYTES));
+        self.change_page(offset / to_u64(PAGE_BYTES), |bytes| {
+            let target = bytes[start..start + source.len()].chunks_mut(sector_bytes);
+            let sectors = target.zip(source.chunks(sector_bytes)).zip(survives);
+            for ((target, source), _) in sectors.filter(|&(_, &survives)| survives) {
+                target.copy_from_slice(source);
+            }
+        });
+    }
+
+    /// Puts a page in place of the one with its number, and shares it.
+    pub(super) fn put(&mut self, page: &SharedPage) {
+        let slot = slot_of(&mut self.root, self.levels, page.page);
+        let old = slot.replace(Arc::clone(&page.node));
+        self.page_count += u64::from(old.is_none());
+        let old_hash = old.map_or(0, |node| node.hash());
+        self.hash = self.hash.wrapping_sub(old_hash).wrapping_add(page.node.hash());
+    }
+
     /// Inverts the bits of `mask` in the byte at `offset`.
     pub fn flip(&mut self, offset: u64, mask: u8) {
         let in_page = to_usize(offset % to_u64(PAGE_BYTES));
@@ -153,16 +216,7 @@ impl Image {
     }
 
     fn change_page(&mut self, page: u64, change: impl FnOnce(&mut [u8; PAGE_BYTES])) {
-        let mut level = self.levels;
-        let mut slot = &mut self.root;
-        while level > 0 {
-            level -= 1;
-            let node = slot.get_or_insert_with(|| Arc::new(Node::Inner([const { None }; FANOUT])));
-            match Arc::make_mut(node) {
-                Node::Inner(children) => slot = &mut children[child_of(page, level)],
-                Node::Page { .. } => unreachable!("pages are below the last level"),
-            }
-        }
+        let slot = slot_of(&mut self.root, self.levels, page);
         let leaf = slot.get_or_insert_with(|| {
             self.page_count += 1;
             Arc::new(Node::Page { bytes: Box::new([0; PAGE_BYTES]), hash: 0 })
@@ -179,12 +233,26 @@ impl Image {
     }
 }
 
+/// Returns where page number `page` hangs, `levels` below `root`; what is shared above it is
+/// copied.
+fn slot_of(root: &mut Option<Arc<Node>>, levels: u32, page: u64) -> &mut Option<Arc<Node>> {
+    let mut slot = root;
+    for level in (0..levels).rev() {
+        let node = slot.get_or_insert_with(|| Arc::new(Node::Inner([const { None }; FANOUT])));
+        match Arc::make_mut(node) {
+            Node::Inner(children) => slot = &mut children[child_of(page, level)],
+            Node::Page { .. } => unreachable!("pages are below the last level"),
+        }
+    }
+    slot
+}
+
 fn child_of(page: u64, level: u32) -> usize {
     to_usize((page / to_u64(FANOUT).pow(level)) % to_u64(FANOUT))
 }
 
 /// Yields the page, the first byte in the page, and the range in the request of each part.
-fn pages_of(
+pub(super) fn pages_of(
     offset: u64,
     length: usize,
 ) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
@@ -264,6 +332,26 @@ mod tests {
         here.write(0, &[5; 4096]);
         there.write(4096, &[5; 4096]);
         assert_ne!(here.content_hash(), there.content_hash(), "the place is part of it");
+    }
+
+    /// Goal: a page that is put into images is what a write of its bytes makes, and is no image's
+    /// own.
+    #[test]
+    fn a_page_that_is_put_is_as_if_it_was_written_and_stays_as_it_is() {
+        let page = SharedPage::new(70, &[3; PAGE_BYTES]).expect("as long as a page");
+        assert!(SharedPage::new(70, &[3; 512]).is_none());
+        let (mut put, mut written) = (Image::blank(1 << 20), Image::blank(1 << 20));
+        for image in [&mut put, &mut written] {
+            image.write(70 * 4096 + 512, &[9; 512]);
+        }
+        put.put(&page);
+        written.write(70 * 4096, &[3; 4096]);
+        assert_eq!(put.content_hash(), written.content_hash());
+        assert_eq!(put.allocated_bytes(), 4096);
+        put.write_sectors(70 * 4096 + 1024, &[5; 1024], &[false, true]);
+        written.write(70 * 4096 + 1536, &[5; 512]);
+        assert_eq!(put.content_hash(), written.content_hash());
+        assert_eq!(page.bytes(), [3; PAGE_BYTES], "changed below every image that holds it");
     }
 
     #[test]

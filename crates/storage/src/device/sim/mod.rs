@@ -319,8 +319,8 @@ impl State {
         self.record(|| Event::Rotted { offset, mask });
     }
 
-    fn take_write(&mut self, offset: u64, data: Vec<SharedBytes>) -> u64 {
-        let write = Arc::new(RecordedWrite { offset, data });
+    fn take_write(&mut self, offset: u64, data: &[SharedBytes]) -> u64 {
+        let write = Arc::new(RecordedWrite::new(offset, data));
         self.record(|| Event::Submitted(Arc::clone(&write)));
         self.cache.write(&write)
     }
@@ -358,7 +358,7 @@ impl Shared {
             match late.effect {
                 Effect::Nothing => {}
                 Effect::Write { offset, data } => {
-                    let id = state.take_write(offset, data);
+                    let id = state.take_write(offset, &data);
                     state.answer_write(id);
                 }
                 Effect::Flush => {
@@ -450,7 +450,7 @@ impl Shared {
                 let of_purpose = state.writes_begun[purpose.index()];
                 state.writes_begun[purpose.index()] += 1;
                 let nth = (index, (purpose, of_purpose));
-                (answer_ns, self.begin_write(state, nth, offset, data))
+                (answer_ns, self.begin_write(state, nth, offset, &data))
             }
             Operation::Flush => {
                 let answer_ns = state.disk.flush(now_ns);
@@ -467,7 +467,7 @@ impl Shared {
         state: &mut State,
         (index, of_purpose): (u64, (Purpose, u64)),
         offset: u64,
-        data: Vec<SharedBytes>,
+        data: &[SharedBytes],
     ) -> Outcome {
         let length_bytes: u64 = data.iter().map(|piece| to_u64(piece.len())).sum();
         let seen = state.cache.seen();
@@ -498,7 +498,7 @@ impl Shared {
                 // Part of it may have landed.
                 let piece_count = to_usize(state.prng.below(to_u64(data.len()) + 1));
                 if piece_count > 0 {
-                    let id = state.take_write(offset, data[..piece_count].to_vec());
+                    let id = state.take_write(offset, &data[..piece_count]);
                     state.answer_write(id);
                 }
                 Outcome::Fails(self.io_error(RequestKind::Write, offset, length_bytes))
@@ -538,7 +538,8 @@ impl Shared {
             let end = to_usize((length_bytes - nth * piece_bytes).min(piece_bytes));
             SharedBytes::new(Arc::clone(&junk), 0..end)
         });
-        Outcome::Write(Some(state.take_write(offset, pieces.collect())))
+        let pieces: Vec<SharedBytes> = pieces.collect();
+        Outcome::Write(Some(state.take_write(offset, &pieces)))
     }
 
     fn cut_power_if_planned(&self, state: &State) {

@@ -236,12 +236,35 @@ impl CrashPoint {
         }
     }
 
-    fn image_of(&self, keeps: &[Keep]) -> Image {
+    /// Returns one of the images by chance, without making the others.
+    #[must_use]
+    pub fn image(&self, prng: &mut Prng) -> CrashImage {
+        let count = self.unflushed.len();
+        let mut keeps = match prng.below(4) {
+            0 => {
+                let end = to_usize(prng.below(to_u64(count) + 1));
+                (0..count).map(|nth| kept_if(nth < end)).collect()
+            }
+            1 if count > 0 => {
+                let lost = to_usize(prng.below(to_u64(count)));
+                (0..count).map(|nth| kept_if(nth != lost)).collect()
+            }
+            _ => (0..count).map(|_| kept_if(prng.one_in(2))).collect::<Vec<_>>(),
+        };
+        if prng.one_in(2) {
+            self.tear(&mut keeps, prng);
+        }
+        self.crash_image(keeps)
+    }
+
+    fn crash_image(&self, keeps: Vec<Keep>) -> CrashImage {
         let mut image = self.durable.clone();
-        for ((_, write), &keep) in self.unflushed.iter().zip(keeps) {
+        for ((_, write), &keep) in self.unflushed.iter().zip(&keeps) {
             write.apply(&mut image, keep, self.sector_bytes);
         }
-        image
+        let ids = self.unflushed.iter().map(|&(id, _)| id);
+        let survived = ids.zip(keeps).filter(|&(_, keep)| keep != Keep::Nothing).collect();
+        CrashImage { image, survived }
     }
 
     /// Tears one to three of the writes, whether they survived or not.
@@ -341,11 +364,9 @@ impl Iterator for Images<'_> {
                     subset
                 }
             };
-            let image = self.point.image_of(&keeps);
-            if self.seen.insert(image.content_hash()) {
-                let ids = self.point.unflushed.iter().map(|&(id, _)| id);
-                let survived = ids.zip(keeps).filter(|&(_, keep)| keep != Keep::Nothing).collect();
-                return Some(CrashImage { image, survived });
+            let crash = self.point.crash_image(keeps);
+            if self.seen.insert(crash.image.content_hash()) {
+                return Some(crash);
             }
         }
     }

@@ -15,9 +15,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::image::Image;
+use super::image::{Image, SharedPage, pages_of};
 use crate::convert::{to_u64, to_usize};
-use crate::device::SharedBytes;
+use crate::device::{IO_ALIGN_BYTES, SharedBytes};
 use crate::prng::Prng;
 
 /// A write as it landed.
@@ -25,8 +25,34 @@ use crate::prng::Prng;
 pub struct RecordedWrite {
     /// First byte on the device.
     pub offset: u64,
-    /// What was written, piece after piece.
-    pub data: Vec<SharedBytes>,
+    length_bytes: u64,
+    /// In order, without a gap.
+    parts: Vec<Part>,
+}
+
+/// What a write puts into one page of the device.
+#[derive(Clone, Debug)]
+enum Part {
+    /// All of it, copied and hashed once for all images that it goes into.
+    Page(SharedPage),
+    /// Some sectors, and where they begin.
+    Sectors(u64, Box<[u8]>),
+}
+
+impl Part {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Part::Page(page) => page.bytes(),
+            Part::Sectors(_, bytes) => bytes,
+        }
+    }
+
+    fn put_into(&self, image: &mut Image) {
+        match self {
+            Part::Page(page) => image.put(page),
+            Part::Sectors(offset, bytes) => image.write(*offset, bytes),
+        }
+    }
 }
 
 /// What of an unflushed write survives a power cut.
@@ -55,53 +81,71 @@ impl Keep {
         }
     }
 
-    /// Calls `visit` with whether each of `sector_count` sectors survives.
-    fn for_each_sector(self, sector_count: u64, mut visit: impl FnMut(u64, bool)) {
+    /// Returns whether each of `sector_count` sectors survives.
+    fn survivors(self, sector_count: u64) -> Vec<bool> {
         let mut prng = match self {
             Keep::Scattered(seed) => Prng::from_seed(seed),
             Keep::Nothing | Keep::All | Keep::First(_) | Keep::Last(_) => Prng::from_seed(0),
         };
-        for sector in 0..sector_count {
-            let survives = match self {
-                Keep::Nothing => false,
-                Keep::All => true,
-                Keep::First(count) => sector < count,
-                Keep::Last(count) => sector_count - sector <= count,
-                Keep::Scattered(_) => prng.one_in(2),
-            };
-            visit(sector, survives);
-        }
+        let mut survives = |sector: u64| match self {
+            Keep::Nothing => false,
+            Keep::All => true,
+            Keep::First(count) => sector < count,
+            Keep::Last(count) => sector_count - sector <= count,
+            Keep::Scattered(_) => prng.one_in(2),
+        };
+        (0..sector_count).map(&mut survives).collect()
     }
 }
 
 impl RecordedWrite {
+    pub(super) fn new(offset: u64, data: &[SharedBytes]) -> RecordedWrite {
+        let (mut parts, mut end) = (Vec::new(), offset);
+        for piece in data {
+            for (page, in_page, in_piece) in pages_of(end, piece.len()) {
+                let start = page * to_u64(IO_ALIGN_BYTES) + to_u64(in_page);
+                let bytes = &piece[in_piece];
+                let whole = SharedPage::new(page, bytes).map(Part::Page);
+                parts.push(whole.unwrap_or_else(|| Part::Sectors(start, bytes.into())));
+            }
+            end += to_u64(piece.len());
+        }
+        RecordedWrite { offset, length_bytes: end - offset, parts }
+    }
+
     /// Returns how many bytes were written.
     #[must_use]
     pub fn length_bytes(&self) -> u64 {
-        self.data.iter().map(|piece| to_u64(piece.len())).sum()
+        self.length_bytes
+    }
+
+    /// Walks what was written, piece after piece.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts.iter().map(Part::bytes)
     }
 
     /// Puts onto `image` what `keep` says of this write.
     pub(super) fn apply(&self, image: &mut Image, keep: Keep, sector_bytes: u64) {
         match keep {
             Keep::Nothing => {}
-            Keep::All => {
-                let mut offset = self.offset;
-                for piece in &self.data {
-                    image.write(offset, piece);
-                    offset += to_u64(piece.len());
-                }
-            }
+            Keep::All => self.parts.iter().for_each(|part| part.put_into(image)),
             Keep::First(_) | Keep::Last(_) | Keep::Scattered(_) => {
-                let bytes: Vec<u8> = self.data.iter().flat_map(|piece| piece.to_vec()).collect();
-                keep.for_each_sector(to_u64(bytes.len()) / sector_bytes, |sector, survives| {
-                    if survives {
-                        let at = to_usize(sector * sector_bytes);
-                        let part = &bytes[at..at + to_usize(sector_bytes)];
-                        image.write(self.offset + sector * sector_bytes, part);
-                    }
-                });
+                let survivors = keep.survivors(self.length_bytes / sector_bytes);
+                self.apply_torn(image, &survivors, to_usize(sector_bytes));
             }
+        }
+    }
+
+    fn apply_torn(&self, image: &mut Image, survivors: &[bool], sector_bytes: usize) {
+        let (mut offset, mut rest) = (self.offset, survivors);
+        for part in &self.parts {
+            let (here, behind) = rest.split_at(part.bytes().len() / sector_bytes);
+            if here.iter().all(|&survives| survives) {
+                part.put_into(image);
+            } else if here.contains(&true) {
+                image.write_sectors(offset, part.bytes(), here);
+            }
+            (offset, rest) = (offset + to_u64(part.bytes().len()), behind);
         }
     }
 }
@@ -216,9 +260,7 @@ mod tests {
     use super::*;
 
     fn survivors(keep: Keep) -> Vec<bool> {
-        let mut survivors = Vec::new();
-        keep.for_each_sector(4, |_, survives| survivors.push(survives));
-        survivors
+        keep.survivors(4)
     }
 
     #[test]

@@ -1,0 +1,212 @@
+//! Pointers to blocks of files: what becomes of one, and the room that it reserves.
+//!
+//! A pointer may say that room for its whole block is reserved. What of the block is not stored is
+//! then counted, in the anode (C1) and in the pool (C3), and nobody else can have it: so a write
+//! finds room that was taken ahead, though every version of a block takes a new place. The room
+//! stays with the pointer through versions and splits, until it becomes a hole.
+
+use std::ops::Range;
+
+use format::anode::{Anode, StorageMode};
+use format::ids::Place;
+use format::map::{
+    FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, page_index, page_slot, pointer_at, root_slot,
+};
+use format::page::PageKind;
+use format::planted::{self, Planted};
+use format::pointer::BlockPointer;
+
+use super::data::Unit;
+use super::{map_owner, replace_pointer, take_off};
+use crate::alloc::Urgency;
+use crate::error::FsResult;
+use crate::store::{Change, Store};
+
+/// What becomes of a pointer to a block.
+#[derive(Clone, Copy)]
+pub(super) enum Entry<'p> {
+    /// It leads to another version of the block; `None`: to nothing. Room that is kept stays so.
+    Version(Option<&'p BlockPointer>),
+    /// It leads where it did, and room for the whole block is kept.
+    Reserved,
+    /// It leads to nothing, and no room is kept.
+    Hole,
+}
+
+impl Entry<'_> {
+    /// Returns the pointer that takes the place of `old`.
+    pub(super) fn after(self, old: Option<BlockPointer>) -> Option<BlockPointer> {
+        let was_reserved =
+            old.is_some_and(|old| old.is_reserved) && !planted::is(Planted::ReservationForgotten);
+        match self {
+            Entry::Version(Some(pointer)) => {
+                let is_reserved = pointer.is_reserved || was_reserved;
+                Some(BlockPointer { is_reserved, ..*pointer })
+            }
+            Entry::Version(None) => was_reserved.then_some(BlockPointer::RESERVED),
+            Entry::Reserved => {
+                let old = old.unwrap_or(BlockPointer::RESERVED);
+                Some(BlockPointer { is_reserved: true, ..old })
+            }
+            Entry::Hole => None,
+        }
+    }
+
+    /// Returns what `old` led to and nothing leads to any more; the caller frees it (C2).
+    pub(super) fn dropped(self, old: Option<BlockPointer>) -> Option<BlockPointer> {
+        match self {
+            Entry::Version(_) | Entry::Hole => old.and_then(BlockPointer::stored),
+            Entry::Reserved => None,
+        }
+    }
+}
+
+/// What a file needs to have a block written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// Map pages that may be made; more the higher the map grows.
+    pub(crate) map_pages: u64,
+    /// Fragments that the file has for it already, stored or reserved.
+    pub(crate) held_fragments: u64,
+}
+
+impl Store {
+    /// Makes a hole of a unit; the caller frees what that led to (C2).
+    pub(super) fn clear_unit(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        unit: &Unit,
+    ) -> FsResult<()> {
+        self.set_unit(change, anode, unit.start, unit.shift, Entry::Hole).map(drop)
+    }
+
+    /// Sets the pointer of a unit of `1 << shift` bytes, the size that its leaf has. Returns what
+    /// nothing leads to any more.
+    pub(super) fn set_unit(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        start: u64,
+        shift: u8,
+        entry: Entry<'_>,
+    ) -> FsResult<Option<BlockPointer>> {
+        let index = start >> anode.block_shift;
+        self.grow(change, anode, index)?;
+        if anode.height == 0 {
+            let slot = root_slot(index, 0);
+            let old = anode.root_pointer(slot);
+            let new = entry.after(old);
+            anode.set_root_pointer(slot, new.as_ref());
+            self.count_reserved(change, anode, shift, old, new)?;
+            return Ok(entry.dropped(old));
+        }
+        let place = self.leaf_to_edit(change, anode, index)?;
+        let owner = map_owner(anode, index, 0);
+        if shift < anode.block_shift {
+            return self.set_fine(change, anode, owner, place, start >> FINE_SHIFT, entry);
+        }
+        self.set_coarse(change, anode, place, index, entry)
+    }
+
+    /// Sets pointer `index` of the leaf at `place`, which is not split; returns what nothing leads
+    /// to any more.
+    pub(super) fn set_coarse(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        place: Place,
+        index: u64,
+        entry: Entry<'_>,
+    ) -> FsResult<Option<BlockPointer>> {
+        let birth = change.epoch();
+        let page = change.edit(place, PageKind::Map, map_owner(anode, index, 0))?;
+        let slot = page_slot(index, 0);
+        let old = pointer_at(page, slot);
+        let new = entry.after(old);
+        replace_pointer(page, slot, new.as_ref(), birth);
+        self.count_reserved(change, anode, anode.block_shift, old, new)?;
+        Ok(entry.dropped(old))
+    }
+
+    /// C1, C3: what is reserved for a block of `1 << shift` bytes was what `old` says and is what
+    /// `new` says.
+    pub(super) fn count_reserved(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        shift: u8,
+        old: Option<BlockPointer>,
+        new: Option<BlockPointer>,
+    ) -> FsResult<()> {
+        let fragment_shift = self.geometry().fragment_shift;
+        let reserved = |pointer: Option<BlockPointer>| {
+            pointer.map_or(0, |pointer| pointer.reserved_fragments(shift, fragment_shift))
+        };
+        let (before, after) = (reserved(old), reserved(new));
+        if after > before {
+            anode.fragments += u64::from(after - before);
+            change.reserve(after - before);
+        } else if before > after {
+            take_off(&mut anode.fragments, u64::from(before - after))?;
+            change.unreserve(before - after);
+        }
+        Ok(())
+    }
+
+    /// Keeps room for the blocks that `range` touches below its first leaf. Returns where to go on
+    /// in another transaction.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NoSpace`](crate::error::FsError::NoSpace): nothing is changed.
+    pub(crate) fn reserve_blocks(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        range: Range<u64>,
+    ) -> FsResult<u64> {
+        let first = range.start >> anode.block_shift;
+        let leaf_end = page_index(first, 0) + POINTERS_PER_PAGE;
+        let end = leaf_end.saturating_mul(anode.block_bytes()).min(range.end);
+        let mut units = self.units(anode, range.start, end)?;
+        units.retain(|unit| !unit.is_reserved);
+        let fragment_shift = self.geometry().fragment_shift;
+        let wanted: u64 =
+            units.iter().map(|unit| u64::from(unit.reserved_fragments(true, fragment_shift))).sum();
+        let is_fine = units.iter().any(|unit| unit.is_fine(anode));
+        let fine_leaves = if is_fine { FINE_PER_COARSE } else { 0 };
+        let map_pages = self.missing_map_pages(anode, first)? + fine_leaves;
+        let pages = map_pages * u64::from(self.geometry().page_fragments());
+        // Held until reservations and pages count themselves.
+        self.alloc.promise(wanted + pages, Urgency::User)?;
+        if anode.storage == StorageMode::Inline {
+            anode.storage = StorageMode::Blocked;
+            anode.root.fill(0);
+        }
+        let reserved = units.iter().try_for_each(|unit| {
+            let set = self.set_unit(change, anode, unit.start, unit.shift, Entry::Reserved);
+            set.map(drop)
+        });
+        self.alloc.unpromise(wanted + pages);
+        reserved.map(|()| end)
+    }
+
+    /// Returns what installing a block of `1 << shift` bytes at `start` may need.
+    pub(crate) fn room_for(&self, anode: &Anode, start: u64, shift: u8) -> FsResult<Room> {
+        let end = start.saturating_add(1 << shift);
+        let units = self.units(anode, start, end)?;
+        let has_hole = units.iter().any(Unit::is_hole);
+        let is_fine = units.iter().any(|unit| unit.is_fine(anode));
+        let fragment_shift = self.geometry().fragment_shift;
+        let held = units.iter().map(|unit| u64::from(unit.held_fragments(fragment_shift)));
+        let map_pages = match (is_fine, shift < anode.block_shift) {
+            (false, true) => FINE_PER_COARSE + u64::from(anode.height == 0),
+            // Its quarters may lie below two fine leaves.
+            (true, false) if has_hole => 2,
+            (false, false) if has_hole => self.missing_map_pages(anode, start >> shift)?,
+            _ => u64::from(has_hole),
+        };
+        Ok(Room { map_pages, held_fragments: held.sum() })
+    }
+}

@@ -1,0 +1,188 @@
+//! What a program took ahead with fallocate(2) it can write, however full the pool has become.
+
+use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, FsError, Ino, SetAttr};
+use storage::prng::Prng;
+use testkit::ops::bytes_of;
+
+use super::{Ground, Shape};
+
+/// Cases of a run in CI; `HOLDFAST_FULL_CASES` says otherwise.
+const CASES: u64 = 10;
+/// Most bytes of one write.
+const WRITE_BYTES_MAX: u64 = 100_000;
+
+const SHAPES: &[Shape] = &[
+    Shape::new(16, 4096, 128, 14),
+    Shape::new(16, 1024, 128, 14),
+    Shape::new(24, 2048, 128, 12),
+    Shape::new(48, 4096, 256, 16),
+];
+
+/// A file of which a range was taken ahead, and what it must hold.
+struct Ahead {
+    ino: Ino,
+    content: Vec<u8>,
+    range: std::ops::Range<u64>,
+}
+
+fn index(value: u64) -> usize {
+    usize::try_from(value).expect("a test's file fits in memory")
+}
+
+/// Fills the pool until neither data nor names find room.
+fn fill(ground: &Ground, prefix: &str, length: usize) {
+    let (pool, root) = (&ground.pool, ground.pool.root());
+    for number in 0.. {
+        let made = ground.make(root, &format!("{prefix}{number}"), FileKind::Regular);
+        let Ok(ino) = made else { return };
+        if pool.write(&Caller::root(), ino, 0, &vec![1; length]).is_err() {
+            return;
+        }
+    }
+}
+
+impl Ahead {
+    /// A file with some content, holes among it, and a range taken ahead over all of it.
+    fn new(ground: &Ground, prng: &mut Prng) -> Ahead {
+        let ino = ground.make(ground.pool.root(), "ahead", FileKind::Regular).expect("it is new");
+        let mut file = Ahead { ino, content: Vec::new(), range: 0..0 };
+        let share = ground.available() * (2 + prng.below(4)) / 8;
+        for fill in 0..u32::try_from(prng.below(4)).expect("below 4") {
+            let length = prng.below(WRITE_BYTES_MAX);
+            file.write(ground, prng.below(share - WRITE_BYTES_MAX), length, fill);
+            if prng.one_in(2) {
+                ground.pool.fsync(ino, false).expect("there is room");
+            }
+        }
+        let start = prng.below(20_000);
+        file.range = start..share;
+        let keep_size = prng.one_in(2);
+        let mode = Fallocate::Allocate { keep_size };
+        let taken = ground.pool.fallocate(&Caller::root(), ino, start, share - start, mode);
+        taken.expect("there is room");
+        if !keep_size && file.content.len() < index(share) {
+            file.content.resize(index(share), 0);
+        }
+        file
+    }
+
+    fn write(&mut self, ground: &Ground, offset: u64, length: u64, fill: u32) {
+        let data = bytes_of(fill + 1, index(length));
+        let written = ground.pool.write(&Caller::root(), self.ino, offset, &data);
+        assert_eq!(written, Ok(()), "{length} at {offset} of {:?}", self.range);
+        let end = index(offset + length);
+        if length > 0 {
+            self.content.resize(self.content.len().max(end), 0);
+            self.content[index(offset)..end].copy_from_slice(&data);
+        }
+    }
+
+    /// Writes at random places of the range, `count` times.
+    fn write_about(&mut self, ground: &Ground, prng: &mut Prng, count: u32) {
+        for fill in 0..count {
+            let room = self.range.end - self.range.start;
+            let most = if prng.one_in(3) { WRITE_BYTES_MAX } else { 6000 };
+            let length = 1 + prng.below(most.min(room));
+            let offset = self.range.start + prng.below(room - length + 1);
+            self.write(ground, offset, length, fill);
+            match prng.below(60) {
+                0 => ground.pool.fsync(self.ino, false).expect("a sync needs no room"),
+                1 => ground.pool.tick().expect("background work needs no room"),
+                _ => {}
+            }
+        }
+    }
+
+    fn expect_content(&self, ground: &Ground) {
+        let mut found = Vec::new();
+        let length = self.content.len() + 1;
+        let count = ground.pool.read(self.ino, 0, length, &mut found).expect("it reads");
+        assert_eq!(count, self.content.len());
+        assert!(found == self.content, "what was written is not what is read");
+    }
+}
+
+fn taken_ahead_is_there(seed: u64) {
+    let mut prng = Prng::from_seed(seed);
+    let shapes = u64::try_from(SHAPES.len()).expect("a few");
+    let shape = &SHAPES[index(prng.below(shapes))];
+    let mut ground = Ground::new(shape);
+    let mut file = Ahead::new(&ground, &mut prng);
+    fill(&ground, "f", index(1 + prng.below(50_000)));
+    fill(&ground, "g", 300);
+    fill(&ground, "h", 0);
+    if prng.one_in(2) {
+        ground = ground.reopened();
+    }
+    file.write_about(&ground, &mut prng, 300);
+    fill(&ground, "i", 300);
+    file.write_about(&ground, &mut prng, 300);
+    let (start, end) = (file.range.start, file.range.end);
+    file.write(&ground, start, end - start, 7);
+    file.write_about(&ground, &mut prng, 300);
+    file.expect_content(&ground);
+    ground.pool.sync().expect("what was accepted finds room");
+    assert_eq!(ground.reopened().defects(), None, "{shape:?}");
+}
+
+/// Goal: a write into a range that was taken ahead never finds the pool full, not even the second
+/// one to the same place, and whatever came to the pool between.
+///
+/// Method: a file with some content, a range of it taken ahead; then data, small files and names
+/// until nothing is accepted; then writes of all lengths all over the range, and over all of it.
+#[test]
+fn what_was_taken_ahead_can_be_written_in_a_full_pool() {
+    let cases = std::env::var("HOLDFAST_FULL_CASES").ok().and_then(|count| count.parse().ok());
+    for seed in 0..cases.unwrap_or(CASES) {
+        println!("seed {seed}");
+        taken_ahead_is_there(seed);
+    }
+}
+
+/// Goal: what is taken ahead is not available to others, and is again when it is given up.
+#[test]
+fn what_is_taken_ahead_counts_until_it_is_given_up() {
+    let ground = Ground::new(&SHAPES[0]);
+    let (pool, caller) = (&ground.pool, Caller::root());
+    let ino = ground.make(pool.root(), "a", FileKind::Regular).expect("it is new");
+    let at_first = ground.available();
+    let length = 4 << 20;
+    let take = |keep_size| {
+        let mode = Fallocate::Allocate { keep_size };
+        pool.fallocate(&caller, ino, 0, length, mode)
+    };
+    let cut = |size_bytes| {
+        let set = SetAttr { size_bytes: Some(size_bytes), ..SetAttr::default() };
+        pool.setattr(&caller, ino, &set).expect("it is cut");
+    };
+    let punch = || pool.fallocate(&caller, ino, 0, length, Fallocate::PunchHole);
+    let give_up: [(&str, &dyn Fn()); 3] = [
+        ("punched", &|| punch().expect("a hole needs no room")),
+        ("cut", &|| cut(0)),
+        ("cut at its end", &|| cut(pool.getattr(ino).expect("it is there").size_bytes)),
+    ];
+    for (how, give_up) in give_up {
+        for _ in 0..2 {
+            // The second time everything is there already.
+            take(true).expect("there is room");
+            let left = ground.available();
+            let pages = 64 << 10;
+            assert!(left + length <= at_first, "{how}: {at_first}, then {left}");
+            assert!(left + length + 128 * 1024 + pages >= at_first, "{how}: {at_first}, {left}");
+            assert!(pool.getattr(ino).expect("it is there").blocks_512 * 512 >= length, "{how}");
+        }
+        give_up();
+        let left = ground.available();
+        // Map pages stay behind a hole.
+        assert!(left + 128 * 1024 >= at_first, "{how}: {at_first} at first, then {left}");
+    }
+    take(false).expect("there is room");
+    assert_eq!(pool.getattr(ino).expect("it is there").size_bytes, length);
+    let mode = Fallocate::Allocate { keep_size: true };
+    let too_much = pool.fallocate(&caller, ino, 0, 1 << 40, mode);
+    assert_eq!(too_much, Err(FsError::NoSpace));
+    pool.unlink(&caller, pool.root(), b"a").expect("it goes");
+    let left = ground.available();
+    assert!(left + 128 * 1024 >= at_first, "deleted: {at_first} at first, then {left}");
+    assert_eq!(ground.defects(), None);
+}
