@@ -1,10 +1,10 @@
 //! The crash explorer: every moment at which the power could have been cut, and what it may leave.
 //!
-//! A workload runs once on a recording device, alone with background work between its operations, or
-//! in company: then pages are taken home all the time, as the seed interleaves the two. Each crash point of the recording gives images:
-//! every subset of the unflushed writes where they are few, chosen and random ones where they are
-//! many, each also torn. Each image is opened (which recovers it), judged, and checked; some are
-//! cut a second time in the middle of that recovery.
+//! A workload runs once on a recording device, alone with background work between its operations,
+//! or in company: then pages are taken home all the time, as the seed interleaves the two. Each
+//! crash point of the recording gives images: every subset of the unflushed writes where they are
+//! few, chosen and random ones where they are many, each also torn. Each image is opened (which
+//! recovers it), judged, and checked; some are cut a second time in the middle of that recovery.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -6,6 +6,7 @@
 
 mod decoders;
 mod images;
+mod requests;
 
 /// Inputs of each test in CI.
 const ITERATIONS: usize = 2000;

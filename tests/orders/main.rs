@@ -212,7 +212,7 @@ fn pages_between_which_a_name_moved_go_through_the_double_write_area() {
 }
 
 /// Goal: F3, for with the log lost a home page still leads to what had the number before. Method:
-/// every other file is removed before a checkpoint, and the rest behind it; whose numbers come again?
+/// every other file is removed before a checkpoint, the rest behind it; whose numbers come again?
 #[test]
 fn the_number_of_a_removed_file_comes_again_only_after_a_checkpoint() {
     let ground = Ground::new();

@@ -26,7 +26,7 @@ pub(crate) const FOUND: &[Row] = &[
         "sim",
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
     ),
-    ("TailPastRides", "", ""),
+    ("TailPastRides", "crash", "a_crash_beside_a_checkpoint_loses_nothing_that_was_synced"),
     (
         "UndoForgotten",
         "sim",
@@ -52,7 +52,7 @@ pub(crate) const FOUND: &[Row] = &[
         "sim",
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
     ),
-    ("RecoveryNotFlushed", "", ""),
+    ("RecoveryNotFlushed", "orders", "a_recovery_flushes_what_it_takes_home_before_its_head"),
     (
         "FreedSpaceUsedAtOnce",
         "sim",
@@ -73,7 +73,7 @@ pub(crate) const FOUND: &[Row] = &[
         "damage::a_name_of_which_a_bit_turned_over_is_never_listed",
     ),
     ("DataChecksumNotCompared", "fault", "damage::rot_is_told_and_never_served"),
-    ("DirtyPageEvicted", "", ""),
+    ("DirtyPageEvicted", "full", "freeing::a_full_pool_can_always_be_emptied"),
     (
         "OrphanForgotten",
         "crash",
@@ -84,7 +84,11 @@ pub(crate) const FOUND: &[Row] = &[
         "crash",
         "orphans::a_held_file_without_a_name_is_freed_by_the_open_after_a_crash",
     ),
-    ("AnodeReusedEarly", "", ""),
+    (
+        "AnodeReusedEarly",
+        "orders",
+        "the_number_of_a_removed_file_comes_again_only_after_a_checkpoint",
+    ),
     ("ReaddirSkipsSplitPage", "posix", "limits::on_pool::a_directory_holds_thousands_of_names"),
     ("CookieStale", "posix", "attr::on_pool::chmod_sets_twelve_bits_and_nothing_else"),
     ("JoinedPagesLoseNames", "posix", "limits::on_pool::a_directory_holds_thousands_of_names"),
@@ -107,7 +111,11 @@ pub(crate) const FOUND: &[Row] = &[
         "sim",
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
     ),
-    ("SizeBeforeBlocks", "", ""),
+    (
+        "SizePastWrites",
+        "sim",
+        "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
+    ),
     ("SetuidKept", "posix", "attr::on_pool::setting_owner_takes_setuid_and_setgid_away"),
     ("StickyIgnored", "posix", "permission::on_pool::the_sticky_bit_keeps_names_for_their_owners"),
     (
@@ -115,6 +123,7 @@ pub(crate) const FOUND: &[Row] = &[
         "posix",
         "permission::on_pool::a_setgid_directory_gives_its_group_to_what_is_made_in_it",
     ),
+    ("AclNotInherited", "posix", "acl::on_pool::a_default_list_is_handed_down"),
     ("DirectorySyncSkipped", "orders", "a_sync_of_a_directory_writes_the_log"),
     ("AgedNotCommitted", "orders", "what_is_old_enough_is_committed_by_itself"),
     ("CleanerIgnoresHoles", "full", "promise::what_df_promises_can_be_written"),

@@ -14,6 +14,8 @@ pub mod backend;
 mod command;
 pub mod daemon;
 mod exit;
+#[cfg(test)]
+mod fuzz;
 mod output;
 pub mod size;
 mod status;

@@ -66,10 +66,11 @@ bugs! {
     TailNotZeroed: "What lies behind the end of a file is seen when the file grows.",
     CutOffBytesInstalled:
         "Blocks behind the last one on disk are installed before its new version (V4).",
-    SizeBeforeBlocks: "The size on disk is raised before the blocks are installed (V3).",
+    SizePastWrites: "The size on disk is raised past the end of every write (V3).",
     SetuidKept: "A write by one without privilege leaves the setuid bit.",
     StickyIgnored: "Anybody may remove names of others from a sticky directory.",
     GroupNotInherited: "A setgid directory does not hand its group down.",
+    AclNotInherited: "A directory does not hand its default access list down.",
     DirectorySyncSkipped: "An fsync of a directory does not commit what was made in it.",
     AgedNotCommitted: "What was not synced is never committed by itself.",
     CleanerIgnoresHoles:

@@ -127,7 +127,8 @@ fn ready_text(served: &Served, has_replaced_dead: bool) -> String {
     text + &format!("{} is mounted on {}", served.pool.display(), served.directory.display())
 }
 
-fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, MountOptions)> {
+/// Returns what the arguments ask of the pool and of the mount.
+pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, MountOptions)> {
     // Absolute, because the server leaves this directory and `status` shows it.
     let device = std::fs::canonicalize(&args.device)
         .with_context(|| format!("{}: check the path of the pool", args.device.display()))?;

@@ -11,6 +11,7 @@ use format::acl::{ACL_NAMED_MAX, Acl, AclEntry, AclView, NOBODY};
 use format::anode::{Anode, AnodeKind};
 use format::attributes::{AttributeName, Namespace};
 use format::ids::AnodeNo;
+use format::planted::{self, Planted};
 
 use super::Files;
 use super::access::is_in_group;
@@ -224,7 +225,7 @@ pub(crate) fn handed_down(
     umask: u16,
 ) -> Inherited {
     let plain = |mode| Inherited { mode, access: None, default: None };
-    let default = match default {
+    let default = match default.filter(|_| !planted::is(Planted::AclNotInherited)) {
         _ if kind == AnodeKind::Symlink => return plain(mode),
         None => return plain(mode & !(umask & ACCESS_BITS)),
         Some(default) => default,

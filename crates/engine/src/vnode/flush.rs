@@ -108,9 +108,7 @@ impl Files {
             if groups.len() >= GROUPS_PER_INSTALL || splits >= SPLITS_PER_INSTALL {
                 break;
             }
-            // V3: a size that some write has left, and one whose blocks are in the map.
-            let reached = state.size_bytes.min(block.file_bytes());
-            anode.size_bytes = anode.size_bytes.max(reached);
+            anode.size_bytes = anode.size_bytes.max(size_reached(state, &block));
             let done =
                 self.install_block(&mut change, &mut anode, &block, &pointer, &mut groups)?;
             splits += done.splits;
@@ -162,7 +160,7 @@ impl Files {
         installed: &[(u64, Arc<Block>, u32)],
     ) -> FsResult<crate::journal::Applied> {
         let is_all = installed.len() == state.pending.len();
-        if is_all || planted::is(Planted::SizeBeforeBlocks) {
+        if is_all {
             anode.size_bytes = state.size_bytes;
         }
         self.fileset.write_anode(&self.store, &mut change, &anode)?;
@@ -231,7 +229,7 @@ impl Files {
             let Some((pointer, data)) = self.segments.seal_for_ride(block) else {
                 return Ok(None);
             };
-            anode.size_bytes = anode.size_bytes.max(state.size_bytes.min(block.file_bytes()));
+            anode.size_bytes = anode.size_bytes.max(size_reached(&state, block));
             let done = self.install_block(&mut change, &mut anode, block, &pointer, &mut groups)?;
             splits += done.splits;
             change.tx_mut().ride(pointer.place, block.ride_owner(&pointer), data);
@@ -349,6 +347,15 @@ impl Files {
         }
         Ok(())
     }
+}
+
+/// V3: returns the size of a file on disk once `block` is in its map: one that some write has left,
+/// and one whose blocks are there.
+fn size_reached(state: &VnodeState, block: &Block) -> u64 {
+    if planted::is(Planted::SizePastWrites) {
+        return block.span().end();
+    }
+    state.size_bytes.min(block.file_bytes())
 }
 
 /// Returns where the last block of the file on disk begins if a new version of it waits, and
