@@ -183,6 +183,7 @@ fn open_options(random: &mut Prng) -> OpenOptions {
         },
         active_log_bytes: choose(random, &[512 << 10, 4 << 20, default.active_log_bytes]),
         dirty_pages: choose(random, &[64, 512, default.dirty_pages]),
+        ..default
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Crash simulated pools, over and over, and judge what is left
     Torture(TortureArgs),
-    /// Try every power cut of every small workload
+    /// Try every power cut, or every failure, of every small workload
     Prove(ProveArgs),
     /// Measure Holdfast beside other file systems
     Bench(BenchArgs),
@@ -206,6 +206,7 @@ pub(crate) struct TortureArgs {
 #[command(after_help = "Examples:\n  holdfast prove\n  \
                         holdfast prove --bound 2 --sample 1000 --seed 7\n  \
                         holdfast prove --bound 2 --part 3/16           (one part of all)\n  \
+                        holdfast prove --failures                      (requests fail, not the power)\n  \
                         holdfast prove --only 42 --export-log logs     (one workload again)")]
 pub(crate) struct ProveArgs {
     /// Operations of a workload
@@ -223,6 +224,10 @@ pub(crate) struct ProveArgs {
     /// Only the workload of this number
     #[arg(long, conflicts_with_all = ["sample", "part"])]
     pub(crate) only: Option<u64>,
+    /// Let each request to the device and each need of space fail in turn, once and from then on,
+    /// instead of the power
+    #[arg(long)]
+    pub(crate) failures: bool,
     /// Write each workload as a base image and a log in the form of the kernel's dm-log-writes
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) export_log: Option<PathBuf>,
@@ -355,6 +360,7 @@ mod tests {
             "torture --seeds 1 --seed 7",
             "prove --bound 2",
             "prove --bound 2 --part 16/16",
+            "prove --failures --only 3",
             "prove --bound 1 --seed 3 --sample 10 --export-log DIR --json",
             "bench",
             "bench --place DIR --targets fuse,process,memory --against ext4=DIR --against xfs=DIR \

@@ -281,6 +281,8 @@ pub struct ProveOptions {
     pub seed: u64,
     /// Which workloads.
     pub choice: ProveChoice,
+    /// Whether each request and each need of space fails in turn, instead of the power.
+    pub failures: bool,
     /// Where workloads are written as base images and logs.
     pub export: Option<PathBuf>,
 }
@@ -298,7 +300,9 @@ pub struct ProveReport {
     pub set_hash: String,
     /// Moments at which the power could have been cut.
     pub points: u64,
-    /// States that the cuts may leave.
+    /// Runs in which a request failed, or a need of space was not met.
+    pub failures: u64,
+    /// States that the cuts or failures may leave.
     pub states: u64,
     /// States that a second cut, during the recovery, may leave.
     pub second_states: u64,

@@ -382,7 +382,7 @@ impl Backend for EngineBackend {
         progress: OnProgress<'_>,
     ) -> Result<ProveReport, BackendError> {
         let begun = std::time::Instant::now();
-        let ProveOptions { bound, seed, choice, export } = options;
+        let ProveOptions { bound, seed, choice, failures, export } = options;
         let set_count = prove::Set::new(*bound).count();
         let choice = match *choice {
             ProveChoice::All => prove::Choice::All,
@@ -394,7 +394,8 @@ impl Backend for EngineBackend {
                 return Err(BackendError::Option { option: "--only", reason });
             }
         };
-        let chosen = prove::Options { bound: *bound, choice, seed: *seed };
+        let (bound, seed, failures) = (*bound, *seed, *failures);
+        let chosen = prove::Options { bound, choice, failures, seed };
         if let Some(directory) = export {
             prove::export(&chosen, directory)
                 .map_err(|cause| BackendError::Failed { device: directory.clone(), cause })?;
@@ -408,11 +409,12 @@ impl Backend for EngineBackend {
         let unsupported =
             report.unsupported.into_iter().map(|(what, count)| (what.to_owned(), count));
         Ok(ProveReport {
-            bound: *bound,
+            bound,
             workloads: report.workloads,
             workloads_of_set: report.workloads_of_set,
             set_hash: format!("{:016x}", report.set_hash),
             points: report.points,
+            failures: report.failures,
             states: report.states,
             second_states: report.second_states,
             images: report.images,

@@ -20,7 +20,7 @@ mod segment;
 mod store;
 pub mod vnode;
 
-pub use alloc::SpaceCounts;
+pub use alloc::{Shortage, SpaceCounts};
 pub use buffer::CacheCounts;
 pub use journal::{JournalCounts, RecoveryError, RecoveryReport};
 pub use pool::{CreateOptions, OpenError, OpenOptions, Pool, PoolStatus};

@@ -29,7 +29,7 @@ use zerocopy::IntoBytes;
 
 use crate::alloc::group::{GroupPages, table_page};
 use crate::alloc::policy::{LogPlacement, PlacementPolicy};
-use crate::alloc::{Allocator, SpaceCounts};
+use crate::alloc::{Allocator, Shortage, SpaceCounts};
 use crate::buffer::{Cache, CacheCounts};
 
 use crate::error::{FsError, FsResult};
@@ -93,6 +93,8 @@ pub struct OpenOptions {
     pub cache_bytes: usize,
     /// Where data goes.
     pub placement: Box<dyn PlacementPolicy>,
+    /// Needs of space that are not met, whatever there is: for tests. `None`: none.
+    pub shortage: Option<Arc<Shortage>>,
     /// How operations on files behave.
     pub files: FilesOptions,
     /// Most bytes of active log: bounds a replay.
@@ -106,6 +108,7 @@ impl Default for OpenOptions {
         OpenOptions {
             cache_bytes: 256 << 20,
             placement: Box::new(LogPlacement),
+            shortage: None,
             files: FilesOptions::default(),
             active_log_bytes: ACTIVE_LOG_BYTES_DEFAULT,
             dirty_pages: DIRTY_PAGES_DEFAULT,
@@ -338,7 +341,7 @@ impl Pool {
             volume.clone(),
             Arc::clone(&cache),
             Arc::clone(&journal),
-            options.placement,
+            (options.placement, options.shortage),
             superblock.block_shift,
         )?);
         let store = Arc::new(Store { volume, cache, journal, alloc, clock });

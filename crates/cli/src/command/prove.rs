@@ -1,4 +1,4 @@
-//! `holdfast prove`: every power cut of every small workload.
+//! `holdfast prove`: every power cut, or every failure, of every small workload.
 
 use std::fmt::Write;
 
@@ -21,6 +21,7 @@ pub(crate) fn run(args: &ProveArgs, backend: &dyn Backend, output: &Output) -> a
         bound: args.bound,
         seed: args.seed,
         choice,
+        failures: args.failures,
         export: args.export_log.clone(),
     };
     let mut progress = output.progress();
@@ -33,10 +34,11 @@ pub(crate) fn run(args: &ProveArgs, backend: &dyn Backend, output: &Output) -> a
 
 fn text_of(report: &ProveReport, args: &ProveArgs) -> String {
     let mut text = String::new();
+    let mode = if args.failures { " --failures" } else { "" };
     for finding in &report.findings {
         let _ = writeln!(
             text,
-            "{}\n  again: holdfast prove --bound {} --seed {} --only {}",
+            "{}\n  again: holdfast prove{mode} --bound {} --seed {} --only {}",
             finding.message, args.bound, args.seed, finding.workload
         );
     }
@@ -46,10 +48,14 @@ fn text_of(report: &ProveReport, args: &ProveArgs) -> String {
     let ProveReport { workloads, workloads_of_set, set_hash, points, states, .. } = report;
     let ProveReport { second_states, images, judged, checked, milliseconds, findings, .. } = report;
     let (bound, count) = (args.bound, findings.len());
+    let what = match args.failures {
+        true => format!("{} failures", report.failures),
+        false => format!("{points} crash points"),
+    };
     let _ = writeln!(
         text,
-        "bound {bound}: {workloads} of {workloads_of_set} workloads (hash {set_hash}), {points} \
-         crash points, {states} states and {second_states} of a second cut, {images} distinct \
+        "bound {bound}: {workloads} of {workloads_of_set} workloads (hash {set_hash}), {what}, \
+         {states} states and {second_states} of a second cut, {images} distinct \
          images, {judged} judged, {checked} checked, {milliseconds} ms: {count} findings"
     );
     text

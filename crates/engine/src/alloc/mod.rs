@@ -27,6 +27,9 @@
 
 pub(crate) mod group;
 pub mod policy;
+mod shortage;
+
+pub use shortage::Shortage;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -124,6 +127,8 @@ pub(crate) struct Allocator {
     cache: Arc<Cache>,
     journal: Arc<Journal>,
     policy: Box<dyn PlacementPolicy>,
+    /// Needs that are not met on purpose.
+    shortage: Option<Arc<Shortage>>,
     /// The group table's root: the totals of the pool.
     root: Arc<Buffer>,
     /// Fragments that files and metadata can have altogether.
@@ -167,7 +172,7 @@ impl Allocator {
         volume: Volume,
         cache: Arc<Cache>,
         journal: Arc<Journal>,
-        policy: Box<dyn PlacementPolicy>,
+        (policy, shortage): (Box<dyn PlacementPolicy>, Option<Arc<Shortage>>),
         block_shift: u8,
     ) -> FsResult<Allocator> {
         let geometry = volume.geometry();
@@ -208,6 +213,7 @@ impl Allocator {
             cache,
             journal,
             policy,
+            shortage,
             root,
             capacity,
             reserve,
@@ -215,6 +221,11 @@ impl Allocator {
             lost_fragments,
             state,
         })
+    }
+
+    /// Counts a need of space, and says whether it may be met.
+    fn need(&self) -> FsResult<()> {
+        self.shortage.as_ref().map_or(Ok(()), |shortage| shortage.need())
     }
 
     fn geometry(&self) -> &Geometry {
@@ -275,6 +286,7 @@ impl Allocator {
     /// [`FsError::NoSpace`] if a user's promise would touch the reserve (G4).
     pub(crate) fn promise(&self, fragments: u64, urgency: Urgency) -> FsResult<()> {
         let mut state = self.state.lock();
+        self.need()?;
         let is_data = matches!(urgency, Urgency::User | Urgency::Held);
         let spare = if is_data { self.spare(&state) } else { 0 };
         if self.taken(&state) + spare + fragments + self.kept_from(urgency) > self.capacity {
@@ -291,6 +303,7 @@ impl Allocator {
     /// [`FsError::NoSpace`] if they would touch what is kept from `urgency`.
     pub(crate) fn check_room(&self, fragments: u64, urgency: Urgency) -> FsResult<()> {
         let state = self.state.lock();
+        self.need()?;
         let wanted = self.taken(&state) + fragments + self.kept_from(urgency);
         if wanted > self.capacity { Err(FsError::NoSpace) } else { Ok(()) }
     }
@@ -331,6 +344,7 @@ impl Allocator {
         near: Place,
     ) -> FsResult<Place> {
         let mut state = self.state.lock();
+        self.need()?;
         let mut first = self.policy.metadata_group(
             near.group(),
             state.cursor.group,
@@ -624,6 +638,7 @@ impl Allocator {
     /// [`FsError::NoSpace`] if they would take the segments that the cleaner needs.
     pub(crate) fn check_pages(&self, count: u32) -> FsResult<()> {
         let mut state = self.state.lock();
+        self.need()?;
         if self.count_free(&mut state, CLEANER_SEGMENTS + 1)? > CLEANER_SEGMENTS {
             return Ok(());
         }
@@ -648,6 +663,7 @@ impl Allocator {
         home: Option<u32>,
     ) -> FsResult<(SegmentId, Epoch)> {
         let mut state = self.state.lock();
+        self.need()?;
         let is_data = matches!(urgency, Urgency::User | Urgency::Held);
         let kept = if is_data { CLEANER_SEGMENTS } else { 0 };
         if self.count_free(&mut state, kept + 1)? <= kept {

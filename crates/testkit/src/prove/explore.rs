@@ -1,4 +1,4 @@
-//! Every crash point of a workload, and every image of it that is tried.
+//! Every crash point of a workload, or every failure, and every image of it that is tried.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,10 +7,14 @@ use storage::clock::ManualClock;
 use storage::device::sim::{CrashPoint, Image, Recording, SimDevice, SimOptions, Strategy};
 use storage::prng::Prng;
 
-use super::run::{Run, new_pool, open, run};
+use super::failure::{Failure, Target};
+use super::run::{Run, new_pool, open, run, run_failing};
 use super::workload::Workload;
 use super::{Found, fnv1a};
 use crate::crash::{History, Judge};
+
+/// No workload makes more requests of one kind, or needs space more often.
+const FAILURES_MAX: u64 = 10_000;
 
 /// Explores workloads, and remembers what was judged.
 pub(super) struct Explorer {
@@ -30,6 +34,13 @@ pub(super) struct Explorer {
 struct Known<'a> {
     judge: Judge<'a>,
     hash: u64,
+}
+
+impl<'a> Known<'a> {
+    fn new(history: &'a History) -> Known<'a> {
+        let words: String = history.events().iter().map(ToString::to_string).collect();
+        Known { judge: Judge::new(history), hash: fnv1a(words.into_bytes()) }
+    }
 }
 
 impl Explorer {
@@ -54,21 +65,72 @@ impl Explorer {
         self.report.workloads += 1;
         let whole = |message| Found { position: 0, image: 0, message };
         let done = run(&self.base, workload).map_err(whole)?;
-        self.report.incomplete += u64::from(!done.unsupported.is_empty());
-        for &what in &done.unsupported {
-            *self.report.unsupported.entry(what).or_insert(0) += 1;
-        }
+        self.note_unsupported(&done);
         let points: Vec<CrashPoint> = done.device.recording().points().collect();
         let knows_the_same = |a: &CrashPoint, b: &CrashPoint| {
             known_at(&done, a.position()) == known_at(&done, b.position())
         };
         for points in points.chunk_by(knows_the_same) {
             let history = self.history_at(&done, points[0].position());
-            let words: String = history.events().iter().map(ToString::to_string).collect();
-            let known = Known { judge: Judge::new(&history), hash: fnv1a(words.into_bytes()) };
+            let known = Known::new(&history);
             points.iter().try_for_each(|point| self.explore_point(point, &known))?;
         }
         Ok(())
+    }
+
+    /// Runs a workload with each of its requests and needs of space failing in turn, once and from
+    /// then on, and judges what that leaves.
+    pub(super) fn fail_each(&mut self, workload: &Workload) -> Result<(), Found> {
+        self.report.workloads += 1;
+        let whole = |message| Found { position: 0, image: 0, message };
+        let done = run(&self.base, workload).map_err(whole)?;
+        self.note_unsupported(&done);
+        for target in Target::ALL {
+            for persists in [false, true] {
+                for nth in 0.. {
+                    // Another for each: the same write is the first of many workloads.
+                    let seed = self.strategy.seed ^ self.report.failures;
+                    if !self.fail(workload, Failure { target, nth, persists, seed })? {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether there was something to fail.
+    fn fail(&mut self, workload: &Workload, failure: Failure) -> Result<bool, Found> {
+        let found = |image, message| {
+            let message = format!("{failure}: {message}");
+            Found { position: crate::number::usize_of(failure.nth), image, message }
+        };
+        let done = run_failing(&self.base, workload, failure);
+        let done = done.map_err(|message| found(0, message))?;
+        if !done.has_failed {
+            return Ok(false);
+        }
+        if failure.nth == FAILURES_MAX {
+            return Err(found(0, "the workload never succeeds".to_owned()));
+        }
+        self.report.failures += 1;
+        let history = self.history_at(&done, usize::MAX);
+        let known = Known::new(&history);
+        let mut prng = Prng::from_seed(failure.seed);
+        let device = &done.device;
+        let images = [device.image(), device.durable_image(), device.crash_image(&mut prng)];
+        for (number, image) in images.iter().enumerate() {
+            self.report.states += 1;
+            self.judge_once(image, &known, true).map_err(|message| found(number, message))?;
+        }
+        Ok(true)
+    }
+
+    fn note_unsupported(&mut self, done: &Run) {
+        self.report.incomplete += u64::from(!done.unsupported.is_empty());
+        for &what in &done.unsupported {
+            *self.report.unsupported.entry(what).or_insert(0) += 1;
+        }
     }
 
     fn explore_point(&mut self, point: &CrashPoint, known: &Known<'_>) -> Result<(), Found> {

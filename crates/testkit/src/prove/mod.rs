@@ -8,10 +8,13 @@
 //! and so is one that a second cut in its recovery leaves. The same bytes with the same history
 //! are judged once, and the same bytes that recoveries leave are checked once.
 //!
+//! Or instead of the power each request and each need of space fails: see [`failure`].
+//!
 //! Workloads that the engine refuses an operation of are explored without it, and counted.
 
 mod explore;
 mod export;
+mod failure;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -56,6 +59,8 @@ pub struct Options {
     pub bound: u32,
     /// Which of them.
     pub choice: Choice,
+    /// Whether each request and each need of space fails in turn, instead of the power.
+    pub failures: bool,
     /// Of what is left to chance.
     pub seed: u64,
 }
@@ -88,7 +93,9 @@ pub struct Report {
     pub set_hash: u64,
     /// Moments at which the power could have been cut.
     pub points: u64,
-    /// States that the cuts may leave.
+    /// Runs in which a request failed, or a need of space was not met.
+    pub failures: u64,
+    /// States that the cuts or failures may leave.
     pub states: u64,
     /// States that a second cut, during the recovery, may leave.
     pub second_states: u64,
@@ -186,10 +193,16 @@ pub fn prove(options: &Options, mut progress: impl FnMut(u64, u64)) -> Result<Re
         let workload = set.get(index);
         let text = workload.to_string();
         texts = fnv1a(u64::to_le_bytes(texts).into_iter().chain(text.bytes()));
-        if let Err(found) = explorer.explore(&workload) {
+        let proved = if options.failures {
+            explorer.fail_each(&workload)
+        } else {
+            explorer.explore(&workload)
+        };
+        if let Err(found) = proved {
             let Found { position, image, message } = found;
+            let what = if options.failures { "failure" } else { "cut at" };
             let message =
-                format!("workload {index}, cut at {position}, image {image}: {message}\n{text}");
+                format!("workload {index}, {what} {position}, image {image}: {message}\n{text}");
             explorer.report.findings.push(Finding { workload: index, message });
         }
         progress(done, total);

@@ -1,18 +1,21 @@
 //! A workload, done on the engine over a recording device: what was asked, what was acknowledged,
-//! and where the recording stood.
+//! and where the recording stood; or over one that fails, see [`super::failure`].
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, FsResult};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, FsError, FsResult};
+use engine::{CreateOptions, OpenOptions, Pool, Shortage};
 use storage::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
 
-use super::workload::{Action, Name, Workload};
+use super::failure::{Failing, Failure};
+use super::workload::{Action, FallocateKind, Name, Workload};
 use crate::canon::Times;
 use crate::ops::{Applied, FILL_ZEROS, Op, Outcome, Place, Route, Session, Step};
+use crate::torture::{is_chain, is_change};
 
 /// Bytes of the pools: as few as are laid out well, so that a state is cheap.
 const POOL_BYTES: u64 = 10 << 20;
@@ -29,7 +32,8 @@ const ACTION_NS: u64 = 1_000_000;
 /// Time after the last until the background work is done: past the commit interval.
 const REST_NS: u64 = 10_000_000_000;
 
-/// One operation, and where the recording stood when it began and when it was acknowledged.
+/// One operation, and where the recording stood when it began and when it was acknowledged; never,
+/// if nobody can tell what became of it.
 #[derive(Debug)]
 pub(super) struct Recorded {
     pub(super) step: Step,
@@ -46,6 +50,8 @@ pub(super) struct Run {
     pub(super) checkpoints: Vec<(usize, u64)>,
     /// Operations that the engine does not have.
     pub(super) unsupported: BTreeSet<&'static str>,
+    /// Whether something failed that was meant to.
+    pub(super) has_failed: bool,
 }
 
 /// Returns the image of a new pool.
@@ -62,14 +68,23 @@ pub(super) fn new_pool() -> Image {
 
 /// Opens a pool, recovering it where it was cut.
 pub(super) fn open(device: &Arc<SimDevice>, clock: Arc<ManualClock>) -> Result<Pool, String> {
+    open_with(device, clock, None)
+}
+
+fn open_with(
+    device: &Arc<SimDevice>,
+    clock: Arc<ManualClock>,
+    shortage: Option<Arc<Shortage>>,
+) -> Result<Pool, String> {
     let device: SharedDevice = Arc::<SimDevice>::clone(device);
-    let options = OpenOptions { cache_bytes: CACHE_BYTES, ..OpenOptions::default() };
+    let options = OpenOptions { cache_bytes: CACHE_BYTES, shortage, ..OpenOptions::default() };
     Pool::open(device, clock, options).map_err(|error| error.to_string())
 }
 
 /// A workload at work.
 struct Worker<'a> {
-    fs: &'a dyn FileSystem,
+    pool: &'a Pool,
+    failing: &'a Failing,
     session: Session<'a>,
     device: &'a SimDevice,
     run: Vec<Recorded>,
@@ -78,6 +93,10 @@ struct Worker<'a> {
     fill: u32,
     /// Whether a rename found its target not empty: what it should have moved is still there.
     has_full_target: bool,
+    /// Whether an operation was refused for what failed: what comes later may lack what it needs.
+    was_refused: bool,
+    /// Whether nobody can tell what became of the last operation.
+    is_uncertain: bool,
 }
 
 /// Does `workload` on a copy of `base`, and then what a server does: the background work, and a
@@ -88,20 +107,48 @@ struct Worker<'a> {
 /// An operation was refused that must not be.
 pub(super) fn run(base: &Image, workload: &Workload) -> Result<Run, String> {
     let options = SimOptions { is_recorded: true, ..SimOptions::default() };
-    let device = SimDevice::open(base.clone(), options);
+    work(SimDevice::open(base.clone(), options), workload, None)
+}
+
+/// As [`run`], while something fails; not recorded.
+///
+/// # Errors
+///
+/// An operation was refused, and not for what failed.
+pub(super) fn run_failing(
+    base: &Image,
+    workload: &Workload,
+    failure: Failure,
+) -> Result<Run, String> {
+    let options = SimOptions { seed: failure.seed, ..SimOptions::default() };
+    work(SimDevice::open(base.clone(), options), workload, Some(failure))
+}
+
+fn work(
+    device: Arc<SimDevice>,
+    workload: &Workload,
+    failure: Option<Failure>,
+) -> Result<Run, String> {
     let clock = Arc::new(ManualClock::new());
-    let pool = open(&device, Arc::clone(&clock))?;
+    let failing = Failing::new(Arc::clone(&device));
+    let pool = open_with(&device, Arc::clone(&clock), failing.shortage())?;
     let session = Session::new(&pool, Times::Ignored);
     let (run, unsupported) = (Vec::new(), BTreeSet::new());
     let mut worker = Worker {
-        fs: &pool,
+        pool: &pool,
+        failing: &failing,
         session,
         device: &device,
         run,
         unsupported,
         fill: 1,
         has_full_target: false,
+        was_refused: false,
+        is_uncertain: false,
     };
+    if let Some(failure) = failure {
+        failing.begin(failure);
+    }
     let mut checkpoints = Vec::new();
     for &action in &workload.0 {
         clock.advance_ns(ACTION_NS);
@@ -109,16 +156,21 @@ pub(super) fn run(base: &Image, workload: &Workload) -> Result<Run, String> {
             checkpoints.push((device.position(), number));
             continue;
         }
-        worker.act(action).map_err(|error| format!("{action}: {error}"))?;
+        match worker.act(action) {
+            Err(error) if !worker.was_refused => return Err(format!("{action}: {error}")),
+            Err(_) | Ok(()) => {}
+        }
+        if worker.is_uncertain {
+            break;
+        }
     }
     worker.session.close_all();
     clock.advance_ns(REST_NS);
-    pool.tick().map_err(|error| format!("background work: {error}"))?;
-    let began = device.position();
-    let closed = pool.close().map(|()| Outcome::Done);
-    worker.note(Op::Sync, began, closed).map_err(|error| format!("close: {error}"))?;
+    let ticked = pool.tick();
+    failing.excused(ticked).map_err(|error| format!("background work: {error}"))?;
+    worker.close().map_err(|error| format!("close: {error}"))?;
     let Worker { run: recorded, unsupported, .. } = worker;
-    Ok(Run { device, recorded, checkpoints, unsupported })
+    Ok(Run { has_failed: failing.has_failed(), device, recorded, checkpoints, unsupported })
 }
 
 pub(super) fn route(name: Name) -> Route {
@@ -139,22 +191,47 @@ fn slot(name: Name) -> usize {
 }
 
 impl Worker<'_> {
-    fn note(&mut self, op: Op, began: usize, outcome: FsResult<Outcome>) -> FsResult<()> {
-        let applied = Applied { outcome: outcome?, made: None };
-        let ended = Some((self.device.position(), applied));
+    fn note(&mut self, op: Op, began: usize, applied: Option<Applied>) {
+        let ended = applied.map(|applied| (self.device.position(), applied));
         self.run.push(Recorded { step: Step::root(op), began, ended });
-        Ok(())
     }
 
     fn apply(&mut self, op: Op) -> FsResult<()> {
-        let began = self.device.position();
-        let step = Step::root(op);
-        let applied = self.session.apply(&step);
+        let (began, was_alive) = (self.device.position(), !self.failing.is_pool_dead(self.pool));
+        let applied = self.session.apply(&Step::root(op.clone()));
         if let Outcome::Refused(error) = &applied.outcome {
+            self.refused(vec![op], began, was_alive, error);
             return Err(error.clone());
         }
-        self.run.push(Recorded { step, began, ended: Some((self.device.position(), applied)) });
+        self.note(op, began, Some(applied));
         Ok(())
+    }
+
+    /// Takes note of what may have become of operations that were refused: of one that is a chain, or
+    /// that the pool died of, nobody can tell. The others did not happen.
+    fn refused(&mut self, ops: Vec<Op>, began: usize, was_alive: bool, error: &FsError) {
+        if !self.failing.excuses(error) {
+            return;
+        }
+        self.was_refused = true;
+        let died = was_alive && self.failing.is_pool_dead(self.pool);
+        for op in ops.into_iter().filter(|op| is_change(op)) {
+            if was_alive && is_chain(&op) || died {
+                self.is_uncertain = true;
+                self.note(op, began, None);
+            }
+        }
+    }
+
+    /// Closes the pool, which makes everything durable.
+    fn close(&mut self) -> FsResult<()> {
+        let began = self.device.position();
+        let closed = self.pool.close();
+        if closed.is_ok() {
+            let outcome = Outcome::Done;
+            self.note(Op::Sync, began, Some(Applied { outcome, made: None }));
+        }
+        self.failing.excused(closed)
     }
 
     fn is_there(&self, name: Name) -> bool {
@@ -246,38 +323,26 @@ impl Worker<'_> {
     fn fallocate(
         &mut self,
         name: Name,
-        kind: super::workload::FallocateKind,
+        kind: FallocateKind,
         offset: u64,
         length: u64,
     ) -> FsResult<()> {
-        use engine::vnode::api::Fallocate;
-        let file = Place::Slot(slot(name));
-        let Some(attr) = self.session.probe(&file) else { return Err(FsError::NotFound) };
-        let began = self.device.position();
-        let mode = kind.mode();
-        let done = self.fs.fallocate(&Caller::root(), attr.ino, offset, length, mode);
-        if !self.supported("falloc", done)? {
-            return Ok(());
-        }
-        let (zeroes, extends) = match mode {
-            Fallocate::Allocate { keep_size } => (false, !keep_size),
-            Fallocate::ZeroRange { keep_size } => (true, !keep_size),
-            Fallocate::PunchHole | Fallocate::CollapseRange | Fallocate::InsertRange => {
-                (true, false)
-            }
+        let Some(attr) = self.session.probe(&Place::Slot(slot(name))) else {
+            return Err(FsError::NotFound);
         };
-        let end = offset + length;
-        if extends && end > attr.size_bytes {
-            let op = Op::Truncate { file: file.clone(), size_bytes: end };
-            self.note(op, began, Ok(Outcome::Done))?;
+        let (began, was_alive) = (self.device.position(), !self.failing.is_pool_dead(self.pool));
+        let mode = kind.mode();
+        let done = self.pool.fallocate(&Caller::root(), attr.ino, offset, length, mode);
+        let ops = fallocated(name, mode, offset..offset + length, attr.size_bytes);
+        if let Err(error) = &done {
+            self.refused(ops, began, was_alive, error);
+        } else {
+            for op in ops {
+                let outcome = Outcome::Done;
+                self.note(op, began, Some(Applied { outcome, made: None }));
+            }
         }
-        let zero_end = end.min(attr.size_bytes);
-        if zeroes && zero_end > offset {
-            let length = crate::number::usize_of(zero_end - offset);
-            let op = Op::Write { file, offset, length, fill: FILL_ZEROS };
-            self.note(op, began, Ok(Outcome::Done))?;
-        }
-        Ok(())
+        self.supported("falloc", done).map(drop)
     }
 
     fn set_xattr(&mut self, name: Name) -> FsResult<()> {
@@ -297,4 +362,24 @@ impl Worker<'_> {
         let done = self.apply(Op::RemoveXattr { file, name: XATTR_NAME.to_vec() });
         self.supported("removexattr", done).map(drop)
     }
+}
+
+/// What a fallocate of `range` comes to for the judge, in a file of `size_bytes`.
+fn fallocated(name: Name, mode: Fallocate, range: Range<u64>, size_bytes: u64) -> Vec<Op> {
+    let file = Place::Slot(slot(name));
+    let (zeroes, extends) = match mode {
+        Fallocate::Allocate { keep_size } => (false, !keep_size),
+        Fallocate::ZeroRange { keep_size } => (true, !keep_size),
+        Fallocate::PunchHole | Fallocate::CollapseRange | Fallocate::InsertRange => (true, false),
+    };
+    let mut ops = Vec::new();
+    if extends && range.end > size_bytes {
+        ops.push(Op::Truncate { file: file.clone(), size_bytes: range.end });
+    }
+    let zero_end = range.end.min(size_bytes);
+    if zeroes && zero_end > range.start {
+        let length = crate::number::usize_of(zero_end - range.start);
+        ops.push(Op::Write { file, offset: range.start, length, fill: FILL_ZEROS });
+    }
+    ops
 }

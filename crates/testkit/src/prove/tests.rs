@@ -96,7 +96,7 @@ fn a_log_played_onto_its_base_gives_the_pool_at_every_flush() {
 /// Goal: the same options give the same states.
 #[test]
 fn what_is_proved_repeats() {
-    let options = Options { bound: 2, choice: Choice::Sample(2), seed: 5 };
+    let options = Options { bound: 2, choice: Choice::Sample(2), failures: false, seed: 5 };
     let told = || {
         let report = prove(&options, |_, _| ()).expect("a pool fits");
         assert!(report.findings.is_empty(), "{:?}", report.findings);
@@ -110,8 +110,23 @@ fn what_is_proved_repeats() {
 #[test]
 fn the_parts_of_a_set_are_the_set() {
     let set = Set::new(1);
-    let part = |index| Options { bound: 1, choice: Choice::Part { index, count: 7 }, seed: 0 };
+    let part = |index| Options {
+        bound: 1,
+        choice: Choice::Part { index, count: 7 },
+        failures: false,
+        seed: 0,
+    };
     let parts: BTreeSet<u64> = (0..7).flat_map(|index| chosen(&set, &part(index))).collect();
     let sizes: usize = (0..7).map(|index| chosen(&set, &part(index)).len()).sum();
     assert_eq!((u64_of(parts.len()), u64_of(sizes)), (set.count(), set.count()));
+}
+
+/// Goal: each request and each need of space of some workloads fails, and nothing acknowledged is lost.
+#[test]
+fn whatever_fails_nothing_acknowledged_is_lost() {
+    let choice = Choice::Part { index: 5, count: 12 };
+    let options = Options { bound: 1, choice, failures: true, seed: 3 };
+    let report = prove(&options, |_, _| ()).expect("a pool fits");
+    assert!(report.findings.is_empty(), "{}", report.findings[0].message);
+    assert!(report.failures > 1500, "{report:?}");
 }

@@ -31,6 +31,7 @@ mod trouble;
 
 pub use pool::{PoolGround, PoolShape};
 pub use reference::{ReferenceGround, Wrong};
+pub(crate) use trouble::{is_chain, is_change};
 
 use std::any::Any;
 use std::fmt;

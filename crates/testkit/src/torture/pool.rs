@@ -88,6 +88,7 @@ fn open_options(seed: u64) -> OpenOptions {
         },
         active_log_bytes: one_of(random, &ACTIVE_LOG_BYTES),
         dirty_pages: one_of(random, &DIRTY_PAGES),
+        ..OpenOptions::default()
     }
 }
 

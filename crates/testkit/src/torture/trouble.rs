@@ -145,7 +145,7 @@ fn lies(random: &mut Prng, image: &Image, log: std::ops::Range<u64>) -> Vec<Devi
 }
 
 /// Whether `op` changes something.
-pub(super) fn is_change(op: &Op) -> bool {
+pub(crate) fn is_change(op: &Op) -> bool {
     let only_asks = matches!(
         op,
         Op::Open { .. }
@@ -184,6 +184,6 @@ pub(super) fn takes_space(op: &Op, expected: &Session<'_>) -> bool {
 }
 
 /// F3: whether a part of `op` may have happened when it was refused.
-pub(super) fn is_chain(op: &Op) -> bool {
+pub(crate) fn is_chain(op: &Op) -> bool {
     matches!(op, Op::Write { .. } | Op::Truncate { .. } | Op::Fallocate { .. } | Op::Copy { .. })
 }
