@@ -215,7 +215,7 @@ impl Worker<'_> {
         }
         self.was_refused = true;
         let died = was_alive && self.failing.is_pool_dead(self.pool);
-        for op in ops.into_iter().filter(|op| is_change(op)) {
+        for op in ops.into_iter().filter(is_change) {
             if was_alive && is_chain(&op) || died {
                 self.is_uncertain = true;
                 self.note(op, began, None);
