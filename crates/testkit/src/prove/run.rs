@@ -207,8 +207,8 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Takes note of what may have become of operations that were refused: of one that is a chain, or
-    /// that the pool died of, nobody can tell. The others did not happen.
+    /// Takes note of what may have become of operations that were refused: of one that is a chain,
+    /// or that the pool died of, nobody can tell. The others did not happen.
     fn refused(&mut self, ops: Vec<Op>, began: usize, was_alive: bool, error: &FsError) {
         if !self.failing.excuses(error) {
             return;
