@@ -1,8 +1,8 @@
 //! Every request of a workload, and every need of space, failing in turn.
 //!
 //! A workload runs with its n-th read, write, flush or need of space refused, that one or it and
-//! all after it, for every n until nothing is left to refuse. Then, with the device well again, what it
-//! holds is judged: all of what was written, what was durable alone, and one state between.
+//! all after it, for every n until nothing is left to refuse. Then, with the device well again,
+//! what it holds is judged: all of what was written, what was durable alone, and one state between.
 //!
 //! # What is asked
 //!
