@@ -1,14 +1,14 @@
 //! Every request of a workload, and every need of space, failing in turn.
 //!
-//! A workload runs with its n-th read, write, flush or need of space refused, that one or it and all
-//! after it, for every n until nothing is left to refuse. Then, with the device well again, what it
-//! holds is judged: all of what was written, what was durable alone, and one state between.
+//! A workload runs with its n-th read, write, flush or need of space refused, that one or it and
+//! all after it, for every n until nothing is left to refuse. Then, with the device well again,
+//! what it holds is judged: all of what was written, what was durable alone, and one state between.
 //!
 //! # What is asked
 //!
 //! - An operation is refused only after something failed, with an error that says so.
-//! - What was refused did not happen; of a chain (a write, a truncation), and of the operation that a
-//!   pool died of, a part may have. There the workload ends; after any other it goes on.
+//! - What was refused did not happen; of a chain (a write, a truncation), and of the operation that
+//!   a pool died of, a part may have. There the workload ends; after any other it goes on.
 //! - Nothing acknowledged is lost; what is found is a state that [`crate::crash`] allows; the check
 //!   is clean.
 

@@ -207,15 +207,15 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Takes note of what may have become of operations that were refused: of one that is a chain, or
-    /// that the pool died of, nobody can tell. The others did not happen.
+    /// Takes note of what may have become of operations that were refused: of one that is a chain,
+    /// or that the pool died of, nobody can tell. The others did not happen.
     fn refused(&mut self, ops: Vec<Op>, began: usize, was_alive: bool, error: &FsError) {
         if !self.failing.excuses(error) {
             return;
         }
         self.was_refused = true;
         let died = was_alive && self.failing.is_pool_dead(self.pool);
-        for op in ops.into_iter().filter(|op| is_change(op)) {
+        for op in ops.into_iter().filter(is_change) {
             if was_alive && is_chain(&op) || died {
                 self.is_uncertain = true;
                 self.note(op, began, None);

@@ -121,7 +121,7 @@ fn the_parts_of_a_set_are_the_set() {
     assert_eq!((u64_of(parts.len()), u64_of(sizes)), (set.count(), set.count()));
 }
 
-/// Goal: each request and each need of space of some workloads fails, and nothing acknowledged is lost.
+/// Goal: each request and need of space of some workloads fails, and nothing acknowledged is lost.
 #[test]
 fn whatever_fails_nothing_acknowledged_is_lost() {
     let choice = Choice::Part { index: 5, count: 12 };

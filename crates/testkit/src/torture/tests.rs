@@ -24,7 +24,8 @@ fn a_ground_that_is_right_passes_and_operations_were_in_flight() {
     }
     assert_eq!((report.seeds, told, report.crashes + report.lives_of_lies), (30, 30, 90));
     assert!(report.seeds_apart < 6, "{report:?}");
-    assert!(report.concurrent_crashes > 45, "{report:?}");
+    // Where one client in three syncs nearly all it writes, fewer than half are in between.
+    assert!(report.concurrent_crashes > 30, "{report:?}");
     assert!(report.device_errors > 1, "{report:?}");
     assert!(report.recovery_cuts > 5, "{report:?}");
     assert!(report.operations > 1000, "{report:?}");
