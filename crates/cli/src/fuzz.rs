@@ -150,10 +150,11 @@ fn answer(words: &[OsString]) -> bool {
     match Arguments::try_parse_from(with_name) {
         Ok(parsed) => {
             let (relaunch, output) = (Relaunch::of_this_program(words), Output::new(parsed.json));
-            let done = match &parsed.command {
+            let done = if let Command::Mount(args) = &parsed.command {
                 // No further: what follows catches signals.
-                Command::Mount(args) => command::mount::options_of(args).map(|_| exit::DONE),
-                command => dispatch(command, &NoPools, &relaunch, &output),
+                command::mount::options_of(args).map(|_| exit::DONE)
+            } else {
+                dispatch(&parsed.command, &NoPools, &relaunch, &output)
             };
             if let Err(error) = done {
                 assert!(!format!("{error:#}").is_empty());
