@@ -197,16 +197,11 @@ pub(crate) fn find(
 
 /// Returns where `name` goes in the directory; `None` if it is there. Good as long as the directory
 /// does not change.
-pub(crate) fn spot_for(
-    store: &Store,
-    change: Option<&Change<'_>>,
-    anode: &Anode,
-    name: &[u8],
-) -> FsResult<Option<Spot>> {
+pub(crate) fn spot_for(store: &Store, anode: &Anode, name: &[u8]) -> FsResult<Option<Spot>> {
     let hash = hash_of(anode.key, name);
-    let at = page_of_hash(store, change, anode, hash)?;
+    let at = page_of_hash(store, None, anode, hash)?;
     let Some(at) = at else { return Ok(Some(Spot { hash, at: None })) };
-    let view = view_at(store, change, anode, at)?;
+    let view = view_at(store, None, anode, at)?;
     let is_there = page::find(&view[..], hash, name).is_some();
     Ok((!is_there).then_some(Spot { hash, at: Some(at) }))
 }

@@ -88,7 +88,7 @@ impl Files {
     ) -> FsResult<(Anode, Spot)> {
         let anode = self.searched(caller, state)?;
         check_length(name)?;
-        let spot = dir::spot_for(&self.store, None, anode, name)?.ok_or(FsError::Exists)?;
+        let spot = dir::spot_for(&self.store, anode, name)?.ok_or(FsError::Exists)?;
         self.check_access(caller, anode, WRITE | SEARCH)?;
         Ok((anode.clone(), spot))
     }
