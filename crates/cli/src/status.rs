@@ -12,12 +12,14 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
 use engine::vnode::api::Ino;
 use front::fuse::protocol::{NodeId, NodeNumbers};
+use rustix::net::Shutdown;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -48,8 +50,6 @@ pub(crate) enum Question {
         /// First and last byte.
         range: Option<(u64, u64)>,
     },
-    /// End the listening. Only the server itself asks this.
-    Stop,
 }
 
 /// An answer.
@@ -60,8 +60,6 @@ pub(crate) enum Answer {
     Status(Value),
     /// From the name to the byte.
     Explain(Vec<ExplainStep>),
-    /// Nothing more will come.
-    Stopped,
     /// Why there is no answer.
     Error(String),
 }
@@ -124,6 +122,8 @@ pub(crate) fn key_of(pool: &Path) -> String {
 /// A socket that answers for one server, until it is dropped.
 pub(crate) struct StatusServer {
     path: PathBuf,
+    listener: Arc<UnixListener>,
+    has_ended: Arc<AtomicBool>,
     listening: Option<JoinHandle<()>>,
 }
 
@@ -134,57 +134,69 @@ impl StatusServer {
         served: Served,
         pool: Arc<dyn OpenPool>,
     ) -> anyhow::Result<StatusServer> {
+        StatusServer::listen_at(path, move |stream| serve(stream, &served, pool.as_ref()))
+    }
+
+    fn listen_at(
+        path: PathBuf,
+        serve: impl Fn(&UnixStream) -> anyhow::Result<()> + Send + 'static,
+    ) -> anyhow::Result<StatusServer> {
         if UnixStream::connect(&path).is_ok() {
             anyhow::bail!("{} answers already: the pool is mounted", path.display());
         }
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path)
             .with_context(|| format!("cannot listen on {}", path.display()))?;
+        let (listener, has_ended) = (Arc::new(listener), Arc::new(AtomicBool::new(false)));
+        let (socket, ended) = (Arc::clone(&listener), Arc::clone(&has_ended));
         let listening = std::thread::Builder::new()
             .name("status".to_owned())
-            .spawn(move || listen(&listener, &served, pool.as_ref()))?;
-        Ok(StatusServer { path, listening: Some(listening) })
+            .spawn(move || listen(&socket, &ended, serve))?;
+        Ok(StatusServer { path, listener, has_ended, listening: Some(listening) })
     }
 }
 
 impl Drop for StatusServer {
     fn drop(&mut self) {
-        let is_told = ask(&self.path, &Question::Stop).is_ok();
+        self.has_ended.store(true, Ordering::Release);
+        // By the socket, not by its path: that may be gone, or another server's by now.
+        let is_shut = rustix::net::shutdown(&*self.listener, Shutdown::Both).is_ok();
         let _ = std::fs::remove_file(&self.path);
         // A thread that could not be told goes with the process.
-        if let Some(listening) = self.listening.take().filter(|_| is_told) {
+        if let Some(listening) = self.listening.take().filter(|_| is_shut) {
             let _ = listening.join();
         }
     }
 }
 
-fn listen(listener: &UnixListener, served: &Served, pool: &dyn OpenPool) {
+fn listen(
+    listener: &UnixListener,
+    has_ended: &AtomicBool,
+    serve: impl Fn(&UnixStream) -> anyhow::Result<()>,
+) {
     for stream in listener.incoming() {
-        let answered = stream.map_err(anyhow::Error::from).and_then(|s| serve(&s, served, pool));
-        match answered {
-            Ok(Question::Stop) => return,
-            Ok(Question::Status | Question::Explain { .. }) => {}
+        if has_ended.load(Ordering::Acquire) {
+            return;
+        }
+        if let Err(error) = stream.map_err(anyhow::Error::from).and_then(|stream| serve(&stream)) {
             // The client's affair.
-            Err(error) => tracing::debug!(%error, "a status client was dropped"),
+            tracing::debug!(%error, "a status client was dropped");
         }
     }
 }
 
-fn serve(stream: &UnixStream, served: &Served, pool: &dyn OpenPool) -> anyhow::Result<Question> {
-    let question: Question = receive(stream)?;
-    let answer = match &question {
+fn serve(stream: &UnixStream, served: &Served, pool: &dyn OpenPool) -> anyhow::Result<()> {
+    let answer = match receive(stream)? {
         Question::Status => Answer::Status(json!({ "server": served, "pool": pool.status() })),
         Question::Explain { node, range } => {
-            let ino: Ino = NodeNumbers::new(pool.file_system().root()).ino_of(NodeId(*node));
-            match pool.explain(&ExplainTarget::Inode { ino, range: *range }) {
+            let ino: Ino = NodeNumbers::new(pool.file_system().root()).ino_of(NodeId(node));
+            match pool.explain(&ExplainTarget::Inode { ino, range }) {
                 Ok(steps) => Answer::Explain(steps),
                 Err(error) => Answer::Error(error.to_string()),
             }
         }
-        Question::Stop => Answer::Stopped,
     };
-    send(stream, &answer)?;
-    Ok(question)
+    send(stream, &answer)
 }
 
 /// Asks the server whose socket is `path`.
@@ -274,6 +286,34 @@ pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Found>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: a server ends, whatever has become of its socket's path. Method: the path is as it
+    /// was, gone, and another server's; each end is waited for with a deadline.
+    #[test]
+    fn a_server_ends_though_its_path_is_gone_or_anothers() {
+        let directory = std::env::temp_dir().join(format!("holdfast-ends-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("it can be made");
+        let path = directory.join("socket");
+        let start = || StatusServer::listen_at(path.clone(), |_| Ok(())).expect("it listens");
+        let ends = |server: StatusServer| {
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                drop(server);
+                let _ = tell.send(());
+            });
+            told.recv_timeout(CLIENT_TIME).expect("the server ends");
+        };
+        ends(start());
+        let server = start();
+        std::fs::remove_file(&path).expect("the socket is there");
+        ends(server);
+        let first = start();
+        std::fs::remove_file(&path).expect("the socket is there");
+        let second = start();
+        ends(first);
+        ends(second);
+        std::fs::remove_dir(&directory).expect("no socket is left");
+    }
 
     #[test]
     fn keys_are_short_safe_and_tell_paths_apart() {

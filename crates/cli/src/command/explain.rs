@@ -48,7 +48,7 @@ fn explain_mounted(path: &str) -> anyhow::Result<Vec<ExplainStep>> {
     match status::ask(&found.socket, &Question::Explain { node: metadata.ino(), range })? {
         Answer::Explain(steps) => Ok(steps),
         Answer::Error(error) => Err(anyhow::anyhow!(error)),
-        Answer::Status(_) | Answer::Stopped => anyhow::bail!("the server answered nonsense"),
+        Answer::Status(_) => anyhow::bail!("the server answered nonsense"),
     }
 }
 
