@@ -12,7 +12,9 @@ use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
 use storage::prng::Prng;
 
-use super::{POOL_BYTES, content, defects, device_of, find, make, new_pool, open, read};
+use super::{
+    POOL_BYTES, content, defects, device_of, find, make, new_pool, open, pool_in_memory, read,
+};
 
 const FILES: u64 = 30;
 const FILE_BYTES: usize = 40_000;
@@ -112,6 +114,21 @@ fn rot_is_told_and_never_served() {
     }
     println!("{ROTS} bits: {told} reads told, {refused} opens refused");
     assert!(told > 100, "{told}");
+}
+
+/// Goal: an error can name the file that it is about, however many names its directory has.
+#[test]
+fn the_path_of_each_file_of_a_large_directory_is_known() {
+    let (_, pool) = pool_in_memory(POOL_BYTES);
+    for number in 0..1000 {
+        let name = format!("file{number}");
+        let ino = make(&pool, &name).expect("there is room");
+        assert_eq!(pool.path_of(ino), Ok(format!("/{name}").into_bytes()));
+    }
+    let last = find(&pool, "file999").expect("it was made");
+    pool.unlink(&Caller::root(), pool.root(), b"file999").expect("it is there");
+    assert!(pool.path_of(last).is_err(), "it has no name any more");
+    assert_eq!(pool.path_of(pool.root()), Ok(b"/".to_vec()));
 }
 
 /// Opens what is not to be opened: it is refused, and nothing is written.
