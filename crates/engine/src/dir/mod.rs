@@ -493,3 +493,19 @@ pub(crate) fn list_after(store: &Store, anode: &Anode, cookie: u64) -> FsResult<
         }
     }
 }
+
+/// Returns the name that leads to `child`; `None` if none does.
+pub(crate) fn name_of(store: &Store, anode: &Anode, child: AnodeNo) -> FsResult<Option<Vec<u8>>> {
+    let mut hash = 1;
+    while let Some(at) = page_of_hash(store, None, anode, hash)? {
+        let view = view_at(store, None, anode, at)?;
+        if let Some(dirent) = page::dirents(&view[..]).find(|dirent| dirent.anode == child) {
+            return Ok(Some(dirent.name.to_vec()));
+        }
+        match next_prefix(hash, page::depth(&view[..])) {
+            Some(next) => hash = next,
+            None => break,
+        }
+    }
+    Ok(None)
+}

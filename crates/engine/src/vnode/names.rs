@@ -126,15 +126,7 @@ impl Files {
     fn name_in(&self, parent: AnodeNo, child: AnodeNo) -> FsResult<Vec<u8>> {
         let vnode = self.vnode_of(parent)?;
         let state = vnode.state.read();
-        let mut after = COOKIE_PARENT;
-        loop {
-            let listed = dir::list_after(&self.store, directory(&state)?, after)?;
-            let last = listed.last().ok_or(FsError::NotFound)?.cookie;
-            if let Some(entry) = listed.into_iter().find(|entry| entry.target.anode == child) {
-                return Ok(entry.name);
-            }
-            after = last;
-        }
+        dir::name_of(&self.store, directory(&state)?, child)?.ok_or(FsError::NotFound)
     }
 
     /// Makes a file; see [`super::api::FileSystem::create`]. Takes a reference.
