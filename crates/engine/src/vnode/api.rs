@@ -89,13 +89,21 @@ pub struct Caller {
     /// Whether permissions are checked here. A FUSE mount says `false`: its kernel has checked
     /// (`default_permissions`).
     pub is_checked: bool,
+    /// Whether a write or a truncate takes setuid and setgid away: `CAP_FSETID` is missing.
+    pub loses_set_bits: bool,
 }
 
 impl Caller {
+    /// Returns a caller whose permissions are checked here.
+    #[must_use]
+    pub const fn checked(uid: u32, gid: u32, groups: Vec<u32>) -> Caller {
+        Caller { uid, gid, groups, is_checked: true, loses_set_bits: uid != 0 }
+    }
+
     /// The superuser, whom nothing is refused.
     #[must_use]
     pub fn root() -> Caller {
-        Caller { uid: 0, gid: 0, groups: Vec::new(), is_checked: false }
+        Caller { uid: 0, gid: 0, groups: Vec::new(), is_checked: false, loses_set_bits: false }
     }
 }
 
@@ -235,7 +243,8 @@ pub trait FileSystem: Send + Sync {
     /// Number of the root directory, on which no references are counted.
     fn root(&self) -> Ino;
 
-    /// Finds `name` in `parent`. `.` and `..` are names here. Takes a reference.
+    /// Finds `name` in `parent`. `.` and `..` are names here. Takes a reference. The attributes may
+    /// be younger than the name: where it was removed meanwhile, they count one less.
     ///
     /// `.` is found in a file of any kind and is the file itself: so a handle from before a restart
     /// gets its reference.
@@ -292,7 +301,8 @@ pub trait FileSystem: Send + Sync {
     fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()>;
 
     /// Calls `each` for the names after `cookie` (0: from the first, which is `.`, then `..`), in
-    /// order of cookies, until it returns `false` or there are no more.
+    /// order of cookies, until it returns `false` or there are no more. They are not those of one
+    /// moment, while others change the directory.
     fn readdir(
         &self,
         ino: Ino,

@@ -50,29 +50,30 @@ impl<T: ?Sized> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         #[cfg(feature = "sim")]
         if sim::is_registered() {
-            return self.guard(sim::acquire(Key::of_lock(&self.inner), || self.inner.try_lock()));
+            let key = Key::of_lock(&self.inner);
+            let inner = sim::acquire(key, || self.inner.try_lock());
+            return MutexGuard { inner, _release: Release::to(key) };
         }
-        self.guard(self.inner.lock())
+        MutexGuard::plain(self.inner.lock())
     }
 
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         #[cfg(feature = "sim")]
-        sim::schedule();
-        self.inner.try_lock().map(|inner| self.guard(inner))
+        if sim::is_registered() {
+            sim::schedule();
+            let key = Key::of_lock(&self.inner);
+            return self
+                .inner
+                .try_lock()
+                .map(|inner| MutexGuard { inner, _release: Release::to(key) });
+        }
+        self.inner.try_lock().map(MutexGuard::plain)
     }
 
     /// Returns the value; no lock is needed, for nobody else can hold a reference.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
-    }
-
-    fn guard<'a>(&'a self, inner: parking_lot::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        MutexGuard {
-            inner,
-            #[cfg(feature = "sim")]
-            _release: Release::new(Key::of_lock(&self.inner)),
-        }
     }
 }
 
@@ -89,6 +90,17 @@ pub struct MutexGuard<'a, T: ?Sized> {
     // Dropped after `inner`: those it wakes find the lock free.
     #[cfg(feature = "sim")]
     _release: Release,
+}
+
+impl<'a, T: ?Sized> MutexGuard<'a, T> {
+    /// A guard of a thread that no scheduler has: its drop unlocks, and that is all.
+    fn plain(inner: parking_lot::MutexGuard<'a, T>) -> Self {
+        MutexGuard {
+            inner,
+            #[cfg(feature = "sim")]
+            _release: Release::to_nobody(),
+        }
+    }
 }
 
 impl<T: ?Sized> Deref for MutexGuard<'_, T> {
@@ -137,10 +149,11 @@ impl<T: ?Sized> RwLock<T> {
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         #[cfg(feature = "sim")]
         if sim::is_registered() {
-            let inner = sim::acquire(Key::of_lock(&self.inner), || self.inner.try_read());
-            return self.read_guard(inner);
+            let key = Key::of_lock(&self.inner);
+            let inner = sim::acquire(key, || self.inner.try_read());
+            return RwLockReadGuard { inner, _release: Release::to(key) };
         }
-        self.read_guard(self.inner.read())
+        RwLockReadGuard::plain(self.inner.read())
     }
 
     /// Blocks until nobody holds the lock, and takes it.
@@ -148,51 +161,44 @@ impl<T: ?Sized> RwLock<T> {
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         #[cfg(feature = "sim")]
         if sim::is_registered() {
-            let inner = sim::acquire(Key::of_lock(&self.inner), || self.inner.try_write());
-            return self.write_guard(inner);
+            let key = Key::of_lock(&self.inner);
+            let inner = sim::acquire(key, || self.inner.try_write());
+            return RwLockWriteGuard { inner, _release: Release::to(key) };
         }
-        self.write_guard(self.inner.write())
+        RwLockWriteGuard::plain(self.inner.write())
     }
 
     /// Takes the lock for reading if no writer holds it.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         #[cfg(feature = "sim")]
-        sim::schedule();
-        self.inner.try_read().map(|inner| self.read_guard(inner))
+        if sim::is_registered() {
+            sim::schedule();
+            let key = Key::of_lock(&self.inner);
+            return self
+                .inner
+                .try_read()
+                .map(|inner| RwLockReadGuard { inner, _release: Release::to(key) });
+        }
+        self.inner.try_read().map(RwLockReadGuard::plain)
     }
 
     /// Takes the lock for writing if nobody holds it.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         #[cfg(feature = "sim")]
-        sim::schedule();
-        self.inner.try_write().map(|inner| self.write_guard(inner))
+        if sim::is_registered() {
+            sim::schedule();
+            let key = Key::of_lock(&self.inner);
+            return self
+                .inner
+                .try_write()
+                .map(|inner| RwLockWriteGuard { inner, _release: Release::to(key) });
+        }
+        self.inner.try_write().map(RwLockWriteGuard::plain)
     }
 
     /// Returns the value; no lock is needed, for nobody else can hold a reference.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
-    }
-
-    fn read_guard<'a>(
-        &'a self,
-        inner: parking_lot::RwLockReadGuard<'a, T>,
-    ) -> RwLockReadGuard<'a, T> {
-        RwLockReadGuard {
-            inner,
-            #[cfg(feature = "sim")]
-            _release: Release::new(Key::of_lock(&self.inner)),
-        }
-    }
-
-    fn write_guard<'a>(
-        &'a self,
-        inner: parking_lot::RwLockWriteGuard<'a, T>,
-    ) -> RwLockWriteGuard<'a, T> {
-        RwLockWriteGuard {
-            inner,
-            #[cfg(feature = "sim")]
-            _release: Release::new(Key::of_lock(&self.inner)),
-        }
     }
 }
 
@@ -210,6 +216,17 @@ pub struct RwLockReadGuard<'a, T: ?Sized> {
     _release: Release,
 }
 
+impl<'a, T: ?Sized> RwLockReadGuard<'a, T> {
+    /// A guard of a thread that no scheduler has: its drop unlocks, and that is all.
+    fn plain(inner: parking_lot::RwLockReadGuard<'a, T>) -> Self {
+        RwLockReadGuard {
+            inner,
+            #[cfg(feature = "sim")]
+            _release: Release::to_nobody(),
+        }
+    }
+}
+
 impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
     type Target = T;
 
@@ -224,6 +241,17 @@ pub struct RwLockWriteGuard<'a, T: ?Sized> {
     inner: parking_lot::RwLockWriteGuard<'a, T>,
     #[cfg(feature = "sim")]
     _release: Release,
+}
+
+impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
+    /// A guard of a thread that no scheduler has: its drop unlocks, and that is all.
+    fn plain(inner: parking_lot::RwLockWriteGuard<'a, T>) -> Self {
+        RwLockWriteGuard {
+            inner,
+            #[cfg(feature = "sim")]
+            _release: Release::to_nobody(),
+        }
+    }
 }
 
 impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
