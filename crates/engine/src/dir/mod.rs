@@ -56,6 +56,7 @@ pub(crate) struct Found {
     /// Page of the directory, and offset in it.
     at: PageAt,
     offset: usize,
+    cookie: u64,
 }
 
 /// Where a new name goes.
@@ -206,6 +207,7 @@ pub(crate) fn find(
         target: Target { anode: dirent.anode, generation: dirent.generation, kind: dirent.kind },
         at,
         offset: dirent.offset,
+        cookie: dirent.cookie,
     }))
 }
 
@@ -379,7 +381,7 @@ pub(crate) fn remove(
     found: &Found,
 ) -> FsResult<()> {
     let view = view_at(store, Some(change), anode, found.at)?;
-    let removal = page::removal(&view[..], found.offset);
+    let removal = page::removal(&view[..], found.offset, found.cookie);
     drop(view);
     let removal =
         removal.ok_or_else(|| corrupt("DR002: the entry of a name that was found is free"))?;

@@ -38,7 +38,7 @@ mod tx;
 pub(crate) use recovery::KeptRide;
 pub use recovery::{RecoveryError, RecoveryReport};
 pub(crate) use recovery::{check_room, first_head, head_at_rest, recover, write_first_heads};
-pub(crate) use tx::{Own, Tx};
+pub(crate) use tx::{Own, OwnRange, Tx};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

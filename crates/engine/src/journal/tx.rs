@@ -196,8 +196,10 @@ impl Memory {
         self.classes.clear();
     }
 
-    /// Finds which bytes of each window differ from what was copied, and lets go of that.
+    /// Finds which bytes of each window differ from what was copied, and lets go of that. Windows of
+    /// one page are side by side then.
     pub(super) fn compare(&mut self) {
+        self.windows.sort_by_key(|window| window.place);
         for window in &mut self.windows {
             let start = self.runs.len();
             if let Some(base) = window.base.take() {
@@ -338,6 +340,16 @@ pub(crate) struct Tx {
     pub(super) moved: Vec<Place>,
 }
 
+/// What a transaction has of a range of a page.
+pub(crate) enum OwnRange<'t> {
+    /// All of it is as everyone sees it.
+    Nothing,
+    /// All of it is the transaction's.
+    All(&'t [u8]),
+    /// It has windows in it.
+    Part,
+}
+
 /// Where a transaction has bytes of its own version of a page.
 pub(crate) struct OwnAt(Range<usize>);
 
@@ -403,6 +415,15 @@ impl Tx {
             return Some(Own::Whole(bytes.expect("it is a whole page")));
         }
         Some(Own::Patched(Arc::new(self.patched(place)?)))
+    }
+
+    /// Returns what this transaction has of `range` of the page at `place`.
+    pub(crate) fn peek(&self, place: Place, range: &Range<usize>) -> OwnRange<'_> {
+        match self.windows_of(place).find(|window| window.meets(range)) {
+            None => OwnRange::Nothing,
+            Some(own) if own.holds(range) => OwnRange::All(&self.memory.bytes[own.bytes_at(range)]),
+            Some(_) => OwnRange::Part,
+        }
     }
 
     /// Returns a copy of the page at `place`, of which the transaction has windows, with these.
