@@ -12,6 +12,7 @@
 
 mod call;
 mod order;
+#[cfg_attr(feature = "shuttle", path = "explored.rs")]
 mod threads;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
