@@ -10,6 +10,9 @@ const EVERY: Duration = Duration::from_secs(10);
 /// Time after which a seed counts as hanging: a slow machine is no hang.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
 
+/// Stands for no seed: nothing is being done.
+const NONE: u64 = u64::MAX;
+
 /// Returns the seeds that the environment asks for in `variable`, as `first..end`, or those below
 /// `usual`.
 ///
@@ -40,7 +43,7 @@ impl Soak {
     #[must_use]
     pub fn of(what: &'static str) -> Soak {
         let now = Instant::now();
-        let seed = Arc::new(AtomicU64::new(u64::MAX));
+        let seed = Arc::new(AtomicU64::new(NONE));
         watch(&seed);
         Soak { what, begun: now, told: now, done: 0, seed }
     }
@@ -50,13 +53,17 @@ impl Soak {
         self.seed.store(seed, Ordering::Relaxed);
     }
 
+    /// Says that for now nothing is done that may not take long.
+    pub fn pause(&self) {
+        self.begin(NONE);
+    }
+
     /// Counts `count` more that are done, and prints a line, with what `note` adds, when it is time.
     pub fn add(&mut self, count: u64, note: impl FnOnce() -> String) {
         self.done += count;
         if self.told.elapsed() >= EVERY {
             self.told = Instant::now();
-            let seed = self.seed.load(Ordering::Relaxed);
-            println!("up to seed {seed}: {}", self.line(&note()));
+            println!("{}", self.line(&note()));
         }
     }
 
@@ -75,9 +82,9 @@ impl Soak {
 fn watch(seed: &Arc<AtomicU64>) {
     let seed = Arc::downgrade(seed);
     std::thread::spawn(move || {
-        let mut last = (u64::MAX, Instant::now());
+        let mut last = (NONE, Instant::now());
         while let Some(now) = seed.upgrade().map(|seed| seed.load(Ordering::Relaxed)) {
-            if last.0 != now {
+            if last.0 != now || now == NONE {
                 last = (now, Instant::now());
             }
             if last.1.elapsed() > HANGS_AFTER {
