@@ -2,7 +2,7 @@
 //!
 //! Mechanism. `alloc::policy` says which segment; any answer is safe. A block is live if the map
 //! of its file still points to it; the summaries of the segment say whose it was. Live blocks are
-//! read, verified, and placed in the cold segment; their pointers change as for any rewrite, so a
+//! read, verified, and placed one level deeper; their pointers change as for any rewrite, so a
 //! crash in the middle leaves each block in one place or the other.
 
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ use crate::alloc::policy::{CleaningPolicy, CostBenefit, Thorough};
 use crate::buffer::io;
 use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
-use crate::segment::Temperature;
+use crate::segment::Origin;
 
 /// Segments that are cleaned between two checkpoints: the cleaner has so many to copy into.
 const SEGMENTS_PER_SETTLING: usize = 4;
@@ -124,7 +124,7 @@ impl Files {
 
     /// Installs what was moved and checkpoints, so that the emptied segments are free.
     fn settle_moves(&self) -> FsResult<()> {
-        self.segments.seal(Temperature::Cold);
+        self.segments.seal_moved();
         self.install_waiting()?;
         self.store.journal.checkpoint()?;
         self.segments.tidy();
@@ -170,7 +170,7 @@ impl Files {
         Ok((Content { start, bytes }, entries))
     }
 
-    /// Moves a block to the cold segment if its file still has it here.
+    /// Moves a block one level deeper if its file still has it here.
     fn move_block(&self, content: &Content, entry: &SummaryEntry) -> FsResult<()> {
         let place = content.start.advance(entry.offset);
         let vnode = match self.vnode_of(entry.anode) {
@@ -187,7 +187,7 @@ impl Files {
         for (span, pointer) in self.live_parts(&state, entry, place)? {
             let buffer = self.read_for_move(content, &pointer, span)?;
             let length = self.stored_bytes(pointer.fragments);
-            self.place_block(&mut state, span, buffer, length, Temperature::Cold)?;
+            self.place_block(&mut state, span, buffer, length, Origin::Cleaner)?;
             // Before anybody can install the block and call the file clean.
             self.note_dirty(&vnode);
             let moved = u64::from(pointer.fragments);
