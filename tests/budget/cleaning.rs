@@ -80,10 +80,21 @@ fn amplification(pattern: Pattern, percent: u64) -> (u64, u64) {
     let part = (pattern, blocks);
     overwrite(&counted, ino, part, ROUNDS_BEFORE * blocks, &mut prng);
     let writes = ROUNDS * blocks;
+    let before = counted.pool.status().cleaner.since_mount;
     let cost = counted.cost(|| overwrite(&counted, ino, part, writes, &mut prng));
+    let written = cost.of(Purpose::Data, RequestKind::Write).bytes;
+    let read = cost.of(Purpose::Cleaner, RequestKind::Read).bytes;
+    // The gauge says what the device saw.
+    let status = counted.pool.status();
+    let after = status.cleaner.since_mount;
+    let bytes = |fragments: u64| fragments << status.geometry.fragment_shift;
+    assert_eq!(bytes(after.written_fragments - before.written_fragments), written);
+    assert_eq!(bytes(after.read_fragments - before.read_fragments), read);
+    // What is rewritten before it is sealed is written once.
+    let user = bytes(after.user_fragments - before.user_fragments);
+    assert!(user <= writes * BLOCK_BYTES && user * 100 >= writes * BLOCK_BYTES * 95, "{user}");
     let hundredths = |bytes: u64| bytes * 100 / (writes * BLOCK_BYTES);
-    let written = hundredths(cost.of(Purpose::Data, RequestKind::Write).bytes);
-    let read = hundredths(cost.of(Purpose::Cleaner, RequestKind::Read).bytes);
+    let (written, read) = (hundredths(written), hundredths(read));
     println!("{pattern:?}, {percent} % full, {blocks} blocks: written {written}, read {read} %");
     (written, read)
 }

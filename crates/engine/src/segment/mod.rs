@@ -114,6 +114,7 @@ struct BlockState {
 pub(crate) struct Block {
     pub(crate) place: Place,
     pub(crate) owner: BlockOwner,
+    origin: Origin,
     segment: SegmentId,
     /// Fragments promised by the allocator for it, metadata included.
     promised: u64,
@@ -197,6 +198,17 @@ struct Closing {
     is_closed: bool,
 }
 
+/// Fragments written to data segments since the open.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WriteCounts {
+    /// In blocks of users.
+    pub(crate) user: u64,
+    /// In blocks that the cleaner moved.
+    pub(crate) moved: u64,
+    /// Altogether, with summaries.
+    pub(crate) all: u64,
+}
+
 #[derive(Debug, Default)]
 struct State {
     open: BTreeMap<Stream, OpenSegment>,
@@ -208,6 +220,7 @@ struct State {
     to_install: BTreeSet<(FilesetId, AnodeNo)>,
     /// Bytes of blocks whose write is not answered yet, by place, with the number of the write.
     in_flight: InFlight,
+    written: WriteCounts,
 }
 
 /// The open segments of a pool.
@@ -272,6 +285,7 @@ impl Segments {
         let block = Arc::new(Block {
             place: start.advance(segment.cursor),
             owner,
+            origin,
             segment: segment.id,
             promised,
             state: Mutex::new(BlockState {
@@ -472,6 +486,11 @@ impl Segments {
             state.segments.remove(&id);
             self.store.alloc.close_segment(id);
         }
+    }
+
+    /// Returns what was written so far.
+    pub(crate) fn written(&self) -> WriteCounts {
+        self.state.lock().written
     }
 
     /// Identity of the pool.

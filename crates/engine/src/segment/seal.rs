@@ -84,7 +84,13 @@ impl Segments {
         let sequence = self.store.journal.data_submitted(ticket);
         for block in &blocks {
             self.note_sequence(state, block, sequence);
+            let fragments = u64::from(block.fragments());
+            match block.origin {
+                Origin::User => state.written.user += fragments,
+                Origin::Cleaner => state.written.moved += fragments,
+            }
         }
+        state.written.all += u64::from(segment.cursor - segment.piece_start);
         for ride in std::mem::take(&mut segment.rides) {
             self.store.journal.ride_submitted(ride, sequence);
         }

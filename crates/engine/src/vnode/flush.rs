@@ -331,6 +331,7 @@ impl Files {
         self.check_alive()?;
         let now_ns = self.store.clock.monotonic_ns();
         let aged_ns = now_ns.saturating_sub(self.options.commit_interval_ns);
+        self.note_cleaner_counts(now_ns);
         self.segments.tidy();
         self.reap_doomed();
         if !planted::is(Planted::AgedNotCommitted) {
