@@ -80,7 +80,7 @@ fn main() {
     Pool::create(&device, clock.as_ref(), &CreateOptions::new(POOL_BYTES, [1; 64]))
         .expect("a pool fits");
     let pool = Pool::open(device, clock, OpenOptions::default()).expect("a new pool opens");
-    let caller = Caller { uid: 7, gid: 7, groups: vec![100], is_checked: true };
+    let caller = Caller::checked(7, 7, vec![100]);
     let bench = Bench { pool, caller };
     let mut at = bench.pool.root();
     for part in [&b"a"[..], b"b", b"c"] {

@@ -27,7 +27,7 @@ fn expect(at: &Ground<'_>, place: &str, mode: u16, access: &str, default: &str) 
 /// Makes a file of `kind` as user 7, and gives the reference back.
 #[track_caller]
 fn make(at: &Ground<'_>, parent: &str, name: &str, new: NewInode) -> Attr {
-    let caller = Caller { uid: 7, gid: 7, groups: Vec::new(), is_checked: true };
+    let caller = Caller::checked(7, 7, Vec::new());
     let made = at.fs().create(&caller, at.ino(parent), name.as_bytes(), new).expect("it may");
     at.fs().forget(made.ino, 1);
     made

@@ -40,7 +40,7 @@ behaviours! {
         at.does("mode / 777\nu7 create /f file 644");
         let before = at.attr("/f");
         at.pass_time();
-        let caller = Caller { uid: 7, gid: 7, groups: Vec::new(), is_checked: true };
+        let caller = Caller::checked(7, 7, Vec::new());
         let change =
             SetAttr { mode: Some(0o600), uid: Some(8), size_bytes: Some(9), ..SetAttr::default() };
         let refused = at.fs().setattr(&caller, at.ino("/f"), &change);

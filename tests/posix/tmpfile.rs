@@ -76,7 +76,7 @@ behaviours! {
 
     fn who_may_not_write_the_directory_makes_none(at) {
         at.does("create /d directory 755");
-        let user = Caller { uid: 7, gid: 7, groups: Vec::new(), is_checked: true };
+        let user = Caller::checked(7, 7, Vec::new());
         let parent = at.ino("/d");
         let refused = at.fs().tmpfile(&user, parent, NEW).map_err(|error| error.errno());
         assert_eq!(refused, Err(FsError::AccessDenied.errno()));

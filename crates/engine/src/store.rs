@@ -12,7 +12,7 @@ use storage::volume::Volume;
 use crate::alloc::{Allocator, Extent, Ledger};
 use crate::buffer::{Cache, PageRef, corrupt, page_of};
 use crate::error::FsResult;
-use crate::journal::{Applied, Journal, Reservation, Tx};
+use crate::journal::{Applied, Journal, Own, Reservation, Tx};
 
 /// Of the pages that a transaction may move: those of two names, and of the anodes of two
 /// directories.
@@ -97,8 +97,10 @@ impl Store {
         kind: PageKind,
         owner: PageOwner,
     ) -> FsResult<View<'a>> {
-        if let Some(own) = change.and_then(|change| change.tx().view(place)) {
-            return Ok(View::Own(own));
+        match change.and_then(|change| change.tx().view(place)) {
+            Some(Own::Whole(bytes)) => return Ok(View::Own(bytes)),
+            Some(Own::Patched(bytes)) => return Ok(View::Shared(bytes)),
+            None => {}
         }
         let (_, bytes) = self.cache.page_with_bytes(place, kind, owner)?;
         Ok(View::Shared(bytes))
@@ -166,8 +168,8 @@ impl Change<'_> {
         Ok(bytes.first_chunk_mut().expect("it is a page"))
     }
 
-    /// Returns `range` of the page at `place`, to change: cheaper than the whole page, of which all
-    /// is compared at the end.
+    /// Returns `range` of the page at `place`, whole words, to change: cheaper than the whole page,
+    /// which is copied, and compared at the end.
     pub(crate) fn edit_range(
         &mut self,
         place: Place,
@@ -175,12 +177,15 @@ impl Change<'_> {
         owner: PageOwner,
         range: Range<usize>,
     ) -> FsResult<&mut [u8]> {
-        if self.tx().view(place).is_some() {
-            let own = self.tx_mut().own_range_mut(place, range);
-            return Ok(own.expect("it was just seen"));
+        let tx = self.tx.as_mut().expect("a change has its transaction until its end");
+        if let Some(at) = tx.own_range(place, &range) {
+            return Ok(tx.own_bytes(at));
         }
-        let base = self.store.cache.page_with_bytes(place, kind, owner)?;
-        Ok(self.tx_mut().add_edit(base, range))
+        let base = match tx.base_of(place) {
+            Some(base) => base,
+            None => self.store.cache.page_with_bytes(place, kind, owner)?,
+        };
+        Ok(tx.add_edit(base, range))
     }
 
     /// Makes a new page of `kind` for `owner`; returns its place.
@@ -251,7 +256,7 @@ impl Change<'_> {
 impl Drop for Change<'_> {
     fn drop(&mut self) {
         if let Some(tx) = self.tx.take() {
-            self.store.journal.abandon(&tx);
+            self.store.journal.abandon(tx);
             self.store.alloc.undo(std::mem::take(&mut self.ledger));
         }
     }

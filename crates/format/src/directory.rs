@@ -18,6 +18,8 @@
 //! - H2: `count` dirents are in use, in `used` bytes; no two have the same cookie or name.
 //! - H3: The hash of every name begins with the page's prefix.
 
+use std::ops::Range;
+
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -216,6 +218,15 @@ pub fn depth(page: &[u8]) -> u8 {
     page.get(DEPTH_OFFSET).copied().unwrap_or(0).min(DEPTH_MAX)
 }
 
+/// The bytes of a page that count its names: whole words, from the term of the writer to the bytes
+/// in use.
+pub const COUNTS: Range<usize> = COUNT_OFFSET - 4..AUX_OFFSET + 8;
+/// Where the count of names is in [`COUNTS`].
+const COUNT_AT: usize = COUNT_OFFSET - COUNTS.start;
+/// Where the bytes in use are in [`COUNTS`].
+const USED_AT: usize = AUX_OFFSET - COUNTS.start;
+const _: () = assert!(COUNTS.start.is_multiple_of(8) && COUNTS.end.is_multiple_of(8));
+
 /// Offset of the depth: the second auxiliary field.
 const DEPTH_OFFSET: usize = AUX_OFFSET + 8;
 
@@ -302,17 +313,61 @@ pub fn find<'page>(page: &'page [u8], hash: u64, name: &[u8]) -> Option<Dirent<'
         .find(|dirent| dirent.name == name)
 }
 
-/// Returns the lowest collision number that no name with `hash` has; `None` if all are taken.
+/// A free entry of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// Offset in the page.
+    pub offset: usize,
+    /// Length.
+    pub bytes: usize,
+}
+
+impl Gap {
+    /// Whether a name of `name_bytes` fits: what remains behind it must be nothing or a free entry.
+    fn fits(&self, name_bytes: usize) -> bool {
+        let need = entry_bytes(name_bytes);
+        self.bytes == need || self.bytes >= need + DIRENT_HEAD_BYTES
+    }
+
+    /// Returns the bytes of the page that a name of `name_bytes` changes here, beside [`COUNTS`].
+    #[must_use]
+    pub fn range_for(&self, name_bytes: usize) -> Range<usize> {
+        let need = entry_bytes(name_bytes);
+        let behind = if self.bytes > need { DIRENT_HEAD_BYTES } else { 0 };
+        self.offset..self.offset + need + behind
+    }
+}
+
+/// What one look through a page tells of a name.
+#[derive(Clone, Copy, Debug)]
+pub struct Look<'page> {
+    /// The name, if it is there.
+    pub found: Option<Dirent<'page>>,
+    /// Otherwise the lowest collision number that no name with this hash has; `None`: all are taken.
+    pub collision: Option<u64>,
+    /// Otherwise the first free entry that has room for it.
+    pub gap: Option<Gap>,
+}
+
+/// Looks for `name`, whose hash is `hash`, and for where it would go.
 #[must_use]
-pub fn free_collision(page: &[u8], hash: u64) -> Option<u64> {
-    let mut taken = 0_u128;
-    for (_, _, disk) in raw_entries(page) {
-        if hash_in(disk.cookie.get()) == hash {
-            taken |= 1 << (disk.cookie.get() & (COLLISIONS_MAX - 1));
+pub fn look<'page>(page: &'page [u8], hash: u64, name: &[u8]) -> Look<'page> {
+    let (mut taken, mut gap) = (0_u128, None);
+    for (offset, bytes, disk) in raw_entries(page) {
+        let cookie = disk.cookie.get();
+        if cookie == 0 {
+            let free = Gap { offset, bytes };
+            gap = gap.or_else(|| free.fits(name.len()).then_some(free));
+        } else if hash_in(cookie) == hash {
+            let dirent = dirent_at(page, offset, disk);
+            if let Some(found) = dirent.filter(|dirent| dirent.name == name) {
+                return Look { found: Some(found), collision: None, gap: None };
+            }
+            taken |= 1 << (cookie & (COLLISIONS_MAX - 1));
         }
     }
     let collision = u64::from(taken.trailing_ones());
-    (collision < COLLISIONS_MAX).then_some(collision)
+    Look { found: None, collision: (collision < COLLISIONS_MAX).then_some(collision), gap }
 }
 
 /// Whether [`insert`] would find room for a name of `name_bytes`, perhaps after [`compact`].
@@ -328,15 +383,24 @@ pub fn has_room(page: &[u8], name_bytes: usize) -> bool {
 /// Adds a name where there is a free entry that is long enough. Returns the offset of the dirent;
 /// `None` if no free entry is: [`compact`] and try again, or split the page.
 pub fn insert(page: &mut [u8], new: &NewDirent<'_>) -> Option<usize> {
+    let gap = raw_entries(page)
+        .filter(|(_, _, disk)| disk.cookie.get() == 0)
+        .map(|(offset, bytes, _)| Gap { offset, bytes })
+        .find(|gap| gap.fits(new.name.len()))?;
+    put(&mut page[gap.range_for(new.name.len())], gap, new);
+    add_to_counts(&mut page[COUNTS], entry_bytes(new.name.len()));
+    Some(gap.offset)
+}
+
+/// Puts a name into a free entry that has room for it; `bytes` are those of [`Gap::range_for`].
+///
+/// # Panics
+///
+/// If it has not: a bug in the caller.
+pub fn put(bytes: &mut [u8], gap: Gap, new: &NewDirent<'_>) {
     let need = entry_bytes(new.name.len());
-    let (offset, bytes) = raw_entries(page)
-        .filter(|(_, bytes, disk)| {
-            disk.cookie.get() == 0 && (*bytes == need || *bytes >= need + DIRENT_HEAD_BYTES)
-        })
-        .map(|(offset, bytes, _)| (offset, bytes))
-        .next()?;
-    if bytes > need {
-        write_free(page, offset + need, bytes - need);
+    if gap.bytes > need {
+        write_free(bytes, need, gap.bytes - need);
     }
     let disk = DirentDisk {
         cookie: U64::new(new.cookie),
@@ -349,20 +413,28 @@ pub fn insert(page: &mut [u8], new: &NewDirent<'_>) -> Option<usize> {
         generation_high: U16::new(u16::try_from(new.generation.0 >> 32 & 0xffff).expect("masked")),
         units: U16::new(u16::try_from(need / DIRENT_UNIT_BYTES).expect("small")),
     };
-    disk.write_to_prefix(&mut page[offset..]).expect("the entry is long enough");
-    let name = &mut page[offset + DIRENT_HEAD_BYTES..offset + need];
+    disk.write_to_prefix(&mut *bytes).expect("the entry is long enough");
+    let name = &mut bytes[DIRENT_HEAD_BYTES..need];
     let (name, padding) = name.split_at_mut(new.name.len());
     name.copy_from_slice(new.name);
     padding.fill(0);
-    add_to_counts(page, 1, need);
-    Some(offset)
 }
 
-fn add_to_counts(page: &mut [u8], names: u32, bytes: usize) {
-    let bytes = u64::try_from(bytes).expect("small");
-    let (stored_count, stored_used) = (count(page), used_bytes(page));
-    write_u32(page, COUNT_OFFSET, stored_count + names);
-    write_u64(page, AUX_OFFSET, stored_used + bytes);
+/// Counts one name more, of an entry of `bytes`, in the bytes [`COUNTS`] of its page.
+pub fn add_to_counts(counts: &mut [u8], bytes: usize) {
+    let (names, used) = (read_u32(counts, COUNT_AT), read_u64(counts, USED_AT));
+    write_u32(counts, COUNT_AT, names + 1);
+    write_u64(counts, USED_AT, used + u64::try_from(bytes).expect("small"));
+}
+
+/// Counts one name less, of an entry of `bytes`, in the bytes [`COUNTS`] of its page. Returns how
+/// many are left.
+pub fn subtract_from_counts(counts: &mut [u8], bytes: usize) -> u32 {
+    let (names, used) = (read_u32(counts, COUNT_AT), read_u64(counts, USED_AT));
+    let names = names.saturating_sub(1);
+    write_u32(counts, COUNT_AT, names);
+    write_u64(counts, USED_AT, used.saturating_sub(u64::try_from(bytes).expect("small")));
+    names
 }
 
 /// Removes the dirent at `offset`, which a find in this very page returned. The free space is
@@ -372,43 +444,66 @@ fn add_to_counts(page: &mut [u8], names: u32, bytes: usize) {
 ///
 /// If there is no dirent at `offset`: a bug in the caller.
 pub fn remove(page: &mut [u8], offset: usize) {
-    let disk = raw_entry(page, offset).expect("found in this page");
-    assert_ne!(disk.cookie.get(), 0, "removes a dirent that is free");
-    let bytes = usize::from(disk.units.get()) * DIRENT_UNIT_BYTES;
-    let behind = raw_entries_from(page, offset + bytes)
-        .next()
+    let removal = removal(page, offset).expect("found in this page");
+    put_gap(&mut page[removal.head()], removal.gap);
+    subtract_from_counts(&mut page[COUNTS], removal.entry_bytes);
+}
+
+/// What the removal of a name leaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Removal {
+    /// Length of the entry of the name.
+    pub entry_bytes: usize,
+    /// The free entry that takes its place, and that of a free entry behind it.
+    pub gap: Gap,
+}
+
+impl Removal {
+    /// Returns the bytes of the page that change, beside [`COUNTS`].
+    #[must_use]
+    pub fn head(&self) -> Range<usize> {
+        self.gap.offset..self.gap.offset + DIRENT_HEAD_BYTES
+    }
+}
+
+/// Returns what the removal of the dirent at `offset` leaves; `None` if there is none.
+#[must_use]
+pub fn removal(page: &[u8], offset: usize) -> Option<Removal> {
+    let entry = |offset| RawEntries { page, offset }.next();
+    let (_, entry_bytes, disk) = entry(offset)?;
+    if disk.cookie.get() == 0 {
+        return None;
+    }
+    let behind = entry(offset + entry_bytes)
         .filter(|(_, _, disk)| disk.cookie.get() == 0)
         .map_or(0, |(_, bytes, _)| bytes);
-    write_free(page, offset, bytes + behind);
-    let (stored_count, stored_used) = (count(page), used_bytes(page));
-    write_u32(page, COUNT_OFFSET, stored_count.saturating_sub(1));
-    let bytes = u64::try_from(bytes).expect("small");
-    write_u64(page, AUX_OFFSET, stored_used.saturating_sub(bytes));
+    Some(Removal { entry_bytes, gap: Gap { offset, bytes: entry_bytes + behind } })
 }
 
-fn raw_entries_from(page: &[u8], offset: usize) -> RawEntries<'_> {
-    RawEntries { page, offset }
+/// Writes the head of a free entry; `bytes` are those of [`Removal::head`].
+pub fn put_gap(bytes: &mut [u8], gap: Gap) {
+    write_free(bytes, 0, gap.bytes);
 }
 
-/// Changes what the dirent at `offset` names, its name and cookie unchanged.
+/// Returns the bytes of the page that [`retarget`] changes of the dirent at `offset`.
+#[must_use]
+pub fn head_at(offset: usize) -> Range<usize> {
+    offset..offset + DIRENT_HEAD_BYTES
+}
+
+/// Changes what the dirent whose head is `head` names, its name and cookie unchanged.
 ///
 /// # Panics
 ///
-/// If there is no dirent at `offset`: a bug in the caller.
-pub fn retarget(
-    page: &mut [u8],
-    offset: usize,
-    anode: AnodeNo,
-    generation: Generation,
-    kind: AnodeKind,
-) {
-    let mut disk = *raw_entry(page, offset).expect("found in this page");
+/// If there are fewer bytes than a head: a bug in the caller.
+pub fn retarget(head: &mut [u8], anode: AnodeNo, generation: Generation, kind: AnodeKind) {
+    let mut disk = *raw_entry(head, 0).expect("a head is long enough");
     disk.anode_low = U32::new(u32::try_from(anode.0 & 0xffff_ffff).expect("masked"));
     disk.anode_high = u8::try_from(anode.0 >> 32 & 0xff).expect("masked");
     disk.kind = kind.code();
     disk.generation_low = U32::new(u32::try_from(generation.0 & 0xffff_ffff).expect("masked"));
     disk.generation_high = U16::new(u16::try_from(generation.0 >> 32 & 0xffff).expect("masked"));
-    disk.write_to_prefix(&mut page[offset..]).expect("found in this page");
+    disk.write_to_prefix(head).expect("a head is long enough");
 }
 
 /// Moves every name to the front, so that all free space is in one entry.
@@ -524,7 +619,9 @@ mod tests {
             let name = format!("{:0length$}", random(60)).into_bytes();
             let name = &name[..name.len().min(NAME_BYTES_MAX)];
             let hash = hash_of(KEY, name);
-            if let Some(dirent) = find(&page, hash, name) {
+            let looked = look(&page, hash, name);
+            assert_eq!(looked.found, find(&page, hash, name));
+            if let Some(dirent) = looked.found {
                 assert!(model.remove(name).is_some());
                 assert_eq!(dirent.anode, AnodeNo(0xff_0000_0001));
                 assert_eq!(dirent.generation, Generation(0xffff_0000_0002));
@@ -581,8 +678,9 @@ mod tests {
     fn collisions_get_numbers_of_their_own() {
         let mut page = empty();
         for collision in 0..100 {
-            assert_eq!(free_collision(&page, 77), Some(collision));
             let name = format!("{collision}");
+            let looked = look(&page, 77, name.as_bytes());
+            assert_eq!((looked.found, looked.collision), (None, Some(collision)));
             let cookie = cookie_of(77, collision);
             insert(&mut page, &NewDirent { cookie, ..new_dirent(name.as_bytes()) });
         }

@@ -180,6 +180,8 @@ struct RecordDisk {
     value: U64,
 }
 
+/// Records begin at multiples of this many bytes.
+pub const RECORD_UNIT_BYTES: usize = 8;
 /// Bytes in front of every record.
 pub const RECORD_HEAD_BYTES: usize = size_of::<RecordDisk>();
 const _: () = assert!(RECORD_HEAD_BYTES == 24);
@@ -337,7 +339,7 @@ fn put_record(
     let start = log.len();
     log.extend_from_slice(&[0; RECORD_HEAD_BYTES]);
     body(log);
-    let padded = log.len().next_multiple_of(8);
+    let padded = log.len().next_multiple_of(RECORD_UNIT_BYTES);
     log.resize(padded, 0);
     let record_bytes = u32::try_from(log.len() - start).expect("records are bounded");
     let disk = RecordDisk {
@@ -363,40 +365,52 @@ pub fn put_update(
     put_record(log, KIND_UPDATE, pages, class, epoch.0, body);
 }
 
-/// Appends what an update says of a page whose bytes change in `runs` from `old` to `new`.
-/// `old_stamp`: the stamp as it was, at the class's first touch.
-pub fn put_page_runs(
+/// A run of bytes of a page that changes.
+#[derive(Clone, Copy, Debug)]
+pub struct NewRun<'page> {
+    /// First changed byte of the page.
+    pub offset: usize,
+    /// The bytes as they were.
+    pub old: &'page [u8],
+    /// The bytes as they are: as many.
+    pub new: &'page [u8],
+}
+
+/// Appends what an update says of a page whose bytes change in `runs`. `old_stamp`: the stamp as it
+/// was, at the class's first touch.
+pub fn put_page_runs<'page>(
     log: &mut Vec<u8>,
     place: Place,
     old_stamp: Option<&[u8]>,
-    old: &[u8],
-    new: &[u8],
-    runs: &[(usize, usize)],
+    runs: impl IntoIterator<Item = NewRun<'page>>,
 ) {
-    let disk = PageUpdateDisk {
+    let start = log.len();
+    let mut disk = PageUpdateDisk {
         place: U64::new(place.bits()),
-        runs: U16::new(u16::try_from(runs.len()).expect("a page has few runs")),
+        runs: U16::new(0),
         flags: U16::new(if old_stamp.is_some() { FLAG_STAMP } else { 0 }),
         image_bytes: U16::new(0),
         reserved: U16::new(0),
     };
     log.extend_from_slice(disk.as_bytes());
     log.extend_from_slice(old_stamp.unwrap_or(&[]));
-    for &(start, end) in runs {
-        let (was_zero, becomes_zero) = (is_zero(&old[start..end]), is_zero(&new[start..end]));
+    for NewRun { offset, old, new } in runs {
+        disk.runs += 1;
+        let (was_zero, becomes_zero) = (is_zero(old), is_zero(new));
         let flag = |is_set: bool, flag: u16| if is_set { flag } else { 0 };
-        let offset = u16::try_from(start).expect("inside a page");
-        let length = u16::try_from(end - start).expect("inside a page");
+        let offset = u16::try_from(offset).expect("inside a page");
+        let length = u16::try_from(new.len()).expect("inside a page");
         let [offset_low, offset_high] = (offset | flag(becomes_zero, RUN_NEW_ZERO)).to_le_bytes();
         let [length_low, length_high] = (length | flag(was_zero, RUN_OLD_ZERO)).to_le_bytes();
         log.extend_from_slice(&[offset_low, offset_high, length_low, length_high]);
         if !was_zero {
-            log.extend_from_slice(&old[start..end]);
+            log.extend_from_slice(old);
         }
         if !becomes_zero {
-            log.extend_from_slice(&new[start..end]);
+            log.extend_from_slice(new);
         }
     }
+    disk.write_to_prefix(&mut log[start..]).expect("room was made");
 }
 
 /// Appends a whole page to an update.
@@ -670,9 +684,10 @@ mod tests {
         new[200] = 2;
         new[300] = 3;
         old[400] = 4;
-        let runs = [(200, 201), (300, 301), (400, 401)];
+        let run = |at: usize| NewRun { offset: at, old: &old[at..=at], new: &new[at..=at] };
+        let runs = [200, 300, 400].map(run);
         put_update(&mut log, 5, Epoch(6), 2, |log| {
-            put_page_runs(log, Place::new(0, 1, 2), Some(&[9; 12]), &old, &new, &runs);
+            put_page_runs(log, Place::new(0, 1, 2), Some(&[9; 12]), runs);
             put_page_image(log, Place::new(0, 1, 3), &new);
         });
         put_merge(&mut log, 5, 7);

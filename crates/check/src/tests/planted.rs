@@ -381,7 +381,8 @@ fn names_are_compared_with_what_they_lead_to() {
     let retarget = |image: &Image, name: &[u8], number, generation, kind| {
         image.edit(directory_place(image, ROOT), |bytes| {
             let offset = offset_of(bytes, name);
-            directory::retarget(bytes, offset, AnodeNo(number), Generation(generation), kind);
+            let head = &mut bytes[directory::head_at(offset)];
+            directory::retarget(head, AnodeNo(number), Generation(generation), kind);
         });
     };
     let regular = AnodeKind::Regular;
@@ -413,7 +414,8 @@ fn link_counts_are_compared_with_names() {
         image.edit(directory_place(image, directory), |bytes| {
             let (offset, generation) = (offset_of(bytes, name), Generation(1000 + number));
             let kind = AnodeKind::Directory;
-            directory::retarget(bytes, offset, AnodeNo(number), generation, kind);
+            let head = &mut bytes[directory::head_at(offset)];
+            directory::retarget(head, AnodeNo(number), generation, kind);
         });
     };
     // "many" names the directory that "dir" names, so one has two names and one has none.

@@ -141,7 +141,7 @@ fn kernel_and_engine_give_the_same_answers() {
         }
         for (uid, gid, groups) in USERS {
             let context = format!("seed={seed} uid={uid} gid={gid} groups={groups:?}");
-            let caller = Caller { uid, gid, groups: groups.to_vec(), is_checked: true };
+            let caller = Caller::checked(uid, gid, groups.to_vec());
             let (here, new) = (directory.join("there"), directory.join("new"));
             let kernel = as_user((uid, gid, groups), || {
                 let truncated = number(File::options().write(true).truncate(true).open(&file));

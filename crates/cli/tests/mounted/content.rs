@@ -3,12 +3,12 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::thread;
 
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, StatxFlags, XattrFlags};
 
-use crate::calls::Mapping;
+use crate::calls::{Mapping, become_user};
 use crate::{Mounted, can_mount, errno, write};
 
 const PAGE: usize = 4096;
@@ -153,5 +153,53 @@ fn statx_tells_the_time_of_birth() {
     assert_eq!(second.stx_btime.tv_sec, first.stx_btime.tv_sec);
     assert_eq!(second.stx_btime.tv_nsec, first.stx_btime.tv_nsec);
     assert!(second.stx_btime.tv_sec > 1_700_000_000);
+    mounted.finish();
+}
+
+/// Goal: a change by who lacks the capability takes setuid, setgid and file capabilities away, at
+/// the first write and at each later one, and a change by the superuser leaves the bits.
+#[test]
+fn changes_of_content_take_setuid_setgid_and_capabilities_away() {
+    if !can_mount("changes_of_content_take_setuid_setgid_and_capabilities_away") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let path = mounted.path("program");
+    write(&path, &vec![b'a'; 4 * PAGE]);
+    let file = File::options().write(true).open(&path).expect("open");
+    let set = || fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).expect("chmod");
+    let mode = || fs::metadata(&path).expect("stat").mode() & 0o7777;
+    let by_user = |change: &(dyn Fn() + Sync)| {
+        set();
+        thread::scope(|scope| {
+            let user = scope.spawn(|| {
+                become_user(1234, 1234, &[]);
+                change();
+            });
+            user.join().expect("the user's thread");
+        });
+        mode()
+    };
+    let write_all = || file.write_all_at(b"b", 5).expect("write");
+    set();
+    write_all();
+    assert_eq!(mode(), 0o6777);
+    for round in 0..3 {
+        assert_eq!(by_user(&write_all), 0o777, "write {round}");
+    }
+    assert_eq!(by_user(&|| file.set_len(PAGE_OFFSET).expect("truncate")), 0o777);
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let hole = || rustix::fs::fallocate(&file, punch, 0, 1).expect("punch a hole");
+    assert_eq!(by_user(&hole), 0o777);
+    let name = c"security.capability";
+    // Revision 2: `cap_net_raw` may be had.
+    let value = [0, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    for round in 0..2 {
+        rustix::fs::setxattr(&path, name, &value, XattrFlags::empty()).expect("setxattr");
+        write_all();
+        let left = rustix::fs::getxattr(&path, name, &mut [0; 20]);
+        assert_eq!(left, Err(rustix::io::Errno::NODATA), "round {round}");
+    }
+    drop(file);
     mounted.finish();
 }

@@ -20,10 +20,12 @@
 //!
 //! The caller holds the lock of the directory's vnode.
 
+use std::ops::Range;
+
 use format::anode::{Anode, AnodeKind};
 use format::directory::{
-    self as page, COLLISIONS_MAX, DEPTH_MAX, NewDirent, cookie_of, hash_in, hash_of, next_prefix,
-    page_number,
+    self as page, COLLISIONS_MAX, DEPTH_MAX, Gap, NewDirent, cookie_of, hash_in, hash_of,
+    next_prefix, page_number,
 };
 use format::ids::{AnodeNo, Generation, Place};
 use format::page::{PAGE_BYTES, PageBytes, PageKind};
@@ -62,6 +64,8 @@ pub(crate) struct Spot {
     hash: u64,
     /// The page that holds its hash; `None`: the directory has no pages.
     at: Option<PageAt>,
+    /// The free entry of the page that has room for it, and its collision number.
+    room: Option<(Gap, u64)>,
 }
 
 /// One name, copied out of its page.
@@ -174,6 +178,16 @@ fn edit_at<'c>(
     change.edit(at.place, PageKind::Directory, content_owner(anode, at.number))
 }
 
+fn edit_range_at<'c>(
+    change: &'c mut Change<'_>,
+    anode: &Anode,
+    at: PageAt,
+    range: Range<usize>,
+) -> FsResult<&'c mut [u8]> {
+    let owner = content_owner(anode, at.number);
+    change.edit_range(at.place, PageKind::Directory, owner, range)
+}
+
 fn deepest(anode: &Anode) -> u8 {
     u8::try_from(anode.rdev).map_or(DEPTH_MAX, |depth| depth.min(DEPTH_MAX))
 }
@@ -198,12 +212,22 @@ pub(crate) fn find(
 /// Returns where `name` goes in the directory; `None` if it is there. Good as long as the directory
 /// does not change.
 pub(crate) fn spot_for(store: &Store, anode: &Anode, name: &[u8]) -> FsResult<Option<Spot>> {
+    spot_in(store, None, anode, name)
+}
+
+fn spot_in(
+    store: &Store,
+    change: Option<&Change<'_>>,
+    anode: &Anode,
+    name: &[u8],
+) -> FsResult<Option<Spot>> {
     let hash = hash_of(anode.key, name);
-    let at = page_of_hash(store, None, anode, hash)?;
-    let Some(at) = at else { return Ok(Some(Spot { hash, at: None })) };
-    let view = view_at(store, None, anode, at)?;
-    let is_there = page::find(&view[..], hash, name).is_some();
-    Ok((!is_there).then_some(Spot { hash, at: Some(at) }))
+    let at = page_of_hash(store, change, anode, hash)?;
+    let Some(at) = at else { return Ok(Some(Spot { hash, at: None, room: None })) };
+    let view = view_at(store, change, anode, at)?;
+    let looked = page::look(&view[..], hash, name);
+    let spot = Spot { hash, at: Some(at), room: looked.gap.zip(looked.collision) };
+    Ok(looked.found.is_none().then_some(spot))
 }
 
 /// Adds a name that is not there. The caller writes the directory's anode.
@@ -214,9 +238,9 @@ pub(crate) fn insert(
     name: &[u8],
     target: Target,
 ) -> FsResult<()> {
-    let hash = hash_of(anode.key, name);
-    let at = page_of_hash(store, Some(change), anode, hash)?;
-    insert_at(store, change, anode, &Spot { hash, at }, name, target)
+    let spot = spot_in(store, Some(change), anode, name)?;
+    let spot = spot.ok_or_else(|| corrupt("DR009: a directory has a name twice"))?;
+    insert_at(store, change, anode, &spot, name, target)
 }
 
 /// Adds a name at the spot for it. The caller writes the directory's anode.
@@ -228,7 +252,7 @@ pub(crate) fn insert_at(
     name: &[u8],
     target: Target,
 ) -> FsResult<()> {
-    let Spot { hash, at: mut page } = *spot;
+    let Spot { hash, at: mut page, room } = *spot;
     if let Some(group) = store.alloc.home_group(anode.number) {
         change.near = store.geometry().descriptor_place(group);
     }
@@ -237,6 +261,12 @@ pub(crate) fn insert_at(
         page::initialise(&mut bytes[..], 0);
         anode.rdev = 0;
         anode.size_bytes = wide(PAGE_BYTES);
+    }
+    if let (Some(at), Some((gap, collision))) = (page, room) {
+        let new = dirent_of(cookie_of(hash, collision), name, target);
+        insert_in_gap(change, anode, at, gap, &new)?;
+        anode.entries += 1;
+        return Ok(());
     }
     // A split halves a page; a page that keeps all names of one prefix is split again.
     for _ in 0..=DEPTH_MAX {
@@ -256,21 +286,40 @@ pub(crate) fn insert_at(
     Err(FsError::NoSpace)
 }
 
+/// Adds a name to a page that has a free entry for it: little of the page is copied.
+fn insert_in_gap(
+    change: &mut Change<'_>,
+    anode: &Anode,
+    at: PageAt,
+    gap: Gap,
+    new: &NewDirent<'_>,
+) -> FsResult<()> {
+    let bytes = edit_range_at(change, anode, at, gap.range_for(new.name.len()))?;
+    page::put(bytes, gap, new);
+    let counts = edit_range_at(change, anode, at, page::COUNTS)?;
+    page::add_to_counts(counts, page::entry_bytes(new.name.len()));
+    Ok(())
+}
+
 fn insert_in_page(bytes: &mut [u8], hash: u64, name: &[u8], target: Target) -> FsResult<()> {
-    let collision = page::free_collision(bytes, hash).ok_or(FsError::NoSpace)?;
+    let collision = page::look(bytes, hash, name).collision.ok_or(FsError::NoSpace)?;
     debug_assert!(collision < COLLISIONS_MAX);
-    let new = NewDirent {
-        cookie: cookie_of(hash, collision),
-        anode: target.anode,
-        generation: target.generation,
-        kind: target.kind,
-        name,
-    };
+    let new = dirent_of(cookie_of(hash, collision), name, target);
     if page::insert(bytes, &new).is_none() {
         page::compact(bytes);
         page::insert(bytes, &new).expect("has_room said that it fits");
     }
     Ok(())
+}
+
+fn dirent_of(cookie: u64, name: &[u8], target: Target) -> NewDirent<'_> {
+    NewDirent {
+        cookie,
+        anode: target.anode,
+        generation: target.generation,
+        kind: target.kind,
+        name,
+    }
 }
 
 /// Splits a page: names whose next bit of the hash is set go to a new page.
@@ -329,9 +378,14 @@ pub(crate) fn remove(
     anode: &mut Anode,
     found: &Found,
 ) -> FsResult<()> {
-    let bytes = edit_at(change, anode, found.at)?;
-    page::remove(&mut bytes[..], found.offset);
-    let is_empty = page::count(&bytes[..]) == 0;
+    let view = view_at(store, Some(change), anode, found.at)?;
+    let removal = page::removal(&view[..], found.offset);
+    drop(view);
+    let removal =
+        removal.ok_or_else(|| corrupt("DR002: the entry of a name that was found is free"))?;
+    page::put_gap(edit_range_at(change, anode, found.at, removal.head())?, removal.gap);
+    let counts = edit_range_at(change, anode, found.at, page::COUNTS)?;
+    let is_empty = page::subtract_from_counts(counts, removal.entry_bytes) == 0;
     anode.entries = anode
         .entries
         .checked_sub(1)
@@ -402,8 +456,8 @@ pub(crate) fn retarget(
     found: &Found,
     target: Target,
 ) -> FsResult<()> {
-    let bytes = edit_at(change, anode, found.at)?;
-    page::retarget(&mut bytes[..], found.offset, target.anode, target.generation, target.kind);
+    let head = edit_range_at(change, anode, found.at, page::head_at(found.offset))?;
+    page::retarget(head, target.anode, target.generation, target.kind);
     Ok(())
 }
 

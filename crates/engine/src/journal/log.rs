@@ -122,8 +122,14 @@ impl Log {
 
     /// Appends a record for which [`Log::ensure_room`] made room.
     pub(super) fn append(&mut self, record: &[u8]) {
-        self.payload.extend_from_slice(record);
-        self.record_bytes += wide(record.len());
+        self.append_with(|payload| payload.extend_from_slice(record));
+    }
+
+    /// Appends the record that `write` appends, for which [`Log::ensure_room`] made room.
+    pub(super) fn append_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let before = self.payload.len();
+        write(&mut self.payload);
+        self.record_bytes += wide(self.payload.len() - before);
     }
 
     /// The commits of the chunk being filled need this data write to be durable.
@@ -134,9 +140,11 @@ impl Log {
     /// Completes the chunk being filled, if it has records. Returns where the log ends.
     pub(super) fn cut(&mut self) -> Lsn {
         if !self.payload.is_empty() {
-            let payload = std::mem::take(&mut self.payload);
+            let mut payload = std::mem::take(&mut self.payload);
             let chunk_bytes = self.chunk_bytes(payload.len());
             self.seal(&payload, chunk_bytes, chunk_bytes);
+            payload.clear();
+            self.payload = payload;
         }
         self.chunk_lsn
     }
@@ -157,8 +165,8 @@ impl Log {
             flushed: self.durable,
             head: self.head,
         };
-        let mut bytes = AlignedBuffer::zeroed(index_wide(written_bytes));
-        bytes[CHUNK_HEADER_BYTES..CHUNK_HEADER_BYTES + payload.len()].copy_from_slice(payload);
+        let parts = [&[0; CHUNK_HEADER_BYTES], payload];
+        let mut bytes = AlignedBuffer::of_parts(parts, index_wide(written_bytes));
         self.starts.push_back((self.chunk_lsn, self.previous_crc));
         self.previous_crc = header.seal(self.pool_id, &mut bytes);
         let end = Lsn(self.chunk_lsn.0 + chunk_bytes);

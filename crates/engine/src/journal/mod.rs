@@ -38,7 +38,7 @@ mod tx;
 pub(crate) use recovery::KeptRide;
 pub use recovery::{RecoveryError, RecoveryReport};
 pub(crate) use recovery::{check_room, first_head, head_at_rest, recover, write_first_heads};
-pub(crate) use tx::Tx;
+pub(crate) use tx::{Own, Tx};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,14 +54,14 @@ use storage::clock::Clock;
 use storage::device::{AlignedBuffer, DeviceError, Ticket};
 use storage::volume::Volume;
 
-use crate::buffer::{Buffer, Cache, PageRef, page_of, page_of_mut};
+use crate::buffer::{Buffer, BufferState, Cache, page_of, page_of_mut};
 use crate::convert::wide;
 use crate::error::{FsError, FsResult};
 use crate::sync::{Condvar, Mutex};
 
 use self::data::DataWrites;
 use self::log::Log;
-use self::tx::joined;
+use self::tx::Memory;
 
 /// Most bytes of active log, so that a replay is bounded.
 pub(crate) const ACTIVE_LOG_BYTES_DEFAULT: u64 = 32 << 20;
@@ -69,6 +69,8 @@ pub(crate) const ACTIVE_LOG_BYTES_DEFAULT: u64 = 32 << 20;
 pub(crate) const DIRTY_PAGES_DEFAULT: usize = 4096;
 /// A class with more pages than this is closed at once.
 const CLASS_PAGES_MAX: usize = 3072;
+/// Memories of ended transactions that are kept: about as many as run at a time.
+const SPARE_MEMORIES_MAX: usize = 16;
 
 /// What a transaction may need at most: `begin` takes it.
 #[derive(Clone, Copy, Debug)]
@@ -155,8 +157,8 @@ struct Class {
 #[derive(Debug)]
 struct State {
     log: Log,
-    /// Memory for the record of the next transaction.
-    record: Vec<u8>,
+    /// For transactions to come.
+    spare: Vec<Memory>,
     classes: BTreeMap<u64, Class>,
     /// Class to the class that absorbed it; entries go when that one closes.
     merged: BTreeMap<u64, u64>,
@@ -298,7 +300,7 @@ impl Journal {
         };
         let state = State {
             log,
-            record: Vec::new(),
+            spare: Vec::new(),
             classes: BTreeMap::new(),
             merged: BTreeMap::new(),
             next_epoch: start.epoch.0.max(1),
@@ -393,7 +395,8 @@ impl Journal {
                     state.reserved_moves += reservation.moves;
                     let epoch = Epoch(state.next_epoch);
                     state.next_epoch += 1;
-                    return Ok(Tx::new(epoch, reservation));
+                    let memory = state.spare.pop().unwrap_or_default();
+                    return Ok(Tx::new(epoch, reservation, memory));
                 }
             }
             self.checkpoint()?;
@@ -412,7 +415,8 @@ impl Journal {
         let mut state = self.state.lock();
         let epoch = Epoch(state.next_epoch);
         state.next_epoch += 1;
-        Tx::new(epoch, Reservation { log_bytes: 0, pages: 0, moves: 0 })
+        let memory = state.spare.pop().unwrap_or_default();
+        Tx::new(epoch, Reservation { log_bytes: 0, pages: 0, moves: 0 }, memory)
     }
 
     fn has_room(&self, state: &State, reservation: Reservation) -> bool {
@@ -439,78 +443,50 @@ impl Journal {
     }
 
     /// Gives a transaction up: nothing of it was ever seen.
-    pub(crate) fn abandon(&self, tx: &Tx) {
+    pub(crate) fn abandon(&self, tx: Tx) {
         let mut state = self.state.lock();
-        self.give_back(&mut state, tx);
+        self.give_back(&mut state, tx.reservation);
+        state.keep(tx.memory);
     }
 
-    fn give_back(&self, state: &mut State, tx: &Tx) {
-        state.reserved_bytes -= tx.reservation.log_bytes;
-        state.reserved_pages -= tx.reservation.pages;
-        state.reserved_moves -= tx.reservation.moves;
+    fn give_back(&self, state: &mut State, reservation: Reservation) {
+        state.reserved_bytes -= reservation.log_bytes;
+        state.reserved_pages -= reservation.pages;
+        state.reserved_moves -= reservation.moves;
         self.space.notify_all();
     }
 
     /// Declares, logs and applies all updates of a transaction, in one step (T2).
     pub(crate) fn end(&self, mut tx: Tx) -> Applied {
-        let runs: Vec<_> = tx.edited.iter().map(tx::EditedPage::runs).collect();
-        let mut state = self.state.lock();
-        self.give_back(&mut state, &tx);
+        tx.memory.compare();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        self.give_back(state, tx.reservation);
         if tx.is_empty() && tx.rides.is_empty() {
+            state.keep(tx.memory);
             return Applied { class: 0, lsn: state.log.position(), ride: None };
         }
-        let Some(deltas) = std::mem::take(&mut tx.deltas).into_iter().map(applied_deltas).collect()
-        else {
+        if !tx.memory.apply_deltas() {
             self.fail_with("AL001: a map or a count on disk contradicts what is freed or taken");
             return Applied { class: 0, lsn: state.log.position(), ride: None };
-        };
-        let deltas: Vec<AppliedDeltas> = deltas;
+        }
         self.counts.transactions.fetch_add(1, Ordering::Relaxed);
-        let edited = std::mem::take(&mut tx.edited);
-        let targets: Vec<Arc<Buffer>> = edited
-            .iter()
-            .map(|page| match &page.base {
-                Some((buffer, _)) => Arc::clone(buffer),
-                None => self.cache.fresh(page.place),
-            })
-            .collect();
-        let counted = deltas.iter().map(|page| &page.buffer);
-        let class = self.join_class(&mut state, targets.iter().chain(counted));
-        let ride = self.log_rides(&mut state, class, &tx);
-
-        let mut record = std::mem::take(&mut state.record);
-        record.clear();
-        let mut changes: Vec<(Arc<Buffer>, PageRef)> = Vec::with_capacity(tx.page_count());
-        let page_count = u16::try_from(edited.len() + deltas.len()).expect("TX_PAGES_MAX");
-        put_update(&mut record, class, tx.epoch, page_count, |log| {
-            for ((page, runs), buffer) in edited.into_iter().zip(&runs).zip(targets) {
-                if page.base.is_none() {
-                    state.newborn.insert(page.place);
-                    put_page_image(log, page.place, page_of(&page.work));
-                    changes.push((buffer, Arc::new(page.work)));
-                } else {
-                    changes.push(log_edit(log, page, runs, buffer));
-                }
-            }
-            for page in deltas {
-                changes.push(log_deltas(log, page));
-            }
-        });
-        let lsn = state.log.ensure_room(record.len());
-        state.log.append(&record);
-        state.record = record;
+        for window in tx.memory.windows.iter_mut().filter(|window| window.buffer.is_none()) {
+            window.buffer = Some(self.cache.fresh(window.place));
+        }
+        let class = self.join_class(state, &mut tx.memory);
+        let ride = self.log_rides(state, class, &tx);
         assert!(
             tx.moved.len() <= tx.reservation.moves,
             "a transaction moves more than it reserved"
         );
-        for place in &tx.moved {
-            state.moved.insert(*place);
-        }
-        self.apply(&mut state, class, lsn, changes, tx.data_sequence);
+        state.moved.extend(tx.moved.iter().copied());
+        let lsn = self.apply(state, class, &tx);
         let pages = state.classes.get(&class).map_or(0, |class| class.pages.len());
         if pages > CLASS_PAGES_MAX {
-            self.close(&mut state, class);
+            self.close(state, class);
         }
+        state.keep(tx.memory);
         Applied { class, lsn, ride }
     }
 
@@ -529,49 +505,81 @@ impl Journal {
         Some(id)
     }
 
-    /// Installs the changed pages in their buffers and enters them in the class.
-    fn apply(
-        &self,
-        state: &mut State,
-        class: u64,
-        lsn: Lsn,
-        changes: Vec<(Arc<Buffer>, PageRef)>,
-        data_sequence: u64,
-    ) {
-        let opened_ns = self.clock.monotonic_ns();
-        let entry = state.classes.entry(class).or_insert_with(|| Class {
+    /// Logs the pages of `tx`, changes them, and enters them in the class. Returns where its record
+    /// is.
+    fn apply(&self, state: &mut State, class: u64, tx: &Tx) -> Lsn {
+        let memory = &tx.memory;
+        let State { log, classes, dirty, newborn, .. } = state;
+        let windows = || memory.windows.chunk_by(|a, b| a.place == b.place);
+        let page_count = windows().count() + memory.delta_pages.len();
+        let lsn = log.ensure_room(memory.record_bytes_max());
+        let entry = classes.entry(class).or_insert_with(|| Class {
             pages: Vec::new(),
             first_lsn: lsn,
-            opened_ns,
+            opened_ns: self.clock.monotonic_ns(),
             data_sequence: 0,
             absorbed: Vec::new(),
         });
-        entry.data_sequence = entry.data_sequence.max(data_sequence);
-        for (buffer, bytes) in changes {
-            let mut page = buffer.state.lock();
-            page.bytes = bytes;
+        entry.data_sequence = entry.data_sequence.max(tx.data_sequence);
+        let mut enter = |buffer: &Arc<Buffer>, page: &mut BufferState| {
             page.last_lsn = lsn;
-            page.first_lsn.get_or_insert(lsn);
+            if page.first_lsn.is_none() {
+                page.first_lsn = Some(lsn);
+                dirty.insert(buffer.place, Arc::clone(buffer));
+            }
             if page.class != class {
                 page.class = class;
-                entry.pages.push(Arc::clone(&buffer));
+                entry.pages.push(Arc::clone(buffer));
             }
-            drop(page);
-            state.dirty.entry(buffer.place).or_insert(buffer);
-        }
+        };
+        let page_count = u16::try_from(page_count).expect("TX_PAGES_MAX");
+        log.append_with(|log| {
+            put_update(log, class, tx.epoch, page_count, |log| {
+                for windows in windows() {
+                    let Some((first, buffer)) =
+                        windows.first().and_then(|first| Some((first, first.buffer.as_ref()?)))
+                    else {
+                        continue;
+                    };
+                    let mut page = buffer.state.lock();
+                    if first.is_new {
+                        newborn.insert(first.place);
+                        let image = memory.new_page(first);
+                        put_page_image(log, first.place, image);
+                        page.bytes = Arc::new(AlignedBuffer::copy_of(image));
+                    } else {
+                        let (stamp, current) = (first_stamp(&page), page_of(&page.bytes));
+                        let runs = memory.window_runs(windows, current);
+                        put_page_runs(log, first.place, stamp, runs);
+                        let bytes = page_of_mut(Arc::make_mut(&mut page.bytes));
+                        memory.apply_windows(windows, bytes);
+                    }
+                    enter(buffer, &mut page);
+                }
+                for delta_page in &memory.delta_pages {
+                    let mut page = delta_page.buffer.state.lock();
+                    let (stamp, current) = (first_stamp(&page), page_of(&page.bytes));
+                    let runs = memory.delta_runs(delta_page, current);
+                    put_page_runs(log, delta_page.buffer.place, stamp, runs);
+                    enter(&delta_page.buffer, &mut page);
+                }
+            });
+        });
+        lsn
     }
 
-    /// T1: returns the open class that all of `buffers` are in or will be in, merging those they
-    /// are in now.
-    fn join_class<'a>(
-        &self,
-        state: &mut State,
-        buffers: impl Iterator<Item = &'a Arc<Buffer>>,
-    ) -> u64 {
-        let mut classes: Vec<u64> = buffers.map(|buffer| buffer.state.lock().class).collect();
-        classes.retain(|class| *class != 0);
+    /// T1: returns the open class that all pages of a transaction are in or will be in, merging
+    /// those they are in now.
+    fn join_class(&self, state: &mut State, memory: &mut Memory) -> u64 {
+        let Memory { windows, delta_pages, classes, .. } = memory;
+        let counted = delta_pages.iter().map(|page| &page.buffer);
+        for buffer in windows.iter().filter_map(|window| window.buffer.as_ref()).chain(counted) {
+            let class = buffer.state.lock().class;
+            if class != 0 && !classes.contains(&class) {
+                classes.push(class);
+            }
+        }
         classes.sort_unstable();
-        classes.dedup();
         let Some((&into, others)) = classes.split_first() else {
             let class = state.next_epoch;
             state.next_epoch += 1;
@@ -661,61 +669,19 @@ impl Journal {
     }
 }
 
-/// Logs the runs of an edited page; returns its new bytes.
-fn log_edit(
-    log: &mut Vec<u8>,
-    page: tx::EditedPage,
-    runs: &[(usize, usize)],
-    buffer: Arc<Buffer>,
-) -> (Arc<Buffer>, PageRef) {
-    let (current, class) = {
-        let state = buffer.state.lock();
-        (Arc::clone(&state.bytes), state.class)
-    };
-    let (_, base) = page.base.as_ref().expect("new pages are logged whole");
-    let new = if Arc::ptr_eq(base, &current) {
-        page.work
-    } else {
-        // Others have changed the page meanwhile, but not these bytes: they belong to this one.
-        let mut merged = AlignedBuffer::clone(&current);
-        for &(start, end) in runs {
-            debug_assert_eq!(base[start..end], current[start..end], "bytes with two owners");
-            merged[start..end].copy_from_slice(&page.work[start..end]);
+impl State {
+    /// Keeps the memory of a transaction for others.
+    fn keep(&mut self, mut memory: Memory) {
+        if self.spare.len() < SPARE_MEMORIES_MAX {
+            memory.clear();
+            self.spare.push(memory);
         }
-        merged
-    };
-    put_page_runs(log, page.place, first_stamp(class, &current), &current[..], &new[..], runs);
-    (buffer, Arc::new(new))
-}
-
-/// A page that everyone changes, with the operations of one transaction applied.
-struct AppliedDeltas {
-    buffer: Arc<Buffer>,
-    current: PageRef,
-    new: AlignedBuffer,
-    runs: Vec<(usize, usize)>,
-}
-
-/// Applies the operations on a page that everyone changes; `None` if one can't be so.
-fn applied_deltas(page: tx::DeltaPage) -> Option<AppliedDeltas> {
-    let current = page.buffer.bytes();
-    let mut new = AlignedBuffer::clone(&current);
-    let ranges: Option<Vec<_>> =
-        page.deltas.iter().map(|delta| delta.apply(page_of_mut(&mut new))).collect();
-    Some(AppliedDeltas { buffer: page.buffer, current, new, runs: joined(ranges?) })
-}
-
-/// Logs the operations on a page that everyone changes; returns its new bytes.
-fn log_deltas(log: &mut Vec<u8>, page: AppliedDeltas) -> (Arc<Buffer>, PageRef) {
-    let class = page.buffer.state.lock().class;
-    let stamp = first_stamp(class, &page.current);
-    put_page_runs(log, page.buffer.place, stamp, &page.current[..], &page.new[..], &page.runs);
-    (page.buffer, Arc::new(page.new))
+    }
 }
 
 /// The stamp as it is, if no open class has touched the page yet.
-fn first_stamp(class: u64, bytes: &PageRef) -> Option<&[u8]> {
-    (class == 0).then(|| &bytes[STAMP_OFFSET..STAMP_OFFSET + STAMP_BYTES])
+fn first_stamp(page: &BufferState) -> Option<&[u8]> {
+    (page.class == 0).then(|| &page.bytes[STAMP_OFFSET..STAMP_OFFSET + STAMP_BYTES])
 }
 
 /// Bytes that the commit of a class with `pages` pages takes.

@@ -6,22 +6,26 @@
 //!
 //! Two sorts of update serve two sorts of page:
 //!
-//! - *Bytes*: the transaction works on a copy of the page ([`Tx::add_edit`]); what differs at the
-//!   end is the update. The bytes that differ must belong to the caller: its vnode's anode slot,
-//!   its directory's pages, its map pages.
+//! - *Bytes*: the transaction works on a copy of a *window* of the page ([`Tx::add_edit`]); what
+//!   differs at the end is the update. The bytes that differ must belong to the caller: its vnode's
+//!   anode slot, its directory's pages, its map pages.
 //! - *Deltas*: pages that everyone changes (bitmaps, counts) get operations instead of bytes, which
 //!   are applied to the page as it is at the end: [`Tx::set_bits`], [`Tx::add_u32`],
 //!   [`Tx::add_u64`], [`Tx::put`].
+//!
+//! At the end the bytes of a page are changed where they are, unless somebody still reads them.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use format::ids::{Epoch, Place};
-use format::journal::RideOwner;
-use format::page::{PAGE_BYTES, PageBytes, read_u32, read_u64, write_u32, write_u64};
+use format::journal::{
+    NewRun, PAGE_UPDATE_BYTES, RECORD_HEAD_BYTES, RECORD_UNIT_BYTES, RUN_HEAD_BYTES, RideOwner,
+};
+use format::page::{PAGE_BYTES, PageBytes, STAMP_BYTES, read_u32, read_u64, write_u32, write_u64};
 use storage::device::{AlignedBuffer, SharedBytes};
 
-use crate::buffer::{Buffer, PageRef, page_of, page_of_mut};
+use crate::buffer::{Buffer, PageRef, page_of_mut};
 use crate::convert::index_wide;
 
 use super::Reservation;
@@ -33,64 +37,101 @@ const RUN_GAP_BYTES: usize = 4;
 /// Most pages that one transaction may touch; long operations are chains of transactions.
 pub(crate) const TX_PAGES_MAX: usize = 512;
 
-/// Pages that a transaction touches as a rule.
-const PAGES_USUAL: usize = 8;
-/// Runs of changed bytes that a page has as a rule.
-const RUNS_USUAL: usize = 16;
+/// Most bytes of working memory that outlive a transaction, for the next one.
+const SPARE_BYTES_MAX: usize = 64 << 10;
 
-/// A page that the transaction works on.
+/// A window of a page that the transaction works on.
 #[derive(Debug)]
-pub(super) struct EditedPage {
+pub(super) struct Window {
     pub(super) place: Place,
-    /// The page that was copied; `None`: the page is new and logged whole.
-    pub(super) base: Option<(Arc<Buffer>, PageRef)>,
-    pub(super) work: AlignedBuffer,
-    /// The bytes that were given out to change: no others differ from the page that was copied.
-    pub(super) touched: Range<usize>,
+    /// The page in memory; `None` until the end: it is new, and logged whole.
+    pub(super) buffer: Option<Arc<Buffer>>,
+    /// The page as it was when its bytes were copied; given up once they were compared.
+    base: Option<PageRef>,
+    /// Which bytes of the page.
+    range: Range<usize>,
+    /// Where they are in [`Memory::bytes`].
+    at: usize,
+    /// Which of [`Memory::runs`] are its changed bytes.
+    runs: Range<usize>,
+    /// Whether nothing was in this place.
+    pub(super) is_new: bool,
 }
 
-impl EditedPage {
-    fn touch(&mut self, range: Range<usize>) -> &mut [u8] {
-        self.touched.start = self.touched.start.min(range.start);
-        self.touched.end = self.touched.end.max(range.end);
-        &mut self.work[range]
+impl Window {
+    fn bytes_at(&self, range: &Range<usize>) -> Range<usize> {
+        let start = self.at + (range.start - self.range.start);
+        start..start + range.len()
     }
 
-    /// Returns the runs of bytes that the transaction has changed.
-    pub(super) fn runs(&self) -> Vec<(usize, usize)> {
-        match &self.base {
-            Some((_, base)) => differing_runs(base, &self.work, self.touched.clone()),
-            None => Vec::new(),
-        }
+    fn holds(&self, range: &Range<usize>) -> bool {
+        self.range.start <= range.start && range.end <= self.range.end
+    }
+
+    fn meets(&self, range: &Range<usize>) -> bool {
+        self.range.start < range.end && range.start < self.range.end
     }
 }
 
-/// Operations on a page that everyone changes.
+/// A page that everyone changes, on which the transaction has operations.
 #[derive(Debug)]
 pub(super) struct DeltaPage {
     pub(super) buffer: Arc<Buffer>,
-    pub(super) deltas: Vec<Delta>,
+    /// Which of [`Memory::runs`] its operations change.
+    runs: Range<usize>,
+    /// Where in [`Memory::bytes`] the bytes of these runs are as they were.
+    saved_at: usize,
+    /// Its first operation, in [`Memory::deltas`].
+    first: usize,
 }
 
 /// One operation on a page that everyone changes.
 #[derive(Debug)]
-pub(super) enum Delta {
+enum Delta {
     /// Sets or clears `count` bits of a bitmap page from `first` on.
     Bits { first: u32, count: u32, is_set: bool },
     /// Adds to a 32-bit count.
     AddU32 { offset: usize, delta: i64 },
     /// Adds to a 64-bit count.
     AddU64 { offset: usize, delta: i64 },
-    /// Sets bytes.
-    Put { offset: usize, bytes: Vec<u8> },
+    /// Sets bytes, which are in [`Memory::bytes`].
+    Put { offset: usize, bytes: Range<usize> },
 }
 
 impl Delta {
-    /// Applies the operation; returns the range of bytes that it may have changed, or `None` if it
-    /// can't be so: a bit is set that is set, cleared that is clear, or a count leaves its bounds.
-    /// Either a damaged map has misled the allocator, or it has given a place out twice.
+    /// Returns the range of bytes that the operation may change.
+    fn range(&self) -> (usize, usize) {
+        match self {
+            Delta::Bits { first, count, .. } => {
+                let (start, _) = format::bitmap::position(*first);
+                let (last, _) = format::bitmap::position(first + count - 1);
+                (start, last + 1)
+            }
+            Delta::AddU32 { offset, .. } => (*offset, offset + 4),
+            Delta::AddU64 { offset, .. } => (*offset, offset + 8),
+            Delta::Put { offset, bytes } => (*offset, offset + bytes.len()),
+        }
+    }
+
+    /// Makes `other` part of this operation, if both add to the same count.
+    fn absorb(&mut self, other: &Delta) -> bool {
+        match (self, other) {
+            (Delta::AddU32 { offset, delta: sum }, Delta::AddU32 { offset: same, delta })
+            | (Delta::AddU64 { offset, delta: sum }, Delta::AddU64 { offset: same, delta })
+                if offset == same =>
+            {
+                *sum += delta;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Applies the operation; `None` if it can't be so: a bit is set that is set, cleared that is
+    /// clear, or a count leaves its bounds. Either a damaged map has misled the allocator, or it
+    /// has given a place out twice. `memory` has the bytes to put.
     #[must_use]
-    pub(super) fn apply(&self, page: &mut PageBytes) -> Option<(usize, usize)> {
+    fn apply(&self, page: &mut PageBytes, memory: &[u8]) -> Option<()> {
         match self {
             Delta::Bits { first, count, is_set } => {
                 for bit in *first..first + count {
@@ -99,25 +140,20 @@ impl Delta {
                     }
                     format::bitmap::set(page, bit, *is_set);
                 }
-                let (start, _) = format::bitmap::position(*first);
-                let (last, _) = format::bitmap::position(first + count - 1);
-                Some((start, last + 1))
             }
             Delta::AddU32 { offset, delta } => {
                 let sum = i64::from(read_u32(page, *offset)) + delta;
                 write_u32(page, *offset, u32::try_from(sum).ok()?);
-                Some((*offset, offset + 4))
             }
             Delta::AddU64 { offset, delta } => {
                 let sum = read_u64(page, *offset).checked_add_signed(*delta);
                 write_u64(page, *offset, sum?);
-                Some((*offset, offset + 8))
             }
             Delta::Put { offset, bytes } => {
-                page[*offset..offset + bytes.len()].copy_from_slice(bytes);
-                Some((*offset, offset + bytes.len()))
+                page[*offset..offset + bytes.len()].copy_from_slice(&memory[bytes.clone()]);
             }
         }
+        Some(())
     }
 }
 
@@ -129,6 +165,164 @@ pub(super) struct RidingBytes {
     pub(super) data: SharedBytes,
 }
 
+/// What a transaction works in. One serves many, one after the other, so that none of them has to
+/// ask for memory.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    pub(super) windows: Vec<Window>,
+    pub(super) delta_pages: Vec<DeltaPage>,
+    /// Operations, each with the position of the next one on its page, or its own.
+    deltas: Vec<(Delta, usize)>,
+    /// Bytes of windows, bytes to put, and bytes as they were.
+    bytes: Vec<u8>,
+    /// Ranges of pages.
+    runs: Vec<(usize, usize)>,
+    /// For the classes of its pages.
+    pub(super) classes: Vec<u64>,
+}
+
+impl Memory {
+    /// Forgets all but the room that it has, if that is not too much.
+    pub(super) fn clear(&mut self) {
+        if self.bytes.capacity() > SPARE_BYTES_MAX {
+            *self = Memory::default();
+            return;
+        }
+        self.windows.clear();
+        self.delta_pages.clear();
+        self.deltas.clear();
+        self.bytes.clear();
+        self.runs.clear();
+        self.classes.clear();
+    }
+
+    /// Finds which bytes of each window differ from what was copied, and lets go of that.
+    pub(super) fn compare(&mut self) {
+        for window in &mut self.windows {
+            let start = self.runs.len();
+            if let Some(base) = window.base.take() {
+                let (old, new) = (&base[window.range.clone()], &self.bytes[window.at..]);
+                add_differing_runs(&mut self.runs, start, old, new, window.range.start);
+            }
+            window.runs = start..self.runs.len();
+        }
+    }
+
+    /// Applies the operations to the pages that everyone changes. If one can't be so, none was.
+    #[must_use]
+    pub(super) fn apply_deltas(&mut self) -> bool {
+        for index in 0..self.delta_pages.len() {
+            self.plan_runs(index);
+            if self.apply_to(index).is_none() {
+                for applied in 0..=index {
+                    self.restore(applied);
+                }
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Finds which runs of delta page `index` change.
+    fn plan_runs(&mut self, index: usize) {
+        let start = self.runs.len();
+        let own = deltas_of(&self.deltas, &self.delta_pages[index]);
+        self.runs.extend(own.map(Delta::range));
+        let end = start + join(&mut self.runs[start..]);
+        self.runs.truncate(end);
+        self.delta_pages[index].runs = start..end;
+        self.delta_pages[index].saved_at = self.bytes.len();
+    }
+
+    /// Keeps the bytes that change, and changes them.
+    fn apply_to(&mut self, index: usize) -> Option<()> {
+        let page = &self.delta_pages[index];
+        let mut state = page.buffer.state.lock();
+        let current = page_of_mut(Arc::make_mut(&mut state.bytes));
+        for &(start, end) in &self.runs[page.runs.clone()] {
+            self.bytes.extend_from_slice(&current[start..end]);
+        }
+        let mut own = deltas_of(&self.deltas, page);
+        own.try_for_each(|delta| delta.apply(current, &self.bytes))
+    }
+
+    fn restore(&self, index: usize) {
+        let page = &self.delta_pages[index];
+        let mut state = page.buffer.state.lock();
+        let current = page_of_mut(Arc::make_mut(&mut state.bytes));
+        let mut saved = page.saved_at;
+        for &(start, end) in &self.runs[page.runs.clone()] {
+            current[start..end].copy_from_slice(&self.bytes[saved..saved + (end - start)]);
+            saved += end - start;
+        }
+    }
+
+    /// Returns the runs of a page to which its deltas were applied, `current`.
+    pub(super) fn delta_runs<'m>(
+        &'m self,
+        page: &DeltaPage,
+        current: &'m PageBytes,
+    ) -> impl Iterator<Item = NewRun<'m>> {
+        let mut saved = page.saved_at;
+        self.runs[page.runs.clone()].iter().map(move |&(start, end)| {
+            let old = &self.bytes[saved..saved + (end - start)];
+            saved += end - start;
+            NewRun { offset: start, old, new: &current[start..end] }
+        })
+    }
+
+    /// Returns the runs of `windows`, all of one page, of which `current` is what everyone sees.
+    pub(super) fn window_runs<'m>(
+        &'m self,
+        windows: &'m [Window],
+        current: &'m PageBytes,
+    ) -> impl Iterator<Item = NewRun<'m>> {
+        windows.iter().flat_map(move |window| {
+            self.runs[window.runs.clone()].iter().map(move |&(start, end)| {
+                let new = &self.bytes[window.bytes_at(&(start..end))];
+                NewRun { offset: start, old: &current[start..end], new }
+            })
+        })
+    }
+
+    /// Changes the page at its windows.
+    pub(super) fn apply_windows(&self, windows: &[Window], current: &mut PageBytes) {
+        for window in windows {
+            for &(start, end) in &self.runs[window.runs.clone()] {
+                let new = &self.bytes[window.bytes_at(&(start..end))];
+                current[start..end].copy_from_slice(new);
+            }
+        }
+    }
+
+    /// Returns the content of a new page.
+    pub(super) fn new_page(&self, window: &Window) -> &PageBytes {
+        self.bytes[window.at..].first_chunk().expect("a new page is a whole one")
+    }
+
+    /// Returns the most bytes that a record of all this takes.
+    pub(super) fn record_bytes_max(&self) -> usize {
+        let pages = self.windows.len() + self.delta_pages.len();
+        let images = self.windows.iter().filter(|window| window.is_new).count();
+        let changed: usize = self.runs.iter().map(|(start, end)| end - start).sum();
+        let ends = RECORD_HEAD_BYTES + RECORD_UNIT_BYTES;
+        ends + pages * (PAGE_UPDATE_BYTES + STAMP_BYTES)
+            + images * PAGE_BYTES
+            + self.runs.len() * RUN_HEAD_BYTES
+            + 2 * changed
+    }
+}
+
+/// Returns the operations on `page`, in their order.
+fn deltas_of<'m>(
+    deltas: &'m [(Delta, usize)],
+    page: &DeltaPage,
+) -> impl Iterator<Item = &'m Delta> {
+    let follow = |at: &usize| deltas.get(*at).map(|(_, next)| *next).filter(|next| next != at);
+    let positions = std::iter::successors(Some(page.first), follow);
+    positions.filter_map(|at| deltas.get(at)).map(|(delta, _)| delta)
+}
+
 /// A transaction that is being built.
 #[derive(Debug)]
 pub(crate) struct Tx {
@@ -136,8 +330,7 @@ pub(crate) struct Tx {
     pub(crate) epoch: Epoch,
     /// What `begin` took for it.
     pub(super) reservation: Reservation,
-    pub(super) edited: Vec<EditedPage>,
-    pub(super) deltas: Vec<DeltaPage>,
+    pub(super) memory: Memory,
     pub(super) rides: Vec<RidingBytes>,
     /// The class may commit only after this data write is durable.
     pub(super) data_sequence: u64,
@@ -145,17 +338,22 @@ pub(crate) struct Tx {
     pub(super) moved: Vec<Place>,
 }
 
+/// Where a transaction has bytes of its own version of a page.
+pub(crate) struct OwnAt(Range<usize>);
+
+/// A page as a transaction has changed it.
+pub(crate) enum Own<'t> {
+    /// It has a copy of all of it.
+    Whole(&'t PageBytes),
+    /// It has windows of it: a copy of the page with these.
+    Patched(PageRef),
+}
+
 impl Tx {
-    pub(super) fn new(epoch: Epoch, reservation: Reservation) -> Tx {
-        Tx {
-            epoch,
-            reservation,
-            edited: Vec::with_capacity(PAGES_USUAL),
-            deltas: Vec::with_capacity(PAGES_USUAL),
-            rides: Vec::new(),
-            data_sequence: 0,
-            moved: Vec::new(),
-        }
+    /// Starts a transaction that works in `memory`, which is clear.
+    pub(super) fn new(epoch: Epoch, reservation: Reservation, memory: Memory) -> Tx {
+        let (rides, moved) = (Vec::new(), Vec::new());
+        Tx { epoch, reservation, memory, rides, data_sequence: 0, moved }
     }
 
     /// Content moves from page `source` to page `target`: neither may be at home without the
@@ -175,9 +373,7 @@ impl Tx {
     /// less `kept`, allows it; if not, nothing was noted.
     #[must_use]
     pub(crate) fn moves_among(&mut self, places: &[Place], kept: usize) -> bool {
-        let is_new = |place: &Place| {
-            self.edited.iter().any(|page| page.place == *place && page.base.is_none())
-        };
+        let is_new = |place: &Place| self.windows_of(*place).any(|window| window.is_new);
         let old: Vec<Place> = places.iter().copied().filter(|place| !is_new(place)).collect();
         if old.len() < 2 {
             return true;
@@ -195,100 +391,158 @@ impl Tx {
         is_allowed
     }
 
-    /// Returns this transaction's own version of the page at `place`, if it has one.
-    pub(crate) fn view(&self, place: Place) -> Option<&PageBytes> {
-        let page = self.edited.iter().find(|page| page.place == place)?;
-        Some(page_of(&page.work))
+    fn windows_of(&self, place: Place) -> impl Iterator<Item = &Window> {
+        self.memory.windows.iter().filter(move |window| window.place == place)
     }
 
-    /// Takes a page with its bytes as they are, of which this transaction has no version yet;
-    /// returns `range` of its own version, to change: only bytes that belong to the caller.
+    /// Returns this transaction's own version of the page at `place`, if it has one.
+    pub(crate) fn view(&self, place: Place) -> Option<Own<'_>> {
+        let first = self.windows_of(place).next()?;
+        if first.range == (0..PAGE_BYTES) {
+            let bytes = self.memory.bytes[first.at..].first_chunk();
+            return Some(Own::Whole(bytes.expect("it is a whole page")));
+        }
+        Some(Own::Patched(Arc::new(self.patched(place)?)))
+    }
+
+    /// Returns a copy of the page at `place`, of which the transaction has windows, with these.
+    fn patched(&self, place: Place) -> Option<AlignedBuffer> {
+        let base = self.windows_of(place).find_map(|window| window.base.as_ref())?;
+        let mut page = AlignedBuffer::clone(base);
+        for window in self.windows_of(place) {
+            let own = &self.memory.bytes[window.bytes_at(&window.range)];
+            page[window.range.clone()].copy_from_slice(own);
+        }
+        Some(page)
+    }
+
+    /// Takes `range` of a page with its bytes as they are, of which this transaction has no window
+    /// yet that meets it; returns its own version, to change: only bytes that belong to the caller.
     pub(crate) fn add_edit(
         &mut self,
-        base: (Arc<Buffer>, PageRef),
+        (buffer, base): (Arc<Buffer>, PageRef),
         range: Range<usize>,
     ) -> &mut [u8] {
-        let (place, work) = (base.0.place, AlignedBuffer::clone(&base.1));
-        let touched = range.clone();
-        let position = self.push_edited(EditedPage { place, base: Some(base), work, touched });
-        &mut self.edited[position].work[range]
+        assert!(range.start.is_multiple_of(WORD_BYTES) && range.len().is_multiple_of(WORD_BYTES));
+        let (place, at) = (buffer.place, self.memory.bytes.len());
+        self.memory.bytes.extend_from_slice(&base[range.clone()]);
+        let (buffer, base) = (Some(buffer), Some(base));
+        self.push_window(Window { place, buffer, base, range, at, runs: 0..0, is_new: false });
+        &mut self.memory.bytes[at..]
     }
 
-    /// Returns `range` of this transaction's own version of the page at `place`, if it has one, to
-    /// change.
-    pub(crate) fn own_range_mut(&mut self, place: Place, range: Range<usize>) -> Option<&mut [u8]> {
-        let page = self.edited.iter_mut().find(|page| page.place == place)?;
-        Some(page.touch(range))
+    /// Returns where the transaction has `range` of its own version of the page at `place`, if it has
+    /// one that meets it.
+    pub(crate) fn own_range(&mut self, place: Place, range: &Range<usize>) -> Option<OwnAt> {
+        let own = self.windows_of(place).find(|window| window.meets(range))?;
+        if own.holds(range) {
+            return Some(OwnAt(own.bytes_at(range)));
+        }
+        let at = self.make_whole(place)?;
+        Some(OwnAt(at + range.start..at + range.end))
+    }
+
+    /// Returns the page of which the transaction has a window.
+    pub(crate) fn base_of(&self, place: Place) -> Option<(Arc<Buffer>, PageRef)> {
+        let window = self.windows_of(place).next()?;
+        Some((window.buffer.clone()?, window.base.clone()?))
+    }
+
+    /// Returns what [`Tx::own_range`] found, to change.
+    pub(crate) fn own_bytes(&mut self, OwnAt(at): OwnAt) -> &mut [u8] {
+        &mut self.memory.bytes[at]
+    }
+
+    /// Makes one window of the windows of the page at `place`: all of it. Returns where that is.
+    fn make_whole(&mut self, place: Place) -> Option<usize> {
+        let (page, at) = (self.patched(place)?, self.memory.bytes.len());
+        self.memory.bytes.extend_from_slice(&page);
+        let mut is_first = true;
+        self.memory.windows.retain_mut(|window| {
+            if window.place != place {
+                return true;
+            }
+            (window.range, window.at) = (0..PAGE_BYTES, at);
+            std::mem::take(&mut is_first)
+        });
+        Some(at)
     }
 
     /// Returns this transaction's own version of the page at `place`, if it has one, to change.
     pub(crate) fn own_mut(&mut self, place: Place) -> Option<&mut PageBytes> {
-        let page = self.edited.iter_mut().find(|page| page.place == place)?;
-        page.touched = 0..PAGE_BYTES;
-        Some(page_of_mut(&mut page.work))
+        let at = self.own_range(place, &(0..PAGE_BYTES))?;
+        self.own_bytes(at).first_chunk_mut()
     }
 
     /// Returns a new page at `place`, zero, to fill; it is logged whole. `None` if the transaction
     /// has a page there: who says that the place is free is wrong.
     pub(crate) fn new_page(&mut self, place: Place) -> Option<&mut PageBytes> {
-        if self.view(place).is_some() {
+        if self.windows_of(place).next().is_some() {
             return None;
         }
-        let work = AlignedBuffer::zeroed(PAGE_BYTES);
-        let page = EditedPage { place, base: None, work, touched: 0..PAGE_BYTES };
-        let position = self.push_edited(page);
-        Some(page_of_mut(&mut self.edited[position].work))
+        let at = self.memory.bytes.len();
+        self.memory.bytes.resize(at + PAGE_BYTES, 0);
+        let (range, runs) = (0..PAGE_BYTES, 0..0);
+        let (buffer, base) = (None, None);
+        self.push_window(Window { place, buffer, base, range, at, runs, is_new: true });
+        self.memory.bytes[at..].first_chunk_mut()
     }
 
-    fn push_edited(&mut self, page: EditedPage) -> usize {
-        assert!(self.edited.len() < TX_PAGES_MAX, "a transaction touches too many pages");
-        self.edited.push(page);
-        self.edited.len() - 1
+    fn push_window(&mut self, window: Window) {
+        assert!(self.memory.windows.len() < TX_PAGES_MAX, "a transaction touches too many pages");
+        self.memory.windows.push(window);
     }
 
-    fn delta(&mut self, buffer: &Arc<Buffer>, delta: Delta) {
-        match self.deltas.iter_mut().find(|page| page.buffer.place == buffer.place) {
-            Some(page) => page.deltas.push(delta),
-            None => self.deltas.push(DeltaPage { buffer: Arc::clone(buffer), deltas: vec![delta] }),
+    /// Adds an operation to those on the page of `buffer`, unless `join` makes it part of one.
+    fn delta(
+        &mut self,
+        buffer: &Arc<Buffer>,
+        delta: Delta,
+        join: impl Fn(&mut Delta, &Delta) -> bool,
+    ) {
+        let Memory { delta_pages, deltas, .. } = &mut self.memory;
+        let new = deltas.len();
+        let Some(page) = delta_pages.iter().find(|page| page.buffer.place == buffer.place) else {
+            let (buffer, runs) = (Arc::clone(buffer), 0..0);
+            delta_pages.push(DeltaPage { buffer, runs, saved_at: 0, first: new });
+            deltas.push((delta, new));
+            return;
+        };
+        let mut at = page.first;
+        loop {
+            let (known, next) = &mut deltas[at];
+            if join(known, &delta) {
+                return;
+            }
+            if *next == at {
+                *next = new;
+                break;
+            }
+            at = *next;
         }
+        deltas.push((delta, new));
     }
 
     /// Sets or clears `count` bits of a bitmap page from `first` on.
     pub(crate) fn set_bits(&mut self, buffer: &Arc<Buffer>, first: u32, count: u32, is_set: bool) {
-        self.delta(buffer, Delta::Bits { first, count, is_set });
+        self.delta(buffer, Delta::Bits { first, count, is_set }, |_, _| false);
     }
 
     /// Adds `delta` to the 32-bit count at `offset`.
     pub(crate) fn add_u32(&mut self, buffer: &Arc<Buffer>, offset: usize, delta: i64) {
-        let known = self.deltas.iter_mut().find(|page| page.buffer.place == buffer.place);
-        for known in known.into_iter().flat_map(|page| page.deltas.iter_mut()) {
-            if let Delta::AddU32 { offset: at, delta: sum } = known
-                && *at == offset
-            {
-                *sum += delta;
-                return;
-            }
-        }
-        self.delta(buffer, Delta::AddU32 { offset, delta });
+        self.delta(buffer, Delta::AddU32 { offset, delta }, Delta::absorb);
     }
 
     /// Adds `delta` to the 64-bit count at `offset`.
     pub(crate) fn add_u64(&mut self, buffer: &Arc<Buffer>, offset: usize, delta: i64) {
-        let known = self.deltas.iter_mut().find(|page| page.buffer.place == buffer.place);
-        for known in known.into_iter().flat_map(|page| page.deltas.iter_mut()) {
-            if let Delta::AddU64 { offset: at, delta: sum } = known
-                && *at == offset
-            {
-                *sum += delta;
-                return;
-            }
-        }
-        self.delta(buffer, Delta::AddU64 { offset, delta });
+        self.delta(buffer, Delta::AddU64 { offset, delta }, Delta::absorb);
     }
 
     /// Sets bytes of a page that everyone changes; the last to end decides.
     pub(crate) fn put(&mut self, buffer: &Arc<Buffer>, offset: usize, bytes: &[u8]) {
-        self.delta(buffer, Delta::Put { offset, bytes: bytes.to_vec() });
+        let at = self.memory.bytes.len();
+        self.memory.bytes.extend_from_slice(bytes);
+        self.delta(buffer, Delta::Put { offset, bytes: at..at + bytes.len() }, |_, _| false);
     }
 
     /// Lets `data`, the block of `owner` whose home is `place`, ride in the log with this
@@ -304,83 +558,108 @@ impl Tx {
 
     /// Whether the transaction would change nothing.
     pub(crate) fn is_empty(&self) -> bool {
-        self.edited.is_empty() && self.deltas.is_empty()
+        self.memory.windows.is_empty() && self.memory.delta_pages.is_empty()
     }
 
-    /// How many pages the transaction touches.
+    /// How many pages the transaction touches, at most.
     pub(crate) fn page_count(&self) -> usize {
-        self.edited.len() + self.deltas.len()
+        self.memory.windows.len() + self.memory.delta_pages.len()
     }
 }
 
-/// Bytes of a page that are compared at once, by the system's own comparison of memory: most of a
-/// page is as it was.
-const SPAN_BYTES: usize = 512;
-/// Bytes of a span that are compared at once, in a few instructions.
-const LINE_BYTES: usize = 64;
 /// Bytes in which what differs is looked for.
 const WORD_BYTES: usize = 8;
+/// Bytes of a window that are compared at once, in a few instructions: most are as they were.
+const LINE_BYTES: usize = 64;
 
-/// Returns the runs of bytes in which `old` and `new` differ, inside `range`.
-fn differing_runs(old: &[u8], new: &[u8], range: Range<usize>) -> Vec<(usize, usize)> {
-    let mut runs: Vec<(usize, usize)> = Vec::with_capacity(RUNS_USUAL);
-    let first = range.start / SPAN_BYTES * SPAN_BYTES;
-    let end = range.end.next_multiple_of(SPAN_BYTES);
-    let (old, new) = (old[first..end].chunks(SPAN_BYTES), new[first..end].chunks(SPAN_BYTES));
-    for ((old, new), start) in old.zip(new).zip((first..).step_by(SPAN_BYTES)) {
-        if old != new {
-            add_runs_of_span(&mut runs, old, new, start);
+/// Adds the runs of bytes in which `new` differs from `old`, which begins at `offset` of its page:
+/// whole words. Runs from `first` on are of the same window.
+fn add_differing_runs(
+    runs: &mut Vec<(usize, usize)>,
+    first: usize,
+    old: &[u8],
+    new: &[u8],
+    offset: usize,
+) {
+    let (old_lines, old_rest) = old.as_chunks::<LINE_BYTES>();
+    let (new_lines, new_rest) = new[..old.len()].as_chunks::<LINE_BYTES>();
+    let mut at = offset;
+    for (old, new) in old_lines.iter().zip(new_lines) {
+        if !is_same_line(old, new) {
+            add_runs_of_words(runs, first, old, new, at);
         }
+        at += LINE_BYTES;
     }
-    runs
+    add_runs_of_words(runs, first, old_rest, new_rest, at);
 }
 
-/// Adds the runs in which two versions of the span at `start` differ.
-fn add_runs_of_span(runs: &mut Vec<(usize, usize)>, old: &[u8], new: &[u8], start: usize) {
-    let lines = old.as_chunks::<LINE_BYTES>().0.iter().zip(new.as_chunks::<LINE_BYTES>().0);
-    for ((old, new), start) in lines.zip((start..).step_by(LINE_BYTES)) {
-        if old == new {
-            continue;
+/// Whether two lines are the same: without a branch, so that it is a few wide instructions.
+fn is_same_line(old: &[u8; LINE_BYTES], new: &[u8; LINE_BYTES]) -> bool {
+    let (old, new) = (old.as_chunks::<WORD_BYTES>().0, new.as_chunks::<WORD_BYTES>().0);
+    let words = old.iter().zip(new);
+    words.fold(0, |any, (old, new)| any | differing_bits(*old, *new)) == 0
+}
+
+fn differing_bits(old: [u8; WORD_BYTES], new: [u8; WORD_BYTES]) -> u64 {
+    u64::from_le_bytes(old) ^ u64::from_le_bytes(new)
+}
+
+fn add_runs_of_words(
+    runs: &mut Vec<(usize, usize)>,
+    first: usize,
+    old: &[u8],
+    new: &[u8],
+    offset: usize,
+) {
+    let (old, new) = (old.as_chunks::<WORD_BYTES>().0, new.as_chunks::<WORD_BYTES>().0);
+    let mut at = offset;
+    for (old, new) in old.iter().zip(new) {
+        if let Some((start, end)) = differing_bytes(differing_bits(*old, *new)) {
+            add_to_runs(runs, first, at + start, at + end);
         }
-        let words = old.as_chunks::<WORD_BYTES>().0.iter().zip(new.as_chunks::<WORD_BYTES>().0);
-        for ((old, new), start) in words.zip((start..).step_by(WORD_BYTES)) {
-            if let Some((first, end)) = differing_bytes(*old, *new) {
-                add_to_runs(runs, start + first, start + end);
-            }
-        }
+        at += WORD_BYTES;
     }
 }
 
-/// Returns the range from the first byte to the last in which two words differ.
-fn differing_bytes(old: [u8; WORD_BYTES], new: [u8; WORD_BYTES]) -> Option<(usize, usize)> {
-    let bits = u64::from_le_bytes(old) ^ u64::from_le_bytes(new);
+/// Returns the range from the first byte to the last that has one of `bits`.
+fn differing_bytes(bits: u64) -> Option<(usize, usize)> {
     let byte_of = |bit: u32| index_wide(u64::from(bit / u8::BITS));
     (bits != 0).then(|| (byte_of(bits.trailing_zeros()), byte_of(63 - bits.leading_zeros()) + 1))
 }
 
-fn add_to_runs(runs: &mut Vec<(usize, usize)>, start: usize, end: usize) {
-    match runs.last_mut() {
+fn add_to_runs(runs: &mut Vec<(usize, usize)>, first: usize, start: usize, end: usize) {
+    match runs[first..].last_mut() {
         Some((_, last_end)) if start <= *last_end + RUN_GAP_BYTES => *last_end = end,
         _ => runs.push((start, end)),
     }
 }
 
-/// Joins ranges that touch, so that each byte is logged once.
-pub(super) fn joined(mut ranges: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
+/// Joins ranges that touch, so that each byte is logged once; returns how many are left, in front.
+fn join(ranges: &mut [(usize, usize)]) -> usize {
     ranges.sort_unstable();
-    let mut joined: Vec<(usize, usize)> = Vec::with_capacity(ranges.len());
-    for (start, end) in ranges {
-        match joined.last_mut() {
+    let mut count = 0;
+    for index in 0..ranges.len() {
+        let (start, end) = ranges[index];
+        match ranges[..count].last_mut() {
             Some((_, last_end)) if start <= *last_end => *last_end = end.max(*last_end),
-            _ => joined.push((start, end)),
+            _ => {
+                ranges[count] = (start, end);
+                count += 1;
+            }
         }
     }
-    joined
+    count
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn differing_runs(old: &[u8], new: &[u8], range: Range<usize>) -> Vec<(usize, usize)> {
+        let mut runs = vec![(range.start, range.start)];
+        add_differing_runs(&mut runs, 1, &old[range.clone()], &new[range.clone()], range.start);
+        runs.split_off(1)
+    }
 
     #[test]
     fn runs_cover_every_difference_and_small_gaps() {
@@ -391,8 +670,10 @@ mod tests {
         }
         let runs = differing_runs(&old, &new, 0..PAGE_BYTES);
         assert_eq!(runs, [(12, 14), (20, 21), (300, 305), (4095, 4096)]);
-        let touched = differing_runs(&old, &new, 600..4096);
-        assert_eq!(touched, [(4095, 4096)], "what was not given out to change was compared");
+        let inside = differing_runs(&old, &new, 16..24);
+        assert_eq!(inside, [(20, 21)], "a window shorter than a line");
+        let behind = differing_runs(&old, &new, 304..4096);
+        assert_eq!(behind, [(304, 305), (4095, 4096)], "a window that ends with part of a line");
     }
 
     #[test]
@@ -400,21 +681,26 @@ mod tests {
         let mut page = [0; PAGE_BYTES];
         page[200] = 5;
         let subtract = Delta::AddU32 { offset: 200, delta: -2 };
-        assert_eq!(subtract.apply(&mut page), Some((200, 204)));
-        assert_eq!(page[200], 3);
+        assert_eq!(subtract.apply(&mut page, &[]), Some(()));
+        assert_eq!((page[200], subtract.range()), (3, (200, 204)));
         let set = Delta::Bits { first: 3, count: 10, is_set: true };
-        assert_eq!(set.apply(&mut page), Some((128, 130)));
-        assert_eq!(format::bitmap::count_set(&page) - 2, 10);
-        assert_eq!(joined(vec![(5, 8), (1, 2), (8, 9), (6, 7)]), [(1, 2), (5, 9)]);
+        assert_eq!(set.apply(&mut page, &[]), Some(()));
+        assert_eq!((format::bitmap::count_set(&page) - 2, set.range()), (10, (128, 130)));
+        let put = Delta::Put { offset: 300, bytes: 1..3 };
+        assert_eq!(put.apply(&mut page, b"abcd"), Some(()));
+        assert_eq!((&page[299..303], put.range()), (&b"\0bc\0"[..], (300, 302)));
+        let mut ranges = [(5, 8), (1, 2), (8, 9), (6, 7)];
+        let count = join(&mut ranges);
+        assert_eq!(ranges[..count], [(1, 2), (5, 9)]);
     }
 
     #[test]
     fn a_place_given_out_twice_and_a_count_below_zero_are_refused() {
         let mut page = [0; PAGE_BYTES];
         let set = Delta::Bits { first: 3, count: 1, is_set: true };
-        assert!(set.apply(&mut page).is_some());
-        assert_eq!(set.apply(&mut page), None);
-        assert_eq!(Delta::AddU32 { offset: 200, delta: -1 }.apply(&mut page), None);
-        assert_eq!(Delta::AddU64 { offset: 200, delta: -1 }.apply(&mut page), None);
+        assert!(set.apply(&mut page, &[]).is_some());
+        assert_eq!(set.apply(&mut page, &[]), None);
+        assert_eq!(Delta::AddU32 { offset: 200, delta: -1 }.apply(&mut page, &[]), None);
+        assert_eq!(Delta::AddU64 { offset: 200, delta: -1 }.apply(&mut page, &[]), None);
     }
 }

@@ -152,9 +152,9 @@ pub(crate) fn mode_allowed(caller: &Caller, mode: u16, gid: u32) -> u16 {
     if is_privileged(caller) || is_in_group(caller, gid) { mode } else { mode & !SETGID }
 }
 
-/// A write or a truncate by somebody without privilege takes setuid and setgid away.
+/// A write or a truncate by somebody without `CAP_FSETID` takes setuid and setgid away.
 pub(crate) fn clear_set_bits_of_write(caller: &Caller, anode: &mut Anode) {
-    if !is_privileged(caller) {
+    if caller.loses_set_bits {
         clear_set_bits(caller, anode);
     }
 }

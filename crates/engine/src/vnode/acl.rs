@@ -326,7 +326,7 @@ mod tests {
     }
 
     fn caller(uid: u32, gid: u32, groups: &[u32]) -> Caller {
-        Caller { uid, gid, groups: groups.to_vec(), is_checked: true }
+        Caller::checked(uid, gid, groups.to_vec())
     }
 
     /// Goal: the algorithm of acl(5), step by step. Method: one list, a table of callers and of

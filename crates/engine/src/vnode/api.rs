@@ -89,13 +89,21 @@ pub struct Caller {
     /// Whether permissions are checked here. A FUSE mount says `false`: its kernel has checked
     /// (`default_permissions`).
     pub is_checked: bool,
+    /// Whether a write or a truncate takes setuid and setgid away: `CAP_FSETID` is missing.
+    pub loses_set_bits: bool,
 }
 
 impl Caller {
+    /// Returns a caller whose permissions are checked here.
+    #[must_use]
+    pub const fn checked(uid: u32, gid: u32, groups: Vec<u32>) -> Caller {
+        Caller { uid, gid, groups, is_checked: true, loses_set_bits: uid != 0 }
+    }
+
     /// The superuser, whom nothing is refused.
     #[must_use]
     pub fn root() -> Caller {
-        Caller { uid: 0, gid: 0, groups: Vec::new(), is_checked: false }
+        Caller { uid: 0, gid: 0, groups: Vec::new(), is_checked: false, loses_set_bits: false }
     }
 }
 

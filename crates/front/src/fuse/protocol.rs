@@ -159,6 +159,8 @@ pub enum Request<'a> {
         node: NodeId,
         /// What to change.
         change: SetAttr,
+        /// Whether a new size takes setuid and setgid away.
+        kills_set_bits: bool,
     },
     /// Tell the target of a symbolic link.
     ReadLink {
@@ -243,6 +245,8 @@ pub enum Request<'a> {
         offset: u64,
         /// What.
         data: &'a [u8],
+        /// Whether it takes setuid and setgid away.
+        kills_set_bits: bool,
     },
     /// List names.
     ReadDir {

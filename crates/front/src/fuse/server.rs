@@ -75,8 +75,15 @@ impl Server {
         request: Request<'_>,
         scratch: &'s mut Vec<u8>,
     ) -> Reply<'s> {
-        let caller =
-            Caller { uid: sender.uid, gid: sender.gid, groups: Vec::new(), is_checked: false };
+        let caller = Caller {
+            uid: sender.uid,
+            gid: sender.gid,
+            groups: Vec::new(),
+            is_checked: false,
+            // The kernel says it of a write and of a truncate, and not of fallocate(2) and
+            // copy_file_range(2).
+            loses_set_bits: sender.uid != 0,
+        };
         self.dispatch(&caller, request, scratch).unwrap_or_else(Reply::Error)
     }
 
@@ -94,7 +101,11 @@ impl Server {
             }
             Request::GetAttr { node } => self.get_attr(node).map(Reply::Attr),
             Request::Statx { node } => self.get_attr(node).map(Reply::Statx),
-            Request::SetAttr { node, change } => self.set_attr(caller, node, &change),
+            Request::SetAttr { node, change, kills_set_bits } => self.set_attr(
+                &Caller { loses_set_bits: kills_set_bits, ..caller.clone() },
+                node,
+                &change,
+            ),
             Request::ReadLink { node } => self.read_link(node, scratch),
             Request::MakeNode { parent, name, kind, new, rdev } => {
                 self.make(caller, parent, name, new_inode(kind, new, rdev)).map(Reply::Entry)
@@ -131,7 +142,10 @@ impl Server {
             Request::Read { node, offset, length_bytes } => {
                 self.read(node, offset, length_bytes, scratch)
             }
-            Request::Write { node, offset, data } => self.write(caller, node, offset, data),
+            Request::Write { node, offset, data, kills_set_bits } => {
+                let caller = Caller { loses_set_bits: kills_set_bits, ..caller.clone() };
+                self.write(&caller, node, offset, data)
+            }
             Request::ReadDir { node, cookie, with_nodes, listing } => {
                 self.read_dir(caller, node, cookie, with_nodes, listing)
             }

@@ -15,6 +15,8 @@ pub(crate) const ROOT: Ino = Ino(1 << 40 | 2);
 pub(crate) const DAMAGED: &[u8] = b"damaged";
 /// A file whose reading panics, as a bug would.
 pub(crate) const PANICKING: &[u8] = b"panicking";
+/// The setuid and setgid bits of a mode.
+const SET_BITS: u16 = 0o6000;
 /// What the clock says.
 pub(crate) const NOW: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 123_456_789 };
 
@@ -188,12 +190,13 @@ impl FileSystem for MemoryFs {
         self.state.lock().file(ino).map(|file| file.attr.clone())
     }
 
-    fn setattr(&self, _: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
+    fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
         let mut state = self.state.lock();
         let file = state.file(ino)?;
         if let Some(size) = change.size_bytes {
             file.data.resize(index(size)?, 0);
             file.attr.size_bytes = size;
+            file.attr.mode &= if caller.loses_set_bits { !SET_BITS } else { !0 };
         }
         file.attr.mode = change.mode.unwrap_or(file.attr.mode);
         file.attr.uid = change.uid.unwrap_or(file.attr.uid);
@@ -293,7 +296,7 @@ impl FileSystem for MemoryFs {
         Ok(end - start)
     }
 
-    fn write(&self, _: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
+    fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
         let mut state = self.state.lock();
         let file = state.file(ino)?;
         let start = index(offset)?;
@@ -303,6 +306,7 @@ impl FileSystem for MemoryFs {
         }
         file.data[start..end].copy_from_slice(data);
         file.attr.size_bytes = u64::try_from(file.data.len()).expect("test files are small");
+        file.attr.mode &= if caller.loses_set_bits { !SET_BITS } else { !0 };
         Ok(())
     }
 

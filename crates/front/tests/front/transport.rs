@@ -15,6 +15,10 @@ use crate::memory_fs::{DAMAGED, MemoryFs, PANICKING, ROOT};
 const SENDER: Sender = Sender { uid: 1000, gid: 100 };
 const NEW: NewNode = NewNode { mode: 0o640, umask: 0 };
 
+fn write(node: NodeId, offset: u64, data: &[u8], kills_set_bits: bool) -> Request<'_> {
+    Request::Write { node, offset, data, kills_set_bits }
+}
+
 fn server_of(fs: &Arc<MemoryFs>) -> Server {
     let fs: Arc<dyn FileSystem> = fs.clone();
     Server::new(fs)
@@ -132,12 +136,32 @@ fn a_lookup_of_dot_finds_a_file_by_its_number_alone() {
 fn data_is_read_as_written_and_never_mixed_with_what_was_there() {
     let client = Client::new();
     let node = client.create(b"file").id;
-    client.done(Request::Write { node, offset: 3, data: b"abc" }).expect("it is a file");
+    client.done(write(node, 3, b"abc", false)).expect("it is a file");
     let read = |offset, length_bytes| client.data(Request::Read { node, offset, length_bytes });
     assert_eq!(read(0, 100), b"\0\0\0abc");
     assert_eq!(read(4, 1), b"b");
     assert_eq!(read(6, 100), b"");
     assert_eq!(read(0, u32::MAX), b"\0\0\0abc", "a length past the limit is cut");
+}
+
+/// Goal: setuid and setgid go when the kernel says that they must, whoever writes.
+#[test]
+fn set_bits_go_where_the_kernel_says_so() {
+    let client = Client::new();
+    let node = client.create(b"file").id;
+    let set = |change, kills_set_bits| {
+        let changed = client.node(Request::SetAttr { node, change, kills_set_bits });
+        changed.expect("it is there").attr.mode
+    };
+    let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    let size = || SetAttr { size_bytes: Some(1), ..SetAttr::default() };
+    assert_eq!(set(mode(0o6711), false), 0o6711);
+    client.done(write(node, 0, b"abc", false)).expect("it is a file");
+    assert_eq!(set(size(), false), 0o6711);
+    assert_eq!(set(size(), true), 0o711);
+    assert_eq!(set(mode(0o6711), true), 0o6711, "no new size");
+    client.done(write(node, 0, b"abc", true)).expect("it is a file");
+    assert_eq!(client.node(Request::GetAttr { node }).expect("it is there").attr.mode, 0o711);
 }
 
 #[test]
@@ -225,7 +249,10 @@ fn errors_keep_their_numbers() {
     assert_eq!(make(ROOT_NODE, &long), Err(Errno::NAMETOOLONG));
     assert_eq!(client.done(Request::Rmdir { parent: ROOT_NODE, name }), Err(Errno::NOENT));
     let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    assert_eq!(client.node(Request::SetAttr { node: NodeId(999), change }), Err(Errno::STALE));
+    assert_eq!(
+        client.node(Request::SetAttr { node: NodeId(999), change, kills_set_bits: false }),
+        Err(Errno::STALE)
+    );
 }
 
 #[test]

@@ -177,19 +177,33 @@ impl AlignedBuffer {
     /// If there are more bytes than `length`.
     #[must_use]
     pub fn padded(bytes: &[u8], length: usize) -> AlignedBuffer {
-        let zeros = length.checked_sub(bytes.len()).expect("the bytes fit");
+        AlignedBuffer::of_parts([bytes], length)
+    }
+
+    /// Returns a copy of `parts`, one behind the other, with zeros behind them up to `length`.
+    ///
+    /// # Panics
+    ///
+    /// If there are more bytes than `length`.
+    #[must_use]
+    pub fn of_parts<const N: usize>(parts: [&[u8]; N], length: usize) -> AlignedBuffer {
+        let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
+        let zeros = length.checked_sub(bytes).expect("the bytes fit");
         let pointer = take_spare(length).unwrap_or_else(|| {
             let layout = Self::layout(length);
             // SAFETY: the layout has a size above zero.
             let pointer = unsafe { alloc(layout) };
             NonNull::new(pointer).unwrap_or_else(|| handle_alloc_error(layout))
         });
-        // SAFETY: the new memory has room for `length` bytes, all of which are written here, and
-        // cannot overlap what the caller borrows.
-        unsafe {
-            bytes.as_ptr().copy_to_nonoverlapping(pointer.as_ptr(), bytes.len());
-            pointer.add(bytes.len()).as_ptr().write_bytes(0, zeros);
+        let mut at = 0;
+        for part in parts {
+            // SAFETY: the new memory has room for `length` bytes, of which the parts up to this one
+            // take no more, and it cannot overlap what the caller borrows.
+            unsafe { part.as_ptr().copy_to_nonoverlapping(pointer.add(at).as_ptr(), part.len()) };
+            at += part.len();
         }
+        // SAFETY: so many bytes are left behind the parts. All of the memory is initialised then.
+        unsafe { pointer.add(at).as_ptr().write_bytes(0, zeros) };
         AlignedBuffer { pointer, length }
     }
 

@@ -61,7 +61,7 @@ pub(super) fn require_removal(caller: &Caller, directory: &Node, victim: &Node) 
 
 /// The mode of a regular file after `caller` wrote to it or truncated it.
 pub(super) fn mode_after_write(caller: &Caller, node: &Node) -> u16 {
-    if is_privileged(caller) { node.mode } else { without_set_bits(caller, node, node.gid) }
+    if caller.loses_set_bits { without_set_bits(caller, node, node.gid) } else { node.mode }
 }
 
 /// The mode of `node` after its owner or group was set, even to what it was. Linux takes the bits

@@ -378,7 +378,7 @@ impl Step {
         if self.uid == 0 {
             return Caller::root();
         }
-        Caller { uid: self.uid, gid: self.uid, groups: vec![COMMON_GID], is_checked: true }
+        Caller::checked(self.uid, self.uid, vec![COMMON_GID])
     }
 }
 

@@ -181,7 +181,11 @@ fn decode_body<'a>(
         opcode::BATCH_FORGET => return batch_forget(body),
         opcode::GETATTR => Request::GetAttr { node },
         opcode::STATX => Request::Statx { node },
-        opcode::SETATTR => Request::SetAttr { node, change: change(&body.take()?)? },
+        opcode::SETATTR => {
+            let sent: SetAttrIn = body.take()?;
+            let kills_set_bits = sent.valid & fattr::KILL_SUIDGID != 0;
+            Request::SetAttr { node, change: change(&sent)?, kills_set_bits }
+        }
         opcode::READLINK => Request::ReadLink { node },
         opcode::MKNOD => mknod(node, &mut body, dialect)?,
         opcode::MKDIR => mkdir(node, &mut body, dialect)?,
@@ -211,9 +215,10 @@ fn decode_body<'a>(
             Request::Read { node, offset, length_bytes: size }
         }
         opcode::WRITE => {
-            let WriteIn { offset, size, .. } = body.take()?;
+            let WriteIn { offset, size, write_flags, .. } = body.take()?;
             check_range(offset, u64::from(size))?;
-            Request::Write { node, offset, data: body.bytes(size)? }
+            let kills_set_bits = write_flags & wire::WRITE_KILL_SUIDGID != 0;
+            Request::Write { node, offset, data: body.bytes(size)?, kills_set_bits }
         }
         opcode::READDIR | opcode::READDIRPLUS => {
             let ReadIn { offset, size, .. } = body.take()?;

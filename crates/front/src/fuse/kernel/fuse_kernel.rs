@@ -90,6 +90,7 @@ pub(super) mod init {
     pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;
     pub(crate) const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
     pub(crate) const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
+    pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub(crate) const SETXATTR_EXT: u64 = 1 << 29;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
 }
@@ -105,12 +106,15 @@ pub(super) mod fattr {
     pub(crate) const ATIME_NOW: u32 = 1 << 7;
     pub(crate) const MTIME_NOW: u32 = 1 << 8;
     pub(crate) const CTIME: u32 = 1 << 10;
+    pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
 }
 
 /// [`OpenOut::open_flags`]: what is cached stays good from one open to the next.
 pub(super) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// [`OpenOut::open_flags`]: no FLUSH at close(2).
 pub(super) const FOPEN_NOFLUSH: u32 = 1 << 5;
+/// [`WriteIn::write_flags`]: setuid and setgid go, for the writer lacks `CAP_FSETID`.
+pub(super) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// [`FsyncIn::fsync_flags`]: fdatasync(2).
 pub(super) const FSYNC_FDATASYNC: u32 = 1 << 0;
 /// [`SetXattrIn::setxattr_flags`]: the kernel asks for the setgid bit to go, as the access list

@@ -13,7 +13,8 @@
 //! | `WRITEBACK_CACHE` | by option | writes are then lost by `kill -9` until fsync |
 //! | `ATOMIC_O_TRUNC` | no | OPEN would truncate, and OPEN is not sent |
 //! | `AUTO_INVAL_DATA` | no | would drop cached data at each change of mtime |
-//! | `HANDLE_KILLPRIV`, `_V2` | no | the kernel clears setuid by SETATTR |
+//! | `HANDLE_KILLPRIV_V2` | yes | else the kernel asks for `security.capability` at each write |
+//! | `HANDLE_KILLPRIV` | no | would take setuid and setgid from files of the superuser too |
 //! | `SPLICE_*` | no | data is copied once, into a segment or out of the kernel's pages |
 //! | `POSIX_LOCKS`, `FLOCK_LOCKS` | no | locks are among the processes of one kernel |
 
@@ -97,6 +98,7 @@ fn wanted(wishes: Wishes) -> u64 {
         | flag::EXPORT_SUPPORT
         | flag::CACHE_SYMLINKS
         | flag::EXPLICIT_INVAL_DATA
+        | flag::HANDLE_KILLPRIV_V2
         | flag::NO_OPEN_SUPPORT
         | flag::NO_OPENDIR_SUPPORT;
     if wishes.has_writeback_cache {

@@ -13,10 +13,10 @@ use engine::vnode::api::{Caller, FileKind, FileSystem, FsResult, Ino, NewInode};
 use super::Model;
 use storage::clock::ManualClock;
 
-const ROOT: Caller = Caller { uid: 0, gid: 0, groups: Vec::new(), is_checked: true };
+const ROOT: Caller = Caller::checked(0, 0, Vec::new());
 
 fn user(uid: u32) -> Caller {
-    Caller { uid, gid: uid, groups: Vec::new(), is_checked: true }
+    Caller::checked(uid, uid, Vec::new())
 }
 
 fn model() -> Model {

@@ -35,7 +35,7 @@ fn owner_group_and_others_each_have_their_own_bits() {
 fn a_caller_that_is_not_checked_is_refused_nothing() {
     let fs = model();
     let closed = directory(&fs, fs.root(), "closed", 0);
-    let unchecked = Caller { is_checked: false, ..user(7) };
+    let unchecked = Caller { is_checked: false, loses_set_bits: false, ..user(7) };
     let ino = file_of(&fs, &unchecked, closed, "f", 0);
     assert_eq!(fs.getattr(ino).map(|attr| (attr.uid, attr.gid)), Ok((7, 7)));
     let device = NewInode { kind: FileKind::CharDevice, mode: 0, umask: 0, rdev: 259 };
