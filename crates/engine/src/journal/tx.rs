@@ -196,8 +196,8 @@ impl Memory {
         self.classes.clear();
     }
 
-    /// Finds which bytes of each window differ from what was copied, and lets go of that. Windows of
-    /// one page are side by side then.
+    /// Finds which bytes of each window differ from what was copied, and lets go of that. Then
+    /// windows of one page are side by side.
     pub(super) fn compare(&mut self) {
         self.windows.sort_by_key(|window| window.place);
         for window in &mut self.windows {
@@ -438,8 +438,8 @@ impl Tx {
         &mut self.memory.bytes[at..]
     }
 
-    /// Returns where the transaction has `range` of its own version of the page at `place`, if it has
-    /// one that meets it.
+    /// Returns where the transaction has `range` of its own version of the page at `place`, if it
+    /// has one that meets it.
     pub(crate) fn own_range(&mut self, place: Place, range: &Range<usize>) -> Option<OwnAt> {
         let own = self.windows_of(place).find(|window| window.meets(range))?;
         if own.holds(range) {
