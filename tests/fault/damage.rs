@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem, FsError};
+use engine::vnode::api::{Caller, FileSystem, FsError, XattrMode};
 use engine::{OpenError, OpenOptions, Pool};
 use format::ids::Place;
 use format::map::{is_split, pointer_at, set_pointer};
@@ -12,7 +12,9 @@ use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
 use storage::prng::Prng;
 
-use super::{POOL_BYTES, content, defects, device_of, find, make, new_pool, open, read};
+use super::{
+    POOL_BYTES, content, defects, device_of, find, make, new_pool, open, pool_in_memory, read,
+};
 
 const FILES: u64 = 30;
 const FILE_BYTES: usize = 40_000;
@@ -114,6 +116,21 @@ fn rot_is_told_and_never_served() {
     assert!(told > 100, "{told}");
 }
 
+/// Goal: an error can name the file that it is about, however many names its directory has.
+#[test]
+fn the_path_of_each_file_of_a_large_directory_is_known() {
+    let (_, pool) = pool_in_memory(POOL_BYTES);
+    for number in 0..1000 {
+        let name = format!("file{number}");
+        let ino = make(&pool, &name).expect("there is room");
+        assert_eq!(pool.path_of(ino), Ok(format!("/{name}").into_bytes()));
+    }
+    let last = find(&pool, "file999").expect("it was made");
+    pool.unlink(&Caller::root(), pool.root(), b"file999").expect("it is there");
+    assert!(pool.path_of(last).is_err(), "it has no name any more");
+    assert_eq!(pool.path_of(pool.root()), Ok(b"/".to_vec()));
+}
+
 /// Opens what is not to be opened: it is refused, and nothing is written.
 fn is_refused(image: &Image, expected: &str) {
     let device = SimDevice::open(image.clone(), SimOptions::default());
@@ -197,6 +214,45 @@ fn a_lying_directory_page_is_refused() {
             let refused = make(&pool, &format!("new{number}")).expect_err("it is believed");
             assert!(matches!(&refused, FsError::Corrupt { defect } if defect.contains("DR00")));
         }
+    }
+}
+
+/// Goal: a page of attributes that lies about itself under a good checksum is refused where it is
+/// read, and not believed by whoever adds an attribute. Method: each field that an insert relies on
+/// is wrong in turn.
+#[test]
+fn a_lying_attribute_page_is_refused() {
+    let device = SimDevice::open(new_pool(), SimOptions::default());
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+    let pool = open(&shared).expect("a new pool opens");
+    let ino = make(&pool, "file").expect("there is room");
+    let set = |pool: &Pool, ino, name: &[u8]| {
+        pool.setxattr(&Caller::root(), ino, name, &[7; 900], XattrMode::Set)
+    };
+    set(&pool, ino, b"user.first").expect("there is room");
+    pool.close().expect("nothing fails");
+    let base = device.image();
+    // Count of entries, bytes in use; bytes of the name and of the value of the first entry.
+    let lies: [(usize, &[u8]); 5] =
+        [(84, &[0xff; 4]), (96, &[0; 8]), (96, &[0xff; 8]), (128 + 1, &[0xff]), (128 + 4, &[1])];
+    for (at, lie) in lies {
+        let mut image = base.clone();
+        base.for_each_page(|offset, bytes| {
+            let is_ours = bytes.starts_with(b"HFpg") && bytes[18] == PageKind::Attributes.code();
+            if is_ours {
+                let mut page: PageBytes = *bytes.first_chunk().expect("a page");
+                page[at..at + lie.len()].copy_from_slice(lie);
+                let lsn = page_lsn(&page);
+                stamp(&mut page, lsn);
+                image.write(offset, &page);
+            }
+        });
+        let pool = open(&device_of(&image)).expect("no attribute is read yet");
+        let ino = find(&pool, "file").expect("its attributes are elsewhere");
+        let refused = set(&pool, ino, b"user.second").expect_err("it is believed");
+        assert!(matches!(&refused, FsError::Corrupt { defect } if defect.contains("XA001")));
+        let unread = pool.getxattr(&Caller::root(), ino, b"user.first").expect_err("it is served");
+        assert!(matches!(unread, FsError::Corrupt { .. }), "{unread}");
     }
 }
 

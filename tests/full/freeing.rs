@@ -4,6 +4,9 @@
 //! the brim, free something, let background work go on. A step takes its chances from its own
 //! number, so that steps can be left out: a case that fails is shortened so, and printed as one
 //! line, `HOLDFAST_FULL=seed:steps`, that repeats it.
+//!
+//! The first step fills a pool, the others only what was freed; so a soak has more steps, with
+//! `HOLDFAST_FULL_STEPS`, rather than more cases.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,13 +14,14 @@ use engine::vnode::api::{
     Caller, FileKind, FileSystem, FsError, FsResult, Ino, RenameMode, SetAttr,
 };
 use storage::prng::Prng;
+use whole_system::soak::Soak;
 
 use super::promise::{PAGES_LEFT, expect_promise_kept};
 use super::{Ground, Shape};
 
 /// Cases of a run in CI; `HOLDFAST_FULL_CASES` says otherwise.
 const CASES: u64 = 12;
-/// Steps of a case.
+/// Steps of a case in CI; `HOLDFAST_FULL_STEPS` says otherwise.
 const STEPS: u64 = 48;
 /// Most operations that one step fills a pool with: more than fit.
 const FILL_MAX: u64 = 40_000;
@@ -339,14 +343,16 @@ fn pool_link(ground: &Ground, ino: Ino, parent: Ino, name: &str) -> FsResult<()>
     Ok(())
 }
 
-/// Runs the steps of a case; returns how many operations freed something in a full pool.
-fn run(seed: u64, steps: &[u64]) -> u64 {
+/// Runs the steps of a case. Calls `each` behind each with its number, and how many operations have
+/// freed something in a full pool.
+fn run(seed: u64, steps: &[u64], each: &mut dyn FnMut(u64, u64)) {
     let mut case = Case::new(seed);
     let first = case.ground.available();
     for &number in steps {
+        let before = case.freed;
         case.step(seed, number);
+        each(number, case.freed - before);
     }
-    let freed = case.freed;
     case.empty();
     let again = case.ground.available();
     let kept = PAGES_LEFT * case.shape.segment_bytes;
@@ -355,11 +361,10 @@ fn run(seed: u64, steps: &[u64]) -> u64 {
         expect_promise_kept(&case.ground, "emptied", &case.shape);
     }
     assert_eq!(case.ground.defects(), None);
-    freed
 }
 
 fn fails(seed: u64, steps: &[u64]) -> bool {
-    catch_unwind(AssertUnwindSafe(|| run(seed, steps))).is_err()
+    catch_unwind(AssertUnwindSafe(|| run(seed, steps, &mut |_, _| ()))).is_err()
 }
 
 /// Returns as few of `steps` as still fail.
@@ -402,20 +407,23 @@ fn a_full_pool_can_always_be_emptied() {
         let number = |text: &str| text.parse().expect("a number");
         let steps: Vec<u64> =
             steps.split(',').filter(|text| !text.is_empty()).map(number).collect();
-        run(number(seed), &steps);
+        run(number(seed), &steps, &mut |_, _| ());
         return;
     }
     let first = number_of("HOLDFAST_SEED", 0);
-    let (cases, mut freed) = (number_of("HOLDFAST_FULL_CASES", CASES), 0);
+    let cases = number_of("HOLDFAST_FULL_CASES", CASES);
+    let steps: Vec<u64> = (0..number_of("HOLDFAST_FULL_STEPS", STEPS)).collect();
+    let mut soak = Soak::of("operations that freed something in a full pool");
     for seed in first..first + cases {
-        let steps: Vec<u64> = (0..STEPS).collect();
-        match catch_unwind(AssertUnwindSafe(|| run(seed, &steps))) {
-            Ok(count) => freed += count,
-            Err(_) => {
-                let line = replay_line(seed, &shrunk(seed, steps));
-                panic!("{:?}: again with\n{line}", shape_of(seed));
-            }
+        let mut each = |number, freed| {
+            soak.begin(seed << 32 | number);
+            soak.add(freed, || format!("pool {seed}, step {number}"));
+        };
+        if catch_unwind(AssertUnwindSafe(|| run(seed, &steps, &mut each))).is_err() {
+            soak.pause();
+            let line = replay_line(seed, &shrunk(seed, steps));
+            panic!("{:?}: again with\n{line}", shape_of(seed));
         }
     }
-    println!("{cases} pools, {freed} operations that freed something in a full pool");
+    println!("{}", soak.line(&format!("{cases} pools")));
 }

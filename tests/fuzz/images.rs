@@ -1,6 +1,9 @@
 //! Whole images: a pool of which bits turned over is refused, or serves what it can; the checker
 //! ends; nothing panics, and no answer is larger than the pool.
+//!
+//! An image is a seed: `HOLDFAST_FLIPS=first..end` tries those.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
@@ -8,14 +11,18 @@ use engine::{CreateOptions, OpenOptions, Pool};
 use storage::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
-
-use super::iterations;
+use storage::prng::Prng;
+use whole_system::soak::{self, Soak, memory_bytes_peak};
 
 const POOL_BYTES: u64 = 8 << 20;
 /// Names that a walk of a damaged pool may see: more than the pool has room for.
 const NAMES_MAX: usize = 1 << 20;
-/// An image costs more than a page: so many pages stand for one.
-const PAGES_PER_IMAGE: usize = 20;
+/// Seeds of a run without the variable.
+const SEEDS: u64 = 300;
+/// Most bits of an image that turn over.
+const FLIPS_MAX: u64 = 8;
+/// Bytes of memory that no run of this program may pass.
+const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
 fn open(device: SharedDevice) -> Option<Pool> {
     let options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
@@ -69,6 +76,28 @@ fn use_pool(pool: &Pool) {
     let _ = pool.sync();
 }
 
+/// Returns the image with a few bits of the pages at `pages` turned over.
+fn flipped(base: &Image, pages: &[u64], prng: &mut Prng) -> Image {
+    let mut image = base.clone();
+    let count = u64::try_from(pages.len()).expect("a small pool");
+    for _ in 0..=prng.below(FLIPS_MAX) {
+        let page = pages[usize::try_from(prng.below(count)).expect("below a usize")];
+        image.flip(page + prng.below(4096), 1 << prng.below(8));
+    }
+    image
+}
+
+/// Checks, opens and uses what is in `image`; returns whether it could be opened.
+fn examine(image: Image) -> bool {
+    let device: SharedDevice = SimDevice::open(image, SimOptions::default());
+    let _ = check::run(Arc::clone(&device), check::Options::default(), &mut |_| ());
+    let pool = open(device);
+    if let Some(pool) = &pool {
+        use_pool(pool);
+    }
+    pool.is_some()
+}
+
 /// Goal: no image makes the program panic or run without end. Method: up to eight bits of what was
 /// written turn over; the pool is checked, opened, and used.
 #[test]
@@ -80,18 +109,23 @@ fn images_with_bits_turned_over_are_served_or_refused() {
             pages.push(offset);
         }
     });
-    let count = iterations() / PAGES_PER_IMAGE;
-    bolero::check!().with_iterations(count).for_each(|bytes: &[u8]| {
-        let mut image = base.clone();
-        for flip in bytes.as_chunks::<5>().0.iter().take(8) {
-            let page = usize::from(u16::from_le_bytes([flip[0], flip[1]])) % pages.len();
-            let offset = u64::from(u16::from_le_bytes([flip[2], flip[3]])) % 4096;
-            image.flip(pages[page] + offset, 1 << (flip[4] % 8));
+    let (mut soak, mut opened, mut failed) = (Soak::of("images"), 0_u64, Vec::new());
+    let seeds = soak::seeds("HOLDFAST_FLIPS", SEEDS);
+    let count = seeds.end - seeds.start;
+    for seed in seeds {
+        soak.begin(seed);
+        let image = flipped(&base, &pages, &mut Prng::from_seed(seed));
+        match catch_unwind(AssertUnwindSafe(|| examine(image))) {
+            Ok(was_open) => opened += u64::from(was_open),
+            Err(_) => {
+                println!("seed {seed} panics");
+                failed.push(seed);
+            }
         }
-        let device: SharedDevice = SimDevice::open(image, SimOptions::default());
-        let _ = check::run(Arc::clone(&device), check::Options::default(), &mut |_| ());
-        if let Some(pool) = open(device) {
-            use_pool(&pool);
-        }
-    });
+        soak.add(1, || format!("{opened} opened, {} failed", failed.len()));
+    }
+    println!("{}", soak.line(&format!("{opened} opened, {} failed", failed.len())));
+    assert!(failed.is_empty(), "{} seeds fail: {failed:?}", failed.len());
+    assert!(count < 100 || opened > count / 4, "most are refused: {opened} of {count} opened");
+    assert!(memory_bytes_peak() < MEMORY_BYTES_MAX, "{} bytes", memory_bytes_peak());
 }

@@ -12,7 +12,7 @@ use storage::volume::Volume;
 use crate::alloc::{Allocator, Extent, Ledger};
 use crate::buffer::{Cache, PageRef, corrupt, page_of};
 use crate::error::FsResult;
-use crate::journal::{Applied, Journal, Own, Reservation, Tx};
+use crate::journal::{Applied, Journal, Own, OwnRange, Reservation, Tx};
 
 /// Of the pages that a transaction may move: those of two names, and of the anodes of two
 /// directories.
@@ -104,6 +104,25 @@ impl Store {
         }
         let (_, bytes) = self.cache.page_with_bytes(place, kind, owner)?;
         Ok(View::Shared(bytes))
+    }
+
+    /// Calls `look` with `range` of a page as `change` sees it, or as everyone does. Cheaper than
+    /// [`Store::view`] where the change has other bytes of the page, for it copies none.
+    pub(crate) fn peek<R>(
+        &self,
+        change: Option<&Change<'_>>,
+        (place, kind, owner): (Place, PageKind, PageOwner),
+        range: Range<usize>,
+        look: impl FnOnce(&[u8]) -> R,
+    ) -> FsResult<R> {
+        match change.map_or(OwnRange::Nothing, |change| change.tx().peek(place, &range)) {
+            OwnRange::All(own) => Ok(look(own)),
+            OwnRange::Part => Ok(look(&self.view(change, place, kind, owner)?[range])),
+            OwnRange::Nothing => {
+                let (_, bytes) = self.cache.page_with_bytes(place, kind, owner)?;
+                Ok(look(&bytes[range]))
+            }
+        }
     }
 }
 

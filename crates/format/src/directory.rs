@@ -343,7 +343,8 @@ impl Gap {
 pub struct Look<'page> {
     /// The name, if it is there.
     pub found: Option<Dirent<'page>>,
-    /// Otherwise the lowest collision number that no name with this hash has; `None`: all are taken.
+    /// Otherwise the lowest collision number that no name with this hash has; `None`: all are
+    /// taken.
     pub collision: Option<u64>,
     /// Otherwise the first free entry that has room for it.
     pub gap: Option<Gap>,
@@ -444,7 +445,8 @@ pub fn subtract_from_counts(counts: &mut [u8], bytes: usize) -> u32 {
 ///
 /// If there is no dirent at `offset`: a bug in the caller.
 pub fn remove(page: &mut [u8], offset: usize) {
-    let removal = removal(page, offset).expect("found in this page");
+    let cookie = raw_entry(page, offset).map_or(0, |disk| disk.cookie.get());
+    let removal = removal(page, offset, cookie).expect("found in this page");
     put_gap(&mut page[removal.head()], removal.gap);
     subtract_from_counts(&mut page[COUNTS], removal.entry_bytes);
 }
@@ -466,12 +468,13 @@ impl Removal {
     }
 }
 
-/// Returns what the removal of the dirent at `offset` leaves; `None` if there is none.
+/// Returns what the removal of the dirent at `offset`, which has `cookie`, leaves; `None` if there
+/// is none such.
 #[must_use]
-pub fn removal(page: &[u8], offset: usize) -> Option<Removal> {
+pub fn removal(page: &[u8], offset: usize, cookie: u64) -> Option<Removal> {
     let entry = |offset| RawEntries { page, offset }.next();
     let (_, entry_bytes, disk) = entry(offset)?;
-    if disk.cookie.get() == 0 {
+    if disk.cookie.get() != cookie || cookie == 0 {
         return None;
     }
     let behind = entry(offset + entry_bytes)

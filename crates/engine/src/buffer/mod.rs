@@ -288,13 +288,16 @@ impl Cache {
 /// Checks what a page says of itself beyond its header, once, when it is read: those who change it
 /// rely on it.
 fn verify_content(header: &PageHeader, bytes: &PageBytes) -> FsResult<()> {
-    if header.kind != PageKind::Directory {
-        return Ok(());
+    let (owner, page) = (header.owner.anode, header.owner.index);
+    if header.kind == PageKind::Directory {
+        return format::directory::verify(bytes, page)
+            .map_err(|defect| corrupt(format!("{defect} (page {page} of directory {owner})")));
     }
-    format::directory::verify(bytes, header.owner.index).map_err(|defect| {
-        let (directory, page) = (header.owner.anode, header.owner.index);
-        corrupt(format!("{defect} (page {page} of directory {directory})"))
-    })
+    if header.kind == PageKind::Attributes {
+        return format::attributes::verify(bytes)
+            .map_err(|defect| corrupt(format!("{defect} (page {page} of container {owner})")));
+    }
+    Ok(())
 }
 
 /// A device error as the caller of a file operation sees it.

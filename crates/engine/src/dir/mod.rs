@@ -56,6 +56,7 @@ pub(crate) struct Found {
     /// Page of the directory, and offset in it.
     at: PageAt,
     offset: usize,
+    cookie: u64,
 }
 
 /// Where a new name goes.
@@ -206,6 +207,7 @@ pub(crate) fn find(
         target: Target { anode: dirent.anode, generation: dirent.generation, kind: dirent.kind },
         at,
         offset: dirent.offset,
+        cookie: dirent.cookie,
     }))
 }
 
@@ -379,7 +381,7 @@ pub(crate) fn remove(
     found: &Found,
 ) -> FsResult<()> {
     let view = view_at(store, Some(change), anode, found.at)?;
-    let removal = page::removal(&view[..], found.offset);
+    let removal = page::removal(&view[..], found.offset, found.cookie);
     drop(view);
     let removal =
         removal.ok_or_else(|| corrupt("DR002: the entry of a name that was found is free"))?;
@@ -492,4 +494,20 @@ pub(crate) fn list_after(store: &Store, anode: &Anode, cookie: u64) -> FsResult<
             None => return Ok(Vec::new()),
         }
     }
+}
+
+/// Returns the name that leads to `child`; `None` if none does.
+pub(crate) fn name_of(store: &Store, anode: &Anode, child: AnodeNo) -> FsResult<Option<Vec<u8>>> {
+    let mut hash = 1;
+    while let Some(at) = page_of_hash(store, None, anode, hash)? {
+        let view = view_at(store, None, anode, at)?;
+        if let Some(dirent) = page::dirents(&view[..]).find(|dirent| dirent.anode == child) {
+            return Ok(Some(dirent.name.to_vec()));
+        }
+        match next_prefix(hash, page::depth(&view[..])) {
+            Some(next) => hash = next,
+            None => break,
+        }
+    }
+    Ok(None)
 }

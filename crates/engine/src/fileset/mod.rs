@@ -25,7 +25,8 @@ use format::bytes::is_zero;
 use format::fileset::Fileset;
 use format::ids::{ANODES_MAX, AnodeNo, FilesetId, Lsn, Place};
 use format::page::{
-    PAGE_BODY_BYTES, PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageKind, PageOwner, read_u64,
+    PAGE_BODY_BYTES, PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageKind, PageOwner, SLOTS_PER_PAGE,
+    read_u64,
 };
 use format::planted::{self, Planted};
 
@@ -430,7 +431,29 @@ impl FilesetGuard<'_> {
         change: &mut Change<'_>,
         number: AnodeNo,
     ) -> FsResult<()> {
+        self.free_anodes(store, change, &[number])
+    }
+
+    /// Frees anodes, whose containers are empty.
+    pub(crate) fn free_anodes(
+        &mut self,
+        store: &Store,
+        change: &mut Change<'_>,
+        numbers: &[AnodeNo],
+    ) -> FsResult<()> {
         self.save();
+        for number in numbers {
+            self.clear_anode(store, change, *number)?;
+        }
+        self.write_entry(change)
+    }
+
+    fn clear_anode(
+        &mut self,
+        store: &Store,
+        change: &mut Change<'_>,
+        number: AnodeNo,
+    ) -> FsResult<()> {
         let table = self.table();
         let (_, bytes) = anode_slot(store, &table, change, number)?;
         bytes.fill(0);
@@ -442,7 +465,7 @@ impl FilesetGuard<'_> {
             used.ok_or_else(|| corrupt("FS006: a fileset counts fewer anodes than it has"))?;
         change.count_anodes(-1);
         self.freed.push(number.0);
-        self.write_entry(change)
+        Ok(())
     }
 
     /// Gives the page of the anode table up if no anode is left in it. It comes back when one of
@@ -455,10 +478,13 @@ impl FilesetGuard<'_> {
     ) -> FsResult<()> {
         let table = self.table();
         let (page, _) = page_and_slot(number);
-        let view = store.content(Some(change), &table, page, PageKind::Anode)?;
-        let is_empty = view.is_some_and(|view| is_zero(&view[slot_offset(0)..]));
-        if !is_empty {
-            return Ok(());
+        let pointer = store.block(Some(change), &table, page)?;
+        let place = pointer.ok_or_else(no_table_page)?.place;
+        let at = (place, PageKind::Anode, content_owner(&table, page));
+        for slot in 0..SLOTS_PER_PAGE {
+            if !store.peek(Some(change), at, slot_range(slot), is_zero)? {
+                return Ok(());
+            }
         }
         let mut table = Anode::clone(&table);
         store.remove_content(change, &mut table, page, PageKind::Anode)?;
@@ -630,7 +656,7 @@ fn anode_slot<'c>(
 ) -> FsResult<(Place, &'c mut [u8])> {
     let (page, slot) = page_and_slot(number);
     let pointer = store.block(Some(change), table, page)?;
-    let pointer = pointer.ok_or_else(|| corrupt("AN004: a page of the anode table is missing"))?;
+    let pointer = pointer.ok_or_else(no_table_page)?;
     let owner = content_owner(table, page);
     let bytes = change.edit_range(pointer.place, PageKind::Anode, owner, slot_range(slot))?;
     Ok((pointer.place, bytes))
@@ -654,6 +680,10 @@ fn anode_is_at(change: &mut Change<'_>, number: AnodeNo, place: Place) -> FsResu
 
 fn slot_range(slot: usize) -> Range<usize> {
     slot_offset(slot)..slot_offset(slot) + ANODE_BYTES
+}
+
+fn no_table_page() -> FsError {
+    corrupt("AN004: a page of the anode table is missing")
 }
 
 fn no_map_page() -> FsError {

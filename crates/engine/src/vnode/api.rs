@@ -243,7 +243,8 @@ pub trait FileSystem: Send + Sync {
     /// Number of the root directory, on which no references are counted.
     fn root(&self) -> Ino;
 
-    /// Finds `name` in `parent`. `.` and `..` are names here. Takes a reference.
+    /// Finds `name` in `parent`. `.` and `..` are names here. Takes a reference. The attributes may
+    /// be younger than the name: where it was removed meanwhile, they count one less.
     ///
     /// `.` is found in a file of any kind and is the file itself: so a handle from before a restart
     /// gets its reference.
@@ -300,7 +301,8 @@ pub trait FileSystem: Send + Sync {
     fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()>;
 
     /// Calls `each` for the names after `cookie` (0: from the first, which is `.`, then `..`), in
-    /// order of cookies, until it returns `false` or there are no more.
+    /// order of cookies, until it returns `false` or there are no more. They are not those of one
+    /// moment, while others change the directory.
     fn readdir(
         &self,
         ino: Ino,

@@ -39,15 +39,14 @@ impl Files {
         // Before anything waits for the log; asked again under the lock.
         self.check_change(caller, vnode.state.read().anode()?, change)?;
         match change.size_bytes {
-            None => self.set_anode(caller, &vnode, change)?,
+            None => self.set_anode(caller, &vnode, change),
             Some(size_bytes) => {
-                self.with_reclaim(|| self.truncate(caller, &vnode, size_bytes, change))?
+                self.with_reclaim(|| self.truncate(caller, &vnode, size_bytes, change))
             }
         }
-        attr_of(self, &vnode.state.read())
     }
 
-    fn set_anode(&self, caller: &Caller, vnode: &Arc<Vnode>, change: &SetAttr) -> FsResult<()> {
+    fn set_anode(&self, caller: &Caller, vnode: &Arc<Vnode>, change: &SetAttr) -> FsResult<Attr> {
         let mut tx = self.store.begin(Reservation::SMALL)?;
         let mut state = vnode.state.write();
         let mut anode = state.anode()?.clone();
@@ -57,7 +56,7 @@ impl Files {
         let applied = tx.end();
         state.anode = Some(anode);
         state.class = applied.class;
-        Ok(())
+        attr_of(self, &state)
     }
 
     /// Sets everything but the size.

@@ -7,12 +7,12 @@ use format::planted::{self, Planted};
 use storage::device::AlignedBuffer;
 
 use super::access::clear_set_bits_of_write;
-use super::api::{Caller, FILE_BYTES_MAX, Ino, SetAttr};
+use super::api::{Attr, Caller, FILE_BYTES_MAX, Ino, SetAttr};
 use super::flush::tail_waiting;
 use super::inline::{cut_inline, is_inline, settle_storage};
 use super::read::own;
 use super::unit::Span;
-use super::{Files, Vnode, VnodeState};
+use super::{Files, Vnode, VnodeState, attr_of};
 use crate::container::{Content, Room};
 use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
@@ -271,21 +271,25 @@ impl Files {
         self.write_block(state, span, valid, &[])
     }
 
-    /// Sets the size of a file, and whatever else `set` says with it.
+    /// Sets the size of a file, and whatever else `set` says with it; returns the attributes that
+    /// this leaves.
     pub(crate) fn truncate(
         &self,
         caller: &Caller,
         vnode: &Arc<Vnode>,
         size_bytes: u64,
         set: &SetAttr,
-    ) -> FsResult<()> {
+    ) -> FsResult<Attr> {
         let (mut change, mut state) = self.begin_settled(vnode)?;
         self.check_change(caller, state.anode()?, set)?;
         // A cut at the end gives up what is reserved behind it.
         if size_bytes > state.size_bytes {
             drop(state);
             drop(change);
-            return self.extend(caller, vnode, size_bytes, set);
+            return match self.extend(caller, vnode, size_bytes, set)? {
+                Some(attr) => Ok(attr),
+                None => self.truncate(caller, vnode, size_bytes, set),
+            };
         }
         let is_waiting =
             tail_waiting(&state).is_some() || state.pending.range(..size_bytes).next().is_some();
@@ -330,11 +334,13 @@ impl Files {
         state.size_bytes = size_bytes;
         state.is_being_cut = !is_done;
         state.class = applied.class;
+        let mut attr = attr_of(self, &state)?;
         drop(state);
         if !is_done {
             self.finish_truncate(vnode)?;
+            attr.blocks_512 = attr_of(self, &vnode.state.read())?.blocks_512;
         }
-        Ok(())
+        Ok(attr)
     }
 
     /// Before the file grows to `size_bytes`. Changes memory only, but may read the map.
@@ -346,7 +352,8 @@ impl Files {
         self.rewrite_tail(state, span)
     }
 
-    /// Raises the size of a file.
+    /// Raises the size of a file, and returns the attributes that this leaves; `None`, and nothing
+    /// is done, if the file is larger by now.
     ///
     /// CRASH: V4. What the last block stores behind the end must read as zeros before the size
     /// passes it, so a new version of that block is installed first.
@@ -356,9 +363,12 @@ impl Files {
         vnode: &Arc<Vnode>,
         size_bytes: u64,
         set: &SetAttr,
-    ) -> FsResult<()> {
+    ) -> FsResult<Option<Attr>> {
         loop {
             let (mut change, mut state) = self.begin_settled(vnode)?;
+            if size_bytes < state.size_bytes {
+                return Ok(None);
+            }
             self.check_change(caller, state.anode()?, set)?;
             if size_bytes > wide(INLINE_BYTES_MAX) {
                 self.leave_inline(&mut state)?;
@@ -372,15 +382,15 @@ impl Files {
                 continue;
             }
             let mut anode = state.anode()?.clone();
-            anode.size_bytes = size_bytes.max(state.size_bytes);
+            anode.size_bytes = size_bytes;
             settle_storage(&mut anode);
             self.apply_change(caller, &mut anode, set);
             self.fileset.write_anode(&self.store, &mut change, &anode)?;
             let applied = change.end();
-            state.size_bytes = anode.size_bytes;
+            state.size_bytes = size_bytes;
             state.anode = Some(anode);
             state.class = applied.class;
-            return Ok(());
+            return attr_of(self, &state).map(Some);
         }
     }
 

@@ -31,6 +31,13 @@ const COOKIE_PARENT: u64 = 2;
 /// Most directories above a file that a search for its path looks at.
 const PATH_DEPTH_MAX: usize = 4096;
 
+/// A name as it was when its directory was looked through.
+pub(crate) struct Seen {
+    pub(crate) found: Found,
+    /// Version of the directory then: its names are the same as long as it has that.
+    data_version: u64,
+}
+
 /// Returns the anode of a directory that is still there.
 pub(crate) fn directory(state: &VnodeState) -> FsResult<&Anode> {
     let anode = state.anode()?;
@@ -126,15 +133,7 @@ impl Files {
     fn name_in(&self, parent: AnodeNo, child: AnodeNo) -> FsResult<Vec<u8>> {
         let vnode = self.vnode_of(parent)?;
         let state = vnode.state.read();
-        let mut after = COOKIE_PARENT;
-        loop {
-            let listed = dir::list_after(&self.store, directory(&state)?, after)?;
-            let last = listed.last().ok_or(FsError::NotFound)?.cookie;
-            if let Some(entry) = listed.into_iter().find(|entry| entry.target.anode == child) {
-                return Ok(entry.name);
-            }
-            after = last;
-        }
+        dir::name_of(&self.store, directory(&state)?, child)?.ok_or(FsError::NotFound)
     }
 
     /// Makes a file; see [`super::api::FileSystem::create`]. Takes a reference.
@@ -396,10 +395,12 @@ impl Files {
         check_name(name)?;
         let directory = self.vnode(parent)?;
         loop {
-            let number = self.child_of(caller, &directory, name)?;
+            let seen = self.child_of(caller, &directory, name)?;
+            let number = seen.found.target.anode;
             let child = self.vnode_of(number)?;
+            let locked = (&directory, &child);
             if let Some(is_last) =
-                self.remove_locked(caller, &directory, &child, name, wants_directory)?
+                self.remove_locked(caller, locked, name, &seen, wants_directory)?
             {
                 if is_last && !self.table.is_referenced(number) {
                     self.doom(number);
@@ -415,10 +416,10 @@ impl Files {
         caller: &Caller,
         directory: &Arc<Vnode>,
         name: &[u8],
-    ) -> FsResult<AnodeNo> {
+    ) -> FsResult<Seen> {
         let state = directory.state.read();
         let found = self.find_name(caller, &state, name)?.ok_or(FsError::NotFound)?;
-        Ok(found.target.anode)
+        Ok(Seen { found, data_version: state.anode()?.data_version })
     }
 
     /// Takes `name` away from `directory`, if it still leads to `child`. Returns whether that was
@@ -426,15 +427,19 @@ impl Files {
     fn remove_locked(
         &self,
         caller: &Caller,
-        directory: &Arc<Vnode>,
-        child: &Arc<Vnode>,
+        (directory, child): (&Arc<Vnode>, &Arc<Vnode>),
         name: &[u8],
+        seen: &Seen,
         wants_directory: bool,
     ) -> FsResult<Option<bool>> {
         let mut change = self.store.begin(Reservation::SMALL)?;
         let (mut directory_state, mut child_state) = lock_two(directory, child);
         let mut directory = self::directory(&directory_state)?.clone();
-        let found = dir::find(&self.store, None, &directory, name)?.ok_or(FsError::NotFound)?;
+        let found = if directory.data_version == seen.data_version {
+            seen.found
+        } else {
+            dir::find(&self.store, None, &directory, name)?.ok_or(FsError::NotFound)?
+        };
         if found.target.anode != child.number {
             return Ok(None);
         }

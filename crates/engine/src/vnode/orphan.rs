@@ -186,12 +186,12 @@ impl Files {
             is_small(state) && state.anode().is_ok_and(|anode| self.is_forgotten(anode))
         });
         let mut fileset = self.fileset.lock();
-        for anode in states.iter().filter_map(|state| state.anode.as_ref()) {
-            if anode.entries > 0 {
-                fileset.remove_orphan(&self.store, &mut change, anode.entries - 1)?;
-            }
-            fileset.free_anode(&self.store, &mut change, anode.number)?;
+        let anodes = || states.iter().filter_map(|state| state.anode.as_ref());
+        for anode in anodes().filter(|anode| anode.entries > 0) {
+            fileset.remove_orphan(&self.store, &mut change, anode.entries - 1)?;
         }
+        let numbers: Vec<AnodeNo> = anodes().map(|anode| anode.number).collect();
+        fileset.free_anodes(&self.store, &mut change, &numbers)?;
         let applied = change.end();
         fileset.settle(applied.lsn);
         for state in &mut states {

@@ -56,7 +56,7 @@ impl Files {
             // Both directories are walked to before either name is looked up.
             self.searched(caller, &source_directory.state.read())?;
             self.searched(caller, &target_directory.state.read())?;
-            let moved = self.child_of(caller, &source_directory, source.1)?;
+            let moved = self.child_of(caller, &source_directory, source.1)?.found.target.anode;
             let replaced = {
                 let state = target_directory.state.read();
                 let found = self.find_name(caller, &state, target.1)?;

@@ -54,21 +54,23 @@ impl Files {
             }
             Fallocate::ZeroRange { keep_size: false } => {
                 self.zero(caller, &vnode, offset..end)?;
-                if end > vnode.state.read().size_bytes {
-                    self.extend(caller, &vnode, end, &SetAttr::default())?;
-                }
-                Ok(())
+                self.reach(caller, &vnode, end)
             }
             Fallocate::Allocate { keep_size } => {
                 self.allocate(&vnode, offset..end)?;
                 self.note_write(&mut *self.settled(&vnode)?, caller, &vnode)?;
-                if !keep_size && end > vnode.state.read().size_bytes {
-                    self.extend(caller, &vnode, end, &SetAttr::default())?;
-                }
-                Ok(())
+                if keep_size { Ok(()) } else { self.reach(caller, &vnode, end) }
             }
             Fallocate::CollapseRange | Fallocate::InsertRange => Err(FsError::NotSupported),
         }
+    }
+
+    /// Raises the size of a file to `end`, where it is smaller.
+    fn reach(&self, caller: &Caller, vnode: &Arc<Vnode>, end: u64) -> FsResult<()> {
+        if end > vnode.state.read().size_bytes {
+            self.extend(caller, vnode, end, &SetAttr::default())?;
+        }
+        Ok(())
     }
 
     /// Reserves room for every block that `range` touches.

@@ -79,17 +79,27 @@ impl Key {
 }
 
 /// Wakes those who wait for a lock when it is dropped, which a guard does after unlocking.
-pub(super) struct Release(Key);
+pub(super) struct Release(Option<Key>);
 
 impl Release {
-    pub(super) fn new(key: Key) -> Release {
-        Release(key)
+    /// Wakes those who wait for `key`.
+    pub(super) fn to(key: Key) -> Release {
+        Release(Some(key))
+    }
+
+    /// Wakes nobody: the thread belongs to no scheduler.
+    #[inline]
+    pub(super) fn to_nobody() -> Release {
+        Release(None)
     }
 }
 
 impl Drop for Release {
+    #[inline]
     fn drop(&mut self) {
-        notify_all(self.0);
+        if let Some(key) = self.0 {
+            notify_all(key);
+        }
     }
 }
 

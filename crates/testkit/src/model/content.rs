@@ -9,7 +9,7 @@ use crate::number::{u64_of, usize_of};
 /// Sparse content. A page that is not there reads as zeros.
 ///
 /// Pages are shared between copies of a model, so a copy costs its names and little more.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Content {
     pages: BTreeMap<u64, Page>,
     size_bytes: u64,

@@ -276,11 +276,12 @@ fn page_hash(page: u64, bytes: &[u8; PAGE_BYTES]) -> u64 {
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut lanes = [1_u64, 2, 3, 4];
     let mut any = 0;
-    for group in bytes.as_chunks::<{ LANES * 8 }>().0 {
-        for (lane, word) in lanes.iter_mut().zip(group.as_chunks::<8>().0) {
-            let word = u64::from_le_bytes(*word);
+    // Arrays of known lengths: no bound is checked, and nothing is called, for a word.
+    for words in bytes.as_chunks::<8>().0.as_chunks::<LANES>().0 {
+        for lane in 0..LANES {
+            let word = u64::from_le_bytes(words[lane]);
             any |= word;
-            *lane = (*lane ^ word).wrapping_mul(MULTIPLIER).rotate_left(29);
+            lanes[lane] = (lanes[lane] ^ word).wrapping_mul(MULTIPLIER).rotate_left(29);
         }
     }
     if any == 0 {

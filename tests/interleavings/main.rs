@@ -1,0 +1,156 @@
+//! Threads at work on one pool, in one order of their locks after the other.
+//!
+//! Goal: whatever the order, what the threads are answered, and what is there in the end, is what
+//! some order of whole calls gives, in which whatever was answered before something else was asked
+//! comes first; nobody waits for ever; the check finds nothing.
+//!
+//! Method: short programs by seed on few names, so that they meet. [`threads`] chooses at every
+//! lock who goes on; one more thread makes things durable meanwhile. The reference looks for the
+//! order ([`order`]).
+//!
+//! `HOLDFAST_SOAK=N` runs N times as many programs, `HOLDFAST_SEED=S` begins at another.
+
+mod call;
+mod order;
+#[cfg_attr(feature = "shuttle", path = "explored.rs")]
+mod threads;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use engine::vnode::api::FileSystem;
+use engine::{CreateOptions, OpenOptions, Pool};
+use storage::clock::ManualClock;
+use storage::prng::Prng;
+use testkit::canon::{Times, walk};
+use testkit::model::Model;
+
+use call::{Call, Focus, Held};
+use order::{Answered, is_explained, told};
+use threads::{Threads, Work};
+
+const THREADS: u32 = 3;
+const CALLS_MAX: u64 = 6;
+const POOL_BYTES: u64 = 10 << 20;
+const CACHE_BYTES: usize = 1 << 20;
+/// How often the thread beside them makes things durable.
+const CHECKPOINTS: usize = 2;
+
+/// What threads do, and on what.
+struct Program {
+    is_deep: bool,
+    threads: Vec<Vec<Call>>,
+}
+
+impl Program {
+    fn random(random: &mut Prng) -> Program {
+        let (is_deep, focus) = (random.one_in(2), Focus::random(random));
+        let mut fill = 0;
+        let mut call = |random: &mut Prng| {
+            fill += 1;
+            Call::random(random, focus, fill)
+        };
+        let mut thread = || (0..=random.below(CALLS_MAX)).map(|_| call(random)).collect();
+        Program { is_deep, threads: (0..THREADS).map(|_| thread()).collect() }
+    }
+}
+
+/// What was answered, by thread, and how many stamps were given out.
+struct History {
+    stamps: AtomicUsize,
+    // Not a lock that is scheduled: it is held for no longer than a push.
+    answered: Mutex<Vec<Vec<Answered>>>,
+}
+
+impl History {
+    fn new(threads: usize) -> History {
+        History { stamps: AtomicUsize::new(0), answered: Mutex::new(vec![Vec::new(); threads]) }
+    }
+
+    fn stamp(&self) -> usize {
+        self.stamps.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Makes `calls` one after the other, and notes the answers as those of `thread`.
+    fn perform(&self, fs: &dyn FileSystem, held: &Held, thread: usize, calls: &[Call]) {
+        for call in calls {
+            let begun = self.stamp();
+            let answer = call.on(fs, held);
+            let ended = self.stamp();
+            let reference = answer.reference(fs);
+            let call = call.clone();
+            let answered = Answered { call, answer, begun, ended };
+            self.answered.lock().expect("nobody panics while he holds it")[thread].push(answered);
+            if let Some(ino) = reference {
+                fs.forget(ino, 1);
+            }
+        }
+    }
+}
+
+/// Runs `program` on a pool once, in the order that `threads` chooses, and judges it.
+fn judge(threads: &Threads, program: &Program, context: &str) {
+    let clock = Arc::new(ManualClock::new());
+    let device = threads.device(POOL_BYTES);
+    let mut create = CreateOptions::new(POOL_BYTES, [7; 64]);
+    create.geometry.journal_bytes = Some(1 << 20);
+    create.geometry.segment_bytes = Some(128 << 10);
+    create.geometry.group_bytes = Some(2 << 20);
+    Pool::create(&device, clock.as_ref(), &create).expect("a pool fits");
+    let options = OpenOptions { cache_bytes: CACHE_BYTES, ..OpenOptions::default() };
+    let pool = Pool::open(Arc::clone(&device), clock.clone(), options).expect("it was just made");
+    let pool = Arc::new(pool);
+    let model = Model::new(clock);
+    let prepare = |fs| Held::prepare(fs, program.is_deep);
+    let (model_held, pool_held) = (prepare(&model), prepare(&*pool));
+
+    let surveyor = program.threads.len();
+    let history = Arc::new(History::new(surveyor + 1));
+    threads.run(works(&pool, pool_held, &history, &program.threads));
+    history.perform(&*pool, &pool_held, surveyor, &Call::survey());
+
+    let answered = history.answered.lock().expect("nobody panics while he holds it");
+    assert!(
+        is_explained(model, (&model_held, &pool_held), &answered),
+        "no order explains this, {context}:\n{}",
+        told(&answered)
+    );
+    if let Err(error) = walk(&*pool, Times::Ignored) {
+        panic!("{error}, {context}:\n{}", told(&answered));
+    }
+    for held in pool_held.all().iter().filter(|held| held.ino != pool.root()) {
+        pool.forget(held.ino, 1);
+    }
+    pool.close().expect("the device does not fail");
+    let report = check::run(device, check::Options::default(), &mut |_| ());
+    assert!(report.is_clean(), "{context}:\n{}{}", told(&answered), report.to_text());
+}
+
+/// Returns what each of `threads` does, and the one that makes things durable.
+fn works(pool: &Arc<Pool>, held: Held, history: &Arc<History>, threads: &[Vec<Call>]) -> Vec<Work> {
+    let mut works: Vec<Work> = Vec::new();
+    for (thread, calls) in threads.iter().enumerate() {
+        let (pool, history, calls) = (Arc::clone(pool), Arc::clone(history), calls.clone());
+        works.push(Box::new(move || history.perform(&*pool, &held, thread, &calls)));
+    }
+    let pool = Arc::clone(pool);
+    works.push(Box::new(move || {
+        for _ in 0..CHECKPOINTS {
+            pool.tick().expect("the device does not fail");
+            pool.checkpoint().expect("the device does not fail");
+        }
+    }));
+    works
+}
+
+#[test]
+fn answers_are_those_of_some_order_of_whole_calls() {
+    let setting = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let first = setting("HOLDFAST_SEED").unwrap_or(0);
+    let count = threads::PROGRAMS * setting("HOLDFAST_SOAK").unwrap_or(1);
+    for seed in first..first + count {
+        let program = Arc::new(Program::random(&mut Prng::from_seed(seed)));
+        let context = format!("HOLDFAST_SEED={seed}");
+        threads::explore(seed, move |threads| judge(threads, &program, &context));
+    }
+}

@@ -1,0 +1,35 @@
+//! Threads of the simulator: the seed hands the baton on.
+
+use std::sync::Arc;
+
+use storage::device::SharedDevice;
+use storage::device::sim::{SimDevice, SimOptions};
+use storage::sync::sim::{Job, Scheduler};
+
+/// Programs in one run of the test.
+pub(crate) const PROGRAMS: u64 = 1000;
+
+/// What a thread does.
+pub(crate) type Work = Box<dyn FnOnce() + Send>;
+
+/// Who goes on.
+pub(crate) struct Threads(Arc<Scheduler>);
+
+/// Calls `judge` for the order that `seed` chooses.
+pub(crate) fn explore(seed: u64, judge: impl Fn(&Threads)) {
+    judge(&Threads(Scheduler::new(seed)));
+}
+
+impl Threads {
+    /// Returns a device of `size_bytes`, each request to which is a point where others may go on.
+    pub(crate) fn device(&self, size_bytes: u64) -> SharedDevice {
+        SimDevice::new(size_bytes, SimOptions { seed: self.0.seed(), ..SimOptions::default() })
+    }
+
+    /// Lets each of `works` be a thread, to their ends.
+    pub(crate) fn run(&self, works: Vec<Work>) {
+        let job = |(nth, work)| (format!("thread {nth}"), work);
+        let jobs: Vec<Job<'_>> = works.into_iter().enumerate().map(job).collect();
+        self.0.run(jobs);
+    }
+}
