@@ -11,8 +11,9 @@ use super::{Allocator, CLEANER_SEGMENTS, SegmentId};
 use crate::convert::index;
 use crate::error::FsResult;
 
-/// Levels, each with an open segment of its own. Four would write 5 % more at 90 % full with 90 of
-/// 100 writes to a tenth of the blocks, six 3 % less; where all blocks are alike each costs 0.5 %.
+/// Levels, each with an open segment of its own. In a model of the cleaner four write 5 % more at
+/// 90 % full with 90 of 100 writes to a tenth of the blocks, six 3 % less; where all blocks are
+/// alike each costs 0.5 to 1 %.
 const LEVELS: u8 = 5;
 
 /// How long a block is expected to last: the higher the number, the longer.
