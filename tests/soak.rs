@@ -58,7 +58,8 @@ impl Soak {
         self.begin(NONE);
     }
 
-    /// Counts `count` more that are done, and prints a line with what `note` adds when it is time.
+    /// Counts `count` more that are done, and prints a line, with what `note` adds, when it is
+    /// time.
     pub fn add(&mut self, count: u64, note: impl FnOnce() -> String) {
         self.done += count;
         if self.told.elapsed() >= EVERY {

@@ -1,4 +1,5 @@
-//! What cleaning costs, with ninety of a hundred writes going to a tenth of the blocks.
+//! What cleaning costs, with nine of ten writes going to a tenth of the blocks, and with all blocks
+//! alike.
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, SetAttr};
 use storage::device::{Purpose, RequestKind};
@@ -30,12 +31,36 @@ fn filled(counted: &Counted, percent: u64) -> (Ino, u64) {
     (ino, blocks)
 }
 
-/// Overwrites random blocks, of which nine in ten lie in the first tenth of the file.
-fn overwrite(counted: &Counted, ino: Ino, blocks: u64, writes: u64, prng: &mut Prng) {
-    let hot = blocks / 10;
+/// Which blocks are overwritten.
+#[derive(Clone, Copy, Debug)]
+enum Pattern {
+    /// Nine in ten writes go to the first tenth of the file.
+    HotTenth,
+    /// All blocks are alike.
+    Uniform,
+}
+
+impl Pattern {
+    fn block(self, blocks: u64, prng: &mut Prng) -> u64 {
+        let hot = blocks / 10;
+        match self {
+            Pattern::HotTenth if prng.below(10) < 9 => prng.below(hot),
+            Pattern::HotTenth => hot + prng.below(blocks - hot),
+            Pattern::Uniform => prng.below(blocks),
+        }
+    }
+}
+
+/// Overwrites random blocks.
+fn overwrite(
+    counted: &Counted,
+    ino: Ino,
+    (pattern, blocks): (Pattern, u64),
+    writes: u64,
+    prng: &mut Prng,
+) {
     for number in 0..writes {
-        let block =
-            if prng.below(10) < 9 { prng.below(hot) } else { hot + prng.below(blocks - hot) };
+        let block = pattern.block(blocks, prng);
         let data = vec![u8::try_from(number % 251).expect("small"); 16 << 10];
         let written = counted.pool.write(&Caller::root(), ino, block * BLOCK_BYTES, &data);
         written.unwrap_or_else(|error| panic!("overwrite {number} of {writes}: {error}"));
@@ -48,26 +73,53 @@ fn overwrite(counted: &Counted, ino: Ino, blocks: u64, writes: u64, prng: &mut P
 }
 
 /// Bytes of data written, and read by the cleaner, in hundredths of the bytes that were given.
-fn amplification(percent: u64) -> (u64, u64) {
+fn amplification(pattern: Pattern, percent: u64) -> (u64, u64) {
     let counted = Counted::new(POOL_BYTES, 14);
     let (ino, blocks) = filled(&counted, percent);
     let mut prng = Prng::from_seed(percent);
-    overwrite(&counted, ino, blocks, ROUNDS_BEFORE * blocks, &mut prng);
+    let part = (pattern, blocks);
+    overwrite(&counted, ino, part, ROUNDS_BEFORE * blocks, &mut prng);
     let writes = ROUNDS * blocks;
-    let cost = counted.cost(|| overwrite(&counted, ino, blocks, writes, &mut prng));
+    let before = counted.pool.status().cleaner.since_mount;
+    let cost = counted.cost(|| overwrite(&counted, ino, part, writes, &mut prng));
+    let written = cost.of(Purpose::Data, RequestKind::Write).bytes;
+    let read = cost.of(Purpose::Cleaner, RequestKind::Read).bytes;
+    // The gauge says what the device saw.
+    let status = counted.pool.status();
+    let after = status.cleaner.since_mount;
+    let bytes = |fragments: u64| fragments << status.geometry.fragment_shift;
+    assert_eq!(bytes(after.written_fragments - before.written_fragments), written);
+    assert_eq!(bytes(after.read_fragments - before.read_fragments), read);
+    // What is rewritten before it is sealed is written once.
+    let user = bytes(after.user_fragments - before.user_fragments);
+    assert!(user <= writes * BLOCK_BYTES && user * 100 >= writes * BLOCK_BYTES * 95, "{user}");
     let hundredths = |bytes: u64| bytes * 100 / (writes * BLOCK_BYTES);
-    let written = hundredths(cost.of(Purpose::Data, RequestKind::Write).bytes);
-    let read = hundredths(cost.of(Purpose::Cleaner, RequestKind::Read).bytes);
-    println!("{percent} % full, {blocks} blocks: written {written}, read {read} hundredths");
+    let (written, read) = (hundredths(written), hundredths(read));
+    println!("{pattern:?}, {percent} % full, {blocks} blocks: written {written}, read {read} %");
     (written, read)
 }
 
 #[test]
 fn cleaning_costs_little_where_most_writes_go_to_few_blocks() {
-    let (three_quarters, nine_tenths) = (amplification(75), amplification(90));
+    let pattern = Pattern::HotTenth;
+    let (three_quarters, nine_tenths) = (amplification(pattern, 75), amplification(pattern, 90));
     assert!(three_quarters.0 <= 160, "{three_quarters:?}");
-    // 250 is wanted: what seldom changes is written among what often does, and copied once for it.
-    assert!(nine_tenths.0 <= 305, "{nine_tenths:?}");
+    assert!(nine_tenths.0 <= 250, "{nine_tenths:?}");
     // A segment is read once, whole.
-    assert!(three_quarters.1 <= 170 && nine_tenths.1 <= 315, "{three_quarters:?} {nine_tenths:?}");
+    assert!(three_quarters.1 <= 160 && nine_tenths.1 <= 260, "{three_quarters:?} {nine_tenths:?}");
+}
+
+/// Levels have nothing to tell apart here: what they cost then is little.
+#[test]
+fn cleaning_costs_no_more_where_all_blocks_are_alike() {
+    let three_quarters = amplification(Pattern::Uniform, 75);
+    assert!(three_quarters.0 <= 225, "{three_quarters:?}");
+}
+
+/// As the pool fills up it costs what it must.
+#[test]
+#[ignore = "minutes: for the record"]
+fn cleaning_at_nine_tenths_where_all_blocks_are_alike() {
+    let nine_tenths = amplification(Pattern::Uniform, 90);
+    assert!(nine_tenths.0 <= 500, "{nine_tenths:?}");
 }

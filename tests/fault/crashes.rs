@@ -95,7 +95,7 @@ fn blocks_that_rode_into_a_crash_can_be_cleaned() {
         assert!(read(&pool, &format!("f{life}")) == Ok(content(life, 4096)), "f{life}");
     }
     find(&pool, "large").expect("it is there");
-    assert!(pool.status().cleaner.segments > 0, "nothing had to be cleaned");
+    assert!(pool.status().cleaner.since_mount.segments > 0, "nothing had to be cleaned");
     pool.close().expect("it closes");
     assert_eq!(defects(&device), None);
 }

@@ -138,7 +138,7 @@ fn overwriting_at_ninety_percent_goes_on() {
          (of {fitting} blocks)",
         hundredths / 100,
         hundredths % 100,
-        pool.status().cleaner.segments
+        pool.status().cleaner.since_mount.segments
     );
     for (block, seed) in (0..).zip(&seeds) {
         let mut found = Vec::new();

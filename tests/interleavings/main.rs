@@ -4,14 +4,15 @@
 //! some order of whole calls gives, in which whatever was answered before something else was asked
 //! comes first; nobody waits for ever; the check finds nothing.
 //!
-//! Method: short programs by seed on few names, so that they meet. [`threads`] chooses at every lock
-//! and every request to the device who goes on; one more thread makes things durable meanwhile. The
-//! reference looks for the order ([`order`]).
+//! Method: short programs by seed on few names, so that they meet. [`threads`] chooses at every
+//! lock who goes on; one more thread makes things durable meanwhile. The reference looks for the
+//! order ([`order`]).
 //!
 //! `HOLDFAST_SOAK=N` runs N times as many programs, `HOLDFAST_SEED=S` begins at another.
 
 mod call;
 mod order;
+#[cfg_attr(feature = "shuttle", path = "explored.rs")]
 mod threads;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,10 +1,10 @@
 //! The search for an order of whole calls that explains what several threads were answered.
 //!
-//! A history is *linearizable* (Herlihy and Wing, 1990) if each call can be given one moment between
-//! its beginning and its end, so that the reference, called at these moments, answers the same. The
-//! search is that of Wing and Gong ("Testing and Verifying Concurrent Objects", 1993): of the calls
-//! that come first in their threads, those that began before every other one had ended are tried
-//! in turn. What was tried from one state is not tried again.
+//! A history is *linearizable* (Herlihy and Wing, 1990) if each call can be given one moment
+//! between its beginning and its end, so that the reference, called at these moments, answers the
+//! same. The search is that of Wing and Gong ("Testing and Verifying Concurrent Objects", 1993): of
+//! the calls that come first in their threads, those that began before any of them had ended are
+//! tried in turn. What was tried from one state is not tried again.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -64,8 +64,8 @@ pub(crate) fn is_explained(
     search.goes_on(Moment { model, numbers }, &done)
 }
 
-/// A listing is of no one moment: each name that it tells or leaves out becomes a thread of its own.
-/// `None` if a listing is none.
+/// A listing is of no one moment: each name that it tells or leaves out becomes a thread of its
+/// own. `None` if a listing is none.
 fn with_listings_apart(threads: &[Vec<Answered>]) -> Option<Vec<Vec<Answered>>> {
     let mut all = Vec::new();
     for calls in threads {

@@ -563,8 +563,9 @@ fn status_of(status: &engine::PoolStatus) -> Value {
             "misses": status.cache.misses,
         },
         "cleaner": {
-            "segments": status.cleaner.segments,
-            "moved_bytes": bytes(status.cleaner.fragments_moved),
+            "since_mount": cleaner_counts_of(&status.cleaner.since_mount, bytes),
+            "recent": cleaner_counts_of(&status.cleaner.recent, bytes),
+            "recent_seconds": status.cleaner.recent_ns / 1_000_000_000,
         },
         "files": { "dirty": status.dirty_files, "referenced": status.referenced_files },
         "recovery": {
@@ -576,5 +577,17 @@ fn status_of(status: &engine::PoolStatus) -> Value {
             "rides": status.recovery.rides,
             "double_writes": status.recovery.double_writes,
         },
+    })
+}
+
+fn cleaner_counts_of(counts: &engine::CleanerCounts, bytes: impl Fn(u64) -> u64) -> Value {
+    let hundredths = counts.written_hundredths().and_then(|count| u32::try_from(count).ok());
+    json!({
+        "segments": counts.segments,
+        "user_bytes": bytes(counts.user_fragments),
+        "moved_bytes": bytes(counts.moved_fragments),
+        "written_bytes": bytes(counts.written_fragments),
+        "read_bytes": bytes(counts.read_fragments),
+        "amplification": hundredths.map(|hundredths| f64::from(hundredths) / 100.0),
     })
 }

@@ -25,4 +25,4 @@ pub use buffer::CacheCounts;
 pub use journal::{JournalCounts, RecoveryError, RecoveryReport};
 pub use pool::{CreateOptions, OpenError, OpenOptions, Pool, PoolStatus};
 pub use segment::WRITES_IN_FLIGHT_MAX;
-pub use vnode::{CleanerCounts, DIRTY_FILES_MAX, FilesOptions};
+pub use vnode::{CleanerCounts, CleanerGauge, DIRTY_FILES_MAX, FilesOptions};

@@ -45,7 +45,7 @@ use crate::vnode::api::{
     Attr, Caller, DirEntry, Fallocate, FileSystem, Ino, NewInode, RenameMode, Seek, SetAttr,
     StatFs, XattrMode,
 };
-use crate::vnode::{CleanerCounts, Files, FilesOptions};
+use crate::vnode::{CleanerGauge, Files, FilesOptions};
 
 /// Pages in use behind the front of group 0 at creation: pool root, fileset table, anode table,
 /// anode map.
@@ -197,8 +197,8 @@ pub struct PoolStatus {
     pub journal: JournalCounts,
     /// The page cache.
     pub cache: CacheCounts,
-    /// The cleaner.
-    pub cleaner: CleanerCounts,
+    /// What cleaning has cost.
+    pub cleaner: CleanerGauge,
     /// What the open replayed.
     pub recovery: RecoveryReport,
     /// Files with changes that are not in the journal.
@@ -447,7 +447,7 @@ impl Pool {
             space: files.store.alloc.counts(),
             journal: files.store.journal.counts(),
             cache: files.store.cache.counts(),
-            cleaner: files.cleaner_counts(),
+            cleaner: files.cleaner_gauge(),
             recovery: self.recovery,
             dirty_files: files.table.dirty_count(),
             referenced_files: files.table.reference_count(),

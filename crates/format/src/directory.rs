@@ -343,7 +343,8 @@ impl Gap {
 pub struct Look<'page> {
     /// The name, if it is there.
     pub found: Option<Dirent<'page>>,
-    /// Otherwise the lowest collision number that no name with this hash has; `None`: all are taken.
+    /// Otherwise the lowest collision number that no name with this hash has; `None`: all are
+    /// taken.
     pub collision: Option<u64>,
     /// Otherwise the first free entry that has room for it.
     pub gap: Option<Gap>,
@@ -467,8 +468,8 @@ impl Removal {
     }
 }
 
-/// Returns what the removal of the dirent at `offset`, which has `cookie`, leaves; `None` if there is
-/// none such.
+/// Returns what the removal of the dirent at `offset`, which has `cookie`, leaves; `None` if there
+/// is none such.
 #[must_use]
 pub fn removal(page: &[u8], offset: usize, cookie: u64) -> Option<Removal> {
     let entry = |offset| RawEntries { page, offset }.next();

@@ -353,7 +353,7 @@ fn put_record(
     disk.write_to_prefix(&mut log[start..]).expect("room was made");
 }
 
-/// Appends an update of `pages` pages, which `body` writes with [`put_page_runs`] and
+/// Appends an update of `pages` pages, which `body` writes with [`PageRuns`] and
 /// [`put_page_image`].
 pub fn put_update(
     log: &mut Vec<u8>,
@@ -365,52 +365,54 @@ pub fn put_update(
     put_record(log, KIND_UPDATE, pages, class, epoch.0, body);
 }
 
-/// A run of bytes of a page that changes.
-#[derive(Clone, Copy, Debug)]
-pub struct NewRun<'page> {
-    /// First changed byte of the page.
-    pub offset: usize,
-    /// The bytes as they were.
-    pub old: &'page [u8],
-    /// The bytes as they are: as many.
-    pub new: &'page [u8],
+/// What an update says of a page of which runs of bytes change.
+#[must_use = "the page is not complete before `end`"]
+pub struct PageRuns<'log> {
+    log: &'log mut Vec<u8>,
+    start: usize,
+    disk: PageUpdateDisk,
 }
 
-/// Appends what an update says of a page whose bytes change in `runs`. `old_stamp`: the stamp as it
-/// was, at the class's first touch.
-pub fn put_page_runs<'page>(
-    log: &mut Vec<u8>,
-    place: Place,
-    old_stamp: Option<&[u8]>,
-    runs: impl IntoIterator<Item = NewRun<'page>>,
-) {
-    let start = log.len();
-    let mut disk = PageUpdateDisk {
-        place: U64::new(place.bits()),
-        runs: U16::new(0),
-        flags: U16::new(if old_stamp.is_some() { FLAG_STAMP } else { 0 }),
-        image_bytes: U16::new(0),
-        reserved: U16::new(0),
-    };
-    log.extend_from_slice(disk.as_bytes());
-    log.extend_from_slice(old_stamp.unwrap_or(&[]));
-    for NewRun { offset, old, new } in runs {
-        disk.runs += 1;
+impl<'log> PageRuns<'log> {
+    /// Begins the page. `old_stamp`: the stamp as it was, at the class's first touch.
+    pub fn begin(log: &'log mut Vec<u8>, place: Place, old_stamp: Option<&[u8]>) -> Self {
+        let start = log.len();
+        let disk = PageUpdateDisk {
+            place: U64::new(place.bits()),
+            runs: U16::new(0),
+            flags: U16::new(if old_stamp.is_some() { FLAG_STAMP } else { 0 }),
+            image_bytes: U16::new(0),
+            reserved: U16::new(0),
+        };
+        log.extend_from_slice(disk.as_bytes());
+        log.extend_from_slice(old_stamp.unwrap_or(&[]));
+        PageRuns { log, start, disk }
+    }
+
+    /// Appends a run: from `offset` of the page on its bytes were `old` and are `new`, as many.
+    pub fn put(&mut self, offset: usize, old: &[u8], new: &[u8]) {
+        self.disk.runs += 1;
         let (was_zero, becomes_zero) = (is_zero(old), is_zero(new));
         let flag = |is_set: bool, flag: u16| if is_set { flag } else { 0 };
         let offset = u16::try_from(offset).expect("inside a page");
         let length = u16::try_from(new.len()).expect("inside a page");
         let [offset_low, offset_high] = (offset | flag(becomes_zero, RUN_NEW_ZERO)).to_le_bytes();
         let [length_low, length_high] = (length | flag(was_zero, RUN_OLD_ZERO)).to_le_bytes();
-        log.extend_from_slice(&[offset_low, offset_high, length_low, length_high]);
+        self.log.reserve(RUN_HEAD_BYTES + old.len() + new.len());
+        self.log.extend_from_slice(&[offset_low, offset_high, length_low, length_high]);
         if !was_zero {
-            log.extend_from_slice(old);
+            self.log.extend_from_slice(old);
         }
         if !becomes_zero {
-            log.extend_from_slice(new);
+            self.log.extend_from_slice(new);
         }
     }
-    disk.write_to_prefix(&mut log[start..]).expect("room was made");
+
+    /// Completes the page.
+    pub fn end(self) {
+        let head = &mut self.log[self.start..];
+        self.disk.write_to_prefix(head).expect("it was appended at the beginning");
+    }
 }
 
 /// Appends a whole page to an update.
@@ -684,10 +686,12 @@ mod tests {
         new[200] = 2;
         new[300] = 3;
         old[400] = 4;
-        let run = |at: usize| NewRun { offset: at, old: &old[at..=at], new: &new[at..=at] };
-        let runs = [200, 300, 400].map(run);
         put_update(&mut log, 5, Epoch(6), 2, |log| {
-            put_page_runs(log, Place::new(0, 1, 2), Some(&[9; 12]), runs);
+            let mut page = PageRuns::begin(log, Place::new(0, 1, 2), Some(&[9; 12]));
+            for at in [200, 300, 400] {
+                page.put(at, &old[at..=at], &new[at..=at]);
+            }
+            page.end();
             put_page_image(log, Place::new(0, 1, 3), &new);
         });
         put_merge(&mut log, 5, 7);

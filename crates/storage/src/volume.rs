@@ -75,7 +75,7 @@ impl Volume {
         let wide = u64::try_from(length_bytes).unwrap_or(u64::MAX);
         match self.offset_of(RequestKind::Read, place, wide) {
             Ok(offset) => {
-                let buffer = AlignedBuffer::zeroed(length_bytes);
+                let buffer = AlignedBuffer::for_reading(length_bytes);
                 self.device.submit(purpose, Operation::Read { offset, buffer })
             }
             Err(error) => Ticket::ready(Err(error)),

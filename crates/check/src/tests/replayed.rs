@@ -6,8 +6,8 @@ use format::fileset::ROOT_FILESET;
 use format::geometry::JOURNAL_HEADS;
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place};
 use format::journal::{
-    CHUNK_HEADER_BYTES, ChunkHeader, JournalHead, NewRun, RideOwner, put_commit, put_merge,
-    put_page_image, put_page_runs, put_ride, put_update,
+    CHUNK_HEADER_BYTES, ChunkHeader, JournalHead, PageRuns, RideOwner, put_commit, put_merge,
+    put_page_image, put_ride, put_update,
 };
 use format::page::{PageBytes, STAMP_BYTES, STAMP_OFFSET, page_crc, stamp};
 use storage::device::{AlignedBuffer, Device, Purpose};
@@ -82,8 +82,9 @@ fn put_change(log: &mut Vec<u8>, class: u64, place: Place, old: &PageBytes, new:
     let last = (128..4096).rfind(|&at| old[at] != new[at]).expect("differs");
     let stamp = &old[STAMP_OFFSET..STAMP_OFFSET + STAMP_BYTES];
     put_update(log, class, Epoch(class), 1, |log| {
-        let run = NewRun { offset: first, old: &old[first..=last], new: &new[first..=last] };
-        put_page_runs(log, place, Some(stamp), [run]);
+        let mut page = PageRuns::begin(log, place, Some(stamp));
+        page.put(first, &old[first..=last], &new[first..=last]);
+        page.end();
     });
 }
 

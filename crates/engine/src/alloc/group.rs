@@ -12,7 +12,7 @@ use format::ids::{Epoch, PoolId};
 use format::page::{PageBytes, PageHeader, PageKind, PageOwner};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::{Allocator, Extent, State, group_page_index};
+use super::{Allocator, Extent, Level, State, group_page_index};
 use crate::buffer::{Buffer, page_of};
 use crate::convert::{index, narrow, wide};
 use crate::error::{FsError, FsResult};
@@ -35,6 +35,8 @@ pub(super) struct Segment {
     pub(super) filled: u32,
     /// Epoch in which it was opened.
     pub(super) incarnation: Epoch,
+    /// How long its blocks are expected to last.
+    pub(super) level: Level,
     /// Of a metadata segment: a bit per page that is held.
     pages: Vec<u64>,
 }
@@ -294,6 +296,7 @@ impl Allocator {
                 is_open: false,
                 filled: usage.filled,
                 incarnation: usage.incarnation,
+                level: Level::MOVED,
                 pages: Vec::new(),
             };
             if usage.kind == SegmentKind::Metadata && usage.live == 0 {

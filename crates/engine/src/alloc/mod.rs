@@ -26,9 +26,11 @@
 //! cleaner).
 
 pub(crate) mod group;
+mod level;
 pub mod policy;
 mod shortage;
 
+pub(crate) use level::Level;
 pub use shortage::Shortage;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -68,6 +68,8 @@ pub(crate) struct Room {
     pub(crate) map_pages: u64,
     /// Fragments that the file has for it already, stored or reserved.
     pub(crate) held_fragments: u64,
+    /// Where what is stored of it begins.
+    pub(crate) stored: Option<Place>,
 }
 
 impl Store {
@@ -207,6 +209,7 @@ impl Store {
             (false, false) if has_hole => self.missing_map_pages(anode, start >> shift)?,
             _ => u64::from(has_hole),
         };
-        Ok(Room { map_pages, held_fragments: held.sum() })
+        let stored = units.iter().find_map(|unit| unit.pointer).map(|pointer| pointer.place);
+        Ok(Room { map_pages, held_fragments: held.sum(), stored })
     }
 }

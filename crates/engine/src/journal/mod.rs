@@ -46,7 +46,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use format::geometry::{Geometry, JOURNAL_HEADS};
 use format::ids::{EPOCH_MAX, Epoch, Lsn, Place};
-use format::journal::{put_merge, put_page_image, put_page_runs, put_ride, put_update};
+use format::journal::{PageRuns, put_merge, put_page_image, put_ride, put_update};
 use format::page::{STAMP_BYTES, STAMP_OFFSET};
 use format::planted::{self, Planted};
 use format::superblock::Superblock;
@@ -548,19 +548,21 @@ impl Journal {
                         put_page_image(log, first.place, image);
                         page.bytes = Arc::new(AlignedBuffer::copy_of(image));
                     } else {
-                        let (stamp, current) = (first_stamp(&page), page_of(&page.bytes));
-                        let runs = memory.window_runs(windows, current);
-                        put_page_runs(log, first.place, stamp, runs);
-                        let bytes = page_of_mut(Arc::make_mut(&mut page.bytes));
-                        memory.apply_windows(windows, bytes);
+                        let mut runs = PageRuns::begin(log, first.place, first_stamp(&page));
+                        let current = page_of_mut(Arc::make_mut(&mut page.bytes));
+                        for window in windows {
+                            memory.log_and_apply(&mut runs, window, current);
+                        }
+                        runs.end();
                     }
                     enter(buffer, &mut page);
                 }
                 for delta_page in &memory.delta_pages {
                     let mut page = delta_page.buffer.state.lock();
-                    let (stamp, current) = (first_stamp(&page), page_of(&page.bytes));
-                    let runs = memory.delta_runs(delta_page, current);
-                    put_page_runs(log, delta_page.buffer.place, stamp, runs);
+                    let place = delta_page.buffer.place;
+                    let mut runs = PageRuns::begin(log, place, first_stamp(&page));
+                    memory.log_deltas(&mut runs, delta_page, page_of(&page.bytes));
+                    runs.end();
                     enter(&delta_page.buffer, &mut page);
                 }
             });

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use format::ids::{Epoch, Place};
 use format::journal::{
-    NewRun, PAGE_UPDATE_BYTES, RECORD_HEAD_BYTES, RECORD_UNIT_BYTES, RUN_HEAD_BYTES, RideOwner,
+    PAGE_UPDATE_BYTES, PageRuns, RECORD_HEAD_BYTES, RECORD_UNIT_BYTES, RUN_HEAD_BYTES, RideOwner,
 };
 use format::page::{PAGE_BYTES, PageBytes, STAMP_BYTES, read_u32, read_u64, write_u32, write_u64};
 use storage::device::{AlignedBuffer, SharedBytes};
@@ -196,8 +196,8 @@ impl Memory {
         self.classes.clear();
     }
 
-    /// Finds which bytes of each window differ from what was copied, and lets go of that. Windows of
-    /// one page are side by side then.
+    /// Finds which bytes of each window differ from what was copied, and lets go of that. Then
+    /// windows of one page are side by side.
     pub(super) fn compare(&mut self) {
         self.windows.sort_by_key(|window| window.place);
         for window in &mut self.windows {
@@ -259,41 +259,27 @@ impl Memory {
         }
     }
 
-    /// Returns the runs of a page to which its deltas were applied, `current`.
-    pub(super) fn delta_runs<'m>(
-        &'m self,
-        page: &DeltaPage,
-        current: &'m PageBytes,
-    ) -> impl Iterator<Item = NewRun<'m>> {
+    /// Logs the runs of a page to which its deltas were applied.
+    pub(super) fn log_deltas(&self, log: &mut PageRuns<'_>, page: &DeltaPage, current: &PageBytes) {
         let mut saved = page.saved_at;
-        self.runs[page.runs.clone()].iter().map(move |&(start, end)| {
+        for &(start, end) in &self.runs[page.runs.clone()] {
             let old = &self.bytes[saved..saved + (end - start)];
+            log.put(start, old, &current[start..end]);
             saved += end - start;
-            NewRun { offset: start, old, new: &current[start..end] }
-        })
+        }
     }
 
-    /// Returns the runs of `windows`, all of one page, of which `current` is what everyone sees.
-    pub(super) fn window_runs<'m>(
-        &'m self,
-        windows: &'m [Window],
-        current: &'m PageBytes,
-    ) -> impl Iterator<Item = NewRun<'m>> {
-        windows.iter().flat_map(move |window| {
-            self.runs[window.runs.clone()].iter().map(move |&(start, end)| {
-                let new = &self.bytes[window.bytes_at(&(start..end))];
-                NewRun { offset: start, old: &current[start..end], new }
-            })
-        })
-    }
-
-    /// Changes the page at its windows.
-    pub(super) fn apply_windows(&self, windows: &[Window], current: &mut PageBytes) {
-        for window in windows {
-            for &(start, end) in &self.runs[window.runs.clone()] {
-                let new = &self.bytes[window.bytes_at(&(start..end))];
-                current[start..end].copy_from_slice(new);
-            }
+    /// Logs what changes in a window, and changes it in `current`.
+    pub(super) fn log_and_apply(
+        &self,
+        log: &mut PageRuns<'_>,
+        window: &Window,
+        current: &mut PageBytes,
+    ) {
+        for &(start, end) in &self.runs[window.runs.clone()] {
+            let new = &self.bytes[window.bytes_at(&(start..end))];
+            log.put(start, &current[start..end], new);
+            current[start..end].copy_from_slice(new);
         }
     }
 
@@ -452,8 +438,8 @@ impl Tx {
         &mut self.memory.bytes[at..]
     }
 
-    /// Returns where the transaction has `range` of its own version of the page at `place`, if it has
-    /// one that meets it.
+    /// Returns where the transaction has `range` of its own version of the page at `place`, if it
+    /// has one that meets it.
     pub(crate) fn own_range(&mut self, place: Place, range: &Range<usize>) -> Option<OwnAt> {
         let own = self.windows_of(place).find(|window| window.meets(range))?;
         if own.holds(range) {

@@ -6,6 +6,8 @@
 //! sealed when the segment is full, when somebody flushes, or when the log's tail must pass a block
 //! that rides in the log.
 //!
+//! Each level has an open segment (`stream`), so that a segment holds what lasts alike.
+//!
 //! # Invariants
 //!
 //! - Y3: A sealed block never changes: a rewrite takes a new place.
@@ -23,8 +25,10 @@
 mod after_crash;
 mod in_flight;
 mod seal;
+mod stream;
 
 pub(crate) use after_crash::summarise_rides;
+pub(crate) use stream::Origin;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,6 +41,7 @@ use format::summary::ENTRIES_PER_SUMMARY;
 use storage::device::AlignedBuffer;
 
 use self::in_flight::InFlight;
+use self::stream::Stream;
 use crate::alloc::{Extent, SegmentId, Urgency};
 use crate::convert::{narrow, wide};
 use crate::error::{FsError, FsResult};
@@ -61,15 +66,6 @@ pub(crate) struct BlockOwner {
     pub(crate) directory: AnodeNo,
 }
 
-/// What a stream of blocks has in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Temperature {
-    /// What users write.
-    Hot,
-    /// What the cleaner moves.
-    Cold,
-}
-
 /// What a file needs and has for a block beside the place of its fragments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Claim {
@@ -77,25 +73,19 @@ pub(crate) struct Claim {
     pub(crate) extra_fragments: u64,
     /// Fragments that the file has for it already, stored or reserved.
     pub(crate) held_fragments: u64,
+    /// Where an earlier version of the block is, if there is one.
+    pub(crate) previous: Option<Place>,
 }
 
 impl Claim {
     /// Returns how urgent a block of `fragments` is.
-    fn urgency(self, temperature: Temperature, fragments: u32) -> Urgency {
+    fn urgency(self, origin: Origin, fragments: u32) -> Urgency {
         let is_held = self.extra_fragments == 0 && u64::from(fragments) <= self.held_fragments;
-        match temperature {
-            Temperature::Hot if is_held => Urgency::Held,
-            Temperature::Hot | Temperature::Cold => urgency_of(temperature),
+        match origin {
+            Origin::User if is_held => Urgency::Held,
+            Origin::User | Origin::Cleaner => origin.urgency(),
         }
     }
-}
-
-/// Blocks that go to one segment after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Stream {
-    temperature: Temperature,
-    /// The group in which they belong, if the policy has one.
-    home: Option<u32>,
 }
 
 /// How far a block has come.
@@ -124,6 +114,7 @@ struct BlockState {
 pub(crate) struct Block {
     pub(crate) place: Place,
     pub(crate) owner: BlockOwner,
+    origin: Origin,
     segment: SegmentId,
     /// Fragments promised by the allocator for it, metadata included.
     promised: u64,
@@ -207,6 +198,17 @@ struct Closing {
     is_closed: bool,
 }
 
+/// Fragments written to data segments since the open.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WriteCounts {
+    /// In blocks of users.
+    pub(crate) user: u64,
+    /// In blocks that the cleaner moved.
+    pub(crate) moved: u64,
+    /// Altogether, with summaries.
+    pub(crate) all: u64,
+}
+
 #[derive(Debug, Default)]
 struct State {
     open: BTreeMap<Stream, OpenSegment>,
@@ -218,6 +220,7 @@ struct State {
     to_install: BTreeSet<(FilesetId, AnodeNo)>,
     /// Bytes of blocks whose write is not answered yet, by place, with the number of the write.
     in_flight: InFlight,
+    written: WriteCounts,
 }
 
 /// The open segments of a pool.
@@ -246,20 +249,20 @@ impl Segments {
     /// [`crate::error::FsError::NoSpace`].
     pub(crate) fn place(
         &self,
-        temperature: Temperature,
+        origin: Origin,
         owner: BlockOwner,
         data: AlignedBuffer,
         length_bytes: usize,
         claim: Claim,
     ) -> FsResult<Arc<Block>> {
         let mut state = self.state.lock();
-        self.place_in(&mut state, temperature, owner, data, length_bytes, claim)
+        self.place_in(&mut state, origin, owner, data, length_bytes, claim)
     }
 
     fn place_in(
         &self,
         state: &mut State,
-        temperature: Temperature,
+        origin: Origin,
         owner: BlockOwner,
         data: AlignedBuffer,
         length_bytes: usize,
@@ -267,10 +270,11 @@ impl Segments {
     ) -> FsResult<Arc<Block>> {
         let fragments = self.fragments_for(length_bytes);
         let promised = u64::from(fragments) + claim.extra_fragments;
-        self.store.alloc.promise(promised, claim.urgency(temperature, fragments))?;
-        let home = self.store.alloc.home_group(owner.directory);
-        let stream = Stream { temperature, home };
-        let segment = match self.room(state, stream, fragments) {
+        self.store.alloc.promise(promised, claim.urgency(origin, fragments))?;
+        let room = self
+            .stream_of(origin, owner, claim.previous)
+            .and_then(|stream| self.room(state, origin, stream, fragments));
+        let segment = match room {
             Ok(segment) => segment,
             Err(error) => {
                 self.store.alloc.unpromise(promised);
@@ -281,6 +285,7 @@ impl Segments {
         let block = Arc::new(Block {
             place: start.advance(segment.cursor),
             owner,
+            origin,
             segment: segment.id,
             promised,
             state: Mutex::new(BlockState {
@@ -301,6 +306,7 @@ impl Segments {
     fn room<'s>(
         &self,
         state: &'s mut State,
+        origin: Origin,
         wanted: Stream,
         fragments: u32,
     ) -> FsResult<&'s mut OpenSegment> {
@@ -310,21 +316,11 @@ impl Segments {
             let segment = state.open.remove(&wanted).expect("looked at it");
             self.finish(state, segment);
         }
-        let mut stream = wanted;
-        if !state.open.contains_key(&stream) {
-            if state.open.len() >= OPEN_SEGMENTS_MAX {
-                self.finish_oldest(state);
-            }
-            let urgency = urgency_of(wanted.temperature);
-            match self.store.alloc.open_segment(urgency, wanted.home) {
-                Ok(opened) => self.enter(state, stream, opened),
-                // What is open elsewhere serves as well: a policy costs speed, never space.
-                Err(FsError::NoSpace) => {
-                    stream = self.other_with_room(state, wanted, fragments)?;
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        let stream = if state.open.contains_key(&wanted) {
+            wanted
+        } else {
+            self.open_stream(state, origin, wanted, fragments)?
+        };
         state.placed += 1;
         let placed = state.placed;
         let segment = state.open.get_mut(&stream).expect("opened above");
@@ -341,6 +337,7 @@ impl Segments {
     fn enter(&self, state: &mut State, stream: Stream, (id, incarnation): (SegmentId, Epoch)) {
         let closing = Closing { outstanding: 0, last_sequence: 0, is_closed: false };
         state.segments.insert(id, closing);
+        self.store.alloc.set_level(id, stream.level);
         let segment = OpenSegment {
             id,
             incarnation,
@@ -361,14 +358,6 @@ impl Segments {
         if let Some(segment) = state.open.remove(&stream) {
             self.finish(state, segment);
         }
-    }
-
-    /// Returns another open stream of this temperature with room for `fragments`.
-    fn other_with_room(&self, state: &State, wanted: Stream, fragments: u32) -> FsResult<Stream> {
-        let mut open = state.open.iter().filter(|(stream, segment)| {
-            stream.temperature == wanted.temperature && self.has_room(segment, fragments)
-        });
-        open.next().map(|(stream, _)| *stream).ok_or(FsError::NoSpace)
     }
 
     fn summary_fragments(&self, blocks: usize) -> u32 {
@@ -499,6 +488,11 @@ impl Segments {
         }
     }
 
+    /// Returns what was written so far.
+    pub(crate) fn written(&self) -> WriteCounts {
+        self.state.lock().written
+    }
+
     /// Identity of the pool.
     pub(crate) fn pool_id(&self) -> format::ids::PoolId {
         self.store.pool_id()
@@ -516,13 +510,6 @@ impl Segments {
     /// Returns the extent that a sealed block takes.
     pub(crate) fn extent(pointer: &BlockPointer) -> Extent {
         Extent { place: pointer.place, fragments: pointer.fragments }
-    }
-}
-
-fn urgency_of(temperature: Temperature) -> Urgency {
-    match temperature {
-        Temperature::Hot => Urgency::User,
-        Temperature::Cold => Urgency::System,
     }
 }
 

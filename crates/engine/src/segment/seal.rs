@@ -10,18 +10,21 @@ use format::summary::{ENTRIES_PER_SUMMARY, Summary, SummaryEntry, SummaryKind};
 use storage::device::{AlignedBuffer, Purpose, SharedBytes};
 
 use super::in_flight::NOT_SUBMITTED;
-use super::{
-    Block, BlockOwner, Claim, OpenSegment, Progress, Segments, State, Stream, Temperature,
-};
-use crate::alloc::SegmentId;
+use super::{Block, BlockOwner, Claim, OpenSegment, Origin, Progress, Segments, State, Stream};
+use crate::alloc::{Level, SegmentId};
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
 use crate::journal::RideId;
 
 impl Segments {
-    /// Seals what the open segments of `temperature` hold, so that its blocks can be installed.
-    pub(crate) fn seal(&self, temperature: Temperature) {
-        self.seal_where(|stream, _| stream.temperature == temperature);
+    /// Seals what the open segments hold, so that their blocks can be installed.
+    pub(crate) fn seal(&self) {
+        self.seal_where(|_, _| true);
+    }
+
+    /// Seals what the cleaner has moved, and what lies beside it.
+    pub(crate) fn seal_moved(&self) {
+        self.seal_where(|stream, _| stream.level > Level::FIRST);
     }
 
     /// Seals the pieces whose blocks ride in the log.
@@ -81,7 +84,13 @@ impl Segments {
         let sequence = self.store.journal.data_submitted(ticket);
         for block in &blocks {
             self.note_sequence(state, block, sequence);
+            let fragments = u64::from(block.fragments());
+            match block.origin {
+                Origin::User => state.written.user += fragments,
+                Origin::Cleaner => state.written.moved += fragments,
+            }
         }
+        state.written.all += u64::from(segment.cursor - segment.piece_start);
         for ride in std::mem::take(&mut segment.rides) {
             self.store.journal.ride_submitted(ride, sequence);
         }
@@ -207,8 +216,7 @@ impl Segments {
         let birth = self.store.journal.birth();
         let mut state = self.lock();
         let claim = Claim::default();
-        let block =
-            self.place_in(&mut state, Temperature::Hot, owner, data, length_bytes, claim)?;
+        let block = self.place_in(&mut state, Origin::User, owner, data, length_bytes, claim)?;
         let fixed = self.fix_for_ride(&mut state, &block, birth);
         let (pointer, bytes) = fixed.expect("nobody else has seen the block");
         Ok((block, pointer, bytes))

@@ -2,7 +2,7 @@
 //!
 //! Mechanism. `alloc::policy` says which segment; any answer is safe. A block is live if the map
 //! of its file still points to it; the summaries of the segment say whose it was. Live blocks are
-//! read, verified, and placed in the cold segment; their pointers change as for any rewrite, so a
+//! read, verified, and placed one level deeper; their pointers change as for any rewrite, so a
 //! crash in the middle leaves each block in one place or the other.
 
 use std::collections::BTreeSet;
@@ -16,6 +16,7 @@ use format::pointer::BlockPointer;
 use format::summary::{Summary, SummaryEntry, SummaryKind};
 use storage::device::{AlignedBuffer, Purpose};
 
+use super::gauge::{CleanerCounts, CleanerGauge, Gauge};
 use super::read::bad_data;
 use super::unit::Span;
 use super::{Files, VnodeState};
@@ -24,7 +25,7 @@ use crate::alloc::policy::{CleaningPolicy, CostBenefit, Thorough};
 use crate::buffer::io;
 use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
-use crate::segment::Temperature;
+use crate::segment::Origin;
 
 /// Segments that are cleaned between two checkpoints: the cleaner has so many to copy into.
 const SEGMENTS_PER_SETTLING: usize = 4;
@@ -42,26 +43,32 @@ struct Content {
 #[derive(Debug, Default)]
 pub(crate) struct Cleaner {
     segments: AtomicU64,
-    fragments_moved: AtomicU64,
+    read_fragments: AtomicU64,
+    gauge: crate::sync::Mutex<Gauge>,
     /// Held by whoever cleans.
     running: crate::sync::Mutex<()>,
 }
 
-/// What the cleaner has done so far.
-#[derive(Clone, Copy, Debug)]
-pub struct CleanerCounts {
-    /// Segments emptied.
-    pub segments: u64,
-    /// Fragments moved.
-    pub fragments_moved: u64,
-}
-
 impl Files {
-    /// Returns what the cleaner has done so far.
-    pub(crate) fn cleaner_counts(&self) -> CleanerCounts {
+    /// Returns what cleaning has cost.
+    pub(crate) fn cleaner_gauge(&self) -> CleanerGauge {
+        let now_ns = self.store.clock.monotonic_ns();
+        self.cleaner.gauge.lock().read(now_ns, self.cleaner_counts())
+    }
+
+    /// Looks at the counts, so that they can be told of the last minutes.
+    pub(super) fn note_cleaner_counts(&self, now_ns: u64) {
+        self.cleaner.gauge.lock().note(now_ns, self.cleaner_counts());
+    }
+
+    fn cleaner_counts(&self) -> CleanerCounts {
+        let written = self.segments.written();
         CleanerCounts {
             segments: self.cleaner.segments.load(Ordering::Relaxed),
-            fragments_moved: self.cleaner.fragments_moved.load(Ordering::Relaxed),
+            read_fragments: self.cleaner.read_fragments.load(Ordering::Relaxed),
+            moved_fragments: written.moved,
+            user_fragments: written.user,
+            written_fragments: written.all,
         }
     }
 
@@ -124,7 +131,7 @@ impl Files {
 
     /// Installs what was moved and checkpoints, so that the emptied segments are free.
     fn settle_moves(&self) -> FsResult<()> {
-        self.segments.seal(Temperature::Cold);
+        self.segments.seal_moved();
         self.install_waiting()?;
         self.store.journal.checkpoint()?;
         self.segments.tidy();
@@ -149,6 +156,8 @@ impl Files {
         };
         let length = self.stored_bytes(geometry.segment_fragments);
         let bytes = self.store.volume.read(Purpose::Cleaner, start, length).map_err(io)?;
+        let fragments = u64::from(geometry.segment_fragments);
+        self.cleaner.read_fragments.fetch_add(fragments, Ordering::Relaxed);
         let step = geometry.page_fragments();
         let mut entries = Vec::new();
         // Every page: after a crash one summary may be missing, and one more be written where there
@@ -170,7 +179,7 @@ impl Files {
         Ok((Content { start, bytes }, entries))
     }
 
-    /// Moves a block to the cold segment if its file still has it here.
+    /// Moves a block one level deeper if its file still has it here.
     fn move_block(&self, content: &Content, entry: &SummaryEntry) -> FsResult<()> {
         let place = content.start.advance(entry.offset);
         let vnode = match self.vnode_of(entry.anode) {
@@ -187,11 +196,9 @@ impl Files {
         for (span, pointer) in self.live_parts(&state, entry, place)? {
             let buffer = self.read_for_move(content, &pointer, span)?;
             let length = self.stored_bytes(pointer.fragments);
-            self.place_block(&mut state, span, buffer, length, Temperature::Cold)?;
+            self.place_block(&mut state, span, buffer, length, Origin::Cleaner)?;
             // Before anybody can install the block and call the file clean.
             self.note_dirty(&vnode);
-            let moved = u64::from(pointer.fragments);
-            self.cleaner.fragments_moved.fetch_add(moved, Ordering::Relaxed);
         }
         Ok(())
     }

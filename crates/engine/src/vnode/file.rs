@@ -17,7 +17,7 @@ use crate::container::{Content, Room};
 use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
-use crate::segment::{BlockOwner, Claim, Temperature};
+use crate::segment::{BlockOwner, Claim, Origin};
 use crate::store::Change;
 use storage::sync::RwLockWriteGuard;
 
@@ -194,7 +194,7 @@ impl Files {
             }
             None => AlignedBuffer::padded(data, index_wide(span.bytes())),
         };
-        self.place_block(state, span, buffer, length, Temperature::Hot)
+        self.place_block(state, span, buffer, length, Origin::User)
     }
 
     /// Gives a new version of what `span` holds its place.
@@ -204,7 +204,7 @@ impl Files {
         span: Span,
         buffer: AlignedBuffer,
         length: usize,
-        temperature: Temperature,
+        origin: Origin,
     ) -> FsResult<()> {
         let anode = state.anode()?;
         let owner = BlockOwner {
@@ -216,10 +216,11 @@ impl Files {
             directory: anode.parent,
         };
         let page = u64::from(self.store.geometry().page_fragments());
-        let Room { map_pages, held_fragments } =
+        let Room { map_pages, held_fragments, stored } =
             self.store.room_for(anode, span.start, span.shift)?;
-        let claim = Claim { extra_fragments: page * map_pages, held_fragments };
-        let block = self.segments.place(temperature, owner, buffer, length, claim)?;
+        let previous = state.waiting_as(span).map(|block| block.place).or(stored);
+        let claim = Claim { extra_fragments: page * map_pages, held_fragments, previous };
+        let block = self.segments.place(origin, owner, buffer, length, claim)?;
         // U1: what it covers waits no longer.
         for start in state.waiting_in(span) {
             if let Some(old) = state.pending.remove(&start) {

@@ -15,7 +15,7 @@ use crate::alloc::{Extent, LOW_SEGMENTS, PROMISED_SEGMENTS};
 use crate::container::take_off;
 use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
-use crate::segment::{Block, Segments, Temperature};
+use crate::segment::{Block, Segments};
 use crate::store::Change;
 
 /// Most blocks that one transaction installs.
@@ -75,8 +75,7 @@ impl Files {
             }
             let is_under_way = |block: &Arc<Block>| block.sealed().is_some_and(is_written);
             if !state.pending.values().all(is_under_way) {
-                self.segments.seal(Temperature::Hot);
-                self.segments.seal(Temperature::Cold);
+                self.segments.seal();
             }
             // V4: the last block on disk first, wanted or not.
             let tail = tail_waiting(&state).map(|(index, _)| index);
@@ -283,7 +282,7 @@ impl Files {
     pub(crate) fn reclaim_promised(&self) -> FsResult<()> {
         self.reap_doomed();
         // Each block that waits holds the map pages that it may need: what is installed does not.
-        self.segments.seal(Temperature::Hot);
+        self.segments.seal();
         self.settle_space()?;
         self.clean_thoroughly(PROMISED_SEGMENTS)
     }
@@ -308,8 +307,7 @@ impl Files {
         if aged.is_empty() && !self.segments.has_installable() {
             return Ok(());
         }
-        self.segments.seal(Temperature::Hot);
-        self.segments.seal(Temperature::Cold);
+        self.segments.seal();
         self.install_waiting()?;
         for number in aged {
             if let Some(vnode) = self.table.find(number) {
@@ -333,6 +331,7 @@ impl Files {
         self.check_alive()?;
         let now_ns = self.store.clock.monotonic_ns();
         let aged_ns = now_ns.saturating_sub(self.options.commit_interval_ns);
+        self.note_cleaner_counts(now_ns);
         self.segments.tidy();
         self.reap_doomed();
         if !planted::is(Planted::AgedNotCommitted) {

@@ -21,7 +21,7 @@ use super::unit::Span;
 use super::{Files, VnodeState};
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
-use crate::segment::Temperature;
+use crate::segment::Origin;
 
 /// Whether the content is in the anode.
 pub(super) fn is_inline(anode: &Anode) -> bool {
@@ -91,7 +91,7 @@ impl Files {
         let mut buffer = AlignedBuffer::zeroed(index_wide(span.bytes()));
         buffer[..INLINE_BYTES_MAX].copy_from_slice(&anode.root);
         let size_bytes = anode.size_bytes;
-        self.place_block(state, span, buffer, index_wide(size_bytes), Temperature::Hot)?;
+        self.place_block(state, span, buffer, index_wide(size_bytes), Origin::User)?;
         if let Some(block) = state.pending.get(&span.start) {
             block.set_file_bytes(size_bytes);
         }

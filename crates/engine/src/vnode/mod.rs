@@ -29,6 +29,7 @@ mod attr;
 mod cleaner;
 mod file;
 mod flush;
+mod gauge;
 mod inline;
 mod names;
 mod orphan;
@@ -41,7 +42,7 @@ mod unit;
 mod xattr;
 
 pub use attr::DIRTY_FILES_MAX;
-pub use cleaner::CleanerCounts;
+pub use gauge::{CleanerCounts, CleanerGauge};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

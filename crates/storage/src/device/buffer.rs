@@ -17,7 +17,8 @@ const SPARE_LENGTHS: [usize; 2] = [4096, 16384];
 /// Spare pieces of each length that a thread keeps: 1.25 MiB at most.
 const SPARES_MAX: usize = 64;
 /// Long pieces of which each thread keeps the last few as well, whatever their length: the system
-/// allocator maps them anew each time, so that every page of them costs a fault.
+/// allocator maps them anew each time, so that every page of them costs a fault. They are made in
+/// powers of two, and serve what is shorter too: reads are of any length.
 const LONG_BYTES: RangeInclusive<usize> = 64 << 10..=1 << 20;
 /// Long pieces that a thread keeps: 2 MiB at most.
 const LONG_SPARES_MAX: usize = 2;
@@ -65,7 +66,7 @@ thread_local! {
 struct Spares {
     /// Of each of [`SPARE_LENGTHS`].
     usual: [Vec<NonNull<u8>>; 2],
-    /// With their lengths, the oldest first.
+    /// With the lengths they were made with, the oldest first. Every byte of them is initialised.
     long: Vec<(NonNull<u8>, usize)>,
 }
 
@@ -75,12 +76,14 @@ impl Spares {
         self.usual.get_mut(index)
     }
 
-    fn take(&mut self, length: usize) -> Option<NonNull<u8>> {
+    /// Returns memory of `length` or more, and of how much.
+    fn take(&mut self, length: usize) -> Option<(NonNull<u8>, usize)> {
         if LONG_BYTES.contains(&length) {
-            let index = self.long.iter().position(|&(_, spare)| spare == length)?;
-            return Some(self.long.remove(index).0);
+            let fitting = self.long.iter().enumerate().filter(|(_, spare)| spare.1 >= length);
+            let (index, _) = fitting.min_by_key(|(_, spare)| spare.1)?;
+            return Some(self.long.remove(index));
         }
-        self.of(length)?.pop()
+        Some((self.of(length)?.pop()?, length))
     }
 
     /// Returns whether it keeps the memory.
@@ -118,11 +121,11 @@ impl Drop for Spares {
     }
 }
 
-/// Takes spare memory of `length`, with whatever is in it.
-fn take_spare(length: usize) -> Option<NonNull<u8>> {
+/// Takes spare memory of `length` or more, with whatever is in it; returns of how much.
+fn take_spare(length: usize) -> Option<(NonNull<u8>, usize)> {
     // A thread that is ending has none.
     let spare = SPARES.try_with(|spares| spares.borrow_mut().take(length)).ok().flatten();
-    spare.or_else(|| (length == IO_ALIGN_BYTES).then(take_page))
+    spare.or_else(|| (length == IO_ALIGN_BYTES).then(|| (take_page(), length)))
 }
 
 /// Keeps memory of `length` for later; returns whether it did.
@@ -141,6 +144,8 @@ fn give_back(pointer: NonNull<u8>, length: usize) -> bool {
 pub struct AlignedBuffer {
     pointer: NonNull<u8>,
     length: usize,
+    /// What was asked of the system allocator: `length` or more.
+    capacity: usize,
 }
 
 // SAFETY: the buffer owns its memory, as `Box<[u8]>` does; nothing else holds the pointer.
@@ -152,16 +157,30 @@ impl AlignedBuffer {
     /// Returns `length_bytes` zero bytes.
     #[must_use]
     pub fn zeroed(length_bytes: usize) -> AlignedBuffer {
-        if let Some(pointer) = take_spare(length_bytes) {
-            // SAFETY: spare memory has this length, and nothing else holds it.
+        if let Some((pointer, capacity)) = take_spare(length_bytes) {
+            // SAFETY: spare memory has this length or more, and nothing else holds it.
             unsafe { pointer.as_ptr().write_bytes(0, length_bytes) };
-            return AlignedBuffer { pointer, length: length_bytes };
+            return AlignedBuffer { pointer, length: length_bytes, capacity };
         }
-        let layout = Self::layout(length_bytes);
+        Self::new_zeroed(length_bytes)
+    }
+
+    /// Returns `length_bytes` for a device to read into: zeros, or whatever they held before.
+    #[must_use]
+    pub fn for_reading(length_bytes: usize) -> AlignedBuffer {
+        match take_spare(length_bytes) {
+            Some((pointer, capacity)) => AlignedBuffer { pointer, length: length_bytes, capacity },
+            None => Self::new_zeroed(length_bytes),
+        }
+    }
+
+    fn new_zeroed(length_bytes: usize) -> AlignedBuffer {
+        let capacity = Self::capacity_for(length_bytes);
+        let layout = Self::layout(capacity);
         // SAFETY: the layout has a size above zero.
         let pointer = unsafe { alloc_zeroed(layout) };
         let pointer = NonNull::new(pointer).unwrap_or_else(|| handle_alloc_error(layout));
-        AlignedBuffer { pointer, length: length_bytes }
+        AlignedBuffer { pointer, length: length_bytes, capacity }
     }
 
     /// Returns a copy of `bytes`, which need not be aligned.
@@ -189,11 +208,14 @@ impl AlignedBuffer {
     pub fn of_parts<const N: usize>(parts: [&[u8]; N], length: usize) -> AlignedBuffer {
         let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
         let zeros = length.checked_sub(bytes).expect("the bytes fit");
-        let pointer = take_spare(length).unwrap_or_else(|| {
-            let layout = Self::layout(length);
+        let (pointer, capacity) = take_spare(length).unwrap_or_else(|| {
+            let capacity = Self::capacity_for(length);
+            let layout = Self::layout(capacity);
+            // All of what is longer than asked for is initialised, for those who take it again.
             // SAFETY: the layout has a size above zero.
-            let pointer = unsafe { alloc(layout) };
-            NonNull::new(pointer).unwrap_or_else(|| handle_alloc_error(layout))
+            let pointer =
+                unsafe { if capacity > length { alloc_zeroed(layout) } else { alloc(layout) } };
+            (NonNull::new(pointer).unwrap_or_else(|| handle_alloc_error(layout)), capacity)
         });
         let mut at = 0;
         for part in parts {
@@ -204,7 +226,16 @@ impl AlignedBuffer {
         }
         // SAFETY: so many bytes are left behind the parts. All of the memory is initialised then.
         unsafe { pointer.add(at).as_ptr().write_bytes(0, zeros) };
-        AlignedBuffer { pointer, length }
+        AlignedBuffer { pointer, length, capacity }
+    }
+
+    /// Returns how much memory is taken for `length_bytes`.
+    fn capacity_for(length_bytes: usize) -> usize {
+        if LONG_BYTES.contains(&length_bytes) {
+            length_bytes.next_power_of_two()
+        } else {
+            length_bytes
+        }
     }
 
     fn layout(length_bytes: usize) -> Layout {
@@ -215,11 +246,11 @@ impl AlignedBuffer {
 
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
-        if give_back(self.pointer, self.length) {
+        if give_back(self.pointer, self.capacity) {
             return;
         }
         // SAFETY: allocated with this very layout, and freed once.
-        unsafe { dealloc(self.pointer.as_ptr(), Self::layout(self.length)) }
+        unsafe { dealloc(self.pointer.as_ptr(), Self::layout(self.capacity)) }
     }
 }
 
@@ -319,7 +350,7 @@ mod tests {
 
     #[test]
     fn long_buffers_are_used_again_and_few_are_kept() {
-        let lengths = [80 << 10, 96 << 10, 1 << 20];
+        let lengths = [64 << 10, 128 << 10, 1 << 20];
         drop(lengths.map(|length| AlignedBuffer::copy_of(&vec![0xa5; length])));
         let kept: Vec<usize> =
             SPARES.with(|spares| spares.borrow().long.iter().map(|one| one.1).collect());
@@ -329,5 +360,11 @@ mod tests {
         assert_eq!(SPARES.with(|spares| spares.borrow().long.len()), 1);
         drop(AlignedBuffer::zeroed((1 << 20) + IO_ALIGN_BYTES));
         assert_eq!(SPARES.with(|spares| spares.borrow().long.len()), 1, "too long to keep");
+        drop(again);
+        let shorter = AlignedBuffer::for_reading(700 << 10);
+        assert_eq!((shorter.len(), shorter.capacity), (700 << 10, 1 << 20), "what fits serves");
+        assert_eq!(SPARES.with(|spares| spares.borrow().long.len()), 1, "and nothing new is made");
+        drop(shorter);
+        assert_eq!(SPARES.with(|spares| spares.borrow().long.len()), 2, "it is kept again");
     }
 }

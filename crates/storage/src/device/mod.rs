@@ -383,7 +383,7 @@ pub trait Device: Send + Sync + fmt::Debug {
         offset: u64,
         length_bytes: usize,
     ) -> Result<AlignedBuffer, DeviceError> {
-        let buffer = AlignedBuffer::zeroed(length_bytes);
+        let buffer = AlignedBuffer::for_reading(length_bytes);
         let completion = self.submit(purpose, Operation::Read { offset, buffer }).wait()?;
         Ok(completion.buffer.expect("a read returns its buffer"))
     }

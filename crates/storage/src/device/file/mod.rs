@@ -262,7 +262,7 @@ impl Device for FileDevice {
         offset: u64,
         length_bytes: usize,
     ) -> Result<AlignedBuffer, DeviceError> {
-        let buffer = AlignedBuffer::zeroed(length_bytes);
+        let buffer = AlignedBuffer::for_reading(length_bytes);
         let completion = self.call(purpose, Operation::Read { offset, buffer })?;
         Ok(completion.buffer.expect("a read returns its buffer"))
     }

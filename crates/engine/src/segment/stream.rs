@@ -1,0 +1,109 @@
+//! Streams: which blocks go to one segment after the other.
+
+use format::ids::Place;
+
+use super::{BlockOwner, OPEN_SEGMENTS_MAX, Segments, State};
+use crate::alloc::{Level, Urgency};
+use crate::error::{FsError, FsResult};
+
+/// Who has a block written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A user.
+    User,
+    /// The cleaner, who moves it.
+    Cleaner,
+}
+
+impl Origin {
+    /// Returns how urgent what it writes is.
+    pub(super) fn urgency(self) -> Urgency {
+        match self {
+            Origin::User => Urgency::User,
+            Origin::Cleaner => Urgency::System,
+        }
+    }
+
+    /// Returns the level of all that it writes where levels are not told apart.
+    fn plain(self) -> Level {
+        match self {
+            Origin::User => Level::FIRST,
+            Origin::Cleaner => Level::MOVED,
+        }
+    }
+
+    /// Returns the level of a block whose last version has level `before`, if it has one.
+    fn level_after(self, before: Option<Level>) -> Level {
+        let next = match self {
+            Origin::User => Level::risen,
+            Origin::Cleaner => Level::sunk,
+        };
+        before.map_or(self.plain(), next)
+    }
+}
+
+/// Blocks that go to one segment after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Stream {
+    pub(super) level: Level,
+    /// The group in which they belong, if the policy has one.
+    pub(super) home: Option<u32>,
+}
+
+impl Segments {
+    /// Returns where a block goes: among those that have lasted as long.
+    pub(super) fn stream_of(
+        &self,
+        origin: Origin,
+        owner: BlockOwner,
+        previous: Option<Place>,
+    ) -> FsResult<Stream> {
+        let alloc = &self.store.alloc;
+        let home = alloc.home_group(owner.directory);
+        let level = origin.level_after(previous.map(|place| alloc.level_at(place)));
+        // Directories that keep together what is theirs have two streams each, as all have while
+        // segments are scarce: a user takes nothing of what the cleaner needs to copy into.
+        let is_plain = home.is_some() || (level > Level::FIRST && alloc.is_scarce()?);
+        Ok(Stream { level: if is_plain { origin.plain() } else { level }, home })
+    }
+
+    /// Opens a segment for `wanted`; returns that stream, or the one that has to do instead.
+    pub(super) fn open_stream(
+        &self,
+        state: &mut State,
+        origin: Origin,
+        wanted: Stream,
+        fragments: u32,
+    ) -> FsResult<Stream> {
+        if origin == Origin::Cleaner
+            && self.store.alloc.is_scarce()?
+            && let Some(other) = self.other_with_room(state, origin, fragments)
+        {
+            return Ok(other);
+        }
+        if state.open.len() >= OPEN_SEGMENTS_MAX {
+            self.finish_oldest(state);
+        }
+        match self.store.alloc.open_segment(origin.urgency(), wanted.home) {
+            Ok(opened) => {
+                self.enter(state, wanted, opened);
+                Ok(wanted)
+            }
+            // What is open elsewhere serves as well: a policy costs speed, never space.
+            Err(FsError::NoSpace) => {
+                self.other_with_room(state, origin, fragments).ok_or(FsError::NoSpace)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns another open stream with room for `fragments`: for a user's block one that the
+    /// cleaner does not need.
+    fn other_with_room(&self, state: &State, origin: Origin, fragments: u32) -> Option<Stream> {
+        let is_for = |stream: &Stream| (stream.level == Level::FIRST) == (origin == Origin::User);
+        let mut open = state.open.iter();
+        let found =
+            open.find(|(stream, segment)| is_for(stream) && self.has_room(segment, fragments));
+        found.map(|(stream, _)| *stream)
+    }
+}
