@@ -11,7 +11,7 @@ const CASES: u64 = 10;
 /// Most bytes of one write.
 const WRITE_BYTES_MAX: u64 = 100_000;
 
-const SHAPES: &[Shape] = &[
+pub(super) const SHAPES: &[Shape] = &[
     Shape::new(16, 4096, 128, 14),
     Shape::new(16, 1024, 128, 14),
     Shape::new(24, 2048, 128, 12),
@@ -19,18 +19,18 @@ const SHAPES: &[Shape] = &[
 ];
 
 /// A file of which a range was taken ahead, and what it must hold.
-struct Ahead {
+pub(super) struct Ahead {
     ino: Ino,
     content: Vec<u8>,
     range: std::ops::Range<u64>,
 }
 
-fn index(value: u64) -> usize {
+pub(super) fn index(value: u64) -> usize {
     usize::try_from(value).expect("a test's file fits in memory")
 }
 
 /// Fills the pool until neither data nor names find room.
-fn fill(ground: &Ground, prefix: &str, length: usize) {
+pub(super) fn fill(ground: &Ground, prefix: &str, length: usize) {
     let (pool, root) = (&ground.pool, ground.pool.root());
     for number in 0.. {
         let made = ground.make(root, &format!("{prefix}{number}"), FileKind::Regular);
@@ -42,11 +42,11 @@ fn fill(ground: &Ground, prefix: &str, length: usize) {
 }
 
 impl Ahead {
-    /// A file with some content, holes among it, and a range taken ahead over all of it.
-    fn new(ground: &Ground, prng: &mut Prng) -> Ahead {
-        let ino = ground.make(ground.pool.root(), "ahead", FileKind::Regular).expect("it is new");
+    /// A file with some content, holes among it, and a range taken ahead over all of it, which
+    /// ends at `share`.
+    pub(super) fn new(ground: &Ground, prng: &mut Prng, name: &str, share: u64) -> Ahead {
+        let ino = ground.make(ground.pool.root(), name, FileKind::Regular).expect("it is new");
         let mut file = Ahead { ino, content: Vec::new(), range: 0..0 };
-        let share = ground.available() * (2 + prng.below(4)) / 8;
         for fill in 0..u32::try_from(prng.below(4)).expect("below 4") {
             let length = prng.below(WRITE_BYTES_MAX);
             file.write(ground, prng.below(share - WRITE_BYTES_MAX), length, fill);
@@ -77,8 +77,14 @@ impl Ahead {
         }
     }
 
+    /// Writes all over the range.
+    pub(super) fn write_all(&mut self, ground: &Ground) {
+        let (start, end) = (self.range.start, self.range.end);
+        self.write(ground, start, end - start, 7);
+    }
+
     /// Writes at random places of the range, `count` times.
-    fn write_about(&mut self, ground: &Ground, prng: &mut Prng, count: u32) {
+    pub(super) fn write_about(&mut self, ground: &Ground, prng: &mut Prng, count: u32) {
         for fill in 0..count {
             let room = self.range.end - self.range.start;
             let most = if prng.one_in(3) { WRITE_BYTES_MAX } else { 6000 };
@@ -93,7 +99,7 @@ impl Ahead {
         }
     }
 
-    fn expect_content(&self, ground: &Ground) {
+    pub(super) fn expect_content(&self, ground: &Ground) {
         let mut found = Vec::new();
         let length = self.content.len() + 1;
         let count = ground.pool.read(self.ino, 0, length, &mut found).expect("it reads");
@@ -107,7 +113,8 @@ fn taken_ahead_is_there(seed: u64) {
     let shapes = u64::try_from(SHAPES.len()).expect("a few");
     let shape = &SHAPES[index(prng.below(shapes))];
     let mut ground = Ground::new(shape);
-    let mut file = Ahead::new(&ground, &mut prng);
+    let share = ground.available() * (2 + prng.below(4)) / 8;
+    let mut file = Ahead::new(&ground, &mut prng, "ahead", share);
     fill(&ground, "f", index(1 + prng.below(50_000)));
     fill(&ground, "g", 300);
     fill(&ground, "h", 0);
@@ -117,8 +124,7 @@ fn taken_ahead_is_there(seed: u64) {
     file.write_about(&ground, &mut prng, 300);
     fill(&ground, "i", 300);
     file.write_about(&ground, &mut prng, 300);
-    let (start, end) = (file.range.start, file.range.end);
-    file.write(&ground, start, end - start, 7);
+    file.write_all(&ground);
     file.write_about(&ground, &mut prng, 300);
     file.expect_content(&ground);
     ground.pool.sync().expect("what was accepted finds room");

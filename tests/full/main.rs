@@ -4,6 +4,7 @@ mod ahead;
 mod freeing;
 mod promise;
 mod shape;
+mod together;
 
 use std::sync::Arc;
 

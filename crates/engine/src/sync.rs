@@ -2,13 +2,14 @@
 //!
 //! Lock order, top first; each lock is taken only while none below it is held:
 //!
-//! 1. `rename`: one rename of directories at a time (`vnode`).
-//! 2. vnodes, by rising inode number (`vnode`).
-//! 3. the fileset (`fileset`).
-//! 4. open segments (`segment`).
-//! 5. the allocator (`alloc`).
-//! 6. the log writer (`journal`).
-//! 7. the transaction manager (`journal`).
-//! 8. cache shards, then buffers (`buffer`).
+//! 1. `refused`: one writer at a time who found no room (`vnode`).
+//! 2. `rename`: one rename of directories at a time (`vnode`).
+//! 3. vnodes, by rising inode number (`vnode`).
+//! 4. the fileset (`fileset`).
+//! 5. open segments (`segment`).
+//! 6. the allocator (`alloc`).
+//! 7. the log writer (`journal`).
+//! 8. the transaction manager (`journal`).
+//! 9. cache shards, then buffers (`buffer`).
 
 pub(crate) use storage::sync::{Condvar, Mutex, MutexGuard, RwLock};

@@ -1,6 +1,7 @@
 //! Writing and cutting the content of files.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
 use format::planted::{self, Planted};
@@ -20,6 +21,10 @@ use crate::journal::Reservation;
 use crate::segment::{BlockOwner, Claim, Origin};
 use crate::store::Change;
 use storage::sync::RwLockWriteGuard;
+
+/// Reclaims in a row of which others may take everything before a writer is refused: to lose one is
+/// rare, and each is a checkpoint that he waits for.
+const RECLAIMS_LOST_MAX: u32 = 8;
 
 pub(super) type StateGuard<'v> = RwLockWriteGuard<'v, VnodeState>;
 
@@ -43,14 +48,22 @@ impl Files {
             return Err(FsError::FileTooLarge);
         }
         self.make_room()?;
-        let (mut done, mut reclaimed_at) = (0, None);
+        let (mut done, mut refused_at, mut lost) = (0, None, 0);
+        let mut turn = None;
         loop {
             let result = self.write_locked(caller, &vnode, offset, data, &mut done);
-            // A long write may take more than one reclaim gives: again, as long as it goes on.
-            if result != Err(FsError::NoSpace) || reclaimed_at == Some(done) {
+            if result != Err(FsError::NoSpace) {
                 return result;
             }
-            reclaimed_at = Some(done);
+            // A long write may take more than one reclaim gives, and others may take what it gave:
+            // again, as long as anybody goes on.
+            let now = (done, self.blocks_written.load(Ordering::Relaxed));
+            lost = if refused_at.is_some_and(|(at, _)| at == done) { lost + 1 } else { 0 };
+            if refused_at == Some(now) || lost > RECLAIMS_LOST_MAX {
+                return result;
+            }
+            refused_at = Some(now);
+            turn.get_or_insert_with(|| self.refused_lock.lock());
             self.reclaim_promised()?;
         }
     }
@@ -86,6 +99,7 @@ impl Files {
                     if let Some(block) = state.pending.get(&span.start) {
                         block.set_file_bytes(state.size_bytes.max(offset + wide(data.len())));
                     }
+                    self.blocks_written.fetch_add(1, Ordering::Relaxed);
                     *done += count;
                     state.size_bytes = state.size_bytes.max(at + wide(count));
                 }

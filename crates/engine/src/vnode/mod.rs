@@ -46,6 +46,7 @@ pub use gauge::{CleanerCounts, CleanerGauge};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use format::anode::{Anode, AnodeKind, DiskTime};
 use format::ids::{AnodeNo, Generation};
@@ -110,7 +111,11 @@ pub(crate) struct Files {
     pub(crate) table: VnodeTable,
     /// One rename of a directory at a time: loops can't form behind its back.
     rename_lock: Mutex<()>,
+    /// One writer who found no room at a time: what his reclaim gives is not for the others.
+    refused_lock: Mutex<()>,
     options: FilesOptions,
+    /// Blocks that programs have written: so a writer who found no room knows whether others did.
+    blocks_written: AtomicU64,
     cleaner: cleaner::Cleaner,
     doomed: orphan::Doomed,
 }
@@ -152,7 +157,9 @@ impl Files {
             fileset,
             table: VnodeTable::default(),
             rename_lock: Mutex::new(()),
+            refused_lock: Mutex::new(()),
             options,
+            blocks_written: AtomicU64::new(0),
             cleaner: cleaner::Cleaner::default(),
             doomed: orphan::Doomed::default(),
         }
