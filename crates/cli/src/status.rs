@@ -8,7 +8,7 @@
 //! nor reads within [`CLIENT_TIME`] is dropped.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -122,6 +122,8 @@ pub(crate) fn key_of(pool: &Path) -> String {
 /// A socket that answers for one server, until it is dropped.
 pub(crate) struct StatusServer {
     path: PathBuf,
+    /// What `path` is, while it is ours.
+    file: Option<FileNumber>,
     listener: Arc<UnixListener>,
     has_ended: Arc<AtomicBool>,
     listening: Option<JoinHandle<()>>,
@@ -147,12 +149,13 @@ impl StatusServer {
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path)
             .with_context(|| format!("cannot listen on {}", path.display()))?;
+        let file = file_at(&path);
         let (listener, has_ended) = (Arc::new(listener), Arc::new(AtomicBool::new(false)));
         let (socket, ended) = (Arc::clone(&listener), Arc::clone(&has_ended));
         let listening = std::thread::Builder::new()
             .name("status".to_owned())
             .spawn(move || listen(&socket, &ended, serve))?;
-        Ok(StatusServer { path, listener, has_ended, listening: Some(listening) })
+        Ok(StatusServer { path, file, listener, has_ended, listening: Some(listening) })
     }
 }
 
@@ -161,12 +164,23 @@ impl Drop for StatusServer {
         self.has_ended.store(true, Ordering::Release);
         // By the socket, not by its path: that may be gone, or another server's by now.
         let is_shut = rustix::net::shutdown(&*self.listener, Shutdown::Both).is_ok();
-        let _ = std::fs::remove_file(&self.path);
+        // The number is not given to another file: the listener still holds its own.
+        if self.file.is_some() && file_at(&self.path) == self.file {
+            let _ = std::fs::remove_file(&self.path);
+        }
         // A thread that could not be told goes with the process.
         if let Some(listening) = self.listening.take().filter(|_| is_shut) {
             let _ = listening.join();
         }
     }
+}
+
+/// Device and inode of a file.
+type FileNumber = (u64, u64);
+
+fn file_at(path: &Path) -> Option<FileNumber> {
+    let metadata = std::fs::symlink_metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
 }
 
 fn listen(
@@ -287,8 +301,9 @@ pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Found>> {
 mod tests {
     use super::*;
 
-    /// Goal: a server ends, whatever has become of its socket's path. Method: the path is as it
-    /// was, gone, and another server's; each end is waited for with a deadline.
+    /// Goal: a server ends, whatever has become of its socket's path, and takes no socket away but
+    /// its own. Method: the path is as it was, gone, and another server's; each end is waited for
+    /// with a deadline.
     #[test]
     fn a_server_ends_though_its_path_is_gone_or_anothers() {
         let directory = std::env::temp_dir().join(format!("holdfast-ends-{}", std::process::id()));
@@ -311,6 +326,7 @@ mod tests {
         std::fs::remove_file(&path).expect("the socket is there");
         let second = start();
         ends(first);
+        assert!(UnixStream::connect(&path).is_ok(), "the end of one took the socket of another");
         ends(second);
         std::fs::remove_dir(&directory).expect("no socket is left");
     }
