@@ -34,9 +34,7 @@ pub enum MountError {
         source_path: String,
     },
     /// Load the kernel's module, pass the device into the container, or get the right to open it.
-    #[error(
-        "/dev/fuse: {cause}: run `modprobe fuse` as root; in a container give it --device /dev/fuse"
-    )]
+    #[error("/dev/fuse: {cause}: {}", step_to_fuse(cause))]
     NoFuse {
         /// Why it cannot be opened.
         cause: std::io::Error,
@@ -249,5 +247,28 @@ impl Drop for MountedSession {
         if let Err(error) = self.unmount() {
             tracing::error!(%error, "a mount stays behind");
         }
+    }
+}
+/// What to do where `/dev/fuse` cannot be opened.
+fn step_to_fuse(cause: &std::io::Error) -> &'static str {
+    if cause.kind() == std::io::ErrorKind::PermissionDenied {
+        "mount as root, or let users open it (`chmod 666 /dev/fuse`), as most systems do"
+    } else {
+        "run `modprobe fuse` as root; in a container give it --device /dev/fuse"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn where_fuse_cannot_be_opened_the_step_fits_the_cause() {
+        let told = |kind| MountError::NoFuse { cause: Error::from(kind) }.to_string();
+        assert!(told(ErrorKind::NotFound).contains("modprobe fuse"));
+        let denied = told(ErrorKind::PermissionDenied);
+        assert!(denied.contains("chmod 666") && !denied.contains("modprobe"), "{denied}");
     }
 }
