@@ -1,6 +1,7 @@
 //! Long runs over seeds: which ones, how far they have come, and what they cost.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -76,6 +77,38 @@ impl Soak {
         let (seconds, mib) = (elapsed.as_secs(), memory_bytes_peak() >> 20);
         format!("{done} {what} in {seconds} s, {per_second}/s: {note}, a peak of {mib} MiB")
     }
+}
+
+/// Examines an image for each seed that `variable` asks for, or below `usual`: `make` makes the
+/// image of a seed, and what it returns says whether a pool could be opened in it.
+///
+/// # Panics
+///
+/// If one panics; if hardly any opens; if the program has had `memory_bytes_max` of memory.
+pub fn examine_images<E: FnOnce() -> bool>(
+    variable: &str,
+    usual: u64,
+    memory_bytes_max: u64,
+    mut make: impl FnMut(u64) -> E,
+) {
+    let (mut soak, mut opened, mut failed) = (Soak::of("images"), 0_u64, Vec::new());
+    let seeds = seeds(variable, usual);
+    let count = seeds.end - seeds.start;
+    for seed in seeds {
+        soak.begin(seed);
+        match catch_unwind(AssertUnwindSafe(make(seed))) {
+            Ok(was_open) => opened += u64::from(was_open),
+            Err(_) => {
+                println!("seed {seed} panics");
+                failed.push(seed);
+            }
+        }
+        soak.add(1, || format!("{opened} opened, {} failed", failed.len()));
+    }
+    println!("{}", soak.line(&format!("{opened} opened, {} failed", failed.len())));
+    assert!(failed.is_empty(), "{} seeds fail: {failed:?}", failed.len());
+    assert!(count < 100 || opened > count / 4, "most are refused: {opened} of {count} opened");
+    assert!(memory_bytes_peak() < memory_bytes_max, "{} bytes", memory_bytes_peak());
 }
 
 /// Stops the program if one seed takes too long.

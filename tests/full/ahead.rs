@@ -4,6 +4,7 @@ use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, FsError, Ino, 
 use storage::prng::Prng;
 use testkit::ops::bytes_of;
 
+use super::freeing::number_of;
 use super::{Ground, Shape};
 
 /// Cases of a run in CI; `HOLDFAST_FULL_CASES` says otherwise.
@@ -138,8 +139,7 @@ fn taken_ahead_is_there(seed: u64) {
 /// until nothing is accepted; then writes of all lengths all over the range, and over all of it.
 #[test]
 fn what_was_taken_ahead_can_be_written_in_a_full_pool() {
-    let cases = std::env::var("HOLDFAST_FULL_CASES").ok().and_then(|count| count.parse().ok());
-    for seed in 0..cases.unwrap_or(CASES) {
+    for seed in 0..number_of("HOLDFAST_FULL_CASES", CASES) {
         println!("seed {seed}");
         taken_ahead_is_there(seed);
     }

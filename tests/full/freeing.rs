@@ -391,7 +391,7 @@ fn replay_line(seed: u64, steps: &[u64]) -> String {
     format!("HOLDFAST_FULL={seed}:{} cargo test -p whole-system --test full", steps.join(","))
 }
 
-fn number_of(variable: &str, default: u64) -> u64 {
+pub(super) fn number_of(variable: &str, default: u64) -> u64 {
     match std::env::var(variable) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable} is a number")),
         Err(_) => default,

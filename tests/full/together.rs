@@ -6,6 +6,7 @@ use storage::sync::sim::{Job, Scheduler};
 
 use super::Ground;
 use super::ahead::{Ahead, SHAPES, fill, index};
+use super::freeing::number_of;
 
 /// Cases of a run in CI; `HOLDFAST_FULL_CASES` says otherwise.
 const CASES: u64 = 20;
@@ -59,8 +60,7 @@ fn written_together(seed: u64) {
 /// that the seed chooses. No write may be refused.
 #[test]
 fn writers_into_what_they_took_ahead_do_not_take_it_from_each_other() {
-    let cases = std::env::var("HOLDFAST_FULL_CASES").ok().and_then(|count| count.parse().ok());
-    for seed in 0..cases.unwrap_or(CASES) {
+    for seed in 0..number_of("HOLDFAST_FULL_CASES", CASES) {
         println!("seed {seed}");
         written_together(seed);
     }

@@ -3,7 +3,6 @@
 //!
 //! An image is a seed: `HOLDFAST_FLIPS=first..end` tries those.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
@@ -12,7 +11,7 @@ use storage::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
 use storage::prng::Prng;
-use whole_system::soak::{self, Soak, memory_bytes_peak};
+use whole_system::soak;
 
 const POOL_BYTES: u64 = 8 << 20;
 /// Names that a walk of a damaged pool may see: more than the pool has room for.
@@ -109,23 +108,8 @@ fn images_with_bits_turned_over_are_served_or_refused() {
             pages.push(offset);
         }
     });
-    let (mut soak, mut opened, mut failed) = (Soak::of("images"), 0_u64, Vec::new());
-    let seeds = soak::seeds("HOLDFAST_FLIPS", SEEDS);
-    let count = seeds.end - seeds.start;
-    for seed in seeds {
-        soak.begin(seed);
+    soak::examine_images("HOLDFAST_FLIPS", SEEDS, MEMORY_BYTES_MAX, |seed| {
         let image = flipped(&base, &pages, &mut Prng::from_seed(seed));
-        match catch_unwind(AssertUnwindSafe(|| examine(image))) {
-            Ok(was_open) => opened += u64::from(was_open),
-            Err(_) => {
-                println!("seed {seed} panics");
-                failed.push(seed);
-            }
-        }
-        soak.add(1, || format!("{opened} opened, {} failed", failed.len()));
-    }
-    println!("{}", soak.line(&format!("{opened} opened, {} failed", failed.len())));
-    assert!(failed.is_empty(), "{} seeds fail: {failed:?}", failed.len());
-    assert!(count < 100 || opened > count / 4, "most are refused: {opened} of {count} opened");
-    assert!(memory_bytes_peak() < MEMORY_BYTES_MAX, "{} bytes", memory_bytes_peak());
+        || examine(image)
+    });
 }

@@ -15,10 +15,8 @@ mod bases;
 mod lies;
 mod using;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use storage::prng::Prng;
-use whole_system::soak::{self, Soak, memory_bytes_peak};
+use whole_system::soak;
 
 use super::content;
 
@@ -34,29 +32,10 @@ fn index_below(prng: &mut Prng, end: usize) -> usize {
 #[test]
 fn lies_under_good_checksums_end_in_errors() {
     let bases = bases::all();
-    let (mut failed, mut opened, seeds) =
-        (Vec::new(), 0_u64, soak::seeds("HOLDFAST_HOSTILE", SEEDS));
-    let count = seeds.end - seeds.start;
-    let mut soak = Soak::of("images");
-    for seed in seeds {
-        soak.begin(seed);
+    soak::examine_images("HOLDFAST_HOSTILE", SEEDS, MEMORY_BYTES_MAX, |seed| {
         let mut prng = Prng::from_seed(seed);
         let base = &bases[index_below(&mut prng, bases.len())];
         let image = base.lying(&mut prng);
-        match catch_unwind(AssertUnwindSafe(|| using::examine(image, &mut prng))) {
-            Ok(was_open) => opened += u64::from(was_open),
-            Err(_) => {
-                println!("seed {seed} panics");
-                failed.push(seed);
-            }
-        }
-        soak.add(1, || format!("{opened} opened, {} failed", failed.len()));
-    }
-    println!("{}", soak.line(&format!("{opened} opened, {} failed", failed.len())));
-    assert!(failed.is_empty(), "{} seeds fail: {failed:?}", failed.len());
-    assert!(
-        count < 100 || opened > count / 4,
-        "most lies are refused at the open: {opened} of {count}"
-    );
-    assert!(memory_bytes_peak() < MEMORY_BYTES_MAX, "{} bytes of memory", memory_bytes_peak());
+        move || using::examine(image, &mut prng)
+    });
 }
