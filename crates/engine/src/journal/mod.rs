@@ -536,11 +536,8 @@ impl Journal {
         log.append_with(|log| {
             put_update(log, class, tx.epoch, page_count, |log| {
                 for windows in windows() {
-                    let Some((first, buffer)) =
-                        windows.first().and_then(|first| Some((first, first.buffer.as_ref()?)))
-                    else {
-                        continue;
-                    };
+                    let first = windows.first().expect("no chunk is empty");
+                    let buffer = first.buffer.as_ref().expect("the end gave new pages theirs");
                     let mut page = buffer.state.lock();
                     if first.is_new {
                         newborn.insert(first.place);

@@ -252,20 +252,26 @@ impl Memory {
         let page = &self.delta_pages[index];
         let mut state = page.buffer.state.lock();
         let current = page_of_mut(Arc::make_mut(&mut state.bytes));
-        let mut saved = page.saved_at;
-        for &(start, end) in &self.runs[page.runs.clone()] {
-            current[start..end].copy_from_slice(&self.bytes[saved..saved + (end - start)]);
-            saved += end - start;
+        for (start, old) in self.saved_runs(page) {
+            current[start..start + old.len()].copy_from_slice(old);
         }
+    }
+
+    /// Returns the runs of a page to which deltas were applied: where they begin, and their bytes
+    /// as they were.
+    fn saved_runs(&self, page: &DeltaPage) -> impl Iterator<Item = (usize, &[u8])> {
+        let mut saved = page.saved_at;
+        self.runs[page.runs.clone()].iter().map(move |&(start, end)| {
+            let old = &self.bytes[saved..saved + (end - start)];
+            saved += end - start;
+            (start, old)
+        })
     }
 
     /// Logs the runs of a page to which its deltas were applied.
     pub(super) fn log_deltas(&self, log: &mut PageRuns<'_>, page: &DeltaPage, current: &PageBytes) {
-        let mut saved = page.saved_at;
-        for &(start, end) in &self.runs[page.runs.clone()] {
-            let old = &self.bytes[saved..saved + (end - start)];
-            log.put(start, old, &current[start..end]);
-            saved += end - start;
+        for (start, old) in self.saved_runs(page) {
+            log.put(start, old, &current[start..start + old.len()]);
         }
     }
 
