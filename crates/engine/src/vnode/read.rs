@@ -1,7 +1,6 @@
 //! Reading the content of files.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use format::anode::AnodeKind;
 use format::ids::Place;
@@ -247,9 +246,4 @@ fn copy_part(into: &mut [u8], stored: &[u8], from: usize) {
 
 pub(crate) fn bad_data(pointer: &BlockPointer) -> FsError {
     FsError::Corrupt { defect: format!("DT001: block at {} fails its checksum", pointer.place) }
-}
-
-/// Keeps the bytes of a shared buffer, or copies them if others hold it.
-pub(crate) fn own(data: Arc<AlignedBuffer>) -> AlignedBuffer {
-    Arc::try_unwrap(data).unwrap_or_else(|shared| AlignedBuffer::clone(&shared))
 }
