@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use engine::vnode::api::FileSystem;
 use engine::{CreateOptions, OpenOptions, Pool};
-use front::fuse::{Exchange, Server};
+use front::fuse::{Exchange, Incoming, Server};
 use storage::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
@@ -121,7 +121,8 @@ fn send<'s>(pool: &Arc<Pool>, session: &'s [Message]) -> Vec<&'s Message> {
     let fs: Arc<dyn FileSystem> = Arc::<Pool>::clone(pool);
     let mut exchange = Exchange::new(Arc::new(Server::new(fs)));
     for (unique, message) in (1..).zip(session) {
-        let Some(reply) = exchange.answer(&message.bytes(unique)) else { continue };
+        let bytes = message.bytes(unique);
+        let Some(reply) = exchange.answer(Incoming::from(&bytes[..])) else { continue };
         let whole = [reply.head, reply.data].concat();
         assert!(whole.len() <= REPLY_BYTES_MAX, "a reply of {} bytes", whole.len());
         let length = u32::try_from(whole.len()).expect("it is short");

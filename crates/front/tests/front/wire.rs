@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode, Timestamp};
-use front::fuse::{Exchange, Server};
+use engine::vnode::api::{
+    AlignedBuffer, Caller, FileKind, FileSystem, NewInode, SharedBytes, Timestamp,
+};
+use front::fuse::{Exchange, Incoming, Server};
 use rustix::io::Errno;
 
 use crate::memory_fs::{MemoryFs, PANICKING};
 
 const HEADER_BYTES: usize = 40;
 const OUT_HEADER_BYTES: usize = 16;
+const WRITE: u32 = 16;
+const WRITE_HEAD_BYTES: usize = 80;
 /// Opcodes whose messages have no reply.
 const SILENT: [u32; 3] = [2, 41, 42];
 /// Cases of each fuzz test; a debug build does some 200,000 a second.
@@ -18,13 +22,15 @@ const CASES: u64 = 100_000;
 struct Kernel {
     fs: Arc<MemoryFs>,
     exchange: Exchange,
+    /// Whether the data of the next WRITE comes apart from what is before it, as it does by turns.
+    is_apart: bool,
 }
 
 impl Kernel {
     fn new() -> Kernel {
         let fs = Arc::new(MemoryFs::new());
         let server = Server::new(fs.clone());
-        Kernel { fs, exchange: Exchange::new(Arc::new(server)) }
+        Kernel { fs, exchange: Exchange::new(Arc::new(server)), is_apart: false }
     }
 
     /// Sends a message and returns the error and what follows it in the reply.
@@ -34,7 +40,15 @@ impl Kernel {
 
     /// Sends bytes; any reply must be one that a kernel takes.
     fn send(&mut self, message: &[u8]) -> Option<(i32, Vec<u8>)> {
-        let reply = self.exchange.answer(message)?;
+        self.is_apart = !self.is_apart;
+        let is_write = message.len() > WRITE_HEAD_BYTES && word(message, 4) == WRITE;
+        let (head, data) = if is_write && self.is_apart {
+            let (head, data) = message.split_at(WRITE_HEAD_BYTES);
+            (head, Some(SharedBytes::from(AlignedBuffer::copy_of(data))))
+        } else {
+            (message, None)
+        };
+        let reply = self.exchange.answer(Incoming { head, data: data.as_ref() })?;
         let whole = [reply.head, reply.data].concat();
         assert!(whole.len() <= OUT_HEADER_BYTES + (1 << 20), "a reply of {} bytes", whole.len());
         assert_eq!(word(&whole, 0), u32::try_from(whole.len()).expect("it is short"));

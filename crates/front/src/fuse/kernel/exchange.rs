@@ -17,6 +17,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::decode::{self, Dialect, Envelope, Message};
 use super::encode::{DirentBuffer, Encoder, error_reply};
 use super::fuse_kernel::OutHeader;
+use super::inbox::Incoming;
 use crate::fuse::Server;
 use crate::fuse::protocol::{Reply, Request};
 
@@ -67,9 +68,9 @@ impl Exchange {
     }
 
     /// Answers `message`, as long as the kernel sent it. `None`: it has no reply.
-    pub fn answer(&mut self, message: &[u8]) -> Option<ReplyParts<'_>> {
-        let Some(envelope) = Envelope::of(message) else {
-            tracing::error!(bytes = message.len(), "a message from the kernel is cut off");
+    pub fn answer(&mut self, message: Incoming<'_>) -> Option<ReplyParts<'_>> {
+        let Some(envelope) = Envelope::of(message.head) else {
+            tracing::error!(bytes = message.length_bytes(), "a message from the kernel is cut off");
             return None;
         };
         let Exchange { server, dialect, encoder, scratch, panic_count } = self;
