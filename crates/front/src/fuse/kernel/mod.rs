@@ -41,7 +41,7 @@ use self::decode::Dialect;
 use self::device::{Device, Read};
 use self::exchange::{Exchange, ReplyParts, refusal};
 use self::init::{Answer, Wishes};
-use self::poll::{Crew, PollPolicy};
+use self::poll::{CompanyPolicy, Crew, PollPolicy};
 use super::options::THREADS_MAX;
 use super::server::REQUEST_BYTES_MAX;
 use super::transport::{Transport, TransportError};
@@ -114,7 +114,7 @@ fn shake_hands(device: &Device, wishes: Wishes) -> io::Result<Dialect> {
                 break;
             }
         };
-        send(device, &ReplyParts { head: &init::head(unique), data: out.as_bytes() });
+        send(device, &ReplyParts { head: &init::head(unique), data: &[out.as_bytes()] });
         if let Some(dialect) = dialect {
             return Ok(dialect);
         }
@@ -149,6 +149,7 @@ impl Transport for KernelTransport {
                 blocks: true,
                 exchange,
                 policy: PollPolicy::new(poll_time),
+                company: CompanyPolicy::default(),
                 crew: Arc::clone(&crew),
             };
             let name = format!("fuse-{number}");
@@ -171,6 +172,7 @@ struct Worker {
     blocks: bool,
     exchange: Exchange,
     policy: PollPolicy,
+    company: CompanyPolicy,
     crew: Arc<Crew>,
 }
 
@@ -181,11 +183,37 @@ impl Worker {
         let mut buffer = vec![0; MESSAGE_BYTES_MAX];
         loop {
             let Some(length) = self.next_message(&mut buffer)? else { return Ok(()) };
-            let message = buffer.get(..length).unwrap_or_default();
-            if let Some(reply) = self.exchange.answer(message) {
-                send(&self.device, &reply);
+            let mut message = buffer.get(..length);
+            if self.exchange.gather(message.unwrap_or_default()) {
+                let other = self.find_company(&mut buffer)?;
+                message = other.and_then(|length| buffer.get(..length));
+                self.exchange.answer_gathered(&mut |reply| send(&self.device, reply));
+            }
+            if let Some(message) = message {
+                self.exchange.answer(message, &mut |reply| send(&self.device, reply));
             }
         }
+    }
+
+    /// Gathers the reads that have come by now. Returns the length of a message in `buffer` that
+    /// came behind them and is none.
+    fn find_company(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        if !self.company.looks() {
+            return Ok(None);
+        }
+        self.set_blocking(false)?;
+        let (mut has_company, mut other) = (false, None);
+        while self.exchange.has_room()
+            && other.is_none()
+            // That the connection has ended is heard again.
+            && let Read::Message(length) = self.device.read(buffer)?
+        {
+            let is_read = self.exchange.gather(buffer.get(..length).unwrap_or_default());
+            has_company |= is_read;
+            other = (!is_read).then_some(length);
+        }
+        self.company.heard(has_company && other.is_none());
+        Ok(other)
     }
 
     /// Waits for a message. `None`: the connection has ended.
