@@ -122,8 +122,12 @@ fn send<'s>(pool: &Arc<Pool>, session: &'s [Message]) -> Vec<&'s Message> {
     let mut exchange = Exchange::new(Arc::new(Server::new(fs)));
     for (unique, message) in (1..).zip(session) {
         let bytes = message.bytes(unique);
-        let Some(reply) = exchange.answer(Incoming::from(&bytes[..])) else { continue };
-        let whole = [reply.head, reply.data].concat();
+        let mut replies = Vec::new();
+        exchange.answer(Incoming::from(&bytes[..]), &mut |reply| {
+            replies.push([reply.head, &reply.data.concat()].concat());
+        });
+        assert!(replies.len() <= 1, "{message:?}: {} replies", replies.len());
+        let Some(whole) = replies.pop() else { continue };
         assert!(whole.len() <= REPLY_BYTES_MAX, "a reply of {} bytes", whole.len());
         let length = u32::try_from(whole.len()).expect("it is short");
         assert_eq!(whole[..4], length.to_le_bytes(), "{message:?}");

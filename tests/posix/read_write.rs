@@ -1,4 +1,4 @@
-use engine::vnode::api::{AlignedBuffer, Caller, FsError, SharedBytes};
+use engine::vnode::api::{AlignedBuffer, Caller, FsError, ReadAsked, SharedBytes};
 use testkit::ops::bytes_of;
 use whole_system::behaviours;
 
@@ -96,6 +96,40 @@ behaviours! {
         assert_eq!(read(10, 1), (Ok(0), b"kept ".to_vec()));
         assert_eq!(read(u64::MAX, 1), (Ok(0), b"kept ".to_vec()));
         assert_eq!(read(3, 0), (Ok(0), b"kept ".to_vec()));
+    }
+
+    fn reads_at_once_bring_what_each_brings_alone(at) {
+        at.does("create /stored file 644\ncreate /small file 644\ncreate /d directory 755");
+        let data = bytes_of(3, 100_000);
+        at.write("/stored", 0, &data);
+        at.write("/stored", 200_000, &data);
+        at.does("sync");
+        at.write("/stored", 40_000, b"still in memory");
+        at.write("/small", 3, b"in the anode");
+        let (stored, small) = (at.ino("/stored"), at.ino("/small"));
+        let of = |ino, ranges: &[(u64, usize)]| -> Vec<ReadAsked> {
+            let asked = |&(offset, length_bytes)| ReadAsked { ino, offset, length_bytes };
+            ranges.iter().map(asked).collect()
+        };
+        let mut asked = of(stored, &[(0, 300_000), (39_999, 20), (99_000, 2000), (4096, 4096)]);
+        asked.extend(of(at.ino("/d"), &[(0, 1)]));
+        asked.extend(of(small, &[(0, 100), (4, 2), (15, 1), (u64::MAX, 1)]));
+        asked.extend(of(stored, &[(150_000, 10), (299_999, 10), (1, 0), (16_383, 2)]));
+        let mut told = vec![None; asked.len()];
+        at.fs().read_each(&asked, &mut |index, read| {
+            let before = told[index].replace(read.map(|pieces| pieces.concat()));
+            assert_eq!(before, None, "told twice: {index}");
+        });
+        for (ReadAsked { ino, offset, length_bytes }, told) in asked.into_iter().zip(told) {
+            let mut alone = Vec::new();
+            let read = at.fs().read(ino, offset, length_bytes, &mut alone);
+            assert!(told == Some(read.map(|_| alone)), "{length_bytes} at {offset}");
+        }
+        let mut expected = data.clone();
+        expected[40_000..40_015].copy_from_slice(b"still in memory");
+        expected.resize(200_000, 0);
+        expected.extend(&data);
+        assert!(at.content("/stored") == expected);
     }
 
     fn a_hole_reads_as_zeros_and_takes_no_space(at) {

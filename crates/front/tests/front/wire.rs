@@ -48,8 +48,13 @@ impl Kernel {
         } else {
             (message, None)
         };
-        let reply = self.exchange.answer(Incoming { head, data: data.as_ref() })?;
-        let whole = [reply.head, reply.data].concat();
+        let mut replies = Vec::new();
+        let parts = Incoming { head, data: data.as_ref() };
+        self.exchange.answer(parts, &mut |reply| {
+            replies.push([reply.head, &reply.data.concat()].concat());
+        });
+        assert!(replies.len() <= 1, "{} replies", replies.len());
+        let whole = replies.pop()?;
         assert!(whole.len() <= OUT_HEADER_BYTES + (1 << 20), "a reply of {} bytes", whole.len());
         assert_eq!(word(&whole, 0), u32::try_from(whole.len()).expect("it is short"));
         assert_eq!(&whole[8..16], &message[8..16], "the reply to another request");
@@ -300,6 +305,53 @@ fn a_panic_costs_one_request_and_forgets_stay_silent() {
     assert_eq!(kernel.ask(42, 0, &forget), None);
     assert_eq!(kernel.ask(42, 0, &body!(3_u32, 0_u32)), None, "broken, and silent all the same");
     assert_eq!(kernel.ask(2, 1, &[]), None);
+}
+
+/// Goal: reads that are answered together are answered once each, and a bug in one costs that one.
+#[test]
+fn reads_are_answered_together_and_a_panic_costs_one_of_them() {
+    let mut kernel = Kernel::new();
+    let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
+    let root = kernel.fs.root();
+    let mut node_of = |name: &[u8]| {
+        kernel.fs.create(&Caller::root(), root, name, new).expect("the name is new");
+        let (_, entry) = kernel.ask(1, 1, &[name, b"\0"].concat()).expect("a reply");
+        long(&entry, 0)
+    };
+    let (sound, panicking) = (node_of(b"sound"), node_of(PANICKING));
+    let write = body!(0_u64, 0_u64, 3_u32, 0_u32, 0_u64, 0_u32, 0_u32, "abc");
+    kernel.ask(16, sound, &write).expect("a reply");
+    let read = |offset: u64| body!(0_u64, offset, 4096_u32, 0_u32, 0_u64, 0_u32, 0_u32);
+    assert!(!kernel.exchange.gather(message(1, 1, b"sound\0")[..].into()), "it is no read");
+    for (node, offset) in [(sound, 0), (panicking, 0), (999, 0), (sound, 2)] {
+        assert!(kernel.exchange.gather(message(15, node, &read(offset))[..].into()));
+    }
+    let mut replies = Vec::new();
+    kernel.exchange.answer_gathered(&mut |reply| {
+        replies.push((word(reply.head, 4).cast_signed(), reply.data.concat()));
+    });
+    replies.sort();
+    let (stale, io) = (-Errno::STALE.raw_os_error(), -Errno::IO.raw_os_error());
+    let expected = [(stale, ""), (io, ""), (0, "abc"), (0, "c")];
+    assert_eq!(replies, expected.map(|(error, data)| (error, data.as_bytes().to_vec())));
+    kernel.exchange.answer_gathered(&mut |_| panic!("nothing is left"));
+}
+
+/// Goal: what is gathered is bounded, in number and in bytes.
+#[test]
+fn reads_are_gathered_up_to_a_bound() {
+    let mut kernel = Kernel::new();
+    let mut gathered = |bytes: u32| {
+        let read = body!(0_u64, 0_u64, bytes, 0_u32, 0_u64, 0_u32, 0_u32);
+        let mut count = 0;
+        while kernel.exchange.has_room() {
+            assert!(kernel.exchange.gather(message(15, 1, &read)[..].into()));
+            count += 1;
+        }
+        kernel.exchange.answer_gathered(&mut |_| ());
+        count
+    };
+    assert_eq!([4096, 128 << 10, 1 << 20, u32::MAX].map(&mut gathered), [32, 8, 1, 1]);
 }
 
 /// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).

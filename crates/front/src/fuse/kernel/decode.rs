@@ -23,7 +23,7 @@ use super::fuse_kernel::{
     SetAttrIn, SetXattrCompatIn, SetXattrIn, WriteIn, fattr, opcode,
 };
 use super::inbox::Incoming;
-use crate::fuse::protocol::{Data, Declined, NewNode, NodeId, Request, Sender};
+use crate::fuse::protocol::{Data, Declined, NewNode, NodeId, ReadRequest, Request, Sender};
 
 /// `SEEK_DATA` and `SEEK_HOLE` of `include/uapi/linux/fs.h`.
 const SEEK_DATA: u32 = 3;
@@ -44,6 +44,8 @@ pub(super) struct Envelope {
 pub(super) enum Message<'a> {
     /// Ask the server; it answers as the request says.
     Ask(Request<'a>),
+    /// Ask the server for data, maybe with other reads.
+    Read(ReadRequest),
     /// Ask the server for a listing of at most this many bytes.
     List { node: NodeId, cookie: u64, with_nodes: bool, size_bytes: u32 },
     /// Give back the references of each.
@@ -100,6 +102,11 @@ impl Envelope {
             node: NodeId(header.nodeid),
             sender: Sender { uid: header.uid, gid: header.gid },
         })
+    }
+
+    /// Returns whether it is a read of data.
+    pub(super) fn is_read(&self) -> bool {
+        self.opcode == opcode::READ
     }
 
     /// Returns whether there is no reply, however broken the message.
@@ -237,7 +244,7 @@ fn decode_body<'a>(
             let ReadIn { offset, size, .. } = body.take()?;
             // A read may ask past the largest file, but not start there.
             check_offset(offset)?;
-            Request::Read { node, offset, length_bytes: size }
+            return Ok(Message::Read(ReadRequest { node, offset, length_bytes: size }));
         }
         opcode::WRITE => {
             let WriteIn { offset, size, write_flags, .. } = body.take()?;

@@ -44,7 +44,7 @@ use self::device::{Device, Read};
 use self::exchange::{Exchange, ReplyParts, refusal};
 use self::inbox::Inbox;
 use self::init::{Answer, Wishes};
-use self::poll::{Crew, PollPolicy};
+use self::poll::{CompanyPolicy, Crew, PollPolicy};
 use super::options::THREADS_MAX;
 use super::transport::{Transport, TransportError};
 use super::{MountOptions, Server, mountpoint};
@@ -109,7 +109,7 @@ fn shake_hands(device: &Device, wishes: Wishes) -> io::Result<Dialect> {
                 break;
             }
         };
-        send(device, &ReplyParts { head: &init::head(unique), data: out.as_bytes() });
+        send(device, &ReplyParts { head: &init::head(unique), data: &[out.as_bytes()] });
         if let Some(dialect) = dialect {
             return Ok(dialect);
         }
@@ -144,6 +144,7 @@ impl Transport for KernelTransport {
                 blocks: true,
                 exchange,
                 policy: PollPolicy::new(poll_time),
+                company: CompanyPolicy::default(),
                 crew: Arc::clone(&crew),
             };
             let name = format!("fuse-{number}");
@@ -166,6 +167,7 @@ struct Worker {
     blocks: bool,
     exchange: Exchange,
     policy: PollPolicy,
+    company: CompanyPolicy,
     crew: Arc<Crew>,
 }
 
@@ -175,10 +177,37 @@ impl Worker {
         let mut inbox = Inbox::new();
         loop {
             let Some(length) = self.next_message(&mut inbox)? else { return Ok(()) };
-            if let Some(reply) = self.exchange.answer(inbox.message(length)) {
-                send(&self.device, &reply);
+            let mut other = Some(length);
+            if self.exchange.gather(inbox.message(length)) {
+                other = self.find_company(&mut inbox)?;
+                self.exchange.answer_gathered(&mut |reply| send(&self.device, reply));
+            }
+            if let Some(length) = other {
+                let message = inbox.message(length);
+                self.exchange.answer(message, &mut |reply| send(&self.device, reply));
             }
         }
+    }
+
+    /// Gathers the reads that have come by now. Returns the length of a message in `inbox` that
+    /// came behind them and is none.
+    fn find_company(&mut self, inbox: &mut Inbox) -> io::Result<Option<usize>> {
+        if !self.company.looks() {
+            return Ok(None);
+        }
+        self.set_blocking(false)?;
+        let (mut has_company, mut other) = (false, None);
+        while self.exchange.has_room()
+            && other.is_none()
+            // That the connection has ended is heard again.
+            && let Read::Message(length) = self.device.read(&mut inbox.room())?
+        {
+            let is_read = self.exchange.gather(inbox.message(length));
+            has_company |= is_read;
+            other = (!is_read).then_some(length);
+        }
+        self.company.heard(has_company && other.is_none());
+        Ok(other)
     }
 
     /// Waits for a message. `None`: the connection has ended.
