@@ -142,6 +142,36 @@ fn a_small_fsync_is_one_write_and_one_flush() {
     }
 }
 
+/// Goal: a full segment is sealed when nobody waits for it; a writer seals one only when two wait.
+/// Method: data writes are counted, of writers that others clear up behind and of some that nobody
+/// does.
+#[test]
+fn full_segments_are_sealed_when_nobody_waits() {
+    const WAITING_MAX: u64 = 2;
+    let counted = Counted::new(256 << 20, 14);
+    let ino = counted.make(counted.pool.root(), "f", FileKind::Regular);
+    let data = vec![7; 1 << 20];
+    let write = |mebibytes: std::ops::Range<u64>| {
+        let cost = counted.cost(|| {
+            for at in mebibytes {
+                let written = counted.pool.write(&Caller::root(), ino, at << 20, &data);
+                written.expect("there is room");
+            }
+        });
+        cost.of(Purpose::Data, RequestKind::Write).requests
+    };
+    let sealed = |cost: IoCounts| cost.of(Purpose::Data, RequestKind::Write).requests;
+    for at in 0..8 {
+        assert_eq!(write(at..at + 1), 0, "the writer waited for mebibyte {at}");
+        assert_eq!(sealed(counted.cost(|| counted.pool.catch_up())), 1, "mebibyte {at}");
+    }
+    // A segment has room for 63 blocks.
+    let full = (18 * 64) / 63 - 8;
+    assert_eq!(write(8..18), full - WAITING_MAX);
+    let rest = sealed(counted.cost(|| counted.pool.fsync(ino, false).expect("nothing fails")));
+    assert_eq!(rest, WAITING_MAX + 1, "and what fills");
+}
+
 /// A file of at most 256 bytes is in its anode: no block is written, not even later.
 #[test]
 fn a_tiny_file_writes_no_block() {

@@ -12,6 +12,8 @@
 
 mod call;
 mod order;
+#[cfg(not(feature = "shuttle"))]
+mod sealing;
 #[cfg_attr(feature = "shuttle", path = "explored.rs")]
 mod threads;
 #[cfg(not(feature = "shuttle"))]

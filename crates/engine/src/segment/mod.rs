@@ -20,7 +20,8 @@
 //! # Concurrency
 //!
 //! One lock over the open segments, one in each block; both are leaves but for the allocator and
-//! the journal. Callers hold their vnode's lock.
+//! the journal. Callers hold their vnode's lock. Blocks of a full segment are sealed with their own
+//! lock alone ([`Segments::seal_full`]).
 
 mod after_crash;
 mod in_flight;
@@ -30,7 +31,7 @@ mod stream;
 pub(crate) use after_crash::summarise_rides;
 pub(crate) use stream::Origin;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Place};
@@ -50,6 +51,8 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// Most open segments: the one that was used least lately is finished before another is opened.
 const OPEN_SEGMENTS_MAX: usize = 8;
+/// Full segments that wait to be sealed by who has time: a writer who fills another seals the oldest.
+const FULL_SEGMENTS_MAX: usize = 2;
 /// Data writes that may be in flight before a writer waits.
 pub const WRITES_IN_FLIGHT_MAX: usize = 12;
 
@@ -212,6 +215,8 @@ pub(crate) struct WriteCounts {
 #[derive(Debug, Default)]
 struct State {
     open: BTreeMap<Stream, OpenSegment>,
+    /// Segments that take no more blocks and are not sealed, the oldest first.
+    full: VecDeque<OpenSegment>,
     /// Blocks placed so far.
     placed: u64,
     /// Every segment that is not yet back with the allocator.
@@ -314,7 +319,7 @@ impl Segments {
             state.open.get(&wanted).is_some_and(|segment| !self.has_room(segment, fragments));
         if is_full {
             let segment = state.open.remove(&wanted).expect("looked at it");
-            self.finish(state, segment);
+            self.put_off(state, segment);
         }
         let stream = if state.open.contains_key(&wanted) {
             wanted
@@ -391,30 +396,40 @@ impl Segments {
     ) -> bool {
         let fragments = self.fragments_for(length_bytes);
         let mut state = self.state.lock();
-        if !block.is_filling() && !planted::is(Planted::SealedBlockRewritten) {
-            return false;
-        }
-        let current = block.fragments();
-        if fragments > current && !self.extend(&mut state, block, fragments - current) {
-            return false;
-        }
+        // Held to the end: a block of a full segment may be sealed by somebody with this lock alone.
         let mut block_state = block.state.lock();
-        block_state.fragments = block_state.fragments.max(fragments);
+        let is_filling = matches!(block_state.progress, Progress::Filling);
+        if !is_filling && !planted::is(Planted::SealedBlockRewritten) {
+            return false;
+        }
+        if fragments > block_state.fragments
+            && !self.extend(&mut state, block, &mut block_state, fragments)
+        {
+            return false;
+        }
         change(block_state.data.make_mut());
         true
     }
 
-    /// Grows a block where it is: only the last of an open segment can, and only within what was
-    /// promised for it.
-    fn extend(&self, state: &mut State, block: &Arc<Block>, more: u32) -> bool {
+    /// Grows a block to `fragments` where it is: only the last of an open segment can, and only
+    /// within what was promised for it.
+    fn extend(
+        &self,
+        state: &mut State,
+        block: &Arc<Block>,
+        block_state: &mut BlockState,
+        fragments: u32,
+    ) -> bool {
         let owner_segment = state.open.values_mut().find(|segment| segment.id == block.segment);
         let Some(segment) = owner_segment else { return false };
+        let more = fragments - block_state.fragments;
         let is_last = segment.blocks.last().is_some_and(|last| Arc::ptr_eq(last, block));
-        let has_promise = u64::from(block.fragments() + more) <= block.promised;
+        let has_promise = u64::from(fragments) <= block.promised;
         if !is_last || !has_promise || !self.has_room(segment, more) {
             return false;
         }
         segment.cursor += more;
+        block_state.fragments = fragments;
         true
     }
 

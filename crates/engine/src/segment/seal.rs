@@ -10,7 +10,10 @@ use format::summary::{ENTRIES_PER_SUMMARY, Summary, SummaryEntry, SummaryKind};
 use storage::device::{AlignedBuffer, Purpose, SharedBytes};
 
 use super::in_flight::NOT_SUBMITTED;
-use super::{Block, BlockOwner, Claim, OpenSegment, Origin, Progress, Segments, State, Stream};
+use super::{
+    Block, BlockOwner, Claim, FULL_SEGMENTS_MAX, OpenSegment, Origin, Progress, Segments, State,
+    Stream,
+};
 use crate::alloc::{Level, SegmentId};
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
@@ -34,12 +37,48 @@ impl Segments {
 
     fn seal_where(&self, is_wanted: impl Fn(&Stream, &OpenSegment) -> bool) {
         let mut state = self.lock();
+        while let Some(segment) = state.full.pop_front() {
+            self.finish(&mut state, segment);
+        }
         let wanted = state.open.iter().filter(|(stream, segment)| is_wanted(stream, segment));
         let wanted: Vec<Stream> = wanted.map(|(stream, _)| *stream).collect();
         for stream in wanted {
             let mut segment = state.open.remove(&stream).expect("looked at it");
             self.seal_piece(&mut state, &mut segment);
             self.keep_open(&mut state, stream, segment);
+        }
+    }
+
+    /// Leaves a full segment to be sealed by [`Segments::seal_full`], when nobody waits for it.
+    pub(super) fn put_off(&self, state: &mut State, segment: OpenSegment) {
+        state.full.push_back(segment);
+        if state.full.len() > FULL_SEGMENTS_MAX
+            && let Some(oldest) = state.full.pop_front()
+        {
+            self.finish(state, oldest);
+        }
+    }
+
+    /// Seals the segments that are full. Returns whether there were any.
+    pub(crate) fn seal_full(&self) -> bool {
+        let fragment_bytes = index_wide(self.store.geometry().fragment_bytes());
+        let mut has_sealed = false;
+        loop {
+            let (id, blocks) = match self.lock().full.front() {
+                Some(segment) => (segment.id, segment.blocks.clone()),
+                None => return has_sealed,
+            };
+            has_sealed = true;
+            // Checksums, which take most of the time, with no lock that a writer waits for. The
+            // segment stays where others find it, who may be faster.
+            let birth = self.store.journal.birth();
+            for block in &blocks {
+                seal_block(block, birth, fragment_bytes);
+            }
+            let mut state = self.lock();
+            if let Some(segment) = state.full.pop_front_if(|segment| segment.id == id) {
+                self.finish(&mut state, segment);
+            }
         }
     }
 
@@ -229,9 +268,10 @@ impl Segments {
     /// The rides of a transaction are in the log: the tail waits for each piece with their bytes.
     pub(crate) fn rides_logged(&self, places: &BTreeSet<Place>, ride: RideId) {
         let geometry = self.store.geometry();
-        let mut state = self.lock();
+        let mut guard = self.lock();
+        let state = &mut *guard;
         let mut pieces = 0;
-        for segment in state.open.values_mut() {
+        for segment in state.open.values_mut().chain(&mut state.full) {
             let is_in = |place: &Place| {
                 let id = SegmentId { group: place.group(), segment: geometry.segment_of(*place) };
                 id == segment.id

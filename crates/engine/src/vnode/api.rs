@@ -340,6 +340,10 @@ pub trait FileSystem: Send + Sync {
         self.write(caller, ino, offset, data)
     }
 
+    /// Does what writes have put off: called after the answer to a write has gone out, it makes the
+    /// next one faster. Nothing depends on it; what fails is told to who asks next.
+    fn catch_up(&self) {}
+
     /// Calls `each` for the names after `cookie` (0: from the first, which is `.`, then `..`), in
     /// order of cookies, until it returns `false` or there are no more. They are not those of one
     /// moment, while others change the directory.

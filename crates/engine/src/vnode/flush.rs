@@ -265,6 +265,12 @@ impl Files {
         Ok(())
     }
 
+    /// Does what the last writers have left to others: see
+    /// [`super::api::FileSystem::catch_up`]. Called with no lock held.
+    pub(crate) fn catch_up(&self) -> FsResult<()> {
+        if self.segments.seal_full() { self.make_room() } else { Ok(()) }
+    }
+
     /// Does `operation`, and if there is no space once more after a reclaim: space that waits for a
     /// checkpoint or for the cleaner may be enough. Called with no lock held.
     pub(crate) fn with_reclaim<T>(&self, operation: impl Fn() -> FsResult<T>) -> FsResult<T> {
@@ -288,6 +294,7 @@ impl Files {
     }
 
     fn settle_space(&self) -> FsResult<()> {
+        self.segments.seal_full();
         self.install_waiting()?;
         self.store.journal.checkpoint()?;
         self.segments.tidy();
@@ -332,6 +339,7 @@ impl Files {
         let now_ns = self.store.clock.monotonic_ns();
         let aged_ns = now_ns.saturating_sub(self.options.commit_interval_ns);
         self.note_cleaner_counts(now_ns);
+        self.segments.seal_full();
         self.segments.tidy();
         self.reap_doomed();
         if !planted::is(Planted::AgedNotCommitted) {

@@ -68,6 +68,11 @@ impl Server {
         self.has_acls
     }
 
+    /// Does what requests have put off; nobody waits for it.
+    pub(super) fn catch_up(&self) {
+        self.fs.catch_up();
+    }
+
     /// Returns the sizes and counts of the whole.
     pub(super) fn stat_fs(&self) -> Result<StatFs, FsError> {
         self.fs.statfs()

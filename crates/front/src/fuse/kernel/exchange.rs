@@ -123,6 +123,14 @@ impl Exchange {
         }
     }
 
+    /// Does what was put off so that the last reply could go out.
+    pub fn catch_up(&mut self) {
+        if catch_unwind(AssertUnwindSafe(|| self.server.catch_up())).is_err() {
+            self.panic_count += 1;
+            tracing::error!("what a request left to do failed by a bug");
+        }
+    }
+
     /// Keeps what `message` asks, if that is a read, to be answered by
     /// [`Exchange::answer_gathered`]; returns whether it is one.
     pub fn gather(&mut self, message: Incoming<'_>) -> bool {

@@ -185,6 +185,7 @@ impl Worker {
             if let Some(length) = other {
                 let message = inbox.message(length);
                 self.exchange.answer(message, &mut |reply| send(&self.device, reply));
+                self.exchange.catch_up();
             }
         }
     }
