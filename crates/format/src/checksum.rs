@@ -21,7 +21,7 @@ mod tests {
         assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);
         assert_eq!(crc32c(&rising), 0x46dd_794e);
         assert_eq!(crc32c(&falling), 0x113f_db5c);
-        let bytes: Vec<u8> = (0..3000_u32).map(|at| (at * at >> 3).to_le_bytes()[0]).collect();
+        let bytes: Vec<u8> = (0..3000_u32).map(|at| ((at * at) >> 3).to_le_bytes()[0]).collect();
         for length in (0..700).chain([1023, 1024, 1025, 2047, 2999]) {
             let part = &bytes[bytes.len() - length..];
             assert_eq!(crc32c(part), bit_by_bit(part), "{length} bytes");
