@@ -1,4 +1,4 @@
-use engine::vnode::api::{Caller, FsError, ReadAsked};
+use engine::vnode::api::{AlignedBuffer, Caller, FsError, ReadAsked, SharedBytes};
 use testkit::ops::bytes_of;
 use whole_system::behaviours;
 
@@ -24,6 +24,37 @@ behaviours! {
             at.write("/f", u64::try_from(offset).expect("small"), &data);
             expected[offset..offset + length].copy_from_slice(&data);
             assert_eq!(at.content("/f"), expected, "{length} at {offset}");
+        }
+    }
+
+    /// What a file keeps of a long write is not changed by later ones, neither before its blocks
+    /// are sealed nor after, and each of two files that were written with one buffer has its own.
+    fn what_is_kept_of_a_write_is_never_changed(at) {
+        at.does("create /f file 644\ncreate /g file 644");
+        let before = bytes_of(1, 1 << 20);
+        let data = SharedBytes::from(AlignedBuffer::copy_of(&before));
+        // At blocks, at pages only, and at neither: kept, in part, and copied.
+        for (round, start) in [0, BLOCK, 4 * FRAGMENT + FRAGMENT, 100].into_iter().enumerate() {
+            let mut expected = vec![0; usize::try_from(start).expect("small")];
+            expected.extend_from_slice(&before);
+            for place in ["/f", "/g"] {
+                at.does(&format!("truncate {place} 0"));
+                let ino = at.ino(place);
+                at.fs().write_shared(&Caller::root(), ino, start, &data).expect("it is written");
+            }
+            let mut changed = expected.clone();
+            for (number, is_synced) in [(2, false), (3, true)] {
+                // In the blocks that were placed last and still fill.
+                let (offset, change) = (expected.len() - 30_000, bytes_of(number, 20_000));
+                if is_synced {
+                    at.does("fsync /g");
+                }
+                at.write("/g", u64::try_from(offset).expect("small"), &change);
+                changed[offset..offset + change.len()].copy_from_slice(&change);
+                assert!(data[..] == before, "round {round}: memory of the caller changed");
+                assert!(at.content("/f") == expected, "round {round}: the other file changed");
+                assert!(at.content("/g") == changed, "round {round}: not what was written");
+            }
         }
     }
 

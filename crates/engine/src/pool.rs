@@ -669,6 +669,16 @@ impl FileSystem for Pool {
         self.named(ino, b"", self.files().write_file(caller, ino, offset, data))
     }
 
+    fn write_shared(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: &SharedBytes,
+    ) -> FsResult<()> {
+        self.named(ino, b"", self.files().write_shared_file(caller, ino, offset, data))
+    }
+
     fn readdir(
         &self,
         ino: Ino,

@@ -8,6 +8,7 @@
 
 pub use crate::error::{FsError, FsResult};
 pub use storage::clock::Timestamp;
+pub use storage::device::{AlignedBuffer, SharedBytes};
 
 /// Longest name of a dirent, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -326,6 +327,18 @@ pub trait FileSystem: Send + Sync {
     /// Writes all of `data` at `offset`, extending the file. Clears setuid and setgid where POSIX
     /// asks for it and `caller` is checked.
     fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()>;
+
+    /// The same with data in memory that the file system may keep as long as it likes and in which
+    /// nobody changes anything: it saves a copy of what is long and lies at blocks of the file.
+    fn write_shared(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: &SharedBytes,
+    ) -> FsResult<()> {
+        self.write(caller, ino, offset, data)
+    }
 
     /// Calls `each` for the names after `cookie` (0: from the first, which is `.`, then `..`), in
     /// order of cookies, until it returns `false` or there are no more. They are not those of one

@@ -1,13 +1,12 @@
 //! Reading the content of files.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use format::anode::AnodeKind;
 use format::ids::Place;
 use format::planted::{self, Planted};
 use format::pointer::{BlockPointer, QUARTER_BYTES};
-use storage::device::{AlignedBuffer, Purpose, Ticket};
+use storage::device::{AlignedBuffer, Purpose, SharedBytes, Ticket};
 use storage::sync::RwLockReadGuard;
 
 use super::api::{Ino, ReadAsked, ReadTold};
@@ -44,7 +43,7 @@ struct Piece {
 enum Source {
     Zeros,
     /// In memory, from a byte on: to be written, or on the way to the device.
-    Held(Arc<AlignedBuffer>, usize),
+    Held(SharedBytes, usize),
     /// In the anode.
     Inline(Vec<u8>),
     /// What a run of the plan brings, from a byte on.
@@ -91,9 +90,9 @@ impl Plan {
     }
 
     /// Adds `length` bytes at the end, the first of which `data` has in `held`; zeros follow them.
-    fn push_held(&mut self, data: &Arc<AlignedBuffer>, held: Range<usize>, length: usize) {
+    fn push_held(&mut self, data: SharedBytes, held: Range<usize>, length: usize) {
         let count = held.len().min(length);
-        self.push(Source::Held(Arc::clone(data), held.start), count);
+        self.push(Source::Held(data, held.start), count);
         self.push(Source::Zeros, length - count);
     }
 
@@ -246,7 +245,7 @@ impl Files {
                 let next = span.end().min(end);
                 let stored = self.stored_bytes(block.fragments());
                 let from = index_wide(at - span.start);
-                plan.push_held(&block.data(), from..stored, index_wide(next - at));
+                plan.push_held(block.data(), from..stored, index_wide(next - at));
                 at = next;
                 continue;
             }
@@ -302,7 +301,7 @@ impl Files {
     fn plan_block(&self, pointer: BlockPointer, from: usize, length: usize, plan: &mut Plan) {
         let stored = self.stored_bytes(pointer.fragments);
         if let Some((data, before)) = self.segments.in_flight(pointer.place) {
-            plan.push_held(&data, before + from..before + stored, length);
+            plan.push_held(data, before + from..before + stored, length);
             return;
         }
         let count = stored.saturating_sub(from).min(length);
@@ -406,9 +405,4 @@ impl Files {
 
 pub(crate) fn bad_data(pointer: &BlockPointer) -> FsError {
     FsError::Corrupt { defect: format!("DT001: block at {} fails its checksum", pointer.place) }
-}
-
-/// Keeps the bytes of a shared buffer, or copies them if others hold it.
-pub(crate) fn own(data: Arc<AlignedBuffer>) -> AlignedBuffer {
-    Arc::try_unwrap(data).unwrap_or_else(|shared| AlignedBuffer::clone(&shared))
 }

@@ -5,7 +5,7 @@
 //! flags): everything is addressed by node id.
 
 use engine::vnode::api::{
-    Attr, Fallocate, FileKind, Ino, RenameMode, Seek, SetAttr, StatFs, XattrMode,
+    Attr, Fallocate, FileKind, Ino, RenameMode, Seek, SetAttr, SharedBytes, StatFs, XattrMode,
 };
 use rustix::io::Errno;
 
@@ -127,6 +127,15 @@ pub enum Declined {
     Bmap,
 }
 
+/// What a write brings.
+#[derive(Debug)]
+pub enum Data<'a> {
+    /// Bytes for as long as the request takes.
+    Lent(&'a [u8]),
+    /// Bytes that the file system may keep.
+    Shared(SharedBytes),
+}
+
 /// One request.
 pub enum Request<'a> {
     /// Find a name. Takes a reference.
@@ -235,7 +244,7 @@ pub enum Request<'a> {
         /// Where.
         offset: u64,
         /// What.
-        data: &'a [u8],
+        data: Data<'a>,
         /// Whether it takes setuid and setgid away.
         kills_set_bits: bool,
     },

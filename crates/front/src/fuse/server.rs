@@ -18,8 +18,8 @@ use engine::vnode::api::{
 use rustix::io::Errno;
 
 use super::protocol::{
-    Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ReadRequest, Reply, Request,
-    Sender,
+    Data, Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ReadRequest, Reply,
+    Request, Sender,
 };
 
 /// Most data one READ or WRITE moves: the kernel's own limit without raising a sysctl
@@ -162,7 +162,7 @@ impl Server {
             }
             Request::Write { node, offset, data, kills_set_bits } => {
                 let caller = Caller { loses_set_bits: kills_set_bits, ..caller.clone() };
-                self.write(&caller, node, offset, data)
+                self.write(&caller, node, offset, &data)
             }
             Request::ReadDir { node, cookie, with_nodes, listing } => {
                 self.read_dir(caller, node, cookie, with_nodes, listing)
@@ -254,12 +254,15 @@ impl Server {
         caller: &Caller,
         node: NodeId,
         offset: u64,
-        data: &[u8],
+        data: &Data<'_>,
     ) -> Result<Reply<'static>, Errno> {
         let ino = self.numbers.ino_of(node);
-        let written_bytes = u32::try_from(data.len()).map_err(|_| Errno::INVAL)?;
-        self.fs.write(caller, ino, offset, data).map_err(|e| errno("write", ino, &e))?;
-        Ok(Reply::Written(written_bytes))
+        let (count, written) = match data {
+            Data::Lent(data) => (data.len(), self.fs.write(caller, ino, offset, data)),
+            Data::Shared(data) => (data.len(), self.fs.write_shared(caller, ino, offset, data)),
+        };
+        written.map_err(|e| errno("write", ino, &e))?;
+        u32::try_from(count).map(Reply::Written).map_err(|_| Errno::INVAL)
     }
 
     fn copy_range(

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use engine::vnode::api::{Fallocate, FileKind, FileSystem, Ino, RenameMode, Seek, SetAttr};
 use front::fuse::protocol::{
-    Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ROOT_NODE, ReadRequest,
-    Reply, Request, Sender,
+    Data, Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ROOT_NODE,
+    ReadRequest, Reply, Request, Sender,
 };
 use front::fuse::{Server, Transport, TransportError};
 use rustix::io::Errno;
@@ -16,7 +16,7 @@ const SENDER: Sender = Sender { uid: 1000, gid: 100 };
 const NEW: NewNode = NewNode { mode: 0o640, umask: 0 };
 
 fn write(node: NodeId, offset: u64, data: &[u8], kills_set_bits: bool) -> Request<'_> {
-    Request::Write { node, offset, data, kills_set_bits }
+    Request::Write { node, offset, data: Data::Lent(data), kills_set_bits }
 }
 
 fn server_of(fs: &Arc<MemoryFs>) -> Server {

@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode, Timestamp};
-use front::fuse::{Exchange, Server};
+use engine::vnode::api::{
+    AlignedBuffer, Caller, FileKind, FileSystem, NewInode, SharedBytes, Timestamp,
+};
+use front::fuse::{Exchange, Incoming, Server};
 use rustix::io::Errno;
 
 use crate::memory_fs::{MemoryFs, PANICKING};
 
 const HEADER_BYTES: usize = 40;
 const OUT_HEADER_BYTES: usize = 16;
+const WRITE: u32 = 16;
+const WRITE_HEAD_BYTES: usize = 80;
 /// Opcodes whose messages have no reply.
 const SILENT: [u32; 3] = [2, 41, 42];
 /// Cases of each fuzz test; a debug build does some 200,000 a second.
@@ -18,13 +22,15 @@ const CASES: u64 = 100_000;
 struct Kernel {
     fs: Arc<MemoryFs>,
     exchange: Exchange,
+    /// Whether the data of the next WRITE comes apart from what is before it, as it does by turns.
+    is_apart: bool,
 }
 
 impl Kernel {
     fn new() -> Kernel {
         let fs = Arc::new(MemoryFs::new());
         let server = Server::new(fs.clone());
-        Kernel { fs, exchange: Exchange::new(Arc::new(server)) }
+        Kernel { fs, exchange: Exchange::new(Arc::new(server)), is_apart: false }
     }
 
     /// Sends a message and returns the error and what follows it in the reply.
@@ -34,8 +40,17 @@ impl Kernel {
 
     /// Sends bytes; any reply must be one that a kernel takes.
     fn send(&mut self, message: &[u8]) -> Option<(i32, Vec<u8>)> {
+        self.is_apart = !self.is_apart;
+        let is_write = message.len() > WRITE_HEAD_BYTES && word(message, 4) == WRITE;
+        let (head, data) = if is_write && self.is_apart {
+            let (head, data) = message.split_at(WRITE_HEAD_BYTES);
+            (head, Some(SharedBytes::from(AlignedBuffer::copy_of(data))))
+        } else {
+            (message, None)
+        };
         let mut replies = Vec::new();
-        self.exchange.answer(message, &mut |reply| {
+        let parts = Incoming { head, data: data.as_ref() };
+        self.exchange.answer(parts, &mut |reply| {
             replies.push([reply.head, &reply.data.concat()].concat());
         });
         assert!(replies.len() <= 1, "{} replies", replies.len());
@@ -307,9 +322,9 @@ fn reads_are_answered_together_and_a_panic_costs_one_of_them() {
     let write = body!(0_u64, 0_u64, 3_u32, 0_u32, 0_u64, 0_u32, 0_u32, "abc");
     kernel.ask(16, sound, &write).expect("a reply");
     let read = |offset: u64| body!(0_u64, offset, 4096_u32, 0_u32, 0_u64, 0_u32, 0_u32);
-    assert!(!kernel.exchange.gather(&message(1, 1, b"sound\0")), "it is no read");
+    assert!(!kernel.exchange.gather(message(1, 1, b"sound\0")[..].into()), "it is no read");
     for (node, offset) in [(sound, 0), (panicking, 0), (999, 0), (sound, 2)] {
-        assert!(kernel.exchange.gather(&message(15, node, &read(offset))));
+        assert!(kernel.exchange.gather(message(15, node, &read(offset))[..].into()));
     }
     let mut replies = Vec::new();
     kernel.exchange.answer_gathered(&mut |reply| {
@@ -330,7 +345,7 @@ fn reads_are_gathered_up_to_a_bound() {
         let read = body!(0_u64, 0_u64, bytes, 0_u32, 0_u64, 0_u32, 0_u32);
         let mut count = 0;
         while kernel.exchange.has_room() {
-            assert!(kernel.exchange.gather(&message(15, 1, &read)));
+            assert!(kernel.exchange.gather(message(15, 1, &read)[..].into()));
             count += 1;
         }
         kernel.exchange.answer_gathered(&mut |_| ());

@@ -33,6 +33,7 @@ mod counting;
 mod deadline;
 mod file;
 mod health;
+mod long;
 mod memory;
 mod range;
 #[cfg(feature = "sim")]

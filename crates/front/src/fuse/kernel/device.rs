@@ -3,7 +3,7 @@
 //! The one file of this crate with unsafe code: `ioctl(2)`.
 #![allow(unsafe_code)]
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use rustix::fs::{Mode, OFlags};
@@ -62,10 +62,10 @@ impl Device {
         Ok(rustix::io::ioctl_fionbio(&self.0, !blocks)?)
     }
 
-    /// Reads one message into `buffer`, which must hold the largest.
-    pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<Read> {
+    /// Reads one message into `room`, one part after the other, which must hold the largest.
+    pub(super) fn read(&self, room: &mut [IoSliceMut<'_>]) -> io::Result<Read> {
         loop {
-            match rustix::io::read(self.0.as_fd(), &mut *buffer) {
+            match rustix::io::readv(self.0.as_fd(), room) {
                 Ok(count) => return Ok(Read::Message(count)),
                 // NOENT: what would have been read was taken back just now.
                 Err(Errno::INTR | Errno::NOENT) => {}

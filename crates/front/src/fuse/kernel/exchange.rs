@@ -24,6 +24,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::decode::{self, Dialect, Envelope, Message};
 use super::encode::{DirentBuffer, Encoder, error_reply};
 use super::fuse_kernel::OutHeader;
+use super::inbox::Incoming;
 use crate::fuse::Server;
 use crate::fuse::protocol::{ReadRequest, Reply, Request};
 
@@ -88,9 +89,9 @@ impl Exchange {
     }
 
     /// Answers `message`, as long as the kernel sent it.
-    pub fn answer(&mut self, message: &[u8], send: &mut Send<'_>) {
-        let Some(envelope) = Envelope::of(message) else {
-            tracing::error!(bytes = message.len(), "a message from the kernel is cut off");
+    pub fn answer(&mut self, message: Incoming<'_>, send: &mut Send<'_>) {
+        let Some(envelope) = Envelope::of(message.head) else {
+            tracing::error!(bytes = message.length_bytes(), "a message from the kernel is cut off");
             return;
         };
         let Exchange { server, dialect, encoder, scratch, panic_count, .. } = self;
@@ -124,8 +125,10 @@ impl Exchange {
 
     /// Keeps what `message` asks, if that is a read, to be answered by
     /// [`Exchange::answer_gathered`]; returns whether it is one.
-    pub fn gather(&mut self, message: &[u8]) -> bool {
-        let Some(envelope) = Envelope::of(message).filter(Envelope::is_read) else { return false };
+    pub fn gather(&mut self, message: Incoming<'_>) -> bool {
+        let Some(envelope) = Envelope::of(message.head).filter(Envelope::is_read) else {
+            return false;
+        };
         let Message::Read(read) = decode::decode(&envelope, message, self.dialect) else {
             return false;
         };
