@@ -29,6 +29,8 @@ const RENAMES: [RenameMode; 4] =
     [RenameMode::Replace, RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
 /// Where writes and truncates begin and end: in the anode, in a fragment, in a block, past one.
 const OFFSETS: [u64; 7] = [0, 100, 4096, 5000, 16_384, 20_000, 40_000];
+/// What is punched: inside a page, for a range of blocks is punched block by block.
+const HOLES: [(u64, u64); 5] = [(0, 100), (100, 1), (5000, 3000), (16_384, 100), (20_000, 400)];
 /// Past the end of every file.
 const BYTES_MAX: usize = 128 << 10;
 
@@ -185,7 +187,8 @@ impl Call {
                 Call::Write(file, one_of(random, &OFFSETS), length, fill)
             }
             _ if random.one_in(3) => {
-                Call::Punch(file, one_of(random, &OFFSETS), 1 + one_of(random, &OFFSETS))
+                let (offset, length_bytes) = one_of(random, &HOLES);
+                Call::Punch(file, offset, length_bytes)
             }
             _ => Call::Truncate(file, one_of(random, &OFFSETS)),
         }

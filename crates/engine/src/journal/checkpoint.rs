@@ -1,7 +1,8 @@
 //! Checkpoint: taking pages home so that the log's tail can move.
 //!
 //! The only writer of pages. It closes every class and takes the dirty pages as they are at that
-//! moment, so what goes home is always a committed state; changes that follow do not disturb it.
+//! moment, so what goes home is always a committed state; changes that follow do not disturb it,
+//! nor it them: it holds neither the manager nor the device for long.
 //!
 //! # Invariants
 //!
@@ -18,7 +19,7 @@
 //! Before the head is durable, recovery replays from the old tail and heals torn home writes. A
 //! whole group in the double-write area that the head does not yet call home is copied home first.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use format::double_write::DoubleWriteHead;
@@ -30,12 +31,15 @@ use format::planted::{self, Planted};
 use storage::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, Ticket};
 
 use super::{Journal, State};
-use crate::buffer::{PageRef, page_of};
+use crate::buffer::{Buffer, PageRef, page_of};
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
 
 /// Pages that lie side by side are written together, at most so many.
 const PAGES_PER_WRITE: usize = 64;
+/// Pages that are written between two flushes: a device that is told to flush answers nobody until
+/// all that it holds is written, so it is never given much.
+const PAGES_PER_FLUSH: usize = 64;
 
 /// What the next checkpoint goes on from.
 #[derive(Debug)]
@@ -43,19 +47,22 @@ pub(super) struct Checkpointer {
     pub(super) head_sequence: u64,
     pub(super) double_write_sequence: u64,
     /// Pages of a checkpoint that failed: memory alone has them, so they stay there.
-    pub(super) never_home: Vec<std::sync::Arc<crate::buffer::Buffer>>,
+    pub(super) never_home: Vec<Arc<Buffer>>,
 }
+
+/// Pages by rising place.
+type Pages = Vec<(Place, PageRef)>;
 
 /// The dirty pages of one checkpoint, as they were when the classes closed.
 struct Batch {
     /// Pages that nothing at home points to yet.
-    newborn: BTreeMap<Place, PageRef>,
+    newborn: Pages,
     /// Pages that go home together.
-    moved: BTreeMap<Place, PageRef>,
+    moved: Pages,
     /// All others.
-    others: BTreeMap<Place, PageRef>,
+    others: Pages,
     /// Buffers stay in the cache until their pages are home.
-    held: Vec<std::sync::Arc<crate::buffer::Buffer>>,
+    held: Vec<Arc<Buffer>>,
     /// The log must be durable up to here first.
     end: Lsn,
 }
@@ -75,9 +82,7 @@ impl Journal {
         let mut batch = self.take_batch();
         let logged =
             if planted::is(Planted::HomeBeforeLog) { Ok(()) } else { self.force(batch.end) };
-        let home = logged.and_then(|()| {
-            self.take_home(&mut checkpointer, &batch).map_err(|error| self.fail(&error))
-        });
+        let home = logged.and_then(|()| self.take_home(&mut checkpointer, &batch));
         let tail = match home {
             Ok(tail) => tail,
             Err(error) => {
@@ -93,59 +98,60 @@ impl Journal {
         Ok(())
     }
 
+    /// Takes the dirty pages as they are when all classes are closed. Only for that moment is the
+    /// manager held up; what changes before its page is come to, the manager keeps as it was.
     fn take_batch(&self) -> Batch {
-        let mut state = self.state.lock();
-        self.close_all(&mut state);
-        let end = state.log.cut();
-        let dirty = std::mem::take(&mut state.dirty);
-        let newborn_places = std::mem::take(&mut state.newborn);
-        let moved_places = std::mem::take(&mut state.moved);
-        let mut batch = Batch {
-            newborn: BTreeMap::new(),
-            moved: BTreeMap::new(),
-            others: BTreeMap::new(),
-            held: Vec::with_capacity(dirty.len()),
-            end,
+        self.close_opened_before(u64::MAX);
+        let (dirty, newborn, moved, end, round) = {
+            let mut state = self.state.lock();
+            self.close_all(&mut state);
+            state.round += 1;
+            state.dirty_from = None;
+            (
+                std::mem::take(&mut state.dirty),
+                std::mem::take(&mut state.newborn),
+                std::mem::take(&mut state.moved),
+                state.log.cut(),
+                state.round,
+            )
         };
-        for (place, buffer) in dirty {
-            let mut page = buffer.state.lock();
-            page.first_lsn = None;
-            let bytes = PageRef::clone(&page.bytes);
-            drop(page);
-            let has_room = wide(batch.moved.len()) < self.volume.geometry().double_write_pages;
-            if newborn_places.contains(&place) {
-                batch.newborn.insert(place, bytes);
-            } else if has_room && moved_places.contains(&place) {
-                batch.moved.insert(place, bytes);
+        let held: Vec<Arc<Buffer>> = dirty.into_values().collect();
+        let taken: Vec<Option<PageRef>> = held.iter().map(|buffer| take(buffer, round)).collect();
+        let mut overtaken = std::mem::take(&mut self.state.lock().overtaken);
+        let (mut of_newborn, mut of_moved, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        for (buffer, bytes) in held.iter().zip(taken) {
+            let place = buffer.place;
+            let bytes = bytes.or_else(|| overtaken.remove(&place));
+            let bytes = bytes.expect("the manager keeps what it changes");
+            let has_room = wide(of_moved.len()) < self.volume.geometry().double_write_pages;
+            let pages = if newborn.contains(&place) {
+                &mut of_newborn
+            } else if has_room && moved.contains(&place) {
+                &mut of_moved
             } else {
-                batch.others.insert(place, bytes);
-            }
-            batch.held.push(buffer);
+                &mut others
+            };
+            pages.push((place, bytes));
         }
-        batch
+        Batch { newborn: of_newborn, moved: of_moved, others, held, end }
     }
 
-    fn take_home(
-        &self,
-        checkpointer: &mut Checkpointer,
-        batch: &Batch,
-    ) -> Result<Lsn, DeviceError> {
+    fn take_home(&self, checkpointer: &mut Checkpointer, batch: &Batch) -> FsResult<Lsn> {
+        let failed = |error: DeviceError| self.fail(&error);
         // CRASH: K2, newborn pages first.
-        if !batch.newborn.is_empty() {
-            self.write_pages(&batch.newborn)?;
-            if !planted::is(Planted::NewbornPagesLast) {
-                self.volume.flush(Purpose::Home)?;
-            }
+        self.write_pages(&batch.newborn)?;
+        if !batch.newborn.is_empty() && !planted::is(Planted::NewbornPagesLast) {
+            self.flush_with_log(Purpose::Home)?;
         }
         if !batch.moved.is_empty() && !planted::is(Planted::DoubleWriteSkipped) {
             checkpointer.double_write_sequence += 1;
             self.write_group(checkpointer.double_write_sequence, batch.end, &batch.moved)?;
         }
-        let rides = self.data.drain()?;
+        let rides = self.data.drain().map_err(failed)?;
         self.write_pages(&batch.moved)?;
         self.write_pages(&batch.others)?;
         if !planted::is(Planted::HeadBeforeHome) {
-            self.volume.flush(Purpose::Home)?;
+            self.flush_with_log(Purpose::Home)?;
         }
         self.data.flushed(rides);
         // CRASH: the head only after that flush; freed space only after the head's (K3).
@@ -158,8 +164,8 @@ impl Journal {
             epoch,
             double_write_sequence: checkpointer.double_write_sequence,
         };
-        self.write_head(&head)?;
-        self.volume.flush(Purpose::Journal)?;
+        self.write_head(&head).map_err(failed)?;
+        self.flush_with_log(Purpose::Journal)?;
         let mut state = self.state.lock();
         state.tail = tail;
         state.log.head = head.sequence;
@@ -185,8 +191,20 @@ impl Journal {
         )
     }
 
+    /// Writes pages home, a few at a time: the last of them are not flushed.
+    fn write_pages(&self, pages: &Pages) -> FsResult<()> {
+        let mut portions = pages.chunks(PAGES_PER_FLUSH).peekable();
+        while let Some(portion) = portions.next() {
+            self.write_portion(portion).map_err(|error| self.fail(&error))?;
+            if portions.peek().is_some() {
+                self.flush_with_log(Purpose::Home)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes pages home, those that lie side by side together.
-    fn write_pages(&self, pages: &BTreeMap<Place, PageRef>) -> Result<(), DeviceError> {
+    fn write_portion(&self, pages: &[(Place, PageRef)]) -> Result<(), DeviceError> {
         let step = self.volume.geometry().page_fragments();
         let mut tickets = Vec::new();
         let mut run: Option<(Place, Vec<SharedBytes>)> = None;
@@ -214,19 +232,14 @@ impl Journal {
     }
 
     /// Writes pages to the double-write area and flushes: from then on they reach home together.
-    fn write_group(
-        &self,
-        sequence: u64,
-        lsn: Lsn,
-        pages: &BTreeMap<Place, PageRef>,
-    ) -> Result<(), DeviceError> {
+    fn write_group(&self, sequence: u64, lsn: Lsn, pages: &Pages) -> FsResult<()> {
         let geometry = self.volume.geometry();
         let device = self.volume.device();
         assert!(wide(pages.len()) <= geometry.double_write_pages, "begin bounds what moves");
         let mut tickets = Vec::new();
         let entries: Vec<(Place, u32)> =
             pages.iter().map(|(place, bytes)| (*place, page_crc(page_of(bytes)))).collect();
-        for (index, bytes) in pages.values().enumerate() {
+        for (index, (_, bytes)) in pages.iter().enumerate() {
             let offset = DoubleWriteHead::page_offset(geometry, wide(index));
             let data = vec![SharedBytes::new(PageRef::clone(bytes), 0..PAGE_BYTES)];
             tickets.push(device.submit(Purpose::DoubleWrite, Operation::Write { offset, data }));
@@ -246,20 +259,31 @@ impl Journal {
             let data = vec![SharedBytes::from(bytes)];
             tickets.push(device.submit(Purpose::DoubleWrite, Operation::Write { offset, data }));
         }
-        tickets.into_iter().try_for_each(|ticket| ticket.wait().map(drop))?;
-        self.volume.flush(Purpose::DoubleWrite)
+        for ticket in tickets {
+            ticket.wait().map_err(|error| self.fail(&error))?;
+        }
+        self.flush_with_log(Purpose::DoubleWrite)
     }
+}
+
+/// Takes a page as it is, unless it is in a later set than the one before `round` already.
+fn take(buffer: &Buffer, round: u64) -> Option<PageRef> {
+    let mut page = buffer.state.lock();
+    if page.round == round {
+        return None;
+    }
+    page.first_lsn = None;
+    Some(PageRef::clone(&page.bytes))
 }
 
 fn oldest_needed(state: &State) -> Lsn {
     if planted::is(Planted::TailPastDirtyPages) {
         return state.log.position();
     }
-    let dirty = state.dirty.values().filter_map(|buffer| buffer.state.lock().first_lsn).min();
     let open = state.classes.values().map(|class| class.first_lsn).min();
     let riding = state.rides.keys().next().map(|ride| ride.lsn);
     let riding = riding.filter(|_| !planted::is(Planted::TailPastRides));
-    [dirty, open, riding].into_iter().flatten().min().unwrap_or(state.log.position())
+    [state.dirty_from, open, riding].into_iter().flatten().min().unwrap_or(state.log.position())
 }
 
 /// Writes the copies of a head where their turn is.
