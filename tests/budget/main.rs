@@ -3,6 +3,7 @@
 mod bounds;
 mod cleaning;
 mod placement;
+mod stalls;
 
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use testkit::canon::{CanonAttr, Identity, Times};
 use testkit::ops::bytes_of;
 
 /// An inode that every thread holds from the beginning to the end, whatever becomes of its names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Inode {
     Root,
     /// The directory that is `/b` at first.
@@ -29,9 +29,8 @@ const RENAMES: [RenameMode; 4] =
     [RenameMode::Replace, RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
 /// Where writes and truncates begin and end: in the anode, in a fragment, in a block, past one.
 const OFFSETS: [u64; 7] = [0, 100, 4096, 5000, 16_384, 20_000, 40_000];
-/// The file with holes, to which no write is longer than a page: a write into a range that is being
-/// punched comes before or after it block by block (SEMANTICS.md), and so has no place as a whole.
-const PUNCHED: Inode = Inode::G;
+/// What is punched: inside a page, for a range of blocks is punched block by block.
+const HOLES: [(u64, u64); 5] = [(0, 100), (100, 1), (5000, 3000), (16_384, 100), (20_000, 400)];
 /// Past the end of every file.
 const BYTES_MAX: usize = 128 << 10;
 
@@ -184,12 +183,12 @@ impl Call {
             },
             16 => Call::Read(file, one_of(random, &OFFSETS), BYTES_MAX),
             17 | 18 => {
-                let lengths = if file == PUNCHED { &OFFSETS[..2] } else { &OFFSETS };
-                let length = usize::try_from(1 + one_of(random, lengths)).expect("small");
+                let length = usize::try_from(1 + one_of(random, &OFFSETS)).expect("small");
                 Call::Write(file, one_of(random, &OFFSETS), length, fill)
             }
             _ if random.one_in(3) => {
-                Call::Punch(PUNCHED, one_of(random, &OFFSETS), 1 + one_of(random, &OFFSETS))
+                let (offset, length_bytes) = one_of(random, &HOLES);
+                Call::Punch(file, offset, length_bytes)
             }
             _ => Call::Truncate(file, one_of(random, &OFFSETS)),
         }

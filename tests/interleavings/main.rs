@@ -22,14 +22,14 @@ mod together;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use engine::vnode::api::FileSystem;
+use engine::vnode::api::{FileKind, FileSystem, RenameMode};
 use engine::{CreateOptions, OpenOptions, Pool};
 use storage::clock::ManualClock;
 use storage::prng::Prng;
 use testkit::canon::{Times, walk};
 use testkit::model::Model;
 
-use call::{Call, Focus, Held};
+use call::{Call, Focus, Held, Inode};
 use order::{Answered, is_explained, told};
 use threads::{Threads, Work};
 
@@ -145,6 +145,24 @@ fn works(pool: &Arc<Pool>, held: Held, history: &Arc<History>, threads: &[Vec<Ca
         }
     }));
     works
+}
+
+/// Goal: a rename that must not replace is refused only at a moment at which both its names are
+/// there. Method: another thread takes the old name away before it gives the new one.
+#[test]
+fn a_rename_sees_both_its_names_at_one_moment() {
+    for directory in [Inode::Root, Inode::D] {
+        let (old, new) = ((Inode::Root, "a"), (directory, "c"));
+        let threads = vec![
+            vec![Call::Rename(old, new, RenameMode::NoReplace)],
+            vec![Call::Unlink(old), Call::Create(new, FileKind::Regular)],
+        ];
+        let program = Arc::new(Program { is_deep: true, threads });
+        for seed in 0..threads::PROGRAMS {
+            let (program, context) = (Arc::clone(&program), format!("order {seed}"));
+            threads::explore(seed, move |threads| judge(threads, &program, &context));
+        }
+    }
 }
 
 #[test]

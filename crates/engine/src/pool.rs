@@ -361,7 +361,7 @@ impl Pool {
         Ok(pool)
     }
 
-    fn files(&self) -> &Files {
+    pub(crate) fn files(&self) -> &Files {
         &self.hooks.files
     }
 

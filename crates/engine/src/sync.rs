@@ -8,7 +8,7 @@
 //! 4. the fileset (`fileset`).
 //! 5. open segments (`segment`).
 //! 6. the allocator (`alloc`).
-//! 7. the log writer (`journal`).
+//! 7. the turn to write the log (`journal`).
 //! 8. the transaction manager (`journal`).
 //! 9. cache shards, then buffers (`buffer`).
 

@@ -61,8 +61,11 @@ use self::policy::{PlacementPolicy, SegmentView};
 const CLEANER_SEGMENTS: u32 = 2;
 /// Free pages that new names leave in a pool without free segments: for removing, and for maps.
 const PAGES_KEPT: u64 = 16;
-/// The cleaner begins when fewer segments than this are free.
+/// The cleaner begins, in the background, when fewer segments than this are free.
 pub(crate) const LOW_SEGMENTS: u32 = 8;
+/// A writer cleans when fewer segments than this are free: the background did not keep up, and what
+/// the cleaner copies into is all that is left behind them.
+pub(crate) const FEW_SEGMENTS: u32 = CLEANER_SEGMENTS + 2;
 /// A writer who was refused gets this many free segments, however much must be moved for them.
 pub(crate) const PROMISED_SEGMENTS: u32 = CLEANER_SEGMENTS + 2;
 

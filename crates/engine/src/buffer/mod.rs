@@ -67,6 +67,8 @@ pub(crate) struct BufferState {
     pub(crate) class: u64,
     /// The first record whose change is not at home; `None`: clean.
     pub(crate) first_lsn: Option<Lsn>,
+    /// Which of the sets of dirty pages that checkpoints take it is in, while it is dirty.
+    pub(crate) round: u64,
     /// The last record that changed it.
     pub(crate) last_lsn: Lsn,
 }
@@ -225,7 +227,7 @@ impl Cache {
     }
 
     fn insert(&self, shard: &mut Shard, place: Place, bytes: PageRef) -> Arc<Buffer> {
-        let state = BufferState { bytes, class: 0, first_lsn: None, last_lsn: Lsn(0) };
+        let state = BufferState { bytes, class: 0, first_lsn: None, round: 0, last_lsn: Lsn(0) };
         let buffer =
             Arc::new(Buffer { place, state: Mutex::new(state), was_used: AtomicBool::new(true) });
         shard.buffers.insert(place, Arc::clone(&buffer));

@@ -1,7 +1,8 @@
 //! Checkpoint: taking pages home so that the log's tail can move.
 //!
 //! The only writer of pages. It closes every class and takes the dirty pages as they are at that
-//! moment, so what goes home is always a committed state; changes that follow do not disturb it.
+//! moment, so what goes home is always a committed state; changes that follow do not disturb it,
+//! nor it them: it holds neither the manager nor the device for long.
 //!
 //! # Invariants
 //!
@@ -18,7 +19,8 @@
 //! Before the head is durable, recovery replays from the old tail and heals torn home writes. A
 //! whole group in the double-write area that the head does not yet call home is copied home first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use format::double_write::DoubleWriteHead;
@@ -30,12 +32,15 @@ use format::planted::{self, Planted};
 use storage::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, Ticket};
 
 use super::{Journal, State};
-use crate::buffer::{PageRef, page_of};
+use crate::buffer::{Buffer, PageRef, page_of};
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
 
 /// Pages that lie side by side are written together, at most so many.
 const PAGES_PER_WRITE: usize = 64;
+/// Pages that are written between two flushes: a device that is told to flush answers nobody until
+/// all that it holds is written, so it is never given much.
+const PAGES_PER_FLUSH: usize = 64;
 
 /// What the next checkpoint goes on from.
 #[derive(Debug)]
@@ -43,19 +48,33 @@ pub(super) struct Checkpointer {
     pub(super) head_sequence: u64,
     pub(super) double_write_sequence: u64,
     /// Pages of a checkpoint that failed: memory alone has them, so they stay there.
-    pub(super) never_home: Vec<std::sync::Arc<crate::buffer::Buffer>>,
+    pub(super) never_home: Vec<Arc<Buffer>>,
+}
+
+/// Pages by rising place.
+type Pages = Vec<(Place, PageRef)>;
+
+/// The dirty pages at the moment when all classes were closed, which nobody has looked at yet.
+struct TakenSet {
+    dirty: BTreeMap<Place, Arc<Buffer>>,
+    newborn: BTreeSet<Place>,
+    moved: BTreeSet<Place>,
+    /// The log must be durable up to here before they go home.
+    end: Lsn,
+    /// The set that changes go into from then on.
+    round: u64,
 }
 
 /// The dirty pages of one checkpoint, as they were when the classes closed.
 struct Batch {
     /// Pages that nothing at home points to yet.
-    newborn: BTreeMap<Place, PageRef>,
+    newborn: Pages,
     /// Pages that go home together.
-    moved: BTreeMap<Place, PageRef>,
+    moved: Pages,
     /// All others.
-    others: BTreeMap<Place, PageRef>,
+    others: Pages,
     /// Buffers stay in the cache until their pages are home.
-    held: Vec<std::sync::Arc<crate::buffer::Buffer>>,
+    held: Vec<Arc<Buffer>>,
     /// The log must be durable up to here first.
     end: Lsn,
 }
@@ -72,12 +91,10 @@ impl Journal {
         if let Some(hooks) = self.hooks() {
             hooks.submit_rides();
         }
-        let mut batch = self.take_batch();
+        let mut batch = self.take_pages(self.take_set());
         let logged =
             if planted::is(Planted::HomeBeforeLog) { Ok(()) } else { self.force(batch.end) };
-        let home = logged.and_then(|()| {
-            self.take_home(&mut checkpointer, &batch).map_err(|error| self.fail(&error))
-        });
+        let home = logged.and_then(|()| self.take_home(&mut checkpointer, &batch));
         let tail = match home {
             Ok(tail) => tail,
             Err(error) => {
@@ -93,59 +110,69 @@ impl Journal {
         Ok(())
     }
 
-    fn take_batch(&self) -> Batch {
+    /// Takes the set of dirty pages, as they are when all classes are closed. Only for that moment
+    /// is the manager held up.
+    fn take_set(&self) -> TakenSet {
+        self.close_opened_before(u64::MAX);
         let mut state = self.state.lock();
         self.close_all(&mut state);
-        let end = state.log.cut();
-        let dirty = std::mem::take(&mut state.dirty);
-        let newborn_places = std::mem::take(&mut state.newborn);
-        let moved_places = std::mem::take(&mut state.moved);
-        let mut batch = Batch {
-            newborn: BTreeMap::new(),
-            moved: BTreeMap::new(),
-            others: BTreeMap::new(),
-            held: Vec::with_capacity(dirty.len()),
-            end,
-        };
-        for (place, buffer) in dirty {
-            let mut page = buffer.state.lock();
-            page.first_lsn = None;
-            let bytes = PageRef::clone(&page.bytes);
-            drop(page);
-            let has_room = wide(batch.moved.len()) < self.volume.geometry().double_write_pages;
-            if newborn_places.contains(&place) {
-                batch.newborn.insert(place, bytes);
-            } else if has_room && moved_places.contains(&place) {
-                batch.moved.insert(place, bytes);
-            } else {
-                batch.others.insert(place, bytes);
-            }
-            batch.held.push(buffer);
+        state.round += 1;
+        state.dirty_from = None;
+        state.is_set_being_taken = true;
+        TakenSet {
+            dirty: std::mem::take(&mut state.dirty),
+            newborn: std::mem::take(&mut state.newborn),
+            moved: std::mem::take(&mut state.moved),
+            end: state.log.cut(),
+            round: state.round,
         }
-        batch
     }
 
-    fn take_home(
-        &self,
-        checkpointer: &mut Checkpointer,
-        batch: &Batch,
-    ) -> Result<Lsn, DeviceError> {
+    /// Takes the pages of a set as they were when it was taken; what changes before its page is
+    /// come to, the manager keeps as it was.
+    fn take_pages(&self, set: TakenSet) -> Batch {
+        let TakenSet { dirty, newborn, moved, end, round } = set;
+        let held: Vec<Arc<Buffer>> = dirty.into_values().collect();
+        let taken: Vec<Option<PageRef>> = held.iter().map(|buffer| take(buffer, round)).collect();
+        let mut overtaken = {
+            let mut state = self.state.lock();
+            state.is_set_being_taken = false;
+            std::mem::take(&mut state.overtaken)
+        };
+        let (mut of_newborn, mut of_moved, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        for (buffer, bytes) in held.iter().zip(taken) {
+            let place = buffer.place;
+            let bytes = bytes.or_else(|| overtaken.remove(&place));
+            let bytes = bytes.expect("the manager keeps what it changes");
+            let has_room = wide(of_moved.len()) < self.volume.geometry().double_write_pages;
+            let pages = if newborn.contains(&place) {
+                &mut of_newborn
+            } else if has_room && moved.contains(&place) {
+                &mut of_moved
+            } else {
+                &mut others
+            };
+            pages.push((place, bytes));
+        }
+        Batch { newborn: of_newborn, moved: of_moved, others, held, end }
+    }
+
+    fn take_home(&self, checkpointer: &mut Checkpointer, batch: &Batch) -> FsResult<Lsn> {
+        let failed = |error: DeviceError| self.fail(&error);
         // CRASH: K2, newborn pages first.
-        if !batch.newborn.is_empty() {
-            self.write_pages(&batch.newborn)?;
-            if !planted::is(Planted::NewbornPagesLast) {
-                self.volume.flush(Purpose::Home)?;
-            }
+        self.write_pages(&batch.newborn)?;
+        if !batch.newborn.is_empty() && !planted::is(Planted::NewbornPagesLast) {
+            self.flush_with_log(Purpose::Home)?;
         }
         if !batch.moved.is_empty() && !planted::is(Planted::DoubleWriteSkipped) {
             checkpointer.double_write_sequence += 1;
             self.write_group(checkpointer.double_write_sequence, batch.end, &batch.moved)?;
         }
-        let rides = self.data.drain()?;
+        let rides = self.data.drain().map_err(failed)?;
         self.write_pages(&batch.moved)?;
         self.write_pages(&batch.others)?;
         if !planted::is(Planted::HeadBeforeHome) {
-            self.volume.flush(Purpose::Home)?;
+            self.flush_with_log(Purpose::Home)?;
         }
         self.data.flushed(rides);
         // CRASH: the head only after that flush; freed space only after the head's (K3).
@@ -158,8 +185,8 @@ impl Journal {
             epoch,
             double_write_sequence: checkpointer.double_write_sequence,
         };
-        self.write_head(&head)?;
-        self.volume.flush(Purpose::Journal)?;
+        self.write_head(&head).map_err(failed)?;
+        self.flush_with_log(Purpose::Journal)?;
         let mut state = self.state.lock();
         state.tail = tail;
         state.log.head = head.sequence;
@@ -185,8 +212,20 @@ impl Journal {
         )
     }
 
+    /// Writes pages home, a few at a time: the last of them are not flushed.
+    fn write_pages(&self, pages: &Pages) -> FsResult<()> {
+        let mut portions = pages.chunks(PAGES_PER_FLUSH).peekable();
+        while let Some(portion) = portions.next() {
+            self.write_portion(portion).map_err(|error| self.fail(&error))?;
+            if portions.peek().is_some() {
+                self.flush_with_log(Purpose::Home)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes pages home, those that lie side by side together.
-    fn write_pages(&self, pages: &BTreeMap<Place, PageRef>) -> Result<(), DeviceError> {
+    fn write_portion(&self, pages: &[(Place, PageRef)]) -> Result<(), DeviceError> {
         let step = self.volume.geometry().page_fragments();
         let mut tickets = Vec::new();
         let mut run: Option<(Place, Vec<SharedBytes>)> = None;
@@ -214,19 +253,14 @@ impl Journal {
     }
 
     /// Writes pages to the double-write area and flushes: from then on they reach home together.
-    fn write_group(
-        &self,
-        sequence: u64,
-        lsn: Lsn,
-        pages: &BTreeMap<Place, PageRef>,
-    ) -> Result<(), DeviceError> {
+    fn write_group(&self, sequence: u64, lsn: Lsn, pages: &Pages) -> FsResult<()> {
         let geometry = self.volume.geometry();
         let device = self.volume.device();
         assert!(wide(pages.len()) <= geometry.double_write_pages, "begin bounds what moves");
         let mut tickets = Vec::new();
         let entries: Vec<(Place, u32)> =
             pages.iter().map(|(place, bytes)| (*place, page_crc(page_of(bytes)))).collect();
-        for (index, bytes) in pages.values().enumerate() {
+        for (index, (_, bytes)) in pages.iter().enumerate() {
             let offset = DoubleWriteHead::page_offset(geometry, wide(index));
             let data = vec![SharedBytes::new(PageRef::clone(bytes), 0..PAGE_BYTES)];
             tickets.push(device.submit(Purpose::DoubleWrite, Operation::Write { offset, data }));
@@ -246,20 +280,31 @@ impl Journal {
             let data = vec![SharedBytes::from(bytes)];
             tickets.push(device.submit(Purpose::DoubleWrite, Operation::Write { offset, data }));
         }
-        tickets.into_iter().try_for_each(|ticket| ticket.wait().map(drop))?;
-        self.volume.flush(Purpose::DoubleWrite)
+        for ticket in tickets {
+            ticket.wait().map_err(|error| self.fail(&error))?;
+        }
+        self.flush_with_log(Purpose::DoubleWrite)
     }
+}
+
+/// Takes a page as it is, unless it is in a later set than the one before `round` already.
+fn take(buffer: &Buffer, round: u64) -> Option<PageRef> {
+    let mut page = buffer.state.lock();
+    if page.round == round {
+        return None;
+    }
+    page.first_lsn = None;
+    Some(PageRef::clone(&page.bytes))
 }
 
 fn oldest_needed(state: &State) -> Lsn {
     if planted::is(Planted::TailPastDirtyPages) {
         return state.log.position();
     }
-    let dirty = state.dirty.values().filter_map(|buffer| buffer.state.lock().first_lsn).min();
     let open = state.classes.values().map(|class| class.first_lsn).min();
     let riding = state.rides.keys().next().map(|ride| ride.lsn);
     let riding = riding.filter(|_| !planted::is(Planted::TailPastRides));
-    [dirty, open, riding].into_iter().flatten().min().unwrap_or(state.log.position())
+    [state.dirty_from, open, riding].into_iter().flatten().min().unwrap_or(state.log.position())
 }
 
 /// Writes the copies of a head where their turn is.
@@ -275,4 +320,56 @@ pub(super) fn write_head(
         .collect::<Vec<u8>>();
     let offset = geometry.journal_offset + first * 4096;
     device.write(Purpose::Journal, offset, AlignedBuffer::copy_of(&copies))
+}
+
+#[cfg(test)]
+mod tests {
+    use storage::clock::ManualClock;
+    use storage::device::{MemoryDevice, SharedDevice};
+
+    use super::*;
+    use crate::vnode::api::{Caller, FileKind, FileSystem, NewInode};
+    use crate::{CreateOptions, OpenOptions, Pool};
+
+    fn bytes_of(buffers: impl Iterator<Item = Arc<Buffer>>) -> BTreeMap<Place, Vec<u8>> {
+        buffers.map(|buffer| (buffer.place, buffer.bytes().to_vec())).collect()
+    }
+
+    /// Goal: a checkpoint takes home no change that came after its set was taken, of whatever sort
+    /// of page (K1). Method: names, data and pages of counts change between the two.
+    #[test]
+    fn what_changes_after_the_set_was_taken_is_not_in_its_pages() {
+        const POOL_BYTES: u64 = 16 << 20;
+        let (clock, device) = (Arc::new(ManualClock::new()), MemoryDevice::new("m", POOL_BYTES));
+        let device: SharedDevice = device;
+        let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+        Pool::create(&device, clock.as_ref(), &options).expect("a pool fits");
+        let pool = Pool::open(device, clock, OpenOptions::default()).expect("just made");
+        let (root, caller) = (pool.root(), Caller::root());
+        let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
+        let write = |name: &[u8]| {
+            let file = pool.create(&caller, root, name, new).expect("it is new").ino;
+            pool.write(&caller, file, 0, &[1; 50_000]).expect("there is room");
+            pool.fsync(file, false).expect("memory does not fail");
+            pool.forget(file, 1);
+        };
+        write(b"before");
+        let journal = &pool.files().store.journal;
+        let set = journal.take_set();
+        let before = bytes_of(set.dirty.values().cloned());
+        write(b"after");
+        pool.unlink(&caller, root, b"before").expect("it is there");
+        let after = bytes_of(set.dirty.values().cloned());
+        let changed: Vec<Place> =
+            before.keys().copied().filter(|place| before[place] != after[place]).collect();
+        assert!(changed.len() > 4, "{} pages changed", changed.len());
+
+        let Batch { newborn, moved, others, .. } = journal.take_pages(set);
+        let taken: BTreeMap<Place, Vec<u8>> = [newborn, moved, others]
+            .into_iter()
+            .flatten()
+            .map(|(place, bytes)| (place, bytes.to_vec()))
+            .collect();
+        assert!(taken == before, "pages went home with what came later");
+    }
 }

@@ -13,13 +13,27 @@ use format::ids::Lsn;
 use format::journal::put_commit;
 use format::page::{page_crc, stamp};
 use format::planted::{self, Planted};
-use storage::device::{Operation, Purpose, SharedBytes, Ticket};
+use storage::device::{Operation, Purpose, SharedBytes};
 
-use super::log::SealedChunk;
-use super::{Journal, State, commit_record_bytes, ring_bytes};
+use super::log::{Log, SealedChunk};
+use super::{Class, Journal, State, commit_record_bytes, ring_bytes};
 use crate::buffer::{page_of, page_of_mut};
 use crate::convert::index_wide;
 use crate::error::FsResult;
+
+/// Pages of the classes that are closed in one step: it holds the manager up for a tenth of a
+/// millisecond.
+const PAGES_PER_CLOSING: usize = 128;
+
+/// Whoever writes the log, until it is dropped.
+struct Writer<'a>(&'a Journal);
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().is_log_written = false;
+        self.0.written.notify_all();
+    }
+}
 
 impl Journal {
     /// Makes the class that `class` is part of now durable.
@@ -46,11 +60,8 @@ impl Journal {
     ///
     /// As [`Journal::commit`].
     pub(crate) fn commit_all(&self) -> FsResult<()> {
-        let end = {
-            let mut state = self.state.lock();
-            self.close_all(&mut state);
-            state.log.cut()
-        };
+        self.close_opened_before(u64::MAX);
+        let end = self.state.lock().log.cut();
         self.force(end)
     }
 
@@ -60,23 +71,37 @@ impl Journal {
     ///
     /// As [`Journal::commit`].
     pub(crate) fn commit_aged(&self, opened_before_ns: u64) -> FsResult<()> {
-        let end = {
-            let mut state = self.state.lock();
-            let aged: Vec<u64> = state
-                .classes
-                .iter()
-                .filter(|(_, class)| class.opened_ns <= opened_before_ns)
-                .map(|(id, _)| *id)
-                .collect();
-            if aged.is_empty() {
-                return Ok(());
-            }
-            for class in aged {
-                self.close(&mut state, class);
-            }
-            state.log.cut()
-        };
+        if !self.close_opened_before(opened_before_ns) {
+            return Ok(());
+        }
+        let end = self.state.lock().log.cut();
         self.force(end)
+    }
+
+    /// Closes the classes that are open and were opened before `opened_before_ns`, a few at a time,
+    /// so that nobody waits long for the manager. Returns whether there was one.
+    pub(super) fn close_opened_before(&self, opened_before_ns: u64) -> bool {
+        let mut aged: Vec<u64> = {
+            let state = self.state.lock();
+            let is_aged = |class: &Class| class.opened_ns <= opened_before_ns;
+            let aged = state.classes.iter().filter(|(_, class)| is_aged(class));
+            aged.map(|(id, _)| *id).collect()
+        };
+        let is_any = !aged.is_empty();
+        // One that is merged meanwhile goes into an older one: that is in the list too, further on.
+        while !aged.is_empty() {
+            let mut state = self.state.lock();
+            let mut pages = 0;
+            while pages < PAGES_PER_CLOSING
+                && let Some(id) = aged.pop()
+            {
+                if let Some(class) = state.classes.get(&id) {
+                    pages += class.pages.len();
+                    self.close(&mut state, id);
+                }
+            }
+        }
+        is_any
     }
 
     pub(super) fn close_all(&self, state: &mut State) {
@@ -115,36 +140,9 @@ impl Journal {
     ///
     /// What the device said; the journal has failed then (T5).
     pub(super) fn force(&self, end: Lsn) -> FsResult<()> {
-        if self.state.lock().log.durable >= end {
-            return Ok(());
-        }
-        let _writer = self.writer.lock();
-        self.check_alive()?;
-        let chunks: Vec<SealedChunk> = {
-            let mut state = self.state.lock();
-            if state.log.durable >= end {
-                return Ok(());
-            }
-            state.log.cut();
-            state.log.sealed.drain(..).collect()
-        };
-        let Some(last) = chunks.last() else { return Ok(()) };
-        let (reached, data) =
-            (last.end, chunks.iter().map(|chunk| chunk.data_sequence).max().unwrap_or(0));
-        if reached.0 - self.state.lock().tail.0 > ring_bytes(self.volume.geometry()) {
-            // T4 is broken: rather stop than write over what a recovery needs.
-            self.fail_with("JR005: the log has outgrown its ring");
-            return self.check_alive();
-        }
-        if planted::is(Planted::MemberBehindAcknowledged) {
-            self.state.lock().log.durable = reached;
-        }
-        // CRASH: data first. A commit must not be readable before what it points to.
-        self.data.settle(data).map_err(|error| self.fail(&error))?;
-        let tickets: Vec<Ticket> = chunks.into_iter().map(|chunk| self.write(chunk)).collect();
-        for ticket in tickets {
-            ticket.wait().map_err(|error| self.fail(&error))?;
-        }
+        let Some(_writer) = self.writer_unless(|log| log.durable >= end)? else { return Ok(()) };
+        self.state.lock().log.cut();
+        let Some(reached) = self.write_sealed()? else { return Ok(()) };
         if !planted::is(Planted::CommitWithoutFlush) {
             self.volume.flush(Purpose::Journal).map_err(|error| self.fail(&error))?;
         }
@@ -152,12 +150,69 @@ impl Journal {
         Ok(())
     }
 
-    fn write(&self, chunk: SealedChunk) -> Ticket {
+    /// Flushes what a checkpoint has written, and with it the chunks that others wait for: one
+    /// flush for both, so that neither waits for the other's.
+    ///
+    /// # Errors
+    ///
+    /// As [`Journal::commit`].
+    pub(super) fn flush_with_log(&self, purpose: Purpose) -> FsResult<()> {
+        let Some(_writer) = self.writer_unless(|_| false)? else { return Ok(()) };
+        let reached = self.write_sealed()?;
+        self.volume.flush(purpose).map_err(|error| self.fail(&error))?;
+        if let Some(reached) = reached {
+            self.state.lock().log.durable = reached;
+        }
+        Ok(())
+    }
+
+    /// Waits until nobody writes the log and lets the caller do so; `None` if `is_done` says that
+    /// what the caller wants was done meanwhile.
+    fn writer_unless(&self, is_done: impl Fn(&Log) -> bool) -> FsResult<Option<Writer<'_>>> {
+        let mut state = self.state.lock();
+        loop {
+            if is_done(&state.log) {
+                return Ok(None);
+            }
+            self.check_alive()?;
+            if !state.is_log_written {
+                state.is_log_written = true;
+                return Ok(Some(Writer(self)));
+            }
+            self.written.wait(&mut state);
+        }
+    }
+
+    /// Writes the chunks that are complete, behind the data that they need, and returns where they
+    /// end; `None` if there is none. The caller flushes.
+    fn write_sealed(&self) -> FsResult<Option<Lsn>> {
+        let chunks: Vec<SealedChunk> = self.state.lock().log.sealed.drain(..).collect();
+        let Some(last) = chunks.last() else { return Ok(None) };
+        let (reached, data) =
+            (last.end, chunks.iter().map(|chunk| chunk.data_sequence).max().unwrap_or(0));
+        if reached.0 - self.state.lock().tail.0 > ring_bytes(self.volume.geometry()) {
+            // T4 is broken: rather stop than write over what a recovery needs.
+            self.fail_with("JR005: the log has outgrown its ring");
+            return self.check_alive().map(|()| None);
+        }
+        if planted::is(Planted::MemberBehindAcknowledged) {
+            self.state.lock().log.durable = reached;
+        }
+        // CRASH: data first. A commit must not be readable before what it points to.
+        self.data.settle(data).map_err(|error| self.fail(&error))?;
+        let writes = chunks.into_iter().map(|chunk| self.write_of(chunk)).collect();
+        for ticket in self.volume.device().submit_all(Purpose::Journal, writes) {
+            ticket.wait().map_err(|error| self.fail(&error))?;
+        }
+        Ok(Some(reached))
+    }
+
+    /// Returns the write that takes `chunk` to its place.
+    fn write_of(&self, chunk: SealedChunk) -> Operation {
         let geometry = self.volume.geometry();
         let ring = geometry.journal_offset + format::geometry::JOURNAL_HEADS * 4096;
         let offset = ring + chunk.lsn.0 % ring_bytes(geometry);
-        let data = vec![SharedBytes::from(chunk.bytes)];
-        self.volume.device().submit(Purpose::Journal, Operation::Write { offset, data })
+        Operation::Write { offset, data: vec![SharedBytes::from(chunk.bytes)] }
     }
 }
 

@@ -26,7 +26,7 @@
 //!
 //! # Concurrency
 //!
-//! Lock order within: checkpoint, log writer, manager, buffers.
+//! Lock order within: turn in `begin`, checkpoint, turn to write the log, manager, buffers.
 
 mod checkpoint;
 mod commit;
@@ -54,7 +54,7 @@ use storage::clock::Clock;
 use storage::device::{AlignedBuffer, DeviceError, Ticket};
 use storage::volume::Volume;
 
-use crate::buffer::{Buffer, BufferState, Cache, page_of, page_of_mut};
+use crate::buffer::{Buffer, BufferState, Cache, PageRef, page_of, page_of_mut};
 use crate::convert::wide;
 use crate::error::{FsError, FsResult};
 use crate::sync::{Condvar, Mutex};
@@ -68,7 +68,7 @@ pub(crate) const ACTIVE_LOG_BYTES_DEFAULT: u64 = 32 << 20;
 /// Most pages whose changes are not at home, so that a replay is bounded.
 pub(crate) const DIRTY_PAGES_DEFAULT: usize = 4096;
 /// A class with more pages than this is closed at once.
-const CLASS_PAGES_MAX: usize = 3072;
+const CLASS_PAGES_MAX: usize = 128;
 /// Memories of ended transactions that are kept: about as many as run at a time.
 const SPARE_MEMORIES_MAX: usize = 16;
 
@@ -167,10 +167,23 @@ struct State {
     reserved_bytes: u64,
     reserved_pages: usize,
     reserved_moves: usize,
+    /// How many wait in `begin`.
+    waiting: usize,
+    /// Whether somebody writes the log.
+    is_log_written: bool,
     /// The log is needed from here on.
     tail: Lsn,
-    /// Pages whose changes are not at home.
+    /// Pages whose changes are not at home, but for those that a checkpoint has taken.
     dirty: BTreeMap<Place, Arc<Buffer>>,
+    /// The first record of them.
+    dirty_from: Option<Lsn>,
+    /// Counts the sets of dirty pages that checkpoints have taken.
+    round: u64,
+    /// Whether a checkpoint has taken a set and has yet to come to some of its pages.
+    is_set_being_taken: bool,
+    /// Pages as they were when a checkpoint took their set, which it has not come to yet and which
+    /// have changed since.
+    overtaken: BTreeMap<Place, PageRef>,
     /// Dirty pages that nothing at home points to yet: they go home first.
     newborn: BTreeSet<Place>,
     /// Dirty pages between which content moved: they go home together.
@@ -212,8 +225,10 @@ pub(crate) struct Journal {
     state: Mutex<State>,
     /// Somebody who waits in `begin` may look again.
     space: Condvar,
-    /// Held by whoever writes the log.
-    writer: Mutex<()>,
+    /// Whoever wrote the log has done so: what others wait for may be durable.
+    written: Condvar,
+    /// Held by the first of those who wait in `begin`: the others wait for it.
+    turn: Mutex<()>,
     /// Held by whoever checkpoints.
     checkpointer: Mutex<checkpoint::Checkpointer>,
     data: DataWrites,
@@ -307,8 +322,14 @@ impl Journal {
             reserved_bytes: 0,
             reserved_pages: 0,
             reserved_moves: 0,
+            waiting: 0,
+            is_log_written: false,
             tail: start.lsn,
             dirty: BTreeMap::new(),
+            dirty_from: None,
+            round: 1,
+            is_set_being_taken: false,
+            overtaken: BTreeMap::new(),
             newborn: BTreeSet::new(),
             moved: BTreeSet::new(),
             rides: BTreeMap::new(),
@@ -321,7 +342,8 @@ impl Journal {
             options,
             state: Mutex::new(state),
             space: Condvar::new(),
-            writer: Mutex::new(()),
+            written: Condvar::new(),
+            turn: Mutex::new(()),
             checkpointer: Mutex::new(checkpoint::Checkpointer {
                 head_sequence: start.head_sequence,
                 double_write_sequence: start.double_write_sequence,
@@ -380,24 +402,46 @@ impl Journal {
     ///
     /// [`FsError::ReadOnly`] if the journal has failed, or fails while this waits.
     pub(crate) fn begin(&self, reservation: Reservation) -> FsResult<Tx> {
-        loop {
-            self.check_alive()?;
+        {
+            let mut state = self.state.lock();
+            if state.waiting == 0
+                && let Some(tx) = self.begin_now(&mut state, reservation)?
             {
-                let mut state = self.state.lock();
-                if state.next_epoch > EPOCH_MAX - recovery::EPOCH_JUMP {
-                    drop(state);
-                    self.fail_with("JR007: the pool's epochs are used up: copy it to a new pool");
-                    continue;
-                }
-                if self.has_room(&state, reservation) {
-                    state.reserved_bytes += reservation.log_bytes;
-                    state.reserved_pages += reservation.pages;
-                    state.reserved_moves += reservation.moves;
-                    let epoch = Epoch(state.next_epoch);
-                    state.next_epoch += 1;
-                    let memory = state.spare.pop().unwrap_or_default();
-                    return Ok(Tx::new(epoch, reservation, memory));
-                }
+                return Ok(tx);
+            }
+            state.waiting += 1;
+        }
+        let begun = self.begin_in_turn(reservation);
+        self.state.lock().waiting -= 1;
+        begun
+    }
+
+    /// Starts a transaction if there is room for it.
+    fn begin_now(&self, state: &mut State, reservation: Reservation) -> FsResult<Option<Tx>> {
+        self.check_alive()?;
+        if state.next_epoch > EPOCH_MAX - recovery::EPOCH_JUMP {
+            self.fail_with("JR007: the pool's epochs are used up: copy it to a new pool");
+            return self.check_alive().map(|()| None);
+        }
+        if !self.has_room(state, reservation) {
+            return Ok(None);
+        }
+        state.reserved_bytes += reservation.log_bytes;
+        state.reserved_pages += reservation.pages;
+        state.reserved_moves += reservation.moves;
+        let epoch = Epoch(state.next_epoch);
+        state.next_epoch += 1;
+        let memory = state.spare.pop().unwrap_or_default();
+        Ok(Some(Tx::new(epoch, reservation, memory)))
+    }
+
+    /// Makes room and starts a transaction, one caller after the other: whoever comes later waits
+    /// behind them, or a large reservation might wait for ever while small ones go on.
+    fn begin_in_turn(&self, reservation: Reservation) -> FsResult<Tx> {
+        let _turn = self.turn.lock();
+        loop {
+            if let Some(tx) = self.begin_now(&mut self.state.lock(), reservation)? {
+                return Ok(tx);
             }
             self.checkpoint()?;
             let mut state = self.state.lock();
@@ -466,6 +510,9 @@ impl Journal {
             state.keep(tx.memory);
             return Applied { class: 0, lsn: state.log.position(), ride: None };
         }
+        if state.is_set_being_taken {
+            state.leave_taken_set(&tx.memory);
+        }
         if !tx.memory.apply_deltas() {
             self.fail_with("AL001: a map or a count on disk contradicts what is freed or taken");
             return Applied { class: 0, lsn: state.log.position(), ride: None };
@@ -509,7 +556,7 @@ impl Journal {
     /// is.
     fn apply(&self, state: &mut State, class: u64, tx: &Tx) -> Lsn {
         let memory = &tx.memory;
-        let State { log, classes, dirty, newborn, .. } = state;
+        let State { log, classes, dirty, dirty_from, round, newborn, .. } = state;
         let windows = || memory.windows.chunk_by(|a, b| a.place == b.place);
         let page_count = windows().count() + memory.delta_pages.len();
         let lsn = log.ensure_room(memory.record_bytes_max());
@@ -525,7 +572,9 @@ impl Journal {
             page.last_lsn = lsn;
             if page.first_lsn.is_none() {
                 page.first_lsn = Some(lsn);
+                page.round = *round;
                 dirty.insert(buffer.place, Arc::clone(buffer));
+                dirty_from.get_or_insert(lsn);
             }
             if page.class != class {
                 page.class = class;
@@ -669,6 +718,24 @@ impl Journal {
 }
 
 impl State {
+    /// Keeps what is about to change as it is, for the checkpoint that has taken its set of dirty
+    /// pages, unless the checkpoint has been there. From here on it is in no set.
+    ///
+    /// CRASH: before the first byte changes, or the checkpoint would take home what is not in the
+    /// log that it has forced (K1).
+    fn leave_taken_set(&mut self, memory: &Memory) {
+        let of_windows = memory.windows.iter().filter_map(|window| window.buffer.as_ref());
+        let of_deltas = memory.delta_pages.iter().map(|page| &page.buffer);
+        for buffer in of_windows.chain(of_deltas) {
+            let mut page = buffer.state.lock();
+            if page.first_lsn.is_some() && page.round != self.round {
+                self.overtaken.insert(buffer.place, PageRef::clone(&page.bytes));
+                page.first_lsn = None;
+                page.round = self.round;
+            }
+        }
+    }
+
     /// Keeps the memory of a transaction for others.
     fn keep(&mut self, mut memory: Memory) {
         if self.spare.len() < SPARE_MEMORIES_MAX {

@@ -11,7 +11,7 @@ use format::pointer::BlockPointer;
 use super::api::Ino;
 use super::unit::Span;
 use super::{Files, Vnode, VnodeState};
-use crate::alloc::{Extent, LOW_SEGMENTS, PROMISED_SEGMENTS};
+use crate::alloc::{Extent, FEW_SEGMENTS, LOW_SEGMENTS, PROMISED_SEGMENTS};
 use crate::container::take_off;
 use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
@@ -259,7 +259,7 @@ impl Files {
         if self.segments.has_installable() {
             self.install_waiting()?;
         }
-        if self.store.alloc.free_segments(LOW_SEGMENTS)? < LOW_SEGMENTS {
+        if self.store.alloc.free_segments(FEW_SEGMENTS)? < FEW_SEGMENTS {
             self.reclaim()?;
         }
         Ok(())
@@ -303,7 +303,7 @@ impl Files {
 
     /// Makes freed space usable: a checkpoint, and the cleaner until there are segments enough or
     /// nothing is left to gain.
-    pub(crate) fn reclaim(&self) -> FsResult<()> {
+    fn reclaim(&self) -> FsResult<()> {
         self.settle_space()?;
         self.clean_step(LOW_SEGMENTS)
     }

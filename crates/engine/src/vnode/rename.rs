@@ -1,5 +1,6 @@
 //! Rename: one transaction, whatever it moves and replaces.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use format::anode::{Anode, AnodeKind, DiskTime};
@@ -53,15 +54,8 @@ impl Files {
         let target_directory = self.vnode(target.0)?;
         let _renaming = self.rename_lock.lock();
         loop {
-            // Both directories are walked to before either name is looked up.
-            self.searched(caller, &source_directory.state.read())?;
-            self.searched(caller, &target_directory.state.read())?;
-            let moved = self.child_of(caller, &source_directory, source.1)?.found.target.anode;
-            let replaced = {
-                let state = target_directory.state.read();
-                let found = self.find_name(caller, &state, target.1)?;
-                found.map(|found| found.target.anode)
-            };
+            let directories = (&source_directory, &target_directory);
+            let (moved, replaced) = self.both_names(caller, directories, (source.1, target.1))?;
             match (mode, replaced) {
                 (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists),
                 (RenameMode::Exchange, None) => return Err(FsError::NotFound),
@@ -87,6 +81,32 @@ impl Files {
                 return Ok(());
             }
         }
+    }
+
+    /// Returns the file that the first name leads to, and the one that the second does if any, both
+    /// at one moment: what is answered of them at once is then so.
+    fn both_names(
+        &self,
+        caller: &Caller,
+        (source, target): (&Arc<Vnode>, &Arc<Vnode>),
+        (source_name, target_name): (&[u8], &[u8]),
+    ) -> FsResult<(AnodeNo, Option<AnodeNo>)> {
+        // LOCK: by rising number, and one directory once.
+        let first = (if source.number < target.number { source } else { target }).state.read();
+        let second = match source.number.cmp(&target.number) {
+            Ordering::Equal => None,
+            Ordering::Less => Some(target.state.read()),
+            Ordering::Greater => Some(source.state.read()),
+        };
+        let second = second.as_ref().unwrap_or(&first);
+        let (in_source, in_target) =
+            if source.number < target.number { (&first, second) } else { (second, &first) };
+        // Both directories are walked to before either name is looked up.
+        self.searched(caller, in_source)?;
+        self.searched(caller, in_target)?;
+        let moved = self.find_name(caller, in_source, source_name)?.ok_or(FsError::NotFound)?;
+        let replaced = self.find_name(caller, in_target, target_name)?;
+        Ok((moved.target.anode, replaced.map(|found| found.target.anode)))
     }
 
     /// A directory must not move below itself.
