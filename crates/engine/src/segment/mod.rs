@@ -51,7 +51,8 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// Most open segments: the one that was used least lately is finished before another is opened.
 const OPEN_SEGMENTS_MAX: usize = 8;
-/// Full segments that wait to be sealed by who has time: a writer who fills another seals the oldest.
+/// Full segments that wait to be sealed by who has time: a writer who fills another seals the
+/// oldest.
 const FULL_SEGMENTS_MAX: usize = 2;
 /// Data writes that may be in flight before a writer waits.
 pub const WRITES_IN_FLIGHT_MAX: usize = 12;
@@ -396,7 +397,7 @@ impl Segments {
     ) -> bool {
         let fragments = self.fragments_for(length_bytes);
         let mut state = self.state.lock();
-        // Held to the end: a block of a full segment may be sealed by somebody with this lock alone.
+        // Held to the end: a block of a full segment may be sealed with this lock alone.
         let mut block_state = block.state.lock();
         let is_filling = matches!(block_state.progress, Progress::Filling);
         if !is_filling && !planted::is(Planted::SealedBlockRewritten) {

@@ -76,7 +76,9 @@ impl Segments {
                 seal_block(block, birth, fragment_bytes);
             }
             let mut state = self.lock();
-            if let Some(segment) = state.full.pop_front_if(|segment| segment.id == id) {
+            if state.full.front().is_some_and(|segment| segment.id == id)
+                && let Some(segment) = state.full.pop_front()
+            {
                 self.finish(&mut state, segment);
             }
         }
