@@ -14,6 +14,8 @@ mod call;
 mod order;
 #[cfg_attr(feature = "shuttle", path = "explored.rs")]
 mod threads;
+#[cfg(not(feature = "shuttle"))]
+mod together;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

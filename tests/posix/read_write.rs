@@ -1,4 +1,4 @@
-use engine::vnode::api::{Caller, FsError};
+use engine::vnode::api::{AlignedBuffer, Caller, FsError, ReadAsked, SharedBytes};
 use testkit::ops::bytes_of;
 use whole_system::behaviours;
 
@@ -24,6 +24,37 @@ behaviours! {
             at.write("/f", u64::try_from(offset).expect("small"), &data);
             expected[offset..offset + length].copy_from_slice(&data);
             assert_eq!(at.content("/f"), expected, "{length} at {offset}");
+        }
+    }
+
+    /// What a file keeps of a long write is not changed by later ones, neither before its blocks
+    /// are sealed nor after, and each of two files that were written with one buffer has its own.
+    fn what_is_kept_of_a_write_is_never_changed(at) {
+        at.does("create /f file 644\ncreate /g file 644");
+        let before = bytes_of(1, 1 << 20);
+        let data = SharedBytes::from(AlignedBuffer::copy_of(&before));
+        // At blocks, at pages only, and at neither: kept, in part, and copied.
+        for (round, start) in [0, BLOCK, 4 * FRAGMENT + FRAGMENT, 100].into_iter().enumerate() {
+            let mut expected = vec![0; usize::try_from(start).expect("small")];
+            expected.extend_from_slice(&before);
+            for place in ["/f", "/g"] {
+                at.does(&format!("truncate {place} 0"));
+                let ino = at.ino(place);
+                at.fs().write_shared(&Caller::root(), ino, start, &data).expect("it is written");
+            }
+            let mut changed = expected.clone();
+            for (number, is_synced) in [(2, false), (3, true)] {
+                // In the blocks that were placed last and still fill.
+                let (offset, change) = (expected.len() - 30_000, bytes_of(number, 20_000));
+                if is_synced {
+                    at.does("fsync /g");
+                }
+                at.write("/g", u64::try_from(offset).expect("small"), &change);
+                changed[offset..offset + change.len()].copy_from_slice(&change);
+                assert!(data[..] == before, "round {round}: memory of the caller changed");
+                assert!(at.content("/f") == expected, "round {round}: the other file changed");
+                assert!(at.content("/g") == changed, "round {round}: not what was written");
+            }
         }
     }
 
@@ -65,6 +96,40 @@ behaviours! {
         assert_eq!(read(10, 1), (Ok(0), b"kept ".to_vec()));
         assert_eq!(read(u64::MAX, 1), (Ok(0), b"kept ".to_vec()));
         assert_eq!(read(3, 0), (Ok(0), b"kept ".to_vec()));
+    }
+
+    fn reads_at_once_bring_what_each_brings_alone(at) {
+        at.does("create /stored file 644\ncreate /small file 644\ncreate /d directory 755");
+        let data = bytes_of(3, 100_000);
+        at.write("/stored", 0, &data);
+        at.write("/stored", 200_000, &data);
+        at.does("sync");
+        at.write("/stored", 40_000, b"still in memory");
+        at.write("/small", 3, b"in the anode");
+        let (stored, small) = (at.ino("/stored"), at.ino("/small"));
+        let of = |ino, ranges: &[(u64, usize)]| -> Vec<ReadAsked> {
+            let asked = |&(offset, length_bytes)| ReadAsked { ino, offset, length_bytes };
+            ranges.iter().map(asked).collect()
+        };
+        let mut asked = of(stored, &[(0, 300_000), (39_999, 20), (99_000, 2000), (4096, 4096)]);
+        asked.extend(of(at.ino("/d"), &[(0, 1)]));
+        asked.extend(of(small, &[(0, 100), (4, 2), (15, 1), (u64::MAX, 1)]));
+        asked.extend(of(stored, &[(150_000, 10), (299_999, 10), (1, 0), (16_383, 2)]));
+        let mut told = vec![None; asked.len()];
+        at.fs().read_each(&asked, &mut |index, read| {
+            let before = told[index].replace(read.map(|pieces| pieces.concat()));
+            assert_eq!(before, None, "told twice: {index}");
+        });
+        for (ReadAsked { ino, offset, length_bytes }, told) in asked.into_iter().zip(told) {
+            let mut alone = Vec::new();
+            let read = at.fs().read(ino, offset, length_bytes, &mut alone);
+            assert!(told == Some(read.map(|_| alone)), "{length_bytes} at {offset}");
+        }
+        let mut expected = data.clone();
+        expected[40_000..40_015].copy_from_slice(b"still in memory");
+        expected.resize(200_000, 0);
+        expected.extend(&data);
+        assert!(at.content("/stored") == expected);
     }
 
     fn a_hole_reads_as_zeros_and_takes_no_space(at) {

@@ -42,8 +42,8 @@ use crate::segment::summarise_rides;
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{
-    Attr, Caller, DirEntry, Fallocate, FileSystem, Ino, NewInode, RenameMode, Seek, SetAttr,
-    StatFs, XattrMode,
+    Attr, Caller, DirEntry, Fallocate, FileSystem, Ino, NewInode, ReadAsked, ReadTold, RenameMode,
+    Seek, SetAttr, StatFs, XattrMode,
 };
 use crate::vnode::{CleanerGauge, Files, FilesOptions};
 
@@ -361,7 +361,7 @@ impl Pool {
         Ok(pool)
     }
 
-    fn files(&self) -> &Files {
+    pub(crate) fn files(&self) -> &Files {
         &self.hooks.files
     }
 
@@ -659,8 +659,24 @@ impl FileSystem for Pool {
         self.named(ino, b"", self.files().read_file(ino, offset, length_bytes, into))
     }
 
+    fn read_each(&self, asked: &[ReadAsked], told: &mut ReadTold<'_>) {
+        self.files().read_files(asked, &mut |index, read| {
+            told(index, self.named(asked[index].ino, b"", read));
+        });
+    }
+
     fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
         self.named(ino, b"", self.files().write_file(caller, ino, offset, data))
+    }
+
+    fn write_shared(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: &SharedBytes,
+    ) -> FsResult<()> {
+        self.named(ino, b"", self.files().write_shared_file(caller, ino, offset, data))
     }
 
     fn readdir(

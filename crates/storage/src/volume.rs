@@ -70,16 +70,28 @@ impl Volume {
         (start, bytes((lead + fragments).next_multiple_of(page)), bytes(lead))
     }
 
-    /// Starts to read `length_bytes` from `place`.
-    pub fn submit_read(&self, purpose: Purpose, place: Place, length_bytes: usize) -> Ticket {
-        let wide = u64::try_from(length_bytes).unwrap_or(u64::MAX);
-        match self.offset_of(RequestKind::Read, place, wide) {
-            Ok(offset) => {
-                let buffer = AlignedBuffer::for_reading(length_bytes);
-                self.device.submit(purpose, Operation::Read { offset, buffer })
+    /// Starts to read what each of `wanted` says, a place and bytes, all handed to the device at
+    /// once. Returns their tickets in order.
+    pub fn submit_reads(
+        &self,
+        purpose: Purpose,
+        wanted: impl Iterator<Item = (Place, usize)>,
+    ) -> Vec<Ticket> {
+        let mut tickets = Vec::new();
+        let mut reads = Vec::new();
+        for (place, length_bytes) in wanted {
+            let wide = u64::try_from(length_bytes).unwrap_or(u64::MAX);
+            match self.offset_of(RequestKind::Read, place, wide) {
+                Ok(offset) => {
+                    let buffer = AlignedBuffer::for_reading(length_bytes);
+                    reads.push(Operation::Read { offset, buffer });
+                    tickets.push(None);
+                }
+                Err(error) => tickets.push(Some(Ticket::ready(Err(error)))),
             }
-            Err(error) => Ticket::ready(Err(error)),
         }
+        let mut begun = self.device.submit_all(purpose, reads).into_iter();
+        tickets.into_iter().filter_map(|refused| refused.or_else(|| begun.next())).collect()
     }
 
     /// Starts to write `data`, one piece after the other, from `place` on.

@@ -19,6 +19,7 @@
 //! Before the head is durable, recovery replays from the old tail and heals torn home writes. A
 //! whole group in the double-write area that the head does not yet call home is copied home first.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -53,6 +54,17 @@ pub(super) struct Checkpointer {
 /// Pages by rising place.
 type Pages = Vec<(Place, PageRef)>;
 
+/// The dirty pages at the moment when all classes were closed, which nobody has looked at yet.
+struct TakenSet {
+    dirty: BTreeMap<Place, Arc<Buffer>>,
+    newborn: BTreeSet<Place>,
+    moved: BTreeSet<Place>,
+    /// The log must be durable up to here before they go home.
+    end: Lsn,
+    /// The set that changes go into from then on.
+    round: u64,
+}
+
 /// The dirty pages of one checkpoint, as they were when the classes closed.
 struct Batch {
     /// Pages that nothing at home points to yet.
@@ -79,7 +91,7 @@ impl Journal {
         if let Some(hooks) = self.hooks() {
             hooks.submit_rides();
         }
-        let mut batch = self.take_batch();
+        let mut batch = self.take_pages(self.take_set());
         let logged =
             if planted::is(Planted::HomeBeforeLog) { Ok(()) } else { self.force(batch.end) };
         let home = logged.and_then(|()| self.take_home(&mut checkpointer, &batch));
@@ -98,26 +110,35 @@ impl Journal {
         Ok(())
     }
 
-    /// Takes the dirty pages as they are when all classes are closed. Only for that moment is the
-    /// manager held up; what changes before its page is come to, the manager keeps as it was.
-    fn take_batch(&self) -> Batch {
+    /// Takes the set of dirty pages, as they are when all classes are closed. Only for that moment
+    /// is the manager held up.
+    fn take_set(&self) -> TakenSet {
         self.close_opened_before(u64::MAX);
-        let (dirty, newborn, moved, end, round) = {
-            let mut state = self.state.lock();
-            self.close_all(&mut state);
-            state.round += 1;
-            state.dirty_from = None;
-            (
-                std::mem::take(&mut state.dirty),
-                std::mem::take(&mut state.newborn),
-                std::mem::take(&mut state.moved),
-                state.log.cut(),
-                state.round,
-            )
-        };
+        let mut state = self.state.lock();
+        self.close_all(&mut state);
+        state.round += 1;
+        state.dirty_from = None;
+        state.is_set_being_taken = true;
+        TakenSet {
+            dirty: std::mem::take(&mut state.dirty),
+            newborn: std::mem::take(&mut state.newborn),
+            moved: std::mem::take(&mut state.moved),
+            end: state.log.cut(),
+            round: state.round,
+        }
+    }
+
+    /// Takes the pages of a set as they were when it was taken; what changes before its page is
+    /// come to, the manager keeps as it was.
+    fn take_pages(&self, set: TakenSet) -> Batch {
+        let TakenSet { dirty, newborn, moved, end, round } = set;
         let held: Vec<Arc<Buffer>> = dirty.into_values().collect();
         let taken: Vec<Option<PageRef>> = held.iter().map(|buffer| take(buffer, round)).collect();
-        let mut overtaken = std::mem::take(&mut self.state.lock().overtaken);
+        let mut overtaken = {
+            let mut state = self.state.lock();
+            state.is_set_being_taken = false;
+            std::mem::take(&mut state.overtaken)
+        };
         let (mut of_newborn, mut of_moved, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for (buffer, bytes) in held.iter().zip(taken) {
             let place = buffer.place;
@@ -299,4 +320,56 @@ pub(super) fn write_head(
         .collect::<Vec<u8>>();
     let offset = geometry.journal_offset + first * 4096;
     device.write(Purpose::Journal, offset, AlignedBuffer::copy_of(&copies))
+}
+
+#[cfg(test)]
+mod tests {
+    use storage::clock::ManualClock;
+    use storage::device::{MemoryDevice, SharedDevice};
+
+    use super::*;
+    use crate::vnode::api::{Caller, FileKind, FileSystem, NewInode};
+    use crate::{CreateOptions, OpenOptions, Pool};
+
+    fn bytes_of(buffers: impl Iterator<Item = Arc<Buffer>>) -> BTreeMap<Place, Vec<u8>> {
+        buffers.map(|buffer| (buffer.place, buffer.bytes().to_vec())).collect()
+    }
+
+    /// Goal: a checkpoint takes home no change that came after its set was taken, of whatever sort
+    /// of page (K1). Method: names, data and pages of counts change between the two.
+    #[test]
+    fn what_changes_after_the_set_was_taken_is_not_in_its_pages() {
+        const POOL_BYTES: u64 = 16 << 20;
+        let (clock, device) = (Arc::new(ManualClock::new()), MemoryDevice::new("m", POOL_BYTES));
+        let device: SharedDevice = device;
+        let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+        Pool::create(&device, clock.as_ref(), &options).expect("a pool fits");
+        let pool = Pool::open(device, clock, OpenOptions::default()).expect("just made");
+        let (root, caller) = (pool.root(), Caller::root());
+        let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
+        let write = |name: &[u8]| {
+            let file = pool.create(&caller, root, name, new).expect("it is new").ino;
+            pool.write(&caller, file, 0, &[1; 50_000]).expect("there is room");
+            pool.fsync(file, false).expect("memory does not fail");
+            pool.forget(file, 1);
+        };
+        write(b"before");
+        let journal = &pool.files().store.journal;
+        let set = journal.take_set();
+        let before = bytes_of(set.dirty.values().cloned());
+        write(b"after");
+        pool.unlink(&caller, root, b"before").expect("it is there");
+        let after = bytes_of(set.dirty.values().cloned());
+        let changed: Vec<Place> =
+            before.keys().copied().filter(|place| before[place] != after[place]).collect();
+        assert!(changed.len() > 4, "{} pages changed", changed.len());
+
+        let Batch { newborn, moved, others, .. } = journal.take_pages(set);
+        let taken: BTreeMap<Place, Vec<u8>> = [newborn, moved, others]
+            .into_iter()
+            .flatten()
+            .map(|(place, bytes)| (place, bytes.to_vec()))
+            .collect();
+        assert!(taken == before, "pages went home with what came later");
+    }
 }

@@ -179,6 +179,8 @@ struct State {
     dirty_from: Option<Lsn>,
     /// Counts the sets of dirty pages that checkpoints have taken.
     round: u64,
+    /// Whether a checkpoint has taken a set and has yet to come to some of its pages.
+    is_set_being_taken: bool,
     /// Pages as they were when a checkpoint took their set, which it has not come to yet and which
     /// have changed since.
     overtaken: BTreeMap<Place, PageRef>,
@@ -326,6 +328,7 @@ impl Journal {
             dirty: BTreeMap::new(),
             dirty_from: None,
             round: 1,
+            is_set_being_taken: false,
             overtaken: BTreeMap::new(),
             newborn: BTreeSet::new(),
             moved: BTreeSet::new(),
@@ -507,6 +510,9 @@ impl Journal {
             state.keep(tx.memory);
             return Applied { class: 0, lsn: state.log.position(), ride: None };
         }
+        if state.is_set_being_taken {
+            state.leave_taken_set(&tx.memory);
+        }
         if !tx.memory.apply_deltas() {
             self.fail_with("AL001: a map or a count on disk contradicts what is freed or taken");
             return Applied { class: 0, lsn: state.log.position(), ride: None };
@@ -550,7 +556,7 @@ impl Journal {
     /// is.
     fn apply(&self, state: &mut State, class: u64, tx: &Tx) -> Lsn {
         let memory = &tx.memory;
-        let State { log, classes, dirty, dirty_from, round, overtaken, newborn, .. } = state;
+        let State { log, classes, dirty, dirty_from, round, newborn, .. } = state;
         let windows = || memory.windows.chunk_by(|a, b| a.place == b.place);
         let page_count = windows().count() + memory.delta_pages.len();
         let lsn = log.ensure_room(memory.record_bytes_max());
@@ -564,7 +570,7 @@ impl Journal {
         entry.data_sequence = entry.data_sequence.max(tx.data_sequence);
         let mut enter = |buffer: &Arc<Buffer>, page: &mut BufferState| {
             page.last_lsn = lsn;
-            if page.first_lsn.is_none() || page.round != *round {
+            if page.first_lsn.is_none() {
                 page.first_lsn = Some(lsn);
                 page.round = *round;
                 dirty.insert(buffer.place, Arc::clone(buffer));
@@ -582,7 +588,6 @@ impl Journal {
                     let first = windows.first().expect("no chunk is empty");
                     let buffer = first.buffer.as_ref().expect("the end gave new pages theirs");
                     let mut page = buffer.state.lock();
-                    keep_as_taken(overtaken, *round, buffer.place, &page);
                     if first.is_new {
                         newborn.insert(first.place);
                         let image = memory.new_page(first);
@@ -601,7 +606,6 @@ impl Journal {
                 for delta_page in &memory.delta_pages {
                     let mut page = delta_page.buffer.state.lock();
                     let place = delta_page.buffer.place;
-                    keep_as_taken(overtaken, *round, place, &page);
                     let mut runs = PageRuns::begin(log, place, first_stamp(&page));
                     memory.log_deltas(&mut runs, delta_page, page_of(&page.bytes));
                     runs.end();
@@ -714,25 +718,30 @@ impl Journal {
 }
 
 impl State {
+    /// Keeps what is about to change as it is, for the checkpoint that has taken its set of dirty
+    /// pages, unless the checkpoint has been there. From here on it is in no set.
+    ///
+    /// CRASH: before the first byte changes, or the checkpoint would take home what is not in the
+    /// log that it has forced (K1).
+    fn leave_taken_set(&mut self, memory: &Memory) {
+        let of_windows = memory.windows.iter().filter_map(|window| window.buffer.as_ref());
+        let of_deltas = memory.delta_pages.iter().map(|page| &page.buffer);
+        for buffer in of_windows.chain(of_deltas) {
+            let mut page = buffer.state.lock();
+            if page.first_lsn.is_some() && page.round != self.round {
+                self.overtaken.insert(buffer.place, PageRef::clone(&page.bytes));
+                page.first_lsn = None;
+                page.round = self.round;
+            }
+        }
+    }
+
     /// Keeps the memory of a transaction for others.
     fn keep(&mut self, mut memory: Memory) {
         if self.spare.len() < SPARE_MEMORIES_MAX {
             memory.clear();
             self.spare.push(memory);
         }
-    }
-}
-
-/// Keeps a page that is about to change as it is for the checkpoint that has taken its set of dirty
-/// pages, unless the checkpoint has it.
-fn keep_as_taken(
-    overtaken: &mut BTreeMap<Place, PageRef>,
-    round: u64,
-    place: Place,
-    page: &BufferState,
-) {
-    if page.first_lsn.is_some() && page.round != round {
-        overtaken.insert(place, PageRef::clone(&page.bytes));
     }
 }
 

@@ -595,10 +595,8 @@ impl Replay {
         self.report.pages = wide(places.len());
         let wanted: Vec<Place> = places.difference(&begun_whole).copied().collect();
         for places in wanted.chunks(64) {
-            let tickets: Vec<_> = places
-                .iter()
-                .map(|place| volume.submit_read(Purpose::Home, *place, PAGE_BYTES))
-                .collect();
+            let reads = places.iter().map(|place| (*place, PAGE_BYTES));
+            let tickets = volume.submit_reads(Purpose::Home, reads);
             for (place, ticket) in places.iter().zip(tickets) {
                 let bytes = ticket.wait()?.buffer.expect("a read returns its buffer");
                 self.pages.insert(*place, bytes);

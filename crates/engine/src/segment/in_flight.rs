@@ -1,10 +1,9 @@
 //! Bytes on their way to the disk: a read must see them before the device does.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use format::ids::Place;
-use storage::device::AlignedBuffer;
+use storage::device::SharedBytes;
 
 /// Number of a write that has not been submitted: the bytes ride in the log so far.
 pub(super) const NOT_SUBMITTED: u64 = 0;
@@ -13,7 +12,7 @@ pub(super) const NOT_SUBMITTED: u64 = 0;
 struct InFlightBlock {
     write: u64,
     fragments: u32,
-    data: Arc<AlignedBuffer>,
+    data: SharedBytes,
 }
 
 /// Blocks whose write is not answered yet, by place and by the number of the write.
@@ -25,11 +24,11 @@ pub(super) struct InFlight {
 
 impl InFlight {
     /// Returns the block that has the fragment at `place`, and how many fragments lie before it.
-    pub(super) fn get(&self, place: Place) -> Option<(Arc<AlignedBuffer>, u32)> {
+    pub(super) fn get(&self, place: Place) -> Option<(SharedBytes, u32)> {
         let (start, block) = self.blocks.range(..=place).next_back()?;
         let before = place.bits() - start.bits();
         let before = u32::try_from(before).ok().filter(|before| *before < block.fragments)?;
-        Some((Arc::clone(&block.data), before))
+        Some((block.data.clone(), before))
     }
 
     /// Returns the number of the write that carries the block at `place`.
@@ -38,13 +37,7 @@ impl InFlight {
     }
 
     /// The bytes of `place` are on their way with write `number`.
-    pub(super) fn insert(
-        &mut self,
-        place: Place,
-        fragments: u32,
-        number: u64,
-        data: Arc<AlignedBuffer>,
-    ) {
+    pub(super) fn insert(&mut self, place: Place, fragments: u32, number: u64, data: SharedBytes) {
         self.blocks.insert(place, InFlightBlock { write: number, fragments, data });
         if number != NOT_SUBMITTED {
             self.by_write.entry(number).or_default().push(place);

@@ -38,7 +38,7 @@ use format::journal::RideOwner;
 use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
 use format::summary::ENTRIES_PER_SUMMARY;
-use storage::device::AlignedBuffer;
+use storage::device::SharedBytes;
 
 use self::in_flight::InFlight;
 use self::stream::Stream;
@@ -102,7 +102,7 @@ enum Progress {
 
 #[derive(Debug)]
 struct BlockState {
-    data: Arc<AlignedBuffer>,
+    data: SharedBytes,
     fragments: u32,
     /// Bytes of the file once the last write into this block was done.
     file_bytes: u64,
@@ -123,8 +123,8 @@ pub(crate) struct Block {
 
 impl Block {
     /// Returns the bytes of the block; past their end it reads as zeros.
-    pub(crate) fn data(&self) -> Arc<AlignedBuffer> {
-        Arc::clone(&self.state.lock().data)
+    pub(crate) fn data(&self) -> SharedBytes {
+        self.state.lock().data.clone()
     }
 
     /// Returns how many fragments of the data are stored.
@@ -251,7 +251,7 @@ impl Segments {
         &self,
         origin: Origin,
         owner: BlockOwner,
-        data: AlignedBuffer,
+        data: SharedBytes,
         length_bytes: usize,
         claim: Claim,
     ) -> FsResult<Arc<Block>> {
@@ -264,7 +264,7 @@ impl Segments {
         state: &mut State,
         origin: Origin,
         owner: BlockOwner,
-        data: AlignedBuffer,
+        data: SharedBytes,
         length_bytes: usize,
         claim: Claim,
     ) -> FsResult<Arc<Block>> {
@@ -289,7 +289,7 @@ impl Segments {
             segment: segment.id,
             promised,
             state: Mutex::new(BlockState {
-                data: Arc::new(data),
+                data,
                 fragments,
                 file_bytes: 0,
                 progress: Progress::Filling,
@@ -387,7 +387,7 @@ impl Segments {
         &self,
         block: &Arc<Block>,
         length_bytes: usize,
-        change: impl FnOnce(&mut AlignedBuffer),
+        change: impl FnOnce(&mut [u8]),
     ) -> bool {
         let fragments = self.fragments_for(length_bytes);
         let mut state = self.state.lock();
@@ -400,7 +400,7 @@ impl Segments {
         }
         let mut block_state = block.state.lock();
         block_state.fragments = block_state.fragments.max(fragments);
-        change(Arc::make_mut(&mut block_state.data));
+        change(block_state.data.make_mut());
         true
     }
 
@@ -443,7 +443,7 @@ impl Segments {
 
     /// Returns the block on its way to the disk that has the fragment at `place`, and how many
     /// bytes of it lie before that.
-    pub(crate) fn in_flight(&self, place: Place) -> Option<(Arc<AlignedBuffer>, usize)> {
+    pub(crate) fn in_flight(&self, place: Place) -> Option<(SharedBytes, usize)> {
         if planted::is(Planted::InFlightNotSeen) {
             return None;
         }

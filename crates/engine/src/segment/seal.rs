@@ -130,11 +130,15 @@ impl Segments {
     ) -> Vec<SharedBytes> {
         let fragment_bytes = index_wide(self.store.geometry().fragment_bytes());
         let page_fragments = self.store.geometry().page_fragments();
-        let mut pieces = Vec::with_capacity(blocks.len() + 2);
+        let mut pieces: Vec<SharedBytes> = Vec::with_capacity(blocks.len() + 2);
         for block in blocks {
             let state = block.state.lock();
             let length = fragment_bytes * crate::convert::index(state.fragments);
-            pieces.push(SharedBytes::new(Arc::clone(&state.data), 0..length));
+            let stored = state.data.slice(0..length);
+            // Blocks of one long write lie side by side in memory too.
+            if !pieces.last_mut().is_some_and(|last| last.join(&stored)) {
+                pieces.push(stored);
+            }
         }
         let aligned = segment.cursor.next_multiple_of(page_fragments);
         if aligned > segment.cursor {
@@ -173,7 +177,7 @@ impl Segments {
         let mut block_state = block.state.lock();
         if let Progress::Sealed { sequence, .. } = &mut block_state.progress {
             *sequence = number;
-            let data = Arc::clone(&block_state.data);
+            let data = block_state.data.clone();
             state.in_flight.insert(block.place, block_state.fragments, number, data);
             state.to_install.insert((block.owner.fileset, block.owner.anode));
         } else {
@@ -201,16 +205,16 @@ impl Segments {
         let fragment_bytes = index_wide(self.store.geometry().fragment_bytes());
         let pointer = seal_block(block, birth, fragment_bytes)?;
         let data = block.data();
-        state.in_flight.insert(block.place, pointer.fragments, NOT_SUBMITTED, Arc::clone(&data));
+        state.in_flight.insert(block.place, pointer.fragments, NOT_SUBMITTED, data.clone());
         let length = fragment_bytes * crate::convert::index(pointer.fragments);
-        Some((pointer, SharedBytes::new(data, 0..length)))
+        Some((pointer, data.slice(0..length)))
     }
 
     /// Gives a block a place and fixes it at once, to ride in the log.
     pub(crate) fn place_to_ride(
         &self,
         owner: BlockOwner,
-        data: AlignedBuffer,
+        data: SharedBytes,
         length_bytes: usize,
     ) -> FsResult<(Arc<Block>, BlockPointer, SharedBytes)> {
         let birth = self.store.journal.birth();

@@ -8,6 +8,7 @@
 
 pub use crate::error::{FsError, FsResult};
 pub use storage::clock::Timestamp;
+pub use storage::device::{AlignedBuffer, SharedBytes};
 
 /// Longest name of a dirent, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -192,6 +193,21 @@ pub enum Fallocate {
     InsertRange,
 }
 
+/// One of several reads that are asked for at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadAsked {
+    /// The file.
+    pub ino: Ino,
+    /// First byte.
+    pub offset: u64,
+    /// Most bytes.
+    pub length_bytes: usize,
+}
+
+/// Is told what came of a read: its number, and the bytes as pieces that follow one another, or why
+/// there are none.
+pub type ReadTold<'t> = dyn FnMut(usize, FsResult<&[&[u8]]>) + 't;
+
 /// What lseek(2) looks for from an offset on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
@@ -296,9 +312,33 @@ pub trait FileSystem: Send + Sync {
         into: &mut Vec<u8>,
     ) -> FsResult<usize>;
 
+    /// Reads what each of `asked` says, as [`FileSystem::read`] does, and tells what came of it,
+    /// each by its number in `asked` and once. A file system that waits for a device waits for all
+    /// at once, and tells each as soon as it can.
+    fn read_each(&self, asked: &[ReadAsked], told: &mut ReadTold<'_>) {
+        for (index, ReadAsked { ino, offset, length_bytes }) in asked.iter().enumerate() {
+            let mut bytes = Vec::new();
+            let read = self.read(*ino, *offset, *length_bytes, &mut bytes);
+            let whole = [&bytes[..]];
+            told(index, read.map(|_| &whole[..]));
+        }
+    }
+
     /// Writes all of `data` at `offset`, extending the file. Clears setuid and setgid where POSIX
     /// asks for it and `caller` is checked.
     fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()>;
+
+    /// The same with data in memory that the file system may keep as long as it likes and in which
+    /// nobody changes anything: it saves a copy of what is long and lies at blocks of the file.
+    fn write_shared(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: &SharedBytes,
+    ) -> FsResult<()> {
+        self.write(caller, ino, offset, data)
+    }
 
     /// Calls `each` for the names after `cookie` (0: from the first, which is `.`, then `..`), in
     /// order of cookies, until it returns `false` or there are no more. They are not those of one

@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 
 use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
 use format::planted::{self, Planted};
-use storage::device::AlignedBuffer;
+use storage::device::SharedBytes;
 
 use super::access::clear_set_bits_of_write;
 use super::api::{Attr, Caller, FILE_BYTES_MAX, Ino, SetAttr};
 use super::flush::tail_waiting;
 use super::inline::{cut_inline, is_inline, settle_storage};
-use super::read::own;
+use super::payload::Payload;
 use super::unit::Span;
 use super::{Files, Vnode, VnodeState, attr_of};
 use crate::container::{Content, Room};
@@ -36,6 +36,27 @@ impl Files {
         ino: Ino,
         offset: u64,
         data: &[u8],
+    ) -> FsResult<()> {
+        self.write_payload(caller, ino, offset, &Payload::Lent(data))
+    }
+
+    /// Writes, and may keep `data`; see [`super::api::FileSystem::write_shared`].
+    pub(crate) fn write_shared_file(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: &SharedBytes,
+    ) -> FsResult<()> {
+        self.write_payload(caller, ino, offset, &self.kept.admit(data))
+    }
+
+    fn write_payload(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: &Payload<'_>,
     ) -> FsResult<()> {
         self.check_writable()?;
         let vnode = self.vnode(ino)?;
@@ -74,7 +95,7 @@ impl Files {
         caller: &Caller,
         vnode: &Arc<Vnode>,
         offset: u64,
-        data: &[u8],
+        data: &Payload<'_>,
         done: &mut usize,
     ) -> FsResult<()> {
         let mut state = self.settled(vnode)?;
@@ -92,7 +113,7 @@ impl Files {
         let mut result = Ok(());
         while *done < data.len() {
             let at = offset + wide(*done);
-            let written = self.write_span(&mut state, at, &data[*done..]);
+            let written = self.write_span(&mut state, at, &data.part(*done..data.len()));
             match written {
                 // V3: what was placed is part of the file even if the next block finds no room.
                 Ok((span, count)) => {
@@ -122,7 +143,7 @@ impl Files {
         &self,
         state: &mut VnodeState,
         offset: u64,
-        data: &[u8],
+        data: &Payload<'_>,
     ) -> FsResult<(Span, usize)> {
         let span = self.span_to_write(state, offset, wide(data.len()))?;
         let mut result = self.write_in(state, span, offset, data);
@@ -141,11 +162,11 @@ impl Files {
         state: &mut VnodeState,
         span: Span,
         offset: u64,
-        data: &[u8],
+        data: &Payload<'_>,
     ) -> FsResult<(Span, usize)> {
         let from = index_wide(offset - span.start);
         let count = (index_wide(span.bytes()) - from).min(data.len());
-        self.write_block(state, span, from, &data[..count])?;
+        self.write_block(state, span, from, &data.part(0..count))?;
         Ok((span, count))
     }
 
@@ -179,13 +200,13 @@ impl Files {
         state: &mut VnodeState,
         span: Span,
         from: usize,
-        data: &[u8],
+        data: &Payload<'_>,
     ) -> FsResult<()> {
         // What of the block is part of the file now; behind that it must read as zeros.
         let valid = index_wide(span.valid_bytes(state.size_bytes));
         let length = valid.max(from + data.len());
         let end = from + data.len();
-        let put = |buffer: &mut AlignedBuffer| {
+        let put = |buffer: &mut [u8]| {
             buffer[valid.min(from)..from].fill(0);
             buffer[from..end].copy_from_slice(data);
             buffer[valid.max(end)..].fill(0);
@@ -197,16 +218,16 @@ impl Files {
             return Ok(());
         }
         let before = match &known {
-            Some(block) => Some(own(block.data())),
-            None if from == 0 && data.len() >= valid => None,
-            None => Some(self.block_content(state, span, valid)?),
+            _ if from == 0 && data.len() >= valid => None,
+            Some(block) => Some(block.data()),
+            None => Some(self.block_content(state, span, valid)?.into()),
         };
         let buffer = match before {
             Some(mut buffer) => {
-                put(&mut buffer);
+                put(buffer.make_mut());
                 buffer
             }
-            None => AlignedBuffer::padded(data, index_wide(span.bytes())),
+            None => data.block(index_wide(span.bytes())),
         };
         self.place_block(state, span, buffer, length, Origin::User)
     }
@@ -216,7 +237,7 @@ impl Files {
         &self,
         state: &mut VnodeState,
         span: Span,
-        buffer: AlignedBuffer,
+        buffer: SharedBytes,
         length: usize,
         origin: Origin,
     ) -> FsResult<()> {
@@ -282,7 +303,7 @@ impl Files {
                 return Ok(());
             }
         }
-        self.write_block(state, span, valid, &[])
+        self.write_block(state, span, valid, &Payload::Lent(&[]))
     }
 
     /// Sets the size of a file, and whatever else `set` says with it; returns the attributes that

@@ -33,6 +33,7 @@ mod gauge;
 mod inline;
 mod names;
 mod orphan;
+mod payload;
 mod read;
 mod rename;
 mod space;
@@ -117,6 +118,7 @@ pub(crate) struct Files {
     /// Blocks that programs have written: so a writer who found no room knows whether others did.
     blocks_written: AtomicU64,
     cleaner: cleaner::Cleaner,
+    kept: payload::KeptBuffers,
     doomed: orphan::Doomed,
 }
 
@@ -161,6 +163,7 @@ impl Files {
             options,
             blocks_written: AtomicU64::new(0),
             cleaner: cleaner::Cleaner::default(),
+            kept: payload::KeptBuffers::default(),
             doomed: orphan::Doomed::default(),
         }
     }

@@ -308,7 +308,8 @@ impl Files {
         };
         let mut buffer = AlignedBuffer::zeroed(index_wide(anode.block_bytes()));
         buffer[..target.len()].copy_from_slice(target);
-        let (block, pointer, data) = self.segments.place_to_ride(owner, buffer, target.len())?;
+        let (block, pointer, data) =
+            self.segments.place_to_ride(owner, buffer.into(), target.len())?;
         anode.set_root_pointer(0, Some(&pointer));
         anode.fragments += u64::from(pointer.fragments);
         if let Err(error) = change.install(Segments::extent(&pointer)) {

@@ -1,15 +1,15 @@
 //! Reading the content of files.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use format::anode::AnodeKind;
 use format::ids::Place;
 use format::planted::{self, Planted};
 use format::pointer::{BlockPointer, QUARTER_BYTES};
-use storage::device::{AlignedBuffer, Purpose};
+use storage::device::{AlignedBuffer, Purpose, SharedBytes, Ticket};
+use storage::sync::RwLockReadGuard;
 
-use super::api::Ino;
+use super::api::{Ino, ReadAsked, ReadTold};
 use super::file::check_regular;
 use super::inline::{inline_bytes, is_inline};
 use super::unit::Span;
@@ -22,20 +22,102 @@ use crate::error::{FsError, FsResult};
 /// Most bytes that one device read brings in.
 const RUN_BYTES_MAX: u64 = 1 << 20;
 
-/// Part of a block that was asked for.
-struct Part {
-    /// Where its bytes go.
-    into: Range<usize>,
-    /// Where they begin in the block.
-    from: usize,
-    pointer: BlockPointer,
+/// What holes read as, a piece at a time.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// How to read a range of a file: what its bytes are, in order, and what a device must bring first.
+///
+/// It is good for as long as the lock of the file is held: places are given to others then.
+#[derive(Default)]
+struct Plan {
+    pieces: Vec<Piece>,
+    runs: Vec<Run>,
+}
+
+/// Bytes that follow one another in a file and in memory.
+struct Piece {
+    source: Source,
+    length: usize,
+}
+
+enum Source {
+    Zeros,
+    /// In memory, from a byte on: to be written, or on the way to the device.
+    Held(SharedBytes, usize),
+    /// In the anode.
+    Inline(Vec<u8>),
+    /// What a run of the plan brings, from a byte on.
+    Stored {
+        run: usize,
+        from: usize,
+    },
 }
 
 /// Blocks that lie side by side on the device.
 struct Run {
     place: Place,
     fragments: u32,
-    parts: Vec<Part>,
+    pointers: Vec<BlockPointer>,
+}
+
+/// What a device brought of a run, verified.
+struct Brought {
+    buffer: AlignedBuffer,
+    /// Where the first block begins.
+    lead: usize,
+}
+
+impl Plan {
+    /// Adds `length` bytes at the end.
+    fn push(&mut self, source: Source, length: usize) {
+        match (self.pieces.last_mut(), &source) {
+            _ if length == 0 => return,
+            (Some(last), Source::Zeros) if matches!(last.source, Source::Zeros) => {
+                last.length += length;
+                return;
+            }
+            (Some(last), Source::Stored { run, from }) => {
+                if let Source::Stored { run: last_run, from: last_from } = last.source
+                    && (last_run, last_from + last.length) == (*run, *from)
+                {
+                    last.length += length;
+                    return;
+                }
+            }
+            _ => {}
+        }
+        self.pieces.push(Piece { source, length });
+    }
+
+    /// Adds `length` bytes at the end, the first of which `data` has in `held`; zeros follow them.
+    fn push_held(&mut self, data: SharedBytes, held: Range<usize>, length: usize) {
+        let count = held.len().min(length);
+        self.push(Source::Held(data, held.start), count);
+        self.push(Source::Zeros, length - count);
+    }
+
+    /// Returns the bytes of the range, `brought` by the runs in their order.
+    fn slices<'p>(&'p self, brought: &'p [Brought]) -> Vec<&'p [u8]> {
+        let mut slices = Vec::with_capacity(self.pieces.len());
+        for Piece { source, length } in &self.pieces {
+            let length = *length;
+            let slice = match source {
+                Source::Held(data, from) => &data[*from..*from + length],
+                Source::Inline(bytes) => &bytes[..length],
+                Source::Stored { run, from } => {
+                    let Brought { buffer, lead } = &brought[*run];
+                    &buffer[lead + from..lead + from + length]
+                }
+                Source::Zeros => {
+                    let whole = std::iter::repeat_n(&ZEROS[..], length / ZEROS.len());
+                    slices.extend(whole);
+                    &ZEROS[..length % ZEROS.len()]
+                }
+            };
+            slices.push(slice);
+        }
+        slices
+    }
 }
 
 impl Files {
@@ -47,42 +129,123 @@ impl Files {
         length_bytes: usize,
         into: &mut Vec<u8>,
     ) -> FsResult<usize> {
-        let vnode = self.vnode(ino)?;
-        let count = {
-            let state = vnode.state.read();
-            check_regular(&state)?;
-            let behind = state.size_bytes.saturating_sub(offset);
-            let count = index_wide(behind.min(wide(length_bytes)));
-            let start = into.len();
-            into.resize(start + count, 0);
-            if let Err(error) = self.fill(&state, offset, &mut into[start..]) {
-                into.truncate(start);
-                return Err(error);
-            }
-            count
-        };
-        if length_bytes > 0 {
-            self.touch_atime(&vnode);
-        }
-        Ok(count)
+        let mut done = Ok(0);
+        self.read_files(&[ReadAsked { ino, offset, length_bytes }], &mut |_, read| {
+            done = read.map(|slices| {
+                let before = into.len();
+                slices.iter().for_each(|slice| into.extend_from_slice(slice));
+                into.len() - before
+            });
+        });
+        done
     }
 
-    /// Fills `bytes` with what the file holds from `offset` on; the caller has cut it to the size.
-    pub(crate) fn fill(&self, state: &VnodeState, offset: u64, bytes: &mut [u8]) -> FsResult<()> {
-        if bytes.is_empty() {
-            return Ok(());
+    /// Reads several; see [`super::api::FileSystem::read_each`].
+    pub(crate) fn read_files(&self, asked: &[ReadAsked], told: &mut ReadTold<'_>) {
+        let mut from = 0;
+        while from < asked.len() {
+            from += self.read_together(from, &asked[from..], told);
         }
-        let end = offset + wide(bytes.len());
-        let mut runs: Vec<Run> = Vec::new();
-        let mut at = offset;
+    }
+
+    /// Reads as many of `asked`, whose first is number `from`, as can be locked at once: one at
+    /// least. Returns how many.
+    ///
+    /// The lock of the first is waited for while none is held, and for none of the others: so the
+    /// order of locks among files is kept, whatever is asked for.
+    fn read_together(&self, from: usize, asked: &[ReadAsked], told: &mut ReadTold<'_>) -> usize {
+        let vnodes: Vec<_> = asked.iter().map(|asked| self.vnode(asked.ino)).collect();
+        let mut guards: Vec<(Ino, RwLockReadGuard<'_, VnodeState>)> = Vec::with_capacity(1);
+        let mut plans = Vec::with_capacity(asked.len());
+        for (asked, vnode) in asked.iter().zip(&vnodes) {
+            let vnode = match vnode {
+                Ok(vnode) => vnode,
+                Err(error) => {
+                    plans.push(Err(error.clone()));
+                    continue;
+                }
+            };
+            if !guards.iter().any(|(ino, _)| *ino == asked.ino) {
+                let guard = if guards.is_empty() {
+                    vnode.state.read()
+                } else {
+                    let Some(guard) = vnode.state.try_read() else { break };
+                    guard
+                };
+                guards.push((asked.ino, guard));
+            }
+            let state = guards.iter().find(|(ino, _)| *ino == asked.ino);
+            let (_, state) = state.expect("locked above");
+            plans.push(self.plan_of(state, asked));
+        }
+        let failed = self.carry_out(&plans, &mut |index, slices| told(from + index, Ok(slices)));
+        drop(guards);
+        // An error names the path of its file, for which locks are taken.
+        for (index, error) in failed {
+            told(from + index, Err(error));
+        }
+        for (asked, vnode) in asked.iter().zip(&vnodes).take(plans.len()) {
+            if let Ok(vnode) = vnode
+                && asked.length_bytes > 0
+            {
+                self.touch_atime(vnode);
+            }
+        }
+        plans.len()
+    }
+
+    fn plan_of(&self, state: &VnodeState, asked: &ReadAsked) -> FsResult<Plan> {
+        check_regular(state)?;
+        let behind = state.size_bytes.saturating_sub(asked.offset);
+        let count = behind.min(wide(asked.length_bytes));
+        self.plan_range(state, asked.offset..asked.offset + count)
+    }
+
+    /// Asks the device for all that `plans` need, and tells the bytes of each as soon as they are
+    /// there, with its number. Returns the numbers of the others, and why.
+    fn carry_out(
+        &self,
+        plans: &[FsResult<Plan>],
+        told: &mut dyn FnMut(usize, &[&[u8]]),
+    ) -> Vec<(usize, FsError)> {
+        let mut failed = Vec::new();
+        let volume = &self.store.volume;
+        let runs = plans.iter().flatten().flat_map(|plan| &plan.runs);
+        let places = runs.map(|run| {
+            let (start, length, _) = volume.pages_around(run.place, run.fragments);
+            (start, length)
+        });
+        let mut tickets = volume.submit_reads(Purpose::Data, places).into_iter();
+        for (index, plan) in plans.iter().enumerate() {
+            let read = match plan {
+                Ok(plan) => {
+                    // At once, whatever becomes of the first: the next plan's come behind them.
+                    let tickets: Vec<_> = tickets.by_ref().take(plan.runs.len()).collect();
+                    let runs = plan.runs.iter().zip(tickets);
+                    let brought: FsResult<Vec<_>> =
+                        runs.map(|(run, ticket)| self.take_run(run, ticket)).collect();
+                    brought.map(|brought| told(index, &plan.slices(&brought)))
+                }
+                Err(error) => Err(error.clone()),
+            };
+            if let Err(error) = read {
+                failed.push((index, error));
+            }
+        }
+        failed
+    }
+
+    /// Plans the reading of `range`, which the caller has cut to the size.
+    fn plan_range(&self, state: &VnodeState, range: Range<u64>) -> FsResult<Plan> {
+        let mut plan = Plan::default();
+        let (mut at, end) = (range.start, range.end);
         while at < end {
             if let Some(block) = state.waiting_at(at) {
                 let span = block.span();
                 let next = span.end().min(end);
                 let stored = self.stored_bytes(block.fragments());
-                let into = index_wide(at - offset)..index_wide(next - offset);
                 let from = index_wide(at - span.start);
-                copy_part(&mut bytes[into], &block.data()[..stored], from);
+                plan.push_held(block.data(), from..stored, index_wide(next - at));
                 at = next;
                 continue;
             }
@@ -90,116 +253,119 @@ impl Files {
             let next = waiting.map_or(end, |(start, _)| *start);
             let anode = state.anode()?;
             if is_inline(anode) {
-                let stored = inline_bytes(anode, at..next);
-                let from = index_wide(at - offset);
-                bytes[from..from + stored.len()].copy_from_slice(stored);
+                let stored = inline_bytes(anode, at..next).to_vec();
+                let behind = index_wide(next - at) - stored.len();
+                let length = stored.len();
+                plan.push(Source::Inline(stored), length);
+                plan.push(Source::Zeros, behind);
                 at = next;
                 continue;
             }
             for unit in self.store.units(anode, at, next)? {
-                self.fill_unit(&unit, at..next, offset, bytes, &mut runs);
+                self.plan_unit(&unit, &(at..next), &mut plan);
             }
             at = next;
         }
-        self.read_runs(runs, bytes)
+        Ok(plan)
     }
 
-    /// Fills what of `wanted` lies in `unit`, or notes it in `runs`; `bytes` begin at `offset`.
-    fn fill_unit(
-        &self,
-        unit: &Unit,
-        wanted: Range<u64>,
-        offset: u64,
-        bytes: &mut [u8],
-        runs: &mut Vec<Run>,
-    ) {
-        let Some(pointer) = unit.pointer else { return };
+    /// Plans what of `wanted` lies in `unit`.
+    fn plan_unit(&self, unit: &Unit, wanted: &Range<u64>, plan: &mut Plan) {
         let (start, end) = (unit.start.max(wanted.start), unit.end().min(wanted.end));
-        let into = index_wide(start - offset)..index_wide(end - offset);
+        let length = index_wide(end - start);
+        let Some(pointer) = unit.pointer else {
+            plan.push(Source::Zeros, length);
+            return;
+        };
         let from = index_wide(start - unit.start);
         let fragment_shift = self.store.geometry().fragment_shift;
         let is_whole = start == unit.start && end == unit.end();
         if is_whole || !pointer.is_divisible() {
-            self.fill_part(Part { into, from, pointer }, bytes, runs);
+            self.plan_block(pointer, from, length, plan);
             return;
         }
         // Only the quarters that are asked for: each has a check of its own.
         let mut at = from;
-        while at < from + into.len() {
+        while at < from + length {
             let (quarter, skip) = (at / QUARTER_BYTES, at % QUARTER_BYTES);
-            let count = (QUARTER_BYTES - skip).min(from + into.len() - at);
-            let start = into.start + (at - from);
-            if let Some(pointer) = pointer.quarter(quarter, fragment_shift) {
-                let part = Part { into: start..start + count, from: skip, pointer };
-                self.fill_part(part, bytes, runs);
+            let count = (QUARTER_BYTES - skip).min(from + length - at);
+            match pointer.quarter(quarter, fragment_shift) {
+                Some(pointer) => self.plan_block(pointer, skip, count, plan),
+                None => plan.push(Source::Zeros, count),
             }
             at += count;
         }
     }
 
-    fn fill_part(&self, part: Part, bytes: &mut [u8], runs: &mut Vec<Run>) {
-        match self.segments.in_flight(part.pointer.place) {
-            Some((data, before)) => {
-                let stored = before..before + self.stored_bytes(part.pointer.fragments);
-                copy_part(&mut bytes[part.into], &data[stored], part.from);
-            }
-            None => self.add_to_runs(runs, part),
+    /// Plans `length` bytes from byte `from` of a block on; past what it stores it reads as zeros.
+    fn plan_block(&self, pointer: BlockPointer, from: usize, length: usize, plan: &mut Plan) {
+        let stored = self.stored_bytes(pointer.fragments);
+        if let Some((data, before)) = self.segments.in_flight(pointer.place) {
+            plan.push_held(data, before + from..before + stored, length);
+            return;
         }
+        let count = stored.saturating_sub(from).min(length);
+        if count > 0 {
+            let (run, before) = self.run_of(pointer, plan);
+            plan.push(Source::Stored { run, from: before + from }, count);
+        }
+        plan.push(Source::Zeros, length - count);
     }
 
     pub(crate) fn stored_bytes(&self, fragments: u32) -> usize {
         crate::convert::index(fragments) << self.store.geometry().fragment_shift
     }
 
-    fn add_to_runs(&self, runs: &mut Vec<Run>, part: Part) {
-        let (place, fragments) = (part.pointer.place, part.pointer.fragments);
+    /// Adds a block to the runs of `plan`; returns to which, and how many bytes lie before it.
+    fn run_of(&self, pointer: BlockPointer, plan: &mut Plan) -> (usize, usize) {
+        let (place, fragments) = (pointer.place, pointer.fragments);
         let limit = RUN_BYTES_MAX >> self.store.geometry().fragment_shift;
-        match runs.last_mut() {
+        match plan.runs.last_mut() {
             // A pointer may name any place: no device has looked at it yet.
             Some(run)
                 if run.place.bits().checked_add(run.fragments.into()) == Some(place.bits())
                     && u64::from(run.fragments + fragments) <= limit =>
             {
+                let before = self.stored_bytes(run.fragments);
                 run.fragments += fragments;
-                run.parts.push(part);
+                run.pointers.push(pointer);
+                (plan.runs.len() - 1, before)
             }
-            _ => runs.push(Run { place, fragments, parts: vec![part] }),
+            _ => {
+                plan.runs.push(Run { place, fragments, pointers: vec![pointer] });
+                (plan.runs.len() - 1, 0)
+            }
         }
     }
 
-    fn read_runs(&self, runs: Vec<Run>, bytes: &mut [u8]) -> FsResult<()> {
-        if let [run] = &runs[..] {
-            let (start, length, lead) = self.store.volume.pages_around(run.place, run.fragments);
-            let data = self.store.volume.read(Purpose::Data, start, length).map_err(io)?;
-            return self.take_run(run, &data[lead..], bytes);
+    /// Waits for what the device brings of `run`, and verifies it.
+    fn take_run(&self, run: &Run, ticket: Ticket) -> FsResult<Brought> {
+        let buffer = ticket.wait().map_err(io)?.buffer.expect("a read returns its buffer");
+        let (_, _, lead) = self.store.volume.pages_around(run.place, run.fragments);
+        let mut at = lead;
+        for pointer in &run.pointers {
+            let end = at + self.stored_bytes(pointer.fragments);
+            if !pointer.verifies(&buffer[at..end]) && !planted::is(Planted::DataChecksumNotCompared)
+            {
+                return Err(bad_data(pointer));
+            }
+            at = end;
         }
-        let tickets: Vec<_> = runs
-            .iter()
-            .map(|run| {
-                let volume = &self.store.volume;
-                let (start, length, lead) = volume.pages_around(run.place, run.fragments);
-                (lead, volume.submit_read(Purpose::Data, start, length))
-            })
-            .collect();
-        for (run, (lead, ticket)) in runs.iter().zip(tickets) {
-            let data = ticket.wait().map_err(io)?.buffer.expect("a read returns its buffer");
-            self.take_run(run, &data[lead..], bytes)?;
-        }
-        Ok(())
+        Ok(Brought { buffer, lead })
     }
 
-    fn take_run(&self, run: &Run, data: &[u8], bytes: &mut [u8]) -> FsResult<()> {
-        let mut at = 0;
-        for part in &run.parts {
-            let stored = self.stored_bytes(part.pointer.fragments);
-            let block = &data[at..at + stored];
-            if !part.pointer.verifies(block) && !planted::is(Planted::DataChecksumNotCompared) {
-                return Err(bad_data(&part.pointer));
+    /// Fills `bytes` with what the file holds from `offset` on; the caller has cut it to the size.
+    pub(crate) fn fill(&self, state: &VnodeState, offset: u64, bytes: &mut [u8]) -> FsResult<()> {
+        let plan = self.plan_range(state, offset..offset + wide(bytes.len()))?;
+        let failed = self.carry_out(&[Ok(plan)], &mut |_, slices| {
+            let mut rest = &mut *bytes;
+            for slice in slices {
+                let (into, behind) = std::mem::take(&mut rest).split_at_mut(slice.len());
+                into.copy_from_slice(slice);
+                rest = behind;
             }
-            copy_part(&mut bytes[part.into.clone()], block, part.from);
-            at += stored;
-        }
-        Ok(())
+        });
+        failed.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
     }
 
     /// Returns the whole of a block, its first `valid_bytes` as stored and zeros behind them.
@@ -237,19 +403,6 @@ impl Files {
     }
 }
 
-/// Copies what a block stores from `from` on; past its end it reads as zeros.
-fn copy_part(into: &mut [u8], stored: &[u8], from: usize) {
-    let stored = stored.get(from..).unwrap_or(&[]);
-    let count = stored.len().min(into.len());
-    into[..count].copy_from_slice(&stored[..count]);
-    into[count..].fill(0);
-}
-
 pub(crate) fn bad_data(pointer: &BlockPointer) -> FsError {
     FsError::Corrupt { defect: format!("DT001: block at {} fails its checksum", pointer.place) }
-}
-
-/// Keeps the bytes of a shared buffer, or copies them if others hold it.
-pub(crate) fn own(data: Arc<AlignedBuffer>) -> AlignedBuffer {
-    Arc::try_unwrap(data).unwrap_or_else(|shared| AlignedBuffer::clone(&shared))
 }

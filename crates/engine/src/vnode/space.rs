@@ -19,6 +19,7 @@ use format::anode::INLINE_BYTES_MAX;
 use super::api::{COPY_BYTES_MAX, Caller, FILE_BYTES_MAX, Fallocate, Ino, Seek, SetAttr};
 use super::file::{StateGuard, check_regular};
 use super::inline::{is_inline, zero_inline};
+use super::payload::Payload;
 use super::unit::Span;
 use super::{Files, Vnode, VnodeState};
 use crate::convert::{index_wide, wide};
@@ -225,7 +226,7 @@ impl Files {
         let mut at = range.start;
         while at < range.end {
             let count = index_wide((range.end - at).min(wide(zeros.len())));
-            let (span, written) = self.write_span(state, at, &zeros[..count])?;
+            let (span, written) = self.write_span(state, at, &Payload::Lent(&zeros[..count]))?;
             if let Some(block) = state.pending.get(&span.start) {
                 block.set_file_bytes(state.size_bytes);
             }

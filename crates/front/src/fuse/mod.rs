@@ -36,9 +36,10 @@ mod run;
 mod server;
 mod transport;
 
-pub use kernel::exchange::{Exchange, ReplyParts};
+pub use kernel::exchange::{Exchange, ReplyParts, Send};
+pub use kernel::inbox::Incoming;
 pub use mount::{MountError, MountedSession, Unmounted, mount};
 pub use options::{MountOptions, POLL_TIME_MAX, THREADS_MAX, UnknownOption};
 pub use run::{EndCause, StopSignals, run};
-pub use server::Server;
+pub use server::{Server, Told};
 pub use transport::{Transport, TransportError};

@@ -5,7 +5,7 @@
 //! flags): everything is addressed by node id.
 
 use engine::vnode::api::{
-    Attr, Fallocate, FileKind, Ino, RenameMode, Seek, SetAttr, StatFs, XattrMode,
+    Attr, Fallocate, FileKind, Ino, RenameMode, Seek, SetAttr, SharedBytes, StatFs, XattrMode,
 };
 use rustix::io::Errno;
 
@@ -127,6 +127,15 @@ pub enum Declined {
     Bmap,
 }
 
+/// What a write brings.
+#[derive(Debug)]
+pub enum Data<'a> {
+    /// Bytes for as long as the request takes.
+    Lent(&'a [u8]),
+    /// Bytes that the file system may keep.
+    Shared(SharedBytes),
+}
+
 /// One request.
 pub enum Request<'a> {
     /// Find a name. Takes a reference.
@@ -228,15 +237,6 @@ pub enum Request<'a> {
         /// What to do where the target is there.
         mode: RenameMode,
     },
-    /// Read data.
-    Read {
-        /// The file.
-        node: NodeId,
-        /// From where.
-        offset: u64,
-        /// How much at most.
-        length_bytes: u32,
-    },
     /// Write data.
     Write {
         /// The file.
@@ -244,7 +244,7 @@ pub enum Request<'a> {
         /// Where.
         offset: u64,
         /// What.
-        data: &'a [u8],
+        data: Data<'a>,
         /// Whether it takes setuid and setgid away.
         kills_set_bits: bool,
     },
@@ -339,6 +339,17 @@ pub enum Request<'a> {
     Decline(Declined),
 }
 
+/// A read of data. It is no [`Request`], for it is asked for with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// The file.
+    pub node: NodeId,
+    /// From where.
+    pub offset: u64,
+    /// How much at most.
+    pub length_bytes: u32,
+}
+
 /// One reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
@@ -356,7 +367,7 @@ pub enum Reply<'a> {
     Attr(Node),
     /// Attributes with the time of birth.
     Statx(Node),
-    /// Bytes read, or a listing.
+    /// The value of an extended attribute, a symbolic link, or a listing.
     Data(&'a [u8]),
     /// How many bytes were written, or copied where the reply has 32 bits.
     Written(u32),

@@ -12,13 +12,14 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{
-    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, Ino, NewInode, SetAttr, StatFs,
-    XattrMode,
+    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, Ino, NewInode, ReadAsked, SetAttr,
+    StatFs, XattrMode,
 };
 use rustix::io::Errno;
 
 use super::protocol::{
-    Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, Reply, Request, Sender,
+    Data, Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ReadRequest, Reply,
+    Request, Sender,
 };
 
 /// Most data one READ or WRITE moves: the kernel's own limit without raising a sysctl
@@ -37,6 +38,10 @@ const LISTING_BATCH: usize = 64;
 
 /// The name of the access list that says who may do what (acl(5)).
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+
+/// Is told what came of a read: its number, and the bytes as pieces that follow one another, or the
+/// error.
+pub type Told<'t> = dyn FnMut(usize, Result<&[&[u8]], Errno>) + 't;
 
 /// Answers requests from a [`FileSystem`].
 pub struct Server {
@@ -68,7 +73,7 @@ impl Server {
         self.fs.statfs()
     }
 
-    /// Answers `request`. Data read is put in `scratch`, whose old content is dropped.
+    /// Answers `request`. What has no fixed size is put in `scratch`, whose old content is dropped.
     pub fn answer<'s>(
         &self,
         sender: Sender,
@@ -85,6 +90,22 @@ impl Server {
             loses_set_bits: sender.uid != 0,
         };
         self.dispatch(&caller, request, scratch).unwrap_or_else(Reply::Error)
+    }
+
+    /// Reads what each of `asked` says, and tells once what came of it.
+    pub fn read(&self, asked: &[ReadRequest], told: &mut Told<'_>) {
+        let reads: Vec<ReadAsked> = asked
+            .iter()
+            .map(|asked| ReadAsked {
+                ino: self.numbers.ino_of(asked.node),
+                offset: asked.offset,
+                length_bytes: usize::try_from(asked.length_bytes.min(REQUEST_BYTES_MAX))
+                    .expect("REQUEST_BYTES_MAX fits in a usize"),
+            })
+            .collect();
+        self.fs.read_each(&reads, &mut |index, read| {
+            told(index, read.map_err(|e| errno("read", reads[index].ino, &e)));
+        });
     }
 
     fn dispatch<'s>(
@@ -139,12 +160,9 @@ impl Server {
                 let target = (self.numbers.ino_of(target.0), target.1);
                 done("rename", source.0, self.fs.rename(caller, source, target, mode))
             }
-            Request::Read { node, offset, length_bytes } => {
-                self.read(node, offset, length_bytes, scratch)
-            }
             Request::Write { node, offset, data, kills_set_bits } => {
                 let caller = Caller { loses_set_bits: kills_set_bits, ..caller.clone() };
-                self.write(&caller, node, offset, data)
+                self.write(&caller, node, offset, &data)
             }
             Request::ReadDir { node, cookie, with_nodes, listing } => {
                 self.read_dir(caller, node, cookie, with_nodes, listing)
@@ -231,32 +249,20 @@ impl Server {
         self.node("create", parent, self.fs.create(caller, parent, name, new))
     }
 
-    fn read<'s>(
-        &self,
-        node: NodeId,
-        offset: u64,
-        length_bytes: u32,
-        scratch: &'s mut Vec<u8>,
-    ) -> Result<Reply<'s>, Errno> {
-        let ino = self.numbers.ino_of(node);
-        let length_bytes = usize::try_from(length_bytes.min(REQUEST_BYTES_MAX))
-            .expect("REQUEST_BYTES_MAX fits in a usize");
-        scratch.clear();
-        self.fs.read(ino, offset, length_bytes, scratch).map_err(|e| errno("read", ino, &e))?;
-        Ok(Reply::Data(scratch))
-    }
-
     fn write(
         &self,
         caller: &Caller,
         node: NodeId,
         offset: u64,
-        data: &[u8],
+        data: &Data<'_>,
     ) -> Result<Reply<'static>, Errno> {
         let ino = self.numbers.ino_of(node);
-        let written_bytes = u32::try_from(data.len()).map_err(|_| Errno::INVAL)?;
-        self.fs.write(caller, ino, offset, data).map_err(|e| errno("write", ino, &e))?;
-        Ok(Reply::Written(written_bytes))
+        let (count, written) = match data {
+            Data::Lent(data) => (data.len(), self.fs.write(caller, ino, offset, data)),
+            Data::Shared(data) => (data.len(), self.fs.write_shared(caller, ino, offset, data)),
+        };
+        written.map_err(|e| errno("write", ino, &e))?;
+        u32::try_from(count).map(Reply::Written).map_err(|_| Errno::INVAL)
     }
 
     fn copy_range(

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use engine::vnode::api::{Fallocate, FileKind, FileSystem, Ino, RenameMode, Seek, SetAttr};
 use front::fuse::protocol::{
-    Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ROOT_NODE, Reply, Request,
-    Sender,
+    Data, Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ROOT_NODE,
+    ReadRequest, Reply, Request, Sender,
 };
 use front::fuse::{Server, Transport, TransportError};
 use rustix::io::Errno;
@@ -16,7 +16,7 @@ const SENDER: Sender = Sender { uid: 1000, gid: 100 };
 const NEW: NewNode = NewNode { mode: 0o640, umask: 0 };
 
 fn write(node: NodeId, offset: u64, data: &[u8], kills_set_bits: bool) -> Request<'_> {
-    Request::Write { node, offset, data, kills_set_bits }
+    Request::Write { node, offset, data: Data::Lent(data), kills_set_bits }
 }
 
 fn server_of(fs: &Arc<MemoryFs>) -> Server {
@@ -58,6 +58,16 @@ impl Client {
             Reply::Data(data) => data.to_vec(),
             other => panic!("no data: {other:?}"),
         }
+    }
+
+    /// Reads several at once; returns what came of each.
+    fn read(&self, asked: &[ReadRequest]) -> Vec<Result<Vec<u8>, Errno>> {
+        let mut told = vec![None; asked.len()];
+        self.server.read(asked, &mut |index, read| {
+            let before = told[index].replace(read.map(|pieces| pieces.concat()));
+            assert_eq!(before, None, "told twice");
+        });
+        told.into_iter().map(|told| told.expect("each is told")).collect()
     }
 
     fn create(&self, name: &[u8]) -> Node {
@@ -137,11 +147,18 @@ fn data_is_read_as_written_and_never_mixed_with_what_was_there() {
     let client = Client::new();
     let node = client.create(b"file").id;
     client.done(write(node, 3, b"abc", false)).expect("it is a file");
-    let read = |offset, length_bytes| client.data(Request::Read { node, offset, length_bytes });
+    let read = |offset, length_bytes| {
+        let mut read = client.read(&[ReadRequest { node, offset, length_bytes }]);
+        read.remove(0).expect("it is a file")
+    };
     assert_eq!(read(0, 100), b"\0\0\0abc");
     assert_eq!(read(4, 1), b"b");
     assert_eq!(read(6, 100), b"");
     assert_eq!(read(0, u32::MAX), b"\0\0\0abc", "a length past the limit is cut");
+    let asked = [(node, 3), (NodeId(999), 0), (node, 5)];
+    let asked = asked.map(|(node, offset)| ReadRequest { node, offset, length_bytes: 2 });
+    let read = client.read(&asked);
+    assert_eq!(read, [Ok(b"ab".to_vec()), Err(Errno::STALE), Ok(b"c".to_vec())]);
 }
 
 /// Goal: setuid and setgid go when the kernel says that they must, whoever writes.

@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode, Timestamp};
-use front::fuse::{Exchange, Server};
+use engine::vnode::api::{
+    AlignedBuffer, Caller, FileKind, FileSystem, NewInode, SharedBytes, Timestamp,
+};
+use front::fuse::{Exchange, Incoming, Server};
 use rustix::io::Errno;
 
 use crate::memory_fs::{MemoryFs, PANICKING};
 
 const HEADER_BYTES: usize = 40;
 const OUT_HEADER_BYTES: usize = 16;
+const WRITE: u32 = 16;
+const WRITE_HEAD_BYTES: usize = 80;
 /// Opcodes whose messages have no reply.
 const SILENT: [u32; 3] = [2, 41, 42];
 /// Cases of each fuzz test; a debug build does some 200,000 a second.
@@ -18,13 +22,15 @@ const CASES: u64 = 100_000;
 struct Kernel {
     fs: Arc<MemoryFs>,
     exchange: Exchange,
+    /// Whether the data of the next WRITE comes apart from what is before it, as it does by turns.
+    is_apart: bool,
 }
 
 impl Kernel {
     fn new() -> Kernel {
         let fs = Arc::new(MemoryFs::new());
         let server = Server::new(fs.clone());
-        Kernel { fs, exchange: Exchange::new(Arc::new(server)) }
+        Kernel { fs, exchange: Exchange::new(Arc::new(server)), is_apart: false }
     }
 
     /// Sends a message and returns the error and what follows it in the reply.
@@ -34,8 +40,21 @@ impl Kernel {
 
     /// Sends bytes; any reply must be one that a kernel takes.
     fn send(&mut self, message: &[u8]) -> Option<(i32, Vec<u8>)> {
-        let reply = self.exchange.answer(message)?;
-        let whole = [reply.head, reply.data].concat();
+        self.is_apart = !self.is_apart;
+        let is_write = message.len() > WRITE_HEAD_BYTES && word(message, 4) == WRITE;
+        let (head, data) = if is_write && self.is_apart {
+            let (head, data) = message.split_at(WRITE_HEAD_BYTES);
+            (head, Some(SharedBytes::from(AlignedBuffer::copy_of(data))))
+        } else {
+            (message, None)
+        };
+        let mut replies = Vec::new();
+        let parts = Incoming { head, data: data.as_ref() };
+        self.exchange.answer(parts, &mut |reply| {
+            replies.push([reply.head, &reply.data.concat()].concat());
+        });
+        assert!(replies.len() <= 1, "{} replies", replies.len());
+        let whole = replies.pop()?;
         assert!(whole.len() <= OUT_HEADER_BYTES + (1 << 20), "a reply of {} bytes", whole.len());
         assert_eq!(word(&whole, 0), u32::try_from(whole.len()).expect("it is short"));
         assert_eq!(&whole[8..16], &message[8..16], "the reply to another request");
@@ -286,6 +305,53 @@ fn a_panic_costs_one_request_and_forgets_stay_silent() {
     assert_eq!(kernel.ask(42, 0, &forget), None);
     assert_eq!(kernel.ask(42, 0, &body!(3_u32, 0_u32)), None, "broken, and silent all the same");
     assert_eq!(kernel.ask(2, 1, &[]), None);
+}
+
+/// Goal: reads that are answered together are answered once each, and a bug in one costs that one.
+#[test]
+fn reads_are_answered_together_and_a_panic_costs_one_of_them() {
+    let mut kernel = Kernel::new();
+    let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
+    let root = kernel.fs.root();
+    let mut node_of = |name: &[u8]| {
+        kernel.fs.create(&Caller::root(), root, name, new).expect("the name is new");
+        let (_, entry) = kernel.ask(1, 1, &[name, b"\0"].concat()).expect("a reply");
+        long(&entry, 0)
+    };
+    let (sound, panicking) = (node_of(b"sound"), node_of(PANICKING));
+    let write = body!(0_u64, 0_u64, 3_u32, 0_u32, 0_u64, 0_u32, 0_u32, "abc");
+    kernel.ask(16, sound, &write).expect("a reply");
+    let read = |offset: u64| body!(0_u64, offset, 4096_u32, 0_u32, 0_u64, 0_u32, 0_u32);
+    assert!(!kernel.exchange.gather(message(1, 1, b"sound\0")[..].into()), "it is no read");
+    for (node, offset) in [(sound, 0), (panicking, 0), (999, 0), (sound, 2)] {
+        assert!(kernel.exchange.gather(message(15, node, &read(offset))[..].into()));
+    }
+    let mut replies = Vec::new();
+    kernel.exchange.answer_gathered(&mut |reply| {
+        replies.push((word(reply.head, 4).cast_signed(), reply.data.concat()));
+    });
+    replies.sort();
+    let (stale, io) = (-Errno::STALE.raw_os_error(), -Errno::IO.raw_os_error());
+    let expected = [(stale, ""), (io, ""), (0, "abc"), (0, "c")];
+    assert_eq!(replies, expected.map(|(error, data)| (error, data.as_bytes().to_vec())));
+    kernel.exchange.answer_gathered(&mut |_| panic!("nothing is left"));
+}
+
+/// Goal: what is gathered is bounded, in number and in bytes.
+#[test]
+fn reads_are_gathered_up_to_a_bound() {
+    let mut kernel = Kernel::new();
+    let mut gathered = |bytes: u32| {
+        let read = body!(0_u64, 0_u64, bytes, 0_u32, 0_u64, 0_u32, 0_u32);
+        let mut count = 0;
+        while kernel.exchange.has_room() {
+            assert!(kernel.exchange.gather(message(15, 1, &read)[..].into()));
+            count += 1;
+        }
+        kernel.exchange.answer_gathered(&mut |_| ());
+        count
+    };
+    assert_eq!([4096, 128 << 10, 1 << 20, u32::MAX].map(&mut gathered), [32, 8, 1, 1]);
 }
 
 /// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).

@@ -6,11 +6,11 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range, RangeInclusive};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::IO_ALIGN_BYTES;
+use super::{IO_ALIGN_BYTES, long};
 
 /// Lengths of which each thread keeps spare memory: pages, and blocks of the default size.
 const SPARE_LENGTHS: [usize; 2] = [4096, 16384];
@@ -18,9 +18,10 @@ const SPARE_LENGTHS: [usize; 2] = [4096, 16384];
 const SPARES_MAX: usize = 64;
 /// Long pieces of which each thread keeps the last few as well, whatever their length: the system
 /// allocator maps them anew each time, so that every page of them costs a fault. They are made in
-/// powers of two, and serve what is shorter too: reads are of any length.
-const LONG_BYTES: RangeInclusive<usize> = 64 << 10..=1 << 20;
-/// Long pieces that a thread keeps: 2 MiB at most.
+/// powers of two, and serve what is shorter too: reads are of any length. The longest are kept for
+/// all threads together ([`long`]).
+const LONG_BYTES: RangeInclusive<usize> = 64 << 10..=long::PIECE_BYTES;
+/// Long pieces that a thread keeps: 1 MiB at most.
 const LONG_SPARES_MAX: usize = 2;
 /// Pages that are taken from the allocator at a time.
 const PAGES_PER_CHUNK: usize = 64;
@@ -78,7 +79,7 @@ impl Spares {
 
     /// Returns memory of `length` or more, and of how much.
     fn take(&mut self, length: usize) -> Option<(NonNull<u8>, usize)> {
-        if LONG_BYTES.contains(&length) {
+        if is_kept_by_thread(length) {
             let fitting = self.long.iter().enumerate().filter(|(_, spare)| spare.1 >= length);
             let (index, _) = fitting.min_by_key(|(_, spare)| spare.1)?;
             return Some(self.long.remove(index));
@@ -88,11 +89,11 @@ impl Spares {
 
     /// Returns whether it keeps the memory.
     fn keep(&mut self, pointer: NonNull<u8>, length: usize) -> bool {
-        if LONG_BYTES.contains(&length) {
+        if is_kept_by_thread(length) {
             if self.long.len() == LONG_SPARES_MAX {
                 let (oldest, length) = self.long.remove(0);
                 // SAFETY: it was kept here, with this length; nothing else holds it.
-                unsafe { dealloc(oldest.as_ptr(), AlignedBuffer::layout(length)) }
+                unsafe { release(oldest, length) }
             }
             self.long.push((pointer, length));
             return true;
@@ -111,33 +112,41 @@ impl Drop for Spares {
         let usual =
             usual.flat_map(|(spares, length)| spares.drain(..).map(move |one| (one, length)));
         for (pointer, length) in usual.chain(self.long.drain(..)) {
-            if length == IO_ALIGN_BYTES {
-                free_pages().push(FreePage(pointer));
-                continue;
-            }
-            // SAFETY: `give_back` put it here, with this length; nothing else holds it.
-            unsafe { dealloc(pointer.as_ptr(), AlignedBuffer::layout(length)) }
+            // SAFETY: `keep` put it here, with this length; nothing else holds it.
+            unsafe { release(pointer, length) }
         }
     }
 }
 
+/// Returns whether memory for `length` bytes is long, and not shared by all threads.
+fn is_kept_by_thread(length: usize) -> bool {
+    LONG_BYTES.contains(&length) && AlignedBuffer::capacity_for(length) < long::PIECE_BYTES
+}
+
 /// Takes spare memory of `length` or more, with whatever is in it; returns of how much.
 fn take_spare(length: usize) -> Option<(NonNull<u8>, usize)> {
+    if AlignedBuffer::capacity_for(length) == long::PIECE_BYTES {
+        let piece = long::take();
+        let piece = piece.unwrap_or_else(|| handle_alloc_error(AlignedBuffer::layout(length)));
+        return Some((piece, long::PIECE_BYTES));
+    }
     // A thread that is ending has none.
     let spare = SPARES.try_with(|spares| spares.borrow_mut().take(length)).ok().flatten();
     spare.or_else(|| (length == IO_ALIGN_BYTES).then(|| (take_page(), length)))
 }
 
-/// Keeps memory of `length` for later; returns whether it did.
-fn give_back(pointer: NonNull<u8>, length: usize) -> bool {
-    if SPARES.try_with(|spares| spares.borrow_mut().keep(pointer, length)).unwrap_or(false) {
-        return true;
+/// Gives memory back to where memory of `length` comes from.
+///
+/// # Safety
+///
+/// It was made with this length, and nothing else holds it.
+unsafe fn release(pointer: NonNull<u8>, length: usize) {
+    match length {
+        IO_ALIGN_BYTES => free_pages().push(FreePage(pointer)),
+        long::PIECE_BYTES => long::give_back(pointer),
+        // SAFETY: what has any other length was allocated with just this layout.
+        _ => unsafe { dealloc(pointer.as_ptr(), AlignedBuffer::layout(length)) },
     }
-    let is_page = length == IO_ALIGN_BYTES;
-    if is_page {
-        free_pages().push(FreePage(pointer));
-    }
-    is_page
 }
 
 /// Memory aligned to [`IO_ALIGN_BYTES`], of a fixed length.
@@ -246,11 +255,12 @@ impl AlignedBuffer {
 
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
-        if give_back(self.pointer, self.capacity) {
-            return;
+        let keep = |spares: &RefCell<Spares>| spares.borrow_mut().keep(self.pointer, self.capacity);
+        // A thread that is ending keeps nothing.
+        if !SPARES.try_with(keep).unwrap_or(false) {
+            // SAFETY: the buffer was made with this capacity, and is dropped once.
+            unsafe { release(self.pointer, self.capacity) }
         }
-        // SAFETY: allocated with this very layout, and freed once.
-        unsafe { dealloc(self.pointer.as_ptr(), Self::layout(self.capacity)) }
     }
 }
 
@@ -301,6 +311,57 @@ impl SharedBytes {
         assert!(range.end <= buffer.len());
         SharedBytes { buffer, range }
     }
+
+    /// Returns `range` of these bytes, which keeps the whole buffer alive.
+    ///
+    /// # Panics
+    ///
+    /// If the range lies outside.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> SharedBytes {
+        assert!(range.end <= self.range.len());
+        let start = self.range.start;
+        SharedBytes::new(Arc::clone(&self.buffer), start + range.start..start + range.end)
+    }
+
+    /// Grows by `next` if that lies just behind, in the same buffer; returns whether it did.
+    pub fn join(&mut self, next: &SharedBytes) -> bool {
+        let is_behind =
+            Arc::ptr_eq(&self.buffer, &next.buffer) && self.range.end == next.range.start;
+        if is_behind {
+            self.range.end = next.range.end;
+        }
+        is_behind
+    }
+
+    /// Returns whether a device can take the bytes from where they lie.
+    #[must_use]
+    pub fn is_aligned(&self) -> bool {
+        self.range.start.is_multiple_of(IO_ALIGN_BYTES)
+    }
+
+    /// Returns the bytes, to be changed: those of a buffer that nobody else holds and that has no
+    /// others, or a copy.
+    pub fn make_mut(&mut self) -> &mut [u8] {
+        let is_alone =
+            self.range == (0..self.buffer.len()) && Arc::get_mut(&mut self.buffer).is_some();
+        if !is_alone {
+            *self = SharedBytes::from(AlignedBuffer::copy_of(self));
+        }
+        Arc::get_mut(&mut self.buffer).expect("nobody else holds it")
+    }
+
+    /// Returns how many bytes the whole buffer has.
+    #[must_use]
+    pub fn buffer_bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Returns what tells whether anybody still holds the buffer, without holding it.
+    #[must_use]
+    pub fn watch(&self) -> Weak<AlignedBuffer> {
+        Arc::downgrade(&self.buffer)
+    }
 }
 
 impl From<AlignedBuffer> for SharedBytes {
@@ -350,19 +411,19 @@ mod tests {
 
     #[test]
     fn long_buffers_are_used_again_and_few_are_kept() {
-        let lengths = [64 << 10, 128 << 10, 1 << 20];
+        let lengths = [64 << 10, 128 << 10, 512 << 10];
         drop(lengths.map(|length| AlignedBuffer::copy_of(&vec![0xa5; length])));
         let kept: Vec<usize> =
             SPARES.with(|spares| spares.borrow().long.iter().map(|one| one.1).collect());
         assert_eq!(kept, lengths[1..].to_vec(), "the oldest goes");
-        let again = AlignedBuffer::zeroed(1 << 20);
+        let again = AlignedBuffer::zeroed(512 << 10);
         assert!(again.iter().all(|&byte| byte == 0));
         assert_eq!(SPARES.with(|spares| spares.borrow().long.len()), 1);
         drop(AlignedBuffer::zeroed((1 << 20) + IO_ALIGN_BYTES));
         assert_eq!(SPARES.with(|spares| spares.borrow().long.len()), 1, "too long to keep");
         drop(again);
-        let shorter = AlignedBuffer::for_reading(700 << 10);
-        assert_eq!((shorter.len(), shorter.capacity), (700 << 10, 1 << 20), "what fits serves");
+        let shorter = AlignedBuffer::for_reading(300 << 10);
+        assert_eq!((shorter.len(), shorter.capacity), (300 << 10, 512 << 10), "what fits serves");
         assert_eq!(SPARES.with(|spares| spares.borrow().long.len()), 1, "and nothing new is made");
         drop(shorter);
         assert_eq!(SPARES.with(|spares| spares.borrow().long.len()), 2, "it is kept again");

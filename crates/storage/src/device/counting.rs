@@ -40,6 +40,13 @@ impl Device for CountingDevice {
 
     // These pass on to the same function below, which may have a shorter way than `submit`.
 
+    fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
+        for operation in &operations {
+            self.counters.add(purpose, operation.kind(), operation.length_bytes());
+        }
+        self.inner.submit_all(purpose, operations)
+    }
+
     fn read(
         &self,
         purpose: Purpose,
@@ -81,17 +88,24 @@ mod tests {
         device.flush(Purpose::Journal).expect("memory does not fail");
         let read = Operation::Read { offset: 0, buffer: AlignedBuffer::zeroed(4096) };
         device.submit(Purpose::Data, read).wait().expect("in range");
+        let reads = [0, 8192].map(|offset| {
+            let buffer = AlignedBuffer::zeroed(4096);
+            Operation::Read { offset, buffer }
+        });
+        for ticket in device.submit_all(Purpose::Data, reads.into()) {
+            ticket.wait().expect("in range");
+        }
         let discard = Operation::Discard { offset: 0, length_bytes: 4096 };
         device.submit(Purpose::Cleaner, discard).wait().expect("in range");
 
         let stretch = device.snapshot() - before;
         assert_eq!(
             stretch.of(Purpose::Data, RequestKind::Read),
-            IoCount { requests: 2, bytes: 8192 }
+            IoCount { requests: 4, bytes: 16384 }
         );
         assert_eq!(stretch.of_purpose(Purpose::Home), IoCount::default());
-        assert_eq!((stretch.reads(), stretch.writes(), stretch.flushes()), (2, 0, 1));
-        assert_eq!(stretch.request_count(), 4);
+        assert_eq!((stretch.reads(), stretch.writes(), stretch.flushes()), (4, 0, 1));
+        assert_eq!(stretch.request_count(), 6);
         let text = format!("{:?}", stretch);
         assert!(text.contains("Cleaner discard: 1 (4096 bytes)"), "{text}");
         assert!(!text.contains("Home"), "{text}");

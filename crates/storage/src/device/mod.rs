@@ -33,6 +33,7 @@ mod counting;
 mod deadline;
 mod file;
 mod health;
+mod long;
 mod memory;
 mod range;
 #[cfg(feature = "sim")]
@@ -371,6 +372,12 @@ pub trait Device: Send + Sync + fmt::Debug {
 
     /// Hands a request to the device and returns at once, or after the queue had room.
     fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket;
+
+    /// Hands several requests to the device for a caller that then waits for all: with io_uring by
+    /// one system call, when the first is waited for. Returns their tickets in order.
+    fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
+        operations.into_iter().map(|operation| self.submit(purpose, operation)).collect()
+    }
 
     /// Reads `length_bytes` from `offset`.
     ///

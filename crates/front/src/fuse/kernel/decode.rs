@@ -10,7 +10,8 @@
 //!   nanoseconds.
 
 use engine::vnode::api::{
-    FILE_BYTES_MAX, Fallocate, FileKind, RenameMode, Seek, SetAttr, SetTime, Timestamp, XattrMode,
+    FILE_BYTES_MAX, Fallocate, FileKind, RenameMode, Seek, SetAttr, SetTime, SharedBytes,
+    Timestamp, XattrMode,
 };
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
@@ -21,7 +22,8 @@ use super::fuse_kernel::{
     FsyncIn, GetXattrIn, InHeader, LinkIn, LseekIn, MkdirIn, MknodIn, ReadIn, Rename2In, RenameIn,
     SetAttrIn, SetXattrCompatIn, SetXattrIn, WriteIn, fattr, opcode,
 };
-use crate::fuse::protocol::{Declined, NewNode, NodeId, Request, Sender};
+use super::inbox::Incoming;
+use crate::fuse::protocol::{Data, Declined, NewNode, NodeId, ReadRequest, Request, Sender};
 
 /// `SEEK_DATA` and `SEEK_HOLE` of `include/uapi/linux/fs.h`.
 const SEEK_DATA: u32 = 3;
@@ -42,6 +44,8 @@ pub(super) struct Envelope {
 pub(super) enum Message<'a> {
     /// Ask the server; it answers as the request says.
     Ask(Request<'a>),
+    /// Ask the server for data, maybe with other reads.
+    Read(ReadRequest),
     /// Ask the server for a listing of at most this many bytes.
     List { node: NodeId, cookie: u64, with_nodes: bool, size_bytes: u32 },
     /// Give back the references of each.
@@ -100,6 +104,11 @@ impl Envelope {
         })
     }
 
+    /// Returns whether it is a read of data.
+    pub(super) fn is_read(&self) -> bool {
+        self.opcode == opcode::READ
+    }
+
     /// Returns whether there is no reply, however broken the message.
     pub(super) fn is_silent(&self) -> bool {
         let silent = [opcode::FORGET, opcode::BATCH_FORGET, opcode::NOTIFY_REPLY];
@@ -108,7 +117,11 @@ impl Envelope {
 }
 
 /// Takes the message apart that `envelope` came with.
-pub(super) fn decode<'a>(envelope: &Envelope, message: &'a [u8], dialect: Dialect) -> Message<'a> {
+pub(super) fn decode<'a>(
+    envelope: &Envelope,
+    message: Incoming<'a>,
+    dialect: Dialect,
+) -> Message<'a> {
     let body = Body::of(message);
     let decoded = body.and_then(|body| decode_body(envelope, body, dialect));
     decoded.unwrap_or_else(|error| {
@@ -117,31 +130,40 @@ pub(super) fn decode<'a>(envelope: &Envelope, message: &'a [u8], dialect: Dialec
 }
 
 /// The arguments of a message, from which they are taken one by one.
-struct Body<'a>(&'a [u8]);
+struct Body<'a> {
+    arguments: &'a [u8],
+    /// What comes behind the arguments of a WRITE, if it was read apart.
+    data: Option<SharedBytes>,
+}
 
 impl<'a> Body<'a> {
     /// Returns the arguments without the extensions behind them.
-    fn of(message: &'a [u8]) -> Result<Body<'a>, Errno> {
-        let (header, rest) = InHeader::read_from_prefix(message).map_err(|_| Errno::INVAL)?;
-        if usize::try_from(header.len) != Ok(message.len()) {
+    fn of(message: Incoming<'a>) -> Result<Body<'a>, Errno> {
+        let (header, rest) = InHeader::read_from_prefix(message.head).map_err(|_| Errno::INVAL)?;
+        if usize::try_from(header.len) != Ok(message.length_bytes()) {
             return Err(Errno::INVAL);
         }
         let extension_bytes = usize::from(header.total_extlen) * 8;
-        let end = rest.len().checked_sub(extension_bytes).ok_or(Errno::INVAL)?;
-        Ok(Body(rest.get(..end).unwrap_or_default()))
+        let end_of = |part: &[u8]| part.len().checked_sub(extension_bytes).ok_or(Errno::INVAL);
+        if let Some(data) = message.data {
+            let data = data.slice(0..end_of(data)?);
+            return Ok(Body { arguments: rest, data: Some(data) });
+        }
+        let end = end_of(rest)?;
+        Ok(Body { arguments: rest.get(..end).unwrap_or_default(), data: None })
     }
 
     fn take<T: FromBytes + KnownLayout + Immutable>(&mut self) -> Result<T, Errno> {
-        let (value, rest) = T::read_from_prefix(self.0).map_err(|_| Errno::INVAL)?;
-        self.0 = rest;
+        let (value, rest) = T::read_from_prefix(self.arguments).map_err(|_| Errno::INVAL)?;
+        self.arguments = rest;
         Ok(value)
     }
 
     /// Takes bytes up to a NUL.
     fn text(&mut self) -> Result<&'a [u8], Errno> {
-        let end = self.0.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
-        let (text, rest) = self.0.split_at(end);
-        self.0 = rest.get(1..).unwrap_or_default();
+        let end = self.arguments.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
+        let (text, rest) = self.arguments.split_at(end);
+        self.arguments = rest.get(1..).unwrap_or_default();
         Ok(text)
     }
 
@@ -160,9 +182,19 @@ impl<'a> Body<'a> {
     /// Takes `size` bytes.
     fn bytes(&mut self, size: u32) -> Result<&'a [u8], Errno> {
         let size = usize::try_from(size).map_err(|_| Errno::INVAL)?;
-        let (bytes, rest) = self.0.split_at_checked(size).ok_or(Errno::INVAL)?;
-        self.0 = rest;
+        let (bytes, rest) = self.arguments.split_at_checked(size).ok_or(Errno::INVAL)?;
+        self.arguments = rest;
         Ok(bytes)
+    }
+
+    /// Takes the `size` bytes of a WRITE.
+    fn data(&mut self, size: u32) -> Result<Data<'a>, Errno> {
+        let Some(data) = self.data.take() else { return self.bytes(size).map(Data::Lent) };
+        let size = usize::try_from(size).map_err(|_| Errno::INVAL)?;
+        if !self.arguments.is_empty() || size > data.len() {
+            return Err(Errno::INVAL);
+        }
+        Ok(Data::Shared(data.slice(0..size)))
     }
 }
 
@@ -212,13 +244,13 @@ fn decode_body<'a>(
             let ReadIn { offset, size, .. } = body.take()?;
             // A read may ask past the largest file, but not start there.
             check_offset(offset)?;
-            Request::Read { node, offset, length_bytes: size }
+            return Ok(Message::Read(ReadRequest { node, offset, length_bytes: size }));
         }
         opcode::WRITE => {
             let WriteIn { offset, size, write_flags, .. } = body.take()?;
             check_range(offset, u64::from(size))?;
             let kills_set_bits = write_flags & wire::WRITE_KILL_SUIDGID != 0;
-            Request::Write { node, offset, data: body.bytes(size)?, kills_set_bits }
+            Request::Write { node, offset, data: body.data(size)?, kills_set_bits }
         }
         opcode::READDIR | opcode::READDIRPLUS => {
             let ReadIn { offset, size, .. } = body.take()?;

@@ -3,7 +3,7 @@
 //! The one file of this crate with unsafe code: `ioctl(2)`.
 #![allow(unsafe_code)]
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use rustix::fs::{Mode, OFlags};
@@ -12,6 +12,9 @@ use rustix::ioctl::{Setter, ioctl, opcode};
 
 use super::exchange::ReplyParts;
 use super::fuse_kernel::IOCTL_CLONE;
+
+/// Most parts of one reply: `UIO_MAXIOV` of `include/uapi/linux/uio.h`.
+const PARTS_MAX: usize = 1024;
 
 /// A descriptor of a connection. A request that was read from it is answered on it.
 #[derive(Debug)]
@@ -56,16 +59,13 @@ impl Device {
 
     /// Says whether [`Device::read`] waits for a message.
     pub(super) fn set_blocking(&self, blocks: bool) -> io::Result<()> {
-        let flags = rustix::fs::fcntl_getfl(&self.0)?;
-        let flags = flags.difference(OFlags::NONBLOCK);
-        let wanted = if blocks { flags } else { flags | OFlags::NONBLOCK };
-        Ok(rustix::fs::fcntl_setfl(&self.0, wanted)?)
+        Ok(rustix::io::ioctl_fionbio(&self.0, !blocks)?)
     }
 
-    /// Reads one message into `buffer`, which must hold the largest.
-    pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<Read> {
+    /// Reads one message into `room`, one part after the other, which must hold the largest.
+    pub(super) fn read(&self, room: &mut [IoSliceMut<'_>]) -> io::Result<Read> {
         loop {
-            match rustix::io::read(self.0.as_fd(), &mut *buffer) {
+            match rustix::io::readv(self.0.as_fd(), room) {
                 Ok(count) => return Ok(Read::Message(count)),
                 // NOENT: what would have been read was taken back just now.
                 Err(Errno::INTR | Errno::NOENT) => {}
@@ -79,10 +79,17 @@ impl Device {
 
     /// Sends a reply. What nobody waits for any more is dropped.
     pub(super) fn write(&self, reply: &ReplyParts<'_>) -> io::Result<()> {
-        let parts = [IoSlice::new(reply.head), IoSlice::new(reply.data)];
-        let parts = if reply.data.is_empty() { &parts[..1] } else { &parts[..] };
+        let gathered;
+        let mut parts = Vec::with_capacity(1 + reply.data.len());
+        parts.push(IoSlice::new(reply.head));
+        if reply.data.len() < PARTS_MAX {
+            parts.extend(reply.data.iter().map(|piece| IoSlice::new(piece)));
+        } else {
+            gathered = reply.data.concat();
+            parts.push(IoSlice::new(&gathered));
+        }
         loop {
-            match rustix::io::writev(self.0.as_fd(), parts) {
+            match rustix::io::writev(self.0.as_fd(), &parts) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 // The request was taken back, or the connection has ended, as reading will tell.

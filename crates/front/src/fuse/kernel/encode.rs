@@ -83,6 +83,15 @@ impl Encoder {
         Some((&self.head, data))
     }
 
+    /// Returns the head of the reply to the request `unique` that `length` bytes of data follow.
+    pub(super) fn head_of_data(&mut self, unique: u64, length: usize) -> &[u8] {
+        self.head.clear();
+        let length = u32::try_from(size_of::<OutHeader>() + length)
+            .expect("what is read is at most REQUEST_BYTES_MAX");
+        self.add(&OutHeader { len: length, error: 0, unique });
+        &self.head
+    }
+
     fn add<T: IntoBytes + Immutable>(&mut self, part: &T) {
         self.head.extend_from_slice(part.as_bytes());
     }

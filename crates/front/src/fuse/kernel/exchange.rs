@@ -6,7 +6,14 @@
 //!
 //! - X1: A message that has a reply gets exactly one, whatever it says and whatever happens: a
 //!   panic in the file system, or here, costs this request (`EIO`) and nothing else.
-//! - X2: Memory is bounded: data of one request, a listing, and a head.
+//! - X2: Memory is bounded: data of one request, or of reads up to [`READS_MAX`] and
+//!   [`READ_BYTES_MAX`]; a listing, and a head.
+//!
+//! # Reads
+//!
+//! A read usually waits for a device, which answers many in the time of one. So a reader of
+//! messages that has more than one at hand gives the reads among them to [`Exchange::gather`], and
+//! has them answered together.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,12 +24,19 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::decode::{self, Dialect, Envelope, Message};
 use super::encode::{DirentBuffer, Encoder, error_reply};
 use super::fuse_kernel::OutHeader;
+use super::inbox::Incoming;
 use crate::fuse::Server;
-use crate::fuse::protocol::{Reply, Request};
+use crate::fuse::protocol::{ReadRequest, Reply, Request};
 
 /// Most bytes of one listing: what the kernel asks for is usually a page, or what a program's
 /// buffer holds.
 const LISTING_BYTES_MAX: u32 = 128 << 10;
+
+/// Most reads that are answered together.
+const READS_MAX: usize = 32;
+
+/// Bytes of reads from which on no other is answered with them.
+const READ_BYTES_MAX: u32 = 1 << 20;
 
 /// The unit that stat(2) reports where the file system does not say.
 const BLOCK_BYTES_DEFAULT: u32 = 4096;
@@ -33,19 +47,25 @@ pub struct Exchange {
     server: Arc<Server>,
     dialect: Dialect,
     encoder: Encoder,
-    /// Data read, or names listed. Grows to the largest reply and stays.
+    /// Names listed, or attributes. Grows to the largest reply and stays.
     scratch: Vec<u8>,
+    /// Reads that are to be answered together, and which reply belongs to each.
+    reads: Vec<ReadRequest>,
+    uniques: Vec<u64>,
     panic_count: u64,
 }
 
-/// The two parts of a reply, to be written at once.
+/// The parts of a reply, to be written at once.
 #[derive(Debug)]
 pub struct ReplyParts<'r> {
     /// Header and what has a fixed size.
     pub head: &'r [u8],
-    /// Data.
-    pub data: &'r [u8],
+    /// Data, in pieces that follow one another.
+    pub data: &'r [&'r [u8]],
 }
+
+/// Is handed each reply.
+pub type Send<'s> = dyn FnMut(&ReplyParts<'_>) + 's;
 
 impl Exchange {
     /// Returns an exchange with `server` in which messages look as they do without anything
@@ -62,17 +82,19 @@ impl Exchange {
             dialect,
             encoder: Encoder::new(told),
             scratch: Vec::new(),
+            reads: Vec::new(),
+            uniques: Vec::new(),
             panic_count: 0,
         }
     }
 
-    /// Answers `message`, as long as the kernel sent it. `None`: it has no reply.
-    pub fn answer(&mut self, message: &[u8]) -> Option<ReplyParts<'_>> {
-        let Some(envelope) = Envelope::of(message) else {
-            tracing::error!(bytes = message.len(), "a message from the kernel is cut off");
-            return None;
+    /// Answers `message`, as long as the kernel sent it.
+    pub fn answer(&mut self, message: Incoming<'_>, send: &mut Send<'_>) {
+        let Some(envelope) = Envelope::of(message.head) else {
+            tracing::error!(bytes = message.length_bytes(), "a message from the kernel is cut off");
+            return;
         };
-        let Exchange { server, dialect, encoder, scratch, panic_count } = self;
+        let Exchange { server, dialect, encoder, scratch, panic_count, .. } = self;
         let (dialect, head_maker) = (*dialect, &*encoder);
         let asked = move || {
             let scratch = scratch;
@@ -80,7 +102,13 @@ impl Exchange {
             ask(server, head_maker, &envelope, decoded, scratch)
         };
         let reply = match catch_unwind(AssertUnwindSafe(asked)) {
-            Ok(reply) => reply,
+            Ok(Asked::Answered(reply)) => reply,
+            Ok(Asked::Gathers(read)) => {
+                self.reads.push(read);
+                self.uniques.push(envelope.unique);
+                self.answer_gathered(send);
+                return;
+            }
             Err(_) => {
                 *panic_count += 1;
                 let opcode = envelope.opcode;
@@ -88,8 +116,88 @@ impl Exchange {
                 if envelope.is_silent() { Reply::Silence } else { Reply::Error(Errno::IO) }
             }
         };
-        let (head, data) = encoder.encode(envelope.unique, &reply)?;
-        Some(ReplyParts { head, data })
+        if let Some((head, data)) = encoder.encode(envelope.unique, &reply) {
+            let whole = [data];
+            let data = if data.is_empty() { &[][..] } else { &whole[..] };
+            send(&ReplyParts { head, data });
+        }
+    }
+
+    /// Keeps what `message` asks, if that is a read, to be answered by
+    /// [`Exchange::answer_gathered`]; returns whether it is one.
+    pub fn gather(&mut self, message: Incoming<'_>) -> bool {
+        let Some(envelope) = Envelope::of(message.head).filter(Envelope::is_read) else {
+            return false;
+        };
+        let Message::Read(read) = decode::decode(&envelope, message, self.dialect) else {
+            return false;
+        };
+        self.reads.push(read);
+        self.uniques.push(envelope.unique);
+        true
+    }
+
+    /// Returns whether another read may be gathered (X2).
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        let bytes = self.reads.iter().map(|read| read.length_bytes).fold(0, u32::saturating_add);
+        self.reads.len() < READS_MAX && bytes < READ_BYTES_MAX
+    }
+
+    /// Answers the reads that were gathered.
+    pub fn answer_gathered(&mut self, send: &mut Send<'_>) {
+        let reads = std::mem::take(&mut self.reads);
+        let uniques = std::mem::take(&mut self.uniques);
+        let mut left = self.ask_for(&reads, &uniques, send);
+        if reads.len() > 1 {
+            // X1: a bug costs one of them, and nobody knows which.
+            let is_left = |index: &usize| {
+                let (read, unique) = (&reads[*index..=*index], &uniques[*index..=*index]);
+                !self.ask_for(read, unique, send).is_empty()
+            };
+            left.retain(is_left);
+        }
+        for index in left {
+            let refused = refusal(uniques[index], Errno::IO);
+            send(&ReplyParts { head: &refused, data: &[] });
+        }
+        // Their memory serves again.
+        (self.reads, self.uniques) = (reads, uniques);
+        self.reads.clear();
+        self.uniques.clear();
+    }
+
+    /// Asks for `reads`, and answers them; returns the numbers of those that were not answered,
+    /// because of a bug.
+    fn ask_for(
+        &mut self,
+        reads: &[ReadRequest],
+        uniques: &[u64],
+        send: &mut Send<'_>,
+    ) -> Vec<usize> {
+        let Exchange { server, encoder, panic_count, .. } = self;
+        let mut left: Vec<usize> = (0..reads.len()).collect();
+        let asked = || {
+            server.read(reads, &mut |index, read| {
+                left.retain(|other| *other != index);
+                match read {
+                    Ok(data) => {
+                        let length = data.iter().map(|piece| piece.len()).sum();
+                        let head = encoder.head_of_data(uniques[index], length);
+                        send(&ReplyParts { head, data });
+                    }
+                    Err(error) => {
+                        let head = &refusal(uniques[index], error);
+                        send(&ReplyParts { head, data: &[] });
+                    }
+                }
+            });
+        };
+        if catch_unwind(AssertUnwindSafe(asked)).is_err() {
+            *panic_count += 1;
+            tracing::error!(reads = reads.len(), "a read failed by a bug");
+        }
+        left
     }
 
     /// Returns how many requests failed by a bug.
@@ -109,22 +217,30 @@ pub(super) fn refusal(unique: u64, errno: Errno) -> Vec<u8> {
     error_reply(unique, errno).as_bytes().to_vec()
 }
 
+/// What became of a message.
+enum Asked<'s> {
+    Answered(Reply<'s>),
+    /// It is a read, and those are asked for together.
+    Gathers(ReadRequest),
+}
+
 fn ask<'s>(
     server: &Server,
     encoder: &Encoder,
     envelope: &Envelope,
     message: Message<'_>,
     scratch: &'s mut Vec<u8>,
-) -> Reply<'s> {
-    match message {
+) -> Asked<'s> {
+    Asked::Answered(match message {
         Message::Ask(request) => server.answer(envelope.sender, request, scratch),
+        Message::Read(read) => return Asked::Gathers(read),
         Message::List { node, cookie, with_nodes, size_bytes } => {
             let bytes_max = usize::try_from(size_bytes.min(LISTING_BYTES_MAX))
                 .expect("LISTING_BYTES_MAX fits in a usize");
             let mut listing = DirentBuffer::new(scratch, bytes_max, with_nodes, encoder);
             let request = Request::ReadDir { node, cookie, with_nodes, listing: &mut listing };
             if let Reply::Error(error) = server.answer(envelope.sender, request, &mut Vec::new()) {
-                return Reply::Error(error);
+                return Asked::Answered(Reply::Error(error));
             }
             Reply::Data(scratch)
         }
@@ -138,5 +254,5 @@ fn ask<'s>(
         Message::Ignore => Reply::Silence,
         Message::Nothing => Reply::Done,
         Message::Refuse(error) => Reply::Error(error),
-    }
+    })
 }

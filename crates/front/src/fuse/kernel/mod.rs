@@ -5,14 +5,15 @@
 //!   init         what both sides agree on                 decode       bytes to requests
 //!   device       read a message, write a reply            encode       replies to bytes
 //!   poll         how long to look before sleeping         exchange     one message, one reply
+//!   inbox        where a message is read to
 //! ```
 //!
 //! # Concurrency
 //!
 //! One thread for each descriptor of the connection (`FUSE_DEV_IOC_CLONE`): it reads a message,
-//! asks the server, writes the reply. Nothing is shared but the server. A thread holds a buffer for
-//! the largest message and one for the largest reply, of which only what was ever used takes
-//! memory.
+//! asks the server, writes the reply. Nothing is shared but the server. A thread holds room for the
+//! largest message and a buffer for the largest reply, of which only what was ever used takes
+//! memory. The data of a WRITE may be kept by the file system, which bounds how much that is.
 //!
 //! A panic in the file system costs the request (X1). The loop outside has nothing that panics; if
 //! it did, the other threads would go on.
@@ -23,10 +24,11 @@ mod device;
 mod encode;
 pub(super) mod exchange;
 mod fuse_kernel;
+pub(super) mod inbox;
 mod init;
 mod poll;
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -40,19 +42,12 @@ pub(super) use self::attach::FLAGS_DEFAULT;
 use self::decode::Dialect;
 use self::device::{Device, Read};
 use self::exchange::{Exchange, ReplyParts, refusal};
+use self::inbox::Inbox;
 use self::init::{Answer, Wishes};
-use self::poll::{Crew, PollPolicy};
+use self::poll::{CompanyPolicy, Crew, PollPolicy};
 use super::options::THREADS_MAX;
-use super::server::REQUEST_BYTES_MAX;
 use super::transport::{Transport, TransportError};
 use super::{MountOptions, Server, mountpoint};
-
-/// Bytes of the largest message: data of a request, and a page for what goes before it, which is
-/// what the kernel demands and more.
-const MESSAGE_BYTES_MAX: usize = {
-    assert!(REQUEST_BYTES_MAX == 1 << 20);
-    (1 << 20) + 4096
-};
 
 /// Bytes of a buffer for INIT, which is short; the kernel refuses less than 8 KiB.
 const INIT_BYTES_MAX: usize = 8192;
@@ -101,7 +96,7 @@ impl KernelTransport {
 fn shake_hands(device: &Device, wishes: Wishes) -> io::Result<Dialect> {
     let mut buffer = vec![0; INIT_BYTES_MAX];
     for _ in 0..INIT_TRIES_MAX {
-        let Read::Message(length) = device.read(&mut buffer)? else {
+        let Read::Message(length) = device.read(&mut [IoSliceMut::new(&mut buffer)])? else {
             return Err(io::Error::other("the kernel ended the connection at once"));
         };
         let message = buffer.get(..length).unwrap_or_default();
@@ -114,7 +109,7 @@ fn shake_hands(device: &Device, wishes: Wishes) -> io::Result<Dialect> {
                 break;
             }
         };
-        send(device, &ReplyParts { head: &init::head(unique), data: out.as_bytes() });
+        send(device, &ReplyParts { head: &init::head(unique), data: &[out.as_bytes()] });
         if let Some(dialect) = dialect {
             return Ok(dialect);
         }
@@ -149,6 +144,7 @@ impl Transport for KernelTransport {
                 blocks: true,
                 exchange,
                 policy: PollPolicy::new(poll_time),
+                company: CompanyPolicy::default(),
                 crew: Arc::clone(&crew),
             };
             let name = format!("fuse-{number}");
@@ -171,40 +167,66 @@ struct Worker {
     blocks: bool,
     exchange: Exchange,
     policy: PollPolicy,
+    company: CompanyPolicy,
     crew: Arc<Crew>,
 }
 
 impl Worker {
     /// Answers messages until the connection ends.
     fn run(mut self) -> io::Result<()> {
-        // From the allocator these are zeros that take no memory until they are written.
-        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+        let mut inbox = Inbox::new();
         loop {
-            let Some(length) = self.next_message(&mut buffer)? else { return Ok(()) };
-            let message = buffer.get(..length).unwrap_or_default();
-            if let Some(reply) = self.exchange.answer(message) {
-                send(&self.device, &reply);
+            let Some(length) = self.next_message(&mut inbox)? else { return Ok(()) };
+            let mut other = Some(length);
+            if self.exchange.gather(inbox.message(length)) {
+                other = self.find_company(&mut inbox)?;
+                self.exchange.answer_gathered(&mut |reply| send(&self.device, reply));
+            }
+            if let Some(length) = other {
+                let message = inbox.message(length);
+                self.exchange.answer(message, &mut |reply| send(&self.device, reply));
             }
         }
     }
 
+    /// Gathers the reads that have come by now. Returns the length of a message in `inbox` that
+    /// came behind them and is none.
+    fn find_company(&mut self, inbox: &mut Inbox) -> io::Result<Option<usize>> {
+        if !self.company.looks() {
+            return Ok(None);
+        }
+        self.set_blocking(false)?;
+        let (mut has_company, mut other) = (false, None);
+        while self.exchange.has_room()
+            && other.is_none()
+            // That the connection has ended is heard again.
+            && let Read::Message(length) = self.device.read(&mut inbox.room())?
+        {
+            let is_read = self.exchange.gather(inbox.message(length));
+            has_company |= is_read;
+            other = (!is_read).then_some(length);
+        }
+        self.company.heard(has_company && other.is_none());
+        Ok(other)
+    }
+
     /// Waits for a message. `None`: the connection has ended.
-    fn next_message(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    fn next_message(&mut self, inbox: &mut Inbox) -> io::Result<Option<usize>> {
         let start = Instant::now();
         let poll_time = self.policy.poll_time();
         let mut read = Read::Nothing;
         if !poll_time.is_zero() && self.crew.may_look() {
             self.set_blocking(false)?;
-            read = self.device.read(buffer)?;
+            read = self.device.read(&mut inbox.room())?;
             while read == Read::Nothing && start.elapsed() < poll_time {
                 // Who asks may want this processor to do so.
                 thread::yield_now();
-                read = self.device.read(buffer)?;
+                read = self.device.read(&mut inbox.room())?;
             }
         }
         if read == Read::Nothing {
             self.set_blocking(true)?;
-            read = self.crew.asleep(|| self.device.read(buffer))?;
+            read = self.crew.asleep(|| self.device.read(&mut inbox.room()))?;
         }
         self.policy.heard_after(start.elapsed());
         match read {

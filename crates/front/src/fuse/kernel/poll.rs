@@ -33,6 +33,32 @@ impl PollPolicy {
     }
 }
 
+/// Reads that are answered alone after one that had no company, before a thread looks for company
+/// again.
+const ALONE_MAX: u32 = 7;
+
+/// Whether a thread that has a read looks for more before it answers: to look in vain takes a
+/// system call, and to find something else makes that wait for the read.
+///
+/// It looks when it found one the last time, else at every eighth read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CompanyPolicy {
+    alone: u32,
+}
+
+impl CompanyPolicy {
+    /// Returns whether to look, for a read that has just come.
+    pub(super) fn looks(&mut self) -> bool {
+        self.alone = self.alone.saturating_sub(1);
+        self.alone == 0
+    }
+
+    /// Hears whether looking found a read.
+    pub(super) fn heard(&mut self, has_company: bool) {
+        self.alone = if has_company { 0 } else { ALONE_MAX + 1 };
+    }
+}
+
 /// How many threads are at work, of those that serve one mount.
 ///
 /// Only a thread that is alone may look: when several are awake, several clients are at work, and
@@ -66,6 +92,19 @@ impl Crew {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_read_looks_for_company_while_there_is_some_and_else_seldom() {
+        let mut policy = CompanyPolicy::default();
+        assert!(policy.looks(), "nothing is known");
+        policy.heard(true);
+        assert!(policy.looks());
+        policy.heard(false);
+        let looks = |_| policy.looks();
+        let looked: Vec<bool> = (0..=ALONE_MAX).map(looks).collect();
+        let (last, others) = looked.split_last().expect("eight of them");
+        assert!(*last && others.iter().all(|looks| !looks), "{looked:?}");
+    }
 
     #[test]
     fn it_looks_while_messages_come_at_once_and_sleeps_when_they_do_not() {

@@ -256,6 +256,11 @@ impl Device for FileDevice {
         self.start_call(purpose, operation, Uring::submit)
     }
 
+    fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
+        let prepare = |operation| self.start_call(purpose, operation, Uring::prepare);
+        operations.into_iter().map(prepare).collect()
+    }
+
     fn read(
         &self,
         purpose: Purpose,

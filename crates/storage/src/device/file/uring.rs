@@ -143,15 +143,19 @@ impl Uring {
 
     /// Hands a request to the kernel.
     pub(super) fn submit(self: &Arc<Uring>, operation: Operation, asked: Asked) -> Ticket {
-        self.enter(operation, asked, true)
+        let ticket = self.prepare(operation, asked);
+        self.hand_over();
+        ticket
     }
 
-    /// Puts a request on the ring for a caller that waits at once, and so hands it over by that.
+    fn hand_over(&self) {
+        // If the kernel is short of memory now, the leader's next call submits it.
+        let _ = self.ring.submit();
+    }
+
+    /// Puts a request on the ring. The kernel gets it when its ticket is waited for, with all that
+    /// is on the ring then, or with another that is submitted.
     pub(super) fn prepare(self: &Arc<Uring>, operation: Operation, asked: Asked) -> Ticket {
-        self.enter(operation, asked, false)
-    }
-
-    fn enter(self: &Arc<Uring>, operation: Operation, asked: Asked, is_due: bool) -> Ticket {
         let deadline = asked.deadline_from_now();
         let answer = Arc::new(Answer::default());
         let mut state = self.state.lock();
@@ -179,13 +183,7 @@ impl Uring {
         let request = Request { operation, vectors, progress, answer: Arc::clone(&answer) };
         let request = state.slots[slot].insert(request);
         self.push(request, slot);
-        // A leader that is in the kernel already does not see it.
-        let is_due = is_due || state.is_led;
         drop(state);
-        if is_due {
-            // If the kernel is short of memory now, the leader's next call submits it.
-            let _ = self.ring.submit();
-        }
         Ticket::new(Box::new(UringRequest { uring: Arc::clone(self), answer, asked, deadline }))
     }
 
@@ -244,6 +242,7 @@ impl Uring {
         deadline: Instant,
     ) -> Result<Completion, DeviceError> {
         let mut state = self.state.lock();
+        let mut has_handed_over = false;
         loop {
             if let Some(result) = answer.take() {
                 return result;
@@ -259,6 +258,12 @@ impl Uring {
                 });
             }
             if state.is_led {
+                if !has_handed_over && self.has_prepared(&state) {
+                    // A leader that is in the kernel already does not see it.
+                    has_handed_over = true;
+                    MutexGuard::unlocked(&mut state, || self.hand_over());
+                    continue;
+                }
                 state.waiting.push(Arc::clone(answer));
                 answer.arrived.wait_until(&mut state, deadline);
                 state.waiting.retain(|other| !Arc::ptr_eq(other, answer));
@@ -266,6 +271,12 @@ impl Uring {
                 self.lead_while(&mut state, deadline, |_| !answer.has_arrived());
             }
         }
+    }
+
+    /// Returns whether something is on the ring that the kernel has not been told of.
+    fn has_prepared(&self, _: &MutexGuard<'_, State>) -> bool {
+        // SAFETY: the guard is that of the lock under which entries are pushed (U3).
+        !unsafe { self.ring.submission_shared() }.is_empty()
     }
 
     /// Takes in answers while `goes_on`, until `deadline` at most; then hands the lead on.
@@ -437,6 +448,35 @@ mod tests {
                 writer.write_all(&[2; 4096]).expect("the pipe has room");
             });
         }
+    }
+
+    /// Goal: what was put on the ring behind the back of a leader reaches the kernel all the same.
+    #[test]
+    fn what_is_prepared_while_another_leads_is_handed_over() {
+        let Some((uring, mut writer)) = ring_on_pipe(DEADLINE_DEFAULT) else { return };
+        let first = submit_read(&uring);
+        std::thread::scope(|scope| {
+            let leader = scope.spawn(move || first.wait());
+            spin_until(&uring, |state| state.is_led);
+            let prepare = |_| {
+                let read = Operation::Read { offset: 0, buffer: AlignedBuffer::zeroed(4096) };
+                let asked = uring.target.health.admit(&uring.target.info, &read).expect("sound");
+                uring.prepare(read, asked)
+            };
+            let prepared: Vec<Ticket> = (0..2).map(prepare).collect();
+            let behind = scope.spawn(|| prepared.into_iter().map(Ticket::wait).collect::<Vec<_>>());
+            spin_until(&uring, |state| state.waiting.len() == 1);
+            let mut ring = uring.state.lock();
+            assert!(!uring.has_prepared(&ring), "the kernel does not know of them");
+            MutexGuard::unlocked(&mut ring, || {
+                (0..3).for_each(|_| writer.write_all(&[1; 4096]).expect("the pipe has room"));
+            });
+            drop(ring);
+            leader.join().expect("no panic").expect("the pipe works");
+            for answer in behind.join().expect("no panic") {
+                answer.expect("the pipe works");
+            }
+        });
     }
 
     #[test]

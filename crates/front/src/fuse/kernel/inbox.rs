@@ -1,0 +1,154 @@
+//! Where a message from the kernel is read to.
+//!
+//! A message has one reader and two places: its first [`HEAD_BYTES`], which of a WRITE is all but
+//! the data, and pages. So the data of a WRITE begins at a page, where a device can take it from,
+//! in a buffer that has nothing else; whoever wants to keep it does, and the next message gets new
+//! pages. Of any other message what landed in the pages is put behind the head again: it is short.
+
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+use engine::vnode::api::{AlignedBuffer, SharedBytes};
+use zerocopy::FromBytes;
+
+use super::fuse_kernel::{InHeader, WriteIn, opcode};
+use crate::fuse::server::REQUEST_BYTES_MAX;
+
+/// Bytes of a WRITE before its data.
+const HEAD_BYTES: usize = size_of::<InHeader>() + size_of::<WriteIn>();
+/// Bytes of the data of the largest WRITE. With the head that is the longest message there is, and
+/// the least room that the kernel accepts for one.
+const PAGES_BYTES: usize = {
+    assert!(REQUEST_BYTES_MAX == 1 << 20);
+    1 << 20
+};
+
+/// A message as it was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming<'m> {
+    /// All of the message, or of a WRITE what comes before the data.
+    pub head: &'m [u8],
+    /// The data of a WRITE, if it is not in `head`.
+    pub data: Option<&'m SharedBytes>,
+}
+
+impl<'m> From<&'m [u8]> for Incoming<'m> {
+    fn from(whole: &'m [u8]) -> Incoming<'m> {
+        Incoming { head: whole, data: None }
+    }
+}
+
+impl Incoming<'_> {
+    /// Returns how many bytes the message has.
+    pub(super) fn length_bytes(&self) -> usize {
+        self.head.len() + self.data.map_or(0, |data| data.len())
+    }
+}
+
+/// Room for one message. Only what was ever used of it takes memory.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    head: Vec<u8>,
+    pages: Arc<AlignedBuffer>,
+    /// What of `pages` is the data of the last message, if that is a WRITE.
+    data: Option<SharedBytes>,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Inbox {
+        Inbox { head: Vec::new(), pages: new_pages(), data: None }
+    }
+
+    /// Returns where the next message goes; the last one is over.
+    pub(super) fn room(&mut self) -> [IoSliceMut<'_>; 2] {
+        self.data = None;
+        if Arc::get_mut(&mut self.pages).is_none() {
+            self.pages = new_pages();
+        }
+        self.head.resize(HEAD_BYTES, 0);
+        let pages = Arc::get_mut(&mut self.pages).expect("nobody else has new pages");
+        [IoSliceMut::new(&mut self.head), IoSliceMut::new(pages)]
+    }
+
+    /// Returns the message of `length` bytes that was read into the room.
+    pub(super) fn message(&mut self, length: usize) -> Incoming<'_> {
+        let in_pages = length.saturating_sub(HEAD_BYTES).min(PAGES_BYTES);
+        self.head.truncate(length.min(HEAD_BYTES));
+        if is_write(&self.head) && in_pages > 0 {
+            self.data = Some(SharedBytes::new(Arc::clone(&self.pages), 0..in_pages));
+        } else {
+            self.head.extend_from_slice(&self.pages[..in_pages]);
+        }
+        Incoming { head: &self.head, data: self.data.as_ref() }
+    }
+}
+
+fn new_pages() -> Arc<AlignedBuffer> {
+    Arc::new(AlignedBuffer::for_reading(PAGES_BYTES))
+}
+
+fn is_write(head: &[u8]) -> bool {
+    InHeader::read_from_prefix(head).is_ok_and(|(header, _)| header.opcode == opcode::WRITE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::IntoBytes;
+
+    /// Puts a message of `length` bytes into `inbox`, as a kernel would; returns it.
+    fn receive(inbox: &mut Inbox, opcode: u32, length: usize) -> Vec<u8> {
+        let mut message: Vec<u8> = (0..=250).cycle().take(length).collect();
+        let opcode = opcode.to_le_bytes();
+        let at = std::mem::offset_of!(InHeader, opcode);
+        message.iter_mut().skip(at).zip(opcode).for_each(|(byte, value)| *byte = value);
+        let mut rest = &message[..];
+        for mut part in inbox.room() {
+            let (now, later) = rest.split_at(rest.len().min(part.len()));
+            part[..now.len()].copy_from_slice(now);
+            rest = later;
+        }
+        assert!(rest.is_empty(), "there is room for every message");
+        message
+    }
+
+    #[test]
+    fn data_of_a_write_lies_at_a_page_and_all_else_in_one_piece() {
+        let mut inbox = Inbox::new();
+        let largest = HEAD_BYTES + PAGES_BYTES;
+        for length in [0, 39, 40, HEAD_BYTES - 1, HEAD_BYTES, HEAD_BYTES + 1, 5000, largest] {
+            for opcode in [opcode::WRITE, opcode::SETXATTR, opcode::BATCH_FORGET] {
+                let sent = receive(&mut inbox, opcode, length);
+                let got = inbox.message(length);
+                assert_eq!(got.length_bytes(), length);
+                let is_apart = opcode == opcode::WRITE && length > HEAD_BYTES;
+                assert_eq!(got.data.is_some(), is_apart, "{opcode}, {length}");
+                let data = got.data.map_or(&[][..], |data| data);
+                assert!(data.as_ptr().addr().is_multiple_of(4096) || data.is_empty());
+                assert!([got.head, data].concat() == sent, "{opcode}, {length}");
+            }
+        }
+    }
+
+    /// Goal: what somebody keeps is not changed by later messages, and memory is not taken anew
+    /// where nobody keeps any.
+    #[test]
+    fn kept_data_stays_and_pages_that_nobody_keeps_are_used_again() {
+        let mut inbox = Inbox::new();
+        let first = receive(&mut inbox, opcode::WRITE, HEAD_BYTES + 8192);
+        let kept = inbox.message(first.len()).data.expect("a write").clone();
+        let second = receive(&mut inbox, opcode::WRITE, HEAD_BYTES + 4096);
+        let other = inbox.message(second.len()).data.expect("a write").as_ptr();
+        assert!(kept[..] == first[HEAD_BYTES..], "overwritten");
+        assert_ne!(kept.as_ptr(), other);
+        receive(&mut inbox, opcode::WRITE, HEAD_BYTES + 4096);
+        let again = inbox.message(HEAD_BYTES + 4096).data.expect("a write").as_ptr();
+        assert_eq!(again, other);
+    }
+
+    #[test]
+    fn heads_have_the_size_of_the_protocol() {
+        assert_eq!(HEAD_BYTES, 80);
+        assert_eq!(WriteIn::read_from_bytes(&[0; 40]).map(|sent| sent.as_bytes().len()), Ok(40));
+    }
+}
