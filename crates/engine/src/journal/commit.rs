@@ -13,7 +13,7 @@ use format::ids::Lsn;
 use format::journal::put_commit;
 use format::page::{page_crc, stamp};
 use format::planted::{self, Planted};
-use storage::device::{Operation, Purpose, SharedBytes, Ticket};
+use storage::device::{Operation, Purpose, SharedBytes};
 
 use super::log::{Log, SealedChunk};
 use super::{Class, Journal, State, commit_record_bytes, ring_bytes};
@@ -200,19 +200,19 @@ impl Journal {
         }
         // CRASH: data first. A commit must not be readable before what it points to.
         self.data.settle(data).map_err(|error| self.fail(&error))?;
-        let tickets: Vec<Ticket> = chunks.into_iter().map(|chunk| self.write(chunk)).collect();
-        for ticket in tickets {
+        let writes = chunks.into_iter().map(|chunk| self.write_of(chunk)).collect();
+        for ticket in self.volume.device().submit_all(Purpose::Journal, writes) {
             ticket.wait().map_err(|error| self.fail(&error))?;
         }
         Ok(Some(reached))
     }
 
-    fn write(&self, chunk: SealedChunk) -> Ticket {
+    /// Returns the write that takes `chunk` to its place.
+    fn write_of(&self, chunk: SealedChunk) -> Operation {
         let geometry = self.volume.geometry();
         let ring = geometry.journal_offset + format::geometry::JOURNAL_HEADS * 4096;
         let offset = ring + chunk.lsn.0 % ring_bytes(geometry);
-        let data = vec![SharedBytes::from(chunk.bytes)];
-        self.volume.device().submit(Purpose::Journal, Operation::Write { offset, data })
+        Operation::Write { offset, data: vec![SharedBytes::from(chunk.bytes)] }
     }
 }
 
