@@ -1,4 +1,4 @@
-//! Ten fixed scenarios whose cost is recorded: instructions, counted by valgrind, and requests to
+//! Fixed scenarios whose cost is recorded: instructions, counted by valgrind, and requests to
 //! the device, counted by the device.
 //!
 //! ```text
@@ -28,6 +28,10 @@ const POOL_BYTES: u64 = 4 << 30;
 const NAMES: u64 = 2000;
 /// Writes of 16 KiB: more than a segment, so that sealing is among what is counted.
 const WRITES: u64 = 256;
+/// Random reads of 4 KiB.
+const READS: u64 = 1000;
+/// Bytes of the file that is read and overwritten.
+const FILE_BYTES: u64 = 8 << 20;
 /// Overwrites, each synced.
 const OVERWRITES: u64 = 200;
 /// Directories of the cold lookups, and files of each.
@@ -43,7 +47,7 @@ struct Scenario {
     prepare: fn(&Ground) -> Prepared,
 }
 
-const SCENARIOS: [Scenario; 10] = [
+const SCENARIOS: [Scenario; 11] = [
     Scenario { name: "create", operations: NAMES, prepare: create },
     Scenario { name: "lookup-warm", operations: NAMES, prepare: lookup_warm },
     Scenario { name: "lookup-cold", operations: COLD_DIRS * COLD_FILES, prepare: lookup_cold },
@@ -51,6 +55,7 @@ const SCENARIOS: [Scenario; 10] = [
     Scenario { name: "rename", operations: NAMES, prepare: rename },
     Scenario { name: "write-16k", operations: WRITES, prepare: write_16k },
     Scenario { name: "overwrite-4k-fsync", operations: OVERWRITES, prepare: overwrite },
+    Scenario { name: "read-4k", operations: READS, prepare: read_4k },
     Scenario { name: "readdir", operations: NAMES, prepare: readdir },
     Scenario { name: "checkpoint", operations: 1, prepare: checkpoint },
     Scenario { name: "open-after-crash", operations: 1, prepare: open_after_crash },
@@ -189,20 +194,39 @@ fn write_16k(ground: &Ground) -> Prepared {
     })
 }
 
-fn overwrite(ground: &Ground) -> Prepared {
-    const BYTES: u64 = 8 << 20;
-    let pool = ground.open();
-    let ino = make(&pool, pool.root(), "file", FileKind::Regular);
+/// Makes a file of [`FILE_BYTES`] that is on the device.
+fn stored_file(pool: &Pool) -> Ino {
+    let ino = make(pool, pool.root(), "file", FileKind::Regular);
     let data = vec![7; 1 << 20];
-    for at in (0..BYTES).step_by(1 << 20) {
+    for at in (0..FILE_BYTES).step_by(1 << 20) {
         pool.write(&Caller::root(), ino, at, &data).expect("there is room");
     }
     pool.fsync(ino, false).expect("nothing fails");
+    ino
+}
+
+fn read_4k(ground: &Ground) -> Prepared {
+    let pool = ground.open();
+    let ino = stored_file(&pool);
+    Box::new(move || {
+        let (mut prng, mut bytes) = (Prng::from_seed(1), Vec::with_capacity(4096));
+        for _ in 0..READS {
+            bytes.clear();
+            let at = prng.below(FILE_BYTES / 4096) * 4096;
+            pool.read(ino, at, 4096, &mut bytes).expect("nothing fails");
+        }
+    })
+}
+
+fn overwrite(ground: &Ground) -> Prepared {
+    let pool = ground.open();
+    let ino = stored_file(&pool);
+    let data = vec![7; 4096];
     Box::new(move || {
         let mut prng = Prng::from_seed(1);
         for _ in 0..OVERWRITES {
-            let at = prng.below(BYTES / 4096) * 4096;
-            pool.write(&Caller::root(), ino, at, &data[..4096]).expect("there is room");
+            let at = prng.below(FILE_BYTES / 4096) * 4096;
+            pool.write(&Caller::root(), ino, at, &data).expect("there is room");
             pool.fsync(ino, false).expect("nothing fails");
         }
     })

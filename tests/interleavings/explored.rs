@@ -12,8 +12,10 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Schedul
 use shuttle::{Config, FailurePersistence, Runner};
 use storage::device::{MemoryDevice, SharedDevice};
 
-/// Programs in one run of the test.
-pub(crate) const PROGRAMS: u64 = 60;
+/// The file of one order of one program, to be run again.
+const SCHEDULE: &str = "HOLDFAST_SCHEDULE";
+/// Programs, or orders of one program, in one run of a test.
+const PROGRAMS: u64 = 60;
 /// Orders of each program that are tried, by each way of choosing them.
 const SCHEDULES: usize = 20;
 /// Changes of who goes on, besides those that waiting forces.
@@ -27,9 +29,14 @@ pub(crate) type Work = Box<dyn FnOnce() + Send>;
 /// Who goes on.
 pub(crate) struct Threads;
 
+/// Returns how many programs, or orders of one program, to run.
+pub(crate) fn programs() -> u64 {
+    if std::env::var_os(SCHEDULE).is_some() { 1 } else { PROGRAMS }
+}
+
 /// Calls `judge` for each order that is tried of the program of `seed`.
 pub(crate) fn explore(seed: u64, judge: impl Fn(&Threads) + Clone + Send + Sync + 'static) {
-    if let Ok(schedule) = std::env::var("HOLDFAST_SCHEDULE") {
+    if let Ok(schedule) = std::env::var(SCHEDULE) {
         let scheduler = ReplayScheduler::new_from_file(&schedule);
         run(scheduler.unwrap_or_else(|error| panic!("{schedule}: {error}")), judge);
         return;

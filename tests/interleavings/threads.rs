@@ -6,14 +6,19 @@ use storage::device::SharedDevice;
 use storage::device::sim::{SimDevice, SimOptions};
 use storage::sync::sim::{Job, Scheduler};
 
-/// Programs in one run of the test.
-pub(crate) const PROGRAMS: u64 = 1000;
+/// Programs, or orders of one program, in one run of a test.
+const PROGRAMS: u64 = 1000;
 
 /// What a thread does.
 pub(crate) type Work = Box<dyn FnOnce() + Send>;
 
 /// Who goes on.
 pub(crate) struct Threads(Arc<Scheduler>);
+
+/// Returns how many programs, or orders of one program, to run.
+pub(crate) fn programs() -> u64 {
+    PROGRAMS
+}
 
 /// Calls `judge` for the order that `seed` chooses.
 pub(crate) fn explore(seed: u64, judge: impl Fn(&Threads)) {

@@ -124,7 +124,7 @@ fn judge(threads: &Threads, seed: u64) {
 
 #[test]
 fn reads_together_bring_what_whole_writes_left() {
-    for seed in 0..threads::PROGRAMS / 4 {
+    for seed in 0..threads::programs().div_ceil(4) {
         println!("seed {seed}");
         threads::explore(seed, move |threads| judge(threads, seed));
     }

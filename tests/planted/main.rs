@@ -4,7 +4,8 @@
 //! what it is worth. The suites run in order of their cost until one fails; a bug that none finds
 //! is a hole in the tests. What found a bug last is in [`found::FOUND`], and is asked first.
 //!
-//! A suite that runs longer than [`SUITE_NS_MAX`] has found something too: the bug made it hang.
+//! A suite that takes more processor time than [`suites::SUITE_PROCESSOR_SECONDS_MAX`] has found
+//! something too: the bug made it hang.
 
 mod found;
 mod suites;

@@ -2,12 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A suite that takes longer than this with a bug awake hangs.
-const SUITE_SECONDS_MAX: u64 = 900;
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+
+/// A suite that takes more seconds of processor time than this with a bug awake goes round for
+/// ever: ten times what the longest takes asleep. Not seconds of the clock: other work on the
+/// machine is no finding.
+pub(crate) const SUITE_PROCESSOR_SECONDS_MAX: u64 = 1800;
+/// One that takes this many seconds of the clock waits for ever: far beyond what other work on the
+/// machine makes of the processor time above.
+const SUITE_SECONDS_MAX: u64 = 4 * 3600;
 
 /// A suite: a test binary, or the unit tests of a crate.
 #[derive(Clone, Debug)]
@@ -101,25 +109,62 @@ impl Suites {
             let mut text = Vec::new();
             stdout.read_to_end(&mut text).map(|_| String::from_utf8_lossy(&text).into_owned())
         });
-        let started = Instant::now();
-        let status = loop {
-            if let Some(status) = child.try_wait().expect("it is our child") {
-                break Some(status);
-            }
-            if started.elapsed() > Duration::from_secs(SUITE_SECONDS_MAX) {
-                child.kill().expect("it is our child");
-                child.wait().expect("it was killed");
-                break None;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        };
+        limit_processor_time(&child, SUITE_PROCESSOR_SECONDS_MAX);
+        let status = ended(&mut child, Duration::from_secs(SUITE_SECONDS_MAX));
         let text = reader.join().expect("it only reads").unwrap_or_default();
         match status {
-            Some(status) if status.success() => None,
-            Some(_) => Some(finding(suite, &text)),
-            None => Some(Finding { test: format!("{}::*", suite.name), seeds: "hangs".to_owned() }),
+            End::Exited(status) if status.success() => None,
+            End::Exited(_) => Some(finding(suite, &text)),
+            End::Hung => {
+                Some(Finding { test: format!("{}::*", suite.name), seeds: "hangs".to_owned() })
+            }
         }
     }
+}
+
+/// How a program came to its end.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    Exited(ExitStatus),
+    /// It was ended because it used up its processor time, or its time.
+    Hung,
+}
+
+/// Lets the system end a program once it has used so many seconds of processor time.
+fn limit_processor_time(child: &Child, seconds: u64) {
+    let limit = Rlimit { current: Some(seconds), maximum: Some(seconds + 1) };
+    let pid = Pid::from_child(child);
+    // It may have ended by now.
+    let _ = prlimit(Some(pid), Resource::Cpu, limit);
+}
+
+/// Waits for the end of a program, for `patience` at most.
+fn ended(child: &mut Child, patience: Duration) -> End {
+    let started = Instant::now();
+    while started.elapsed() < patience {
+        match child.try_wait().expect("it is our child") {
+            Some(status) if status.signal() == Some(Signal::XCPU.as_raw()) => return End::Hung,
+            Some(status) => return End::Exited(status),
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+    child.kill().expect("it is our child");
+    child.wait().expect("it was killed");
+    End::Hung
+}
+
+/// Goal: what goes round for ever hangs, what waits for long does not. Method: a shell that does
+/// nothing else, with a second of processor time; one that sleeps for two.
+#[test]
+fn a_program_hangs_by_its_processor_time_and_not_by_the_clock() {
+    let patience = Duration::from_secs(SUITE_SECONDS_MAX);
+    let end = |script: &str| {
+        let mut child = Command::new("sh").args(["-c", script]).spawn().expect("a shell starts");
+        limit_processor_time(&child, 1);
+        ended(&mut child, patience)
+    };
+    assert_eq!(end("while :; do :; done"), End::Hung);
+    assert_eq!(end("sleep 2; exit 3"), End::Exited(ExitStatus::from_raw(3 << 8)));
 }
 
 /// Reads from the output of a suite what failed, and after how many seeds.

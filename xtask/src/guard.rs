@@ -1,4 +1,4 @@
-//! The cost of ten fixed scenarios against what is recorded of them.
+//! The cost of fixed scenarios against what is recorded of them.
 //!
 //! The program `guard` of `benches` does one scenario and says what it asked of the device;
 //! callgrind counts its instructions. Neither depends on how busy a machine is. Each count must be
@@ -151,7 +151,7 @@ fn parse(text: &str) -> Record {
 
 fn text_of(record: &Record) -> String {
     let mut text = format!(
-        "# What ten scenarios cost: written by `{ADVICE}`, checked within {TOLERANCE_PERCENT} %.\n\
+        "# What fixed scenarios cost: written by `{ADVICE}`, checked within {TOLERANCE_PERCENT} %.\n\
          # A commit that changes a number says why.\n"
     );
     for (name, counts) in record {

@@ -4,7 +4,7 @@
 //!   cargo run -p xtask -- tidy                  rules of style, layers, defect codes
 //!   cargo run -p xtask -- format-doc --check    docs/FORMAT.md against crates/format
 //!   cargo run -p xtask -- format-doc --print    the tables as the structs have them
-//!   cargo run -p xtask -- guard                 what ten scenarios cost, against benches/guard/
+//!   cargo run -p xtask -- guard                 what fixed scenarios cost, against benches/guard/
 //!   cargo run -p xtask -- guard --record        records what they cost now
 //! ```
 

@@ -206,10 +206,11 @@ pub(crate) struct TortureArgs {
 #[command(after_help = "Examples:\n  holdfast prove\n  \
                         holdfast prove --bound 2 --sample 1000 --seed 7\n  \
                         holdfast prove --bound 2 --part 3/16           (one part of all)\n  \
+                        holdfast prove --bound 3 --part 1/512\n  \
                         holdfast prove --failures                (requests fail, not power)\n  \
                         holdfast prove --only 42 --export-log logs     (one workload again)")]
 pub(crate) struct ProveArgs {
-    /// Operations of a workload
+    /// Operations of a workload; of three, over an alphabet of 19 instead of 76: each kind once
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3))]
     pub(crate) bound: u32,
     /// Only so many workloads, by chance [default: all]

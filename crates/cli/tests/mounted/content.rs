@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::process::Command;
 use std::thread;
 
 use rustix::fs::{AtFlags, FallocateFlags, StatxFlags, XattrFlags};
@@ -93,6 +94,36 @@ fn several_writers_append_without_loss() {
         counts[usize::from(piece[0] - b'a')] += 1;
     }
     assert_eq!(counts, [PIECES; 4]);
+    mounted.finish();
+}
+
+/// Goal: the same of programs, each of which opens the file for itself.
+#[test]
+fn several_programs_append_without_loss() {
+    const LINES: usize = 300;
+    if !can_mount("several_programs_append_without_loss") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let path = mounted.path("log");
+    let script = "i=0; while [ $i -lt $1 ]; do echo $2-$i >> $3; i=$((i + 1)); done";
+    let programs: Vec<_> = (0..4)
+        .map(|program| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", script, "sh", &LINES.to_string(), &program.to_string()]).arg(&path);
+            shell.spawn().expect("a shell starts")
+        })
+        .collect();
+    for mut program in programs {
+        assert!(program.wait().expect("it is our child").success());
+    }
+    let text = fs::read_to_string(&path).expect("read");
+    for program in 0..4 {
+        let begins = format!("{program}-");
+        let lines = text.lines().filter(|line| line.starts_with(&begins));
+        assert!(lines.eq((0..LINES).map(|number| format!("{program}-{number}"))), "{program}");
+    }
+    assert_eq!(text.lines().count(), 4 * LINES);
     mounted.finish();
 }
 

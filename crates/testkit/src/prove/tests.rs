@@ -6,7 +6,7 @@ use storage::device::sim::{Image, SimDevice, SimOptions};
 
 use super::export::{FLAG_FLUSH, FLAG_MARK, MAGIC, SECTOR_BYTES, VERSION, log_of};
 use super::run::{new_pool, run};
-use super::workload::{alphabet, count, reduced_alphabet};
+use super::workload::{Action, alphabet, count, persistence_points, reduced_alphabet};
 use super::{Choice, Options, Set, chosen, fnv1a, prove};
 use crate::number::{u64_of, usize_of};
 
@@ -27,9 +27,9 @@ fn workloads_of_one_are_those_of_bounded_black_box_testing() {
 /// Goal: every longer workload runs, and each of its operations is done. Method: one in so many.
 #[test]
 fn longer_workloads_run_and_their_numbers_name_them() {
-    assert_eq!((alphabet().len(), reduced_alphabet().len()), (76, 12));
+    assert_eq!((alphabet().len(), reduced_alphabet().len()), (76, 19));
     let base = new_pool();
-    for (bound, step) in [(2, 1499), (3, 211)] {
+    for (bound, step) in [(2, 1499), (3, 1499)] {
         let set = Set::new(bound);
         let mut texts = BTreeSet::new();
         for index in (0..set.count()).step_by(step) {
@@ -42,6 +42,28 @@ fn longer_workloads_run_and_their_numbers_name_them() {
         assert!(u64_of(texts.len()) * 3 > set.count() / u64_of(step), "{}", texts.len());
     }
     assert_eq!(count(&alphabet(), 1), 316);
+}
+
+/// Goal: no kind of operation, of space taken or given back, or of persistence point is missing
+/// from the sequences of three, but remove(3).
+#[test]
+fn the_reduced_alphabet_has_every_kind() {
+    let kinds = |actions: Vec<Action>| {
+        let kind = |action: &Action| format!("{action:?}").split('(').next().map(str::to_owned);
+        let (mut operations, mut spaces, mut points) =
+            (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for action in actions {
+            operations.extend(kind(&action));
+            points.extend(persistence_points(action));
+            if let Action::Fallocate(_, kind, ..) = action {
+                spaces.insert(kind);
+            }
+        }
+        (operations, spaces, points)
+    };
+    let (mut all, reduced) = (kinds(alphabet()), kinds(reduced_alphabet()));
+    assert!(all.0.remove("Remove"));
+    assert_eq!(all, reduced);
 }
 
 fn field(bytes: &[u8], index: usize) -> u64 {

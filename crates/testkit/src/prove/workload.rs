@@ -230,18 +230,38 @@ pub fn alphabet() -> Vec<Action> {
     all
 }
 
-/// Returns the operations that sequences of three are made of: one of each sort.
+/// Returns the operations that sequences of three are made of, each kind of them once, with the
+/// arguments that do the most:
+///
+/// 1. What changes bytes does so in one file, `foo`, so that three changes meet in the same blocks;
+///    the same in `A/foo` differs by its directory only, which names are there for.
+/// 2. Ranges begin or end inside a block and some reach past the end; writes are of a whole file
+///    too.
+/// 3. Names go from directory to directory and back, onto names that are there, and the directory
+///    itself moves.
+/// 4. remove(3) of a file is unlink(2) and is left out.
+///
+/// Every persistence point that there is follows some of them: nothing, an fsync of the file, of
+/// its neighbour, of its directory and of another directory, a mapping that is synced, and sync.
 #[must_use]
 pub fn reduced_alphabet() -> Vec<Action> {
     use Name::{A, ABar, AFoo, B, Bar, Foo};
+    let across = FILLED_BYTES - 2000;
     vec![
         Action::Open(AFoo),
         Action::Mkdir(A),
+        Action::Fallocate(Foo, FallocateKind::Zero, across, 5000),
+        Action::Fallocate(Foo, FallocateKind::ZeroKeepSize, 0, 5000),
         Action::Fallocate(Foo, FallocateKind::PunchHole, 0, 5000),
+        Action::Fallocate(Foo, FallocateKind::AllocateKeepSize, FILLED_BYTES, FILLED_BYTES),
+        Action::Fallocate(Foo, FallocateKind::Allocate, across, 5000),
         Action::Write(Foo, 0, FILLED_BYTES),
-        Action::Write(Foo, FILLED_BYTES - 2000, 5000),
+        Action::Write(Foo, across, 5000),
+        Action::WriteDirect(Foo, 0, 8192),
+        Action::WriteMapped(Foo, FILLED_BYTES, FILLED_BYTES),
         Action::Truncate(Foo, 2500),
         Action::SetXattr(Foo),
+        Action::RemoveXattr(Foo),
         Action::Link(Foo, ABar),
         Action::Rename(Foo, ABar),
         Action::Rename(ABar, Bar),
@@ -461,7 +481,7 @@ impl Scene {
 }
 
 /// How an operation may be followed: by nothing, or by what is in the list.
-fn persistence_points(operation: Action) -> Vec<Option<Name>> {
+pub(super) fn persistence_points(operation: Action) -> Vec<Option<Name>> {
     let near: Vec<Name> = match operation {
         // Durable by itself: its mapping is synced.
         Action::WriteMapped(..) => return Vec::new(),
