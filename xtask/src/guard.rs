@@ -151,7 +151,7 @@ fn parse(text: &str) -> Record {
 
 fn text_of(record: &Record) -> String {
     let mut text = format!(
-        "# What fixed scenarios cost: written by `{ADVICE}`, checked within {TOLERANCE_PERCENT} %.\n\
+        "# What scenarios cost: written by `{ADVICE}`, checked within {TOLERANCE_PERCENT} %.\n\
          # A commit that changes a number says why.\n"
     );
     for (name, counts) in record {

@@ -320,7 +320,11 @@ impl Segments {
             state.open.get(&wanted).is_some_and(|segment| !self.has_room(segment, fragments));
         if is_full {
             let segment = state.open.remove(&wanted).expect("looked at it");
-            self.put_off(state, segment);
+            match origin {
+                Origin::User => self.put_off(state, segment),
+                // Nobody waits for the cleaner, and what it leaves would go to the device at once.
+                Origin::Cleaner => self.finish(state, segment),
+            }
         }
         let stream = if state.open.contains_key(&wanted) {
             wanted
