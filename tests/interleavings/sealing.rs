@@ -103,7 +103,7 @@ fn judge(threads: &Threads, seed: u64) {
 
 #[test]
 fn blocks_that_others_seal_hold_what_was_written_last() {
-    for seed in 0..threads::programs() / 4 {
+    for seed in 0..threads::programs().div_ceil(4) {
         println!("seed {seed}");
         threads::explore(seed, move |threads| judge(threads, seed));
     }
