@@ -59,7 +59,11 @@ pub(crate) const FOUND: &[Row] = &[
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
     ),
     ("BitmapBitLeaked", "posix", "create::on_pool::every_new_inode_is_unlike_any_other"),
-    ("OldBlockNotFreed", "posix", "read_write::on_pool::holes_are_filled_in_any_order"),
+    (
+        "OldBlockNotFreed",
+        "posix",
+        "truncate::on_pool::what_was_cut_off_reads_as_zeros_when_the_file_grows_again",
+    ),
     ("DoubleFree", "posix", "orphan::on_pool::what_was_cut_off_an_orphan_never_comes_back"),
     ("ReserveForgotten", "full", "freeing::a_full_pool_can_always_be_emptied"),
     ("ReservationIgnored", "full", "ahead::what_is_taken_ahead_counts_until_it_is_given_up"),
