@@ -23,7 +23,7 @@ use super::{Files, VnodeState};
 use crate::alloc::SegmentId;
 use crate::alloc::policy::{CleaningPolicy, CostBenefit, Thorough};
 use crate::buffer::io;
-use crate::convert::index_wide;
+use crate::convert::{index_wide, narrow, wide};
 use crate::error::{FsError, FsResult};
 use crate::segment::Origin;
 
@@ -31,6 +31,10 @@ use crate::segment::Origin;
 const SEGMENTS_PER_SETTLING: usize = 4;
 /// Segments that one call cleans at most where nobody waits for more: it is a step of a job.
 const SEGMENTS_PER_STEP: usize = 24;
+
+/// Bytes that are read of a segment at a time: a device that is told to flush first ends what it
+/// has begun, and answers nobody meanwhile, so it is never given one long read.
+const READ_BYTES: usize = 128 << 10;
 
 /// A segment that is being cleaned, as it was read.
 struct Content {
@@ -147,7 +151,7 @@ impl Files {
         Ok(())
     }
 
-    /// Reads the segment in one piece; returns it, with what its summaries list.
+    /// Reads the segment; returns it, with what its summaries list.
     fn live_candidates(&self, id: SegmentId) -> FsResult<(Content, Vec<SummaryEntry>)> {
         let geometry = self.store.geometry();
         let start = geometry.segment_place(id.group, id.segment);
@@ -155,7 +159,7 @@ impl Files {
             return Ok((Content { start, bytes: AlignedBuffer::zeroed(0) }, Vec::new()));
         };
         let length = self.stored_bytes(geometry.segment_fragments);
-        let bytes = self.store.volume.read(Purpose::Cleaner, start, length).map_err(io)?;
+        let bytes = self.read_segment(start, length)?;
         let fragments = u64::from(geometry.segment_fragments);
         self.cleaner.read_fragments.fetch_add(fragments, Ordering::Relaxed);
         let step = geometry.page_fragments();
@@ -177,6 +181,19 @@ impl Files {
         entries.retain(is_inside);
         entries.retain(|entry| entry.kind == SummaryKind::Block);
         Ok((Content { start, bytes }, entries))
+    }
+
+    /// Reads `length` bytes of a segment that begins at `start`, a part at a time.
+    fn read_segment(&self, start: Place, length: usize) -> FsResult<AlignedBuffer> {
+        let mut bytes = AlignedBuffer::zeroed(length);
+        let mut place = start;
+        for part in bytes.chunks_mut(READ_BYTES) {
+            let read = self.store.volume.read(Purpose::Cleaner, place, part.len()).map_err(io)?;
+            part.copy_from_slice(&read);
+            let fragments = part.len() >> self.store.geometry().fragment_shift;
+            place = place.advance(narrow(wide(fragments)));
+        }
+        Ok(bytes)
     }
 
     /// Moves a block one level deeper if its file still has it here.
