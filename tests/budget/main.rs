@@ -6,6 +6,7 @@ mod placement;
 mod stalls;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engine::vnode::api::{
     Caller, FileKind, FileSystem, Ino, NewInode, RenameMode, SetAttr, XattrMode,
@@ -13,7 +14,10 @@ use engine::vnode::api::{
 use engine::{CreateOptions, OpenOptions, Pool};
 use storage::clock::ManualClock;
 use storage::counters::IoCounts;
-use storage::device::{CountingDevice, MemoryDevice, Purpose, RequestKind, SharedDevice};
+use storage::device::{
+    CountingDevice, Device, DeviceInfo, MemoryDevice, Operation, Purpose, RequestKind,
+    SharedDevice, Ticket,
+};
 use storage::prng::Prng;
 
 /// A pool whose requests are counted.
@@ -238,6 +242,65 @@ fn a_lookup_reads_few_pages() {
     }
     println!("cold lookup and getattr: at most {most} pages, {sum} in {}", DIRECTORIES * 3);
     assert!(most <= 4, "{most}");
+}
+
+/// A device that notes how many requests it was handed at once, and how many alone.
+#[derive(Debug)]
+struct Handed {
+    inner: SharedDevice,
+    together: AtomicUsize,
+    alone: AtomicUsize,
+}
+
+impl Device for Handed {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+
+    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+        self.alone.fetch_add(1, Ordering::Relaxed);
+        self.inner.submit(purpose, operation)
+    }
+
+    fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
+        self.together.fetch_max(operations.len(), Ordering::Relaxed);
+        self.inner.submit_all(purpose, operations)
+    }
+}
+
+/// Goal: the inodes of files that are expected are read by one call, and then by nobody. Method: a
+/// pool that was just opened, sixty names of a directory in the order in which they are listed.
+#[test]
+fn files_that_are_expected_are_read_together() {
+    const FILES: u64 = 3000;
+    let counted = Counted::new(1 << 30, 14);
+    let at = counted.make(counted.pool.root(), "d", FileKind::Directory);
+    for file in 0..FILES {
+        counted.make(at, &format!("f{file}"), FileKind::Regular);
+    }
+    let inner: SharedDevice = counted.close();
+    let (together, alone) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let device = Arc::new(Handed { inner, together, alone });
+    let shared: SharedDevice = Arc::<Handed>::clone(&device);
+    let clock = Arc::new(ManualClock::new());
+    let pool = Pool::open(shared, clock, OpenOptions::default()).expect("a pool opens");
+    let mut files = Vec::new();
+    let listed = pool.readdir(at, 0, &mut |entry| {
+        files.push(entry.ino);
+        files.len() < 60
+    });
+    listed.expect("it lists");
+    device.together.store(0, Ordering::Relaxed);
+    device.alone.store(0, Ordering::Relaxed);
+    pool.expect(&files);
+    let together = device.together.load(Ordering::Relaxed);
+    let maps = device.alone.swap(0, Ordering::Relaxed);
+    for file in &files {
+        pool.getattr(*file).expect("it is there");
+    }
+    println!("inodes of {} files: {together} pages by one call, {maps} of the map", files.len());
+    assert!(together > files.len() / 2 && maps <= 3, "{together} pages at once, {maps} before");
+    assert_eq!(device.alone.load(Ordering::Relaxed), 0, "none was read alone");
 }
 
 /// Goal: the same in one directory of ten million names. Method: names in no order, the interior

@@ -679,6 +679,10 @@ impl FileSystem for Pool {
         self.named(ino, b"", self.files().write_shared_file(caller, ino, offset, data))
     }
 
+    fn expect(&self, files: &[Ino]) {
+        self.files().expect(files);
+    }
+
     fn catch_up(&self) {
         if let Err(error) = self.files().catch_up() {
             tracing::debug!(%error, "what writes have put off is not done");

@@ -215,8 +215,34 @@ impl Cache {
         Ok(self.insert(&mut shard, place, Arc::new(bytes)))
     }
 
+    /// Reads the pages at `places` that are not in memory, with one call to the device. What can't
+    /// be read, or is evicted at once, is left to whoever asks for it.
+    pub(crate) fn bring_in(&self, mut places: Vec<Place>) {
+        places.retain(|place| self.find(*place).is_none());
+        places.iter().for_each(|_| self.make_room());
+        let evictions = |place: &Place| self.shard(*place).lock().evictions;
+        let before: Vec<u64> = places.iter().map(evictions).collect();
+        let reads = places.iter().map(|place| (*place, PAGE_BYTES));
+        let tickets = self.volume.submit_reads(Purpose::Home, reads);
+        for ((place, before), ticket) in places.into_iter().zip(before).zip(tickets) {
+            let Some(bytes) = ticket.wait().ok().and_then(|answer| answer.buffer) else { continue };
+            let Ok(bytes) = self.verified(place, bytes) else { continue };
+            let mut shard = self.shard(place).lock();
+            // U2, as for a page that is read alone.
+            if shard.evictions == before && !shard.buffers.contains_key(&place) {
+                self.misses.fetch_add(1, Ordering::Relaxed);
+                self.insert(&mut shard, place, Arc::new(bytes));
+            }
+        }
+    }
+
     fn load(&self, place: Place) -> FsResult<AlignedBuffer> {
         let bytes = self.volume.read_page(Purpose::Home, place).map_err(io)?;
+        self.verified(place, bytes)
+    }
+
+    /// Returns what was read from `place`, if it is a page of that place.
+    fn verified(&self, place: Place, bytes: AlignedBuffer) -> FsResult<AlignedBuffer> {
         let header = if planted::is(Planted::PageChecksumNotCompared) {
             PageHeader::parse(page_of(&bytes)).ok_or_else(|| unknown_kind(place))?
         } else {

@@ -184,6 +184,16 @@ impl MountedFileset {
         }
     }
 
+    /// Brings the pages of the table that have `numbers` into memory.
+    pub(crate) fn bring_in(&self, store: &Store, numbers: impl Iterator<Item = AnodeNo>) {
+        let table = Arc::clone(&self.table.read());
+        let pages: BTreeSet<u64> = numbers.map(|number| page_and_slot(number).0).collect();
+        let place_of = |page| store.block(None, &table, page).ok().flatten();
+        store.cache.bring_in(
+            pages.into_iter().filter_map(place_of).map(|pointer| pointer.place).collect(),
+        );
+    }
+
     /// Returns an anode as `change` sees it. The caller holds the lock of its vnode.
     pub(crate) fn read_anode_of(
         &self,

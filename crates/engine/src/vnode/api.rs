@@ -340,6 +340,10 @@ pub trait FileSystem: Send + Sync {
         self.write(caller, ino, offset, data)
     }
 
+    /// Says that these files will be asked for next: what of them is not in memory is brought there
+    /// with one call to the device. Nothing depends on it.
+    fn expect(&self, _files: &[Ino]) {}
+
     /// Does what writes have put off: called after the answer to a write has gone out, it makes the
     /// next one faster. Nothing depends on it; what fails is told to who asks next.
     fn catch_up(&self) {}

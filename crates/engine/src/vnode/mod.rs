@@ -188,6 +188,13 @@ impl Files {
         self.vnode_of(number)
     }
 
+    /// Brings the anodes of `files` into memory; see [`api::FileSystem::expect`].
+    pub(crate) fn expect(&self, files: &[Ino]) {
+        let numbers = files.iter().filter_map(|ino| self.number(*ino).ok());
+        let unknown = numbers.filter(|number| self.table.find(*number).is_none());
+        self.fileset.bring_in(&self.store, unknown);
+    }
+
     fn vnode_of(&self, number: AnodeNo) -> FsResult<Arc<Vnode>> {
         if let Some(vnode) = self.table.find(number) {
             return Ok(vnode);

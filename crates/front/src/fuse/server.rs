@@ -400,6 +400,8 @@ impl Server {
                 Err(_) => return Ok(Reply::Done),
             }
             is_first = false;
+            let listed: Vec<Ino> = batch.iter().map(|entry| entry.ino).collect();
+            self.fs.expect(&listed);
             for entry in &batch {
                 if !self.list_with_node(caller, directory, entry, listing) {
                     return Ok(Reply::Done);
