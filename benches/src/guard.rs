@@ -190,6 +190,8 @@ fn write_16k(ground: &Ground) -> Prepared {
     Box::new(move || {
         for number in 0..WRITES {
             pool.write(&Caller::root(), ino, number * (16 << 10), &data).expect("there is room");
+            // As a front does when it has answered.
+            pool.catch_up();
         }
     })
 }
