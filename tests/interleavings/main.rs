@@ -173,6 +173,22 @@ fn a_rename_to_another_directory_sees_both_its_names_at_one_moment() {
     rename_beside_removal_and_create(Inode::D);
 }
 
+/// Goal: what is written behind a hole while it is punched stays. Method: the hole ends in the last
+/// block of the file, behind its end, and another thread writes into that block behind the hole.
+#[test]
+fn a_punch_takes_nothing_that_is_written_behind_it() {
+    let file = Inode::F;
+    let threads = vec![
+        vec![Call::Write(file, 0, 5000, 1), Call::Punch(file, 0, 6000)],
+        vec![Call::Write(file, 7000, 2000, 2)],
+    ];
+    let program = Arc::new(Program { is_deep: false, threads });
+    for seed in 0..threads::programs() {
+        let (program, context) = (Arc::clone(&program), format!("order {seed}"));
+        threads::explore(seed, move |threads| judge(threads, &program, &context));
+    }
+}
+
 #[test]
 fn answers_are_those_of_some_order_of_whole_calls() {
     let setting = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());

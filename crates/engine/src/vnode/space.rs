@@ -128,22 +128,29 @@ impl Files {
     /// Makes `range`, or what of it lies in the file, read as zeros, and frees whole blocks of it.
     fn zero(&self, caller: &Caller, vnode: &Arc<Vnode>, range: Range<u64>) -> FsResult<()> {
         self.make_room()?;
-        let whole = self.with_reclaim(|| self.zero_edges(caller, vnode, range.clone()))?;
-        let mut at = whole.start;
-        while at < whole.end {
-            at = self.punch_some(vnode, at..whole.end)?;
+        loop {
+            let edges = || self.zero_edges(caller, vnode, range.clone());
+            let (whole, size_bytes) = self.with_reclaim(edges)?;
+            // The last block of the file goes whole, though `range` may end in it.
+            let size_max = if whole.end > range.end { size_bytes } else { u64::MAX };
+            let mut at = Some(whole.start);
+            while let Some(start) = at.filter(|start| *start < whole.end) {
+                at = self.punch_some(vnode, start..whole.end, size_max)?;
+            }
+            if at.is_some() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Writes zeros where `range` begins and ends inside a block; returns what lies between, which
-    /// is whole blocks.
+    /// is whole blocks, and how long the file is.
     fn zero_edges(
         &self,
         caller: &Caller,
         vnode: &Arc<Vnode>,
         range: Range<u64>,
-    ) -> FsResult<Range<u64>> {
+    ) -> FsResult<(Range<u64>, u64)> {
         let mut state = self.out_of_anode(vnode)?;
         check_regular(&state)?;
         let (size_bytes, asked_end) = (state.size_bytes, range.end);
@@ -155,7 +162,7 @@ impl Files {
                 zero_inline(state.anode_mut()?, range);
             }
             self.note_write(&mut state, caller, vnode)?;
-            return Ok(behind);
+            return Ok((behind, size_bytes));
         }
         let whole = self.whole_blocks(&state, &range, asked_end)?;
         let edges = if whole.is_empty() {
@@ -166,7 +173,7 @@ impl Files {
         let written = edges.into_iter().try_for_each(|edge| self.write_zeros(&mut state, edge));
         self.note_write(&mut state, caller, vnode)?;
         written?;
-        Ok(whole)
+        Ok((whole, size_bytes))
     }
 
     /// Locks a file that is wholly in its anode or not at all.
@@ -236,19 +243,28 @@ impl Files {
     }
 
     /// Takes whole blocks in `range` out of the map, as many as one transaction can, and drops what
-    /// waits there. Returns where to go on.
-    fn punch_some(&self, vnode: &Arc<Vnode>, range: Range<u64>) -> FsResult<u64> {
+    /// waits there. Returns where to go on; `None`: the file is longer than `size_max` by now, and
+    /// nothing is done.
+    fn punch_some(
+        &self,
+        vnode: &Arc<Vnode>,
+        range: Range<u64>,
+        size_max: u64,
+    ) -> FsResult<Option<u64>> {
         let mut change = self.store.begin(Reservation::LARGE)?;
         let mut state = vnode.state.write();
         if state.is_being_cut {
             drop((state, change));
             self.finish_truncate(vnode)?;
-            return Ok(range.start);
+            return Ok(Some(range.start));
         }
-        let Some(mut anode) = state.anode.clone() else { return Ok(range.end) };
+        if state.size_bytes > size_max {
+            return Ok(None);
+        }
+        let Some(mut anode) = state.anode.clone() else { return Ok(Some(range.end)) };
         if is_inline(&anode) {
             // Cut to nothing meanwhile, and perhaps written again.
-            return Ok(range.end);
+            return Ok(Some(range.end));
         }
         let rest = self.store.punch_blocks(&mut change, &mut anode, range.clone())?;
         let end = rest.unwrap_or(range.end);
@@ -257,7 +273,7 @@ impl Files {
         drop_waiting(self, &mut state, &(range.start..end));
         state.anode = Some(anode);
         state.class = applied.class;
-        Ok(end)
+        Ok(Some(end))
     }
 
     /// Finds data or a hole; see [`super::api::FileSystem::seek`].
