@@ -42,7 +42,7 @@ pub(super) use self::attach::FLAGS_DEFAULT;
 use self::decode::Dialect;
 use self::device::{Device, Read};
 use self::exchange::{Exchange, ReplyParts, refusal};
-use self::inbox::Inbox;
+use self::inbox::{Inbox, Incoming};
 use self::init::{Answer, Wishes};
 use self::poll::{CompanyPolicy, Crew, PollPolicy};
 use super::options::THREADS_MAX;
@@ -177,17 +177,22 @@ impl Worker {
         let mut inbox = Inbox::new();
         loop {
             let Some(length) = self.next_message(&mut inbox)? else { return Ok(()) };
-            let mut other = Some(length);
-            if self.exchange.gather(inbox.message(length)) {
-                other = self.find_company(&mut inbox)?;
-                self.exchange.answer_gathered(&mut |reply| send(&self.device, reply));
+            let message = inbox.message(length);
+            if !self.exchange.gather(message) {
+                self.answer(message);
+                continue;
             }
+            let other = self.find_company(&mut inbox)?;
+            self.exchange.answer_gathered(&mut |reply| send(&self.device, reply));
             if let Some(length) = other {
-                let message = inbox.message(length);
-                self.exchange.answer(message, &mut |reply| send(&self.device, reply));
-                self.exchange.catch_up();
+                self.answer(inbox.message(length));
             }
         }
+    }
+
+    fn answer(&mut self, message: Incoming<'_>) {
+        self.exchange.answer(message, &mut |reply| send(&self.device, reply));
+        self.exchange.catch_up();
     }
 
     /// Gathers the reads that have come by now. Returns the length of a message in `inbox` that
