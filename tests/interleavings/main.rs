@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex};
 use engine::vnode::api::{FileKind, FileSystem, RenameMode};
 use engine::{CreateOptions, OpenOptions, Pool};
 use storage::clock::ManualClock;
+use storage::device::SharedDevice;
 use storage::prng::Prng;
 use testkit::canon::{Times, walk};
 use testkit::model::Model;
@@ -92,15 +93,21 @@ impl History {
     }
 }
 
-/// Runs `program` on a pool once, in the order that `threads` chooses, and judges it.
-fn judge(threads: &Threads, program: &Program, context: &str) {
-    let clock = Arc::new(ManualClock::new());
+/// Returns a device with an empty pool of small segments: seven blocks fill one.
+fn new_pool(threads: &Threads, clock: &ManualClock) -> SharedDevice {
     let device = threads.device(POOL_BYTES);
     let mut create = CreateOptions::new(POOL_BYTES, [7; 64]);
     create.geometry.journal_bytes = Some(1 << 20);
     create.geometry.segment_bytes = Some(128 << 10);
     create.geometry.group_bytes = Some(2 << 20);
-    Pool::create(&device, clock.as_ref(), &create).expect("a pool fits");
+    Pool::create(&device, clock, &create).expect("a pool fits");
+    device
+}
+
+/// Runs `program` on a pool once, in the order that `threads` chooses, and judges it.
+fn judge(threads: &Threads, program: &Program, context: &str) {
+    let clock = Arc::new(ManualClock::new());
+    let device = new_pool(threads, &clock);
     let options = OpenOptions { cache_bytes: CACHE_BYTES, ..OpenOptions::default() };
     let pool = Pool::open(Arc::clone(&device), clock.clone(), options).expect("it was just made");
     let pool = Arc::new(pool);
@@ -147,6 +154,15 @@ fn works(pool: &Arc<Pool>, held: Held, history: &Arc<History>, threads: &[Vec<Ca
     works
 }
 
+/// Judges many orders of one program.
+fn judge_orders(program: Program) {
+    let program = Arc::new(program);
+    for seed in 0..threads::programs() {
+        let (program, context) = (Arc::clone(&program), format!("order {seed}"));
+        threads::explore(seed, move |threads| judge(threads, &program, &context));
+    }
+}
+
 /// Goal: a rename that must not replace is refused only at a moment at which both its names are
 /// there. Method: another thread takes the old name away before it gives the new one, which is in
 /// `directory`.
@@ -156,11 +172,7 @@ fn rename_beside_removal_and_create(directory: Inode) {
         vec![Call::Rename(old, new, RenameMode::NoReplace)],
         vec![Call::Unlink(old), Call::Create(new, FileKind::Regular)],
     ];
-    let program = Arc::new(Program { is_deep: true, threads });
-    for seed in 0..threads::programs() {
-        let (program, context) = (Arc::clone(&program), format!("order {seed}"));
-        threads::explore(seed, move |threads| judge(threads, &program, &context));
-    }
+    judge_orders(Program { is_deep: true, threads });
 }
 
 #[test]
@@ -182,11 +194,7 @@ fn a_punch_takes_nothing_that_is_written_behind_it() {
         vec![Call::Write(file, 0, 5000, 1), Call::Punch(file, 0, 6000)],
         vec![Call::Write(file, 7000, 2000, 2)],
     ];
-    let program = Arc::new(Program { is_deep: false, threads });
-    for seed in 0..threads::programs() {
-        let (program, context) = (Arc::clone(&program), format!("order {seed}"));
-        threads::explore(seed, move |threads| judge(threads, &program, &context));
-    }
+    judge_orders(Program { is_deep: false, threads });
 }
 
 #[test]

@@ -8,21 +8,21 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{AlignedBuffer, Caller, FileKind, FileSystem, Ino, NewInode, SharedBytes};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::{OpenOptions, Pool};
 use storage::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::prng::Prng;
 
+use super::new_pool;
 use super::threads::{self, Threads, Work};
 
-const BLOCK_BYTES: usize = 16 << 10;
+pub(super) const BLOCK_BYTES: usize = 16 << 10;
 const BLOCKS: u64 = 24;
-const POOL_BYTES: u64 = 10 << 20;
-/// A segment has room for seven blocks, so that most rewrites meet one that is full or about to be.
-const SEGMENT_BYTES: u64 = 128 << 10;
+/// More than a segment has, so that most rewrites meet one that is full or about to be.
 const REWRITTEN_MAX: u64 = 9;
 
-fn offset_of(block: u64) -> u64 {
+/// Returns where a block begins.
+pub(super) fn offset_of(block: u64) -> u64 {
     block * u64::try_from(BLOCK_BYTES).expect("small")
 }
 
@@ -68,12 +68,7 @@ fn open(device: &SharedDevice, clock: &Arc<ManualClock>) -> Arc<Pool> {
 
 fn judge(threads: &Threads, seed: u64) {
     let clock = Arc::new(ManualClock::new());
-    let device = threads.device(POOL_BYTES);
-    let mut create = CreateOptions::new(POOL_BYTES, [7; 64]);
-    create.geometry.journal_bytes = Some(1 << 20);
-    create.geometry.segment_bytes = Some(SEGMENT_BYTES);
-    create.geometry.group_bytes = Some(2 << 20);
-    Pool::create(&device, clock.as_ref(), &create).expect("a pool fits");
+    let device = new_pool(threads, &clock);
     let pool = open(&device, &clock);
     let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
     let file = pool.create(&Caller::root(), pool.root(), b"f", new).expect("it is new").ino;

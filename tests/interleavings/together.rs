@@ -12,16 +12,16 @@ use std::sync::Arc;
 use engine::vnode::api::{
     Caller, FileKind, FileSystem, Ino, NewInode, ReadAsked, RenameMode, SetAttr,
 };
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::{OpenOptions, Pool};
 use storage::clock::ManualClock;
 use storage::prng::Prng;
 
+use super::new_pool;
+use super::sealing::{BLOCK_BYTES, offset_of};
 use super::threads::{self, Threads, Work};
 
 const FILES: u64 = 3;
 const BLOCKS: u64 = 2;
-const BLOCK_BYTES: usize = 16 << 10;
-const POOL_BYTES: u64 = 10 << 20;
 const READERS: u64 = 2;
 /// Calls of each reader and of the writer, and how often pages are taken home.
 const CALLS: u8 = 40;
@@ -29,10 +29,6 @@ const CALLS: u8 = 40;
 const FREE_BYTES: u64 = 512 << 10;
 /// Most reads at once.
 const READS_MAX: u64 = 5;
-
-fn offset_of(block: u64) -> u64 {
-    block * u64::try_from(BLOCK_BYTES).expect("small")
-}
 
 fn one_of(files: &[Ino], random: &mut Prng) -> Ino {
     files[usize::try_from(random.below(FILES)).expect("small")]
@@ -82,12 +78,7 @@ fn read_some(pool: &Pool, files: &[Ino], mut random: Prng) {
 
 fn judge(threads: &Threads, seed: u64) {
     let clock = Arc::new(ManualClock::new());
-    let device = threads.device(POOL_BYTES);
-    let mut create = CreateOptions::new(POOL_BYTES, [7; 64]);
-    create.geometry.journal_bytes = Some(1 << 20);
-    create.geometry.segment_bytes = Some(128 << 10);
-    create.geometry.group_bytes = Some(2 << 20);
-    Pool::create(&device, clock.as_ref(), &create).expect("a pool fits");
+    let device = new_pool(threads, &clock);
     let pool = Arc::new(Pool::open(device, clock, OpenOptions::default()).expect("just made"));
     let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
     let make = |number: u64| {
