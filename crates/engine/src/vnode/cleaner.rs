@@ -185,7 +185,7 @@ impl Files {
 
     /// Reads `length` bytes of a segment that begins at `start`, a part at a time.
     fn read_segment(&self, start: Place, length: usize) -> FsResult<AlignedBuffer> {
-        let mut bytes = AlignedBuffer::zeroed(length);
+        let mut bytes = AlignedBuffer::for_reading(length);
         let mut place = start;
         for part in bytes.chunks_mut(READ_BYTES) {
             let read = self.store.volume.read(Purpose::Cleaner, place, part.len()).map_err(io)?;
