@@ -29,8 +29,17 @@ const RENAMES: [RenameMode; 4] =
     [RenameMode::Replace, RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
 /// Where writes and truncates begin and end: in the anode, in a fragment, in a block, past one.
 const OFFSETS: [u64; 7] = [0, 100, 4096, 5000, 16_384, 20_000, 40_000];
-/// What is punched: inside a page, for a range of blocks is punched block by block.
-const HOLES: [(u64, u64); 5] = [(0, 100), (100, 1), (5000, 3000), (16_384, 100), (20_000, 400)];
+/// What is punched: inside a page, a page, with an edge on either side, to behind the end.
+const HOLES: [(u64, u64); 8] = [
+    (0, 100),
+    (100, 1),
+    (5000, 3000),
+    (16_384, 100),
+    (20_000, 400),
+    (0, 16_384),
+    (100, 20_000),
+    (5000, 40_000),
+];
 /// Past the end of every file.
 const BYTES_MAX: usize = 128 << 10;
 

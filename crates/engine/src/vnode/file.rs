@@ -430,7 +430,10 @@ impl Files {
     }
 
     /// V5: starts a change of a file of which nothing lies past the end. Called with no lock held.
-    fn begin_settled<'v>(&self, vnode: &'v Arc<Vnode>) -> FsResult<(Change<'_>, StateGuard<'v>)> {
+    pub(super) fn begin_settled<'v>(
+        &self,
+        vnode: &'v Arc<Vnode>,
+    ) -> FsResult<(Change<'_>, StateGuard<'v>)> {
         loop {
             let change = self.store.begin(Reservation::LARGE)?;
             let state = vnode.state.write();

@@ -1,9 +1,9 @@
 //! Space: taken ahead and given back, holes found, and copies inside the server.
 //!
 //! Making a hole is a write of zeros that takes no space (C5 holds for it): what lies in a block
-//! with other bytes is written as zeros, whole blocks are taken out of the map, in a chain of
-//! transactions for a long range. A write into the range while the chain runs comes before it or
-//! after it, block by block.
+//! with other bytes is written as zeros, whole blocks are taken out of the map, all at one moment. A
+//! range of more blocks than one transaction can take out needs a chain of them, and what is written
+//! into it meanwhile comes before the hole or after it block by block.
 //!
 //! Space that is taken ahead has no place yet, since every version of a block takes a new one: the
 //! pointer says that room for the whole block is reserved, and the pool counts what all pointers
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use format::anode::INLINE_BYTES_MAX;
 
 use super::api::{COPY_BYTES_MAX, Caller, FILE_BYTES_MAX, Fallocate, Ino, Seek, SetAttr};
-use super::file::{StateGuard, check_regular};
+use super::file::check_regular;
 use super::inline::{is_inline, zero_inline};
 use super::payload::Payload;
 use super::unit::Span;
@@ -128,75 +128,55 @@ impl Files {
     /// Makes `range`, or what of it lies in the file, read as zeros, and frees whole blocks of it.
     fn zero(&self, caller: &Caller, vnode: &Arc<Vnode>, range: Range<u64>) -> FsResult<()> {
         self.make_room()?;
-        loop {
-            let edges = || self.zero_edges(caller, vnode, range.clone());
-            let (whole, size_bytes) = self.with_reclaim(edges)?;
-            // The last block of the file goes whole, though `range` may end in it.
-            let size_max = if whole.end > range.end { size_bytes } else { u64::MAX };
-            let mut at = Some(whole.start);
-            while let Some(start) = at.filter(|start| *start < whole.end) {
-                at = self.punch_some(vnode, start..whole.end, size_max)?;
-            }
-            if at.is_some() {
-                return Ok(());
-            }
+        let mut at = range.start;
+        while at < range.end {
+            at = self.with_reclaim(|| self.zero_some(caller, vnode, at..range.end))?;
         }
+        Ok(())
     }
 
-    /// Writes zeros where `range` begins and ends inside a block; returns what lies between, which
-    /// is whole blocks, and how long the file is.
-    fn zero_edges(
-        &self,
-        caller: &Caller,
-        vnode: &Arc<Vnode>,
-        range: Range<u64>,
-    ) -> FsResult<(Range<u64>, u64)> {
-        let mut state = self.out_of_anode(vnode)?;
+    /// Does what [`Files::zero`] does at one moment, as far as one transaction can take blocks out
+    /// of the map. Returns where to go on.
+    fn zero_some(&self, caller: &Caller, vnode: &Arc<Vnode>, range: Range<u64>) -> FsResult<u64> {
+        let (mut change, mut state) = self.begin_settled(vnode)?;
         check_regular(&state)?;
-        let (size_bytes, asked_end) = (state.size_bytes, range.end);
-        let range = range.start..range.end.min(size_bytes);
-        let is_in_anode = is_inline(state.anode()?) && state.pending.is_empty();
-        if range.is_empty() || is_in_anode {
-            let behind = if is_in_anode { 0..0 } else { range.start..asked_end };
-            if is_in_anode {
-                zero_inline(state.anode_mut()?, range);
+        let in_file = range.start..range.end.min(state.size_bytes);
+        if is_inline(state.anode()?) {
+            if !state.pending.is_empty() {
+                drop((state, change));
+                self.install_all(vnode)?;
+                return Ok(range.start);
             }
+            zero_inline(state.anode_mut()?, in_file);
             self.note_write(&mut state, caller, vnode)?;
-            return Ok((behind, size_bytes));
+            return Ok(range.end);
         }
-        let whole = self.whole_blocks(&state, &range, asked_end)?;
+        let whole = self.whole_blocks(&state, &range)?;
         let edges = if whole.is_empty() {
-            [range.clone(), 0..0]
+            [in_file, 0..0]
         } else {
-            [range.start..whole.start.min(range.end), whole.end.min(range.end)..range.end]
+            let (begin, end) = (in_file.start, in_file.end);
+            [begin..whole.start.min(end), whole.end.min(end)..end]
         };
         let written = edges.into_iter().try_for_each(|edge| self.write_zeros(&mut state, edge));
         self.note_write(&mut state, caller, vnode)?;
         written?;
-        Ok((whole, size_bytes))
-    }
-
-    /// Locks a file that is wholly in its anode or not at all.
-    fn out_of_anode<'v>(&self, vnode: &'v Arc<Vnode>) -> FsResult<StateGuard<'v>> {
-        loop {
-            let state = self.settled(vnode)?;
-            if !is_inline(state.anode()?) || state.pending.is_empty() {
-                return Ok(state);
-            }
-            drop(state);
-            self.install_all(vnode)?;
+        if whole.is_empty() {
+            return Ok(range.end);
         }
+        let mut anode = state.anode()?.clone();
+        let rest = self.store.punch_blocks(&mut change, &mut anode, whole.clone())?;
+        self.fileset.write_anode(&self.store, &mut change, &anode)?;
+        let applied = change.end();
+        drop_waiting(self, &mut state, &(whole.start..rest.unwrap_or(whole.end)));
+        state.anode = Some(anode);
+        state.class = applied.class;
+        Ok(rest.unwrap_or(range.end))
     }
 
     /// Returns the blocks, in the map and waiting, that lie wholly in `range`; the last block of
-    /// the file does if its bytes do. Behind it nothing is stored, but room may be reserved as far
-    /// as `asked_end`.
-    fn whole_blocks(
-        &self,
-        state: &VnodeState,
-        range: &Range<u64>,
-        asked_end: u64,
-    ) -> FsResult<Range<u64>> {
+    /// the file does if its bytes do. Behind it nothing is stored, but room may be reserved.
+    fn whole_blocks(&self, state: &VnodeState, range: &Range<u64>) -> FsResult<Range<u64>> {
         let anode = state.anode()?;
         let mut whole = range.clone();
         for _ in 0..2 {
@@ -212,7 +192,8 @@ impl Files {
             }
         }
         if range.end >= state.size_bytes {
-            whole.end = asked_end.max(Span::around(range.end, anode.block_shift).end());
+            let last = Span::around(range.end.min(state.size_bytes), anode.block_shift);
+            whole.end = whole.end.max(last.end());
             return Ok(whole);
         }
         for _ in 0..2 {
@@ -240,40 +221,6 @@ impl Files {
             at += wide(written);
         }
         Ok(())
-    }
-
-    /// Takes whole blocks in `range` out of the map, as many as one transaction can, and drops what
-    /// waits there. Returns where to go on; `None`: the file is longer than `size_max` by now, and
-    /// nothing is done.
-    fn punch_some(
-        &self,
-        vnode: &Arc<Vnode>,
-        range: Range<u64>,
-        size_max: u64,
-    ) -> FsResult<Option<u64>> {
-        let mut change = self.store.begin(Reservation::LARGE)?;
-        let mut state = vnode.state.write();
-        if state.is_being_cut {
-            drop((state, change));
-            self.finish_truncate(vnode)?;
-            return Ok(Some(range.start));
-        }
-        if state.size_bytes > size_max {
-            return Ok(None);
-        }
-        let Some(mut anode) = state.anode.clone() else { return Ok(Some(range.end)) };
-        if is_inline(&anode) {
-            // Cut to nothing meanwhile, and perhaps written again.
-            return Ok(Some(range.end));
-        }
-        let rest = self.store.punch_blocks(&mut change, &mut anode, range.clone())?;
-        let end = rest.unwrap_or(range.end);
-        self.fileset.write_anode(&self.store, &mut change, &anode)?;
-        let applied = change.end();
-        drop_waiting(self, &mut state, &(range.start..end));
-        state.anode = Some(anode);
-        state.class = applied.class;
-        Ok(Some(end))
     }
 
     /// Finds data or a hole; see [`super::api::FileSystem::seek`].
