@@ -91,7 +91,6 @@ pub(crate) struct Cache {
     count: AtomicUsize,
     /// Which shard the hand of the clock is at.
     hand: AtomicUsize,
-    hits: AtomicU64,
     misses: AtomicU64,
     /// Zeros: what a page holds that is being made.
     nothing: PageRef,
@@ -102,6 +101,17 @@ struct Shard {
     buffers: FxHashMap<Place, Arc<Buffer>>,
     /// Counts evictions: a load that began before one must look again (U2).
     evictions: u64,
+    /// Uses that found the page in memory.
+    hits: u64,
+}
+
+impl Shard {
+    /// Returns the buffer of `place`, which is used now.
+    fn find(&self, place: Place) -> Option<&Arc<Buffer>> {
+        let buffer = self.buffers.get(&place)?;
+        buffer.was_used.store(true, Ordering::Relaxed);
+        Some(buffer)
+    }
 }
 
 /// What the cache has done so far.
@@ -127,7 +137,6 @@ impl Cache {
             limit_pages: limit_pages.max(SHARDS),
             count: AtomicUsize::new(0),
             hand: AtomicUsize::new(0),
-            hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             nothing: Arc::new(AlignedBuffer::zeroed(PAGE_BYTES)),
         }
@@ -138,7 +147,7 @@ impl Cache {
         CacheCounts {
             pages: self.count.load(Ordering::Relaxed),
             limit_pages: self.limit_pages,
-            hits: self.hits.load(Ordering::Relaxed),
+            hits: self.shards.iter().map(|shard| shard.lock().hits).sum(),
             misses: self.misses.load(Ordering::Relaxed),
         }
     }
@@ -154,10 +163,7 @@ impl Cache {
     }
 
     fn find(&self, place: Place) -> Option<Arc<Buffer>> {
-        let shard = self.shard(place).lock();
-        let buffer = shard.buffers.get(&place)?;
-        buffer.was_used.store(true, Ordering::Relaxed);
-        Some(Arc::clone(buffer))
+        self.shard(place).lock().find(place).map(Arc::clone)
     }
 
     /// Returns the page at `place`, which must be `kind` and belong to `owner`.
@@ -181,18 +187,38 @@ impl Cache {
         kind: PageKind,
         owner: PageOwner,
     ) -> FsResult<(Arc<Buffer>, PageRef)> {
-        let buffer = self.any_page(place)?;
-        let bytes = buffer.bytes();
-        PageHeader::expect_in(page_of(&bytes), kind, owner).map_err(corrupt)?;
-        Ok((buffer, bytes))
+        let found = self.any_page(place, |buffer| (Arc::clone(buffer), buffer.bytes()))?;
+        PageHeader::expect_in(page_of(&found.1), kind, owner).map_err(corrupt)?;
+        Ok(found)
     }
 
-    /// Returns the page at `place`, whatever it is; verified when it is read.
-    fn any_page(&self, place: Place) -> FsResult<Arc<Buffer>> {
-        if let Some(buffer) = self.find(place) {
-            self.hits.fetch_add(1, Ordering::Relaxed);
-            return Ok(buffer);
+    /// As [`Cache::page`]; returns its bytes as they are now, for somebody who only reads.
+    pub(crate) fn bytes(
+        &self,
+        place: Place,
+        kind: PageKind,
+        owner: PageOwner,
+    ) -> FsResult<PageRef> {
+        let bytes = self.any_page(place, |buffer| buffer.bytes())?;
+        PageHeader::expect_in(page_of(&bytes), kind, owner).map_err(corrupt)?;
+        Ok(bytes)
+    }
+
+    /// Returns what `take` takes of the page at `place`, whatever it is; verified when it is read.
+    fn any_page<R>(&self, place: Place, take: impl FnOnce(&Arc<Buffer>) -> R) -> FsResult<R> {
+        {
+            let mut shard = self.shard(place).lock();
+            if let Some(buffer) = shard.find(place) {
+                let taken = take(buffer);
+                shard.hits += 1;
+                return Ok(taken);
+            }
         }
+        Ok(take(&self.load_page(place)?))
+    }
+
+    /// Brings the page at `place` into memory, which it was not a moment ago.
+    fn load_page(&self, place: Place) -> FsResult<Arc<Buffer>> {
         self.misses.fetch_add(1, Ordering::Relaxed);
         self.make_room();
         for _ in 0..LOAD_TRIES_MAX {
