@@ -9,6 +9,7 @@ use format::ids::AnodeNo;
 use format::page::PageKind;
 use format::planted::{self, Planted};
 
+use super::table::Left;
 use super::xattr::has_containers;
 use super::{Files, VnodeState};
 use crate::container::Content;
@@ -136,11 +137,9 @@ impl Files {
     /// Gives references back; a file without a name and without references is freed.
     pub(crate) fn forget(&self, ino: super::api::Ino, count: u64) {
         let Ok(number) = self.number(ino) else { return };
-        if !self.table.drop_references(number, count) {
-            return;
-        }
+        let Left::None(vnode) = self.table.drop_references(number, count) else { return };
         let is_nameless = |anode: &Anode| anode.nlink == 0;
-        let nameless = match self.table.find(number) {
+        let nameless = match vnode {
             Some(vnode) => vnode.state.read().anode.as_ref().is_some_and(is_nameless),
             None => {
                 let read = self.fileset.read_anode(&self.store, number);
