@@ -61,7 +61,7 @@ use crate::sync::{Condvar, Mutex};
 
 use self::data::DataWrites;
 use self::log::Log;
-use self::tx::Memory;
+use self::tx::{Memory, buffers_of};
 
 /// Most bytes of active log, so that a replay is bounded.
 pub(crate) const ACTIVE_LOG_BYTES_DEFAULT: u64 = 32 << 20;
@@ -620,8 +620,7 @@ impl Journal {
     /// those they are in now.
     fn join_class(&self, state: &mut State, memory: &mut Memory) -> u64 {
         let Memory { windows, delta_pages, classes, .. } = memory;
-        let counted = delta_pages.iter().map(|page| &page.buffer);
-        for buffer in windows.iter().filter_map(|window| window.buffer.as_ref()).chain(counted) {
+        for buffer in buffers_of(windows, delta_pages) {
             let class = buffer.state.lock().class;
             if class != 0 && !classes.contains(&class) {
                 classes.push(class);
@@ -724,9 +723,7 @@ impl State {
     /// CRASH: before the first byte changes, or the checkpoint would take home what is not in the
     /// log that it has forced (K1).
     fn leave_taken_set(&mut self, memory: &Memory) {
-        let of_windows = memory.windows.iter().filter_map(|window| window.buffer.as_ref());
-        let of_deltas = memory.delta_pages.iter().map(|page| &page.buffer);
-        for buffer in of_windows.chain(of_deltas) {
+        for buffer in buffers_of(&memory.windows, &memory.delta_pages) {
             let mut page = buffer.state.lock();
             if page.first_lsn.is_some() && page.round != self.round {
                 self.overtaken.insert(buffer.place, PageRef::clone(&page.bytes));

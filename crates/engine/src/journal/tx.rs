@@ -307,6 +307,17 @@ impl Memory {
     }
 }
 
+/// Returns the pages of windows, which are side by side where they are of one page, and those of
+/// deltas.
+pub(super) fn buffers_of<'m>(
+    windows: &'m [Window],
+    delta_pages: &'m [DeltaPage],
+) -> impl Iterator<Item = &'m Arc<Buffer>> {
+    let pages = windows.chunk_by(|a, b| a.place == b.place);
+    let of_windows = pages.filter_map(|windows| windows.first()?.buffer.as_ref());
+    of_windows.chain(delta_pages.iter().map(|page| &page.buffer))
+}
+
 /// Returns the operations on `page`, in their order.
 fn deltas_of<'m>(
     deltas: &'m [(Delta, usize)],
