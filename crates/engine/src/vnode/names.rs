@@ -212,6 +212,9 @@ impl Files {
         anode: &mut Anode,
         given: Inherited,
     ) -> FsResult<FilesetGuard<'f>> {
+        if given.access.is_none() && given.default.is_none() {
+            return Ok(fileset);
+        }
         let mut fileset = Lazy::held(self, fileset);
         for (name, list) in [(ACCESS, given.access), (DEFAULT, given.default)] {
             if let Some(list) = list {
