@@ -54,6 +54,8 @@ pub(crate) struct Buffer {
     pub(crate) place: Place,
     /// What the transaction manager and the checkpointer know of it.
     pub(crate) state: Mutex<BufferState>,
+    /// The open class that has changed it; 0: none. Read and set under the manager's lock alone.
+    class: AtomicU64,
     /// Set at each use, cleared by the hand of the clock.
     was_used: AtomicBool,
 }
@@ -63,8 +65,6 @@ pub(crate) struct Buffer {
 pub(crate) struct BufferState {
     /// The page as it is.
     pub(crate) bytes: PageRef,
-    /// The open class that has changed it; 0: none.
-    pub(crate) class: u64,
     /// The first record whose change is not at home; `None`: clean.
     pub(crate) first_lsn: Option<Lsn>,
     /// Which of the sets of dirty pages that checkpoints take it is in, while it is dirty.
@@ -77,6 +77,17 @@ impl Buffer {
     /// Returns the page as it is now.
     pub(crate) fn bytes(&self) -> PageRef {
         Arc::clone(&self.state.lock().bytes)
+    }
+
+    /// Returns the open class that has changed the page; 0: none. The caller holds the manager's
+    /// lock.
+    pub(crate) fn class(&self) -> u64 {
+        self.class.load(Ordering::Relaxed)
+    }
+
+    /// Sets the open class that has changed the page. The caller holds the manager's lock.
+    pub(crate) fn set_class(&self, class: u64) {
+        self.class.store(class, Ordering::Relaxed);
     }
 }
 
@@ -279,9 +290,13 @@ impl Cache {
     }
 
     fn insert(&self, shard: &mut Shard, place: Place, bytes: PageRef) -> Arc<Buffer> {
-        let state = BufferState { bytes, class: 0, first_lsn: None, round: 0, last_lsn: Lsn(0) };
-        let buffer =
-            Arc::new(Buffer { place, state: Mutex::new(state), was_used: AtomicBool::new(true) });
+        let state = BufferState { bytes, first_lsn: None, round: 0, last_lsn: Lsn(0) };
+        let buffer = Arc::new(Buffer {
+            place,
+            state: Mutex::new(state),
+            class: AtomicU64::new(0),
+            was_used: AtomicBool::new(true),
+        });
         shard.buffers.insert(place, Arc::clone(&buffer));
         self.count.fetch_add(1, Ordering::Relaxed);
         buffer

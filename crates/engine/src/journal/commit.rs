@@ -125,7 +125,7 @@ impl Journal {
             let mut page = buffer.state.lock();
             let crc = stamp(page_of_mut(Arc::make_mut(&mut page.bytes)), lsn);
             stamps.push((buffer.place, crc));
-            page.class = 0;
+            buffer.set_class(0);
             page.last_lsn = lsn;
         }
         let mut record = Vec::with_capacity(record_bytes);
