@@ -188,7 +188,7 @@ impl Cache {
         kind: PageKind,
         owner: PageOwner,
     ) -> FsResult<Arc<Buffer>> {
-        self.page_with_bytes(place, kind, owner).map(|(buffer, _)| buffer)
+        self.look(place, (kind, owner), |buffer, _| Arc::clone(buffer))
     }
 
     /// As [`Cache::page`]; returns its bytes as they are now too.
@@ -198,9 +198,7 @@ impl Cache {
         kind: PageKind,
         owner: PageOwner,
     ) -> FsResult<(Arc<Buffer>, PageRef)> {
-        let found = self.any_page(place, |buffer| (Arc::clone(buffer), buffer.bytes()))?;
-        PageHeader::expect_in(page_of(&found.1), kind, owner).map_err(corrupt)?;
-        Ok(found)
+        self.look(place, (kind, owner), |buffer, bytes| (Arc::clone(buffer), Arc::clone(bytes)))
     }
 
     /// As [`Cache::page`]; returns its bytes as they are now, for somebody who only reads.
@@ -210,22 +208,25 @@ impl Cache {
         kind: PageKind,
         owner: PageOwner,
     ) -> FsResult<PageRef> {
-        let bytes = self.any_page(place, |buffer| buffer.bytes())?;
-        PageHeader::expect_in(page_of(&bytes), kind, owner).map_err(corrupt)?;
-        Ok(bytes)
+        self.look(place, (kind, owner), |_, bytes| Arc::clone(bytes))
     }
 
-    /// Returns what `take` takes of the page at `place`, whatever it is; verified when it is read.
-    fn any_page<R>(&self, place: Place, take: impl FnOnce(&Arc<Buffer>) -> R) -> FsResult<R> {
+    /// Returns what `take` takes of the page at `place`, which is read if it is not in memory.
+    fn look<R>(
+        &self,
+        place: Place,
+        expected: (PageKind, PageOwner),
+        take: impl FnOnce(&Arc<Buffer>, &PageRef) -> R,
+    ) -> FsResult<R> {
         {
             let mut shard = self.shard(place).lock();
             if let Some(buffer) = shard.find(place) {
-                let taken = take(buffer);
+                let taken = take_from(buffer, expected, take);
                 shard.hits += 1;
-                return Ok(taken);
+                return taken;
             }
         }
-        Ok(take(&self.load_page(place)?))
+        take_from(&self.load_page(place)?, expected, take)
     }
 
     /// Brings the page at `place` into memory, which it was not a moment ago.
@@ -352,6 +353,17 @@ impl Cache {
             self.count.fetch_sub(victims.len(), Ordering::Relaxed);
         }
     }
+}
+
+/// Returns what `take` takes of a page, if its kind and owner are those that are expected.
+fn take_from<R>(
+    buffer: &Arc<Buffer>,
+    (kind, owner): (PageKind, PageOwner),
+    take: impl FnOnce(&Arc<Buffer>, &PageRef) -> R,
+) -> FsResult<R> {
+    let state = buffer.state.lock();
+    PageHeader::expect_in(page_of(&state.bytes), kind, owner).map_err(corrupt)?;
+    Ok(take(buffer, &state.bytes))
 }
 
 /// Checks what a page says of itself beyond its header, once, when it is read: those who change it
