@@ -407,7 +407,7 @@ impl Files {
                 self.remove_locked(caller, locked, name, &seen, wants_directory)?
             {
                 if is_last && !self.table.is_referenced(number) {
-                    self.doom(number);
+                    self.doom(&child);
                 }
                 return Ok(());
             }
@@ -453,21 +453,18 @@ impl Files {
         dir::remove(&self.store, &mut change, &mut directory, &found)?;
         let now = self.now();
         touch(&mut directory, now);
-        let mut guard = None;
+        let mut fileset = Lazy::new(self);
         let is_last = drop_link(&mut anode, now);
         if is_last {
             if anode.kind == AnodeKind::Directory {
                 directory.nlink -= 1;
             }
-            let fileset = guard.insert(self.fileset.lock());
-            self.orphan(fileset, &mut change, &mut anode)?;
+            self.orphan(fileset.guard(), &mut change, &mut anode)?;
         }
-        self.fileset.write_anode(&self.store, &mut change, &directory)?;
-        self.fileset.write_anode(&self.store, &mut change, &anode)?;
+        fileset.write_anode(&mut change, &directory)?;
+        fileset.write_anode(&mut change, &anode)?;
         let applied = change.end();
-        if let Some(guard) = guard {
-            guard.settle(applied.lsn);
-        }
+        fileset.settle(applied.lsn);
         self.replace(&mut directory_state, directory, applied.class);
         self.replace(&mut child_state, anode, applied.class);
         Ok(Some(is_last))
