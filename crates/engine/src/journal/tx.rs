@@ -31,8 +31,8 @@ use crate::convert::index_wide;
 
 use super::Reservation;
 
-/// Runs of equal bytes no longer than this do not split a run of changed bytes: a run's head and the
-/// bytes kept twice cost as much.
+/// So many equal bytes do not split a run of changed bytes: a run's head and the bytes kept twice
+/// cost as much.
 const RUN_GAP_BYTES: usize = 4;
 /// The same in a window that was all zero, of which bytes are kept once.
 const RUN_GAP_BYTES_OF_ZEROS: usize = 8;
