@@ -132,8 +132,7 @@ impl Store {
         for level in (0..anode.height).rev() {
             let Some(found) = pointer else { return Ok(None) };
             let owner = map_owner(anode, index, level);
-            let buffer = self.cache.page(found.place, PageKind::Map, owner)?;
-            let page = View::Shared(buffer.bytes());
+            let page = self.view(None, found.place, PageKind::Map, owner)?;
             if level == 0 {
                 return Ok(Some(page));
             }
