@@ -95,9 +95,10 @@ fn reuse(pool: &Pool, victim: Ino) {
 }
 
 fn read_while_one_is_cut(victim: usize) {
+    const SEED: u64 = 1;
     let names = ["first", "second"];
     let device: SharedDevice = Arc::new(LateReads(pool_with_files(names)));
-    let scheduler = Scheduler::new(victim as u64);
+    let scheduler = Scheduler::new(SEED);
     let clock = Arc::new(SimClock::new(Arc::clone(&scheduler)));
     let pool = Pool::open(device, clock, OpenOptions::default()).expect("it was closed");
     let files = names.map(|name| find(&pool, name).expect("it is there"));

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use engine::vnode::api::{DirEntry, FileKind, FsError, Ino};
+use engine::vnode::api::{Attr, Caller, DirEntry, FileKind, FsError, Ino, SetAttr};
 use whole_system::{Ground, behaviours};
 
 /// More names than any test here makes.
@@ -14,6 +14,27 @@ fn some(at: &Ground<'_>, ino: Ino, cookie: u64, count: usize) -> Vec<DirEntry> {
         entries.len() < count
     };
     at.fs().readdir(ino, cookie, &mut each).expect("a directory can be listed");
+    entries
+}
+
+/// The same with attributes; gives back the references that this took.
+fn some_with_attributes(
+    at: &Ground<'_>,
+    caller: &Caller,
+    (ino, cookie): (Ino, u64),
+    count: usize,
+) -> Vec<(DirEntry, Option<Attr>)> {
+    let mut entries = Vec::new();
+    let listed = at.fs().readdir_plus(caller, ino, cookie, &mut |entry, attr| {
+        let wants = entries.len() < count;
+        if wants {
+            entries.push((entry.clone(), attr.cloned()));
+        }
+        wants
+    });
+    listed.expect("a directory can be listed");
+    let files = entries.iter().filter_map(|(_, attr)| attr.as_ref());
+    files.for_each(|attr| at.fs().forget(attr.ino, 1));
     entries
 }
 
@@ -61,6 +82,53 @@ behaviours! {
             let entry = found.expect("it is listed");
             assert_eq!((entry.kind, entry.ino), (kind, at.ino(&format!("/d/{name}"))));
         }
+    }
+
+    fn a_listing_with_attributes_tells_what_lookups_tell(at) {
+        fill(at, 300);
+        at.does("symlink /d/s =t\ncreate /d/e directory 700\nlink /d/f7 /d/other");
+        at.write("/d/f9", 0, &[1; 5000]);
+        for count in [1, 7, 1000] {
+            let (ino, mut cookie, mut told) = (at.ino("/d"), 0, Vec::new());
+            loop {
+                let entries = some_with_attributes(at, &Caller::root(), (ino, cookie), count);
+                let Some((last, _)) = entries.last() else { break };
+                cookie = last.cookie;
+                told.extend(entries);
+            }
+            let names: Vec<_> = told.iter().map(|(entry, _)| entry.clone()).collect();
+            assert_eq!(names, some(at, ino, 0, usize::MAX));
+            let (dots, rest) = told.split_at(2);
+            assert!(dots.iter().all(|(_, attr)| attr.is_none()));
+            for (entry, attr) in rest {
+                let name = String::from_utf8(entry.name.clone()).expect("the test's own name");
+                assert_eq!(attr.as_ref(), Some(&at.attr(&format!("/d/{name}"))), "{name}");
+            }
+        }
+    }
+
+    /// Method: what was listed is unlinked. Were a reference left, it would stay.
+    fn a_listing_with_attributes_leaves_no_reference_on_what_is_not_told(at) {
+        let before = at.fs().statfs().expect("there are sizes").inode_count;
+        fill(at, 100);
+        for count in [0, 1, 3, 30, 1000] {
+            some_with_attributes(at, &Caller::root(), (at.ino("/d"), 0), count);
+        }
+        for number in 0..100 {
+            at.does(&format!("unlink /d/f{number}"));
+        }
+        at.does("rmdir /d");
+        assert_eq!(at.fs().statfs().expect("there are sizes").inode_count, before);
+    }
+
+    fn who_may_not_search_a_directory_is_told_no_attributes(at) {
+        fill(at, 3);
+        let change = SetAttr { mode: Some(0o744), ..SetAttr::default() };
+        at.fs().setattr(&Caller::root(), at.ino("/d"), &change).expect("it is root's");
+        let stranger = Caller::checked(1000, 1000, Vec::new());
+        let entries = some_with_attributes(at, &stranger, (at.ino("/d"), 0), usize::MAX);
+        assert_eq!(entries.len(), 5);
+        assert!(entries.iter().all(|(_, attr)| attr.is_none()));
     }
 
     fn cookies_rise_and_are_never_zero(at) {

@@ -681,10 +681,6 @@ impl FileSystem for Pool {
         self.named(ino, b"", self.files().write_shared_file(caller, ino, offset, data))
     }
 
-    fn expect(&self, files: &[Ino]) {
-        self.files().expect(files);
-    }
-
     fn catch_up(&self) {
         if let Err(error) = self.files().catch_up() {
             tracing::debug!(%error, "what writes have put off is not done");
@@ -698,6 +694,16 @@ impl FileSystem for Pool {
         each: &mut dyn FnMut(&DirEntry) -> bool,
     ) -> FsResult<()> {
         self.named(ino, b"", self.files().list(ino, cookie, each))
+    }
+
+    fn readdir_plus(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        cookie: u64,
+        each: &mut dyn FnMut(&DirEntry, Option<&Attr>) -> bool,
+    ) -> FsResult<()> {
+        self.named(ino, b"", self.files().list_with_attributes(caller, ino, cookie, each))
     }
 
     fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {

@@ -18,6 +18,9 @@ pub const LINKS_MAX: u32 = 65_535;
 pub const SYMLINK_BYTES_MAX: usize = 4095;
 /// Most bytes that one [`FileSystem::copy_range`] copies.
 pub const COPY_BYTES_MAX: u64 = 8 << 20;
+/// Names that [`FileSystem::readdir_plus`] fetches before it looks them up, where a file system has
+/// nothing better.
+const LISTED_TOGETHER: usize = 64;
 /// Largest file, in bytes.
 pub const FILE_BYTES_MAX: u64 = i64::MAX.unsigned_abs();
 
@@ -340,10 +343,6 @@ pub trait FileSystem: Send + Sync {
         self.write(caller, ino, offset, data)
     }
 
-    /// Says that these files will be asked for next: what of them is not in memory is brought there
-    /// with one call to the device. Nothing depends on it.
-    fn expect(&self, _files: &[Ino]) {}
-
     /// Does what writes have put off: called after the answer to a write has gone out, it makes the
     /// next one faster. Nothing depends on it; what fails is told to who asks next.
     fn catch_up(&self) {}
@@ -357,6 +356,41 @@ pub trait FileSystem: Send + Sync {
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry) -> bool,
     ) -> FsResult<()>;
+
+    /// Lists as [`FileSystem::readdir`] does, with the attributes that [`FileSystem::lookup`] gives
+    /// of each name, and takes a reference as that does; none for a name at which `each` returns
+    /// `false`. There are no attributes of `.` and `..`, of names that the caller may not look up,
+    /// and of files that can't be read: who needs them looks the name up, and learns why.
+    fn readdir_plus(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        cookie: u64,
+        each: &mut dyn FnMut(&DirEntry, Option<&Attr>) -> bool,
+    ) -> FsResult<()> {
+        let mut after = cookie;
+        loop {
+            let mut names = Vec::with_capacity(LISTED_TOGETHER);
+            self.readdir(ino, after, &mut |entry| {
+                names.push(entry.clone());
+                names.len() < LISTED_TOGETHER
+            })?;
+            let is_end = names.len() < LISTED_TOGETHER;
+            // A lookup can't be made from within `readdir`, which may hold a lock.
+            for entry in names {
+                after = entry.cookie;
+                let is_dot = entry.name == b"." || entry.name == b"..";
+                let found = (!is_dot).then(|| self.lookup(caller, ino, &entry.name).ok()).flatten();
+                if !each(&entry, found.as_ref()) {
+                    found.inspect(|attr| self.forget(attr.ino, 1));
+                    return Ok(());
+                }
+            }
+            if is_end {
+                return Ok(());
+            }
+        }
+    }
 
     /// Returns the value of an extended attribute; `name` with its prefix (`user.`, `trusted.`,
     /// `security.`, `system.posix_acl_access`, `system.posix_acl_default`).

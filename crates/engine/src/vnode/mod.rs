@@ -31,6 +31,7 @@ mod file;
 mod flush;
 mod gauge;
 mod inline;
+mod list;
 mod names;
 mod orphan;
 mod payload;
@@ -186,13 +187,6 @@ impl Files {
             return Err(FsError::Stale);
         }
         self.vnode_of(number)
-    }
-
-    /// Brings the anodes of `files` into memory; see [`api::FileSystem::expect`].
-    pub(crate) fn expect(&self, files: &[Ino]) {
-        let numbers = files.iter().filter_map(|ino| self.number(*ino).ok());
-        let unknown = numbers.filter(|number| self.table.find(*number).is_none());
-        self.fileset.bring_in(&self.store, unknown);
     }
 
     fn vnode_of(&self, number: AnodeNo) -> FsResult<Arc<Vnode>> {

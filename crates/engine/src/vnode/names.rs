@@ -1,20 +1,19 @@
-//! Names: looking them up, making them, taking them away, listing them.
+//! Names: looking them up, making them, taking them away.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
-use format::directory::hash_in;
 use format::ids::AnodeNo;
 use format::planted::{self, Planted};
 use storage::device::AlignedBuffer;
 
 use super::access::{MODE_MASK, SEARCH, WRITE, check_length, check_name, inherited, is_privileged};
 use super::acl::{ACCESS, DEFAULT, Inherited, handed_down};
-use super::api::{Attr, Caller, DirEntry, FileKind, Ino, LINKS_MAX, NewInode, SYMLINK_BYTES_MAX};
+use super::api::{Attr, Caller, FileKind, Ino, LINKS_MAX, NewInode, SYMLINK_BYTES_MAX};
 use super::file::make_blocked;
 use super::xattr::Lazy;
-use super::{Files, Vnode, VnodeState, anode_kind_of, attr_of, generation_of, kind_of};
+use super::{Files, Vnode, VnodeState, anode_kind_of, attr_of, generation_of};
 use crate::alloc::Urgency;
 use crate::convert::{index_wide, wide};
 use crate::dir::{self, Found, Spot, Target};
@@ -24,10 +23,6 @@ use crate::journal::Reservation;
 use crate::segment::{Block, BlockOwner, Segments};
 use crate::store::Change;
 
-/// Cookie of `.`; hashes give cookies of 128 and more.
-const COOKIE_SELF: u64 = 1;
-/// Cookie of `..`.
-const COOKIE_PARENT: u64 = 2;
 /// Most directories above a file that a search for its path looks at.
 const PATH_DEPTH_MAX: usize = 4096;
 
@@ -101,7 +96,11 @@ impl Files {
 
     /// Returns the attributes of a file that was just given a reference, and whose vnode that is if
     /// it was in memory; takes the reference back on failure.
-    fn referenced_attr(&self, number: AnodeNo, vnode: Option<Arc<Vnode>>) -> FsResult<Attr> {
+    pub(super) fn referenced_attr(
+        &self,
+        number: AnodeNo,
+        vnode: Option<Arc<Vnode>>,
+    ) -> FsResult<Attr> {
         let vnode = vnode.map_or_else(|| self.vnode_of(number), Ok);
         let attr = vnode.and_then(|vnode| attr_of(self, &vnode.state.read()));
         attr.map_err(|error| {
@@ -468,76 +467,6 @@ impl Files {
         self.replace(&mut directory_state, directory, applied.class);
         self.replace(&mut child_state, anode, applied.class);
         Ok(Some(is_last))
-    }
-
-    /// Lists a directory; see [`super::api::FileSystem::readdir`].
-    pub(crate) fn list(
-        &self,
-        ino: Ino,
-        cookie: u64,
-        each: &mut dyn FnMut(&DirEntry) -> bool,
-    ) -> FsResult<()> {
-        let vnode = self.vnode(ino)?;
-        if directory(&vnode.state.read())?.nlink == 0 {
-            return Err(FsError::NotFound);
-        }
-        self.touch_atime(&vnode);
-        if !self.list_dots(&vnode, cookie, each)? {
-            return Ok(());
-        }
-        let mut after = cookie.max(COOKIE_PARENT);
-        loop {
-            let listed = {
-                let state = vnode.state.read();
-                let anode = directory(&state)?;
-                if anode.nlink == 0 {
-                    return Ok(());
-                }
-                dir::list_after(&self.store, anode, after)?
-            };
-            let Some(last) = listed.last() else { break };
-            after = last.cookie;
-            debug_assert!(hash_in(after) > 0);
-            for entry in listed {
-                let entry = DirEntry {
-                    ino: self.ino(entry.target.anode),
-                    kind: kind_of(entry.target.kind),
-                    cookie: entry.cookie,
-                    name: entry.name,
-                };
-                if !each(&entry) {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Lists `.` and `..` if they come after `cookie`. Returns whether the caller wants more.
-    fn list_dots(
-        &self,
-        vnode: &Arc<Vnode>,
-        cookie: u64,
-        each: &mut dyn FnMut(&DirEntry) -> bool,
-    ) -> FsResult<bool> {
-        let (own, parent) = {
-            let state = vnode.state.read();
-            let anode = directory(&state)?;
-            (anode.number, anode.parent)
-        };
-        let dots = [(COOKIE_SELF, &b"."[..], own), (COOKIE_PARENT, &b".."[..], parent)];
-        for (dot, name, number) in dots {
-            let entry = DirEntry {
-                name: name.to_vec(),
-                ino: self.ino(number),
-                kind: FileKind::Directory,
-                cookie: dot,
-            };
-            if dot > cookie && !each(&entry) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 }
 

@@ -32,10 +32,6 @@ const COPIED_BYTES_MAX: u32 = 1 << 31;
 /// The setgid bit of a mode.
 const SETGID: u16 = 0o2000;
 
-/// Names fetched at a time for a listing with attributes. The kernel's usual buffer (32 KiB) holds
-/// about 190 such entries; a batch bounds what is fetched in vain when the buffer is full.
-const LISTING_BATCH: usize = 64;
-
 /// The name of the access list that says who may do what (acl(5)).
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
@@ -376,68 +372,26 @@ impl Server {
         done("readdir", directory, self.fs.readdir(directory, cookie, &mut each))
     }
 
-    /// Lists in batches: a lookup cannot be made from within `readdir`, which may hold a lock.
     fn read_dir_with_nodes(
         &self,
         caller: &Caller,
         directory: Ino,
-        mut cookie: u64,
+        cookie: u64,
         listing: &mut dyn Listing,
     ) -> Result<Reply<'static>, Errno> {
-        let mut batch: Vec<DirEntry> = Vec::with_capacity(LISTING_BATCH);
-        let mut is_first = true;
-        loop {
-            batch.clear();
-            let mut each = |entry: &DirEntry| {
-                batch.push(entry.clone());
-                batch.len() < LISTING_BATCH
-            };
-            match self.fs.readdir(directory, cookie, &mut each) {
-                Ok(()) => {}
-                Err(error) if is_first => return Err(errno("readdir", directory, &error)),
-                // What is listed so far carries references, so it must be sent; the kernel asks
-                // for the rest and gets the error then.
-                Err(_) => return Ok(Reply::Done),
-            }
-            is_first = false;
-            let listed: Vec<Ino> = batch.iter().map(|entry| entry.ino).collect();
-            self.fs.expect(&listed);
-            for entry in &batch {
-                if !self.list_with_node(caller, directory, entry, listing) {
-                    return Ok(Reply::Done);
-                }
-                cookie = entry.cookie;
-            }
-            if batch.len() < LISTING_BATCH {
-                return Ok(Reply::Done);
-            }
-        }
-    }
-
-    fn list_with_node(
-        &self,
-        caller: &Caller,
-        directory: Ino,
-        entry: &DirEntry,
-        listing: &mut dyn Listing,
-    ) -> bool {
-        let listed = self.listed(entry);
-        // The kernel counts no reference for these two (F3).
-        if entry.name == b"." || entry.name == b".." {
-            return listing.add(listed, None);
-        }
-        // By name, not by number: the kernel will believe that this name is this file.
-        let Ok(attr) = self.fs.lookup(caller, directory, &entry.name) else {
-            // The kernel looks it up when it needs it, and learns why.
-            return listing.add(listed, None);
+        let mut is_empty = true;
+        let mut each = |entry: &DirEntry, attr: Option<&Attr>| {
+            let node = attr.map(|attr| self.node_of(attr.clone()));
+            let fits = listing.add(self.listed(entry), node.as_ref());
+            is_empty &= !fits;
+            fits
         };
-        let ino = attr.ino;
-        let node = self.node_of(attr);
-        let fits = listing.add(listed, Some(&node));
-        if !fits {
-            self.fs.forget(ino, 1);
+        match self.fs.readdir_plus(caller, directory, cookie, &mut each) {
+            Err(error) if is_empty => Err(errno("readdir", directory, &error)),
+            // What is listed so far carries references, so it must be sent; the kernel asks for the
+            // rest and gets the error then.
+            _ => Ok(Reply::Done),
         }
-        fits
     }
 
     fn listed<'e>(&self, entry: &'e DirEntry) -> ListedName<'e> {

@@ -1,0 +1,182 @@
+//! Listing directories: a page of names at a time is copied under the directory's lock, and told
+//! with no lock held.
+
+use std::sync::Arc;
+
+use format::directory::hash_in;
+use format::ids::AnodeNo;
+
+use super::api::{Attr, Caller, DirEntry, FileKind, Ino};
+use super::names::directory;
+use super::{Files, Vnode, VnodeState, kind_of};
+use crate::dir::{self, Listed};
+use crate::error::{FsError, FsResult};
+
+/// Cookie of `.`; hashes give cookies of 128 and more.
+const COOKIE_SELF: u64 = 1;
+/// Cookie of `..`.
+const COOKIE_PARENT: u64 = 2;
+
+/// A reference that was taken for a listing, with the vnode if it was in memory.
+struct Taken {
+    number: AnodeNo,
+    vnode: Option<Arc<Vnode>>,
+}
+
+impl Files {
+    /// Lists a directory; see [`super::api::FileSystem::readdir`].
+    pub(crate) fn list(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        each: &mut dyn FnMut(&DirEntry) -> bool,
+    ) -> FsResult<()> {
+        let vnode = self.begin_listing(ino)?;
+        if !self.list_dots(&vnode, cookie, each)? {
+            return Ok(());
+        }
+        let mut after = cookie.max(COOKIE_PARENT);
+        loop {
+            let listed = self.names_after(&vnode.state.read(), after)?;
+            let Some(last) = listed.last() else { return Ok(()) };
+            after = last.cookie;
+            if !listed.into_iter().all(|name| each(&self.entry_of(name))) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Lists a directory with attributes; see [`super::api::FileSystem::readdir_plus`].
+    pub(crate) fn list_with_attributes(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        cookie: u64,
+        each: &mut dyn FnMut(&DirEntry, Option<&Attr>) -> bool,
+    ) -> FsResult<()> {
+        let vnode = self.begin_listing(ino)?;
+        if !self.list_dots(&vnode, cookie, &mut |entry| each(entry, None))? {
+            return Ok(());
+        }
+        let mut after = cookie.max(COOKIE_PARENT);
+        loop {
+            let (listed, taken) = self.names_and_references_after(caller, &vnode, after)?;
+            let Some(last) = listed.last() else { return Ok(()) };
+            after = last.cookie;
+            self.bring_in(&taken);
+            if !self.tell_names(listed, taken, each) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Tells each name with its attributes; returns whether more are wanted. References on what is
+    /// not told are given back.
+    fn tell_names(
+        &self,
+        listed: Vec<Listed>,
+        taken: Vec<Taken>,
+        each: &mut dyn FnMut(&DirEntry, Option<&Attr>) -> bool,
+    ) -> bool {
+        let mut taken = taken.into_iter();
+        for name in listed {
+            let reference = taken.next();
+            let ino = self.ino(name.target.anode);
+            // Whoever needs what can't be read looks the name up, and learns why.
+            let attr = reference
+                .and_then(|Taken { number, vnode }| self.referenced_attr(number, vnode).ok());
+            if !each(&self.entry_of(name), attr.as_ref()) {
+                if attr.is_some() {
+                    self.forget(ino, 1);
+                }
+                taken.for_each(|rest| self.forget(self.ino(rest.number), 1));
+                return false;
+            }
+        }
+        true
+    }
+
+    fn begin_listing(&self, ino: Ino) -> FsResult<Arc<Vnode>> {
+        let vnode = self.vnode(ino)?;
+        if directory(&vnode.state.read())?.nlink == 0 {
+            return Err(FsError::NotFound);
+        }
+        self.touch_atime(&vnode);
+        Ok(vnode)
+    }
+
+    /// Returns the names of the page that has the first after `after`.
+    fn names_after(&self, state: &VnodeState, after: u64) -> FsResult<Vec<Listed>> {
+        let anode = directory(state)?;
+        if anode.nlink == 0 {
+            return Ok(Vec::new());
+        }
+        let listed = dir::list_after(&self.store, anode, after)?;
+        debug_assert!(listed.iter().all(|name| hash_in(name.cookie) > 0));
+        Ok(listed)
+    }
+
+    /// The same with a reference on each file, as if each name had been looked up; with none if
+    /// `caller` may look nothing up here.
+    fn names_and_references_after(
+        &self,
+        caller: &Caller,
+        vnode: &Vnode,
+        after: u64,
+    ) -> FsResult<(Vec<Listed>, Vec<Taken>)> {
+        let state = vnode.state.read();
+        let listed = self.names_after(&state, after)?;
+        if self.searched(caller, &state).is_err() {
+            return Ok((listed, Vec::new()));
+        }
+        // While the names are locked: nobody frees the files between here and the references.
+        let take = |name: &Listed| {
+            let number = name.target.anode;
+            Taken { number, vnode: self.table.add_reference(number) }
+        };
+        let taken = listed.iter().map(take).collect();
+        Ok((listed, taken))
+    }
+
+    /// Brings the anodes of files that are not in memory there, with one call to the device.
+    fn bring_in(&self, taken: &[Taken]) {
+        let unknown = taken.iter().filter(|taken| taken.vnode.is_none()).map(|taken| taken.number);
+        self.fileset.bring_in(&self.store, unknown);
+    }
+
+    fn entry_of(&self, name: Listed) -> DirEntry {
+        DirEntry {
+            ino: self.ino(name.target.anode),
+            kind: kind_of(name.target.kind),
+            cookie: name.cookie,
+            name: name.name,
+        }
+    }
+
+    /// Lists `.` and `..` if they come after `cookie`. Returns whether the caller wants more.
+    fn list_dots(
+        &self,
+        vnode: &Arc<Vnode>,
+        cookie: u64,
+        each: &mut dyn FnMut(&DirEntry) -> bool,
+    ) -> FsResult<bool> {
+        let (own, parent) = {
+            let state = vnode.state.read();
+            let anode = directory(&state)?;
+            (anode.number, anode.parent)
+        };
+        let dots = [(COOKIE_SELF, &b"."[..], own), (COOKIE_PARENT, &b".."[..], parent)];
+        for (dot, name, number) in dots {
+            let entry = DirEntry {
+                name: name.to_vec(),
+                ino: self.ino(number),
+                kind: FileKind::Directory,
+                cookie: dot,
+            };
+            if dot > cookie && !each(&entry) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
