@@ -11,16 +11,17 @@ use format::anode::{Anode, StorageMode};
 use format::ids::Place;
 use format::map::{
     FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, page_index, page_slot, pointer_at, root_slot,
+    set_pointer,
 };
 use format::page::PageKind;
 use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
 
 use super::data::Unit;
-use super::{map_owner, replace_pointer, take_off};
+use super::{map_owner, take_off};
 use crate::alloc::Urgency;
 use crate::error::FsResult;
-use crate::store::{Change, Store};
+use crate::store::{Change, Store, raise_birth_max};
 
 /// What becomes of a pointer to a block.
 #[derive(Clone, Copy)]
@@ -126,7 +127,8 @@ impl Store {
         let slot = page_slot(index, 0);
         let old = pointer_at(page, slot);
         let new = entry.after(old);
-        replace_pointer(page, slot, new.as_ref(), birth);
+        set_pointer(page, slot, new.as_ref());
+        raise_birth_max(page, birth);
         self.count_reserved(change, anode, anode.block_shift, old, new)?;
         Ok(entry.dropped(old))
     }

@@ -18,14 +18,16 @@
 
 mod data;
 mod entry;
+mod install;
 mod truncate;
 
 pub(crate) use data::Unit;
 pub(crate) use entry::Room;
+pub(crate) use install::{InstallStep, NewBlock};
 pub(crate) use truncate::{Content, take_off};
 
 use format::anode::{Anode, StorageMode};
-use format::ids::{Epoch, Place};
+use format::ids::Place;
 use format::map::{
     HEIGHT_MAX, POINTERS_PER_PAGE, capacity_of_height, height_for, page_index, page_slot,
     pointer_at, root_slot, set_pointer,
@@ -51,19 +53,6 @@ fn map_owner(anode: &Anode, index: u64, level: u8) -> PageOwner {
 /// Returns the owner of content page `index` of `anode`.
 pub(crate) fn content_owner(anode: &Anode, index: u64) -> PageOwner {
     PageOwner { fileset: anode.fileset, anode: anode.number, index, level: 0 }
-}
-
-/// Sets pointer `slot` of a leaf; returns the pointer that was there.
-fn replace_pointer(
-    page: &mut PageBytes,
-    slot: usize,
-    pointer: Option<&BlockPointer>,
-    birth: Epoch,
-) -> Option<BlockPointer> {
-    let old = pointer_at(page, slot);
-    set_pointer(page, slot, pointer);
-    raise_birth_max(page, birth);
-    old
 }
 
 impl Store {
@@ -161,7 +150,11 @@ impl Store {
         }
         let place = self.leaf_to_edit(change, anode, index)?;
         let page = change.edit(place, PageKind::Map, map_owner(anode, index, 0))?;
-        Ok(replace_pointer(page, page_slot(index, 0), pointer, birth))
+        let slot = page_slot(index, 0);
+        let old = pointer_at(page, slot);
+        set_pointer(page, slot, pointer);
+        raise_birth_max(page, birth);
+        Ok(old)
     }
 
     /// Returns the place of the leaf on the way to block `index`, in a map that is high enough and

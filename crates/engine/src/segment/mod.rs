@@ -453,12 +453,16 @@ impl Segments {
         }
     }
 
-    /// The block's pointer is in a map now, or pointers to the first `fragments` of it: its promise
-    /// is used up but for what was kept for metadata.
-    pub(crate) fn installed(&self, block: &Arc<Block>, fragments: u32) {
+    /// The pointers of these blocks are in a map now, or pointers to so many fragments from their
+    /// fronts: their promises are used up but for what was kept for metadata.
+    pub(crate) fn installed<'b>(&self, blocks: impl IntoIterator<Item = (&'b Arc<Block>, u32)>) {
         let mut state = self.state.lock();
-        self.store.alloc.unpromise(block.promised - u64::from(fragments));
-        done_with(&mut state, block);
+        let mut rest = 0;
+        for (block, fragments) in blocks {
+            rest += block.promised - u64::from(fragments);
+            done_with(&mut state, block);
+        }
+        self.store.alloc.unpromise(rest);
     }
 
     /// Returns the block on its way to the disk that has the fragment at `place`, and how many

@@ -1,0 +1,285 @@
+//! Installing blocks: pointing the map of a file to where they are now.
+//!
+//! Blocks that lie below one leaf go there together: the way to the leaf is walked once, and what
+//! they take and what they replace becomes as few extents as it can, so that the maps of free
+//! fragments and the counts are changed once for all that lies side by side.
+//!
+//! A leaf of blocks of 16 KiB is split at the first block of 4 KiB that is installed below it; see
+//! [`super::data`].
+
+use std::collections::BTreeSet;
+
+use format::anode::{Anode, StorageMode};
+use format::ids::Place;
+use format::map::{
+    COARSE_SHIFT, FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, fine_slot, is_split, page_index,
+    pointer_at, set_pointer, split, split_slot,
+};
+use format::page::{PageKind, PageOwner};
+use format::planted::{self, Planted};
+use format::pointer::BlockPointer;
+
+use super::data::{check_split, fine_owner};
+use super::entry::Entry;
+use super::{map_owner, take_off};
+use crate::alloc::{Extent, Extents};
+use crate::buffer::corrupt;
+use crate::convert::index_wide;
+use crate::error::FsResult;
+use crate::store::{Change, Store, raise_birth_max};
+
+/// Most leaves that one transaction splits: each is up to six pages, logged whole.
+const SPLITS_MAX: usize = 3;
+
+/// A block that has its place and is not yet in the map of its file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewBlock {
+    /// Where it begins in the file, in bytes.
+    pub(crate) start: u64,
+    /// Its size: binary logarithm.
+    pub(crate) shift: u8,
+    pub(crate) pointer: BlockPointer,
+    /// Bytes that the file has at least once the block is in its map.
+    pub(crate) size_bytes: u64,
+}
+
+/// What one transaction may install, and what it has.
+#[derive(Debug)]
+pub(crate) struct InstallStep {
+    groups_max: usize,
+    /// Groups in which it installs or frees.
+    groups: BTreeSet<u32>,
+    splits: usize,
+    taken: Extents,
+    dropped: Extents,
+    kept_fragments: Vec<u32>,
+}
+
+impl InstallStep {
+    /// Begins a step that goes on to the next block while it has changed fewer than `groups_max`
+    /// allocation groups.
+    pub(crate) fn new(groups_max: usize) -> InstallStep {
+        InstallStep {
+            groups_max,
+            groups: BTreeSet::new(),
+            splits: 0,
+            taken: Extents::default(),
+            dropped: Extents::default(),
+            kept_fragments: Vec::new(),
+        }
+    }
+
+    /// Returns how many fragments of each block installed so far, from its front, the map leads to:
+    /// all of them, unless it is divided and ends past the end of the file.
+    pub(crate) fn kept_fragments(&self) -> &[u32] {
+        &self.kept_fragments
+    }
+
+    fn is_over(&self) -> bool {
+        self.groups.len() >= self.groups_max || self.splits >= SPLITS_MAX
+    }
+
+    /// The map leads to the first `kept` fragments of a new block.
+    fn note_taken(&mut self, pointer: &BlockPointer, kept: u32) {
+        self.groups.insert(pointer.place.group());
+        self.kept_fragments.push(kept);
+        if kept > 0 {
+            self.taken.add(Extent { place: pointer.place, fragments: kept });
+        }
+    }
+
+    /// Nothing leads to `old` any more (C2).
+    fn note_dropped(&mut self, old: Option<BlockPointer>) {
+        if let Some(old) = old {
+            self.groups.insert(old.place.group());
+            self.dropped.add(Extent { place: old.place, fragments: old.fragments });
+        }
+    }
+}
+
+impl Store {
+    /// Points the map of a file to `blocks`, in order of where they begin, and frees what it had
+    /// there: as many from the front as `step` may.
+    pub(crate) fn install_blocks(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        blocks: &[NewBlock],
+        step: &mut InstallStep,
+    ) -> FsResult<()> {
+        let shift = anode.block_shift;
+        let leaf = |block: &NewBlock| page_index(block.start >> shift, 0);
+        for below in blocks.chunk_by(|one, next| leaf(one) == leaf(next)) {
+            self.install_below_leaf(change, anode, below, step)?;
+        }
+        let (taken, dropped) = (std::mem::take(&mut step.taken), std::mem::take(&mut step.dropped));
+        anode.fragments += taken.fragments();
+        take_off(&mut anode.fragments, dropped.fragments())?;
+        change.install(&taken.in_order())?;
+        if !planted::is(Planted::OldBlockNotFreed) {
+            change.free(&dropped.in_order())?;
+        }
+        Ok(())
+    }
+
+    /// Points one leaf of the map, or the anode, to blocks that lie below it.
+    fn install_below_leaf(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        blocks: &[NewBlock],
+        step: &mut InstallStep,
+    ) -> FsResult<()> {
+        let Some(last) = blocks.last().filter(|_| !step.is_over()) else { return Ok(()) };
+        change.near = last.pointer.place;
+        if anode.storage == StorageMode::Inline {
+            // The first block has what the anode had (I1 of the vnodes).
+            anode.storage = StorageMode::Blocked;
+            anode.root.fill(0);
+        }
+        let index = last.start >> anode.block_shift;
+        self.grow(change, anode, index)?;
+        if anode.height == 0 && blocks.iter().any(|block| block.shift < anode.block_shift) {
+            self.raise(change, anode)?;
+        }
+        let leaf = match anode.height {
+            0 => None,
+            _ => Some(self.leaf_to_edit(change, anode, index)?),
+        };
+        for block in blocks {
+            if step.is_over() {
+                break;
+            }
+            anode.size_bytes = anode.size_bytes.max(block.size_bytes);
+            let kept = match leaf {
+                Some(leaf) => self.install_in_leaf(change, anode, leaf, block, step)?,
+                None => {
+                    let version = Entry::Version(Some(&block.pointer));
+                    let old = self.set_unit(change, anode, block.start, block.shift, version)?;
+                    step.note_dropped(old);
+                    block.pointer.fragments
+                }
+            };
+            step.note_taken(&block.pointer, kept);
+        }
+        Ok(())
+    }
+
+    /// Points the leaf at `place` to a block; splits the leaf if the block is smaller than those of
+    /// the leaf. Returns how many fragments of the block the map leads to: what would become a
+    /// block of 4 KiB past the end of the file is dropped, for a truncate has left it there.
+    fn install_in_leaf(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        place: Place,
+        block: &NewBlock,
+        step: &mut InstallStep,
+    ) -> FsResult<u32> {
+        let index = block.start >> anode.block_shift;
+        let owner = map_owner(anode, index, 0);
+        let version = Entry::Version(Some(&block.pointer));
+        if !is_split(change.edit(place, PageKind::Map, owner)?) {
+            if block.shift == anode.block_shift {
+                step.note_dropped(self.set_coarse(change, anode, place, index, version)?);
+                return Ok(block.pointer.fragments);
+            }
+            self.split_leaf(change, anode, owner, place, step)?;
+            step.splits += 1;
+        }
+        check_split(anode)?;
+        let fine = block.start >> FINE_SHIFT;
+        if block.shift == FINE_SHIFT {
+            step.note_dropped(self.set_fine(change, anode, owner, place, fine, version)?);
+            return Ok(block.pointer.fragments);
+        }
+        let fragment_shift = self.geometry().fragment_shift;
+        let end = anode.size_bytes.div_ceil(1 << FINE_SHIFT);
+        let mut kept = 0;
+        for quarter in 0..FINE_PER_COARSE {
+            let part = block.pointer.quarter(index_wide(quarter), fragment_shift);
+            let part = part.filter(|_| fine + quarter < end);
+            kept += part.map_or(0, |part| part.fragments);
+            let part = Entry::Version(part.as_ref());
+            let old = self.set_fine(change, anode, owner, place, fine + quarter, part)?;
+            step.note_dropped(old);
+        }
+        Ok(kept)
+    }
+
+    /// Makes the leaf at `place` the page over four fine leaves.
+    fn split_leaf(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        owner: PageOwner,
+        place: Place,
+        step: &mut InstallStep,
+    ) -> FsResult<()> {
+        check_split(anode)?;
+        let fragment_shift = self.geometry().fragment_shift;
+        let page = change.edit(place, PageKind::Map, owner)?;
+        let pointers: Vec<Option<BlockPointer>> =
+            (0..index_wide(POINTERS_PER_PAGE)).map(|slot| pointer_at(page, slot)).collect();
+        let mut stored = pointers.iter().flatten().filter_map(|pointer| pointer.stored());
+        if stored.any(|pointer| !pointer.is_divisible()) {
+            return Err(corrupt(format!("MP003: a block of {} has no quarters", anode.number)));
+        }
+        split(page);
+        let end = anode.size_bytes.div_ceil(1 << FINE_SHIFT);
+        let mut fine = owner.index * FINE_PER_COARSE;
+        for pointer in pointers {
+            self.count_reserved(change, anode, COARSE_SHIFT, pointer, None)?;
+            let is_reserved = pointer.is_some_and(|pointer| pointer.is_reserved);
+            for quarter in 0..index_wide(FINE_PER_COARSE) {
+                let part = pointer.as_ref().and_then(|p| p.quarter(quarter, fragment_shift));
+                step.note_dropped(part.filter(|_| fine >= end));
+                let part = part.filter(|_| fine < end);
+                let entry = part.as_ref().map(|part| Entry::Version(Some(part)));
+                if let Some(entry) = entry.or(is_reserved.then_some(Entry::Reserved)) {
+                    self.set_fine(change, anode, owner, place, fine, entry)?;
+                }
+                fine += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets pointer `fine` below the split leaf at `place`; returns what nothing leads to any more.
+    pub(super) fn set_fine(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        owner: PageOwner,
+        place: Place,
+        fine: u64,
+        entry: Entry<'_>,
+    ) -> FsResult<Option<BlockPointer>> {
+        let birth = change.epoch();
+        let slot = split_slot(fine);
+        let page = change.edit(place, PageKind::Map, owner)?;
+        raise_birth_max(page, birth);
+        let below = fine_owner(anode, fine);
+        let leaf = match pointer_at(page, slot) {
+            Some(found) => found.place,
+            None if entry.after(None).is_none() => return Ok(None),
+            None => {
+                let leaf = change.add_page(PageKind::Map, below)?;
+                let fragments = self.geometry().page_fragments();
+                anode.fragments += u64::from(fragments);
+                let to_leaf = BlockPointer::to_page(leaf, fragments, birth);
+                let page = change.edit(place, PageKind::Map, owner)?;
+                set_pointer(page, slot, Some(&to_leaf));
+                leaf
+            }
+        };
+        let page = change.edit(leaf, PageKind::Map, below)?;
+        let slot = fine_slot(fine);
+        let old = pointer_at(page, slot);
+        let new = entry.after(old);
+        set_pointer(page, slot, new.as_ref());
+        raise_birth_max(page, birth);
+        self.count_reserved(change, anode, FINE_SHIFT, old, new)?;
+        Ok(entry.dropped(old))
+    }
+}
