@@ -10,17 +10,17 @@
 use format::anode::{Anode, StorageMode};
 use format::map::{
     COARSE_SHIFT, FINE_LEVEL, FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, ROOT_POINTERS,
-    capacity_of_height, fine_index, fine_slot, is_split, page_index, page_slot, pointer_at,
-    span_of_pointer, split_slot,
+    fine_index, fine_slot, is_split, page_slot, pointer_at, span_of_pointer,
 };
 use format::page::{PageBytes, PageKind, PageOwner};
 use format::pointer::BlockPointer;
 
+use super::leaves::Leaves;
 use super::map_owner;
 use crate::buffer::corrupt;
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
-use crate::store::{Store, View};
+use crate::store::Store;
 
 /// A range of a file that has one pointer, or could have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    fn new(start: u64, shift: u8, pointer: Option<BlockPointer>) -> Unit {
+    pub(super) fn new(start: u64, shift: u8, pointer: Option<BlockPointer>) -> Unit {
         let is_reserved = pointer.is_some_and(|pointer| pointer.is_reserved);
         Unit { start, shift, pointer: pointer.and_then(BlockPointer::stored), is_reserved }
     }
@@ -88,76 +88,17 @@ pub(super) fn check_split(anode: &Anode) -> FsResult<()> {
     Err(corrupt(format!("MP003: a split leaf in a map of {} of other blocks", anode.number)))
 }
 
-/// Walks the leaves of a file's map from left to right, each once.
-struct Leaves<'s> {
-    store: &'s Store,
-    anode: &'s Anode,
-    leaf: Option<(u64, Option<View<'static>>)>,
-    fine: Option<(u64, Option<View<'static>>)>,
-}
-
-impl Leaves<'_> {
-    /// Adds the units of block `index` that begin before `end` and end behind `start`.
-    fn units_of(
-        &mut self,
-        index: u64,
-        start: u64,
-        end: u64,
-        units: &mut Vec<Unit>,
-    ) -> FsResult<()> {
-        let (store, anode) = (self.store, self.anode);
-        let shift = anode.block_shift;
-        if anode.height == 0 || index >= capacity_of_height(anode.height) {
-            let pointer = store.block(None, anode, index)?;
-            units.push(Unit::new(index << shift, shift, pointer));
-            return Ok(());
-        }
-        let first = page_index(index, 0);
-        if self.leaf.as_ref().is_none_or(|(at, _)| *at != first) {
-            self.leaf = Some((first, store.leaf_of(anode, index)?));
-        }
-        let page = self.leaf.as_ref().and_then(|(_, page)| page.as_ref());
-        let Some(page) = page.filter(|page| is_split(page)) else {
-            let pointer = page.and_then(|page| pointer_at(page, page_slot(index, 0)));
-            units.push(Unit::new(index << shift, shift, pointer));
-            return Ok(());
-        };
-        check_split(anode)?;
-        for fine in index * FINE_PER_COARSE..(index + 1) * FINE_PER_COARSE {
-            let unit = Unit::new(fine << FINE_SHIFT, FINE_SHIFT, None);
-            if unit.end() <= start || unit.start >= end {
-                continue;
-            }
-            let first = fine_index(fine);
-            if self.fine.as_ref().is_none_or(|(at, _)| *at != first) {
-                let place = pointer_at(page, split_slot(fine)).map(|pointer| pointer.place);
-                let owner = fine_owner(anode, fine);
-                let leaf = place.map(|place| store.view(None, place, PageKind::Map, owner));
-                self.fine = Some((first, leaf.transpose()?));
-            }
-            let leaf = self.fine.as_ref().and_then(|(_, leaf)| leaf.as_ref());
-            let pointer = leaf.and_then(|leaf| pointer_at(leaf, fine_slot(fine)));
-            units.push(Unit::new(unit.start, FINE_SHIFT, pointer));
-        }
-        Ok(())
-    }
-}
-
 impl Store {
     /// Returns the units of a file that overlap the bytes from `start` to before `end`, in order.
     pub(crate) fn units(&self, anode: &Anode, start: u64, end: u64) -> FsResult<Vec<Unit>> {
         let mut units = Vec::new();
-        let mut leaves = Leaves { store: self, anode, leaf: None, fine: None };
-        for index in start >> anode.block_shift..end.div_ceil(anode.block_bytes()) {
-            leaves.units_of(index, start, end, &mut units)?;
-        }
+        Leaves::new(self).look(anode, start..end, |unit| units.push(unit))?;
         Ok(units)
     }
 
     /// Returns the unit of a file that has the byte at `offset`.
     pub(crate) fn unit(&self, anode: &Anode, offset: u64) -> FsResult<Unit> {
-        let mut units = self.units(anode, offset, offset.saturating_add(1))?;
-        units.pop().ok_or_else(|| corrupt("MP003: an offset past every map"))
+        Leaves::new(self).unit(anode, offset)
     }
 
     /// Returns the first unit of which something is stored and that ends behind byte `from`;

@@ -62,17 +62,6 @@ impl Entry<'_> {
     }
 }
 
-/// What a file needs to have a block written.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
-    /// Map pages that may be made; more the higher the map grows.
-    pub(crate) map_pages: u64,
-    /// Fragments that the file has for it already, stored or reserved.
-    pub(crate) held_fragments: u64,
-    /// Where what is stored of it begins.
-    pub(crate) stored: Option<Place>,
-}
-
 impl Store {
     /// Makes a hole of a unit; the caller frees what that led to (C2).
     pub(super) fn clear_unit(
@@ -194,24 +183,5 @@ impl Store {
         });
         self.alloc.unpromise(wanted + pages);
         reserved.map(|()| end)
-    }
-
-    /// Returns what installing a block of `1 << shift` bytes at `start` may need.
-    pub(crate) fn room_for(&self, anode: &Anode, start: u64, shift: u8) -> FsResult<Room> {
-        let end = start.saturating_add(1 << shift);
-        let units = self.units(anode, start, end)?;
-        let has_hole = units.iter().any(Unit::is_hole);
-        let is_fine = units.iter().any(|unit| unit.is_fine(anode));
-        let fragment_shift = self.geometry().fragment_shift;
-        let held = units.iter().map(|unit| u64::from(unit.held_fragments(fragment_shift)));
-        let map_pages = match (is_fine, shift < anode.block_shift) {
-            (false, true) => FINE_PER_COARSE + u64::from(anode.height == 0),
-            // Its quarters may lie below two fine leaves.
-            (true, false) if has_hole => 2,
-            (false, false) if has_hole => self.missing_map_pages(anode, start >> shift)?,
-            _ => u64::from(has_hole),
-        };
-        let stored = units.iter().find_map(|unit| unit.pointer).map(|pointer| pointer.place);
-        Ok(Room { map_pages, held_fragments: held.sum(), stored })
     }
 }

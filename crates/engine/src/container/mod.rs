@@ -19,11 +19,12 @@
 mod data;
 mod entry;
 mod install;
+mod leaves;
 mod truncate;
 
 pub(crate) use data::Unit;
-pub(crate) use entry::Room;
 pub(crate) use install::{InstallStep, NewBlock};
+pub(crate) use leaves::{Leaves, Room};
 pub(crate) use truncate::{Content, take_off};
 
 use format::anode::{Anode, StorageMode};
@@ -113,22 +114,6 @@ impl Store {
             pointer = pointer_at(&page, page_slot(index, level));
         }
         Ok(path)
-    }
-
-    /// Returns the leaf map page on the way to block `index`; `None` under a hole.
-    fn leaf_of(&self, anode: &Anode, index: u64) -> FsResult<Option<View<'static>>> {
-        let mut pointer = anode.root_pointer(root_slot(index, anode.height));
-        for level in (0..anode.height).rev() {
-            let Some(found) = pointer else { return Ok(None) };
-            let owner = map_owner(anode, index, level);
-            let buffer = self.cache.page(found.place, PageKind::Map, owner)?;
-            let page = View::Shared(buffer.bytes());
-            if level == 0 {
-                return Ok(Some(page));
-            }
-            pointer = pointer_at(&page, page_slot(index, level));
-        }
-        Ok(None)
     }
 
     /// Sets the pointer to block `index`, growing the map as needed. Returns the pointer that was

@@ -213,7 +213,8 @@ impl Files {
         for (span, pointer) in self.live_parts(&state, entry, place)? {
             let buffer = self.read_for_move(content, &pointer, span)?;
             let length = self.stored_bytes(pointer.fragments);
-            self.place_block(&mut state, span, buffer.into(), length, Origin::Cleaner)?;
+            let mut writing = self.writing(&mut state);
+            self.place_block(&mut writing, span, buffer.into(), length, Origin::Cleaner)?;
             // Before anybody can install the block and call the file clean.
             self.note_dirty(&vnode);
         }

@@ -211,12 +211,13 @@ impl Files {
     /// Writes zeros over what `range` has; holes stay.
     fn write_zeros(&self, state: &mut VnodeState, range: Range<u64>) -> FsResult<()> {
         let zeros = vec![0; index_wide(range.end.saturating_sub(range.start).min(SEARCH_BYTES))];
-        let mut at = range.start;
+        let (mut at, mut writing) = (range.start, self.writing(state));
         while at < range.end {
             let count = index_wide((range.end - at).min(wide(zeros.len())));
-            let (span, written) = self.write_span(state, at, &Payload::Lent(&zeros[..count]))?;
-            if let Some(block) = state.pending.get(&span.start) {
-                block.set_file_bytes(state.size_bytes);
+            let zeros = Payload::Lent(&zeros[..count]);
+            let (span, written) = self.write_span(&mut writing, at, &zeros)?;
+            if let Some(block) = writing.state.pending.get(&span.start) {
+                block.set_file_bytes(writing.state.size_bytes);
             }
             at += wide(written);
         }
