@@ -113,6 +113,13 @@ struct BlockState {
     progress: Progress,
 }
 
+impl BlockState {
+    /// Returns what is stored of the block.
+    fn stored(&self, fragment_bytes: usize) -> SharedBytes {
+        self.data.slice(0..fragment_bytes * crate::convert::index(self.fragments))
+    }
+}
+
 /// A block on its way to the disk.
 #[derive(Debug)]
 pub(crate) struct Block {
@@ -465,13 +472,13 @@ impl Segments {
         self.store.alloc.unpromise(rest);
     }
 
-    /// Returns the block on its way to the disk that has the fragment at `place`, and how many
-    /// bytes of it lie before that.
-    pub(crate) fn in_flight(&self, place: Place) -> Option<(SharedBytes, usize)> {
+    /// Returns bytes on their way to the disk, all those of `extent` among them, and how many of
+    /// them lie before these.
+    pub(crate) fn in_flight(&self, extent: Extent) -> Option<(SharedBytes, usize)> {
         if planted::is(Planted::InFlightNotSeen) {
             return None;
         }
-        let (data, before) = self.state.lock().in_flight.get(place)?;
+        let (data, before) = self.state.lock().in_flight.get(extent.place, extent.fragments)?;
         Some((data, crate::convert::index(before) << self.store.geometry().fragment_shift))
     }
 

@@ -25,7 +25,7 @@ use crate::alloc::policy::{CleaningPolicy, CostBenefit, Thorough};
 use crate::buffer::io;
 use crate::convert::{index_wide, narrow, wide};
 use crate::error::{FsError, FsResult};
-use crate::segment::Origin;
+use crate::segment::{Origin, Segments};
 
 /// Segments that are cleaned between two checkpoints: the cleaner has so many to copy into.
 const SEGMENTS_PER_SETTLING: usize = 4;
@@ -264,7 +264,7 @@ impl Files {
         if length > buffer.len() {
             return Err(bad_data(pointer));
         }
-        if let Some((data, before)) = self.segments.in_flight(place) {
+        if let Some((data, before)) = self.segments.in_flight(Segments::extent(pointer)) {
             buffer[..length].copy_from_slice(&data[before..before + length]);
             return Ok(buffer);
         }
