@@ -25,6 +25,7 @@
 //! Not here: the order of writes inside a segment (`segment`), and emptying segments (`vnode`'s
 //! cleaner).
 
+mod change;
 mod extent;
 pub(crate) mod group;
 mod level;
@@ -38,11 +39,10 @@ pub use shortage::Shortage;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use format::bitmap::BITS_PER_PAGE;
 use format::geometry::Geometry;
 use format::group::{
-    DESCRIPTOR_FRAGMENTS_USED_OFFSET, DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentKind, SegmentUsage,
-    TOTAL_FRAGMENTS_RESERVED_OFFSET, TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET,
+    DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentKind, SegmentUsage, TOTAL_FRAGMENTS_RESERVED_OFFSET,
+    TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET,
 };
 use format::ids::{AnodeNo, Epoch, Lsn, Place};
 use format::map::POINTERS_PER_PAGE;
@@ -50,12 +50,13 @@ use format::page::{PageKind, PageOwner, read_u64};
 use format::planted::{self, Planted};
 use storage::volume::Volume;
 
-use crate::buffer::{Buffer, Cache, PageRef, page_of};
+use crate::buffer::{Buffer, Cache, page_of};
 use crate::convert::{index, narrow};
 use crate::error::{FsError, FsResult};
 use crate::journal::{Journal, Tx};
 use crate::sync::Mutex;
 
+use self::change::Looked;
 use self::group::Group;
 use self::policy::{PlacementPolicy, SegmentView};
 
@@ -88,15 +89,6 @@ pub(crate) struct Ledger {
     /// Fragments that the transaction keeps for blocks, and those that it keeps no longer.
     reserved: u64,
     unreserved: u64,
-}
-
-/// The pages that were looked at last, for those who change several extents in order of place.
-#[derive(Default)]
-struct Looked {
-    /// A page of a free map, by group and number.
-    free_map: Option<((u32, u32), Arc<Buffer>, PageRef)>,
-    /// A page of segment usages, in the same way.
-    usage: Option<((u32, u32), Arc<Buffer>)>,
 }
 
 /// Fragments promised to somebody and not yet used.
@@ -423,79 +415,6 @@ impl Allocator {
         self.cache.page(self.geometry().free_map_place(group, page), PageKind::FreeMap, owner)
     }
 
-    /// Logs that an extent is taken or freed: map, segment usage, descriptor and totals.
-    fn log_change(
-        &self,
-        tx: &mut Tx,
-        group: &Group,
-        extent: Extent,
-        is_taken: bool,
-        looked: &mut Looked,
-    ) -> FsResult<()> {
-        let number = extent.place.group();
-        let (mut fragment, end) =
-            (extent.place.fragment(), extent.place.fragment() + extent.fragments);
-        while fragment < end {
-            let page = fragment / BITS_PER_PAGE;
-            let count = (end - fragment).min((page + 1) * BITS_PER_PAGE - fragment);
-            let (buffer, bytes) = self.look_at_map(looked, number, page)?;
-            let first = fragment % BITS_PER_PAGE;
-            let mut bits = first..first + count;
-            if bits.any(|bit| format::bitmap::is_set(page_of(bytes), bit) == is_taken) {
-                let what = if is_taken { "used" } else { "free" };
-                let defect = format!("FM001: {} is {what} in the map already", extent.place);
-                return Err(FsError::Corrupt { defect });
-            }
-            if is_taken || !planted::is(Planted::BitmapBitLeaked) {
-                tx.set_bits(buffer, first, count, is_taken);
-            }
-            fragment += count;
-        }
-        let sign = if is_taken { 1 } else { -1 };
-        let delta = sign * i64::from(extent.fragments);
-        let segment = self.geometry().segment_of(extent.place);
-        let usage = self.look_at_usage(looked, number, segment)?;
-        let live_offset = SegmentUsage::offset(segment) + 4;
-        tx.add_u32(usage, live_offset, delta);
-        tx.add_u32(&group.descriptor, DESCRIPTOR_FRAGMENTS_USED_OFFSET, delta);
-        tx.add_u64(&self.root, TOTAL_FRAGMENTS_USED_OFFSET, delta);
-        Ok(())
-    }
-
-    fn look_at_map<'l>(
-        &self,
-        looked: &'l mut Looked,
-        group: u32,
-        page: u32,
-    ) -> FsResult<(&'l Arc<Buffer>, &'l PageRef)> {
-        let known = looked.free_map.take().filter(|(which, ..)| *which == (group, page));
-        let known = match known {
-            Some(known) => known,
-            None => {
-                let buffer = self.free_map_buffer(group, page)?;
-                let bytes = buffer.bytes();
-                ((group, page), buffer, bytes)
-            }
-        };
-        let (_, buffer, bytes) = looked.free_map.insert(known);
-        Ok((buffer, bytes))
-    }
-
-    fn look_at_usage<'l>(
-        &self,
-        looked: &'l mut Looked,
-        group: u32,
-        segment: u32,
-    ) -> FsResult<&'l Arc<Buffer>> {
-        let page = segment / format::group::USAGES_PER_PAGE;
-        let known = looked.usage.take().filter(|(which, _)| *which == (group, page));
-        let known = match known {
-            Some(known) => known,
-            None => ((group, page), self.usage_buffer(group, segment)?),
-        };
-        Ok(&looked.usage.insert(known).1)
-    }
-
     /// Keeps `fragments` for a block that is not stored. Whether there is room the caller has seen.
     pub(crate) fn reserve(&self, tx: &mut Tx, ledger: &mut Ledger, fragments: u32) {
         self.state.lock().reserved += u64::from(fragments);
@@ -519,68 +438,6 @@ impl Allocator {
     /// Returns the pool's count of anodes in use.
     pub(crate) fn anodes_used(&self) -> u64 {
         read_u64(page_of(&self.root.bytes()), format::group::TOTAL_ANODES_USED_OFFSET)
-    }
-
-    /// Gives fragments back. They are pending until the next checkpoint is past them (G2). In order
-    /// of place, each page of the maps is looked at once.
-    ///
-    /// # Errors
-    ///
-    /// [`FsError::Corrupt`] if a place is none that was given out, or a failure to read the maps.
-    pub(crate) fn free(
-        &self,
-        tx: &mut Tx,
-        ledger: &mut Ledger,
-        extents: &[Extent],
-    ) -> FsResult<()> {
-        let geometry = self.geometry();
-        let (mut state, mut looked) = (self.state.lock(), Looked::default());
-        for &extent in extents {
-            let bad = || {
-                let defect =
-                    format!("MP003: a pointer leads to {}, which nobody has", extent.place);
-                FsError::Corrupt { defect }
-            };
-            if geometry.device_offset(extent.place, extent.fragments).is_none()
-                || extent.place.disk_group() != 0
-            {
-                return Err(bad());
-            }
-            self.ensure_group(&mut state, extent.place.group())?;
-            let group = &state.groups[&extent.place.group()];
-            if !group.has_given(extent, geometry) {
-                return Err(bad());
-            }
-            self.log_change(tx, group, extent, false, &mut looked)?;
-            ledger.freed.push(extent);
-        }
-        Ok(())
-    }
-
-    /// Logs that blocks written to open data segments are in use. In order of place, each page of
-    /// the maps is looked at once.
-    ///
-    /// # Errors
-    ///
-    /// A failure to read the maps.
-    pub(crate) fn install(
-        &self,
-        tx: &mut Tx,
-        ledger: &mut Ledger,
-        extents: &[Extent],
-    ) -> FsResult<()> {
-        let (mut state, mut looked) = (self.state.lock(), Looked::default());
-        for &extent in extents {
-            self.ensure_group(&mut state, extent.place.group())?;
-            let group = &state.groups[&extent.place.group()];
-            self.log_change(tx, group, extent, true, &mut looked)?;
-            ledger.installed += u64::from(extent.fragments);
-            let group = state.groups.get_mut(&extent.place.group()).expect("ensured");
-            let segment = self.volume.geometry().segment_of(extent.place);
-            group.segments[index(segment)].held += extent.fragments;
-            ledger.taken.push(extent);
-        }
-        Ok(())
     }
 
     /// Logs how far an open data segment is written, in a transaction of its own: two that install
