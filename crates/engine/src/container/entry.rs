@@ -62,6 +62,31 @@ impl Entry<'_> {
     }
 }
 
+/// Fragments that pointers of one leaf reserve after a change, and did not before, or the reverse.
+pub(super) struct Reserved {
+    /// Size of the blocks: binary logarithm.
+    shift: u8,
+    fragment_shift: u8,
+    more: u32,
+    less: u32,
+}
+
+impl Reserved {
+    pub(super) fn new(shift: u8, fragment_shift: u8) -> Reserved {
+        Reserved { shift, fragment_shift, more: 0, less: 0 }
+    }
+
+    /// The pointer `old` becomes `new`.
+    pub(super) fn note(&mut self, old: Option<BlockPointer>, new: Option<BlockPointer>) {
+        let reserved = |pointer: Option<BlockPointer>| {
+            pointer.map_or(0, |p| p.reserved_fragments(self.shift, self.fragment_shift))
+        };
+        let (before, after) = (reserved(old), reserved(new));
+        self.more += after.saturating_sub(before);
+        self.less += before.saturating_sub(after);
+    }
+}
+
 impl Store {
     /// Makes a hole of a unit; the caller frees what that led to (C2).
     pub(super) fn clear_unit(
@@ -94,9 +119,10 @@ impl Store {
             return Ok(entry.dropped(old));
         }
         let place = self.leaf_to_edit(change, anode, index)?;
-        let owner = map_owner(anode, index, 0);
         if shift < anode.block_shift {
-            return self.set_fine(change, anode, owner, place, start >> FINE_SHIFT, entry);
+            let (fine, mut old) = (start >> FINE_SHIFT, None);
+            self.set_fine(change, anode, place, fine, &[entry], |pointer| old = Some(pointer))?;
+            return Ok(old);
         }
         self.set_coarse(change, anode, place, index, entry)
     }
@@ -132,17 +158,25 @@ impl Store {
         old: Option<BlockPointer>,
         new: Option<BlockPointer>,
     ) -> FsResult<()> {
-        let fragment_shift = self.geometry().fragment_shift;
-        let reserved = |pointer: Option<BlockPointer>| {
-            pointer.map_or(0, |pointer| pointer.reserved_fragments(shift, fragment_shift))
-        };
-        let (before, after) = (reserved(old), reserved(new));
-        if after > before {
-            anode.fragments += u64::from(after - before);
-            change.reserve(after - before);
-        } else if before > after {
-            take_off(&mut anode.fragments, u64::from(before - after))?;
-            change.unreserve(before - after);
+        let mut reserved = Reserved::new(shift, self.geometry().fragment_shift);
+        reserved.note(old, new);
+        self.count(change, anode, reserved)
+    }
+
+    /// C1, C3: counts what is reserved from now on, and what no longer.
+    pub(super) fn count(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        reserved: Reserved,
+    ) -> FsResult<()> {
+        if reserved.more > 0 {
+            anode.fragments += u64::from(reserved.more);
+            change.reserve(reserved.more);
+        }
+        if reserved.less > 0 {
+            take_off(&mut anode.fragments, u64::from(reserved.less))?;
+            change.unreserve(reserved.less);
         }
         Ok(())
     }

@@ -20,16 +20,18 @@ use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
 
 use super::data::{check_split, fine_owner};
-use super::entry::Entry;
+use super::entry::{Entry, Reserved};
 use super::{map_owner, take_off};
 use crate::alloc::{Extent, Extents};
 use crate::buffer::corrupt;
-use crate::convert::index_wide;
+use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
 use crate::store::{Change, Store, raise_birth_max};
 
 /// Most leaves that one transaction splits: each is up to six pages, logged whole.
 const SPLITS_MAX: usize = 3;
+// The quarters of a block have the same fine leaf.
+const _: () = assert!(POINTERS_PER_PAGE.is_multiple_of(FINE_PER_COARSE));
 
 /// A block that has its place and is not yet in the map of its file.
 #[derive(Clone, Copy, Debug)]
@@ -189,22 +191,20 @@ impl Store {
         }
         check_split(anode)?;
         let fine = block.start >> FINE_SHIFT;
+        let dropped = |old| step.note_dropped(Some(old));
         if block.shift == FINE_SHIFT {
-            step.note_dropped(self.set_fine(change, anode, owner, place, fine, version)?);
+            self.set_fine(change, anode, place, fine, &[version], dropped)?;
             return Ok(block.pointer.fragments);
         }
         let fragment_shift = self.geometry().fragment_shift;
         let end = anode.size_bytes.div_ceil(1 << FINE_SHIFT);
-        let mut kept = 0;
-        for quarter in 0..FINE_PER_COARSE {
-            let part = block.pointer.quarter(index_wide(quarter), fragment_shift);
-            let part = part.filter(|_| fine + quarter < end);
-            kept += part.map_or(0, |part| part.fragments);
-            let part = Entry::Version(part.as_ref());
-            let old = self.set_fine(change, anode, owner, place, fine + quarter, part)?;
-            step.note_dropped(old);
-        }
-        Ok(kept)
+        let parts = [0, 1, 2, 3].map(|quarter| {
+            let part = block.pointer.quarter(quarter, fragment_shift);
+            part.filter(|_| fine + wide(quarter) < end)
+        });
+        let entries = parts.each_ref().map(|part| Entry::Version(part.as_ref()));
+        self.set_fine(change, anode, place, fine, &entries, dropped)?;
+        Ok(parts.iter().flatten().map(|part| part.fragments).sum())
     }
 
     /// Makes the leaf at `place` the page over four fine leaves.
@@ -227,42 +227,48 @@ impl Store {
         }
         split(page);
         let end = anode.size_bytes.div_ceil(1 << FINE_SHIFT);
-        let mut fine = owner.index * FINE_PER_COARSE;
-        for pointer in pointers {
-            self.count_reserved(change, anode, COARSE_SHIFT, pointer, None)?;
-            let is_reserved = pointer.is_some_and(|pointer| pointer.is_reserved);
-            for quarter in 0..index_wide(FINE_PER_COARSE) {
-                let part = pointer.as_ref().and_then(|p| p.quarter(quarter, fragment_shift));
-                step.note_dropped(part.filter(|_| fine >= end));
-                let part = part.filter(|_| fine < end);
-                let entry = part.as_ref().map(|part| Entry::Version(Some(part)));
-                if let Some(entry) = entry.or(is_reserved.then_some(Entry::Reserved)) {
-                    self.set_fine(change, anode, owner, place, fine, entry)?;
+        let first = owner.index * FINE_PER_COARSE;
+        let leaves = pointers.chunks(index_wide(POINTERS_PER_PAGE / FINE_PER_COARSE));
+        for (first, pointers) in (first..).step_by(index_wide(POINTERS_PER_PAGE)).zip(leaves) {
+            let mut parts = Vec::with_capacity(index_wide(POINTERS_PER_PAGE));
+            for pointer in pointers {
+                self.count_reserved(change, anode, COARSE_SHIFT, *pointer, None)?;
+                for quarter in 0..index_wide(FINE_PER_COARSE) {
+                    let part = pointer.as_ref().and_then(|p| p.quarter(quarter, fragment_shift));
+                    let is_past = first + wide(parts.len()) >= end;
+                    step.note_dropped(part.filter(|_| is_past));
+                    parts.push((part.filter(|_| !is_past), pointer.is_some_and(|p| p.is_reserved)));
                 }
-                fine += 1;
             }
+            let entry = |part| match part {
+                &(None, true) => Entry::Reserved,
+                (part, _) => Entry::Version(part.as_ref()),
+            };
+            let entries: Vec<Entry<'_>> = parts.iter().map(entry).collect();
+            self.set_fine(change, anode, place, first, &entries, |_| {})?;
         }
         Ok(())
     }
 
-    /// Sets pointer `fine` below the split leaf at `place`; returns what nothing leads to any more.
+    /// Sets pointers of one fine leaf, from block `first` of 4 KiB on, below the split leaf at
+    /// `place`. Calls `dropped` with what nothing leads to any more.
     pub(super) fn set_fine(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
-        owner: PageOwner,
         place: Place,
-        fine: u64,
-        entry: Entry<'_>,
-    ) -> FsResult<Option<BlockPointer>> {
+        first: u64,
+        entries: &[Entry<'_>],
+        mut dropped: impl FnMut(BlockPointer),
+    ) -> FsResult<()> {
         let birth = change.epoch();
-        let slot = split_slot(fine);
+        let owner = map_owner(anode, first / FINE_PER_COARSE, 0);
         let page = change.edit(place, PageKind::Map, owner)?;
         raise_birth_max(page, birth);
-        let below = fine_owner(anode, fine);
+        let (slot, below) = (split_slot(first), fine_owner(anode, first));
         let leaf = match pointer_at(page, slot) {
             Some(found) => found.place,
-            None if entry.after(None).is_none() => return Ok(None),
+            None if entries.iter().all(|entry| entry.after(None).is_none()) => return Ok(()),
             None => {
                 let leaf = change.add_page(PageKind::Map, below)?;
                 let fragments = self.geometry().page_fragments();
@@ -274,12 +280,15 @@ impl Store {
             }
         };
         let page = change.edit(leaf, PageKind::Map, below)?;
-        let slot = fine_slot(fine);
-        let old = pointer_at(page, slot);
-        let new = entry.after(old);
-        set_pointer(page, slot, new.as_ref());
         raise_birth_max(page, birth);
-        self.count_reserved(change, anode, FINE_SHIFT, old, new)?;
-        Ok(entry.dropped(old))
+        let mut reserved = Reserved::new(FINE_SHIFT, self.geometry().fragment_shift);
+        for (slot, entry) in (fine_slot(first)..).zip(entries) {
+            let old = pointer_at(page, slot);
+            let new = entry.after(old);
+            set_pointer(page, slot, new.as_ref());
+            reserved.note(old, new);
+            entry.dropped(old).map(&mut dropped);
+        }
+        self.count(change, anode, reserved)
     }
 }
