@@ -8,6 +8,7 @@ mod full;
 mod hostile;
 mod io;
 mod journal;
+mod places;
 mod split;
 
 use std::sync::Arc;
