@@ -1,9 +1,9 @@
 //! Space: taken ahead and given back, holes found, and copies inside the server.
 //!
 //! Making a hole is a write of zeros that takes no space (C5 holds for it): what lies in a block
-//! with other bytes is written as zeros, whole blocks are taken out of the map, all at one moment. A
-//! range of more blocks than one transaction can take out needs a chain of them, and what is written
-//! into it meanwhile comes before the hole or after it block by block.
+//! with other bytes is written as zeros, whole blocks are taken out of the map, all at one moment.
+//! A range of more blocks than one transaction can take out needs a chain of them, and what is
+//! written into it meanwhile comes before the hole or after it block by block.
 //!
 //! Space that is taken ahead has no place yet, since every version of a block takes a new one: the
 //! pointer says that room for the whole block is reserved, and the pool counts what all pointers
