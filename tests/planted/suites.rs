@@ -5,9 +5,10 @@ use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, prlimit};
 
 /// A suite that takes more seconds of processor time than this with a bug awake goes round for
 /// ever: ten times what the longest takes asleep. Not seconds of the clock: other work on the
@@ -140,17 +141,19 @@ fn limit_processor_time(child: &Child, seconds: u64) {
 
 /// Waits for the end of a program, for `patience` at most.
 fn ended(child: &mut Child, patience: Duration) -> End {
-    let started = Instant::now();
-    while started.elapsed() < patience {
-        match child.try_wait().expect("it is our child") {
-            Some(status) if status.signal() == Some(Signal::XCPU.as_raw()) => return End::Hung,
-            Some(status) => return End::Exited(status),
-            None => std::thread::sleep(Duration::from_millis(20)),
-        }
+    let program = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).expect("it is our child");
+    let timeout = Timespec::try_from(patience).expect("it is minutes");
+    let ends = poll(&mut [PollFd::new(&program, PollFlags::IN)], Some(&timeout));
+    let in_time = ends.expect("nobody interrupts") == 1;
+    if !in_time {
+        child.kill().expect("it is our child");
     }
-    child.kill().expect("it is our child");
-    child.wait().expect("it was killed");
-    End::Hung
+    let status = child.wait().expect("it is our child");
+    if in_time && status.signal() != Some(Signal::XCPU.as_raw()) {
+        End::Exited(status)
+    } else {
+        End::Hung
+    }
 }
 
 /// Goal: what goes round for ever hangs, what waits for long does not. Method: a shell that does

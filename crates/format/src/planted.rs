@@ -82,6 +82,7 @@ bugs! {
 
 /// Whether `bug` is awake.
 #[cfg(feature = "planted")]
+#[expect(clippy::disallowed_methods, reason = "a process has one bug, which its parent names")]
 #[must_use]
 pub fn is(bug: Planted) -> bool {
     static AWAKE: std::sync::OnceLock<Option<Planted>> = std::sync::OnceLock::new();
