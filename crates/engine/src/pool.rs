@@ -545,7 +545,9 @@ fn first_pages(
     let at = entry_offset(0);
     bytes[at..at + format::group::GROUP_ENTRY_BYTES].copy_from_slice(group.entry.as_bytes());
     pages.push((place, bytes));
-    pages.iter_mut().for_each(|(_, bytes)| stamp(bytes, superblock.lsn_base));
+    for (_, bytes) in &mut pages {
+        stamp(bytes, superblock.lsn_base);
+    }
     pages
 }
 

@@ -102,8 +102,7 @@ impl Store {
             Some(Own::Patched(bytes)) => return Ok(View::Shared(bytes)),
             None => {}
         }
-        let (_, bytes) = self.cache.page_with_bytes(place, kind, owner)?;
-        Ok(View::Shared(bytes))
+        Ok(View::Shared(self.cache.bytes(place, kind, owner)?))
     }
 
     /// Calls `look` with `range` of a page as `change` sees it, or as everyone does. Cheaper than
@@ -118,10 +117,7 @@ impl Store {
         match change.map_or(OwnRange::Nothing, |change| change.tx().peek(place, &range)) {
             OwnRange::All(own) => Ok(look(own)),
             OwnRange::Part => Ok(look(&self.view(change, place, kind, owner)?[range])),
-            OwnRange::Nothing => {
-                let (_, bytes) = self.cache.page_with_bytes(place, kind, owner)?;
-                Ok(look(&bytes[range]))
-            }
+            OwnRange::Nothing => Ok(look(&self.cache.bytes(place, kind, owner)?[range])),
         }
     }
 }

@@ -73,24 +73,29 @@ pub fn height_for(index: u64) -> u8 {
     (0..HEIGHT_MAX).find(|&height| index < capacity_of_height(height)).unwrap_or(HEIGHT_MAX)
 }
 
+/// Returns how many pointers at `level` lie before the one that leads to block `index`. A division
+/// by a constant for each level: maps are low, and dividing by a span takes longer.
+fn pointers_before(index: u64, level: u8) -> u64 {
+    (0..level).fold(index, |before, _| before / POINTERS_PER_PAGE)
+}
+
 /// Returns which of the anode's pointers leads to block `index`, in a map of `height`.
 #[must_use]
 pub fn root_slot(index: u64, height: u8) -> usize {
-    usize::try_from(index / span_of_pointer(height)).expect("below 8")
+    usize::try_from(pointers_before(index, height)).expect("below 8")
 }
 
 /// Returns which pointer of the map page at `level` leads to block `index`.
 #[must_use]
 pub fn page_slot(index: u64, level: u8) -> usize {
-    let slot = index / span_of_pointer(level) % POINTERS_PER_PAGE;
+    let slot = pointers_before(index, level) % POINTERS_PER_PAGE;
     usize::try_from(slot).expect("below 124")
 }
 
 /// Returns the first block that the map page at `level` on the way to block `index` covers.
 #[must_use]
 pub fn page_index(index: u64, level: u8) -> u64 {
-    let span = span_of_pointer(level + 1);
-    index / span * span
+    pointers_before(index, level + 1) * span_of_pointer(level + 1)
 }
 
 /// Returns the offset of pointer `slot` in a map page.

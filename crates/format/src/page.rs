@@ -455,11 +455,12 @@ pub fn page_crc(bytes: &PageBytes) -> u32 {
     crc32c(&bytes[CRC_COVERS_FROM..])
 }
 
-/// Sets LSN and checksum: the page is complete as of `lsn`.
-pub fn stamp(bytes: &mut PageBytes, lsn: Lsn) {
+/// Sets LSN and checksum: the page is complete as of `lsn`. Returns the checksum.
+pub fn stamp(bytes: &mut PageBytes, lsn: Lsn) -> u32 {
     write_u64(bytes, 8, lsn.0);
     let crc = page_crc(bytes);
     write_u32(bytes, STAMP_OFFSET, crc);
+    crc
 }
 
 /// Returns the LSN in a page's header.

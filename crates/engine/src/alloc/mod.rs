@@ -486,6 +486,10 @@ impl Allocator {
 
     /// Settles what a transaction that ended at `lsn` took and freed.
     pub(crate) fn settle(&self, ledger: Ledger, lsn: Lsn) {
+        // Most changes give nothing back, and what they took is counted already.
+        if ledger.installed == 0 && ledger.unreserved == 0 && ledger.freed.is_empty() {
+            return;
+        }
         let mut state = self.state.lock();
         state.used += ledger.installed;
         state.promised = state.promised.checked_sub(ledger.installed).expect("was promised");

@@ -54,6 +54,8 @@ pub(crate) struct Buffer {
     pub(crate) place: Place,
     /// What the transaction manager and the checkpointer know of it.
     pub(crate) state: Mutex<BufferState>,
+    /// The open class that has changed it; 0: none. Read and set under the manager's lock alone.
+    class: AtomicU64,
     /// Set at each use, cleared by the hand of the clock.
     was_used: AtomicBool,
 }
@@ -63,8 +65,6 @@ pub(crate) struct Buffer {
 pub(crate) struct BufferState {
     /// The page as it is.
     pub(crate) bytes: PageRef,
-    /// The open class that has changed it; 0: none.
-    pub(crate) class: u64,
     /// The first record whose change is not at home; `None`: clean.
     pub(crate) first_lsn: Option<Lsn>,
     /// Which of the sets of dirty pages that checkpoints take it is in, while it is dirty.
@@ -77,6 +77,17 @@ impl Buffer {
     /// Returns the page as it is now.
     pub(crate) fn bytes(&self) -> PageRef {
         Arc::clone(&self.state.lock().bytes)
+    }
+
+    /// Returns the open class that has changed the page; 0: none. The caller holds the manager's
+    /// lock.
+    pub(crate) fn class(&self) -> u64 {
+        self.class.load(Ordering::Relaxed)
+    }
+
+    /// Sets the open class that has changed the page. The caller holds the manager's lock.
+    pub(crate) fn set_class(&self, class: u64) {
+        self.class.store(class, Ordering::Relaxed);
     }
 }
 
@@ -91,7 +102,6 @@ pub(crate) struct Cache {
     count: AtomicUsize,
     /// Which shard the hand of the clock is at.
     hand: AtomicUsize,
-    hits: AtomicU64,
     misses: AtomicU64,
     /// Zeros: what a page holds that is being made.
     nothing: PageRef,
@@ -102,6 +112,17 @@ struct Shard {
     buffers: FxHashMap<Place, Arc<Buffer>>,
     /// Counts evictions: a load that began before one must look again (U2).
     evictions: u64,
+    /// Uses that found the page in memory.
+    hits: u64,
+}
+
+impl Shard {
+    /// Returns the buffer of `place`, which is used now.
+    fn find(&self, place: Place) -> Option<&Arc<Buffer>> {
+        let buffer = self.buffers.get(&place)?;
+        buffer.was_used.store(true, Ordering::Relaxed);
+        Some(buffer)
+    }
 }
 
 /// What the cache has done so far.
@@ -127,7 +148,6 @@ impl Cache {
             limit_pages: limit_pages.max(SHARDS),
             count: AtomicUsize::new(0),
             hand: AtomicUsize::new(0),
-            hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             nothing: Arc::new(AlignedBuffer::zeroed(PAGE_BYTES)),
         }
@@ -138,7 +158,7 @@ impl Cache {
         CacheCounts {
             pages: self.count.load(Ordering::Relaxed),
             limit_pages: self.limit_pages,
-            hits: self.hits.load(Ordering::Relaxed),
+            hits: self.shards.iter().map(|shard| shard.lock().hits).sum(),
             misses: self.misses.load(Ordering::Relaxed),
         }
     }
@@ -154,10 +174,7 @@ impl Cache {
     }
 
     fn find(&self, place: Place) -> Option<Arc<Buffer>> {
-        let shard = self.shard(place).lock();
-        let buffer = shard.buffers.get(&place)?;
-        buffer.was_used.store(true, Ordering::Relaxed);
-        Some(Arc::clone(buffer))
+        self.shard(place).lock().find(place).map(Arc::clone)
     }
 
     /// Returns the page at `place`, which must be `kind` and belong to `owner`.
@@ -171,7 +188,7 @@ impl Cache {
         kind: PageKind,
         owner: PageOwner,
     ) -> FsResult<Arc<Buffer>> {
-        self.page_with_bytes(place, kind, owner).map(|(buffer, _)| buffer)
+        self.look(place, (kind, owner), |buffer, _| Arc::clone(buffer))
     }
 
     /// As [`Cache::page`]; returns its bytes as they are now too.
@@ -181,18 +198,39 @@ impl Cache {
         kind: PageKind,
         owner: PageOwner,
     ) -> FsResult<(Arc<Buffer>, PageRef)> {
-        let buffer = self.any_page(place)?;
-        let bytes = buffer.bytes();
-        PageHeader::expect_in(page_of(&bytes), kind, owner).map_err(corrupt)?;
-        Ok((buffer, bytes))
+        self.look(place, (kind, owner), |buffer, bytes| (Arc::clone(buffer), Arc::clone(bytes)))
     }
 
-    /// Returns the page at `place`, whatever it is; verified when it is read.
-    fn any_page(&self, place: Place) -> FsResult<Arc<Buffer>> {
-        if let Some(buffer) = self.find(place) {
-            self.hits.fetch_add(1, Ordering::Relaxed);
-            return Ok(buffer);
+    /// As [`Cache::page`]; returns its bytes as they are now, for somebody who only reads.
+    pub(crate) fn bytes(
+        &self,
+        place: Place,
+        kind: PageKind,
+        owner: PageOwner,
+    ) -> FsResult<PageRef> {
+        self.look(place, (kind, owner), |_, bytes| Arc::clone(bytes))
+    }
+
+    /// Returns what `take` takes of the page at `place`, which is read if it is not in memory.
+    fn look<R>(
+        &self,
+        place: Place,
+        expected: (PageKind, PageOwner),
+        take: impl FnOnce(&Arc<Buffer>, &PageRef) -> R,
+    ) -> FsResult<R> {
+        {
+            let mut shard = self.shard(place).lock();
+            if let Some(buffer) = shard.find(place) {
+                let taken = take_from(buffer, expected, take);
+                shard.hits += 1;
+                return taken;
+            }
         }
+        take_from(&self.load_page(place)?, expected, take)
+    }
+
+    /// Brings the page at `place` into memory, which it was not a moment ago.
+    fn load_page(&self, place: Place) -> FsResult<Arc<Buffer>> {
         self.misses.fetch_add(1, Ordering::Relaxed);
         self.make_room();
         for _ in 0..LOAD_TRIES_MAX {
@@ -253,9 +291,13 @@ impl Cache {
     }
 
     fn insert(&self, shard: &mut Shard, place: Place, bytes: PageRef) -> Arc<Buffer> {
-        let state = BufferState { bytes, class: 0, first_lsn: None, round: 0, last_lsn: Lsn(0) };
-        let buffer =
-            Arc::new(Buffer { place, state: Mutex::new(state), was_used: AtomicBool::new(true) });
+        let state = BufferState { bytes, first_lsn: None, round: 0, last_lsn: Lsn(0) };
+        let buffer = Arc::new(Buffer {
+            place,
+            state: Mutex::new(state),
+            class: AtomicU64::new(0),
+            was_used: AtomicBool::new(true),
+        });
         shard.buffers.insert(place, Arc::clone(&buffer));
         self.count.fetch_add(1, Ordering::Relaxed);
         buffer
@@ -311,6 +353,17 @@ impl Cache {
             self.count.fetch_sub(victims.len(), Ordering::Relaxed);
         }
     }
+}
+
+/// Returns what `take` takes of a page, if its kind and owner are those that are expected.
+fn take_from<R>(
+    buffer: &Arc<Buffer>,
+    (kind, owner): (PageKind, PageOwner),
+    take: impl FnOnce(&Arc<Buffer>, &PageRef) -> R,
+) -> FsResult<R> {
+    let state = buffer.state.lock();
+    PageHeader::expect_in(page_of(&state.bytes), kind, owner).map_err(corrupt)?;
+    Ok(take(buffer, &state.bytes))
 }
 
 /// Checks what a page says of itself beyond its header, once, when it is read: those who change it

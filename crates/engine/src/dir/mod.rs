@@ -84,19 +84,19 @@ struct PageAt {
     place: Place,
 }
 
-/// Returns the page that holds `hash`; `None` if the directory has no pages.
+/// Returns the page that holds `hash`, and its bytes; `None` if the directory has no pages.
 ///
 /// The number of pages tells how deep most of them are, so the first look is nearly always right:
 /// the page itself says which hashes it holds. Where it split once more, its pointer tells (N4) and
 /// leads to the other half, with no further walk of the map. Where it holds other hashes still, the
 /// page that split off it towards this hash is asked next; where there is none so deep, the next
 /// shallower one.
-fn page_of_hash(
+fn page_of_hash<'a>(
     store: &Store,
-    change: Option<&Change<'_>>,
+    change: Option<&'a Change<'_>>,
     anode: &Anode,
     hash: u64,
-) -> FsResult<Option<PageAt>> {
+) -> FsResult<Option<(PageAt, View<'a>)>> {
     if anode.pages == 0 {
         return Ok(None);
     }
@@ -130,7 +130,7 @@ fn page_of_hash(
         let found = page::depth(&view[..]);
         // N1: the page holds this hash, or the hash went another way when the page split.
         match (depth + 1..=found).find(|deeper| page_number(hash, *deeper) != at.number) {
-            None => return Ok(Some(at)),
+            None => return Ok(Some((at, view))),
             Some(deeper) => depth = deeper,
         }
     }
@@ -201,8 +201,7 @@ pub(crate) fn find(
     name: &[u8],
 ) -> FsResult<Option<Found>> {
     let hash = hash_of(anode.key, name);
-    let Some(at) = page_of_hash(store, change, anode, hash)? else { return Ok(None) };
-    let view = view_at(store, change, anode, at)?;
+    let Some((at, view)) = page_of_hash(store, change, anode, hash)? else { return Ok(None) };
     Ok(page::find(&view[..], hash, name).map(|dirent| Found {
         target: Target { anode: dirent.anode, generation: dirent.generation, kind: dirent.kind },
         at,
@@ -224,9 +223,9 @@ fn spot_in(
     name: &[u8],
 ) -> FsResult<Option<Spot>> {
     let hash = hash_of(anode.key, name);
-    let at = page_of_hash(store, change, anode, hash)?;
-    let Some(at) = at else { return Ok(Some(Spot { hash, at: None, room: None })) };
-    let view = view_at(store, change, anode, at)?;
+    let Some((at, view)) = page_of_hash(store, change, anode, hash)? else {
+        return Ok(Some(Spot { hash, at: None, room: None }));
+    };
     let looked = page::look(&view[..], hash, name);
     let spot = Spot { hash, at: Some(at), room: looked.gap.zip(looked.collision) };
     Ok(looked.found.is_none().then_some(spot))
@@ -274,8 +273,10 @@ pub(crate) fn insert_at(
     for _ in 0..=DEPTH_MAX {
         let at = match page.take() {
             Some(at) => at,
-            None => page_of_hash(store, Some(change), anode, hash)?
-                .ok_or_else(|| corrupt("DR007: a directory with pages has none"))?,
+            None => {
+                let found = page_of_hash(store, Some(change), anode, hash)?;
+                found.ok_or_else(|| corrupt("DR007: a directory with pages has none"))?.0
+            }
         };
         let bytes = edit_at(change, anode, at)?;
         if page::has_room(&bytes[..], name.len()) {
@@ -469,8 +470,9 @@ pub(crate) fn list_after(store: &Store, anode: &Anode, cookie: u64) -> FsResult<
     // The hash of the last name seen: others with the same hash may follow it.
     let mut hash = hash_in(cookie).max(1);
     loop {
-        let Some(at) = page_of_hash(store, None, anode, hash)? else { return Ok(Vec::new()) };
-        let view = view_at(store, None, anode, at)?;
+        let Some((_, view)) = page_of_hash(store, None, anode, hash)? else {
+            return Ok(Vec::new());
+        };
         let mut listed: Vec<Listed> = page::dirents(&view[..])
             .filter(|dirent| dirent.cookie > cookie)
             .skip(usize::from(cookie > 2 && planted::is(Planted::CookieStale)))
@@ -499,8 +501,7 @@ pub(crate) fn list_after(store: &Store, anode: &Anode, cookie: u64) -> FsResult<
 /// Returns the name that leads to `child`; `None` if none does.
 pub(crate) fn name_of(store: &Store, anode: &Anode, child: AnodeNo) -> FsResult<Option<Vec<u8>>> {
     let mut hash = 1;
-    while let Some(at) = page_of_hash(store, None, anode, hash)? {
-        let view = view_at(store, None, anode, at)?;
+    while let Some((_, view)) = page_of_hash(store, None, anode, hash)? {
         if let Some(dirent) = page::dirents(&view[..]).find(|dirent| dirent.anode == child) {
             return Ok(Some(dirent.name.to_vec()));
         }

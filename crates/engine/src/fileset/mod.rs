@@ -80,9 +80,11 @@ pub(crate) struct FilesetGuard<'f> {
     /// State to go back to if the change is given up.
     before: Option<Box<Saved>>,
     freed: Vec<u64>,
-    /// The anode table as it will be once the change has ended: until then only the holder of this
+    /// The anode table as it will be once the change has ended.
+    table: Arc<Anode>,
+    /// Whether the change has another table than everybody: until its end only the holder of this
     /// guard may use it, for its new pages are in memory only then.
-    table: Option<Arc<Anode>>,
+    is_table_new: bool,
     /// The page of the anode table that this change found last: number and place.
     table_page: Option<(u64, Place)>,
 }
@@ -218,12 +220,14 @@ impl MountedFileset {
 
     /// Takes the fileset's lock, to allocate in it.
     pub(crate) fn lock(&self) -> FilesetGuard<'_> {
+        let state = self.state.lock();
         FilesetGuard {
             fileset: self,
-            state: self.state.lock(),
+            state,
             before: None,
             freed: Vec::new(),
-            table: None,
+            table: Arc::clone(&self.table.read()),
+            is_table_new: false,
             table_page: None,
         }
     }
@@ -358,23 +362,20 @@ impl FilesetGuard<'_> {
         number: u64,
     ) -> FsResult<()> {
         let (page, _) = page_and_slot(AnodeNo(number));
-        let table = self.table();
-        if let Some(pointer) = store.block(Some(change), &table, page)? {
+        if let Some(pointer) = store.block(Some(change), &self.table, page)? {
             self.table_page = Some((page, pointer.place));
             return Ok(());
         }
-        let mut table = Anode::clone(&table);
+        let mut table = Anode::clone(&self.table);
         store.add_content(change, &mut table, page, PageKind::Anode)?;
-        self.state.entry.set_table_anode(&table);
-        self.table = Some(Arc::new(table));
+        self.set_table(table);
         Ok(())
     }
 
-    fn table(&self) -> Arc<Anode> {
-        match &self.table {
-            Some(table) => Arc::clone(table),
-            None => Arc::clone(&self.fileset.table.read()),
-        }
+    fn set_table(&mut self, table: Anode) {
+        self.state.entry.set_table_anode(&table);
+        self.table = Arc::new(table);
+        self.is_table_new = true;
     }
 
     /// Returns an anode as `change` sees it, new ones included.
@@ -384,7 +385,7 @@ impl FilesetGuard<'_> {
         change: &Change<'_>,
         number: AnodeNo,
     ) -> FsResult<Option<Anode>> {
-        read_anode_in(store, &self.table(), Some(change), self.fileset.id, number)
+        read_anode_in(store, &self.table, Some(change), self.fileset.id, number)
     }
 
     /// Writes an anode that this change has taken into use.
@@ -397,9 +398,9 @@ impl FilesetGuard<'_> {
         let (page, slot) = page_and_slot(anode.number);
         let known = self.table_page.filter(|(known, _)| *known == page);
         let Some((_, place)) = known else {
-            return write_anode_in(store, &self.table(), change, anode);
+            return write_anode_in(store, &self.table, change, anode);
         };
-        let owner = content_owner(&self.table(), page);
+        let owner = content_owner(&self.table, page);
         let bytes = change.edit_range(place, PageKind::Anode, owner, slot_range(slot))?;
         bytes.copy_from_slice(&anode.encode());
         anode_is_at(change, anode.number, place)
@@ -464,8 +465,7 @@ impl FilesetGuard<'_> {
         change: &mut Change<'_>,
         number: AnodeNo,
     ) -> FsResult<()> {
-        let table = self.table();
-        let (_, bytes) = anode_slot(store, &table, change, number)?;
+        let (_, bytes) = anode_slot(store, &self.table, change, number)?;
         bytes.fill(0);
         self.drop_empty_page(store, change, number)?;
         let map_page = self.map_page(store, change, number.0 / u64::from(BITS_PER_PAGE))?;
@@ -486,21 +486,19 @@ impl FilesetGuard<'_> {
         change: &mut Change<'_>,
         number: AnodeNo,
     ) -> FsResult<()> {
-        let table = self.table();
         let (page, _) = page_and_slot(number);
-        let pointer = store.block(Some(change), &table, page)?;
+        let pointer = store.block(Some(change), &self.table, page)?;
         let place = pointer.ok_or_else(no_table_page)?.place;
-        let at = (place, PageKind::Anode, content_owner(&table, page));
+        let at = (place, PageKind::Anode, content_owner(&self.table, page));
         for slot in 0..SLOTS_PER_PAGE {
             if !store.peek(Some(change), at, slot_range(slot), is_zero)? {
                 return Ok(());
             }
         }
-        let mut table = Anode::clone(&table);
+        let mut table = Anode::clone(&self.table);
         store.remove_content(change, &mut table, page, PageKind::Anode)?;
         self.table_page = None;
-        self.state.entry.set_table_anode(&table);
-        self.table = Some(Arc::new(table));
+        self.set_table(table);
         Ok(())
     }
 
@@ -570,8 +568,8 @@ impl FilesetGuard<'_> {
     /// The change has ended at `lsn`: what was allocated stays.
     pub(crate) fn settle(mut self, lsn: Lsn) {
         self.before = None;
-        if let Some(table) = self.table.take() {
-            *self.fileset.table.write() = table;
+        if self.is_table_new {
+            *self.fileset.table.write() = Arc::clone(&self.table);
         }
         for number in std::mem::take(&mut self.freed) {
             self.state.pending.push_back((lsn, number));

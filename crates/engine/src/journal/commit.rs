@@ -11,13 +11,13 @@ use std::sync::atomic::Ordering;
 
 use format::ids::Lsn;
 use format::journal::put_commit;
-use format::page::{page_crc, stamp};
+use format::page::stamp;
 use format::planted::{self, Planted};
 use storage::device::{Operation, Purpose, SharedBytes};
 
 use super::log::{Log, SealedChunk};
 use super::{Class, Journal, State, commit_record_bytes, ring_bytes};
-use crate::buffer::{page_of, page_of_mut};
+use crate::buffer::page_of_mut;
 use crate::convert::index_wide;
 use crate::error::FsResult;
 
@@ -123,9 +123,9 @@ impl Journal {
         let mut stamps = Vec::with_capacity(class.pages.len());
         for buffer in &class.pages {
             let mut page = buffer.state.lock();
-            stamp(page_of_mut(Arc::make_mut(&mut page.bytes)), lsn);
-            stamps.push((buffer.place, page_crc(page_of(&page.bytes))));
-            page.class = 0;
+            let crc = stamp(page_of_mut(Arc::make_mut(&mut page.bytes)), lsn);
+            stamps.push((buffer.place, crc));
+            buffer.set_class(0);
             page.last_lsn = lsn;
         }
         let mut record = Vec::with_capacity(record_bytes);

@@ -61,7 +61,7 @@ use crate::sync::{Condvar, Mutex};
 
 use self::data::DataWrites;
 use self::log::Log;
-use self::tx::Memory;
+use self::tx::{Memory, buffers_of};
 
 /// Most bytes of active log, so that a replay is bounded.
 pub(crate) const ACTIVE_LOG_BYTES_DEFAULT: u64 = 32 << 20;
@@ -576,8 +576,8 @@ impl Journal {
                 dirty.insert(buffer.place, Arc::clone(buffer));
                 dirty_from.get_or_insert(lsn);
             }
-            if page.class != class {
-                page.class = class;
+            if buffer.class() != class {
+                buffer.set_class(class);
                 entry.pages.push(Arc::clone(buffer));
             }
         };
@@ -594,7 +594,8 @@ impl Journal {
                         put_page_image(log, first.place, image);
                         page.bytes = Arc::new(AlignedBuffer::copy_of(image));
                     } else {
-                        let mut runs = PageRuns::begin(log, first.place, first_stamp(&page));
+                        let stamp = first_stamp(buffer, &page);
+                        let mut runs = PageRuns::begin(log, first.place, stamp);
                         let current = page_of_mut(Arc::make_mut(&mut page.bytes));
                         for window in windows {
                             memory.log_and_apply(&mut runs, window, current);
@@ -605,8 +606,8 @@ impl Journal {
                 }
                 for delta_page in &memory.delta_pages {
                     let mut page = delta_page.buffer.state.lock();
-                    let place = delta_page.buffer.place;
-                    let mut runs = PageRuns::begin(log, place, first_stamp(&page));
+                    let stamp = first_stamp(&delta_page.buffer, &page);
+                    let mut runs = PageRuns::begin(log, delta_page.buffer.place, stamp);
                     memory.log_deltas(&mut runs, delta_page, page_of(&page.bytes));
                     runs.end();
                     enter(&delta_page.buffer, &mut page);
@@ -620,9 +621,8 @@ impl Journal {
     /// those they are in now.
     fn join_class(&self, state: &mut State, memory: &mut Memory) -> u64 {
         let Memory { windows, delta_pages, classes, .. } = memory;
-        let counted = delta_pages.iter().map(|page| &page.buffer);
-        for buffer in windows.iter().filter_map(|window| window.buffer.as_ref()).chain(counted) {
-            let class = buffer.state.lock().class;
+        for buffer in buffers_of(windows, delta_pages) {
+            let class = buffer.class();
             if class != 0 && !classes.contains(&class) {
                 classes.push(class);
             }
@@ -647,7 +647,7 @@ impl Journal {
         state.log.append(&record);
         let absorbed = state.classes.remove(&class).expect("a page's class is open");
         for buffer in &absorbed.pages {
-            buffer.state.lock().class = into;
+            buffer.set_class(into);
         }
         let target = state.classes.get_mut(&into).expect("a page's class is open");
         target.pages.extend(absorbed.pages);
@@ -724,9 +724,7 @@ impl State {
     /// CRASH: before the first byte changes, or the checkpoint would take home what is not in the
     /// log that it has forced (K1).
     fn leave_taken_set(&mut self, memory: &Memory) {
-        let of_windows = memory.windows.iter().filter_map(|window| window.buffer.as_ref());
-        let of_deltas = memory.delta_pages.iter().map(|page| &page.buffer);
-        for buffer in of_windows.chain(of_deltas) {
+        for buffer in buffers_of(&memory.windows, &memory.delta_pages) {
             let mut page = buffer.state.lock();
             if page.first_lsn.is_some() && page.round != self.round {
                 self.overtaken.insert(buffer.place, PageRef::clone(&page.bytes));
@@ -746,8 +744,8 @@ impl State {
 }
 
 /// The stamp as it is, if no open class has touched the page yet.
-fn first_stamp(page: &BufferState) -> Option<&[u8]> {
-    (page.class == 0).then(|| &page.bytes[STAMP_OFFSET..STAMP_OFFSET + STAMP_BYTES])
+fn first_stamp<'p>(buffer: &Buffer, page: &'p BufferState) -> Option<&'p [u8]> {
+    (buffer.class() == 0).then(|| &page.bytes[STAMP_OFFSET..STAMP_OFFSET + STAMP_BYTES])
 }
 
 /// Bytes that the commit of a class with `pages` pages takes.

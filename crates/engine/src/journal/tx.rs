@@ -18,6 +18,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use format::bytes::is_zero;
 use format::ids::{Epoch, Place};
 use format::journal::{
     PAGE_UPDATE_BYTES, PageRuns, RECORD_HEAD_BYTES, RECORD_UNIT_BYTES, RUN_HEAD_BYTES, RideOwner,
@@ -30,9 +31,11 @@ use crate::convert::index_wide;
 
 use super::Reservation;
 
-/// Runs of equal bytes shorter than this do not split a run of changed bytes: a run's head and the
-/// bytes kept twice cost as much.
+/// So many equal bytes do not split a run of changed bytes: a run's head and the bytes kept twice
+/// cost as much.
 const RUN_GAP_BYTES: usize = 4;
+/// The same in a window that was all zero, of which bytes are kept once.
+const RUN_GAP_BYTES_OF_ZEROS: usize = 8;
 
 /// Most pages that one transaction may touch; long operations are chains of transactions.
 pub(crate) const TX_PAGES_MAX: usize = 512;
@@ -204,7 +207,7 @@ impl Memory {
             let start = self.runs.len();
             if let Some(base) = window.base.take() {
                 let (old, new) = (&base[window.range.clone()], &self.bytes[window.at..]);
-                add_differing_runs(&mut self.runs, start, old, new, window.range.start);
+                RunFinder::new(&mut self.runs, old).compare(old, new, window.range.start);
             }
             window.runs = start..self.runs.len();
         }
@@ -305,6 +308,17 @@ impl Memory {
             + self.runs.len() * RUN_HEAD_BYTES
             + 2 * changed
     }
+}
+
+/// Returns the pages of windows, which are side by side where they are of one page, and those of
+/// deltas.
+pub(super) fn buffers_of<'m>(
+    windows: &'m [Window],
+    delta_pages: &'m [DeltaPage],
+) -> impl Iterator<Item = &'m Arc<Buffer>> {
+    let pages = windows.chunk_by(|a, b| a.place == b.place);
+    let of_windows = pages.filter_map(|windows| windows.first()?.buffer.as_ref());
+    of_windows.chain(delta_pages.iter().map(|page| &page.buffer))
 }
 
 /// Returns the operations on `page`, in their order.
@@ -585,25 +599,55 @@ const WORD_BYTES: usize = 8;
 /// Bytes of a window that are compared at once, in a few instructions: most are as they were.
 const LINE_BYTES: usize = 64;
 
-/// Adds the runs of bytes in which `new` differs from `old`, which begins at `offset` of its page:
-/// whole words. Runs from `first` on are of the same window.
-fn add_differing_runs(
-    runs: &mut Vec<(usize, usize)>,
+/// Finds the runs of changed bytes of one window.
+struct RunFinder<'m> {
+    /// All runs; those from `first` on are of this window.
+    runs: &'m mut Vec<(usize, usize)>,
     first: usize,
-    old: &[u8],
-    new: &[u8],
-    offset: usize,
-) {
-    let (old_lines, old_rest) = old.as_chunks::<LINE_BYTES>();
-    let (new_lines, new_rest) = new[..old.len()].as_chunks::<LINE_BYTES>();
-    let mut at = offset;
-    for (old, new) in old_lines.iter().zip(new_lines) {
-        if !is_same_line(old, new) {
-            add_runs_of_words(runs, first, old, new, at);
-        }
-        at += LINE_BYTES;
+    /// Most equal bytes that do not split a run.
+    gap_bytes: usize,
+}
+
+impl<'m> RunFinder<'m> {
+    /// Returns a finder that adds to `runs` those of a window that was `old`.
+    fn new(runs: &'m mut Vec<(usize, usize)>, old: &[u8]) -> RunFinder<'m> {
+        let first = runs.len();
+        let gap_bytes = if is_zero(old) { RUN_GAP_BYTES_OF_ZEROS } else { RUN_GAP_BYTES };
+        RunFinder { runs, first, gap_bytes }
     }
-    add_runs_of_words(runs, first, old_rest, new_rest, at);
+
+    /// Adds the runs in which `new` differs from `old`, which begins at `offset` of its page: whole
+    /// words.
+    fn compare(&mut self, old: &[u8], new: &[u8], offset: usize) {
+        let (old_lines, old_rest) = old.as_chunks::<LINE_BYTES>();
+        let (new_lines, new_rest) = new[..old.len()].as_chunks::<LINE_BYTES>();
+        let mut at = offset;
+        for (old, new) in old_lines.iter().zip(new_lines) {
+            if !is_same_line(old, new) {
+                self.compare_words(old, new, at);
+            }
+            at += LINE_BYTES;
+        }
+        self.compare_words(old_rest, new_rest, at);
+    }
+
+    fn compare_words(&mut self, old: &[u8], new: &[u8], offset: usize) {
+        let (old, new) = (old.as_chunks::<WORD_BYTES>().0, new.as_chunks::<WORD_BYTES>().0);
+        let mut at = offset;
+        for (old, new) in old.iter().zip(new) {
+            if let Some((start, end)) = differing_bytes(differing_bits(*old, *new)) {
+                self.add(at + start, at + end);
+            }
+            at += WORD_BYTES;
+        }
+    }
+
+    fn add(&mut self, start: usize, end: usize) {
+        match self.runs[self.first..].last_mut() {
+            Some((_, last_end)) if start <= *last_end + self.gap_bytes => *last_end = end,
+            _ => self.runs.push((start, end)),
+        }
+    }
 }
 
 /// Whether two lines are the same: without a branch, so that it is a few wide instructions.
@@ -617,34 +661,10 @@ fn differing_bits(old: [u8; WORD_BYTES], new: [u8; WORD_BYTES]) -> u64 {
     u64::from_le_bytes(old) ^ u64::from_le_bytes(new)
 }
 
-fn add_runs_of_words(
-    runs: &mut Vec<(usize, usize)>,
-    first: usize,
-    old: &[u8],
-    new: &[u8],
-    offset: usize,
-) {
-    let (old, new) = (old.as_chunks::<WORD_BYTES>().0, new.as_chunks::<WORD_BYTES>().0);
-    let mut at = offset;
-    for (old, new) in old.iter().zip(new) {
-        if let Some((start, end)) = differing_bytes(differing_bits(*old, *new)) {
-            add_to_runs(runs, first, at + start, at + end);
-        }
-        at += WORD_BYTES;
-    }
-}
-
 /// Returns the range from the first byte to the last that has one of `bits`.
 fn differing_bytes(bits: u64) -> Option<(usize, usize)> {
     let byte_of = |bit: u32| index_wide(u64::from(bit / u8::BITS));
     (bits != 0).then(|| (byte_of(bits.trailing_zeros()), byte_of(63 - bits.leading_zeros()) + 1))
-}
-
-fn add_to_runs(runs: &mut Vec<(usize, usize)>, first: usize, start: usize, end: usize) {
-    match runs[first..].last_mut() {
-        Some((_, last_end)) if start <= *last_end + RUN_GAP_BYTES => *last_end = end,
-        _ => runs.push((start, end)),
-    }
 }
 
 /// Joins ranges that touch, so that each byte is logged once; returns how many are left, in front.
@@ -670,13 +690,14 @@ mod tests {
 
     fn differing_runs(old: &[u8], new: &[u8], range: Range<usize>) -> Vec<(usize, usize)> {
         let mut runs = vec![(range.start, range.start)];
-        add_differing_runs(&mut runs, 1, &old[range.clone()], &new[range.clone()], range.start);
+        let (old, new) = (&old[range.clone()], &new[range.clone()]);
+        RunFinder::new(&mut runs, old).compare(old, new, range.start);
         runs.split_off(1)
     }
 
     #[test]
     fn runs_cover_every_difference_and_small_gaps() {
-        let old = [0; PAGE_BYTES];
+        let old = [7; PAGE_BYTES];
         let mut new = old;
         for offset in [12, 13, 20, 300, 304, 4095] {
             new[offset] = 1;
@@ -687,6 +708,17 @@ mod tests {
         assert_eq!(inside, [(20, 21)], "a window shorter than a line");
         let behind = differing_runs(&old, &new, 304..4096);
         assert_eq!(behind, [(304, 305), (4095, 4096)], "a window that ends with part of a line");
+    }
+
+    #[test]
+    fn runs_go_on_over_longer_gaps_where_nothing_was() {
+        let old = [0; PAGE_BYTES];
+        let mut new = old;
+        for offset in [12, 21, 31, 300] {
+            new[offset] = 1;
+        }
+        let runs = differing_runs(&old, &new, 0..512);
+        assert_eq!(runs, [(12, 22), (31, 32), (300, 301)]);
     }
 
     #[test]

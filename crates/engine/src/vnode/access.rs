@@ -120,7 +120,7 @@ impl Files {
 
 /// Refuses what is no name at all, and `.` and `..` where they are not names.
 pub(crate) fn check_name(name: &[u8]) -> FsResult<()> {
-    let is_none = name.is_empty() || name.contains(&b'/') || name.contains(&0);
+    let is_none = name.is_empty() || name.iter().any(|byte| matches!(byte, b'/' | 0));
     if is_none || name == b"." || name == b".." { Err(FsError::Invalid) } else { Ok(()) }
 }
 

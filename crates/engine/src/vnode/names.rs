@@ -54,11 +54,11 @@ pub(crate) fn target_of(anode: &Anode) -> Target {
 impl Files {
     /// Looks a name up and takes a reference.
     pub(crate) fn lookup_name(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        let vnode = self.vnode(parent)?;
-        let number = {
-            let state = vnode.state.read();
+        let directory = self.vnode(parent)?;
+        let (number, vnode) = {
+            let state = directory.state.read();
             let number = match name {
-                b"." if state.anode()?.kind != AnodeKind::Directory => vnode.number,
+                b"." if state.anode()?.kind != AnodeKind::Directory => directory.number,
                 b"." => self.searched(caller, &state)?.number,
                 b".." => self.searched(caller, &state)?.parent,
                 _ => {
@@ -68,10 +68,9 @@ impl Files {
                 }
             };
             // While the name is locked: nobody frees the file between here and the reference.
-            self.table.add_reference(number);
-            number
+            (number, self.table.add_reference(number))
         };
-        self.referenced_attr(number)
+        self.referenced_attr(number, vnode)
     }
 
     /// Finds what `name` in a directory names, if anything, as every path walk does.
@@ -100,9 +99,11 @@ impl Files {
         Ok((anode.clone(), spot))
     }
 
-    /// Returns the attributes of a file that was just given a reference; takes it back on failure.
-    fn referenced_attr(&self, number: AnodeNo) -> FsResult<Attr> {
-        let attr = self.vnode_of(number).and_then(|vnode| attr_of(self, &vnode.state.read()));
+    /// Returns the attributes of a file that was just given a reference, and whose vnode that is if
+    /// it was in memory; takes the reference back on failure.
+    fn referenced_attr(&self, number: AnodeNo, vnode: Option<Arc<Vnode>>) -> FsResult<Attr> {
+        let vnode = vnode.map_or_else(|| self.vnode_of(number), Ok);
+        let attr = vnode.and_then(|vnode| attr_of(self, &vnode.state.read()));
         attr.map_err(|error| {
             self.table.drop_references(number, 1);
             if error == FsError::Stale { FsError::NotFound } else { error }
@@ -195,7 +196,6 @@ impl Files {
         let child = Arc::new(Vnode::new(anode));
         let mut child_state = child.state.write();
         self.table.insert(Arc::clone(&child));
-        self.table.add_reference(number);
         let applied = change.end();
         fileset.settle(applied.lsn);
         self.settle_link_target(long, applied.ride);
@@ -212,6 +212,9 @@ impl Files {
         anode: &mut Anode,
         given: Inherited,
     ) -> FsResult<FilesetGuard<'f>> {
+        if given.access.is_none() && given.default.is_none() {
+            return Ok(fileset);
+        }
         let mut fileset = Lazy::held(self, fileset);
         for (name, list) in [(ACCESS, given.access), (DEFAULT, given.default)] {
             if let Some(list) = list {
@@ -405,7 +408,7 @@ impl Files {
                 self.remove_locked(caller, locked, name, &seen, wants_directory)?
             {
                 if is_last && !self.table.is_referenced(number) {
-                    self.doom(number);
+                    self.doom(&child);
                 }
                 return Ok(());
             }
@@ -451,21 +454,18 @@ impl Files {
         dir::remove(&self.store, &mut change, &mut directory, &found)?;
         let now = self.now();
         touch(&mut directory, now);
-        let mut guard = None;
+        let mut fileset = Lazy::new(self);
         let is_last = drop_link(&mut anode, now);
         if is_last {
             if anode.kind == AnodeKind::Directory {
                 directory.nlink -= 1;
             }
-            let fileset = guard.insert(self.fileset.lock());
-            self.orphan(fileset, &mut change, &mut anode)?;
+            self.orphan(fileset.guard(), &mut change, &mut anode)?;
         }
-        self.fileset.write_anode(&self.store, &mut change, &directory)?;
-        self.fileset.write_anode(&self.store, &mut change, &anode)?;
+        fileset.write_anode(&mut change, &directory)?;
+        fileset.write_anode(&mut change, &anode)?;
         let applied = change.end();
-        if let Some(guard) = guard {
-            guard.settle(applied.lsn);
-        }
+        fileset.settle(applied.lsn);
         self.replace(&mut directory_state, directory, applied.class);
         self.replace(&mut child_state, anode, applied.class);
         Ok(Some(is_last))

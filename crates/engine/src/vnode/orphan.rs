@@ -9,8 +9,9 @@ use format::ids::AnodeNo;
 use format::page::PageKind;
 use format::planted::{self, Planted};
 
+use super::table::Left;
 use super::xattr::has_containers;
-use super::{Files, VnodeState};
+use super::{Files, Vnode, VnodeState};
 use crate::container::Content;
 use crate::error::{FsError, FsResult};
 use crate::fileset::FilesetGuard;
@@ -136,29 +137,30 @@ impl Files {
     /// Gives references back; a file without a name and without references is freed.
     pub(crate) fn forget(&self, ino: super::api::Ino, count: u64) {
         let Ok(number) = self.number(ino) else { return };
-        if !self.table.drop_references(number, count) {
+        let Left::None(vnode) = self.table.drop_references(number, count) else { return };
+        if self.options.is_read_only {
             return;
         }
         let is_nameless = |anode: &Anode| anode.nlink == 0;
-        let nameless = match self.table.find(number) {
-            Some(vnode) => vnode.state.read().anode.as_ref().is_some_and(is_nameless),
-            None => {
-                let read = self.fileset.read_anode(&self.store, number);
-                matches!(read, Ok(Some(anode)) if is_nameless(&anode))
+        if let Some(vnode) = vnode {
+            let is_doomed = vnode.state.read().anode.as_ref().is_some_and(is_nameless);
+            if is_doomed {
+                self.doom(&vnode);
             }
-        };
-        if nameless && !self.options.is_read_only {
-            self.doom(number);
+        } else {
+            let read = self.fileset.read_anode(&self.store, number);
+            if matches!(read, Ok(Some(anode)) if is_nameless(&anode)) {
+                self.reap_if_possible(number);
+            }
         }
     }
 
     /// Frees a file without a name that nobody holds, a small one with others like it.
-    pub(crate) fn doom(&self, number: AnodeNo) {
-        let vnode = self.table.find(number);
-        if vnode.is_some_and(|vnode| is_small(&vnode.state.read())) {
-            self.reap_together(&self.doomed.add(number));
+    pub(crate) fn doom(&self, vnode: &Vnode) {
+        if is_small(&vnode.state.read()) {
+            self.reap_together(&self.doomed.add(vnode.number));
         } else {
-            self.reap_if_possible(number);
+            self.reap_if_possible(vnode.number);
         }
     }
 

@@ -10,6 +10,7 @@ use format::planted::{self, Planted};
 use super::access::{SEARCH, WRITE, check_name};
 use super::api::{Caller, Ino, RenameMode};
 use super::names::{directory, drop_link, target_of, touch};
+use super::xattr::Lazy;
 use super::{Files, Vnode};
 use crate::alloc::Urgency;
 use crate::dir::{self, Found};
@@ -74,10 +75,10 @@ impl Files {
                 source: self.vnode_of(moved)?,
                 target: replaced.map(|number| self.vnode_of(number)).transpose()?,
             };
-            if let Some(gone) = self.rename_locked(caller, &vnodes, source.1, target.1, mode)? {
-                if let Some(number) = gone.filter(|number| !self.table.is_referenced(*number)) {
-                    self.doom(number);
-                }
+            let renamed = self.rename_locked(caller, &vnodes, source.1, target.1, mode)?;
+            if let Some(is_last) = renamed {
+                let is_gone = |file: &Arc<Vnode>| is_last && !self.table.is_referenced(file.number);
+                vnodes.target.filter(is_gone).inspect(|file| self.doom(file));
                 return Ok(());
             }
         }
@@ -152,8 +153,8 @@ impl Files {
         Err(FsError::Invalid)
     }
 
-    /// Renames, if both names still lead where they did. Returns the file that lost its last name,
-    /// or `None` if a name leads elsewhere by now.
+    /// Renames, if both names still lead where they did. Returns whether the target lost its last
+    /// name, or `None` if a name leads elsewhere by now.
     fn rename_locked(
         &self,
         caller: &Caller,
@@ -161,7 +162,7 @@ impl Files {
         source_name: &[u8],
         target_name: &[u8],
         mode: RenameMode,
-    ) -> FsResult<Option<Option<AnodeNo>>> {
+    ) -> FsResult<Option<bool>> {
         let mut change = self.store.begin(Reservation::SMALL)?;
         let mut guards = vnodes.lock();
         let Some(mut plan) = self.plan(vnodes, &guards, source_name, target_name)? else {
@@ -180,17 +181,16 @@ impl Files {
                 self.move_name(&mut change, &mut plan, (source_name, target_name))?;
             }
         }
-        let mut fileset_guard = None;
-        let mut gone = None;
+        let mut fileset = Lazy::new(self);
+        let mut is_last = false;
         if mode != RenameMode::Exchange
             && let Some(target) = plan.target.as_mut()
         {
             let now = plan.now;
             let was_directory = target.kind == AnodeKind::Directory;
-            if drop_link(target, now) {
-                let fileset = fileset_guard.insert(self.fileset.lock());
-                self.orphan(fileset, &mut change, target)?;
-                gone = Some(target.number);
+            is_last = drop_link(target, now);
+            if is_last {
+                self.orphan(fileset.guard(), &mut change, target)?;
             }
             if was_directory {
                 plan.target_directory().nlink -= 1;
@@ -203,12 +203,10 @@ impl Files {
             plan.target.as_ref(),
         ];
         for anode in written.into_iter().flatten() {
-            self.fileset.write_anode(&self.store, &mut change, anode)?;
+            fileset.write_anode(&mut change, anode)?;
         }
         let applied = change.end();
-        if let Some(guard) = fileset_guard {
-            guard.settle(applied.lsn);
-        }
+        fileset.settle(applied.lsn);
         let changed =
             [Some(plan.source_directory), plan.target_directory, Some(plan.source), plan.target];
         for anode in changed.into_iter().flatten() {
@@ -216,7 +214,7 @@ impl Files {
             let (_, state) = state.expect("every anode of the plan is locked");
             self.replace(state, anode, applied.class);
         }
-        Ok(Some(gone))
+        Ok(Some(is_last))
     }
 
     fn plan(

@@ -1,5 +1,6 @@
 //! The vnodes in memory, and the references that front ends hold on files.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -35,6 +36,15 @@ struct Shard {
     linkable: FxHashSet<AnodeNo>,
 }
 
+/// What is left of a file's references.
+#[derive(Debug)]
+pub(crate) enum Left {
+    /// At least one.
+    Some,
+    /// None; the vnode, if it is in memory.
+    None(Option<Arc<Vnode>>),
+}
+
 impl Default for VnodeTable {
     fn default() -> VnodeTable {
         VnodeTable {
@@ -68,9 +78,12 @@ impl VnodeTable {
         Ok(vnode)
     }
 
-    /// Enters the vnode of a new file; what was known of an earlier file of that number goes.
+    /// Enters the vnode of a new file, with a reference; what was known of an earlier file of that
+    /// number goes.
     pub(crate) fn insert(&self, vnode: Arc<Vnode>) {
-        self.shard(vnode.number).lock().insert(vnode);
+        let mut shard = self.shard(vnode.number).lock();
+        shard.add_reference(vnode.number);
+        shard.insert(vnode);
     }
 
     /// Forgets the vnode of a freed file.
@@ -79,21 +92,25 @@ impl VnodeTable {
         self.dirty.lock().remove(&number);
     }
 
-    pub(crate) fn add_reference(&self, number: AnodeNo) {
-        *self.shard(number).lock().references.entry(number).or_insert(0) += 1;
+    /// Adds a reference; returns the vnode, if it is in memory.
+    pub(crate) fn add_reference(&self, number: AnodeNo) -> Option<Arc<Vnode>> {
+        let mut shard = self.shard(number).lock();
+        shard.add_reference(number);
+        shard.vnodes.get(&number).map(Arc::clone)
     }
 
-    /// Gives references back; returns whether none is left.
-    pub(crate) fn drop_references(&self, number: AnodeNo, count: u64) -> bool {
+    /// Gives references back.
+    pub(crate) fn drop_references(&self, number: AnodeNo, count: u64) -> Left {
         let mut shard = self.shard(number).lock();
-        let Some(held) = shard.references.get_mut(&number) else { return true };
-        *held = held.saturating_sub(count);
-        let is_last = *held == 0;
-        if is_last {
-            shard.references.remove(&number);
+        if let Entry::Occupied(mut held) = shard.references.entry(number) {
+            *held.get_mut() = held.get().saturating_sub(count);
+            if *held.get() > 0 {
+                return Left::Some;
+            }
+            held.remove();
             shard.linkable.remove(&number);
         }
-        is_last
+        Left::None(shard.vnodes.get(&number).map(Arc::clone))
     }
 
     /// Notes that a file without a name, on which there is a reference, may get one.
@@ -138,6 +155,10 @@ impl VnodeTable {
 }
 
 impl Shard {
+    fn add_reference(&mut self, number: AnodeNo) {
+        *self.references.entry(number).or_insert(0) += 1;
+    }
+
     fn insert(&mut self, vnode: Arc<Vnode>) {
         let number = vnode.number;
         if self.vnodes.insert(number, vnode).is_none() {

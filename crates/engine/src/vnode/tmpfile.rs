@@ -48,7 +48,6 @@ impl Files {
         let child = Arc::new(Vnode::new(anode));
         let mut child_state = child.state.write();
         self.table.insert(Arc::clone(&child));
-        self.table.add_reference(number);
         self.table.mark_linkable(number);
         let applied = change.end();
         fileset.settle(applied.lsn);

@@ -19,7 +19,7 @@ use format::attributes::{
     ATTRIBUTE_LIST_BYTES_MAX, ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, AttributeName,
     Namespace, value_pages,
 };
-use format::ids::AnodeNo;
+use format::ids::{AnodeNo, Lsn};
 use format::page::PageKind;
 
 use super::access::{READ, WRITE, is_privileged, mode_allowed};
@@ -263,7 +263,7 @@ impl Files {
         let mut change = self.store.begin(Reservation::LARGE)?;
         let mut state = vnode.state.write();
         let mut anode = state.anode()?.clone();
-        let mut fileset = Lazy { files: self, guard: None };
+        let mut fileset = Lazy::new(self);
         if !work(&mut change, &mut fileset, &mut anode)? {
             return Ok(());
         }
@@ -280,9 +280,7 @@ impl Files {
     ) -> FsResult<()> {
         fileset.write_anode(&mut change, &anode)?;
         let applied = change.end();
-        if let Some(guard) = fileset.guard {
-            guard.settle(applied.lsn);
-        }
+        fileset.settle(applied.lsn);
         self.replace(state, anode, applied.class);
         Ok(())
     }
@@ -478,6 +476,11 @@ pub(crate) struct Lazy<'f> {
 }
 
 impl<'f> Lazy<'f> {
+    /// A lock that nobody has needed yet.
+    pub(crate) fn new(files: &'f Files) -> Lazy<'f> {
+        Lazy { files, guard: None }
+    }
+
     /// A lock that somebody holds already.
     pub(crate) fn held(files: &'f Files, guard: FilesetGuard<'f>) -> Lazy<'f> {
         Lazy { files, guard: Some(guard) }
@@ -489,15 +492,24 @@ impl<'f> Lazy<'f> {
         self.guard.expect("taken above")
     }
 
-    fn guard(&mut self) -> &mut FilesetGuard<'f> {
+    /// Returns the lock, to use it.
+    pub(crate) fn guard(&mut self) -> &mut FilesetGuard<'f> {
         let files = self.files;
         self.guard.get_or_insert_with(|| files.fileset.lock())
     }
 
-    fn write_anode(&self, change: &mut Change<'_>, anode: &Anode) -> FsResult<()> {
+    /// Writes an anode that is in use.
+    pub(crate) fn write_anode(&self, change: &mut Change<'_>, anode: &Anode) -> FsResult<()> {
         match &self.guard {
             Some(guard) => guard.write_anode(&self.files.store, change, anode),
             None => self.files.fileset.write_anode(&self.files.store, change, anode),
+        }
+    }
+
+    /// The change has ended at `lsn`: what was allocated stays.
+    pub(crate) fn settle(self, lsn: Lsn) {
+        if let Some(guard) = self.guard {
+            guard.settle(lsn);
         }
     }
 }

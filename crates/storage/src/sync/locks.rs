@@ -1,4 +1,7 @@
 //! The locks as they are used: `parking_lot`'s, which a simulated run schedules.
+//!
+//! Every program pays for what a simulated run needs, so that is out of the way: a lock asks one
+//! flag of its thread, and whatever follows from it is in functions of its own.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -31,11 +34,18 @@ impl<T: ?Sized> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         #[cfg(feature = "sim")]
         if sim::is_registered() {
-            let key = Key::of_lock(&self.inner);
-            let inner = sim::acquire(key, || self.inner.try_lock());
-            return MutexGuard { inner, _release: Release::to(key) };
+            return self.lock_scheduled();
         }
         MutexGuard::plain(self.inner.lock())
+    }
+
+    #[cfg(feature = "sim")]
+    #[cold]
+    #[track_caller]
+    fn lock_scheduled(&self) -> MutexGuard<'_, T> {
+        let key = Key::of_lock(&self.inner);
+        let inner = sim::acquire(key, || self.inner.try_lock());
+        MutexGuard { inner, _release: Release::to(key) }
     }
 
     /// Takes the lock if it is free.
@@ -130,11 +140,18 @@ impl<T: ?Sized> RwLock<T> {
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         #[cfg(feature = "sim")]
         if sim::is_registered() {
-            let key = Key::of_lock(&self.inner);
-            let inner = sim::acquire(key, || self.inner.try_read());
-            return RwLockReadGuard { inner, _release: Release::to(key) };
+            return self.read_scheduled();
         }
         RwLockReadGuard::plain(self.inner.read())
+    }
+
+    #[cfg(feature = "sim")]
+    #[cold]
+    #[track_caller]
+    fn read_scheduled(&self) -> RwLockReadGuard<'_, T> {
+        let key = Key::of_lock(&self.inner);
+        let inner = sim::acquire(key, || self.inner.try_read());
+        RwLockReadGuard { inner, _release: Release::to(key) }
     }
 
     /// Blocks until nobody holds the lock, and takes it.
@@ -142,11 +159,18 @@ impl<T: ?Sized> RwLock<T> {
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         #[cfg(feature = "sim")]
         if sim::is_registered() {
-            let key = Key::of_lock(&self.inner);
-            let inner = sim::acquire(key, || self.inner.try_write());
-            return RwLockWriteGuard { inner, _release: Release::to(key) };
+            return self.write_scheduled();
         }
         RwLockWriteGuard::plain(self.inner.write())
+    }
+
+    #[cfg(feature = "sim")]
+    #[cold]
+    #[track_caller]
+    fn write_scheduled(&self) -> RwLockWriteGuard<'_, T> {
+        let key = Key::of_lock(&self.inner);
+        let inner = sim::acquire(key, || self.inner.try_write());
+        RwLockWriteGuard { inner, _release: Release::to(key) }
     }
 
     /// Takes the lock for reading if no writer holds it.

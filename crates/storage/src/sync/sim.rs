@@ -647,7 +647,7 @@ pub(super) fn notify_one(key: Key) {
 }
 
 /// Makes all who wait for `key` ready.
-#[inline]
+#[cold]
 pub(super) fn notify_all(key: Key) {
     with_current(|scheduler, _| {
         let mut state = scheduler.state.lock();
