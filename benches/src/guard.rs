@@ -19,7 +19,9 @@ use std::sync::Arc;
 use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, RenameMode};
 use engine::{CreateOptions, OpenOptions, Pool};
 use storage::clock::ManualClock;
-use storage::device::{CountingDevice, MemoryDevice, RequestKind, SharedDevice};
+use storage::device::{
+    AlignedBuffer, CountingDevice, MemoryDevice, RequestKind, SharedBytes, SharedDevice,
+};
 use storage::prng::Prng;
 
 /// Bytes of the pool: so many that its journal holds what a scenario logs.
@@ -28,12 +30,17 @@ const POOL_BYTES: u64 = 4 << 30;
 const NAMES: u64 = 2000;
 /// Writes of 16 KiB: more than a segment, so that sealing is among what is counted.
 const WRITES: u64 = 256;
+/// Writes of 1 MiB, each in a buffer that the file system may keep.
+const LONG_WRITES: u64 = 32;
 /// Random reads of 4 KiB.
 const READS: u64 = 1000;
 /// Bytes of the file that is read and overwritten.
 const FILE_BYTES: u64 = 8 << 20;
 /// Overwrites, each synced.
 const OVERWRITES: u64 = 200;
+/// Overwrites that are synced together, and how often.
+const BATCH: u64 = 32;
+const BATCHES: u64 = 20;
 /// Directories of the cold lookups, and files of each.
 const COLD_DIRS: u64 = 20;
 const COLD_FILES: u64 = 100;
@@ -47,14 +54,17 @@ struct Scenario {
     prepare: fn(&Ground) -> Prepared,
 }
 
-const SCENARIOS: [Scenario; 11] = [
+const SCENARIOS: [Scenario; 14] = [
     Scenario { name: "create", operations: NAMES, prepare: create },
     Scenario { name: "lookup-warm", operations: NAMES, prepare: lookup_warm },
     Scenario { name: "lookup-cold", operations: COLD_DIRS * COLD_FILES, prepare: lookup_cold },
     Scenario { name: "unlink", operations: NAMES, prepare: unlink },
     Scenario { name: "rename", operations: NAMES, prepare: rename },
     Scenario { name: "write-16k", operations: WRITES, prepare: write_16k },
+    Scenario { name: "write-1m", operations: LONG_WRITES, prepare: write_1m },
+    Scenario { name: "rewrite-1m", operations: LONG_WRITES, prepare: rewrite_1m },
     Scenario { name: "overwrite-4k-fsync", operations: OVERWRITES, prepare: overwrite },
+    Scenario { name: "overwrite-4k-32", operations: BATCH * BATCHES, prepare: overwrite_batches },
     Scenario { name: "read-4k", operations: READS, prepare: read_4k },
     Scenario { name: "readdir", operations: NAMES, prepare: readdir },
     Scenario { name: "checkpoint", operations: 1, prepare: checkpoint },
@@ -196,6 +206,30 @@ fn write_16k(ground: &Ground) -> Prepared {
     })
 }
 
+/// Writes the file from its front to [`LONG_WRITES`] MiB, as a stream, and syncs it.
+fn write_long(pool: &Pool, ino: Ino) {
+    for number in 0..LONG_WRITES {
+        let data = SharedBytes::from(AlignedBuffer::zeroed(1 << 20));
+        let written = pool.write_shared(&Caller::root(), ino, number << 20, &data);
+        written.expect("there is room");
+        pool.catch_up();
+    }
+    pool.fsync(ino, false).expect("nothing fails");
+}
+
+fn write_1m(ground: &Ground) -> Prepared {
+    let pool = ground.open();
+    let ino = make(&pool, pool.root(), "file", FileKind::Regular);
+    Box::new(move || write_long(&pool, ino))
+}
+
+fn rewrite_1m(ground: &Ground) -> Prepared {
+    let pool = ground.open();
+    let ino = make(&pool, pool.root(), "file", FileKind::Regular);
+    write_long(&pool, ino);
+    Box::new(move || write_long(&pool, ino))
+}
+
 /// Makes a file of [`FILE_BYTES`] that is on the device.
 fn stored_file(pool: &Pool) -> Ino {
     let ino = make(pool, pool.root(), "file", FileKind::Regular);
@@ -229,6 +263,22 @@ fn overwrite(ground: &Ground) -> Prepared {
         for _ in 0..OVERWRITES {
             let at = prng.below(FILE_BYTES / 4096) * 4096;
             pool.write(&Caller::root(), ino, at, &data).expect("there is room");
+            pool.fsync(ino, false).expect("nothing fails");
+        }
+    })
+}
+
+fn overwrite_batches(ground: &Ground) -> Prepared {
+    let pool = ground.open();
+    let ino = stored_file(&pool);
+    let data = vec![7; 4096];
+    Box::new(move || {
+        let mut prng = Prng::from_seed(1);
+        for _ in 0..BATCHES {
+            for _ in 0..BATCH {
+                let at = prng.below(FILE_BYTES / 4096) * 4096;
+                pool.write(&Caller::root(), ino, at, &data).expect("there is room");
+            }
             pool.fsync(ino, false).expect("nothing fails");
         }
     })

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod cleaning;
+mod looks;
 mod placement;
 mod stalls;
 

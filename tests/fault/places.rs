@@ -1,4 +1,5 @@
-//! Goal: what a read has asked the device for is not given to others before the device has answered.
+//! Goal: what a read has asked the device for is not given to others before the device has
+//! answered.
 //!
 //! Method: in virtual time, on a device that looks at a place only long after it was asked to. Two
 //! files are read together; meanwhile one of them is cut to nothing, and others write all that is

@@ -226,19 +226,19 @@ impl Change<'_> {
         let bytes = self.edit(place, kind, owner)?;
         bytes[KIND_OFFSET] = PageKind::Tombstone.code();
         let fragments = self.store.geometry().page_fragments();
-        self.free(Extent { place, fragments })
+        self.free(&[Extent { place, fragments }])
     }
 
     /// Gives fragments back.
-    pub(crate) fn free(&mut self, extent: Extent) -> FsResult<()> {
+    pub(crate) fn free(&mut self, extents: &[Extent]) -> FsResult<()> {
         let tx = self.tx.as_mut().expect("a change has its transaction until its end");
-        self.store.alloc.free(tx, &mut self.ledger, extent)
+        self.store.alloc.free(tx, &mut self.ledger, extents)
     }
 
-    /// Takes a promised block of an open segment into use.
-    pub(crate) fn install(&mut self, extent: Extent) -> FsResult<()> {
+    /// Takes promised blocks of open segments into use.
+    pub(crate) fn install(&mut self, extents: &[Extent]) -> FsResult<()> {
         let tx = self.tx.as_mut().expect("a change has its transaction until its end");
-        self.store.alloc.install(tx, &mut self.ledger, extent)
+        self.store.alloc.install(tx, &mut self.ledger, extents)
     }
 
     /// Keeps fragments for a block that the file has not stored.

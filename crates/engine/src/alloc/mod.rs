@@ -25,22 +25,24 @@
 //! Not here: the order of writes inside a segment (`segment`), and emptying segments (`vnode`'s
 //! cleaner).
 
+mod change;
+mod extent;
 pub(crate) mod group;
 mod level;
 pub mod policy;
 mod shortage;
 
+pub(crate) use extent::{Extent, Extents};
 pub(crate) use level::Level;
 pub use shortage::Shortage;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use format::bitmap::BITS_PER_PAGE;
 use format::geometry::Geometry;
 use format::group::{
-    DESCRIPTOR_FRAGMENTS_USED_OFFSET, DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentKind, SegmentUsage,
-    TOTAL_FRAGMENTS_RESERVED_OFFSET, TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET,
+    DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentKind, SegmentUsage, TOTAL_FRAGMENTS_RESERVED_OFFSET,
+    TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET,
 };
 use format::ids::{AnodeNo, Epoch, Lsn, Place};
 use format::map::POINTERS_PER_PAGE;
@@ -54,6 +56,7 @@ use crate::error::{FsError, FsResult};
 use crate::journal::{Journal, Tx};
 use crate::sync::Mutex;
 
+use self::change::Looked;
 use self::group::Group;
 use self::policy::{PlacementPolicy, SegmentView};
 
@@ -68,13 +71,6 @@ pub(crate) const LOW_SEGMENTS: u32 = 8;
 pub(crate) const FEW_SEGMENTS: u32 = CLEANER_SEGMENTS + 2;
 /// A writer who was refused gets this many free segments, however much must be moved for them.
 pub(crate) const PROMISED_SEGMENTS: u32 = CLEANER_SEGMENTS + 2;
-
-/// A run of fragments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
-    pub(crate) place: Place,
-    pub(crate) fragments: u32,
-}
 
 /// A segment, named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -376,7 +372,7 @@ impl Allocator {
             state.used += u64::from(extent.fragments);
             ledger.taken.push(extent);
             let group = &state.groups[&number];
-            self.log_change(tx, group, extent, true)?;
+            self.log_change(tx, group, extent, true, &mut Looked::default())?;
             return Ok(place);
         }
         Err(FsError::NoSpace)
@@ -419,45 +415,6 @@ impl Allocator {
         self.cache.page(self.geometry().free_map_place(group, page), PageKind::FreeMap, owner)
     }
 
-    /// Logs that an extent is taken or freed: map, segment usage, descriptor and totals.
-    fn log_change(
-        &self,
-        tx: &mut Tx,
-        group: &Group,
-        extent: Extent,
-        is_taken: bool,
-    ) -> FsResult<()> {
-        let number = extent.place.group();
-        let (mut fragment, end) =
-            (extent.place.fragment(), extent.place.fragment() + extent.fragments);
-        while fragment < end {
-            let page = fragment / BITS_PER_PAGE;
-            let count = (end - fragment).min((page + 1) * BITS_PER_PAGE - fragment);
-            let buffer = self.free_map_buffer(number, page)?;
-            let first = fragment % BITS_PER_PAGE;
-            let bytes = buffer.bytes();
-            let mut bits = first..first + count;
-            if bits.any(|bit| format::bitmap::is_set(page_of(&bytes), bit) == is_taken) {
-                let what = if is_taken { "used" } else { "free" };
-                let defect = format!("FM001: {} is {what} in the map already", extent.place);
-                return Err(FsError::Corrupt { defect });
-            }
-            if is_taken || !planted::is(Planted::BitmapBitLeaked) {
-                tx.set_bits(&buffer, fragment % BITS_PER_PAGE, count, is_taken);
-            }
-            fragment += count;
-        }
-        let sign = if is_taken { 1 } else { -1 };
-        let delta = sign * i64::from(extent.fragments);
-        let segment = self.geometry().segment_of(extent.place);
-        let usage = self.usage_buffer(number, segment)?;
-        let live_offset = SegmentUsage::offset(segment) + 4;
-        tx.add_u32(&usage, live_offset, delta);
-        tx.add_u32(&group.descriptor, DESCRIPTOR_FRAGMENTS_USED_OFFSET, delta);
-        tx.add_u64(&self.root, TOTAL_FRAGMENTS_USED_OFFSET, delta);
-        Ok(())
-    }
-
     /// Keeps `fragments` for a block that is not stored. Whether there is room the caller has seen.
     pub(crate) fn reserve(&self, tx: &mut Tx, ledger: &mut Ledger, fragments: u32) {
         self.state.lock().reserved += u64::from(fragments);
@@ -481,51 +438,6 @@ impl Allocator {
     /// Returns the pool's count of anodes in use.
     pub(crate) fn anodes_used(&self) -> u64 {
         read_u64(page_of(&self.root.bytes()), format::group::TOTAL_ANODES_USED_OFFSET)
-    }
-
-    /// Gives fragments back. They are pending until the next checkpoint is past them (G2).
-    ///
-    /// # Errors
-    ///
-    /// [`FsError::Corrupt`] if the place is none that was given out, or a failure to read the maps.
-    pub(crate) fn free(&self, tx: &mut Tx, ledger: &mut Ledger, extent: Extent) -> FsResult<()> {
-        let geometry = self.geometry();
-        let bad = || {
-            let defect = format!("MP003: a pointer leads to {}, which nobody has", extent.place);
-            FsError::Corrupt { defect }
-        };
-        if geometry.device_offset(extent.place, extent.fragments).is_none()
-            || extent.place.disk_group() != 0
-        {
-            return Err(bad());
-        }
-        let mut state = self.state.lock();
-        self.ensure_group(&mut state, extent.place.group())?;
-        let group = &state.groups[&extent.place.group()];
-        if !group.has_given(extent, geometry) {
-            return Err(bad());
-        }
-        self.log_change(tx, group, extent, false)?;
-        ledger.freed.push(extent);
-        Ok(())
-    }
-
-    /// Logs that a block written to an open data segment is in use.
-    ///
-    /// # Errors
-    ///
-    /// A failure to read the maps.
-    pub(crate) fn install(&self, tx: &mut Tx, ledger: &mut Ledger, extent: Extent) -> FsResult<()> {
-        let mut state = self.state.lock();
-        self.ensure_group(&mut state, extent.place.group())?;
-        let group = &state.groups[&extent.place.group()];
-        self.log_change(tx, group, extent, true)?;
-        ledger.installed += u64::from(extent.fragments);
-        let group = state.groups.get_mut(&extent.place.group()).expect("ensured");
-        let segment = self.volume.geometry().segment_of(extent.place);
-        group.segments[index(segment)].held += extent.fragments;
-        ledger.taken.push(extent);
-        Ok(())
     }
 
     /// Logs how far an open data segment is written, in a transaction of its own: two that install

@@ -11,16 +11,17 @@ use format::anode::{Anode, StorageMode};
 use format::ids::Place;
 use format::map::{
     FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, page_index, page_slot, pointer_at, root_slot,
+    set_pointer,
 };
 use format::page::PageKind;
 use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
 
 use super::data::Unit;
-use super::{map_owner, replace_pointer, take_off};
+use super::{map_owner, take_off};
 use crate::alloc::Urgency;
 use crate::error::FsResult;
-use crate::store::{Change, Store};
+use crate::store::{Change, Store, raise_birth_max};
 
 /// What becomes of a pointer to a block.
 #[derive(Clone, Copy)]
@@ -61,15 +62,29 @@ impl Entry<'_> {
     }
 }
 
-/// What a file needs to have a block written.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
-    /// Map pages that may be made; more the higher the map grows.
-    pub(crate) map_pages: u64,
-    /// Fragments that the file has for it already, stored or reserved.
-    pub(crate) held_fragments: u64,
-    /// Where what is stored of it begins.
-    pub(crate) stored: Option<Place>,
+/// Fragments that pointers of one leaf reserve after a change, and did not before, or the reverse.
+pub(super) struct Reserved {
+    /// Size of the blocks: binary logarithm.
+    shift: u8,
+    fragment_shift: u8,
+    more: u32,
+    less: u32,
+}
+
+impl Reserved {
+    pub(super) fn new(shift: u8, fragment_shift: u8) -> Reserved {
+        Reserved { shift, fragment_shift, more: 0, less: 0 }
+    }
+
+    /// The pointer `old` becomes `new`.
+    pub(super) fn note(&mut self, old: Option<BlockPointer>, new: Option<BlockPointer>) {
+        let reserved = |pointer: Option<BlockPointer>| {
+            pointer.map_or(0, |p| p.reserved_fragments(self.shift, self.fragment_shift))
+        };
+        let (before, after) = (reserved(old), reserved(new));
+        self.more += after.saturating_sub(before);
+        self.less += before.saturating_sub(after);
+    }
 }
 
 impl Store {
@@ -104,9 +119,10 @@ impl Store {
             return Ok(entry.dropped(old));
         }
         let place = self.leaf_to_edit(change, anode, index)?;
-        let owner = map_owner(anode, index, 0);
         if shift < anode.block_shift {
-            return self.set_fine(change, anode, owner, place, start >> FINE_SHIFT, entry);
+            let (fine, mut old) = (start >> FINE_SHIFT, None);
+            self.set_fine(change, anode, place, fine, &[entry], |pointer| old = Some(pointer))?;
+            return Ok(old);
         }
         self.set_coarse(change, anode, place, index, entry)
     }
@@ -126,7 +142,8 @@ impl Store {
         let slot = page_slot(index, 0);
         let old = pointer_at(page, slot);
         let new = entry.after(old);
-        replace_pointer(page, slot, new.as_ref(), birth);
+        set_pointer(page, slot, new.as_ref());
+        raise_birth_max(page, birth);
         self.count_reserved(change, anode, anode.block_shift, old, new)?;
         Ok(entry.dropped(old))
     }
@@ -141,17 +158,25 @@ impl Store {
         old: Option<BlockPointer>,
         new: Option<BlockPointer>,
     ) -> FsResult<()> {
-        let fragment_shift = self.geometry().fragment_shift;
-        let reserved = |pointer: Option<BlockPointer>| {
-            pointer.map_or(0, |pointer| pointer.reserved_fragments(shift, fragment_shift))
-        };
-        let (before, after) = (reserved(old), reserved(new));
-        if after > before {
-            anode.fragments += u64::from(after - before);
-            change.reserve(after - before);
-        } else if before > after {
-            take_off(&mut anode.fragments, u64::from(before - after))?;
-            change.unreserve(before - after);
+        let mut reserved = Reserved::new(shift, self.geometry().fragment_shift);
+        reserved.note(old, new);
+        self.count(change, anode, reserved)
+    }
+
+    /// C1, C3: counts what is reserved from now on, and what no longer.
+    pub(super) fn count(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        reserved: Reserved,
+    ) -> FsResult<()> {
+        if reserved.more > 0 {
+            anode.fragments += u64::from(reserved.more);
+            change.reserve(reserved.more);
+        }
+        if reserved.less > 0 {
+            take_off(&mut anode.fragments, u64::from(reserved.less))?;
+            change.unreserve(reserved.less);
         }
         Ok(())
     }
@@ -192,24 +217,5 @@ impl Store {
         });
         self.alloc.unpromise(wanted + pages);
         reserved.map(|()| end)
-    }
-
-    /// Returns what installing a block of `1 << shift` bytes at `start` may need.
-    pub(crate) fn room_for(&self, anode: &Anode, start: u64, shift: u8) -> FsResult<Room> {
-        let end = start.saturating_add(1 << shift);
-        let units = self.units(anode, start, end)?;
-        let has_hole = units.iter().any(Unit::is_hole);
-        let is_fine = units.iter().any(|unit| unit.is_fine(anode));
-        let fragment_shift = self.geometry().fragment_shift;
-        let held = units.iter().map(|unit| u64::from(unit.held_fragments(fragment_shift)));
-        let map_pages = match (is_fine, shift < anode.block_shift) {
-            (false, true) => FINE_PER_COARSE + u64::from(anode.height == 0),
-            // Its quarters may lie below two fine leaves.
-            (true, false) if has_hole => 2,
-            (false, false) if has_hole => self.missing_map_pages(anode, start >> shift)?,
-            _ => u64::from(has_hole),
-        };
-        let stored = units.iter().find_map(|unit| unit.pointer).map(|pointer| pointer.place);
-        Ok(Room { map_pages, held_fragments: held.sum(), stored })
     }
 }

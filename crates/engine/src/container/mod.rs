@@ -18,14 +18,17 @@
 
 mod data;
 mod entry;
+mod install;
+mod leaves;
 mod truncate;
 
 pub(crate) use data::Unit;
-pub(crate) use entry::Room;
+pub(crate) use install::{InstallStep, NewBlock};
+pub(crate) use leaves::{Leaves, Room};
 pub(crate) use truncate::{Content, take_off};
 
 use format::anode::{Anode, StorageMode};
-use format::ids::{Epoch, Place};
+use format::ids::Place;
 use format::map::{
     HEIGHT_MAX, POINTERS_PER_PAGE, capacity_of_height, height_for, page_index, page_slot,
     pointer_at, root_slot, set_pointer,
@@ -51,19 +54,6 @@ fn map_owner(anode: &Anode, index: u64, level: u8) -> PageOwner {
 /// Returns the owner of content page `index` of `anode`.
 pub(crate) fn content_owner(anode: &Anode, index: u64) -> PageOwner {
     PageOwner { fileset: anode.fileset, anode: anode.number, index, level: 0 }
-}
-
-/// Sets pointer `slot` of a leaf; returns the pointer that was there.
-fn replace_pointer(
-    page: &mut PageBytes,
-    slot: usize,
-    pointer: Option<&BlockPointer>,
-    birth: Epoch,
-) -> Option<BlockPointer> {
-    let old = pointer_at(page, slot);
-    set_pointer(page, slot, pointer);
-    raise_birth_max(page, birth);
-    old
 }
 
 impl Store {
@@ -126,21 +116,6 @@ impl Store {
         Ok(path)
     }
 
-    /// Returns the leaf map page on the way to block `index`; `None` under a hole.
-    fn leaf_of(&self, anode: &Anode, index: u64) -> FsResult<Option<View<'static>>> {
-        let mut pointer = anode.root_pointer(root_slot(index, anode.height));
-        for level in (0..anode.height).rev() {
-            let Some(found) = pointer else { return Ok(None) };
-            let owner = map_owner(anode, index, level);
-            let page = self.view(None, found.place, PageKind::Map, owner)?;
-            if level == 0 {
-                return Ok(Some(page));
-            }
-            pointer = pointer_at(&page, page_slot(index, level));
-        }
-        Ok(None)
-    }
-
     /// Sets the pointer to block `index`, growing the map as needed. Returns the pointer that was
     /// there; the caller frees it (C2) and counts the fragments of blocks (C1).
     pub(crate) fn set_block(
@@ -160,7 +135,11 @@ impl Store {
         }
         let place = self.leaf_to_edit(change, anode, index)?;
         let page = change.edit(place, PageKind::Map, map_owner(anode, index, 0))?;
-        Ok(replace_pointer(page, page_slot(index, 0), pointer, birth))
+        let slot = page_slot(index, 0);
+        let old = pointer_at(page, slot);
+        set_pointer(page, slot, pointer);
+        raise_birth_max(page, birth);
+        Ok(old)
     }
 
     /// Returns the place of the leaf on the way to block `index`, in a map that is high enough and

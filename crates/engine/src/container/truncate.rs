@@ -53,14 +53,8 @@ impl Step {
 
     /// Whether the step may free one more block; if so, it is noted.
     fn take(&mut self, place: Place, fragments: u32, pages: usize) -> bool {
-        let joins = self.extents.last().is_some_and(|last| {
-            // Places from a map may lie anywhere: `free` refuses what nobody has.
-            let end = |place: Place, count: u32| u64::from(place.fragment()) + u64::from(count);
-            last.place.disk_group() == place.disk_group()
-                && last.place.group() == place.group()
-                && (end(last.place, last.fragments) == u64::from(place.fragment())
-                    || end(place, fragments) == u64::from(last.place.fragment()))
-        });
+        let extent = Extent { place, fragments };
+        let joins = self.extents.last().is_some_and(|last| last.touches(extent));
         let is_known = self.groups.contains(&place.group());
         let is_over = self.pointers == 0
             || pages + self.groups.len() * 4 > PAGES_PER_STEP
@@ -74,13 +68,8 @@ impl Step {
             self.groups.push(place.group());
         }
         match self.extents.last_mut() {
-            Some(last) if joins => {
-                if place < last.place {
-                    last.place = place;
-                }
-                last.fragments += fragments;
-            }
-            _ => self.extents.push(Extent { place, fragments }),
+            Some(last) if joins => last.join(extent),
+            _ => self.extents.push(extent),
         }
         true
     }
@@ -130,11 +119,9 @@ impl Store {
         let mut step =
             Step { pointers: POINTERS_PER_STEP, extents: Vec::new(), groups: Vec::new() };
         let is_done = self.truncate_root(change, anode, cut, content, &mut step)?;
-        for extent in step.extents {
-            change.free(extent)?;
-            if planted::is(Planted::DoubleFree) {
-                change.free(extent)?;
-            }
+        change.free(&step.extents)?;
+        if planted::is(Planted::DoubleFree) {
+            change.free(&step.extents)?;
         }
         Ok(is_done)
     }
@@ -255,9 +242,7 @@ impl Store {
             let stored = unit.pointer.map_or(0, |pointer| pointer.fragments);
             take_off(&mut anode.fragments, u64::from(stored))?;
         }
-        for extent in step.extents {
-            change.free(extent)?;
-        }
+        change.free(&step.extents)?;
         Ok(rest)
     }
 

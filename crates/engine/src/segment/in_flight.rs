@@ -8,8 +8,9 @@ use storage::device::SharedBytes;
 /// Number of a write that has not been submitted: the bytes ride in the log so far.
 pub(super) const NOT_SUBMITTED: u64 = 0;
 
+/// Blocks that lie side by side in memory and go side by side with one write.
 #[derive(Debug)]
-struct InFlightBlock {
+struct Run {
     write: u64,
     fragments: u32,
     data: SharedBytes,
@@ -18,35 +19,57 @@ struct InFlightBlock {
 /// Blocks whose write is not answered yet, by place and by the number of the write.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
-    blocks: BTreeMap<Place, InFlightBlock>,
+    runs: BTreeMap<Place, Run>,
     by_write: BTreeMap<u64, Vec<Place>>,
 }
 
 impl InFlight {
-    /// Returns the block that has the fragment at `place`, and how many fragments lie before it.
-    pub(super) fn get(&self, place: Place) -> Option<(SharedBytes, u32)> {
-        let (start, block) = self.blocks.range(..=place).next_back()?;
-        let before = place.bits() - start.bits();
-        let before = u32::try_from(before).ok().filter(|before| *before < block.fragments)?;
-        Some((block.data.clone(), before))
+    /// Returns the bytes that have the fragment at `place`, and how many fragments lie before it;
+    /// `None` unless they have all `fragments` from there.
+    pub(super) fn get(&self, place: Place, fragments: u32) -> Option<(SharedBytes, u32)> {
+        let (run, before) = self.run_at(place)?;
+        let has_all = fragments <= run.fragments - before;
+        has_all.then(|| (run.data.clone(), before))
     }
 
     /// Returns the number of the write that carries the block at `place`.
     pub(super) fn write_of(&self, place: Place) -> Option<u64> {
-        self.blocks.get(&place).map(|block| block.write)
+        self.run_at(place).map(|(run, _)| run.write)
     }
 
-    /// The bytes of `place` are on their way with write `number`.
+    /// Returns the run with the fragment at `place`, and how many fragments lie before it.
+    fn run_at(&self, place: Place) -> Option<(&Run, u32)> {
+        let (start, run) = self.runs.range(..=place).next_back()?;
+        let before = u32::try_from(place.bits() - start.bits()).ok()?;
+        (before < run.fragments).then_some((run, before))
+    }
+
+    /// The bytes of `place`, `fragments` long, are on their way with write `number`.
     pub(super) fn insert(&mut self, place: Place, fragments: u32, number: u64, data: SharedBytes) {
-        self.blocks.insert(place, InFlightBlock { write: number, fragments, data });
+        if self.extend(place, fragments, number, &data) {
+            return;
+        }
+        self.runs.insert(place, Run { write: number, fragments, data });
         if number != NOT_SUBMITTED {
             self.by_write.entry(number).or_default().push(place);
         }
     }
 
+    /// Makes a block part of the run before it, if it goes with the same write. What rides is by
+    /// itself, for it is told of its write later.
+    fn extend(&mut self, place: Place, fragments: u32, number: u64, data: &SharedBytes) -> bool {
+        let Some((start, last)) = self.runs.range_mut(..=place).next_back() else { return false };
+        let is_next = start.bits() + u64::from(last.fragments) == place.bits();
+        if number == NOT_SUBMITTED || last.write != number || !is_next || !last.data.join(data) {
+            return false;
+        }
+        last.fragments += fragments;
+        true
+    }
+
     /// What rode in the log so far goes with write `number`.
     pub(super) fn submitted(&mut self, place: Place, number: u64) {
-        if let Some(known) = self.blocks.get_mut(&place) {
+        if let Some(known) = self.runs.get_mut(&place) {
             known.write = number;
             self.by_write.entry(number).or_default().push(place);
         }
@@ -59,10 +82,58 @@ impl InFlight {
         {
             let (number, places) = entry.remove_entry();
             for place in places {
-                if self.write_of(place) == Some(number) {
-                    self.blocks.remove(&place);
+                if self.runs.get(&place).is_some_and(|run| run.write == number) {
+                    self.runs.remove(&place);
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use storage::device::AlignedBuffer;
+
+    use super::*;
+
+    const BLOCK_BYTES: usize = 16 << 10;
+
+    fn at(fragment: u32) -> Place {
+        Place::new(0, 1, fragment)
+    }
+
+    /// Goal: neighbours become one run, and each is found and dropped as if it were alone. Method:
+    /// four blocks of one buffer in two writes; the second one rode in the log at first.
+    #[test]
+    fn blocks_side_by_side_are_one_run_of_each_write() {
+        let buffer = SharedBytes::from(AlignedBuffer::zeroed(4 * BLOCK_BYTES));
+        let data = |block: usize| buffer.slice(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES);
+        let mut in_flight = InFlight::default();
+        in_flight.insert(at(4), 4, NOT_SUBMITTED, data(1));
+        assert_eq!(in_flight.write_of(at(4)), Some(NOT_SUBMITTED));
+        for (block, write) in [(0, 7), (1, 7), (2, 7), (3, 8)] {
+            in_flight.insert(at(4 * block), 4, write, data(usize::try_from(block).expect("few")));
+        }
+        let writes = [0, 4, 8, 11, 12, 16].map(|fragment| in_flight.write_of(at(fragment)));
+        assert_eq!(writes, [Some(7), Some(7), Some(7), Some(7), Some(8), None]);
+        let (bytes, before) = in_flight.get(at(9), 3).expect("three fragments are left");
+        assert_eq!(
+            bytes[crate::convert::index(before) * 4096..].as_ptr(),
+            buffer[9 * 4096..].as_ptr()
+        );
+        assert!(in_flight.get(at(9), 4).is_none(), "the next one goes with another write");
+        in_flight.drop_answered(7);
+        assert_eq!((in_flight.write_of(at(8)), in_flight.write_of(at(12))), (None, Some(8)));
+        assert!(in_flight.runs.len() == 1 && in_flight.by_write.len() == 1, "{in_flight:?}");
+    }
+
+    #[test]
+    fn blocks_of_other_memory_are_runs_of_their_own() {
+        let mut in_flight = InFlight::default();
+        for fragment in [0, 4] {
+            in_flight.insert(at(fragment), 4, 7, AlignedBuffer::zeroed(BLOCK_BYTES).into());
+        }
+        assert_eq!(in_flight.runs.len(), 2);
+        assert!(in_flight.get(at(0), 8).is_none());
     }
 }

@@ -113,6 +113,13 @@ struct BlockState {
     progress: Progress,
 }
 
+impl BlockState {
+    /// Returns what is stored of the block.
+    fn stored(&self, fragment_bytes: usize) -> SharedBytes {
+        self.data.slice(0..fragment_bytes * crate::convert::index(self.fragments))
+    }
+}
+
 /// A block on its way to the disk.
 #[derive(Debug)]
 pub(crate) struct Block {
@@ -453,21 +460,25 @@ impl Segments {
         }
     }
 
-    /// The block's pointer is in a map now, or pointers to the first `fragments` of it: its promise
-    /// is used up but for what was kept for metadata.
-    pub(crate) fn installed(&self, block: &Arc<Block>, fragments: u32) {
+    /// The pointers of these blocks are in a map now, or pointers to so many fragments from their
+    /// fronts: their promises are used up but for what was kept for metadata.
+    pub(crate) fn installed<'b>(&self, blocks: impl IntoIterator<Item = (&'b Arc<Block>, u32)>) {
         let mut state = self.state.lock();
-        self.store.alloc.unpromise(block.promised - u64::from(fragments));
-        done_with(&mut state, block);
+        let mut rest = 0;
+        for (block, fragments) in blocks {
+            rest += block.promised - u64::from(fragments);
+            done_with(&mut state, block);
+        }
+        self.store.alloc.unpromise(rest);
     }
 
-    /// Returns the block on its way to the disk that has the fragment at `place`, and how many
-    /// bytes of it lie before that.
-    pub(crate) fn in_flight(&self, place: Place) -> Option<(SharedBytes, usize)> {
+    /// Returns bytes on their way to the disk, all those of `extent` among them, and how many of
+    /// them lie before these.
+    pub(crate) fn in_flight(&self, extent: Extent) -> Option<(SharedBytes, usize)> {
         if planted::is(Planted::InFlightNotSeen) {
             return None;
         }
-        let (data, before) = self.state.lock().in_flight.get(place)?;
+        let (data, before) = self.state.lock().in_flight.get(extent.place, extent.fragments)?;
         Some((data, crate::convert::index(before) << self.store.geometry().fragment_shift))
     }
 

@@ -173,9 +173,7 @@ impl Segments {
         let page_fragments = self.store.geometry().page_fragments();
         let mut pieces: Vec<SharedBytes> = Vec::with_capacity(blocks.len() + 2);
         for block in blocks {
-            let state = block.state.lock();
-            let length = fragment_bytes * crate::convert::index(state.fragments);
-            let stored = state.data.slice(0..length);
+            let stored = block.state.lock().stored(fragment_bytes);
             // Blocks of one long write lie side by side in memory too.
             if !pieces.last_mut().is_some_and(|last| last.join(&stored)) {
                 pieces.push(stored);
@@ -215,10 +213,11 @@ impl Segments {
 
     /// Notes which write carries a block, for those who read or install it.
     fn note_sequence(&self, state: &mut State, block: &Arc<Block>, number: u64) {
+        let fragment_bytes = index_wide(self.store.geometry().fragment_bytes());
         let mut block_state = block.state.lock();
         if let Progress::Sealed { sequence, .. } = &mut block_state.progress {
             *sequence = number;
-            let data = block_state.data.clone();
+            let data = block_state.stored(fragment_bytes);
             state.in_flight.insert(block.place, block_state.fragments, number, data);
             state.to_install.insert((block.owner.fileset, block.owner.anode));
         } else {
@@ -245,10 +244,9 @@ impl Segments {
         }
         let fragment_bytes = index_wide(self.store.geometry().fragment_bytes());
         let pointer = seal_block(block, birth, fragment_bytes)?;
-        let data = block.data();
+        let data = block.state.lock().stored(fragment_bytes);
         state.in_flight.insert(block.place, pointer.fragments, NOT_SUBMITTED, data.clone());
-        let length = fragment_bytes * crate::convert::index(pointer.fragments);
-        Some((pointer, data.slice(0..length)))
+        Some((pointer, data))
     }
 
     /// Gives a block a place and fixes it at once, to ride in the log.

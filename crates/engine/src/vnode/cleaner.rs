@@ -25,7 +25,7 @@ use crate::alloc::policy::{CleaningPolicy, CostBenefit, Thorough};
 use crate::buffer::io;
 use crate::convert::{index_wide, narrow, wide};
 use crate::error::{FsError, FsResult};
-use crate::segment::Origin;
+use crate::segment::{Origin, Segments};
 
 /// Segments that are cleaned between two checkpoints: the cleaner has so many to copy into.
 const SEGMENTS_PER_SETTLING: usize = 4;
@@ -213,7 +213,8 @@ impl Files {
         for (span, pointer) in self.live_parts(&state, entry, place)? {
             let buffer = self.read_for_move(content, &pointer, span)?;
             let length = self.stored_bytes(pointer.fragments);
-            self.place_block(&mut state, span, buffer.into(), length, Origin::Cleaner)?;
+            let mut writing = self.writing(&mut state);
+            self.place_block(&mut writing, span, buffer.into(), length, Origin::Cleaner)?;
             // Before anybody can install the block and call the file clean.
             self.note_dirty(&vnode);
         }
@@ -263,7 +264,7 @@ impl Files {
         if length > buffer.len() {
             return Err(bad_data(pointer));
         }
-        if let Some((data, before)) = self.segments.in_flight(place) {
+        if let Some((data, before)) = self.segments.in_flight(Segments::extent(pointer)) {
             buffer[..length].copy_from_slice(&data[before..before + length]);
             return Ok(buffer);
         }

@@ -14,7 +14,7 @@ use super::inline::{cut_inline, is_inline, settle_storage};
 use super::payload::Payload;
 use super::unit::Span;
 use super::{Files, Vnode, VnodeState, attr_of};
-use crate::container::{Content, Room};
+use crate::container::{Content, Leaves, Room};
 use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
@@ -28,7 +28,18 @@ const RECLAIMS_LOST_MAX: u32 = 8;
 
 pub(super) type StateGuard<'v> = RwLockWriteGuard<'v, VnodeState>;
 
+/// A file that is written to under its lock, and what was seen of its map, which stays as it is
+/// until blocks are installed.
+pub(super) struct Writing<'w> {
+    pub(super) state: &'w mut VnodeState,
+    pub(super) leaves: Leaves<'w>,
+}
+
 impl Files {
+    pub(super) fn writing<'w>(&'w self, state: &'w mut VnodeState) -> Writing<'w> {
+        Writing { state, leaves: Leaves::new(&self.store) }
+    }
+
     /// Writes; see [`super::api::FileSystem::write`].
     pub(crate) fn write_file(
         &self,
@@ -111,12 +122,14 @@ impl Files {
             return Err(error);
         }
         let mut result = Ok(());
+        let mut writing = self.writing(&mut state);
         while *done < data.len() {
             let at = offset + wide(*done);
-            let written = self.write_span(&mut state, at, &data.part(*done..data.len()));
+            let written = self.write_span(&mut writing, at, &data.part(*done..data.len()));
             match written {
                 // V3: what was placed is part of the file even if the next block finds no room.
                 Ok((span, count)) => {
+                    let state = &mut *writing.state;
                     if let Some(block) = state.pending.get(&span.start) {
                         block.set_file_bytes(state.size_bytes.max(offset + wide(data.len())));
                     }
@@ -141,17 +154,17 @@ impl Files {
     /// Writes as much of `data` at `offset` as one block takes; returns which, and how much.
     pub(super) fn write_span(
         &self,
-        state: &mut VnodeState,
+        writing: &mut Writing<'_>,
         offset: u64,
         data: &Payload<'_>,
     ) -> FsResult<(Span, usize)> {
-        let span = self.span_to_write(state, offset, wide(data.len()))?;
-        let mut result = self.write_in(state, span, offset, data);
+        let span = writing.span_to_write(offset, wide(data.len()))?;
+        let mut result = self.write_in(writing, span, offset, data);
         if result == Err(FsError::NoSpace)
-            && let Some(whole) = self.unsplit_span(state, span)?
+            && let Some(whole) = writing.unsplit_span(span)?
         {
             // G5: the block as it is takes no more than the file has for it; a split needs pages.
-            result = self.write_in(state, whole, offset, data);
+            result = self.write_in(writing, whole, offset, data);
         }
         result
     }
@@ -159,14 +172,14 @@ impl Files {
     /// Writes as much of `data` at `offset` as `span` takes.
     fn write_in(
         &self,
-        state: &mut VnodeState,
+        writing: &mut Writing<'_>,
         span: Span,
         offset: u64,
         data: &Payload<'_>,
     ) -> FsResult<(Span, usize)> {
         let from = index_wide(offset - span.start);
         let count = (index_wide(span.bytes()) - from).min(data.len());
-        self.write_block(state, span, from, &data.part(0..count))?;
+        self.write_block(writing, span, from, &data.part(0..count))?;
         Ok((span, count))
     }
 
@@ -197,11 +210,12 @@ impl Files {
     /// Writes `data` at `from` in `span`.
     fn write_block(
         &self,
-        state: &mut VnodeState,
+        writing: &mut Writing<'_>,
         span: Span,
         from: usize,
         data: &Payload<'_>,
     ) -> FsResult<()> {
+        let state = &*writing.state;
         // What of the block is part of the file now; behind that it must read as zeros.
         let valid = index_wide(span.valid_bytes(state.size_bytes));
         let length = valid.max(from + data.len());
@@ -229,13 +243,13 @@ impl Files {
             }
             None => data.block(index_wide(span.bytes())),
         };
-        self.place_block(state, span, buffer, length, Origin::User)
+        self.place_block(writing, span, buffer, length, Origin::User)
     }
 
     /// Gives a new version of what `span` holds its place.
-    pub(crate) fn place_block(
+    pub(super) fn place_block(
         &self,
-        state: &mut VnodeState,
+        Writing { state, leaves }: &mut Writing<'_>,
         span: Span,
         buffer: SharedBytes,
         length: usize,
@@ -252,7 +266,7 @@ impl Files {
         };
         let page = u64::from(self.store.geometry().page_fragments());
         let Room { map_pages, held_fragments, stored } =
-            self.store.room_for(anode, span.start, span.shift)?;
+            leaves.room_for(anode, span.start, span.shift)?;
         let previous = state.waiting_as(span).map(|block| block.place).or(stored);
         let claim = Claim { extra_fragments: page * map_pages, held_fragments, previous };
         let block = self.segments.place(origin, owner, buffer, length, claim)?;
@@ -303,7 +317,7 @@ impl Files {
                 return Ok(());
             }
         }
-        self.write_block(state, span, valid, &Payload::Lent(&[]))
+        self.write_block(&mut self.writing(state), span, valid, &Payload::Lent(&[]))
     }
 
     /// Sets the size of a file, and whatever else `set` says with it; returns the attributes that

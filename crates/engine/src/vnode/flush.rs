@@ -11,31 +11,22 @@ use format::pointer::BlockPointer;
 use super::api::Ino;
 use super::unit::Span;
 use super::{Files, Vnode, VnodeState};
-use crate::alloc::{Extent, FEW_SEGMENTS, LOW_SEGMENTS, PROMISED_SEGMENTS};
-use crate::container::take_off;
+use crate::alloc::{FEW_SEGMENTS, LOW_SEGMENTS, PROMISED_SEGMENTS};
+use crate::container::{InstallStep, NewBlock};
 use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
-use crate::segment::{Block, Segments};
+use crate::segment::Block;
 use crate::store::Change;
 
 /// Most blocks that one transaction installs.
 const BLOCKS_PER_INSTALL: usize = 64;
-/// Most leaves that one transaction splits: each is up to six pages, logged whole.
-const SPLITS_PER_INSTALL: usize = 3;
-/// Most allocation groups that one transaction installs or frees in.
+/// Allocation groups in which one transaction installs or frees, before it leaves the next block
+/// to another.
 const GROUPS_PER_INSTALL: usize = 8;
 
 /// A block that can be installed: where it begins in the file, its pointer and the data write it is
 /// part of.
 type ReadyBlock = (u64, Arc<Block>, BlockPointer, u64);
-
-/// What came of the installation of a block.
-struct Installed {
-    /// Fragments of it that the map leads to.
-    kept_fragments: u32,
-    /// Leaves that were split.
-    splits: usize,
-}
 
 impl Files {
     /// Installs sealed blocks of a file, as many as one transaction can. Returns whether more wait.
@@ -100,53 +91,19 @@ impl Files {
         ready: Vec<ReadyBlock>,
     ) -> FsResult<Vec<u64>> {
         let mut anode = state.anode()?.clone();
+        let blocks: Vec<NewBlock> =
+            ready.iter().map(|(_, block, pointer, _)| new_block(state, block, pointer)).collect();
+        let mut step = InstallStep::new(GROUPS_PER_INSTALL);
+        self.store.install_blocks(&mut change, &mut anode, &blocks, &mut step)?;
         let mut installed = Vec::with_capacity(ready.len());
-        let mut groups = BTreeSet::new();
-        let mut splits = 0;
-        for (index, block, pointer, sequence) in ready {
-            if groups.len() >= GROUPS_PER_INSTALL || splits >= SPLITS_PER_INSTALL {
-                break;
-            }
-            anode.size_bytes = anode.size_bytes.max(size_reached(state, &block));
-            let done =
-                self.install_block(&mut change, &mut anode, &block, &pointer, &mut groups)?;
-            splits += done.splits;
+        for ((index, block, _, sequence), kept) in ready.into_iter().zip(step.kept_fragments()) {
             if !planted::is(Planted::DataNotAwaited) {
                 change.tx_mut().depends_on_data(sequence);
             }
-            installed.push((index, block, done.kept_fragments));
+            installed.push((index, block, *kept));
         }
         self.end_install(change, state, vnode, anode, &installed)?;
         Ok(installed.into_iter().map(|(index, ..)| index).collect())
-    }
-
-    /// Points the map to the new place of a block and frees what it had there. Returns what came
-    /// of it.
-    fn install_block(
-        &self,
-        change: &mut Change<'_>,
-        anode: &mut Anode,
-        block: &Block,
-        pointer: &BlockPointer,
-        groups: &mut BTreeSet<u32>,
-    ) -> FsResult<Installed> {
-        change.near = pointer.place;
-        let Span { start, shift } = block.span();
-        let replaced = self.store.set_data(change, anode, start, shift, pointer)?;
-        let kept = replaced.kept_fragments;
-        if kept > 0 {
-            change.install(Extent { place: pointer.place, fragments: kept })?;
-        }
-        anode.fragments += u64::from(kept);
-        groups.insert(pointer.place.group());
-        for old in replaced.pointers {
-            take_off(&mut anode.fragments, u64::from(old.fragments))?;
-            groups.insert(old.place.group());
-            if !planted::is(Planted::OldBlockNotFreed) {
-                change.free(Segments::extent(&old))?;
-            }
-        }
-        Ok(Installed { kept_fragments: kept, splits: usize::from(replaced.is_split) })
     }
 
     /// Writes the anode with what was installed and ends the change.
@@ -164,10 +121,10 @@ impl Files {
         }
         self.fileset.write_anode(&self.store, &mut change, &anode)?;
         let applied = change.end();
-        for (index, block, kept_fragments) in installed {
+        for (index, ..) in installed {
             state.pending.remove(index);
-            self.segments.installed(block, *kept_fragments);
         }
+        self.segments.installed(installed.iter().map(|(_, block, kept)| (block, *kept)));
         state.anode = Some(anode);
         state.class = applied.class;
         if is_all {
@@ -217,24 +174,25 @@ impl Files {
             return Ok(None);
         }
         let mut anode = state.anode()?.clone();
-        let (mut places, mut groups, mut installed) =
-            (BTreeSet::new(), BTreeSet::new(), Vec::new());
-        let mut splits = 0;
-        for (index, block) in &state.pending {
-            if splits >= SPLITS_PER_INSTALL {
-                return Ok(None);
-            }
+        let (mut blocks, mut places) = (Vec::new(), BTreeSet::new());
+        for block in state.pending.values() {
             // Somebody may have sealed the piece since: then it is on its way home.
             let Some((pointer, data)) = self.segments.seal_for_ride(block) else {
                 return Ok(None);
             };
-            anode.size_bytes = anode.size_bytes.max(size_reached(&state, block));
-            let done = self.install_block(&mut change, &mut anode, block, &pointer, &mut groups)?;
-            splits += done.splits;
+            blocks.push(new_block(&state, block, &pointer));
             change.tx_mut().ride(pointer.place, block.ride_owner(&pointer), data);
             places.insert(pointer.place);
-            installed.push((*index, Arc::clone(block), done.kept_fragments));
         }
+        let mut step = InstallStep::new(usize::MAX);
+        self.store.install_blocks(&mut change, &mut anode, &blocks, &mut step)?;
+        if step.kept_fragments().len() < blocks.len() {
+            return Ok(None);
+        }
+        let kept = step.kept_fragments().iter();
+        let waiting = state.pending.iter().map(|(index, block)| (*index, Arc::clone(block)));
+        let installed: Vec<_> =
+            waiting.zip(kept).map(|((index, block), kept)| (index, block, *kept)).collect();
         let applied = self.end_install(change, &mut state, vnode, anode, &installed)?;
         if let Some(ride) = applied.ride {
             self.segments.rides_logged(&places, ride);
@@ -354,6 +312,11 @@ impl Files {
         }
         Ok(())
     }
+}
+
+fn new_block(state: &VnodeState, block: &Block, pointer: &BlockPointer) -> NewBlock {
+    let Span { start, shift } = block.span();
+    NewBlock { start, shift, pointer: *pointer, size_bytes: size_reached(state, block) }
 }
 
 /// V3: returns the size of a file on disk once `block` is in its map: one that some write has left,

@@ -91,7 +91,8 @@ impl Files {
         let mut buffer = AlignedBuffer::zeroed(index_wide(span.bytes()));
         buffer[..INLINE_BYTES_MAX].copy_from_slice(&anode.root);
         let size_bytes = anode.size_bytes;
-        self.place_block(state, span, buffer.into(), index_wide(size_bytes), Origin::User)?;
+        let (mut writing, length) = (self.writing(state), index_wide(size_bytes));
+        self.place_block(&mut writing, span, buffer.into(), length, Origin::User)?;
         if let Some(block) = state.pending.get(&span.start) {
             block.set_file_bytes(size_bytes);
         }

@@ -314,7 +314,7 @@ impl Files {
             self.segments.place_to_ride(owner, buffer.into(), target.len())?;
         anode.set_root_pointer(0, Some(&pointer));
         anode.fragments += u64::from(pointer.fragments);
-        if let Err(error) = change.install(Segments::extent(&pointer)) {
+        if let Err(error) = change.install(&[Segments::extent(&pointer)]) {
             self.segments.kill(&block);
             return Err(error);
         }
@@ -324,7 +324,8 @@ impl Files {
 
     fn settle_link_target(&self, long: Option<Arc<Block>>, ride: Option<crate::journal::RideId>) {
         if let (Some(block), Some(ride)) = (long, ride) {
-            self.segments.installed(&block, block.fragments());
+            let fragments = block.fragments();
+            self.segments.installed([(&block, fragments)]);
             self.segments.rides_logged(&BTreeSet::from([block.place]), ride);
         }
     }

@@ -18,6 +18,7 @@ use crate::buffer::io;
 use crate::container::Unit;
 use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
+use crate::segment::Segments;
 
 /// Most bytes that one device read brings in.
 const RUN_BYTES_MAX: u64 = 1 << 20;
@@ -300,7 +301,7 @@ impl Files {
     /// Plans `length` bytes from byte `from` of a block on; past what it stores it reads as zeros.
     fn plan_block(&self, pointer: BlockPointer, from: usize, length: usize, plan: &mut Plan) {
         let stored = self.stored_bytes(pointer.fragments);
-        if let Some((data, before)) = self.segments.in_flight(pointer.place) {
+        if let Some((data, before)) = self.segments.in_flight(Segments::extent(&pointer)) {
             plan.push_held(data, before + from..before + stored, length);
             return;
         }

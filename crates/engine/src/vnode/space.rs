@@ -1,9 +1,9 @@
 //! Space: taken ahead and given back, holes found, and copies inside the server.
 //!
 //! Making a hole is a write of zeros that takes no space (C5 holds for it): what lies in a block
-//! with other bytes is written as zeros, whole blocks are taken out of the map, all at one moment. A
-//! range of more blocks than one transaction can take out needs a chain of them, and what is written
-//! into it meanwhile comes before the hole or after it block by block.
+//! with other bytes is written as zeros, whole blocks are taken out of the map, all at one moment.
+//! A range of more blocks than one transaction can take out needs a chain of them, and what is
+//! written into it meanwhile comes before the hole or after it block by block.
 //!
 //! Space that is taken ahead has no place yet, since every version of a block takes a new one: the
 //! pointer says that room for the whole block is reserved, and the pool counts what all pointers
@@ -211,12 +211,13 @@ impl Files {
     /// Writes zeros over what `range` has; holes stay.
     fn write_zeros(&self, state: &mut VnodeState, range: Range<u64>) -> FsResult<()> {
         let zeros = vec![0; index_wide(range.end.saturating_sub(range.start).min(SEARCH_BYTES))];
-        let mut at = range.start;
+        let (mut at, mut writing) = (range.start, self.writing(state));
         while at < range.end {
             let count = index_wide((range.end - at).min(wide(zeros.len())));
-            let (span, written) = self.write_span(state, at, &Payload::Lent(&zeros[..count]))?;
-            if let Some(block) = state.pending.get(&span.start) {
-                block.set_file_bytes(state.size_bytes);
+            let zeros = Payload::Lent(&zeros[..count]);
+            let (span, written) = self.write_span(&mut writing, at, &zeros)?;
+            if let Some(block) = writing.state.pending.get(&span.start) {
+                block.set_file_bytes(writing.state.size_bytes);
             }
             at += wide(written);
         }

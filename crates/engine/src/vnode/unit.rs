@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use format::map::{COARSE_SHIFT, FINE_SHIFT};
 
+use super::file::Writing;
 use super::{Files, VnodeState};
 use crate::error::FsResult;
 use crate::segment::Block;
@@ -80,21 +81,16 @@ impl VnodeState {
     }
 }
 
-impl Files {
+impl Writing<'_> {
     /// Returns the span that a write of `length` bytes at `offset` begins in.
-    pub(super) fn span_to_write(
-        &self,
-        state: &VnodeState,
-        offset: u64,
-        length: u64,
-    ) -> FsResult<Span> {
-        let anode = state.anode()?;
+    pub(super) fn span_to_write(&mut self, offset: u64, length: u64) -> FsResult<Span> {
+        let anode = self.state.anode()?;
         let span = Span::around(offset, anode.block_shift);
         let covers_all = span.start == offset && length >= span.bytes();
-        if span.shift != COARSE_SHIFT || covers_all || state.waiting_as(span).is_some() {
+        if span.shift != COARSE_SHIFT || covers_all || self.state.waiting_as(span).is_some() {
             return Ok(span);
         }
-        let unit = self.store.unit(anode, offset)?;
+        let unit = self.leaves.unit(anode, offset)?;
         let is_overwrite = span.end() <= anode.size_bytes
             && anode.size_bytes > UNSPLIT_BYTES_MAX
             && unit.pointer.is_some_and(|pointer| pointer.is_divisible());
@@ -103,15 +99,17 @@ impl Files {
     }
 
     /// Returns the block of the file's own size around `span` if its leaf would be split for that.
-    pub(super) fn unsplit_span(&self, state: &VnodeState, span: Span) -> FsResult<Option<Span>> {
-        let anode = state.anode()?;
+    pub(super) fn unsplit_span(&mut self, span: Span) -> FsResult<Option<Span>> {
+        let anode = self.state.anode()?;
         let is_whole = span.shift == anode.block_shift;
-        if is_whole || self.store.unit(anode, span.start)?.is_fine(anode) {
+        if is_whole || self.leaves.unit(anode, span.start)?.is_fine(anode) {
             return Ok(None);
         }
         Ok(Some(Span::around(span.start, anode.block_shift)))
     }
+}
 
+impl Files {
     /// Returns the span that has the last byte of the file, or begins at its end.
     pub(super) fn span_of_end(&self, state: &VnodeState) -> FsResult<Span> {
         let anode = state.anode()?;

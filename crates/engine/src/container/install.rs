@@ -1,0 +1,294 @@
+//! Installing blocks: pointing the map of a file to where they are now.
+//!
+//! Blocks that lie below one leaf go there together: the way to the leaf is walked once, and what
+//! they take and what they replace becomes as few extents as it can, so that the maps of free
+//! fragments and the counts are changed once for all that lies side by side.
+//!
+//! A leaf of blocks of 16 KiB is split at the first block of 4 KiB that is installed below it; see
+//! [`super::data`].
+
+use std::collections::BTreeSet;
+
+use format::anode::{Anode, StorageMode};
+use format::ids::Place;
+use format::map::{
+    COARSE_SHIFT, FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, fine_slot, is_split, page_index,
+    pointer_at, set_pointer, split, split_slot,
+};
+use format::page::{PageKind, PageOwner};
+use format::planted::{self, Planted};
+use format::pointer::BlockPointer;
+
+use super::data::{check_split, fine_owner};
+use super::entry::{Entry, Reserved};
+use super::{map_owner, take_off};
+use crate::alloc::{Extent, Extents};
+use crate::buffer::corrupt;
+use crate::convert::{index_wide, wide};
+use crate::error::FsResult;
+use crate::store::{Change, Store, raise_birth_max};
+
+/// Most leaves that one transaction splits: each is up to six pages, logged whole.
+const SPLITS_MAX: usize = 3;
+// The quarters of a block have the same fine leaf.
+const _: () = assert!(POINTERS_PER_PAGE.is_multiple_of(FINE_PER_COARSE));
+
+/// A block that has its place and is not yet in the map of its file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewBlock {
+    /// Where it begins in the file, in bytes.
+    pub(crate) start: u64,
+    /// Its size: binary logarithm.
+    pub(crate) shift: u8,
+    pub(crate) pointer: BlockPointer,
+    /// Bytes that the file has at least once the block is in its map.
+    pub(crate) size_bytes: u64,
+}
+
+/// What one transaction may install, and what it has.
+#[derive(Debug)]
+pub(crate) struct InstallStep {
+    groups_max: usize,
+    /// Groups in which it installs or frees.
+    groups: BTreeSet<u32>,
+    splits: usize,
+    taken: Extents,
+    dropped: Extents,
+    kept_fragments: Vec<u32>,
+}
+
+impl InstallStep {
+    /// Begins a step that goes on to the next block while it has changed fewer than `groups_max`
+    /// allocation groups.
+    pub(crate) fn new(groups_max: usize) -> InstallStep {
+        InstallStep {
+            groups_max,
+            groups: BTreeSet::new(),
+            splits: 0,
+            taken: Extents::default(),
+            dropped: Extents::default(),
+            kept_fragments: Vec::new(),
+        }
+    }
+
+    /// Returns how many fragments of each block installed so far, from its front, the map leads to:
+    /// all of them, unless it is divided and ends past the end of the file.
+    pub(crate) fn kept_fragments(&self) -> &[u32] {
+        &self.kept_fragments
+    }
+
+    fn is_over(&self) -> bool {
+        self.groups.len() >= self.groups_max || self.splits >= SPLITS_MAX
+    }
+
+    /// The map leads to the first `kept` fragments of a new block.
+    fn note_taken(&mut self, pointer: &BlockPointer, kept: u32) {
+        self.groups.insert(pointer.place.group());
+        self.kept_fragments.push(kept);
+        if kept > 0 {
+            self.taken.add(Extent { place: pointer.place, fragments: kept });
+        }
+    }
+
+    /// Nothing leads to `old` any more (C2).
+    fn note_dropped(&mut self, old: Option<BlockPointer>) {
+        if let Some(old) = old {
+            self.groups.insert(old.place.group());
+            self.dropped.add(Extent { place: old.place, fragments: old.fragments });
+        }
+    }
+}
+
+impl Store {
+    /// Points the map of a file to `blocks`, in order of where they begin, and frees what it had
+    /// there: as many from the front as `step` may.
+    pub(crate) fn install_blocks(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        blocks: &[NewBlock],
+        step: &mut InstallStep,
+    ) -> FsResult<()> {
+        let shift = anode.block_shift;
+        let leaf = |block: &NewBlock| page_index(block.start >> shift, 0);
+        for below in blocks.chunk_by(|one, next| leaf(one) == leaf(next)) {
+            self.install_below_leaf(change, anode, below, step)?;
+        }
+        let (taken, dropped) = (std::mem::take(&mut step.taken), std::mem::take(&mut step.dropped));
+        anode.fragments += taken.fragments();
+        take_off(&mut anode.fragments, dropped.fragments())?;
+        change.install(&taken.in_order())?;
+        if !planted::is(Planted::OldBlockNotFreed) {
+            change.free(&dropped.in_order())?;
+        }
+        Ok(())
+    }
+
+    /// Points one leaf of the map, or the anode, to blocks that lie below it.
+    fn install_below_leaf(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        blocks: &[NewBlock],
+        step: &mut InstallStep,
+    ) -> FsResult<()> {
+        let Some(last) = blocks.last().filter(|_| !step.is_over()) else { return Ok(()) };
+        change.near = last.pointer.place;
+        if anode.storage == StorageMode::Inline {
+            // The first block has what the anode had (I1 of the vnodes).
+            anode.storage = StorageMode::Blocked;
+            anode.root.fill(0);
+        }
+        let index = last.start >> anode.block_shift;
+        self.grow(change, anode, index)?;
+        if anode.height == 0 && blocks.iter().any(|block| block.shift < anode.block_shift) {
+            self.raise(change, anode)?;
+        }
+        let leaf = match anode.height {
+            0 => None,
+            _ => Some(self.leaf_to_edit(change, anode, index)?),
+        };
+        for block in blocks {
+            if step.is_over() {
+                break;
+            }
+            anode.size_bytes = anode.size_bytes.max(block.size_bytes);
+            let kept = match leaf {
+                Some(leaf) => self.install_in_leaf(change, anode, leaf, block, step)?,
+                None => {
+                    let version = Entry::Version(Some(&block.pointer));
+                    let old = self.set_unit(change, anode, block.start, block.shift, version)?;
+                    step.note_dropped(old);
+                    block.pointer.fragments
+                }
+            };
+            step.note_taken(&block.pointer, kept);
+        }
+        Ok(())
+    }
+
+    /// Points the leaf at `place` to a block; splits the leaf if the block is smaller than those of
+    /// the leaf. Returns how many fragments of the block the map leads to: what would become a
+    /// block of 4 KiB past the end of the file is dropped, for a truncate has left it there.
+    fn install_in_leaf(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        place: Place,
+        block: &NewBlock,
+        step: &mut InstallStep,
+    ) -> FsResult<u32> {
+        let index = block.start >> anode.block_shift;
+        let owner = map_owner(anode, index, 0);
+        let version = Entry::Version(Some(&block.pointer));
+        if !is_split(change.edit(place, PageKind::Map, owner)?) {
+            if block.shift == anode.block_shift {
+                step.note_dropped(self.set_coarse(change, anode, place, index, version)?);
+                return Ok(block.pointer.fragments);
+            }
+            self.split_leaf(change, anode, owner, place, step)?;
+            step.splits += 1;
+        }
+        check_split(anode)?;
+        let fine = block.start >> FINE_SHIFT;
+        let dropped = |old| step.note_dropped(Some(old));
+        if block.shift == FINE_SHIFT {
+            self.set_fine(change, anode, place, fine, &[version], dropped)?;
+            return Ok(block.pointer.fragments);
+        }
+        let fragment_shift = self.geometry().fragment_shift;
+        let end = anode.size_bytes.div_ceil(1 << FINE_SHIFT);
+        let parts = [0, 1, 2, 3].map(|quarter| {
+            let part = block.pointer.quarter(quarter, fragment_shift);
+            part.filter(|_| fine + wide(quarter) < end)
+        });
+        let entries = parts.each_ref().map(|part| Entry::Version(part.as_ref()));
+        self.set_fine(change, anode, place, fine, &entries, dropped)?;
+        Ok(parts.iter().flatten().map(|part| part.fragments).sum())
+    }
+
+    /// Makes the leaf at `place` the page over four fine leaves.
+    fn split_leaf(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        owner: PageOwner,
+        place: Place,
+        step: &mut InstallStep,
+    ) -> FsResult<()> {
+        check_split(anode)?;
+        let fragment_shift = self.geometry().fragment_shift;
+        let page = change.edit(place, PageKind::Map, owner)?;
+        let pointers: Vec<Option<BlockPointer>> =
+            (0..index_wide(POINTERS_PER_PAGE)).map(|slot| pointer_at(page, slot)).collect();
+        let mut stored = pointers.iter().flatten().filter_map(|pointer| pointer.stored());
+        if stored.any(|pointer| !pointer.is_divisible()) {
+            return Err(corrupt(format!("MP003: a block of {} has no quarters", anode.number)));
+        }
+        split(page);
+        let end = anode.size_bytes.div_ceil(1 << FINE_SHIFT);
+        let first = owner.index * FINE_PER_COARSE;
+        let leaves = pointers.chunks(index_wide(POINTERS_PER_PAGE / FINE_PER_COARSE));
+        for (first, pointers) in (first..).step_by(index_wide(POINTERS_PER_PAGE)).zip(leaves) {
+            let mut parts = Vec::with_capacity(index_wide(POINTERS_PER_PAGE));
+            for pointer in pointers {
+                self.count_reserved(change, anode, COARSE_SHIFT, *pointer, None)?;
+                for quarter in 0..index_wide(FINE_PER_COARSE) {
+                    let part = pointer.as_ref().and_then(|p| p.quarter(quarter, fragment_shift));
+                    let is_past = first + wide(parts.len()) >= end;
+                    step.note_dropped(part.filter(|_| is_past));
+                    parts.push((part.filter(|_| !is_past), pointer.is_some_and(|p| p.is_reserved)));
+                }
+            }
+            let entry = |part| match part {
+                &(None, true) => Entry::Reserved,
+                (part, _) => Entry::Version(part.as_ref()),
+            };
+            let entries: Vec<Entry<'_>> = parts.iter().map(entry).collect();
+            self.set_fine(change, anode, place, first, &entries, |_| {})?;
+        }
+        Ok(())
+    }
+
+    /// Sets pointers of one fine leaf, from block `first` of 4 KiB on, below the split leaf at
+    /// `place`. Calls `dropped` with what nothing leads to any more.
+    pub(super) fn set_fine(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        place: Place,
+        first: u64,
+        entries: &[Entry<'_>],
+        mut dropped: impl FnMut(BlockPointer),
+    ) -> FsResult<()> {
+        let birth = change.epoch();
+        let owner = map_owner(anode, first / FINE_PER_COARSE, 0);
+        let page = change.edit(place, PageKind::Map, owner)?;
+        raise_birth_max(page, birth);
+        let (slot, below) = (split_slot(first), fine_owner(anode, first));
+        let leaf = match pointer_at(page, slot) {
+            Some(found) => found.place,
+            None if entries.iter().all(|entry| entry.after(None).is_none()) => return Ok(()),
+            None => {
+                let leaf = change.add_page(PageKind::Map, below)?;
+                let fragments = self.geometry().page_fragments();
+                anode.fragments += u64::from(fragments);
+                let to_leaf = BlockPointer::to_page(leaf, fragments, birth);
+                let page = change.edit(place, PageKind::Map, owner)?;
+                set_pointer(page, slot, Some(&to_leaf));
+                leaf
+            }
+        };
+        let page = change.edit(leaf, PageKind::Map, below)?;
+        raise_birth_max(page, birth);
+        let mut reserved = Reserved::new(FINE_SHIFT, self.geometry().fragment_shift);
+        for (slot, entry) in (fine_slot(first)..).zip(entries) {
+            let old = pointer_at(page, slot);
+            let new = entry.after(old);
+            set_pointer(page, slot, new.as_ref());
+            reserved.note(old, new);
+            entry.dropped(old).map(&mut dropped);
+        }
+        self.count(change, anode, reserved)
+    }
+}

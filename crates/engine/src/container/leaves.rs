@@ -1,0 +1,168 @@
+//! Looking at the map of a file, at each leaf once for all that lies below it.
+
+use std::ops::Range;
+
+use format::anode::Anode;
+use format::ids::Place;
+use format::map::{
+    FINE_PER_COARSE, FINE_SHIFT, capacity_of_height, fine_index, fine_slot, is_split, page_index,
+    page_slot, pointer_at, root_slot, split_slot,
+};
+use format::page::PageKind;
+
+use super::data::{Unit, check_split, fine_owner};
+use super::map_owner;
+use crate::buffer::corrupt;
+use crate::error::FsResult;
+use crate::store::{Store, View};
+
+/// What a file needs to have a block written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// Map pages that may be made; more the higher the map grows.
+    pub(crate) map_pages: u64,
+    /// Fragments that the file has for it already, stored or reserved.
+    pub(crate) held_fragments: u64,
+    /// Where what is stored of it begins.
+    pub(crate) stored: Option<Place>,
+}
+
+/// What is on the way to a block where its leaf belongs.
+enum Leaf {
+    There(View<'static>),
+    /// So many map pages are missing, the leaf among them.
+    Missing(u64),
+}
+
+/// A look at the map of one file, which keeps the last leaf that it has seen: from left to right,
+/// each is looked at once.
+///
+/// The caller holds the lock of the container from the first look to the last, and changes nothing
+/// of the map between them.
+pub(crate) struct Leaves<'s> {
+    store: &'s Store,
+    /// By the first block that it covers.
+    leaf: Option<(u64, Leaf)>,
+    /// The same of a fine leaf; `None` in it: there is none.
+    fine: Option<(u64, Option<View<'static>>)>,
+}
+
+impl<'s> Leaves<'s> {
+    pub(crate) fn new(store: &'s Store) -> Leaves<'s> {
+        Leaves { store, leaf: None, fine: None }
+    }
+
+    /// Calls `visit` with the units that overlap the bytes of `range`, in order.
+    pub(super) fn look(
+        &mut self,
+        anode: &Anode,
+        range: Range<u64>,
+        mut visit: impl FnMut(Unit),
+    ) -> FsResult<()> {
+        let shift = anode.block_shift;
+        for index in range.start >> shift..range.end.div_ceil(anode.block_bytes()) {
+            if anode.height == 0 || index >= capacity_of_height(anode.height) {
+                let pointer = self.store.block(None, anode, index)?;
+                visit(Unit::new(index << shift, shift, pointer));
+                continue;
+            }
+            let Leaf::There(page) = seen(&mut self.leaf, self.store, anode, index)? else {
+                visit(Unit::new(index << shift, shift, None));
+                continue;
+            };
+            if !is_split(page) {
+                let pointer = pointer_at(page, page_slot(index, 0));
+                visit(Unit::new(index << shift, shift, pointer));
+                continue;
+            }
+            check_split(anode)?;
+            for fine in index * FINE_PER_COARSE..(index + 1) * FINE_PER_COARSE {
+                let unit = Unit::new(fine << FINE_SHIFT, FINE_SHIFT, None);
+                if unit.end() <= range.start || unit.start >= range.end {
+                    continue;
+                }
+                let first = fine_index(fine);
+                if self.fine.as_ref().is_none_or(|(at, _)| *at != first) {
+                    let place = pointer_at(page, split_slot(fine)).map(|pointer| pointer.place);
+                    let owner = fine_owner(anode, fine);
+                    let view = |place| self.store.view(None, place, PageKind::Map, owner);
+                    self.fine = Some((first, place.map(view).transpose()?));
+                }
+                let leaf = self.fine.as_ref().and_then(|(_, leaf)| leaf.as_ref());
+                let pointer = leaf.and_then(|leaf| pointer_at(leaf, fine_slot(fine)));
+                visit(Unit::new(unit.start, FINE_SHIFT, pointer));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the unit that has the byte at `offset`.
+    pub(crate) fn unit(&mut self, anode: &Anode, offset: u64) -> FsResult<Unit> {
+        let mut found = None;
+        self.look(anode, offset..offset.saturating_add(1), |unit| found = Some(unit))?;
+        found.ok_or_else(|| corrupt("MP003: an offset past every map"))
+    }
+
+    /// Returns what installing a block of `1 << shift` bytes at `start` may need.
+    pub(crate) fn room_for(&mut self, anode: &Anode, start: u64, shift: u8) -> FsResult<Room> {
+        let fragment_shift = self.store.geometry().fragment_shift;
+        let (mut has_hole, mut is_fine) = (false, false);
+        let mut room = Room { map_pages: 0, held_fragments: 0, stored: None };
+        self.look(anode, start..start.saturating_add(1 << shift), |unit| {
+            has_hole |= unit.is_hole();
+            is_fine |= unit.is_fine(anode);
+            room.held_fragments += u64::from(unit.held_fragments(fragment_shift));
+            room.stored = room.stored.or(unit.pointer.map(|pointer| pointer.place));
+        })?;
+        room.map_pages = match (is_fine, shift < anode.block_shift) {
+            (false, true) => FINE_PER_COARSE + u64::from(anode.height == 0),
+            // Its quarters may lie below two fine leaves.
+            (true, false) if has_hole => 2,
+            (false, false) if has_hole => self.missing_map_pages(anode, start >> shift)?,
+            _ => u64::from(has_hole),
+        };
+        Ok(room)
+    }
+
+    /// Returns how many map pages a first block at `index` needs.
+    fn missing_map_pages(&mut self, anode: &Anode, index: u64) -> FsResult<u64> {
+        if anode.height == 0 || index >= capacity_of_height(anode.height) {
+            return self.store.missing_map_pages(anode, index);
+        }
+        match seen(&mut self.leaf, self.store, anode, index)? {
+            Leaf::There(_) => Ok(0),
+            Leaf::Missing(pages) => Ok(*pages),
+        }
+    }
+}
+
+/// Returns what is on the way to block `index`, of a map that is high enough and not all in the
+/// anode, where its leaf belongs: `last`, if it is the same, or what it becomes.
+fn seen<'l>(
+    last: &'l mut Option<(u64, Leaf)>,
+    store: &Store,
+    anode: &Anode,
+    index: u64,
+) -> FsResult<&'l Leaf> {
+    let first = page_index(index, 0);
+    let leaf = match last.take().filter(|(at, _)| *at == first) {
+        Some((_, leaf)) => leaf,
+        None => store.leaf_of(anode, index)?,
+    };
+    Ok(&last.insert((first, leaf)).1)
+}
+
+impl Store {
+    /// Returns what is on the way to block `index` where its leaf belongs.
+    fn leaf_of(&self, anode: &Anode, index: u64) -> FsResult<Leaf> {
+        let mut pointer = anode.root_pointer(root_slot(index, anode.height));
+        for level in (1..anode.height).rev() {
+            let Some(found) = pointer else { return Ok(Leaf::Missing(u64::from(level) + 1)) };
+            let owner = map_owner(anode, index, level);
+            let page = self.view(None, found.place, PageKind::Map, owner)?;
+            pointer = pointer_at(&page, page_slot(index, level));
+        }
+        let Some(found) = pointer else { return Ok(Leaf::Missing(1)) };
+        self.view(None, found.place, PageKind::Map, map_owner(anode, index, 0)).map(Leaf::There)
+    }
+}
