@@ -3,6 +3,7 @@
 
 mod explorer;
 mod orphans;
+mod tail;
 mod tiny;
 
 use explorer::{Plan, explore};

@@ -314,9 +314,19 @@ impl Files {
     }
 }
 
+/// Returns what installing `block` does.
+///
+/// CRASH: V4. One that lies before the last block on disk is installed without it, but leaves it to
+/// the new version of that one, if it waits, to raise the size.
 fn new_block(state: &VnodeState, block: &Block, pointer: &BlockPointer) -> NewBlock {
     let Span { start, shift } = block.span();
-    NewBlock { start, shift, pointer: *pointer, size_bytes: size_reached(state, block) }
+    let mut size_bytes = size_reached(state, block);
+    let tail = tail_waiting(state).and_then(|(index, _)| state.pending.get(&index));
+    if let Some(tail) = tail.filter(|tail| start < tail.span().start) {
+        tail.set_file_bytes(size_bytes.max(tail.file_bytes()));
+        size_bytes = 0;
+    }
+    NewBlock { start, shift, pointer: *pointer, size_bytes }
 }
 
 /// V3: returns the size of a file on disk once `block` is in its map: one that some write has left,
