@@ -39,7 +39,8 @@ pub enum PoolError {
     /// The device is shorter than the pool was made for: it was truncated.
     #[error(
         "{device}: {found_bytes} bytes, but the pool was made for {expected_bytes}: the device was \
-         truncated; restore it from a copy"
+         truncated; make it as long again (a file: truncate -s {expected_bytes} {device}) and \
+         check it; only if that finds damage restore it from a copy"
     )]
     Truncated {
         /// Name of the device.

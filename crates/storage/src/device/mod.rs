@@ -14,8 +14,10 @@
 //! - D3: A device whose flush failed answers every later write and flush with
 //!   [`DeviceError::Failed`]: the kernel may have dropped the pages, so a second flush proves
 //!   nothing.
-//!
 //! - D4: So does one with a write or a flush that was not answered by its deadline.
+//! - D5: A device that was found to be shorter than it was when it was opened answers every later
+//!   write and flush with [`DeviceError::Shortened`]: what was past its end is lost, and a write
+//!   there would only hide it.
 //!
 //! # Deadlines
 //!
@@ -344,6 +346,18 @@ pub enum DeviceError {
     Failed {
         /// Name of the device.
         device: String,
+    },
+    /// The device is shorter than it was when it was opened, so what was past its end is lost (D5).
+    #[error(
+        "{device}: it became shorter than {size_bytes} bytes while it was open, and no more writes \
+         are taken; unmount, make it as long again (a file: truncate -s {size_bytes} {device}), \
+         check, and mount again"
+    )]
+    Shortened {
+        /// Name of the device.
+        device: String,
+        /// How long it was.
+        size_bytes: u64,
     },
     /// The request lies outside the device or is not aligned: a bug, or a damaged pointer.
     #[error("{device}: {kind} of {length_bytes} bytes at {offset} is outside or not aligned")]

@@ -404,7 +404,10 @@ mod tests {
         let (name, transport) = ("pipe".to_owned(), "io_uring");
         let info = DeviceInfo { name, size_bytes: 4096, sector_bytes: 512, transport };
         let (file, health) = (reader.into(), Health::new(deadline));
-        Some((Uring::new(ring, Arc::new(Target { file, info, health })), writer))
+        Some((
+            Uring::new(ring, Arc::new(Target { file, is_block_device: false, info, health })),
+            writer,
+        ))
     }
 
     fn submit_read(uring: &Arc<Uring>) -> Ticket {
