@@ -52,6 +52,19 @@ pub enum PoolError {
     },
 }
 
+/// Refuses a device that is known to take no writes, before the first is tried.
+///
+/// # Errors
+///
+/// [`DeviceError::ReadOnly`].
+pub fn check_writable(device: &dyn Device) -> Result<(), PoolError> {
+    let info = device.info();
+    if info.is_read_only {
+        return Err(DeviceError::ReadOnly { device: info.name.clone() }.into());
+    }
+    Ok(())
+}
+
 /// Reads every copy of the superblock and returns the current one.
 ///
 /// # Errors

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::process::Command;
 
 use rustix::io::Errno;
 
@@ -39,4 +40,57 @@ fn a_pool_that_lost_its_end_acknowledges_nothing_more() {
     cut.set_len(4 << 20).expect("it is ours");
     told(&["check", &pool]);
     assert_eq!(fs::metadata(&pool).expect("stat").len(), 4 << 20, "left as it was");
+}
+
+/// A loop device that takes no writes, detached with it.
+struct ReadOnlyLoop(String);
+
+impl ReadOnlyLoop {
+    /// Returns `None`, loudly, where there is none to be had.
+    fn new(file: &str) -> Option<ReadOnlyLoop> {
+        let output = Command::new("losetup").args(["-r", "-f", "--show", file]).output();
+        let Some(output) = output.ok().filter(|output| output.status.success()) else {
+            eprintln!("\n*** SKIPPED: a read-only device: losetup -r does not work here ***\n");
+            return None;
+        };
+        Some(ReadOnlyLoop(String::from_utf8_lossy(&output.stdout).trim().to_owned()))
+    }
+}
+
+impl Drop for ReadOnlyLoop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+/// Goal: who makes or mounts a pool on a device that takes no writes is told so, and of a log that
+/// has to be replayed; a closed pool can be read there. Method: the image of a pool is taken while
+/// it is mounted, and again when it is not.
+#[test]
+fn a_read_only_device_is_told_as_such() {
+    if !can_mount("a_read_only_device_is_told_as_such") {
+        return;
+    }
+    let mounted = Mounted::new();
+    write(&mounted.path("file"), b"data");
+    File::open(mounted.path("file")).expect("open").sync_all().expect("all is well");
+    let (image, directory) = (mounted.text("image"), mounted.text("mnt"));
+    fs::copy(mounted.text("pool.hf"), &image).expect("there is room");
+    mounted.unmount();
+    let told = |arguments: &[&str], expected: &str| {
+        let output = mounted.run(arguments);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+    };
+    let Some(device) = ReadOnlyLoop::new(&image) else { return };
+    told(&["create", &device.0, "--force"], "the device is read-only; make it writable");
+    told(&["mount", &device.0, &directory, "--daemon"], "the device is read-only; make it");
+    let read_only = ["mount", &device.0, &directory, "--daemon", "-o", "ro"];
+    told(&read_only, "its log must be replayed");
+    drop(device);
+    let Some(device) = ReadOnlyLoop::new(&mounted.text("pool.hf")) else { return };
+    mounted.holdfast(&["mount", &device.0, &directory, "--daemon", "-o", "ro"]);
+    assert_eq!(fs::read(mounted.path("file")).expect("read"), b"data");
+    mounted.finish();
 }

@@ -191,7 +191,13 @@ mod tests {
 
     fn info() -> DeviceInfo {
         let name = "disk".to_owned();
-        DeviceInfo { name, size_bytes: 1 << 20, sector_bytes: 512, transport: "memory" }
+        DeviceInfo {
+            name,
+            size_bytes: 1 << 20,
+            sector_bytes: 512,
+            is_read_only: false,
+            transport: "memory",
+        }
     }
 
     /// Goal: whatever is asked of a device that has stopped, one after the other, is over within

@@ -69,6 +69,8 @@ pub struct DeviceInfo {
     pub size_bytes: u64,
     /// Unit of atomicity and of addressing: 512 to 4096.
     pub sector_bytes: u32,
+    /// Whether the device is known to refuse every write; it may be open for writing all the same.
+    pub is_read_only: bool,
     /// How requests travel: `io_uring`, `pread`, `memory`, `simulated`; said by `status`.
     pub transport: &'static str,
 }
@@ -307,6 +309,15 @@ pub enum DeviceError {
         device: String,
         /// First byte.
         offset: u64,
+    },
+    /// The device takes no writes at all: have it made writable, or use another.
+    #[error(
+        "{device}: the device is read-only; make it writable (blockdev --setrw, or losetup without \
+         -r), or use a copy of it that can be written"
+    )]
+    ReadOnly {
+        /// Name of the device.
+        device: String,
     },
     /// The deadline passed. The call goes on with its memory; what it was to change may still
     /// change. A read may be tried from another copy; a write or a flush must not be tried again.

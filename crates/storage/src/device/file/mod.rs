@@ -209,6 +209,11 @@ impl Target {
         if is_full && kind == RequestKind::Write {
             return Err(DeviceError::NoSpace { device, offset });
         }
+        let is_refused =
+            matches!(failure, Failure::System(Errno::PERM | Errno::ROFS | Errno::ACCESS));
+        if is_refused && kind == RequestKind::Write {
+            return Err(DeviceError::ReadOnly { device });
+        }
         Err(DeviceError::Io { device, kind, offset, length_bytes, cause: failure.to_string() })
     }
 

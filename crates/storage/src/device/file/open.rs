@@ -173,7 +173,9 @@ pub(super) fn open(path: &Path, options: FileOptions) -> Result<Opened, OpenErro
     }
     let sector_bytes = sector_bytes(&file, kind, is_direct).map_err(|e| failed(e.into()))?;
     let name = path.display().to_string();
-    let info = DeviceInfo { name, size_bytes, sector_bytes, transport: "" };
+    let is_read_only =
+        is_block_device && block::is_read_only(&file).map_err(|e| failed(e.into()))?;
+    let info = DeviceInfo { name, size_bytes, sector_bytes, is_read_only, transport: "" };
     Ok(Opened { file, is_block_device, info, is_direct })
 }
 

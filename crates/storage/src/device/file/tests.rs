@@ -251,6 +251,8 @@ fn failed_flush_fails_the_device_and_a_full_disk_does_not() {
         };
         let full = answer(RequestKind::Write, Errno::NOSPC);
         assert!(matches!(full, DeviceError::NoSpace { offset: 0, .. }));
+        let refused = answer(RequestKind::Write, Errno::PERM);
+        assert!(matches!(refused, DeviceError::ReadOnly { .. }), "{refused}");
         let broken = answer(RequestKind::Write, Errno::IO);
         assert!(matches!(broken, DeviceError::Io { kind: RequestKind::Write, .. }));
         device.write(Purpose::Data, 0, filled(4096, 1)).expect("still trusted");
