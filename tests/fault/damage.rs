@@ -151,7 +151,7 @@ fn a_truncated_image_is_refused_untouched() {
                 image.write(offset, bytes);
             }
         });
-        is_refused(&image, "");
+        is_refused(&image, &format!("truncate -s {POOL_BYTES} "));
     }
 }
 

@@ -23,7 +23,7 @@ use format::pointer::BlockPointer;
 use format::superblock::{Consistency, LABEL_BYTES, Superblock};
 use storage::clock::Clock;
 use storage::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice};
-use storage::pool::{PoolError, read_superblock, update_all_superblocks};
+use storage::pool::{PoolError, check_writable, read_superblock, update_all_superblocks};
 use storage::volume::Volume;
 use zerocopy::IntoBytes;
 
@@ -143,6 +143,12 @@ pub enum OpenError {
     /// Metadata can't be used.
     #[error(transparent)]
     Files(#[from] FsError),
+    /// The log is to be replayed, and the device takes no writes.
+    #[error(
+        "the pool was not closed, so its log must be replayed, and the device is read-only; make \
+         it writable (blockdev --setrw, or losetup without -r) and mount it once, or mount a copy"
+    )]
+    NotClosed,
     /// The pool needs a feature to be written that this software does not have.
     #[error("the pool can only be mounted read-only by this software (features {features:#x})")]
     ReadOnlyFeatures {
@@ -232,6 +238,7 @@ impl Pool {
         clock: &dyn Clock,
         options: &CreateOptions,
     ) -> Result<(), OpenError> {
+        check_writable(device.as_ref())?;
         let geometry = Geometry::plan(&options.geometry)?;
         if !(12..=20).contains(&options.block_shift)
             || u64::from(geometry.segment_fragments) << geometry.fragment_shift
@@ -310,6 +317,11 @@ impl Pool {
             superblock.features_read_only & !format::superblock::READ_ONLY_COMPATIBLE_KNOWN;
         if features != 0 && !options.files.is_read_only {
             return Err(OpenError::ReadOnlyFeatures { features });
+        }
+        if !options.files.is_read_only {
+            check_writable(device.as_ref())?;
+        } else if superblock.is_open && device.info().is_read_only {
+            return Err(OpenError::NotClosed);
         }
         let volume = Volume::new(Arc::clone(&device), superblock.geometry.clone());
         let (start, recovery) = start_of(&volume, &mut superblock)?;

@@ -39,7 +39,8 @@ pub enum PoolError {
     /// The device is shorter than the pool was made for: it was truncated.
     #[error(
         "{device}: {found_bytes} bytes, but the pool was made for {expected_bytes}: the device was \
-         truncated; restore it from a copy"
+         truncated; make it as long again (a file: truncate -s {expected_bytes} {device}) and \
+         check it; only if that finds damage restore it from a copy"
     )]
     Truncated {
         /// Name of the device.
@@ -49,6 +50,19 @@ pub enum PoolError {
         /// What there should be.
         expected_bytes: u64,
     },
+}
+
+/// Refuses a device that is known to take no writes, before the first is tried.
+///
+/// # Errors
+///
+/// [`DeviceError::ReadOnly`].
+pub fn check_writable(device: &dyn Device) -> Result<(), PoolError> {
+    let info = device.info();
+    if info.is_read_only {
+        return Err(DeviceError::ReadOnly { device: info.name.clone() }.into());
+    }
+    Ok(())
 }
 
 /// Reads every copy of the superblock and returns the current one.

@@ -198,10 +198,13 @@ fn changes_of_content_take_setuid_setgid_and_capabilities_away() {
     let path = mounted.path("program");
     write(&path, &vec![b'a'; 4 * PAGE]);
     let file = File::options().write(true).open(&path).expect("open");
-    let set = || fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).expect("chmod");
+    let set_to = |mode| {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("chmod");
+    };
+    let set = || set_to(0o6777);
     let mode = || fs::metadata(&path).expect("stat").mode() & 0o7777;
-    let by_user = |change: &(dyn Fn() + Sync)| {
-        set();
+    let by_user_from = |from, change: &(dyn Fn() + Sync)| {
+        set_to(from);
         thread::scope(|scope| {
             let user = scope.spawn(|| {
                 become_user(1234, 1234, &[]);
@@ -211,6 +214,7 @@ fn changes_of_content_take_setuid_setgid_and_capabilities_away() {
         });
         mode()
     };
+    let by_user = |change: &(dyn Fn() + Sync)| by_user_from(0o6777, change);
     let write_all = || file.write_all_at(b"b", 5).expect("write");
     set();
     write_all();
@@ -219,6 +223,9 @@ fn changes_of_content_take_setuid_setgid_and_capabilities_away() {
         assert_eq!(by_user(&write_all), 0o777, "write {round}");
     }
     assert_eq!(by_user(&|| file.set_len(PAGE_OFFSET).expect("truncate")), 0o777);
+    // Setgid without group execution: the user is not in the file's group.
+    assert_eq!(by_user_from(0o2767, &write_all), 0o767);
+    assert_eq!(by_user_from(0o2767, &|| file.set_len(PAGE_OFFSET).expect("truncate")), 0o767);
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let hole = || rustix::fs::fallocate(&file, punch, 0, 1).expect("punch a hole");
     assert_eq!(by_user(&hole), 0o777);

@@ -6,6 +6,7 @@
 mod acl;
 mod calls;
 mod content;
+mod device;
 mod handles;
 mod locks;
 mod mount;
@@ -14,7 +15,7 @@ mod space;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use front::fuse::mountpoint;
@@ -59,12 +60,15 @@ impl Mounted {
         self.work.join(name).to_str().expect("the path is ASCII").to_owned()
     }
 
+    /// Runs the program, whatever comes of it.
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(HOLDFAST);
+        command.args(arguments).env("HOLDFAST_RUN_DIR", &self.work);
+        command.output().expect("the program can be started")
+    }
+
     fn holdfast(&self, arguments: &[&str]) {
-        let output = Command::new(HOLDFAST)
-            .args(arguments)
-            .env("HOLDFAST_RUN_DIR", &self.work)
-            .output()
-            .expect("the program can be started");
+        let output = self.run(arguments);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments:?}: {}{stderr}", output.status);
     }

@@ -152,16 +152,16 @@ pub(crate) fn mode_allowed(caller: &Caller, mode: u16, gid: u32) -> u16 {
     if is_privileged(caller) || is_in_group(caller, gid) { mode } else { mode & !SETGID }
 }
 
-/// A write or a truncate by somebody without `CAP_FSETID` takes setuid and setgid away.
+/// A write or a truncate by somebody without `CAP_FSETID` takes setuid and setgid away. That is a
+/// privilege of its own: it is not had by who was checked elsewhere.
 pub(crate) fn clear_set_bits_of_write(caller: &Caller, anode: &mut Anode) {
     if caller.loses_set_bits {
-        clear_set_bits(caller, anode);
+        clear_set_bits(is_in_group(caller, anode.gid), anode);
     }
 }
 
 /// Setgid without group execution once meant mandatory locking, so a member of the group keeps it.
-fn clear_set_bits(caller: &Caller, anode: &mut Anode) {
-    let is_member = is_privileged(caller) || is_in_group(caller, anode.gid);
+fn clear_set_bits(is_member: bool, anode: &mut Anode) {
     if !planted::is(Planted::SetuidKept) {
         anode.mode &= !SETUID;
     }
@@ -196,7 +196,7 @@ pub(crate) fn set_owner_and_mode(caller: &Caller, anode: &mut Anode, change: &Se
     let is_owner_set = change.uid.is_some() || change.gid.is_some();
     if is_owner_set && anode.kind != AnodeKind::Directory {
         // Linux takes the bits away even where the superuser sets what was there.
-        clear_set_bits(caller, anode);
+        clear_set_bits(is_privileged(caller) || is_in_group(caller, anode.gid), anode);
     }
     anode.uid = change.uid.unwrap_or(anode.uid);
     anode.gid = change.gid.unwrap_or(anode.gid);

@@ -14,6 +14,8 @@
 //!   [`DeviceError::Failed`].
 //! - D4: So does one with a write or a flush that expired: when that lands nobody knows, so nothing
 //!   is written that it could overtake.
+//! - D5: One that was found to be shorter than it was answers them with
+//!   [`DeviceError::Shortened`].
 
 #![allow(clippy::disallowed_methods, reason = "a real device is waited for in the machine's time")]
 
@@ -41,6 +43,7 @@ pub(super) struct Health {
     deadline_ns: u64,
     overdue: AtomicUsize,
     has_failed: AtomicBool,
+    is_shorter: AtomicBool,
 }
 
 /// What was asked, and how long the answer may take.
@@ -78,6 +81,10 @@ fn is_change(kind: RequestKind) -> bool {
     }
 }
 
+fn shortened(info: &DeviceInfo) -> DeviceError {
+    DeviceError::Shortened { device: info.name.clone(), size_bytes: info.size_bytes }
+}
+
 impl Health {
     pub(super) fn new(deadline: Duration) -> Health {
         let deadline = deadline.max(DEADLINE_MIN);
@@ -86,6 +93,7 @@ impl Health {
             deadline_ns: u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX),
             overdue: AtomicUsize::new(0),
             has_failed: AtomicBool::new(false),
+            is_shorter: AtomicBool::new(false),
         }
     }
 
@@ -94,13 +102,16 @@ impl Health {
         Duration::from_nanos(self.deadline_ns)
     }
 
-    /// Takes a request in, or refuses it: D3, D4, and what a stalled device is not asked.
+    /// Takes a request in, or refuses it: D3, D4, D5, and what a stalled device is not asked.
     pub(super) fn admit(
         &self,
         info: &DeviceInfo,
         operation: &Operation,
     ) -> Result<Asked, DeviceError> {
         let kind = operation.kind();
+        if is_change(kind) && self.is_shorter.load(Ordering::SeqCst) {
+            return Err(shortened(info));
+        }
         if is_change(kind) && self.has_failed() {
             return Err(DeviceError::Failed { device: info.name.clone() });
         }
@@ -154,6 +165,12 @@ impl Health {
         self.overdue.load(Ordering::SeqCst)
     }
 
+    /// D5: the device has lost its end.
+    pub(super) fn shorten(&self, info: &DeviceInfo) -> DeviceError {
+        self.is_shorter.store(true, Ordering::SeqCst);
+        shortened(info)
+    }
+
     pub(super) fn fail(&self) {
         self.has_failed.store(true, Ordering::SeqCst);
     }
@@ -174,7 +191,13 @@ mod tests {
 
     fn info() -> DeviceInfo {
         let name = "disk".to_owned();
-        DeviceInfo { name, size_bytes: 1 << 20, sector_bytes: 512, transport: "memory" }
+        DeviceInfo {
+            name,
+            size_bytes: 1 << 20,
+            sector_bytes: 512,
+            is_read_only: false,
+            transport: "memory",
+        }
     }
 
     /// Goal: whatever is asked of a device that has stopped, one after the other, is over within

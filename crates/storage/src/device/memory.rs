@@ -47,6 +47,7 @@ impl MemoryDevice {
             name: name.to_owned(),
             size_bytes,
             sector_bytes: 512,
+            is_read_only: false,
             transport: "memory",
         };
         Arc::new(MemoryDevice { info, chunks: RwLock::new(BTreeMap::new()) })

@@ -14,8 +14,10 @@
 //! - D3: A device whose flush failed answers every later write and flush with
 //!   [`DeviceError::Failed`]: the kernel may have dropped the pages, so a second flush proves
 //!   nothing.
-//!
 //! - D4: So does one with a write or a flush that was not answered by its deadline.
+//! - D5: A device that was found to be shorter than it was when it was opened answers every later
+//!   write and flush with [`DeviceError::Shortened`]: what was past its end is lost, and a write
+//!   there would only hide it.
 //!
 //! # Deadlines
 //!
@@ -67,6 +69,8 @@ pub struct DeviceInfo {
     pub size_bytes: u64,
     /// Unit of atomicity and of addressing: 512 to 4096.
     pub sector_bytes: u32,
+    /// Whether the device is known to refuse every write; it may be open for writing all the same.
+    pub is_read_only: bool,
     /// How requests travel: `io_uring`, `pread`, `memory`, `simulated`; said by `status`.
     pub transport: &'static str,
 }
@@ -306,6 +310,15 @@ pub enum DeviceError {
         /// First byte.
         offset: u64,
     },
+    /// The device takes no writes at all: have it made writable, or use another.
+    #[error(
+        "{device}: the device is read-only; make it writable (blockdev --setrw, or losetup without \
+         -r), or use a copy of it that can be written"
+    )]
+    ReadOnly {
+        /// Name of the device.
+        device: String,
+    },
     /// The deadline passed. The call goes on with its memory; what it was to change may still
     /// change. A read may be tried from another copy; a write or a flush must not be tried again.
     #[error(
@@ -344,6 +357,18 @@ pub enum DeviceError {
     Failed {
         /// Name of the device.
         device: String,
+    },
+    /// The device is shorter than it was when it was opened, so what was past its end is lost (D5).
+    #[error(
+        "{device}: it became shorter than {size_bytes} bytes while it was open, and no more writes \
+         are taken; unmount, make it as long again (a file: truncate -s {size_bytes} {device}), \
+         check, and mount again"
+    )]
+    Shortened {
+        /// Name of the device.
+        device: String,
+        /// How long it was.
+        size_bytes: u64,
     },
     /// The request lies outside the device or is not aligned: a bug, or a damaged pointer.
     #[error("{device}: {kind} of {length_bytes} bytes at {offset} is outside or not aligned")]

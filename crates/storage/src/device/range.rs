@@ -55,7 +55,13 @@ mod tests {
 
     fn accepts(purpose: Purpose, operation: &Operation) -> bool {
         let name = "memory".to_owned();
-        let info = DeviceInfo { name, size_bytes: 1 << 20, sector_bytes: 512, transport: "memory" };
+        let info = DeviceInfo {
+            name,
+            size_bytes: 1 << 20,
+            sector_bytes: 512,
+            is_read_only: false,
+            transport: "memory",
+        };
         check_request(&info, purpose, operation).is_ok()
     }
 

@@ -243,8 +243,13 @@ mod tests {
     impl Gate {
         fn new() -> Arc<Gate> {
             let name = "gate".to_owned();
-            let info =
-                DeviceInfo { name, size_bytes: 1 << 20, sector_bytes: 512, transport: "gate" };
+            let info = DeviceInfo {
+                name,
+                size_bytes: 1 << 20,
+                sector_bytes: 512,
+                is_read_only: false,
+                transport: "gate",
+            };
             Arc::new(Gate {
                 info,
                 health: Health::new(DEADLINE_MIN),

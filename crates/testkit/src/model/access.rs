@@ -61,7 +61,8 @@ pub(super) fn require_removal(caller: &Caller, directory: &Node, victim: &Node) 
 
 /// The mode of a regular file after `caller` wrote to it or truncated it.
 pub(super) fn mode_after_write(caller: &Caller, node: &Node) -> u16 {
-    if caller.loses_set_bits { without_set_bits(caller, node, node.gid) } else { node.mode }
+    let is_member = is_in_group(caller, node.gid);
+    if caller.loses_set_bits { without_set_bits(node, is_member) } else { node.mode }
 }
 
 /// The mode of `node` after its owner or group was set, even to what it was. Linux takes the bits
@@ -70,7 +71,7 @@ pub(super) fn mode_after_chown(caller: &Caller, node: &Node) -> u16 {
     if node.kind == FileKind::Directory {
         return node.mode;
     }
-    without_set_bits(caller, node, node.gid)
+    without_set_bits(node, is_privileged(caller) || is_in_group(caller, node.gid))
 }
 
 /// `mode` as `caller` may set it on a file of group `gid`: setgid only by a member.
@@ -79,8 +80,7 @@ pub(super) fn mode_allowed(caller: &Caller, mode: u16, gid: u32) -> u16 {
 }
 
 /// Setgid without group execution once meant mandatory locking, so a member of the group keeps it.
-fn without_set_bits(caller: &Caller, node: &Node, gid: u32) -> u16 {
-    let is_member = is_privileged(caller) || is_in_group(caller, gid);
+fn without_set_bits(node: &Node, is_member: bool) -> u16 {
     let keeps_setgid = node.mode & GROUP_EXECUTE == 0 && is_member;
     node.mode & !SETUID & !if keeps_setgid { 0 } else { SETGID }
 }

@@ -15,10 +15,12 @@
 //! - F3: A call that is overdue when the device is dropped keeps its memory for as long as the
 //!   process lives, and the open file, and so the lock of F1, until it returns: nobody else opens
 //!   the file before.
-//! - F2: The size is fixed at creation, so `fdatasync` leaves out nothing that a read needs.
+//! - F2: The size is fixed at creation, so `fdatasync` leaves out nothing that a read needs. Each
+//!   flush asks for it first, and a short read tells too: somebody may cut the file (D5).
 //!
 //! Not here: what a device is for (`mod.rs` above), and whether it belongs to a pool (labels).
 
+mod block;
 mod open;
 #[cfg(test)]
 mod tests;
@@ -66,6 +68,7 @@ enum Transport {
 #[derive(Debug)]
 struct Target {
     file: OwnedFd,
+    is_block_device: bool,
     info: DeviceInfo,
     health: Health,
 }
@@ -109,7 +112,7 @@ impl FileDevice {
     }
 
     fn start(opened: open::Opened, options: FileOptions) -> Result<Arc<FileDevice>, OpenError> {
-        let open::Opened { file, mut info, is_direct } = opened;
+        let open::Opened { file, is_block_device, mut info, is_direct } = opened;
         let ring = match options.transport {
             TransportChoice::Pread => None,
             TransportChoice::Automatic => Uring::ring().ok(),
@@ -124,7 +127,8 @@ impl FileDevice {
             (false, true) => "pread",
             (false, false) => "pread, buffered",
         };
-        let target = Arc::new(Target { file, info, health: Health::new(options.deadline) });
+        let health = Health::new(options.deadline);
+        let target = Arc::new(Target { file, is_block_device, info, health });
         let transport = match ring {
             Some(ring) => Transport::Uring(Uring::new(ring, Arc::clone(&target))),
             None => Transport::Threads(Threads::new(Arc::<Target>::clone(&target))),
@@ -164,7 +168,22 @@ impl Target {
     /// Refuses what must not reach the file.
     fn admit(&self, purpose: Purpose, operation: &Operation) -> Result<Asked, DeviceError> {
         check_request(&self.info, purpose, operation)?;
-        self.health.admit(&self.info, operation)
+        let asked = self.health.admit(&self.info, operation)?;
+        if asked.kind == RequestKind::Flush {
+            self.check_end()?;
+        }
+        Ok(asked)
+    }
+
+    /// D5: what a file that was cut has lost is not called durable. A file that is cut after this
+    /// and before the flush ends is found by the next one, as if it had been cut after both.
+    fn check_end(&self) -> Result<(), DeviceError> {
+        let result = match open::end_bytes(&self.file, self.is_block_device) {
+            Ok(end_bytes) if end_bytes >= self.info.size_bytes => Ok(()),
+            Ok(_) => Err(Failure::Truncated),
+            Err(errno) => Err(Failure::System(errno)),
+        };
+        self.answer(RequestKind::Flush, 0, 0, result)
     }
 
     /// Turns what the system said into an answer.
@@ -178,6 +197,9 @@ impl Target {
         let Err(failure) = result else {
             return Ok(());
         };
+        if failure == Failure::Truncated {
+            return Err(self.health.shorten(&self.info));
+        }
         if kind == RequestKind::Flush {
             // D3.
             self.health.fail();
@@ -186,6 +208,11 @@ impl Target {
         let is_full = matches!(failure, Failure::System(Errno::NOSPC | Errno::DQUOT));
         if is_full && kind == RequestKind::Write {
             return Err(DeviceError::NoSpace { device, offset });
+        }
+        let is_refused =
+            matches!(failure, Failure::System(Errno::PERM | Errno::ROFS | Errno::ACCESS));
+        if is_refused && kind == RequestKind::Write {
+            return Err(DeviceError::ReadOnly { device });
         }
         Err(DeviceError::Io { device, kind, offset, length_bytes, cause: failure.to_string() })
     }

@@ -7,9 +7,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
+use super::block;
 use crate::convert::to_u64;
 use crate::device::{DEADLINE_DEFAULT, DeviceInfo, IO_ALIGN_BYTES};
 
@@ -145,6 +146,7 @@ impl OpenError {
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) file: OwnedFd,
+    pub(super) is_block_device: bool,
     pub(super) info: DeviceInfo,
     pub(super) is_direct: bool,
 }
@@ -163,15 +165,28 @@ pub(super) fn open(path: &Path, options: FileOptions) -> Result<Opened, OpenErro
     };
     rustix::fs::flock(&file, lock).map_err(|errno| failed(errno.into()))?;
 
-    let end = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|errno| failed(errno.into()))?;
+    let is_block_device = kind.is_block_device();
+    let end = end_bytes(&file, is_block_device).map_err(|errno| failed(errno.into()))?;
     let size_bytes = end - end % to_u64(IO_ALIGN_BYTES);
     if size_bytes == 0 {
         return Err(OpenError::TooSmall { path: path.to_owned(), size_bytes: end });
     }
     let sector_bytes = sector_bytes(&file, kind, is_direct).map_err(|e| failed(e.into()))?;
     let name = path.display().to_string();
-    let info = DeviceInfo { name, size_bytes, sector_bytes, transport: "" };
-    Ok(Opened { file, info, is_direct })
+    let is_read_only =
+        is_block_device && block::is_read_only(&file).map_err(|e| failed(e.into()))?;
+    let info = DeviceInfo { name, size_bytes, sector_bytes, is_read_only, transport: "" };
+    Ok(Opened { file, is_block_device, info, is_direct })
+}
+
+/// Returns where the file or the block device ends now, without waiting for either: a server that
+/// keeps the file is not asked, and no lock of the device is taken, as a seek would.
+pub(super) fn end_bytes(file: &OwnedFd, is_block_device: bool) -> Result<u64, Errno> {
+    if is_block_device {
+        return block::size_bytes(file);
+    }
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    Ok(rustix::fs::statx(file, "", flags, StatxFlags::SIZE)?.stx_size)
 }
 
 fn open_direct(

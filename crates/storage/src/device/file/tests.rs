@@ -251,6 +251,8 @@ fn failed_flush_fails_the_device_and_a_full_disk_does_not() {
         };
         let full = answer(RequestKind::Write, Errno::NOSPC);
         assert!(matches!(full, DeviceError::NoSpace { offset: 0, .. }));
+        let refused = answer(RequestKind::Write, Errno::PERM);
+        assert!(matches!(refused, DeviceError::ReadOnly { .. }), "{refused}");
         let broken = answer(RequestKind::Write, Errno::IO);
         assert!(matches!(broken, DeviceError::Io { kind: RequestKind::Write, .. }));
         device.write(Purpose::Data, 0, filled(4096, 1)).expect("still trusted");
@@ -280,4 +282,34 @@ fn file_cut_short_under_the_device_is_an_error_and_no_endless_read() {
             assert!(error.to_string().contains("became shorter"), "{error}");
         }
     });
+}
+
+/// Goal: a device whose end was cut takes no change from the moment that is seen, by a read or by
+/// a flush; not even one that would make the file as long again and hide what is lost.
+#[test]
+fn device_that_lost_its_end_takes_no_more_changes() {
+    for is_read_first in [false, true] {
+        with_each_transport(1 << 20, |device, path| {
+            device.write(Purpose::Data, 0, filled(4096, 1)).expect("the disk works");
+            device.flush(Purpose::Data).expect("all of it is there");
+            let file = std::fs::File::options().write(true).open(path).expect("it is there");
+            file.set_len(1 << 19).expect("it is ours");
+            if is_read_first {
+                device.read(Purpose::Data, 1 << 19, 4096).expect_err("nothing is there");
+            } else {
+                device.write(Purpose::Data, 3 << 18, filled(4096, 2)).expect("not seen yet");
+                device.flush(Purpose::Data).expect_err("the last quarter is lost");
+            }
+            file.set_len(1 << 20).expect("it is ours");
+            let last = device.write(Purpose::Data, (1 << 20) - 4096, filled(4096, 3));
+            for refused in [last, device.flush(Purpose::Data)] {
+                let error = refused.expect_err("D5");
+                assert!(matches!(error, DeviceError::Shortened { size_bytes: 0x10_0000, .. }));
+                let advice = format!("truncate -s 1048576 {}", path.display());
+                assert!(error.to_string().contains(&advice), "{error}");
+            }
+            let read = device.read(Purpose::Data, 0, 4096).expect("reads go on");
+            assert_eq!(*read, *filled(4096, 1));
+        });
+    }
 }

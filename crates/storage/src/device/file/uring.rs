@@ -402,9 +402,18 @@ mod tests {
         let ring = Uring::ring().inspect_err(|e| eprintln!("SKIPPED io_uring: {e}")).ok()?;
         let (reader, writer) = std::io::pipe().expect("a process may have a pipe");
         let (name, transport) = ("pipe".to_owned(), "io_uring");
-        let info = DeviceInfo { name, size_bytes: 4096, sector_bytes: 512, transport };
+        let info = DeviceInfo {
+            name,
+            size_bytes: 4096,
+            sector_bytes: 512,
+            is_read_only: false,
+            transport,
+        };
         let (file, health) = (reader.into(), Health::new(deadline));
-        Some((Uring::new(ring, Arc::new(Target { file, info, health })), writer))
+        Some((
+            Uring::new(ring, Arc::new(Target { file, is_block_device: false, info, health })),
+            writer,
+        ))
     }
 
     fn submit_read(uring: &Arc<Uring>) -> Ticket {

@@ -183,6 +183,7 @@ impl SimDevice {
             name: options.name.clone(),
             size_bytes: image.size_bytes(),
             sector_bytes: options.sector_bytes,
+            is_read_only: false,
             transport: "simulated",
         };
         let sector_bytes = u64::from(options.sector_bytes);
