@@ -1,5 +1,6 @@
 //! What can be asked of the program.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -178,7 +179,7 @@ pub(crate) struct ExplainArgs {
         required_unless_present = "device",
         conflicts_with = "device"
     )]
-    pub(crate) path: Option<String>,
+    pub(crate) path: Option<OsString>,
     /// A pool that is not mounted
     #[arg(long, conflicts_with = "device")]
     pub(crate) pool: Option<PathBuf>,

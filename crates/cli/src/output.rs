@@ -4,8 +4,10 @@
 //! line and nothing between. A reader that has gone away is not an error.
 
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serializer;
 use serde_json::{Value, json};
 
 /// Progress without a terminal is a line at each of these steps, in percent.
@@ -59,6 +61,15 @@ impl Output {
             Progress::Plain(PlainProgress::default())
         }
     }
+}
+
+/// Writes a path as text, for JSON that is read: bytes that are no UTF-8 become U+FFFD. JSON has no
+/// other strings, and a path may be any bytes.
+pub(crate) fn path_as_text<S: Serializer>(
+    path: impl AsRef<Path>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.as_ref().display())
 }
 
 fn bar_style() -> ProgressStyle {

@@ -7,7 +7,9 @@
 //! Limits: lines of at most [`LINE_BYTES_MAX`]; one client at a time; a client that neither sends
 //! nor reads within [`CLIENT_TIME`] is dropped.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -20,10 +22,11 @@ use anyhow::Context;
 use engine::vnode::api::Ino;
 use front::fuse::protocol::{NodeId, NodeNumbers};
 use rustix::net::Shutdown;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::backend::{ExplainStep, ExplainTarget, OpenPool};
+use crate::output::path_as_text;
 
 /// Longest line in either direction: an explanation of a large range has thousands of steps.
 const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -68,13 +71,28 @@ pub(crate) enum Answer {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Served {
     /// The pool's device.
+    #[serde(serialize_with = "path_as_text")]
     pub(crate) pool: PathBuf,
     /// Where its files appear.
+    #[serde(serialize_with = "path_as_text")]
     pub(crate) directory: PathBuf,
+    /// The same, exactly: the text of a path that is no UTF-8 does not lead back to it.
+    pub(crate) directory_bytes: Vec<u8>,
     /// The server's process.
     pub(crate) pid: u32,
     /// Where it logs.
+    #[serde(serialize_with = "optional_path_as_text")]
     pub(crate) log: Option<PathBuf>,
+}
+
+fn optional_path_as_text<S: Serializer>(
+    path: &Option<PathBuf>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match path {
+        Some(path) => path_as_text(path, serializer),
+        None => serializer.serialize_none(),
+    }
 }
 
 /// Returns the directory of sockets and logs, made if it is missing: `HOLDFAST_RUN_DIR`, or
@@ -108,7 +126,7 @@ pub(crate) fn run_directory() -> anyhow::Result<PathBuf> {
 
 /// Returns the name that a pool's socket and log share: its file name and a hash of its path.
 pub(crate) fn key_of(pool: &Path) -> String {
-    let bytes = std::os::unix::ffi::OsStrExt::as_bytes(pool.as_os_str());
+    let bytes = pool.as_os_str().as_bytes();
     // FNV-1a: any hash will do that stays the same; a collision costs the second its status.
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -250,6 +268,14 @@ impl Found {
         self.status["server"][name].as_str().unwrap_or("")
     }
 
+    /// Returns where the files appear, exactly.
+    pub(crate) fn directory(&self) -> PathBuf {
+        let bytes = self.status["server"]["directory_bytes"].as_array();
+        let bytes =
+            bytes.into_iter().flatten().filter_map(|byte| u8::try_from(byte.as_u64()?).ok());
+        OsString::from_vec(bytes.collect()).into()
+    }
+
     /// Returns the server's process.
     pub(crate) fn pid(&self) -> Option<i32> {
         self.status["server"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok())
@@ -270,7 +296,7 @@ pub(crate) fn all() -> anyhow::Result<Vec<Found>> {
             Err(_) => remove_if_abandoned(&socket),
         }
     }
-    found.sort_by(|a, b| a.text("directory").cmp(b.text("directory")));
+    found.sort_by_cached_key(Found::directory);
     Ok(found)
 }
 
@@ -292,9 +318,9 @@ pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Found>> {
     if let Ok(Answer::Status(status)) = ask(&socket, &Question::Status) {
         return Ok(Some(Found { status, socket }));
     }
-    let is_in = |found: &Found| path.starts_with(found.text("directory"));
+    let is_in = |found: &Found| path.starts_with(found.directory());
     // The innermost, where one is mounted inside another.
-    Ok(all()?.into_iter().filter(is_in).max_by_key(|found| found.text("directory").len()))
+    Ok(all()?.into_iter().filter(is_in).max_by_key(|found| found.directory().as_os_str().len()))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `holdfast mount`: opens a pool and serves it until it is unmounted.
 
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,6 +109,7 @@ fn mount_and_run(
     let served = Served {
         pool: options.device.clone(),
         directory: session.directory().to_owned(),
+        directory_bytes: session.directory().as_os_str().as_bytes().to_vec(),
         pid: std::process::id(),
         log,
     };

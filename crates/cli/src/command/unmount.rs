@@ -25,7 +25,10 @@ pub(crate) fn run(args: &UnmountArgs, output: &Output) -> anyhow::Result<u8> {
             let directory = mountpoint::absolute(&args.directory)?;
             mountpoint::detach(&directory).with_context(|| format!("cannot detach {shown}"))?;
             let text = format!("{shown}: detached a mount whose server died");
-            output.fact(&text, &json!({ "unmounted": directory, "was_dead": true }));
+            output.fact(
+                &text,
+                &json!({ "unmounted": directory.to_string_lossy(), "was_dead": true }),
+            );
             return Ok(exit::DONE);
         }
         Mountpoint::Live { .. } => mountpoint::absolute(&args.directory)?,
@@ -51,7 +54,7 @@ pub(crate) fn run(args: &UnmountArgs, output: &Output) -> anyhow::Result<u8> {
     }
     output.fact(
         &format!("{shown} is unmounted"),
-        &json!({ "unmounted": directory, "was_dead": false }),
+        &json!({ "unmounted": directory.to_string_lossy(), "was_dead": false }),
     );
     Ok(exit::DONE)
 }

@@ -10,6 +10,7 @@ mod handles;
 mod locks;
 mod mount;
 mod names;
+mod server;
 mod space;
 
 use std::fs;

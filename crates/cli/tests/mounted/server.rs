@@ -1,0 +1,65 @@
+//! A server as its user meets it: names of any bytes, signals, and a server that does not answer.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::{HOLDFAST, Mounted, can_mount, write};
+
+/// Runs the program, with its sockets in `work`.
+fn holdfast(work: &Path, arguments: &[&OsStr]) -> Output {
+    Command::new(HOLDFAST)
+        .args(arguments)
+        .env("HOLDFAST_RUN_DIR", work)
+        .output()
+        .expect("the program can be started")
+}
+
+/// Returns what the program says on both outputs, after asserting its exit code.
+#[track_caller]
+fn said(output: &Output, code: i32) -> String {
+    let text = [&output.stdout[..], &output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    text
+}
+
+/// Goal: a path may be any bytes. Method: pool, directory, log and file have names that are no
+/// UTF-8, and each command is given them, as text and as JSON.
+#[test]
+fn every_command_takes_names_that_are_no_text() {
+    if !can_mount("every_command_takes_names_that_are_no_text") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let work = mounted.work.clone();
+    let named = |name: &[u8]| work.join(OsStr::from_bytes(name));
+    let (pool, directory, log) = (named(b"p\xff.hf"), named(b"mn\xff"), named(b"l\xff"));
+    fs::create_dir(&directory).expect("the name is new");
+    let run = |arguments: &[&OsStr]| said(&holdfast(&work, arguments), 0);
+    let word = OsStr::new;
+    let (path, mount) = (pool.as_os_str(), directory.as_os_str());
+
+    let created = run(&[word("--json"), word("create"), path, word("--size"), word("64M")]);
+    assert!(created.contains("p\u{fffd}.hf"), "{created}");
+    run(&[word("check"), path]);
+    run(&[word("--json"), word("check"), path]);
+    run(&[word("mount"), path, mount, word("--daemon"), word("--log-file"), log.as_os_str()]);
+    assert!(log.exists(), "the log has the name that was given");
+    let file: PathBuf = directory.join(OsStr::from_bytes(b"f\xfe"));
+    write(&file, b"data");
+    let ranged: OsString = [file.as_os_str(), word(":0-3")].into_iter().collect();
+    run(&[word("explain"), &ranged]);
+    run(&[word("--json"), word("explain"), file.as_os_str()]);
+    for of in [path, mount] {
+        let status = run(&[word("status"), of, word("--json")]);
+        assert!(status.contains("mn\u{fffd}"), "{status}");
+    }
+    run(&[word("--json"), word("unmount"), mount]);
+    let inside = OsStr::from_bytes(b"/f\xfe:0-3");
+    run(&[word("explain"), word("--pool"), path, inside]);
+    run(&[word("check"), path]);
+    mounted.finish();
+}
