@@ -4,7 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+
+use front::fuse::mountpoint::{self, Mountpoint};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{HOLDFAST, Mounted, can_mount, write};
 
@@ -61,5 +64,55 @@ fn every_command_takes_names_that_are_no_text() {
     let inside = OsStr::from_bytes(b"/f\xfe:0-3");
     run(&[word("explain"), word("--pool"), path, inside]);
     run(&[word("check"), path]);
+    mounted.finish();
+}
+
+/// Serves the pool again, in the foreground, by a program that starts with the words of `before`;
+/// returns it when the mount answers.
+fn serve(mounted: &Mounted, before: &[&str]) -> Child {
+    let (pool, directory) = (mounted.text("pool.hf"), mounted.text("mnt"));
+    let words = [before, &[HOLDFAST, "mount", &pool, &directory]].concat();
+    let server = Command::new(words[0])
+        .args(&words[1..])
+        .env("HOLDFAST_RUN_DIR", &mounted.work)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program can be started");
+    while !matches!(mountpoint::inspect(&mounted.root()), Ok(Mountpoint::Live { .. })) {
+        std::thread::yield_now();
+    }
+    server
+}
+
+fn send(server: &Child, signal: Signal) {
+    kill_process(Pid::from_child(server), signal).expect("it runs");
+}
+
+/// Goal: a signal that asks a server to go is no crash: the directory is free, the pool closed.
+#[test]
+fn signals_that_end_a_server_close_its_pool() {
+    if !can_mount("signals_that_end_a_server_close_its_pool") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    for signal in [Signal::HUP, Signal::QUIT, Signal::TERM, Signal::INT] {
+        let mut server = serve(&mounted, &[]);
+        write(&mounted.path("file"), b"data");
+        send(&server, signal);
+        let ended = server.wait().expect("it is a child");
+        assert!(ended.success(), "{signal:?}: {ended}");
+        let state = mountpoint::inspect(&mounted.root()).expect("stat");
+        assert_eq!(state, Mountpoint::Free, "{signal:?}");
+    }
+    let mut server = serve(&mounted, &["nohup"]);
+    send(&server, Signal::HUP);
+    assert_eq!(fs::read(mounted.path("file")).expect("it serves on"), b"data");
+    let status = holdfast(&mounted.work, &["status", "--json"].map(OsStr::new));
+    assert!(said(&status, 0).contains(r#""was_needed":false"#), "the pool was closed before");
+    send(&server, Signal::TERM);
+    assert!(server.wait().expect("it is a child").success());
+    mounted.mount(&[]);
     mounted.finish();
 }
