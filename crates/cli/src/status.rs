@@ -8,7 +8,7 @@
 //! nor reads within [`CLIENT_TIME`] is dropped.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use engine::vnode::api::Ino;
+use front::fuse::mountpoint::{self, MOUNT_TYPE, MountEntry};
 use front::fuse::protocol::{NodeId, NodeNumbers};
 use rustix::net::Shutdown;
 use serde::{Deserialize, Serialize, Serializer};
@@ -253,13 +254,41 @@ fn receive<T: for<'de> Deserialize<'de>>(stream: &UnixStream) -> anyhow::Result<
     Ok(serde_json::from_slice(&line)?)
 }
 
-/// A server that answered.
+/// A server that answered, or a mount whose server does not.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// What it said.
+    /// What it said; where it does not answer, what the kernel says of it.
     pub(crate) status: Value,
     /// Its socket.
     pub(crate) socket: PathBuf,
+    /// Why it did not answer.
+    pub(crate) silence: Option<Silence>,
+}
+
+/// Why a mount's server says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Silence {
+    /// The process is there: stopped, or stuck.
+    DoesNotAnswer,
+    /// It was killed.
+    Gone,
+}
+
+impl Silence {
+    /// Returns what to say and what to do of the mount on `directory`.
+    pub(crate) fn advice(self, directory: &Path, pid: Option<i32>) -> String {
+        let (directory, pid) = (directory.display(), pid.unwrap_or_default());
+        match self {
+            Silence::DoesNotAnswer => format!(
+                "its server does not answer (process {pid}): `kill -CONT {pid}` if it was \
+                 stopped; `holdfast unmount --lazy {directory}` takes the directory away"
+            ),
+            Silence::Gone => format!(
+                "its server is gone: `holdfast unmount {directory}` clears it away, and the next \
+                 mount recovers the pool"
+            ),
+        }
+    }
 }
 
 impl Found {
@@ -276,14 +305,20 @@ impl Found {
         OsString::from_vec(bytes.collect()).into()
     }
 
+    /// Returns why there is no answer and what to do; empty: there was one.
+    pub(crate) fn advice(&self) -> &str {
+        self.text("problem")
+    }
+
     /// Returns the server's process.
     pub(crate) fn pid(&self) -> Option<i32> {
         self.status["server"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok())
     }
 }
 
-/// Asks every server of this user. Sockets that nobody answers are left out.
+/// Asks every server of this user. A socket that nobody answers counts while its pool is mounted.
 pub(crate) fn all() -> anyhow::Result<Vec<Found>> {
+    let mounts = mountpoint::mounts().context("cannot read the table of mounts")?;
     let mut found = Vec::new();
     for entry in std::fs::read_dir(run_directory()?)? {
         let socket = entry?.path();
@@ -291,19 +326,49 @@ pub(crate) fn all() -> anyhow::Result<Vec<Found>> {
             continue;
         }
         match ask(&socket, &Question::Status) {
-            Ok(Answer::Status(status)) => found.push(Found { status, socket }),
+            Ok(Answer::Status(status)) => found.push(Found { status, socket, silence: None }),
             Ok(_) => {}
-            Err(_) => remove_if_abandoned(&socket),
+            Err(_) => match silent(&socket, &mounts) {
+                Some(silent) => found.push(silent),
+                None => remove_if_abandoned(&socket),
+            },
         }
     }
     found.sort_by_cached_key(Found::directory);
     Ok(found)
 }
 
+/// Returns the mount whose server did not answer on `socket`, by what the kernel knows: the process
+/// that listens there, and where its pool is mounted.
+fn silent(socket: &Path, mounts: &[MountEntry]) -> Option<Found> {
+    let is_of_socket = |entry: &&MountEntry| {
+        let key = key_of(Path::new(&entry.source));
+        entry.kind == MOUNT_TYPE && socket.file_stem() == Some(key.as_ref())
+    };
+    let entry = mounts.iter().rfind(is_of_socket)?;
+    let (pid, silence) = match UnixStream::connect(socket) {
+        Ok(stream) => {
+            let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
+            (Some(peer.pid.as_raw_nonzero().get()), Silence::DoesNotAnswer)
+        }
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => (None, Silence::Gone),
+        Err(_) => return None,
+    };
+    let server = json!({
+        "pool": entry.source,
+        "directory": entry.directory.to_string_lossy(),
+        "directory_bytes": entry.directory.as_os_str().as_bytes(),
+        "pid": pid,
+        "problem": silence.advice(&entry.directory, pid),
+    });
+    let (status, socket) = (json!({ "server": server }), socket.to_owned());
+    Some(Found { status, socket, silence: Some(silence) })
+}
+
 /// Removes the socket of a server that was killed. A young one may not listen yet.
 fn remove_if_abandoned(socket: &Path) {
     let is_refused = UnixStream::connect(socket)
-        .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
+        .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
     let age = std::fs::metadata(socket).and_then(|m| m.modified()).map(|time| time.elapsed());
     if is_refused && age.is_ok_and(|age| age.is_ok_and(|age| age > SOCKET_YOUNG_TIME)) {
         let _ = std::fs::remove_file(socket);
@@ -312,13 +377,12 @@ fn remove_if_abandoned(socket: &Path) {
 
 /// Returns the server of a pool, or of the mount that `path` is in.
 pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Found>> {
-    let path =
-        front::fuse::mountpoint::absolute(path).with_context(|| format!("{}", path.display()))?;
+    let path = mountpoint::absolute(path).with_context(|| format!("{}", path.display()))?;
     let socket = run_directory()?.join(format!("{}.sock", key_of(&path)));
     if let Ok(Answer::Status(status)) = ask(&socket, &Question::Status) {
-        return Ok(Some(Found { status, socket }));
+        return Ok(Some(Found { status, socket, silence: None }));
     }
-    let is_in = |found: &Found| path.starts_with(found.directory());
+    let is_in = |found: &Found| found.socket == socket || path.starts_with(found.directory());
     // The innermost, where one is mounted inside another.
     Ok(all()?.into_iter().filter(is_in).max_by_key(|found| found.directory().as_os_str().len()))
 }

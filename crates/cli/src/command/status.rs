@@ -14,7 +14,11 @@ pub(crate) fn run(args: &StatusArgs, output: &Output) -> anyhow::Result<u8> {
     let found = match &args.of {
         None => status::all()?,
         Some(path) => match status::find(path)? {
-            Some(found) => vec![found],
+            Some(found) => {
+                let advice = found.advice();
+                anyhow::ensure!(advice.is_empty(), "{}: {advice}", path.display());
+                vec![found]
+            }
             None => anyhow::bail!(
                 "{} is not mounted by a server of yours: `holdfast status` lists those that are",
                 path.display()
@@ -41,6 +45,9 @@ pub(crate) fn text_of(found: &Found) -> String {
     );
     if !found.text("log").is_empty() {
         let _ = writeln!(text, "  log: {}", found.text("log"));
+    }
+    if !found.advice().is_empty() {
+        let _ = writeln!(text, "  {}", found.advice());
     }
     flatten(&mut text, 1, &found.status["pool"]);
     text

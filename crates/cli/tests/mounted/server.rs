@@ -116,3 +116,46 @@ fn signals_that_end_a_server_close_its_pool() {
     mounted.mount(&[]);
     mounted.finish();
 }
+
+/// Goal: a mount whose server never answers is shown, and taken away within the time that was given;
+/// so is one whose server was killed. Method: a server is stopped, then killed.
+#[test]
+fn a_server_that_does_not_answer_is_told_and_unmounted() {
+    if !can_mount("a_server_that_does_not_answer_is_told_and_unmounted") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let (work, directory) = (mounted.work.clone(), mounted.text("mnt"));
+    let run = |arguments: &[&str]| {
+        let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
+        holdfast(&work, &arguments)
+    };
+    for mode in [&["--timeout", "100ms"][..], &["--lazy", "--timeout", "100ms"]] {
+        let mut server = serve(&mounted, &[]);
+        send(&server, Signal::STOP);
+        let silent = format!("does not answer (process {})", server.id());
+        let told = said(&run(&["status"]), 0);
+        assert!(told.contains(&silent) && told.contains(&directory), "{told}");
+        let told = said(&run(&["status", &directory]), 1);
+        assert!(told.contains(&silent), "{told}");
+        let told = said(&run(&[&["unmount", &directory], mode].concat()), 1);
+        assert!(told.contains(&format!("(process {}) does not answer", server.id())), "{told}");
+        let entry = mountpoint::mounted_on(&mounted.root()).expect("it is readable");
+        assert_eq!(entry, None, "{mode:?}");
+        send(&server, Signal::CONT);
+        assert!(server.wait().expect("it is a child").success(), "it closes the pool");
+    }
+    let mut server = serve(&mounted, &[]);
+    server.kill().expect("it runs");
+    server.wait().expect("it is a child");
+    for arguments in [&["status"][..], &["status", &directory]] {
+        let told = run(arguments);
+        let told = said(&told, i32::from(arguments.len() > 1));
+        assert!(told.contains("its server is gone: `holdfast unmount"), "{told}");
+    }
+    let told = said(&run(&["unmount", &directory]), 0);
+    assert!(told.contains("whose server died"), "{told}");
+    mounted.mount(&[]);
+    mounted.finish();
+}
