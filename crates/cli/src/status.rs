@@ -138,6 +138,16 @@ pub(crate) fn key_of(pool: &Path) -> String {
     format!("{name}-{hash:016x}")
 }
 
+/// Returns where the server of `pool` listens.
+pub(crate) fn socket_of(pool: &Path) -> anyhow::Result<PathBuf> {
+    Ok(run_directory()?.join(format!("{}.sock", key_of(pool))))
+}
+
+/// Returns where the server of `pool` says why it failed at its end.
+pub(crate) fn last_words_of(pool: &Path) -> anyhow::Result<PathBuf> {
+    Ok(socket_of(pool)?.with_extension("failed"))
+}
+
 /// A socket that answers for one server, until it is dropped.
 pub(crate) struct StatusServer {
     path: PathBuf,
@@ -378,7 +388,7 @@ fn remove_if_abandoned(socket: &Path) {
 /// Returns the server of a pool, or of the mount that `path` is in.
 pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Found>> {
     let path = mountpoint::absolute(path).with_context(|| format!("{}", path.display()))?;
-    let socket = run_directory()?.join(format!("{}.sock", key_of(&path)));
+    let socket = socket_of(&path)?;
     if let Ok(Answer::Status(status)) = ask(&socket, &Question::Status) {
         return Ok(Some(Found { status, socket, silence: None }));
     }

@@ -11,6 +11,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::json;
 
 use crate::args::UnmountArgs;
+use crate::daemon;
 use crate::exit;
 use crate::output::Output;
 use crate::status::{self, Found, Silence};
@@ -32,11 +33,20 @@ pub(crate) fn run(args: &UnmountArgs, output: &Output) -> anyhow::Result<u8> {
     let pid = found.as_ref().and_then(Found::pid).and_then(Pid::from_raw);
     let server = pid.and_then(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)));
     take_away(&directory, args)?;
-    if let Some((pid, server)) = server {
+    if let (Some((pid, server)), Some(found)) = (server, &found) {
         wait_for_end(&server, args.timeout).with_context(|| match silence {
             Some(_) => format!("the server of {shown} (process {pid}) does not answer"),
             None => format!("the server of {shown} is process {pid}"),
         })?;
+        let words = found.socket.with_extension("failed");
+        if let Some(error) =
+            daemon::take_last_words(&words, pid.as_raw_nonzero().get().cast_unsigned())
+        {
+            anyhow::bail!(
+                "{shown} is unmounted, but not everything reached the device: {error}. Look at the \
+                 device, then `holdfast check`"
+            );
+        }
     }
     let facts = json!({ "unmounted": directory.to_string_lossy(), "was_dead": false });
     output.fact(&format!("{shown} is unmounted"), &facts);
