@@ -63,6 +63,20 @@ impl Output {
     }
 }
 
+/// Returns `text` with its control characters escaped: what a pool says of itself must not command
+/// a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            printable.extend(c.escape_default());
+        } else {
+            printable.push(c);
+        }
+    }
+    printable
+}
+
 /// Writes a path as text, for JSON that is read: bytes that are no UTF-8 become U+FFFD. JSON has no
 /// other strings, and a path may be any bytes.
 pub(crate) fn path_as_text<S: Serializer>(
@@ -150,6 +164,12 @@ impl PlainProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_printed_commands_no_terminal() {
+        assert_eq!(printable("a\nb\u{1b}[31m\u{9b}"), "a\\nb\\u{1b}[31m\\u{9b}");
+        assert_eq!(printable("caf\u{e9} 1"), "caf\u{e9} 1");
+    }
 
     #[test]
     fn plain_progress_is_a_line_at_each_tenth() {

@@ -138,11 +138,31 @@ fn nonsense_has_exit_codes_of_its_own() {
         vec!["mount", &pool, &directory, "--threads", "0"],
         vec!["mount", &pool, &directory, "--cache", "1K"],
         vec!["torture", "--seeds", "0"],
+        vec!["create", &pool, "--label", "a\nb\u{1b}[31m"],
+        vec!["bench", "--server", "a=b"],
+        vec!["bench", "--server", "a=1"],
     ] {
         let ran = holdfast(&arguments).expect(2);
         assert!(!ran.stderr().is_empty(), "{arguments:?} is refused without a word");
     }
     assert_eq!(fs::read_to_string(pool).expect("it is there"), POOL, "the bytes are untouched");
+}
+
+/// Goal: a program that asked for JSON gets JSON, whatever it asked.
+#[test]
+fn wrong_usage_is_json_where_that_was_asked_for() {
+    for (arguments, code) in [
+        (&["--json", "check"][..], 16),
+        (&["create", "new.hf", "--size", "1x", "--json"], 2),
+        (&["--json", "frobnicate"], 2),
+    ] {
+        let ran = holdfast(arguments).expect(code);
+        let told = ran.json();
+        assert_eq!(told["exit"], code, "{told}");
+        let error = told["error"].as_str().unwrap_or_default();
+        assert!(!error.is_empty() && !error.starts_with("error"), "{told}");
+        assert!(!ran.stderr().contains("error:"), "it is said once: {}", ran.stderr());
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -158,4 +159,36 @@ fn a_server_that_does_not_answer_is_told_and_unmounted() {
     assert!(told.contains("whose server died"), "{told}");
     mounted.mount(&[]);
     mounted.finish();
+}
+
+/// Goal: what makes no sense exits 2 and says what would, whoever notices it.
+#[test]
+fn the_real_program_refuses_nonsense_as_usage() {
+    let work = std::env::temp_dir().join(format!("holdfast-usage-{}", std::process::id()));
+    fs::create_dir_all(&work).expect("the name is new");
+    let pool = work.join("pool.hf");
+    let pool = pool.to_str().expect("the path is ASCII");
+    for (arguments, code, words) in [
+        (&["create", pool, "--size", "15E"][..], 1, "choose a smaller size"),
+        (&["create", pool, "--size", "16E"], 2, "a byte less than 16 EiB"),
+        (&["create", pool, "--size", "64M"], 0, ""),
+        (&["dump", pool, "senseless"], 2, "say superblock"),
+        (&["prove", "--only", "99999999"], 2, "counted from 0"),
+    ] {
+        let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
+        let told = said(&holdfast(&work, &arguments), code);
+        assert!(told.contains(words), "{told}");
+    }
+    // A page that every mount reads, zeroed: the refusal says what to do.
+    let root = holdfast(&work, &["explain", "--pool", pool, "/"].map(OsStr::new));
+    let root = said(&root, 0);
+    let offset = root.lines().find(|line| line.trim_start().starts_with("anode"));
+    let offset = offset.and_then(|line| line.rsplit_once("device byte ")?.1.parse().ok());
+    let device = fs::File::options().write(true).open(pool).expect("it is ours");
+    device.write_all_at(&[0; 4096], offset.expect("it has a place")).expect("it is ours");
+    let work_name = work.to_str().expect("the path is ASCII");
+    let told = holdfast(&work, &["mount", pool, work_name].map(OsStr::new));
+    let told = said(&told, 1);
+    assert!(told.contains("corrupt") && told.contains("run `holdfast check"), "{told}");
+    fs::remove_dir_all(&work).expect("it is ours");
 }

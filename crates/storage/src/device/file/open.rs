@@ -227,11 +227,12 @@ pub(super) fn create(path: &Path, size_bytes: u64) -> Result<(), OpenError> {
     let sized = sized.and_then(|()| sync_parent(path));
     sized.map_err(|source| {
         remove(path);
-        match Errno::from_io_error(&source) {
-            Some(Errno::FBIG | Errno::INVAL) => {
+        // By kind, because a size past what a file offset can say never reaches the kernel.
+        match source.kind() {
+            io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput => {
                 OpenError::TooLarge { path: path.to_owned(), size_bytes }
             }
-            Some(_) | None => failed(source),
+            _ => failed(source),
         }
     })
 }
