@@ -32,11 +32,38 @@ pub(crate) fn run(
         (_, _, None, Some(path)) => explain_mounted(path)?,
         _ => return Err(UsageError::new("give PATH, or --device and --offset").into()),
     };
-    for (depth, step) in steps.iter().enumerate() {
+    for (depth, step) in depths(&steps).into_iter().zip(&steps) {
         let text = format!("{}{}: {}", "  ".repeat(depth), step.layer, step.fact);
         output.fact(&text, &json!(step));
     }
     Ok(exit::DONE)
+}
+
+/// Returns how deep each step is: a name is below the one before it, a map page below the level
+/// above, a block below its map page, a segment below what is in it. So the blocks of a file are
+/// all equally deep.
+fn depths(steps: &[ExplainStep]) -> Vec<usize> {
+    let (mut name, mut map) = (0, None);
+    let mut depths: Vec<usize> = Vec::with_capacity(steps.len());
+    for (index, step) in steps.iter().enumerate() {
+        let before =
+            index.checked_sub(1).and_then(|index| Some((depths[index], steps.get(index)?)));
+        let depth = match (step.layer.as_str(), before) {
+            ("map", Some((depth, before))) if before.layer == "map" => depth + 1,
+            ("map" | "attribute" | "data", _) => name,
+            ("block", _) => map.map_or(name, |map| map + 1),
+            ("segment", Some((depth, _))) => depth + 1,
+            _ => {
+                name += 1;
+                name - 1
+            }
+        };
+        if step.layer == "map" {
+            map = Some(depth);
+        }
+        depths.push(depth);
+    }
+    depths
 }
 
 fn explain_mounted(path: &OsStr) -> anyhow::Result<Vec<ExplainStep>> {
@@ -88,6 +115,26 @@ fn split_range(text: &OsStr) -> anyhow::Result<(&OsStr, Range)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: an explanation is as wide for the last block of a file as for the first.
+    #[test]
+    fn depth_is_that_of_the_structure() {
+        let steps = |layers: &str| -> Vec<ExplainStep> {
+            let step = |layer: &str| ExplainStep { layer: layer.to_owned(), fact: String::new() };
+            layers.split(' ').map(step).collect()
+        };
+        for (layers, expected) in [
+            ("superblock fileset anode dirent anode attribute data", vec![0, 1, 2, 3, 4, 5, 5]),
+            ("anode block segment block segment", vec![0, 1, 2, 1, 2]),
+            (
+                "anode map map block segment block segment map map block segment data",
+                vec![0, 1, 2, 3, 4, 3, 4, 1, 2, 3, 4, 1],
+            ),
+            ("group segment page", vec![0, 1, 1]),
+        ] {
+            assert_eq!(depths(&steps(layers)), expected, "{layers}");
+        }
+    }
 
     #[test]
     fn a_range_may_follow_a_path() {
