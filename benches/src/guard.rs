@@ -16,12 +16,10 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, RenameMode};
+use engine::vnode::api::{Caller, Data, FileKind, FileSystem, Ino, NewInode, RenameMode};
 use engine::{CreateOptions, OpenOptions, Pool};
 use storage::clock::ManualClock;
-use storage::device::{
-    AlignedBuffer, CountingDevice, MemoryDevice, RequestKind, SharedBytes, SharedDevice,
-};
+use storage::device::{AlignedBuffer, CountingDevice, MemoryDevice, RequestKind, SharedDevice};
 use storage::prng::Prng;
 
 /// Bytes of the pool: so many that its journal holds what a scenario logs.
@@ -209,9 +207,9 @@ fn write_16k(ground: &Ground) -> Prepared {
 /// Writes the file from its front to [`LONG_WRITES`] MiB, as a stream, and syncs it.
 fn write_long(pool: &Pool, ino: Ino) {
     for number in 0..LONG_WRITES {
-        let data = SharedBytes::from(AlignedBuffer::zeroed(1 << 20));
-        let written = pool.write_shared(&Caller::root(), ino, number << 20, &data);
-        written.expect("there is room");
+        let data = Data::Shared(AlignedBuffer::zeroed(1 << 20).into());
+        let written = pool.write_some(&Caller::root(), ino, number << 20, &data);
+        assert_eq!(written, Ok(data.len()), "there is room");
         pool.catch_up();
     }
     pool.fsync(ino, false).expect("nothing fails");

@@ -4,6 +4,7 @@ mod ahead;
 mod freeing;
 mod promise;
 mod shape;
+mod short;
 mod together;
 
 use std::sync::Arc;

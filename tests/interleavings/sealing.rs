@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{AlignedBuffer, Caller, FileKind, FileSystem, Ino, NewInode, SharedBytes};
+use engine::vnode::api::{AlignedBuffer, Caller, Data, FileKind, FileSystem, Ino, NewInode};
 use engine::{OpenOptions, Pool};
 use storage::clock::ManualClock;
 use storage::device::SharedDevice;
@@ -34,12 +34,9 @@ fn write_all(pool: &Pool, file: Ino, mut random: Prng) -> Vec<u8> {
         fill += 1;
         let data = AlignedBuffer::copy_of(&[fill; BLOCK_BYTES]);
         let (caller, offset) = (Caller::root(), offset_of(block));
-        let written = if is_shared {
-            pool.write_shared(&caller, file, offset, &SharedBytes::from(data))
-        } else {
-            pool.write(&caller, file, offset, &data)
-        };
-        written.expect("there is room");
+        let data = if is_shared { Data::Shared(data.into()) } else { Data::Lent(&data) };
+        let written = pool.write_some(&caller, file, offset, &data);
+        assert_eq!(written.expect("there is room"), BLOCK_BYTES);
         fill
     };
     for block in 0..BLOCKS {

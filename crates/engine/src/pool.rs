@@ -42,8 +42,8 @@ use crate::segment::summarise_rides;
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{
-    Attr, Caller, DirEntry, Fallocate, FileSystem, Ino, NewInode, ReadAsked, ReadTold, RenameMode,
-    Seek, SetAttr, StatFs, XattrMode,
+    Attr, Caller, Data, DirEntry, Fallocate, FileSystem, Ino, NewInode, ReadAsked, ReadTold,
+    RenameMode, Seek, SetAttr, StatFs, XattrMode,
 };
 use crate::vnode::{CleanerGauge, Files, FilesOptions};
 
@@ -671,14 +671,14 @@ impl FileSystem for Pool {
         self.named(ino, b"", self.files().write_file(caller, ino, offset, data))
     }
 
-    fn write_shared(
+    fn write_some(
         &self,
         caller: &Caller,
         ino: Ino,
         offset: u64,
-        data: &SharedBytes,
-    ) -> FsResult<()> {
-        self.named(ino, b"", self.files().write_shared_file(caller, ino, offset, data))
+        data: &Data<'_>,
+    ) -> FsResult<usize> {
+        self.named(ino, b"", self.files().write_some(caller, ino, offset, data))
     }
 
     fn catch_up(&self) {

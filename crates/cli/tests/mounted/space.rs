@@ -92,6 +92,43 @@ fn what_was_taken_ahead_is_there_when_the_pool_is_full() {
     mounted.finish();
 }
 
+/// Goal: write(2) into a full pool says how much it took. Method: a file that is appended to until
+/// there is no room, as long as what others give back lasts; what was acknowledged is all there is.
+#[test]
+fn what_a_full_pool_takes_of_a_write_it_says() {
+    const PIECE_BYTES: usize = 777_777;
+    if !can_mount("what_a_full_pool_takes_of_a_write_it_says") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let others = ["other0", "other1"];
+    for name in others {
+        open(&mounted, name).write_all(&vec![9; 3 << 20]).expect("there is room");
+    }
+    let mut log = open(&mounted, "log");
+    let mut told = 0;
+    for other in others {
+        let error = loop {
+            let fill = told / PIECE_BYTES % 251;
+            match log.write(&vec![fill.to_le_bytes()[0]; PIECE_BYTES - told % PIECE_BYTES]) {
+                Ok(count) => told += count,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+        assert_eq!(of(log.metadata().expect("stat").len()), told);
+        fs::remove_file(mounted.path(other)).expect("a full pool can be emptied");
+    }
+    drop(log);
+    mounted.remount(&[]);
+    let bytes = fs::read(mounted.path("log")).expect("read");
+    assert_eq!(bytes.len(), told);
+    for (number, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
+        assert!(piece.iter().all(|byte| usize::from(*byte) == number % 251), "piece {number}");
+    }
+    mounted.finish();
+}
+
 #[test]
 fn lseek_finds_data_and_holes() {
     if !can_mount("lseek_finds_data_and_holes") {

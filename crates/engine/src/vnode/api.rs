@@ -6,6 +6,8 @@
 //!
 //! Names are bytes (1 to 255, no `/`, no NUL); `.` and `..` are never passed as names to change.
 
+use std::ops::Deref;
+
 pub use crate::error::{FsError, FsResult};
 pub use storage::clock::Timestamp;
 pub use storage::device::{AlignedBuffer, SharedBytes};
@@ -46,6 +48,27 @@ pub enum FileKind {
     Fifo,
     /// A socket.
     Socket,
+}
+
+/// What a write brings.
+#[derive(Clone, Debug)]
+pub enum Data<'d> {
+    /// Bytes for as long as the call takes.
+    Lent(&'d [u8]),
+    /// Bytes that the file system may keep as long as it likes and in which nobody changes
+    /// anything: it saves a copy of what is long and lies at blocks of the file.
+    Shared(SharedBytes),
+}
+
+impl Deref for Data<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Data::Lent(bytes) => bytes,
+            Data::Shared(bytes) => bytes,
+        }
+    }
 }
 
 /// What stat(2) tells.
@@ -328,19 +351,20 @@ pub trait FileSystem: Send + Sync {
     }
 
     /// Writes all of `data` at `offset`, extending the file. Clears setuid and setgid where POSIX
-    /// asks for it and `caller` is checked.
+    /// asks for it and `caller` is checked. After an error the front of `data` may be written.
     fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()>;
 
-    /// The same with data in memory that the file system may keep as long as it likes and in which
-    /// nobody changes anything: it saves a copy of what is long and lies at blocks of the file.
-    fn write_shared(
+    /// Writes as [`FileSystem::write`] does, but returns how many bytes of `data` are written if
+    /// any are: fewer than all where space ran out behind them. Whoever wants the rest written asks
+    /// again, and is told why it is not.
+    fn write_some(
         &self,
         caller: &Caller,
         ino: Ino,
         offset: u64,
-        data: &SharedBytes,
-    ) -> FsResult<()> {
-        self.write(caller, ino, offset, data)
+        data: &Data<'_>,
+    ) -> FsResult<usize> {
+        self.write(caller, ino, offset, data).map(|()| data.len())
     }
 
     /// Does what writes have put off: called after the answer to a write has gone out, it makes the

@@ -8,7 +8,7 @@ use format::planted::{self, Planted};
 use storage::device::SharedBytes;
 
 use super::access::clear_set_bits_of_write;
-use super::api::{Attr, Caller, FILE_BYTES_MAX, Ino, SetAttr};
+use super::api::{Attr, Caller, Data, FILE_BYTES_MAX, Ino, SetAttr};
 use super::flush::tail_waiting;
 use super::inline::{cut_inline, is_inline, settle_storage};
 use super::payload::Payload;
@@ -48,26 +48,36 @@ impl Files {
         offset: u64,
         data: &[u8],
     ) -> FsResult<()> {
-        self.write_payload(caller, ino, offset, &Payload::Lent(data))
+        self.write_payload(caller, ino, offset, &Payload::Lent(data), &mut 0)
     }
 
-    /// Writes, and may keep `data`; see [`super::api::FileSystem::write_shared`].
-    pub(crate) fn write_shared_file(
+    /// Writes what there is room for; see [`super::api::FileSystem::write_some`].
+    pub(crate) fn write_some(
         &self,
         caller: &Caller,
         ino: Ino,
         offset: u64,
-        data: &SharedBytes,
-    ) -> FsResult<()> {
-        self.write_payload(caller, ino, offset, &self.kept.admit(data))
+        data: &Data<'_>,
+    ) -> FsResult<usize> {
+        let data = match data {
+            Data::Lent(bytes) => Payload::Lent(bytes),
+            Data::Shared(bytes) => self.kept.admit(bytes),
+        };
+        let mut done = 0;
+        match self.write_payload(caller, ino, offset, &data, &mut done) {
+            Err(error) if done == 0 => Err(error),
+            _ => Ok(done),
+        }
     }
 
+    /// Writes all of `data`; `done` counts what is written, also before an error.
     fn write_payload(
         &self,
         caller: &Caller,
         ino: Ino,
         offset: u64,
         data: &Payload<'_>,
+        done: &mut usize,
     ) -> FsResult<()> {
         self.check_writable()?;
         let vnode = self.vnode(ino)?;
@@ -80,17 +90,17 @@ impl Files {
             return Err(FsError::FileTooLarge);
         }
         self.make_room()?;
-        let (mut done, mut refused_at, mut lost) = (0, None, 0);
+        let (mut refused_at, mut lost) = (None, 0);
         let mut turn = None;
         loop {
-            let result = self.write_locked(caller, &vnode, offset, data, &mut done);
+            let result = self.write_locked(caller, &vnode, offset, data, done);
             if result != Err(FsError::NoSpace) {
                 return result;
             }
             // A long write may take more than one reclaim gives, and others may take what it gave:
             // again, as long as anybody goes on.
-            let now = (done, self.blocks_written.load(Ordering::Relaxed));
-            lost = if refused_at.is_some_and(|(at, _)| at == done) { lost + 1 } else { 0 };
+            let now = (*done, self.blocks_written.load(Ordering::Relaxed));
+            lost = if refused_at.is_some_and(|(at, _)| at == *done) { lost + 1 } else { 0 };
             if refused_at == Some(now) || lost > RECLAIMS_LOST_MAX {
                 return result;
             }

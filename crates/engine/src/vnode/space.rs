@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use format::anode::INLINE_BYTES_MAX;
 
-use super::api::{COPY_BYTES_MAX, Caller, FILE_BYTES_MAX, Fallocate, Ino, Seek, SetAttr};
+use super::api::{COPY_BYTES_MAX, Caller, Data, FILE_BYTES_MAX, Fallocate, Ino, Seek, SetAttr};
 use super::file::check_regular;
 use super::inline::{is_inline, zero_inline};
 use super::payload::Payload;
@@ -298,12 +298,14 @@ impl Files {
                 break;
             }
             let to = target.1.checked_add(done).ok_or(FsError::FileTooLarge)?;
-            match self.write_file(caller, target.0, to, &bytes) {
-                // A short read is the end of the source, which the copy itself may move.
-                Ok(()) if count < wanted => return Ok(done + wide(count)),
-                Ok(()) => done += wide(count),
+            match self.write_some(caller, target.0, to, &Data::Lent(&bytes)) {
+                Ok(written) => done += wide(written),
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
+            }
+            // A short read is the end of the source, which the copy itself may move.
+            if count < wanted {
+                break;
             }
         }
         Ok(done)

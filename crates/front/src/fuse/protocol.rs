@@ -5,7 +5,7 @@
 //! flags): everything is addressed by node id.
 
 use engine::vnode::api::{
-    Attr, Fallocate, FileKind, Ino, RenameMode, Seek, SetAttr, SharedBytes, StatFs, XattrMode,
+    Attr, Data, Fallocate, FileKind, Ino, RenameMode, Seek, SetAttr, StatFs, XattrMode,
 };
 use rustix::io::Errno;
 
@@ -125,15 +125,6 @@ pub enum Declined {
     Lock,
     /// Mapping a file block to a device block.
     Bmap,
-}
-
-/// What a write brings.
-#[derive(Debug)]
-pub enum Data<'a> {
-    /// Bytes for as long as the request takes.
-    Lent(&'a [u8]),
-    /// Bytes that the file system may keep.
-    Shared(SharedBytes),
 }
 
 /// One request.

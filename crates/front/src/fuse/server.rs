@@ -12,14 +12,14 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{
-    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, Ino, NewInode, ReadAsked, SetAttr,
+    Attr, Caller, Data, DirEntry, FileKind, FileSystem, FsError, Ino, NewInode, ReadAsked, SetAttr,
     StatFs, XattrMode,
 };
 use rustix::io::Errno;
 
 use super::protocol::{
-    Data, Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ReadRequest, Reply,
-    Request, Sender,
+    Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ReadRequest, Reply, Request,
+    Sender,
 };
 
 /// Most data one READ or WRITE moves: the kernel's own limit without raising a sysctl
@@ -258,11 +258,8 @@ impl Server {
         data: &Data<'_>,
     ) -> Result<Reply<'static>, Errno> {
         let ino = self.numbers.ino_of(node);
-        let (count, written) = match data {
-            Data::Lent(data) => (data.len(), self.fs.write(caller, ino, offset, data)),
-            Data::Shared(data) => (data.len(), self.fs.write_shared(caller, ino, offset, data)),
-        };
-        written.map_err(|e| errno("write", ino, &e))?;
+        let written = self.fs.write_some(caller, ino, offset, data);
+        let count = written.map_err(|e| errno("write", ino, &e))?;
         u32::try_from(count).map(Reply::Written).map_err(|_| Errno::INVAL)
     }
 

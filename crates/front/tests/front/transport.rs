@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Fallocate, FileKind, FileSystem, Ino, RenameMode, Seek, SetAttr};
+use engine::vnode::api::{Data, Fallocate, FileKind, FileSystem, Ino, RenameMode, Seek, SetAttr};
 use front::fuse::protocol::{
-    Data, Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ROOT_NODE,
-    ReadRequest, Reply, Request, Sender,
+    Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ROOT_NODE, ReadRequest,
+    Reply, Request, Sender,
 };
 use front::fuse::{Server, Transport, TransportError};
 use rustix::io::Errno;

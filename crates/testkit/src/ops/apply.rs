@@ -1,8 +1,8 @@
 //! A step, done.
 
 use engine::vnode::api::{
-    AlignedBuffer, Attr, Caller, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode,
-    Seek, SetAttr, SharedBytes, XattrMode,
+    AlignedBuffer, Attr, Caller, Data, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino,
+    NewInode, Seek, SetAttr, XattrMode,
 };
 
 use super::{Op, Place, Route, SLOTS, Step, bytes_of};
@@ -170,8 +170,9 @@ impl<'a> Session<'a> {
                 // Every other one comes in memory that the file system may keep.
                 let write = |ino| {
                     if fill.is_multiple_of(2) {
-                        let data = SharedBytes::from(AlignedBuffer::copy_of(&data));
-                        return self.fs.write_shared(caller, ino, *offset, &data);
+                        let data = Data::Shared(AlignedBuffer::copy_of(&data).into());
+                        let count = self.fs.write_some(caller, ino, *offset, &data)?;
+                        return if count == data.len() { Ok(()) } else { Err(FsError::NoSpace) };
                     }
                     self.fs.write(caller, ino, *offset, &data)
                 };

@@ -10,7 +10,7 @@
 //!   nanoseconds.
 
 use engine::vnode::api::{
-    FILE_BYTES_MAX, Fallocate, FileKind, RenameMode, Seek, SetAttr, SetTime, SharedBytes,
+    Data, FILE_BYTES_MAX, Fallocate, FileKind, RenameMode, Seek, SetAttr, SetTime, SharedBytes,
     Timestamp, XattrMode,
 };
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
@@ -23,7 +23,7 @@ use super::fuse_kernel::{
     SetAttrIn, SetXattrCompatIn, SetXattrIn, WriteIn, fattr, opcode,
 };
 use super::inbox::Incoming;
-use crate::fuse::protocol::{Data, Declined, NewNode, NodeId, ReadRequest, Request, Sender};
+use crate::fuse::protocol::{Declined, NewNode, NodeId, ReadRequest, Request, Sender};
 
 /// `SEEK_DATA` and `SEEK_HOLE` of `include/uapi/linux/fs.h`.
 const SEEK_DATA: u32 = 3;
