@@ -228,12 +228,10 @@ pub(super) fn create(path: &Path, size_bytes: u64) -> Result<(), OpenError> {
     sized.map_err(|source| {
         remove(path);
         // By kind, because a size past what a file offset can say never reaches the kernel.
-        match source.kind() {
-            io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput => {
-                OpenError::TooLarge { path: path.to_owned(), size_bytes }
-            }
-            _ => failed(source),
+        if matches!(source.kind(), io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput) {
+            return OpenError::TooLarge { path: path.to_owned(), size_bytes };
         }
+        failed(source)
     })
 }
 
