@@ -1,5 +1,6 @@
 //! What can be asked of the program.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -77,7 +78,7 @@ pub(crate) struct CreateArgs {
     #[arg(long)]
     pub(crate) journal_size: Option<ByteSize>,
     /// A name for people
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", value_parser = parse_label)]
     pub(crate) label: String,
     /// Overwrite what is on the device
     #[arg(long)]
@@ -178,7 +179,7 @@ pub(crate) struct ExplainArgs {
         required_unless_present = "device",
         conflicts_with = "device"
     )]
-    pub(crate) path: Option<String>,
+    pub(crate) path: Option<OsString>,
     /// A pool that is not mounted
     #[arg(long, conflicts_with = "device")]
     pub(crate) pool: Option<PathBuf>,
@@ -274,8 +275,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "NAME=DIR", value_parser = parse_named)]
     pub(crate) against: Vec<(String, String)>,
     /// The process that serves such a directory, so that its processor time is told
-    #[arg(long, value_name = "NAME=PID", value_parser = parse_named)]
-    pub(crate) server: Vec<(String, String)>,
+    #[arg(long, value_name = "NAME=PID", value_parser = parse_server)]
+    pub(crate) server: Vec<(String, u32)>,
     /// Only these workloads or measures, as --list names them
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub(crate) only: Vec<String>,
@@ -326,6 +327,23 @@ fn parse_named(text: &str) -> Result<(String, String), String> {
         }
         _ => Err(format!("`{text}`: write NAME=VALUE")),
     }
+}
+
+/// `ext4=17`: the process that serves a target.
+fn parse_server(text: &str) -> Result<(String, u32), String> {
+    let (name, pid) = parse_named(text)?;
+    match pid.parse() {
+        Ok(pid) if pid > 0 => Ok((name, pid)),
+        _ => Err(format!("`{pid}` is not a process: write NAME=PID")),
+    }
+}
+
+/// A label: one line that can be printed as it is.
+fn parse_label(text: &str) -> Result<String, String> {
+    if text.chars().any(char::is_control) {
+        return Err("a label has no control characters".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 #[cfg(test)]

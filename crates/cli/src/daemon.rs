@@ -99,6 +99,31 @@ pub(crate) fn leave_terminal() -> anyhow::Result<()> {
     std::env::set_current_dir("/").context("cannot leave the directory")
 }
 
+/// What a server that failed at its end leaves for `unmount`, which is not its parent.
+#[derive(Debug, Serialize, Deserialize)]
+struct LastWords {
+    pid: u32,
+    error: String,
+}
+
+/// Leaves `error` at `path`, as the last words of this process.
+pub(crate) fn leave_last_words(path: &Path, error: &anyhow::Error) -> anyhow::Result<()> {
+    let words = LastWords { pid: std::process::id(), error: format!("{error:#}") };
+    let bytes = serde_json::to_vec(&words).context("words are plain data")?;
+    std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Takes the last words of the process `pid` from `path`; `None`: it ended well, or was killed.
+pub(crate) fn take_last_words(path: &Path, pid: u32) -> Option<String> {
+    let words: LastWords = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    let is_of_process = words.pid == pid;
+    if is_of_process {
+        // The next server of the pool overwrites what stays.
+        let _ = std::fs::remove_file(path);
+    }
+    is_of_process.then_some(words.error)
+}
+
 /// Opens a log to append to, putting a large one aside.
 pub(crate) fn open_log(path: &Path) -> anyhow::Result<File> {
     if std::fs::metadata(path).is_ok_and(|metadata| metadata.len() > LOG_BYTES_MAX) {

@@ -1,6 +1,7 @@
 //! Exit codes: what a script learns from the program.
 
 use crate::args::Command;
+use crate::backend::BackendError;
 
 /// Done.
 pub(crate) const DONE: u8 = 0;
@@ -36,7 +37,8 @@ Exit codes, as fsck(8):
 
 /// Returns the exit code of `command` after `error`.
 pub(crate) fn code_of(error: &anyhow::Error, command: &Command) -> u8 {
-    let is_usage = error.is::<UsageError>();
+    let is_option = |error: &BackendError| matches!(error, BackendError::Option { .. });
+    let is_usage = error.is::<UsageError>() || error.downcast_ref().is_some_and(is_option);
     match (matches!(command, Command::Check(_)), is_usage) {
         (true, true) => CHECK_USAGE,
         (true, false) => CHECK_FAILED,

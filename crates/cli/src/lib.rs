@@ -72,11 +72,19 @@ fn dispatch(
 
 /// Says why the arguments were not understood, or shows the help that was asked for.
 fn refuse(error: &clap::Error, arguments: &[OsString]) -> u8 {
-    // Nothing can be said where even this fails.
-    let _ = error.print();
-    if !error.use_stderr() {
-        return exit::DONE;
+    let is_given = |word: &str| arguments.iter().take_while(|&a| a != "--").any(|a| a == word);
+    let code = match (error.use_stderr(), is_given("check")) {
+        (false, _) => exit::DONE,
+        (true, true) => exit::CHECK_USAGE,
+        (true, false) => exit::USAGE,
+    };
+    if code != exit::DONE && is_given("--json") {
+        let text = error.render().to_string();
+        let text = text.trim().trim_start_matches("error: ").to_owned();
+        Output::new(true).failure(&anyhow::Error::msg(text), code);
+    } else {
+        // Nothing can be said where even this fails.
+        let _ = error.print();
     }
-    let is_check = arguments.iter().any(|a| a == "check");
-    if is_check { exit::CHECK_USAGE } else { exit::USAGE }
+    code
 }

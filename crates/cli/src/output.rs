@@ -4,8 +4,10 @@
 //! line and nothing between. A reader that has gone away is not an error.
 
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serializer;
 use serde_json::{Value, json};
 
 /// Progress without a terminal is a line at each of these steps, in percent.
@@ -59,6 +61,29 @@ impl Output {
             Progress::Plain(PlainProgress::default())
         }
     }
+}
+
+/// Returns `text` with its control characters escaped: what a pool says of itself must not command
+/// a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            printable.extend(c.escape_default());
+        } else {
+            printable.push(c);
+        }
+    }
+    printable
+}
+
+/// Writes a path as text, for JSON that is read: bytes that are no UTF-8 become U+FFFD. JSON has no
+/// other strings, and a path may be any bytes.
+pub(crate) fn path_as_text<S: Serializer>(
+    path: impl AsRef<Path>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.as_ref().display())
 }
 
 fn bar_style() -> ProgressStyle {
@@ -139,6 +164,12 @@ impl PlainProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_printed_commands_no_terminal() {
+        assert_eq!(printable("a\nb\u{1b}[31m\u{9b}"), "a\\nb\\u{1b}[31m\\u{9b}");
+        assert_eq!(printable("caf\u{e9} 1"), "caf\u{e9} 1");
+    }
 
     #[test]
     fn plain_progress_is_a_line_at_each_tenth() {

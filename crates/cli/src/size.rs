@@ -26,7 +26,7 @@ pub enum SizeError {
         text: String,
     },
     /// Choose a smaller one.
-    #[error("`{text}` is more than 16 EiB")]
+    #[error("`{text}` is too large: the most is a byte less than 16 EiB")]
     TooLarge {
         /// What was given.
         text: String,

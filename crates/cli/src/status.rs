@@ -7,7 +7,9 @@
 //! Limits: lines of at most [`LINE_BYTES_MAX`]; one client at a time; a client that neither sends
 //! nor reads within [`CLIENT_TIME`] is dropped.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -18,12 +20,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use engine::vnode::api::Ino;
+use front::fuse::mountpoint::{self, MOUNT_TYPE, MountEntry};
 use front::fuse::protocol::{NodeId, NodeNumbers};
 use rustix::net::Shutdown;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::backend::{ExplainStep, ExplainTarget, OpenPool};
+use crate::output::path_as_text;
 
 /// Longest line in either direction: an explanation of a large range has thousands of steps.
 const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -68,13 +72,28 @@ pub(crate) enum Answer {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Served {
     /// The pool's device.
+    #[serde(serialize_with = "path_as_text")]
     pub(crate) pool: PathBuf,
     /// Where its files appear.
+    #[serde(serialize_with = "path_as_text")]
     pub(crate) directory: PathBuf,
+    /// The same, exactly: the text of a path that is no UTF-8 does not lead back to it.
+    pub(crate) directory_bytes: Vec<u8>,
     /// The server's process.
     pub(crate) pid: u32,
     /// Where it logs.
+    #[serde(serialize_with = "optional_path_as_text")]
     pub(crate) log: Option<PathBuf>,
+}
+
+fn optional_path_as_text<S: Serializer>(
+    path: &Option<PathBuf>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match path {
+        Some(path) => path_as_text(path, serializer),
+        None => serializer.serialize_none(),
+    }
 }
 
 /// Returns the directory of sockets and logs, made if it is missing: `HOLDFAST_RUN_DIR`, or
@@ -108,7 +127,7 @@ pub(crate) fn run_directory() -> anyhow::Result<PathBuf> {
 
 /// Returns the name that a pool's socket and log share: its file name and a hash of its path.
 pub(crate) fn key_of(pool: &Path) -> String {
-    let bytes = std::os::unix::ffi::OsStrExt::as_bytes(pool.as_os_str());
+    let bytes = pool.as_os_str().as_bytes();
     // FNV-1a: any hash will do that stays the same; a collision costs the second its status.
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -117,6 +136,16 @@ pub(crate) fn key_of(pool: &Path) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '-' { c } else { '_' };
     let name: String = name.chars().map(safe).take(KEY_NAME_BYTES_MAX).collect();
     format!("{name}-{hash:016x}")
+}
+
+/// Returns where the server of `pool` listens.
+pub(crate) fn socket_of(pool: &Path) -> anyhow::Result<PathBuf> {
+    Ok(run_directory()?.join(format!("{}.sock", key_of(pool))))
+}
+
+/// Returns where the server of `pool` says why it failed at its end.
+pub(crate) fn last_words_of(pool: &Path) -> anyhow::Result<PathBuf> {
+    Ok(socket_of(pool)?.with_extension("failed"))
 }
 
 /// A socket that answers for one server, until it is dropped.
@@ -235,13 +264,41 @@ fn receive<T: for<'de> Deserialize<'de>>(stream: &UnixStream) -> anyhow::Result<
     Ok(serde_json::from_slice(&line)?)
 }
 
-/// A server that answered.
+/// A server that answered, or a mount whose server does not.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// What it said.
+    /// What it said; where it does not answer, what the kernel says of it.
     pub(crate) status: Value,
     /// Its socket.
     pub(crate) socket: PathBuf,
+    /// Why it did not answer.
+    pub(crate) silence: Option<Silence>,
+}
+
+/// Why a mount's server says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Silence {
+    /// The process is there: stopped, or stuck.
+    DoesNotAnswer,
+    /// It was killed.
+    Gone,
+}
+
+impl Silence {
+    /// Returns what to say and what to do of the mount on `directory`.
+    pub(crate) fn advice(self, directory: &Path, pid: Option<i32>) -> String {
+        let (directory, pid) = (directory.display(), pid.unwrap_or_default());
+        match self {
+            Silence::DoesNotAnswer => format!(
+                "its server does not answer (process {pid}): `kill -CONT {pid}` if it was \
+                 stopped; `holdfast unmount --lazy {directory}` takes the directory away"
+            ),
+            Silence::Gone => format!(
+                "its server is gone: `holdfast unmount {directory}` clears it away, and the next \
+                 mount recovers the pool"
+            ),
+        }
+    }
 }
 
 impl Found {
@@ -250,14 +307,28 @@ impl Found {
         self.status["server"][name].as_str().unwrap_or("")
     }
 
+    /// Returns where the files appear, exactly.
+    pub(crate) fn directory(&self) -> PathBuf {
+        let bytes = self.status["server"]["directory_bytes"].as_array();
+        let bytes =
+            bytes.into_iter().flatten().filter_map(|byte| u8::try_from(byte.as_u64()?).ok());
+        OsString::from_vec(bytes.collect()).into()
+    }
+
+    /// Returns why there is no answer and what to do; empty: there was one.
+    pub(crate) fn advice(&self) -> &str {
+        self.text("problem")
+    }
+
     /// Returns the server's process.
     pub(crate) fn pid(&self) -> Option<i32> {
         self.status["server"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok())
     }
 }
 
-/// Asks every server of this user. Sockets that nobody answers are left out.
+/// Asks every server of this user. A socket that nobody answers counts while its pool is mounted.
 pub(crate) fn all() -> anyhow::Result<Vec<Found>> {
+    let mounts = mountpoint::mounts().context("cannot read the table of mounts")?;
     let mut found = Vec::new();
     for entry in std::fs::read_dir(run_directory()?)? {
         let socket = entry?.path();
@@ -265,19 +336,49 @@ pub(crate) fn all() -> anyhow::Result<Vec<Found>> {
             continue;
         }
         match ask(&socket, &Question::Status) {
-            Ok(Answer::Status(status)) => found.push(Found { status, socket }),
+            Ok(Answer::Status(status)) => found.push(Found { status, socket, silence: None }),
             Ok(_) => {}
-            Err(_) => remove_if_abandoned(&socket),
+            Err(_) => match silent(&socket, &mounts) {
+                Some(silent) => found.push(silent),
+                None => remove_if_abandoned(&socket),
+            },
         }
     }
-    found.sort_by(|a, b| a.text("directory").cmp(b.text("directory")));
+    found.sort_by_cached_key(Found::directory);
     Ok(found)
+}
+
+/// Returns the mount whose server did not answer on `socket`, by what the kernel knows: the process
+/// that listens there, and where its pool is mounted.
+fn silent(socket: &Path, mounts: &[MountEntry]) -> Option<Found> {
+    let is_of_socket = |entry: &&MountEntry| {
+        let key = key_of(Path::new(&entry.source));
+        entry.kind == MOUNT_TYPE && socket.file_stem() == Some(key.as_ref())
+    };
+    let entry = mounts.iter().rfind(is_of_socket)?;
+    let (pid, silence) = match UnixStream::connect(socket) {
+        Ok(stream) => {
+            let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
+            (Some(peer.pid.as_raw_nonzero().get()), Silence::DoesNotAnswer)
+        }
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => (None, Silence::Gone),
+        Err(_) => return None,
+    };
+    let server = json!({
+        "pool": entry.source,
+        "directory": entry.directory.to_string_lossy(),
+        "directory_bytes": entry.directory.as_os_str().as_bytes(),
+        "pid": pid,
+        "problem": silence.advice(&entry.directory, pid),
+    });
+    let (status, socket) = (json!({ "server": server }), socket.to_owned());
+    Some(Found { status, socket, silence: Some(silence) })
 }
 
 /// Removes the socket of a server that was killed. A young one may not listen yet.
 fn remove_if_abandoned(socket: &Path) {
     let is_refused = UnixStream::connect(socket)
-        .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
+        .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
     let age = std::fs::metadata(socket).and_then(|m| m.modified()).map(|time| time.elapsed());
     if is_refused && age.is_ok_and(|age| age.is_ok_and(|age| age > SOCKET_YOUNG_TIME)) {
         let _ = std::fs::remove_file(socket);
@@ -286,15 +387,14 @@ fn remove_if_abandoned(socket: &Path) {
 
 /// Returns the server of a pool, or of the mount that `path` is in.
 pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Found>> {
-    let path =
-        front::fuse::mountpoint::absolute(path).with_context(|| format!("{}", path.display()))?;
-    let socket = run_directory()?.join(format!("{}.sock", key_of(&path)));
+    let path = mountpoint::absolute(path).with_context(|| format!("{}", path.display()))?;
+    let socket = socket_of(&path)?;
     if let Ok(Answer::Status(status)) = ask(&socket, &Question::Status) {
-        return Ok(Some(Found { status, socket }));
+        return Ok(Some(Found { status, socket, silence: None }));
     }
-    let is_in = |found: &Found| path.starts_with(found.text("directory"));
+    let is_in = |found: &Found| found.socket == socket || path.starts_with(found.directory());
     // The innermost, where one is mounted inside another.
-    Ok(all()?.into_iter().filter(is_in).max_by_key(|found| found.text("directory").len()))
+    Ok(all()?.into_iter().filter(is_in).max_by_key(|found| found.directory().as_os_str().len()))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use check::explain::{Explanation, explain_offset, explain_path};
 use check::inspect::InspectError;
-use engine::vnode::api::FileSystem;
+use engine::vnode::api::{FileSystem, FsError};
 use engine::{FilesOptions, Pool};
 use format::geometry::GeometryError;
 use format::superblock::SuperblockError;
@@ -100,6 +100,10 @@ fn cannot_start(device: &Path, error: engine::OpenError) -> BackendError {
         engine::OpenError::BadOption { option, rule } => {
             let option = if option == "block" { "--block" } else { "--label" };
             BackendError::Option { option, reason: rule.to_owned() }
+        }
+        engine::OpenError::Files(error @ FsError::Corrupt { .. }) => {
+            let advice = format!("{error}: run `holdfast check {}`", device.display());
+            failed(device, advice)
         }
         other => failed(device, other),
     }
@@ -323,11 +327,11 @@ impl Backend for EngineBackend {
     }
 
     fn dump(&self, path: &Path, what: &str) -> Result<DumpReport, BackendError> {
-        let device = open_device(path, Access::ReadOnly)?;
         let target = what.parse().map_err(|error: InspectError| BackendError::Option {
             option: "WHAT",
             reason: error.to_string(),
         })?;
+        let device = open_device(path, Access::ReadOnly)?;
         let text = check::dump::dump(&device, target).map_err(|error| failed(path, error))?;
         let value = json!({ "what": what, "text": text });
         Ok(DumpReport { text, value })

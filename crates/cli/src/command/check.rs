@@ -17,7 +17,8 @@ pub(crate) fn run(args: &CheckArgs, backend: &dyn Backend, output: &Output) -> a
     progress.finish();
     let report = report?;
     let is_clean = report.defects.is_empty() && report.unlisted_count == 0;
-    let facts = json!({ "checked": args.device, "is_clean": is_clean, "report": report });
+    let checked = args.device.to_string_lossy();
+    let facts = json!({ "checked": checked, "is_clean": is_clean, "report": report });
     output.fact(&text_of(&args.device, &report, is_clean), &facts);
     Ok(if is_clean { exit::DONE } else { exit::CHECK_DEFECTS })
 }

@@ -18,7 +18,7 @@ const BLOCK_BYTES_MAX: u64 = 1 << 20;
 
 pub(crate) fn run(args: &CreateArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let report = create(backend, options_of(args)?)?;
-    let facts = json!({ "created": args.device, "pool": report });
+    let facts = json!({ "created": args.device.to_string_lossy(), "pool": report });
     output.fact(&text_of(&args.device, &report), &facts);
     Ok(exit::DONE)
 }

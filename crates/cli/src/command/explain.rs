@@ -1,5 +1,7 @@
 //! `holdfast explain`: from a name to the byte on the disk, and back.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -30,19 +32,48 @@ pub(crate) fn run(
         (_, _, None, Some(path)) => explain_mounted(path)?,
         _ => return Err(UsageError::new("give PATH, or --device and --offset").into()),
     };
-    for (depth, step) in steps.iter().enumerate() {
+    for (depth, step) in depths(&steps).into_iter().zip(&steps) {
         let text = format!("{}{}: {}", "  ".repeat(depth), step.layer, step.fact);
         output.fact(&text, &json!(step));
     }
     Ok(exit::DONE)
 }
 
-fn explain_mounted(path: &str) -> anyhow::Result<Vec<ExplainStep>> {
+/// Returns how deep each step is: a name is below the one before it, a map page below the level
+/// above, a block below its map page, a segment below what is in it. So the blocks of a file are
+/// all equally deep.
+fn depths(steps: &[ExplainStep]) -> Vec<usize> {
+    let (mut name, mut map) = (0, None);
+    let mut depths: Vec<usize> = Vec::with_capacity(steps.len());
+    for (index, step) in steps.iter().enumerate() {
+        let before =
+            index.checked_sub(1).and_then(|index| Some((depths[index], steps.get(index)?)));
+        let depth = match (step.layer.as_str(), before) {
+            ("map", Some((depth, before))) if before.layer == "map" => depth + 1,
+            ("map" | "attribute" | "data", _) => name,
+            ("block", _) => map.map_or(name, |map| map + 1),
+            ("segment", Some((depth, _))) => depth + 1,
+            _ => {
+                name += 1;
+                name - 1
+            }
+        };
+        if step.layer == "map" {
+            map = Some(depth);
+        }
+        depths.push(depth);
+    }
+    depths
+}
+
+fn explain_mounted(path: &OsStr) -> anyhow::Result<Vec<ExplainStep>> {
     let (path, range) = split_range(path)?;
-    let metadata = std::fs::symlink_metadata(path).with_context(|| path.to_owned())?;
-    let Some(found) = status::find(Path::new(path))? else {
+    let path = Path::new(path);
+    let shown = path.display();
+    let metadata = std::fs::symlink_metadata(path).with_context(|| format!("{shown}"))?;
+    let Some(found) = status::find(path)? else {
         anyhow::bail!(
-            "{path} is in no mounted pool of yours: for one that is not mounted give --pool"
+            "{shown} is in no mounted pool of yours: for one that is not mounted give --pool"
         );
     };
     match status::ask(&found.socket, &Question::Explain { node: metadata.ino(), range })? {
@@ -56,9 +87,12 @@ fn explain_mounted(path: &str) -> anyhow::Result<Vec<ExplainStep>> {
 type Range = Option<(u64, u64)>;
 
 /// Splits `PATH:FIRST-LAST`, `PATH:FIRST+COUNT` or `PATH:OFFSET`. A colon that no range follows
-/// belongs to the path.
-fn split_range(text: &str) -> anyhow::Result<(&str, Range)> {
-    let Some((path, range)) = text.rsplit_once(':') else { return Ok((text, None)) };
+/// belongs to the path, which may be any bytes.
+fn split_range(text: &OsStr) -> anyhow::Result<(&OsStr, Range)> {
+    let bytes = text.as_bytes();
+    let Some(colon) = bytes.iter().rposition(|&byte| byte == b':') else { return Ok((text, None)) };
+    let (path, range) = bytes.split_at(colon);
+    let Ok(range) = std::str::from_utf8(&range[1..]) else { return Ok((text, None)) };
     let size = |text: &str| text.parse::<ByteSize>().ok().map(|size| size.0);
     let parsed = if let Some((first, last)) = range.split_once('-') {
         size(first).zip(size(last))
@@ -74,13 +108,33 @@ fn split_range(text: &str) -> anyhow::Result<(&str, Range)> {
         Some((first, last)) if last < first => {
             Err(UsageError::new(format!("{range}: the last byte is before the first")).into())
         }
-        Some(range) => Ok((path, Some(range))),
+        Some(range) => Ok((OsStr::from_bytes(path), Some(range))),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: an explanation is as wide for the last block of a file as for the first.
+    #[test]
+    fn depth_is_that_of_the_structure() {
+        let steps = |layers: &str| -> Vec<ExplainStep> {
+            let step = |layer: &str| ExplainStep { layer: layer.to_owned(), fact: String::new() };
+            layers.split(' ').map(step).collect()
+        };
+        for (layers, expected) in [
+            ("superblock fileset anode dirent anode attribute data", vec![0, 1, 2, 3, 4, 5, 5]),
+            ("anode block segment block segment", vec![0, 1, 2, 1, 2]),
+            (
+                "anode map map block segment block segment map map block segment data",
+                vec![0, 1, 2, 3, 4, 3, 4, 1, 2, 3, 4, 1],
+            ),
+            ("group segment page", vec![0, 1, 1]),
+        ] {
+            assert_eq!(depths(&steps(layers)), expected, "{layers}");
+        }
+    }
 
     #[test]
     fn a_range_may_follow_a_path() {
@@ -93,8 +147,14 @@ mod tests {
             ("/m/a:b:1-2", "/m/a:b", Some((1, 2))),
             ("/m/f:5+0", "/m/f:5+0", None),
         ] {
-            assert_eq!(split_range(text).expect("well formed"), (path, range), "{text}");
+            let split = split_range(text.as_ref()).expect("well formed");
+            assert_eq!(split, (path.as_ref(), range), "{text}");
         }
-        assert!(split_range("/m/f:9-1").is_err());
+        assert!(split_range("/m/f:9-1".as_ref()).is_err());
+        let bytes = OsStr::from_bytes;
+        let split = split_range(bytes(b"/m/\xff:7")).expect("well formed");
+        assert_eq!(split, (bytes(b"/m/\xff"), Some((7, 7))));
+        let split = split_range(bytes(b"/m/f:\xff")).expect("well formed");
+        assert_eq!(split, (bytes(b"/m/f:\xff"), None));
     }
 }

@@ -1,6 +1,7 @@
 //! `holdfast mount`: opens a pool and serves it until it is unmounted.
 
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,8 +84,11 @@ pub(crate) fn serve(
     let end = mount_and_run(&pool, &options, &mount_options, &directory, log, signals, ready);
     // Whatever happened above, what was accepted is made durable.
     let closed = pool.close();
+    let end = end.and_then(|end| closed.map(|()| end).map_err(anyhow::Error::from));
+    if let Err(error) = &end {
+        daemon::leave_last_words(&status::last_words_of(&options.device)?, error)?;
+    }
     let end = end?;
-    closed?;
     tracing::info!(?end, "closed");
     match end {
         EndCause::Unmounted | EndCause::Signal(_) => Ok(exit::DONE),
@@ -108,12 +112,13 @@ fn mount_and_run(
     let served = Served {
         pool: options.device.clone(),
         directory: session.directory().to_owned(),
+        directory_bytes: session.directory().as_os_str().as_bytes().to_vec(),
         pid: std::process::id(),
         log,
     };
     let text = ready_text(&served, session.has_replaced_dead());
     let facts = json!({ "mounted": served, "replaced_dead": session.has_replaced_dead() });
-    let socket = status::run_directory()?.join(format!("{}.sock", status::key_of(&served.pool)));
+    let socket = status::socket_of(&served.pool)?;
     let _status = StatusServer::start(socket, served, Arc::clone(pool))?;
     ready(&text, &facts)?;
     Ok(front::fuse::run(session, signals)?)

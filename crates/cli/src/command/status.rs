@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::args::StatusArgs;
 use crate::exit;
-use crate::output::Output;
+use crate::output::{Output, printable};
 use crate::size::ByteSize;
 use crate::status::{self, Found};
 
@@ -14,7 +14,11 @@ pub(crate) fn run(args: &StatusArgs, output: &Output) -> anyhow::Result<u8> {
     let found = match &args.of {
         None => status::all()?,
         Some(path) => match status::find(path)? {
-            Some(found) => vec![found],
+            Some(found) => {
+                let advice = found.advice();
+                anyhow::ensure!(advice.is_empty(), "{}: {advice}", path.display());
+                vec![found]
+            }
             None => anyhow::bail!(
                 "{} is not mounted by a server of yours: `holdfast status` lists those that are",
                 path.display()
@@ -35,12 +39,15 @@ pub(crate) fn text_of(found: &Found) -> String {
     let pid = found.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
     let mut text = format!(
         "{} on {} (process {pid}, socket {})\n",
-        found.text("pool"),
-        found.text("directory"),
+        printable(found.text("pool")),
+        printable(found.text("directory")),
         found.socket.display()
     );
     if !found.text("log").is_empty() {
         let _ = writeln!(text, "  log: {}", found.text("log"));
+    }
+    if !found.advice().is_empty() {
+        let _ = writeln!(text, "  {}", found.advice());
     }
     flatten(&mut text, 1, &found.status["pool"]);
     text
@@ -54,7 +61,7 @@ fn flatten(text: &mut String, depth: usize, value: &Value) {
         let _ = match (value, name.strip_suffix("_bytes"), value.as_u64()) {
             (Value::Object(_), ..) => writeln!(text, "{indent}{name}:"),
             (_, Some(name), Some(bytes)) => writeln!(text, "{indent}{name}: {}", ByteSize(bytes)),
-            (Value::String(value), ..) => writeln!(text, "{indent}{name}: {value}"),
+            (Value::String(value), ..) => writeln!(text, "{indent}{name}: {}", printable(value)),
             (value, ..) => writeln!(text, "{indent}{name}: {value}"),
         };
         flatten(text, depth + 1, value);

@@ -20,6 +20,8 @@ pub(crate) const POOL: &str = "a pool";
 pub(crate) const DAMAGED_POOL: &str = "a damaged pool";
 /// What a pool says that was closed.
 pub(crate) const CLOSED_POOL: &str = "a pool, closed";
+/// What a pool says whose device fails when it is closed.
+pub(crate) const FAILING_POOL: &str = "a pool, on a bad device";
 /// The seed that torture finds something with.
 pub(crate) const BAD_SEED: u64 = 13;
 
@@ -45,7 +47,12 @@ impl OpenPool for FakePool {
     }
 
     fn close(&self) -> Result<(), BackendError> {
-        fs::write(&self.options.device, CLOSED_POOL).expect("the test's own file");
+        let device = &self.options.device;
+        if read(device)? == FAILING_POOL {
+            let cause = "a write failed".to_owned();
+            return Err(BackendError::Failed { device: device.clone(), cause });
+        }
+        fs::write(device, CLOSED_POOL).expect("the test's own file");
         Ok(())
     }
 }
@@ -53,7 +60,7 @@ impl OpenPool for FakePool {
 fn read(device: &Path) -> Result<String, BackendError> {
     let content = fs::read_to_string(device)
         .map_err(|_| BackendError::Missing { device: device.to_owned() })?;
-    if [POOL, DAMAGED_POOL, CLOSED_POOL].contains(&content.as_str()) {
+    if [POOL, DAMAGED_POOL, CLOSED_POOL, FAILING_POOL].contains(&content.as_str()) {
         return Ok(content);
     }
     let found = "not a Holdfast pool".to_owned();

@@ -11,7 +11,7 @@ use front::fuse::mountpoint::{self, Mountpoint};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::backend::{BAD_SEED, CLOSED_POOL, DAMAGED_POOL, FakeBackend, POOL};
+use crate::backend::{BAD_SEED, CLOSED_POOL, DAMAGED_POOL, FAILING_POOL, FakeBackend, POOL};
 
 /// Carries the program's arguments, as a JSON list, to [`holdfast_as_a_process`].
 const ARGUMENTS: &str = "HOLDFAST_TEST_ARGUMENTS";
@@ -138,11 +138,31 @@ fn nonsense_has_exit_codes_of_its_own() {
         vec!["mount", &pool, &directory, "--threads", "0"],
         vec!["mount", &pool, &directory, "--cache", "1K"],
         vec!["torture", "--seeds", "0"],
+        vec!["create", &pool, "--label", "a\nb\u{1b}[31m"],
+        vec!["bench", "--server", "a=b"],
+        vec!["bench", "--server", "a=1"],
     ] {
         let ran = holdfast(&arguments).expect(2);
         assert!(!ran.stderr().is_empty(), "{arguments:?} is refused without a word");
     }
     assert_eq!(fs::read_to_string(pool).expect("it is there"), POOL, "the bytes are untouched");
+}
+
+/// Goal: a program that asked for JSON gets JSON, whatever it asked.
+#[test]
+fn wrong_usage_is_json_where_that_was_asked_for() {
+    for (arguments, code) in [
+        (&["--json", "check"][..], 16),
+        (&["create", "new.hf", "--size", "1x", "--json"], 2),
+        (&["--json", "frobnicate"], 2),
+    ] {
+        let ran = holdfast(arguments).expect(code);
+        let told = ran.json();
+        assert_eq!(told["exit"], code, "{told}");
+        let error = told["error"].as_str().unwrap_or_default();
+        assert!(!error.is_empty() && !error.starts_with("error"), "{told}");
+        assert!(!ran.stderr().contains("error:"), "it is said once: {}", ran.stderr());
+    }
 }
 
 #[test]
@@ -248,6 +268,26 @@ fn a_daemon_that_fails_tells_its_parent_why() {
     let ran =
         place.holdfast(&["mount", &pool, "/no/such", "--daemon", "--log-file", &log]).expect(1);
     assert!(ran.stderr().contains("/no/such"), "{}", ran.stderr());
+}
+
+/// Goal: whoever unmounts a pool learns that it could not be closed, and why.
+#[test]
+fn unmount_says_what_did_not_reach_the_device() {
+    if !has_fuse("unmount_says_what_did_not_reach_the_device") {
+        return;
+    }
+    let place = Place::new();
+    let (pool, directory, log) = (place.path("pool.hf"), place.path("mnt"), place.path("log"));
+    fs::write(&pool, FAILING_POOL).expect("it is ours");
+    let mount = ["mount", &pool, &directory, "--daemon", "--log-file", &log];
+    place.holdfast(&mount).expect(0);
+    let ran = place.holdfast(&["unmount", &directory]).expect(1);
+    let told = ran.stderr();
+    assert!(told.contains("is unmounted, but not everything reached the device"), "{told}");
+    assert!(told.contains("a write failed"), "{told}");
+    fs::write(&pool, POOL).expect("it is ours");
+    place.holdfast(&mount).expect(0);
+    place.holdfast(&["unmount", &directory]).expect(0);
 }
 
 #[test]

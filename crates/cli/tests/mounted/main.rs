@@ -11,6 +11,7 @@ mod handles;
 mod locks;
 mod mount;
 mod names;
+mod server;
 mod space;
 
 use std::fs;

@@ -46,18 +46,17 @@ pub struct MountEntry {
     pub device: String,
 }
 
-/// Returns the absolute path of `directory`, which may be a dead mount point: then its own name is
-/// taken as it is, because the kernel cannot look at it.
+/// Returns the absolute path of `directory`. A mount point is not looked at, only the table of
+/// mounts: its server may be gone, or never answer.
 pub fn absolute(directory: &Path) -> std::io::Result<PathBuf> {
     let path = std::path::absolute(directory)?;
-    match std::fs::canonicalize(&path) {
-        Ok(real) => Ok(real),
-        Err(error) if is_dead(&error) => match (path.parent(), path.file_name()) {
-            (Some(parent), Some(name)) => Ok(std::fs::canonicalize(parent)?.join(name)),
-            _ => Err(error),
-        },
-        Err(error) => Err(error),
+    if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
+        let path = std::fs::canonicalize(parent)?.join(name);
+        if mounted_on(&path)?.is_some() {
+            return Ok(path);
+        }
     }
+    std::fs::canonicalize(&path)
 }
 
 /// Looks at `directory`.

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use super::mount::{MountError, MountedSession, Unmounted};
@@ -28,8 +28,8 @@ pub enum EndCause {
     Cut(i32),
 }
 
-/// SIGTERM and SIGINT, caught. Listen before mounting: a signal in between would leave a dead
-/// mount.
+/// SIGTERM, SIGINT, SIGQUIT and SIGHUP, caught; SIGHUP not where it was ignored when the process
+/// began, as nohup(1) has it. Listen before mounting: a signal in between would leave a dead mount.
 #[derive(Debug)]
 pub struct StopSignals {
     arrived: Receiver<i32>,
@@ -40,7 +40,10 @@ pub struct StopSignals {
 impl StopSignals {
     /// Catches the signals from now on, for the whole process.
     pub fn listen() -> std::io::Result<StopSignals> {
-        let mut signals = Signals::new([SIGTERM, SIGINT])?;
+        let mut signals = Signals::new([SIGTERM, SIGINT, SIGQUIT])?;
+        if !is_ignored(SIGHUP)? {
+            signals.add_signal(SIGHUP)?;
+        }
         let handle = signals.handle();
         let (sender, arrived) = channel();
         let listener = thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -52,6 +55,16 @@ impl StopSignals {
         })?;
         Ok(StopSignals { arrived, handle, listener: Some(listener) })
     }
+}
+
+/// Returns whether this process ignores `signal` (proc(5): `SigIgn`, a bit each from 1 on).
+fn is_ignored(signal: i32) -> std::io::Result<bool> {
+    let status = std::fs::read("/proc/self/status")?;
+    let ignored = status.split(|&byte| byte == b'\n').find_map(|line| {
+        let digits = std::str::from_utf8(line.strip_prefix(b"SigIgn:")?).ok()?;
+        u64::from_str_radix(digits.trim(), 16).ok()
+    });
+    Ok(ignored.is_some_and(|ignored| ignored & (1 << (signal - 1)) != 0))
 }
 
 impl Drop for StopSignals {

@@ -101,6 +101,10 @@ fn options_of(args: &BenchArgs) -> anyhow::Result<Options> {
     if is_alone && args.against.is_empty() && args.mounted.is_empty() {
         return refuse("nothing to measure: give --targets, or --against NAME=DIR".to_owned());
     }
+    let is_against = |name: &str| args.against.iter().any(|(against, _)| against == name);
+    if let Some((name, _)) = args.server.iter().find(|(name, _)| !is_against(name)) {
+        return refuse(format!("--server {name}: no --against has that name"));
+    }
     let plan = Plan::new(args.scale);
     let options = Options { rounds: args.rounds, plan, threads, only: args.only.clone() };
     // Unknown names are refused before anything is made.
@@ -117,10 +121,7 @@ fn claim_given(args: &BenchArgs) -> anyhow::Result<Vec<Claim>> {
 }
 
 fn given(claim: &Claim, name: &str, directory: &Path, args: &BenchArgs) -> anyhow::Result<Target> {
-    let server = args.server.iter().find(|(of, _)| of == name);
-    let server_pid = server
-        .map(|(_, pid)| pid.parse().map_err(|_| UsageError::new(format!("{pid}: not a process"))))
-        .transpose()?;
+    let server_pid = args.server.iter().find(|(of, _)| of == name).map(|(_, pid)| *pid);
     Ok(Target {
         name: name.to_owned(),
         what: format!("{}, {}", kind_of(claim.directory()), directory.display()),

@@ -242,12 +242,11 @@ pub(super) fn create(path: &Path, size_bytes: u64) -> Result<(), OpenError> {
     let sized = sized.and_then(|()| sync_parent(path));
     sized.map_err(|source| {
         remove(path);
-        match Errno::from_io_error(&source) {
-            Some(Errno::FBIG | Errno::INVAL) => {
-                OpenError::TooLarge { path: path.to_owned(), size_bytes }
-            }
-            Some(_) | None => failed(source),
+        // By kind, because a size past what a file offset can say never reaches the kernel.
+        if matches!(source.kind(), io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput) {
+            return OpenError::TooLarge { path: path.to_owned(), size_bytes };
         }
+        failed(source)
     })
 }
 
