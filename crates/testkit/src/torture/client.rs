@@ -203,10 +203,11 @@ impl Client {
             // A copy from behind the end of a file changes nothing.
             let changes = is_change(&step.op) && applied.outcome != Outcome::Count(0);
             let is_late = before.has_pool_failed && (changes || is_sync(&step.op));
-            // What a sync found durable already it may acknowledge while another client is being
-            // told of a failure (the judge looks for it after the cut), but not before anybody is.
+            // A sync of everything waits for every write, so it knows of one that failed before,
+            // unless another client is just being told. One of a file need not wait for writes of
+            // others; what it owes is looked for after the cut.
             let is_unnoticed = before.has_write_failed && !shared.has_pool_failed();
-            if is_late || is_unnoticed && is_sync(&step.op) {
+            if is_late || is_unnoticed && step.op == Op::Sync {
                 return Err(self.fault(&step, &applied.outcome, "an error: the device failed"));
             }
         }
