@@ -118,8 +118,8 @@ fn signals_that_end_a_server_close_its_pool() {
     mounted.finish();
 }
 
-/// Goal: a mount whose server never answers is shown, and taken away within the time that was given;
-/// so is one whose server was killed. Method: a server is stopped, then killed.
+/// Goal: a mount whose server never answers is shown, and taken away within the time that was
+/// given; so is one whose server was killed. Method: a server is stopped, then killed.
 #[test]
 fn a_server_that_does_not_answer_is_told_and_unmounted() {
     if !can_mount("a_server_that_does_not_answer_is_told_and_unmounted") {
