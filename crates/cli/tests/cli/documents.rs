@@ -6,8 +6,16 @@ use std::path::Path;
 use crate::program::holdfast;
 
 /// Options in the documents that are those of other programs.
-const FOREIGN_OPTIONS: [&str; 7] =
-    ["--release", "--device=/dev/fuse", "--cap-add", "--OPTION", "--test", "--", "--locked"];
+const FOREIGN_OPTIONS: [&str; 8] = [
+    "--release",
+    "--device=/dev/fuse",
+    "--cap-add",
+    "--OPTION",
+    "--test",
+    "--",
+    "--locked",
+    "--setrw",
+];
 
 fn document(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -69,7 +69,7 @@ fn every_command_takes_names_that_are_no_text() {
 }
 
 /// Serves the pool again, in the foreground, by a program that starts with the words of `before`;
-/// returns it when the mount answers.
+/// returns it when the mount answers, and then its socket.
 fn serve(mounted: &Mounted, before: &[&str]) -> Child {
     let (pool, directory) = (mounted.text("pool.hf"), mounted.text("mnt"));
     let words = [before, &[HOLDFAST, "mount", &pool, &directory]].concat();
@@ -80,7 +80,9 @@ fn serve(mounted: &Mounted, before: &[&str]) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .expect("the program can be started");
-    while !matches!(mountpoint::inspect(&mounted.root()), Ok(Mountpoint::Live { .. })) {
+    let is_live = || matches!(mountpoint::inspect(&mounted.root()), Ok(Mountpoint::Live { .. }));
+    let has_status = || holdfast(&mounted.work, &["status", &directory].map(OsStr::new)).status;
+    while !(is_live() && has_status().success()) {
         std::thread::yield_now();
     }
     server
