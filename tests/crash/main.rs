@@ -52,7 +52,7 @@ fn every_crash_leaves_a_state_between_operations() {
 /// are taken home.
 #[test]
 fn a_crash_beside_a_checkpoint_loses_nothing_that_was_synced() {
-    explore_all(12, |seed| Plan {
+    explore_all(24, |seed| Plan {
         steps: 120,
         second_cut_one_in: 200,
         is_in_company: true,

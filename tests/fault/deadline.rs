@@ -424,7 +424,7 @@ fn threads_on_a_device_that_blocks_all_end() {
     let gate = Arc::new(Gate::default());
     let gated = Arc::new(GateDevice { inner, gate: Arc::clone(&gate) });
     // Beside overdue calls a read gets a sixteenth of it, which a busy machine must not use up.
-    let device: SharedDevice = DeadlineDevice::new(gated, 20 * DEADLINE_MIN);
+    let device: SharedDevice = DeadlineDevice::new(gated, 60 * DEADLINE_MIN);
     let clock = Arc::new(ManualClock::new());
     let pool = Pool::open(Arc::clone(&device), clock, small_options()).expect("it opens");
     make(&pool, "first").expect("the gate is open");
