@@ -197,7 +197,8 @@ impl Client {
             self.refused_for_space(shared, number, &step, &applied, session, expected);
             return Ok(());
         }
-        lock(&shared.history).end(number, &applied);
+        let step = done_part(step, &applied.outcome);
+        lock(&shared.history).end_as(number, step.clone(), &applied);
         if applied.outcome.is_done() {
             // F2.
             // A copy from behind the end of a file changes nothing.
@@ -305,4 +306,15 @@ impl Client {
             expected: expected.to_owned(),
         }
     }
+}
+
+/// F3: a copy may stop before its end, as where a full pool has room for a part: it is as if no
+/// more had been asked for.
+fn done_part(mut step: Step, outcome: &Outcome) -> Step {
+    if let (Op::Copy { length, .. }, Outcome::Count(count)) = (&mut step.op, outcome)
+        && *count > 0
+    {
+        *length = (*length).min(*count);
+    }
+    step
 }
