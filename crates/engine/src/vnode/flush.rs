@@ -91,8 +91,9 @@ impl Files {
         ready: Vec<ReadyBlock>,
     ) -> FsResult<Vec<u64>> {
         let mut anode = state.anode()?.clone();
-        let blocks: Vec<NewBlock> =
-            ready.iter().map(|(_, block, pointer, _)| new_block(state, block, pointer)).collect();
+        let tail = waiting_tail(state);
+        let new = |(_, block, pointer, _): &ReadyBlock| new_block(state, tail, block, pointer);
+        let blocks: Vec<NewBlock> = ready.iter().map(new).collect();
         let mut step = InstallStep::new(GROUPS_PER_INSTALL);
         self.store.install_blocks(&mut change, &mut anode, &blocks, &mut step)?;
         let mut installed = Vec::with_capacity(ready.len());
@@ -175,12 +176,13 @@ impl Files {
         }
         let mut anode = state.anode()?.clone();
         let (mut blocks, mut places) = (Vec::new(), BTreeSet::new());
+        let tail = waiting_tail(&state);
         for block in state.pending.values() {
             // Somebody may have sealed the piece since: then it is on its way home.
             let Some((pointer, data)) = self.segments.seal_for_ride(block) else {
                 return Ok(None);
             };
-            blocks.push(new_block(&state, block, &pointer));
+            blocks.push(new_block(&state, tail, block, &pointer));
             change.tx_mut().ride(pointer.place, block.ride_owner(&pointer), data);
             places.insert(pointer.place);
         }
@@ -317,11 +319,15 @@ impl Files {
 /// Returns what installing `block` does.
 ///
 /// CRASH: V4. One that lies before the last block on disk is installed without it, but leaves it to
-/// the new version of that one, if it waits, to raise the size.
-fn new_block(state: &VnodeState, block: &Block, pointer: &BlockPointer) -> NewBlock {
+/// `tail`, the new version of that one, if it waits, to raise the size.
+fn new_block(
+    state: &VnodeState,
+    tail: Option<&Arc<Block>>,
+    block: &Block,
+    pointer: &BlockPointer,
+) -> NewBlock {
     let Span { start, shift } = block.span();
     let mut size_bytes = size_reached(state, block);
-    let tail = tail_waiting(state).and_then(|(index, _)| state.pending.get(&index));
     if let Some(tail) = tail.filter(|tail| start < tail.span().start) {
         tail.set_file_bytes(size_bytes.max(tail.file_bytes()));
         size_bytes = 0;
@@ -341,10 +347,15 @@ fn size_reached(state: &VnodeState, block: &Block) -> u64 {
 /// Returns where the last block of the file on disk begins if a new version of it waits, and
 /// whether that is on its way to the disk.
 pub(crate) fn tail_waiting(state: &VnodeState) -> Option<(u64, bool)> {
+    let tail = waiting_tail(state)?;
+    Some((tail.span().start, tail.sealed().is_some_and(is_written)))
+}
+
+/// Returns the new version of the last block of the file on disk, if one waits.
+fn waiting_tail(state: &VnodeState) -> Option<&Arc<Block>> {
     let end = state.anode.as_ref()?.size_bytes;
     let block = state.waiting_at(end).filter(|_| !planted::is(Planted::CutOffBytesInstalled))?;
-    let start = block.span().start;
-    (start < end).then(|| (start, block.sealed().is_some_and(is_written)))
+    (block.span().start < end).then_some(block)
 }
 
 fn is_written((_, sequence): (BlockPointer, u64)) -> bool {

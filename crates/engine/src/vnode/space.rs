@@ -24,7 +24,6 @@ use super::unit::Span;
 use super::{Files, Vnode, VnodeState};
 use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
-use crate::journal::Reservation;
 
 /// Bytes that a copy holds at a time.
 const COPY_CHUNK_BYTES: usize = 1 << 20;
@@ -97,13 +96,7 @@ impl Files {
     /// Reserves room for the first blocks of `range`, as many as one transaction can. Returns where
     /// to go on.
     fn allocate_some(&self, vnode: &Arc<Vnode>, range: Range<u64>) -> FsResult<u64> {
-        let mut change = self.store.begin(Reservation::LARGE)?;
-        let mut state = vnode.state.write();
-        if state.is_being_cut {
-            drop((state, change));
-            self.finish_truncate(vnode)?;
-            return Ok(range.start);
-        }
+        let (mut change, mut state) = self.begin_settled(vnode)?;
         let mut anode = state.anode()?.clone();
         if is_inline(&anode) && state.pending.is_empty() && range.end <= wide(INLINE_BYTES_MAX) {
             // The anode has room for it.
