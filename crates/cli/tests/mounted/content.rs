@@ -241,3 +241,21 @@ fn changes_of_content_take_setuid_setgid_and_capabilities_away() {
     drop(file);
     mounted.finish();
 }
+
+#[test]
+fn an_attribute_that_must_be_new_and_replaced_is_neither() {
+    if !can_mount("an_attribute_that_must_be_new_and_replaced_is_neither") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let path = mounted.path("file");
+    write(&path, b"content");
+    let both = XattrFlags::CREATE | XattrFlags::REPLACE;
+    for name in [c"user.a", c"trusted.a", c"security.a"] {
+        let set = |flags| rustix::fs::setxattr(&path, name, b"value", flags);
+        assert_eq!(set(both), Err(rustix::io::Errno::NODATA), "{name:?}");
+        set(XattrFlags::CREATE).expect("it is new");
+        assert_eq!(set(both), Err(rustix::io::Errno::EXIST), "{name:?}");
+    }
+    mounted.finish();
+}

@@ -196,6 +196,9 @@ pub enum XattrMode {
     Create,
     /// Fail with [`FsError::NoAttribute`] where it is not there (`XATTR_REPLACE`).
     Replace,
+    /// Fail as the one or as the other: nothing can be both new and replaced. An access list is
+    /// set, for Linux passes no flags on with one.
+    CreateAndReplace,
 }
 
 /// What fallocate(2) does with a range of bytes.
