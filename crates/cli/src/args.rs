@@ -1,7 +1,7 @@
 //! What can be asked of the program.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -44,6 +44,26 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Make and mount a small pool to play with
     Demo(DemoArgs),
+}
+
+impl Command {
+    /// Returns the paths that are looked at before anything else: of `unmount` what its directory
+    /// is in, for at a mount itself it does not look. A path that a range may follow is not here.
+    pub(crate) fn paths(&self) -> Vec<&Path> {
+        let paths = match self {
+            Command::Create(args) => [Some(&*args.device), None],
+            Command::Mount(args) => [Some(&*args.device), Some(&*args.directory)],
+            Command::Unmount(args) => [args.directory.parent(), None],
+            Command::Status(args) => [args.of.as_deref(), None],
+            Command::Check(args) => [Some(&*args.device), None],
+            Command::Dump(args) => [Some(&*args.device), None],
+            Command::Explain(args) => [args.device.as_deref(), args.pool.as_deref()],
+            Command::Demo(args) => [Some(&*args.directory), None],
+            Command::Bench(args) => [Some(&*args.place), None],
+            Command::Torture(_) | Command::Prove(_) => [None, None],
+        };
+        paths.into_iter().flatten().collect()
+    }
 }
 
 /// How data is placed.
