@@ -293,6 +293,8 @@ impl Pool {
     ///
     /// [`FsError::ReadOnly`] once the pool has failed.
     pub fn tick(&self) -> FsResult<()> {
+        // A pool that nobody writes to would not learn of it.
+        self.device.check_end().map_err(|error| self.files().store.journal.fail(&error))?;
         if self.is_read_only {
             return Ok(());
         }

@@ -395,6 +395,16 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Returns what the device is.
     fn info(&self) -> &DeviceInfo;
 
+    /// Looks whether the device has lost its end (D5), which takes no request: somebody who asks
+    /// nothing of it learns of that too. Most devices cannot.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Shortened`].
+    fn check_end(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     /// Hands a request to the device and returns at once, or after the queue had room.
     fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket;
 
