@@ -43,8 +43,14 @@ const LOCK_POLL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct EngineBackend;
 
+/// Returns an error that names its device once, in front, whether or not the cause names it too.
 fn failed(device: &Path, cause: impl std::fmt::Display) -> BackendError {
-    BackendError::Failed { device: device.to_owned(), cause: cause.to_string() }
+    let (cause, name) = (cause.to_string(), format!("{}: ", device.display()));
+    let cause = match cause.strip_prefix(&name) {
+        Some(rest) => rest.to_owned(),
+        None => cause.replacen(&format!(": {name}"), ": ", 1),
+    };
+    BackendError::Failed { device: device.to_owned(), cause }
 }
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "what has no advice of its own is told as it is")]
@@ -54,39 +60,35 @@ fn cannot_open(device: &Path, error: OpenError) -> BackendError {
         OpenError::InUse { .. } => {
             BackendError::InUse { device: device.to_owned(), by: String::new() }
         }
-        other => BackendError::Failed {
-            device: device.to_owned(),
-            cause: other.to_string().trim_start_matches(&*format!("{}: ", device.display())).into(),
-        },
+        other => failed(device, other),
     }
 }
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "what has no advice of its own is told as it is")]
 fn cannot_use(device: &Path, error: &PoolError) -> BackendError {
-    let device = device.to_owned();
     match error {
         PoolError::Superblock { cause: SuperblockError::BadMagic { .. }, .. } => {
-            BackendError::Foreign { device, found: "not a Holdfast pool".to_owned() }
+            BackendError::Foreign {
+                device: device.to_owned(),
+                found: "not a Holdfast pool".to_owned(),
+            }
         }
         PoolError::Superblock {
             cause: SuperblockError::UnsupportedVersion { major, minor },
             ..
         } => BackendError::NewerFormat {
-            device,
+            device: device.to_owned(),
             found: format!("{major}.{minor}"),
             known: format!("{}.x", format::superblock::VERSION_MAJOR),
         },
         PoolError::Superblock {
             cause: SuperblockError::UnsupportedFeatures { features }, ..
         } => BackendError::NewerFormat {
-            device,
+            device: device.to_owned(),
             found: format!("feature bits {features:#x}"),
             known: "none of them".to_owned(),
         },
-        other => BackendError::Failed {
-            cause: other.to_string().trim_start_matches(&*format!("{}: ", device.display())).into(),
-            device,
-        },
+        other => failed(device, other),
     }
 }
 
@@ -594,4 +596,31 @@ fn cleaner_counts_of(counts: &engine::CleanerCounts, bytes: impl Fn(u64) -> u64)
         "read_bytes": bytes(counts.read_fragments),
         "amplification": hundredths.map(|hundredths| f64::from(hundredths) / 100.0),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: who reads an error finds the device's name in front, and there alone.
+    #[test]
+    fn errors_name_their_device_once() {
+        let device = Path::new("/srv/pool.hf");
+        let name = || "/srv/pool.hf".to_owned();
+        let cut = DeviceError::Failed { device: name() };
+        let io = FsError::Io { cause: cut.to_string() };
+        let errors = [
+            cannot_start(device, engine::OpenError::Device(cut)),
+            cannot_start(device, engine::OpenError::Files(io)),
+            cannot_start(device, engine::OpenError::NotClosed),
+            cannot_open(device, OpenError::NotADevice { path: device.to_owned() }),
+            failed(device, FsError::ReadOnly { reason: "/srv/pool.hf: it is gone".to_owned() }),
+        ];
+        for error in errors.map(|error| error.to_string()) {
+            assert!(error.starts_with("/srv/pool.hf: "), "{error}");
+            assert_eq!(error.matches("/srv/pool.hf: ").count(), 1, "{error}");
+        }
+        let other = failed(device, "below/srv/pool.hf: another").to_string();
+        assert_eq!(other, "/srv/pool.hf: below/srv/pool.hf: another");
+    }
 }
