@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use format::superblock::{LabelError, label_of};
 
 use crate::exit;
 use crate::size::{ByteSize, parse_time};
@@ -358,12 +359,8 @@ fn parse_server(text: &str) -> Result<(String, u32), String> {
     }
 }
 
-/// A label: one line that can be printed as it is.
-fn parse_label(text: &str) -> Result<String, String> {
-    if text.chars().any(char::is_control) {
-        return Err("a label has no control characters".to_owned());
-    }
-    Ok(text.to_owned())
+fn parse_label(text: &str) -> Result<String, LabelError> {
+    label_of(text).map(|_| text.to_owned())
 }
 
 #[cfg(test)]

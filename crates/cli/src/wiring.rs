@@ -94,15 +94,12 @@ fn cannot_use(device: &Path, error: &PoolError) -> BackendError {
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "what has no advice of its own is told as it is")]
 fn cannot_start(device: &Path, error: engine::OpenError) -> BackendError {
+    let option = |option| BackendError::Option { option, reason: error.to_string() };
     match error {
         engine::OpenError::Pool(error) => cannot_use(device, &error),
-        engine::OpenError::Geometry(error) => {
-            BackendError::Option { option: option_of(&error), reason: error.to_string() }
-        }
-        engine::OpenError::BadOption { option, rule } => {
-            let option = if option == "block" { "--block" } else { "--label" };
-            BackendError::Option { option, reason: rule.to_owned() }
-        }
+        engine::OpenError::Geometry(ref error) => option(option_of(error)),
+        engine::OpenError::Block => option("--block"),
+        engine::OpenError::Label(_) => option("--label"),
         engine::OpenError::Files(error @ FsError::Corrupt { .. }) => {
             let advice = format!("{error}: run `holdfast check {}`", device.display());
             failed(device, advice)

@@ -20,7 +20,7 @@ use format::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64,
 };
 use format::pointer::BlockPointer;
-use format::superblock::{Consistency, LABEL_BYTES, Superblock};
+use format::superblock::{Consistency, Superblock, label_of};
 use storage::clock::Clock;
 use storage::device::{AlignedBuffer, Operation, Purpose, SharedBytes, SharedDevice};
 use storage::pool::{check_writable, update_all_superblocks};
@@ -42,7 +42,7 @@ pub struct CreateOptions {
     pub geometry: GeometryOptions,
     /// Default block size of files: binary logarithm, 12 to 20.
     pub block_shift: u8,
-    /// Name for the user, at most 64 bytes.
+    /// Name for the user: at most 64 bytes, no control characters.
     pub label: String,
     /// 64 random bytes: identity of the pool and of the device, secret, key of the root directory.
     pub random: [u8; 64],
@@ -91,15 +91,9 @@ impl Pool {
             || u64::from(geometry.segment_fragments) << geometry.fragment_shift
                 < 4 << options.block_shift
         {
-            let rule = "a block is a power of two from 4 KiB to 1 MiB and a quarter of a segment";
-            return Err(OpenError::BadOption { option: "block", rule });
+            return Err(OpenError::Block);
         }
-        if options.label.len() > LABEL_BYTES {
-            let rule = "a label has at most 64 bytes";
-            return Err(OpenError::BadOption { option: "label", rule });
-        }
-        let mut label = [0; LABEL_BYTES];
-        label[..options.label.len()].copy_from_slice(options.label.as_bytes());
+        let label = label_of(&options.label)?;
         let now = clock.now();
         let mut superblock = Superblock {
             pool_id: PoolId(take(&options.random, 0)),

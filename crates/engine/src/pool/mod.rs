@@ -19,7 +19,7 @@ use format::fileset::ROOT_SLOT;
 use format::geometry::{Geometry, GeometryError};
 use format::ids::{Epoch, Lsn, PoolId};
 use format::page::PAGE_BYTES;
-use format::superblock::{LABEL_BYTES, Superblock};
+use format::superblock::{LABEL_BYTES, LabelError, Superblock};
 use storage::clock::Clock;
 use storage::device::{DeviceError, SharedDevice};
 use storage::pool::{PoolError, check_writable, read_superblock, update_all_superblocks};
@@ -80,14 +80,12 @@ pub enum OpenError {
     /// The sizes asked for are impossible: choose others.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// An option is out of its bounds.
-    #[error("{option}: {rule}")]
-    BadOption {
-        /// Which option.
-        option: &'static str,
-        /// What it must be.
-        rule: &'static str,
-    },
+    /// The default size of blocks is none: choose another.
+    #[error("a block is a power of two from 4 KiB to 1 MiB and a quarter of a segment")]
+    Block,
+    /// The name for the user is none: choose another.
+    #[error(transparent)]
+    Label(#[from] LabelError),
     /// No usable superblock: see the cause.
     #[error(transparent)]
     Pool(#[from] PoolError),
