@@ -204,6 +204,22 @@ fn device_for(options: &CreateOptions) -> Result<(SharedDevice, bool), BackendEr
     }
 }
 
+fn open_pool(options: &OpenOptions, device: &SharedDevice) -> Result<Pool, engine::OpenError> {
+    let commit_interval_ns = u64::try_from(options.commit_interval.as_nanos()).unwrap_or(u64::MAX);
+    let open = engine::OpenOptions {
+        cache_bytes: usize::try_from(options.cache_bytes).unwrap_or(usize::MAX),
+        placement: placement_of(options.placement),
+        files: FilesOptions {
+            is_read_only: options.is_read_only,
+            no_atime: options.has_no_atime,
+            commit_interval_ns,
+            ..FilesOptions::default()
+        },
+        ..engine::OpenOptions::default()
+    };
+    Pool::open(Arc::clone(device), Arc::new(SystemClock::new()), open)
+}
+
 fn random_bytes() -> Result<[u8; 64], BackendError> {
     let mut random = [0; 64];
     getrandom::fill(&mut random).map_err(|error| failed(Path::new("/dev/urandom"), error))?;
@@ -256,29 +272,27 @@ impl Backend for EngineBackend {
     }
 
     fn open(&self, options: &OpenOptions) -> Result<Arc<dyn OpenPool>, BackendError> {
-        let deadline = options.device_deadline;
-        if deadline < DEADLINE_MIN {
+        let path = &options.device;
+        if options.device_deadline < DEADLINE_MIN {
             let reason = format!("at least {} ms", DEADLINE_MIN.as_millis());
             return Err(BackendError::Option { option: "--device-deadline", reason });
         }
-        let file_options = FileOptions { deadline, ..FileOptions::default() };
-        let device = open_device_with(&options.device, file_options)?;
-        let open = engine::OpenOptions {
-            cache_bytes: usize::try_from(options.cache_bytes).unwrap_or(usize::MAX),
-            placement: placement_of(options.placement),
-            files: FilesOptions {
-                is_read_only: options.is_read_only,
-                no_atime: options.has_no_atime,
-                commit_interval_ns: u64::try_from(options.commit_interval.as_nanos())
-                    .unwrap_or(u64::MAX),
-                ..FilesOptions::default()
-            },
-            ..engine::OpenOptions::default()
+        let device_for = |access| {
+            let deadline = options.device_deadline;
+            let options = FileOptions { access, deadline, ..FileOptions::default() };
+            open_device_with(path, options)
         };
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let pool = Pool::open(Arc::clone(&device), clock, open)
-            .map_err(|error| cannot_start(&options.device, error))?;
-        Ok(Arc::new(Served::start(options.device.clone(), device, pool)))
+        let access = if options.is_read_only { Access::ReadAlone } else { Access::ReadWrite };
+        let mut device = device_for(access)?;
+        let mut pool = open_pool(options, &device);
+        if options.is_read_only && matches!(pool, Err(engine::OpenError::NotClosed)) {
+            // A log that must be replayed is written home, for a read-only mount too.
+            drop(device);
+            device = device_for(Access::ReadWrite)?;
+            pool = open_pool(options, &device);
+        }
+        let pool = pool.map_err(|error| cannot_start(path, error))?;
+        Ok(Arc::new(Served::start(path.clone(), device, pool)))
     }
 
     fn open_in_memory(&self, size_bytes: u64) -> Result<Arc<dyn OpenPool>, BackendError> {

@@ -45,8 +45,8 @@ fn a_pool_that_lost_its_end_acknowledges_nothing_more() {
 }
 
 /// Goal: a pool that nobody writes to says that its file was cut, whether or not a read met the end
-/// that is missing, and though it is as long again. Method: the file is cut, `status` asked until it
-/// says so, and the file made as long again before the last of it is asked for.
+/// that is missing, and though it is as long again. Method: the file is cut, `status` asked until
+/// it says so, and again when the file is as long as it was.
 #[test]
 fn an_idle_pool_says_that_it_has_lost_its_end() {
     if !can_mount("an_idle_pool_says_that_it_has_lost_its_end") {
@@ -124,5 +124,58 @@ fn a_read_only_device_is_told_as_such() {
     let Some(device) = ReadOnlyLoop::new(&mounted.text("pool.hf")) else { return };
     mounted.holdfast(&["mount", &device.0, &directory, "--daemon", "-o", "ro"]);
     assert_eq!(fs::read(mounted.path("file")).expect("read"), b"data");
+    mounted.finish();
+}
+
+/// Returns whether the server of the mount may write to the pool's file.
+fn can_write(mounted: &Mounted) -> bool {
+    let output = mounted.run(&["status", &mounted.text("mnt"), "--json"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let (_, pid) = text.split_once(r#""pid":"#).expect("the server has a process");
+    let pid: String = pid.chars().take_while(char::is_ascii_digit).collect();
+    let pool = mounted.work.join("pool.hf");
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("it is ours");
+    let of_pool = |entry: &fs::DirEntry| fs::read_link(entry.path()).is_ok_and(|to| to == pool);
+    let open = open.map(|entry| entry.expect("it is ours")).find(of_pool).expect("it is open");
+    let number = open.file_name().into_string().expect("a number");
+    let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).expect("it is open");
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).expect("proc(5)");
+    let flags = i32::from_str_radix(flags.trim(), 8).expect("proc(5)");
+    flags & libc::O_ACCMODE != libc::O_RDONLY
+}
+
+/// Goal: a read-only mount cannot write to its device, unless its log must be replayed. Method: a
+/// closed pool is mounted, and the image of one that was not.
+#[test]
+fn a_read_only_mount_opens_its_device_for_reading() {
+    if !can_mount("a_read_only_mount_opens_its_device_for_reading") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let (pool, image, directory) =
+        (mounted.text("pool.hf"), mounted.text("image"), mounted.text("mnt"));
+    assert!(can_write(&mounted));
+    write(&mounted.path("file"), b"data");
+    File::open(mounted.path("file")).expect("open").sync_all().expect("all is well");
+    fs::copy(&pool, &image).expect("there is room");
+    mounted.remount(&["-o", "ro"]);
+    assert!(!can_write(&mounted));
+    let closed = fs::read(&pool).expect("it is there");
+    assert_eq!(fs::read(mounted.path("file")).expect("read"), b"data");
+    mounted.holdfast(&["explain", &mounted.text("mnt/file")]);
+    let other = mounted.text("other");
+    fs::create_dir(&other).expect("it is ours");
+    let second = mounted.run(&["mount", &pool, &other, "-o", "ro", "--daemon"]);
+    let told = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(told.contains("the pool is in use"), "{told}");
+    mounted.unmount();
+    assert!(fs::read(&pool).expect("it is there") == closed, "a read-only mount has written");
+    fs::rename(&image, &pool).expect("both are ours");
+    mounted.mount(&["-o", "ro"]);
+    assert!(can_write(&mounted));
+    assert_eq!(fs::read(mounted.path("file")).expect("read"), b"data");
+    mounted.holdfast(&["unmount", &directory]);
+    mounted.mount(&["-o", "ro"]);
+    assert!(!can_write(&mounted), "the log was replayed, and the pool closed");
     mounted.finish();
 }

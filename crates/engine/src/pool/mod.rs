@@ -98,7 +98,7 @@ pub enum OpenError {
     /// Metadata can't be used.
     #[error(transparent)]
     Files(#[from] FsError),
-    /// The log is to be replayed, and the device takes no writes.
+    /// The log is to be replayed, and the device takes no writes, or was opened for none.
     #[error(
         "the pool was not closed, so its log must be replayed, and the device is read-only; make \
          it writable (blockdev --setrw, or losetup without -r) and mount it once, or mount a copy"
@@ -197,8 +197,6 @@ impl Pool {
         }
         if !options.files.is_read_only {
             check_writable(device.as_ref())?;
-        } else if superblock.is_open && device.info().is_read_only {
-            return Err(OpenError::NotClosed);
         }
         let volume = Volume::new(Arc::clone(&device), superblock.geometry.clone());
         let (start, recovery) = start_of(&volume, &mut superblock)?;
@@ -309,6 +307,10 @@ impl Pool {
     ///
     /// [`FsError::ReadOnly`] once the pool has failed.
     pub fn checkpoint(&self) -> FsResult<()> {
+        if self.is_read_only {
+            // What a recovery changed is home since the open.
+            return Ok(());
+        }
         self.files().reap_doomed();
         self.files().store.journal.checkpoint()
     }
@@ -365,6 +367,9 @@ fn start_of(
             double_write_sequence: head.double_write_sequence,
         };
         return Ok((start, RecoveryReport::default()));
+    }
+    if volume.device().info().is_read_only {
+        return Err(OpenError::NotClosed);
     }
     let (pool_id, epoch_base) = (superblock.pool_id, superblock.epoch_base);
     let recovery = journal::recover(volume, pool_id, epoch_base, &|rides, lsn| {

@@ -69,7 +69,8 @@ pub struct DeviceInfo {
     pub size_bytes: u64,
     /// Unit of atomicity and of addressing: 512 to 4096.
     pub sector_bytes: u32,
-    /// Whether the device is known to refuse every write; it may be open for writing all the same.
+    /// Whether every write is known to be refused: by the device, which may be open for writing all
+    /// the same, or because it was opened for reading alone.
     pub is_read_only: bool,
     /// How requests travel: `io_uring`, `pread`, `memory`, `simulated`; said by `status`.
     pub transport: &'static str,
