@@ -8,6 +8,7 @@ mod full;
 mod hostile;
 mod io;
 mod journal;
+mod label;
 mod places;
 mod split;
 

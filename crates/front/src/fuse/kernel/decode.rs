@@ -456,6 +456,8 @@ fn set_xattr<'a>(
         XattrMode::Create
     } else if flags == XattrFlags::REPLACE {
         XattrMode::Replace
+    } else if flags == XattrFlags::CREATE | XattrFlags::REPLACE {
+        XattrMode::CreateAndReplace
     } else {
         return Err(Errno::INVAL);
     };
