@@ -80,6 +80,17 @@ impl VnodeTable {
         Ok(vnode)
     }
 
+    /// Returns the vnode of a file, or what `read` says while none is in memory, nor comes there:
+    /// what is stored is all there is of the file then (V1, V2).
+    pub(crate) fn find_or_read<R>(
+        &self,
+        number: AnodeNo,
+        read: impl FnOnce() -> R,
+    ) -> Result<Arc<Vnode>, R> {
+        let shard = self.shard(number).lock();
+        shard.vnodes.get(&number).map(Arc::clone).ok_or_else(read)
+    }
+
     /// Enters the vnode of a new file, with a reference; what was known of an earlier file of that
     /// number goes.
     pub(crate) fn insert(&self, vnode: Arc<Vnode>) {
