@@ -3,7 +3,7 @@
 use super::*;
 
 /// Returns how often a page was asked for so far.
-fn looks(pool: &Pool) -> u64 {
+pub(super) fn looks(pool: &Pool) -> u64 {
     let cache = pool.status().cache;
     cache.hits + cache.misses
 }
@@ -65,47 +65,4 @@ fn a_batch_of_random_overwrites_looks_at_few_pages() {
     let looks = (looks(pool) - before) / (32 * BATCHES);
     println!("a random overwrite among 32: {looks} looks");
     assert!(looks <= 6, "{looks} looks each");
-}
-
-/// Lists a directory with attributes as the kernel does, at most 190 names an answer, and gives
-/// back each reference; does `behind` after each answer that was full. Returns how many names.
-pub(super) fn list_by_answers(pool: &Pool, at: Ino, mut behind: impl FnMut(usize)) -> usize {
-    const NAMES: usize = 190;
-    let (mut cookie, mut count) = (0, 0);
-    loop {
-        let mut told = Vec::with_capacity(NAMES);
-        let listed = pool.readdir_plus(&Caller::root(), at, cookie, &mut |entry, attr| {
-            let fits = told.len() < NAMES;
-            if fits {
-                told.push((entry.cookie, attr.map(|attr| attr.ino)));
-            }
-            fits
-        });
-        listed.expect("it lists");
-        count += told.len();
-        let Some((last, _)) = told.last() else { return count };
-        cookie = *last;
-        told.iter().filter_map(|(_, ino)| *ino).for_each(|ino| pool.forget(ino, 1));
-        if told.len() == NAMES {
-            behind(count);
-        }
-    }
-}
-
-/// Goal: a listing with attributes looks for each inode's page, and seldom for what leads there.
-/// Method: a long directory of a pool that was just opened, names in no order.
-#[test]
-fn a_listing_with_attributes_looks_at_few_pages() {
-    const FILES: usize = 20_000;
-    let counted = Counted::new(1 << 30, 14);
-    let at = counted.make(counted.pool.root(), "d", FileKind::Directory);
-    for file in 0..FILES {
-        counted.make(at, &format!("f{file}"), FileKind::Regular);
-    }
-    let counted = open(&counted.close());
-    let before = looks(&counted.pool);
-    assert_eq!(list_by_answers(&counted.pool, at, |_| ()), FILES + 2);
-    let looks = looks(&counted.pool) - before;
-    println!("{FILES} names listed with attributes: {looks} looks");
-    assert!(looks <= 40_000, "{looks} looks");
 }

@@ -7,6 +7,7 @@ use format::anode::AnodeKind;
 use format::directory::hash_in;
 use format::ids::AnodeNo;
 
+use super::ahead::Stretch;
 use super::api::{Attr, Caller, DirEntry, FileKind, Ino};
 use super::names::directory;
 use super::{Files, Vnode, VnodeState, attr_of_anode, kind_of};
@@ -61,12 +62,24 @@ impl Files {
             return Ok(());
         }
         let mut after = cookie.max(COOKIE_PARENT);
+        let mut told = Stretch { directory: vnode.number, after, count: 0 };
+        self.ahead.arrive(vnode.number, after);
         loop {
             let (listed, taken) = self.names_and_references_after(caller, &vnode, after)?;
             let Some(last) = listed.last() else { return Ok(()) };
             after = last.cookie;
             let places = self.bring_in(&taken);
-            if !self.tell_names(listed, taken, &places, each) {
+            let mut each = |entry: &DirEntry, attr: Option<&Attr>| {
+                let is_told = each(entry, attr);
+                if is_told {
+                    told = Stretch { after: entry.cookie, count: told.count + 1, ..told };
+                }
+                is_told
+            };
+            if !self.tell_names(listed, taken, &places, &mut each) {
+                if cookie > COOKIE_PARENT && told.count > 0 {
+                    self.ahead.note(told);
+                }
                 return Ok(());
             }
         }

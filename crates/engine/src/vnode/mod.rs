@@ -24,6 +24,7 @@
 
 mod access;
 mod acl;
+mod ahead;
 pub mod api;
 mod attr;
 mod cleaner;
@@ -121,6 +122,7 @@ pub(crate) struct Files {
     cleaner: cleaner::Cleaner,
     kept: payload::KeptBuffers,
     doomed: orphan::Doomed,
+    ahead: ahead::Ahead,
 }
 
 /// How operations on files behave.
@@ -166,6 +168,7 @@ impl Files {
             cleaner: cleaner::Cleaner::default(),
             kept: payload::KeptBuffers::default(),
             doomed: orphan::Doomed::default(),
+            ahead: ahead::Ahead::default(),
         }
     }
 
