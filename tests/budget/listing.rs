@@ -130,3 +130,24 @@ fn names_that_were_listed_are_not_read_ahead() {
     assert!(looks_behind() > 0, "what the fourth answer noted");
     assert_eq!(looks_behind(), 0, "once");
 }
+
+/// Goal: reading ahead asks the device for pages together, those of names too. Method: requests
+/// that were handed to the device alone in a whole listing.
+#[test]
+fn pages_are_read_ahead_together() {
+    let (counted, at) = long_directory(FILES, 256 << 20);
+    let inner: SharedDevice = counted.close();
+    let (together, alone) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let device = Arc::new(Handed { inner, together, alone });
+    let shared: SharedDevice = Arc::<Handed>::clone(&device);
+    let clock = Arc::new(ManualClock::new());
+    let pool = Pool::open(shared, clock, OpenOptions::default()).expect("a pool opens");
+    device.alone.store(0, Ordering::Relaxed);
+    let count = list_by_answers(&pool, at, || {
+        pool.catch_up();
+        true
+    });
+    let alone = device.alone.load(Ordering::Relaxed);
+    println!("{count} names: {alone} pages read alone");
+    assert!(alone <= 100, "{alone} pages");
+}

@@ -1,15 +1,16 @@
-//! Goal: what is read ahead of a listing harms nobody, whatever becomes of it.
+//! Goal: what is read ahead of a listing harms nobody, whatever becomes of it, and a listing tells
+//! what is so when it tells it, not when it read.
 //!
 //! Method: in virtual time, on a device of which the reads behind an answer fail, or are answered
 //! with an error after a long time. Meanwhile another client works in the directory, and the
-//! listing goes on.
+//! listing goes on. Then on a device during whose reads for a listing files are changed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use engine::vnode::api::{Caller, FileSystem};
+use engine::vnode::api::{Caller, FileSystem, SetAttr};
 use engine::{OpenOptions, Pool};
-use storage::clock::SimClock;
+use storage::clock::{ManualClock, SimClock};
 use storage::device::{
     Completion, Device, DeviceError, DeviceInfo, MemoryDevice, Operation, PendingRequest, Purpose,
     SharedDevice, Ticket,
@@ -149,4 +150,71 @@ fn reading_ahead_of_a_device_that_fails_harms_nobody() {
 fn reading_ahead_of_a_device_that_hangs_keeps_nobody_but_its_listing() {
     let read_ns = read_ahead_of_an_ill_device(DEADLINE_NS);
     assert!((DEADLINE_NS..2 * DEADLINE_NS).contains(&read_ns), "{read_ns} ns");
+}
+
+/// A device that does some work when it is next handed requests together.
+struct Meanwhile {
+    inner: SharedDevice,
+    work: std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl std::fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Meanwhile")
+    }
+}
+
+impl Device for Meanwhile {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+
+    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+        self.inner.submit(purpose, operation)
+    }
+
+    fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
+        let tickets = self.inner.submit_all(purpose, operations);
+        let work = self.work.lock().expect("nobody panics with it").take();
+        if let Some(work) = work {
+            work();
+        }
+        tickets
+    }
+}
+
+#[test]
+fn what_changes_while_inodes_are_read_is_told_as_it_is() {
+    const COUNT: usize = 100;
+    let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
+    create(&device, POOL_BYTES);
+    let pool = open(&device).expect("it was just made");
+    for file in 0..COUNT {
+        make(&pool, &format!("f{file}")).expect("there is room");
+    }
+    pool.close().expect("memory does not fail");
+    let meanwhile = Arc::new(Meanwhile { inner: device, work: std::sync::Mutex::new(None) });
+    let shared: SharedDevice = Arc::<Meanwhile>::clone(&meanwhile);
+    let clock = Arc::new(ManualClock::new());
+    let pool = Pool::open(shared, clock, OpenOptions::default()).expect("it was closed");
+    let pool = Arc::new(pool);
+    let others = Arc::clone(&pool);
+    let work = move || {
+        for file in 0..COUNT {
+            let ino = find(&others, &format!("f{file}")).expect("it is there");
+            let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+            others.setattr(&Caller::root(), ino, &mode).expect("there is room");
+            others.write(&Caller::root(), ino, 0, &[7; 5000]).expect("there is room");
+        }
+    };
+    *meanwhile.work.lock().expect("nobody panics with it") = Some(Box::new(work));
+    let mut told = Vec::new();
+    let listed = pool.readdir_plus(&Caller::root(), pool.root(), 2, &mut |_, attr| {
+        told.extend(attr.map(|attr| (attr.ino, attr.mode, attr.size_bytes)));
+        true
+    });
+    listed.expect("it lists");
+    assert_eq!(told.len(), COUNT);
+    assert!(told.iter().all(|(_, mode, bytes)| (*mode, *bytes) == (0o600, 5000)), "{told:?}");
+    told.iter().for_each(|(ino, ..)| pool.forget(*ino, 1));
 }

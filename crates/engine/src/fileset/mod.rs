@@ -81,6 +81,11 @@ pub(crate) struct AnodePlaces {
 }
 
 impl AnodePlaces {
+    /// Returns the pages, each once.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Place> {
+        self.pages.iter().map(|(_, place)| *place)
+    }
+
     fn place_of(&self, page: u64) -> Option<Place> {
         let index = self.pages.binary_search_by_key(&page, |(number, _)| *number).ok()?;
         self.pages.get(index).map(|(_, place)| *place)
@@ -200,8 +205,8 @@ impl MountedFileset {
         }
     }
 
-    /// Brings the pages of the table that have `numbers` into memory; returns where they are.
-    pub(crate) fn bring_in(
+    /// Returns where the anodes `numbers` are.
+    pub(crate) fn places_of(
         &self,
         store: &Store,
         numbers: impl Iterator<Item = AnodeNo>,
@@ -211,7 +216,6 @@ impl MountedFileset {
         pages.sort_unstable();
         pages.dedup();
         let pages = store.places_of(&table, pages);
-        store.cache.bring_in(pages.iter().map(|(_, place)| *place).collect());
         AnodePlaces { table, pages }
     }
 

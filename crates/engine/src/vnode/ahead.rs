@@ -3,7 +3,7 @@
 //! A program that lists a long directory digests an answer and then asks for the next. Names come
 //! in the order of their hashes, so each of the next ones may have its inode on another page. These
 //! pages are brought into memory behind the answer ([`Files::read_ahead`]), while the program
-//! digests it, by the thread that has given it.
+//! digests it, by the thread that has given it. With them come the pages of the names that follow.
 //!
 //! What is read ahead is a hint: attributes are read when they are told. A page that can't be read,
 //! or was evicted since, is read again by the listing, which tells why it can't be.
@@ -26,6 +26,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use format::directory::hash_in;
 use format::ids::AnodeNo;
 
 use super::Files;
@@ -129,15 +130,19 @@ impl Files {
         // A copy: see the module's header.
         let Some(vnode) = self.table.find(number) else { return };
         let Ok(anode) = directory(&vnode.state.read()).cloned() else { return };
-        let mut numbers = Vec::with_capacity(count);
+        let (mut numbers, mut pages) = (Vec::with_capacity(count), 1);
         while numbers.len() < count {
             let Ok(listed) = dir::list_after(&self.store, &anode, after) else { return };
             let Some(last) = listed.last() else { break };
             after = last.cookie;
             numbers.extend(listed.iter().map(|name| name.target.anode));
+            pages += 1;
         }
         numbers.truncate(most);
         numbers.retain(|number| self.table.find(*number).is_none());
-        self.fileset.bring_in(&self.store, numbers.into_iter());
+        let inodes = self.fileset.places_of(&self.store, numbers.into_iter());
+        // As many names again, for whoever reads ahead next: one after the other takes longer.
+        let names = dir::pages_from(&self.store, &anode, hash_in(after), pages);
+        self.store.cache.bring_in(inodes.iter().chain(names).collect());
     }
 }

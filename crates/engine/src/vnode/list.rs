@@ -173,7 +173,9 @@ impl Files {
     /// Brings the anodes of files that are not in memory there, with one call to the device.
     fn bring_in(&self, taken: &[Taken]) -> AnodePlaces {
         let unknown = taken.iter().filter(|taken| taken.vnode.is_none()).map(|taken| taken.number);
-        self.fileset.bring_in(&self.store, unknown)
+        let places = self.fileset.places_of(&self.store, unknown);
+        self.store.cache.bring_in(places.iter().collect());
+        places
     }
 
     fn entry_of(&self, name: Listed) -> DirEntry {
