@@ -9,6 +9,7 @@ mod full;
 mod hostile;
 mod io;
 mod journal;
+mod label;
 mod places;
 mod split;
 

@@ -73,6 +73,18 @@ behaviours! {
         assert_eq!(at.attr("/d").mode, 0o6755);
     }
 
+    fn a_change_of_owner_that_names_nobody_is_one_all_the_same(at) {
+        at.does("create /f file 755\nowner /f 7 7\nmode /f 6755\nu8 owner /f - -");
+        assert_eq!(at.attr("/f").mode, 0o6755);
+        for who in ["u7 ", ""] {
+            at.does(&format!("mode /f 6755\n{who}owner /f - -"));
+            let attr = at.attr("/f");
+            assert_eq!((attr.mode, attr.uid, attr.gid), (0o755, 7, 7), "{who}");
+        }
+        at.does("create /d directory 755\nmode /d 6755\nowner /d - -");
+        assert_eq!(at.attr("/d").mode, 0o6755);
+    }
+
     fn writing_takes_setuid_and_setgid_away_from_a_checked_caller(at) {
         at.does("create /f file 666\nmode /f 6777\nwrite /f 0 1 1");
         assert_eq!(at.attr("/f").mode, 0o6777);

@@ -41,6 +41,7 @@ behaviours! {
         assert_eq!(set_by(at, "/f", "mode /f 600"), "ctime");
         assert_eq!(set_by(at, "/f", "mode /f 600"), "ctime");
         assert_eq!(set_by(at, "/f", "owner /f 7 -"), "ctime");
+        assert_eq!(set_by(at, "/f", "owner /f - -"), "ctime");
         assert_eq!(set_by(at, "/f", "getattr /f"), "");
     }
 

@@ -92,6 +92,9 @@ behaviours! {
         at.does("setxattr /f user.a 2000 3 replace");
         at.refuses("setxattr /f user.a 5 4 create", &FsError::Exists);
         assert_eq!(value(at, "/f", "user.a"), bytes_of(3, 2000));
+        at.refuses("setxattr /f user.a 5 5 both", &FsError::Exists);
+        at.refuses("setxattr /f user.b 5 5 both", &FsError::NoAttribute);
+        assert_eq!(value(at, "/f", "user.a"), bytes_of(3, 2000));
         at.refuses("getxattr /f user.b", &FsError::NoAttribute);
         at.refuses("removexattr /f user.b", &FsError::NoAttribute);
     }

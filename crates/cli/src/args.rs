@@ -1,10 +1,11 @@
 //! What can be asked of the program.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use format::superblock::{LabelError, label_of};
 
 use crate::exit;
 use crate::size::{ByteSize, parse_time};
@@ -44,6 +45,26 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Make and mount a small pool to play with
     Demo(DemoArgs),
+}
+
+impl Command {
+    /// Returns the paths that are looked at before anything else: of `unmount` what its directory
+    /// is in, for at a mount itself it does not look. A path that a range may follow is not here.
+    pub(crate) fn paths(&self) -> Vec<&Path> {
+        let paths = match self {
+            Command::Create(args) => [Some(&*args.device), None],
+            Command::Mount(args) => [Some(&*args.device), Some(&*args.directory)],
+            Command::Unmount(args) => [args.directory.parent(), None],
+            Command::Status(args) => [args.of.as_deref(), None],
+            Command::Check(args) => [Some(&*args.device), None],
+            Command::Dump(args) => [Some(&*args.device), None],
+            Command::Explain(args) => [args.device.as_deref(), args.pool.as_deref()],
+            Command::Demo(args) => [Some(&*args.directory), None],
+            Command::Bench(args) => [Some(&*args.place), None],
+            Command::Torture(_) | Command::Prove(_) => [None, None],
+        };
+        paths.into_iter().flatten().collect()
+    }
 }
 
 /// How data is placed.
@@ -338,12 +359,8 @@ fn parse_server(text: &str) -> Result<(String, u32), String> {
     }
 }
 
-/// A label: one line that can be printed as it is.
-fn parse_label(text: &str) -> Result<String, String> {
-    if text.chars().any(char::is_control) {
-        return Err("a label has no control characters".to_owned());
-    }
-    Ok(text.to_owned())
+fn parse_label(text: &str) -> Result<String, LabelError> {
+    label_of(text).map(|_| text.to_owned())
 }
 
 #[cfg(test)]

@@ -55,6 +55,9 @@ fn dispatch(
     relaunch: &Relaunch,
     output: &Output,
 ) -> anyhow::Result<u8> {
+    for path in command.paths() {
+        status::check_way(path)?;
+    }
     match command {
         Command::Create(args) => command::create::run(args, backend, output),
         Command::Mount(args) => command::mount::run(args, backend, relaunch, output),

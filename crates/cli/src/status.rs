@@ -397,6 +397,27 @@ pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Found>> {
     Ok(all()?.into_iter().filter(is_in).max_by_key(|found| found.directory().as_os_str().len()))
 }
 
+/// Refuses a path that leads into a mount whose server does not answer: whoever looked there would
+/// wait for as long as it does not. Of servers that are not this user's nothing is known.
+pub(crate) fn check_way(path: &Path) -> anyhow::Result<()> {
+    mountpoint::follow(path, &mut |entry| {
+        let socket = socket_of(Path::new(&entry.source))?;
+        if ask(&socket, &Question::Status).is_ok() {
+            return Ok(());
+        }
+        let silent = silent(&socket, std::slice::from_ref(entry));
+        match silent.filter(|found| found.silence == Some(Silence::DoesNotAnswer)) {
+            Some(found) => anyhow::bail!(
+                "{} is below {}: {}",
+                path.display(),
+                entry.directory.display(),
+                found.advice()
+            ),
+            None => Ok(()),
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -43,8 +43,14 @@ const LOCK_POLL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct EngineBackend;
 
+/// Returns an error that names its device once, in front, whether or not the cause names it too.
 fn failed(device: &Path, cause: impl std::fmt::Display) -> BackendError {
-    BackendError::Failed { device: device.to_owned(), cause: cause.to_string() }
+    let (cause, name) = (cause.to_string(), format!("{}: ", device.display()));
+    let cause = match cause.strip_prefix(&name) {
+        Some(rest) => rest.to_owned(),
+        None => cause.replacen(&format!(": {name}"), ": ", 1),
+    };
+    BackendError::Failed { device: device.to_owned(), cause }
 }
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "what has no advice of its own is told as it is")]
@@ -54,53 +60,46 @@ fn cannot_open(device: &Path, error: OpenError) -> BackendError {
         OpenError::InUse { .. } => {
             BackendError::InUse { device: device.to_owned(), by: String::new() }
         }
-        other => BackendError::Failed {
-            device: device.to_owned(),
-            cause: other.to_string().trim_start_matches(&*format!("{}: ", device.display())).into(),
-        },
+        other => failed(device, other),
     }
 }
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "what has no advice of its own is told as it is")]
 fn cannot_use(device: &Path, error: &PoolError) -> BackendError {
-    let device = device.to_owned();
     match error {
         PoolError::Superblock { cause: SuperblockError::BadMagic { .. }, .. } => {
-            BackendError::Foreign { device, found: "not a Holdfast pool".to_owned() }
+            BackendError::Foreign {
+                device: device.to_owned(),
+                found: "not a Holdfast pool".to_owned(),
+            }
         }
         PoolError::Superblock {
             cause: SuperblockError::UnsupportedVersion { major, minor },
             ..
         } => BackendError::NewerFormat {
-            device,
+            device: device.to_owned(),
             found: format!("{major}.{minor}"),
             known: format!("{}.x", format::superblock::VERSION_MAJOR),
         },
         PoolError::Superblock {
             cause: SuperblockError::UnsupportedFeatures { features }, ..
         } => BackendError::NewerFormat {
-            device,
+            device: device.to_owned(),
             found: format!("feature bits {features:#x}"),
             known: "none of them".to_owned(),
         },
-        other => BackendError::Failed {
-            cause: other.to_string().trim_start_matches(&*format!("{}: ", device.display())).into(),
-            device,
-        },
+        other => failed(device, other),
     }
 }
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "what has no advice of its own is told as it is")]
 fn cannot_start(device: &Path, error: engine::OpenError) -> BackendError {
+    let option = |option| BackendError::Option { option, reason: error.to_string() };
     match error {
         engine::OpenError::Pool(error) => cannot_use(device, &error),
-        engine::OpenError::Geometry(error) => {
-            BackendError::Option { option: option_of(&error), reason: error.to_string() }
-        }
-        engine::OpenError::BadOption { option, rule } => {
-            let option = if option == "block" { "--block" } else { "--label" };
-            BackendError::Option { option, reason: rule.to_owned() }
-        }
+        engine::OpenError::Geometry(ref error) => option(option_of(error)),
+        engine::OpenError::Block => option("--block"),
+        engine::OpenError::Label(_) => option("--label"),
         engine::OpenError::Files(error @ FsError::Corrupt { .. }) => {
             let advice = format!("{error}: run `holdfast check {}`", device.display());
             failed(device, advice)
@@ -205,6 +204,22 @@ fn device_for(options: &CreateOptions) -> Result<(SharedDevice, bool), BackendEr
     }
 }
 
+fn open_pool(options: &OpenOptions, device: &SharedDevice) -> Result<Pool, engine::OpenError> {
+    let commit_interval_ns = u64::try_from(options.commit_interval.as_nanos()).unwrap_or(u64::MAX);
+    let open = engine::OpenOptions {
+        cache_bytes: usize::try_from(options.cache_bytes).unwrap_or(usize::MAX),
+        placement: placement_of(options.placement),
+        files: FilesOptions {
+            is_read_only: options.is_read_only,
+            no_atime: options.has_no_atime,
+            commit_interval_ns,
+            ..FilesOptions::default()
+        },
+        ..engine::OpenOptions::default()
+    };
+    Pool::open(Arc::clone(device), Arc::new(SystemClock::new()), open)
+}
+
 fn random_bytes() -> Result<[u8; 64], BackendError> {
     let mut random = [0; 64];
     getrandom::fill(&mut random).map_err(|error| failed(Path::new("/dev/urandom"), error))?;
@@ -257,29 +272,27 @@ impl Backend for EngineBackend {
     }
 
     fn open(&self, options: &OpenOptions) -> Result<Arc<dyn OpenPool>, BackendError> {
-        let deadline = options.device_deadline;
-        if deadline < DEADLINE_MIN {
+        let path = &options.device;
+        if options.device_deadline < DEADLINE_MIN {
             let reason = format!("at least {} ms", DEADLINE_MIN.as_millis());
             return Err(BackendError::Option { option: "--device-deadline", reason });
         }
-        let file_options = FileOptions { deadline, ..FileOptions::default() };
-        let device = open_device_with(&options.device, file_options)?;
-        let open = engine::OpenOptions {
-            cache_bytes: usize::try_from(options.cache_bytes).unwrap_or(usize::MAX),
-            placement: placement_of(options.placement),
-            files: FilesOptions {
-                is_read_only: options.is_read_only,
-                no_atime: options.has_no_atime,
-                commit_interval_ns: u64::try_from(options.commit_interval.as_nanos())
-                    .unwrap_or(u64::MAX),
-                ..FilesOptions::default()
-            },
-            ..engine::OpenOptions::default()
+        let device_for = |access| {
+            let deadline = options.device_deadline;
+            let options = FileOptions { access, deadline, ..FileOptions::default() };
+            open_device_with(path, options)
         };
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let pool = Pool::open(Arc::clone(&device), clock, open)
-            .map_err(|error| cannot_start(&options.device, error))?;
-        Ok(Arc::new(Served::start(options.device.clone(), device, pool)))
+        let access = if options.is_read_only { Access::ReadAlone } else { Access::ReadWrite };
+        let mut device = device_for(access)?;
+        let mut pool = open_pool(options, &device);
+        if options.is_read_only && matches!(pool, Err(engine::OpenError::NotClosed)) {
+            // A log that must be replayed is written home, for a read-only mount too.
+            drop(device);
+            device = device_for(Access::ReadWrite)?;
+            pool = open_pool(options, &device);
+        }
+        let pool = pool.map_err(|error| cannot_start(path, error))?;
+        Ok(Arc::new(Served::start(path.clone(), device, pool)))
     }
 
     fn open_in_memory(&self, size_bytes: u64) -> Result<Arc<dyn OpenPool>, BackendError> {
@@ -594,4 +607,31 @@ fn cleaner_counts_of(counts: &engine::CleanerCounts, bytes: impl Fn(u64) -> u64)
         "read_bytes": bytes(counts.read_fragments),
         "amplification": hundredths.map(|hundredths| f64::from(hundredths) / 100.0),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: who reads an error finds the device's name in front, and there alone.
+    #[test]
+    fn errors_name_their_device_once() {
+        let device = Path::new("/srv/pool.hf");
+        let name = || "/srv/pool.hf".to_owned();
+        let cut = DeviceError::Failed { device: name() };
+        let io = FsError::Io { cause: cut.to_string() };
+        let errors = [
+            cannot_start(device, engine::OpenError::Device(cut)),
+            cannot_start(device, engine::OpenError::Files(io)),
+            cannot_start(device, engine::OpenError::NotClosed),
+            cannot_open(device, OpenError::NotADevice { path: device.to_owned() }),
+            failed(device, FsError::ReadOnly { reason: "/srv/pool.hf: it is gone".to_owned() }),
+        ];
+        for error in errors.map(|error| error.to_string()) {
+            assert!(error.starts_with("/srv/pool.hf: "), "{error}");
+            assert_eq!(error.matches("/srv/pool.hf: ").count(), 1, "{error}");
+        }
+        let other = failed(device, "below/srv/pool.hf: another").to_string();
+        assert_eq!(other, "/srv/pool.hf: below/srv/pool.hf: another");
+    }
 }

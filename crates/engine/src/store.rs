@@ -19,8 +19,6 @@ use crate::journal::{Applied, Journal, Own, OwnRange, Reservation, Tx};
 const MOVES_KEPT: usize = 4;
 /// Byte of a page's header that holds its kind.
 const KIND_OFFSET: usize = 18;
-/// Bytes of a page's header that hold the highest birth below it.
-const BIRTH_MAX_OFFSET: usize = 88;
 
 /// The pool, as the layers of files see it.
 #[derive(Debug)]
@@ -274,13 +272,5 @@ impl Drop for Change<'_> {
             self.store.journal.abandon(tx);
             self.store.alloc.undo(std::mem::take(&mut self.ledger));
         }
-    }
-}
-
-/// Raises the highest birth in a map page's header to `birth`.
-pub(crate) fn raise_birth_max(page: &mut PageBytes, birth: Epoch) {
-    let stored = format::page::read_u64(page, BIRTH_MAX_OFFSET);
-    if stored < birth.0 {
-        format::page::write_u64(page, BIRTH_MAX_OFFSET, birth.0);
     }
 }

@@ -32,6 +32,8 @@
 //!   leaves, the others are zero. A fine leaf says level [`FINE_LEVEL`], and its `index` is the
 //!   first block of 4 KiB that it covers.
 
+use std::ops::Range;
+
 use crate::page::{FLAGS_OFFSET, PAGE_HEADER_BYTES, PageBytes, read_u32, write_u32};
 use crate::pointer::{BlockPointer, POINTER_BYTES};
 
@@ -52,6 +54,8 @@ pub const FINE_PER_COARSE: u64 = 1 << (COARSE_SHIFT - FINE_SHIFT);
 pub const FINE_LEVEL: u8 = 255;
 /// Flag in the header of a map page: the leaf is split.
 pub const FLAG_SPLIT: u32 = 1 << 24;
+/// Bytes of a map page that hold its flags.
+pub const FLAGS_RANGE: Range<usize> = FLAGS_OFFSET..FLAGS_OFFSET + 4;
 
 const _: () = assert!(PAGE_HEADER_BYTES + 124 * POINTER_BYTES == crate::page::PAGE_BYTES);
 
@@ -104,23 +108,45 @@ pub fn slot_offset(slot: usize) -> usize {
     PAGE_HEADER_BYTES + slot * POINTER_BYTES
 }
 
+/// Returns the bytes of a map page that hold the pointers of `slots`: whole words.
+#[must_use]
+pub fn pointers_range(slots: Range<usize>) -> Range<usize> {
+    slot_offset(slots.start)..slot_offset(slots.end)
+}
+
 /// Returns pointer `slot` of a map page; `None` for a hole, or past the end.
 #[must_use]
 pub fn pointer_at(bytes: &PageBytes, slot: usize) -> Option<BlockPointer> {
-    let field = bytes.get(slot_offset(slot)..)?.first_chunk::<POINTER_BYTES>()?;
-    BlockPointer::decode(field)
+    first_pointer(bytes.get(slot_offset(slot)..)?)
+}
+
+/// Returns the pointer that `bytes` begin with; `None` for a hole, or if they are too few.
+#[must_use]
+pub fn first_pointer(bytes: &[u8]) -> Option<BlockPointer> {
+    BlockPointer::decode(bytes.first_chunk()?)
 }
 
 /// Sets pointer `slot` of a map page.
 pub fn set_pointer(bytes: &mut [u8], slot: usize, pointer: Option<&BlockPointer>) {
-    let encoded = pointer.map_or([0; POINTER_BYTES], BlockPointer::encode);
-    bytes[slot_offset(slot)..slot_offset(slot) + POINTER_BYTES].copy_from_slice(&encoded);
+    bytes[pointers_range(slot..slot + 1)].copy_from_slice(&encode_pointer(pointer));
+}
+
+/// Returns the bytes of a pointer; `None`: of a hole.
+#[must_use]
+pub fn encode_pointer(pointer: Option<&BlockPointer>) -> [u8; POINTER_BYTES] {
+    pointer.map_or([0; POINTER_BYTES], BlockPointer::encode)
 }
 
 /// Whether a leaf is split (M3).
 #[must_use]
 pub fn is_split(bytes: &PageBytes) -> bool {
-    read_u32(bytes, FLAGS_OFFSET) & FLAG_SPLIT != 0
+    says_split(&bytes[FLAGS_RANGE])
+}
+
+/// Whether a leaf whose [`FLAGS_RANGE`] has these bytes is split (M3).
+#[must_use]
+pub fn says_split(flags: &[u8]) -> bool {
+    read_u32(flags, 0) & FLAG_SPLIT != 0
 }
 
 /// Makes a leaf the page over its fine leaves: notes it in the header and clears every pointer.

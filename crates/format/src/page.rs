@@ -442,6 +442,8 @@ impl PageHeader {
     }
 }
 
+/// Offset of the highest birth below a map page, 8 bytes.
+pub const BIRTH_MAX_OFFSET: usize = std::mem::offset_of!(PageHeaderDisk, birth_max);
 /// Offset of the `flags` field in every page.
 pub const FLAGS_OFFSET: usize = std::mem::offset_of!(PageHeaderDisk, flags);
 /// Offset of the `count` field in every page.

@@ -41,6 +41,35 @@ pub const INCOMPATIBLE_KNOWN: u64 = FEATURE_RESERVED_BLOCKS;
 /// Read-only-compatible features that this software knows: none so far.
 pub const READ_ONLY_COMPATIBLE_KNOWN: u64 = 0;
 
+/// Why a text is no label. A superblock may hold one all the same: whoever reads it takes what is
+/// there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LabelError {
+    /// Choose a shorter one.
+    #[error("a label has at most 64 bytes")]
+    TooLong,
+    /// It could not be printed as one line.
+    #[error("a label has no control characters")]
+    ControlCharacter,
+}
+
+/// Returns `text` as the label of a new pool.
+///
+/// # Errors
+///
+/// See [`LabelError`].
+pub fn label_of(text: &str) -> Result<[u8; LABEL_BYTES], LabelError> {
+    let mut label = [0; LABEL_BYTES];
+    let head = label.get_mut(..text.len()).ok_or(LabelError::TooLong)?;
+    head.copy_from_slice(text.as_bytes());
+    if text.chars().any(char::is_control) {
+        return Err(LabelError::ControlCharacter);
+    }
+    Ok(label)
+}
+
+const _: () = assert!(LABEL_BYTES == 64);
+
 /// LSNs and epochs that may have been written by a life that crashed, and mean nothing.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, Default)]
 #[repr(C)]

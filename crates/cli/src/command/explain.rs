@@ -70,6 +70,7 @@ fn explain_mounted(path: &OsStr) -> anyhow::Result<Vec<ExplainStep>> {
     let (path, range) = split_range(path)?;
     let path = Path::new(path);
     let shown = path.display();
+    status::check_way(path)?;
     let metadata = std::fs::symlink_metadata(path).with_context(|| format!("{shown}"))?;
     let Some(found) = status::find(path)? else {
         anyhow::bail!(

@@ -223,6 +223,13 @@ fn changes_of_content_take_setuid_setgid_and_capabilities_away() {
         assert_eq!(by_user(&write_all), 0o777, "write {round}");
     }
     assert_eq!(by_user(&|| file.set_len(PAGE_OFFSET).expect("truncate")), 0o777);
+    set();
+    let before = fs::metadata(&path).expect("stat");
+    std::os::unix::fs::chown(&path, None, None).expect("it names nobody");
+    let after = fs::metadata(&path).expect("stat");
+    assert_eq!((mode(), after.uid()), (0o777, before.uid()));
+    let changed = |of: &fs::Metadata| (of.ctime(), of.ctime_nsec());
+    assert!(changed(&after) > changed(&before));
     // Setgid without group execution: the user is not in the file's group.
     assert_eq!(by_user_from(0o2767, &write_all), 0o767);
     assert_eq!(by_user_from(0o2767, &|| file.set_len(PAGE_OFFSET).expect("truncate")), 0o767);
@@ -239,5 +246,23 @@ fn changes_of_content_take_setuid_setgid_and_capabilities_away() {
         assert_eq!(left, Err(rustix::io::Errno::NODATA), "round {round}");
     }
     drop(file);
+    mounted.finish();
+}
+
+#[test]
+fn an_attribute_that_must_be_new_and_replaced_is_neither() {
+    if !can_mount("an_attribute_that_must_be_new_and_replaced_is_neither") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let path = mounted.path("file");
+    write(&path, b"content");
+    let both = XattrFlags::CREATE | XattrFlags::REPLACE;
+    for name in [c"user.a", c"trusted.a", c"security.a"] {
+        let set = |flags| rustix::fs::setxattr(&path, name, b"value", flags);
+        assert_eq!(set(both), Err(rustix::io::Errno::NODATA), "{name:?}");
+        set(XattrFlags::CREATE).expect("it is new");
+        assert_eq!(set(both), Err(rustix::io::Errno::EXIST), "{name:?}");
+    }
     mounted.finish();
 }

@@ -163,6 +163,61 @@ fn a_server_that_does_not_answer_is_told_and_unmounted() {
     mounted.finish();
 }
 
+/// Goal: no command waits for a server that does not answer, whatever path leads to its mount; each
+/// names the path, the process and what to do. Method: a server is stopped, and each command is
+/// given a path below its mount, one by way of a link, and a minute.
+#[test]
+fn no_command_waits_for_a_server_that_does_not_answer() {
+    if !can_mount("no_command_waits_for_a_server_that_does_not_answer") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let mut server = serve(&mounted, &[]);
+    fs::create_dir(mounted.path("below")).expect("it is empty");
+    write(&mounted.path("file"), b"content");
+    let (link, other) = (mounted.text("link"), mounted.text("other.hf"));
+    std::os::unix::fs::symlink("mnt/below", &link).expect("the name is new");
+    mounted.holdfast(&["create", &other, "--size", "64M"]);
+    send(&server, Signal::STOP);
+    let (root, below, file) =
+        (mounted.text("mnt"), mounted.text("mnt/below"), mounted.text("mnt/file"));
+    let silent = format!("its server does not answer (process {})", server.id());
+    let asked = [
+        (&["mount", &other, &below, "--daemon"][..], &below, 1),
+        (&["mount", &other, &root, "--daemon"], &root, 1),
+        (&["mount", &file, &mounted.text("other"), "--daemon"], &file, 1),
+        (&["status", &below], &below, 1),
+        (&["explain", &file], &file, 1),
+        (&["explain", &format!("{file}:0-3")], &file, 1),
+        (&["explain", &format!("{root}:0")], &root, 1),
+        (&["explain", &link], &link, 1),
+        (&["unmount", &format!("{link}/more")], &link, 1),
+        (&["check", &file], &file, 8),
+        (&["create", &file, "--size", "64M"], &file, 1),
+    ];
+    let running = asked.map(|(arguments, path, code)| {
+        let mut command = Command::new("timeout");
+        command.args(["60", HOLDFAST]).args(arguments).env("HOLDFAST_RUN_DIR", &mounted.work);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        (child.expect("timeout is there"), path, code)
+    });
+    for (child, path, code) in running {
+        let told = said(&child.wait_with_output().expect("it is a child"), code);
+        for words in [path, &silent, "kill -CONT"] {
+            assert!(told.contains(words), "{words}: {told}");
+        }
+    }
+    send(&server, Signal::CONT);
+    mounted.holdfast(&["explain", &file]);
+    mounted.holdfast(&["mount", &other, &link, "--daemon"]);
+    mounted.holdfast(&["unmount", &link]);
+    mounted.holdfast(&["unmount", &root]);
+    assert!(server.wait().expect("it is a child").success());
+    mounted.mount(&[]);
+    mounted.finish();
+}
+
 /// Goal: what makes no sense exits 2 and says what would, whoever notices it.
 #[test]
 fn the_real_program_refuses_nonsense_as_usage() {

@@ -8,20 +8,18 @@
 use std::ops::Range;
 
 use format::anode::{Anode, StorageMode};
-use format::ids::Place;
 use format::map::{
-    FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, page_index, page_slot, pointer_at, root_slot,
-    set_pointer,
+    FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, page_index, page_slot, root_slot,
 };
-use format::page::PageKind;
 use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
 
 use super::data::Unit;
-use super::{map_owner, take_off};
+use super::map_page::MapPage;
+use super::take_off;
 use crate::alloc::Urgency;
 use crate::error::FsResult;
-use crate::store::{Change, Store, raise_birth_max};
+use crate::store::{Change, Store};
 
 /// What becomes of a pointer to a block.
 #[derive(Clone, Copy)]
@@ -118,32 +116,30 @@ impl Store {
             self.count_reserved(change, anode, shift, old, new)?;
             return Ok(entry.dropped(old));
         }
-        let place = self.leaf_to_edit(change, anode, index)?;
+        let leaf = self.leaf_to_edit(change, anode, index)?;
         if shift < anode.block_shift {
             let (fine, mut old) = (start >> FINE_SHIFT, None);
-            self.set_fine(change, anode, place, fine, &[entry], |pointer| old = Some(pointer))?;
+            self.set_fine(change, anode, leaf, fine, &[entry], |pointer| old = Some(pointer))?;
             return Ok(old);
         }
-        self.set_coarse(change, anode, place, index, entry)
+        self.set_coarse(change, anode, leaf, index, entry)
     }
 
-    /// Sets pointer `index` of the leaf at `place`, which is not split; returns what nothing leads
-    /// to any more.
+    /// Sets pointer `index` of `leaf`, which is not split; returns what nothing leads to any more.
     pub(super) fn set_coarse(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
-        place: Place,
+        leaf: MapPage,
         index: u64,
         entry: Entry<'_>,
     ) -> FsResult<Option<BlockPointer>> {
-        let birth = change.epoch();
-        let page = change.edit(place, PageKind::Map, map_owner(anode, index, 0))?;
-        let slot = page_slot(index, 0);
-        let old = pointer_at(page, slot);
-        let new = entry.after(old);
-        set_pointer(page, slot, new.as_ref());
-        raise_birth_max(page, birth);
+        let (slot, mut old, mut new) = (page_slot(index, 0), None, None);
+        leaf.replace(change, slot..slot + 1, |_, was| {
+            (old, new) = (was, entry.after(was));
+            new
+        })?;
+        leaf.raise_birth_max(change)?;
         self.count_reserved(change, anode, anode.block_shift, old, new)?;
         Ok(entry.dropped(old))
     }

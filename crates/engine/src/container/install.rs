@@ -10,23 +10,23 @@
 use std::collections::BTreeSet;
 
 use format::anode::{Anode, StorageMode};
-use format::ids::Place;
 use format::map::{
-    COARSE_SHIFT, FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, fine_slot, is_split, page_index,
-    pointer_at, set_pointer, split, split_slot,
+    COARSE_SHIFT, FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, fine_slot, page_index,
+    pointer_at, split, split_slot,
 };
-use format::page::{PageKind, PageOwner};
+use format::page::PageKind;
 use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
 
 use super::data::{check_split, fine_owner};
 use super::entry::{Entry, Reserved};
-use super::{map_owner, take_off};
+use super::map_page::MapPage;
+use super::take_off;
 use crate::alloc::{Extent, Extents};
 use crate::buffer::corrupt;
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
-use crate::store::{Change, Store, raise_birth_max};
+use crate::store::{Change, Store};
 
 /// Most leaves that one transaction splits: each is up to six pages, logged whole.
 const SPLITS_MAX: usize = 3;
@@ -167,33 +167,33 @@ impl Store {
         Ok(())
     }
 
-    /// Points the leaf at `place` to a block; splits the leaf if the block is smaller than those of
-    /// the leaf. Returns how many fragments of the block the map leads to: what would become a
-    /// block of 4 KiB past the end of the file is dropped, for a truncate has left it there.
+    /// Points `leaf` to a block; splits the leaf if the block is smaller than those of the leaf.
+    /// Returns how many fragments of the block the map leads to: what would become a block of 4 KiB
+    /// past the end of the file is dropped, for a truncate has left it there.
     fn install_in_leaf(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
-        place: Place,
+        leaf: MapPage,
         block: &NewBlock,
         step: &mut InstallStep,
     ) -> FsResult<u32> {
         let index = block.start >> anode.block_shift;
-        let owner = map_owner(anode, index, 0);
         let version = Entry::Version(Some(&block.pointer));
-        if !is_split(change.edit(place, PageKind::Map, owner)?) {
+        leaf.raise_birth_max(change)?;
+        if !leaf.is_split(self, change)? {
             if block.shift == anode.block_shift {
-                step.note_dropped(self.set_coarse(change, anode, place, index, version)?);
+                step.note_dropped(self.set_coarse(change, anode, leaf, index, version)?);
                 return Ok(block.pointer.fragments);
             }
-            self.split_leaf(change, anode, owner, place, step)?;
+            self.split_leaf(change, anode, leaf, step)?;
             step.splits += 1;
         }
         check_split(anode)?;
         let fine = block.start >> FINE_SHIFT;
         let dropped = |old| step.note_dropped(Some(old));
         if block.shift == FINE_SHIFT {
-            self.set_fine(change, anode, place, fine, &[version], dropped)?;
+            self.set_fine(change, anode, leaf, fine, &[version], dropped)?;
             return Ok(block.pointer.fragments);
         }
         let fragment_shift = self.geometry().fragment_shift;
@@ -203,22 +203,21 @@ impl Store {
             part.filter(|_| fine + wide(quarter) < end)
         });
         let entries = parts.each_ref().map(|part| Entry::Version(part.as_ref()));
-        self.set_fine(change, anode, place, fine, &entries, dropped)?;
+        self.set_fine(change, anode, leaf, fine, &entries, dropped)?;
         Ok(parts.iter().flatten().map(|part| part.fragments).sum())
     }
 
-    /// Makes the leaf at `place` the page over four fine leaves.
+    /// Makes `leaf` the page over four fine leaves.
     fn split_leaf(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
-        owner: PageOwner,
-        place: Place,
+        leaf: MapPage,
         step: &mut InstallStep,
     ) -> FsResult<()> {
         check_split(anode)?;
         let fragment_shift = self.geometry().fragment_shift;
-        let page = change.edit(place, PageKind::Map, owner)?;
+        let page = leaf.edit(change)?;
         let pointers: Vec<Option<BlockPointer>> =
             (0..index_wide(POINTERS_PER_PAGE)).map(|slot| pointer_at(page, slot)).collect();
         let mut stored = pointers.iter().flatten().filter_map(|pointer| pointer.stored());
@@ -227,7 +226,7 @@ impl Store {
         }
         split(page);
         let end = anode.size_bytes.div_ceil(1 << FINE_SHIFT);
-        let first = owner.index * FINE_PER_COARSE;
+        let first = leaf.owner.index * FINE_PER_COARSE;
         let leaves = pointers.chunks(index_wide(POINTERS_PER_PAGE / FINE_PER_COARSE));
         for (first, pointers) in (first..).step_by(index_wide(POINTERS_PER_PAGE)).zip(leaves) {
             let mut parts = Vec::with_capacity(index_wide(POINTERS_PER_PAGE));
@@ -245,50 +244,46 @@ impl Store {
                 (part, _) => Entry::Version(part.as_ref()),
             };
             let entries: Vec<Entry<'_>> = parts.iter().map(entry).collect();
-            self.set_fine(change, anode, place, first, &entries, |_| {})?;
+            self.set_fine(change, anode, leaf, first, &entries, |_| {})?;
         }
         Ok(())
     }
 
-    /// Sets pointers of one fine leaf, from block `first` of 4 KiB on, below the split leaf at
-    /// `place`. Calls `dropped` with what nothing leads to any more.
+    /// Sets pointers of one fine leaf, from block `first` of 4 KiB on, below the split leaf
+    /// `above`. Calls `dropped` with what nothing leads to any more.
     pub(super) fn set_fine(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
-        place: Place,
+        above: MapPage,
         first: u64,
         entries: &[Entry<'_>],
         mut dropped: impl FnMut(BlockPointer),
     ) -> FsResult<()> {
-        let birth = change.epoch();
-        let owner = map_owner(anode, first / FINE_PER_COARSE, 0);
-        let page = change.edit(place, PageKind::Map, owner)?;
-        raise_birth_max(page, birth);
+        above.raise_birth_max(change)?;
         let (slot, below) = (split_slot(first), fine_owner(anode, first));
-        let leaf = match pointer_at(page, slot) {
+        let leaf = match above.pointer_to_change(change, slot)? {
             Some(found) => found.place,
             None if entries.iter().all(|entry| entry.after(None).is_none()) => return Ok(()),
             None => {
                 let leaf = change.add_page(PageKind::Map, below)?;
                 let fragments = self.geometry().page_fragments();
                 anode.fragments += u64::from(fragments);
-                let to_leaf = BlockPointer::to_page(leaf, fragments, birth);
-                let page = change.edit(place, PageKind::Map, owner)?;
-                set_pointer(page, slot, Some(&to_leaf));
+                let to_leaf = BlockPointer::to_page(leaf, fragments, change.epoch());
+                above.set(change, slot, Some(&to_leaf))?;
                 leaf
             }
         };
-        let page = change.edit(leaf, PageKind::Map, below)?;
-        raise_birth_max(page, birth);
+        let leaf = MapPage::new(leaf, below);
+        leaf.raise_birth_max(change)?;
         let mut reserved = Reserved::new(FINE_SHIFT, self.geometry().fragment_shift);
-        for (slot, entry) in (fine_slot(first)..).zip(entries) {
-            let old = pointer_at(page, slot);
-            let new = entry.after(old);
-            set_pointer(page, slot, new.as_ref());
+        let slots = fine_slot(first)..fine_slot(first) + entries.len();
+        leaf.replace(change, slots, |nth, old| {
+            let new = entries[nth].after(old);
             reserved.note(old, new);
-            entry.dropped(old).map(&mut dropped);
-        }
+            entries[nth].dropped(old).map(&mut dropped);
+            new
+        })?;
         self.count(change, anode, reserved)
     }
 }

@@ -20,6 +20,7 @@ mod data;
 mod entry;
 mod install;
 mod leaves;
+mod map_page;
 mod truncate;
 
 pub(crate) use data::Unit;
@@ -36,10 +37,11 @@ use format::map::{
 use format::page::{PageBytes, PageKind, PageOwner};
 use format::pointer::BlockPointer;
 
+use self::map_page::MapPage;
 use crate::buffer::corrupt;
 use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
-use crate::store::{Change, Store, View, raise_birth_max};
+use crate::store::{Change, Store, View};
 
 /// Returns the owner of the map page of `anode` at `level` on the way to block `index`.
 fn map_owner(anode: &Anode, index: u64, level: u8) -> PageOwner {
@@ -70,9 +72,8 @@ impl Store {
         let mut pointer = anode.root_pointer(root_slot(index, anode.height));
         for level in (0..anode.height).rev() {
             let Some(found) = pointer else { return Ok(None) };
-            let owner = map_owner(anode, index, level);
-            let page = self.view(change, found.place, PageKind::Map, owner)?;
-            pointer = pointer_at(&page, page_slot(index, level));
+            let page = MapPage::new(found.place, map_owner(anode, index, level));
+            pointer = page.pointer(self, change, page_slot(index, level))?;
         }
         Ok(pointer)
     }
@@ -87,9 +88,8 @@ impl Store {
         let mut pointer = anode.root_pointer(root_slot(index, anode.height));
         for level in (0..anode.height).rev() {
             let Some(found) = pointer else { return Ok(u64::from(level) + 1) };
-            let page =
-                self.view(None, found.place, PageKind::Map, map_owner(anode, index, level))?;
-            pointer = pointer_at(&page, page_slot(index, level));
+            let page = MapPage::new(found.place, map_owner(anode, index, level));
+            pointer = page.pointer(self, None, page_slot(index, level))?;
         }
         Ok(0)
     }
@@ -109,9 +109,8 @@ impl Store {
         for level in (0..anode.height).rev() {
             let Some(found) = pointer else { break };
             path.push(found.place);
-            let owner = map_owner(anode, index, level);
-            let page = self.view(Some(change), found.place, PageKind::Map, owner)?;
-            pointer = pointer_at(&page, page_slot(index, level));
+            let page = MapPage::new(found.place, map_owner(anode, index, level));
+            pointer = page.pointer(self, Some(change), page_slot(index, level))?;
         }
         Ok(path)
     }
@@ -125,7 +124,6 @@ impl Store {
         index: u64,
         pointer: Option<&BlockPointer>,
     ) -> FsResult<Option<BlockPointer>> {
-        let birth = change.epoch();
         self.grow(change, anode, index)?;
         if anode.height == 0 {
             let slot = root_slot(index, anode.height);
@@ -133,24 +131,24 @@ impl Store {
             anode.set_root_pointer(slot, pointer);
             return Ok(old);
         }
-        let place = self.leaf_to_edit(change, anode, index)?;
-        let page = change.edit(place, PageKind::Map, map_owner(anode, index, 0))?;
-        let slot = page_slot(index, 0);
-        let old = pointer_at(page, slot);
-        set_pointer(page, slot, pointer);
-        raise_birth_max(page, birth);
+        let leaf = self.leaf_to_edit(change, anode, index)?;
+        let (slot, mut old) = (page_slot(index, 0), None);
+        leaf.replace(change, slot..slot + 1, |_, was| {
+            old = was;
+            pointer.copied()
+        })?;
+        leaf.raise_birth_max(change)?;
         Ok(old)
     }
 
-    /// Returns the place of the leaf on the way to block `index`, in a map that is high enough and
-    /// not all in the anode; makes the pages on the way.
+    /// Returns the leaf on the way to block `index`, in a map that is high enough and not all in
+    /// the anode; makes the pages on the way.
     fn leaf_to_edit(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
         index: u64,
-    ) -> FsResult<Place> {
-        let birth = change.epoch();
+    ) -> FsResult<MapPage> {
         let slot = root_slot(index, anode.height);
         let top = anode.height - 1;
         let mut place = match anode.root_pointer(slot) {
@@ -162,21 +160,20 @@ impl Store {
             }
         };
         for level in (1..=top).rev() {
-            let owner = map_owner(anode, index, level);
+            let page = MapPage::new(place, map_owner(anode, index, level));
+            page.raise_birth_max(change)?;
             let slot = page_slot(index, level);
-            let child = pointer_at(change.edit(place, PageKind::Map, owner)?, slot);
-            let child = match child {
+            let child = match page.pointer_to_change(change, slot)? {
                 Some(child) => child,
                 None => {
                     let child = self.add_map_page(change, anode, index, level - 1)?;
-                    set_pointer(change.edit(place, PageKind::Map, owner)?, slot, Some(&child));
+                    page.set(change, slot, Some(&child))?;
                     child
                 }
             };
-            raise_birth_max(change.edit(place, PageKind::Map, owner)?, birth);
             place = child.place;
         }
-        Ok(place)
+        Ok(MapPage::new(place, map_owner(anode, index, 0)))
     }
 
     fn add_map_page(
@@ -313,9 +310,7 @@ impl Store {
         for (level, page, leads_on) in path.into_iter().rev() {
             let owner = map_owner(anode, index, level);
             if leads_on {
-                let bytes = change.edit(page.place, PageKind::Map, owner)?;
-                set_pointer(bytes, page_slot(index, level), None);
-                return Ok(());
+                return MapPage::new(page.place, owner).set(change, page_slot(index, level), None);
             }
             change.free_page(page.place, PageKind::Map, owner)?;
             take_off(&mut anode.fragments, u64::from(page.fragments))?;

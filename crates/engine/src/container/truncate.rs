@@ -6,14 +6,15 @@ use std::ops::Range;
 use format::anode::Anode;
 use format::ids::Place;
 use format::map::{
-    FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, capacity_of_height, fine_slot, is_split,
-    page_slot, pointer_at, root_slot, set_pointer, span_of_pointer,
+    FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, capacity_of_height, fine_slot, page_slot,
+    root_slot, set_pointer, span_of_pointer,
 };
-use format::page::{PageKind, PageOwner};
+use format::page::PageKind;
 use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
 
 use super::data::{check_split, fine_owner};
+use super::map_page::MapPage;
 use super::{content_owner, map_owner};
 use crate::alloc::Extent;
 use crate::buffer::corrupt;
@@ -186,25 +187,20 @@ impl Store {
         let owner = map_owner(anode, base, level);
         let span = span_of_pointer(level);
         let lowest = if cut.index <= base { 0 } else { page_slot(cut.index, level) };
-        let is_split = content == Content::Data
-            && level == 0
-            && is_split(&*self.view(Some(change), pointer.place, PageKind::Map, owner)?);
+        let page = MapPage::new(pointer.place, owner);
+        let is_split = content == Content::Data && level == 0 && page.is_split(self, change)?;
         let slots = if is_split { lowest..lowest } else { lowest..index_wide(POINTERS_PER_PAGE) };
-        if is_split && !self.truncate_split(change, anode, pointer.place, owner, cut, step)? {
+        if is_split && !self.truncate_split(change, anode, page, cut, step)? {
             return Ok(Outcome::Stopped);
         }
         for slot in slots.rev() {
-            let child = {
-                let page = self.view(Some(change), pointer.place, PageKind::Map, owner)?;
-                pointer_at(&page, slot)
-            };
-            let Some(child) = child else { continue };
+            let Some(child) = page.pointer(self, Some(change), slot)? else { continue };
             let child_base = base + wide(slot) * span;
             let outcome =
                 self.truncate_below(change, anode, child, level, child_base, cut, content, step)?;
             match outcome {
                 Outcome::Gone => {
-                    set_pointer(change.edit(pointer.place, PageKind::Map, owner)?, slot, None);
+                    set_pointer(page.edit(change)?, slot, None);
                 }
                 Outcome::Kept => {}
                 Outcome::Stopped => return Ok(Outcome::Stopped),
@@ -246,45 +242,37 @@ impl Store {
         Ok(rest)
     }
 
-    /// Frees the blocks of 4 KiB below the split leaf at `place` that lie past the cut, and the
-    /// fine leaves that hold no others. Returns whether all are gone.
+    /// Frees the blocks of 4 KiB below the split leaf `above` that lie past the cut, and the fine
+    /// leaves that hold no others. Returns whether all are gone.
     fn truncate_split(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
-        place: Place,
-        owner: PageOwner,
+        above: MapPage,
         cut: Cut,
         step: &mut Step,
     ) -> FsResult<bool> {
         check_split(anode)?;
         for slot in (0..index_wide(FINE_PER_COARSE)).rev() {
-            let first = owner.index * FINE_PER_COARSE + wide(slot) * POINTERS_PER_PAGE;
-            let leaf = {
-                let page = self.view(Some(change), place, PageKind::Map, owner)?;
-                pointer_at(&page, slot)
-            };
+            let first = above.owner.index * FINE_PER_COARSE + wide(slot) * POINTERS_PER_PAGE;
+            let leaf = above.pointer(self, Some(change), slot)?;
             let Some(leaf) = leaf.filter(|_| first + POINTERS_PER_PAGE > cut.fine) else {
                 continue;
             };
-            let below = fine_owner(anode, first);
+            let below = MapPage::new(leaf.place, fine_owner(anode, first));
             for fine in (first.max(cut.fine)..first + POINTERS_PER_PAGE).rev() {
-                let block = {
-                    let page = self.view(Some(change), leaf.place, PageKind::Map, below)?;
-                    pointer_at(&page, fine_slot(fine))
-                };
+                let block = below.pointer(self, Some(change), fine_slot(fine))?;
                 let Some(block) = block else { continue };
                 let outcome = self.free_data(change, anode, block, FINE_SHIFT, step)?;
                 if matches!(outcome, Outcome::Stopped) {
                     return Ok(false);
                 }
-                let page = change.edit(leaf.place, PageKind::Map, below)?;
-                set_pointer(page, fine_slot(fine), None);
+                set_pointer(below.edit(change)?, fine_slot(fine), None);
             }
             if first >= cut.fine {
-                change.free_page(leaf.place, PageKind::Map, below)?;
+                change.free_page(leaf.place, PageKind::Map, below.owner)?;
                 take_off(&mut anode.fragments, u64::from(leaf.fragments))?;
-                set_pointer(change.edit(place, PageKind::Map, owner)?, slot, None);
+                above.set(change, slot, None)?;
             }
         }
         Ok(true)

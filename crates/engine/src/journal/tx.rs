@@ -40,6 +40,9 @@ const RUN_GAP_BYTES_OF_ZEROS: usize = 8;
 /// Most pages that one transaction may touch; long operations are chains of transactions.
 pub(crate) const TX_PAGES_MAX: usize = 512;
 
+/// Windows that a transaction has of one page before it takes all of it: many small ones cost more.
+const PAGE_WINDOWS_MAX: usize = 6;
+
 /// Most bytes of working memory that outlive a transaction, for the next one.
 const SPARE_BYTES_MAX: usize = 64 << 10;
 
@@ -459,11 +462,18 @@ impl Tx {
     }
 
     /// Returns where the transaction has `range` of its own version of the page at `place`, if it
-    /// has one that meets it.
+    /// has one that meets it, or has so many that it takes the whole page.
     pub(crate) fn own_range(&mut self, place: Place, range: &Range<usize>) -> Option<OwnAt> {
-        let own = self.windows_of(place).find(|window| window.meets(range))?;
-        if own.holds(range) {
-            return Some(OwnAt(own.bytes_at(range)));
+        let (mut apart, mut meets) = (0, false);
+        for own in self.windows_of(place) {
+            if own.holds(range) {
+                return Some(OwnAt(own.bytes_at(range)));
+            }
+            meets |= own.meets(range);
+            apart += 1;
+        }
+        if !meets && apart < PAGE_WINDOWS_MAX {
+            return None;
         }
         let at = self.make_whole(place)?;
         Some(OwnAt(at + range.start..at + range.end))

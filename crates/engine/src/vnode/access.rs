@@ -191,12 +191,17 @@ fn check_sound(anode: &Anode, change: &SetAttr) -> FsResult<()> {
     Ok(())
 }
 
+/// Takes setuid and setgid away, as Linux does even where the superuser sets what was there.
+pub(crate) fn clear_set_bits_of_chown(caller: &Caller, anode: &mut Anode) {
+    if anode.kind != AnodeKind::Directory {
+        clear_set_bits(is_privileged(caller) || is_in_group(caller, anode.gid), anode);
+    }
+}
+
 /// Sets owner, group and mode.
 pub(crate) fn set_owner_and_mode(caller: &Caller, anode: &mut Anode, change: &SetAttr) {
-    let is_owner_set = change.uid.is_some() || change.gid.is_some();
-    if is_owner_set && anode.kind != AnodeKind::Directory {
-        // Linux takes the bits away even where the superuser sets what was there.
-        clear_set_bits(is_privileged(caller) || is_in_group(caller, anode.gid), anode);
+    if change.uid.is_some() || change.gid.is_some() {
+        clear_set_bits_of_chown(caller, anode);
     }
     anode.uid = change.uid.unwrap_or(anode.uid);
     anode.gid = change.gid.unwrap_or(anode.gid);

@@ -157,7 +157,9 @@ pub enum SetTime {
     To(Timestamp),
 }
 
-/// Attributes to change; `None` leaves one as it is.
+/// Attributes to change; `None` leaves one as it is. One that changes nothing is what Linux makes of
+/// a chown(2) that names neither owner nor group: it sets ctime, and takes setuid and setgid away
+/// where the owner or the superuser asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits: 12 bits.
@@ -196,6 +198,9 @@ pub enum XattrMode {
     Create,
     /// Fail with [`FsError::NoAttribute`] where it is not there (`XATTR_REPLACE`).
     Replace,
+    /// Fail as the one or as the other: nothing can be both new and replaced. An access list is
+    /// set, for Linux passes no flags on with one.
+    CreateAndReplace,
 }
 
 /// What fallocate(2) does with a range of bytes.

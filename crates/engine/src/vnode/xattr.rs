@@ -188,8 +188,12 @@ impl Files {
             self.change_attribute(ino, &mut |change, fileset, anode| {
                 check_namespace(self, caller, anode, name.namespace, WRITE)?;
                 match (self.has_value(anode, name)?, mode) {
-                    (true, XattrMode::Create) => return Err(FsError::Exists),
-                    (false, XattrMode::Replace) => return Err(FsError::NoAttribute),
+                    (true, XattrMode::Create | XattrMode::CreateAndReplace) => {
+                        return Err(FsError::Exists);
+                    }
+                    (false, XattrMode::Replace | XattrMode::CreateAndReplace) => {
+                        return Err(FsError::NoAttribute);
+                    }
                     (false, XattrMode::Set | XattrMode::Create) => self.check_list(anode, name)?,
                     (true, XattrMode::Set | XattrMode::Replace) => {}
                 }

@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -16,6 +16,9 @@ pub const MOUNT_TYPE: &str = "fuse.holdfast";
 /// How often a directory is looked at while its server is dying: a request is aborted for each
 /// descriptor of the server's that still waits to be closed, at worst.
 const ABORTED_TRIES_MAX: usize = 64;
+
+/// Symbolic links on the way to a path (path_resolution(7)).
+const LINKS_MAX: usize = 40;
 
 /// What a directory is, as a place to mount on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +60,46 @@ pub fn absolute(directory: &Path) -> std::io::Result<PathBuf> {
         }
     }
     std::fs::canonicalize(&path)
+}
+
+/// Goes the way to `path`, symbolic links and all, and calls `enter` at each of our mounts before
+/// anything in it is looked at. What is not there is left to whoever opens the path.
+///
+/// # Errors
+///
+/// What `enter` says; the kernel's table of mounts cannot be read; too many links.
+pub fn follow<E: From<std::io::Error>>(
+    path: &Path,
+    enter: &mut dyn FnMut(&MountEntry) -> Result<(), E>,
+) -> Result<(), E> {
+    let mounts = mounts()?;
+    let ours = |at: &Path| {
+        let topmost = mounts.iter().rfind(|entry| entry.directory == at);
+        topmost.filter(|entry| entry.kind == MOUNT_TYPE)
+    };
+    let mut way = std::path::absolute(path)?;
+    let mut at = PathBuf::new();
+    for _ in 0..=LINKS_MAX {
+        let mut names = way.components();
+        let mut target = None;
+        for name in names.by_ref() {
+            if name == Component::ParentDir {
+                at.pop();
+            } else {
+                at.push(name);
+            }
+            if let Some(entry) = ours(&at) {
+                enter(entry)?;
+            } else if let Ok(link) = std::fs::read_link(&at) {
+                target = Some(link);
+                break;
+            }
+        }
+        let Some(target) = target else { return Ok(()) };
+        at.pop();
+        way = target.join(names.as_path());
+    }
+    Err(std::io::Error::from(Errno::LOOP).into())
 }
 
 /// Looks at `directory`.
@@ -202,6 +245,31 @@ mod tests {
         assert_eq!(unescape(b"a\\040b\\"), b"a b\\");
         assert_eq!(unescape(b"\\04"), b"\\04");
         assert_eq!(unescape(b"\\999"), b"\\999");
+    }
+
+    /// Goal: a way is gone to its end, whatever links lead there and whatever is missing behind.
+    /// Method: none of our mounts is on it, so only a way without an end is refused.
+    #[test]
+    fn a_way_ends_whatever_its_links() {
+        let place = std::env::temp_dir().join(format!("holdfast-way-{}", std::process::id()));
+        std::fs::create_dir_all(&place).expect("it can be made");
+        let link = |target: &str, name: &str| {
+            std::os::unix::fs::symlink(target, place.join(name)).expect("the name is new");
+        };
+        link(".", "here");
+        link("../../../../../../../proc/self", "up");
+        link("endless", "endless");
+        let follow = |name: &str| {
+            follow(&place.join(name), &mut |entry| {
+                Err(std::io::Error::other(format!("{entry:?} is none of this test's")))
+            })
+        };
+        for name in ["here/here/missing/more", "up/../self/exe", "", "here/../.."] {
+            follow(name).expect(name);
+        }
+        let error = follow("here/endless/more").expect_err("it leads nowhere");
+        assert_eq!(error.raw_os_error(), Some(Errno::LOOP.raw_os_error()));
+        std::fs::remove_dir_all(&place).expect("it is ours");
     }
 
     #[test]

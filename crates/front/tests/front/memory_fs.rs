@@ -42,6 +42,8 @@ pub(crate) struct MemoryFs {
     state: Mutex<State>,
     pub(crate) fsync_count: AtomicU64,
     pub(crate) sync_count: AtomicU64,
+    /// While a test holds it, no fsync ends.
+    pub(crate) gate: Mutex<()>,
 }
 
 impl MemoryFs {
@@ -55,6 +57,7 @@ impl MemoryFs {
             state: Mutex::new(state),
             fsync_count: AtomicU64::new(0),
             sync_count: AtomicU64::new(0),
+            gate: Mutex::new(()),
         }
     }
 
@@ -331,6 +334,7 @@ impl FileSystem for MemoryFs {
 
     fn fsync(&self, ino: Ino, _: bool) -> FsResult<()> {
         self.fsync_count.fetch_add(1, Ordering::SeqCst);
+        let _passed = self.gate.lock();
         self.getattr(ino).map(|_| ())
     }
 

@@ -215,6 +215,41 @@ fn fsync_and_synchronous_writes_reach_the_file_system() {
     assert_eq!(count(), 1, "the kernel makes one FSYNC of a write with O_SYNC");
 }
 
+/// Goal: a client that asks and is answered, again and again, gets a thread for itself, and then a
+/// request that takes long holds up nobody else. Method: names that are not there, one after the
+/// other, then a sync that does not end; another client asks for a name meanwhile.
+#[test]
+fn a_request_that_takes_long_holds_up_no_other() {
+    if !has_fuse("a_request_that_takes_long_holds_up_no_other") {
+        return;
+    }
+    let mounted = Mounted::with(|options| options.poll_time = Duration::from_millis(20));
+    let file = File::create(mounted.path("file")).expect("open");
+    for round in 0..20 {
+        let gate = mounted.fs.gate.lock();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..200 {
+                    fs::metadata(mounted.path(&format!("{round}-{number}"))).expect_err("absent");
+                }
+                file.sync_all().expect("fsync");
+            });
+            while mounted.fs.fsync_count.load(Ordering::SeqCst) <= round {
+                std::thread::yield_now();
+            }
+            let (tell, told) = std::sync::mpsc::channel();
+            let mounted = &mounted;
+            scope.spawn(move || {
+                fs::metadata(mounted.path(&format!("other-{round}"))).expect_err("absent");
+                tell.send(()).expect("the test listens");
+            });
+            let answered = told.recv_timeout(Duration::from_secs(10));
+            drop(gate);
+            answered.expect("the other client is answered meanwhile");
+        });
+    }
+}
+
 #[test]
 fn a_bug_costs_the_request_and_not_the_mount() {
     if !has_fuse("a_bug_costs_the_request_and_not_the_mount") {

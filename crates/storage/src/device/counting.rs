@@ -38,6 +38,10 @@ impl Device for CountingDevice {
         self.inner.submit(purpose, operation)
     }
 
+    fn check_end(&self) -> Result<(), DeviceError> {
+        self.inner.check_end()
+    }
+
     // These pass on to the same function below, which may have a shorter way than `submit`.
 
     fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {

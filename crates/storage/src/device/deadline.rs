@@ -58,6 +58,10 @@ impl Device for DeadlineDevice {
         self.target.info()
     }
 
+    fn check_end(&self) -> Result<(), DeviceError> {
+        self.target.inner.check_end()
+    }
+
     fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
         match self.target.health.admit(self.target.info(), &operation) {
             Ok(asked) => self.threads.submit(purpose, operation, asked),

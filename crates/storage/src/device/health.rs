@@ -109,8 +109,8 @@ impl Health {
         operation: &Operation,
     ) -> Result<Asked, DeviceError> {
         let kind = operation.kind();
-        if is_change(kind) && self.is_shorter.load(Ordering::SeqCst) {
-            return Err(shortened(info));
+        if is_change(kind) {
+            self.check_end(info)?;
         }
         if is_change(kind) && self.has_failed() {
             return Err(DeviceError::Failed { device: info.name.clone() });
@@ -163,6 +163,11 @@ impl Health {
     /// Returns how many calls are overdue.
     pub(super) fn overdue(&self) -> usize {
         self.overdue.load(Ordering::SeqCst)
+    }
+
+    /// D5: whether it is known to have lost its end, whatever it has now.
+    pub(super) fn check_end(&self, info: &DeviceInfo) -> Result<(), DeviceError> {
+        if self.is_shorter.load(Ordering::SeqCst) { Err(shortened(info)) } else { Ok(()) }
     }
 
     /// D5: the device has lost its end.

@@ -69,7 +69,8 @@ pub struct DeviceInfo {
     pub size_bytes: u64,
     /// Unit of atomicity and of addressing: 512 to 4096.
     pub sector_bytes: u32,
-    /// Whether the device is known to refuse every write; it may be open for writing all the same.
+    /// Whether every write is known to be refused: by the device, which may be open for writing all
+    /// the same, or because it was opened for reading alone.
     pub is_read_only: bool,
     /// How requests travel: `io_uring`, `pread`, `memory`, `simulated`; said by `status`.
     pub transport: &'static str,
@@ -394,6 +395,16 @@ pub enum DeviceError {
 pub trait Device: Send + Sync + fmt::Debug {
     /// Returns what the device is.
     fn info(&self) -> &DeviceInfo;
+
+    /// Looks whether the device has lost its end (D5), which takes no request: somebody who asks
+    /// nothing of it learns of that too. Most devices cannot.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Shortened`].
+    fn check_end(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
 
     /// Hands a request to the device and returns at once, or after the queue had room.
     fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket;

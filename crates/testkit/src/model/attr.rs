@@ -18,11 +18,9 @@ impl State {
         change: &SetAttr,
     ) -> FsResult<Attr> {
         let node = self.node_mut(ino)?;
-        if *change != SetAttr::default() {
-            require_sound(node, change)?;
-            require_permitted(asked.caller, node, change)?;
-            apply(asked, node, change)?;
-        }
+        require_sound(node, change)?;
+        require_permitted(asked.caller, node, change)?;
+        apply(asked, node, change)?;
         self.attr(ino)
     }
 }
@@ -81,7 +79,9 @@ fn apply(asked: Asked<'_>, node: &mut Node, change: &SetAttr) -> FsResult<()> {
         node.content_mut()?.resize(size_bytes);
         node.mtime = asked.now;
     }
-    if change.uid.is_some() || change.gid.is_some() {
+    let is_his = asked.caller.uid == 0 || asked.caller.uid == node.uid;
+    let names_nobody = *change == SetAttr::default() && is_his;
+    if change.uid.is_some() || change.gid.is_some() || names_nobody {
         node.mode = access::mode_after_chown(asked.caller, node);
     }
     node.uid = change.uid.unwrap_or(node.uid);

@@ -173,8 +173,10 @@ impl State {
             return node.set_list(asked, space, list);
         }
         match (node.attributes.contains_key(name), mode) {
-            (true, XattrMode::Create) => return Err(FsError::Exists),
-            (false, XattrMode::Replace) => return Err(FsError::NoAttribute),
+            (true, XattrMode::Create | XattrMode::CreateAndReplace) => return Err(FsError::Exists),
+            (false, XattrMode::Replace | XattrMode::CreateAndReplace) => {
+                return Err(FsError::NoAttribute);
+            }
             (true, XattrMode::Set | XattrMode::Replace) => {}
             (false, XattrMode::Set | XattrMode::Create) => {
                 let names = node.attributes.keys().map(Vec::as_slice).chain([name]);

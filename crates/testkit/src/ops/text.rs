@@ -116,8 +116,12 @@ const RENAME_MODES: [(&str, RenameMode); 3] = [
     ("exchange", RenameMode::Exchange),
 ];
 const ACL_SORTS: [(&str, bool); 2] = [("access", false), ("default", true)];
-const XATTR_MODES: [(&str, XattrMode); 3] =
-    [("set", XattrMode::Set), ("create", XattrMode::Create), ("replace", XattrMode::Replace)];
+const XATTR_MODES: [(&str, XattrMode); 4] = [
+    ("set", XattrMode::Set),
+    ("create", XattrMode::Create),
+    ("replace", XattrMode::Replace),
+    ("both", XattrMode::CreateAndReplace),
+];
 
 fn word_of<T: PartialEq>(table: &[(&'static str, T)], value: &T) -> &'static str {
     let found = table.iter().find(|(_, known)| known == value);

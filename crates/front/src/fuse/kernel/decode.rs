@@ -38,6 +38,8 @@ pub(super) struct Envelope {
     pub(super) opcode: u32,
     pub(super) node: NodeId,
     pub(super) sender: Sender,
+    /// The thread that asks, as the kernel numbers them; 0: none.
+    pub(super) thread: u32,
 }
 
 /// What a message asks.
@@ -101,6 +103,7 @@ impl Envelope {
             opcode: header.opcode,
             node: NodeId(header.nodeid),
             sender: Sender { uid: header.uid, gid: header.gid },
+            thread: header.pid,
         })
     }
 
@@ -453,6 +456,8 @@ fn set_xattr<'a>(
         XattrMode::Create
     } else if flags == XattrFlags::REPLACE {
         XattrMode::Replace
+    } else if flags == XattrFlags::CREATE | XattrFlags::REPLACE {
+        XattrMode::CreateAndReplace
     } else {
         return Err(Errno::INVAL);
     };

@@ -5,7 +5,7 @@
 //!   init         what both sides agree on                 decode       bytes to requests
 //!   device       read a message, write a reply            encode       replies to bytes
 //!   poll         how long to look before sleeping         exchange     one message, one reply
-//!   inbox        where a message is read to
+//!   inbox        where a message is read to               post         who answers alone
 //! ```
 //!
 //! # Concurrency
@@ -27,6 +27,7 @@ mod fuse_kernel;
 pub(super) mod inbox;
 mod init;
 mod poll;
+mod post;
 
 use std::io::{self, IoSliceMut};
 use std::path::Path;
@@ -39,12 +40,13 @@ use zerocopy::IntoBytes;
 
 pub(super) use self::attach::FLAGS_DEFAULT;
 
-use self::decode::Dialect;
+use self::decode::{Dialect, Envelope};
 use self::device::{Device, Read};
 use self::exchange::{Exchange, ReplyParts, refusal};
 use self::inbox::{Inbox, Incoming};
 use self::init::{Answer, Wishes};
 use self::poll::{CompanyPolicy, Crew, PollPolicy};
+use self::post::{Clients, Post, ThreadNo};
 use super::options::THREADS_MAX;
 use super::transport::{Transport, TransportError};
 use super::{MountOptions, Server, mountpoint};
@@ -136,8 +138,9 @@ impl Transport for KernelTransport {
         }
         devices.push(device);
         let crew = Arc::new(Crew::new(thread_count));
+        let post = Arc::new(Post::default());
         let mut workers = Vec::with_capacity(thread_count);
-        for (number, device) in devices.into_iter().enumerate() {
+        for (number, device) in (0..).zip(devices) {
             let exchange = Exchange::with_dialect(Arc::clone(&server), dialect);
             let worker = Worker {
                 device,
@@ -146,6 +149,11 @@ impl Transport for KernelTransport {
                 policy: PollPolicy::new(poll_time),
                 company: CompanyPolicy::default(),
                 crew: Arc::clone(&crew),
+                number: ThreadNo(number),
+                post: Arc::clone(&post),
+                has_post: false,
+                held: 0,
+                clients: Clients::default(),
             };
             let name = format!("fuse-{number}");
             workers.push(thread::Builder::new().name(name).spawn(move || worker.run())?);
@@ -169,6 +177,21 @@ struct Worker {
     policy: PollPolicy,
     company: CompanyPolicy,
     crew: Arc<Crew>,
+    number: ThreadNo,
+    post: Arc<Post>,
+    /// Whether the thread took the post and has not given it up.
+    has_post: bool,
+    /// Messages since then.
+    held: u32,
+    /// Who asks the thread at the post.
+    clients: Clients,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Who stands by must hear that the connection has ended.
+        self.post.leave(self.number);
+    }
 }
 
 impl Worker {
@@ -218,26 +241,66 @@ impl Worker {
 
     /// Waits for a message. `None`: the connection has ended.
     fn next_message(&mut self, inbox: &mut Inbox) -> io::Result<Option<usize>> {
-        let start = Instant::now();
-        let poll_time = self.policy.poll_time();
-        let mut read = Read::Nothing;
-        if !poll_time.is_zero() && self.crew.may_look() {
-            self.set_blocking(false)?;
-            read = self.device.read(&mut inbox.room())?;
-            while read == Read::Nothing && start.elapsed() < poll_time {
-                // Who asks may want this processor to do so.
-                thread::yield_now();
-                read = self.device.read(&mut inbox.room())?;
-            }
+        if self.has_post && !self.post.end(self.number) {
+            // It took too long.
+            self.has_post = false;
+            self.post.rest_after(self.held);
         }
+        if self.post.is_held_by_another(self.number) {
+            self.crew.asleep(|| self.post.stand_by(self.number));
+        }
+        let start = Instant::now();
+        let mut read = self.look(inbox, start)?;
         if read == Read::Nothing {
+            self.leave_post();
             self.set_blocking(true)?;
             read = self.crew.asleep(|| self.device.read(&mut inbox.room()))?;
         }
         self.policy.heard_after(start.elapsed());
+        self.post.heard(self.policy.is_worth_it());
         match read {
             Read::Message(length) => Ok(Some(length)),
             Read::Ended | Read::Nothing => Ok(None),
+        }
+    }
+
+    /// Looks for a message for a moment, if that is worth it.
+    fn look(&mut self, inbox: &mut Inbox, start: Instant) -> io::Result<Read> {
+        let poll_time = self.policy.poll_time();
+        if poll_time.is_zero() || !(self.has_post || self.crew.may_look()) {
+            return Ok(Read::Nothing);
+        }
+        self.set_blocking(false)?;
+        let mut read = self.device.read(&mut inbox.room())?;
+        while read == Read::Nothing && start.elapsed() < poll_time {
+            // Who asks may want this processor to do so.
+            thread::yield_now();
+            read = self.device.read(&mut inbox.room())?;
+        }
+        if let Read::Message(length) = read {
+            self.begin_at_post(inbox.message(length));
+        }
+        Ok(read)
+    }
+
+    /// A message was found: takes the post, keeps it, or leaves it.
+    fn begin_at_post(&mut self, message: Incoming<'_>) {
+        let asking = Envelope::of(message.head).map_or(0, |envelope| envelope.thread);
+        if !self.has_post {
+            (self.clients, self.held) = (Clients::default(), 0);
+            self.has_post = self.post.is_wanted() && self.post.take(self.number);
+        } else if self.clients.are_several(asking) {
+            self.leave_post();
+            self.post.rest_after(self.held);
+        } else {
+            self.held = self.held.saturating_add(1);
+            self.post.begin(self.number);
+        }
+    }
+
+    fn leave_post(&mut self) {
+        if std::mem::take(&mut self.has_post) {
+            self.post.leave(self.number);
         }
     }
 

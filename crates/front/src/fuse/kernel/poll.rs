@@ -27,6 +27,11 @@ impl PollPolicy {
         if self.is_worth_it { self.poll_max } else { Duration::ZERO }
     }
 
+    /// Returns whether the last message came within the time that a thread may look.
+    pub(super) fn is_worth_it(&self) -> bool {
+        self.is_worth_it
+    }
+
     /// Hears how long the last message was waited for, looking and sleeping together.
     pub(super) fn heard_after(&mut self, waited: Duration) {
         self.is_worth_it = waited <= self.poll_max;

@@ -279,6 +279,14 @@ impl Device for FileDevice {
         &self.target.info
     }
 
+    fn check_end(&self) -> Result<(), DeviceError> {
+        match self.target.check_end() {
+            Err(error @ DeviceError::Shortened { .. }) => Err(error),
+            // Whether it can be asked is the next flush's affair.
+            Ok(()) | Err(_) => self.target.health.check_end(&self.target.info),
+        }
+    }
+
     fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
         self.start_call(purpose, operation, Uring::submit)
     }

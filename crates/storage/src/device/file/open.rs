@@ -22,6 +22,8 @@ pub enum Access {
     ReadWrite,
     /// With other readers, and with no writer.
     ReadOnly,
+    /// Alone, and never to change it.
+    ReadAlone,
 }
 
 /// How requests are to travel.
@@ -160,7 +162,7 @@ pub(super) fn open(path: &Path, options: FileOptions) -> Result<Opened, OpenErro
     let (file, is_direct) = open_direct(path, kind, options).map_err(|e| failed(e.into()))?;
     // F1. On block devices as well: it also keeps udev from probing under us.
     let lock = match options.access {
-        Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
+        Access::ReadWrite | Access::ReadAlone => FlockOperation::NonBlockingLockExclusive,
         Access::ReadOnly => FlockOperation::NonBlockingLockShared,
     };
     rustix::fs::flock(&file, lock).map_err(|errno| failed(errno.into()))?;
@@ -173,8 +175,8 @@ pub(super) fn open(path: &Path, options: FileOptions) -> Result<Opened, OpenErro
     }
     let sector_bytes = sector_bytes(&file, kind, is_direct).map_err(|e| failed(e.into()))?;
     let name = path.display().to_string();
-    let is_read_only =
-        is_block_device && block::is_read_only(&file).map_err(|e| failed(e.into()))?;
+    let is_read_only = options.access != Access::ReadWrite
+        || is_block_device && block::is_read_only(&file).map_err(|e| failed(e.into()))?;
     let info = DeviceInfo { name, size_bytes, sector_bytes, is_read_only, transport: "" };
     Ok(Opened { file, is_block_device, info, is_direct })
 }
@@ -195,14 +197,12 @@ fn open_direct(
     options: FileOptions,
 ) -> Result<(OwnedFd, bool), Errno> {
     let mut flags = OFlags::CLOEXEC;
-    match options.access {
-        Access::ReadOnly => flags |= OFlags::RDONLY,
-        Access::ReadWrite => {
-            flags |= OFlags::RDWR;
-            if kind.is_block_device() {
-                flags |= OFlags::EXCL;
-            }
-        }
+    flags |= match options.access {
+        Access::ReadOnly | Access::ReadAlone => OFlags::RDONLY,
+        Access::ReadWrite => OFlags::RDWR,
+    };
+    if kind.is_block_device() && options.access != Access::ReadOnly {
+        flags |= OFlags::EXCL;
     }
     if !options.is_buffered {
         match rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()) {

@@ -284,6 +284,21 @@ fn file_cut_short_under_the_device_is_an_error_and_no_endless_read() {
     });
 }
 
+/// Goal: whether the end of a device was cut is told without a request, at once and from then on.
+#[test]
+fn lost_end_is_told_to_who_asks_for_nothing_else() {
+    with_each_transport(1 << 20, |device, path| {
+        device.check_end().expect("all of it is there");
+        let file = std::fs::File::options().write(true).open(path).expect("it is there");
+        file.set_len((1 << 20) - 1).expect("it is ours");
+        device.check_end().expect_err("a byte is lost");
+        file.set_len(1 << 20).expect("it is ours");
+        let error = device.check_end().expect_err("it was lost");
+        assert!(matches!(error, DeviceError::Shortened { size_bytes: 0x10_0000, .. }), "{error}");
+        device.write(Purpose::Data, 0, filled(4096, 1)).expect_err("D5");
+    });
+}
+
 /// Goal: a device whose end was cut takes no change from the moment that is seen, by a read or by
 /// a flush; not even one that would make the file as long again and hide what is lost.
 #[test]

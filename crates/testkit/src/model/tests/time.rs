@@ -52,7 +52,7 @@ fn content_and_attributes_each_set_their_times() {
     assert_eq!(set(SetAttr { mode: Some(0o600), ..SetAttr::default() }), "c");
     assert_eq!(set(SetAttr { uid: Some(0), ..SetAttr::default() }), "c");
     assert_eq!(set(SetAttr { atime: Some(SetTime::Now), ..SetAttr::default() }), "ac");
-    assert_eq!(set(SetAttr::default()), "");
+    assert_eq!(set(SetAttr::default()), "c");
     let past = Timestamp { seconds: -3, nanoseconds: 999_999_999 };
     let change = SetAttr {
         size_bytes: Some(0),

@@ -2,36 +2,32 @@
 //!
 //! # Crashes
 //!
-//! Creation writes the superblocks last, after everything they lead to is durable: a creation that
-//! was interrupted leaves no pool. An open that finds the pool open replays the log, raises LSNs
-//! and epochs past anything the lost life can have written, and says so in the superblock before
-//! it writes anything else. A close takes everything home and then marks the pool closed.
+//! An open that finds the pool open replays the log, raises LSNs and epochs past anything the lost
+//! life can have written, and says so in the superblock before it writes anything else. A close
+//! takes everything home and then marks the pool closed.
+//!
+//! Not here: how a pool is made (`create.rs`).
+
+mod create;
+
+pub use create::CreateOptions;
 
 use std::sync::Arc;
 
-use format::anode::{
-    ANODE_MAP_ANODE, Anode, AnodeKind, DiskTime, FIRST_FILE_ANODE, ORPHAN_ANODE, ROOT_ANODE,
-    StorageMode, slot_offset,
-};
-use format::bitmap;
-use format::fileset::{Fileset, ROOT_FILESET, ROOT_SLOT};
-use format::geometry::{Geometry, GeometryError, GeometryOptions};
-use format::group::{TABLE_BITMAP_OFFSET, entry_offset};
-use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place, PoolId};
-use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64};
-use format::pointer::BlockPointer;
-use format::superblock::{Consistency, LABEL_BYTES, Superblock};
+use format::anode::ROOT_ANODE;
+use format::fileset::ROOT_SLOT;
+use format::geometry::{Geometry, GeometryError};
+use format::ids::{Epoch, Lsn, PoolId};
+use format::page::PAGE_BYTES;
+use format::superblock::{LABEL_BYTES, LabelError, Superblock};
 use storage::clock::Clock;
-use storage::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice};
+use storage::device::{DeviceError, SharedDevice};
 use storage::pool::{PoolError, check_writable, read_superblock, update_all_superblocks};
 use storage::volume::Volume;
-use zerocopy::IntoBytes;
 
-use crate::alloc::group::{GroupPages, table_page};
 use crate::alloc::policy::{LogPlacement, PlacementPolicy};
 use crate::alloc::{Allocator, Shortage, SpaceCounts};
 use crate::buffer::{Cache, CacheCounts};
-
 use crate::error::{FsError, FsResult};
 use crate::fileset::MountedFileset;
 use crate::journal::{
@@ -46,45 +42,6 @@ use crate::vnode::api::{
     RenameMode, Seek, SetAttr, StatFs, XattrMode,
 };
 use crate::vnode::{CleanerGauge, Files, FilesOptions};
-
-/// Pages in use behind the front of group 0 at creation: pool root, fileset table, anode table,
-/// anode map.
-const FIRST_PAGES: u32 = 4;
-
-/// What a new pool is like.
-#[derive(Clone, Debug)]
-pub struct CreateOptions {
-    /// Sizes.
-    pub geometry: GeometryOptions,
-    /// Default block size of files: binary logarithm, 12 to 20.
-    pub block_shift: u8,
-    /// Name for the user, at most 64 bytes.
-    pub label: String,
-    /// 64 random bytes: identity of the pool and of the device, secret, key of the root directory.
-    pub random: [u8; 64],
-    /// Owner and group of the root directory.
-    pub owner: (u32, u32),
-}
-
-impl CreateOptions {
-    /// Returns the defaults for a device of `device_bytes`.
-    #[must_use]
-    pub fn new(device_bytes: u64, random: [u8; 64]) -> CreateOptions {
-        CreateOptions {
-            geometry: GeometryOptions {
-                device_bytes,
-                fragment_bytes: 4096,
-                segment_bytes: None,
-                group_bytes: None,
-                journal_bytes: None,
-            },
-            block_shift: 14,
-            label: String::new(),
-            random,
-            owner: (0, 0),
-        }
-    }
-}
 
 /// How a pool is opened.
 #[derive(Debug)]
@@ -123,14 +80,12 @@ pub enum OpenError {
     /// The sizes asked for are impossible: choose others.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// An option is out of its bounds.
-    #[error("{option}: {rule}")]
-    BadOption {
-        /// Which option.
-        option: &'static str,
-        /// What it must be.
-        rule: &'static str,
-    },
+    /// The default size of blocks is none: choose another.
+    #[error("a block is a power of two from 4 KiB to 1 MiB and a quarter of a segment")]
+    Block,
+    /// The name for the user is none: choose another.
+    #[error(transparent)]
+    Label(#[from] LabelError),
     /// No usable superblock: see the cause.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -143,7 +98,7 @@ pub enum OpenError {
     /// Metadata can't be used.
     #[error(transparent)]
     Files(#[from] FsError),
-    /// The log is to be replayed, and the device takes no writes.
+    /// The log is to be replayed, and the device takes no writes, or was opened for none.
     #[error(
         "the pool was not closed, so its log must be replayed, and the device is read-only; make \
          it writable (blockdev --setrw, or losetup without -r) and mount it once, or mount a copy"
@@ -223,85 +178,7 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-fn take<const N: usize>(random: &[u8; 64], from: usize) -> [u8; N] {
-    *random[from..].first_chunk::<N>().expect("64 bytes are enough")
-}
-
 impl Pool {
-    /// Makes a pool on `device`. Whatever was there is lost; the caller has asked.
-    ///
-    /// # Errors
-    ///
-    /// See [`OpenError`].
-    pub fn create(
-        device: &SharedDevice,
-        clock: &dyn Clock,
-        options: &CreateOptions,
-    ) -> Result<(), OpenError> {
-        check_writable(device.as_ref())?;
-        let geometry = Geometry::plan(&options.geometry)?;
-        if !(12..=20).contains(&options.block_shift)
-            || u64::from(geometry.segment_fragments) << geometry.fragment_shift
-                < 4 << options.block_shift
-        {
-            let rule = "a block is a power of two from 4 KiB to 1 MiB and a quarter of a segment";
-            return Err(OpenError::BadOption { option: "block", rule });
-        }
-        if options.label.len() > LABEL_BYTES {
-            let rule = "a label has at most 64 bytes";
-            return Err(OpenError::BadOption { option: "label", rule });
-        }
-        let mut label = [0; LABEL_BYTES];
-        label[..options.label.len()].copy_from_slice(options.label.as_bytes());
-        let now = clock.now();
-        let mut superblock = Superblock {
-            pool_id: PoolId(take(&options.random, 0)),
-            sequence: 0,
-            device_index: 0,
-            device_count: 1,
-            is_open: false,
-            consistency: Consistency::Journal,
-            features_compatible: 0,
-            features_read_only: 0,
-            device_id: take(&options.random, 16),
-            membership_epoch: 1,
-            label,
-            created_seconds: u64::try_from(now.seconds).unwrap_or(0),
-            mount_count: 0,
-            writer_term: 1,
-            sector_bytes: device.info().sector_bytes,
-            block_shift: options.block_shift,
-            lsn_base: journal::first_head(&geometry).tail,
-            epoch_base: Epoch(2),
-            geometry,
-            busy_generation: 1,
-            secret: take(&options.random, 32),
-            voids: Vec::new(),
-            busy_groups: Vec::new(),
-        };
-        let created = DiskTime { seconds: now.seconds, nanoseconds: now.nanoseconds };
-        let pages = first_pages(&superblock, options, created);
-        let volume = Volume::new(Arc::clone(device), superblock.geometry.clone());
-        let mut tickets = Vec::with_capacity(pages.len());
-        for (place, bytes) in pages {
-            let data = vec![SharedBytes::from(AlignedBuffer::copy_of(&bytes))];
-            tickets.push(volume.submit_write(Purpose::Home, place, data));
-        }
-        for ticket in tickets {
-            ticket.wait()?;
-        }
-        // The first head page of the double-write area must not be one of an earlier pool.
-        let offset = superblock.geometry.double_write_offset;
-        let blank = vec![SharedBytes::from(AlignedBuffer::zeroed(PAGE_BYTES))];
-        let write = Operation::Write { offset, data: blank };
-        device.submit(Purpose::DoubleWrite, write).wait()?;
-        journal::write_first_heads(device, superblock.pool_id, &superblock.geometry)?;
-        device.flush(Purpose::Home)?;
-        // CRASH: only now is there a pool.
-        update_all_superblocks(device, &mut superblock)?;
-        Ok(())
-    }
-
     /// Opens the pool on `device`, replaying its log if it was not closed.
     ///
     /// # Errors
@@ -320,8 +197,6 @@ impl Pool {
         }
         if !options.files.is_read_only {
             check_writable(device.as_ref())?;
-        } else if superblock.is_open && device.info().is_read_only {
-            return Err(OpenError::NotClosed);
         }
         let volume = Volume::new(Arc::clone(&device), superblock.geometry.clone());
         let (start, recovery) = start_of(&volume, &mut superblock)?;
@@ -414,6 +289,8 @@ impl Pool {
     ///
     /// [`FsError::ReadOnly`] once the pool has failed.
     pub fn tick(&self) -> FsResult<()> {
+        // A pool that nobody writes to would not learn of it.
+        self.device.check_end().map_err(|error| self.files().store.journal.fail(&error))?;
         if self.is_read_only {
             return Ok(());
         }
@@ -430,6 +307,10 @@ impl Pool {
     ///
     /// [`FsError::ReadOnly`] once the pool has failed.
     pub fn checkpoint(&self) -> FsResult<()> {
+        if self.is_read_only {
+            // What a recovery changed is home since the open.
+            return Ok(());
+        }
         self.files().reap_doomed();
         self.files().store.journal.checkpoint()
     }
@@ -487,6 +368,9 @@ fn start_of(
         };
         return Ok((start, RecoveryReport::default()));
     }
+    if volume.device().info().is_read_only {
+        return Err(OpenError::NotClosed);
+    }
     let (pool_id, epoch_base) = (superblock.pool_id, superblock.epoch_base);
     let recovery = journal::recover(volume, pool_id, epoch_base, &|rides, lsn| {
         summarise_rides(volume, superblock, rides, lsn)
@@ -494,107 +378,6 @@ fn start_of(
     superblock.add_void(recovery.void);
     let report = RecoveryReport { was_needed: true, ..recovery.report };
     Ok((recovery.start, report))
-}
-
-/// Returns every page that a new pool has, stamped.
-fn first_pages(
-    superblock: &Superblock,
-    options: &CreateOptions,
-    created: DiskTime,
-) -> Vec<(Place, PageBytes)> {
-    let (geometry, pool_id) = (&superblock.geometry, superblock.pool_id);
-    let epoch = Epoch(1);
-    let group = GroupPages::build(geometry, pool_id, 0, FIRST_PAGES, epoch);
-    let page_fragments = geometry.page_fragments();
-    let behind_front = |index: u32| geometry.root_place().advance(index * page_fragments);
-    let pointer = |index| BlockPointer::to_page(behind_front(index), page_fragments, epoch);
-    let mut pages = group.pages;
-    let mut add = |place, kind, owner, fill: &mut dyn FnMut(&mut PageBytes)| {
-        let mut bytes = [0; PAGE_BYTES];
-        let mut header = PageHeader::new(kind, pool_id, place, owner);
-        header.birth = epoch;
-        header.encode(&mut bytes);
-        fill(&mut bytes);
-        pages.push((place, bytes));
-    };
-    let pool_owner = PageOwner::default();
-    add(behind_front(0), PageKind::Anode, pool_owner, &mut |bytes| {
-        let anode = internal(AnodeNo(0), FilesetId(0), Some(pointer(1)));
-        put_slot(bytes, 0, &anode.encode());
-    });
-    add(behind_front(1), PageKind::FilesetTable, pool_owner, &mut |bytes| {
-        let mut fileset = Fileset::new(ROOT_FILESET, ROOT_SLOT, superblock.block_shift);
-        let mut table = fileset.table_anode();
-        table.set_root_pointer(0, Some(&pointer(2)));
-        table.pages = 1;
-        table.fragments = u64::from(page_fragments);
-        fileset.set_table_anode(&table);
-        fileset.anodes_used = 3;
-        fileset.anodes_end = FIRST_FILE_ANODE.0;
-        fileset.birth = epoch;
-        put_slot(bytes, 0, &fileset.encode());
-    });
-    let owner = PageOwner { fileset: ROOT_FILESET, ..PageOwner::default() };
-    add(behind_front(2), PageKind::Anode, owner, &mut |bytes| {
-        put_slot(bytes, 1, &root_directory(options, created).encode());
-        put_slot(bytes, 2, &internal(ANODE_MAP_ANODE, ROOT_FILESET, Some(pointer(3))).encode());
-        put_slot(bytes, 3, &internal(ORPHAN_ANODE, ROOT_FILESET, None).encode());
-    });
-    let owner = PageOwner { fileset: ROOT_FILESET, anode: ANODE_MAP_ANODE, ..owner };
-    add(behind_front(3), PageKind::AnodeMap, owner, &mut |bytes| {
-        (0..16).for_each(|bit| bitmap::set(bytes, bit, true));
-    });
-    add(geometry.group_table_root_place(), PageKind::GroupTableRoot, pool_owner, &mut |bytes| {
-        let totals = format::page::PAGE_HEADER_BYTES;
-        write_u64(bytes, totals, u64::from(group.fragments_used));
-        write_u64(bytes, totals + 8, 1);
-        write_u64(bytes, totals + 16, 3);
-        bytes[TABLE_BITMAP_OFFSET] = 1;
-    });
-    let place = geometry.group_table_place(0);
-    let mut bytes = [0; PAGE_BYTES];
-    table_page(&mut bytes, pool_id, place, 0);
-    let at = entry_offset(0);
-    bytes[at..at + format::group::GROUP_ENTRY_BYTES].copy_from_slice(group.entry.as_bytes());
-    pages.push((place, bytes));
-    for (_, bytes) in &mut pages {
-        stamp(bytes, superblock.lsn_base);
-    }
-    pages
-}
-
-fn put_slot(bytes: &mut PageBytes, slot: usize, content: &[u8; 512]) {
-    bytes[slot_offset(slot)..slot_offset(slot) + content.len()].copy_from_slice(content);
-}
-
-fn internal(number: AnodeNo, fileset: FilesetId, page: Option<BlockPointer>) -> Anode {
-    let mut anode = Anode::new(AnodeKind::Internal, number, fileset, 12);
-    anode.storage = StorageMode::Blocked;
-    anode.generation = Generation(1);
-    anode.birth = Epoch(1);
-    if let Some(page) = page {
-        anode.set_root_pointer(0, Some(&page));
-        anode.pages = 1;
-        anode.fragments = u64::from(page.fragments);
-    }
-    anode
-}
-
-fn root_directory(options: &CreateOptions, created: DiskTime) -> Anode {
-    let mut anode = Anode::new(AnodeKind::Directory, ROOT_ANODE, ROOT_FILESET, 12);
-    anode.storage = StorageMode::Blocked;
-    anode.generation = Generation(1);
-    anode.birth = Epoch(1);
-    anode.mode = 0o755;
-    anode.nlink = 2;
-    (anode.uid, anode.gid) = options.owner;
-    anode.parent = ROOT_ANODE;
-    anode.key = [
-        u64::from_le_bytes(take(&options.random, 48)),
-        u64::from_le_bytes(take(&options.random, 56)),
-    ];
-    (anode.atime, anode.mtime, anode.ctime, anode.btime) = (created, created, created, created);
-    anode
 }
 
 impl FileSystem for Pool {

@@ -1,0 +1,246 @@
+//! A pool is made: its first pages, and then the superblocks that lead to them.
+//!
+//! # Crashes
+//!
+//! Creation writes the superblocks last, after everything they lead to is durable: a creation that
+//! was interrupted leaves no pool.
+
+use std::sync::Arc;
+
+use format::anode::{
+    ANODE_MAP_ANODE, Anode, AnodeKind, DiskTime, FIRST_FILE_ANODE, ORPHAN_ANODE, ROOT_ANODE,
+    StorageMode, slot_offset,
+};
+use format::bitmap;
+use format::fileset::{Fileset, ROOT_FILESET, ROOT_SLOT};
+use format::geometry::{Geometry, GeometryOptions};
+use format::group::{GROUP_ENTRY_BYTES, TABLE_BITMAP_OFFSET, entry_offset};
+use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Place, PoolId};
+use format::page::{
+    PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64,
+};
+use format::pointer::BlockPointer;
+use format::superblock::{Consistency, Superblock, label_of};
+use storage::clock::Clock;
+use storage::device::{AlignedBuffer, Operation, Purpose, SharedBytes, SharedDevice};
+use storage::pool::{check_writable, update_all_superblocks};
+use storage::volume::Volume;
+use zerocopy::IntoBytes;
+
+use super::{OpenError, Pool};
+use crate::alloc::group::{GroupPages, table_page};
+use crate::journal;
+
+/// Pages in use behind the front of group 0 at creation: pool root, fileset table, anode table,
+/// anode map.
+const FIRST_PAGES: u32 = 4;
+
+/// What a new pool is like.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// Sizes.
+    pub geometry: GeometryOptions,
+    /// Default block size of files: binary logarithm, 12 to 20.
+    pub block_shift: u8,
+    /// Name for the user: at most 64 bytes, no control characters.
+    pub label: String,
+    /// 64 random bytes: identity of the pool and of the device, secret, key of the root directory.
+    pub random: [u8; 64],
+    /// Owner and group of the root directory.
+    pub owner: (u32, u32),
+}
+
+impl CreateOptions {
+    /// Returns the defaults for a device of `device_bytes`.
+    #[must_use]
+    pub fn new(device_bytes: u64, random: [u8; 64]) -> CreateOptions {
+        CreateOptions {
+            geometry: GeometryOptions {
+                device_bytes,
+                fragment_bytes: 4096,
+                segment_bytes: None,
+                group_bytes: None,
+                journal_bytes: None,
+            },
+            block_shift: 14,
+            label: String::new(),
+            random,
+            owner: (0, 0),
+        }
+    }
+}
+
+fn take<const N: usize>(random: &[u8; 64], from: usize) -> [u8; N] {
+    *random[from..].first_chunk::<N>().expect("64 bytes are enough")
+}
+
+impl Pool {
+    /// Makes a pool on `device`. Whatever was there is lost; the caller has asked.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn create(
+        device: &SharedDevice,
+        clock: &dyn Clock,
+        options: &CreateOptions,
+    ) -> Result<(), OpenError> {
+        check_writable(device.as_ref())?;
+        let geometry = Geometry::plan(&options.geometry)?;
+        if !(12..=20).contains(&options.block_shift)
+            || u64::from(geometry.segment_fragments) << geometry.fragment_shift
+                < 4 << options.block_shift
+        {
+            return Err(OpenError::Block);
+        }
+        let label = label_of(&options.label)?;
+        let now = clock.now();
+        let mut superblock = Superblock {
+            pool_id: PoolId(take(&options.random, 0)),
+            sequence: 0,
+            device_index: 0,
+            device_count: 1,
+            is_open: false,
+            consistency: Consistency::Journal,
+            features_compatible: 0,
+            features_read_only: 0,
+            device_id: take(&options.random, 16),
+            membership_epoch: 1,
+            label,
+            created_seconds: u64::try_from(now.seconds).unwrap_or(0),
+            mount_count: 0,
+            writer_term: 1,
+            sector_bytes: device.info().sector_bytes,
+            block_shift: options.block_shift,
+            lsn_base: journal::first_head(&geometry).tail,
+            epoch_base: Epoch(2),
+            geometry,
+            busy_generation: 1,
+            secret: take(&options.random, 32),
+            voids: Vec::new(),
+            busy_groups: Vec::new(),
+        };
+        let created = DiskTime { seconds: now.seconds, nanoseconds: now.nanoseconds };
+        let pages = first_pages(&superblock, options, created);
+        let volume = Volume::new(Arc::clone(device), superblock.geometry.clone());
+        let mut tickets = Vec::with_capacity(pages.len());
+        for (place, bytes) in pages {
+            let data = vec![SharedBytes::from(AlignedBuffer::copy_of(&bytes))];
+            tickets.push(volume.submit_write(Purpose::Home, place, data));
+        }
+        for ticket in tickets {
+            ticket.wait()?;
+        }
+        // The first head page of the double-write area must not be one of an earlier pool.
+        let offset = superblock.geometry.double_write_offset;
+        let blank = vec![SharedBytes::from(AlignedBuffer::zeroed(PAGE_BYTES))];
+        let write = Operation::Write { offset, data: blank };
+        device.submit(Purpose::DoubleWrite, write).wait()?;
+        journal::write_first_heads(device, superblock.pool_id, &superblock.geometry)?;
+        device.flush(Purpose::Home)?;
+        // CRASH: only now is there a pool.
+        update_all_superblocks(device, &mut superblock)?;
+        Ok(())
+    }
+}
+
+/// Returns every page that a new pool has, stamped.
+fn first_pages(
+    superblock: &Superblock,
+    options: &CreateOptions,
+    created: DiskTime,
+) -> Vec<(Place, PageBytes)> {
+    let (geometry, pool_id) = (&superblock.geometry, superblock.pool_id);
+    let epoch = Epoch(1);
+    let group = GroupPages::build(geometry, pool_id, 0, FIRST_PAGES, epoch);
+    let page_fragments = geometry.page_fragments();
+    let behind_front = |index: u32| geometry.root_place().advance(index * page_fragments);
+    let pointer = |index| BlockPointer::to_page(behind_front(index), page_fragments, epoch);
+    let mut pages = group.pages;
+    let mut add = |place, kind, owner, fill: &mut dyn FnMut(&mut PageBytes)| {
+        let mut bytes = [0; PAGE_BYTES];
+        let mut header = PageHeader::new(kind, pool_id, place, owner);
+        header.birth = epoch;
+        header.encode(&mut bytes);
+        fill(&mut bytes);
+        pages.push((place, bytes));
+    };
+    let pool_owner = PageOwner::default();
+    add(behind_front(0), PageKind::Anode, pool_owner, &mut |bytes| {
+        let anode = internal(AnodeNo(0), FilesetId(0), Some(pointer(1)));
+        put_slot(bytes, 0, &anode.encode());
+    });
+    add(behind_front(1), PageKind::FilesetTable, pool_owner, &mut |bytes| {
+        let mut fileset = Fileset::new(ROOT_FILESET, ROOT_SLOT, superblock.block_shift);
+        let mut table = fileset.table_anode();
+        table.set_root_pointer(0, Some(&pointer(2)));
+        table.pages = 1;
+        table.fragments = u64::from(page_fragments);
+        fileset.set_table_anode(&table);
+        fileset.anodes_used = 3;
+        fileset.anodes_end = FIRST_FILE_ANODE.0;
+        fileset.birth = epoch;
+        put_slot(bytes, 0, &fileset.encode());
+    });
+    let owner = PageOwner { fileset: ROOT_FILESET, ..PageOwner::default() };
+    add(behind_front(2), PageKind::Anode, owner, &mut |bytes| {
+        put_slot(bytes, 1, &root_directory(options, created).encode());
+        put_slot(bytes, 2, &internal(ANODE_MAP_ANODE, ROOT_FILESET, Some(pointer(3))).encode());
+        put_slot(bytes, 3, &internal(ORPHAN_ANODE, ROOT_FILESET, None).encode());
+    });
+    let owner = PageOwner { fileset: ROOT_FILESET, anode: ANODE_MAP_ANODE, ..owner };
+    add(behind_front(3), PageKind::AnodeMap, owner, &mut |bytes| {
+        (0..16).for_each(|bit| bitmap::set(bytes, bit, true));
+    });
+    add(geometry.group_table_root_place(), PageKind::GroupTableRoot, pool_owner, &mut |bytes| {
+        let totals = PAGE_HEADER_BYTES;
+        write_u64(bytes, totals, u64::from(group.fragments_used));
+        write_u64(bytes, totals + 8, 1);
+        write_u64(bytes, totals + 16, 3);
+        bytes[TABLE_BITMAP_OFFSET] = 1;
+    });
+    let place = geometry.group_table_place(0);
+    let mut bytes = [0; PAGE_BYTES];
+    table_page(&mut bytes, pool_id, place, 0);
+    let at = entry_offset(0);
+    bytes[at..at + GROUP_ENTRY_BYTES].copy_from_slice(group.entry.as_bytes());
+    pages.push((place, bytes));
+    for (_, bytes) in &mut pages {
+        stamp(bytes, superblock.lsn_base);
+    }
+    pages
+}
+
+fn put_slot(bytes: &mut PageBytes, slot: usize, content: &[u8; 512]) {
+    bytes[slot_offset(slot)..slot_offset(slot) + content.len()].copy_from_slice(content);
+}
+
+fn internal(number: AnodeNo, fileset: FilesetId, page: Option<BlockPointer>) -> Anode {
+    let mut anode = Anode::new(AnodeKind::Internal, number, fileset, 12);
+    anode.storage = StorageMode::Blocked;
+    anode.generation = Generation(1);
+    anode.birth = Epoch(1);
+    if let Some(page) = page {
+        anode.set_root_pointer(0, Some(&page));
+        anode.pages = 1;
+        anode.fragments = u64::from(page.fragments);
+    }
+    anode
+}
+
+fn root_directory(options: &CreateOptions, created: DiskTime) -> Anode {
+    let mut anode = Anode::new(AnodeKind::Directory, ROOT_ANODE, ROOT_FILESET, 12);
+    anode.storage = StorageMode::Blocked;
+    anode.generation = Generation(1);
+    anode.birth = Epoch(1);
+    anode.mode = 0o755;
+    anode.nlink = 2;
+    (anode.uid, anode.gid) = options.owner;
+    anode.parent = ROOT_ANODE;
+    anode.key = [
+        u64::from_le_bytes(take(&options.random, 48)),
+        u64::from_le_bytes(take(&options.random, 56)),
+    ];
+    (anode.atime, anode.mtime, anode.ctime, anode.btime) = (created, created, created, created);
+    anode
+}
