@@ -158,8 +158,8 @@ pub enum SetTime {
 }
 
 /// Attributes to change; `None` leaves one as it is. One that changes nothing is what Linux makes
-/// of a chown(2) that names neither owner nor group: it sets ctime, and takes setuid and setgid away
-/// where the owner or the superuser asks.
+/// of a chown(2) that names neither owner nor group: it sets ctime, and takes setuid and setgid
+/// away where the owner or the superuser asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits: 12 bits.
