@@ -3,7 +3,7 @@
 use super::*;
 
 /// Returns how often a page was asked for so far.
-fn looks(pool: &Pool) -> u64 {
+pub(super) fn looks(pool: &Pool) -> u64 {
     let cache = pool.status().cache;
     cache.hits + cache.misses
 }

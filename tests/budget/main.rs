@@ -2,6 +2,7 @@
 
 mod bounds;
 mod cleaning;
+mod listing;
 mod looks;
 mod placement;
 mod stalls;

@@ -1,5 +1,6 @@
 //! Devices that fail, lie, fill up or hold something else.
 
+mod ahead;
 mod allocation;
 mod crashes;
 mod damage;

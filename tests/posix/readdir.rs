@@ -107,6 +107,34 @@ behaviours! {
         }
     }
 
+    /// Goal: attributes are those of the moment of the answer, though their inodes were read behind
+    /// the one before. Method: of the next three names one is written, one changed, one taken away
+    /// between the two.
+    fn a_listing_with_attributes_tells_what_was_changed_since_the_last_answer(at) {
+        fill(at, 400);
+        let (ino, mut cookie, mut told, mut gone) = (at.ino("/d"), 0, 0, 0);
+        loop {
+            let entries = some_with_attributes(at, &Caller::root(), (ino, cookie), 20);
+            let Some((last, _)) = entries.last() else { break };
+            for (entry, attr) in entries.iter().filter(|(entry, _)| entry.name[0] == b'f') {
+                let name = String::from_utf8(entry.name.clone()).expect("the test's own name");
+                assert_eq!(attr.as_ref(), Some(&at.attr(&format!("/d/{name}"))), "{name}");
+                told += 1;
+            }
+            cookie = last.cookie;
+            at.fs().catch_up();
+            let next = some(at, ino, cookie, 3).into_iter().map(|entry| entry.name);
+            let next: Vec<_> = next.map(|name| String::from_utf8(name).expect("its own")).collect();
+            if let [written, chosen, other] = &next[..] {
+                at.write(&format!("/d/{written}"), 0, &vec![7; 100 + told]);
+                at.does(&format!("mode /d/{chosen} 600\nunlink /d/{other}"));
+                gone += 1;
+            }
+        }
+        assert_eq!((told + gone, at.names("/d").len()), (400, told));
+        assert!(gone > 15, "{gone}");
+    }
+
     /// Method: what was listed is unlinked. Were a reference left, it would stay.
     fn a_listing_with_attributes_leaves_no_reference_on_what_is_not_told(at) {
         let before = at.fs().statfs().expect("there are sizes").inode_count;

@@ -11,5 +11,7 @@
 //! 7. the turn to write the log (`journal`).
 //! 8. the transaction manager (`journal`).
 //! 9. cache shards, then buffers (`buffer`).
+//!
+//! What listings note for those who read ahead (`vnode`) is locked with nothing else.
 
 pub(crate) use storage::sync::{Condvar, Mutex, MutexGuard, RwLock};

@@ -168,6 +168,11 @@ impl Cache {
         self.pool_id
     }
 
+    /// Returns the most clean pages that it keeps.
+    pub(crate) fn limit_pages(&self) -> usize {
+        self.limit_pages
+    }
+
     fn shard(&self, place: Place) -> &Mutex<Shard> {
         let mixed = place.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         &self.shards[index_wide(mixed) % SHARDS]

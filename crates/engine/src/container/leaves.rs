@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use format::anode::Anode;
+use format::anode::{Anode, StorageMode};
 use format::ids::Place;
 use format::map::{
     FINE_PER_COARSE, FINE_SHIFT, capacity_of_height, fine_index, fine_slot, is_split, page_index,
@@ -12,7 +12,7 @@ use format::page::PageKind;
 
 use super::data::{Unit, check_split, fine_owner};
 use super::map_owner;
-use crate::buffer::corrupt;
+use crate::buffer::{PageRef, corrupt, page_of};
 use crate::error::FsResult;
 use crate::store::{Store, View};
 
@@ -153,6 +153,47 @@ fn seen<'l>(
 }
 
 impl Store {
+    /// Returns where those of the blocks `indexes` are that are there, each with its index. Of a
+    /// rising sequence each map page is looked at once. What lies below one that can't be read is
+    /// left to whoever asks for it.
+    pub(crate) fn places_of(
+        &self,
+        anode: &Anode,
+        indexes: impl IntoIterator<Item = u64>,
+    ) -> Vec<(u64, Place)> {
+        let mut way = vec![None; usize::from(anode.height)];
+        let place = |index| Some((index, self.place_on(&mut way, anode, index)?));
+        indexes.into_iter().filter_map(place).collect()
+    }
+
+    /// Returns where block `index` is. `way` has the map pages that led to the last one, by level,
+    /// each with the first block that it covers.
+    fn place_on(
+        &self,
+        way: &mut [Option<(u64, PageRef)>],
+        anode: &Anode,
+        index: u64,
+    ) -> Option<Place> {
+        if anode.storage == StorageMode::Inline || index >= capacity_of_height(anode.height) {
+            return None;
+        }
+        let mut pointer = anode.root_pointer(root_slot(index, anode.height))?;
+        for (level, seen) in (0..anode.height).zip(way).rev() {
+            let first = page_index(index, level);
+            let page = match seen.take().filter(|(at, _)| *at == first) {
+                Some((_, page)) => page,
+                None => {
+                    let owner = map_owner(anode, index, level);
+                    self.cache.bytes(pointer.place, PageKind::Map, owner).ok()?
+                }
+            };
+            let below = pointer_at(page_of(&page), page_slot(index, level));
+            *seen = Some((first, page));
+            pointer = below?;
+        }
+        Some(pointer.place)
+    }
+
     /// Returns what is on the way to block `index` where its leaf belongs.
     fn leaf_of(&self, anode: &Anode, index: u64) -> FsResult<Leaf> {
         let mut pointer = anode.root_pointer(root_slot(index, anode.height));

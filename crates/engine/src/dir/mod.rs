@@ -20,6 +20,10 @@
 //!
 //! The caller holds the lock of the directory's vnode.
 
+mod ahead;
+
+pub(crate) use ahead::pages_from;
+
 use std::ops::Range;
 
 use format::anode::{Anode, AnodeKind};
@@ -100,8 +104,7 @@ fn page_of_hash<'a>(
     if anode.pages == 0 {
         return Ok(None);
     }
-    let usual = u8::try_from(anode.pages.ilog2()).unwrap_or(DEPTH_MAX);
-    let mut depth = usual.min(deepest(anode));
+    let mut depth = usual_depth(anode);
     // A damaged directory may send the search to and fro: it looks at most once at each depth, on
     // the way up and on the way down.
     for _ in 0..2 * DEPTH_MAX {
@@ -187,6 +190,12 @@ fn edit_range_at<'c>(
 ) -> FsResult<&'c mut [u8]> {
     let owner = content_owner(anode, at.number);
     change.edit_range(at.place, PageKind::Directory, owner, range)
+}
+
+/// Returns how deep most pages of a directory are that has some.
+fn usual_depth(anode: &Anode) -> u8 {
+    let usual = u8::try_from(anode.pages.max(1).ilog2()).unwrap_or(DEPTH_MAX);
+    usual.min(deepest(anode))
 }
 
 fn deepest(anode: &Anode) -> u8 {

@@ -30,7 +30,7 @@ use format::page::{
 };
 use format::planted::{self, Planted};
 
-use crate::buffer::corrupt;
+use crate::buffer::{corrupt, page_of};
 use crate::container::content_owner;
 use crate::convert::{index_wide, narrow, wide};
 use crate::error::{FsError, FsResult};
@@ -71,6 +71,25 @@ struct State {
     orphan_slots_end: u64,
     /// The anode map as a container.
     map_anode: Anode,
+}
+
+/// Where some anodes were a moment ago.
+pub(crate) struct AnodePlaces {
+    table: Arc<Anode>,
+    /// Pages of the table by their number, which rises.
+    pages: Vec<(u64, Place)>,
+}
+
+impl AnodePlaces {
+    /// Returns the pages, each once.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Place> {
+        self.pages.iter().map(|(_, place)| *place)
+    }
+
+    fn place_of(&self, page: u64) -> Option<Place> {
+        let index = self.pages.binary_search_by_key(&page, |(number, _)| *number).ok()?;
+        self.pages.get(index).map(|(_, place)| *place)
+    }
 }
 
 /// The fileset's lock, with a change that allocates in it.
@@ -186,14 +205,36 @@ impl MountedFileset {
         }
     }
 
-    /// Brings the pages of the table that have `numbers` into memory.
-    pub(crate) fn bring_in(&self, store: &Store, numbers: impl Iterator<Item = AnodeNo>) {
+    /// Returns where the anodes `numbers` are.
+    pub(crate) fn places_of(
+        &self,
+        store: &Store,
+        numbers: impl Iterator<Item = AnodeNo>,
+    ) -> AnodePlaces {
         let table = Arc::clone(&self.table.read());
-        let pages: BTreeSet<u64> = numbers.map(|number| page_and_slot(number).0).collect();
-        let place_of = |page| store.block(None, &table, page).ok().flatten();
-        store.cache.bring_in(
-            pages.into_iter().filter_map(place_of).map(|pointer| pointer.place).collect(),
-        );
+        let mut pages: Vec<u64> = numbers.map(|number| page_and_slot(number).0).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        let pages = store.places_of(&table, pages);
+        AnodePlaces { table, pages }
+    }
+
+    /// As [`MountedFileset::read_anode`], with one look if the anode is where it was.
+    pub(crate) fn read_anode_near(
+        &self,
+        store: &Store,
+        places: &AnodePlaces,
+        number: AnodeNo,
+    ) -> FsResult<Option<Anode>> {
+        let (page, slot) = page_and_slot(number);
+        let owner = content_owner(&places.table, page);
+        let at = places.place_of(page);
+        let bytes = at.and_then(|at| store.cache.bytes(at, PageKind::Anode, owner).ok());
+        // A page that went meanwhile is a tombstone, or another's: the table knows better.
+        match bytes.map(|bytes| decode_slot(page_of(&bytes), self.id, number, slot)) {
+            Some(Ok(anode)) => Ok(anode),
+            Some(Err(_)) | None => self.read_anode(store, number),
+        }
     }
 
     /// Returns an anode as `change` sees it. The caller holds the lock of its vnode.

@@ -480,6 +480,7 @@ impl FileSystem for Pool {
         if let Err(error) = self.files().catch_up() {
             tracing::debug!(%error, "what writes have put off is not done");
         }
+        self.files().read_ahead();
     }
 
     fn readdir(

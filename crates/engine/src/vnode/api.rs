@@ -372,8 +372,8 @@ pub trait FileSystem: Send + Sync {
         self.write(caller, ino, offset, data).map(|()| data.len())
     }
 
-    /// Does what writes have put off: called after the answer to a write has gone out, it makes the
-    /// next one faster. Nothing depends on it; what fails is told to who asks next.
+    /// Does what writes and listings have put off: called after an answer has gone out, it makes
+    /// the next one faster. Nothing depends on it; what fails is told to who asks next.
     fn catch_up(&self) {}
 
     /// Calls `each` for the names after `cookie` (0: from the first, which is `.`, then `..`), in

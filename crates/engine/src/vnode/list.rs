@@ -3,14 +3,17 @@
 
 use std::sync::Arc;
 
+use format::anode::AnodeKind;
 use format::directory::hash_in;
 use format::ids::AnodeNo;
 
+use super::ahead::Stretch;
 use super::api::{Attr, Caller, DirEntry, FileKind, Ino};
 use super::names::directory;
-use super::{Files, Vnode, VnodeState, kind_of};
+use super::{Files, Vnode, VnodeState, attr_of_anode, kind_of};
 use crate::dir::{self, Listed};
 use crate::error::{FsError, FsResult};
+use crate::fileset::AnodePlaces;
 
 /// Cookie of `.`; hashes give cookies of 128 and more.
 const COOKIE_SELF: u64 = 1;
@@ -59,12 +62,24 @@ impl Files {
             return Ok(());
         }
         let mut after = cookie.max(COOKIE_PARENT);
+        let mut told = Stretch { directory: vnode.number, after, count: 0 };
+        self.ahead.arrive(vnode.number, after);
         loop {
             let (listed, taken) = self.names_and_references_after(caller, &vnode, after)?;
             let Some(last) = listed.last() else { return Ok(()) };
             after = last.cookie;
-            self.bring_in(&taken);
-            if !self.tell_names(listed, taken, each) {
+            let places = self.bring_in(&taken);
+            let mut each = |entry: &DirEntry, attr: Option<&Attr>| {
+                let is_told = each(entry, attr);
+                if is_told {
+                    told = Stretch { after: entry.cookie, count: told.count + 1, ..told };
+                }
+                is_told
+            };
+            if !self.tell_names(listed, taken, &places, &mut each) {
+                if cookie > COOKIE_PARENT && told.count > 0 {
+                    self.ahead.note(told);
+                }
                 return Ok(());
             }
         }
@@ -76,6 +91,7 @@ impl Files {
         &self,
         listed: Vec<Listed>,
         taken: Vec<Taken>,
+        places: &AnodePlaces,
         each: &mut dyn FnMut(&DirEntry, Option<&Attr>) -> bool,
     ) -> bool {
         let mut taken = taken.into_iter();
@@ -83,8 +99,7 @@ impl Files {
             let reference = taken.next();
             let ino = self.ino(name.target.anode);
             // Whoever needs what can't be read looks the name up, and learns why.
-            let attr = reference
-                .and_then(|Taken { number, vnode }| self.referenced_attr(number, vnode).ok());
+            let attr = reference.and_then(|taken| self.taken_attr(taken, places).ok());
             if !each(&self.entry_of(name), attr.as_ref()) {
                 if attr.is_some() {
                     self.forget(ino, 1);
@@ -94,6 +109,23 @@ impl Files {
             }
         }
         true
+    }
+
+    /// Returns the attributes of a file on which there is a reference, which it takes back on
+    /// failure. A file that is not in memory stays out of it: nobody asked for more than these.
+    fn taken_attr(&self, taken: Taken, places: &AnodePlaces) -> FsResult<Attr> {
+        let Taken { number, vnode } = taken;
+        if vnode.is_some() {
+            return self.referenced_attr(number, vnode);
+        }
+        let read = || self.fileset.read_anode_near(&self.store, places, number);
+        match self.table.find_or_read(number, read) {
+            Ok(vnode) => self.referenced_attr(number, Some(vnode)),
+            Err(Ok(Some(anode))) if anode.kind != AnodeKind::Internal => {
+                Ok(attr_of_anode(self, &anode))
+            }
+            Err(_) => self.referenced_attr(number, None),
+        }
     }
 
     fn begin_listing(&self, ino: Ino) -> FsResult<Arc<Vnode>> {
@@ -139,9 +171,11 @@ impl Files {
     }
 
     /// Brings the anodes of files that are not in memory there, with one call to the device.
-    fn bring_in(&self, taken: &[Taken]) {
+    fn bring_in(&self, taken: &[Taken]) -> AnodePlaces {
         let unknown = taken.iter().filter(|taken| taken.vnode.is_none()).map(|taken| taken.number);
-        self.fileset.bring_in(&self.store, unknown);
+        let places = self.fileset.places_of(&self.store, unknown);
+        self.store.cache.bring_in(places.iter().collect());
+        places
     }
 
     fn entry_of(&self, name: Listed) -> DirEntry {

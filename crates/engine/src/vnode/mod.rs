@@ -24,6 +24,7 @@
 
 mod access;
 mod acl;
+mod ahead;
 pub mod api;
 mod attr;
 mod cleaner;
@@ -121,6 +122,7 @@ pub(crate) struct Files {
     cleaner: cleaner::Cleaner,
     kept: payload::KeptBuffers,
     doomed: orphan::Doomed,
+    ahead: ahead::Ahead,
 }
 
 /// How operations on files behave.
@@ -166,6 +168,7 @@ impl Files {
             cleaner: cleaner::Cleaner::default(),
             kept: payload::KeptBuffers::default(),
             doomed: orphan::Doomed::default(),
+            ahead: ahead::Ahead::default(),
         }
     }
 
@@ -281,9 +284,16 @@ fn reported_nlink(anode: &Anode) -> u32 {
 /// Returns the attributes of a file as programs see them.
 fn attr_of(files: &Files, state: &VnodeState) -> FsResult<Attr> {
     let anode = state.anode()?;
-    let fragment_bytes = files.store.geometry().fragment_bytes();
     let pending: u64 = state.pending.values().map(|block| u64::from(block.fragments())).sum();
-    Ok(Attr {
+    let mut attr = attr_of_anode(files, anode);
+    attr.size_bytes = state.size_bytes;
+    attr.blocks_512 += pending * files.store.geometry().fragment_bytes() / 512;
+    Ok(attr)
+}
+
+/// Returns the attributes of a file of which nothing is in memory that is not stored.
+fn attr_of_anode(files: &Files, anode: &Anode) -> Attr {
+    Attr {
         ino: files.ino(anode.number),
         generation: anode.generation.0,
         kind: kind_of(anode.kind),
@@ -292,13 +302,13 @@ fn attr_of(files: &Files, state: &VnodeState) -> FsResult<Attr> {
         uid: anode.uid,
         gid: anode.gid,
         rdev: if anode.kind == AnodeKind::Directory { 0 } else { anode.rdev },
-        size_bytes: state.size_bytes,
-        blocks_512: (anode.fragments + pending) * fragment_bytes / 512,
+        size_bytes: anode.size_bytes,
+        blocks_512: anode.fragments * files.store.geometry().fragment_bytes() / 512,
         atime: from_disk(anode.atime),
         mtime: from_disk(anode.mtime),
         ctime: from_disk(anode.ctime),
         btime: from_disk(anode.btime),
-    })
+    }
 }
 
 /// Returns the generation of an anode made by the transaction with this epoch.

@@ -371,7 +371,7 @@ impl Files {
         if let Some(guard) = guard {
             guard.settle(applied.lsn);
         }
-        self.table.clear_linkable(file.number);
+        self.table.mark_named(file.number);
         self.replace(&mut directory_state, directory, applied.class);
         self.replace(&mut file_state, anode, applied.class);
         self.table.add_reference(file.number);

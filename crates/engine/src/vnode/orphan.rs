@@ -68,6 +68,7 @@ impl Files {
         change: &mut Change<'_>,
         anode: &mut Anode,
     ) -> FsResult<()> {
+        self.table.mark_nameless(anode.number);
         if anode.kind == AnodeKind::Regular && anode.entries != 0 {
             // A truncate that is not finished has it there already.
             return Ok(());
@@ -137,7 +138,7 @@ impl Files {
     /// Gives references back; a file without a name and without references is freed.
     pub(crate) fn forget(&self, ino: super::api::Ino, count: u64) {
         let Ok(number) = self.number(ino) else { return };
-        let Left::None(vnode) = self.table.drop_references(number, count) else { return };
+        let Left::Nameless(vnode) = self.table.drop_references(number, count) else { return };
         if self.options.is_read_only {
             return;
         }

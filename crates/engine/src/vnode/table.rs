@@ -34,15 +34,17 @@ struct Shard {
     references: FxHashMap<AnodeNo, u64>,
     /// Those of them on files that never had a name and may still get one.
     linkable: FxHashSet<AnodeNo>,
+    /// Files that are, or were to be, without a name and are not freed yet.
+    nameless: FxHashSet<AnodeNo>,
 }
 
-/// What is left of a file's references.
+/// What becomes of a file whose references are given back.
 #[derive(Debug)]
 pub(crate) enum Left {
-    /// At least one.
-    Some,
-    /// None; the vnode, if it is in memory.
-    None(Option<Arc<Vnode>>),
+    /// It stays: there are other references, or it has a name.
+    Stays,
+    /// It is to be freed if it has no name indeed; the vnode, if it is in memory.
+    Nameless(Option<Arc<Vnode>>),
 }
 
 impl Default for VnodeTable {
@@ -78,6 +80,17 @@ impl VnodeTable {
         Ok(vnode)
     }
 
+    /// Returns the vnode of a file, or what `read` says while none is in memory, nor comes there:
+    /// what is stored is all there is of the file then (V1, V2).
+    pub(crate) fn find_or_read<R>(
+        &self,
+        number: AnodeNo,
+        read: impl FnOnce() -> R,
+    ) -> Result<Arc<Vnode>, R> {
+        let shard = self.shard(number).lock();
+        shard.vnodes.get(&number).map(Arc::clone).ok_or_else(read)
+    }
+
     /// Enters the vnode of a new file, with a reference; what was known of an earlier file of that
     /// number goes.
     pub(crate) fn insert(&self, vnode: Arc<Vnode>) {
@@ -88,7 +101,11 @@ impl VnodeTable {
 
     /// Forgets the vnode of a freed file.
     pub(crate) fn remove(&self, number: AnodeNo) {
-        self.shard(number).lock().vnodes.remove(&number);
+        {
+            let mut shard = self.shard(number).lock();
+            shard.vnodes.remove(&number);
+            shard.nameless.remove(&number);
+        }
         self.dirty.lock().remove(&number);
     }
 
@@ -105,12 +122,22 @@ impl VnodeTable {
         if let Entry::Occupied(mut held) = shard.references.entry(number) {
             *held.get_mut() = held.get().saturating_sub(count);
             if *held.get() > 0 {
-                return Left::Some;
+                return Left::Stays;
             }
             held.remove();
             shard.linkable.remove(&number);
         }
-        Left::None(shard.vnodes.get(&number).map(Arc::clone))
+        if shard.nameless.contains(&number) {
+            Left::Nameless(shard.vnodes.get(&number).map(Arc::clone))
+        } else {
+            Left::Stays
+        }
+    }
+
+    /// Notes that a file is about to lose its last name, before it does. A change that is given up
+    /// leaves the note behind, which costs those a look who give references back.
+    pub(crate) fn mark_nameless(&self, number: AnodeNo) {
+        self.shard(number).lock().nameless.insert(number);
     }
 
     /// Notes that a file without a name, on which there is a reference, may get one.
@@ -118,8 +145,11 @@ impl VnodeTable {
         self.shard(number).lock().linkable.insert(number);
     }
 
-    pub(crate) fn clear_linkable(&self, number: AnodeNo) {
-        self.shard(number).lock().linkable.remove(&number);
+    /// A file without a name has got one.
+    pub(crate) fn mark_named(&self, number: AnodeNo) {
+        let mut shard = self.shard(number).lock();
+        shard.linkable.remove(&number);
+        shard.nameless.remove(&number);
     }
 
     pub(crate) fn is_linkable(&self, number: AnodeNo) -> bool {
