@@ -351,7 +351,7 @@ impl Generator {
                 ];
                 let mode = i64::from(self.one(&kinds)) | self.one(&MODES);
                 // The null device, a whiteout, one that nobody serves, and large numbers.
-                let dev = self.one(&[0x103, 0, 0x0700 + 200, 0xf_fe12, 0x7fff_ffff]);
+                let dev = self.one(&[0x103, 0, 0xf001, 0xf_fe12, 0x7fff_ffff]);
                 call!(SYS_mknod, Told::Number, path, Arg::Is(mode), Arg::Is(dev))
             }
         }
