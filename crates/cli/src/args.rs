@@ -54,7 +54,7 @@ impl Command {
         let paths = match self {
             Command::Create(args) => [Some(&*args.device), None],
             Command::Mount(args) => [Some(&*args.device), Some(&*args.directory)],
-            Command::Unmount(args) => [args.directory.parent(), None],
+            Command::Unmount(args) => [args.directory.parent().map(or_here), None],
             Command::Status(args) => [args.of.as_deref(), None],
             Command::Check(args) => [Some(&*args.device), None],
             Command::Dump(args) => [Some(&*args.device), None],
@@ -65,6 +65,11 @@ impl Command {
         };
         paths.into_iter().flatten().collect()
     }
+}
+
+/// Returns `parent`, which has no name where a path is one name of the current directory.
+fn or_here(parent: &Path) -> &Path {
+    if parent.as_os_str().is_empty() { Path::new(".") } else { parent }
 }
 
 /// How data is placed.
@@ -372,6 +377,19 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_mount_of_one_name_is_in_the_current_directory() {
+        let of = |directory: &str| {
+            let words = ["holdfast", "unmount", directory];
+            let arguments = Arguments::try_parse_from(words).expect("it is spelled as promised");
+            let paths = arguments.command.paths();
+            paths.into_iter().map(Path::to_path_buf).collect::<Vec<_>>()
+        };
+        assert_eq!(of("mnt"), [Path::new(".")]);
+        assert_eq!(of("a/mnt"), [Path::new("a")]);
+        assert_eq!(of("/mnt"), [Path::new("/")]);
     }
 
     /// Goal: the commands are spelled as promised.
