@@ -1,6 +1,7 @@
 //! `holdfast explain`: from a name to the byte on the disk, and back.
 
 use std::ffi::OsStr;
+use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::backend::{Backend, ExplainStep, ExplainTarget};
 use crate::exit::{self, UsageError};
 use crate::output::Output;
 use crate::size::ByteSize;
-use crate::status::{self, Answer, Question};
+use crate::status::{self, Answer, Found, Question};
 
 pub(crate) fn run(
     args: &ExplainArgs,
@@ -72,16 +73,31 @@ fn explain_mounted(path: &OsStr) -> anyhow::Result<Vec<ExplainStep>> {
     let shown = path.display();
     status::check_way(path)?;
     let metadata = std::fs::symlink_metadata(path).with_context(|| format!("{shown}"))?;
-    let Some(found) = status::find(path)? else {
+    let found = match status::find(path)? {
+        Some(found) => node_in(&found, path, &metadata).map(|node| (found, node)),
+        None => None,
+    };
+    let Some((found, node)) = found else {
         anyhow::bail!(
             "{shown} is in no mounted pool of yours: for one that is not mounted give --pool"
         );
     };
-    match status::ask(&found.socket, &Question::Explain { node: metadata.ino(), range })? {
+    match status::ask(&found.socket, &Question::Explain { node, range })? {
         Answer::Explain(steps) => Ok(steps),
         Answer::Error(error) => Err(anyhow::anyhow!(error)),
         Answer::Status(_) => anyhow::bail!("the server answered nonsense"),
     }
+}
+
+/// Returns the number by which the mount knows what `path` means: what has that name, or, if that
+/// is a link from elsewhere, what it leads to. `None`: neither is there.
+fn node_in(found: &Found, path: &Path, named: &Metadata) -> Option<u64> {
+    let device = std::fs::metadata(found.directory()).ok()?.dev();
+    if named.dev() == device {
+        return Some(named.ino());
+    }
+    let meant = std::fs::metadata(path).ok()?;
+    (meant.dev() == device).then(|| meant.ino())
 }
 
 /// First and last byte.

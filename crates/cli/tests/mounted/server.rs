@@ -218,6 +218,25 @@ fn no_command_waits_for_a_server_that_does_not_answer() {
     mounted.finish();
 }
 
+/// Goal: a number of another file system is never taken for one of the pool's. Method: a link from
+/// elsewhere and the pool's own file are explained.
+#[test]
+fn a_link_from_elsewhere_is_explained_as_what_it_leads_to() {
+    if !can_mount("a_link_from_elsewhere_is_explained_as_what_it_leads_to") {
+        return;
+    }
+    let mounted = Mounted::new();
+    write(&mounted.path("file"), b"content");
+    let (link, file) = (mounted.text("link"), mounted.text("mnt/file"));
+    std::os::unix::fs::symlink("mnt/file", &link).expect("the name is new");
+    let explained = |path: &str| said(&mounted.run(&["explain", path]), 0);
+    assert!(explained(&file).contains("dirent: \"file\""), "{}", explained(&file));
+    assert_eq!(explained(&link), explained(&file));
+    let told = said(&mounted.run(&["explain", &mounted.text("pool.hf")]), 1);
+    assert!(told.contains("is in no mounted pool of yours"), "{told}");
+    mounted.finish();
+}
+
 /// Goal: what makes no sense exits 2 and says what would, whoever notices it.
 #[test]
 fn the_real_program_refuses_nonsense_as_usage() {
