@@ -188,7 +188,12 @@ fn log_path(args: &MountArgs) -> anyhow::Result<PathBuf> {
 /// Starts logging to `path`, or to standard error. `HOLDFAST_LOG` says how much (default: `info`).
 fn start_log(path: Option<&Path>) -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_env("HOLDFAST_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
+    // What cannot be written, as on a full disk, is left out: to tell of it by standard error, which
+    // is the log of a daemon, would end in a panic.
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .log_internal_errors(false);
     let started = match path {
         Some(path) => {
             let file: File = daemon::open_log(path)?;

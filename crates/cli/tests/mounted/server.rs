@@ -71,13 +71,17 @@ fn every_command_takes_names_that_are_no_text() {
 /// Serves the pool again, in the foreground, by a program that starts with the words of `before`;
 /// returns it when the mount answers, and then its socket.
 fn serve(mounted: &Mounted, before: &[&str]) -> Child {
+    serve_logging_to(Stdio::null(), mounted, before)
+}
+
+fn serve_logging_to(log: Stdio, mounted: &Mounted, before: &[&str]) -> Child {
     let (pool, directory) = (mounted.text("pool.hf"), mounted.text("mnt"));
     let words = [before, &[HOLDFAST, "mount", &pool, &directory]].concat();
     let server = Command::new(words[0])
         .args(&words[1..])
         .env("HOLDFAST_RUN_DIR", &mounted.work)
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(log)
         .spawn()
         .expect("the program can be started");
     let is_live = || matches!(mountpoint::inspect(&mounted.root()), Ok(Mountpoint::Live { .. }));
@@ -118,6 +122,26 @@ fn signals_that_end_a_server_close_its_pool() {
     assert!(said(&status, 0).contains(r#""was_needed":false"#), "the pool was closed before");
     send(&server, Signal::TERM);
     assert!(server.wait().expect("it is a child").success());
+    mounted.mount(&[]);
+    mounted.finish();
+}
+
+/// Goal: where the log cannot be written, as on a full disk, nothing is lost but the log. Method: a
+/// server that logs every request to a device that is always full.
+#[test]
+fn a_log_that_cannot_be_written_stops_nothing() {
+    if !can_mount("a_log_that_cannot_be_written_stops_nothing") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let full = fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+    let mut server = serve_logging_to(full.into(), &mounted, &["env", "HOLDFAST_LOG=trace"]);
+    write(&mounted.path("file"), b"data");
+    assert_eq!(fs::read(mounted.path("file")).expect("it serves on"), b"data");
+    send(&server, Signal::TERM);
+    let ended = server.wait().expect("it is a child");
+    assert!(ended.success(), "{ended}");
     mounted.mount(&[]);
     mounted.finish();
 }
