@@ -188,8 +188,8 @@ fn log_path(args: &MountArgs) -> anyhow::Result<PathBuf> {
 /// Starts logging to `path`, or to standard error. `HOLDFAST_LOG` says how much (default: `info`).
 fn start_log(path: Option<&Path>) -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_env("HOLDFAST_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    // What cannot be written, as on a full disk, is left out: to tell of it by standard error, which
-    // is the log of a daemon, would end in a panic.
+    // What cannot be written, as on a full disk, is left out: to tell of it by standard error,
+    // which is the log of a daemon, would end in a panic.
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
