@@ -125,7 +125,8 @@ impl Store {
         self.set_coarse(change, anode, leaf, index, entry)
     }
 
-    /// Sets pointer `index` of `leaf`, which is not split; returns what nothing leads to any more.
+    /// Sets pointer `index` of `leaf`, which is to be edited and not split; returns what nothing
+    /// leads to any more.
     pub(super) fn set_coarse(
         &self,
         change: &mut Change<'_>,
@@ -139,7 +140,6 @@ impl Store {
             (old, new) = (was, entry.after(was));
             new
         })?;
-        leaf.raise_birth_max(change)?;
         self.count_reserved(change, anode, anode.block_shift, old, new)?;
         Ok(entry.dropped(old))
     }

@@ -180,7 +180,6 @@ impl Store {
     ) -> FsResult<u32> {
         let index = block.start >> anode.block_shift;
         let version = Entry::Version(Some(&block.pointer));
-        leaf.raise_birth_max(change)?;
         if !leaf.is_split(self, change)? {
             if block.shift == anode.block_shift {
                 step.note_dropped(self.set_coarse(change, anode, leaf, index, version)?);
@@ -260,7 +259,6 @@ impl Store {
         entries: &[Entry<'_>],
         mut dropped: impl FnMut(BlockPointer),
     ) -> FsResult<()> {
-        above.raise_birth_max(change)?;
         let (slot, below) = (split_slot(first), fine_owner(anode, first));
         let leaf = match above.pointer_to_change(change, slot)? {
             Some(found) => found.place,

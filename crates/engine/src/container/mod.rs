@@ -137,12 +137,11 @@ impl Store {
             old = was;
             pointer.copied()
         })?;
-        leaf.raise_birth_max(change)?;
         Ok(old)
     }
 
     /// Returns the leaf on the way to block `index`, in a map that is high enough and not all in
-    /// the anode; makes the pages on the way.
+    /// the anode; makes the pages on the way, and raises the highest birth in each, the leaf too.
     fn leaf_to_edit(
         &self,
         change: &mut Change<'_>,
@@ -173,7 +172,9 @@ impl Store {
             };
             place = child.place;
         }
-        Ok(MapPage::new(place, map_owner(anode, index, 0)))
+        let leaf = MapPage::new(place, map_owner(anode, index, 0));
+        leaf.raise_birth_max(change)?;
+        Ok(leaf)
     }
 
     fn add_map_page(
