@@ -119,7 +119,7 @@ impl Post {
     /// Ends the hold of `thread`, if it has it.
     pub(super) fn leave(&self, thread: ThreadNo) {
         if self.step(thread, |_| FREE) {
-            self.call();
+            self.call(&mut self.has_deputy.lock());
         }
     }
 
@@ -131,8 +131,8 @@ impl Post {
     }
 
     /// P1: calls those who stand by, for nobody holds the post any more.
-    fn call(&self) {
-        *self.has_deputy.lock() = false;
+    fn call(&self, has_deputy: &mut bool) {
+        *has_deputy = false;
         self.ended.notify_all();
     }
 
@@ -156,8 +156,7 @@ impl Post {
                     && state & BUSY != 0
                     && self.state.compare_exchange(state, FREE, order, order).is_ok()
                 {
-                    *has_deputy = false;
-                    self.ended.notify_all();
+                    self.call(&mut has_deputy);
                     return;
                 }
                 seen = state;
