@@ -26,6 +26,8 @@ use storage::prng::Prng;
 const POOL_BYTES: u64 = 4 << 30;
 /// Names that most scenarios work on.
 const NAMES: u64 = 2000;
+/// Files of 4 KiB.
+const SMALL_FILES: u64 = 1000;
 /// Writes of 16 KiB: more than a segment, so that sealing is among what is counted.
 const WRITES: u64 = 256;
 /// Writes of 1 MiB, each in a buffer that the file system may keep.
@@ -52,12 +54,15 @@ struct Scenario {
     prepare: fn(&Ground) -> Prepared,
 }
 
-const SCENARIOS: [Scenario; 14] = [
+const SCENARIOS: [Scenario; 17] = [
     Scenario { name: "create", operations: NAMES, prepare: create },
     Scenario { name: "lookup-warm", operations: NAMES, prepare: lookup_warm },
     Scenario { name: "lookup-cold", operations: COLD_DIRS * COLD_FILES, prepare: lookup_cold },
     Scenario { name: "unlink", operations: NAMES, prepare: unlink },
     Scenario { name: "rename", operations: NAMES, prepare: rename },
+    Scenario { name: "small-file", operations: SMALL_FILES, prepare: small_file },
+    Scenario { name: "small-file-fsync", operations: SMALL_FILES, prepare: small_file_fsync },
+    Scenario { name: "small-file-remove", operations: SMALL_FILES, prepare: small_file_remove },
     Scenario { name: "write-16k", operations: WRITES, prepare: write_16k },
     Scenario { name: "write-1m", operations: LONG_WRITES, prepare: write_1m },
     Scenario { name: "rewrite-1m", operations: LONG_WRITES, prepare: rewrite_1m },
@@ -103,8 +108,12 @@ fn guard_measured(work: Prepared) {
     work();
 }
 
+fn new_inode(kind: FileKind) -> NewInode {
+    NewInode { kind, mode: 0o644, umask: 0, rdev: 0 }
+}
+
 fn make(pool: &Pool, parent: Ino, name: &str, kind: FileKind) -> Ino {
-    let new = NewInode { kind, mode: 0o644, umask: 0, rdev: 0 };
+    let new = new_inode(kind);
     let made = pool.create(&Caller::root(), parent, name.as_bytes(), new).expect("there is room");
     pool.forget(made.ino, 1);
     made.ino
@@ -187,6 +196,53 @@ fn rename(ground: &Ground) -> Prepared {
         for (from, to) in old.iter().zip(&new) {
             let (from, to) = ((root, from.as_bytes()), (root, to.as_bytes()));
             pool.rename(&Caller::root(), from, to, RenameMode::Replace).expect("it is there");
+        }
+    })
+}
+
+/// Makes files of 4 KiB in the root, each as `cp` does, and calls `made` behind each.
+fn fill_small(pool: &Pool, names: &[String], made: impl Fn(Ino)) {
+    let (caller, new) = (Caller::root(), new_inode(FileKind::Regular));
+    let data = [7; 4096];
+    for name in names {
+        let ino =
+            pool.create(&caller, pool.root(), name.as_bytes(), new).expect("there is room").ino;
+        pool.write(&caller, ino, 0, &data).expect("there is room");
+        made(ino);
+        pool.forget(ino, 1);
+        pool.catch_up();
+    }
+}
+
+/// Makes small files, and stores them at the end.
+fn small_file(ground: &Ground) -> Prepared {
+    let (pool, names) = (ground.open(), names("file", SMALL_FILES));
+    Box::new(move || {
+        fill_small(&pool, &names, |_| {});
+        pool.sync().expect("nothing fails");
+    })
+}
+
+/// Makes small files, each synced.
+fn small_file_fsync(ground: &Ground) -> Prepared {
+    let (pool, names) = (ground.open(), names("file", SMALL_FILES));
+    Box::new(move || {
+        fill_small(&pool, &names, |ino| pool.fsync(ino, false).expect("nothing fails"));
+    })
+}
+
+/// Removes small files that are stored.
+fn small_file_remove(ground: &Ground) -> Prepared {
+    let (pool, names) = (ground.open(), names("file", SMALL_FILES));
+    fill_small(&pool, &names, |_| {});
+    pool.sync().expect("nothing fails");
+    Box::new(move || {
+        for name in &names {
+            let (caller, root) = (Caller::root(), pool.root());
+            let ino = pool.lookup(&caller, root, name.as_bytes()).expect("it is there").ino;
+            pool.unlink(&caller, root, name.as_bytes()).expect("it is there");
+            pool.forget(ino, 1);
+            pool.catch_up();
         }
     })
 }

@@ -39,12 +39,12 @@ use format::journal::RideOwner;
 use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
 use format::summary::ENTRIES_PER_SUMMARY;
-use storage::device::SharedBytes;
+use storage::device::{AlignedBuffer, SharedBytes};
 
 use self::in_flight::InFlight;
 use self::stream::Stream;
 use crate::alloc::{Extent, SegmentId, Urgency};
-use crate::convert::{narrow, wide};
+use crate::convert::{index_wide, narrow, wide};
 use crate::error::{FsError, FsResult};
 use crate::store::Store;
 use crate::sync::{Mutex, MutexGuard};
@@ -133,7 +133,8 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Returns the bytes of the block; past their end it reads as zeros.
+    /// Returns the front of the block, at least what is stored of it; past its end it reads as
+    /// zeros.
     pub(crate) fn data(&self) -> SharedBytes {
         self.state.lock().data.clone()
     }
@@ -250,12 +251,16 @@ impl Segments {
         Segments { store, state: Mutex::new(State::default()), secret }
     }
 
+    fn fragment_bytes(&self) -> usize {
+        index_wide(self.store.geometry().fragment_bytes())
+    }
+
     fn fragments_for(&self, bytes: usize) -> u32 {
         narrow(wide(bytes).div_ceil(self.store.geometry().fragment_bytes())).max(1)
     }
 
-    /// Gives a block a place. `data` is the whole block's buffer, of which the first `length_bytes`
-    /// are stored.
+    /// Gives a block a place. `data` begins as the block does and has all that is stored: its first
+    /// `length_bytes`, in whole fragments.
     ///
     /// # Errors
     ///
@@ -418,6 +423,11 @@ impl Segments {
             && !self.extend(&mut state, block, &mut block_state, fragments)
         {
             return false;
+        }
+        let stored = crate::convert::index(block_state.fragments) * self.fragment_bytes();
+        if block_state.data.len() < stored {
+            let whole = AlignedBuffer::padded(&block_state.data, 1 << block.owner.block_shift);
+            block_state.data = whole.into();
         }
         change(block_state.data.make_mut());
         true

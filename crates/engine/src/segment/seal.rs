@@ -15,7 +15,7 @@ use super::{
     Stream,
 };
 use crate::alloc::{Level, SegmentId};
-use crate::convert::{index_wide, wide};
+use crate::convert::wide;
 use crate::error::FsResult;
 use crate::journal::RideId;
 
@@ -61,7 +61,7 @@ impl Segments {
 
     /// Seals the segments that are full. Returns whether there were any.
     pub(crate) fn seal_full(&self) -> bool {
-        let fragment_bytes = index_wide(self.store.geometry().fragment_bytes());
+        let fragment_bytes = self.fragment_bytes();
         let mut has_sealed = false;
         loop {
             let (id, blocks) = match self.lock().full.front() {
@@ -102,7 +102,7 @@ impl Segments {
         }
         let birth = self.store.journal.birth();
         let lsn = self.store.journal.position();
-        let fragment_bytes = index_wide(self.store.geometry().fragment_bytes());
+        let fragment_bytes = self.fragment_bytes();
         let mut entries = Vec::with_capacity(blocks.len());
         for block in &blocks {
             if let Some(pointer) = seal_block(block, birth, fragment_bytes) {
@@ -169,7 +169,7 @@ impl Segments {
         entries: &[SummaryEntry],
         lsn: Lsn,
     ) -> Vec<SharedBytes> {
-        let fragment_bytes = index_wide(self.store.geometry().fragment_bytes());
+        let fragment_bytes = self.fragment_bytes();
         let page_fragments = self.store.geometry().page_fragments();
         let mut pieces: Vec<SharedBytes> = Vec::with_capacity(blocks.len() + 2);
         for block in blocks {
@@ -213,7 +213,7 @@ impl Segments {
 
     /// Notes which write carries a block, for those who read or install it.
     fn note_sequence(&self, state: &mut State, block: &Arc<Block>, number: u64) {
-        let fragment_bytes = index_wide(self.store.geometry().fragment_bytes());
+        let fragment_bytes = self.fragment_bytes();
         let mut block_state = block.state.lock();
         if let Progress::Sealed { sequence, .. } = &mut block_state.progress {
             *sequence = number;
@@ -242,7 +242,7 @@ impl Segments {
         if !block.is_filling() {
             return None;
         }
-        let fragment_bytes = index_wide(self.store.geometry().fragment_bytes());
+        let fragment_bytes = self.fragment_bytes();
         let pointer = seal_block(block, birth, fragment_bytes)?;
         let data = block.state.lock().stored(fragment_bytes);
         state.in_flight.insert(block.place, pointer.fragments, NOT_SUBMITTED, data.clone());

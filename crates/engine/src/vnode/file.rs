@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
 use format::planted::{self, Planted};
-use storage::device::SharedBytes;
+use storage::device::{AlignedBuffer, IO_ALIGN_BYTES, SharedBytes};
 
 use super::access::clear_set_bits_of_write;
 use super::api::{Attr, Caller, Data, FILE_BYTES_MAX, Ino, SetAttr};
@@ -246,12 +246,16 @@ impl Files {
             Some(block) => Some(block.data()),
             None => Some(self.block_content(state, span, valid)?.into()),
         };
+        let block_bytes = index_wide(span.bytes());
         let buffer = match before {
             Some(mut buffer) => {
+                if buffer.len() < length {
+                    buffer = AlignedBuffer::padded(&buffer, block_bytes).into();
+                }
                 put(buffer.make_mut());
                 buffer
             }
-            None => data.block(index_wide(span.bytes())),
+            None => data.block(memory_for(length).min(block_bytes)),
         };
         self.place_block(writing, span, buffer, length, Origin::User)
     }
@@ -516,6 +520,12 @@ impl Files {
             }
         }
     }
+}
+
+/// Returns how much memory a new block takes of which `length` bytes are stored: whole fragments,
+/// and for a small file no more. It is as large as a block from where it grows.
+fn memory_for(length: usize) -> usize {
+    length.next_power_of_two().max(IO_ALIGN_BYTES)
 }
 
 pub(crate) fn check_regular(state: &VnodeState) -> FsResult<()> {

@@ -12,9 +12,10 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{IO_ALIGN_BYTES, long};
 
-/// Lengths of which each thread keeps spare memory: pages, and blocks of the default size.
-const SPARE_LENGTHS: [usize; 2] = [4096, 16384];
-/// Spare pieces of each length that a thread keeps: 1.25 MiB at most.
+/// Lengths of which each thread keeps spare memory: pages, and blocks of the default size and those
+/// that are filled to a half.
+const SPARE_LENGTHS: [usize; 3] = [4096, 8192, 16384];
+/// Spare pieces of each length that a thread keeps: 1.75 MiB at most.
 const SPARES_MAX: usize = 64;
 /// Long pieces of which each thread keeps the last few as well, whatever their length: the system
 /// allocator maps them anew each time, so that every page of them costs a fault. They are made in
@@ -59,14 +60,14 @@ fn take_page() -> NonNull<u8> {
 
 thread_local! {
     static SPARES: RefCell<Spares> =
-        const { RefCell::new(Spares { usual: [Vec::new(), Vec::new()], long: Vec::new() }) };
+        const { RefCell::new(Spares { usual: [const { Vec::new() }; 3], long: Vec::new() }) };
 }
 
 /// Memory that was given back and waits to be used again: asking the system allocator for aligned
 /// memory costs more than what most changes of a page do with it.
 struct Spares {
     /// Of each of [`SPARE_LENGTHS`].
-    usual: [Vec<NonNull<u8>>; 2],
+    usual: [Vec<NonNull<u8>>; 3],
     /// With the lengths they were made with, the oldest first. Every byte of them is initialised.
     long: Vec<(NonNull<u8>, usize)>,
 }
