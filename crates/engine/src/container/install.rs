@@ -54,6 +54,9 @@ pub(crate) struct InstallStep {
     splits: usize,
     taken: Extents,
     dropped: Extents,
+    /// Fragments of these that are of the file that it is at.
+    file_taken: u64,
+    file_dropped: u64,
     kept_fragments: Vec<u32>,
 }
 
@@ -67,6 +70,8 @@ impl InstallStep {
             splits: 0,
             taken: Extents::default(),
             dropped: Extents::default(),
+            file_taken: 0,
+            file_dropped: 0,
             kept_fragments: Vec::new(),
         }
     }
@@ -77,8 +82,19 @@ impl InstallStep {
         &self.kept_fragments
     }
 
-    fn is_over(&self) -> bool {
+    /// Whether it takes no more blocks.
+    pub(crate) fn is_over(&self) -> bool {
         self.groups.len() >= self.groups_max || self.splits >= SPLITS_MAX
+    }
+
+    /// Takes what was installed into use, and frees what was there before: once for all blocks, for
+    /// much of it lies side by side.
+    pub(crate) fn end(self, change: &mut Change<'_>) -> FsResult<()> {
+        change.install(&self.taken.in_order())?;
+        if !planted::is(Planted::OldBlockNotFreed) {
+            change.free(&self.dropped.in_order())?;
+        }
+        Ok(())
     }
 
     /// The map leads to the first `kept` fragments of a new block.
@@ -86,6 +102,7 @@ impl InstallStep {
         self.groups.insert(pointer.place.group());
         self.kept_fragments.push(kept);
         if kept > 0 {
+            self.file_taken += u64::from(kept);
             self.taken.add(Extent { place: pointer.place, fragments: kept });
         }
     }
@@ -94,14 +111,15 @@ impl InstallStep {
     fn note_dropped(&mut self, old: Option<BlockPointer>) {
         if let Some(old) = old {
             self.groups.insert(old.place.group());
+            self.file_dropped += u64::from(old.fragments);
             self.dropped.add(Extent { place: old.place, fragments: old.fragments });
         }
     }
 }
 
 impl Store {
-    /// Points the map of a file to `blocks`, in order of where they begin, and frees what it had
-    /// there: as many from the front as `step` may.
+    /// Points the map of a file to `blocks`, in order of where they begin, as many from the front
+    /// as `step` may. What that takes and frees is left to its [`InstallStep::end`].
     pub(crate) fn install_blocks(
         &self,
         change: &mut Change<'_>,
@@ -114,14 +132,8 @@ impl Store {
         for below in blocks.chunk_by(|one, next| leaf(one) == leaf(next)) {
             self.install_below_leaf(change, anode, below, step)?;
         }
-        let (taken, dropped) = (std::mem::take(&mut step.taken), std::mem::take(&mut step.dropped));
-        anode.fragments += taken.fragments();
-        take_off(&mut anode.fragments, dropped.fragments())?;
-        change.install(&taken.in_order())?;
-        if !planted::is(Planted::OldBlockNotFreed) {
-            change.free(&dropped.in_order())?;
-        }
-        Ok(())
+        anode.fragments += std::mem::take(&mut step.file_taken);
+        take_off(&mut anode.fragments, std::mem::take(&mut step.file_dropped))
     }
 
     /// Points one leaf of the map, or the anode, to blocks that lie below it.

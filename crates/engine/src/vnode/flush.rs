@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use format::anode::{Anode, AnodeKind};
 use format::ids::AnodeNo;
+use format::map::ROOT_POINTERS;
 use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
 
@@ -13,8 +14,9 @@ use super::unit::Span;
 use super::{Files, Vnode, VnodeState};
 use crate::alloc::{FEW_SEGMENTS, LOW_SEGMENTS, PROMISED_SEGMENTS};
 use crate::container::{InstallStep, NewBlock};
+use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
-use crate::journal::Reservation;
+use crate::journal::{Applied, Reservation};
 use crate::segment::Block;
 use crate::store::Change;
 
@@ -27,6 +29,20 @@ const GROUPS_PER_INSTALL: usize = 8;
 /// A block that can be installed: where it begins in the file, its pointer and the data write it is
 /// part of.
 type ReadyBlock = (u64, Arc<Block>, BlockPointer, u64);
+
+/// Most files of which one transaction installs blocks: each has a page of inodes of its own at
+/// worst.
+const FILES_PER_INSTALL: usize = 32;
+
+/// What was entered in the map of a file.
+struct Installed {
+    /// The anode as it is then.
+    anode: Anode,
+    /// Where each block begins, the block, and how many fragments of it the map leads to.
+    blocks: Vec<(u64, Arc<Block>, u32)>,
+    /// Whether nothing of the file waits any more.
+    is_all: bool,
+}
 
 impl Files {
     /// Installs sealed blocks of a file, as many as one transaction can. Returns whether more wait.
@@ -90,49 +106,75 @@ impl Files {
         vnode: &Arc<Vnode>,
         ready: Vec<ReadyBlock>,
     ) -> FsResult<Vec<u64>> {
+        let mut step = InstallStep::new(GROUPS_PER_INSTALL);
+        let installed = self.enter_ready(&mut change, state, ready, &mut step)?;
+        step.end(&mut change)?;
+        let starts = installed.blocks.iter().map(|(start, ..)| *start).collect();
+        let applied = change.end();
+        self.settle_installed(state, vnode, installed, applied);
+        Ok(starts)
+    }
+
+    /// Enters `ready` in the map of a file, or as many from its front as `step` may.
+    fn enter_ready(
+        &self,
+        change: &mut Change<'_>,
+        state: &VnodeState,
+        ready: Vec<ReadyBlock>,
+        step: &mut InstallStep,
+    ) -> FsResult<Installed> {
         let mut anode = state.anode()?.clone();
         let tail = waiting_tail(state);
         let new = |(_, block, pointer, _): &ReadyBlock| new_block(state, tail, block, pointer);
-        let blocks: Vec<NewBlock> = ready.iter().map(new).collect();
-        let mut step = InstallStep::new(GROUPS_PER_INSTALL);
-        self.store.install_blocks(&mut change, &mut anode, &blocks, &mut step)?;
-        let mut installed = Vec::with_capacity(ready.len());
-        for ((index, block, _, sequence), kept) in ready.into_iter().zip(step.kept_fragments()) {
+        let new: Vec<NewBlock> = ready.iter().map(new).collect();
+        let before = step.kept_fragments().len();
+        self.store.install_blocks(change, &mut anode, &new, step)?;
+        let mut blocks = Vec::with_capacity(ready.len());
+        for ((start, block, _, sequence), kept) in
+            ready.into_iter().zip(&step.kept_fragments()[before..])
+        {
             if !planted::is(Planted::DataNotAwaited) {
                 change.tx_mut().depends_on_data(sequence);
             }
-            installed.push((index, block, *kept));
+            blocks.push((start, block, *kept));
         }
-        self.end_install(change, state, vnode, anode, &installed)?;
-        Ok(installed.into_iter().map(|(index, ..)| index).collect())
+        self.write_installed(change, state, anode, blocks)
     }
 
-    /// Writes the anode with what was installed and ends the change.
-    fn end_install(
+    /// Writes the anode of a file in whose map `blocks` were entered.
+    fn write_installed(
         &self,
-        mut change: Change<'_>,
-        state: &mut VnodeState,
-        vnode: &Arc<Vnode>,
+        change: &mut Change<'_>,
+        state: &VnodeState,
         mut anode: Anode,
-        installed: &[(u64, Arc<Block>, u32)],
-    ) -> FsResult<crate::journal::Applied> {
-        let is_all = installed.len() == state.pending.len();
+        blocks: Vec<(u64, Arc<Block>, u32)>,
+    ) -> FsResult<Installed> {
+        let is_all = blocks.len() == state.pending.len();
         if is_all {
             anode.size_bytes = state.size_bytes;
         }
-        self.fileset.write_anode(&self.store, &mut change, &anode)?;
-        let applied = change.end();
-        for (index, ..) in installed {
-            state.pending.remove(index);
+        self.fileset.write_anode(&self.store, change, &anode)?;
+        Ok(Installed { anode, blocks, is_all })
+    }
+
+    /// The change that installed these blocks has ended: they wait no longer.
+    fn settle_installed(
+        &self,
+        state: &mut VnodeState,
+        vnode: &Arc<Vnode>,
+        Installed { anode, blocks, is_all }: Installed,
+        applied: Applied,
+    ) {
+        for (start, ..) in &blocks {
+            state.pending.remove(start);
         }
-        self.segments.installed(installed.iter().map(|(_, block, kept)| (block, *kept)));
+        self.segments.installed(blocks.iter().map(|(_, block, kept)| (block, *kept)));
         state.anode = Some(anode);
         state.class = applied.class;
         if is_all {
             state.is_attr_dirty = false;
             self.table.mark_clean(vnode.number);
         }
-        Ok(applied)
     }
 
     /// Syncs one file; see [`super::api::FileSystem::fsync`].
@@ -192,10 +234,12 @@ impl Files {
             return Ok(None);
         }
         let kept = step.kept_fragments().iter();
-        let waiting = state.pending.iter().map(|(index, block)| (*index, Arc::clone(block)));
-        let installed: Vec<_> =
-            waiting.zip(kept).map(|((index, block), kept)| (index, block, *kept)).collect();
-        let applied = self.end_install(change, &mut state, vnode, anode, &installed)?;
+        let waiting = state.pending.iter().map(|(start, block)| (*start, Arc::clone(block)));
+        let blocks = waiting.zip(kept).map(|((start, block), kept)| (start, block, *kept));
+        let installed = self.write_installed(&mut change, &state, anode, blocks.collect())?;
+        step.end(&mut change)?;
+        let applied = change.end();
+        self.settle_installed(&mut state, vnode, installed, applied);
         if let Some(ride) = applied.ride {
             self.segments.rides_logged(&places, ride);
         }
@@ -204,12 +248,64 @@ impl Files {
 
     /// Installs all that waits. Called with no lock held.
     pub(crate) fn install_waiting(&self) -> FsResult<()> {
-        for (_, number) in self.segments.take_installable() {
-            if let Some(vnode) = self.table.find(number) {
-                while self.install_some(&vnode)? {}
+        let waiting = self.segments.take_installable().into_iter();
+        let waiting: Vec<_> = waiting.filter_map(|(_, number)| self.table.find(number)).collect();
+        let mut rest = &waiting[..];
+        while !rest.is_empty() {
+            let (count, left) = self.install_small(rest)?;
+            for vnode in left {
+                while self.install_some(vnode)? {}
             }
+            rest = &rest[count..];
         }
         Ok(())
+    }
+
+    /// Installs what waits of small files in one transaction, of as many from the front of `vnodes`
+    /// as it may: the inodes of neighbours share pages, and their blocks lie side by side. Returns
+    /// how many it looked at, and which of them are left to others: larger files, and those that
+    /// somebody holds, for whom nobody is to wait who holds the rest.
+    fn install_small<'v>(
+        &self,
+        vnodes: &'v [Arc<Vnode>],
+    ) -> FsResult<(usize, Vec<&'v Arc<Vnode>>)> {
+        let vnodes = &vnodes[..vnodes.len().min(FILES_PER_INSTALL)];
+        let one_by_one = || Ok((vnodes.len(), vnodes.iter().collect()));
+        if vnodes.len() == 1 {
+            return one_by_one();
+        }
+        let mut change = self.store.begin(Reservation::LARGE)?;
+        let mut step = InstallStep::new(GROUPS_PER_INSTALL);
+        let (mut count, mut left, mut entered) = (0, Vec::new(), Vec::with_capacity(vnodes.len()));
+        for vnode in vnodes {
+            let locked = vnode.state.try_write();
+            let small = locked.and_then(|state| Some((waiting_in_root(&state)?, state)));
+            if let Some((ready, state)) = small {
+                let blocks = step.kept_fragments().len() + ready.len();
+                if step.is_over() || blocks > BLOCKS_PER_INSTALL {
+                    break;
+                }
+                match self.enter_ready(&mut change, &state, ready, &mut step) {
+                    Ok(installed) => entered.push((vnode, state, installed)),
+                    // Each by itself tells whose error it is.
+                    Err(_) => return one_by_one(),
+                }
+            } else {
+                left.push(vnode);
+            }
+            count += 1;
+        }
+        if step.end(&mut change).is_err() {
+            return one_by_one();
+        }
+        let applied = change.end();
+        for (vnode, mut state, installed) in entered {
+            self.settle_installed(&mut state, vnode, installed, applied);
+            if !sealed_blocks(&state, 1).is_empty() {
+                left.push(vnode);
+            }
+        }
+        Ok((count, left))
     }
 
     /// Before a write: bounds what is in memory and sees to it that there are segments to write
@@ -277,7 +373,9 @@ impl Files {
         self.segments.seal();
         self.install_waiting()?;
         for number in aged {
-            if let Some(vnode) = self.table.find(number) {
+            if let Some(vnode) = self.table.find(number)
+                && vnode.state.read().is_dirty()
+            {
                 self.install_all(&vnode)?;
             }
         }
@@ -356,6 +454,17 @@ fn waiting_tail(state: &VnodeState) -> Option<&Arc<Block>> {
     let end = state.anode.as_ref()?.size_bytes;
     let block = state.waiting_at(end).filter(|_| !planted::is(Planted::CutOffBytesInstalled))?;
     (block.span().start < end).then_some(block)
+}
+
+/// Returns the blocks of a file that can be installed, if there are any and its map is in its anode
+/// and stays there.
+fn waiting_in_root(state: &VnodeState) -> Option<Vec<ReadyBlock>> {
+    let anode = state.anode.as_ref().filter(|anode| anode.height == 0)?;
+    let ready = sealed_blocks(state, index_wide(ROOT_POINTERS));
+    let is_in_root = |(start, block, ..): &ReadyBlock| {
+        block.span().shift == anode.block_shift && start >> anode.block_shift < ROOT_POINTERS
+    };
+    (!ready.is_empty() && ready.iter().all(is_in_root)).then_some(ready)
 }
 
 fn is_written((_, sequence): (BlockPointer, u64)) -> bool {
