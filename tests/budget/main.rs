@@ -179,47 +179,51 @@ fn full_segments_are_sealed_when_nobody_waits() {
     assert_eq!(rest, WAITING_MAX + 1, "and what fills");
 }
 
-/// Goal: small files that wait together go into their inodes together, 32 at most in a
-/// transaction; larger ones among them, and each file's content, are as they would be alone.
-/// Method: transactions are counted, and the pool is read again after a crash.
-#[test]
-fn small_files_are_installed_together() {
-    const FILES: u64 = 250;
-    const TOGETHER_MAX: u64 = 32;
-    const LARGE: u64 = 100;
+/// Writes files with `contents`, syncs, and reads them again after a crash; returns how many
+/// transactions that took, beside those that made the files.
+fn transactions_to_install(contents: &[Vec<u8>]) -> u64 {
     let counted = Counted::new(256 << 20, 14);
-    let (root, pool) = (counted.pool.root(), &counted.pool);
-    let content = |number: u64| {
-        let length = match number {
-            LARGE => 300_000,
-            _ if number.is_multiple_of(10) => 40_000,
-            _ => 2000 + 50 * number,
-        };
-        (0..length).map(|at| u8::try_from((at ^ number) % 251).expect("small")).collect::<Vec<u8>>()
-    };
-    let files: Vec<(Ino, Vec<u8>)> = (0..FILES)
-        .map(|number| {
-            (counted.make(root, &format!("f{number}"), FileKind::Regular), content(number))
-        })
-        .collect();
-    let caller = Caller::root();
+    let (root, pool, caller) = (counted.pool.root(), &counted.pool, Caller::root());
+    let names = (0..contents.len()).map(|number| format!("f{number}"));
+    let files: Vec<Ino> = names.map(|name| counted.make(root, &name, FileKind::Regular)).collect();
     let before = pool.status().journal.transactions;
-    for (ino, content) in &files {
+    for (ino, content) in files.iter().zip(contents) {
         pool.write(&caller, *ino, 0, content).expect("there is room");
         pool.catch_up();
     }
     pool.sync().expect("nothing fails");
     let transactions = pool.status().journal.transactions - before;
-    let fewest = FILES / TOGETHER_MAX;
-    assert!((fewest..3 * fewest).contains(&transactions), "{transactions} transactions");
     let device = Arc::clone(&counted.device);
     std::mem::forget(counted);
     let again = open(&device);
-    for (ino, content) in &files {
+    for (ino, content) in files.iter().zip(contents) {
         let mut read = Vec::new();
         again.pool.read(*ino, 0, 400_000, &mut read).expect("nothing fails");
         assert!(read == *content, "{ino:?}");
     }
+    transactions
+}
+
+/// Goal: small files that wait together go into their inodes together, 32 at most in a
+/// transaction; larger ones among them, and each file's content, are as they would be alone.
+/// Method: transactions are counted, and the pool is read again after a crash.
+#[test]
+fn small_files_are_installed_together() {
+    const TOGETHER_MAX: u64 = 32;
+    let bytes = |number: u64, length: u64| (0..length).map(move |at| at ^ number);
+    let content = |number: u64, length: u64| {
+        bytes(number, length).map(|byte| u8::try_from(byte % 251).expect("small")).collect()
+    };
+    let mut contents: Vec<Vec<u8>> =
+        (0..250).map(|number| content(number, 2000 + number)).collect();
+    let transactions = transactions_to_install(&contents);
+    let fewest = 250 / TOGETHER_MAX + 1;
+    assert!((fewest..fewest + 3).contains(&transactions), "{transactions} transactions");
+    for (number, length) in [(10, 20_000), (100, 300_000), (200, 40_000)] {
+        contents.insert(number, content(7, length));
+    }
+    let transactions = transactions_to_install(&contents);
+    assert!((fewest..3 * fewest).contains(&transactions), "{transactions}, larger ones among them");
 }
 
 /// A file of at most 256 bytes is in its anode: no block is written, not even later.
