@@ -85,7 +85,9 @@ pub(crate) fn new_pool() -> Image {
 
 /// Runs the workload; returns the device and what was done.
 fn run(base: &Image, plan: &Plan) -> (Arc<SimDevice>, Vec<Recorded>) {
-    let device = SimDevice::open(base.clone(), options(true));
+    // Every second workload on a device that has flushes alone.
+    let has_write_through = plan.seed.is_multiple_of(2);
+    let device = SimDevice::open(base.clone(), SimOptions { has_write_through, ..options(true) });
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
     let clock = Arc::new(ManualClock::new());
     let pool = Pool::open(shared, clock.clone(), OpenOptions::default()).expect("a pool opens");
@@ -109,7 +111,9 @@ fn run(base: &Image, plan: &Plan) -> (Arc<SimDevice>, Vec<Recorded>) {
 
 /// Runs a workload of many syncs while pages are taken home; returns the device and what was done.
 fn run_in_company(base: &Image, plan: &Plan) -> (Arc<SimDevice>, Vec<Recorded>) {
-    let device = SimDevice::open(base.clone(), options(true));
+    // Every second workload on a device that has flushes alone.
+    let has_write_through = plan.seed.is_multiple_of(2);
+    let device = SimDevice::open(base.clone(), SimOptions { has_write_through, ..options(true) });
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
     let scheduler = Scheduler::new(plan.seed);
     let clock = Arc::new(SimClock::new(Arc::clone(&scheduler)));

@@ -171,8 +171,13 @@ fn is_whole(image: &Image, promised: &Promised, context: &str) {
 
 /// Returns whether the fault was met, judged by the answers and by the time that passed.
 fn work_with(base: &Image, kind: RequestKind, nth: u64, miss: Miss) -> bool {
-    let options =
-        SimOptions { faults: miss.plan(kind, nth), deadline: DEADLINE, ..SimOptions::default() };
+    let options = SimOptions {
+        faults: miss.plan(kind, nth),
+        deadline: DEADLINE,
+        // Flushes are missed where commits need them.
+        has_write_through: kind != RequestKind::Flush,
+        ..SimOptions::default()
+    };
     let device = SimDevice::open(base.clone(), options);
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
     let context = format!("{kind} {nth} {miss:?}");
@@ -296,6 +301,7 @@ fn clients_with(base: &Image, seed: u64) -> bool {
     let options = SimOptions {
         faults: miss.plan(kind, nth),
         deadline: DEADLINE,
+        has_write_through: kind != RequestKind::Flush,
         model: DiskModel::ssd(),
         seed,
         ..SimOptions::default()

@@ -67,7 +67,9 @@ fn is_told(error: &FsError) {
 
 /// Works with `faults`; returns whether they hit, judged by the number of requests and the answers.
 fn work_with(base: &Image, faults: FaultPlan, kind: Option<RequestKind>) -> bool {
-    let options = SimOptions { faults: faults.clone(), ..SimOptions::default() };
+    // Flushes fail where commits need them.
+    let has_write_through = kind != Some(RequestKind::Flush);
+    let options = SimOptions { faults: faults.clone(), has_write_through, ..SimOptions::default() };
     let device = SimDevice::open(base.clone(), options);
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
     let mut promised = Promised::new();

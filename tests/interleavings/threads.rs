@@ -28,7 +28,9 @@ pub(crate) fn explore(seed: u64, judge: impl Fn(&Threads)) {
 impl Threads {
     /// Returns a device of `size_bytes`, each request to which is a point where others may go on.
     pub(crate) fn device(&self, size_bytes: u64) -> SharedDevice {
-        SimDevice::new(size_bytes, SimOptions { seed: self.0.seed(), ..SimOptions::default() })
+        let seed = self.0.seed();
+        let has_write_through = seed.is_multiple_of(2);
+        SimDevice::new(size_bytes, SimOptions { seed, has_write_through, ..SimOptions::default() })
     }
 
     /// Lets each of `works` be a thread, to their ends.

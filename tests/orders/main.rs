@@ -2,7 +2,8 @@
 //!
 //! Most rules of order guard each other: with the log whole, a recovery mends what a home write
 //! broke, so that no crash image shows a rule that is not kept. Here the requests themselves are
-//! looked at: what was written, for what purpose, and where the flushes were.
+//! looked at: what was written, for what purpose, and where the flushes were. What syncs is looked
+//! at on a device of which writes can be durable by themselves, and on one that has flushes alone.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -10,9 +11,7 @@ use std::sync::{Arc, Mutex};
 use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, RenameMode};
 use engine::{CreateOptions, OpenOptions, Pool};
 use storage::clock::ManualClock;
-use storage::device::{
-    Device, DeviceInfo, MemoryDevice, Operation, Purpose, RequestKind, SharedDevice, Ticket,
-};
+use storage::device::{Device, DeviceInfo, MemoryDevice, Operation, Purpose, SharedDevice, Ticket};
 
 const POOL_BYTES: u64 = 16 << 20;
 /// Files that are made, removed and made again.
@@ -22,6 +21,7 @@ const FILES: u64 = 60;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Request {
     Write(Purpose),
+    WriteThrough(Purpose),
     Flush,
 }
 
@@ -29,6 +29,7 @@ enum Request {
 #[derive(Debug)]
 struct NotingDevice {
     inner: SharedDevice,
+    info: DeviceInfo,
     requests: Mutex<Vec<Request>>,
 }
 
@@ -45,14 +46,15 @@ impl NotingDevice {
 
 impl Device for NotingDevice {
     fn info(&self) -> &DeviceInfo {
-        self.inner.info()
+        &self.info
     }
 
     fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
-        match operation.kind() {
-            RequestKind::Write => self.note(Request::Write(purpose)),
-            RequestKind::Flush => self.note(Request::Flush),
-            RequestKind::Read | RequestKind::Discard => {}
+        match operation {
+            Operation::Write { .. } => self.note(Request::Write(purpose)),
+            Operation::WriteThrough { .. } => self.note(Request::WriteThrough(purpose)),
+            Operation::Flush => self.note(Request::Flush),
+            Operation::Read { .. } | Operation::Discard { .. } => {}
         }
         self.inner.submit(purpose, operation)
     }
@@ -66,11 +68,21 @@ struct Ground {
 
 impl Ground {
     fn new() -> Ground {
+        Ground::with_write_through(true)
+    }
+
+    /// Returns one on each sort of device.
+    fn both() -> [Ground; 2] {
+        [true, false].map(Ground::with_write_through)
+    }
+
+    fn with_write_through(has_write_through: bool) -> Ground {
         let inner: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
         let clock = Arc::new(ManualClock::new());
         let options = CreateOptions::new(POOL_BYTES, [7; 64]);
         Pool::create(&inner, clock.as_ref(), &options).expect("a pool fits");
-        let device = Arc::new(NotingDevice { inner, requests: Mutex::default() });
+        let info = DeviceInfo { has_write_through, ..inner.info().clone() };
+        let device = Arc::new(NotingDevice { inner, info, requests: Mutex::default() });
         let shared: SharedDevice = device.clone();
         let pool = Pool::open(shared, clock.clone(), OpenOptions::default());
         Ground { device, clock, pool: pool.expect("a new pool opens") }
@@ -98,24 +110,56 @@ fn last(requests: &[Request], wanted: Request) -> Option<usize> {
     requests.iter().rposition(|request| *request == wanted)
 }
 
-/// Whether a flush lies between two requests.
+/// Whether a request is durable before another: it is by itself, or a flush lies between them.
 fn is_flushed_between(requests: &[Request], from: usize, to: usize) -> bool {
-    requests[from..to].contains(&Request::Flush)
+    matches!(requests[from], Request::WriteThrough(_))
+        || requests[from..to].contains(&Request::Flush)
+}
+
+/// Whether the log was written, and all of it is durable behind the last request.
+fn ends_with_a_durable_log(requests: &[Request]) -> bool {
+    match requests.last() {
+        Some(Request::Flush) => requests.contains(&LOG),
+        Some(&last) => last == LOG_THROUGH && !requests.contains(&LOG),
+        None => false,
+    }
 }
 
 const HOME: Request = Request::Write(Purpose::Home);
 const LOG: Request = Request::Write(Purpose::Journal);
+const LOG_THROUGH: Request = Request::WriteThrough(Purpose::Journal);
 
 /// J1: what is synced is behind a flush, and that is the last request.
 #[test]
 fn a_sync_ends_with_a_flush() {
-    let ground = Ground::new();
-    let ino = ground.make(ground.pool.root(), "f", FileKind::Regular);
-    ground.device.taken();
-    ground.pool.fsync(ino, false).expect("memory does not fail");
-    let requests = ground.device.taken();
-    assert!(first(&requests, LOG).is_some(), "{requests:?}");
-    assert_eq!(requests.last(), Some(&Request::Flush), "{requests:?}");
+    for ground in Ground::both() {
+        let ino = ground.make(ground.pool.root(), "f", FileKind::Regular);
+        ground.device.taken();
+        ground.pool.fsync(ino, false).expect("memory does not fail");
+        let requests = ground.device.taken();
+        assert!(ends_with_a_durable_log(&requests), "{requests:?}");
+        let has_write_through = ground.device.info().has_write_through;
+        let expected: &[Request] =
+            if has_write_through { &[LOG_THROUGH] } else { &[LOG, Request::Flush] };
+        assert_eq!(requests, expected, "one request if one is enough");
+    }
+}
+
+/// Several chunks of log are durable together only by a flush: one might be without those before.
+#[test]
+fn several_chunks_of_log_end_with_a_flush() {
+    const MORE_THAN_A_CHUNK: u64 = 4000;
+    for ground in Ground::both() {
+        let root = ground.pool.root();
+        (0..MORE_THAN_A_CHUNK).for_each(|number| {
+            ground.make(root, &format!("f{number}"), FileKind::Regular);
+        });
+        ground.device.taken();
+        ground.pool.sync().expect("memory does not fail");
+        let requests = ground.device.taken();
+        let chunks = requests.iter().filter(|request| **request == LOG).count();
+        assert!(chunks > 1 && requests.last() == Some(&Request::Flush), "{requests:?}");
+    }
 }
 
 /// What nobody syncs is durable after the interval all the same.
@@ -127,12 +171,11 @@ fn what_is_old_enough_is_committed_by_itself() {
     ground.pool.write(&Caller::root(), ino, 0, &[1; 100]).expect("there is room");
     ground.device.taken();
     ground.pool.tick().expect("memory does not fail");
-    assert_eq!(first(&ground.device.taken(), LOG), None, "it is young");
+    assert_eq!(ground.device.taken(), [], "it is young");
     ground.clock.advance_ns(6_000_000_000);
     ground.pool.tick().expect("memory does not fail");
     let requests = ground.device.taken();
-    assert!(first(&requests, LOG).is_some(), "{requests:?}");
-    assert_eq!(requests.last(), Some(&Request::Flush), "{requests:?}");
+    assert!(ends_with_a_durable_log(&requests), "{requests:?}");
 }
 
 /// What is made in a directory is durable once the directory was synced.
@@ -145,37 +188,41 @@ fn a_sync_of_a_directory_writes_the_log() {
     ground.device.taken();
     ground.pool.fsync(directory, false).expect("memory does not fail");
     let requests = ground.device.taken();
-    assert!(first(&requests, LOG).is_some(), "{requests:?}");
+    assert!(ends_with_a_durable_log(&requests), "{requests:?}");
 }
 
 /// Data is durable before the commit that points to it is in the log.
 #[test]
 fn data_is_flushed_before_the_log_points_to_it() {
-    let ground = Ground::new();
-    let ino = ground.make(ground.pool.root(), "f", FileKind::Regular);
-    ground.pool.write(&Caller::root(), ino, 0, &vec![1; 1 << 20]).expect("there is room");
-    ground.device.taken();
-    ground.pool.fsync(ino, false).expect("memory does not fail");
-    let requests = ground.device.taken();
-    let data = last(&requests, Request::Write(Purpose::Data)).expect("a segment was sealed");
-    let log = last(&requests, LOG).expect("a commit was written");
-    assert!(data < log && is_flushed_between(&requests, data, log), "{requests:?}");
+    for ground in Ground::both() {
+        let ino = ground.make(ground.pool.root(), "f", FileKind::Regular);
+        ground.pool.write(&Caller::root(), ino, 0, &vec![1; 1 << 20]).expect("there is room");
+        ground.device.taken();
+        ground.pool.fsync(ino, false).expect("memory does not fail");
+        let requests = ground.device.taken();
+        let data = last(&requests, Request::Write(Purpose::Data)).expect("a segment was sealed");
+        let log = last(&requests, LOG).or(last(&requests, LOG_THROUGH));
+        let log = log.expect("a commit was written");
+        assert!(data < log && is_flushed_between(&requests, data, log), "{requests:?}");
+    }
 }
 
 /// K1: no page goes home before its records are durable. The head: only after the pages are.
 #[test]
 fn pages_go_home_behind_the_log_and_before_the_head() {
-    let ground = Ground::new();
-    ground.pool.checkpoint().expect("memory does not fail");
-    ground.make(ground.pool.root(), "f", FileKind::Regular);
-    let requests = ground.checkpoint();
-    let home = first(&requests, HOME).expect("pages went home");
-    let log = last(&requests[..home], LOG).expect("K1: the log was written before");
-    assert!(is_flushed_between(&requests, log, home), "K1: {requests:?}");
-    let (home, head) = (last(&requests, HOME), last(&requests, LOG));
-    let (home, head) = (home.expect("pages went home"), head.expect("a head was written"));
-    assert!(home < head && is_flushed_between(&requests, home, head), "the head: {requests:?}");
-    assert_eq!(requests.last(), Some(&Request::Flush), "the head: {requests:?}");
+    for ground in Ground::both() {
+        ground.pool.checkpoint().expect("memory does not fail");
+        ground.make(ground.pool.root(), "f", FileKind::Regular);
+        let requests = ground.checkpoint();
+        let home = first(&requests, HOME).expect("pages went home");
+        let log = last(&requests[..home], LOG).or(last(&requests[..home], LOG_THROUGH));
+        let log = log.expect("K1: the log was written before");
+        assert!(is_flushed_between(&requests, log, home), "K1: {requests:?}");
+        let (home, head) = (last(&requests, HOME), last(&requests, LOG));
+        let (home, head) = (home.expect("pages went home"), head.expect("a head was written"));
+        assert!(home < head && is_flushed_between(&requests, home, head), "the head: {requests:?}");
+        assert_eq!(requests.last(), Some(&Request::Flush), "the head: {requests:?}");
+    }
 }
 
 /// K2: a page that nothing points to yet is durable before the page that points to it goes home.

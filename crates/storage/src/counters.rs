@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::device::{Purpose, RequestKind};
+use crate::device::{Operation, Purpose, RequestKind};
 
 const PURPOSE_COUNT: usize = Purpose::ALL.len();
 const KIND_COUNT: usize = RequestKind::ALL.len();
@@ -31,6 +31,7 @@ impl std::ops::AddAssign for IoCount {
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct IoCounts {
     counts: [[IoCount; KIND_COUNT]; PURPOSE_COUNT],
+    write_throughs: u64,
 }
 
 impl IoCounts {
@@ -83,6 +84,12 @@ impl IoCounts {
     pub fn flushes(&self) -> u64 {
         self.of_kind(RequestKind::Flush).requests
     }
+
+    /// Returns how many of the writes were written through.
+    #[must_use]
+    pub fn write_throughs(&self) -> u64 {
+        self.write_throughs
+    }
 }
 
 impl Sub for IoCounts {
@@ -91,6 +98,7 @@ impl Sub for IoCounts {
     /// Returns the I/O between `earlier` and `self`.
     fn sub(self, earlier: IoCounts) -> IoCounts {
         let mut difference = self;
+        difference.write_throughs -= earlier.write_throughs;
         for (row, earlier_row) in difference.counts.iter_mut().zip(&earlier.counts) {
             for (count, before) in row.iter_mut().zip(earlier_row) {
                 assert!(count.requests >= before.requests, "the later counts come first");
@@ -124,11 +132,20 @@ impl fmt::Debug for IoCounts {
 pub struct IoCounters {
     requests: [[AtomicU64; KIND_COUNT]; PURPOSE_COUNT],
     bytes: [[AtomicU64; KIND_COUNT]; PURPOSE_COUNT],
+    write_throughs: AtomicU64,
 }
 
 impl IoCounters {
     /// Counts one request.
-    pub fn add(&self, purpose: Purpose, kind: RequestKind, length_bytes: u64) {
+    pub fn add(&self, purpose: Purpose, operation: &Operation) {
+        self.count(purpose, operation.kind(), operation.length_bytes());
+        if let Operation::WriteThrough { .. } = operation {
+            self.write_throughs.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts one request that is not written through.
+    pub fn count(&self, purpose: Purpose, kind: RequestKind, length_bytes: u64) {
         let (row, column) = (purpose.index(), kind.index());
         self.requests[row][column].fetch_add(1, Ordering::Relaxed);
         self.bytes[row][column].fetch_add(length_bytes, Ordering::Relaxed);
@@ -137,7 +154,8 @@ impl IoCounters {
     /// Returns the counts so far.
     #[must_use]
     pub fn snapshot(&self) -> IoCounts {
-        let mut counts = IoCounts::default();
+        let write_throughs = self.write_throughs.load(Ordering::Relaxed);
+        let mut counts = IoCounts { write_throughs, ..IoCounts::default() };
         for purpose in Purpose::ALL {
             for kind in RequestKind::ALL {
                 let (row, column) = (purpose.index(), kind.index());

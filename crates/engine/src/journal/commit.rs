@@ -142,8 +142,12 @@ impl Journal {
     pub(super) fn force(&self, end: Lsn) -> FsResult<()> {
         let Some(_writer) = self.writer_unless(|log| log.durable >= end)? else { return Ok(()) };
         self.state.lock().log.cut();
-        let Some(reached) = self.write_sealed()? else { return Ok(()) };
-        if !planted::is(Planted::CommitWithoutFlush) {
+        let is_careless = planted::is(Planted::CommitWithoutFlush);
+        let may_go_through = self.volume.device().info().has_write_through && !is_careless;
+        let Some((reached, is_durable)) = self.write_sealed(may_go_through)? else {
+            return Ok(());
+        };
+        if !is_durable && !is_careless {
             self.volume.flush(Purpose::Journal).map_err(|error| self.fail(&error))?;
         }
         self.state.lock().log.durable = reached;
@@ -158,9 +162,9 @@ impl Journal {
     /// As [`Journal::commit`].
     pub(super) fn flush_with_log(&self, purpose: Purpose) -> FsResult<()> {
         let Some(_writer) = self.writer_unless(|_| false)? else { return Ok(()) };
-        let reached = self.write_sealed()?;
+        let written = self.write_sealed(false)?;
         self.volume.flush(purpose).map_err(|error| self.fail(&error))?;
-        if let Some(reached) = reached {
+        if let Some((reached, _)) = written {
             self.state.lock().log.durable = reached;
         }
         Ok(())
@@ -183,9 +187,10 @@ impl Journal {
         }
     }
 
-    /// Writes the chunks that are complete, behind the data that they need, and returns where they
-    /// end; `None` if there is none. The caller flushes.
-    fn write_sealed(&self) -> FsResult<Option<Lsn>> {
+    /// Writes the chunks that are complete, behind the data that they need. Returns where they end,
+    /// and whether they are durable, which one chunk is if it may go through the device's cache;
+    /// else the caller flushes. `None` if there is none.
+    fn write_sealed(&self, may_go_through: bool) -> FsResult<Option<(Lsn, bool)>> {
         let chunks: Vec<SealedChunk> = self.state.lock().log.sealed.drain(..).collect();
         let Some(last) = chunks.last() else { return Ok(None) };
         let (reached, data) =
@@ -200,19 +205,28 @@ impl Journal {
         }
         // CRASH: data first. A commit must not be readable before what it points to.
         self.data.settle(data).map_err(|error| self.fail(&error))?;
-        let writes = chunks.into_iter().map(|chunk| self.write_of(chunk)).collect();
+        // Everything before these chunks is durable (J1), so one that is durable by itself makes
+        // the log durable up to its end. Of several, one might be without those before it.
+        let goes_through = may_go_through && chunks.len() == 1;
+        let write_of = |chunk| self.write_of(chunk, goes_through);
+        let writes = chunks.into_iter().map(write_of).collect();
         for ticket in self.volume.device().submit_all(Purpose::Journal, writes) {
             ticket.wait().map_err(|error| self.fail(&error))?;
         }
-        Ok(Some(reached))
+        Ok(Some((reached, goes_through)))
     }
 
     /// Returns the write that takes `chunk` to its place.
-    fn write_of(&self, chunk: SealedChunk) -> Operation {
+    fn write_of(&self, chunk: SealedChunk, goes_through: bool) -> Operation {
         let geometry = self.volume.geometry();
         let ring = geometry.journal_offset + format::geometry::JOURNAL_HEADS * 4096;
         let offset = ring + chunk.lsn.0 % ring_bytes(geometry);
-        Operation::Write { offset, data: vec![SharedBytes::from(chunk.bytes)] }
+        let data = vec![SharedBytes::from(chunk.bytes)];
+        if goes_through {
+            Operation::WriteThrough { offset, data }
+        } else {
+            Operation::Write { offset, data }
+        }
     }
 }
 

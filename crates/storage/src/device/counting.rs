@@ -34,7 +34,7 @@ impl Device for CountingDevice {
     }
 
     fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
-        self.counters.add(purpose, operation.kind(), operation.length_bytes());
+        self.counters.add(purpose, &operation);
         self.inner.submit(purpose, operation)
     }
 
@@ -46,7 +46,7 @@ impl Device for CountingDevice {
 
     fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
         for operation in &operations {
-            self.counters.add(purpose, operation.kind(), operation.length_bytes());
+            self.counters.add(purpose, operation);
         }
         self.inner.submit_all(purpose, operations)
     }
@@ -57,17 +57,17 @@ impl Device for CountingDevice {
         offset: u64,
         length_bytes: usize,
     ) -> Result<AlignedBuffer, DeviceError> {
-        self.counters.add(purpose, RequestKind::Read, to_u64(length_bytes));
+        self.counters.count(purpose, RequestKind::Read, to_u64(length_bytes));
         self.inner.read(purpose, offset, length_bytes)
     }
 
     fn write(&self, purpose: Purpose, offset: u64, data: AlignedBuffer) -> Result<(), DeviceError> {
-        self.counters.add(purpose, RequestKind::Write, to_u64(data.len()));
+        self.counters.count(purpose, RequestKind::Write, to_u64(data.len()));
         self.inner.write(purpose, offset, data)
     }
 
     fn flush(&self, purpose: Purpose) -> Result<(), DeviceError> {
-        self.counters.add(purpose, RequestKind::Flush, 0);
+        self.counters.count(purpose, RequestKind::Flush, 0);
         self.inner.flush(purpose)
     }
 }

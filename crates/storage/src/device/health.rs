@@ -201,6 +201,7 @@ mod tests {
             size_bytes: 1 << 20,
             sector_bytes: 512,
             is_read_only: false,
+            has_write_through: true,
             transport: "memory",
         }
     }

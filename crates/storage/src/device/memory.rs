@@ -48,6 +48,7 @@ impl MemoryDevice {
             size_bytes,
             sector_bytes: 512,
             is_read_only: false,
+            has_write_through: true,
             transport: "memory",
         };
         Arc::new(MemoryDevice { info, chunks: RwLock::new(BTreeMap::new()) })
@@ -142,7 +143,9 @@ impl MemoryDevice {
                 self.read_into(offset, &mut buffer);
                 return Ok(Completion { buffer: Some(buffer) });
             }
-            Operation::Write { offset, data } => self.write_pieces(offset, &data),
+            Operation::Write { offset, data } | Operation::WriteThrough { offset, data } => {
+                self.write_pieces(offset, &data);
+            }
             Operation::Flush => {}
             Operation::Discard { offset, length_bytes } => self.discard(offset, length_bytes),
         }

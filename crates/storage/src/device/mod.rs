@@ -72,6 +72,8 @@ pub struct DeviceInfo {
     /// Whether every write is known to be refused: by the device, which may be open for writing all
     /// the same, or because it was opened for reading alone.
     pub is_read_only: bool,
+    /// Whether [`Operation::WriteThrough`] may be asked for; where not, a write and a flush do.
+    pub has_write_through: bool,
     /// How requests travel: `io_uring`, `pread`, `memory`, `simulated`; said by `status`.
     pub transport: &'static str,
 }
@@ -137,6 +139,15 @@ pub enum Operation {
         /// At most [`WRITE_PIECES_MAX`] pieces.
         data: Vec<SharedBytes>,
     },
+    /// Write as [`Operation::Write`] does, and make this write, and no other, durable before the
+    /// answer. It is counted, planned and refused as a write, and when it fails as a flush that
+    /// failed (D3). Only where [`DeviceInfo::has_write_through`].
+    WriteThrough {
+        /// First byte on the device.
+        offset: u64,
+        /// At most [`WRITE_PIECES_MAX`] pieces.
+        data: Vec<SharedBytes>,
+    },
     /// Make durable every write answered before this was submitted.
     Flush,
     /// Say that a range holds nothing of value. A hint: what it reads as afterwards is undefined.
@@ -154,10 +165,16 @@ impl Operation {
     pub fn kind(&self) -> RequestKind {
         match self {
             Operation::Read { .. } => RequestKind::Read,
-            Operation::Write { .. } => RequestKind::Write,
+            Operation::Write { .. } | Operation::WriteThrough { .. } => RequestKind::Write,
             Operation::Flush => RequestKind::Flush,
             Operation::Discard { .. } => RequestKind::Discard,
         }
+    }
+
+    /// Whether the answer says that something is durable.
+    #[must_use]
+    pub fn makes_durable(&self) -> bool {
+        matches!(self, Operation::WriteThrough { .. } | Operation::Flush)
     }
 
     /// Returns the first byte on the device; a flush has none.
@@ -166,6 +183,7 @@ impl Operation {
         match self {
             Operation::Read { offset, .. }
             | Operation::Write { offset, .. }
+            | Operation::WriteThrough { offset, .. }
             | Operation::Discard { offset, .. } => Some(*offset),
             Operation::Flush => None,
         }
@@ -176,7 +194,9 @@ impl Operation {
     pub fn length_bytes(&self) -> u64 {
         match self {
             Operation::Read { buffer, .. } => to_u64(buffer.len()),
-            Operation::Write { data, .. } => data.iter().map(|piece| to_u64(piece.len())).sum(),
+            Operation::Write { data, .. } | Operation::WriteThrough { data, .. } => {
+                data.iter().map(|piece| to_u64(piece.len())).sum()
+            }
             Operation::Flush => 0,
             Operation::Discard { length_bytes, .. } => *length_bytes,
         }

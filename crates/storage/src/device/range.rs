@@ -23,7 +23,7 @@ pub(crate) fn check_request(
     let is_aligned = offset.is_multiple_of(align_bytes) && length_bytes.is_multiple_of(align_bytes);
     let is_inside = offset.checked_add(length_bytes).is_some_and(|end| end <= info.size_bytes);
     let pieces_fit = match operation {
-        Operation::Write { data, .. } => {
+        Operation::Write { data, .. } | Operation::WriteThrough { data, .. } => {
             let fits = |piece: &&[u8]| {
                 piece.len().is_multiple_of(to_usize(sector_bytes))
                     && piece.as_ptr().addr().is_multiple_of(to_usize(sector_bytes))
@@ -60,6 +60,7 @@ mod tests {
             size_bytes: 1 << 20,
             sector_bytes: 512,
             is_read_only: false,
+            has_write_through: true,
             transport: "memory",
         };
         check_request(&info, purpose, operation).is_ok()

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, FsError, FsResult};
 use engine::{CreateOptions, OpenOptions, Pool, Shortage};
 use storage::clock::ManualClock;
-use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
+use storage::device::{RequestKind, SharedDevice};
 
-use super::failure::{Failing, Failure};
+use super::failure::{Failing, Failure, Target};
 use super::workload::{Action, FallocateKind, Name, Workload};
 use crate::canon::Times;
 use crate::ops::{Applied, FILL_ZEROS, Op, Outcome, Place, Route, Session, Step};
@@ -120,7 +120,9 @@ pub(super) fn run_failing(
     workload: &Workload,
     failure: Failure,
 ) -> Result<Run, String> {
-    let options = SimOptions { seed: failure.seed, ..SimOptions::default() };
+    // Flushes fail where commits need them.
+    let has_write_through = failure.target != Target::Request(RequestKind::Flush);
+    let options = SimOptions { seed: failure.seed, has_write_through, ..SimOptions::default() };
     work(SimDevice::open(base.clone(), options), workload, Some(failure))
 }
 

@@ -142,6 +142,8 @@ impl<'a> Lives<'a> {
     fn device(&mut self, image: Image, faults: FaultPlan) -> (Arc<SimDevice>, PowerSupply) {
         let power = PowerSupply::new();
         let options = SimOptions {
+            // Every third pool is on a device that has flushes alone.
+            has_write_through: !self.report.seed.is_multiple_of(3),
             model: self.model,
             faults,
             power: power.clone(),

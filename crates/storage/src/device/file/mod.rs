@@ -34,7 +34,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 
 use super::health::{Asked, Health};
 use super::range::check_request;
@@ -169,7 +169,7 @@ impl Target {
     fn admit(&self, purpose: Purpose, operation: &Operation) -> Result<Asked, DeviceError> {
         check_request(&self.info, purpose, operation)?;
         let asked = self.health.admit(&self.info, operation)?;
-        if asked.kind == RequestKind::Flush {
+        if operation.makes_durable() {
             self.check_end()?;
         }
         Ok(asked)
@@ -226,12 +226,33 @@ impl Target {
     }
 
     fn write(&self, offset: u64, data: &[SharedBytes]) -> Result<(), DeviceError> {
+        let (length, result) = self.transfer_out(offset, data, ReadWriteFlags::empty());
+        self.answer(RequestKind::Write, offset, length, result)
+    }
+
+    fn write_through(&self, offset: u64, data: &[SharedBytes]) -> Result<(), DeviceError> {
+        let (length, result) = self.transfer_out(offset, data, ReadWriteFlags::DSYNC);
+        self.answer_through(self.answer(RequestKind::Write, offset, length, result))
+    }
+
+    /// D3: what of a write that failed was to be durable may be forgotten below, and reported no
+    /// more.
+    fn answer_through(&self, answer: Result<(), DeviceError>) -> Result<(), DeviceError> {
+        answer.inspect_err(|_| self.health.fail())
+    }
+
+    fn transfer_out(
+        &self,
+        offset: u64,
+        data: &[SharedBytes],
+        flags: ReadWriteFlags,
+    ) -> (u64, Result<(), Failure>) {
         let length: usize = data.iter().map(|piece| piece.len()).sum();
         let result = transfer(length, |done| {
             let slices = slices_after(data, done);
-            rustix::io::pwritev(&self.file, &slices, offset + to_u64(done))
+            rustix::io::pwritev2(&self.file, &slices, offset + to_u64(done), flags)
         });
-        self.answer(RequestKind::Write, offset, to_u64(length), result)
+        (to_u64(length), result)
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
@@ -267,6 +288,7 @@ impl Target {
                 return Ok(Completion { buffer: Some(buffer) });
             }
             Operation::Write { offset, data } => self.write(offset, &data)?,
+            Operation::WriteThrough { offset, data } => self.write_through(offset, &data)?,
             Operation::Flush => self.flush()?,
             Operation::Discard { offset, length_bytes } => self.discard(offset, length_bytes)?,
         }

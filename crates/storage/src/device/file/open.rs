@@ -177,8 +177,27 @@ pub(super) fn open(path: &Path, options: FileOptions) -> Result<Opened, OpenErro
     let name = path.display().to_string();
     let is_read_only = options.access != Access::ReadWrite
         || is_block_device && block::is_read_only(&file).map_err(|e| failed(e.into()))?;
-    let info = DeviceInfo { name, size_bytes, sector_bytes, is_read_only, transport: "" };
+    let has_write_through = is_direct && keeps_write_through(&file, is_block_device);
+    let info = DeviceInfo {
+        name,
+        size_bytes,
+        sector_bytes,
+        is_read_only,
+        has_write_through,
+        transport: "",
+    };
     Ok(Opened { file, is_block_device, info, is_direct })
+}
+
+/// Whether a direct write with `RWF_DSYNC` is known to be durable when it is answered: on a block
+/// device, and on the file systems of which that was looked up. Others, a FUSE server's among them,
+/// may leave the flag out.
+fn keeps_write_through(file: &OwnedFd, is_block_device: bool) -> bool {
+    const EXT4: i64 = 0xef53;
+    const XFS: i64 = 0x5846_5342;
+    const BTRFS: i64 = 0x9123_683e;
+    is_block_device
+        || rustix::fs::fstatfs(file).is_ok_and(|stat| [EXT4, XFS, BTRFS].contains(&stat.f_type))
 }
 
 /// Returns where the file or the block device ends now, without waiting for either: a server that

@@ -87,6 +87,23 @@ fn many_requests_in_flight_are_each_answered_with_their_own_data() {
     });
 }
 
+/// Wherever the file is: at worst it is a write.
+#[test]
+fn what_is_written_through_is_read_back() {
+    with_each_transport(1 << 20, |device, _| {
+        for nth in 0..4 {
+            let data = vec![SharedBytes::from(filled(8192, nth)), filled(4096, 9).into()];
+            let through = Operation::WriteThrough { offset: nth * 16384, data };
+            device.submit(Purpose::Journal, through).wait().expect("the disk works");
+        }
+        for nth in 0..4 {
+            let read = bytes_of(device.submit(Purpose::Data, read_of(nth * 16384, 12288)));
+            assert_eq!(read[..8192], *filled(8192, nth), "{nth}");
+            assert_eq!(read[8192..], *filled(4096, 9), "{nth}");
+        }
+    });
+}
+
 /// Threads that submit, wait out of order, drop tickets and read directly, each in its own range.
 #[test]
 fn threads_share_a_device_without_losing_an_answer() {

@@ -201,6 +201,7 @@ impl Uring {
     fn push(&self, request: &mut Request, slot: usize) {
         let file = types::Fd(self.target.file.as_raw_fd());
         let done = request.progress.done();
+        let is_through = matches!(request.operation, Operation::WriteThrough { .. });
         let entry = match &mut request.operation {
             Operation::Read { offset, buffer } => {
                 let rest = &mut buffer[done..];
@@ -209,7 +210,7 @@ impl Uring {
                     .offset(*offset + to_u64(done))
                     .build()
             }
-            Operation::Write { offset, data } => {
+            Operation::Write { offset, data } | Operation::WriteThrough { offset, data } => {
                 let vector = |slice: &std::io::IoSlice<'_>| libc::iovec {
                     iov_base: slice.as_ptr().cast_mut().cast(),
                     iov_len: slice.len(),
@@ -218,6 +219,7 @@ impl Uring {
                 let count = u32::try_from(request.vectors.len()).expect("WRITE_PIECES_MAX");
                 opcode::Writev::new(file, request.vectors.as_ptr(), count)
                     .offset(*offset + to_u64(done))
+                    .rw_flags(if is_through { libc::RWF_DSYNC } else { 0 })
                     .build()
             }
             Operation::Flush => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
@@ -343,10 +345,17 @@ impl Uring {
         let Request { operation, answer, .. } = request;
         let (kind, length_bytes) = (operation.kind(), operation.length_bytes());
         let offset = operation.offset().unwrap_or(0);
-        let result = self.target.answer(kind, offset, length_bytes, end).map(|()| {
+        let mut result = self.target.answer(kind, offset, length_bytes, end);
+        if let Operation::WriteThrough { .. } = operation {
+            result = self.target.answer_through(result);
+        }
+        let result = result.map(|()| {
             let buffer = match operation {
                 Operation::Read { buffer, .. } => Some(buffer),
-                Operation::Write { .. } | Operation::Flush | Operation::Discard { .. } => None,
+                Operation::Write { .. }
+                | Operation::WriteThrough { .. }
+                | Operation::Flush
+                | Operation::Discard { .. } => None,
             };
             Completion { buffer }
         });
@@ -407,6 +416,7 @@ mod tests {
             size_bytes: 4096,
             sector_bytes: 512,
             is_read_only: false,
+            has_write_through: false,
             transport,
         };
         let (file, health) = (reader.into(), Health::new(deadline));

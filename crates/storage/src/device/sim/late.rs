@@ -14,6 +14,10 @@ pub(super) enum Effect {
         offset: u64,
         data: Vec<SharedBytes>,
     },
+    WriteThrough {
+        offset: u64,
+        data: Vec<SharedBytes>,
+    },
     Flush,
 }
 

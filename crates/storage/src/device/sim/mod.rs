@@ -68,6 +68,8 @@ pub struct SimOptions {
     pub name: String,
     /// Bytes of a sector: 512 to 4096.
     pub sector_bytes: u32,
+    /// Whether writes can be durable by themselves.
+    pub has_write_through: bool,
     /// How long things take.
     pub model: DiskModel,
     /// What goes wrong.
@@ -87,6 +89,7 @@ impl Default for SimOptions {
         SimOptions {
             name: "sim:0".to_owned(),
             sector_bytes: 512,
+            has_write_through: true,
             model: DiskModel::instant(),
             faults: FaultPlan::none(),
             deadline: DEADLINE_DEFAULT,
@@ -148,6 +151,8 @@ enum Outcome {
     Read(AlignedBuffer),
     /// The write's number, unless it was lost.
     Write(Option<u64>),
+    /// The number of a write that is durable then.
+    WriteThrough(u64),
     /// The writes it makes durable.
     Flush(Vec<u64>),
     Fails(DeviceError),
@@ -184,6 +189,7 @@ impl SimDevice {
             size_bytes: image.size_bytes(),
             sector_bytes: options.sector_bytes,
             is_read_only: false,
+            has_write_through: options.has_write_through,
             transport: "simulated",
         };
         let sector_bytes = u64::from(options.sector_bytes);
@@ -320,6 +326,13 @@ impl State {
         self.record(|| Event::Rotted { offset, mask });
     }
 
+    /// Counts a write for `purpose`; returns which it is.
+    fn next_write_of(&mut self, purpose: Purpose) -> (Purpose, u64) {
+        let begun = &mut self.writes_begun[purpose.index()];
+        *begun += 1;
+        (purpose, *begun - 1)
+    }
+
     fn take_write(&mut self, offset: u64, data: &[SharedBytes]) -> u64 {
         let write = Arc::new(RecordedWrite::new(offset, data));
         self.record(|| Event::Submitted(Arc::clone(&write)));
@@ -329,6 +342,12 @@ impl State {
     fn answer_write(&mut self, id: u64) {
         self.cache.answer_write(id);
         self.record(|| Event::Answered(id));
+    }
+
+    fn answer_write_through(&mut self, id: u64) {
+        self.answer_write(id);
+        let covered = self.cache.begin_write_through(id);
+        self.answer_flush(covered);
     }
 
     fn answer_flush(&mut self, covered: Vec<u64>) {
@@ -362,6 +381,10 @@ impl Shared {
                     let id = state.take_write(offset, &data);
                     state.answer_write(id);
                 }
+                Effect::WriteThrough { offset, data } => {
+                    let id = state.take_write(offset, &data);
+                    state.answer_write_through(id);
+                }
                 Effect::Flush => {
                     let covered = state.cache.begin_flush();
                     state.answer_flush(covered);
@@ -388,10 +411,10 @@ impl Shared {
                 (u64::MAX, Outcome::Late)
             }
             Timing::Never { takes_effect: true } => {
-                if let (_, Outcome::Flush(covered)) =
-                    self.decide(&mut state, (now_ns, purpose), operation)
-                {
-                    state.answer_flush(covered);
+                match self.decide(&mut state, (now_ns, purpose), operation).1 {
+                    Outcome::Flush(covered) => state.answer_flush(covered),
+                    Outcome::WriteThrough(id) => state.answer_write_through(id),
+                    Outcome::Read(_) | Outcome::Write(_) | Outcome::Fails(_) | Outcome::Late => {}
                 }
                 (u64::MAX, Outcome::Late)
             }
@@ -401,6 +424,10 @@ impl Shared {
                     Operation::Write { offset, data } => {
                         state.begun[kind] += 1;
                         (Effect::Write { offset, data }, Outcome::Late)
+                    }
+                    Operation::WriteThrough { offset, data } => {
+                        state.begun[kind] += 1;
+                        (Effect::WriteThrough { offset, data }, Outcome::Late)
                     }
                     Operation::Flush => {
                         state.begun[kind] += 1;
@@ -448,10 +475,14 @@ impl Shared {
             }
             Operation::Write { data, .. } => {
                 let answer_ns = state.disk.write(now_ns, offset, length_bytes);
-                let of_purpose = state.writes_begun[purpose.index()];
-                state.writes_begun[purpose.index()] += 1;
-                let nth = (index, (purpose, of_purpose));
+                let nth = (index, state.next_write_of(purpose));
                 (answer_ns, self.begin_write(state, nth, offset, &data))
+            }
+            Operation::WriteThrough { data, .. } => {
+                let written_ns = state.disk.write(now_ns, offset, length_bytes);
+                let nth = (index, state.next_write_of(purpose));
+                let outcome = self.begin_write(state, nth, offset, &data);
+                (state.disk.flush(written_ns), self.through(outcome))
             }
             Operation::Flush => {
                 let answer_ns = state.disk.flush(now_ns);
@@ -505,6 +536,15 @@ impl Shared {
                 Outcome::Fails(self.io_error(RequestKind::Write, offset, length_bytes))
             }
         }
+    }
+
+    /// Makes of what a write comes to what it comes to if it is written through.
+    fn through(&self, outcome: Outcome) -> Outcome {
+        if let Outcome::Fails(_) = outcome {
+            // D3.
+            self.health.fail();
+        }
+        if let Outcome::Write(Some(id)) = outcome { Outcome::WriteThrough(id) } else { outcome }
     }
 
     fn begin_flush(&self, state: &mut State, fails: bool) -> Outcome {
@@ -582,6 +622,7 @@ impl PendingRequest for SimRequest {
             Outcome::Write(Some(id)) => {
                 state.answer_write(id);
             }
+            Outcome::WriteThrough(id) => state.answer_write_through(id),
             Outcome::Flush(covered) => state.answer_flush(covered),
             Outcome::Fails(error) => {
                 match asked.kind {
@@ -615,7 +656,7 @@ impl Device for SimDevice {
             Ok(asked) => asked,
             Err(error) => return Ticket::ready(Err(error)),
         };
-        shared.counters.add(purpose, operation.kind(), operation.length_bytes());
+        shared.counters.add(purpose, &operation);
         let request = shared.begin(asked, purpose, operation);
         if let Some(scheduler) = sim::current() {
             scheduler.note(shared.state.lock().cache.seen().content_hash());

@@ -95,6 +95,37 @@ fn flush_covers_only_what_was_answered_before_it() {
     assert!(lost.iter().all(|&count| count > 0), "a flush did too much: {lost:?}");
 }
 
+/// D1: a write that goes through the cache survives every power cut from its answer on, with what
+/// was below it, and takes nothing else along.
+#[test]
+fn a_write_through_is_durable_and_nothing_else_is() {
+    let mut lost = 0;
+    for seed in 0..100 {
+        let device = device_with(FaultPlan::none());
+        put(&device, 0, 1, 1).expect("no faults");
+        put(&device, 1, 1, 1).expect("no faults");
+        let Operation::Write { offset, data } = stamped(1, 2, 2) else { unreachable!("a write") };
+        let through = Operation::WriteThrough { offset, data };
+        device.submit(Purpose::Journal, through).wait().expect("no faults");
+        let image = device.crash_image(&mut Prng::from_seed(seed));
+        assert_eq!([1, 2].map(|sector| stamp_in(&image, sector)), [2, 2], "seed {seed}");
+        lost += u64::from(stamp_in(&image, 0) == 0);
+    }
+    assert!((1..100).contains(&lost), "{lost} times the write beside it was lost");
+}
+
+/// D3: a write that was to be durable and failed is as a flush that failed.
+#[test]
+fn after_a_failed_write_through_the_device_takes_no_more_writes() {
+    let fault = Fault::Fail { kind: RequestKind::Write, nth: 0, persists: false };
+    let device = device_with(FaultPlan::none().with(fault));
+    let Operation::Write { offset, data } = stamped(1, 1, 1) else { unreachable!("a write") };
+    let through = Operation::WriteThrough { offset, data };
+    device.submit(Purpose::Journal, through).wait().expect_err("it is planned");
+    assert!(device.has_failed());
+    put(&device, 2, 1, 1).expect_err("the device has failed");
+}
+
 /// What a sector may hold after a power cut, kept without regard to the code under test.
 #[derive(Clone, Default)]
 struct SectorModel {

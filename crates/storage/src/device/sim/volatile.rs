@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - V1: A write leaves the cache for `durable` only by a flush that was submitted after the write
-//!   was answered, and only when that flush is answered.
+//!   was answered, and only when that flush is answered; or when it is answered that was to be
+//!   written through.
 //! - V2: `seen` is `durable` with every cached write on top, in the order of submission, so a read
 //!   returns what the last write put there.
 //!
@@ -119,6 +120,11 @@ impl RecordedWrite {
         self.length_bytes
     }
 
+    fn meets(&self, other: &RecordedWrite) -> bool {
+        self.offset < other.offset + other.length_bytes
+            && other.offset < self.offset + self.length_bytes
+    }
+
     /// Walks what was written, piece after piece.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.parts.iter().map(Part::bytes)
@@ -199,6 +205,15 @@ impl WriteCache {
     pub(super) fn begin_flush(&self) -> Vec<u64> {
         let answered = self.cached.iter().filter(|(_, cached)| cached.is_answered);
         answered.map(|(&id, _)| id).collect()
+    }
+
+    /// Returns what is durable with the write of number `id`: itself, and what was there before it,
+    /// which must not come back over it.
+    pub(super) fn begin_write_through(&self, id: u64) -> Vec<u64> {
+        let Some(through) = self.cached.get(&id) else { return Vec::new() };
+        let older = self.cached.range(..=id);
+        let covered = older.filter(|(_, cached)| cached.write.meets(&through.write));
+        covered.map(|(&id, _)| id).collect()
     }
 
     pub(super) fn answer_flush(&mut self, covered: &[u64]) {

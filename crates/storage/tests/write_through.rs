@@ -1,0 +1,82 @@
+//! What a block device below a device is asked.
+//!
+//! In a process of its own: a program that is started has for a moment all that is open here, the
+//! locks of other tests' devices too.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use storage::device::{
+    AlignedBuffer, Device, FileDevice, FileOptions, OpenError, Operation, Purpose, SharedBytes,
+    TransportChoice,
+};
+
+/// A block device over a file, for as long as this lives.
+struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    /// `None`, and why on the terminal, where there are none.
+    fn over(file: &Path) -> Option<LoopDevice> {
+        let attached = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+        let attached = attached.ok().filter(|output| output.status.success());
+        if attached.is_none() {
+            eprintln!("SKIPPED: no loop device can be had here");
+        }
+        let name = String::from_utf8(attached?.stdout).ok()?;
+        Some(LoopDevice(name.trim().into()))
+    }
+
+    /// Returns how many flushes the device has done: the sixteenth field of its statistics (Linux,
+    /// `Documentation/block/stat.rst`).
+    fn flushes(&self) -> u64 {
+        let name = self.0.file_name().expect("a device has a name").display();
+        let counts = std::fs::read_to_string(format!("/sys/block/{name}/stat")).expect("Linux");
+        let count = counts.split_whitespace().nth(15).expect("since Linux 5.5");
+        count.parse().expect("a count")
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+/// Goal: what is written through is durable below, and not only called so. Method: a loop device
+/// takes no write that is durable by itself, so the kernel flushes it behind each.
+#[test]
+fn a_write_through_flushes_a_device_that_can_do_no_better() {
+    const COUNT: u64 = 10;
+    let page = || AlignedBuffer::copy_of(&[7; 4096]);
+    for transport in [TransportChoice::Pread, TransportChoice::Uring] {
+        let name = format!("holdfast-through-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, vec![0; 1 << 20]).expect("there is room");
+        let below = LoopDevice::over(&path);
+        // The device keeps it open.
+        std::fs::remove_file(&path).expect("it was written");
+        let Some(below) = below else { return };
+        let device =
+            match FileDevice::open(&below.0, FileOptions { transport, ..FileOptions::default() }) {
+                Ok(device) => device,
+                Err(OpenError::NoUring { source, .. }) => {
+                    eprintln!("SKIPPED io_uring: {source}");
+                    continue;
+                }
+                Err(error) => panic!("{error}"),
+            };
+        assert!(device.info().has_write_through);
+        let before = below.flushes();
+        for nth in 0..COUNT {
+            device.write(Purpose::Journal, nth * 4096, page()).expect("the disk works");
+        }
+        let between = below.flushes();
+        for nth in 0..COUNT {
+            let data = vec![SharedBytes::from(page())];
+            let through = Operation::WriteThrough { offset: nth * 4096, data };
+            device.submit(Purpose::Journal, through).wait().expect("the disk works");
+        }
+        let (plain, through) = (between - before, below.flushes() - between);
+        assert!(plain == 0 && through >= COUNT, "{transport:?}: {plain}, {through}");
+    }
+}
