@@ -391,5 +391,6 @@ fn main() -> ExitCode {
     println!("writes = {}", counts.writes());
     println!("written_bytes = {}", counts.of_kind(RequestKind::Write).bytes);
     println!("flushes = {}", counts.flushes());
+    println!("write_throughs = {}", counts.write_throughs());
     ExitCode::SUCCESS
 }
