@@ -18,7 +18,6 @@ use crate::alloc::Urgency;
 use crate::convert::{index_wide, wide};
 use crate::dir::{self, Found, Spot, Target};
 use crate::error::{FsError, FsResult};
-use crate::fileset::FilesetGuard;
 use crate::journal::Reservation;
 use crate::segment::{Block, BlockOwner, Segments};
 use crate::store::Change;
@@ -169,10 +168,8 @@ impl Files {
         let (mut directory, spot) = self.check_new(caller, &state, name)?;
         check_kind(caller, new.kind, link_target.is_some())?;
         self.check_room()?;
-        let mut fileset = self.fileset.lock();
-        let number = fileset.allocate_anode(&self.store, &mut change)?;
-        let (mut anode, given) = self.new_anode(caller, &change, &directory, number, new)?;
-        let fileset = self.put_lists(&mut change, fileset, &mut anode, given)?;
+        let mut fileset = Lazy::new(self);
+        let mut anode = self.make_anode(caller, &mut change, &mut fileset, &directory, new)?;
         let long = self.put_link_target(&mut change, &mut anode, link_target)?;
         let target = target_of(&anode);
         let store = &self.store;
@@ -182,8 +179,8 @@ impl Files {
                 directory.ctime = anode.btime;
                 directory.data_version += 1;
                 directory.nlink += u32::from(new.kind == FileKind::Directory);
-                fileset.write_anode(&self.store, &mut change, &directory)?;
-                fileset.write_anode(&self.store, &mut change, &anode)
+                fileset.write_anode(&mut change, &directory)?;
+                fileset.write_anode(&mut change, &anode)
             });
         if let Err(error) = result {
             if let Some(long) = &long {
@@ -203,24 +200,24 @@ impl Files {
         attr_of(self, &child_state)
     }
 
-    /// Gives a new file the access lists that its directory hands down.
-    pub(crate) fn put_lists<'f>(
-        &'f self,
+    /// Takes an anode into use for a new file in `directory`, with the access lists that are handed
+    /// down to it; the caller writes it. It may need [`Reservation::LARGE_NAMES`].
+    pub(crate) fn make_anode(
+        &self,
+        caller: &Caller,
         change: &mut Change<'_>,
-        fileset: FilesetGuard<'f>,
-        anode: &mut Anode,
-        given: Inherited,
-    ) -> FsResult<FilesetGuard<'f>> {
-        if given.access.is_none() && given.default.is_none() {
-            return Ok(fileset);
-        }
-        let mut fileset = Lazy::held(self, fileset);
+        fileset: &mut Lazy<'_>,
+        directory: &Anode,
+        new: NewInode,
+    ) -> FsResult<Anode> {
+        let number = fileset.guard().allocate_anode(&self.store, change)?;
+        let (mut anode, given) = self.new_anode(caller, change, directory, number, new)?;
         for (name, list) in [(ACCESS, given.access), (DEFAULT, given.default)] {
             if let Some(list) = list {
-                self.put_value(change, &mut fileset, anode, name, &list)?;
+                self.put_value(change, fileset, &mut anode, name, &list)?;
             }
         }
-        Ok(fileset.into_guard())
+        Ok(anode)
     }
 
     /// Refuses a new file where there is no room for it.
@@ -235,7 +232,7 @@ impl Files {
         self.store.alloc.check_room(fragments, urgency)
     }
 
-    pub(crate) fn new_anode(
+    fn new_anode(
         &self,
         caller: &Caller,
         change: &Change<'_>,

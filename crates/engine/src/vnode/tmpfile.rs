@@ -11,6 +11,7 @@ use format::anode::Anode;
 
 use super::access::{SEARCH, WRITE};
 use super::api::{Attr, Caller, FileKind, Ino, NewInode};
+use super::xattr::Lazy;
 use super::{Files, Vnode, VnodeState, attr_of};
 use crate::error::{FsError, FsResult};
 use crate::fileset::FilesetGuard;
@@ -37,18 +38,16 @@ impl Files {
         let directory = self.searched(caller, &state)?;
         self.check_access(caller, directory, WRITE | SEARCH)?;
         self.check_room()?;
-        let mut fileset = self.fileset.lock();
-        let number = fileset.allocate_anode(&self.store, &mut change)?;
-        let (mut anode, given) = self.new_anode(caller, &change, directory, number, new)?;
-        let mut fileset = self.put_lists(&mut change, fileset, &mut anode, given)?;
+        let mut fileset = Lazy::new(self);
+        let mut anode = self.make_anode(caller, &mut change, &mut fileset, directory, new)?;
         anode.nlink = 0;
-        self.orphan(&mut fileset, &mut change, &mut anode)?;
-        fileset.write_anode(&self.store, &mut change, &anode)?;
+        self.orphan(fileset.guard(), &mut change, &mut anode)?;
+        fileset.write_anode(&mut change, &anode)?;
         // V1: the vnode is there, locked, before anybody can find the anode on its page.
         let child = Arc::new(Vnode::new(anode));
         let mut child_state = child.state.write();
         self.table.insert(Arc::clone(&child));
-        self.table.mark_linkable(number);
+        self.table.mark_linkable(child.number);
         let applied = change.end();
         fileset.settle(applied.lsn);
         child_state.class = applied.class;

@@ -485,17 +485,6 @@ impl<'f> Lazy<'f> {
         Lazy { files, guard: None }
     }
 
-    /// A lock that somebody holds already.
-    pub(crate) fn held(files: &'f Files, guard: FilesetGuard<'f>) -> Lazy<'f> {
-        Lazy { files, guard: Some(guard) }
-    }
-
-    /// Returns the lock.
-    pub(crate) fn into_guard(mut self) -> FilesetGuard<'f> {
-        self.guard();
-        self.guard.expect("taken above")
-    }
-
     /// Returns the lock, to use it.
     pub(crate) fn guard(&mut self) -> &mut FilesetGuard<'f> {
         let files = self.files;
