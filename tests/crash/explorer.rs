@@ -55,6 +55,8 @@ pub(crate) struct Plan {
     pub(crate) checkpoint_one_in: u64,
     /// Pages are taken home beside the operations instead, most of which are syncs.
     pub(crate) is_in_company: bool,
+    /// One in so many renames that may leave a whiteout does; 0: none.
+    pub(crate) whiteout_one_in: u64,
 }
 
 /// One operation, and where the recording stood when it began and when it was acknowledged.
@@ -94,7 +96,8 @@ fn run(base: &Image, plan: &Plan) -> (Arc<SimDevice>, Vec<Recorded>) {
     let mut session = Session::new(&pool, Times::Ignored);
     let mut prng = Prng::from_seed(plan.seed);
     let mut recorded = Vec::new();
-    for step in Generator::history(plan.seed, Profile::crash(), plan.steps) {
+    let profile = Profile { whiteout_one_in: plan.whiteout_one_in, ..Profile::crash() };
+    for step in Generator::history(plan.seed, profile, plan.steps) {
         let began = device.position();
         let applied = session.apply(&step);
         recorded.push(Recorded { step, began, ended: Some((device.position(), applied)) });

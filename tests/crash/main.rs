@@ -19,6 +19,7 @@ fn plan(seed: u64) -> Plan {
         tick_one_in: 8,
         checkpoint_one_in: 40,
         is_in_company: false,
+        whiteout_one_in: 0,
     }
 }
 
@@ -58,4 +59,12 @@ fn a_crash_beside_a_checkpoint_loses_nothing_that_was_synced() {
         is_in_company: true,
         ..plan(seed)
     });
+}
+
+/// Goal: a rename that leaves a whiteout does both or neither.
+///
+/// Method: as above, where every second rename that may leave one does.
+#[test]
+fn a_crash_leaves_the_name_or_the_whiteout() {
+    explore_all(2, |seed| Plan { steps: 200, whiteout_one_in: 2, ..plan(seed) });
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem, FsError, XattrMode};
+use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode, RenameMode, XattrMode};
 use engine::{OpenError, OpenOptions, Pool};
 use format::ids::Place;
 use format::map::{is_split, pointer_at, set_pointer};
@@ -129,6 +129,21 @@ fn the_path_of_each_file_of_a_large_directory_is_known() {
     pool.unlink(&Caller::root(), pool.root(), b"file999").expect("it is there");
     assert!(pool.path_of(last).is_err(), "it has no name any more");
     assert_eq!(pool.path_of(pool.root()), Ok(b"/".to_vec()));
+}
+
+/// The same of what a rename moved, and of what it left.
+#[test]
+fn the_paths_of_a_moved_file_and_of_its_whiteout_are_known() {
+    let (_, pool) = pool_in_memory(POOL_BYTES);
+    let (caller, root) = (Caller::root(), pool.root());
+    let new = NewInode { kind: FileKind::Directory, mode: 0o755, rdev: 0, umask: 0 };
+    let directory = pool.create(&caller, root, b"d", new).expect("there is room").ino;
+    let moved = make(&pool, "f").expect("there is room");
+    let renamed = pool.rename(&caller, (root, b"f"), (directory, b"g"), RenameMode::Whiteout);
+    renamed.expect("there is room");
+    let left = find(&pool, "f").expect("a whiteout is left");
+    assert_eq!(pool.path_of(left), Ok(b"/f".to_vec()));
+    assert_eq!(pool.path_of(moved), Ok(b"/d/g".to_vec()));
 }
 
 /// Opens what is not to be opened: it is refused, and nothing is written.

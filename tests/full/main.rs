@@ -6,6 +6,7 @@ mod promise;
 mod shape;
 mod short;
 mod together;
+mod whiteout;
 
 use std::sync::Arc;
 

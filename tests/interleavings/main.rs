@@ -185,6 +185,18 @@ fn a_rename_to_another_directory_sees_both_its_names_at_one_moment() {
     rename_beside_removal_and_create(Inode::D);
 }
 
+/// Goal: a name that a whiteout takes over is there at every moment. Method: another thread makes
+/// and removes it meanwhile.
+#[test]
+fn a_name_that_a_whiteout_takes_over_is_never_free() {
+    let (old, new) = ((Inode::Root, "a"), (Inode::D, "c"));
+    let threads = vec![
+        vec![Call::Rename(old, new, RenameMode::Whiteout)],
+        vec![Call::Create(old, FileKind::Regular), Call::Unlink(old), Call::Lookup(old)],
+    ];
+    judge_orders(Program { is_deep: true, threads });
+}
+
 /// Goal: what is written behind a hole while it is punched stays. Method: the hole ends in the last
 /// block of the file, behind its end, and another thread writes into that block behind the hole.
 #[test]

@@ -68,6 +68,11 @@ fn names_above_all_give_the_same_answers() {
 }
 
 #[test]
+fn names_that_leave_whiteouts_give_the_same_answers() {
+    runs_alike(&Profile { whiteout_one_in: 3, ..Profile::names() }, 7000);
+}
+
+#[test]
 fn content_above_all_gives_the_same_answers() {
     runs_alike(&Profile::data(), 2000);
 }

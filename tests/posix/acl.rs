@@ -222,4 +222,16 @@ behaviours! {
         at.does("link /f /g\nunlink /f\nrename /g /h replace\nopen @0 /h\nunlink /h");
         expect(at, "@0", 0o640, "u:6,u7:4,g:0,m:4,o:0", "-");
     }
+
+    fn a_whiteout_is_handed_down_what_a_new_file_is(at) {
+        at.does("create /d directory 755\nsetacl /d default u:7,g:5,g8:7,m:5,o:4");
+        at.does("create /d/f file 644\nrename /d/f /g whiteout");
+        expect(at, "/d/f", 0, "u:0,g:5,g8:7,m:0,o:0", "-");
+        let users: Vec<String> = (0..8187).map(|n| format!("u{n}:5")).collect();
+        let users = users.join(",");
+        at.does(&format!("setacl /d default u:7,{users},g:5,m:7,o:5\nrename /d/f /d/h whiteout"));
+        expect(at, "/d/f", 0, &format!("u:0,{users},g:5,m:0,o:0"), "-");
+        expect(at, "/d/h", 0, "u:0,g:5,g8:7,m:0,o:0", "-");
+        at.does("unlink /d/f\nunlink /d/h");
+    }
 }

@@ -1,5 +1,5 @@
-use engine::vnode::api::FsError;
-use whole_system::behaviours;
+use engine::vnode::api::{FileKind, FsError};
+use whole_system::{Ground, behaviours};
 
 behaviours! {
     fn rename_moves_a_file_within_and_between_directories(at) {
@@ -106,4 +106,78 @@ behaviours! {
         assert_eq!(at.names("/"), ["g", "h"]);
         assert_eq!(at.attr("/g").nlink, 2);
     }
+
+    fn a_whiteout_takes_the_place_of_what_moved(at) {
+        at.does("create /d directory 2755\nowner /d 0 9\ncreate /f file 644\ncreate /d/g file 600");
+        let (f, inodes) = (at.ino("/f"), inode_count(at));
+        at.does("rename /f /h whiteout\nrename /d/g /f replace");
+        assert_eq!((at.names("/"), at.names("/d")), (names(&["d", "f", "h"]), names(&[])));
+        at.does("rename /f /d/g whiteout");
+        assert_eq!((at.names("/"), at.names("/d")), (names(&["d", "f", "h"]), names(&["g"])));
+        assert_eq!(at.ino("/h"), f);
+        expect_whiteout(at, "/f", 0);
+        at.does("rename /d/g /h whiteout");
+        expect_whiteout(at, "/d/g", 9);
+        assert_eq!(inode_count(at), inodes + 1, "two whiteouts came, and a file went");
+        at.does("unlink /d/g\nunlink /f");
+        assert_eq!(inode_count(at), inodes - 1, "nobody holds a whiteout that was left");
+    }
+
+    fn a_directory_that_moves_leaves_a_whiteout_and_no_link(at) {
+        at.does("create /a directory 755\ncreate /a/d directory 755\ncreate /b directory 755");
+        at.does("create /b/e directory 755\nrename /a/d /b/e whiteout");
+        assert_eq!((at.attr("/a").nlink, at.attr("/b").nlink), (2, 3));
+        expect_whiteout(at, "/a/d", 0);
+        at.refuses("rmdir /a", &FsError::NotEmpty);
+        at.does("rename /b/e /b/f whiteout\nunlink /b/e\nrmdir /b/f\nrmdir /b");
+        at.does("unlink /a/d\nrmdir /a");
+    }
+
+    fn a_rename_that_does_nothing_leaves_no_whiteout(at) {
+        at.does("create /f file 644\nlink /f /g\ncreate /h file 644");
+        let (f, inodes) = (at.ino("/f"), inode_count(at));
+        at.does("rename /f /g whiteout\nrename /f /f whiteout");
+        at.refuses("rename /f /h whiteout-noreplace", &FsError::Exists);
+        at.refuses("rename /none /h whiteout", &FsError::NotFound);
+        assert_eq!((at.ino("/f"), at.ino("/g"), inode_count(at)), (f, f, inodes));
+        at.does("rename /f /i whiteout-noreplace");
+        assert_eq!(at.ino("/i"), f);
+        expect_whiteout(at, "/f", 0);
+    }
+
+    fn who_may_rename_may_leave_a_whiteout(at) {
+        at.does("create /d directory 777\nu7 create /d/f file 644\nu7 rename /d/f /d/g whiteout");
+        let whiteout = at.attr("/d/f");
+        assert_eq!((whiteout.kind, whiteout.uid), (FileKind::CharDevice, 7));
+        at.does("create /guarded directory 755\ncreate /guarded/f file 666");
+        at.refuses("u7 rename /guarded/f /d/h whiteout", &FsError::AccessDenied);
+        assert_eq!((at.names("/guarded"), at.names("/d")), (names(&["f"]), names(&["f", "g"])));
+    }
+
+    /// So that pages are split beside the name that stays.
+    fn whiteouts_stay_by_the_hundred(at) {
+        for nth in 0..400 {
+            at.does(&format!("create /f{nth} file 644\nrename /f{nth} /g{nth} whiteout"));
+        }
+        for nth in 0..400 {
+            expect_whiteout(at, &format!("/f{nth}"), 0);
+            at.does(&format!("rename /g{nth} /f{nth} replace"));
+        }
+        assert_eq!(at.names("/").len(), 400);
+    }
+}
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(ToString::to_string).collect()
+}
+
+fn inode_count(at: &Ground<'_>) -> u64 {
+    at.fs().statfs().expect("there are sizes").inode_count
+}
+
+#[track_caller]
+fn expect_whiteout(at: &Ground<'_>, place: &str, gid: u32) {
+    let attr = at.attr(place);
+    let told = (attr.kind, attr.mode, attr.rdev, attr.nlink, attr.uid, attr.gid);
+    assert_eq!(told, (FileKind::CharDevice, 0, 0, 1, 0, gid), "{place}");
 }

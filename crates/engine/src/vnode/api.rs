@@ -187,7 +187,29 @@ pub enum RenameMode {
     NoReplace,
     /// Both must exist and change places (`RENAME_EXCHANGE`).
     Exchange,
+    /// Replace it, and leave a whiteout at the source (`RENAME_WHITEOUT`): a character device of
+    /// number 0 and mode 0, by which a layered file system says that nothing below shows through.
+    Whiteout,
+    /// Leave a whiteout, but fail with [`FsError::Exists`] (both flags).
+    WhiteoutNoReplace,
 }
+
+impl RenameMode {
+    /// Whether a target that is there makes the rename fail.
+    #[must_use]
+    pub fn keeps_target(self) -> bool {
+        matches!(self, RenameMode::NoReplace | RenameMode::WhiteoutNoReplace)
+    }
+
+    /// Whether the source name stays, and leads to a whiteout.
+    #[must_use]
+    pub fn leaves_whiteout(self) -> bool {
+        matches!(self, RenameMode::Whiteout | RenameMode::WhiteoutNoReplace)
+    }
+}
+
+/// What [`RenameMode::Whiteout`] leaves behind.
+pub const WHITEOUT: NewInode = NewInode { kind: FileKind::CharDevice, mode: 0, rdev: 0, umask: 0 };
 
 /// Whether setxattr(2) may make an attribute, or replace one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use format::ids::AnodeNo;
 use format::planted::{self, Planted};
 
 use super::access::{SEARCH, WRITE, check_name};
-use super::api::{Caller, Ino, RenameMode};
+use super::api::{Caller, Ino, RenameMode, WHITEOUT};
 use super::names::{directory, drop_link, target_of, touch};
 use super::xattr::Lazy;
 use super::{Files, Vnode};
@@ -30,6 +30,8 @@ struct Plan {
     target: Option<Anode>,
     source_found: Found,
     target_found: Option<Found>,
+    /// What the source name is to lead to, if it stays.
+    whiteout: Option<Anode>,
     now: DiskTime,
 }
 
@@ -58,7 +60,7 @@ impl Files {
             let directories = (&source_directory, &target_directory);
             let (moved, replaced) = self.both_names(caller, directories, (source.1, target.1))?;
             match (mode, replaced) {
-                (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists),
+                (_, Some(_)) if mode.keeps_target() => return Err(FsError::Exists),
                 (RenameMode::Exchange, None) => return Err(FsError::NotFound),
                 _ => {}
             }
@@ -163,50 +165,50 @@ impl Files {
         target_name: &[u8],
         mode: RenameMode,
     ) -> FsResult<Option<bool>> {
-        let mut change = self.store.begin(Reservation::SMALL)?;
+        // A whiteout may be handed down long access lists.
+        let is_large = mode.leaves_whiteout();
+        let reservation = if is_large { Reservation::LARGE_NAMES } else { Reservation::SMALL };
+        let mut change = self.store.begin(reservation)?;
         let mut guards = vnodes.lock();
         let Some(mut plan) = self.plan(vnodes, &guards, source_name, target_name)? else {
             return Ok(None);
         };
         self.check_rename(caller, &plan, mode)?;
-        if mode != RenameMode::Exchange {
-            // A name that only takes another's place needs no room.
-            if plan.target.is_none() {
-                self.check_space(0, Urgency::Name)?;
-            }
-        }
-        match mode {
-            RenameMode::Exchange => self.exchange(&mut change, &mut plan)?,
-            RenameMode::Replace | RenameMode::NoReplace => {
-                self.move_name(&mut change, &mut plan, (source_name, target_name))?;
-            }
-        }
         let mut fileset = Lazy::new(self);
         let mut is_last = false;
-        if mode != RenameMode::Exchange
-            && let Some(target) = plan.target.as_mut()
-        {
-            let now = plan.now;
-            let was_directory = target.kind == AnodeKind::Directory;
-            is_last = drop_link(target, now);
-            if is_last {
-                self.orphan(fileset.guard(), &mut change, target)?;
+        if mode == RenameMode::Exchange {
+            self.exchange(&mut change, &mut plan)?;
+        } else {
+            if mode.leaves_whiteout() {
+                self.check_room()?;
+                let directory = &plan.source_directory;
+                let made =
+                    self.make_anode(caller, &mut change, &mut fileset, directory, WHITEOUT)?;
+                plan.whiteout = Some(made);
+            } else if plan.target.is_none() {
+                // A name that only takes another's place needs no room.
+                self.check_space(0, Urgency::Name)?;
             }
-            if was_directory {
-                plan.target_directory().nlink -= 1;
-            }
+            self.move_name(&mut change, &mut plan, (source_name, target_name))?;
+            is_last = self.drop_replaced(&mut change, &mut fileset, &mut plan)?;
         }
         let written = [
             Some(&plan.source_directory),
             plan.target_directory.as_ref(),
             Some(&plan.source),
             plan.target.as_ref(),
+            plan.whiteout.as_ref(),
         ];
         for anode in written.into_iter().flatten() {
             fileset.write_anode(&mut change, anode)?;
         }
+        // V1: the vnode is there, locked, before anybody can find the anode on its page.
+        let whiteout = plan.whiteout.map(|anode| Arc::new(Vnode::new(anode)));
+        let whiteout_state = whiteout.as_ref().map(|vnode| vnode.state.write());
+        whiteout.iter().for_each(|vnode| self.table.insert_unreferenced(Arc::clone(vnode)));
         let applied = change.end();
         fileset.settle(applied.lsn);
+        whiteout_state.into_iter().for_each(|mut state| state.class = applied.class);
         let changed =
             [Some(plan.source_directory), plan.target_directory, Some(plan.source), plan.target];
         for anode in changed.into_iter().flatten() {
@@ -215,6 +217,27 @@ impl Files {
             self.replace(state, anode, applied.class);
         }
         Ok(Some(is_last))
+    }
+
+    /// Takes its name from the file that another has replaced, if there was one. Returns whether it
+    /// was the last.
+    fn drop_replaced(
+        &self,
+        change: &mut Change<'_>,
+        fileset: &mut Lazy<'_>,
+        plan: &mut Plan,
+    ) -> FsResult<bool> {
+        let now = plan.now;
+        let Some(target) = plan.target.as_mut() else { return Ok(false) };
+        let was_directory = target.kind == AnodeKind::Directory;
+        let is_last = drop_link(target, now);
+        if is_last {
+            self.orphan(fileset.guard(), change, target)?;
+        }
+        if was_directory {
+            plan.target_directory().nlink -= 1;
+        }
+        Ok(is_last)
     }
 
     fn plan(
@@ -255,10 +278,12 @@ impl Files {
             target,
             source_found,
             target_found,
+            whiteout: None,
             now,
         }))
     }
 
+    /// Moves the name; the old one goes, or leads to the whiteout.
     fn move_name(
         &self,
         change: &mut Change<'_>,
@@ -287,7 +312,10 @@ impl Files {
         // An insert may have split the page or moved its names: find the old one again.
         let again = dir::find(&self.store, Some(change), &plan.source_directory, names.0)?;
         let again = again.ok_or(FsError::NotFound)?;
-        dir::remove(&self.store, change, &mut plan.source_directory, &again)?;
+        match plan.whiteout.as_ref().map(target_of) {
+            Some(whiteout) => dir::retarget(change, &plan.source_directory, &again, whiteout)?,
+            None => dir::remove(&self.store, change, &mut plan.source_directory, &again)?,
+        }
         let now = plan.now;
         plan.source.ctime = now;
         plan.source.parent = plan.target_directory().number;

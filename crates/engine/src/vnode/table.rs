@@ -99,6 +99,11 @@ impl VnodeTable {
         shard.insert(vnode);
     }
 
+    /// Enters the vnode of a new file on which nobody has a reference.
+    pub(crate) fn insert_unreferenced(&self, vnode: Arc<Vnode>) {
+        self.shard(vnode.number).lock().insert(vnode);
+    }
+
     /// Forgets the vnode of a freed file.
     pub(crate) fn remove(&self, number: AnodeNo) {
         {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::vnode::api::{
     Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsError, FsResult, Ino, NewInode,
-    RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp, XattrMode,
+    RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp, WHITEOUT, XattrMode,
 };
 use parking_lot::Mutex;
 
@@ -260,7 +260,7 @@ impl FileSystem for MemoryFs {
 
     fn rename(
         &self,
-        _: &Caller,
+        caller: &Caller,
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         mode: RenameMode,
@@ -269,18 +269,20 @@ impl FileSystem for MemoryFs {
         let moved = state.child(source.0, source.1)?;
         let there = state.child(target.0, target.1).ok();
         match (mode, there) {
-            (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists),
+            (_, Some(_)) if mode.keeps_target() => return Err(FsError::Exists),
             (RenameMode::Exchange, None) => return Err(FsError::NotFound),
             (RenameMode::Exchange, Some(other)) => {
                 state.directory(source.0)?.names.insert(source.1.to_vec(), other);
             }
-            (RenameMode::Replace, Some(_)) => {
-                state.drop_name(target.0, target.1)?;
+            (_, there) => {
+                if there.is_some() {
+                    state.drop_name(target.0, target.1)?;
+                }
                 state.directory(source.0)?.names.remove(source.1);
             }
-            (RenameMode::Replace | RenameMode::NoReplace, None) => {
-                state.directory(source.0)?.names.remove(source.1);
-            }
+        }
+        if mode.leaves_whiteout() {
+            state.add(caller, source.0, source.1, WHITEOUT)?;
         }
         state.directory(target.0)?.names.insert(target.1.to_vec(), moved);
         Ok(())

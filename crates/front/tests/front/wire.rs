@@ -249,6 +249,7 @@ fn nonsense_is_refused_with_the_error_it_deserves() {
         ("removing `..`", 10, body!("..\0"), Errno::INVAL),
         ("a second name that is missing", 12, body!(1_u64, "file\0"), Errno::INVAL),
         ("a rename of two modes", 45, body!(1_u64, 3_u32, 0_u32, "a\0b\0"), Errno::INVAL),
+        ("an exchange with a whiteout", 45, body!(1_u64, 6_u32, 0_u32, "a\0b\0"), Errno::INVAL),
         ("a node without a kind", 8, body!(0o644_u32, 0_u32, 0_u32, 0_u32, "n\0"), Errno::INVAL),
         ("more data than is there", 16, write(0, 5), Errno::INVAL),
         ("a write before the start", 16, write(u64::MAX, 4), Errno::INVAL),
@@ -273,6 +274,29 @@ fn nonsense_is_refused_with_the_error_it_deserves() {
     let mut extended = message(3, file, &body!(0_u32, 0_u32, 0_u64));
     extended[36] = 3;
     assert_eq!(kernel.send(&extended), refused, "extensions longer than the message");
+}
+
+#[test]
+fn a_rename_does_what_its_flags_say() {
+    const WHITEOUT_MODE: u32 = 0o020_000;
+    let (mut kernel, file) = with_file();
+    let mut rename = |flags: u32, names: &str| {
+        kernel.ask(45, 1, &body!(1_u64, flags, 0_u32, names)).expect("a reply").0
+    };
+    let exists = -Errno::EXIST.raw_os_error();
+    assert_eq!(rename(5, "file\0file\0"), exists, "a whiteout, and the target stays");
+    assert_eq!(rename(1, "file\0file\0"), exists);
+    assert_eq!(rename(4, "file\0moved\0"), 0, "a whiteout");
+    assert_eq!(rename(2, "file\0moved\0"), 0, "an exchange");
+    assert_eq!(rename(5, "moved\0new\0"), 0, "a whiteout, and there is no target");
+    let mut find = |name: &[u8]| {
+        let (_, entry) = kernel.ask(1, 1, name).expect("a reply");
+        (long(&entry, 0), word(&entry, 40 + 60))
+    };
+    assert_eq!(find(b"file\0"), (file, 0o100_644));
+    assert_eq!(find(b"new\0").1, WHITEOUT_MODE);
+    assert_eq!(find(b"moved\0").1, WHITEOUT_MODE);
+    assert_ne!(find(b"moved\0").0, find(b"new\0").0);
 }
 
 #[test]

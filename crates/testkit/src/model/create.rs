@@ -41,11 +41,23 @@ impl State {
         new: NewInode,
         body: Body,
     ) -> FsResult<Attr> {
+        let ino = self.insert_unreferenced(asked, parent, name, new, body)?;
+        self.referenced(ino)
+    }
+
+    pub(super) fn insert_unreferenced(
+        &mut self,
+        asked: Asked<'_>,
+        parent: Ino,
+        name: &[u8],
+        new: NewInode,
+        body: Body,
+    ) -> FsResult<Ino> {
         let ino = self.insert_nameless(asked, parent, new, body)?;
         let node = self.held(ino);
         (node.names, node.is_linkable) = (1, false);
         self.add_name(asked, parent, name, ino);
-        self.referenced(ino)
+        Ok(ino)
     }
 
     fn insert_nameless(

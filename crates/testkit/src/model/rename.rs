@@ -1,9 +1,9 @@
 //! Names that move.
 
-use engine::vnode::api::{FsError, FsResult, Ino, RenameMode};
+use engine::vnode::api::{FsError, FsResult, Ino, RenameMode, WHITEOUT};
 
 use super::access::{self, SEARCH, WRITE};
-use super::{Asked, ROOT, State, require_name};
+use super::{Asked, Body, ROOT, State, require_name};
 
 /// A name, where it is, and what it names.
 #[derive(Clone, Copy)]
@@ -40,9 +40,10 @@ impl State {
                 self.exchange(asked, source, target, (moved, over));
             }
             (RenameMode::Exchange, None) => unreachable!("require_sound refused it"),
-            (RenameMode::Replace | RenameMode::NoReplace, _) => {
-                self.replace(asked, source, target, moved)?;
-            }
+            (_, _) => self.replace(asked, source, target, moved)?,
+        }
+        if mode.leaves_whiteout() {
+            self.insert_unreferenced(asked, source.parent, source.name, WHITEOUT, Body::Special)?;
         }
         Ok(())
     }
@@ -55,9 +56,9 @@ impl State {
         mode: RenameMode,
     ) -> FsResult<()> {
         match (mode, target.ino) {
-            (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists),
+            (_, Some(_)) if mode.keeps_target() => return Err(FsError::Exists),
             (RenameMode::Exchange, None) => return Err(FsError::NotFound),
-            (RenameMode::Replace | RenameMode::Exchange, _) | (RenameMode::NoReplace, None) => {}
+            (_, _) => {}
         }
         if source.ino.is_some_and(|ino| self.is_at_or_above(ino, target.parent)) {
             return Err(FsError::Invalid);

@@ -2,7 +2,7 @@
 
 use engine::vnode::api::{
     AlignedBuffer, Attr, Caller, Data, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino,
-    NewInode, Seek, SetAttr, XattrMode,
+    NewInode, RenameMode, Seek, SetAttr, XattrMode,
 };
 
 use super::{Op, Place, Route, SLOTS, Step, bytes_of};
@@ -74,6 +74,10 @@ pub struct Session<'a> {
     slots: [Option<Ino>; SLOTS],
 }
 
+fn identity(attr: &Attr) -> Identity {
+    Identity { ino: attr.ino, generation: attr.generation }
+}
+
 impl<'a> Session<'a> {
     /// A client that holds nothing; outcomes tell `times`.
     #[must_use]
@@ -136,14 +140,9 @@ impl<'a> Session<'a> {
             Op::Rmdir { at } => self
                 .at(caller, at, |parent, name| self.fs.rmdir(caller, parent, name))
                 .map(|()| Outcome::Done),
-            Op::Rename { source, target, mode } => self
-                .at(caller, source, |source_parent, source| {
-                    self.at(caller, target, |target_parent, target| {
-                        let (source, target) = ((source_parent, source), (target_parent, target));
-                        self.fs.rename(caller, source, target, *mode)
-                    })
-                })
-                .map(|()| Outcome::Done),
+            Op::Rename { source, target, mode } => {
+                self.rename(caller, source, target, *mode, made).map(|()| Outcome::Done)
+            }
             Op::Open { slot, at } => {
                 let ino = self.walk(caller, &at.0)?;
                 self.hold(*slot, ino);
@@ -156,7 +155,7 @@ impl<'a> Session<'a> {
                 self.forget(parent);
                 let attr = attr?;
                 self.hold(*slot, attr.ino);
-                *made = Some(Identity { ino: attr.ino, generation: attr.generation });
+                *made = Some(identity(&attr));
                 Ok(self.told(&attr))
             }
             Op::Close { slot } => {
@@ -305,6 +304,28 @@ impl<'a> Session<'a> {
     }
 
     /// Puts a reference into a slot, and gives back what was there.
+    fn rename(
+        &self,
+        caller: &Caller,
+        source: &Route,
+        target: &Route,
+        mode: RenameMode,
+        made: &mut Option<Identity>,
+    ) -> FsResult<()> {
+        let left = mode.leaves_whiteout().then(|| Place::At(source.clone()));
+        let there = || left.as_ref().and_then(|left| self.probe(left)).map(|attr| identity(&attr));
+        let before = there();
+        self.at(caller, source, |source_parent, source| {
+            self.at(caller, target, |target_parent, target| {
+                let (source, target) = ((source_parent, source), (target_parent, target));
+                self.fs.rename(caller, source, target, mode)
+            })
+        })?;
+        // Two names of one file stay as they were.
+        *made = there().filter(|after| Some(*after) != before);
+        Ok(())
+    }
+
     fn hold(&mut self, slot: usize, ino: Ino) {
         if let Some(before) = self.slots[slot].replace(ino) {
             self.forget(before);
@@ -326,7 +347,7 @@ impl<'a> Session<'a> {
     fn named(&self, attr: Attr, made: Option<&mut Option<Identity>>) -> Outcome {
         self.forget(attr.ino);
         if let Some(made) = made {
-            *made = Some(Identity { ino: attr.ino, generation: attr.generation });
+            *made = Some(identity(&attr));
         }
         self.told(&attr)
     }

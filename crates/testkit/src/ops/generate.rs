@@ -74,6 +74,8 @@ pub struct Profile {
     pub io_bytes_max: usize,
     /// One in so many offsets is far out, near a power of two; 0: none.
     pub far_one_in: u64,
+    /// One in so many renames that may leave a whiteout does; 0: none.
+    pub whiteout_one_in: u64,
     /// Who acts; 0 is the superuser.
     pub uids: Vec<u32>,
 }
@@ -148,6 +150,7 @@ impl Profile {
             near_bytes_max: 3 << 20,
             io_bytes_max: 160 << 10,
             far_one_in: 40,
+            whiteout_one_in: 0,
             uids: vec![0, 0, 0, 0, 0, 7, 8],
         }
     }
@@ -428,6 +431,13 @@ impl Generator {
             RenameMode::NoReplace,
             RenameMode::Exchange,
         ]);
+        let whiteouts = self.profile.whiteout_one_in;
+        let leaves_whiteout = whiteouts > 0 && self.random.one_in(whiteouts);
+        let mode = match (mode, leaves_whiteout) {
+            (RenameMode::Replace, true) => RenameMode::Whiteout,
+            (RenameMode::NoReplace, true) => RenameMode::WhiteoutNoReplace,
+            (mode, _) => mode,
+        };
         Op::Rename { source, target, mode }
     }
 

@@ -337,6 +337,9 @@ impl Op {
         if let Op::Create { at, .. } | Op::Symlink { at, .. } = self {
             return Some(at);
         }
+        if let Op::Rename { source, mode, .. } = self {
+            return mode.leaves_whiteout().then_some(source);
+        }
         None
     }
 

@@ -16,8 +16,9 @@ use crate::model::Model;
 
 const STEPS: usize = 1500;
 
-fn profiles() -> [Profile; 4] {
-    [Profile::everyday(), Profile::names(), Profile::data(), Profile::crash()]
+fn profiles() -> [Profile; 5] {
+    let whiteouts = Profile { whiteout_one_in: 3, ..Profile::names() };
+    [Profile::everyday(), Profile::names(), Profile::data(), Profile::crash(), whiteouts]
 }
 
 /// A model with one fault, of which the lockstep must tell.

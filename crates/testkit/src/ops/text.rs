@@ -110,10 +110,12 @@ const FALLOCATES: [(&str, Fallocate); 7] = [
     ("insert", Fallocate::InsertRange),
 ];
 const SEEKS: [(&str, Seek); 2] = [("data", Seek::Data), ("hole", Seek::Hole)];
-const RENAME_MODES: [(&str, RenameMode); 3] = [
+const RENAME_MODES: [(&str, RenameMode); 5] = [
     ("replace", RenameMode::Replace),
     ("noreplace", RenameMode::NoReplace),
     ("exchange", RenameMode::Exchange),
+    ("whiteout", RenameMode::Whiteout),
+    ("whiteout-noreplace", RenameMode::WhiteoutNoReplace),
 ];
 const ACL_SORTS: [(&str, bool); 2] = [("access", false), ("default", true)];
 const XATTR_MODES: [(&str, XattrMode); 4] = [

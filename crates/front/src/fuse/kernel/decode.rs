@@ -420,15 +420,13 @@ fn rename<'a>(
 }
 
 fn rename_mode(flags: u32) -> Option<RenameMode> {
-    let flags = RenameFlags::from_bits_retain(flags);
-    if flags.is_empty() {
-        Some(RenameMode::Replace)
-    } else if flags == RenameFlags::NOREPLACE {
-        Some(RenameMode::NoReplace)
-    } else if flags == RenameFlags::EXCHANGE {
-        Some(RenameMode::Exchange)
-    } else {
-        None
+    const WHITEOUT_NOREPLACE: RenameFlags = RenameFlags::WHITEOUT.union(RenameFlags::NOREPLACE);
+    match RenameFlags::from_bits_retain(flags) {
+        RenameFlags::NOREPLACE => Some(RenameMode::NoReplace),
+        RenameFlags::EXCHANGE => Some(RenameMode::Exchange),
+        RenameFlags::WHITEOUT => Some(RenameMode::Whiteout),
+        WHITEOUT_NOREPLACE => Some(RenameMode::WhiteoutNoReplace),
+        flags => flags.is_empty().then_some(RenameMode::Replace),
     }
 }
 
