@@ -71,6 +71,16 @@ pub(crate) struct Call {
     pub(crate) told: Told,
 }
 
+impl Call {
+    /// Whether the call may leave a whiteout.
+    fn leaves_whiteout(&self) -> bool {
+        let whiteout = i64::from(libc::RENAME_WHITEOUT);
+        let flags = self.args.last();
+        self.number == libc::SYS_renameat2
+            && matches!(flags, Some(Arg::Is(flags)) if flags & whiteout != 0)
+    }
+}
+
 /// One step of a history.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
@@ -87,6 +97,15 @@ pub(crate) enum Step {
     Splice { source: usize, target: usize, length: i64 },
     /// Goes on as another user.
     User(u32),
+}
+
+impl Step {
+    /// Whether ext4 has changed times though it refused: it makes a whiteout before it looks into
+    /// the directory to be replaced, and touches that of the old name when it takes it back.
+    pub(crate) fn takes_whiteout_back(&self, answer: &str) -> bool {
+        matches!(self, Step::Call(call) if call.leaves_whiteout())
+            && answer == told(Err(libc::ENOTEMPTY))
+    }
 }
 
 impl fmt::Display for Arg {

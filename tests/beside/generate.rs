@@ -358,7 +358,8 @@ impl Generator {
     }
 
     fn rename(&mut self) -> Step {
-        let flags = self.one(&[0, 0, 0, 0, 1, 1, 2, 2, 3, 6, 8]);
+        // Among them whiteouts alone (4), with a target that stays (5), and what is refused.
+        let flags = self.one(&[0, 0, 0, 0, 1, 1, 2, 2, 3, 4, 4, 5, 6, 8]);
         let (source, target) = (self.path(), self.path());
         let here = || is(libc::AT_FDCWD);
         call!(SYS_renameat2, Told::Number, here(), source, here(), target, is(flags))
