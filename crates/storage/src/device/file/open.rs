@@ -190,14 +190,13 @@ pub(super) fn open(path: &Path, options: FileOptions) -> Result<Opened, OpenErro
 }
 
 /// Whether a direct write with `RWF_DSYNC` is known to be durable when it is answered: on a block
-/// device, and on the file systems of which that was looked up. Others, a FUSE server's among them,
-/// may leave the flag out.
+/// device, and on the file systems of which that was looked up. Others may leave the flag out: FUSE
+/// does, and btrfs once lost the sync of a write that was submitted not to wait.
 fn keeps_write_through(file: &OwnedFd, is_block_device: bool) -> bool {
     const EXT4: i64 = 0xef53;
     const XFS: i64 = 0x5846_5342;
-    const BTRFS: i64 = 0x9123_683e;
     is_block_device
-        || rustix::fs::fstatfs(file).is_ok_and(|stat| [EXT4, XFS, BTRFS].contains(&stat.f_type))
+        || rustix::fs::fstatfs(file).is_ok_and(|stat| [EXT4, XFS].contains(&stat.f_type))
 }
 
 /// Returns where the file or the block device ends now, without waiting for either: a server that
