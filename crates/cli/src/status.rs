@@ -22,7 +22,8 @@ use anyhow::Context;
 use engine::vnode::api::Ino;
 use front::fuse::mountpoint::{self, MOUNT_TYPE, MountEntry};
 use front::fuse::protocol::{NodeId, NodeNumbers};
-use rustix::net::Shutdown;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -34,6 +35,9 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// How long one side waits for the other.
 const CLIENT_TIME: Duration = Duration::from_secs(5);
+
+/// How long whoever only looks whether somebody listens waits for a place in the queue.
+const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// A socket younger than this may belong to a server that is just starting.
 const SOCKET_YOUNG_TIME: Duration = Duration::from_secs(60);
@@ -172,7 +176,9 @@ impl StatusServer {
         path: PathBuf,
         serve: impl Fn(&UnixStream) -> anyhow::Result<()> + Send + 'static,
     ) -> anyhow::Result<StatusServer> {
-        if UnixStream::connect(&path).is_ok() {
+        // A queue that is full is somebody's.
+        let is_someones = |error: std::io::Error| error.kind() == ErrorKind::WouldBlock;
+        if connect(&path, AT_ONCE).map_or_else(is_someones, |_| true) {
             anyhow::bail!("{} answers already: the pool is mounted", path.display());
         }
         let _ = std::fs::remove_file(&path);
@@ -242,9 +248,24 @@ fn serve(stream: &UnixStream, served: &Served, pool: &dyn OpenPool) -> anyhow::R
     send(stream, &answer)
 }
 
+/// Connects to the server whose socket is `path`, and waits for `patience` at most while its queue
+/// is full: that of a server that is stopped stays so, and connect(2) would wait for ever.
+///
+/// # Errors
+///
+/// [`ErrorKind::WouldBlock`] if the queue stays full, else what connect(2) says.
+fn connect(path: &Path, patience: Duration) -> std::io::Result<UnixStream> {
+    let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    // unix(7): it bounds the wait of a connect, too.
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}
+
 /// Asks the server whose socket is `path`.
 pub(crate) fn ask(path: &Path, question: &Question) -> anyhow::Result<Answer> {
-    let stream = UnixStream::connect(path)
+    let stream = connect(path, CLIENT_TIME)
         .with_context(|| format!("no server answers on {}", path.display()))?;
     send(&stream, question)?;
     receive(&stream)
@@ -287,12 +308,18 @@ pub(crate) enum Silence {
 impl Silence {
     /// Returns what to say and what to do of the mount on `directory`.
     pub(crate) fn advice(self, directory: &Path, pid: Option<i32>) -> String {
-        let (directory, pid) = (directory.display(), pid.unwrap_or_default());
+        let directory = directory.display();
         match self {
-            Silence::DoesNotAnswer => format!(
-                "its server does not answer (process {pid}): `kill -CONT {pid}` if it was \
-                 stopped; `holdfast unmount --lazy {directory}` takes the directory away"
-            ),
+            Silence::DoesNotAnswer => {
+                let (who, which) = match pid {
+                    Some(pid) => (format!(" (process {pid})"), pid.to_string()),
+                    None => (String::new(), "PROCESS".to_owned()),
+                };
+                format!(
+                    "its server does not answer{who}: `kill -CONT {which}` if it was stopped; \
+                     `holdfast unmount --lazy {directory}` takes the directory away"
+                )
+            }
             Silence::Gone => format!(
                 "its server is gone: `holdfast unmount {directory}` clears it away, and the next \
                  mount recovers the pool"
@@ -356,11 +383,13 @@ fn silent(socket: &Path, mounts: &[MountEntry]) -> Option<Found> {
         entry.kind == MOUNT_TYPE && socket.file_stem() == Some(key.as_ref())
     };
     let entry = mounts.iter().rfind(is_of_socket)?;
-    let (pid, silence) = match UnixStream::connect(socket) {
+    let (pid, silence) = match connect(socket, AT_ONCE) {
         Ok(stream) => {
-            let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
+            let peer = sockopt::socket_peercred(&stream).ok()?;
             (Some(peer.pid.as_raw_nonzero().get()), Silence::DoesNotAnswer)
         }
+        // Its queue is full: somebody listens, and the kernel does not say who.
+        Err(error) if error.kind() == ErrorKind::WouldBlock => (None, Silence::DoesNotAnswer),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => (None, Silence::Gone),
         Err(_) => return None,
     };
@@ -377,8 +406,8 @@ fn silent(socket: &Path, mounts: &[MountEntry]) -> Option<Found> {
 
 /// Removes the socket of a server that was killed. A young one may not listen yet.
 fn remove_if_abandoned(socket: &Path) {
-    let is_refused = UnixStream::connect(socket)
-        .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+    let is_refused =
+        connect(socket, AT_ONCE).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
     let age = std::fs::metadata(socket).and_then(|m| m.modified()).map(|time| time.elapsed());
     if is_refused && age.is_ok_and(|age| age.is_ok_and(|age| age > SOCKET_YOUNG_TIME)) {
         let _ = std::fs::remove_file(socket);
@@ -420,6 +449,8 @@ pub(crate) fn check_way(path: &Path) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     /// Goal: a server ends, whatever has become of its socket's path, and takes no socket away but
@@ -450,6 +481,37 @@ mod tests {
         assert!(UnixStream::connect(&path).is_ok(), "the end of one took the socket of another");
         ends(second);
         std::fs::remove_dir(&directory).expect("no socket is left");
+    }
+
+    /// Goal: nobody waits for ever for a server that takes no client any more, nor takes it for one
+    /// that is gone. Method: a listener accepts nobody, and its queue is filled.
+    #[test]
+    fn a_queue_that_is_full_is_waited_for_no_longer_than_said() {
+        let path = std::env::temp_dir().join(format!("holdfast-full-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener =
+            rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
+        let address = SocketAddrUnix::new(&path).expect("short");
+        rustix::net::bind(&listener, &address).expect("nothing is there");
+        rustix::net::listen(&listener, 0).expect("it listens");
+        let mut waiting = Vec::new();
+        let begun = Instant::now();
+        let refused = loop {
+            match connect(&path, Duration::from_millis(20)) {
+                Ok(client) => waiting.push(client),
+                Err(error) => break error,
+            }
+            assert!(waiting.len() < 100, "the queue is never full");
+        };
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+        assert!(!waiting.is_empty() && begun.elapsed() < CLIENT_TIME);
+        let taken = StatusServer::listen_at(path.clone(), |_| Ok(())).map(drop);
+        let taken = taken.expect_err("the socket is another's").to_string();
+        assert!(taken.contains("answers already"), "{taken}");
+        drop(listener);
+        let gone = connect(&path, CLIENT_TIME).expect_err("nobody listens").kind();
+        assert_eq!(gone, ErrorKind::ConnectionRefused);
+        std::fs::remove_file(&path).expect("the socket is there");
     }
 
     #[test]
