@@ -2,7 +2,8 @@
 //!
 //! A thread in a system call cannot be called back. So the caller waits for an answer until the
 //! deadline and leaves; the thread stays with the call and its memory, and throws a late answer
-//! away.
+//! away. Another thread takes its place, so that what the device still answers is answered; as many
+//! at most as calls may be overdue. When a late call returns, a thread is one too many, and ends.
 
 #![allow(clippy::disallowed_methods, reason = "a real device answers from threads of its own")]
 
@@ -15,11 +16,11 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 
 use super::file::QUEUE_DEPTH;
-use super::health::{Asked, Health, deadline_after};
+use super::health::{Asked, Health, OVERDUE_MAX, deadline_after, time_until};
 use super::{Completion, DeviceError, DeviceInfo, Operation, PendingRequest, Purpose, Ticket};
 
-/// Threads, and so requests at the device at one time. A thread that waits for a disk costs
-/// little, and more would only wait longer in the disk's own queue.
+/// Threads, and so requests at the device at one time, beside those that are overdue. A thread that
+/// waits for a disk costs little, and more would only wait longer in the disk's own queue.
 pub const POOL_THREADS: usize = 8;
 
 /// What the threads call.
@@ -36,13 +37,13 @@ pub(super) trait Blocking: Send + Sync + Debug {
 #[derive(Debug)]
 pub(super) struct Threads {
     shared: Arc<Shared>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
 struct Shared {
     target: Arc<dyn Blocking>,
     state: Mutex<State>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     /// There is a request, or the threads are to end.
     filled: Condvar,
     /// There is room in the queue.
@@ -53,10 +54,20 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<(Purpose, Operation, Arc<Answer>)>,
+    queue: VecDeque<Queued>,
     is_closing: bool,
     /// Threads that have not ended.
     alive: usize,
+}
+
+/// A request that no thread has taken.
+#[derive(Debug)]
+struct Queued {
+    purpose: Purpose,
+    operation: Operation,
+    answer: Arc<Answer>,
+    asked: Asked,
+    deadline: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -104,11 +115,12 @@ impl Threads {
         let shared = Shared {
             target,
             state: Mutex::new(State::default()),
+            threads: Mutex::new(Vec::new()),
             filled: Condvar::new(),
             emptied: Condvar::new(),
             ended: Condvar::new(),
         };
-        Threads { shared: Arc::new(shared), threads: Mutex::new(Vec::new()) }
+        Threads { shared: Arc::new(shared) }
     }
 
     pub(super) fn submit(&self, purpose: Purpose, operation: Operation, asked: Asked) -> Ticket {
@@ -125,7 +137,8 @@ impl Threads {
                 return Ticket::ready(Err(target.health().expire(target.info(), &asked, false)));
             }
         }
-        state.queue.push_back((purpose, operation, Arc::clone(&answer)));
+        let queued = Queued { purpose, operation, answer: Arc::clone(&answer), asked, deadline };
+        state.queue.push_back(queued);
         drop(state);
         self.shared.filled.notify_one();
         let shared = Arc::clone(&self.shared);
@@ -134,19 +147,10 @@ impl Threads {
 
     /// Starts the threads if they do not run; returns whether any does.
     fn start(&self) -> bool {
-        let mut threads = self.threads.lock();
+        let mut threads = self.shared.threads.lock();
         if threads.is_empty() {
-            for index in 0..POOL_THREADS {
-                let shared = Arc::clone(&self.shared);
-                let name = format!("device-{index}");
-                self.shared.state.lock().alive += 1;
-                let thread = std::thread::Builder::new().name(name).spawn(move || shared.work());
-                // Fewer do as well, and none leaves the work to the callers.
-                match thread {
-                    Ok(thread) => threads.push(thread),
-                    Err(_) => self.shared.state.lock().alive -= 1,
-                }
-            }
+            // Fewer do as well, and none leaves the work to the callers.
+            threads.extend((0..POOL_THREADS).filter_map(|_| self.shared.start_one()));
         }
         !threads.is_empty()
     }
@@ -169,19 +173,47 @@ impl Drop for Threads {
         state.queue.clear();
         let is_over = state.alive == 0;
         drop(state);
-        for thread in self.threads.lock().drain(..).filter(|_| is_over) {
+        for thread in self.shared.threads.lock().drain(..).filter(|_| is_over) {
             thread.join().expect("a request does not panic");
         }
     }
 }
 
 impl Shared {
+    fn start_one(self: &Arc<Shared>) -> Option<JoinHandle<()>> {
+        self.state.lock().alive += 1;
+        let shared = Arc::clone(self);
+        let started = std::thread::Builder::new().name("device".to_owned());
+        let started = started.spawn(move || shared.work());
+        started.inspect_err(|_| self.state.lock().alive -= 1).ok()
+    }
+
+    /// Starts a thread in place of one whose call is overdue, unless there are too many.
+    fn replace_one(self: &Arc<Shared>) {
+        let mut threads = self.threads.lock();
+        let is_one_more = {
+            let state = self.state.lock();
+            !state.is_closing && state.alive < POOL_THREADS + OVERDUE_MAX
+        };
+        if is_one_more {
+            threads.retain(|thread| !thread.is_finished());
+            threads.extend(self.start_one());
+        }
+    }
+
     fn work(&self) {
-        while let Some((purpose, operation, answer)) = self.next() {
+        while let Some(Queued { purpose, operation, answer, .. }) = self.next() {
             let result = self.target.execute(purpose, operation);
             let mut state = answer.state.lock();
             if let AnswerState::Abandoned = *state {
+                drop(state);
                 self.target.health().returned();
+                let mut state = self.state.lock();
+                if state.alive > POOL_THREADS {
+                    state.alive -= 1;
+                    self.ended.notify_all();
+                    return;
+                }
             } else {
                 *state = AnswerState::Arrived(result);
                 answer.arrived.notify_one();
@@ -192,12 +224,19 @@ impl Shared {
     }
 
     /// Returns the next request, or `None` when the threads are to end and all are taken.
-    fn next(&self) -> Option<(Purpose, Operation, Arc<Answer>)> {
+    fn next(&self) -> Option<Queued> {
         let mut state = self.state.lock();
         loop {
             if let Some(request) = state.queue.pop_front() {
                 self.emptied.notify_one();
-                return Some(request);
+                if time_until(request.deadline).is_some() {
+                    return Some(request);
+                }
+                let health = self.target.health();
+                let expired = health.expire(self.target.info(), &request.asked, false);
+                *request.answer.state.lock() = AnswerState::Arrived(Err(expired));
+                request.answer.arrived.notify_one();
+                continue;
             }
             if state.is_closing {
                 return None;
@@ -207,9 +246,13 @@ impl Shared {
     }
 
     /// The deadline has passed: the request leaves the queue, or its call is overdue from now on.
-    fn expire(&self, answer: &Arc<Answer>, asked: &Asked) -> Result<Completion, DeviceError> {
+    fn expire(
+        self: &Arc<Shared>,
+        answer: &Arc<Answer>,
+        asked: &Asked,
+    ) -> Result<Completion, DeviceError> {
         let mut state = self.state.lock();
-        let waiting = state.queue.iter().position(|(_, _, other)| Arc::ptr_eq(other, answer));
+        let waiting = state.queue.iter().position(|queued| Arc::ptr_eq(&queued.answer, answer));
         if let Some(index) = waiting {
             state.queue.remove(index);
             self.emptied.notify_one();
@@ -219,13 +262,19 @@ impl Shared {
             return result;
         }
         *answered = AnswerState::Abandoned;
-        Err(self.target.health().expire(self.target.info(), asked, waiting.is_none()))
+        let expired = self.target.health().expire(self.target.info(), asked, waiting.is_none());
+        drop((answered, state));
+        if waiting.is_none() {
+            self.replace_one();
+        }
+        Err(expired)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use super::*;
     use crate::device::{AlignedBuffer, DEADLINE_MIN, RequestKind};
@@ -242,6 +291,10 @@ mod tests {
 
     impl Gate {
         fn new() -> Arc<Gate> {
+            Gate::with_deadline(DEADLINE_MIN)
+        }
+
+        fn with_deadline(deadline: Duration) -> Arc<Gate> {
             let name = "gate".to_owned();
             let info = DeviceInfo {
                 name,
@@ -253,7 +306,7 @@ mod tests {
             };
             Arc::new(Gate {
                 info,
-                health: Health::new(DEADLINE_MIN),
+                health: Health::new(deadline),
                 is_open: Mutex::new(false),
                 opened: Condvar::new(),
                 begun: AtomicUsize::new(0),
@@ -269,8 +322,9 @@ mod tests {
     impl Blocking for Gate {
         fn execute(&self, _: Purpose, operation: Operation) -> Result<Completion, DeviceError> {
             self.begun.fetch_add(1, Ordering::SeqCst);
+            let is_read = matches!(operation, Operation::Read { .. });
             let mut is_open = self.is_open.lock();
-            while !*is_open {
+            while is_read && !*is_open {
                 self.opened.wait(&mut is_open);
             }
             let Operation::Read { mut buffer, .. } = operation else {
@@ -308,7 +362,8 @@ mod tests {
         let threads = Threads::new(Arc::<Gate>::clone(&gate));
         let tickets: Vec<Ticket> =
             (0..POOL_THREADS + 4).map(|_| submit_read(&threads, &gate)).collect();
-        for ticket in tickets {
+        // The queued ones first: behind a call that is overdue another thread takes them.
+        for ticket in tickets.into_iter().rev() {
             let answer = ticket.wait();
             assert!(is_expired(&answer), "{answer:?}");
         }
@@ -321,6 +376,36 @@ mod tests {
         assert!(others.iter().all(|page| page.iter().all(|&byte| byte == 0)), "seen");
         assert_eq!(gate.begun.load(Ordering::SeqCst), POOL_THREADS);
         submit_read(&threads, &gate).wait().expect("it answers again");
+        drop(threads);
+        assert_eq!(Arc::strong_count(&gate), 1, "a thread is left");
+    }
+
+    /// Goal: what a device still answers is answered, however many other calls hang; no more
+    /// threads than promised wait for it, and they go when it is back. Method: reads hang, flushes
+    /// do not.
+    #[test]
+    fn overdue_calls_stop_no_others() {
+        // Beside overdue calls a flush gets a sixteenth of it.
+        let gate = Gate::with_deadline(16 * DEADLINE_MIN);
+        let threads = Threads::new(Arc::<Gate>::clone(&gate));
+        let alive = || threads.shared.state.lock().alive;
+        let flush = || {
+            let asked = gate.health.admit(&gate.info, &Operation::Flush)?;
+            threads.submit(Purpose::Journal, Operation::Flush, asked).wait()
+        };
+        let tickets: Vec<Ticket> =
+            (0..POOL_THREADS).map(|_| submit_read(&threads, &gate)).collect();
+        tickets.into_iter().for_each(|ticket| assert!(is_expired(&ticket.wait())));
+        flush().expect("it hangs for reads alone");
+        while gate.health.overdue() < OVERDUE_MAX {
+            assert!(is_expired(&submit_read(&threads, &gate).wait()));
+        }
+        assert_eq!(alive(), POOL_THREADS + OVERDUE_MAX);
+        gate.open();
+        while alive() > POOL_THREADS {
+            std::thread::yield_now();
+        }
+        flush().expect("it answers again");
         drop(threads);
         assert_eq!(Arc::strong_count(&gate), 1, "a thread is left");
     }
