@@ -242,8 +242,9 @@ impl Pool {
         hooks.files.store.journal.connect(weak);
         let pool =
             Pool { device, superblock: Mutex::new(superblock), hooks, recovery, is_read_only };
-        if !is_read_only {
-            pool.files().finish_orphans()?;
+        if !is_read_only && pool.files().finish_orphans()? > 0 {
+            // What they had can be used again, and counts as available, from then on.
+            pool.checkpoint()?;
         }
         Ok(pool)
     }
