@@ -45,6 +45,11 @@ impl Extents {
         }
     }
 
+    /// Returns how many fragments they have altogether.
+    pub(crate) fn fragments(&self) -> u64 {
+        self.0.iter().map(|extent| u64::from(extent.fragments)).sum()
+    }
+
     /// Returns the extents in order of place.
     pub(crate) fn in_order(mut self) -> Vec<Extent> {
         self.0.sort_unstable_by_key(|extent| extent.place);
@@ -68,7 +73,7 @@ mod tests {
         for (group, fragment) in [(1, 8), (1, 12), (0, 4), (0, 0), (1, 4), (1, 20), (2, 24)] {
             extents.add(extent(group, fragment, 4));
         }
-        assert_eq!(extents.0.len(), 5);
+        assert_eq!((extents.fragments(), extents.0.len()), (28, 5));
         let expected = [extent(0, 0, 8), extent(1, 4, 12), extent(1, 20, 4), extent(2, 24, 4)];
         assert_eq!(extents.in_order(), expected);
     }

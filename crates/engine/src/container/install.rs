@@ -54,9 +54,6 @@ pub(crate) struct InstallStep {
     splits: usize,
     taken: Extents,
     dropped: Extents,
-    /// Fragments of these that are of the file that it is at.
-    file_taken: u64,
-    file_dropped: u64,
     kept_fragments: Vec<u32>,
 }
 
@@ -70,8 +67,6 @@ impl InstallStep {
             splits: 0,
             taken: Extents::default(),
             dropped: Extents::default(),
-            file_taken: 0,
-            file_dropped: 0,
             kept_fragments: Vec::new(),
         }
     }
@@ -102,7 +97,6 @@ impl InstallStep {
         self.groups.insert(pointer.place.group());
         self.kept_fragments.push(kept);
         if kept > 0 {
-            self.file_taken += u64::from(kept);
             self.taken.add(Extent { place: pointer.place, fragments: kept });
         }
     }
@@ -111,7 +105,6 @@ impl InstallStep {
     fn note_dropped(&mut self, old: Option<BlockPointer>) {
         if let Some(old) = old {
             self.groups.insert(old.place.group());
-            self.file_dropped += u64::from(old.fragments);
             self.dropped.add(Extent { place: old.place, fragments: old.fragments });
         }
     }
@@ -129,11 +122,12 @@ impl Store {
     ) -> FsResult<()> {
         let shift = anode.block_shift;
         let leaf = |block: &NewBlock| page_index(block.start >> shift, 0);
+        let (taken, dropped) = (step.taken.fragments(), step.dropped.fragments());
         for below in blocks.chunk_by(|one, next| leaf(one) == leaf(next)) {
             self.install_below_leaf(change, anode, below, step)?;
         }
-        anode.fragments += std::mem::take(&mut step.file_taken);
-        take_off(&mut anode.fragments, std::mem::take(&mut step.file_dropped))
+        anode.fragments += step.taken.fragments() - taken;
+        take_off(&mut anode.fragments, step.dropped.fragments() - dropped)
     }
 
     /// Points one leaf of the map, or the anode, to blocks that lie below it.
