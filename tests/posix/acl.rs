@@ -232,6 +232,13 @@ behaviours! {
         at.does(&format!("setacl /d default u:7,{users},g:5,m:7,o:5\nrename /d/f /d/h whiteout"));
         expect(at, "/d/f", 0, &format!("u:0,{users},g:5,m:0,o:0"), "-");
         expect(at, "/d/h", 0, "u:0,g:5,g8:7,m:0,o:0", "-");
+        // Names so long that the pages of the other directory split: with the list that is as much
+        // as such a rename ever logs (the journal holds it against what it reserved).
+        at.does("create /t directory 755");
+        for n in 0..350 {
+            at.does("unlink /d/f\ncreate /d/f file 644");
+            at.does(&format!("rename /d/f /t/{n:0>250} whiteout"));
+        }
         at.does("unlink /d/f\nunlink /d/h");
     }
 }

@@ -92,6 +92,14 @@ impl Reservation {
     /// For an operation on names that hands down long access lists.
     pub(crate) const LARGE_NAMES: Reservation =
         Reservation { moves: Reservation::SMALL.moves, ..Reservation::LARGE };
+    /// For what must not wait: see [`Journal::begin_unreserved`].
+    const NONE: Reservation = Reservation { log_bytes: 0, pages: 0, moves: 0 };
+
+    /// Whether a transaction that reserved this may log so many bytes of so many pages.
+    fn bears(self, logged_bytes: u64, pages: usize) -> bool {
+        self.log_bytes == Reservation::NONE.log_bytes
+            || (logged_bytes <= self.log_bytes && pages <= self.pages)
+    }
 }
 
 /// What `end` tells: which class the transaction belongs to.
@@ -460,7 +468,7 @@ impl Journal {
         let epoch = Epoch(state.next_epoch);
         state.next_epoch += 1;
         let memory = state.spare.pop().unwrap_or_default();
-        Tx::new(epoch, Reservation { log_bytes: 0, pages: 0, moves: 0 }, memory)
+        Tx::new(epoch, Reservation::NONE, memory)
     }
 
     fn has_room(&self, state: &State, reservation: Reservation) -> bool {
@@ -522,6 +530,7 @@ impl Journal {
             window.buffer = Some(self.cache.fresh(window.place));
         }
         let class = self.join_class(state, &mut tx.memory);
+        let logged_before = state.log.record_bytes;
         let ride = self.log_rides(state, class, &tx);
         assert!(
             tx.moved.len() <= tx.reservation.moves,
@@ -529,6 +538,13 @@ impl Journal {
         );
         state.moved.extend(tx.moved.iter().copied());
         let lsn = self.apply(state, class, &tx);
+        debug_assert!(
+            tx.reservation.bears(state.log.record_bytes - logged_before, tx.memory.page_count()),
+            "T4: a transaction logs {} bytes of {} pages, and reserved {:?}",
+            state.log.record_bytes - logged_before,
+            tx.memory.page_count(),
+            tx.reservation,
+        );
         let pages = state.classes.get(&class).map_or(0, |class| class.pages.len());
         if pages > CLASS_PAGES_MAX {
             self.close(state, class);
@@ -558,7 +574,7 @@ impl Journal {
         let memory = &tx.memory;
         let State { log, classes, dirty, dirty_from, round, newborn, .. } = state;
         let windows = || memory.windows.chunk_by(|a, b| a.place == b.place);
-        let page_count = windows().count() + memory.delta_pages.len();
+        let page_count = memory.page_count();
         let lsn = log.ensure_room(memory.record_bytes_max());
         let entry = classes.entry(class).or_insert_with(|| Class {
             pages: Vec::new(),

@@ -300,6 +300,11 @@ impl Memory {
         self.bytes[window.at..].first_chunk().expect("a new page is a whole one")
     }
 
+    /// Returns how many pages all this changes.
+    pub(super) fn page_count(&self) -> usize {
+        self.windows.chunk_by(|a, b| a.place == b.place).count() + self.delta_pages.len()
+    }
+
     /// Returns the most bytes that a record of all this takes.
     pub(super) fn record_bytes_max(&self) -> usize {
         let pages = self.windows.len() + self.delta_pages.len();

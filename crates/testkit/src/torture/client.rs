@@ -26,6 +26,8 @@ const THINK_ONE_IN: u64 = 8;
 const THINK_NS_POWER_MAX: u64 = 22;
 /// One client in so many syncs most of what it writes.
 const SYNCING_ONE_IN: u64 = 3;
+/// One rename in so many that may leave a whiteout does.
+const WHITEOUT_ONE_IN: u64 = 4;
 /// What a client tries to make in a pool that has failed.
 const LATE_NAME: &[u8] = b"late";
 
@@ -115,8 +117,9 @@ impl Client {
     pub(super) fn new(index: u64, random: &mut Prng, steps_max: u64, history: &History) -> Client {
         let seed = random.next_u64();
         let top = Route(vec![top_name(index)]);
-        let profile =
+        let like =
             if random.one_in(SYNCING_ONE_IN) { Profile::syncing() } else { Profile::crash() };
+        let profile = Profile { whiteout_one_in: WHITEOUT_ONE_IN, ..like };
         Client {
             index: crate::number::usize_of(index),
             generator: Generator::below(seed, profile, top, history.base()),
