@@ -6,6 +6,7 @@ mod listing;
 mod looks;
 mod placement;
 mod stalls;
+mod together;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -447,16 +447,19 @@ impl Journal {
     /// behind them, or a large reservation might wait for ever while small ones go on.
     fn begin_in_turn(&self, reservation: Reservation) -> FsResult<Tx> {
         let _turn = self.turn.lock();
+        let mut state = self.state.lock();
         loop {
-            if let Some(tx) = self.begin_now(&mut self.state.lock(), reservation)? {
+            if let Some(tx) = self.begin_now(&mut state, reservation)? {
                 return Ok(tx);
             }
-            self.checkpoint()?;
-            let mut state = self.state.lock();
-            if !self.has_room(&state, reservation) && state.reserved_bytes > 0 {
+            if state.reserved_bytes > 0 && self.would_have_room(&state, reservation) {
                 // Others hold the room: each gives it back at its end, which a device can delay
                 // until its deadline.
                 self.space.wait(&mut state);
+            } else {
+                drop(state);
+                self.checkpoint()?;
+                state = self.state.lock();
             }
         }
     }
@@ -472,13 +475,20 @@ impl Journal {
     }
 
     fn has_room(&self, state: &State, reservation: Reservation) -> bool {
+        let both = Reservation {
+            log_bytes: state.reserved_bytes + reservation.log_bytes,
+            pages: state.reserved_pages + reservation.pages,
+            moves: state.reserved_moves + reservation.moves,
+        };
+        self.would_have_room(state, both)
+    }
+
+    /// Returns whether there were room if nobody had reserved any.
+    fn would_have_room(&self, state: &State, reservation: Reservation) -> bool {
         let active = state.log.position().0 - state.tail.0 + state.log.pending_bytes();
-        let bytes = active + state.reserved_bytes + reservation.log_bytes;
-        let pages = state.dirty.len() + state.reserved_pages + reservation.pages;
-        let moves = state.moved.len() + state.reserved_moves + reservation.moves;
-        bytes <= self.options.active_bytes_max
-            && pages <= self.options.dirty_pages_max
-            && moves <= self.double_write_pages()
+        active + reservation.log_bytes <= self.options.active_bytes_max
+            && state.dirty.len() + reservation.pages <= self.options.dirty_pages_max
+            && state.moved.len() + reservation.moves <= self.double_write_pages()
     }
 
     /// K2: as many pages can go home together.

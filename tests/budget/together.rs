@@ -1,0 +1,65 @@
+//! What the syncs of several clients cost together.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
+use engine::{CreateOptions, OpenOptions, Pool};
+use storage::clock::SimClock;
+use storage::counters::IoCounts;
+use storage::device::sim::{DiskModel, Image, SimDevice, SimOptions};
+use storage::device::{CountingDevice, Purpose, RequestKind, SharedDevice};
+use storage::sync::sim::{Job, Scheduler};
+
+const POOL_BYTES: u64 = 256 << 20;
+const FILES: u64 = 50;
+
+/// Makes [`FILES`] files of 4 KiB, each synced, and drops them.
+fn make_and_sync(pool: &Pool, client: u64) {
+    let new = NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
+    for number in 0..FILES {
+        let name = format!("c{client}-{number}");
+        let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new);
+        let ino = made.expect("there is room").ino;
+        pool.write(&Caller::root(), ino, 0, &[7; 4096]).expect("there is room");
+        pool.fsync(ino, false).expect("nothing fails");
+        pool.forget(ino, 1);
+    }
+}
+
+/// Returns what the work of so many clients asks of a solid-state disk, in virtual time.
+fn cost_of(clients: u64) -> IoCounts {
+    let scheduler = Scheduler::new(1);
+    let clock = Arc::new(SimClock::new(Arc::clone(&scheduler)));
+    let options = SimOptions { model: DiskModel::ssd(), ..SimOptions::default() };
+    let counting = CountingDevice::new(SimDevice::open(Image::blank(POOL_BYTES), options));
+    let device: SharedDevice = Arc::<CountingDevice>::clone(&counting);
+    let opened = Mutex::new(None);
+    let open = || {
+        let options = CreateOptions::new(POOL_BYTES, [3; 64]);
+        Pool::create(&device, &*clock, &options).expect("a pool fits");
+        let pool = Pool::open(Arc::clone(&device), clock.clone(), OpenOptions::default());
+        let pool = pool.expect("a new pool opens");
+        opened.lock().unwrap_or_else(PoisonError::into_inner).replace(pool);
+    };
+    scheduler.run(vec![("open".to_owned(), Box::new(open))]);
+    let pool = opened.into_inner().unwrap_or_else(PoisonError::into_inner).expect("it was opened");
+    let before = counting.snapshot();
+    let (pool, jobs) = (&pool, 0..clients);
+    let job = |client| -> Job<'_> {
+        (format!("client {client}"), Box::new(move || make_and_sync(pool, client)))
+    };
+    scheduler.run(jobs.map(job).collect());
+    counting.snapshot() - before
+}
+
+/// Goal: nobody takes a checkpoint because others have reserved what is free.
+#[test]
+fn what_others_reserve_makes_no_checkpoint() {
+    for clients in [1, 2, 8] {
+        let cost = cost_of(clients);
+        println!("{clients} clients, {FILES} files each: {cost:?}");
+        // The pool is so small that its log is half full once.
+        let home = cost.of(Purpose::Home, RequestKind::Write).requests;
+        assert!(home <= 10, "{clients}: {cost:?}");
+    }
+}
