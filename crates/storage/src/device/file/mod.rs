@@ -45,11 +45,14 @@ use super::{
 };
 use crate::convert::to_u64;
 use transfer::{Failure, slices_after, transfer};
-use uring::Uring;
+use uring::{Rings, Uring};
 
-/// Requests that a device takes before a submitter waits for room. Four times what saturates the
-/// disks we know, and a bound on the memory that requests in flight hold.
+/// Requests that a device takes of those who share a ring, or of all with a pool of threads, before
+/// a submitter waits for room. Four times what saturates the disks we know, and a bound on the
+/// memory that requests in flight hold.
 pub const QUEUE_DEPTH: usize = 128;
+/// Rings of one device at most: as many as a mount has threads by default.
+pub(super) const RINGS_MAX: usize = 4;
 
 /// A file or a block device. See the module's header.
 #[derive(Debug)]
@@ -60,7 +63,7 @@ pub struct FileDevice {
 
 #[derive(Debug)]
 enum Transport {
-    Uring(Arc<Uring>),
+    Uring(Rings),
     Threads(Threads),
 }
 
@@ -130,7 +133,7 @@ impl FileDevice {
         let health = Health::new(options.deadline);
         let target = Arc::new(Target { file, is_block_device, info, health });
         let transport = match ring {
-            Some(ring) => Transport::Uring(Uring::new(ring, Arc::clone(&target))),
+            Some(ring) => Transport::Uring(Rings::new(ring, Arc::clone(&target))),
             None => Transport::Threads(Threads::new(Arc::<Target>::clone(&target))),
         };
         Ok(Arc::new(FileDevice { target, transport }))
@@ -145,15 +148,15 @@ impl FileDevice {
         operation: Operation,
         ring: impl FnOnce(&Arc<Uring>, Operation, Asked) -> Ticket,
     ) -> Ticket {
-        if let Transport::Uring(uring) = &self.transport {
-            uring.welcome_late_answers();
+        if let Transport::Uring(rings) = &self.transport {
+            rings.welcome_late_answers();
         }
         let asked = match self.target.admit(purpose, &operation) {
             Ok(asked) => asked,
             Err(error) => return Ticket::ready(Err(error)),
         };
         match &self.transport {
-            Transport::Uring(uring) => ring(uring, operation, asked),
+            Transport::Uring(rings) => ring(rings.of_thread(), operation, asked),
             Transport::Threads(threads) => threads.submit(purpose, operation, asked),
         }
     }

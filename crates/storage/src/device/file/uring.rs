@@ -8,6 +8,9 @@
 //! writes and reads ahead, pays a system call for many answers and no change of thread; a reaper
 //! thread would add one to each. Who waits leaves at its deadline, the lead too.
 //!
+//! A device has several rings, and a thread always asks by the same: so each of few threads leads
+//! its own, and is woken for its own answers alone (decision 0036).
+//!
 //! # Invariants
 //!
 //! - U1: A request's memory belongs to its slot from the submission until the kernel's answer has
@@ -19,11 +22,12 @@
 //!
 //! # Concurrency
 //!
-//! One lock, never held across a system call.
+//! One lock a ring, never held across a system call.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use io_uring::{IoUring, opcode, types};
@@ -31,13 +35,52 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use super::transfer::{Failure, Progress, slices_after};
-use super::{QUEUE_DEPTH, Target};
+use super::{QUEUE_DEPTH, RINGS_MAX, Target};
 use crate::convert::{to_u64, to_usize};
 use crate::device::health::{Asked, time_until};
 use crate::device::{Completion, DeviceError, Operation, PendingRequest, RequestKind, Ticket};
 
 /// Most bytes of one entry, whose length has 32 bits; a longer read takes several.
 const READ_BYTES_MAX: usize = 1 << 30;
+
+/// Rings of one device. A thread always asks by the same: so it is told of its own answers alone,
+/// and while there are no more threads than rings nobody else has to wake it.
+#[derive(Debug)]
+pub(super) struct Rings {
+    target: Arc<Target>,
+    first: Arc<Uring>,
+    /// Made when a thread first asks by it; `None` if the kernel refused.
+    others: [OnceLock<Option<Arc<Uring>>>; RINGS_MAX - 1],
+}
+
+impl Rings {
+    pub(super) fn new(ring: IoUring, target: Arc<Target>) -> Rings {
+        let first = Uring::new(ring, Arc::clone(&target));
+        Rings { target, first, others: Default::default() }
+    }
+
+    /// Returns the ring of the calling thread.
+    pub(super) fn of_thread(&self) -> &Arc<Uring> {
+        thread_local! {
+            static NUMBER: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+        }
+        let number = NUMBER.with(|number| number % RINGS_MAX);
+        let Some(other) = number.checked_sub(1) else { return &self.first };
+        let make = || Some(Uring::new(Uring::ring().ok()?, Arc::clone(&self.target)));
+        self.others[other].get_or_init(make).as_ref().unwrap_or(&self.first)
+    }
+
+    /// Takes in what has come for those who left, so that a stalled device is found to be back.
+    pub(super) fn welcome_late_answers(&self) {
+        if self.target.health.overdue() > 0 {
+            let others = self.others.iter().filter_map(|ring| ring.get()?.as_ref());
+            others.chain([&self.first]).for_each(|ring| ring.welcome_late_answers());
+        }
+    }
+}
+
+/// Threads that have asked anything by a ring.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 /// See the module's header.
 pub(super) struct Uring {
@@ -58,6 +101,8 @@ struct State {
     is_led: bool,
     slots: Vec<Option<Request>>,
     free: Vec<usize>,
+    /// Slots of requests that nobody waits for any more.
+    overdue: usize,
     /// Those who wait for an answer, blocked until it has come or the lead is theirs.
     waiting: Vec<Arc<Answer>>,
 }
@@ -136,6 +181,7 @@ impl Uring {
             is_led: false,
             slots: (0..QUEUE_DEPTH).map(|_| None).collect(),
             free: (0..QUEUE_DEPTH).rev().collect(),
+            overdue: 0,
             waiting: Vec::new(),
         };
         Arc::new(Uring { target, ring, state: Mutex::new(state), room: Condvar::new() })
@@ -188,12 +234,10 @@ impl Uring {
     }
 
     /// Takes in what has come for those who left, so that a stalled device is found to be back.
-    pub(super) fn welcome_late_answers(&self) {
-        if self.target.health.overdue() > 0 {
-            let mut state = self.state.lock();
-            if !state.is_led {
-                self.take_answers(&mut state);
-            }
+    fn welcome_late_answers(&self) {
+        let mut state = self.state.lock();
+        if !state.is_led {
+            self.take_answers(&mut state);
         }
     }
 
@@ -256,6 +300,7 @@ impl Uring {
                 }
                 return answer.take().unwrap_or_else(|| {
                     *answer.state.lock() = AnswerState::Abandoned;
+                    state.overdue += 1;
                     Err(self.target.health.expire(&self.target.info, asked, true))
                 });
             }
@@ -334,14 +379,18 @@ impl Uring {
                 Some(end) => {
                     state.free.push(slot);
                     self.room.notify_one();
-                    self.deliver(request, end);
+                    if !self.deliver(request, end) {
+                        state.overdue -= 1;
+                        self.target.health.returned();
+                    }
                 }
                 None => self.push(state.slots[slot].insert(request), slot),
             }
         }
     }
 
-    fn deliver(&self, request: Request, end: Result<(), Failure>) {
+    /// Tells the answer to whoever waits for it; returns whether anybody still does.
+    fn deliver(&self, request: Request, end: Result<(), Failure>) -> bool {
         let Request { operation, answer, .. } = request;
         let (kind, length_bytes) = (operation.kind(), operation.length_bytes());
         let offset = operation.offset().unwrap_or(0);
@@ -360,13 +409,13 @@ impl Uring {
             Completion { buffer }
         });
         let mut state = answer.state.lock();
-        if let AnswerState::Abandoned = *state {
-            // Late: its memory is free now, and nobody sees what is in it.
-            self.target.health.returned();
-        } else {
+        // If it is late, its memory is free now, and nobody sees what is in it.
+        let is_awaited = !matches!(*state, AnswerState::Abandoned);
+        if is_awaited {
             *state = AnswerState::Arrived(result);
             answer.arrived.notify_one();
         }
+        is_awaited
     }
 }
 
@@ -383,11 +432,10 @@ fn end_of(request: &mut Request, step: Result<usize, Errno>) -> Option<Result<()
 impl Drop for Uring {
     /// Waits for the requests whose tickets were dropped (U1), but not again for overdue ones.
     fn drop(&mut self) {
-        let health = &self.target.health;
-        let deadline = crate::device::health::deadline_after(health.deadline());
+        let deadline = crate::device::health::deadline_after(self.target.health.deadline());
         let mut state = self.state.lock();
         self.lead_while(&mut state, deadline, |state| {
-            state.free.len() + health.overdue() < QUEUE_DEPTH
+            state.free.len() + state.overdue < QUEUE_DEPTH
         });
         for request in state.slots.iter_mut().filter_map(Option::take) {
             // U1: the kernel may still write there.
@@ -437,6 +485,36 @@ mod tests {
     fn spin_until(uring: &Uring, condition: impl Fn(&State) -> bool) {
         while !condition(&uring.state.lock()) {
             std::thread::yield_now();
+        }
+    }
+
+    /// Goal: a thread asks by its own ring, and others by theirs while there are enough; what is
+    /// late on any is found by whoever asks next.
+    #[test]
+    fn threads_ask_by_rings_of_their_own() {
+        let Some((uring, mut writer)) = ring_on_pipe(DEADLINE_MIN) else { return };
+        let ring = Uring::ring().expect("there was one");
+        let rings = Rings::new(ring, Arc::clone(&uring.target));
+        let mine = Arc::as_ptr(rings.of_thread());
+        assert_eq!(Arc::as_ptr(rings.of_thread()), mine);
+        // Numbers are given out in order, and to threads of other tests meanwhile.
+        let of_another = || {
+            std::thread::scope(|scope| {
+                let expire = || {
+                    let ring = rings.of_thread();
+                    assert!(is_expired(&submit_read(ring).wait()));
+                    Arc::as_ptr(ring).addr()
+                };
+                scope.spawn(expire).join().expect("no panic")
+            })
+        };
+        let others: std::collections::BTreeSet<usize> =
+            (0..RINGS_MAX).map(|_| of_another()).collect();
+        assert!(others.len() > 1, "all by one");
+        assert_eq!(rings.target.health.overdue(), RINGS_MAX);
+        (0..RINGS_MAX).for_each(|_| writer.write_all(&[1; 4096]).expect("the pipe has room"));
+        while rings.target.health.overdue() > 0 {
+            rings.welcome_late_answers();
         }
     }
 
