@@ -88,12 +88,14 @@ impl Journal {
     pub(crate) fn checkpoint(&self) -> FsResult<()> {
         let mut checkpointer = self.checkpointer.lock();
         self.check_alive()?;
-        if let Some(hooks) = self.hooks() {
-            hooks.submit_rides();
-        }
         let mut batch = self.take_pages(self.take_set());
         let logged =
             if planted::is(Planted::HomeBeforeLog) { Ok(()) } else { self.force(batch.end) };
+        if let Some(hooks) = self.hooks() {
+            // Behind the log, for which others wait: a device that makes it durable may write out
+            // all that it holds.
+            hooks.submit_rides();
+        }
         let home = logged.and_then(|()| self.take_home(&mut checkpointer, &batch));
         let tail = match home {
             Ok(tail) => tail,
