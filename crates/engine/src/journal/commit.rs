@@ -15,7 +15,7 @@ use format::page::stamp;
 use format::planted::{self, Planted};
 use storage::device::{Operation, Purpose, SharedBytes};
 
-use super::log::{Log, SealedChunk};
+use super::log::SealedChunk;
 use super::{Class, Journal, State, commit_record_bytes, ring_bytes};
 use crate::buffer::page_of_mut;
 use crate::convert::index_wide;
@@ -24,6 +24,55 @@ use crate::error::FsResult;
 /// Pages of the classes that are closed in one step: it holds the manager up for a tenth of a
 /// millisecond.
 const PAGES_PER_CLOSING: usize = 128;
+
+/// The classes that callers wait for, until each has left.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    all: Vec<Wish>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Wish {
+    id: WishId,
+    class: u64,
+    /// Where the chunk ends that has its commit at the latest, once that is closed.
+    end: Option<Lsn>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct WishId(u64);
+
+impl Wishes {
+    fn add(&mut self, class: u64) -> WishId {
+        self.next += 1;
+        let id = WishId(self.next);
+        self.all.push(Wish { id, class, end: None });
+        id
+    }
+
+    fn remove(&mut self, id: WishId) {
+        self.all.retain(|wish| wish.id != id);
+    }
+
+    /// Returns up to where the log must be durable for this wish, once that is known.
+    fn end_of(&self, id: WishId) -> Option<Lsn> {
+        self.all.iter().find(|wish| wish.id == id)?.end
+    }
+
+    /// Returns the classes that nobody has closed for those who wait.
+    fn classes(&self) -> Vec<u64> {
+        let open = self.all.iter().filter(|wish| wish.end.is_none());
+        open.map(|wish| wish.class).collect()
+    }
+
+    /// All classes are closed, and the log is complete up to `end`.
+    fn fulfil(&mut self, end: Lsn) {
+        for wish in self.all.iter_mut().filter(|wish| wish.end.is_none()) {
+            wish.end = Some(end);
+        }
+    }
+}
 
 /// Whoever writes the log, until it is dropped.
 struct Writer<'a>(&'a Journal);
@@ -38,20 +87,17 @@ impl Drop for Writer<'_> {
 impl Journal {
     /// Makes the class that `class` is part of now durable.
     ///
+    /// It is closed by whoever writes the log next, with those of all who wait by then: so many
+    /// callers take one closing, one chunk and one durable write.
+    ///
     /// # Errors
     ///
     /// What the device said; the journal has failed then.
     pub(crate) fn commit(&self, class: u64) -> FsResult<()> {
-        let end = {
-            let mut state = self.state.lock();
-            let root = resolve(&state, class);
-            // If it was closed before, its commit lies before this position all the same.
-            if state.classes.contains_key(&root) {
-                self.close(&mut state, root);
-            }
-            state.log.cut()
-        };
-        self.force(end)
+        let wish = self.state.lock().wishes.add(class);
+        let done = self.force_when(|state| state.wishes.end_of(wish));
+        self.state.lock().wishes.remove(wish);
+        done
     }
 
     /// Makes everything applied so far durable.
@@ -111,6 +157,23 @@ impl Journal {
         }
     }
 
+    /// Closes what somebody wishes to be durable, and completes the chunk that this ends in.
+    fn close_wished(&self, state: &mut State) {
+        let classes = state.wishes.classes();
+        if classes.is_empty() {
+            return;
+        }
+        for class in classes {
+            let root = resolve(state, class);
+            // If it was closed before, its commit lies before the end all the same.
+            if state.classes.contains_key(&root) {
+                self.close(state, root);
+            }
+        }
+        let end = state.log.cut();
+        state.wishes.fulfil(end);
+    }
+
     /// Closes an open class: stamps its pages and logs its commit.
     pub(super) fn close(&self, state: &mut State, id: u64) {
         let class = state.classes.remove(&id).expect("the caller found it open");
@@ -140,8 +203,19 @@ impl Journal {
     ///
     /// What the device said; the journal has failed then (T5).
     pub(super) fn force(&self, end: Lsn) -> FsResult<()> {
-        let Some(_writer) = self.writer_unless(|log| log.durable >= end)? else { return Ok(()) };
-        self.state.lock().log.cut();
+        self.force_when(|_| Some(end))
+    }
+
+    /// Makes the log durable up to what `end` tells, once it does: when somebody has begun to write
+    /// the log at the latest, for all who wait.
+    fn force_when(&self, end: impl Fn(&State) -> Option<Lsn>) -> FsResult<()> {
+        let is_done = |state: &State| end(state).is_some_and(|end| state.log.durable >= end);
+        let Some(_writer) = self.writer_unless(is_done)? else { return Ok(()) };
+        {
+            let mut state = self.state.lock();
+            self.close_wished(&mut state);
+            state.log.cut();
+        }
         let is_careless = planted::is(Planted::CommitWithoutFlush);
         let may_go_through = self.volume.device().info().has_write_through && !is_careless;
         let Some((reached, is_durable)) = self.write_sealed(may_go_through)? else {
@@ -162,6 +236,7 @@ impl Journal {
     /// As [`Journal::commit`].
     pub(super) fn flush_with_log(&self, purpose: Purpose) -> FsResult<()> {
         let Some(_writer) = self.writer_unless(|_| false)? else { return Ok(()) };
+        self.close_wished(&mut self.state.lock());
         let written = self.write_sealed(false)?;
         self.volume.flush(purpose).map_err(|error| self.fail(&error))?;
         if let Some((reached, _)) = written {
@@ -172,10 +247,10 @@ impl Journal {
 
     /// Waits until nobody writes the log and lets the caller do so; `None` if `is_done` says that
     /// what the caller wants was done meanwhile.
-    fn writer_unless(&self, is_done: impl Fn(&Log) -> bool) -> FsResult<Option<Writer<'_>>> {
+    fn writer_unless(&self, is_done: impl Fn(&State) -> bool) -> FsResult<Option<Writer<'_>>> {
         let mut state = self.state.lock();
         loop {
-            if is_done(&state.log) {
+            if is_done(&state) {
                 return Ok(None);
             }
             self.check_alive()?;

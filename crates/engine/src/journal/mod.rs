@@ -59,6 +59,7 @@ use crate::convert::wide;
 use crate::error::{FsError, FsResult};
 use crate::sync::{Condvar, Mutex};
 
+use self::commit::Wishes;
 use self::data::DataWrites;
 use self::log::Log;
 use self::tx::{Memory, buffers_of};
@@ -179,6 +180,8 @@ struct State {
     waiting: usize,
     /// Whether somebody writes the log.
     is_log_written: bool,
+    /// What others wait for.
+    wishes: Wishes,
     /// The log is needed from here on.
     tail: Lsn,
     /// Pages whose changes are not at home, but for those that a checkpoint has taken.
@@ -332,6 +335,7 @@ impl Journal {
             reserved_moves: 0,
             waiting: 0,
             is_log_written: false,
+            wishes: Wishes::default(),
             tail: start.lsn,
             dirty: BTreeMap::new(),
             dirty_from: None,
