@@ -26,7 +26,11 @@ pub(crate) const FOUND: &[Row] = &[
         "sim",
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
     ),
-    ("TailPastRides", "crash", "a_crash_beside_a_checkpoint_loses_nothing_that_was_synced"),
+    (
+        "TailPastRides",
+        "engine",
+        "journal::checkpoint::tests::the_tail_waits_for_rides_that_no_segment_knows_of",
+    ),
     (
         "UndoForgotten",
         "sim",

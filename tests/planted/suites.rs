@@ -36,6 +36,7 @@ pub(crate) struct Finding {
 
 /// In order of cost.
 const SUITES: &[Suite] = &[
+    Suite { name: "engine", environment: &[] },
     Suite { name: "orders", environment: &[] },
     Suite { name: "posix", environment: &[] },
     Suite { name: "sim", environment: &[] },
@@ -65,7 +66,8 @@ impl Suites {
     /// Builds every suite with the bugs in it, asleep.
     pub(crate) fn build() -> Suites {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["test", "-p", "whole-system", "--features", "planted", "--no-run"]);
+        cargo.args(["test", "-p", "whole-system", "-p", "engine", "--no-run"]);
+        cargo.args(["--features", "whole-system/planted,engine/planted"]);
         cargo.args(["--message-format=json", "--quiet"]);
         if !cfg!(debug_assertions) {
             cargo.arg("--release");

@@ -326,12 +326,24 @@ pub(super) fn write_head(
 
 #[cfg(test)]
 mod tests {
+    use format::ids::{AnodeNo, FilesetId, Generation};
+    use format::journal::RideOwner;
     use storage::clock::ManualClock;
     use storage::device::{MemoryDevice, SharedDevice};
 
     use super::*;
+    use crate::journal::Reservation;
     use crate::vnode::api::{Caller, FileKind, FileSystem, NewInode};
     use crate::{CreateOptions, OpenOptions, Pool};
+
+    fn new_pool() -> Pool {
+        const POOL_BYTES: u64 = 16 << 20;
+        let (clock, device) = (Arc::new(ManualClock::new()), MemoryDevice::new("m", POOL_BYTES));
+        let device: SharedDevice = device;
+        let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+        Pool::create(&device, clock.as_ref(), &options).expect("a pool fits");
+        Pool::open(device, clock, OpenOptions::default()).expect("just made")
+    }
 
     fn bytes_of(buffers: impl Iterator<Item = Arc<Buffer>>) -> BTreeMap<Place, Vec<u8>> {
         buffers.map(|buffer| (buffer.place, buffer.bytes().to_vec())).collect()
@@ -341,12 +353,7 @@ mod tests {
     /// of page (K1). Method: names, data and pages of counts change between the two.
     #[test]
     fn what_changes_after_the_set_was_taken_is_not_in_its_pages() {
-        const POOL_BYTES: u64 = 16 << 20;
-        let (clock, device) = (Arc::new(ManualClock::new()), MemoryDevice::new("m", POOL_BYTES));
-        let device: SharedDevice = device;
-        let options = CreateOptions::new(POOL_BYTES, [7; 64]);
-        Pool::create(&device, clock.as_ref(), &options).expect("a pool fits");
-        let pool = Pool::open(device, clock, OpenOptions::default()).expect("just made");
+        let pool = new_pool();
         let (root, caller) = (pool.root(), Caller::root());
         let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
         let write = |name: &[u8]| {
@@ -373,5 +380,32 @@ mod tests {
             .map(|(place, bytes)| (place, bytes.to_vec()))
             .collect();
         assert!(taken == before, "pages went home with what came later");
+    }
+
+    /// Goal: the tail stays before bytes that ride until they are known to be home. Method: between
+    /// the end of a transaction and the moment when its segments hear of its rides there are two
+    /// checkpoints, which so send nothing of them home.
+    #[test]
+    fn the_tail_waits_for_rides_that_no_segment_knows_of() {
+        let pool = new_pool();
+        let journal = &pool.files().store.journal;
+        let mut tx = journal.begin(Reservation::LARGE).expect("there is room");
+        let owner = RideOwner {
+            fileset: FilesetId(1),
+            anode: AnodeNo(1),
+            generation: Generation(1),
+            index: 0,
+            birth: tx.epoch,
+            block_shift: 12,
+        };
+        tx.ride(Place::NONE, owner, SharedBytes::from(AlignedBuffer::zeroed(4096)));
+        let ride = journal.end(tx).ride.expect("it rides");
+        for _ in 0..2 {
+            pool.checkpoint().expect("memory does not fail");
+            assert!(journal.state.lock().tail <= ride.lsn, "the tail has passed it");
+        }
+        journal.ride_waits(ride, 0, 0);
+        pool.checkpoint().expect("memory does not fail");
+        assert!(journal.state.lock().tail > ride.lsn, "nothing holds it any more");
     }
 }

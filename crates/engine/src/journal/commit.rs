@@ -1,4 +1,4 @@
-//! Commit: closing classes and making the log durable, many callers with one flush.
+//! Commit: closing classes and making the log durable, many callers with one durable write.
 //!
 //! # Crashes
 //!
@@ -25,7 +25,7 @@ use crate::error::FsResult;
 /// millisecond.
 const PAGES_PER_CLOSING: usize = 128;
 
-/// The classes that callers wait for, until each has left.
+/// The classes that callers wait for, until each has left: as many as threads that sync.
 #[derive(Debug, Default)]
 pub(super) struct Wishes {
     all: Vec<Wish>,
@@ -277,6 +277,7 @@ impl Journal {
         }
         if planted::is(Planted::MemberBehindAcknowledged) {
             self.state.lock().log.durable = reached;
+            self.written.notify_all();
         }
         // CRASH: data first. A commit must not be readable before what it points to.
         self.data.settle(data).map_err(|error| self.fail(&error))?;
