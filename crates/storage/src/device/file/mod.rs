@@ -31,7 +31,8 @@ pub use open::{Access, FileOptions, OpenError, TransportChoice};
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
@@ -74,6 +75,8 @@ struct Target {
     is_block_device: bool,
     info: DeviceInfo,
     health: Health,
+    /// Until when the end of the device waits for requests; set when that begins.
+    ends_at: OnceLock<Instant>,
 }
 
 impl Blocking for Target {
@@ -131,7 +134,7 @@ impl FileDevice {
             (false, false) => "pread, buffered",
         };
         let health = Health::new(options.deadline);
-        let target = Arc::new(Target { file, is_block_device, info, health });
+        let target = Arc::new(Target::new(file, is_block_device, info, health));
         let transport = match ring {
             Some(ring) => Transport::Uring(Rings::new(ring, Arc::clone(&target))),
             None => Transport::Threads(Threads::new(Arc::<Target>::clone(&target))),
@@ -168,6 +171,10 @@ impl FileDevice {
 }
 
 impl Target {
+    fn new(file: OwnedFd, is_block_device: bool, info: DeviceInfo, health: Health) -> Target {
+        Target { file, is_block_device, info, health, ends_at: OnceLock::new() }
+    }
+
     /// Refuses what must not reach the file.
     fn admit(&self, purpose: Purpose, operation: &Operation) -> Result<Asked, DeviceError> {
         check_request(&self.info, purpose, operation)?;

@@ -37,7 +37,7 @@ use rustix::io::Errno;
 use super::transfer::{Failure, Progress, slices_after};
 use super::{QUEUE_DEPTH, RINGS_MAX, Target};
 use crate::convert::{to_u64, to_usize};
-use crate::device::health::{Asked, time_until};
+use crate::device::health::{Asked, deadline_after, time_until};
 use crate::device::{Completion, DeviceError, Operation, PendingRequest, RequestKind, Ticket};
 
 /// Most bytes of one entry, whose length has 32 bits; a longer read takes several.
@@ -430,9 +430,11 @@ fn end_of(request: &mut Request, step: Result<usize, Errno>) -> Option<Result<()
 }
 
 impl Drop for Uring {
-    /// Waits for the requests whose tickets were dropped (U1), but not again for overdue ones.
+    /// Waits for the requests whose tickets were dropped (U1), but not again for overdue ones, and
+    /// for those of all rings no longer than for one.
     fn drop(&mut self) {
-        let deadline = crate::device::health::deadline_after(self.target.health.deadline());
+        let health = &self.target.health;
+        let deadline = *self.target.ends_at.get_or_init(|| deadline_after(health.deadline()));
         let mut state = self.state.lock();
         self.lead_while(&mut state, deadline, |state| {
             state.free.len() + state.overdue < QUEUE_DEPTH
@@ -468,10 +470,7 @@ mod tests {
             transport,
         };
         let (file, health) = (reader.into(), Health::new(deadline));
-        Some((
-            Uring::new(ring, Arc::new(Target { file, is_block_device: false, info, health })),
-            writer,
-        ))
+        Some((Uring::new(ring, Arc::new(Target::new(file, false, info, health))), writer))
     }
 
     fn submit_read(uring: &Arc<Uring>) -> Ticket {
@@ -516,6 +515,22 @@ mod tests {
         while rings.target.health.overdue() > 0 {
             rings.welcome_late_answers();
         }
+    }
+
+    /// Goal: a device that never answers is let go after one deadline, however many rings it has.
+    #[test]
+    fn rings_end_together() {
+        let Some((uring, _writer)) = ring_on_pipe(DEADLINE_MIN) else { return };
+        let ring = Uring::ring().expect("there was one");
+        let rings = Rings::new(ring, Arc::clone(&uring.target));
+        for _ in 0..RINGS_MAX {
+            std::thread::scope(|scope| {
+                scope.spawn(|| drop(submit_read(rings.of_thread())));
+            });
+        }
+        let second_deadline = deadline_after(2 * DEADLINE_MIN);
+        drop(rings);
+        assert!(time_until(second_deadline).is_some(), "one after the other");
     }
 
     /// Either of two requests may be the one that is answered first, so each is once the leader's.
