@@ -22,6 +22,7 @@ use storage::device::{
 use storage::prng::Prng;
 use storage::sync::sim::{Job, Scheduler};
 use storage::sync::{Condvar, Mutex};
+use testkit::ops::sync_as_told;
 
 use super::{POOL_BYTES, content, create, defects, device_of, make, new_pool, open, read};
 
@@ -107,7 +108,11 @@ impl Run<'_> {
         let bytes = content(seed, length);
         self.timed(&path, |pool| pool.write(&Caller::root(), ino, 0, &bytes))?;
         self.accepted = Promised::from([(name.to_owned(), bytes)]);
-        self.timed(&path, |pool| pool.fsync(ino, false))?;
+        let sync = |pool: &Pool| match seed % 2 {
+            0 => pool.fsync(ino, false),
+            _ => sync_as_told(pool, ino, false),
+        };
+        self.timed(&path, sync)?;
         self.promised.append(&mut self.accepted);
         Ok(())
     }
@@ -280,7 +285,10 @@ fn client(pool: &Pool, me: u64, timed: Timed<'_>) -> (Promised, FsResult<()>) {
             timed(&mut || make(pool, &name).map(drop))?;
             let ino = super::find(pool, &name)?;
             timed(&mut || pool.write(&Caller::root(), ino, 0, &bytes))?;
-            timed(&mut || pool.fsync(ino, false))?;
+            timed(&mut || match number % 4 {
+                0 | 1 => pool.fsync(ino, false),
+                _ => sync_as_told(pool, ino, false),
+            })?;
             timed(&mut || read(pool, &name).map(|found| assert!(found == bytes)))?;
             promised.insert(name, bytes);
         }

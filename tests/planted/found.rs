@@ -11,6 +11,11 @@ pub(crate) const FOUND: &[Row] = &[
         "sim",
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
     ),
+    (
+        "SyncToldEarly",
+        "sim",
+        "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
+    ),
     ("DataNotAwaited", "orders", "data_is_flushed_before_the_log_points_to_it"),
     ("DataNotFlushed", "orders", "data_is_flushed_before_the_log_points_to_it"),
     ("HomeBeforeLog", "orders", "pages_go_home_behind_the_log_and_before_the_head"),

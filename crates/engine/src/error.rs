@@ -83,6 +83,10 @@ pub enum FsError {
 /// The result of an operation on files.
 pub type FsResult<T> = Result<T, FsError>;
 
+/// Is told once how an operation ended, by whatever thread learns it, which must not wait for
+/// anything in it.
+pub type Told = Box<dyn FnOnce(FsResult<()>) + Send>;
+
 impl FsError {
     /// Returns the number that Linux programs know it by (errno(3)).
     #[must_use]

@@ -5,6 +5,18 @@
 //! The commit of a class is in the log only after every data write that the class points to is
 //! durable, and it is acknowledged only after the flush behind it (J1). A chunk that is torn, or
 //! lies behind a torn one, never counts: recovery stops there.
+//!
+//! # Who waits
+//!
+//! Whoever wishes a class to be durable either waits ([`Journal::commit`]) or leaves word whom to
+//! tell and goes on ([`Journal::commit_then`]). Of those who leave word the first is the *keeper*:
+//! it writes, or waits for another who does, tells all that are served, and stays until there is
+//! nobody left to tell.
+//!
+//! - W1: While somebody is to be told, there is a keeper. Both change under the manager's lock.
+//! - W2: Everyone is told once: `Ok` only when the log is durable up to where the wish ends, else
+//!   the error of the journal that failed.
+//! - W3: At most [`TOLD_MAX`] are to be told; the next one waits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,36 +31,72 @@ use super::log::SealedChunk;
 use super::{Class, Journal, State, commit_record_bytes, ring_bytes};
 use crate::buffer::page_of_mut;
 use crate::convert::index_wide;
-use crate::error::FsResult;
+use crate::error::{FsError, FsResult, Told};
 
 /// Pages of the classes that are closed in one step: it holds the manager up for a tenth of a
 /// millisecond.
 const PAGES_PER_CLOSING: usize = 128;
 
-/// The classes that callers wait for, until each has left: as many as threads that sync.
-#[derive(Debug, Default)]
+/// Most wishes of which somebody is to be told.
+pub(super) const TOLD_MAX: usize = 1024;
+
+/// The classes that callers wish to be durable, until each has left or was told: as many as threads
+/// that wait, and [`TOLD_MAX`].
+#[derive(Default)]
 pub(super) struct Wishes {
+    /// The oldest first.
     all: Vec<Wish>,
     next: u64,
+    /// How many of them are to be told.
+    to_tell: usize,
+    /// Whether somebody tells them.
+    has_keeper: bool,
 }
 
-#[derive(Debug)]
 struct Wish {
     id: WishId,
     class: u64,
     /// Where the chunk ends that has its commit at the latest, once that is closed.
     end: Option<Lsn>,
+    /// Who is told, if nobody waits.
+    told: Option<Told>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WishId(u64);
 
+impl std::fmt::Debug for Wishes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wishes").field("to_tell", &self.to_tell).finish_non_exhaustive()
+    }
+}
+
 impl Wishes {
-    fn add(&mut self, class: u64) -> WishId {
+    fn add(&mut self, class: u64, told: Option<Told>) -> WishId {
         self.next += 1;
+        self.to_tell += usize::from(told.is_some());
         let id = WishId(self.next);
-        self.all.push(Wish { id, class, end: None });
+        self.all.push(Wish { id, class, end: None, told });
         id
+    }
+
+    /// Returns where the oldest wish ends of which somebody is to be told, once that is known.
+    fn first_to_tell(&self) -> Option<Lsn> {
+        self.all.iter().find(|wish| wish.told.is_some())?.end
+    }
+
+    /// Takes out who is to be told of wishes that end at `durable` or before it.
+    fn take_served(&mut self, durable: Lsn) -> Vec<Told> {
+        let is_early = planted::is(Planted::SyncToldEarly);
+        self.take_told(|wish| is_early || wish.end.is_some_and(|end| end <= durable))
+    }
+
+    /// Takes out who is to be told of wishes that `is_over` says are.
+    fn take_told(&mut self, is_over: impl Fn(&Wish) -> bool) -> Vec<Told> {
+        let over = self.all.extract_if(.., |wish| wish.told.is_some() && is_over(wish));
+        let told: Vec<Told> = over.filter_map(|wish| wish.told).collect();
+        self.to_tell -= told.len();
+        told
     }
 
     fn remove(&mut self, id: WishId) {
@@ -74,6 +122,39 @@ impl Wishes {
     }
 }
 
+/// Whoever tells those who left word, until it leaves.
+struct Keeper<'a> {
+    journal: &'a Journal,
+    has_left: bool,
+}
+
+impl Keeper<'_> {
+    /// Leaves if nobody is to be told (W1); returns whether it did.
+    fn leaves(&mut self) -> bool {
+        let wishes = &mut self.journal.state.lock().wishes;
+        self.has_left = wishes.to_tell == 0;
+        wishes.has_keeper = !self.has_left;
+        self.has_left
+    }
+}
+
+impl Drop for Keeper<'_> {
+    fn drop(&mut self) {
+        if self.has_left {
+            return;
+        }
+        // W2: a bug ended it, and nobody else would tell them.
+        let left = {
+            let wishes = &mut self.journal.state.lock().wishes;
+            wishes.has_keeper = false;
+            wishes.take_told(|_| true)
+        };
+        for told in left {
+            told(Err(FsError::Io { cause: "a bug ended whoever wrote the log".to_owned() }));
+        }
+    }
+}
+
 /// Whoever writes the log, until it is dropped.
 struct Writer<'a>(&'a Journal);
 
@@ -94,10 +175,47 @@ impl Journal {
     ///
     /// What the device said; the journal has failed then.
     pub(crate) fn commit(&self, class: u64) -> FsResult<()> {
-        let wish = self.state.lock().wishes.add(class);
+        let wish = self.state.lock().wishes.add(class, None);
         let done = self.force_when(|state| state.wishes.end_of(wish));
         self.state.lock().wishes.remove(wish);
         done
+    }
+
+    /// Makes the class durable as [`Journal::commit`] does, and tells `told` how that ended: now,
+    /// or from another thread after this has returned. What is told must not wait for the caller.
+    pub(crate) fn commit_then(&self, class: u64, told: Told) {
+        let has_keeper = {
+            let mut state = self.state.lock();
+            if state.wishes.to_tell == TOLD_MAX {
+                drop(state);
+                return told(self.commit(class));
+            }
+            state.wishes.add(class, Some(told));
+            std::mem::replace(&mut state.wishes.has_keeper, true)
+        };
+        if !has_keeper {
+            self.keep();
+        }
+    }
+
+    /// Serves those who left word until there is none.
+    fn keep(&self) {
+        let mut keeper = Keeper { journal: self, has_left: false };
+        while !keeper.leaves() {
+            let done = self.force_when(|state| state.wishes.first_to_tell());
+            let (served, others) = {
+                let mut state = self.state.lock();
+                let durable = state.log.durable;
+                let served = state.wishes.take_served(durable);
+                (served, if done.is_err() { state.wishes.take_told(|_| true) } else { Vec::new() })
+            };
+            for told in served {
+                told(Ok(()));
+            }
+            for told in others {
+                told(done.clone());
+            }
+        }
     }
 
     /// Makes everything applied so far durable.
@@ -313,4 +431,90 @@ fn resolve(state: &State, class: u64) -> u64 {
         root = into;
     }
     root
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::thread;
+
+    use storage::clock::ManualClock;
+    use storage::device::{MemoryDevice, SharedDevice};
+
+    use super::*;
+    use crate::vnode::api::{Caller, FileKind, FileSystem, NewInode};
+    use crate::{CreateOptions, OpenOptions, Pool};
+
+    /// How often a test looks for what another thread does, ten times a millisecond.
+    const LOOKS_MAX: u32 = 100_000;
+
+    fn new_pool() -> Pool {
+        const POOL_BYTES: u64 = 16 << 20;
+        let (clock, device) = (Arc::new(ManualClock::new()), MemoryDevice::new("m", POOL_BYTES));
+        let device: SharedDevice = device;
+        let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+        Pool::create(&device, clock.as_ref(), &options).expect("a pool fits");
+        Pool::open(device, clock, OpenOptions::default()).expect("just made")
+    }
+
+    /// Goal: who leaves word goes on at once while there is a keeper and room for the word (W1,
+    /// W3), and is told when the log is durable and not before (W2). Method: the test has the turn
+    /// to write the log, so nothing gets durable.
+    #[test]
+    fn who_leaves_word_goes_on_and_is_told_when_it_is_durable() {
+        let pool = new_pool();
+        let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
+        let file = pool.create(&Caller::root(), pool.root(), b"f", new).expect("it is new").ino;
+        let journal = &pool.files().store.journal;
+        let count = Arc::new(AtomicUsize::new(0));
+        let sync = || {
+            let count = Arc::clone(&count);
+            let told = move |done: FsResult<()>| {
+                assert_eq!(done, Ok(()));
+                count.fetch_add(1, Ordering::SeqCst);
+            };
+            pool.fsync_then(file, false, Box::new(told));
+        };
+        let await_wishes = |wanted: usize| {
+            for _ in 0..LOOKS_MAX {
+                if journal.state.lock().wishes.all.len() == wanted {
+                    return;
+                }
+                thread::sleep(std::time::Duration::from_micros(100));
+            }
+            panic!("nobody wishes anything");
+        };
+        let writer = journal.writer_unless(|_| false).expect("it has not failed");
+        thread::scope(|scope| {
+            // The keeper waits for the turn; the others do not.
+            scope.spawn(sync);
+            await_wishes(1);
+            for _ in 1..TOLD_MAX {
+                sync();
+            }
+            assert_eq!(journal.state.lock().wishes.to_tell, TOLD_MAX);
+            // There is no room for its word: it waits.
+            scope.spawn(sync);
+            await_wishes(TOLD_MAX + 1);
+            assert_eq!(journal.state.lock().wishes.to_tell, TOLD_MAX);
+            assert_eq!(count.load(Ordering::SeqCst), 0, "told of what is not durable");
+            drop(writer);
+        });
+        assert_eq!(count.load(Ordering::SeqCst), TOLD_MAX + 1);
+        let state = journal.state.lock();
+        assert!(state.wishes.all.is_empty() && !state.wishes.has_keeper);
+    }
+
+    /// Goal: what a bug leaves is told all the same (W2).
+    #[test]
+    fn whoever_a_keeper_leaves_behind_is_told_of_an_error() {
+        let pool = new_pool();
+        let journal = &pool.files().store.journal;
+        let (tell, told) = std::sync::mpsc::channel();
+        let tell = Box::new(move |done| tell.send(done).expect("the test listens"));
+        journal.state.lock().wishes.add(1, Some(tell));
+        drop(Keeper { journal, has_left: false });
+        assert!(matches!(told.try_recv(), Ok(Err(FsError::Io { .. }))));
+        assert!(!journal.state.lock().wishes.has_keeper);
+    }
 }

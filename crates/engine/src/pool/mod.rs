@@ -39,7 +39,7 @@ use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{
     Attr, Caller, Data, DirEntry, Fallocate, FileSystem, Ino, NewInode, ReadAsked, ReadTold,
-    RenameMode, Seek, SetAttr, StatFs, XattrMode,
+    RenameMode, Seek, SetAttr, StatFs, Told, XattrMode,
 };
 use crate::vnode::{CleanerGauge, Files, FilesOptions};
 
@@ -253,17 +253,8 @@ impl Pool {
         &self.hooks.files
     }
 
-    /// Puts the path before what a device said, where it is known.
     fn named<T>(&self, ino: Ino, name: &[u8], result: FsResult<T>) -> FsResult<T> {
-        let Err(FsError::Io { cause }) = result else { return result };
-        let Ok(mut path) = self.files().path_of(ino) else { return Err(FsError::Io { cause }) };
-        if !name.is_empty() {
-            if path.last() != Some(&b'/') {
-                path.push(b'/');
-            }
-            path.extend_from_slice(name);
-        }
-        Err(FsError::Io { cause: format!("{}: {cause}", String::from_utf8_lossy(&path)) })
+        self.files().named(ino, name, result)
     }
 
     /// Takes everything home and marks the pool closed. The pool must not be used afterwards.
@@ -555,6 +546,12 @@ impl FileSystem for Pool {
 
     fn fsync(&self, ino: Ino, _data_only: bool) -> FsResult<()> {
         self.named(ino, b"", self.files().sync_file(ino))
+    }
+
+    fn fsync_then(&self, ino: Ino, _data_only: bool, told: Told) {
+        let hooks = Arc::clone(&self.hooks);
+        let told = Box::new(move |done| told(hooks.files.named(ino, b"", done)));
+        self.files().sync_file_then(ino, told);
     }
 
     fn sync(&self) -> FsResult<()> {

@@ -8,7 +8,7 @@
 
 use std::ops::Deref;
 
-pub use crate::error::{FsError, FsResult};
+pub use crate::error::{FsError, FsResult, Told};
 pub use storage::clock::Timestamp;
 pub use storage::device::{AlignedBuffer, SharedBytes};
 
@@ -494,6 +494,12 @@ pub trait FileSystem: Send + Sync {
     /// Makes what was done to this inode durable: its content, its attributes, and, for what was
     /// done before through any name, its names.
     fn fsync(&self, ino: Ino, data_only: bool) -> FsResult<()>;
+
+    /// Makes durable what [`FileSystem::fsync`] does, and tells `told` how that ended: before this
+    /// returns, or later, from the thread of another call. So whoever serves many need not wait.
+    fn fsync_then(&self, ino: Ino, data_only: bool, told: Told) {
+        told(self.fsync(ino, data_only));
+    }
 
     /// Makes everything accepted so far durable.
     fn sync(&self) -> FsResult<()>;

@@ -15,7 +15,7 @@ use super::{Files, Vnode, VnodeState};
 use crate::alloc::{FEW_SEGMENTS, LOW_SEGMENTS, PROMISED_SEGMENTS};
 use crate::container::{InstallStep, NewBlock};
 use crate::convert::index_wide;
-use crate::error::{FsError, FsResult};
+use crate::error::{FsError, FsResult, Told};
 use crate::journal::{Applied, Reservation};
 use crate::segment::Block;
 use crate::store::Change;
@@ -33,6 +33,16 @@ type ReadyBlock = (u64, Arc<Block>, BlockPointer, u64);
 /// Most files of which one transaction installs blocks: each has a page of inodes of its own at
 /// worst.
 const FILES_PER_INSTALL: usize = 32;
+
+/// Where the journal has what was done to a file.
+enum Logged {
+    /// It need not be committed.
+    Nothing,
+    /// In a class that nobody knows.
+    Somewhere,
+    /// In this class, or in what it is part of by now.
+    In(u64),
+}
 
 /// What was entered in the map of a file.
 struct Installed {
@@ -179,6 +189,25 @@ impl Files {
 
     /// Syncs one file; see [`super::api::FileSystem::fsync`].
     pub(crate) fn sync_file(&self, ino: Ino) -> FsResult<()> {
+        match self.log_file(ino)? {
+            Logged::Nothing => Ok(()),
+            Logged::Somewhere => self.store.journal.commit_all(),
+            Logged::In(class) => self.store.journal.commit(class),
+        }
+    }
+
+    /// Syncs one file; see [`super::api::FileSystem::fsync_then`].
+    pub(crate) fn sync_file_then(&self, ino: Ino, told: Told) {
+        match self.log_file(ino) {
+            Ok(Logged::In(class)) => self.store.journal.commit_then(class, told),
+            Ok(Logged::Somewhere) => told(self.store.journal.commit_all()),
+            Ok(Logged::Nothing) => told(Ok(())),
+            Err(error) => told(Err(error)),
+        }
+    }
+
+    /// Puts all of a file in the journal. Returns what must be committed then.
+    fn log_file(&self, ino: Ino) -> FsResult<Logged> {
         self.check_alive()?;
         let vnode = self.vnode(ino)?;
         let class = match self.ride(&vnode)? {
@@ -192,10 +221,10 @@ impl Files {
         if planted::is(Planted::DirectorySyncSkipped)
             && vnode.state.read().anode()?.kind == AnodeKind::Directory
         {
-            return Ok(());
+            return Ok(Logged::Nothing);
         }
         // A vnode that came back from disk does not know its class.
-        if class == 0 { self.store.journal.commit_all() } else { self.store.journal.commit(class) }
+        Ok(if class == 0 { Logged::Somewhere } else { Logged::In(class) })
     }
 
     fn check_alive(&self) -> FsResult<()> {

@@ -129,6 +129,19 @@ impl Files {
         Err(FsError::Invalid)
     }
 
+    /// Puts the path before what a device said, where it is known.
+    pub(crate) fn named<T>(&self, ino: Ino, name: &[u8], result: FsResult<T>) -> FsResult<T> {
+        let Err(FsError::Io { cause }) = result else { return result };
+        let Ok(mut path) = self.path_of(ino) else { return Err(FsError::Io { cause }) };
+        if !name.is_empty() {
+            if path.last() != Some(&b'/') {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+        }
+        Err(FsError::Io { cause: format!("{}: {cause}", String::from_utf8_lossy(&path)) })
+    }
+
     fn name_in(&self, parent: AnodeNo, child: AnodeNo) -> FsResult<Vec<u8>> {
         let vnode = self.vnode_of(parent)?;
         let state = vnode.state.read();

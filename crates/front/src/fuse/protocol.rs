@@ -250,13 +250,6 @@ pub enum Request<'a> {
         /// Where the names go.
         listing: &'a mut dyn Listing,
     },
-    /// Make a file or directory durable.
-    Fsync {
-        /// The file.
-        node: NodeId,
-        /// Leave out attributes that reading does not need.
-        data_only: bool,
-    },
     /// Tell an extended attribute, or with no room its size.
     GetXattr {
         /// The file.

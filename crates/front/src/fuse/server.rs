@@ -12,8 +12,8 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{
-    Attr, Caller, Data, DirEntry, FileKind, FileSystem, FsError, Ino, NewInode, ReadAsked, SetAttr,
-    StatFs, XattrMode,
+    Attr, Caller, Data, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode,
+    ReadAsked, SetAttr, StatFs, XattrMode,
 };
 use rustix::io::Errno;
 
@@ -109,6 +109,19 @@ impl Server {
         });
     }
 
+    /// Makes durable what was done to a file, and tells `told` how that ended: now, or later from
+    /// the thread of another request.
+    pub fn sync(
+        &self,
+        node: NodeId,
+        data_only: bool,
+        told: impl FnOnce(Result<(), Errno>) + Send + 'static,
+    ) {
+        let ino = self.numbers.ino_of(node);
+        let told = move |done: FsResult<()>| told(done.map_err(|e| errno("fsync", ino, &e)));
+        self.fs.fsync_then(ino, data_only, Box::new(told));
+    }
+
     fn dispatch<'s>(
         &self,
         caller: &Caller,
@@ -167,10 +180,6 @@ impl Server {
             }
             Request::ReadDir { node, cookie, with_nodes, listing } => {
                 self.read_dir(caller, node, cookie, with_nodes, listing)
-            }
-            Request::Fsync { node, data_only } => {
-                let ino = self.numbers.ino_of(node);
-                done("fsync", ino, self.fs.fsync(ino, data_only))
             }
             Request::GetXattr { node, name, room_bytes } => {
                 self.get_xattr(caller, node, name, room_bytes, scratch)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::vnode::api::{
     Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsError, FsResult, Ino, NewInode,
-    RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp, WHITEOUT, XattrMode,
+    RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp, Told, WHITEOUT, XattrMode,
 };
 use parking_lot::Mutex;
 
@@ -44,6 +44,34 @@ pub(crate) struct MemoryFs {
     pub(crate) sync_count: AtomicU64,
     /// While a test holds it, no fsync ends.
     pub(crate) gate: Mutex<()>,
+    pub(crate) later: Later,
+}
+
+/// Whom a sync tells, and how it ended.
+type Ended = (Told, FsResult<()>);
+
+/// The syncs that were not told of, once a test wants to do that.
+#[derive(Default)]
+pub(crate) struct Later(Mutex<Option<Vec<Ended>>>);
+
+impl Later {
+    /// From now on syncs are told of when the test does so.
+    pub(crate) fn begin(&self) {
+        self.0.lock().get_or_insert_default();
+    }
+
+    /// Returns the oldest that was not taken.
+    pub(crate) fn take(&self) -> Option<Ended> {
+        let mut kept = self.0.lock();
+        let kept = kept.as_mut()?;
+        (!kept.is_empty()).then(|| kept.remove(0))
+    }
+}
+
+impl std::fmt::Debug for Later {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Later").finish_non_exhaustive()
+    }
 }
 
 impl MemoryFs {
@@ -58,6 +86,7 @@ impl MemoryFs {
             fsync_count: AtomicU64::new(0),
             sync_count: AtomicU64::new(0),
             gate: Mutex::new(()),
+            later: Later::default(),
         }
     }
 
@@ -338,6 +367,16 @@ impl FileSystem for MemoryFs {
         self.fsync_count.fetch_add(1, Ordering::SeqCst);
         let _passed = self.gate.lock();
         self.getattr(ino).map(|_| ())
+    }
+
+    fn fsync_then(&self, ino: Ino, data_only: bool, told: Told) {
+        let panics = self.state.lock().file(ino).is_ok_and(|file| file.panics);
+        assert!(!panics, "a bug, as the test wants it");
+        let done = self.fsync(ino, data_only);
+        match &mut *self.later.0.lock() {
+            Some(kept) => kept.push((told, done)),
+            None => told(done),
+        }
     }
 
     fn sync(&self) -> FsResult<()> {

@@ -250,6 +250,32 @@ fn a_request_that_takes_long_holds_up_no_other() {
     }
 }
 
+/// Goal: who syncs keeps no thread of the server. Method: there is one, and several syncs that are
+/// not over.
+#[test]
+fn others_are_answered_while_syncs_are_not_over() {
+    if !has_fuse("others_are_answered_while_syncs_are_not_over") {
+        return;
+    }
+    let mounted = Mounted::with(|options| options.thread_count = 1);
+    let make = |name| File::create(mounted.path(name)).expect("open");
+    let files = ["one", "two", "three"].map(make);
+    mounted.fs.later.begin();
+    std::thread::scope(|scope| {
+        for file in &files {
+            scope.spawn(|| file.sync_all().expect("fsync"));
+        }
+        while mounted.fs.fsync_count.load(Ordering::SeqCst) < 3 {
+            std::thread::yield_now();
+        }
+        fs::metadata(mounted.path("absent")).expect_err("absent");
+        for _ in &files {
+            let (told, done) = mounted.fs.later.take().expect("the server waits for none");
+            told(done);
+        }
+    });
+}
+
 #[test]
 fn a_bug_costs_the_request_and_not_the_mount() {
     if !has_fuse("a_bug_costs_the_request_and_not_the_mount") {

@@ -1,11 +1,11 @@
 //! The protocol's bytes, without a kernel: messages as a kernel sends them, and as none does.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::vnode::api::{
     AlignedBuffer, Caller, FileKind, FileSystem, NewInode, SharedBytes, Timestamp,
 };
-use front::fuse::{Exchange, Incoming, Server};
+use front::fuse::{Exchange, Incoming, Replies, ReplyParts, Server};
 use rustix::io::Errno;
 
 use crate::memory_fs::{MemoryFs, PANICKING};
@@ -19,9 +19,27 @@ const SILENT: [u32; 3] = [2, 41, 42];
 /// Cases of each fuzz test; a debug build does some 200,000 a second.
 const CASES: u64 = 100_000;
 
+/// Replies that nobody has taken.
+#[derive(Default)]
+struct Sent(Mutex<Vec<Vec<u8>>>);
+
+impl Sent {
+    fn take(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Replies for Sent {
+    fn send(&self, reply: &ReplyParts<'_>) {
+        let whole = [reply.head, &reply.data.concat()].concat();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(whole);
+    }
+}
+
 struct Kernel {
     fs: Arc<MemoryFs>,
     exchange: Exchange,
+    sent: Arc<Sent>,
     /// Whether the data of the next WRITE comes apart from what is before it, as it does by turns.
     is_apart: bool,
 }
@@ -30,7 +48,9 @@ impl Kernel {
     fn new() -> Kernel {
         let fs = Arc::new(MemoryFs::new());
         let server = Server::new(fs.clone());
-        Kernel { fs, exchange: Exchange::new(Arc::new(server)), is_apart: false }
+        let sent = Arc::new(Sent::default());
+        let exchange = Exchange::new(Arc::new(server), sent.clone());
+        Kernel { fs, exchange, sent, is_apart: false }
     }
 
     /// Sends a message and returns the error and what follows it in the reply.
@@ -48,11 +68,8 @@ impl Kernel {
         } else {
             (message, None)
         };
-        let mut replies = Vec::new();
-        let parts = Incoming { head, data: data.as_ref() };
-        self.exchange.answer(parts, &mut |reply| {
-            replies.push([reply.head, &reply.data.concat()].concat());
-        });
+        self.exchange.answer(Incoming { head, data: data.as_ref() });
+        let mut replies = self.sent.take();
         assert!(replies.len() <= 1, "{} replies", replies.len());
         let whole = replies.pop()?;
         assert!(whole.len() <= OUT_HEADER_BYTES + (1 << 20), "a reply of {} bytes", whole.len());
@@ -350,15 +367,51 @@ fn reads_are_answered_together_and_a_panic_costs_one_of_them() {
     for (node, offset) in [(sound, 0), (panicking, 0), (999, 0), (sound, 2)] {
         assert!(kernel.exchange.gather(message(15, node, &read(offset))[..].into()));
     }
-    let mut replies = Vec::new();
-    kernel.exchange.answer_gathered(&mut |reply| {
-        replies.push((word(reply.head, 4).cast_signed(), reply.data.concat()));
-    });
+    kernel.exchange.answer_gathered();
+    let told = |reply: Vec<u8>| (word(&reply, 4).cast_signed(), reply[OUT_HEADER_BYTES..].to_vec());
+    let mut replies: Vec<_> = kernel.sent.take().into_iter().map(told).collect();
     replies.sort();
     let (stale, io) = (-Errno::STALE.raw_os_error(), -Errno::IO.raw_os_error());
     let expected = [(stale, ""), (io, ""), (0, "abc"), (0, "c")];
     assert_eq!(replies, expected.map(|(error, data)| (error, data.as_bytes().to_vec())));
-    kernel.exchange.answer_gathered(&mut |_| panic!("nothing is left"));
+    kernel.exchange.answer_gathered();
+    assert!(kernel.sent.take().is_empty(), "nothing is left");
+}
+
+/// Goal: a sync gets one reply, whoever sends it and whatever happens (X1), and others are answered
+/// meanwhile.
+#[test]
+fn a_sync_is_answered_once_when_it_is_over() {
+    let mut kernel = Kernel::new();
+    let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
+    let root = kernel.fs.root();
+    let mut node_of = |name: &[u8]| {
+        kernel.fs.create(&Caller::root(), root, name, new).expect("the name is new");
+        let (_, entry) = kernel.ask(1, 1, &[name, b"\0"].concat()).expect("a reply");
+        long(&entry, 0)
+    };
+    let (sound, panicking) = (node_of(b"sound"), node_of(PANICKING));
+    let sync = body!(0_u64, 0_u32, 0_u32);
+    let (stale, io) = (-Errno::STALE.raw_os_error(), -Errno::IO.raw_os_error());
+    assert_eq!(kernel.ask(20, sound, &sync), Some((0, Vec::new())), "over at once");
+    kernel.fs.later.begin();
+    let error_of = |replies: Vec<Vec<u8>>| {
+        let [reply] = &replies[..] else { panic!("{} replies", replies.len()) };
+        assert_eq!(reply.len(), OUT_HEADER_BYTES);
+        word(reply, 4).cast_signed()
+    };
+    for (opcode, node, expected) in [(20, sound, 0), (30, 1, 0), (20, 999, stale)] {
+        assert_eq!(kernel.ask(opcode, node, &sync), None, "it is not over");
+        let getattr = body!(0_u32, 0_u32, 0_u64);
+        assert!(kernel.ask(3, sound, &getattr).is_some_and(|(error, _)| error == 0));
+        let (told, done) = kernel.fs.later.take().expect("it was asked for");
+        std::thread::spawn(move || told(done)).join().expect("it sends a reply");
+        assert_eq!(error_of(kernel.sent.take()), expected);
+    }
+    assert_eq!(kernel.ask(20, sound, &sync), None);
+    drop(kernel.fs.later.take().expect("it was asked for"));
+    assert_eq!(error_of(kernel.sent.take()), io, "nobody will tell");
+    assert_eq!(kernel.ask(20, panicking, &sync), Some((io, Vec::new())));
 }
 
 /// Goal: what is gathered is bounded, in number and in bytes.
@@ -372,7 +425,7 @@ fn reads_are_gathered_up_to_a_bound() {
             assert!(kernel.exchange.gather(message(15, 1, &read)[..].into()));
             count += 1;
         }
-        kernel.exchange.answer_gathered(&mut |_| ());
+        kernel.exchange.answer_gathered();
         count
     };
     assert_eq!([4096, 128 << 10, 1 << 20, u32::MAX].map(&mut gathered), [32, 8, 1, 1]);

@@ -48,6 +48,8 @@ pub(super) enum Message<'a> {
     Ask(Request<'a>),
     /// Ask the server for data, maybe with other reads.
     Read(ReadRequest),
+    /// Ask the server to make a file durable, and be told when it is.
+    Sync { node: NodeId, data_only: bool },
     /// Ask the server for a listing of at most this many bytes.
     List { node: NodeId, cookie: u64, with_nodes: bool, size_bytes: u32 },
     /// Give back the references of each.
@@ -262,7 +264,8 @@ fn decode_body<'a>(
         }
         opcode::FSYNC | opcode::FSYNCDIR => {
             let FsyncIn { fsync_flags, .. } = body.take()?;
-            Request::Fsync { node, data_only: fsync_flags & wire::FSYNC_FDATASYNC != 0 }
+            let data_only = fsync_flags & wire::FSYNC_FDATASYNC != 0;
+            return Ok(Message::Sync { node, data_only });
         }
         opcode::STATFS => Request::StatFs,
         opcode::GETXATTR => {

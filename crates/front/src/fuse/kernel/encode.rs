@@ -245,6 +245,11 @@ impl Listing for DirentBuffer<'_> {
 
 /// Returns the bytes of an error's reply.
 pub(super) fn error_reply(unique: u64, errno: Errno) -> OutHeader {
+    OutHeader { error: -errno.raw_os_error(), ..done_reply(unique) }
+}
+
+/// Returns the bytes of the reply to what is done and says no more.
+pub(super) fn done_reply(unique: u64) -> OutHeader {
     let len = u32::try_from(size_of::<OutHeader>()).expect("16 fits");
-    OutHeader { len, error: -errno.raw_os_error(), unique }
+    OutHeader { len, error: 0, unique }
 }

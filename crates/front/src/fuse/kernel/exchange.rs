@@ -14,7 +14,13 @@
 //! A read usually waits for a device, which answers many in the time of one. So a reader of
 //! messages that has more than one at hand gives the reads among them to [`Exchange::gather`], and
 //! has them answered together.
+//!
+//! # Syncs
+//!
+//! A sync usually waits for a device too, and many take one write. So it is answered when it is
+//! over, by whoever learns that, and the thread that asked goes on to the next message.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -22,7 +28,7 @@ use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::decode::{self, Dialect, Envelope, Message};
-use super::encode::{DirentBuffer, Encoder, error_reply};
+use super::encode::{DirentBuffer, Encoder, done_reply, error_reply};
 use super::fuse_kernel::OutHeader;
 use super::inbox::Incoming;
 use crate::fuse::Server;
@@ -41,11 +47,17 @@ const READ_BYTES_MAX: u32 = 1 << 20;
 /// The unit that stat(2) reports where the file system does not say.
 const BLOCK_BYTES_DEFAULT: u32 = 4096;
 
+/// Where replies go.
+pub trait Replies: Send + Sync {
+    /// Sends a reply. Called from any thread: a sync is answered by whoever learns that it is over.
+    fn send(&self, reply: &ReplyParts<'_>);
+}
+
 /// Answers messages, one at a time.
-#[derive(Debug)]
 pub struct Exchange {
     server: Arc<Server>,
     dialect: Dialect,
+    replies: Arc<dyn Replies>,
     encoder: Encoder,
     /// Names listed, or attributes. Grows to the largest reply and stays.
     scratch: Vec<u8>,
@@ -64,22 +76,24 @@ pub struct ReplyParts<'r> {
     pub data: &'r [&'r [u8]],
 }
 
-/// Is handed each reply.
-pub type Send<'s> = dyn FnMut(&ReplyParts<'_>) + 's;
-
 impl Exchange {
     /// Returns an exchange with `server` in which messages look as they do without anything
     /// negotiated.
     #[must_use]
-    pub fn new(server: Arc<Server>) -> Exchange {
-        Exchange::with_dialect(server, Dialect::default())
+    pub fn new(server: Arc<Server>, replies: Arc<dyn Replies>) -> Exchange {
+        Exchange::with_dialect(server, replies, Dialect::default())
     }
 
-    pub(super) fn with_dialect(server: Arc<Server>, dialect: Dialect) -> Exchange {
+    pub(super) fn with_dialect(
+        server: Arc<Server>,
+        replies: Arc<dyn Replies>,
+        dialect: Dialect,
+    ) -> Exchange {
         let told = server.stat_fs().map_or(BLOCK_BYTES_DEFAULT, |told| told.block_bytes);
         Exchange {
             server,
             dialect,
+            replies,
             encoder: Encoder::new(told),
             scratch: Vec::new(),
             reads: Vec::new(),
@@ -88,38 +102,47 @@ impl Exchange {
         }
     }
 
-    /// Answers `message`, as long as the kernel sent it.
-    pub fn answer(&mut self, message: Incoming<'_>, send: &mut Send<'_>) {
+    /// Answers `message`, as long as the kernel sent it; a sync perhaps later.
+    pub fn answer(&mut self, message: Incoming<'_>) {
         let Some(envelope) = Envelope::of(message.head) else {
             tracing::error!(bytes = message.length_bytes(), "a message from the kernel is cut off");
             return;
         };
-        let Exchange { server, dialect, encoder, scratch, panic_count, .. } = self;
+        let Exchange { server, dialect, replies, encoder, scratch, panic_count, .. } = self;
         let (dialect, head_maker) = (*dialect, &*encoder);
+        // Whoever has the reply to a sync sends it, whatever happens.
+        let is_sync = Cell::new(false);
+        let (note, sender) = (&is_sync, &*replies);
         let asked = move || {
             let scratch = scratch;
             let decoded = decode::decode(&envelope, message, dialect);
-            ask(server, head_maker, &envelope, decoded, scratch)
+            note.set(matches!(decoded, Message::Sync { .. }));
+            ask(server, sender, head_maker, &envelope, decoded, scratch)
         };
         let reply = match catch_unwind(AssertUnwindSafe(asked)) {
             Ok(Asked::Answered(reply)) => reply,
             Ok(Asked::Gathers(read)) => {
                 self.reads.push(read);
                 self.uniques.push(envelope.unique);
-                self.answer_gathered(send);
+                self.answer_gathered();
                 return;
             }
+            Ok(Asked::Later) => return,
             Err(_) => {
                 *panic_count += 1;
                 let opcode = envelope.opcode;
                 tracing::error!(opcode, "a request failed by a bug; it got EIO");
-                if envelope.is_silent() { Reply::Silence } else { Reply::Error(Errno::IO) }
+                if envelope.is_silent() || is_sync.get() {
+                    Reply::Silence
+                } else {
+                    Reply::Error(Errno::IO)
+                }
             }
         };
         if let Some((head, data)) = encoder.encode(envelope.unique, &reply) {
             let whole = [data];
             let data = if data.is_empty() { &[][..] } else { &whole[..] };
-            send(&ReplyParts { head, data });
+            replies.send(&ReplyParts { head, data });
         }
     }
 
@@ -153,21 +176,20 @@ impl Exchange {
     }
 
     /// Answers the reads that were gathered.
-    pub fn answer_gathered(&mut self, send: &mut Send<'_>) {
+    pub fn answer_gathered(&mut self) {
         let reads = std::mem::take(&mut self.reads);
         let uniques = std::mem::take(&mut self.uniques);
-        let mut left = self.ask_for(&reads, &uniques, send);
+        let mut left = self.ask_for(&reads, &uniques);
         if reads.len() > 1 {
             // X1: a bug costs one of them, and nobody knows which.
             let is_left = |index: &usize| {
                 let (read, unique) = (&reads[*index..=*index], &uniques[*index..=*index]);
-                !self.ask_for(read, unique, send).is_empty()
+                !self.ask_for(read, unique).is_empty()
             };
             left.retain(is_left);
         }
         for index in left {
-            let refused = refusal(uniques[index], Errno::IO);
-            send(&ReplyParts { head: &refused, data: &[] });
+            refuse(&*self.replies, uniques[index], Errno::IO);
         }
         // Their memory serves again.
         (self.reads, self.uniques) = (reads, uniques);
@@ -177,13 +199,8 @@ impl Exchange {
 
     /// Asks for `reads`, and answers them; returns the numbers of those that were not answered,
     /// because of a bug.
-    fn ask_for(
-        &mut self,
-        reads: &[ReadRequest],
-        uniques: &[u64],
-        send: &mut Send<'_>,
-    ) -> Vec<usize> {
-        let Exchange { server, encoder, panic_count, .. } = self;
+    fn ask_for(&mut self, reads: &[ReadRequest], uniques: &[u64]) -> Vec<usize> {
+        let Exchange { server, replies, encoder, panic_count, .. } = self;
         let mut left: Vec<usize> = (0..reads.len()).collect();
         let asked = || {
             server.read(reads, &mut |index, read| {
@@ -192,12 +209,9 @@ impl Exchange {
                     Ok(data) => {
                         let length = data.iter().map(|piece| piece.len()).sum();
                         let head = encoder.head_of_data(uniques[index], length);
-                        send(&ReplyParts { head, data });
+                        replies.send(&ReplyParts { head, data });
                     }
-                    Err(error) => {
-                        let head = &refusal(uniques[index], error);
-                        send(&ReplyParts { head, data: &[] });
-                    }
+                    Err(error) => refuse(&**replies, uniques[index], error),
                 }
             });
         };
@@ -215,9 +229,20 @@ impl Exchange {
     }
 }
 
+impl std::fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exchange").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
 /// Returns the number of the request that a reply belongs to.
 pub(super) fn unique_of(head: &[u8]) -> u64 {
     OutHeader::read_from_prefix(head).map_or(0, |(header, _)| header.unique)
+}
+
+/// Answers the request `unique` with an error.
+fn refuse(replies: &dyn Replies, unique: u64, errno: Errno) {
+    replies.send(&ReplyParts { head: &refusal(unique, errno), data: &[] });
 }
 
 /// Returns the bytes of an error's reply to the request `unique`.
@@ -230,10 +255,43 @@ enum Asked<'s> {
     Answered(Reply<'s>),
     /// It is a read, and those are asked for together.
     Gathers(ReadRequest),
+    /// It is a sync, which is answered when it is over.
+    Later,
+}
+
+/// The reply to a sync, which goes out once (X1): when somebody tells how it ended, or when nobody
+/// will any more.
+struct SyncReply {
+    replies: Arc<dyn Replies>,
+    unique: u64,
+    is_sent: bool,
+}
+
+impl SyncReply {
+    fn send(mut self, done: Result<(), Errno>) {
+        self.is_sent = true;
+        match done {
+            Ok(()) => {
+                self.replies
+                    .send(&ReplyParts { head: done_reply(self.unique).as_bytes(), data: &[] });
+            }
+            Err(error) => refuse(&*self.replies, self.unique, error),
+        }
+    }
+}
+
+impl Drop for SyncReply {
+    fn drop(&mut self) {
+        if !self.is_sent {
+            tracing::error!("a sync failed by a bug; it got EIO");
+            refuse(&*self.replies, self.unique, Errno::IO);
+        }
+    }
 }
 
 fn ask<'s>(
     server: &Server,
+    replies: &Arc<dyn Replies>,
     encoder: &Encoder,
     envelope: &Envelope,
     message: Message<'_>,
@@ -242,6 +300,12 @@ fn ask<'s>(
     Asked::Answered(match message {
         Message::Ask(request) => server.answer(envelope.sender, request, scratch),
         Message::Read(read) => return Asked::Gathers(read),
+        Message::Sync { node, data_only } => {
+            let (replies, unique) = (Arc::clone(replies), envelope.unique);
+            let reply = SyncReply { replies, unique, is_sent: false };
+            server.sync(node, data_only, |done| reply.send(done));
+            return Asked::Later;
+        }
         Message::List { node, cookie, with_nodes, size_bytes } => {
             let bytes_max = usize::try_from(size_bytes.min(LISTING_BYTES_MAX))
                 .expect("LISTING_BYTES_MAX fits in a usize");

@@ -42,7 +42,7 @@ pub(super) use self::attach::FLAGS_DEFAULT;
 
 use self::decode::{Dialect, Envelope};
 use self::device::{Device, Read};
-use self::exchange::{Exchange, ReplyParts, refusal};
+use self::exchange::{Exchange, Replies, ReplyParts, refusal};
 use self::inbox::{Inbox, Incoming};
 use self::init::{Answer, Wishes};
 use self::poll::{CompanyPolicy, Crew, PollPolicy};
@@ -107,11 +107,11 @@ fn shake_hands(device: &Device, wishes: Wishes) -> io::Result<Dialect> {
             Answer::Agreed(out, dialect) => (out, Some(dialect)),
             Answer::Again(out) => (out, None),
             Answer::Refused(errno) => {
-                send(device, &ReplyParts { head: &refusal(unique, errno), data: &[] });
+                device.send(&ReplyParts { head: &refusal(unique, errno), data: &[] });
                 break;
             }
         };
-        send(device, &ReplyParts { head: &init::head(unique), data: &[out.as_bytes()] });
+        device.send(&ReplyParts { head: &init::head(unique), data: &[out.as_bytes()] });
         if let Some(dialect) = dialect {
             return Ok(dialect);
         }
@@ -119,14 +119,16 @@ fn shake_hands(device: &Device, wishes: Wishes) -> io::Result<Dialect> {
     Err(io::Error::other("the kernel's FUSE is too old: Linux 5.4 or later is needed"))
 }
 
-/// Sends a reply. One that the kernel does not take is our bug: its request gets `EIO`.
-fn send(device: &Device, reply: &ReplyParts<'_>) {
-    let Err(error) = device.write(reply) else { return };
-    tracing::error!(%error, "the kernel refused a reply");
-    let unique = exchange::unique_of(reply.head);
-    let refused = refusal(unique, Errno::IO);
-    // If this is refused too, nothing waits for it.
-    let _ = device.write(&ReplyParts { head: &refused, data: &[] });
+impl Replies for Device {
+    /// Sends a reply. One that the kernel does not take is our bug: its request gets `EIO`.
+    fn send(&self, reply: &ReplyParts<'_>) {
+        let Err(error) = self.write(reply) else { return };
+        tracing::error!(%error, "the kernel refused a reply");
+        let unique = exchange::unique_of(reply.head);
+        let refused = refusal(unique, Errno::IO);
+        // If this is refused too, nothing waits for it.
+        let _ = self.write(&ReplyParts { head: &refused, data: &[] });
+    }
 }
 
 impl Transport for KernelTransport {
@@ -141,7 +143,9 @@ impl Transport for KernelTransport {
         let post = Arc::new(Post::default());
         let mut workers = Vec::with_capacity(thread_count);
         for (number, device) in (0..).zip(devices) {
-            let exchange = Exchange::with_dialect(Arc::clone(&server), dialect);
+            let device = Arc::new(device);
+            let replies: Arc<dyn Replies> = Arc::<Device>::clone(&device);
+            let exchange = Exchange::with_dialect(Arc::clone(&server), replies, dialect);
             let worker = Worker {
                 device,
                 blocks: true,
@@ -170,7 +174,7 @@ impl Transport for KernelTransport {
 
 /// A thread with a descriptor of its own.
 struct Worker {
-    device: Device,
+    device: Arc<Device>,
     /// Whether the descriptor is set to wait for messages.
     blocks: bool,
     exchange: Exchange,
@@ -206,7 +210,7 @@ impl Worker {
                 continue;
             }
             let other = self.find_company(&mut inbox)?;
-            self.exchange.answer_gathered(&mut |reply| send(&self.device, reply));
+            self.exchange.answer_gathered();
             if let Some(length) = other {
                 self.answer(inbox.message(length));
             }
@@ -214,7 +218,7 @@ impl Worker {
     }
 
     fn answer(&mut self, message: Incoming<'_>) {
-        self.exchange.answer(message, &mut |reply| send(&self.device, reply));
+        self.exchange.answer(message);
         self.exchange.catch_up();
     }
 
