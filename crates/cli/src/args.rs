@@ -233,13 +233,17 @@ pub(crate) struct TortureArgs {
 #[command(after_help = "Examples:\n  holdfast prove\n  \
                         holdfast prove --bound 2 --sample 1000 --seed 7\n  \
                         holdfast prove --bound 2 --part 3/16           (one part of all)\n  \
-                        holdfast prove --bound 3 --part 1/512\n  \
+                        holdfast prove --bound 3                 (half an hour)\n  \
+                        holdfast prove --bound 3 --alphabet kinds --part 1/512\n  \
                         holdfast prove --failures                (requests fail, not power)\n  \
                         holdfast prove --only 42 --export-log logs     (one workload again)")]
 pub(crate) struct ProveArgs {
-    /// Operations of a workload; of three, over an alphabet of 19 instead of 76: each kind once
+    /// Operations of a workload
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3))]
     pub(crate) bound: u32,
+    /// Which operations [default: all; where the bound is 3: core]
+    #[arg(long, value_enum)]
+    pub(crate) alphabet: Option<ProveAlphabet>,
     /// Only so many workloads, by chance [default: all]
     #[arg(long)]
     pub(crate) sample: Option<u64>,
@@ -259,6 +263,17 @@ pub(crate) struct ProveArgs {
     /// Write each workload as a base image and a log in the form of the kernel's dm-log-writes
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) export_log: Option<PathBuf>,
+}
+
+/// Which operations the workloads of `prove` are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProveAlphabet {
+    /// All 76 of bounded black-box crash testing
+    All,
+    /// 19: each kind once, with the arguments that do the most
+    Kinds,
+    /// 8: one for each thing that a recovery puts together
+    Core,
 }
 
 #[derive(Debug, Args)]

@@ -272,11 +272,24 @@ pub enum ProveChoice {
     Only(u64),
 }
 
+/// Which operations workloads are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProveAlphabet {
+    /// All of bounded black-box crash testing.
+    All,
+    /// Each kind once.
+    Kinds,
+    /// So few that of three all workloads can be tried.
+    Core,
+}
+
 /// What to prove.
 #[derive(Clone, Debug)]
 pub struct ProveOptions {
     /// Operations of a workload: 1 to 3.
     pub bound: u32,
+    /// Of which.
+    pub alphabet: ProveAlphabet,
     /// Of what is left to chance.
     pub seed: u64,
     /// Which workloads.

@@ -24,8 +24,8 @@ use testkit::torture::{Options, PoolGround};
 
 use crate::backend::{
     Backend, BackendError, CheckReport, CreateOptions, CreateReport, DefectReport, DumpReport,
-    ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, Placement, ProveChoice,
-    ProveFinding, ProveOptions, ProveReport, TortureFinding, TortureReport,
+    ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, Placement, ProveAlphabet,
+    ProveChoice, ProveFinding, ProveOptions, ProveReport, TortureFinding, TortureReport,
 };
 
 /// How often the background work of a pool is looked at.
@@ -399,8 +399,13 @@ impl Backend for EngineBackend {
         progress: OnProgress<'_>,
     ) -> Result<ProveReport, BackendError> {
         let begun = std::time::Instant::now();
-        let ProveOptions { bound, seed, choice, failures, export } = options;
-        let set_count = prove::Set::new(*bound).count();
+        let ProveOptions { bound, alphabet, seed, choice, failures, export } = options;
+        let alphabet = match alphabet {
+            ProveAlphabet::All => prove::Alphabet::All,
+            ProveAlphabet::Kinds => prove::Alphabet::Kinds,
+            ProveAlphabet::Core => prove::Alphabet::Core,
+        };
+        let set_count = prove::Set::new(*bound, alphabet).count();
         let choice = match *choice {
             ProveChoice::All => prove::Choice::All,
             ProveChoice::Sample(count) => prove::Choice::Sample(count),
@@ -412,7 +417,7 @@ impl Backend for EngineBackend {
             }
         };
         let (bound, seed, failures) = (*bound, *seed, *failures);
-        let chosen = prove::Options { bound, choice, failures, seed };
+        let chosen = prove::Options { bound, alphabet, choice, failures, seed };
         if let Some(directory) = export {
             prove::export(&chosen, directory)
                 .map_err(|cause| BackendError::Failed { device: directory.clone(), cause })?;

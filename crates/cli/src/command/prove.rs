@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
+use clap::ValueEnum;
 use serde_json::json;
 
-use crate::args::ProveArgs;
-use crate::backend::{Backend, ProveChoice, ProveOptions, ProveReport};
+use crate::args::{self, ProveArgs};
+use crate::backend::{Backend, ProveAlphabet, ProveChoice, ProveOptions, ProveReport};
 use crate::exit::{self, UsageError};
 use crate::output::Output;
 
@@ -19,6 +20,7 @@ pub(crate) fn run(args: &ProveArgs, backend: &dyn Backend, output: &Output) -> a
     };
     let options = ProveOptions {
         bound: args.bound,
+        alphabet: alphabet_of(args),
         seed: args.seed,
         choice,
         failures: args.failures,
@@ -32,13 +34,30 @@ pub(crate) fn run(args: &ProveArgs, backend: &dyn Backend, output: &Output) -> a
     Ok(if report.findings.is_empty() { exit::DONE } else { exit::FAILED })
 }
 
+/// Bound above which there are too many workloads of all operations.
+const BOUND_OF_ALL_MAX: u32 = 2;
+
+fn alphabet_of(args: &ProveArgs) -> ProveAlphabet {
+    match args.alphabet {
+        Some(args::ProveAlphabet::All) => ProveAlphabet::All,
+        Some(args::ProveAlphabet::Kinds) => ProveAlphabet::Kinds,
+        Some(args::ProveAlphabet::Core) => ProveAlphabet::Core,
+        None if args.bound <= BOUND_OF_ALL_MAX => ProveAlphabet::All,
+        None => ProveAlphabet::Core,
+    }
+}
+
 fn text_of(report: &ProveReport, args: &ProveArgs) -> String {
     let mut text = String::new();
     let mode = if args.failures { " --failures" } else { "" };
+    let alphabet = match args.alphabet.and_then(|alphabet| alphabet.to_possible_value()) {
+        Some(named) => format!(" --alphabet {}", named.get_name()),
+        None => String::new(),
+    };
     for finding in &report.findings {
         let _ = writeln!(
             text,
-            "{}\n  again: holdfast prove{mode} --bound {} --seed {} --only {}",
+            "{}\n  again: holdfast prove{mode} --bound {}{alphabet} --seed {} --only {}",
             finding.message, args.bound, args.seed, finding.workload
         );
     }

@@ -41,7 +41,7 @@ pub(super) const FLAG_MARK: u64 = 8;
 ///
 /// What the file system below said, or why a workload did not run.
 pub fn export(options: &Options, directory: &Path) -> Result<u64, String> {
-    let set = Set::new(options.bound);
+    let set = Set::new(options.bound, options.alphabet);
     let base = new_pool();
     std::fs::create_dir_all(directory).map_err(|error| error.to_string())?;
     let mut count = 0;

@@ -28,7 +28,9 @@ use storage::device::sim::Strategy;
 use storage::prng::Prng;
 
 use self::explore::Explorer;
-use self::workload::{Action, Workload, alphabet, count, reduced_alphabet, workloads_of_one};
+use self::workload::{
+    Action, Workload, alphabet, alphabet_of_kinds, core_alphabet, count, workloads_of_one,
+};
 
 /// Most operations of a workload.
 pub const BOUND_MAX: u32 = 3;
@@ -52,11 +54,24 @@ pub enum Choice {
     Only(u64),
 }
 
+/// Which operations workloads are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alphabet {
+    /// All 76 of bounded black-box crash testing.
+    All,
+    /// 19: each kind once.
+    Kinds,
+    /// 8: of three of them all workloads can be tried.
+    Core,
+}
+
 /// What to prove.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Operations of a workload: 1 to [`BOUND_MAX`].
     pub bound: u32,
+    /// Of which.
+    pub alphabet: Alphabet,
     /// Which of them.
     pub choice: Choice,
     /// Whether each request and each need of space fails in turn, instead of the power.
@@ -113,6 +128,16 @@ pub struct Report {
     pub findings: Vec<Finding>,
 }
 
+impl Alphabet {
+    fn operations(self) -> Vec<Action> {
+        match self {
+            Alphabet::All => alphabet(),
+            Alphabet::Kinds => alphabet_of_kinds(),
+            Alphabet::Core => core_alphabet(),
+        }
+    }
+}
+
 /// The workloads of a bound.
 #[derive(Clone, Debug)]
 pub struct Set {
@@ -123,13 +148,11 @@ pub struct Set {
 }
 
 impl Set {
-    /// Returns the workloads of `bound` operations: of one and two over [`alphabet`], of three over
-    /// [`reduced_alphabet`].
+    /// Returns the workloads of `bound` operations of an alphabet.
     #[must_use]
-    pub fn new(bound: u32) -> Set {
-        let alphabet = if bound < BOUND_MAX { alphabet() } else { reduced_alphabet() };
-        let of_one = if bound == 1 { workloads_of_one() } else { Vec::new() };
-        Set { bound, alphabet, of_one }
+    pub fn new(bound: u32, alphabet: Alphabet) -> Set {
+        let of_one = if bound == 1 { workloads_of_one(&alphabet.operations()) } else { Vec::new() };
+        Set { bound, alphabet: alphabet.operations(), of_one }
     }
 
     /// Returns how many there are; of more than one operation, with those that come out alike.
@@ -174,7 +197,7 @@ fn chosen(set: &Set, options: &Options) -> Vec<u64> {
 ///
 /// No pool could be made to begin with.
 pub fn prove(options: &Options, mut progress: impl FnMut(u64, u64)) -> Result<Report, String> {
-    let set = Set::new(options.bound);
+    let set = Set::new(options.bound, options.alphabet);
     let chosen = chosen(&set, options);
     let strategy = if options.bound == 1 {
         Strategy { seed: options.seed, ..Strategy::default() }

@@ -6,8 +6,10 @@ use storage::device::sim::{Image, SimDevice, SimOptions};
 
 use super::export::{FLAG_FLUSH, FLAG_MARK, MAGIC, SECTOR_BYTES, VERSION, log_of};
 use super::run::{new_pool, run};
-use super::workload::{Action, alphabet, count, persistence_points, reduced_alphabet};
-use super::{Choice, Options, Set, chosen, fnv1a, prove};
+use super::workload::{
+    Action, alphabet, alphabet_of_kinds, core_alphabet, count, persistence_points,
+};
+use super::{Alphabet, Choice, Options, Set, chosen, fnv1a, prove};
 use crate::number::{u64_of, usize_of};
 
 /// Hash of the 316 distinct workloads of one operation that bounded black-box crash testing
@@ -16,7 +18,7 @@ const WORKLOADS_OF_ONE_HASH: u64 = 0x3f59_44f5_d59e_faa3;
 
 #[test]
 fn workloads_of_one_are_those_of_bounded_black_box_testing() {
-    let set = Set::new(1);
+    let set = Set::new(1, Alphabet::All);
     let texts: BTreeSet<String> =
         (0..set.count()).map(|index| set.get(index).to_string()).collect();
     assert_eq!(texts.len(), 316);
@@ -27,10 +29,12 @@ fn workloads_of_one_are_those_of_bounded_black_box_testing() {
 /// Goal: every longer workload runs, and each of its operations is done. Method: one in so many.
 #[test]
 fn longer_workloads_run_and_their_numbers_name_them() {
-    assert_eq!((alphabet().len(), reduced_alphabet().len()), (76, 19));
+    let sizes = [alphabet(), alphabet_of_kinds(), core_alphabet()].map(|all| all.len());
+    assert_eq!(sizes, [76, 19, 8]);
     let base = new_pool();
-    for (bound, step) in [(2, 1499), (3, 1499)] {
-        let set = Set::new(bound);
+    let sets = [(2, Alphabet::All, 1499), (3, Alphabet::Kinds, 1499), (3, Alphabet::Core, 499)];
+    for (bound, alphabet, step) in sets {
+        let set = Set::new(bound, alphabet);
         let mut texts = BTreeSet::new();
         for index in (0..set.count()).step_by(step) {
             let workload = set.get(index);
@@ -45,9 +49,9 @@ fn longer_workloads_run_and_their_numbers_name_them() {
 }
 
 /// Goal: no kind of operation, of space taken or given back, or of persistence point is missing
-/// from the sequences of three, but remove(3).
+/// from the alphabet of kinds, but remove(3).
 #[test]
-fn the_reduced_alphabet_has_every_kind() {
+fn the_alphabet_of_kinds_has_every_kind() {
     let kinds = |actions: Vec<Action>| {
         let kind = |action: &Action| format!("{action:?}").split('(').next().map(str::to_owned);
         let (mut operations, mut spaces, mut points) =
@@ -61,7 +65,7 @@ fn the_reduced_alphabet_has_every_kind() {
         }
         (operations, spaces, points)
     };
-    let (mut all, reduced) = (kinds(alphabet()), kinds(reduced_alphabet()));
+    let (mut all, reduced) = (kinds(alphabet()), kinds(alphabet_of_kinds()));
     assert!(all.0.remove("Remove"));
     assert_eq!(all, reduced);
 }
@@ -93,7 +97,7 @@ fn replay(image: &mut Image, log: &[u8], mut each: impl FnMut(&Image, u64, &[u8]
 /// Goal: who plays the log gets what the device held, and a sound pool at every flush.
 #[test]
 fn a_log_played_onto_its_base_gives_the_pool_at_every_flush() {
-    let (base, set) = (new_pool(), Set::new(1));
+    let (base, set) = (new_pool(), Set::new(1, Alphabet::All));
     for index in (0..set.count()).step_by(29) {
         let workload = set.get(index);
         let done = run(&base, &workload).expect("nothing fails");
@@ -118,7 +122,9 @@ fn a_log_played_onto_its_base_gives_the_pool_at_every_flush() {
 /// Goal: the same options give the same states.
 #[test]
 fn what_is_proved_repeats() {
-    let options = Options { bound: 2, choice: Choice::Sample(2), failures: false, seed: 5 };
+    let alphabet = Alphabet::All;
+    let options =
+        Options { bound: 2, alphabet, choice: Choice::Sample(2), failures: false, seed: 5 };
     let told = || {
         let report = prove(&options, |_, _| ()).expect("a pool fits");
         assert!(report.findings.is_empty(), "{:?}", report.findings);
@@ -131,9 +137,10 @@ fn what_is_proved_repeats() {
 
 #[test]
 fn the_parts_of_a_set_are_the_set() {
-    let set = Set::new(1);
+    let set = Set::new(1, Alphabet::All);
     let part = |index| Options {
         bound: 1,
+        alphabet: Alphabet::All,
         choice: Choice::Part { index, count: 7 },
         failures: false,
         seed: 0,
@@ -147,7 +154,8 @@ fn the_parts_of_a_set_are_the_set() {
 #[test]
 fn whatever_fails_nothing_acknowledged_is_lost() {
     let choice = Choice::Part { index: 5, count: 12 };
-    let options = Options { bound: 1, choice, failures: true, seed: 3 };
+    let alphabet = Alphabet::All;
+    let options = Options { bound: 1, alphabet, choice, failures: true, seed: 3 };
     let report = prove(&options, |_, _| ()).expect("a pool fits");
     assert!(report.findings.is_empty(), "{}", report.findings[0].message);
     assert!(report.failures > 1500, "{report:?}");

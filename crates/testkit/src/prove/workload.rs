@@ -230,7 +230,7 @@ pub fn alphabet() -> Vec<Action> {
     all
 }
 
-/// Returns the operations that sequences of three are made of, each kind of them once, with the
+/// Returns operations that longer sequences are made of, each kind of them once, with the
 /// arguments that do the most:
 ///
 /// 1. What changes bytes does so in one file, `foo`, so that three changes meet in the same blocks;
@@ -244,7 +244,7 @@ pub fn alphabet() -> Vec<Action> {
 /// Every persistence point that there is follows some of them: nothing, an fsync of the file, of
 /// its neighbour, of its directory and of another directory, a mapping that is synced, and sync.
 #[must_use]
-pub fn reduced_alphabet() -> Vec<Action> {
+pub fn alphabet_of_kinds() -> Vec<Action> {
     use Name::{A, ABar, AFoo, B, Bar, Foo};
     let across = FILLED_BYTES - 2000;
     vec![
@@ -265,6 +265,25 @@ pub fn reduced_alphabet() -> Vec<Action> {
         Action::Link(Foo, ABar),
         Action::Rename(Foo, ABar),
         Action::Rename(ABar, Bar),
+        Action::Rename(A, B),
+        Action::Unlink(Foo),
+    ]
+}
+
+/// Returns the operations of [`alphabet_of_kinds`] of which all sequences of three can be tried in
+/// half an hour: one for each thing that recovery puts together. A name comes, goes, is one of
+/// two, moves onto another, and moves with its directory; bytes come past the end, go from the
+/// middle, and go from the end.
+#[must_use]
+pub fn core_alphabet() -> Vec<Action> {
+    use Name::{A, ABar, AFoo, B, Foo};
+    vec![
+        Action::Open(AFoo),
+        Action::Fallocate(Foo, FallocateKind::PunchHole, 0, 5000),
+        Action::Write(Foo, FILLED_BYTES - 2000, 5000),
+        Action::Truncate(Foo, 2500),
+        Action::Link(Foo, ABar),
+        Action::Rename(Foo, ABar),
         Action::Rename(A, B),
         Action::Unlink(Foo),
     ]
@@ -556,8 +575,7 @@ pub fn workload(alphabet: &[Action], bound: u32, index: u64) -> Workload {
 
 /// Returns every workload of one operation, sorted, each once.
 #[must_use]
-pub fn workloads_of_one() -> Vec<Workload> {
-    let alphabet = alphabet();
-    let all = (0..count(&alphabet, 1)).map(|index| workload(&alphabet, 1, index));
+pub fn workloads_of_one(alphabet: &[Action]) -> Vec<Workload> {
+    let all = (0..count(alphabet, 1)).map(|index| workload(alphabet, 1, index));
     all.collect::<BTreeSet<_>>().into_iter().collect()
 }
