@@ -16,6 +16,7 @@ use storage::device::SharedDevice;
 use storage::device::sim::{DiskModel, Image, SimDevice, SimOptions};
 use storage::prng::Prng;
 use storage::sync::sim::{Job, Scheduler, sleep_until};
+use testkit::ops::sync_as_told;
 
 const BLOCK_BYTES: u64 = 16 << 10;
 const CLIENTS: usize = 4;
@@ -130,7 +131,8 @@ impl Stage {
             let directory = self.directories[index(prng.below(DIRECTORIES))];
             let old = prng.below(NAMES);
             let new = format!("c{client}-{phase}-{number}");
-            took.push(self.timed(kind, || match kind {
+            let mut told_ns = None;
+            let mut done = self.timed(kind, || match kind {
                 Kind::Create => {
                     make(&self.pool, self.directories[client], &new, FileKind::Regular);
                 }
@@ -144,9 +146,16 @@ impl Stage {
                 }
                 Kind::WriteAndSync => {
                     self.pool.write(&root, file, offset, &data).expect("there is room");
-                    self.pool.fsync(file, false).expect("nothing fails");
+                    // As a mount does: it is over when it is told, whatever its thread does then.
+                    let scheduler = Arc::clone(&self.scheduler);
+                    let (done, at) =
+                        sync_as_told(&self.pool, file, false, move || scheduler.now_ns());
+                    done.expect("nothing fails");
+                    told_ns = Some(at);
                 }
-            }));
+            });
+            done.end_ns = told_ns.unwrap_or(done.end_ns);
+            took.push(done);
             if prng.one_in(4) {
                 sleep_until(self.scheduler.now_ns() + prng.below(PAUSE_NS_MAX));
             }
@@ -305,12 +314,12 @@ fn the_cleaner_does_not_stall_what_goes_on_beside_it() {
     for seed in 0..SEEDS {
         let stage = Stage::new(seed, 512 << 20, 90);
         let cleaned = || stage.pool.status().cleaner.since_mount.segments;
-        seen.alone.extend(stage.run(1, OPERATIONS, None).0);
-        assert_eq!(cleaned(), 0, "there was room enough");
         let tick = || {
             sleep_until(stage.scheduler.now_ns() + TICK_NS);
             stage.timed((), || stage.pool.tick().expect("nothing fails"))
         };
+        seen.alone.extend(stage.run(1, OPERATIONS, Some(&tick)).0);
+        assert_eq!(cleaned(), 0, "there was room enough");
         // Until it has to clean.
         for phase in 2.. {
             stage.run(phase, OPERATIONS, Some(&tick));

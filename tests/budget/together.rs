@@ -22,7 +22,8 @@ fn make_and_sync(pool: &Pool, client: u64, is_told: bool) {
         let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new);
         let ino = made.expect("there is room").ino;
         pool.write(&Caller::root(), ino, 0, &[7; 4096]).expect("there is room");
-        let sync = if is_told { sync_as_told(pool, ino, false) } else { pool.fsync(ino, false) };
+        let sync =
+            if is_told { sync_as_told(pool, ino, false, || ()).0 } else { pool.fsync(ino, false) };
         sync.expect("nothing fails");
         pool.forget(ino, 1);
     }

@@ -110,7 +110,7 @@ impl Run<'_> {
         self.accepted = Promised::from([(name.to_owned(), bytes)]);
         let sync = |pool: &Pool| match seed % 2 {
             0 => pool.fsync(ino, false),
-            _ => sync_as_told(pool, ino, false),
+            _ => sync_as_told(pool, ino, false, || ()).0,
         };
         self.timed(&path, sync)?;
         self.promised.append(&mut self.accepted);
@@ -287,7 +287,7 @@ fn client(pool: &Pool, me: u64, timed: Timed<'_>) -> (Promised, FsResult<()>) {
             timed(&mut || pool.write(&Caller::root(), ino, 0, &bytes))?;
             timed(&mut || match number % 4 {
                 0 | 1 => pool.fsync(ino, false),
-                _ => sync_as_told(pool, ino, false),
+                _ => sync_as_told(pool, ino, false, || ()).0,
             })?;
             timed(&mut || read(pool, &name).map(|found| assert!(found == bytes)))?;
             promised.insert(name, bytes);

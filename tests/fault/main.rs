@@ -2,6 +2,7 @@
 
 mod ahead;
 mod allocation;
+mod closing;
 mod crashes;
 mod damage;
 mod deadline;

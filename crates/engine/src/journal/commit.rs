@@ -15,8 +15,11 @@
 //!
 //! - W1: While somebody is to be told, there is a keeper. Both change under the manager's lock.
 //! - W2: Everyone is told once: `Ok` only when the log is durable up to where the wish ends, else
-//!   the error of the journal that failed.
+//!   the error of the journal that failed. Each stays on the list until then, so that a bug in what
+//!   one calls costs the others an error at most.
 //! - W3: At most [`TOLD_MAX`] are to be told; the next one waits.
+//! - W4: A journal of which a writer panicked has failed: chunks may be neither in the log nor on
+//!   the list any more.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,6 +35,7 @@ use super::{Class, Journal, State, commit_record_bytes, ring_bytes};
 use crate::buffer::page_of_mut;
 use crate::convert::index_wide;
 use crate::error::{FsError, FsResult, Told};
+use crate::sync::MutexGuard;
 
 /// Pages of the classes that are closed in one step: it holds the manager up for a tenth of a
 /// millisecond.
@@ -62,7 +66,7 @@ struct Wish {
     told: Option<Told>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct WishId(u64);
 
 impl std::fmt::Debug for Wishes {
@@ -72,31 +76,31 @@ impl std::fmt::Debug for Wishes {
 }
 
 impl Wishes {
-    fn add(&mut self, class: u64, told: Option<Told>) -> WishId {
+    fn add(&mut self, class: u64, end: Option<Lsn>, told: Option<Told>) -> WishId {
         self.next += 1;
         self.to_tell += usize::from(told.is_some());
         let id = WishId(self.next);
-        self.all.push(Wish { id, class, end: None, told });
+        self.all.push(Wish { id, class, end, told });
         id
     }
 
-    /// Returns where the oldest wish ends of which somebody is to be told, once that is known.
+    /// Returns where the first wish ends of which somebody is to be told, of those that are closed.
     fn first_to_tell(&self) -> Option<Lsn> {
-        self.all.iter().find(|wish| wish.told.is_some())?.end
+        self.all.iter().filter(|wish| wish.told.is_some()).filter_map(|wish| wish.end).min()
     }
 
-    /// Takes out who is to be told of wishes that end at `durable` or before it.
-    fn take_served(&mut self, durable: Lsn) -> Vec<Told> {
+    /// Takes out one who is to be told of a wish that ends at `durable` or before it.
+    fn take_served(&mut self, durable: Lsn) -> Option<Told> {
         let is_early = planted::is(Planted::SyncToldEarly);
         self.take_told(|wish| is_early || wish.end.is_some_and(|end| end <= durable))
     }
 
-    /// Takes out who is to be told of wishes that `is_over` says are.
-    fn take_told(&mut self, is_over: impl Fn(&Wish) -> bool) -> Vec<Told> {
-        let over = self.all.extract_if(.., |wish| wish.told.is_some() && is_over(wish));
-        let told: Vec<Told> = over.filter_map(|wish| wish.told).collect();
-        self.to_tell -= told.len();
-        told
+    /// Takes out one who is to be told of a wish that `is_over` says is.
+    fn take_told(&mut self, is_over: impl Fn(&Wish) -> bool) -> Option<Told> {
+        let is_it = |wish: &Wish| wish.told.is_some() && is_over(wish);
+        let at = self.all.iter().position(is_it)?;
+        self.to_tell -= 1;
+        self.all.remove(at).told
     }
 
     fn remove(&mut self, id: WishId) {
@@ -108,15 +112,21 @@ impl Wishes {
         self.all.iter().find(|wish| wish.id == id)?.end
     }
 
-    /// Returns the classes that nobody has closed for those who wait.
-    fn classes(&self) -> Vec<u64> {
+    /// Returns the classes that nobody has closed for those who wish it, and the last wish.
+    fn classes(&self) -> (Vec<u64>, WishId) {
         let open = self.all.iter().filter(|wish| wish.end.is_none());
-        open.map(|wish| wish.class).collect()
+        (open.map(|wish| wish.class).collect(), WishId(self.next))
     }
 
-    /// All classes are closed, and the log is complete up to `end`.
-    fn fulfil(&mut self, end: Lsn) {
-        for wish in self.all.iter_mut().filter(|wish| wish.end.is_none()) {
+    /// Returns whether there is a wish whose class nobody has closed for it.
+    fn are_open(&self) -> bool {
+        self.all.iter().any(|wish| wish.end.is_none())
+    }
+
+    /// The classes of the wishes up to `last` are closed, and the log is complete up to `end`.
+    fn fulfil(&mut self, last: WishId, end: Lsn) {
+        let is_closed = |wish: &&mut Wish| wish.end.is_none() && wish.id <= last;
+        for wish in self.all.iter_mut().filter(is_closed) {
             wish.end = Some(end);
         }
     }
@@ -136,6 +146,14 @@ impl Keeper<'_> {
         wishes.has_keeper = !self.has_left;
         self.has_left
     }
+
+    /// Takes out one who is to be told; leaves if there is none.
+    fn next_left(&self) -> Option<Told> {
+        let wishes = &mut self.journal.state.lock().wishes;
+        let told = wishes.take_told(|_| true);
+        wishes.has_keeper = told.is_some();
+        told
+    }
 }
 
 impl Drop for Keeper<'_> {
@@ -144,13 +162,9 @@ impl Drop for Keeper<'_> {
             return;
         }
         // W2: a bug ended it, and nobody else would tell them.
-        let left = {
-            let wishes = &mut self.journal.state.lock().wishes;
-            wishes.has_keeper = false;
-            wishes.take_told(|_| true)
-        };
-        for told in left {
-            told(Err(FsError::Io { cause: "a bug ended whoever wrote the log".to_owned() }));
+        while let Some(told) = self.next_left() {
+            let error = self.journal.check_alive().err();
+            told(Err(error.unwrap_or_else(|| FsError::Io { cause: self.journal.bug() })));
         }
     }
 }
@@ -160,6 +174,10 @@ struct Writer<'a>(&'a Journal);
 
 impl Drop for Writer<'_> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // W4.
+            self.0.fail_with(&self.0.bug());
+        }
         self.0.state.lock().is_log_written = false;
         self.0.written.notify_all();
     }
@@ -175,24 +193,48 @@ impl Journal {
     ///
     /// What the device said; the journal has failed then.
     pub(crate) fn commit(&self, class: u64) -> FsResult<()> {
-        let wish = self.state.lock().wishes.add(class, None);
+        let wish = self.state.lock().wishes.add(class, None, None);
         let done = self.force_when(|state| state.wishes.end_of(wish));
         self.state.lock().wishes.remove(wish);
         done
     }
 
     /// Makes the class durable as [`Journal::commit`] does, and tells `told` how that ended: now,
-    /// or from another thread after this has returned. What is told must not wait for the caller.
+    /// or from another thread after this has returned. The caller may be kept as long as others
+    /// call this. What is told must not wait for the caller.
     pub(crate) fn commit_then(&self, class: u64, told: Told) {
-        let has_keeper = {
-            let mut state = self.state.lock();
-            if state.wishes.to_tell == TOLD_MAX {
-                drop(state);
-                return told(self.commit(class));
-            }
-            state.wishes.add(class, Some(told));
-            std::mem::replace(&mut state.wishes.has_keeper, true)
-        };
+        let state = self.state.lock();
+        if state.wishes.to_tell == TOLD_MAX {
+            drop(state);
+            return told(self.commit(class));
+        }
+        self.leave_word(state, class, None, told);
+    }
+
+    /// Makes everything applied so far durable as [`Journal::commit_all`] does, and tells `told`,
+    /// as [`Journal::commit_then`].
+    pub(crate) fn commit_all_then(&self, told: Told) {
+        self.close_opened_before(u64::MAX);
+        let mut state = self.state.lock();
+        let end = state.log.cut();
+        if state.wishes.to_tell == TOLD_MAX {
+            drop(state);
+            return told(self.force(end));
+        }
+        self.leave_word(state, 0, Some(end), told);
+    }
+
+    /// Adds a wish of which `told` is told, and keeps the list if nobody does (W1).
+    fn leave_word(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        class: u64,
+        end: Option<Lsn>,
+        told: Told,
+    ) {
+        state.wishes.add(class, end, Some(told));
+        let has_keeper = std::mem::replace(&mut state.wishes.has_keeper, true);
+        drop(state);
         if !has_keeper {
             self.keep();
         }
@@ -203,19 +245,31 @@ impl Journal {
         let mut keeper = Keeper { journal: self, has_left: false };
         while !keeper.leaves() {
             let done = self.force_when(|state| state.wishes.first_to_tell());
-            let (served, others) = {
-                let mut state = self.state.lock();
-                let durable = state.log.durable;
-                let served = state.wishes.take_served(durable);
-                (served, if done.is_err() { state.wishes.take_told(|_| true) } else { Vec::new() })
-            };
-            for told in served {
+            while let Some(told) = self.next_served() {
                 told(Ok(()));
             }
-            for told in others {
+            while done.is_err()
+                && let Some(told) = self.next_to_tell()
+            {
                 told(done.clone());
             }
         }
+    }
+
+    fn next_served(&self) -> Option<Told> {
+        let mut state = self.state.lock();
+        let durable = state.log.durable;
+        state.wishes.take_served(durable)
+    }
+
+    fn next_to_tell(&self) -> Option<Told> {
+        self.state.lock().wishes.take_told(|_| true)
+    }
+
+    /// Returns what is said when a bug ended whoever wrote the log.
+    fn bug(&self) -> String {
+        let device = &self.volume.device().info().name;
+        format!("{device}: a bug ended whoever wrote the log: unmount, check, mount again")
     }
 
     /// Makes everything applied so far durable.
@@ -245,27 +299,33 @@ impl Journal {
     /// Closes the classes that are open and were opened before `opened_before_ns`, a few at a time,
     /// so that nobody waits long for the manager. Returns whether there was one.
     pub(super) fn close_opened_before(&self, opened_before_ns: u64) -> bool {
-        let mut aged: Vec<u64> = {
+        let aged: Vec<u64> = {
             let state = self.state.lock();
             let is_aged = |class: &Class| class.opened_ns <= opened_before_ns;
             let aged = state.classes.iter().filter(|(_, class)| is_aged(class));
             aged.map(|(id, _)| *id).collect()
         };
         let is_any = !aged.is_empty();
-        // One that is merged meanwhile goes into an older one: that is in the list too, further on.
-        while !aged.is_empty() {
+        self.close_each(aged);
+        is_any
+    }
+
+    /// Closes what `classes` are part of now, a few at a time. One that is not open any more was
+    /// closed meanwhile, or before.
+    fn close_each(&self, mut classes: Vec<u64>) {
+        while !classes.is_empty() {
             let mut state = self.state.lock();
             let mut pages = 0;
             while pages < PAGES_PER_CLOSING
-                && let Some(id) = aged.pop()
+                && let Some(class) = classes.pop()
             {
-                if let Some(class) = state.classes.get(&id) {
-                    pages += class.pages.len();
-                    self.close(&mut state, id);
+                let root = resolve(&state, class);
+                if let Some(open) = state.classes.get(&root) {
+                    pages += open.pages.len();
+                    self.close(&mut state, root);
                 }
             }
         }
-        is_any
     }
 
     pub(super) fn close_all(&self, state: &mut State) {
@@ -275,21 +335,14 @@ impl Journal {
         }
     }
 
-    /// Closes what somebody wishes to be durable, and completes the chunk that this ends in.
-    fn close_wished(&self, state: &mut State) {
-        let classes = state.wishes.classes();
-        if classes.is_empty() {
-            return;
-        }
-        for class in classes {
-            let root = resolve(state, class);
-            // If it was closed before, its commit lies before the end all the same.
-            if state.classes.contains_key(&root) {
-                self.close(state, root);
-            }
-        }
+    /// Closes what somebody wishes to be durable, and completes the chunk that is being filled.
+    fn close_wished(&self) {
+        let (classes, last) = self.state.lock().wishes.classes();
+        self.close_each(classes);
+        let mut state = self.state.lock();
+        // The commits of all of them lie before it, whoever closed them.
         let end = state.log.cut();
-        state.wishes.fulfil(end);
+        state.wishes.fulfil(last, end);
     }
 
     /// Closes an open class: stamps its pages and logs its commit.
@@ -329,11 +382,7 @@ impl Journal {
     fn force_when(&self, end: impl Fn(&State) -> Option<Lsn>) -> FsResult<()> {
         let is_done = |state: &State| end(state).is_some_and(|end| state.log.durable >= end);
         let Some(_writer) = self.writer_unless(is_done)? else { return Ok(()) };
-        {
-            let mut state = self.state.lock();
-            self.close_wished(&mut state);
-            state.log.cut();
-        }
+        self.close_wished();
         let is_careless = planted::is(Planted::CommitWithoutFlush);
         let may_go_through = self.volume.device().info().has_write_through && !is_careless;
         let Some((reached, is_durable)) = self.write_sealed(may_go_through)? else {
@@ -354,7 +403,9 @@ impl Journal {
     /// As [`Journal::commit`].
     pub(super) fn flush_with_log(&self, purpose: Purpose) -> FsResult<()> {
         let Some(_writer) = self.writer_unless(|_| false)? else { return Ok(()) };
-        self.close_wished(&mut self.state.lock());
+        if self.state.lock().wishes.are_open() {
+            self.close_wished();
+        }
         let written = self.write_sealed(false)?;
         self.volume.flush(purpose).map_err(|error| self.fail(&error))?;
         if let Some((reached, _)) = written {
@@ -445,8 +496,8 @@ mod tests {
     use crate::vnode::api::{Caller, FileKind, FileSystem, NewInode};
     use crate::{CreateOptions, OpenOptions, Pool};
 
-    /// How often a test looks for what another thread does, ten times a millisecond.
-    const LOOKS_MAX: u32 = 100_000;
+    /// How often a test looks for what another thread does: seconds.
+    const LOOKS_MAX: u32 = 10_000_000;
 
     fn new_pool() -> Pool {
         const POOL_BYTES: u64 = 16 << 20;
@@ -480,7 +531,7 @@ mod tests {
                 if journal.state.lock().wishes.all.len() == wanted {
                     return;
                 }
-                thread::sleep(std::time::Duration::from_micros(100));
+                thread::yield_now();
             }
             panic!("nobody wishes anything");
         };
@@ -512,9 +563,44 @@ mod tests {
         let journal = &pool.files().store.journal;
         let (tell, told) = std::sync::mpsc::channel();
         let tell = Box::new(move |done| tell.send(done).expect("the test listens"));
-        journal.state.lock().wishes.add(1, Some(tell));
+        {
+            let wishes = &mut journal.state.lock().wishes;
+            wishes.add(1, None, Some(tell));
+            wishes.has_keeper = true;
+        }
         drop(Keeper { journal, has_left: false });
         assert!(matches!(told.try_recv(), Ok(Err(FsError::Io { .. }))));
-        assert!(!journal.state.lock().wishes.has_keeper);
+        let (tell, told) = std::sync::mpsc::channel();
+        let tell = Box::new(move |done| tell.send(done).expect("the test listens"));
+        pool.fsync_then(pool.root(), false, tell);
+        assert_eq!(told.try_recv(), Ok(Ok(())), "there is no keeper");
+    }
+
+    /// Goal: what a bug ends while a chunk is neither in the log nor waits any more is never taken
+    /// for durable, by those who wait and by those who are told (W4).
+    #[test]
+    fn a_writer_that_panics_ends_the_journal() {
+        let pool = new_pool();
+        let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
+        let file = pool.create(&Caller::root(), pool.root(), b"f", new).expect("it is new").ino;
+        let journal = &pool.files().store.journal;
+        let ended = thread::scope(|scope| {
+            let writer = || {
+                let _writer = journal.writer_unless(|_| false).expect("it has not failed");
+                journal.state.lock().log.cut();
+                journal.state.lock().log.sealed.clear();
+                panic!("a bug, as the test wants it");
+            };
+            scope.spawn(writer).join()
+        });
+        assert!(ended.is_err());
+        let (tell, told) = std::sync::mpsc::channel();
+        let tell = Box::new(move |done| tell.send(done).expect("the test listens"));
+        pool.fsync_then(file, false, tell);
+        let told = told.try_recv().expect("it was told");
+        for done in [told, pool.fsync(file, false), pool.sync()] {
+            let Err(FsError::ReadOnly { reason }) = done else { panic!("{done:?}") };
+            assert!(reason.contains("m: a bug") && reason.contains("unmount"), "{reason}");
+        }
     }
 }

@@ -199,7 +199,8 @@ fn read_heads(volume: &Volume, pool_id: PoolId) -> Result<Heads, RecoveryError> 
 }
 
 /// Returns the head at which the log of a pool that was closed ends; `None` if the log goes on
-/// behind it: then the newest head is lost, and only a recovery tells what the log holds.
+/// behind it: then the newest head is lost, or somebody synced when it was being closed, and only a
+/// recovery tells what the log holds.
 pub(crate) fn head_at_rest(
     volume: &Volume,
     pool_id: PoolId,

@@ -257,7 +257,9 @@ impl Pool {
         self.files().named(ino, name, result)
     }
 
-    /// Takes everything home and marks the pool closed. The pool must not be used afterwards.
+    /// Takes everything home and marks the pool closed. It should not be used afterwards; what is
+    /// synced all the same lies in the log behind the last checkpoint, where the next open finds
+    /// it.
     ///
     /// # Errors
     ///

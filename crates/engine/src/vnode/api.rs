@@ -496,7 +496,8 @@ pub trait FileSystem: Send + Sync {
     fn fsync(&self, ino: Ino, data_only: bool) -> FsResult<()>;
 
     /// Makes durable what [`FileSystem::fsync`] does, and tells `told` how that ended: before this
-    /// returns, or later, from the thread of another call. So whoever serves many need not wait.
+    /// returns, or later, from the thread of another call. So whoever serves many need not wait;
+    /// one of its threads may be kept for the syncs of all, as long as there are any.
     fn fsync_then(&self, ino: Ino, data_only: bool, told: Told) {
         told(self.fsync(ino, data_only));
     }

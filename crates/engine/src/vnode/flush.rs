@@ -200,7 +200,7 @@ impl Files {
     pub(crate) fn sync_file_then(&self, ino: Ino, told: Told) {
         match self.log_file(ino) {
             Ok(Logged::In(class)) => self.store.journal.commit_then(class, told),
-            Ok(Logged::Somewhere) => told(self.store.journal.commit_all()),
+            Ok(Logged::Somewhere) => self.store.journal.commit_all_then(told),
             Ok(Logged::Nothing) => told(Ok(())),
             Err(error) => told(Err(error)),
         }

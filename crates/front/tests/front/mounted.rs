@@ -10,12 +10,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode, Timestamp};
+use engine::{CreateOptions, Pool};
 use front::fuse::mountpoint::{self, Mountpoint};
 use front::fuse::{
     EndCause, MountError, MountOptions, MountedSession, StopSignals, Unmounted, mount, run,
 };
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
+use storage::clock::SystemClock;
+use storage::device::{MemoryDevice, SharedDevice};
 
 use crate::memory_fs::{DAMAGED, MemoryFs, PANICKING};
 
@@ -274,6 +277,44 @@ fn others_are_answered_while_syncs_are_not_over() {
             told(done);
         }
     });
+}
+
+/// Goal: whoever keeps the syncs of all lets nobody wait for ever, with as few threads as there can
+/// be. Method: several clients that make and sync files of a pool.
+#[test]
+fn many_who_sync_are_answered_by_few_threads() {
+    const POOL_BYTES: u64 = 64 << 20;
+    if !has_fuse("many_who_sync_are_answered_by_few_threads") {
+        return;
+    }
+    for threads in [1, 2] {
+        let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
+        let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+        Pool::create(&device, &SystemClock::new(), &options).expect("a pool fits");
+        let pool = Pool::open(device, Arc::new(SystemClock::new()), engine::OpenOptions::default());
+        let pool = Arc::new(pool.expect("a new pool opens"));
+        let directory = Directory::new();
+        let mut options = MountOptions::new("memory.hf");
+        options.thread_count = threads;
+        let session = mount(pool.clone(), &directory.0, &options).expect("there is a /dev/fuse");
+        std::thread::scope(|scope| {
+            for client in 0..6 {
+                let directory = &directory.0;
+                scope.spawn(move || {
+                    for number in 0..50 {
+                        let path = directory.join(format!("{client}-{number}"));
+                        let mut file = File::create(path).expect("open");
+                        file.write_all(&[7; 4096]).expect("write");
+                        file.sync_all().expect("fsync");
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(&directory.0).expect("open").count(), 300);
+        session.unmount().expect("unmount");
+        session.wait().expect("the session ends");
+        pool.close().expect("memory does not fail");
+    }
 }
 
 #[test]

@@ -59,16 +59,18 @@ impl Outcome {
     }
 }
 
-/// Makes a file durable as a front does that goes on and is told; waits for that.
-///
-/// # Errors
-///
-/// What is told.
-pub fn sync_as_told(fs: &dyn FileSystem, ino: Ino, data_only: bool) -> FsResult<()> {
+/// Makes a file durable as a front does that goes on and is told; waits for that. Returns what was
+/// told, and what `when` returned at that moment.
+pub fn sync_as_told<T: Send + 'static>(
+    fs: &dyn FileSystem,
+    ino: Ino,
+    data_only: bool,
+    when: impl FnOnce() -> T + Send + 'static,
+) -> (FsResult<()>, T) {
     let (told, is_told) = (Arc::new(Mutex::new(None)), Arc::new(Condvar::new()));
     let (tell, wake) = (Arc::clone(&told), Arc::clone(&is_told));
     let then = move |done| {
-        assert_eq!(tell.lock().replace(done), None, "told twice");
+        assert!(tell.lock().replace((done, when())).is_none(), "told twice");
         wake.notify_all();
     };
     fs.fsync_then(ino, data_only, Box::new(then));
@@ -214,7 +216,7 @@ impl<'a> Session<'a> {
                 self.syncs += 1;
                 let is_told = self.syncs.is_multiple_of(2);
                 let sync = |ino| match is_told {
-                    true => sync_as_told(self.fs, ino, *data_only),
+                    true => sync_as_told(self.fs, ino, *data_only, || ()).0,
                     false => self.fs.fsync(ino, *data_only),
                 };
                 self.with(caller, file, sync)?;

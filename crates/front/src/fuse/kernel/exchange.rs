@@ -131,7 +131,10 @@ impl Exchange {
             Err(_) => {
                 *panic_count += 1;
                 let opcode = envelope.opcode;
-                tracing::error!(opcode, "a request failed by a bug; it got EIO");
+                tracing::error!(
+                    opcode,
+                    "a request failed by a bug; it gets EIO if it has no answer"
+                );
                 if envelope.is_silent() || is_sync.get() {
                     Reply::Silence
                 } else {
@@ -283,7 +286,7 @@ impl SyncReply {
 impl Drop for SyncReply {
     fn drop(&mut self) {
         if !self.is_sent {
-            tracing::error!("a sync failed by a bug; it got EIO");
+            tracing::error!(unique = self.unique, "a sync failed by a bug; it got EIO");
             refuse(&*self.replies, self.unique, Errno::IO);
         }
     }
