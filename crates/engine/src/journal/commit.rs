@@ -31,6 +31,7 @@ use format::planted::{self, Planted};
 use storage::device::{Operation, Purpose, SharedBytes};
 
 use super::log::SealedChunk;
+use super::wishes::TOLD_MAX;
 use super::{Class, Journal, State, commit_record_bytes, ring_bytes};
 use crate::buffer::page_of_mut;
 use crate::convert::index_wide;
@@ -40,97 +41,6 @@ use crate::sync::MutexGuard;
 /// Pages of the classes that are closed in one step: it holds the manager up for a tenth of a
 /// millisecond.
 const PAGES_PER_CLOSING: usize = 128;
-
-/// Most wishes of which somebody is to be told.
-pub(super) const TOLD_MAX: usize = 1024;
-
-/// The classes that callers wish to be durable, until each has left or was told: as many as threads
-/// that wait, and [`TOLD_MAX`].
-#[derive(Default)]
-pub(super) struct Wishes {
-    /// The oldest first.
-    all: Vec<Wish>,
-    next: u64,
-    /// How many of them are to be told.
-    to_tell: usize,
-    /// Whether somebody tells them.
-    has_keeper: bool,
-}
-
-struct Wish {
-    id: WishId,
-    class: u64,
-    /// Where the chunk ends that has its commit at the latest, once that is closed.
-    end: Option<Lsn>,
-    /// Who is told, if nobody waits.
-    told: Option<Told>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct WishId(u64);
-
-impl std::fmt::Debug for Wishes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Wishes").field("to_tell", &self.to_tell).finish_non_exhaustive()
-    }
-}
-
-impl Wishes {
-    fn add(&mut self, class: u64, end: Option<Lsn>, told: Option<Told>) -> WishId {
-        self.next += 1;
-        self.to_tell += usize::from(told.is_some());
-        let id = WishId(self.next);
-        self.all.push(Wish { id, class, end, told });
-        id
-    }
-
-    /// Returns where the first wish ends of which somebody is to be told, of those that are closed.
-    fn first_to_tell(&self) -> Option<Lsn> {
-        self.all.iter().filter(|wish| wish.told.is_some()).filter_map(|wish| wish.end).min()
-    }
-
-    /// Takes out one who is to be told of a wish that ends at `durable` or before it.
-    fn take_served(&mut self, durable: Lsn) -> Option<Told> {
-        let is_early = planted::is(Planted::SyncToldEarly);
-        self.take_told(|wish| is_early || wish.end.is_some_and(|end| end <= durable))
-    }
-
-    /// Takes out one who is to be told of a wish that `is_over` says is.
-    fn take_told(&mut self, is_over: impl Fn(&Wish) -> bool) -> Option<Told> {
-        let is_it = |wish: &Wish| wish.told.is_some() && is_over(wish);
-        let at = self.all.iter().position(is_it)?;
-        self.to_tell -= 1;
-        self.all.remove(at).told
-    }
-
-    fn remove(&mut self, id: WishId) {
-        self.all.retain(|wish| wish.id != id);
-    }
-
-    /// Returns up to where the log must be durable for this wish, once that is known.
-    fn end_of(&self, id: WishId) -> Option<Lsn> {
-        self.all.iter().find(|wish| wish.id == id)?.end
-    }
-
-    /// Returns the classes that nobody has closed for those who wish it, and the last wish.
-    fn classes(&self) -> (Vec<u64>, WishId) {
-        let open = self.all.iter().filter(|wish| wish.end.is_none());
-        (open.map(|wish| wish.class).collect(), WishId(self.next))
-    }
-
-    /// Returns whether there is a wish whose class nobody has closed for it.
-    fn are_open(&self) -> bool {
-        self.all.iter().any(|wish| wish.end.is_none())
-    }
-
-    /// The classes of the wishes up to `last` are closed, and the log is complete up to `end`.
-    fn fulfil(&mut self, last: WishId, end: Lsn) {
-        let is_closed = |wish: &&mut Wish| wish.end.is_none() && wish.id <= last;
-        for wish in self.all.iter_mut().filter(is_closed) {
-            wish.end = Some(end);
-        }
-    }
-}
 
 /// Whoever tells those who left word, until it leaves.
 struct Keeper<'a> {
@@ -142,7 +52,7 @@ impl Keeper<'_> {
     /// Leaves if nobody is to be told (W1); returns whether it did.
     fn leaves(&mut self) -> bool {
         let wishes = &mut self.journal.state.lock().wishes;
-        self.has_left = wishes.to_tell == 0;
+        self.has_left = wishes.to_tell() == 0;
         wishes.has_keeper = !self.has_left;
         self.has_left
     }
@@ -150,7 +60,7 @@ impl Keeper<'_> {
     /// Takes out one who is to be told; leaves if there is none.
     fn next_left(&self) -> Option<Told> {
         let wishes = &mut self.journal.state.lock().wishes;
-        let told = wishes.take_told(|_| true);
+        let told = wishes.take_any();
         wishes.has_keeper = told.is_some();
         told
     }
@@ -204,7 +114,7 @@ impl Journal {
     /// call this. What is told must not wait for the caller.
     pub(crate) fn commit_then(&self, class: u64, told: Told) {
         let state = self.state.lock();
-        if state.wishes.to_tell == TOLD_MAX {
+        if state.wishes.to_tell() == TOLD_MAX {
             drop(state);
             return told(self.commit(class));
         }
@@ -217,7 +127,7 @@ impl Journal {
         self.close_opened_before(u64::MAX);
         let mut state = self.state.lock();
         let end = state.log.cut();
-        if state.wishes.to_tell == TOLD_MAX {
+        if state.wishes.to_tell() == TOLD_MAX {
             drop(state);
             return told(self.force(end));
         }
@@ -249,7 +159,7 @@ impl Journal {
                 told(Ok(()));
             }
             while done.is_err()
-                && let Some(told) = self.next_to_tell()
+                && let Some(told) = self.next_of_all()
             {
                 told(done.clone());
             }
@@ -262,8 +172,8 @@ impl Journal {
         state.wishes.take_served(durable)
     }
 
-    fn next_to_tell(&self) -> Option<Told> {
-        self.state.lock().wishes.take_told(|_| true)
+    fn next_of_all(&self) -> Option<Told> {
+        self.state.lock().wishes.take_any()
     }
 
     /// Returns what is said when a bug ended whoever wrote the log.
@@ -528,7 +438,7 @@ mod tests {
         };
         let await_wishes = |wanted: usize| {
             for _ in 0..LOOKS_MAX {
-                if journal.state.lock().wishes.all.len() == wanted {
+                if journal.state.lock().wishes.count() == wanted {
                     return;
                 }
                 thread::yield_now();
@@ -543,17 +453,17 @@ mod tests {
             for _ in 1..TOLD_MAX {
                 sync();
             }
-            assert_eq!(journal.state.lock().wishes.to_tell, TOLD_MAX);
+            assert_eq!(journal.state.lock().wishes.to_tell(), TOLD_MAX);
             // There is no room for its word: it waits.
             scope.spawn(sync);
             await_wishes(TOLD_MAX + 1);
-            assert_eq!(journal.state.lock().wishes.to_tell, TOLD_MAX);
+            assert_eq!(journal.state.lock().wishes.to_tell(), TOLD_MAX);
             assert_eq!(count.load(Ordering::SeqCst), 0, "told of what is not durable");
             drop(writer);
         });
         assert_eq!(count.load(Ordering::SeqCst), TOLD_MAX + 1);
         let state = journal.state.lock();
-        assert!(state.wishes.all.is_empty() && !state.wishes.has_keeper);
+        assert!(state.wishes.count() == 0 && !state.wishes.has_keeper);
     }
 
     /// Goal: what a bug leaves is told all the same (W2).

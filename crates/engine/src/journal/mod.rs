@@ -34,6 +34,7 @@ mod data;
 mod log;
 mod recovery;
 mod tx;
+mod wishes;
 
 pub(crate) use recovery::KeptRide;
 pub use recovery::{RecoveryError, RecoveryReport};
@@ -59,10 +60,10 @@ use crate::convert::wide;
 use crate::error::{FsError, FsResult};
 use crate::sync::{Condvar, Mutex};
 
-use self::commit::Wishes;
 use self::data::DataWrites;
 use self::log::Log;
 use self::tx::{Memory, buffers_of};
+use self::wishes::Wishes;
 
 /// Most bytes of active log, so that a replay is bounded.
 pub(crate) const ACTIVE_LOG_BYTES_DEFAULT: u64 = 32 << 20;
