@@ -4,11 +4,11 @@
 //! `bolero`'s bytes are changes of a session (`corpus/requests.txt`): another opcode, another node,
 //! a field, the length, the order.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use engine::vnode::api::FileSystem;
 use engine::{CreateOptions, OpenOptions, Pool};
-use front::fuse::{Exchange, Incoming, Replies, ReplyParts, Server};
+use front::fuse::{Exchange, Incoming, KeptReplies, Server};
 use storage::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
@@ -117,28 +117,11 @@ fn change(session: &mut Vec<Message>, told: [u8; 8]) {
     }
 }
 
-/// Replies that nobody has taken.
-#[derive(Default)]
-struct Sent(Mutex<Vec<Vec<u8>>>);
-
-impl Sent {
-    fn take(&self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Replies for Sent {
-    fn send(&self, reply: &ReplyParts<'_>) {
-        let whole = [reply.head, &reply.data.concat()].concat();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(whole);
-    }
-}
-
 /// Sends a session to a pool; every reply is one that a kernel takes. Returns what was refused.
 fn send<'s>(pool: &Arc<Pool>, session: &'s [Message]) -> Vec<&'s Message> {
     let mut refused = Vec::new();
     let fs: Arc<dyn FileSystem> = Arc::<Pool>::clone(pool);
-    let sent = Arc::new(Sent::default());
+    let sent = Arc::new(KeptReplies::default());
     let mut exchange = Exchange::new(Arc::new(Server::new(fs)), sent.clone());
     for (unique, message) in (1..).zip(session) {
         let bytes = message.bytes(unique);

@@ -233,7 +233,7 @@ pub(crate) struct TortureArgs {
 #[command(after_help = "Examples:\n  holdfast prove\n  \
                         holdfast prove --bound 2 --sample 1000 --seed 7\n  \
                         holdfast prove --bound 2 --part 3/16           (one part of all)\n  \
-                        holdfast prove --bound 3                 (half an hour)\n  \
+                        holdfast prove --bound 3                 (an hour)\n  \
                         holdfast prove --bound 3 --alphabet kinds --part 1/512\n  \
                         holdfast prove --failures                (requests fail, not power)\n  \
                         holdfast prove --only 42 --export-log logs     (one workload again)")]

@@ -36,7 +36,7 @@ mod run;
 mod server;
 mod transport;
 
-pub use kernel::exchange::{Exchange, Replies, ReplyParts};
+pub use kernel::exchange::{Exchange, KeptReplies, Replies, ReplyParts};
 pub use kernel::inbox::Incoming;
 pub use mount::{MountError, MountedSession, Unmounted, mount};
 pub use options::{MountOptions, POLL_TIME_MAX, THREADS_MAX, UnknownOption};

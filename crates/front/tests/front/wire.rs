@@ -1,11 +1,11 @@
 //! The protocol's bytes, without a kernel: messages as a kernel sends them, and as none does.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use engine::vnode::api::{
     AlignedBuffer, Caller, FileKind, FileSystem, NewInode, SharedBytes, Timestamp,
 };
-use front::fuse::{Exchange, Incoming, Replies, ReplyParts, Server};
+use front::fuse::{Exchange, Incoming, KeptReplies, Server};
 use rustix::io::Errno;
 
 use crate::memory_fs::{MemoryFs, PANICKING};
@@ -19,27 +19,10 @@ const SILENT: [u32; 3] = [2, 41, 42];
 /// Cases of each fuzz test; a debug build does some 200,000 a second.
 const CASES: u64 = 100_000;
 
-/// Replies that nobody has taken.
-#[derive(Default)]
-struct Sent(Mutex<Vec<Vec<u8>>>);
-
-impl Sent {
-    fn take(&self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Replies for Sent {
-    fn send(&self, reply: &ReplyParts<'_>) {
-        let whole = [reply.head, &reply.data.concat()].concat();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(whole);
-    }
-}
-
 struct Kernel {
     fs: Arc<MemoryFs>,
     exchange: Exchange,
-    sent: Arc<Sent>,
+    sent: Arc<KeptReplies>,
     /// Whether the data of the next WRITE comes apart from what is before it, as it does by turns.
     is_apart: bool,
 }
@@ -48,9 +31,17 @@ impl Kernel {
     fn new() -> Kernel {
         let fs = Arc::new(MemoryFs::new());
         let server = Server::new(fs.clone());
-        let sent = Arc::new(Sent::default());
+        let sent = Arc::new(KeptReplies::default());
         let exchange = Exchange::new(Arc::new(server), sent.clone());
         Kernel { fs, exchange, sent, is_apart: false }
+    }
+
+    /// Makes a file; returns its node.
+    fn make(&mut self, name: &[u8]) -> u64 {
+        let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
+        self.fs.create(&Caller::root(), self.fs.root(), name, new).expect("the name is new");
+        let (_, entry) = self.ask(1, 1, &[name, b"\0"].concat()).expect("a reply");
+        long(&entry, 0)
     }
 
     /// Sends a message and returns the error and what follows it in the reply.
@@ -352,14 +343,7 @@ fn a_panic_costs_one_request_and_forgets_stay_silent() {
 #[test]
 fn reads_are_answered_together_and_a_panic_costs_one_of_them() {
     let mut kernel = Kernel::new();
-    let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
-    let root = kernel.fs.root();
-    let mut node_of = |name: &[u8]| {
-        kernel.fs.create(&Caller::root(), root, name, new).expect("the name is new");
-        let (_, entry) = kernel.ask(1, 1, &[name, b"\0"].concat()).expect("a reply");
-        long(&entry, 0)
-    };
-    let (sound, panicking) = (node_of(b"sound"), node_of(PANICKING));
+    let (sound, panicking) = (kernel.make(b"sound"), kernel.make(PANICKING));
     let write = body!(0_u64, 0_u64, 3_u32, 0_u32, 0_u64, 0_u32, 0_u32, "abc");
     kernel.ask(16, sound, &write).expect("a reply");
     let read = |offset: u64| body!(0_u64, offset, 4096_u32, 0_u32, 0_u64, 0_u32, 0_u32);
@@ -383,14 +367,7 @@ fn reads_are_answered_together_and_a_panic_costs_one_of_them() {
 #[test]
 fn a_sync_is_answered_once_when_it_is_over() {
     let mut kernel = Kernel::new();
-    let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
-    let root = kernel.fs.root();
-    let mut node_of = |name: &[u8]| {
-        kernel.fs.create(&Caller::root(), root, name, new).expect("the name is new");
-        let (_, entry) = kernel.ask(1, 1, &[name, b"\0"].concat()).expect("a reply");
-        long(&entry, 0)
-    };
-    let (sound, panicking) = (node_of(b"sound"), node_of(PANICKING));
+    let (sound, panicking) = (kernel.make(b"sound"), kernel.make(PANICKING));
     let sync = body!(0_u64, 0_u32, 0_u32);
     let (stale, io) = (-Errno::STALE.raw_os_error(), -Errno::IO.raw_os_error());
     assert_eq!(kernel.ask(20, sound, &sync), Some((0, Vec::new())), "over at once");

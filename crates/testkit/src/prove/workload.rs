@@ -271,7 +271,7 @@ pub fn alphabet_of_kinds() -> Vec<Action> {
 }
 
 /// Returns the operations of [`alphabet_of_kinds`] of which all sequences of three can be tried in
-/// half an hour: one for each thing that recovery puts together. A name comes, goes, is one of
+/// an hour: one for each thing that recovery puts together. A name comes, goes, is one of
 /// two, moves onto another, and moves with its directory; bytes come past the end, go from the
 /// middle, and go from the end.
 #[must_use]

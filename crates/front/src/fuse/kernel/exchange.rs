@@ -24,6 +24,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -51,6 +52,24 @@ const BLOCK_BYTES_DEFAULT: u32 = 4096;
 pub trait Replies: Send + Sync {
     /// Sends a reply. Called from any thread: a sync is answered by whoever learns that it is over.
     fn send(&self, reply: &ReplyParts<'_>);
+}
+
+/// Keeps replies where there is no kernel to take them.
+#[derive(Debug, Default)]
+pub struct KeptReplies(Mutex<Vec<Vec<u8>>>);
+
+impl KeptReplies {
+    /// Takes out the replies that have come, each whole.
+    #[must_use]
+    pub fn take(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
+
+impl Replies for KeptReplies {
+    fn send(&self, reply: &ReplyParts<'_>) {
+        self.0.lock().push([reply.head, &reply.data.concat()].concat());
+    }
 }
 
 /// Answers messages, one at a time.

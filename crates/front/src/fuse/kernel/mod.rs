@@ -11,7 +11,8 @@
 //! # Concurrency
 //!
 //! One thread for each descriptor of the connection (`FUSE_DEV_IOC_CLONE`): it reads a message,
-//! asks the server, writes the reply. Nothing is shared but the server. A thread holds room for the
+//! asks the server, writes the reply; that of a sync is written by whoever learns that it is
+//! over. Nothing else is shared but the server. A thread holds room for the
 //! largest message and a buffer for the largest reply, of which only what was ever used takes
 //! memory. The data of a WRITE may be kept by the file system, which bounds how much that is.
 //!
