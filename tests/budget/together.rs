@@ -9,7 +9,7 @@ use storage::counters::IoCounts;
 use storage::device::sim::{DiskModel, Image, SimDevice, SimOptions};
 use storage::device::{CountingDevice, Purpose, RequestKind, SharedDevice};
 use storage::sync::sim::{Job, Scheduler};
-use testkit::ops::sync_as_told;
+use testkit::ops::sync;
 
 const POOL_BYTES: u64 = 256 << 20;
 const FILES: u64 = 50;
@@ -22,9 +22,7 @@ fn make_and_sync(pool: &Pool, client: u64, is_told: bool) {
         let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new);
         let ino = made.expect("there is room").ino;
         pool.write(&Caller::root(), ino, 0, &[7; 4096]).expect("there is room");
-        let sync =
-            if is_told { sync_as_told(pool, ino, false, || ()).0 } else { pool.fsync(ino, false) };
-        sync.expect("nothing fails");
+        sync(pool, ino, false, is_told).expect("nothing fails");
         pool.forget(ino, 1);
     }
 }

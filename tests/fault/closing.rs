@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use engine::vnode::api::FileSystem;
 use engine::{OpenOptions, Pool};
 use storage::clock::SimClock;
 use storage::device::SharedDevice;
@@ -11,7 +10,7 @@ use storage::device::sim::{DiskModel, Image, SimDevice, SimOptions};
 use storage::prng::Prng;
 use storage::sync::Mutex;
 use storage::sync::sim::{Job, Scheduler, sleep_until};
-use testkit::ops::sync_as_told;
+use testkit::ops::sync;
 
 use super::{defects, device_of, find, make, new_pool, open};
 
@@ -28,12 +27,7 @@ fn client(pool: &Pool, me: u64) -> BTreeSet<String> {
     for number in 0..FILES {
         let name = format!("c{me}-{number}");
         let ino = make(pool, &name).expect("nothing fails");
-        let sync = if number % 2 == 0 {
-            pool.fsync(ino, false)
-        } else {
-            sync_as_told(pool, ino, false, || ()).0
-        };
-        sync.expect("nothing fails");
+        sync(pool, ino, false, number % 2 == 1).expect("nothing fails");
         synced.insert(name);
     }
     synced

@@ -22,7 +22,7 @@ use storage::device::{
 use storage::prng::Prng;
 use storage::sync::sim::{Job, Scheduler};
 use storage::sync::{Condvar, Mutex};
-use testkit::ops::sync_as_told;
+use testkit::ops::sync;
 
 use super::{POOL_BYTES, content, create, defects, device_of, make, new_pool, open, read};
 
@@ -108,11 +108,7 @@ impl Run<'_> {
         let bytes = content(seed, length);
         self.timed(&path, |pool| pool.write(&Caller::root(), ino, 0, &bytes))?;
         self.accepted = Promised::from([(name.to_owned(), bytes)]);
-        let sync = |pool: &Pool| match seed % 2 {
-            0 => pool.fsync(ino, false),
-            _ => sync_as_told(pool, ino, false, || ()).0,
-        };
-        self.timed(&path, sync)?;
+        self.timed(&path, |pool| sync(pool, ino, false, seed % 2 == 1))?;
         self.promised.append(&mut self.accepted);
         Ok(())
     }
@@ -285,10 +281,7 @@ fn client(pool: &Pool, me: u64, timed: Timed<'_>) -> (Promised, FsResult<()>) {
             timed(&mut || make(pool, &name).map(drop))?;
             let ino = super::find(pool, &name)?;
             timed(&mut || pool.write(&Caller::root(), ino, 0, &bytes))?;
-            timed(&mut || match number % 4 {
-                0 | 1 => pool.fsync(ino, false),
-                _ => sync_as_told(pool, ino, false, || ()).0,
-            })?;
+            timed(&mut || sync(pool, ino, false, number % 4 >= 2))?;
             timed(&mut || read(pool, &name).map(|found| assert!(found == bytes)))?;
             promised.insert(name, bytes);
         }

@@ -6,7 +6,7 @@ use engine::vnode::api::{
 };
 use storage::prng::Prng;
 use testkit::canon::{CanonAttr, Identity, Times};
-use testkit::ops::{bytes_of, sync_as_told};
+use testkit::ops::{bytes_of, sync};
 
 /// An inode that every thread holds from the beginning to the end, whatever becomes of its names.
 #[derive(Clone, Copy, Debug)]
@@ -287,9 +287,9 @@ impl Call {
                 fs.fallocate(&caller, held.of(file), offset, length, Fallocate::PunchHole)?;
                 Ok(Answer::Done)
             }
-            Call::Fsync(inode @ Inode::F) => fs.fsync(held.of(inode), false).map(|()| Answer::Done),
             Call::Fsync(inode) => {
-                sync_as_told(fs, held.of(inode), false, || ()).0.map(|()| Answer::Done)
+                let is_told = !matches!(inode, Inode::F);
+                sync(fs, held.of(inode), false, is_told).map(|()| Answer::Done)
             }
         }
     }

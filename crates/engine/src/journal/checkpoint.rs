@@ -328,22 +328,11 @@ pub(super) fn write_head(
 mod tests {
     use format::ids::{AnodeNo, FilesetId, Generation};
     use format::journal::RideOwner;
-    use storage::clock::ManualClock;
-    use storage::device::{MemoryDevice, SharedDevice};
 
     use super::*;
     use crate::journal::Reservation;
+    use crate::journal::testing::new_pool;
     use crate::vnode::api::{Caller, FileKind, FileSystem, NewInode};
-    use crate::{CreateOptions, OpenOptions, Pool};
-
-    fn new_pool() -> Pool {
-        const POOL_BYTES: u64 = 16 << 20;
-        let (clock, device) = (Arc::new(ManualClock::new()), MemoryDevice::new("m", POOL_BYTES));
-        let device: SharedDevice = device;
-        let options = CreateOptions::new(POOL_BYTES, [7; 64]);
-        Pool::create(&device, clock.as_ref(), &options).expect("a pool fits");
-        Pool::open(device, clock, OpenOptions::default()).expect("just made")
-    }
 
     fn bytes_of(buffers: impl Iterator<Item = Arc<Buffer>>) -> BTreeMap<Place, Vec<u8>> {
         buffers.map(|buffer| (buffer.place, buffer.bytes().to_vec())).collect()

@@ -103,22 +103,14 @@ impl Journal {
     ///
     /// What the device said; the journal has failed then.
     pub(crate) fn commit(&self, class: u64) -> FsResult<()> {
-        let wish = self.state.lock().wishes.add(class, None, None);
-        let done = self.force_when(|state| state.wishes.end_of(wish));
-        self.state.lock().wishes.remove(wish);
-        done
+        self.wait_for(self.state.lock(), class, None)
     }
 
     /// Makes the class durable as [`Journal::commit`] does, and tells `told` how that ended: now,
     /// or from another thread after this has returned. The caller may be kept as long as others
     /// call this. What is told must not wait for the caller.
     pub(crate) fn commit_then(&self, class: u64, told: Told) {
-        let state = self.state.lock();
-        if state.wishes.to_tell() == TOLD_MAX {
-            drop(state);
-            return told(self.commit(class));
-        }
-        self.leave_word(state, class, None, told);
+        self.leave_word(self.state.lock(), class, None, told);
     }
 
     /// Makes everything applied so far durable as [`Journal::commit_all`] does, and tells `told`,
@@ -127,14 +119,25 @@ impl Journal {
         self.close_opened_before(u64::MAX);
         let mut state = self.state.lock();
         let end = state.log.cut();
-        if state.wishes.to_tell() == TOLD_MAX {
-            drop(state);
-            return told(self.force(end));
-        }
         self.leave_word(state, 0, Some(end), told);
     }
 
-    /// Adds a wish of which `told` is told, and keeps the list if nobody does (W1).
+    /// Adds a wish and waits until it is fulfilled.
+    fn wait_for(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        class: u64,
+        end: Option<Lsn>,
+    ) -> FsResult<()> {
+        let wish = state.wishes.add(class, end, None);
+        drop(state);
+        let done = self.force_when(|state| state.wishes.end_of(wish));
+        self.state.lock().wishes.remove(wish);
+        done
+    }
+
+    /// Adds a wish of which `told` is told, and keeps the list if nobody does (W1); waits if too
+    /// many are to be told (W3).
     fn leave_word(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -142,6 +145,9 @@ impl Journal {
         end: Option<Lsn>,
         told: Told,
     ) {
+        if state.wishes.to_tell() == TOLD_MAX {
+            return told(self.wait_for(state, class, end));
+        }
         state.wishes.add(class, end, Some(told));
         let has_keeper = std::mem::replace(&mut state.wishes.has_keeper, true);
         drop(state);
@@ -397,25 +403,20 @@ fn resolve(state: &State, class: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc::{Receiver, channel};
     use std::thread;
 
-    use storage::clock::ManualClock;
-    use storage::device::{MemoryDevice, SharedDevice};
-
     use super::*;
+    use crate::journal::testing::new_pool;
     use crate::vnode::api::{Caller, FileKind, FileSystem, NewInode};
-    use crate::{CreateOptions, OpenOptions, Pool};
 
     /// How often a test looks for what another thread does: seconds.
     const LOOKS_MAX: u32 = 10_000_000;
 
-    fn new_pool() -> Pool {
-        const POOL_BYTES: u64 = 16 << 20;
-        let (clock, device) = (Arc::new(ManualClock::new()), MemoryDevice::new("m", POOL_BYTES));
-        let device: SharedDevice = device;
-        let options = CreateOptions::new(POOL_BYTES, [7; 64]);
-        Pool::create(&device, clock.as_ref(), &options).expect("a pool fits");
-        Pool::open(device, clock, OpenOptions::default()).expect("just made")
+    /// Returns whom to tell, and where what it is told arrives.
+    fn listener() -> (Told, Receiver<FsResult<()>>) {
+        let (tell, told) = channel();
+        (Box::new(move |done| tell.send(done).expect("the test listens")), told)
     }
 
     /// Goal: who leaves word goes on at once while there is a keeper and room for the word (W1,
@@ -471,8 +472,7 @@ mod tests {
     fn whoever_a_keeper_leaves_behind_is_told_of_an_error() {
         let pool = new_pool();
         let journal = &pool.files().store.journal;
-        let (tell, told) = std::sync::mpsc::channel();
-        let tell = Box::new(move |done| tell.send(done).expect("the test listens"));
+        let (tell, told) = listener();
         {
             let wishes = &mut journal.state.lock().wishes;
             wishes.add(1, None, Some(tell));
@@ -480,8 +480,7 @@ mod tests {
         }
         drop(Keeper { journal, has_left: false });
         assert!(matches!(told.try_recv(), Ok(Err(FsError::Io { .. }))));
-        let (tell, told) = std::sync::mpsc::channel();
-        let tell = Box::new(move |done| tell.send(done).expect("the test listens"));
+        let (tell, told) = listener();
         pool.fsync_then(pool.root(), false, tell);
         assert_eq!(told.try_recv(), Ok(Ok(())), "there is no keeper");
     }
@@ -504,8 +503,7 @@ mod tests {
             scope.spawn(writer).join()
         });
         assert!(ended.is_err());
-        let (tell, told) = std::sync::mpsc::channel();
-        let tell = Box::new(move |done| tell.send(done).expect("the test listens"));
+        let (tell, told) = listener();
         pool.fsync_then(file, false, tell);
         let told = told.try_recv().expect("it was told");
         for done in [told, pool.fsync(file, false), pool.sync()] {

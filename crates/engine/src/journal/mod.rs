@@ -33,6 +33,8 @@ mod commit;
 mod data;
 mod log;
 mod recovery;
+#[cfg(test)]
+mod testing;
 mod tx;
 mod wishes;
 

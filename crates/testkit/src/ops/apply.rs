@@ -83,6 +83,18 @@ pub fn sync_as_told<T: Send + 'static>(
     }
 }
 
+/// Makes a file durable: waits for it, or goes on and is told.
+///
+/// # Errors
+///
+/// As [`FileSystem::fsync`].
+pub fn sync(fs: &dyn FileSystem, ino: Ino, data_only: bool, is_told: bool) -> FsResult<()> {
+    match is_told {
+        true => sync_as_told(fs, ino, data_only, || ()).0,
+        false => fs.fsync(ino, data_only),
+    }
+}
+
 /// What came of a step.
 #[derive(Clone, Debug)]
 pub struct Applied {
@@ -215,11 +227,7 @@ impl<'a> Session<'a> {
             Op::Fsync { file, data_only } => {
                 self.syncs += 1;
                 let is_told = self.syncs.is_multiple_of(2);
-                let sync = |ino| match is_told {
-                    true => sync_as_told(self.fs, ino, *data_only, || ()).0,
-                    false => self.fs.fsync(ino, *data_only),
-                };
-                self.with(caller, file, sync)?;
+                self.with(caller, file, |ino| sync(self.fs, ino, *data_only, is_told))?;
                 Ok(Outcome::Done)
             }
             Op::Sync => self.fs.sync().map(|()| Outcome::Done),

@@ -21,7 +21,7 @@ mod tests;
 mod text;
 
 pub use acl::{AclEntry, AclText};
-pub use apply::{Applied, Outcome, Session, sync_as_told};
+pub use apply::{Applied, Outcome, Session, sync, sync_as_told};
 pub use generate::{Generator, NAMES_DEFAULT, Profile, Weights};
 pub use lockstep::{Divergence, LockstepOptions, run_lockstep};
 pub use shrink::{SHRINK_TRIES_MAX, shrink};

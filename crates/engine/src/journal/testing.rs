@@ -1,0 +1,18 @@
+//! What the tests of the journal share.
+
+use std::sync::Arc;
+
+use storage::clock::ManualClock;
+use storage::device::{MemoryDevice, SharedDevice};
+
+use crate::{CreateOptions, OpenOptions, Pool};
+
+/// Returns an empty pool of 16 MiB in memory.
+pub(super) fn new_pool() -> Pool {
+    const POOL_BYTES: u64 = 16 << 20;
+    let (clock, device) = (Arc::new(ManualClock::new()), MemoryDevice::new("m", POOL_BYTES));
+    let device: SharedDevice = device;
+    let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+    Pool::create(&device, clock.as_ref(), &options).expect("a pool fits");
+    Pool::open(device, clock, OpenOptions::default()).expect("just made")
+}
