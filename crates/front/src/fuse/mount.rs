@@ -8,9 +8,12 @@ use engine::vnode::api::{FileSystem, FsError};
 
 use super::kernel::KernelTransport;
 use super::mountpoint::{self, Mountpoint};
-use super::server::REQUEST_BYTES_MAX;
 use super::transport::{Transport, TransportError};
 use super::{MountOptions, Server};
+
+/// Bytes that the kernel may read ahead of a stream: four requests, so that the server and its
+/// device have some to work on while the reader takes what has come. As much as btrfs reads ahead.
+const READAHEAD_BYTES_MAX: u32 = 4 << 20;
 
 /// Why a directory was not mounted or not unmounted.
 #[derive(Debug, thiserror::Error)]
@@ -157,11 +160,11 @@ fn make_room(directory: &Path) -> Result<bool, MountError> {
     }
 }
 
-/// Lets the kernel read ahead as much as one request holds; it caps FUSE at 128 KiB otherwise, and
-/// takes more only from here. Only root may; others read a little slower.
+/// Lets the kernel read ahead up to [`READAHEAD_BYTES_MAX`]; it caps FUSE at 128 KiB otherwise, and
+/// takes more only from here. Only root may; others read slower.
 fn raise_readahead(device: &str) {
     let path = format!("/sys/class/bdi/{device}/read_ahead_kb");
-    if let Err(error) = std::fs::write(&path, (REQUEST_BYTES_MAX / 1024).to_string()) {
+    if let Err(error) = std::fs::write(&path, (READAHEAD_BYTES_MAX / 1024).to_string()) {
         tracing::debug!(path, %error, "read-ahead stays at the kernel's default");
     }
 }

@@ -42,6 +42,8 @@ pub(crate) struct MemoryFs {
     state: Mutex<State>,
     pub(crate) fsync_count: AtomicU64,
     pub(crate) sync_count: AtomicU64,
+    /// Where the farthest read ended: bytes.
+    pub(crate) read_end: AtomicU64,
     /// While a test holds it, no fsync ends.
     pub(crate) gate: Mutex<()>,
     pub(crate) later: Later,
@@ -85,6 +87,7 @@ impl MemoryFs {
             state: Mutex::new(state),
             fsync_count: AtomicU64::new(0),
             sync_count: AtomicU64::new(0),
+            read_end: AtomicU64::new(0),
             gate: Mutex::new(()),
             later: Later::default(),
         }
@@ -327,6 +330,8 @@ impl FileSystem for MemoryFs {
         let start = index(offset)?.min(file.data.len());
         let end = start.saturating_add(length).min(file.data.len());
         into.extend_from_slice(&file.data[start..end]);
+        let read_end = u64::try_from(end).expect("test files are small");
+        self.read_end.fetch_max(read_end, Ordering::SeqCst);
         Ok(end - start)
     }
 

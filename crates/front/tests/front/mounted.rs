@@ -114,6 +114,40 @@ fn programs_see_what_they_wrote() {
     assert_eq!(fs::metadata(mounted.path("second")).expect("stat").nlink(), 1);
 }
 
+/// Goal: a stream has more than one request ahead of its reader. Method: the file is not in the
+/// kernel's cache; only a mount of root's may read ahead so far.
+#[test]
+fn a_stream_is_read_ahead_by_several_requests() {
+    const MIB: usize = 1 << 20;
+    const LOOKS_MAX: u32 = 1000;
+    if !has_fuse("a_stream_is_read_ahead_by_several_requests") {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("\n*** SKIPPED: a_stream_is_read_ahead_by_several_requests: not root ***\n");
+        return;
+    }
+    let mounted = Mounted::new();
+    let new = NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
+    let (fs, caller) = (&mounted.fs, Caller::root());
+    let ino = fs.create(&caller, fs.root(), b"stream", new).expect("the name is new").ino;
+    fs.write(&caller, ino, 0, &vec![7; 16 * MIB]).expect("memory does not fail");
+    let mut file = File::open(mounted.path("stream")).expect("open");
+    let mut bytes = vec![0; MIB];
+    for _ in 0..6 {
+        file.read_exact(&mut bytes).expect("read");
+    }
+    // The kernel has asked by now, but maybe was not answered yet.
+    let is_far = || fs.read_end.load(Ordering::SeqCst) > 8 * 1024 * 1024;
+    for _ in 0..LOOKS_MAX {
+        if is_far() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("after 6 MiB only {} bytes were asked for", fs.read_end.load(Ordering::SeqCst));
+}
+
 /// Goal: opening with `O_TRUNC` empties the file though OPEN is never sent.
 #[test]
 fn open_with_truncation_empties_the_file() {
