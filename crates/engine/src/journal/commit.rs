@@ -13,6 +13,11 @@
 //! it writes, or waits for another who does, tells all that are served, and stays until there is
 //! nobody left to tell.
 //!
+//! On a slow device the keeper waits a moment before it writes: for as many as the last write
+//! served, and as had come by its end (decision 0039). Those who were just told come back soon, and
+//! else find a write under way that serves the few who came during the last one. It waits for a
+//! quarter of the time of that write at most, and for [`WAIT_NS_MAX`].
+//!
 //! - W1: While somebody is to be told, there is a keeper. Both change under the manager's lock.
 //! - W2: Everyone is told once: `Ok` only when the log is durable up to where the wish ends, else
 //!   the error of the journal that failed. Each stays on the list until then, so that a bug in what
@@ -31,7 +36,7 @@ use format::planted::{self, Planted};
 use storage::device::{Operation, Purpose, SharedBytes};
 
 use super::log::SealedChunk;
-use super::wishes::TOLD_MAX;
+use super::wishes::{Company, TOLD_MAX};
 use super::{Class, Journal, State, commit_record_bytes, ring_bytes};
 use crate::buffer::page_of_mut;
 use crate::convert::index_wide;
@@ -41,6 +46,13 @@ use crate::sync::MutexGuard;
 /// Pages of the classes that are closed in one step: it holds the manager up for a tenth of a
 /// millisecond.
 const PAGES_PER_CLOSING: usize = 128;
+
+/// A write of the log that takes so long is worth waiting for company.
+const SLOW_WRITE_NS: u64 = 1_000_000;
+/// Of the time of a write, the part that the keeper waits at most.
+const WAIT_SHARE: u64 = 4;
+/// Longest wait: a write may have taken long because a checkpoint had its turn before.
+const WAIT_NS_MAX: u64 = 4_000_000;
 
 /// Whoever tells those who left word, until it leaves.
 struct Keeper<'a> {
@@ -90,6 +102,7 @@ impl Drop for Writer<'_> {
         }
         self.0.state.lock().is_log_written = false;
         self.0.written.notify_all();
+        self.0.came.notify_one();
     }
 }
 
@@ -149,6 +162,7 @@ impl Journal {
             return told(self.wait_for(state, class, end));
         }
         state.wishes.add(class, end, Some(told));
+        self.came.notify_one();
         let has_keeper = std::mem::replace(&mut state.wishes.has_keeper, true);
         drop(state);
         if !has_keeper {
@@ -160,14 +174,43 @@ impl Journal {
     fn keep(&self) {
         let mut keeper = Keeper { journal: self, has_left: false };
         while !keeper.leaves() {
+            self.await_company();
+            let begun_ns = self.clock.monotonic_ns();
             let done = self.force_when(|state| state.wishes.first_to_tell());
+            let ended_ns = self.clock.monotonic_ns();
+            let mut served = 0;
             while let Some(told) = self.next_served() {
                 told(Ok(()));
+                served += 1;
             }
+            self.expect_company(served, begun_ns, ended_ns);
             while done.is_err()
                 && let Some(told) = self.next_of_all()
             {
                 told(done.clone());
+            }
+        }
+    }
+
+    /// Says for how many, and until when, the next write of the log waits.
+    fn expect_company(&self, served: usize, begun_ns: u64, ended_ns: u64) {
+        let took_ns = ended_ns.saturating_sub(begun_ns);
+        let is_slow = took_ns >= SLOW_WRITE_NS;
+        let wishes = &mut self.state.lock().wishes;
+        let expected = if is_slow { served + wishes.to_tell() } else { 0 };
+        let wait_ns = (took_ns / WAIT_SHARE).min(WAIT_NS_MAX);
+        wishes.company = Company { expected, until_ns: ended_ns.saturating_add(wait_ns) };
+    }
+
+    /// Waits for those who are likely to come, unless the log is durable for somebody meanwhile.
+    fn await_company(&self) {
+        let mut state = self.state.lock();
+        let Company { expected, until_ns } = state.wishes.company;
+        let durable = state.log.durable;
+        while state.wishes.to_tell() < expected && state.log.durable == durable {
+            let left_ns = until_ns.saturating_sub(self.clock.monotonic_ns());
+            if left_ns == 0 || self.came.wait_for(&mut state, left_ns) {
+                break;
             }
         }
     }

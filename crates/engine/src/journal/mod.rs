@@ -241,6 +241,8 @@ pub(crate) struct Journal {
     space: Condvar,
     /// Whoever wrote the log has done so: what others wait for may be durable.
     written: Condvar,
+    /// Somebody has left word, or what others wait for may be durable.
+    came: Condvar,
     /// Held by the first of those who wait in `begin`: the others wait for it.
     turn: Mutex<()>,
     /// Held by whoever checkpoints.
@@ -358,6 +360,7 @@ impl Journal {
             state: Mutex::new(state),
             space: Condvar::new(),
             written: Condvar::new(),
+            came: Condvar::new(),
             turn: Mutex::new(()),
             checkpointer: Mutex::new(checkpoint::Checkpointer {
                 head_sequence: start.head_sequence,

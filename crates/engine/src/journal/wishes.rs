@@ -19,6 +19,15 @@ pub(super) struct Wishes {
     to_tell: usize,
     /// Whether somebody tells them.
     pub(super) has_keeper: bool,
+    /// Who is waited for.
+    pub(super) company: Company,
+}
+
+/// How many are likely to be there at some time.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Company {
+    pub(super) expected: usize,
+    pub(super) until_ns: u64,
 }
 
 struct Wish {
