@@ -24,11 +24,13 @@ const SPARES_MAX: usize = 64;
 const LONG_BYTES: RangeInclusive<usize> = 64 << 10..=long::PIECE_BYTES;
 /// Long pieces that a thread keeps: 1 MiB at most.
 const LONG_SPARES_MAX: usize = 2;
-/// Pages that are taken from the allocator at a time.
-const PAGES_PER_CHUNK: usize = 64;
+/// Pages that a long piece is cut into.
+const PAGES_PER_PIECE: usize = long::PIECE_BYTES / IO_ALIGN_BYTES;
 
 /// Pages that no thread keeps: the system allocator takes two pages for each that is aligned, so
-/// they are carved from chunks. They are never given back: so many were in use at some time.
+/// long pieces are cut into them. So they lie on huge pages: a cache of many is looked through in
+/// no order, and each small page that it lies on would be looked up by the processor as well. They
+/// are never given back: so many were in use at some time.
 static FREE_PAGES: Mutex<Vec<FreePage>> = Mutex::new(Vec::new());
 
 /// [`IO_ALIGN_BYTES`] bytes, aligned so, that nobody else points to.
@@ -46,13 +48,11 @@ fn free_pages() -> MutexGuard<'static, Vec<FreePage>> {
 fn take_page() -> NonNull<u8> {
     let mut free = free_pages();
     if free.is_empty() {
-        let layout = AlignedBuffer::layout(PAGES_PER_CHUNK * IO_ALIGN_BYTES);
-        // SAFETY: the layout has a size above zero. Zeroed: all of a page is initialised.
-        let chunk = unsafe { alloc_zeroed(layout) };
-        let chunk = NonNull::new(chunk).unwrap_or_else(|| handle_alloc_error(layout));
-        for page in 0..PAGES_PER_CHUNK {
-            // SAFETY: the chunk has so many pages.
-            free.push(FreePage(unsafe { chunk.add(page * IO_ALIGN_BYTES) }));
+        let no_memory = || handle_alloc_error(AlignedBuffer::layout(long::PIECE_BYTES));
+        let piece = long::take().unwrap_or_else(no_memory);
+        for page in (0..PAGES_PER_PIECE).rev() {
+            // SAFETY: the piece has so many pages, and all of them are initialised.
+            free.push(FreePage(unsafe { piece.add(page * IO_ALIGN_BYTES) }));
         }
     }
     free.pop().expect("filled above").0
@@ -394,12 +394,12 @@ mod tests {
     #[test]
     fn a_new_buffer_is_zero_whatever_was_there_before() {
         for pages in [1, 2] {
-            let dirty: Vec<AlignedBuffer> = (0..3 * PAGES_PER_CHUNK)
+            let dirty: Vec<AlignedBuffer> = (0..3 * PAGES_PER_PIECE)
                 .map(|_| AlignedBuffer::copy_of(&vec![0xa5; pages * IO_ALIGN_BYTES]))
                 .collect();
             assert!(dirty.iter().all(|buffer| buffer.as_ptr().addr() % IO_ALIGN_BYTES == 0));
             drop(dirty);
-            for _ in 0..2 * PAGES_PER_CHUNK {
+            for _ in 0..2 * PAGES_PER_PIECE {
                 let new = AlignedBuffer::zeroed(pages * IO_ALIGN_BYTES);
                 assert!(new.iter().all(|&byte| byte == 0), "{pages} pages");
             }
