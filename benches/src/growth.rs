@@ -19,13 +19,15 @@ use storage::device::{CountingDevice, MemoryDevice, SharedDevice};
 const POOL_BYTES: u64 = 64 << 30;
 /// Names in a directory: those that fill the pool and those that are measured.
 const NAMES: u64 = 10_000;
+/// Bytes of a name that is measured.
+const NAME_BYTES: usize = 13;
 const ROUNDS: usize = 7;
 /// Lookups of each name in a round: one is over too soon to time.
 const LOOKUPS: u64 = 5;
 
-fn make(pool: &Pool, parent: Ino, name: &str, kind: FileKind) -> Ino {
+fn make(pool: &Pool, parent: Ino, name: &[u8], kind: FileKind) -> Ino {
     let new = NewInode { kind, mode: 0o755, umask: 0, rdev: 0 };
-    let made = pool.create(&Caller::root(), parent, name.as_bytes(), new).expect("there is room");
+    let made = pool.create(&Caller::root(), parent, name, new).expect("there is room");
     pool.forget(made.ino, 1);
     made.ino
 }
@@ -46,26 +48,29 @@ fn rate(count: u64, work: impl FnOnce()) -> f64 {
 /// Makes, looks up and removes names in a new directory; returns the rates.
 fn round(pool: &Pool) -> [f64; 3] {
     let (root, caller) = (pool.root(), Caller::root());
-    let directory = make(pool, root, "measured", FileKind::Directory);
-    let names: Vec<String> = (0..NAMES).map(|number| format!("name-{number:08}")).collect();
+    let directory = make(pool, root, b"measured", FileKind::Directory);
+    // Side by side, as a message brings each where the last one was: strings of their own would lie
+    // farther apart the more memory is in use, and waiting for them would be measured.
+    let text: String = (0..NAMES).map(|number| format!("name-{number:08}")).collect();
+    let names = || text.as_bytes().chunks_exact(NAME_BYTES);
     // What is dirty by now is no part of it.
     let settle = || pool.checkpoint().expect("memory does not fail");
     settle();
     let create = rate(NAMES, || {
-        for name in &names {
+        for name in names() {
             make(pool, directory, name, FileKind::Regular);
         }
     });
     settle();
     let lookup = rate(LOOKUPS * NAMES, || {
-        for name in (0..LOOKUPS).flat_map(|_| &names) {
-            let found = pool.lookup(&caller, directory, name.as_bytes()).expect("it is there");
+        for name in (0..LOOKUPS).flat_map(|_| names()) {
+            let found = pool.lookup(&caller, directory, name).expect("it is there");
             pool.forget(found.ino, 1);
         }
     });
     let unlink = rate(NAMES, || {
-        for name in &names {
-            pool.unlink(&caller, directory, name.as_bytes()).expect("it is there");
+        for name in names() {
+            pool.unlink(&caller, directory, name).expect("it is there");
         }
     });
     pool.rmdir(&caller, root, b"measured").expect("it is empty");
@@ -90,9 +95,11 @@ fn main() {
     for target in sizes.take_while(|target| *target <= files_max) {
         while files < target {
             let number = files / NAMES;
-            let directory = make(&pool, pool.root(), &format!("d{number}"), FileKind::Directory);
+            let directory =
+                make(&pool, pool.root(), format!("d{number}").as_bytes(), FileKind::Directory);
             for name in 0..NAMES {
-                make(&pool, directory, &format!("name-{name:08}"), FileKind::Regular);
+                let name = format!("name-{name:08}");
+                make(&pool, directory, name.as_bytes(), FileKind::Regular);
             }
             files += NAMES;
         }
