@@ -2,7 +2,7 @@
 //!
 //! A [`Vnode`] is a file in memory: its anode, what of its content is not yet in its map, and the
 //! lock under which it changes. Vnodes come when they are asked for and go when nobody needs them;
-//! the count of references that front ends hold is kept apart, so that millions of them are cheap.
+//! the count of references that front ends hold stays behind then, so that millions are cheap.
 //!
 //! # Invariants
 //!
@@ -55,7 +55,7 @@ use format::anode::{Anode, AnodeKind, DiskTime};
 use format::ids::{AnodeNo, Generation};
 
 use self::api::{Attr, FileKind, Ino, LINKS_MAX};
-use self::table::VnodeTable;
+use self::table::{References, VnodeTable};
 use crate::error::{FsError, FsResult};
 use crate::fileset::MountedFileset;
 use crate::segment::{Block, Segments};
@@ -70,6 +70,8 @@ const ANODE_BITS: u32 = 40;
 #[derive(Debug)]
 pub(crate) struct Vnode {
     pub(crate) number: AnodeNo,
+    /// References that front ends hold. Read and set by the table alone.
+    references: References,
     state: RwLock<VnodeState>,
 }
 
@@ -226,6 +228,7 @@ impl Vnode {
     fn new(anode: Anode) -> Vnode {
         Vnode {
             number: anode.number,
+            references: References::default(),
             state: RwLock::new(VnodeState {
                 size_bytes: anode.size_bytes,
                 is_being_cut: anode_is_being_cut(&anode),

@@ -1,8 +1,14 @@
 //! The vnodes in memory, and the references that front ends hold on files.
+//!
+//! # Invariants
+//!
+//! - N1: The references on a file are counted in its vnode while one is in memory, else in its
+//!   shard, and never in both.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::ids::AnodeNo;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
@@ -30,12 +36,35 @@ struct Shard {
     vnodes: FxHashMap<AnodeNo, Arc<Vnode>>,
     /// Order in which vnodes came, for eviction.
     order: std::collections::VecDeque<AnodeNo>,
-    /// References that front ends hold.
+    /// References that front ends hold on files without a vnode (N1).
     references: FxHashMap<AnodeNo, u64>,
+    /// Vnodes on which they hold any.
+    referenced_vnodes: usize,
     /// Those of them on files that never had a name and may still get one.
     linkable: FxHashSet<AnodeNo>,
     /// Files that are, or were to be, without a name and are not freed yet.
     nameless: FxHashSet<AnodeNo>,
+}
+
+/// The references on a vnode, which only the shard that it is in touches, under its lock (N1).
+#[derive(Debug, Default)]
+pub(super) struct References(AtomicU64);
+
+impl References {
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, count: u64) {
+        self.0.store(count, Ordering::Relaxed);
+    }
+
+    /// Returns the count and sets it to none.
+    fn take(&self) -> u64 {
+        let count = self.get();
+        self.set(0);
+        count
+    }
 }
 
 /// What becomes of a file whose references are given back.
@@ -95,8 +124,9 @@ impl VnodeTable {
     /// number goes.
     pub(crate) fn insert(&self, vnode: Arc<Vnode>) {
         let mut shard = self.shard(vnode.number).lock();
-        shard.add_reference(vnode.number);
+        let number = vnode.number;
         shard.insert(vnode);
+        shard.add_reference(number);
     }
 
     /// Enters the vnode of a new file on which nobody has a reference.
@@ -108,7 +138,7 @@ impl VnodeTable {
     pub(crate) fn remove(&self, number: AnodeNo) {
         {
             let mut shard = self.shard(number).lock();
-            shard.vnodes.remove(&number);
+            shard.take_vnode(number);
             shard.nameless.remove(&number);
         }
         self.dirty.lock().remove(&number);
@@ -116,22 +146,16 @@ impl VnodeTable {
 
     /// Adds a reference; returns the vnode, if it is in memory.
     pub(crate) fn add_reference(&self, number: AnodeNo) -> Option<Arc<Vnode>> {
-        let mut shard = self.shard(number).lock();
-        shard.add_reference(number);
-        shard.vnodes.get(&number).map(Arc::clone)
+        self.shard(number).lock().add_reference(number).map(Arc::clone)
     }
 
     /// Gives references back.
     pub(crate) fn drop_references(&self, number: AnodeNo, count: u64) -> Left {
         let mut shard = self.shard(number).lock();
-        if let Entry::Occupied(mut held) = shard.references.entry(number) {
-            *held.get_mut() = held.get().saturating_sub(count);
-            if *held.get() > 0 {
-                return Left::Stays;
-            }
-            held.remove();
-            shard.linkable.remove(&number);
+        if shard.drop_references(number, count) > 0 {
+            return Left::Stays;
         }
+        shard.linkable.remove(&number);
         if shard.nameless.contains(&number) {
             Left::Nameless(shard.vnodes.get(&number).map(Arc::clone))
         } else {
@@ -162,7 +186,11 @@ impl VnodeTable {
     }
 
     pub(crate) fn is_referenced(&self, number: AnodeNo) -> bool {
-        self.shard(number).lock().references.contains_key(&number)
+        let shard = self.shard(number).lock();
+        match shard.vnodes.get(&number) {
+            Some(vnode) => vnode.references.get() > 0,
+            None => shard.references.contains_key(&number),
+        }
     }
 
     /// V2: the file has changes that are not in the journal, since `now_ns` or before.
@@ -185,18 +213,64 @@ impl VnodeTable {
     }
 
     pub(crate) fn reference_count(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().references.len()).sum()
+        let count_in = |shard: &Shard| shard.references.len() + shard.referenced_vnodes;
+        self.shards.iter().map(|shard| count_in(&shard.lock())).sum()
     }
 }
 
 impl Shard {
-    fn add_reference(&mut self, number: AnodeNo) {
-        *self.references.entry(number).or_insert(0) += 1;
+    /// Adds a reference; returns the vnode, if it is in memory.
+    fn add_reference(&mut self, number: AnodeNo) -> Option<&Arc<Vnode>> {
+        let vnode = self.vnodes.get(&number);
+        if let Some(vnode) = vnode {
+            let before = vnode.references.get();
+            vnode.references.set(before + 1);
+            self.referenced_vnodes += usize::from(before == 0);
+        } else {
+            *self.references.entry(number).or_insert(0) += 1;
+        }
+        vnode
+    }
+
+    /// Gives references back; returns how many are left.
+    fn drop_references(&mut self, number: AnodeNo, count: u64) -> u64 {
+        if let Some(vnode) = self.vnodes.get(&number) {
+            let before = vnode.references.get();
+            let left = before.saturating_sub(count);
+            vnode.references.set(left);
+            self.referenced_vnodes -= usize::from(before > 0 && left == 0);
+            return left;
+        }
+        let Entry::Occupied(mut held) = self.references.entry(number) else { return 0 };
+        let left = held.get().saturating_sub(count);
+        if left == 0 {
+            held.remove();
+        } else {
+            *held.get_mut() = left;
+        }
+        left
+    }
+
+    /// Takes a vnode out; the references on it stay (N1).
+    fn take_vnode(&mut self, number: AnodeNo) {
+        let Some(vnode) = self.vnodes.remove(&number) else { return };
+        let count = vnode.references.take();
+        if count > 0 {
+            self.referenced_vnodes -= 1;
+            self.references.insert(number, count);
+        }
     }
 
     fn insert(&mut self, vnode: Arc<Vnode>) {
         let number = vnode.number;
-        if self.vnodes.insert(number, vnode).is_none() {
+        let is_in_line = self.vnodes.contains_key(&number);
+        self.take_vnode(number);
+        if let Some(count) = self.references.remove(&number) {
+            vnode.references.set(count);
+            self.referenced_vnodes += 1;
+        }
+        self.vnodes.insert(number, vnode);
+        if !is_in_line {
             self.order.push_back(number);
         }
         self.bound_order();
@@ -224,7 +298,7 @@ impl Shard {
         let is_idle = Arc::strong_count(vnode) == 1
             && vnode.state.try_read().is_some_and(|state| !state.is_dirty() && !state.is_being_cut);
         if is_idle {
-            self.vnodes.remove(&number);
+            self.take_vnode(number);
         } else {
             self.order.push_back(number);
         }
@@ -247,6 +321,55 @@ mod tests {
             table.remove(number);
         }
         assert!(table.shard(number).lock().order.len() <= VNODES_PER_SHARD + 2);
+    }
+
+    /// Goal: no reference is lost or made when vnodes come and go, and none is counted twice (N1).
+    /// Method: references on three times as many files as a shard keeps, one in three without; most
+    /// of their vnodes go, come again, go for good, and come under numbers that are used again.
+    #[test]
+    fn references_stay_when_their_vnode_goes_and_comes_again() {
+        let table = VnodeTable::default();
+        let files = crate::convert::wide(3 * VNODES_PER_SHARD);
+        let number_of = |nth: u64| AnodeNo(32 + nth * crate::convert::wide(SHARDS));
+        let vnode_of =
+            |nth| Vnode::new(Anode::new(AnodeKind::Regular, number_of(nth), FilesetId(1), 12));
+        let held = |nth: u64| nth % 3;
+        let referenced = (0..files).filter(|nth| held(*nth) > 0).count();
+        for nth in 0..files {
+            table.insert_unreferenced(Arc::new(vnode_of(nth)));
+            for _ in 0..held(nth) {
+                table.add_reference(number_of(nth)).expect("it came just now");
+            }
+        }
+        assert!(table.find(number_of(1)).is_none(), "its vnode went");
+        let check = |what| {
+            assert_eq!(table.reference_count(), referenced, "{what}");
+            for nth in 0..files {
+                assert_eq!(table.is_referenced(number_of(nth)), held(nth) > 0, "{what}, {nth}");
+            }
+        };
+        check("most vnodes went");
+        (0..files).for_each(|nth| {
+            table.find_or_load(number_of(nth), || Ok(vnode_of(nth))).map(drop).expect("it loads");
+        });
+        check("each came once more");
+        (0..files).step_by(5).for_each(|nth| table.remove(number_of(nth)));
+        check("some were taken out");
+        (0..files).step_by(7).for_each(|nth| {
+            table.insert(Arc::new(vnode_of(nth)));
+            table.drop_references(number_of(nth), 1);
+        });
+        check("some came under a number that was held");
+        for nth in 0..files {
+            table.mark_nameless(number_of(nth));
+            for left in (1..held(nth)).rev() {
+                let dropped = table.drop_references(number_of(nth), 1);
+                assert!(matches!(dropped, Left::Stays), "{nth} has {left} left");
+            }
+            let dropped = table.drop_references(number_of(nth), 1);
+            assert!(matches!(dropped, Left::Nameless(_)), "{nth} has none left");
+        }
+        assert_eq!(table.reference_count(), 0);
     }
 
     /// Goal: idle files do not fill the memory, and one in use stays. Method: three times as many
