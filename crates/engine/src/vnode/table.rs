@@ -1,9 +1,4 @@
 //! The vnodes in memory, and the references that front ends hold on files.
-//!
-//! # Invariants
-//!
-//! - N1: The references on a file are counted in its vnode while one is in memory, else in its
-//!   shard, and never in both.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,17 +31,17 @@ struct Shard {
     vnodes: FxHashMap<AnodeNo, Arc<Vnode>>,
     /// Order in which vnodes came, for eviction.
     order: std::collections::VecDeque<AnodeNo>,
-    /// References that front ends hold on files without a vnode (N1).
+    /// References that front ends hold on files without a vnode (V6).
     references: FxHashMap<AnodeNo, u64>,
     /// Vnodes on which they hold any.
     referenced_vnodes: usize,
-    /// Those of them on files that never had a name and may still get one.
+    /// Files that never had a name and may still get one, on which there are references.
     linkable: FxHashSet<AnodeNo>,
     /// Files that are, or were to be, without a name and are not freed yet.
     nameless: FxHashSet<AnodeNo>,
 }
 
-/// The references on a vnode, which only the shard that it is in touches, under its lock (N1).
+/// The references on a vnode, which only the shard that it is in touches, under its lock (V6).
 #[derive(Debug, Default)]
 pub(super) struct References(AtomicU64);
 
@@ -120,8 +115,8 @@ impl VnodeTable {
         shard.vnodes.get(&number).map(Arc::clone).ok_or_else(read)
     }
 
-    /// Enters the vnode of a new file, with a reference; what was known of an earlier file of that
-    /// number goes.
+    /// Enters the vnode of a new file, with a reference, in place of an earlier file's of that
+    /// number.
     pub(crate) fn insert(&self, vnode: Arc<Vnode>) {
         let mut shard = self.shard(vnode.number).lock();
         let number = vnode.number;
@@ -251,7 +246,7 @@ impl Shard {
         left
     }
 
-    /// Takes a vnode out; the references on it stay (N1).
+    /// Takes a vnode out; the references on it stay (V6).
     fn take_vnode(&mut self, number: AnodeNo) {
         let Some(vnode) = self.vnodes.remove(&number) else { return };
         let count = vnode.references.take();
@@ -323,7 +318,7 @@ mod tests {
         assert!(table.shard(number).lock().order.len() <= VNODES_PER_SHARD + 2);
     }
 
-    /// Goal: no reference is lost or made when vnodes come and go, and none is counted twice (N1).
+    /// Goal: no reference is lost or made when vnodes come and go, and none is counted twice (V6).
     /// Method: references on three times as many files as a shard keeps, one in three without; most
     /// of their vnodes go, come again, go for good, and come under numbers that are used again.
     #[test]

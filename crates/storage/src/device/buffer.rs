@@ -48,8 +48,13 @@ fn free_pages() -> MutexGuard<'static, Vec<FreePage>> {
 fn take_page() -> NonNull<u8> {
     let mut free = free_pages();
     if free.is_empty() {
-        let no_memory = || handle_alloc_error(AlignedBuffer::layout(long::PIECE_BYTES));
-        let piece = long::take().unwrap_or_else(no_memory);
+        let piece = long::take().unwrap_or_else(|| {
+            // There may be room for a piece where there is none for an arena of them.
+            let layout = AlignedBuffer::layout(long::PIECE_BYTES);
+            // SAFETY: the layout has a size above zero. Zeroed: all of it is initialised.
+            NonNull::new(unsafe { alloc_zeroed(layout) })
+                .unwrap_or_else(|| handle_alloc_error(layout))
+        });
         for page in (0..PAGES_PER_PIECE).rev() {
             // SAFETY: the piece has so many pages, and all of them are initialised.
             free.push(FreePage(unsafe { piece.add(page * IO_ALIGN_BYTES) }));
@@ -154,7 +159,7 @@ unsafe fn release(pointer: NonNull<u8>, length: usize) {
 pub struct AlignedBuffer {
     pointer: NonNull<u8>,
     length: usize,
-    /// What was asked of the system allocator: `length` or more.
+    /// The length it was made with, by which it is given back: `length` or more.
     capacity: usize,
 }
 
@@ -407,6 +412,20 @@ mod tests {
             let padded = AlignedBuffer::padded(b"data", pages * IO_ALIGN_BYTES);
             assert_eq!(padded[..4], *b"data");
             assert!(padded[4..].iter().all(|&byte| byte == 0), "{pages} pages");
+        }
+    }
+
+    /// Goal: no two pages share a byte. Method: as many as several pieces have, each with a number of
+    /// its own.
+    #[test]
+    fn pages_that_are_in_use_share_no_byte() {
+        let numbers = 0..3 * PAGES_PER_PIECE;
+        let page_of =
+            |number: usize| number.to_le_bytes().repeat(IO_ALIGN_BYTES / size_of::<usize>());
+        let pages: Vec<AlignedBuffer> =
+            numbers.clone().map(|number| AlignedBuffer::copy_of(&page_of(number))).collect();
+        for (number, page) in numbers.zip(&pages) {
+            assert!(**page == page_of(number)[..], "page {number} was written by another");
         }
     }
 

@@ -1,4 +1,5 @@
-//! Long pieces of memory, on huge pages where the system has them.
+//! Long pieces of memory, on huge pages where the system has them: for data of long reads and
+//! writes, and to be cut into pages (`buffer`), which do not become pieces again.
 //!
 //! Data of long reads and writes passes the kernel twice, as a message and to the device, and each
 //! time every page of it is looked up and held. On a huge page that is one look for all of them.
@@ -71,7 +72,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_zeros_at_first_aligned_and_apart() {
+    fn pieces_are_zeros_at_first() {
+        let mut free = Vec::new();
+        add_arena(&mut free).expect("there is memory");
+        for piece in &free {
+            // SAFETY: nobody else points to it, and it has so many bytes, initialised by the system.
+            let bytes = unsafe { std::slice::from_raw_parts(piece.0.as_ptr(), PIECE_BYTES) };
+            assert!(bytes.iter().all(|&byte| byte == 0));
+        }
+        free.into_iter().for_each(|piece| give_back(piece.0));
+    }
+
+    #[test]
+    fn pieces_are_aligned_and_apart() {
         let pieces: Vec<NonNull<u8>> =
             (0..2 * ARENA_BYTES / PIECE_BYTES).map(|_| take().expect("there is memory")).collect();
         let mut starts: Vec<usize> = pieces.iter().map(|piece| piece.addr().get()).collect();
