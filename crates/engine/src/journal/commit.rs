@@ -36,7 +36,7 @@ use format::planted::{self, Planted};
 use storage::device::{Operation, Purpose, SharedBytes};
 
 use super::log::SealedChunk;
-use super::wishes::{Company, TOLD_MAX};
+use super::wishes::{Company, TOLD_MAX, Wishes};
 use super::{Class, Journal, State, commit_record_bytes, ring_bytes};
 use crate::buffer::page_of_mut;
 use crate::convert::index_wide;
@@ -51,7 +51,7 @@ const PAGES_PER_CLOSING: usize = 128;
 const SLOW_WRITE_NS: u64 = 1_000_000;
 /// Of the time of a write, the part that the keeper waits at most.
 const WAIT_SHARE: u64 = 4;
-/// Longest wait: a write may have taken long because a checkpoint had its turn before.
+/// Longest wait: on a disk that takes longer, those who come later do not lose much.
 const WAIT_NS_MAX: u64 = 4_000_000;
 
 /// Whoever tells those who left word, until it leaves.
@@ -162,7 +162,9 @@ impl Journal {
             return told(self.wait_for(state, class, end));
         }
         state.wishes.add(class, end, Some(told));
-        self.came.notify_one();
+        if state.wishes.is_company_there() {
+            self.came.notify_one();
+        }
         let has_keeper = std::mem::replace(&mut state.wishes.has_keeper, true);
         drop(state);
         if !has_keeper {
@@ -175,15 +177,10 @@ impl Journal {
         let mut keeper = Keeper { journal: self, has_left: false };
         while !keeper.leaves() {
             self.await_company();
-            let begun_ns = self.clock.monotonic_ns();
             let done = self.force_when(|state| state.wishes.first_to_tell());
-            let ended_ns = self.clock.monotonic_ns();
-            let mut served = 0;
             while let Some(told) = self.next_served() {
                 told(Ok(()));
-                served += 1;
             }
-            self.expect_company(served, begun_ns, ended_ns);
             while done.is_err()
                 && let Some(told) = self.next_of_all()
             {
@@ -192,23 +189,25 @@ impl Journal {
         }
     }
 
-    /// Says for how many, and until when, the next write of the log waits.
-    fn expect_company(&self, served: usize, begun_ns: u64, ended_ns: u64) {
-        let took_ns = ended_ns.saturating_sub(begun_ns);
-        let is_slow = took_ns >= SLOW_WRITE_NS;
-        let wishes = &mut self.state.lock().wishes;
-        let expected = if is_slow { served + wishes.to_tell() } else { 0 };
+    /// Says for how many, and until when, the next write of the log waits, where one that was begun
+    /// at `begun_ns` has ended.
+    fn expect_company(&self, wishes: &mut Wishes, begun_ns: u64) {
+        let now_ns = self.clock.monotonic_ns();
+        let took_ns = now_ns.saturating_sub(begun_ns);
+        // Nobody was told yet: these are whom it served, and who came meanwhile.
+        let expected = if took_ns >= SLOW_WRITE_NS { wishes.to_tell() } else { 0 };
         let wait_ns = (took_ns / WAIT_SHARE).min(WAIT_NS_MAX);
-        wishes.company = Company { expected, until_ns: ended_ns.saturating_add(wait_ns) };
+        wishes.company = Company { expected, until_ns: now_ns.saturating_add(wait_ns) };
     }
 
-    /// Waits for those who are likely to come, unless the log is durable for somebody meanwhile.
+    /// Waits for those who are likely to come, unless somebody can be told, or the journal fails.
     fn await_company(&self) {
         let mut state = self.state.lock();
-        let Company { expected, until_ns } = state.wishes.company;
-        let durable = state.log.durable;
-        while state.wishes.to_tell() < expected && state.log.durable == durable {
-            let left_ns = until_ns.saturating_sub(self.clock.monotonic_ns());
+        while !state.wishes.is_company_there()
+            && !state.wishes.are_served(state.log.durable)
+            && self.check_alive().is_ok()
+        {
+            let left_ns = state.wishes.company.until_ns.saturating_sub(self.clock.monotonic_ns());
             if left_ns == 0 || self.came.wait_for(&mut state, left_ns) {
                 break;
             }
@@ -341,6 +340,7 @@ impl Journal {
     fn force_when(&self, end: impl Fn(&State) -> Option<Lsn>) -> FsResult<()> {
         let is_done = |state: &State| end(state).is_some_and(|end| state.log.durable >= end);
         let Some(_writer) = self.writer_unless(is_done)? else { return Ok(()) };
+        let begun_ns = self.clock.monotonic_ns();
         self.close_wished();
         let is_careless = planted::is(Planted::CommitWithoutFlush);
         let may_go_through = self.volume.device().info().has_write_through && !is_careless;
@@ -350,7 +350,9 @@ impl Journal {
         if !is_durable && !is_careless {
             self.volume.flush(Purpose::Journal).map_err(|error| self.fail(&error))?;
         }
-        self.state.lock().log.durable = reached;
+        let mut state = self.state.lock();
+        state.log.durable = reached;
+        self.expect_company(&mut state.wishes, begun_ns);
         Ok(())
     }
 

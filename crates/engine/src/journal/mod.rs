@@ -402,6 +402,7 @@ impl Journal {
         }
         self.has_failed.store(true, Ordering::Release);
         self.space.notify_all();
+        self.came.notify_one();
     }
 
     /// Returns an error if the journal has failed.

@@ -69,6 +69,16 @@ impl Wishes {
         self.to_tell
     }
 
+    /// Returns whether as many have come as are waited for.
+    pub(super) fn is_company_there(&self) -> bool {
+        self.to_tell >= self.company.expected
+    }
+
+    /// Returns whether somebody can be told of a wish that ends at `durable` or before it.
+    pub(super) fn are_served(&self, durable: Lsn) -> bool {
+        self.first_to_tell().is_some_and(|end| end <= durable)
+    }
+
     /// Returns where the first wish ends of which somebody is to be told, of those that are closed.
     pub(super) fn first_to_tell(&self) -> Option<Lsn> {
         self.all.iter().filter(|wish| wish.told.is_some()).filter_map(|wish| wish.end).min()
