@@ -16,8 +16,8 @@
 //!   while a new version of that last block waits: what was cut off is never seen again.
 //! - V5: While a truncate has not freed all that lies past the end, the file does not grow and none
 //!   of its blocks moves.
-//! - V6: The references on a file are counted in its vnode while one is in memory, else in its shard
-//!   of the table, and never in both.
+//! - V6: The references on a file are counted in its vnode while one is in memory, else in its
+//!   shard of the table, and never in both.
 //!
 //! # Concurrency
 //!

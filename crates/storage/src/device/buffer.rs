@@ -415,8 +415,8 @@ mod tests {
         }
     }
 
-    /// Goal: no two pages share a byte. Method: as many as several pieces have, each with a number of
-    /// its own.
+    /// Goal: no two pages share a byte. Method: as many as several pieces have, each with a number
+    /// of its own.
     #[test]
     fn pages_that_are_in_use_share_no_byte() {
         let numbers = 0..3 * PAGES_PER_PIECE;

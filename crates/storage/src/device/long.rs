@@ -76,7 +76,7 @@ mod tests {
         let mut free = Vec::new();
         add_arena(&mut free).expect("there is memory");
         for piece in &free {
-            // SAFETY: nobody else points to it, and it has so many bytes, initialised by the system.
+            // SAFETY: nobody else points to it, and the system has initialised so many bytes.
             let bytes = unsafe { std::slice::from_raw_parts(piece.0.as_ptr(), PIECE_BYTES) };
             assert!(bytes.iter().all(|&byte| byte == 0));
         }
