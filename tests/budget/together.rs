@@ -91,7 +91,9 @@ fn make_and_sync(pool: &Pool, desk: &Desk, client: u64, files: u64, asks: Asks) 
         pool.write(&Caller::root(), ino, 0, &[7; 4096]).expect("there is room");
         match asks {
             Asks::Served => desk.sync(ino),
-            _ => sync(pool, ino, false, asks == Asks::IsTold).expect("nothing fails"),
+            Asks::Waits | Asks::IsTold => {
+                sync(pool, ino, false, asks == Asks::IsTold).expect("nothing fails");
+            }
         }
         pool.forget(ino, 1);
     }
