@@ -155,7 +155,7 @@ fn those_who_wait_share_one_write() {
         // chunks are complete they take a flush.
         let pairs = cost.of(Purpose::Journal, RequestKind::Flush).requests;
         assert!(cost.write_throughs() + 2 * pairs >= log && pairs <= 2, "{clients}: {cost:?}");
-        assert!(cost.flushes() <= 5, "{clients}: {cost:?}");
+        assert!(cost.flushes() <= 3 + pairs, "{clients}: {cost:?}");
         let home = cost.of(Purpose::Home, RequestKind::Write).requests;
         assert!(home <= 10, "{clients}: {cost:?}");
     }
@@ -187,9 +187,10 @@ fn on_a_slow_disk_those_who_were_told_are_waited_for() {
             took_ns <= alone_ns * sixteenths / 16,
             "{clients} clients: {took_ns}, one {alone_ns}"
         );
-        // Where the one who tells is one of them, it comes late itself.
+        // Where the one who tells is one of them, it comes late itself: of two, one is late.
+        let most = if clients == 2 { FILES * 8 / 5 } else { FILES * 3 / 2 };
         let (log, _) = costs(8, &vec![FILES; clients], Asks::IsTold);
-        assert!(log <= FILES * 8 / 5, "{clients} clients: {log}");
+        assert!(log <= most, "{clients} clients: {log}");
     }
     for flush_ms in [8, 40] {
         let (_, alone_ns) = costs(flush_ms, &[FILES], Asks::Served);
