@@ -12,6 +12,7 @@ mod codes;
 mod constants;
 mod format_doc;
 mod guard;
+mod invariants;
 mod layers;
 mod layout;
 mod sources;

@@ -4,13 +4,13 @@
 //! 2. A file has at most 1,200 lines, and says in its header why if it has more than 800.
 //! 3. `unsafe` only in the files listed here, which say so at their top.
 //! 4. No `unwrap` outside tests; no mark of unfinished work without the number of an issue.
-//! 5. Layers: see `layers.rs`. Defect codes: see `codes.rs`.
+//! 5. Layers: see `layers.rs`. Defect codes: see `codes.rs`. Invariants: see `invariants.rs`.
 
 use std::io;
 use std::path::Path;
 
 use crate::sources::{self, Source};
-use crate::{codes, layers};
+use crate::{codes, invariants, layers};
 
 const COLUMNS_MAX: usize = 100;
 const LINES_MAX: usize = 1200;
@@ -36,6 +36,7 @@ pub(crate) fn run(root: &Path) -> io::Result<Vec<String>> {
         whole_file(source, &mut findings);
         lines(source, &mut findings);
     }
+    invariants::check(&sources, &mut findings);
     layers::check(&sources, &mut findings);
     layers::check_manifests(root, &mut findings)?;
     codes::check(root, &sources, &mut findings)?;

@@ -13,9 +13,9 @@
 //!
 //! # Invariants
 //!
-//! - N1: a ratio is one of pairs from the same round, and is never told without its interval.
-//! - N2: nothing is timed but the workload's own phase: preparing, settling and removing are not.
-//! - N3: every loop of a workload looks whether it should stop, so that what was made is removed
+//! - BE1: a ratio is one of pairs from the same round, and is never told without its interval.
+//! - BE2: nothing is timed but the workload's own phase: preparing, settling and removing are not.
+//! - BE3: every loop of a workload looks whether it should stop, so that what was made is removed
 //!   soon after an interruption.
 //!
 //! Not here: making pools and mounting them (the program does), setting up other file systems

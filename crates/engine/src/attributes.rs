@@ -8,7 +8,7 @@
 //! # Invariants
 //!
 //! - X1 to X3 of [`format::attributes`].
-//! - X4: No entry page but page 0 is empty; an empty container is the caller's to free.
+//! - AT1: No entry page but page 0 is empty; an empty container is the caller's to free.
 //!
 //! # Concurrency
 //!
@@ -230,7 +230,7 @@ impl Store {
     }
 
     /// Takes the entry that the survey has found out, with its value pages, and its page if that
-    /// is empty then (X4).
+    /// is empty then (AT1).
     fn take_out(
         &self,
         change: &mut Change<'_>,

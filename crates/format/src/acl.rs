@@ -12,8 +12,8 @@
 //!
 //! # Invariants
 //!
-//! - L1: Named users come before named groups; a list that names anybody has a mask.
-//! - L2: An access list on disk has a mask.
+//! - AC1: Named users come before named groups; a list that names anybody has a mask.
+//! - AC2: An access list on disk has a mask.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -85,7 +85,7 @@ pub struct Acl {
 pub struct AclError(usize);
 
 impl Acl {
-    /// Whether the list is one (L1).
+    /// Whether the list is one (AC1).
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let all = [self.owner, self.group, self.other, self.mask.unwrap_or(0)];
@@ -148,7 +148,7 @@ impl<'a> AclView<'a> {
         if view.is_sound() { Ok(view) } else { Err(error) }
     }
 
-    /// Whether the list is one (L1). Bits that mean nothing are zero, so that encoding gives the
+    /// Whether the list is one (AC1). Bits that mean nothing are zero, so that encoding gives the
     /// same bytes again.
     fn is_sound(&self) -> bool {
         let spare = self.permissions >> if self.has_mask() { 13 } else { 9 };

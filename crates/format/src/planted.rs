@@ -42,12 +42,12 @@ bugs! {
     RecoveryNotFlushed: "Recovery gives the log up before its pages are durable at home.",
     FreedSpaceUsedAtOnce: "Freed fragments are given out before the checkpoint (G2).",
     BitmapBitLeaked: "What is freed keeps its bits in the free map.",
-    OldBlockNotFreed: "A block that is replaced is not freed (C2).",
+    OldBlockNotFreed: "A block that is replaced is not freed (CT2).",
     DoubleFree: "A truncate frees what it freed already.",
     ReserveForgotten: "A user may write into what is kept for a full pool (G4).",
     ReservationIgnored: "What was taken ahead for one file is given to others (G4).",
     ReservationForgotten: "A block that is stored in part gives up the room for the rest of it.",
-    ReservationLeaked: "The pool goes on counting what was reserved for a block (C3).",
+    ReservationLeaked: "The pool goes on counting what was reserved for a block (CT3).",
     HeldRefused: "A write of what a file holds already finds a full pool full (G5).",
     StatfsLies: "df counts free pages among metadata as room for data.",
     PageChecksumNotCompared: "A torn or rotten page of metadata is used.",
@@ -77,7 +77,7 @@ bugs! {
     CleanerIgnoresHoles:
         "The cleaner leaves a segment that gives back little, whatever was promised.",
     InFlightNotSeen: "A read of data on its way to the device asks the device.",
-    SealedBlockRewritten: "A block that is on its way to the device changes (Y3).",
+    SealedBlockRewritten: "A block that is on its way to the device changes (SG1).",
     SummaryLost: "The last summary of a segment is not chained: the cleaner misses blocks.",
 }
 

@@ -1,7 +1,7 @@
 //! Pointers to blocks of files: what becomes of one, and the room that it reserves.
 //!
 //! A pointer may say that room for its whole block is reserved. What of the block is not stored is
-//! then counted, in the anode (C1) and in the pool (C3), and nobody else can have it: so a write
+//! then counted, in the anode (CT1) and in the pool (CT3), and nobody else can have it: so a write
 //! finds room that was taken ahead, though every version of a block takes a new place. The room
 //! stays with the pointer through versions and splits, until it becomes a hole.
 
@@ -51,7 +51,7 @@ impl Entry<'_> {
         }
     }
 
-    /// Returns what `old` led to and nothing leads to any more; the caller frees it (C2).
+    /// Returns what `old` led to and nothing leads to any more; the caller frees it (CT2).
     pub(super) fn dropped(self, old: Option<BlockPointer>) -> Option<BlockPointer> {
         match self {
             Entry::Version(_) | Entry::Hole => old.and_then(BlockPointer::stored),
@@ -86,7 +86,7 @@ impl Reserved {
 }
 
 impl Store {
-    /// Makes a hole of a unit; the caller frees what that led to (C2).
+    /// Makes a hole of a unit; the caller frees what that led to (CT2).
     pub(super) fn clear_unit(
         &self,
         change: &mut Change<'_>,
@@ -144,7 +144,7 @@ impl Store {
         Ok(entry.dropped(old))
     }
 
-    /// C1, C3: what is reserved for a block of `1 << shift` bytes was what `old` says and is what
+    /// CT1, CT3: what is reserved for a block of `1 << shift` bytes was what `old` says and is what
     /// `new` says.
     pub(super) fn count_reserved(
         &self,
@@ -159,7 +159,7 @@ impl Store {
         self.count(change, anode, reserved)
     }
 
-    /// C1, C3: counts what is reserved from now on, and what no longer.
+    /// CT1, CT3: counts what is reserved from now on, and what no longer.
     pub(super) fn count(
         &self,
         change: &mut Change<'_>,

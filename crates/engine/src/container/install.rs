@@ -101,7 +101,7 @@ impl InstallStep {
         }
     }
 
-    /// Nothing leads to `old` any more (C2).
+    /// Nothing leads to `old` any more (CT2).
     fn note_dropped(&mut self, old: Option<BlockPointer>) {
         if let Some(old) = old {
             self.groups.insert(old.place.group());

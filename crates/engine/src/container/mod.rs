@@ -6,10 +6,10 @@
 //! # Invariants
 //!
 //! - M1, M2 of [`format::map`].
-//! - C1: `anode.fragments` counts every fragment of the container's blocks and map pages, and what
+//! - CT1: `anode.fragments` counts every fragment of the container's blocks and map pages, and what
 //!   is reserved for blocks.
-//! - C2: A pointer that is replaced or removed is freed in the same transaction.
-//! - C3: The pool's count of reserved fragments is what all pointers to blocks reserve: each
+//! - CT2: A pointer that is replaced or removed is freed in the same transaction.
+//! - CT3: The pool's count of reserved fragments is what all pointers to blocks reserve: each
 //!   transaction that changes such a pointer changes the count.
 //!
 //! # Concurrency
@@ -116,7 +116,7 @@ impl Store {
     }
 
     /// Sets the pointer to block `index`, growing the map as needed. Returns the pointer that was
-    /// there; the caller frees it (C2) and counts the fragments of blocks (C1).
+    /// there; the caller frees it (CT2) and counts the fragments of blocks (CT1).
     pub(crate) fn set_block(
         &self,
         change: &mut Change<'_>,

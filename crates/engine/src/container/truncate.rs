@@ -314,7 +314,7 @@ impl Store {
     }
 }
 
-/// C1: takes what is freed off a count of the anode.
+/// CT1: takes what is freed off a count of the anode.
 pub(crate) fn take_off(count: &mut u64, freed: u64) -> FsResult<()> {
     let rest = count.checked_sub(freed);
     *count = rest.ok_or_else(|| corrupt("AN005: an anode counts less than its map leads to"))?;

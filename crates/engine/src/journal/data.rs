@@ -146,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// Y5: the bytes of a write that failed, and its place, are kept; also by a tidy that comes
+    /// SG3: the bytes of a write that failed, and its place, are kept; also by a tidy that comes
     /// between the failure and the end of the journal.
     #[test]
     fn a_write_that_failed_and_what_follows_it_never_count_as_answered() {

@@ -10,10 +10,10 @@
 //!
 //! # Invariants
 //!
-//! - Y3: A sealed block never changes: a rewrite takes a new place.
-//! - Y4: A block is installed (its pointer committed) only with a transaction that depends on its
+//! - SG1: A sealed block never changes: a rewrite takes a new place.
+//! - SG2: A block is installed (its pointer committed) only with a transaction that depends on its
 //!   data write, or with its bytes riding in the log.
-//! - Y5: A segment is given back to the allocator's candidates only when each of its blocks is
+//! - SG3: A segment is given back to the allocator's candidates only when each of its blocks is
 //!   installed or dead and each of its writes is answered, so that no late write can land in space
 //!   that was used again.
 //!
@@ -510,7 +510,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Drops the bytes of answered writes, and gives finished segments back (Y5).
+    /// Drops the bytes of answered writes, and gives finished segments back (SG3).
     pub(crate) fn tidy(&self) {
         let answered = self.store.journal.data_answered();
         let mut state = self.state.lock();

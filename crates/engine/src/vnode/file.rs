@@ -284,7 +284,7 @@ impl Files {
         let previous = state.waiting_as(span).map(|block| block.place).or(stored);
         let claim = Claim { extra_fragments: page * map_pages, held_fragments, previous };
         let block = self.segments.place(origin, owner, buffer, length, claim)?;
-        // U1: what it covers waits no longer.
+        // UN1: what it covers waits no longer.
         for start in state.waiting_in(span) {
             if let Some(old) = state.pending.remove(&start) {
                 block.set_file_bytes(block.file_bytes().max(old.file_bytes()));

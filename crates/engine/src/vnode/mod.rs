@@ -84,7 +84,7 @@ pub(crate) struct VnodeState {
     anode: Option<Anode>,
     /// Bytes of the file as programs see it.
     size_bytes: u64,
-    /// Blocks that are not yet in the map, by where they begin in the file, in bytes (U1).
+    /// Blocks that are not yet in the map, by where they begin in the file, in bytes (UN1).
     pending: BTreeMap<u64, Arc<Block>>,
     /// Whether times or size differ from what is on disk.
     is_attr_dirty: bool,

@@ -9,8 +9,8 @@
 //!   buffer counts until the last slice of it is gone, however little that slice is: a block may
 //!   wait in a segment that fills slowly while its neighbours are long on the disk.
 //!
-//! Nobody changes the bytes of a buffer that is kept (Y3): a slice is read-only, and a rewrite of a
-//! block that still fills copies it first ([`SharedBytes::make_mut`]).
+//! Nobody changes the bytes of a buffer that is kept (SG1): a slice is read-only, and a rewrite of
+//! a block that still fills copies it first ([`SharedBytes::make_mut`]).
 
 use std::ops::{Deref, Range};
 use std::sync::Weak;

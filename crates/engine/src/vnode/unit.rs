@@ -7,8 +7,8 @@
 //!
 //! # Invariants
 //!
-//! - U1: Blocks that wait to be installed do not overlap.
-//! - U2: Over a leaf that is not split, a block of 4 KiB is placed only where the block of 16 KiB
+//! - UN1: Blocks that wait to be installed do not overlap.
+//! - UN2: Over a leaf that is not split, a block of 4 KiB is placed only where the block of 16 KiB
 //!   lies wholly inside the size on disk; what then cuts or passes the end goes by 16 KiB again. So
 //!   V4 can be kept block by block.
 
@@ -75,7 +75,7 @@ impl VnodeState {
         self.pending.get(&span.start).filter(|block| block.span() == span)
     }
 
-    /// Returns where the blocks begin that wait to be installed and lie in `span` (U1: wholly).
+    /// Returns where the blocks begin that wait to be installed and lie in `span` (UN1: wholly).
     pub(super) fn waiting_in(&self, span: Span) -> Vec<u64> {
         self.pending.range(span.start..span.end()).map(|(start, _)| *start).collect()
     }

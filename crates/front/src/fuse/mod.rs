@@ -13,11 +13,11 @@
 //!
 //! # What the kernel is promised
 //!
-//! - F1: Only requests through this mount change what it shows. So the kernel may keep names,
+//! - FU1: Only requests through this mount change what it shows. So the kernel may keep names,
 //!   attributes, symbolic links and data for as long as it likes, and no open needs a round trip.
-//! - F2: A node id is an inode number and means the same after every restart.
-//! - F3: Each entry in a reply is one reference on the inode, given back by FORGET.
-//! - F4: The kernel has checked permissions (`default_permissions`), and applied the umask unless
+//! - FU2: A node id is an inode number and means the same after every restart.
+//! - FU3: Each entry in a reply is one reference on the inode, given back by FORGET.
+//! - FU4: The kernel has checked permissions (`default_permissions`), and applied the umask unless
 //!   the file system has access lists.
 //!
 //! # Crashes

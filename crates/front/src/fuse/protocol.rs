@@ -19,7 +19,7 @@ pub const ROOT_NODE: NodeId = NodeId(1);
 /// Translates between node ids and inode numbers.
 ///
 /// The root and the inode whose number is 1 change places, and everything else keeps its number:
-/// so each direction is total, one to one, and the same after every restart (F2).
+/// so each direction is total, one to one, and the same after every restart (FU2).
 #[derive(Clone, Copy, Debug)]
 pub struct NodeNumbers {
     root: Ino,
@@ -55,7 +55,7 @@ impl NodeNumbers {
     }
 }
 
-/// Who sent a request. The kernel has checked what it may do (F4).
+/// Who sent a request. The kernel has checked what it may do (FU4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     /// File-system user id.
@@ -64,7 +64,7 @@ pub struct Sender {
     pub gid: u32,
 }
 
-/// A file in a reply. One reference, where it stands for a name (F3).
+/// A file in a reply. One reference, where it stands for a name (FU3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Its number in the protocol.
@@ -111,7 +111,7 @@ pub enum Declined {
     /// Opening a file or directory: there is no state to open.
     Open,
     /// Making and opening in one. The kernel makes the file and needs no word to open and close it:
-    /// two messages and not three. Nobody comes in between, for it holds its own lock (F1).
+    /// two messages and not three. Nobody comes in between, for it holds its own lock (FU1).
     Create,
     /// close(2): nothing is held back that a close could report.
     Flush,

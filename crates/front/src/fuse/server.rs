@@ -7,7 +7,7 @@
 //!
 //! [`Server::answer`] may be called from any number of threads; order is the file system's affair.
 //!
-//! Not here: bytes of the protocol (`kernel.rs`), permissions (the kernel has checked them, F4).
+//! Not here: bytes of the protocol (`kernel.rs`), permissions (the kernel has checked them, FU4).
 
 use std::sync::Arc;
 

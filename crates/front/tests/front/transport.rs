@@ -125,7 +125,7 @@ fn what_is_made_belongs_to_the_sender_and_is_found_again() {
     let name = b"a\xff";
     let found = client.node(Request::Lookup { parent: ROOT_NODE, name }).expect("it is there");
     assert_eq!(found, made);
-    assert_eq!(client.fs.references(made.attr.ino), Some(2), "F3: one a reply");
+    assert_eq!(client.fs.references(made.attr.ino), Some(2), "FU3: one a reply");
     client.done(Request::Unlink { parent: ROOT_NODE, name }).expect("it is there");
     client.done(Request::Forget { node: made.id, count: 2 }).expect("forget cannot fail");
     assert_eq!(client.fs.references(made.attr.ino), None, "without names and references it goes");
@@ -226,7 +226,7 @@ fn a_listing_goes_on_where_it_stopped() {
     }
 }
 
-/// Goal: F3 in listings. What did not fit, and `.` and `..`, carry no reference.
+/// Goal: FU3 in listings. What did not fit, and `.` and `..`, carry no reference.
 #[test]
 fn a_listing_with_nodes_references_what_it_shows_and_no_more() {
     let client = Client::new();

@@ -362,8 +362,8 @@ fn reads_are_answered_together_and_a_panic_costs_one_of_them() {
     assert!(kernel.sent.take().is_empty(), "nothing is left");
 }
 
-/// Goal: a sync gets one reply, whoever sends it and whatever happens (X1), and others are answered
-/// meanwhile.
+/// Goal: a sync gets one reply, whoever sends it and whatever happens (EX1), and others are
+/// answered meanwhile.
 #[test]
 fn a_sync_is_answered_once_when_it_is_over() {
     let mut kernel = Kernel::new();
@@ -436,7 +436,7 @@ impl Random {
     }
 }
 
-/// Goal: D1 and X1. Good messages with something changed: a field, bytes, the length, the opcode.
+/// Goal: RQ1 and EX1. Good messages with something changed: a field, bytes, the length, the opcode.
 #[test]
 fn any_change_of_a_message_gets_one_reply() {
     let (mut kernel, file) = with_file();

@@ -10,12 +10,9 @@
 //!
 //! # Invariants
 //!
-//! - D3: A device whose flush failed answers every later write and flush with
-//!   [`DeviceError::Failed`].
-//! - D4: So does one with a write or a flush that expired: when that lands nobody knows, so nothing
-//!   is written that it could overtake.
-//! - D5: One that was found to be shorter than it was answers them with
-//!   [`DeviceError::Shortened`].
+//! D3, D4 and D5 of [`super`]: requests are refused here once the device has failed, a write or a
+//! flush has expired, or the device was found to be shorter than it was. When an expired write
+//! lands nobody knows, so nothing is written that it could overtake.
 
 #![allow(clippy::disallowed_methods, reason = "a real device is waited for in the machine's time")]
 

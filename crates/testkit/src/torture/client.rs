@@ -103,7 +103,7 @@ pub(super) struct Client {
     pub(super) errors: u64,
     /// Answers that there is no space.
     pub(super) refusals: u64,
-    /// F3: a part of its last operation may have happened.
+    /// TR3: a part of its last operation may have happened.
     pub(super) is_uncertain: bool,
 }
 
@@ -203,7 +203,7 @@ impl Client {
         let step = done_part(step, &applied.outcome);
         lock(&shared.history).end_as(number, step.clone(), &applied);
         if applied.outcome.is_done() {
-            // F2.
+            // TR2.
             // A copy from behind the end of a file changes nothing.
             let changes = is_change(&step.op) && applied.outcome != Outcome::Count(0);
             let is_late = before.has_pool_failed && (changes || is_sync(&step.op));
@@ -222,7 +222,7 @@ impl Client {
         Err(self.fault(&step, &applied.outcome, &format!("{expected:?}")))
     }
 
-    /// F3: takes note of what may have become of a step that was refused in trouble.
+    /// TR3: takes note of what may have become of a step that was refused in trouble.
     fn refused(
         &mut self,
         shared: &Shared<'_>,
@@ -240,7 +240,7 @@ impl Client {
         }
     }
 
-    /// F3: of a write that found no room a first part is done, down to nothing. Takes note of that
+    /// TR3: of a write that found no room a first part is done, down to nothing. Takes note of that
     /// part as if it alone had been asked for.
     fn refused_for_space(
         &mut self,
@@ -281,7 +281,7 @@ impl Client {
         lock(&shared.history).end_as(number, part, &Applied { outcome, made: None });
     }
 
-    /// F2: a pool that has failed takes no more changes, and acknowledges no sync.
+    /// TR2: a pool that has failed takes no more changes, and acknowledges no sync.
     fn try_late(&mut self, shared: &Shared<'_>, session: &mut Session<'_>) -> Result<(), Fault> {
         if !shared.has_pool_failed() {
             return Ok(());
@@ -311,7 +311,7 @@ impl Client {
     }
 }
 
-/// F3: a copy may stop before its end, as where a full pool has room for a part: it is as if no
+/// TR3: a copy may stop before its end, as where a full pool has room for a part: it is as if no
 /// more had been asked for.
 fn done_part(mut step: Step, outcome: &Outcome) -> Step {
     if let (Op::Copy { length, .. }, Outcome::Count(count)) = (&mut step.op, outcome)

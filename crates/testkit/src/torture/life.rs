@@ -215,7 +215,7 @@ impl<'a> Lives<'a> {
     }
 
     /// Opens the pool after a life. The power may be cut again while it recovers, or a request
-    /// fail; then once more, until it is well (F6).
+    /// fail; then once more, until it is well (TR6).
     fn reopen(&mut self, image: Image) -> Result<Life, Fault> {
         let mut image = image;
         for attempt in 0.. {
@@ -325,7 +325,7 @@ impl<'a> Lives<'a> {
         Ok(Left { history, image, clients, is_closed, harm })
     }
 
-    /// F5: what a device that lied leaves is right, or told of.
+    /// TR5: what a device that lied leaves is right, or told of.
     fn believed(&mut self, left: Left) -> Result<(), Fault> {
         let Left { mut history, image, clients, is_closed, harm } = left;
         if is_closed {
@@ -419,7 +419,7 @@ fn fill(fs: &dyn FileSystem, bytes_max: u64, slack_bytes: u64) -> Result<(), Fau
     guarded(filled)?.map_err(|error| Fault::Unusable(format!("while it was filled: {error}")))
 }
 
-/// F4: removes what an earlier life filled the pool with, and makes that durable.
+/// TR4: removes what an earlier life filled the pool with, and makes that durable.
 fn remove_ballast(fs: &dyn FileSystem) -> Result<(), Fault> {
     let remove = || fs.unlink(&Caller::root(), fs.root(), BALLAST_NAME).and_then(|()| fs.sync());
     match guarded(remove)? {

@@ -1,4 +1,4 @@
-//! After a device lied: is every answer the right one, or an error that says so (F5)?
+//! After a device lied: is every answer the right one, or an error that says so (TR5)?
 
 use engine::vnode::api::{FileSystem, FsError};
 

@@ -2,15 +2,15 @@
 //!
 //! # What is asked of a pool in trouble
 //!
-//! - F1: An error is told only where something went wrong, and is one of those that say so.
-//! - F2: After a write or a flush failed, no fsync or sync that began later is acknowledged; once
+//! - TR1: An error is told only where something went wrong, and is one of those that say so.
+//! - TR2: After a write or a flush failed, no fsync or sync that began later is acknowledged; once
 //!   the pool says that it has failed, no change is.
-//! - F3: What was refused did not happen; of writes and truncations, which are chains, a part may
+//! - TR3: What was refused did not happen; of writes and truncations, which are chains, a part may
 //!   have. Of a write for which there is no space that part is at its beginning.
-//! - F4: A full pool answers `ENOSPC` only to what takes space: deleting always works.
-//! - F5: A device that lies (rot, lost and misdirected writes) is told of or changes nothing: no
+//! - TR4: A full pool answers `ENOSPC` only to what takes space: deleting always works.
+//! - TR5: A device that lies (rot, lost and misdirected writes) is told of or changes nothing: no
 //!   answer is another one than the reference gives. The check finds what a read tells of.
-//! - F6: With the device well again the pool opens, and has all that was acknowledged.
+//! - TR6: With the device well again the pool opens, and has all that was acknowledged.
 
 use engine::vnode::api::FsError;
 use storage::device::sim::{Fault as DeviceFault, FaultPlan, Image};
@@ -95,7 +95,7 @@ impl Trouble {
         matches!(self, Trouble::Requests(_) | Trouble::Lies(_))
     }
 
-    /// Whether a device that did harm excuses this answer (F1). A pool that has failed may have
+    /// Whether a device that did harm excuses this answer (TR1). A pool that has failed may have
     /// placed blocks that never came to the device, and finds them damaged.
     pub(super) fn excuses(&self, error: &FsError, has_pool_failed: bool) -> bool {
         let is_damage = matches!(error, FsError::Corrupt { .. });
@@ -166,7 +166,7 @@ pub(super) fn is_sync(op: &Op) -> bool {
     matches!(op, Op::Fsync { .. } | Op::Sync)
 }
 
-/// F4: whether `op` may take space; of a truncation `expected` tells which way it goes.
+/// TR4: whether `op` may take space; of a truncation `expected` tells which way it goes.
 pub(super) fn takes_space(op: &Op, expected: &Session<'_>) -> bool {
     if let Op::Truncate { file, size_bytes } = op {
         return expected.probe(file).is_none_or(|attr| attr.size_bytes < *size_bytes);
@@ -183,7 +183,7 @@ pub(super) fn takes_space(op: &Op, expected: &Session<'_>) -> bool {
     is_change(op) && !is_free
 }
 
-/// F3: whether a part of `op` may have happened when it was refused.
+/// TR3: whether a part of `op` may have happened when it was refused.
 pub(crate) fn is_chain(op: &Op) -> bool {
     matches!(op, Op::Write { .. } | Op::Truncate { .. } | Op::Fallocate { .. } | Op::Copy { .. })
 }

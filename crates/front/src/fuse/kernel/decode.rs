@@ -2,12 +2,12 @@
 //!
 //! # Invariants
 //!
-//! - D1: Any bytes decode: to a request, or to the error that answers it. Nothing panics, and
+//! - RQ1: Any bytes decode: to a request, or to the error that answers it. Nothing panics, and
 //!   nothing is believed that the length of the message does not cover.
-//! - D2: A name that leaves here is 1 or more bytes without `/` and NUL, and is `.` or `..` only in
-//!   a lookup. (Its longest length is the file system's affair.)
-//! - D3: No range of bytes that leaves here ends past [`FILE_BYTES_MAX`], and no time has a billion
-//!   nanoseconds.
+//! - RQ2: A name that leaves here is 1 or more bytes without `/` and NUL, and is `.` or `..` only
+//!   in a lookup. (Its longest length is the file system's affair.)
+//! - RQ3: No range of bytes that leaves here ends past [`FILE_BYTES_MAX`], and no time has a
+//!   billion nanoseconds.
 
 use engine::vnode::api::{
     Data, FILE_BYTES_MAX, Fallocate, FileKind, RenameMode, Seek, SetAttr, SetTime, SharedBytes,
@@ -172,13 +172,13 @@ impl<'a> Body<'a> {
         Ok(text)
     }
 
-    /// Takes a name that may be found (D2).
+    /// Takes a name that may be found (RQ2).
     fn any_name(&mut self) -> Result<&'a [u8], Errno> {
         let name = self.text()?;
         if name.is_empty() || name.contains(&b'/') { Err(Errno::INVAL) } else { Ok(name) }
     }
 
-    /// Takes a name that may be changed (D2).
+    /// Takes a name that may be changed (RQ2).
     fn name(&mut self) -> Result<&'a [u8], Errno> {
         let name = self.any_name()?;
         if name == b"." || name == b".." { Err(Errno::INVAL) } else { Ok(name) }

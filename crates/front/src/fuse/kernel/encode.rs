@@ -16,7 +16,7 @@ use super::fuse_kernel::{
 };
 use crate::fuse::protocol::{ListedName, Listing, Node, Reply};
 
-/// How long the kernel may keep names and attributes: as good as for ever (F1).
+/// How long the kernel may keep names and attributes: as good as for ever (FU1).
 const CACHE_TIME: Duration = Duration::from_secs(86_400 * 365);
 
 /// Most bytes of a reply's head: an entry that was opened is the longest but for `statx`.
@@ -52,7 +52,7 @@ impl Encoder {
             Reply::Entry(node) => self.add(&entry(node, self.block_bytes)),
             Reply::Created(node) => {
                 self.add(&entry(node, self.block_bytes));
-                // F1: what is cached stays good from one open to the next.
+                // FU1: what is cached stays good from one open to the next.
                 let open_flags = wire::FOPEN_KEEP_CACHE | wire::FOPEN_NOFLUSH;
                 self.add(&OpenOut { fh: 0, open_flags, backing_id: 0 });
             }
@@ -176,7 +176,7 @@ fn entry(node: &Node, block_bytes: u32) -> EntryOut {
     }
 }
 
-/// Node id 0: there is no such name, and the kernel may remember it (F1).
+/// Node id 0: there is no such name, and the kernel may remember it (FU1).
 fn absent() -> EntryOut {
     EntryOut { entry_valid: CACHE_TIME.as_secs(), ..EntryOut::new_zeroed() }
 }

@@ -4,9 +4,9 @@
 //!
 //! # Invariants
 //!
-//! - X1: A message that has a reply gets exactly one, whatever it says and whatever happens: a
+//! - EX1: A message that has a reply gets exactly one, whatever it says and whatever happens: a
 //!   panic in the file system, or here, costs this request (`EIO`) and nothing else.
-//! - X2: Memory is bounded: data of one request, or of reads up to [`READS_MAX`] and
+//! - EX2: Memory is bounded: data of one request, or of reads up to [`READS_MAX`] and
 //!   [`READ_BYTES_MAX`]; a listing, and a head.
 //!
 //! # Reads
@@ -190,7 +190,7 @@ impl Exchange {
         true
     }
 
-    /// Returns whether another read may be gathered (X2).
+    /// Returns whether another read may be gathered (EX2).
     #[must_use]
     pub fn has_room(&self) -> bool {
         let bytes = self.reads.iter().map(|read| read.length_bytes).fold(0, u32::saturating_add);
@@ -203,7 +203,7 @@ impl Exchange {
         let uniques = std::mem::take(&mut self.uniques);
         let mut left = self.ask_for(&reads, &uniques);
         if reads.len() > 1 {
-            // X1: a bug costs one of them, and nobody knows which.
+            // EX1: a bug costs one of them, and nobody knows which.
             let is_left = |index: &usize| {
                 let (read, unique) = (&reads[*index..=*index], &uniques[*index..=*index]);
                 !self.ask_for(read, unique).is_empty()
@@ -281,7 +281,7 @@ enum Asked<'s> {
     Later,
 }
 
-/// The reply to a sync, which goes out once (X1): when somebody tells how it ended, or when nobody
+/// The reply to a sync, which goes out once (EX1): when somebody tells how it ended, or when nobody
 /// will any more.
 struct SyncReply {
     replies: Arc<dyn Replies>,

@@ -5,8 +5,8 @@
 //! | `DO_READDIRPLUS` with `AUTO` | yes | a listing that is stat'ed costs no lookups |
 //! | `PARALLEL_DIROPS`, `ASYNC_READ`, `ASYNC_DIO` | yes | the server is multi-threaded |
 //! | `BIG_WRITES`, `MAX_PAGES` | yes | requests of 1 MiB |
-//! | `EXPORT_SUPPORT` | yes | handles survive a restart (F2) |
-//! | `CACHE_SYMLINKS`, `EXPLICIT_INVAL_DATA` | yes | only the kernel changes things (F1) |
+//! | `EXPORT_SUPPORT` | yes | handles survive a restart (FU2) |
+//! | `CACHE_SYMLINKS`, `EXPLICIT_INVAL_DATA` | yes | only the kernel changes things (FU1) |
 //! | `NO_OPEN_SUPPORT`, `NO_OPENDIR_SUPPORT` | offered by the kernel | `ENOSYS` then ends opens |
 //! | `POSIX_ACL`, `SETXATTR_EXT` | where there are access lists | the kernel decides by them |
 //! | `DONT_MASK` | with them | the umask counts only where a directory's list does not |

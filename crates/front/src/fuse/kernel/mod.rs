@@ -16,7 +16,7 @@
 //! largest message and a buffer for the largest reply, of which only what was ever used takes
 //! memory. The data of a WRITE may be kept by the file system, which bounds how much that is.
 //!
-//! A panic in the file system costs the request (X1). The loop outside has nothing that panics; if
+//! A panic in the file system costs the request (EX1). The loop outside has nothing that panics; if
 //! it did, the other threads would go on.
 
 mod attach;

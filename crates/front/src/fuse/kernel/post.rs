@@ -8,8 +8,8 @@
 //!
 //! # Invariants
 //!
-//! - P1: A thread stands by only while another holds the post.
-//! - P2: The holder is not at one message for longer than two ticks ([`TICK`]): one of those who
+//! - PO1: A thread stands by only while another holds the post.
+//! - PO2: The holder is not at one message for longer than two ticks ([`TICK`]): one of those who
 //!   stand by ends its hold. So a message waits no longer than that because others stand by.
 //!
 //! # Concurrency
@@ -130,7 +130,7 @@ impl Post {
         thread.holds(state) && self.state.compare_exchange(state, next(state), order, order).is_ok()
     }
 
-    /// P1: calls those who stand by, for nobody holds the post any more.
+    /// PO1: calls those who stand by, for nobody holds the post any more.
     fn call(&self, has_deputy: &mut bool) {
         *has_deputy = false;
         self.ended.notify_all();
@@ -151,7 +151,7 @@ impl Post {
             } else if self.ended.wait_for(&mut has_deputy, TICK).timed_out() {
                 let state = self.state.load(Ordering::Relaxed);
                 let order = Ordering::Relaxed;
-                // P2
+                // PO2
                 if state == seen
                     && state & BUSY != 0
                     && self.state.compare_exchange(state, FREE, order, order).is_ok()

@@ -10,12 +10,12 @@
 //!
 //! # Invariants
 //!
-//! - F1: One writer: whoever opens for writing holds an exclusive `flock` (and O_EXCL on a block
+//! - DF1: One writer: whoever opens for writing holds an exclusive `flock` (and O_EXCL on a block
 //!   device, which a mounted file system has too) until the device is dropped.
-//! - F3: A call that is overdue when the device is dropped keeps its memory for as long as the
-//!   process lives, and the open file, and so the lock of F1, until it returns: nobody else opens
+//! - DF3: A call that is overdue when the device is dropped keeps its memory for as long as the
+//!   process lives, and the open file, and so the lock of DF1, until it returns: nobody else opens
 //!   the file before.
-//! - F2: The size is fixed at creation, so `fdatasync` leaves out nothing that a read needs. Each
+//! - DF2: The size is fixed at creation, so `fdatasync` leaves out nothing that a read needs. Each
 //!   flush asks for it first, and a short read tells too: somebody may cut the file (D5).
 //!
 //! Not here: what a device is for (`mod.rs` above), and whether it belongs to a pool (labels).

@@ -160,7 +160,7 @@ pub(super) fn open(path: &Path, options: FileOptions) -> Result<Opened, OpenErro
         return Err(OpenError::NotADevice { path: path.to_owned() });
     }
     let (file, is_direct) = open_direct(path, kind, options).map_err(|e| failed(e.into()))?;
-    // F1. On block devices as well: it also keeps udev from probing under us.
+    // DF1. On block devices as well: it also keeps udev from probing under us.
     let lock = match options.access {
         Access::ReadWrite | Access::ReadAlone => FlockOperation::NonBlockingLockExclusive,
         Access::ReadOnly => FlockOperation::NonBlockingLockShared,

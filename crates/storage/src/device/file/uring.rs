@@ -13,12 +13,12 @@
 //!
 //! # Invariants
 //!
-//! - U1: A request's memory belongs to its slot from the submission until the kernel's answer has
+//! - UR1: A request's memory belongs to its slot from the submission until the kernel's answer has
 //!   been taken in. Nothing else frees it: not a dropped ticket, not an expired one, and not the
 //!   end of the ring, which leaves what is overdue to the process.
-//! - U2: At most [`QUEUE_DEPTH`] slots are taken, and both rings are at least as large, so a push
+//! - UR2: At most [`QUEUE_DEPTH`] slots are taken, and both rings are at least as large, so a push
 //!   finds room and no answer is lost.
-//! - U3: Only the leader takes answers from the ring, and entries are pushed under the lock.
+//! - UR3: Only the leader takes answers from the ring, and entries are pushed under the lock.
 //!
 //! # Concurrency
 //!
@@ -107,7 +107,7 @@ struct State {
     waiting: Vec<Arc<Answer>>,
 }
 
-/// A request that the kernel has (U1).
+/// A request that the kernel has (UR1).
 struct Request {
     operation: Operation,
     /// Into the pieces of a write; the kernel reads it after the submission.
@@ -275,10 +275,10 @@ impl Uring {
             }
         };
         let entry = entry.user_data(to_u64(slot));
-        // SAFETY: callers hold the lock of the state, so this is the only submission queue (U3);
-        // and all that the entry points to stays where it is until the answer (U1).
+        // SAFETY: callers hold the lock of the state, so this is the only submission queue (UR3);
+        // and all that the entry points to stays where it is until the answer (UR1).
         let pushed = unsafe { self.ring.submission_shared().push(&entry) };
-        pushed.expect("U2: the ring has room");
+        pushed.expect("UR2: the ring has room");
     }
 
     fn wait(
@@ -322,7 +322,7 @@ impl Uring {
 
     /// Returns whether something is on the ring that the kernel has not been told of.
     fn has_prepared(&self, _: &MutexGuard<'_, State>) -> bool {
-        // SAFETY: the guard is that of the lock under which entries are pushed (U3).
+        // SAFETY: the guard is that of the lock under which entries are pushed (UR3).
         !unsafe { self.ring.submission_shared() }.is_empty()
     }
 
@@ -365,7 +365,7 @@ impl Uring {
 
     fn take_answers(&self, state: &mut MutexGuard<'_, State>) {
         loop {
-            // SAFETY: the caller leads and holds the lock: no other completion queue (U3).
+            // SAFETY: the caller leads and holds the lock: no other completion queue (UR3).
             let Some(entry) = unsafe { self.ring.completion_shared() }.next() else {
                 return;
             };
@@ -374,7 +374,7 @@ impl Uring {
                 Ok(count) => Ok(count),
                 Err(_) => Err(Errno::from_raw_os_error(-entry.result())),
             };
-            let mut request = state.slots[slot].take().expect("U1: an answer has its request");
+            let mut request = state.slots[slot].take().expect("UR1: an answer has its request");
             match end_of(&mut request, step) {
                 Some(end) => {
                     state.free.push(slot);
@@ -430,7 +430,7 @@ fn end_of(request: &mut Request, step: Result<usize, Errno>) -> Option<Result<()
 }
 
 impl Drop for Uring {
-    /// Waits for the requests whose tickets were dropped (U1), but not again for overdue ones, and
+    /// Waits for the requests whose tickets were dropped (UR1), but not again for overdue ones, and
     /// for those of all rings no longer than for one.
     fn drop(&mut self) {
         let health = &self.target.health;
@@ -440,7 +440,7 @@ impl Drop for Uring {
             state.free.len() + state.overdue < QUEUE_DEPTH
         });
         for request in state.slots.iter_mut().filter_map(Option::take) {
-            // U1: the kernel may still write there.
+            // UR1: the kernel may still write there.
             std::mem::forget(request);
         }
     }

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - V1: A write leaves the cache for `durable` only by a flush that was submitted after the write
+//! - VC1: A write leaves the cache for `durable` only by a flush that was submitted after the write
 //!   was answered, and only when that flush is answered; or when it is answered that was to be
 //!   written through.
-//! - V2: `seen` is `durable` with every cached write on top, in the order of submission, so a read
+//! - VC2: `seen` is `durable` with every cached write on top, in the order of submission, so a read
 //!   returns what the last write put there.
 //!
 //! # Crashes
