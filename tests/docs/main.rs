@@ -160,6 +160,24 @@ fn every_decision_has_all_its_parts() {
     assert!(numbers.is_sorted_by(|before, after| before < after), "{numbers:?}");
 }
 
+/// Goal: a decision can be found by what it is about. Method: the index lists each once, with its
+/// title; behind it may stand what became of it.
+#[test]
+fn the_index_of_decisions_lists_each_with_its_title() {
+    let index = read("docs/decisions/README.md");
+    for (path, text) in files("docs/decisions", &[".md"]) {
+        let name = path.trim_start_matches("docs/decisions/");
+        if name == "README.md" {
+            continue;
+        }
+        let (number, title) =
+            text.lines().next().and_then(|line| line[2..].split_once(": ")).expect("# NNNN: title");
+        let entry = format!("- [{number}]({name}): {title}");
+        let count = index.lines().filter(|line| line.starts_with(&entry)).count();
+        assert_eq!(count, 1, "docs/decisions/README.md: {entry}");
+    }
+}
+
 /// Goal: one word for one thing. A word of the glossary is used, and no foreign one is.
 #[test]
 fn words_of_the_glossary_are_used_and_foreign_ones_are_not() {
