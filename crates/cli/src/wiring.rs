@@ -1,5 +1,8 @@
 //! The engine, the checker and the harness behind [`Backend`].
 
+mod blank;
+mod create;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +18,7 @@ use format::superblock::SuperblockError;
 use serde_json::{Value, json};
 use storage::clock::{Clock, SystemClock};
 use storage::device::{
-    Access, DEADLINE_MIN, Device, DeviceError, FileDevice, FileOptions, MemoryDevice, OpenError,
-    Purpose, SharedDevice,
+    Access, DEADLINE_MIN, FileDevice, FileOptions, MemoryDevice, OpenError, SharedDevice,
 };
 use storage::pool::PoolError;
 use testkit::prove;
@@ -30,9 +32,6 @@ use crate::backend::{
 
 /// How often the background work of a pool is looked at.
 const TICK: Duration = Duration::from_millis(250);
-/// A file of the size that was asked for may be too large for the file system below by a little
-/// (ext4 ends 4 KiB below 16 TiB): so much less is tried.
-const SIZE_SLACK_BYTES: u64 = 1 << 20;
 /// How long a device in use is asked for again: the kernel lets go of a killed server's requests,
 /// and with them of its lock, a moment after the server is gone.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -120,10 +119,11 @@ fn option_of(error: &GeometryError) -> &'static str {
 }
 
 fn open_device(path: &Path, access: Access) -> Result<SharedDevice, BackendError> {
-    open_device_with(path, FileOptions { access, ..FileOptions::default() })
+    let device = open_device_with(path, FileOptions { access, ..FileOptions::default() })?;
+    Ok(device)
 }
 
-fn open_device_with(path: &Path, options: FileOptions) -> Result<SharedDevice, BackendError> {
+fn open_device_with(path: &Path, options: FileOptions) -> Result<Arc<FileDevice>, BackendError> {
     let asked = Instant::now();
     loop {
         match FileDevice::open(path, options) {
@@ -134,73 +134,6 @@ fn open_device_with(path: &Path, options: FileOptions) -> Result<SharedDevice, B
             }
             Err(error) => return Err(cannot_open(path, error)),
         }
-    }
-}
-
-/// Says what is on a device that is not blank; `None`: nothing.
-fn what_is_there(device: &dyn Device) -> Result<Option<String>, DeviceError> {
-    let head_bytes = usize::try_from(device.info().size_bytes.min(128 << 10)).unwrap_or(4096);
-    let head = device.read(Purpose::Superblock, 0, head_bytes)?;
-    let has = |offset: usize, magic: &[u8]| head.get(offset..offset + magic.len()) == Some(magic);
-    let known: [(usize, &[u8], &str); 7] = [
-        (0, b"HOLDFAST", "a Holdfast pool"),
-        (1080, &[0x53, 0xef], "an ext2, ext3 or ext4 file system"),
-        (0, b"XFSB", "an XFS file system"),
-        (0x10040, b"_BHRfS_M", "a btrfs file system"),
-        (0, b"LUKS", "an encrypted volume (LUKS)"),
-        (512, b"EFI PART", "a partition table"),
-        (510, &[0x55, 0xaa], "a boot sector or a partition table"),
-    ];
-    let found = known.iter().find(|(offset, magic, _)| has(*offset, magic));
-    if let Some((_, _, name)) = found {
-        return Ok(Some((*name).to_owned()));
-    }
-    let is_blank = head.iter().all(|&byte| byte == 0);
-    Ok((!is_blank).then(|| "data that Holdfast does not know".to_owned()))
-}
-
-fn new_file(path: &Path, size_bytes: u64) -> Result<SharedDevice, BackendError> {
-    match FileDevice::create(path, size_bytes, FileOptions::default()) {
-        Err(OpenError::TooLarge { .. }) if size_bytes > SIZE_SLACK_BYTES => {
-            let smaller = size_bytes - SIZE_SLACK_BYTES;
-            let device = FileDevice::create(path, smaller, FileOptions::default());
-            Ok(device.map_err(|error| cannot_open(path, error))?)
-        }
-        Ok(device) => Ok(device),
-        Err(error) => Err(cannot_open(path, error)),
-    }
-}
-
-/// Opens what the pool is to be made on. Refuses what is in use, and what is not blank unless that
-/// is forced.
-fn device_for(options: &CreateOptions) -> Result<(SharedDevice, bool), BackendError> {
-    let path = &options.device;
-    if !path.exists() {
-        let size_bytes = options.size_bytes.ok_or_else(|| BackendError::Option {
-            option: "--size",
-            reason: format!("{} is not there yet: say how large to make it", path.display()),
-        })?;
-        return Ok((new_file(path, size_bytes)?, true));
-    }
-    let device = open_device(path, Access::ReadWrite)?;
-    let found = what_is_there(device.as_ref()).map_err(|error| failed(path, error))?;
-    if let Some(found) = found
-        && !options.is_forced
-    {
-        return Err(BackendError::Foreign { device: path.clone(), found });
-    }
-    let size_bytes = device.info().size_bytes;
-    match options.size_bytes {
-        Some(wanted) if wanted != size_bytes && path.is_file() => {
-            drop(device);
-            std::fs::remove_file(path).map_err(|error| failed(path, error))?;
-            Ok((new_file(path, wanted)?, true))
-        }
-        Some(wanted) if wanted > size_bytes => Err(BackendError::Option {
-            option: "--size",
-            reason: format!("{} has only {size_bytes} bytes", path.display()),
-        }),
-        _ => Ok((device, false)),
     }
 }
 
@@ -228,47 +161,7 @@ fn random_bytes() -> Result<[u8; 64], BackendError> {
 
 impl Backend for EngineBackend {
     fn create(&self, options: &CreateOptions) -> Result<CreateReport, BackendError> {
-        if !options.block_bytes.is_power_of_two() {
-            let reason = "a block is a power of two from 4 KiB to 1 MiB".to_owned();
-            return Err(BackendError::Option { option: "--block", reason });
-        }
-        let (device, is_new) = device_for(options)?;
-        let counting = storage::device::CountingDevice::new(device);
-        let device: SharedDevice = counting.clone();
-        let device_bytes = device.info().size_bytes;
-        let mut create = engine::CreateOptions::new(
-            options.size_bytes.unwrap_or(device_bytes).min(device_bytes),
-            random_bytes()?,
-        );
-        create.geometry.fragment_bytes = u32::try_from(options.fragment_bytes).unwrap_or(0);
-        create.geometry.group_bytes = options.group_bytes;
-        create.geometry.journal_bytes = options.journal_bytes;
-        create.block_shift = u8::try_from(options.block_bytes.ilog2()).unwrap_or(0);
-        create.label.clone_from(&options.label);
-        create.owner = (options.owner_uid, options.owner_gid);
-        let made = Pool::create(&device, &SystemClock::new(), &create);
-        if let Err(error) = made {
-            if is_new {
-                // Nothing of ours is left behind where there was nothing before.
-                let _ = std::fs::remove_file(&options.device);
-            }
-            return Err(cannot_start(&options.device, error));
-        }
-        let pages_written =
-            counting.snapshot().of_kind(storage::device::RequestKind::Write).bytes.div_ceil(4096);
-        let report = storage::pool::read_superblock(device.as_ref());
-        let superblock = report.map_err(|error| cannot_use(&options.device, &error))?.current;
-        let geometry = &superblock.geometry;
-        Ok(CreateReport {
-            pool_id: superblock.pool_id.to_string(),
-            size_bytes: geometry.device_bytes,
-            fragment_bytes: geometry.fragment_bytes(),
-            block_bytes: 1 << superblock.block_shift,
-            group_bytes: u64::from(geometry.group_fragments) << geometry.fragment_shift,
-            group_count: u64::from(geometry.group_count),
-            journal_bytes: geometry.journal_bytes,
-            pages_written,
-        })
+        create::create(options)
     }
 
     fn open(&self, options: &OpenOptions) -> Result<Arc<dyn OpenPool>, BackendError> {
@@ -277,10 +170,10 @@ impl Backend for EngineBackend {
             let reason = format!("at least {} ms", DEADLINE_MIN.as_millis());
             return Err(BackendError::Option { option: "--device-deadline", reason });
         }
-        let device_for = |access| {
+        let device_for = |access| -> Result<SharedDevice, BackendError> {
             let deadline = options.device_deadline;
             let options = FileOptions { access, deadline, ..FileOptions::default() };
-            open_device_with(path, options)
+            Ok(open_device_with(path, options)?)
         };
         let access = if options.is_read_only { Access::ReadAlone } else { Access::ReadWrite };
         let mut device = device_for(access)?;
@@ -616,6 +509,8 @@ fn cleaner_counts_of(counts: &engine::CleanerCounts, bytes: impl Fn(u64) -> u64)
 
 #[cfg(test)]
 mod tests {
+    use storage::device::DeviceError;
+
     use super::*;
 
     /// Goal: who reads an error finds the device's name in front, and there alone.

@@ -6,6 +6,7 @@
 mod acl;
 mod calls;
 mod content;
+mod create;
 mod device;
 mod handles;
 mod locks;

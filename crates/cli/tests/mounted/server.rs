@@ -271,7 +271,7 @@ fn the_real_program_refuses_nonsense_as_usage() {
     let pool = work.join("pool.hf");
     let pool = pool.to_str().expect("the path is ASCII");
     for (arguments, code, words) in [
-        (&["create", pool, "--size", "15E"][..], 1, "choose a smaller size"),
+        (&["create", pool, "--size", "15E"][..], 2, "too many for a pool"),
         (&["create", pool, "--size", "16E"], 2, "a byte less than 16 EiB"),
         (&["create", pool, "--size", "64M"], 0, ""),
         (&["dump", pool, "senseless"], 2, "say superblock"),

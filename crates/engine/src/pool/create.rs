@@ -68,6 +68,24 @@ impl CreateOptions {
             owner: (0, 0),
         }
     }
+
+    /// Returns where everything of such a pool would lie. Touches no device, so that whoever asks
+    /// for the impossible is refused before anything is overwritten.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::Geometry`], [`OpenError::Block`] or [`OpenError::Label`].
+    pub fn plan(&self) -> Result<Geometry, OpenError> {
+        let geometry = Geometry::plan(&self.geometry)?;
+        if !(12..=20).contains(&self.block_shift)
+            || u64::from(geometry.segment_fragments) << geometry.fragment_shift
+                < 4 << self.block_shift
+        {
+            return Err(OpenError::Block);
+        }
+        label_of(&self.label)?;
+        Ok(geometry)
+    }
 }
 
 fn take<const N: usize>(random: &[u8; 64], from: usize) -> [u8; N] {
@@ -86,13 +104,7 @@ impl Pool {
         options: &CreateOptions,
     ) -> Result<(), OpenError> {
         check_writable(device.as_ref())?;
-        let geometry = Geometry::plan(&options.geometry)?;
-        if !(12..=20).contains(&options.block_shift)
-            || u64::from(geometry.segment_fragments) << geometry.fragment_shift
-                < 4 << options.block_shift
-        {
-            return Err(OpenError::Block);
-        }
+        let geometry = options.plan()?;
         let label = label_of(&options.label)?;
         let now = clock.now();
         let mut superblock = Superblock {

@@ -29,6 +29,7 @@ mod uring;
 
 pub use open::{Access, FileOptions, OpenError, TransportChoice};
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -115,6 +116,33 @@ impl FileDevice {
     ) -> Result<Arc<FileDevice>, OpenError> {
         open::create(path, size_bytes)?;
         FileDevice::open(path, options).inspect_err(|_| open::remove(path))
+    }
+
+    /// Gives the file another length and returns it as a device of that length. The name, the mode,
+    /// the owner and the lock stay. This device is not used any more.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`]; the file has its old length then.
+    pub fn resize(
+        &self,
+        size_bytes: u64,
+        options: FileOptions,
+    ) -> Result<Arc<FileDevice>, OpenError> {
+        FileDevice::start(open::resize(&self.target, size_bytes)?, options)
+    }
+
+    /// Returns where the file may hold anything but zeros, in order: holes are left out. `None`:
+    /// nobody can tell, as on a block device, or there are more than `ranges_max` ranges.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn written_ranges(&self, ranges_max: usize) -> std::io::Result<Option<Vec<Range<u64>>>> {
+        if self.target.is_block_device {
+            return Ok(None);
+        }
+        Ok(open::written_ranges(&self.target.file, self.target.info.size_bytes, ranges_max)?)
     }
 
     fn start(opened: open::Opened, options: FileOptions) -> Result<Arc<FileDevice>, OpenError> {

@@ -2,17 +2,22 @@
 
 use std::fs::{File, FileType};
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
-use super::block;
+use super::{Target, block};
 use crate::convert::to_u64;
 use crate::device::{DEADLINE_DEFAULT, DeviceInfo, IO_ALIGN_BYTES};
+
+/// Permissions of a new file. A pool holds files of everybody, so nobody but its owner may read it;
+/// and nobody else can lock what they cannot open (F1).
+const FILE_MODE: u32 = 0o600;
 
 /// What the device is opened for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -254,18 +259,68 @@ pub(super) fn create(path: &Path, size_bytes: u64) -> Result<(), OpenError> {
         return Err(OpenError::TooSmall { path: path.to_owned(), size_bytes });
     }
     let failed = |source: io::Error| OpenError::new(path, source);
-    let file = File::options().write(true).create_new(true).open(path).map_err(failed)?;
+    let file =
+        File::options().write(true).create_new(true).mode(FILE_MODE).open(path).map_err(failed)?;
     let sized = file.set_len(size_bytes).and_then(|()| file.sync_all());
     // The name must outlive a power cut as the contents do.
     let sized = sized.and_then(|()| sync_parent(path));
     sized.map_err(|source| {
         remove(path);
-        // By kind, because a size past what a file offset can say never reaches the kernel.
-        if matches!(source.kind(), io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput) {
-            return OpenError::TooLarge { path: path.to_owned(), size_bytes };
-        }
-        failed(source)
+        not_sized(path, size_bytes, source)
     })
+}
+
+/// Says why a file did not get its length.
+fn not_sized(path: &Path, size_bytes: u64, source: io::Error) -> OpenError {
+    // By kind, because a size past what a file offset can say never reaches the kernel.
+    if matches!(source.kind(), io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput) {
+        return OpenError::TooLarge { path: path.to_owned(), size_bytes };
+    }
+    OpenError::new(path, source)
+}
+
+/// Gives an open file another length. The descriptor is copied, and the lock (F1) goes with it.
+pub(super) fn resize(target: &Target, size_bytes: u64) -> Result<Opened, OpenError> {
+    let path = Path::new(&target.info.name);
+    if size_bytes < to_u64(IO_ALIGN_BYTES) {
+        return Err(OpenError::TooSmall { path: path.to_owned(), size_bytes });
+    }
+    let failed = |source: io::Error| not_sized(path, size_bytes, source);
+    let file = File::from(target.file.try_clone().map_err(failed)?);
+    file.set_len(size_bytes).and_then(|()| file.sync_all()).map_err(failed)?;
+    let size_bytes = size_bytes - size_bytes % to_u64(IO_ALIGN_BYTES);
+    let info = DeviceInfo { size_bytes, ..target.info.clone() };
+    let file = OwnedFd::from(file);
+    let is_direct =
+        rustix::fs::fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
+    Ok(Opened { file, is_block_device: target.is_block_device, info, is_direct })
+}
+
+/// See [`super::FileDevice::written_ranges`].
+pub(super) fn written_ranges(
+    file: &OwnedFd,
+    size_bytes: u64,
+    ranges_max: usize,
+) -> Result<Option<Vec<Range<u64>>>, Errno> {
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while at < size_bytes {
+        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            // Nothing but a hole is left.
+            Err(Errno::NXIO) => break,
+            // A file system without holes.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        let end = rustix::fs::seek(file, SeekFrom::Hole(start))?.min(size_bytes);
+        if ranges.len() == ranges_max || end <= start {
+            return Ok(None);
+        }
+        ranges.push(start..end);
+        at = end;
+    }
+    Ok(Some(ranges))
 }
 
 fn sync_parent(path: &Path) -> io::Result<()> {

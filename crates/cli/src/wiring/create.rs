@@ -1,0 +1,188 @@
+//! How a pool is made on a file or a block device.
+//!
+//! # Invariants
+//!
+//! - MK1: A refusal leaves everything as it was: whatever can be refused is refused before the
+//!   first byte is written, and a file that could not be made longer or shorter has its old length.
+//! - MK2: Nothing that was there is removed. A file is overwritten in place and keeps its names,
+//!   its mode and its owner. Only a file that this very creation made goes again if it fails.
+//!
+//! # Crashes
+//!
+//! What was there is first made unrecognisable (`wipe`), durably. So a creation that was cut off
+//! leaves no pool, and never the superblocks of the old one above pages of the new.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use format::geometry::{Geometry, SUPERBLOCK_AREA_BYTES};
+use storage::clock::SystemClock;
+use storage::device::{
+    AlignedBuffer, CountingDevice, Device, DeviceError, FileDevice, FileOptions, OpenError,
+    Operation, Purpose, RequestKind, SharedDevice,
+};
+use storage::pool::check_writable;
+
+use super::blank::what_is_there;
+use super::{cannot_open, cannot_start, cannot_use, failed, open_device_with, random_bytes};
+use crate::backend::{BackendError, CreateOptions, CreateReport};
+
+/// A file of the size that was asked for may be too large for the file system below by a little
+/// (ext4 ends 4 KiB below 16 TiB): so much less is tried.
+const SIZE_SLACK_BYTES: u64 = 1 << 20;
+/// A device is as long as this goes into its file.
+const DEVICE_ALIGN_BYTES: u64 = 4096;
+/// Bytes of a file that are given back at once: well within the deadline of a request.
+const DISCARD_BYTES: u64 = 64 << 30;
+
+/// Makes a pool. See the module's header.
+pub(super) fn create(options: &CreateOptions) -> Result<CreateReport, BackendError> {
+    let path = &options.device;
+    if !path.exists() {
+        let device = new_file(options)?;
+        let plan = plan_of(options, device.info().size_bytes)?;
+        return make(path, device, &plan).inspect_err(|_| {
+            // MK2: where there was nothing before, nothing is left behind.
+            let _ = std::fs::remove_file(path);
+        });
+    }
+    let device = open_device_with(path, FileOptions::default())?;
+    check_writable(device.as_ref()).map_err(|error| cannot_use(path, &error))?;
+    let found = what_is_there(path, &device).map_err(|error| failed(path, error))?;
+    if let (Some(found), false) = (&found, options.is_forced) {
+        return Err(BackendError::Foreign { device: path.clone(), found: found.clone() });
+    }
+    let device = resized(options, device)?;
+    let plan = plan_of(options, device.info().size_bytes)?;
+    // MK1: from here on only the device can fail.
+    if found.is_some() {
+        wipe(device.as_ref(), path.is_file()).map_err(|error| failed(path, error))?;
+    }
+    make(path, device, &plan)
+}
+
+/// Returns what the engine is asked for, on a device of `device_bytes`, or why it would refuse.
+fn plan_of(
+    options: &CreateOptions,
+    device_bytes: u64,
+) -> Result<engine::CreateOptions, BackendError> {
+    if !options.block_bytes.is_power_of_two() {
+        let reason = "a block is a power of two from 4 KiB to 1 MiB".to_owned();
+        return Err(BackendError::Option { option: "--block", reason });
+    }
+    let pool_bytes = options.size_bytes.unwrap_or(device_bytes).min(device_bytes);
+    let mut plan = engine::CreateOptions::new(pool_bytes, random_bytes()?);
+    plan.geometry.fragment_bytes = u32::try_from(options.fragment_bytes).unwrap_or(0);
+    plan.geometry.group_bytes = options.group_bytes;
+    plan.geometry.journal_bytes = options.journal_bytes;
+    plan.block_shift = u8::try_from(options.block_bytes.ilog2()).unwrap_or(0);
+    plan.label.clone_from(&options.label);
+    plan.owner = (options.owner_uid, options.owner_gid);
+    plan.plan().map_err(|error| cannot_start(&options.device, error))?;
+    Ok(plan)
+}
+
+/// Calls `sized` with the size that was asked for, or with a little less where that is too large;
+/// with none for which there could be no pool.
+fn with_slack(
+    options: &CreateOptions,
+    wanted: u64,
+    sized: &mut dyn FnMut(u64) -> Result<Arc<FileDevice>, OpenError>,
+) -> Result<Arc<FileDevice>, BackendError> {
+    plan_of(options, wanted - wanted % DEVICE_ALIGN_BYTES)?;
+    match sized(wanted) {
+        Err(OpenError::TooLarge { .. }) if wanted > SIZE_SLACK_BYTES => {
+            let smaller = wanted - SIZE_SLACK_BYTES;
+            plan_of(options, smaller - smaller % DEVICE_ALIGN_BYTES)?;
+            sized(smaller)
+        }
+        sized => sized,
+    }
+    .map_err(|error| cannot_open(&options.device, error))
+}
+
+fn new_file(options: &CreateOptions) -> Result<Arc<FileDevice>, BackendError> {
+    let path = &options.device;
+    let wanted = options.size_bytes.ok_or_else(|| BackendError::Option {
+        option: "--size",
+        reason: format!("{} is not there yet: say how large to make it", path.display()),
+    })?;
+    with_slack(options, wanted, &mut |size_bytes| {
+        FileDevice::create(path, size_bytes, FileOptions::default())
+    })
+}
+
+/// Returns the device at the length that was asked for: a file gets it, a block device has it.
+fn resized(
+    options: &CreateOptions,
+    device: Arc<FileDevice>,
+) -> Result<Arc<FileDevice>, BackendError> {
+    let (path, size_bytes) = (&options.device, device.info().size_bytes);
+    let wanted = match options.size_bytes {
+        Some(wanted) if wanted - wanted % DEVICE_ALIGN_BYTES != size_bytes => wanted,
+        Some(_) | None => {
+            plan_of(options, size_bytes)?;
+            return Ok(device);
+        }
+    };
+    let refused = |reason| BackendError::Option { option: "--size", reason };
+    if !path.is_file() {
+        plan_of(options, wanted.min(size_bytes))?;
+        let reason = || refused(format!("{} has only {size_bytes} bytes", path.display()));
+        return if wanted > size_bytes { Err(reason()) } else { Ok(device) };
+    }
+    if wanted < size_bytes && !options.is_forced {
+        let device = path.display();
+        return Err(refused(format!("{device} has {size_bytes} bytes: give --force to cut it")));
+    }
+    with_slack(options, wanted, &mut |size_bytes| device.resize(size_bytes, FileOptions::default()))
+}
+
+/// Makes what is on the device unrecognisable, durably, and gives its room back where that is
+/// possible.
+///
+/// CRASH: before the flush, an old pool has lost some copies of its superblock and nothing else;
+/// after it there is none.
+fn wipe(device: &FileDevice, is_file: bool) -> Result<(), DeviceError> {
+    let size_bytes = device.info().size_bytes;
+    let ends = [0, 1, 2, 3].map(|copy| Geometry::superblock_offset(size_bytes, copy));
+    let area_bytes = usize::try_from(SUPERBLOCK_AREA_BYTES).unwrap_or(0);
+    for offset in ends {
+        device.write(Purpose::Superblock, offset, AlignedBuffer::zeroed(area_bytes))?;
+    }
+    device.flush(Purpose::Superblock)?;
+    // A block device is not discarded: that may take minutes, and is its user's to decide.
+    let step = usize::try_from(DISCARD_BYTES).unwrap_or(usize::MAX);
+    for offset in (0..size_bytes).step_by(step).filter(|_| is_file) {
+        let length_bytes = (size_bytes - offset).min(DISCARD_BYTES);
+        let discard = Operation::Discard { offset, length_bytes };
+        device.submit(Purpose::Superblock, discard).wait()?;
+    }
+    Ok(())
+}
+
+/// Makes a pool on what is blank by now.
+fn make(
+    path: &Path,
+    device: Arc<FileDevice>,
+    plan: &engine::CreateOptions,
+) -> Result<CreateReport, BackendError> {
+    let counting = CountingDevice::new(device);
+    let device: SharedDevice = counting.clone();
+    engine::Pool::create(&device, &SystemClock::new(), plan)
+        .map_err(|error| cannot_start(path, error))?;
+    let written_bytes = counting.snapshot().of_kind(RequestKind::Write).bytes;
+    let report = storage::pool::read_superblock(device.as_ref());
+    let superblock = report.map_err(|error| cannot_use(path, &error))?.current;
+    let geometry = &superblock.geometry;
+    Ok(CreateReport {
+        pool_id: superblock.pool_id.to_string(),
+        size_bytes: geometry.device_bytes,
+        fragment_bytes: geometry.fragment_bytes(),
+        block_bytes: 1 << superblock.block_shift,
+        group_bytes: u64::from(geometry.group_fragments) << geometry.fragment_shift,
+        group_count: u64::from(geometry.group_count),
+        journal_bytes: geometry.journal_bytes,
+        pages_written: written_bytes.div_ceil(4096),
+    })
+}
