@@ -14,6 +14,7 @@ mod mount;
 mod names;
 mod server;
 mod space;
+mod twice;
 
 use std::fs;
 use std::path::{Path, PathBuf};

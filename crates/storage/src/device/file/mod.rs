@@ -20,6 +20,7 @@
 //!
 //! Not here: what a device is for (`mod.rs` above), and whether it belongs to a pool (labels).
 
+mod backing;
 mod block;
 mod open;
 #[cfg(test)]
@@ -73,6 +74,8 @@ enum Transport {
 #[derive(Debug)]
 struct Target {
     file: OwnedFd,
+    /// Kept for its locks alone (F1, F3).
+    backing: Vec<OwnedFd>,
     is_block_device: bool,
     info: DeviceInfo,
     health: Health,
@@ -146,7 +149,7 @@ impl FileDevice {
     }
 
     fn start(opened: open::Opened, options: FileOptions) -> Result<Arc<FileDevice>, OpenError> {
-        let open::Opened { file, is_block_device, mut info, is_direct } = opened;
+        let open::Opened { file, backing, is_block_device, mut info, is_direct } = opened;
         let ring = match options.transport {
             TransportChoice::Pread => None,
             TransportChoice::Automatic => Uring::ring().ok(),
@@ -162,7 +165,7 @@ impl FileDevice {
             (false, false) => "pread, buffered",
         };
         let health = Health::new(options.deadline);
-        let target = Arc::new(Target::new(file, is_block_device, info, health));
+        let target = Arc::new(Target::new(file, backing, is_block_device, info, health));
         let transport = match ring {
             Some(ring) => Transport::Uring(Rings::new(ring, Arc::clone(&target))),
             None => Transport::Threads(Threads::new(Arc::<Target>::clone(&target))),
@@ -199,8 +202,15 @@ impl FileDevice {
 }
 
 impl Target {
-    fn new(file: OwnedFd, is_block_device: bool, info: DeviceInfo, health: Health) -> Target {
-        Target { file, is_block_device, info, health, ends_at: OnceLock::new() }
+    fn new(
+        file: OwnedFd,
+        backing: Vec<OwnedFd>,
+        is_block_device: bool,
+        info: DeviceInfo,
+        health: Health,
+    ) -> Target {
+        let ends_at = OnceLock::new();
+        Target { file, backing, is_block_device, info, health, ends_at }
     }
 
     /// Refuses what must not reach the file.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
-use super::{Target, block};
+use super::{Target, backing, block};
 use crate::convert::to_u64;
 use crate::device::{DEADLINE_DEFAULT, DeviceInfo, IO_ALIGN_BYTES};
 
@@ -153,6 +153,8 @@ impl OpenError {
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) file: OwnedFd,
+    /// What lies behind it, locked too.
+    pub(super) backing: Vec<OwnedFd>,
     pub(super) is_block_device: bool,
     pub(super) info: DeviceInfo,
     pub(super) is_direct: bool,
@@ -171,6 +173,8 @@ pub(super) fn open(path: &Path, options: FileOptions) -> Result<Opened, OpenErro
         Access::ReadOnly => FlockOperation::NonBlockingLockShared,
     };
     rustix::fs::flock(&file, lock).map_err(|errno| failed(errno.into()))?;
+    let backing = backing::lock(&file, lock)
+        .map_err(|(behind, errno)| OpenError::new(&behind, errno.into()))?;
 
     let is_block_device = kind.is_block_device();
     let end = end_bytes(&file, is_block_device).map_err(|errno| failed(errno.into()))?;
@@ -191,7 +195,7 @@ pub(super) fn open(path: &Path, options: FileOptions) -> Result<Opened, OpenErro
         has_write_through,
         transport: "",
     };
-    Ok(Opened { file, is_block_device, info, is_direct })
+    Ok(Opened { file, backing, is_block_device, info, is_direct })
 }
 
 /// Whether a direct write with `RWF_DSYNC` is known to be durable when it is answered: on a block
@@ -293,7 +297,9 @@ pub(super) fn resize(target: &Target, size_bytes: u64) -> Result<Opened, OpenErr
     let file = OwnedFd::from(file);
     let is_direct =
         rustix::fs::fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
-    Ok(Opened { file, is_block_device: target.is_block_device, info, is_direct })
+    let backing = target.backing.iter().map(OwnedFd::try_clone);
+    let backing = backing.collect::<io::Result<_>>().map_err(failed)?;
+    Ok(Opened { file, backing, is_block_device: target.is_block_device, info, is_direct })
 }
 
 /// See [`super::FileDevice::written_ranges`].

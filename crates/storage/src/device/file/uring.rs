@@ -470,7 +470,10 @@ mod tests {
             transport,
         };
         let (file, health) = (reader.into(), Health::new(deadline));
-        Some((Uring::new(ring, Arc::new(Target::new(file, false, info, health))), writer))
+        Some((
+            Uring::new(ring, Arc::new(Target::new(file, Vec::new(), false, info, health))),
+            writer,
+        ))
     }
 
     fn submit_read(uring: &Arc<Uring>) -> Ticket {

@@ -1,0 +1,105 @@
+//! The file behind a loop device: whoever opens one of the two has the other.
+//!
+//! A lock on `/dev/loop0` says nothing about the file behind it, nor about `/dev/loop1` on the same
+//! file. So the inode of the file is locked too, as if the file had been opened, down to what is no
+//! loop device any more.
+//!
+//! The kernel tells device and inode of the file, and what it was called when it was attached. That
+//! name may be cut off, and both it and the one in sysfs may be of another mount namespace; so a
+//! name counts only if it leads to that inode. Where none does, or where this user may not open the
+//! file, there is no lock: then only the heartbeat tells (`storage::heartbeat`). So it is where a
+//! loop device shows a part of its file: other parts are other devices.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::block::{self, LoopInfo};
+
+/// Major number of loop devices, from the kernel's list of devices.
+const LOOP_MAJOR: u32 = 7;
+/// Loop devices on loop devices: more is a mistake, or a circle.
+const DEPTH_MAX: usize = 8;
+
+/// Locks what lies behind `device`, if that is a loop device. The locks last as long as what is
+/// returned.
+///
+/// # Errors
+///
+/// The name of the file and `EWOULDBLOCK`, if another has it.
+pub(super) fn lock(
+    device: &OwnedFd,
+    lock: FlockOperation,
+) -> Result<Vec<OwnedFd>, (PathBuf, Errno)> {
+    let mut held: Vec<OwnedFd> = Vec::new();
+    while held.len() < DEPTH_MAX {
+        let Some((path, file)) = behind(held.last().unwrap_or(device)) else { break };
+        match rustix::fs::flock(&file, lock) {
+            // A file system without locks: the heartbeat tells.
+            Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::BADF) => held.push(file),
+            Err(errno) => return Err((path, errno)),
+        }
+    }
+    Ok(held)
+}
+
+/// Returns the file behind a loop device, and what it is called here.
+fn behind(device: &OwnedFd) -> Option<(PathBuf, OwnedFd)> {
+    let stat = rustix::fs::fstat(device).ok()?;
+    let is_block_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();
+    if !is_block_device || rustix::fs::major(stat.st_rdev) != LOOP_MAJOR {
+        return None;
+    }
+    let info = block::loop_info(device).ok()?;
+    if info.offset != 0 || info.size_limit != 0 {
+        return None;
+    }
+    names_of(&info, &stat).into_iter().find_map(|path| Some((path.clone(), open(&path, &info)?)))
+}
+
+/// Returns what the file behind a loop device may be called, the likeliest first.
+fn names_of(info: &LoopInfo, stat: &Stat) -> Vec<PathBuf> {
+    let minor = rustix::fs::minor(stat.st_rdev);
+    let told = std::fs::read(format!("/sys/dev/block/{LOOP_MAJOR}:{minor}/loop/backing_file"));
+    let told = told.ok().map(|mut name| {
+        // One line; a name may have others.
+        name.pop_if(|last| *last == b'\n');
+        PathBuf::from(std::ffi::OsString::from_vec(name))
+    });
+    let kept = info.name.split(|&byte| byte == 0).next().unwrap_or_default();
+    let kept = Path::new(std::ffi::OsStr::from_bytes(kept)).to_owned();
+    told.into_iter().chain([kept]).filter(|name| name.is_absolute()).collect()
+}
+
+/// Opens `path` if it leads to what the kernel says is behind the loop device.
+fn open(path: &Path, info: &LoopInfo) -> Option<OwnedFd> {
+    // To hold a lock is all it is for. Not to wait for whatever else may have that name by now.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let is_same =
+        |stat: &Stat| stat.st_ino == info.inode && kernel_encoding(stat.st_dev) == info.device;
+    // Looked at before it is opened, for to open a device can do something to it.
+    rustix::fs::stat(path).ok().filter(is_same)?;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    rustix::fs::fstat(&file).ok().filter(is_same)?;
+    Some(file)
+}
+
+/// Returns a number of a device as `loop_info64` has it (`new_encode_dev` of linux/kdev_t.h).
+fn kernel_encoding(device: u64) -> u64 {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    u64::from((minor & 0xff) | major << 8 | (minor & !0xff) << 12)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_devices_are_told_as_the_kernel_does() {
+        assert_eq!(kernel_encoding(rustix::fs::makedev(254, 3)), 0xfe03);
+        assert_eq!(kernel_encoding(rustix::fs::makedev(8, 0x1_2345)), 0x1230_0845);
+    }
+}
