@@ -101,9 +101,9 @@ fn make_and_sync(pool: &Pool, desk: &Desk, client: u64, files: u64, asks: Asks) 
 }
 
 /// Returns what the work of clients that make so many files each asks of a disk, and how long it
-/// takes: nanoseconds of virtual time.
-fn cost_of(model: DiskModel, clients: &[u64], asks: Asks) -> (IoCounts, u64) {
-    let scheduler = Scheduler::new(1);
+/// takes: nanoseconds of virtual time. `seed`: of the order in which threads run.
+fn cost_of(seed: u64, model: DiskModel, clients: &[u64], asks: Asks) -> (IoCounts, u64) {
+    let scheduler = Scheduler::new(seed);
     let clock = Arc::new(SimClock::new(Arc::clone(&scheduler)));
     let options = SimOptions { model, ..SimOptions::default() };
     let counting = CountingDevice::new(SimDevice::open(Image::blank(POOL_BYTES), options));
@@ -144,7 +144,7 @@ fn those_who_wait_share_one_write() {
     let told = [1, 8].map(|clients| [(clients, Asks::IsTold), (clients, Asks::Served)]);
     for (clients, asks) in cases.chain(told.into_iter().flatten()) {
         let each = vec![FILES; clients];
-        let (cost, _) = cost_of(DiskModel::ssd(), &each, asks);
+        let (cost, _) = cost_of(1, DiskModel::ssd(), &each, asks);
         let syncs: u64 = each.iter().sum();
         let log = cost.of(Purpose::Journal, RequestKind::Write).requests;
         println!("{clients} clients, {FILES} files each, {asks:?}: {cost:?}");
@@ -161,18 +161,35 @@ fn those_who_wait_share_one_write() {
     }
 }
 
+/// Returns the middle one.
+fn median<T: Ord + Copy>(values: impl IntoIterator<Item = T>) -> T {
+    let mut values: Vec<T> = values.into_iter().collect();
+    values.sort_unstable();
+    values[values.len() / 2]
+}
+
 /// Goal: on a disk whose flush takes long, the next write waits a moment for those who were just
 /// told, and so serves all clients and not a part of them, each in little more than one client
 /// takes; who is alone waits for nobody, who does not come back is waited for once, and not for
 /// longer than 4 ms on any disk.
+///
+/// Method: the middle of seven orders of threads. One order alone says little: of two clients some
+/// keep in step by chance, and some never.
 #[test]
 fn on_a_slow_disk_those_who_were_told_are_waited_for() {
-    let costs = |flush_ms: u64, clients: &[u64], asks| {
+    let all_costs = |flush_ms: u64, clients: &[u64], asks| -> Vec<(u64, u64)> {
         let turning = DiskModel { flush_ns: flush_ms * 1_000_000, ..DiskModel::hdd() };
-        let (cost, took_ns) = cost_of(turning, clients, asks);
-        let log = cost.of(Purpose::Journal, RequestKind::Write).requests;
-        println!("{flush_ms} ms, {clients:?}, {asks:?}: {log} writes, {} ms", took_ns / 1_000_000);
-        (log, took_ns)
+        let of_seed = |seed| {
+            let (cost, took_ns) = cost_of(seed, turning, clients, asks);
+            (cost.of(Purpose::Journal, RequestKind::Write).requests, took_ns)
+        };
+        let costs: Vec<_> = (1..=7).map(of_seed).collect();
+        println!("{flush_ms} ms, {clients:?}, {asks:?}: writes and ns {costs:?}");
+        costs
+    };
+    let costs = |flush_ms, clients: &[u64], asks| {
+        let all = all_costs(flush_ms, clients, asks);
+        (median(all.iter().map(|cost| cost.0)), median(all.iter().map(|cost| cost.1)))
     };
     let (alone, alone_ns) = costs(8, &[FILES], Asks::Waits);
     for asks in [Asks::IsTold, Asks::Served] {
@@ -188,7 +205,7 @@ fn on_a_slow_disk_those_who_were_told_are_waited_for() {
             "{clients} clients: {took_ns}, one {alone_ns}"
         );
         // Where the one who tells is one of them, it comes late itself: of two, one is late.
-        let most = if clients == 2 { FILES * 8 / 5 } else { FILES * 3 / 2 };
+        let most = if clients == 2 { FILES * 9 / 5 } else { FILES * 3 / 2 };
         let (log, _) = costs(8, &vec![FILES; clients], Asks::IsTold);
         assert!(log <= most, "{clients} clients: {log}");
     }
@@ -196,10 +213,14 @@ fn on_a_slow_disk_those_who_were_told_are_waited_for() {
         let (_, alone_ns) = costs(flush_ms, &[FILES], Asks::Served);
         for others in [1, 3, 15] {
             let clients: Vec<u64> = [FILES].into_iter().chain(vec![1; others]).collect();
-            let (log, took_ns) = costs(flush_ms, &clients, Asks::Served);
-            let most_ns = (log - FILES) * alone_ns / FILES + 4_000_000;
-            let more_ns = took_ns.saturating_sub(alone_ns);
-            assert!(more_ns <= most_ns * 11 / 10, "{others} others cost {more_ns}, {log} writes");
+            let all = all_costs(flush_ms, &clients, Asks::Served);
+            // What it took beyond what its writes take one after the other: others who came to
+            // two writes are waited for after both.
+            let wait_ns = median(all.iter().map(|(log, took_ns)| {
+                let writes_ns = log * alone_ns / FILES;
+                took_ns.saturating_sub(writes_ns) / (log - FILES + 1)
+            }));
+            assert!(wait_ns <= 4_400_000, "{others} others cost {wait_ns}: {all:?}");
         }
     }
 }

@@ -27,11 +27,17 @@ struct Ground {
 
 impl Ground {
     fn new(shape: &Shape) -> Ground {
+        Ground::with_groups(shape, None)
+    }
+
+    /// A pool of which each group has `group_bytes`.
+    fn with_groups(shape: &Shape, group_bytes: Option<u64>) -> Ground {
         let device: SharedDevice = MemoryDevice::new("memory", shape.pool_bytes);
         let clock = Arc::new(ManualClock::new());
         let mut options = CreateOptions::new(shape.pool_bytes, [5; 64]);
         options.geometry.fragment_bytes = shape.fragment_bytes;
         options.geometry.segment_bytes = Some(shape.segment_bytes);
+        options.geometry.group_bytes = group_bytes;
         options.block_shift = shape.block_shift;
         Pool::create(&device, clock.as_ref(), &options).expect("the shape is possible");
         Ground::open(device, clock, shape)

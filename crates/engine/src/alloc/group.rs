@@ -209,9 +209,11 @@ impl Allocator {
         }
         if !self.is_initialised(number)? {
             self.initialise(state, number)?;
+            state.spare.add_group(number);
         }
         let group = self.load(number)?;
-        state.spare_pages += u64::from(group.free_pages);
+        state.spare.forget(number);
+        state.spare.change(0, group.free_pages);
         state.groups.insert(number, group);
         Ok(())
     }
@@ -226,7 +228,7 @@ impl Allocator {
         self.cache.page(place, PageKind::GroupTable, owner).map(Some)
     }
 
-    fn is_initialised(&self, number: u32) -> FsResult<bool> {
+    pub(super) fn is_initialised(&self, number: u32) -> FsResult<bool> {
         let Some(buffer) = self.table_buffer(number)? else { return Ok(false) };
         let bytes = buffer.bytes();
         let entry = GroupEntryDisk::read_from_prefix(&bytes[entry_offset(number)..]);

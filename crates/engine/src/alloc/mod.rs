@@ -31,6 +31,7 @@ pub(crate) mod group;
 mod level;
 pub mod policy;
 mod shortage;
+mod spare;
 
 pub(crate) use extent::{Extent, Extents};
 pub(crate) use level::Level;
@@ -45,7 +46,6 @@ use format::group::{
     TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET,
 };
 use format::ids::{AnodeNo, Epoch, Lsn, Place};
-use format::map::POINTERS_PER_PAGE;
 use format::page::{PageKind, PageOwner, read_u64};
 use format::planted::{self, Planted};
 use storage::volume::Volume;
@@ -59,6 +59,7 @@ use crate::sync::Mutex;
 use self::change::Looked;
 use self::group::Group;
 use self::policy::{PlacementPolicy, SegmentView};
+use self::spare::Spare;
 
 /// Free segments that only the cleaner may take: it needs room to copy into.
 const CLEANER_SEGMENTS: u32 = 2;
@@ -113,8 +114,8 @@ struct State {
     reserved: u64,
     pending: VecDeque<(Lsn, Vec<Extent>)>,
     pending_fragments: u64,
-    /// Free pages in metadata segments of the groups in memory.
-    spare_pages: u64,
+    /// Free pages in metadata segments.
+    spare: Spare,
     /// Groups that are not yet in use.
     groups_unused: u64,
     /// Where the last data segment was taken.
@@ -204,12 +205,12 @@ impl Allocator {
             reserved,
             pending: VecDeque::new(),
             pending_fragments: 0,
-            spare_pages: 0,
+            spare: Spare::new(groups_used),
             groups_unused: u64::from(geometry.group_count).saturating_sub(groups_used),
             cursor: SegmentId { group: 0, segment: 0 },
         };
         let state = Mutex::new(state);
-        Ok(Allocator {
+        let allocator = Allocator {
             volume,
             cache,
             journal,
@@ -221,7 +222,9 @@ impl Allocator {
             block_fragments,
             lost_fragments,
             state,
-        })
+        };
+        allocator.count_first();
+        Ok(allocator)
     }
 
     /// Counts a need of space, and says whether it may be met.
@@ -248,36 +251,10 @@ impl Allocator {
         }
     }
 
-    /// What blocks can't have of what nobody has.
-    fn spare(&self, state: &State) -> u64 {
-        let geometry = self.geometry();
-        let front = u64::from(geometry.front_segments(0) * geometry.segment_fragments);
-        state.spare_pages * u64::from(geometry.page_fragments()) + state.groups_unused * front
-    }
-
-    /// What one file written now can have: room for blocks less the map pages that they need and
-    /// that spare pages don't give.
-    fn available(&self, state: &State) -> u64 {
-        let geometry = self.geometry();
-        let segment = u64::from(geometry.segment_fragments);
-        let page = u64::from(geometry.page_fragments());
-        let room =
-            self.capacity.saturating_sub(self.taken(state) + self.spare(state) + self.reserve);
-        if planted::is(Planted::StatfsLies) {
-            return room + self.spare(state);
-        }
-        let front = u64::from(geometry.front_segments(0)) * segment;
-        let front_spare = (front - u64::from(geometry.front_fragments())) / page;
-        let spare_pages = state.spare_pages + state.groups_unused * front_spare;
-        let map_pages = (room / self.block_fragments).div_ceil(POINTERS_PER_PAGE);
-        let missing = (map_pages * page).saturating_sub(spare_pages * page);
-        room.saturating_sub(missing.next_multiple_of(segment))
-    }
-
     /// Adds what changed of a group's free pages to the count of all.
     fn note_spare(state: &mut State, number: u32, before: u32) {
         let after = state.groups.get(&number).map_or(0, |group| group.free_pages);
-        state.spare_pages = state.spare_pages + u64::from(after) - u64::from(before);
+        state.spare.change(before, after);
     }
 
     /// Promises `fragments` to a caller who will use or return them.
@@ -352,12 +329,16 @@ impl Allocator {
             self.geometry().group_count,
         );
         self.ensure_group(&mut state, first)?;
-        if state.groups[&first].free_pages == 0 && state.spare_pages > 0 {
+        if state.groups[&first].free_pages == 0 && state.spare.known() > 0 {
             // No segment becomes metadata while another group has a page to give: blocks need it.
             let roomy = |(_, group): &(&u32, &Group)| group.free_pages > 0;
             let behind = state.groups.range(first..).find(roomy);
             let found = behind.or_else(|| state.groups.iter().find(roomy));
-            first = found.map_or(first, |(number, _)| *number);
+            let found = found.map(|(number, _)| *number).or_else(|| {
+                let elsewhere = state.spare.elsewhere()?;
+                self.ensure_group(&mut state, elsewhere).is_ok().then_some(elsewhere)
+            });
+            first = found.unwrap_or(first);
         }
         for step in 0..self.geometry().group_count {
             let number = (first + step) % self.geometry().group_count;
@@ -564,7 +545,7 @@ impl Allocator {
             return Ok(());
         }
         let wanted = PAGES_KEPT + u64::from(count);
-        if state.spare_pages < wanted { Err(FsError::NoSpace) } else { Ok(()) }
+        if state.spare.known() < wanted { Err(FsError::NoSpace) } else { Ok(()) }
     }
 
     /// Returns the group in which a directory and the data of its files belong, if the policy has

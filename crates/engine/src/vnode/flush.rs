@@ -428,6 +428,7 @@ impl Files {
         self.note_cleaner_counts(now_ns);
         self.segments.seal_full();
         self.segments.tidy();
+        self.store.alloc.count_more();
         self.reap_doomed();
         if !planted::is(Planted::AgedNotCommitted) {
             self.flush_dirty(aged_ns)?;

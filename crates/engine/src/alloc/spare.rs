@@ -1,0 +1,183 @@
+//! What nobody has and blocks can't have: free pages of metadata segments, and what groups take
+//! once they come into use; so what one file written now can have.
+//!
+//! Groups are loaded when they are needed, and free pages are known of groups in memory. Those of
+//! the others are counted from their segment usage, in order of number: of the first groups when
+//! the pool is opened, of the rest a few at a time in the background, so that no open takes long.
+//! Until then a group counts as one that is new, as most groups of a large pool are: all pages of
+//! its front segments but the front itself are free.
+
+use std::collections::BTreeMap;
+
+use format::geometry::Geometry;
+use format::group::{SegmentKind, SegmentUsage};
+use format::map::POINTERS_PER_PAGE;
+use format::planted::{self, Planted};
+
+use super::{Allocator, State};
+use crate::buffer::page_of;
+use crate::error::FsResult;
+
+/// Groups that are counted when a pool is opened: all of a pool of 16 GiB, for a read of each.
+const COUNTED_AT_OPEN: u32 = 16;
+/// Groups that are counted at a tick: 1 TiB in about a minute.
+const COUNTED_AT_TICK: u32 = 4;
+
+/// Free pages of metadata segments.
+#[derive(Debug)]
+pub(super) struct Spare {
+    /// Those of groups in memory.
+    loaded: u64,
+    /// Those of groups that were counted and are not in memory, where there are any.
+    counted: BTreeMap<u32, u32>,
+    /// The sum of these.
+    counted_sum: u64,
+    /// The first group that is not counted.
+    next: u32,
+    /// Groups in use that are neither in memory nor counted.
+    unknown_groups: u64,
+}
+
+impl Spare {
+    /// Nothing is known of `groups_used` groups.
+    pub(super) fn new(groups_used: u64) -> Spare {
+        Spare {
+            loaded: 0,
+            counted: BTreeMap::new(),
+            counted_sum: 0,
+            next: 0,
+            unknown_groups: groups_used,
+        }
+    }
+
+    /// Returns how many pages are known to be free.
+    pub(super) fn known(&self) -> u64 {
+        self.loaded + self.counted_sum
+    }
+
+    /// Returns a group that is not in memory and has a page to give.
+    pub(super) fn elsewhere(&self) -> Option<u32> {
+        self.counted.first_key_value().map(|(number, _)| *number)
+    }
+
+    /// Group `number` has come into use.
+    pub(super) fn add_group(&mut self, number: u32) {
+        if number >= self.next {
+            self.unknown_groups += 1;
+        }
+    }
+
+    /// Group `number`, which is in use, is in memory from now on.
+    pub(super) fn forget(&mut self, number: u32) {
+        if number >= self.next {
+            self.unknown_groups = self.unknown_groups.saturating_sub(1);
+        } else if let Some(pages) = self.counted.remove(&number) {
+            self.counted_sum -= u64::from(pages);
+        }
+    }
+
+    /// A group in memory had `before` free pages and has `after`.
+    pub(super) fn change(&mut self, before: u32, after: u32) {
+        self.loaded = self.loaded + u64::from(after) - u64::from(before);
+    }
+
+    /// Group `next`, which is in use and not in memory, has so many.
+    fn count(&mut self, pages: u32) {
+        self.unknown_groups = self.unknown_groups.saturating_sub(1);
+        if pages > 0 {
+            self.counted.insert(self.next, pages);
+            self.counted_sum += u64::from(pages);
+        }
+    }
+}
+
+/// Returns the pages of a group's front segments that are free in a group that is new.
+fn front_pages(geometry: &Geometry) -> u32 {
+    let front = geometry.front_segments(0) * geometry.segment_fragments;
+    (front - geometry.front_fragments()) / geometry.page_fragments()
+}
+
+impl Allocator {
+    /// Counts the free pages of the first groups, as a pool is opened.
+    pub(super) fn count_first(&self) {
+        self.count_groups(COUNTED_AT_OPEN);
+    }
+
+    /// Counts the free pages of a few more groups, if there are any that are not counted.
+    pub(crate) fn count_more(&self) {
+        self.count_groups(COUNTED_AT_TICK);
+    }
+
+    fn count_groups(&self, groups: u32) {
+        for _ in 0..groups {
+            let mut state = self.state.lock();
+            if state.spare.unknown_groups == 0 {
+                return;
+            }
+            let number = state.spare.next;
+            if number >= self.geometry().group_count {
+                // The total of groups in use says more than the table has: a load tells of it.
+                return;
+            }
+            // A group that can't be read keeps what is assumed of it; who needs it is told why.
+            if !state.groups.contains_key(&number)
+                && let Ok(Some(pages)) = self.free_pages_of(number)
+            {
+                state.spare.count(pages);
+            }
+            state.spare.next = number + 1;
+        }
+    }
+
+    /// Returns the free pages in metadata segments of a group as the disk has them; `None`: it is
+    /// not in use.
+    fn free_pages_of(&self, number: u32) -> FsResult<Option<u32>> {
+        if !self.is_initialised(number)? {
+            return Ok(None);
+        }
+        let geometry = self.geometry();
+        let mut free = 0;
+        for segment in 0..geometry.segments_of(number) {
+            let buffer = self.usage_buffer(number, segment)?;
+            let usage = SegmentUsage::of(page_of(&buffer.bytes()), segment);
+            if let Some(usage) = usage.filter(|usage| usage.kind == SegmentKind::Metadata) {
+                // One without a page in use is free for anything.
+                let rest = geometry.segment_fragments.saturating_sub(usage.live);
+                free += if usage.live > 0 { rest } else { 0 };
+            }
+        }
+        Ok(Some(free / geometry.page_fragments()))
+    }
+
+    /// What blocks can't have of what nobody has.
+    pub(super) fn spare(&self, state: &State) -> u64 {
+        let geometry = self.geometry();
+        let front = u64::from(geometry.front_segments(0) * geometry.segment_fragments);
+        let page = u64::from(geometry.page_fragments());
+        self.spare_pages(state) * page + state.groups_unused * front
+    }
+
+    /// Free pages of metadata segments, of groups of which nothing is known as of new ones.
+    fn spare_pages(&self, state: &State) -> u64 {
+        let front = u64::from(front_pages(self.geometry()));
+        state.spare.known() + state.spare.unknown_groups * front
+    }
+
+    /// What one file written now can have: room for blocks less the map pages that they need and
+    /// that spare pages don't give.
+    pub(super) fn available(&self, state: &State) -> u64 {
+        let geometry = self.geometry();
+        let segment = u64::from(geometry.segment_fragments);
+        let page = u64::from(geometry.page_fragments());
+        let room =
+            self.capacity.saturating_sub(self.taken(state) + self.spare(state) + self.reserve);
+        if planted::is(Planted::StatfsLies) {
+            return room + self.spare(state);
+        }
+        let unused_pages = state.groups_unused * u64::from(front_pages(geometry));
+        let spare_pages = self.spare_pages(state) + unused_pages;
+        let map_pages = (room / self.block_fragments).div_ceil(POINTERS_PER_PAGE);
+        let missing = (map_pages * page).saturating_sub(spare_pages * page);
+        room.saturating_sub(missing.next_multiple_of(segment))
+    }
+}
