@@ -246,7 +246,7 @@ fn remove_all(fs: &dyn FileSystem, directory: Ino) -> FsResult<()> {
     let root = Caller::root();
     loop {
         let mut entries = Vec::new();
-        fs.readdir(directory, 0, &mut |entry| {
+        fs.readdir(&Caller::root(), directory, 0, &mut |entry| {
             if entry.name != b"." && entry.name != b".." {
                 entries.push(entry.clone());
             }

@@ -121,7 +121,7 @@ fn make(pool: &Pool, parent: Ino, name: &str, kind: FileKind) -> Ino {
 
 fn find(pool: &Pool, parent: Ino, name: &str) -> Ino {
     let found = pool.lookup(&Caller::root(), parent, name.as_bytes()).expect("it is there");
-    pool.getattr(found.ino).expect("it is there");
+    pool.getattr(&Caller::root(), found.ino).expect("it is there");
     pool.forget(found.ino, 1);
     found.ino
 }
@@ -227,7 +227,9 @@ fn small_file(ground: &Ground) -> Prepared {
 fn small_file_fsync(ground: &Ground) -> Prepared {
     let (pool, names) = (ground.open(), names("file", SMALL_FILES));
     Box::new(move || {
-        fill_small(&pool, &names, |ino| pool.fsync(ino, false).expect("nothing fails"));
+        fill_small(&pool, &names, |ino| {
+            pool.fsync(&Caller::root(), ino, false).expect("nothing fails")
+        });
     })
 }
 
@@ -268,7 +270,7 @@ fn write_long(pool: &Pool, ino: Ino) {
         assert_eq!(written, Ok(data.len()), "there is room");
         pool.catch_up();
     }
-    pool.fsync(ino, false).expect("nothing fails");
+    pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
 }
 
 fn write_1m(ground: &Ground) -> Prepared {
@@ -291,7 +293,7 @@ fn stored_file(pool: &Pool) -> Ino {
     for at in (0..FILE_BYTES).step_by(1 << 20) {
         pool.write(&Caller::root(), ino, at, &data).expect("there is room");
     }
-    pool.fsync(ino, false).expect("nothing fails");
+    pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
     ino
 }
 
@@ -303,7 +305,7 @@ fn read_4k(ground: &Ground) -> Prepared {
         for _ in 0..READS {
             bytes.clear();
             let at = prng.below(FILE_BYTES / 4096) * 4096;
-            pool.read(ino, at, 4096, &mut bytes).expect("nothing fails");
+            pool.read(&Caller::root(), ino, at, 4096, &mut bytes).expect("nothing fails");
         }
     })
 }
@@ -317,7 +319,7 @@ fn overwrite(ground: &Ground) -> Prepared {
         for _ in 0..OVERWRITES {
             let at = prng.below(FILE_BYTES / 4096) * 4096;
             pool.write(&Caller::root(), ino, at, &data).expect("there is room");
-            pool.fsync(ino, false).expect("nothing fails");
+            pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
         }
     })
 }
@@ -333,7 +335,7 @@ fn overwrite_batches(ground: &Ground) -> Prepared {
                 let at = prng.below(FILE_BYTES / 4096) * 4096;
                 pool.write(&Caller::root(), ino, at, &data).expect("there is room");
             }
-            pool.fsync(ino, false).expect("nothing fails");
+            pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
         }
     })
 }
@@ -342,7 +344,7 @@ fn readdir(ground: &Ground) -> Prepared {
     let (pool, _) = filled(ground);
     Box::new(move || {
         let mut count = 0;
-        let listed = pool.readdir(pool.root(), 0, &mut |_| {
+        let listed = pool.readdir(&Caller::root(), pool.root(), 0, &mut |_| {
             count += 1;
             true
         });

@@ -58,7 +58,7 @@ fn main() {
     });
     time(&pool, "readdir", files, || {
         let mut count = 0;
-        pool.readdir(root, 0, &mut |_| {
+        pool.readdir(&Caller::root(), root, 0, &mut |_| {
             count += 1;
             true
         })
@@ -79,7 +79,7 @@ fn main() {
         for number in 0..files / 10 {
             let attr = pool.lookup(&caller, root, &name(number)).expect("is there");
             pool.write(&caller, attr.ino, 0, &data).expect("writes");
-            pool.fsync(attr.ino, false).expect("syncs");
+            pool.fsync(&Caller::root(), attr.ino, false).expect("syncs");
             pool.forget(attr.ino, 1);
         }
     });
@@ -94,13 +94,13 @@ fn main() {
         for at in (0..STREAM_BYTES).step_by(1 << 20) {
             pool.write(&caller, attr.ino, at, &chunk).expect("writes");
         }
-        pool.fsync(attr.ino, false).expect("syncs");
+        pool.fsync(&Caller::root(), attr.ino, false).expect("syncs");
     });
     time(&pool, "stream read, MiB", STREAM_BYTES >> 20, || {
         let mut into = Vec::new();
         for at in (0..STREAM_BYTES).step_by(1 << 20) {
             into.clear();
-            pool.read(attr.ino, at, 1 << 20, &mut into).expect("reads");
+            pool.read(&Caller::root(), attr.ino, at, 1 << 20, &mut into).expect("reads");
             assert_eq!(into[12345], 9);
         }
     });

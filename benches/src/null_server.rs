@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use engine::vnode::api::{
-    Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsError, FsResult, Ino, NewInode,
-    RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp, XattrMode,
+    Access, Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsError, FsResult, Ino,
+    NewInode, RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp, XattrMode,
 };
 use front::fuse::{MountOptions, StopSignals};
 
@@ -110,10 +110,13 @@ impl FileSystem for Null {
 
     fn forget(&self, _: Ino, _: u64) {}
 
-    fn getattr(&self, ino: Ino) -> FsResult<Attr> {
+    fn getattr(&self, _: &Caller, ino: Ino) -> FsResult<Attr> {
         self.state().attr(ino)
     }
 
+    fn access(&self, _: &Caller, _: Ino) -> FsResult<Access> {
+        Ok(Access { reads: true, writes: true, executes: true })
+    }
     fn setattr(&self, _: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
         let mut state = self.state();
         let attr = state.nodes.get_mut(&ino).ok_or(FsError::Stale)?;
@@ -146,7 +149,7 @@ impl FileSystem for Null {
         Err(FsError::NotSupported)
     }
 
-    fn readlink(&self, _: Ino) -> FsResult<Vec<u8>> {
+    fn readlink(&self, _: &Caller, _: Ino) -> FsResult<Vec<u8>> {
         Err(FsError::Invalid)
     }
 
@@ -185,7 +188,14 @@ impl FileSystem for Null {
         Ok(())
     }
 
-    fn read(&self, ino: Ino, offset: u64, length: usize, into: &mut Vec<u8>) -> FsResult<usize> {
+    fn read(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        offset: u64,
+        length: usize,
+        into: &mut Vec<u8>,
+    ) -> FsResult<usize> {
         let size_bytes = self.state().attr(ino)?.size_bytes;
         let left = usize::try_from(size_bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
         let count = length.min(left);
@@ -203,6 +213,7 @@ impl FileSystem for Null {
 
     fn readdir(
         &self,
+        _: &Caller,
         ino: Ino,
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry) -> bool,
@@ -220,7 +231,7 @@ impl FileSystem for Null {
         Ok(())
     }
 
-    fn fsync(&self, _: Ino, _: bool) -> FsResult<()> {
+    fn fsync(&self, _: &Caller, _: Ino, _: bool) -> FsResult<()> {
         Ok(())
     }
 
@@ -247,7 +258,7 @@ impl FileSystem for Null {
     fn fallocate(&self, _: &Caller, _: Ino, _: u64, _: u64, _: Fallocate) -> FsResult<()> {
         Err(FsError::NotSupported)
     }
-    fn seek(&self, _: Ino, _: u64, _: Seek) -> FsResult<u64> {
+    fn seek(&self, _: &Caller, _: Ino, _: u64, _: Seek) -> FsResult<u64> {
         Err(FsError::NotSupported)
     }
     fn copy_range(&self, _: &Caller, _: (Ino, u64), _: (Ino, u64), _: u64) -> FsResult<u64> {

@@ -24,7 +24,7 @@ fn a_stream_looks_at_few_pages() {
             pool.write(&caller, ino, mebibyte << 20, &data).expect("there is room");
             pool.catch_up();
         }
-        pool.fsync(ino, false).expect("nothing fails");
+        pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
         let looks = (looks(pool) - before) / MEBIBYTES;
         println!("a stream over {what}: {looks} looks a MiB");
         assert!(looks <= most, "over {what}: {looks} looks a MiB");
@@ -34,7 +34,7 @@ fn a_stream_looks_at_few_pages() {
     for mebibyte in 0..MEBIBYTES {
         pool.write(&caller, ino, mebibyte << 20, &data[..4096]).expect("there is room");
     }
-    pool.fsync(ino, false).expect("nothing fails");
+    pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
     stream("a file in blocks of 4 KiB", 28);
 }
 
@@ -52,7 +52,7 @@ fn a_batch_of_random_overwrites_looks_at_few_pages() {
         pool.write(&caller, ino, mebibyte << 20, &data).expect("there is room");
         pool.write(&caller, ino, mebibyte << 20, &data[..4096]).expect("there is room");
     }
-    pool.fsync(ino, false).expect("nothing fails");
+    pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
     let mut prng = Prng::from_seed(1);
     let before = looks(pool);
     for _ in 0..BATCHES {
@@ -60,7 +60,7 @@ fn a_batch_of_random_overwrites_looks_at_few_pages() {
             let at = prng.below(FILE_BYTES / 4096) * 4096;
             pool.write(&caller, ino, at, &data[..4096]).expect("there is room");
         }
-        pool.fsync(ino, false).expect("nothing fails");
+        pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
     }
     let looks = (looks(pool) - before) / (32 * BATCHES);
     println!("a random overwrite among 32: {looks} looks");

@@ -143,7 +143,8 @@ fn a_small_fsync_is_one_write_that_is_durable() {
             let ino = counted.make(root, &format!("f{length}-{round}"), FileKind::Regular);
             let data = vec![7; length];
             counted.pool.write(&Caller::root(), ino, 0, &data).expect("there is room");
-            let cost = counted.cost(|| counted.pool.fsync(ino, false).expect("nothing fails"));
+            let cost = counted
+                .cost(|| counted.pool.fsync(&Caller::root(), ino, false).expect("nothing fails"));
             let asked = (cost.writes(), cost.write_throughs(), cost.flushes(), cost.reads());
             assert_eq!(asked, (1, 1, 0, 0), "{length} bytes, round {round}: {cost:?}");
         }
@@ -176,7 +177,9 @@ fn full_segments_are_sealed_when_nobody_waits() {
     // A segment has room for 63 blocks.
     let full = (18 * 64) / 63 - 8;
     assert_eq!(write(8..18), full - WAITING_MAX);
-    let rest = sealed(counted.cost(|| counted.pool.fsync(ino, false).expect("nothing fails")));
+    let rest = sealed(
+        counted.cost(|| counted.pool.fsync(&Caller::root(), ino, false).expect("nothing fails")),
+    );
     assert_eq!(rest, WAITING_MAX + 1, "and what fills");
 }
 
@@ -199,7 +202,7 @@ fn transactions_to_install(contents: &[Vec<u8>]) -> u64 {
     let again = open(&device);
     for (ino, content) in files.iter().zip(contents) {
         let mut read = Vec::new();
-        again.pool.read(*ino, 0, 400_000, &mut read).expect("nothing fails");
+        again.pool.read(&Caller::root(), *ino, 0, 400_000, &mut read).expect("nothing fails");
         assert!(read == *content, "{ino:?}");
     }
     transactions
@@ -236,7 +239,7 @@ fn a_tiny_file_writes_no_block() {
         for number in 0..100 {
             let ino = counted.make(root, &format!("f{number}"), FileKind::Regular);
             counted.pool.write(&Caller::root(), ino, 0, &[7; 100]).expect("there is room");
-            counted.pool.fsync(ino, false).expect("nothing fails");
+            counted.pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
         }
         counted.pool.sync().expect("nothing fails");
     });
@@ -265,7 +268,7 @@ fn a_lookup_reads_few_pages() {
     let caller = Caller::root();
     let find = |parent: Ino, name: &str| {
         let found = counted.pool.lookup(&caller, parent, name.as_bytes()).expect("it is there");
-        counted.pool.getattr(found.ino).expect("it is there");
+        counted.pool.getattr(&Caller::root(), found.ino).expect("it is there");
         counted.pool.forget(found.ino, 1);
         found.ino
     };
@@ -335,7 +338,7 @@ fn a_listing_reads_the_inodes_of_a_page_together() {
     let shared: SharedDevice = Arc::<Handed>::clone(&device);
     let clock = Arc::new(ManualClock::new());
     let pool = Pool::open(shared, clock, OpenOptions::default()).expect("a pool opens");
-    pool.readdir(at, 0, &mut |_| true).expect("it lists");
+    pool.readdir(&Caller::root(), at, 0, &mut |_| true).expect("it lists");
     device.together.store(0, Ordering::Relaxed);
     device.alone.store(0, Ordering::Relaxed);
     let mut files = Vec::new();
@@ -407,7 +410,10 @@ fn a_sequential_read_is_one_request_for_a_piece() {
     let cost = counted.cost(|| {
         for at in 0..BYTES >> 20 {
             let mut bytes = Vec::new();
-            counted.pool.read(ino, at << 20, 1 << 20, &mut bytes).expect("it reads");
+            counted
+                .pool
+                .read(&Caller::root(), ino, at << 20, 1 << 20, &mut bytes)
+                .expect("it reads");
             assert_eq!(bytes.len(), 1 << 20);
         }
     });

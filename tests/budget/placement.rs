@@ -89,7 +89,7 @@ fn read_directory(image: &Image, policy: &str, number: usize) -> u64 {
     let start = device.now_ns();
     for (round, file) in files.into_iter().enumerate() {
         let mut bytes = Vec::new();
-        pool.read(file, 0, FILE_BYTES, &mut bytes).expect("it is there");
+        pool.read(&Caller::root(), file, 0, FILE_BYTES, &mut bytes).expect("it is there");
         let expected = if round % 3 == 0 { 2 } else { 1 };
         assert!(bytes.len() == FILE_BYTES && bytes.iter().all(|&byte| byte == expected));
     }

@@ -141,7 +141,8 @@ impl Stage {
                 }
                 Kind::Read => {
                     let mut bytes = Vec::new();
-                    let read = self.pool.read(file, offset, data.len(), &mut bytes);
+                    let read =
+                        self.pool.read(&Caller::root(), file, offset, data.len(), &mut bytes);
                     assert_eq!(read, Ok(data.len()));
                 }
                 Kind::WriteAndSync => {
@@ -149,7 +150,9 @@ impl Stage {
                     // As a mount does: it is over when it is told, whatever its thread does then.
                     let scheduler = Arc::clone(&self.scheduler);
                     let (done, at) =
-                        sync_as_told(&self.pool, file, false, move || scheduler.now_ns());
+                        sync_as_told(&self.pool, &Caller::root(), file, false, move || {
+                            scheduler.now_ns()
+                        });
                     done.expect("nothing fails");
                     told_ns = Some(at);
                 }

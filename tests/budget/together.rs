@@ -67,7 +67,7 @@ impl Desk {
         while state.clients_left > 0 {
             if let Some((ino, told)) = state.asked.pop_front() {
                 drop(state);
-                pool.fsync_then(ino, false, told);
+                pool.fsync_then(&Caller::root(), ino, false, told);
                 state = self.state.lock();
             } else {
                 self.changed.wait(&mut state);
@@ -92,7 +92,8 @@ fn make_and_sync(pool: &Pool, desk: &Desk, client: u64, files: u64, asks: Asks) 
         match asks {
             Asks::Served => desk.sync(ino),
             Asks::Waits | Asks::IsTold => {
-                sync(pool, ino, false, asks == Asks::IsTold).expect("nothing fails");
+                sync(pool, &Caller::root(), ino, false, asks == Asks::IsTold)
+                    .expect("nothing fails");
             }
         }
         pool.forget(ino, 1);

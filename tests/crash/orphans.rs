@@ -65,16 +65,16 @@ fn a_file_born_without_a_name_is_freed_by_the_open_after_a_crash_unless_it_got_o
             pool.write(&caller, made.ino, 0, data).expect("there is room");
             made.ino
         });
-        pool.fsync(lost, false).expect("nothing fails");
+        pool.fsync(&Caller::root(), lost, false).expect("nothing fails");
         pool.link(&caller, named, pool.root(), b"named").expect("it never had a name");
-        pool.fsync(named, false).expect("nothing fails");
+        pool.fsync(&Caller::root(), named, false).expect("nothing fails");
         before
     };
     let pool = open(&device);
     assert_eq!(pool.statfs().expect("there are sizes").inode_count, inodes_before + 1);
     let named = pool.lookup(&caller, pool.root(), b"named").expect("its name was made durable");
     let mut bytes = Vec::new();
-    pool.read(named.ino, 0, 10, &mut bytes).expect("it is readable");
+    pool.read(&Caller::root(), named.ino, 0, 10, &mut bytes).expect("it is readable");
     assert_eq!((named.nlink, &bytes[..]), (1, &b"kept"[..]));
     let report = check::run(Arc::clone(&device), check::Options::default(), &mut |_| ());
     assert!(report.is_clean(), "{}", report.to_text());

@@ -44,23 +44,23 @@ fn what_was_cut_off_stays_gone_when_blocks_before_it_are_installed() {
     let pool = open(&device);
     let (file, other) = (make(&pool, "file"), make(&pool, "other"));
     write(&pool, file, 0, WRITTEN_BYTES);
-    pool.fsync(file, false).expect("nothing fails");
+    pool.fsync(&Caller::root(), file, false).expect("nothing fails");
     let cut = SetAttr { size_bytes: Some(CUT_BYTES), ..SetAttr::default() };
     pool.setattr(&Caller::root(), file, &cut).expect("it frees");
-    pool.fsync(file, false).expect("nothing fails");
+    pool.fsync(&Caller::root(), file, false).expect("nothing fails");
 
     write(&pool, file, 60 * BLOCK_BYTES, BLOCK_BYTES);
     write(&pool, file, 0, CUT_BYTES - 100);
     pool.catch_up();
     write(&pool, other, 0, 100);
-    pool.fsync(other, false).expect("nothing fails");
+    pool.fsync(&Caller::root(), other, false).expect("nothing fails");
 
     drop(pool);
     let pool = open(&device);
-    let size_bytes = pool.getattr(file).expect("it was synced").size_bytes;
+    let size_bytes = pool.getattr(&Caller::root(), file).expect("it was synced").size_bytes;
     let mut bytes = Vec::new();
     let length = usize::try_from(WRITTEN_BYTES - CUT_BYTES).expect("small");
-    pool.read(file, CUT_BYTES, length, &mut bytes).expect("it reads");
+    pool.read(&Caller::root(), file, CUT_BYTES, length, &mut bytes).expect("it reads");
     assert!(bytes.iter().all(|byte| *byte == 0), "{size_bytes} bytes, those of before among them");
     assert!(size_bytes >= CUT_BYTES);
 }

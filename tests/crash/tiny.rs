@@ -24,15 +24,15 @@ fn a_tiny_file_that_grows_keeps_what_was_synced() {
     let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0, umask: 0 };
     let ino = pool.create(&caller, root, b"a", new).expect("there is room").ino;
     pool.write(&caller, ino, 0, &[7; 200]).expect("there is room");
-    pool.fsync(ino, false).expect("nothing fails");
+    pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
     pool.write(&caller, ino, 300, &[8; 40_000]).expect("there is room");
     let names = ((root, &b"a"[..]), (root, &b"b"[..]));
     pool.rename(&caller, names.0, names.1, RenameMode::Replace).expect("it may");
-    pool.fsync(root, false).expect("nothing fails");
+    pool.fsync(&Caller::root(), root, false).expect("nothing fails");
     drop(pool);
     let pool = open(&device);
     let found = pool.lookup(&caller, root, b"b").expect("its name was synced");
     let mut bytes = Vec::new();
-    pool.read(found.ino, 0, 200, &mut bytes).expect("it reads");
+    pool.read(&Caller::root(), found.ino, 0, 200, &mut bytes).expect("it reads");
     assert_eq!(bytes, [7; 200]);
 }

@@ -101,7 +101,7 @@ fn read_ahead_of_an_ill_device(delay_ns: u64) -> u64 {
     let clock = Arc::new(SimClock::new(Arc::clone(&scheduler)));
     let shared: SharedDevice = Arc::<IllDevice>::clone(&ill);
     let pool = Pool::open(shared, clock, OpenOptions::default()).expect("it was closed");
-    pool.readdir(pool.root(), 0, &mut |_| true).expect("it lists");
+    pool.readdir(&Caller::root(), pool.root(), 0, &mut |_| true).expect("it lists");
     let (_, _, cookie) = answer(&pool, 0);
     let (_, _, cookie) = answer(&pool, cookie);
     let times = Mutex::new((0, 0, 0));

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use engine::vnode::api::Caller;
 use engine::{OpenOptions, Pool};
 use storage::clock::SimClock;
 use storage::device::SharedDevice;
@@ -27,7 +28,7 @@ fn client(pool: &Pool, me: u64) -> BTreeSet<String> {
     for number in 0..FILES {
         let name = format!("c{me}-{number}");
         let ino = make(pool, &name).expect("nothing fails");
-        sync(pool, ino, false, number % 2 == 1).expect("nothing fails");
+        sync(pool, &Caller::root(), ino, false, number % 2 == 1).expect("nothing fails");
         synced.insert(name);
     }
     synced

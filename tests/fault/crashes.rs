@@ -40,7 +40,7 @@ fn forty_crashes_in_a_row_forget_no_void_interval() {
         image = one_life(image, |pool| {
             let ino = make(pool, &format!("f{life}")).expect("there is room");
             pool.write(&Caller::root(), ino, 0, &content(life, 5000)).expect("there is room");
-            pool.fsync(ino, false).expect("nothing fails");
+            pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
         });
         let superblock = superblock(&image);
         if life > 0 {
@@ -78,7 +78,7 @@ fn blocks_that_rode_into_a_crash_can_be_cleaned() {
         image = one_life(image, |pool| {
             let ino = make(pool, &format!("f{life}")).expect("there is room");
             pool.write(&Caller::root(), ino, 0, &content(life, 4096)).expect("there is room");
-            pool.fsync(ino, false).expect("nothing fails");
+            pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
         });
     }
     let device = device_of(&image);
@@ -113,7 +113,7 @@ fn a_cut_over_blocks_that_are_not_installed_shows_no_holes() {
             let ino = make(pool, "file").expect("there is room");
             if first > 0 {
                 pool.write(&Caller::root(), ino, 0, &bytes[..first]).expect("there is room");
-                pool.fsync(ino, false).expect("nothing fails");
+                pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
             }
             let offset = u64::try_from(first).expect("small");
             pool.write(&Caller::root(), ino, offset, &bytes[first..]).expect("there is room");

@@ -65,7 +65,7 @@ fn a_name_of_which_a_bit_turned_over_is_never_listed() {
     device.rot(place.expect("the name is in a directory"), 1);
     let shared: SharedDevice = device;
     let pool = open(&shared).expect("the directory is not read by an open");
-    let listed = pool.readdir(pool.root(), 0, &mut |_| true);
+    let listed = pool.readdir(&Caller::root(), pool.root(), 0, &mut |_| true);
     assert!(matches!(listed, Err(FsError::Corrupt { .. })), "{listed:?}");
 }
 

@@ -108,7 +108,7 @@ impl Run<'_> {
         let bytes = content(seed, length);
         self.timed(&path, |pool| pool.write(&Caller::root(), ino, 0, &bytes))?;
         self.accepted = Promised::from([(name.to_owned(), bytes)]);
-        self.timed(&path, |pool| sync(pool, ino, false, seed % 2 == 1))?;
+        self.timed(&path, |pool| sync(pool, &Caller::root(), ino, false, seed % 2 == 1))?;
         self.promised.append(&mut self.accepted);
         Ok(())
     }
@@ -281,7 +281,7 @@ fn client(pool: &Pool, me: u64, timed: Timed<'_>) -> (Promised, FsResult<()>) {
             timed(&mut || make(pool, &name).map(drop))?;
             let ino = super::find(pool, &name)?;
             timed(&mut || pool.write(&Caller::root(), ino, 0, &bytes))?;
-            timed(&mut || sync(pool, ino, false, number % 4 >= 2))?;
+            timed(&mut || sync(pool, &Caller::root(), ino, false, number % 4 >= 2))?;
             timed(&mut || read(pool, &name).map(|found| assert!(found == bytes)))?;
             promised.insert(name, bytes);
         }

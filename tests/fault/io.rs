@@ -30,13 +30,13 @@ fn work(pool: &Pool, promised: &mut Promised) -> FsResult<()> {
         let ino = find(pool, &small)?;
         let bytes = content(round, 3000);
         pool.write(&caller, ino, 0, &bytes)?;
-        pool.fsync(ino, false)?;
+        pool.fsync(&Caller::root(), ino, false)?;
         promised.insert(small.clone(), bytes);
         make(pool, &large)?;
         let ino = find(pool, &large)?;
         let bytes = content(100 + round, 200_000);
         pool.write(&caller, ino, 0, &bytes)?;
-        pool.fsync(ino, false)?;
+        pool.fsync(&Caller::root(), ino, false)?;
         promised.insert(large, bytes);
         if round % 2 == 1 {
             let (old, new) = (format!("large{}", round - 1), format!("moved{round}"));

@@ -59,7 +59,7 @@ fn crashed(checkpoints: u64, goes_on: bool) -> Left {
         let name = format!("file{number}");
         let ino = make(&pool, &name).expect("there is room");
         pool.write(&Caller::root(), ino, 0, &content(number, FILE_BYTES)).expect("there is room");
-        pool.fsync(ino, false).expect("nothing fails");
+        pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
         synced.push((name, number));
     };
     for round in 0..checkpoints {

@@ -19,6 +19,8 @@ use storage::sync::sim::{Job, Scheduler, current, sleep_until};
 
 use super::{content, find, make};
 
+static ROOT: Caller = Caller::root();
+
 const POOL_BYTES: u64 = 10 << 20;
 const BLOCK_BYTES: usize = 16 << 10;
 /// Three segments of blocks.
@@ -103,7 +105,8 @@ fn read_while_one_is_cut(victim: usize) {
     let clock = Arc::new(SimClock::new(Arc::clone(&scheduler)));
     let pool = Pool::open(device, clock, OpenOptions::default()).expect("it was closed");
     let files = names.map(|name| find(&pool, name).expect("it is there"));
-    let asked = files.map(|ino| ReadAsked { ino, offset: 0, length_bytes: FILE_BYTES });
+    let asked =
+        files.map(|ino| ReadAsked { caller: &ROOT, ino, offset: 0, length_bytes: FILE_BYTES });
     let answers = Mutex::new(vec![None, None]);
     let jobs: Vec<Job<'_>> = vec![
         (

@@ -49,7 +49,10 @@ fn settle(device: &SharedDevice, pool: Pool) -> Pool {
 }
 
 fn fragments(pool: &Pool) -> u64 {
-    pool.getattr(find(pool, "file").expect("it was made")).expect("it is there").blocks_512 / 8
+    pool.getattr(&Caller::root(), find(pool, "file").expect("it was made"))
+        .expect("it is there")
+        .blocks_512
+        / 8
 }
 
 /// Goal: whatever was written is read, before and after the blocks are in the map, and all space
@@ -70,7 +73,7 @@ fn a_split_leaf_holds_what_is_written_cut_and_grown() {
         let offset = if prng.one_in(2) { offset / 4096 * 4096 } else { offset };
         put(&pool, ino, &mut bytes, offset, &piece);
         match prng.below(6) {
-            0 => pool.fsync(ino, false).expect("there is room"),
+            0 => pool.fsync(&Caller::root(), ino, false).expect("there is room"),
             1 => pool.sync().expect("there is room"),
             2 => {
                 let length = usize::try_from(prng.below(4 << 20)).expect("small");

@@ -52,7 +52,7 @@ impl Ahead {
             let length = prng.below(WRITE_BYTES_MAX);
             file.write(ground, prng.below(share - WRITE_BYTES_MAX), length, fill);
             if prng.one_in(2) {
-                ground.pool.fsync(ino, false).expect("there is room");
+                ground.pool.fsync(&Caller::root(), ino, false).expect("there is room");
             }
         }
         let start = prng.below(20_000);
@@ -93,7 +93,10 @@ impl Ahead {
             let offset = self.range.start + prng.below(room - length + 1);
             self.write(ground, offset, length, fill);
             match prng.below(60) {
-                0 => ground.pool.fsync(self.ino, false).expect("a sync needs no room"),
+                0 => ground
+                    .pool
+                    .fsync(&Caller::root(), self.ino, false)
+                    .expect("a sync needs no room"),
                 1 => ground.pool.tick().expect("background work needs no room"),
                 _ => {}
             }
@@ -103,7 +106,8 @@ impl Ahead {
     pub(super) fn expect_content(&self, ground: &Ground) {
         let mut found = Vec::new();
         let length = self.content.len() + 1;
-        let count = ground.pool.read(self.ino, 0, length, &mut found).expect("it reads");
+        let count =
+            ground.pool.read(&Caller::root(), self.ino, 0, length, &mut found).expect("it reads");
         assert_eq!(count, self.content.len());
         assert!(found == self.content, "what was written is not what is read");
     }
@@ -165,7 +169,9 @@ fn what_is_taken_ahead_counts_until_it_is_given_up() {
     let give_up: [(&str, &dyn Fn()); 3] = [
         ("punched", &|| punch().expect("a hole needs no room")),
         ("cut", &|| cut(0)),
-        ("cut at its end", &|| cut(pool.getattr(ino).expect("it is there").size_bytes)),
+        ("cut at its end", &|| {
+            cut(pool.getattr(&Caller::root(), ino).expect("it is there").size_bytes)
+        }),
     ];
     for (how, give_up) in give_up {
         for _ in 0..2 {
@@ -175,7 +181,10 @@ fn what_is_taken_ahead_counts_until_it_is_given_up() {
             let pages = 64 << 10;
             assert!(left + length <= at_first, "{how}: {at_first}, then {left}");
             assert!(left + length + 128 * 1024 + pages >= at_first, "{how}: {at_first}, {left}");
-            assert!(pool.getattr(ino).expect("it is there").blocks_512 * 512 >= length, "{how}");
+            assert!(
+                pool.getattr(&Caller::root(), ino).expect("it is there").blocks_512 * 512 >= length,
+                "{how}"
+            );
         }
         give_up();
         let left = ground.available();
@@ -183,7 +192,7 @@ fn what_is_taken_ahead_counts_until_it_is_given_up() {
         assert!(left + 128 * 1024 >= at_first, "{how}: {at_first} at first, then {left}");
     }
     take(false).expect("there is room");
-    assert_eq!(pool.getattr(ino).expect("it is there").size_bytes, length);
+    assert_eq!(pool.getattr(&Caller::root(), ino).expect("it is there").size_bytes, length);
     let mode = Fallocate::Allocate { keep_size: true };
     let too_much = pool.fallocate(&caller, ino, 0, 1 << 40, mode);
     assert_eq!(too_much, Err(FsError::NoSpace));

@@ -243,7 +243,7 @@ impl Case {
     fn cut(&mut self, prng: &mut Prng) {
         let Some(file) = pick(prng, &self.tree.files) else { return };
         let (pool, ino) = (&self.ground.pool, self.tree.files[file].ino);
-        let attr = pool.getattr(ino).expect("it is there");
+        let attr = pool.getattr(&Caller::root(), ino).expect("it is there");
         if attr.kind != FileKind::Regular || attr.size_bytes == 0 {
             return;
         }

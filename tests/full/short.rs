@@ -9,7 +9,7 @@ const SHAPE: Shape = Shape::new(16, 4096, 128, 14);
 const PIECE_BYTES: usize = 777_777;
 
 fn size_of(ground: &Ground, ino: Ino) -> u64 {
-    ground.pool.getattr(ino).expect("it is there").size_bytes
+    ground.pool.getattr(&Caller::root(), ino).expect("it is there").size_bytes
 }
 
 /// Byte `at` of the files here.
@@ -20,7 +20,10 @@ fn byte_at(at: u64) -> u8 {
 fn expect_content(ground: &Ground, ino: Ino, size: u64) {
     let mut bytes = Vec::new();
     let length = usize::try_from(size).expect("a test's file is small");
-    ground.pool.read(ino, 0, length + 1, &mut bytes).expect("memory does not fail");
+    ground
+        .pool
+        .read(&Caller::root(), ino, 0, length + 1, &mut bytes)
+        .expect("memory does not fail");
     assert!(bytes.len() == length && (0..).zip(&bytes).all(|(at, byte)| *byte == byte_at(at)));
 }
 

@@ -57,15 +57,15 @@ fn base() -> Image {
 fn use_pool(pool: &Pool) {
     let caller = Caller::root();
     let mut names = Vec::new();
-    let _ = pool.readdir(pool.root(), 0, &mut |entry| {
+    let _ = pool.readdir(&Caller::root(), pool.root(), 0, &mut |entry| {
         names.push((entry.name.clone(), entry.ino));
         names.len() < NAMES_MAX
     });
     assert!(names.len() < NAMES_MAX, "a listing has no end");
     for (_, ino) in &names {
         let mut bytes = Vec::new();
-        let _ = pool.getattr(*ino);
-        let _ = pool.read(*ino, 0, 64 << 10, &mut bytes);
+        let _ = pool.getattr(&Caller::root(), *ino);
+        let _ = pool.read(&Caller::root(), *ino, 0, 64 << 10, &mut bytes);
     }
     let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0, umask: 0 };
     let _ = pool.create(&caller, pool.root(), b"new", new);

@@ -54,7 +54,7 @@ impl Held {
             let attr = fs.create(&Caller::root(), parent.ino, name.as_bytes(), new(kind));
             identity(&attr.expect("an empty file system takes it"))
         };
-        let root = identity(&fs.getattr(fs.root()).expect("there is a root"));
+        let root = identity(&fs.getattr(&Caller::root(), fs.root()).expect("there is a root"));
         let d = made(root, "b", FileKind::Directory);
         let (above, name) = if is_deep { (d, "b") } else { (root, "c") };
         let e = made(above, name, FileKind::Directory);
@@ -265,7 +265,7 @@ impl Call {
                 Ok(Answer::Entry(entry_of(&names, name)))
             }
             Call::GetAttr(inode) => {
-                let attr = fs.getattr(held.of(inode))?;
+                let attr = fs.getattr(&Caller::root(), held.of(inode))?;
                 Ok(Answer::Attr(CanonAttr::of(&attr, Times::Ignored)))
             }
             Call::SetMode(file, mode) => {
@@ -276,7 +276,7 @@ impl Call {
             }
             Call::Read(file, offset, length) => {
                 let mut bytes = Vec::new();
-                fs.read(held.of(file), offset, length, &mut bytes)?;
+                fs.read(&Caller::root(), held.of(file), offset, length, &mut bytes)?;
                 Ok(Answer::Bytes(bytes))
             }
             Call::Write(file, offset, length, fill) => {
@@ -289,7 +289,7 @@ impl Call {
             }
             Call::Fsync(inode) => {
                 let is_told = !matches!(inode, Inode::F);
-                sync(fs, held.of(inode), false, is_told).map(|()| Answer::Done)
+                sync(fs, &Caller::root(), held.of(inode), false, is_told).map(|()| Answer::Done)
             }
         }
     }
@@ -297,7 +297,7 @@ impl Call {
 
 fn list(fs: &dyn FileSystem, directory: Ino) -> FsResult<Vec<DirEntry>> {
     let mut names = Vec::new();
-    fs.readdir(directory, 0, &mut |entry: &DirEntry| {
+    fs.readdir(&Caller::root(), directory, 0, &mut |entry: &DirEntry| {
         names.push(entry.clone());
         true
     })?;

@@ -51,7 +51,7 @@ fn write_all(pool: &Pool, file: Ino, mut random: Prng) -> Vec<u8> {
 fn expect_content(pool: &Pool, file: Ino, expected: &[u8], when: &str) {
     let mut bytes = Vec::new();
     let length = expected.len() * BLOCK_BYTES;
-    assert_eq!(pool.read(file, 0, length, &mut bytes), Ok(length), "{when}");
+    assert_eq!(pool.read(&Caller::root(), file, 0, length, &mut bytes), Ok(length), "{when}");
     for (block, fill) in bytes.chunks(BLOCK_BYTES).zip(expected) {
         assert!(block.iter().all(|byte| byte == fill), "not what was written, {when}");
     }

@@ -20,6 +20,8 @@ use super::new_pool;
 use super::sealing::{BLOCK_BYTES, offset_of};
 use super::threads::{self, Threads, Work};
 
+static ROOT: Caller = Caller::root();
+
 const FILES: u64 = 3;
 const BLOCKS: u64 = 2;
 const READERS: u64 = 2;
@@ -43,7 +45,7 @@ fn write_some(pool: &Pool, files: &[Ino], mut random: Prng) {
                 let change = SetAttr { size_bytes: Some(offset), ..SetAttr::default() };
                 pool.setattr(&Caller::root(), file, &change).map(drop)
             }
-            1 => pool.fsync(file, false),
+            1 => pool.fsync(&Caller::root(), file, false),
             // Takes the locks of both files.
             2 => {
                 let root = pool.root();
@@ -58,6 +60,7 @@ fn write_some(pool: &Pool, files: &[Ino], mut random: Prng) {
 fn read_some(pool: &Pool, files: &[Ino], mut random: Prng) {
     for _ in 0..CALLS {
         let one = |random: &mut Prng| ReadAsked {
+            caller: &ROOT,
             ino: one_of(files, random),
             offset: offset_of(random.below(BLOCKS)),
             length_bytes: BLOCK_BYTES * usize::try_from(1 + random.below(2)).expect("small"),

@@ -135,7 +135,7 @@ fn a_sync_ends_with_a_flush() {
     for ground in Ground::both() {
         let ino = ground.make(ground.pool.root(), "f", FileKind::Regular);
         ground.device.taken();
-        ground.pool.fsync(ino, false).expect("memory does not fail");
+        ground.pool.fsync(&Caller::root(), ino, false).expect("memory does not fail");
         let requests = ground.device.taken();
         assert!(ends_with_a_durable_log(&requests), "{requests:?}");
         let has_write_through = ground.device.info().has_write_through;
@@ -186,7 +186,7 @@ fn a_sync_of_a_directory_writes_the_log() {
     ground.pool.sync().expect("memory does not fail");
     ground.make(directory, "f", FileKind::Regular);
     ground.device.taken();
-    ground.pool.fsync(directory, false).expect("memory does not fail");
+    ground.pool.fsync(&Caller::root(), directory, false).expect("memory does not fail");
     let requests = ground.device.taken();
     assert!(ends_with_a_durable_log(&requests), "{requests:?}");
 }
@@ -198,7 +198,7 @@ fn data_is_flushed_before_the_log_points_to_it() {
         let ino = ground.make(ground.pool.root(), "f", FileKind::Regular);
         ground.pool.write(&Caller::root(), ino, 0, &vec![1; 1 << 20]).expect("there is room");
         ground.device.taken();
-        ground.pool.fsync(ino, false).expect("memory does not fail");
+        ground.pool.fsync(&Caller::root(), ino, false).expect("memory does not fail");
         let requests = ground.device.taken();
         let data = last(&requests, Request::Write(Purpose::Data)).expect("a segment was sealed");
         let log = last(&requests, LOG).or(last(&requests, LOG_THROUGH));

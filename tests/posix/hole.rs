@@ -8,6 +8,8 @@ fn usize_of(value: u64) -> usize {
     usize::try_from(value).expect("a test's offset fits")
 }
 
+static ROOT: Caller = Caller::root();
+
 behaviours! {
     fn a_punched_hole_reads_as_zeros_and_gives_space_back(at) {
         for sync in ["getattr /f", "sync"] {
@@ -55,7 +57,7 @@ behaviours! {
             assert!(at.content(name) == expected, "{name}");
             at.does(&format!("seek {name} 0 data\nseek {name} 0 hole\nsync"));
             let (fs, ino) = (at.fs(), at.ino(name));
-            let hole = fs.seek(ino, 0, Seek::Hole).expect("the end is a hole");
+            let hole = fs.seek(&ROOT, ino, 0, Seek::Hole).expect("the end is a hole");
             assert!(hole < 200_000, "{name}: a hole at {hole}");
             for (offset, fill) in [(60_000, 5), (130_000, 6), (61_000, 7), (399_000, 8)] {
                 let data = bytes_of(fill, 9000);
@@ -102,13 +104,13 @@ behaviours! {
         for sync in ["getattr /f", "sync"] {
             at.does(sync);
             let (fs, ino) = (at.fs(), at.ino("/f"));
-            let data = fs.seek(ino, 7, Seek::Data).expect("there is data");
+            let data = fs.seek(&ROOT, ino, 7, Seek::Data).expect("there is data");
             assert!((4_999_900_000..=5_000_000_000).contains(&data), "{data}");
-            let hole = fs.seek(ino, data, Seek::Hole).expect("the end is a hole");
+            let hole = fs.seek(&ROOT, ino, data, Seek::Hole).expect("the end is a hole");
             assert!((5_000_000_004..5_000_100_000).contains(&hole), "{hole}");
-            assert_eq!(fs.seek(ino, hole, Seek::Hole), Ok(hole));
-            assert_eq!(fs.seek(ino, hole, Seek::Data), Err(FsError::NoSuchOffset));
-            assert_eq!(fs.seek(ino, 10_000_000_000, Seek::Hole), Err(FsError::NoSuchOffset));
+            assert_eq!(fs.seek(&ROOT, ino, hole, Seek::Hole), Ok(hole));
+            assert_eq!(fs.seek(&ROOT, ino, hole, Seek::Data), Err(FsError::NoSuchOffset));
+            assert_eq!(fs.seek(&ROOT, ino, 10_000_000_000, Seek::Hole), Err(FsError::NoSuchOffset));
             at.does("seek /f 0 data\nseek /f 0 hole\nseek /f 5000000001 hole");
         }
     }
@@ -117,12 +119,12 @@ behaviours! {
         at.does("create /a file 644\ncreate /b file 644");
         at.write("/a", 0, &bytes_of(3, 300_000));
         let (fs, source, target) = (at.fs(), at.ino("/a"), at.ino("/b"));
-        let copied = fs.copy_range(&Caller::root(), (source, 1000), (target, 50), 1 << 30);
+        let copied = fs.copy_range(&ROOT, (source, 1000), (target, 50), 1 << 30);
         assert_eq!(copied, Ok(299_000));
         assert!(at.content("/b")[50..] == bytes_of(3, 300_000)[1000..]);
-        let behind = fs.copy_range(&Caller::root(), (source, 300_000), (target, 0), 10);
+        let behind = fs.copy_range(&ROOT, (source, 300_000), (target, 0), 10);
         assert_eq!(behind, Ok(0));
-        let itself = fs.copy_range(&Caller::root(), (source, 290_000), (source, 400_000), 90_000);
+        let itself = fs.copy_range(&ROOT, (source, 290_000), (source, 400_000), 90_000);
         assert_eq!(itself, Ok(10_000));
         assert_eq!(at.attr("/a").size_bytes, 410_000);
         at.refuses("copy /a 0 /a 10 20", &FsError::Invalid);

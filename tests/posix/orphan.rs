@@ -1,6 +1,8 @@
-use engine::vnode::api::FsError;
+use engine::vnode::api::{Caller, FsError};
 use testkit::ops::bytes_of;
 use whole_system::behaviours;
+
+static ROOT: Caller = Caller::root();
 
 behaviours! {
     fn a_file_unlinked_while_open_stays_readable_and_writable(at) {
@@ -18,9 +20,9 @@ behaviours! {
         at.does("create /f file 644\nopen @0 /f\nopen @1 /f\nunlink /f");
         let ino = at.ino("@0");
         at.does("close @0");
-        assert!(at.fs().getattr(ino).is_ok());
+        assert!(at.fs().getattr(&ROOT, ino).is_ok());
         at.does("close @1");
-        let gone = at.fs().getattr(ino).map_err(|error| error.errno());
+        let gone = at.fs().getattr(&ROOT, ino).map_err(|error| error.errno());
         assert!(gone == Err(FsError::NotFound.errno()) || gone == Err(FsError::Stale.errno()));
     }
 
@@ -46,7 +48,7 @@ behaviours! {
             }).collect();
             for (nth, ino) in inos.into_iter().enumerate() {
                 at.does(&format!("close @{nth}"));
-                assert!(at.fs().getattr(ino).is_err(), "{nth} of {count} is still there");
+                assert!(at.fs().getattr(&ROOT, ino).is_err(), "{nth} of {count} is still there");
             }
             assert_eq!(at.fs().statfs().expect("there are sizes").inode_count, before);
         }

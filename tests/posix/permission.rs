@@ -1,4 +1,4 @@
-use engine::vnode::api::FsError;
+use engine::vnode::api::{Access, Caller, FsError};
 use whole_system::behaviours;
 
 behaviours! {
@@ -71,5 +71,78 @@ behaviours! {
         at.does("create /a directory 777\ncreate /b directory 777\ncreate /a/d directory 755");
         at.refuses("u7 rename /a/d /b/d replace", &FsError::AccessDenied);
         at.does("u7 rename /a/d /a/e replace\nowner /a/e 7 -\nu7 rename /a/e /b/d replace");
+    }
+
+    fn only_who_may_read_reads_content(at) {
+        at.does("mode / 777\ncreate /f file 640\nowner /f 7 20\nwrite /f 0 100 1");
+        at.does("u7 read /f 0 9\nu7 seek /f 0 data\nu7 seek /f 0 hole");
+        for line in ["read /f 0 9", "seek /f 0 data", "seek /f 0 hole", "read /f 0 0"] {
+            at.refuses(&format!("u8 {line}"), &FsError::AccessDenied);
+        }
+        at.does("mode /f 200\nu7 fsync /f");
+        at.refuses("u7 read /f 0 9", &FsError::AccessDenied);
+        at.refuses("u8 fsync /f", &FsError::AccessDenied);
+        // As open(2) has it: what the file is comes first.
+        at.does("create /d directory 700");
+        at.refuses("u7 read /d 0 9", &FsError::IsDirectory);
+    }
+
+    fn only_who_may_write_changes_content(at) {
+        at.does("mode / 777\ncreate /f file 644\nowner /f 7 -\nwrite /f 0 9000 1\nmode /f 4644");
+        for line in ["write /f 0 9 2", "write /f 0 0 2", "allocate /f 0 9",
+            "punch /f 0 9", "zero-keep /f 0 9", "truncate /f 3"]
+        {
+            at.refuses(&format!("u8 {line}"), &FsError::AccessDenied);
+        }
+        assert_eq!((at.attr("/f").mode, at.attr("/f").size_bytes), (0o4644, 9000));
+        assert_eq!(at.content("/f"), testkit::ops::bytes_of(1, 9000));
+        at.does("u7 write /f 0 9 2\nu7 punch /f 0 9");
+        assert_eq!(at.attr("/f").mode, 0o644);
+    }
+
+    fn a_copy_reads_one_file_and_writes_the_other(at) {
+        at.does("mode / 777\ncreate /from file 600\ncreate /to file 666\nwrite /from 0 100 1");
+        at.refuses("u7 copy /from 0 /to 0 100", &FsError::AccessDenied);
+        at.does("mode /from 644\nu7 copy /from 0 /to 0 100\nmode /to 644");
+        at.refuses("u7 copy /from 0 /to 0 100", &FsError::AccessDenied);
+    }
+
+    fn only_who_may_read_a_directory_lists_it(at) {
+        at.does("create /d directory 711\ncreate /d/f file 644\nu7 getattr /d/f");
+        at.refuses("u7 list /d", &FsError::AccessDenied);
+        let (fs, user) = (at.fs(), Caller::checked(7, 7, Vec::new()));
+        let listed = fs.readdir_plus(&user, at.ino("/d"), 0, &mut |_, _| true);
+        assert_eq!(listed, Err(FsError::AccessDenied));
+        at.does("mode /d 744\nu7 list /d");
+    }
+
+    fn who_was_refused_has_not_read(at) {
+        at.does("mode / 777\ncreate /f file 600\nwrite /f 0 9 1");
+        let before = at.attr("/f").atime;
+        at.pass_time();
+        at.refuses("u7 read /f 0 9", &FsError::AccessDenied);
+        assert_eq!(at.attr("/f").atime, before);
+        at.does("read /f 0 9");
+        assert!(at.attr("/f").atime > before);
+    }
+
+    fn access_tells_what_the_bits_and_lists_give(at) {
+        at.does("create /f file 640\nowner /f 7 20\ncreate /d directory 751\ncreate /x file 711");
+        let may = |caller: &Caller, place: &str| {
+            let Access { reads, writes, executes } =
+                at.fs().access(caller, at.ino(place)).expect("it is there");
+            [(reads, 'r'), (writes, 'w'), (executes, 'x')]
+                .map(|(is_given, letter)| if is_given { letter } else { '-' })
+                .iter()
+                .collect::<String>()
+        };
+        let user = |uid| Caller::checked(uid, uid, Vec::new());
+        let member = Caller { groups: vec![20], ..user(8) };
+        assert_eq!([may(&user(7), "/f"), may(&member, "/f"), may(&user(9), "/f")],
+            ["rw-", "r--", "---"]);
+        assert_eq!([may(&user(7), "/d"), may(&user(7), "/x")], ["--x", "--x"]);
+        let root = Caller::root();
+        assert_eq!([may(&root, "/f"), may(&root, "/d"), may(&root, "/x")], ["rw-", "rwx", "rwx"]);
+        assert_eq!(may(&Caller::checked_by_kernel(9, 9), "/f"), "rwx");
     }
 }

@@ -2,6 +2,8 @@ use engine::vnode::api::{AlignedBuffer, Caller, Data, FsError, ReadAsked};
 use testkit::ops::bytes_of;
 use whole_system::behaviours;
 
+static ROOT: Caller = Caller::root();
+
 const FRAGMENT: u64 = 4 << 10;
 const BLOCK: u64 = 16 << 10;
 const SEGMENT: u64 = 1 << 20;
@@ -40,7 +42,7 @@ behaviours! {
             for place in ["/f", "/g"] {
                 at.does(&format!("truncate {place} 0"));
                 let ino = at.ino(place);
-                let written = at.fs().write_some(&Caller::root(), ino, start, &data);
+                let written = at.fs().write_some(&ROOT, ino, start, &data);
                 assert_eq!(written, Ok(data.len()));
             }
             let mut changed = expected.clone();
@@ -69,7 +71,7 @@ behaviours! {
                 let data = bytes_of(u32::try_from(length).expect("small"), length);
                 at.write(&place, offset, &data);
                 let mut bytes = Vec::new();
-                let read = at.fs().read(at.ino(&place), offset, length, &mut bytes);
+                let read = at.fs().read(&ROOT, at.ino(&place), offset, length, &mut bytes);
                 assert_eq!((read, bytes), (Ok(length), data), "{length} at {offset}");
             }
             assert_eq!(at.attr(&place).size_bytes, 2 * boundary + 1);
@@ -90,7 +92,7 @@ behaviours! {
         at.write("/f", 0, b"0123456789");
         let read = |offset, length| {
             let mut bytes = b"kept ".to_vec();
-            let count = at.fs().read(at.ino("/f"), offset, length, &mut bytes);
+            let count = at.fs().read(&ROOT, at.ino("/f"), offset, length, &mut bytes);
             (count, bytes)
         };
         assert_eq!(read(8, 100), (Ok(2), b"kept 89".to_vec()));
@@ -109,7 +111,9 @@ behaviours! {
         at.write("/small", 3, b"in the anode");
         let (stored, small) = (at.ino("/stored"), at.ino("/small"));
         let of = |ino, ranges: &[(u64, usize)]| -> Vec<ReadAsked> {
-            let asked = |&(offset, length_bytes)| ReadAsked { ino, offset, length_bytes };
+            let asked = |&(offset, length_bytes): &(u64, usize)| {
+                ReadAsked { caller: &ROOT, ino, offset, length_bytes }
+            };
             ranges.iter().map(asked).collect()
         };
         let mut asked = of(stored, &[(0, 300_000), (39_999, 20), (99_000, 2000), (4096, 4096)]);
@@ -121,9 +125,9 @@ behaviours! {
             let before = told[index].replace(read.map(|pieces| pieces.concat()));
             assert_eq!(before, None, "told twice: {index}");
         });
-        for (ReadAsked { ino, offset, length_bytes }, told) in asked.into_iter().zip(told) {
+        for (ReadAsked { ino, offset, length_bytes, .. }, told) in asked.into_iter().zip(told) {
             let mut alone = Vec::new();
-            let read = at.fs().read(ino, offset, length_bytes, &mut alone);
+            let read = at.fs().read(&ROOT, ino, offset, length_bytes, &mut alone);
             assert!(told == Some(read.map(|_| alone)), "{length_bytes} at {offset}");
         }
         let mut expected = data.clone();
@@ -140,7 +144,7 @@ behaviours! {
         assert_eq!(attr.size_bytes, (100 << 20) + 3);
         assert!(attr.blocks_512 < 1000, "{} blocks", attr.blocks_512);
         let mut bytes = Vec::new();
-        let count = at.fs().read(attr.ino, (100 << 20) - 70_000, 70_003, &mut bytes);
+        let count = at.fs().read(&ROOT, attr.ino, (100 << 20) - 70_000, 70_003, &mut bytes);
         assert_eq!(count, Ok(70_003));
         assert!(bytes[..70_000].iter().all(|&byte| byte == 0));
         assert_eq!(bytes[70_000..], b"end"[..]);
@@ -180,12 +184,12 @@ behaviours! {
             let offset = 1_u64 << power;
             at.write("/f", offset - 2, b"abcd");
             let mut bytes = Vec::new();
-            assert_eq!(at.fs().read(at.ino("/f"), offset - 2, 4, &mut bytes), Ok(4));
+            assert_eq!(at.fs().read(&ROOT, at.ino("/f"), offset - 2, 4, &mut bytes), Ok(4));
             assert_eq!(bytes, b"abcd");
         }
         at.write("/f", limit - 1, b"x");
         assert_eq!(at.attr("/f").size_bytes, limit);
-        let past = at.fs().write(&Caller::root(), at.ino("/f"), limit, b"x");
+        let past = at.fs().write(&ROOT, at.ino("/f"), limit, b"x");
         assert_eq!(past, Err(FsError::FileTooLarge));
         at.does("truncate /f 0");
         assert_eq!(at.attr("/f").blocks_512, 0);

@@ -41,7 +41,7 @@ fn walk(pool: &Pool) -> Vec<Found> {
     let (mut found, mut directories) = (Vec::new(), vec![pool.root()]);
     while let Some(directory) = directories.pop() {
         let mut names = Vec::new();
-        let _ = pool.readdir(directory, 0, &mut |entry| {
+        let _ = pool.readdir(&Caller::root(), directory, 0, &mut |entry| {
             names.push(entry.name.clone());
             names.len() < WALK_MAX
         });
@@ -65,12 +65,12 @@ fn walk(pool: &Pool) -> Vec<Found> {
 fn look_at(pool: &Pool, attr: &Attr, bytes: &mut Vec<u8>) {
     let (root, ino) = (Caller::root(), attr.ino);
     bytes.clear();
-    let _ = pool.read(ino, 0, 40_000, bytes);
-    let _ = pool.read(ino, attr.size_bytes.saturating_sub(100), 5000, bytes);
-    let _ = pool.readlink(ino);
+    let _ = pool.read(&Caller::root(), ino, 0, 40_000, bytes);
+    let _ = pool.read(&Caller::root(), ino, attr.size_bytes.saturating_sub(100), 5000, bytes);
+    let _ = pool.readlink(&Caller::root(), ino);
     let _ = pool.path_of(ino);
-    let _ = pool.seek(ino, 0, Seek::Hole);
-    let _ = pool.seek(ino, attr.size_bytes / 2, Seek::Data);
+    let _ = pool.seek(&Caller::root(), ino, 0, Seek::Hole);
+    let _ = pool.seek(&Caller::root(), ino, attr.size_bytes / 2, Seek::Data);
     for name in pool.listxattr(&root, ino).unwrap_or_default().iter().take(XATTRS_MAX) {
         let _ = pool.getxattr(&root, ino, name);
     }
@@ -84,7 +84,7 @@ fn make_files(pool: &Pool) {
         let Ok(Attr { ino, .. }) = made else { continue };
         pool.forget(ino, 1);
         let _ = pool.write(&Caller::root(), ino, number * 9000, &CONTENT);
-        let _ = if number % 2 == 0 { pool.fsync(ino, false) } else { pool.sync() };
+        let _ = if number % 2 == 0 { pool.fsync(&Caller::root(), ino, false) } else { pool.sync() };
     }
 }
 
@@ -128,7 +128,7 @@ fn change(pool: &Pool, (parent, name, attr): &Found, other: &Found, prng: &mut P
         _ => {
             let _ = pool.link(&root, ino, pool.root(), b"linked");
             let _ = pool.copy_range(&root, (ino, 0), (other.2.ino, prng.below(50_000)), 30_000);
-            pool.fsync(ino, false)
+            pool.fsync(&Caller::root(), ino, false)
         }
     };
 }

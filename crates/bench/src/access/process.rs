@@ -97,7 +97,7 @@ impl Access for ProcessAccess {
 
     fn read(&self, file: &Handle, offset: u64, into: &mut Buffer) -> io::Result<usize> {
         into.read.clear();
-        self.fs.read(ino(file)?, offset, into.length, &mut into.read).map_err(told)
+        self.fs.read(&Caller::root(), ino(file)?, offset, into.length, &mut into.read).map_err(told)
     }
 
     fn write(&self, file: &Handle, offset: u64, data: &[u8]) -> io::Result<()> {
@@ -105,15 +105,15 @@ impl Access for ProcessAccess {
     }
 
     fn sync_file(&self, file: &Handle) -> io::Result<()> {
-        self.fs.fsync(ino(file)?, false).map_err(told)
+        self.fs.fsync(&Caller::root(), ino(file)?, false).map_err(told)
     }
 
     fn stat(&self, at: &Handle, name: &str) -> io::Result<u64> {
-        self.with(at, name, |ino| Ok(self.fs.getattr(ino)?.size_bytes))
+        self.with(at, name, |ino| Ok(self.fs.getattr(&Caller::root(), ino)?.size_bytes))
     }
 
     fn stat_file(&self, file: &Handle) -> io::Result<u64> {
-        Ok(self.fs.getattr(ino(file)?).map_err(told)?.size_bytes)
+        Ok(self.fs.getattr(&Caller::root(), ino(file)?).map_err(told)?.size_bytes)
     }
 
     fn unlink(&self, at: &Handle, name: &str) -> io::Result<()> {
@@ -145,7 +145,7 @@ impl Access for ProcessAccess {
     }
 
     fn read_link(&self, at: &Handle, name: &str) -> io::Result<usize> {
-        self.with(at, name, |ino| Ok(self.fs.readlink(ino)?.len()))
+        self.with(at, name, |ino| Ok(self.fs.readlink(&Caller::root(), ino)?.len()))
     }
 
     fn set_mode(&self, at: &Handle, name: &str, mode: u16) -> io::Result<()> {
@@ -160,7 +160,7 @@ impl Access for ProcessAccess {
     }
 
     fn list(&self, dir: &Handle, each: &mut dyn FnMut(&str, bool)) -> io::Result<()> {
-        let listed = self.fs.readdir(ino(dir)?, 0, &mut |entry| {
+        let listed = self.fs.readdir(&Caller::root(), ino(dir)?, 0, &mut |entry| {
             // Names of a bench are ASCII.
             if let Ok(name) = std::str::from_utf8(&entry.name)
                 && name != "."

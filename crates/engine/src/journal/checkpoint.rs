@@ -348,7 +348,7 @@ mod tests {
         let write = |name: &[u8]| {
             let file = pool.create(&caller, root, name, new).expect("it is new").ino;
             pool.write(&caller, file, 0, &[1; 50_000]).expect("there is room");
-            pool.fsync(file, false).expect("memory does not fail");
+            pool.fsync(&Caller::root(), file, false).expect("memory does not fail");
             pool.forget(file, 1);
         };
         write(b"before");

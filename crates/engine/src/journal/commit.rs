@@ -480,7 +480,7 @@ mod tests {
                 assert_eq!(done, Ok(()));
                 count.fetch_add(1, Ordering::SeqCst);
             };
-            pool.fsync_then(file, false, Box::new(told));
+            pool.fsync_then(&Caller::root(), file, false, Box::new(told));
         };
         let await_wishes = |wanted: usize| {
             for _ in 0..LOOKS_MAX {
@@ -526,7 +526,7 @@ mod tests {
         drop(Keeper { journal, has_left: false });
         assert!(matches!(told.try_recv(), Ok(Err(FsError::Io { .. }))));
         let (tell, told) = listener();
-        pool.fsync_then(pool.root(), false, tell);
+        pool.fsync_then(&Caller::root(), pool.root(), false, tell);
         assert_eq!(told.try_recv(), Ok(Ok(())), "there is no keeper");
     }
 
@@ -549,9 +549,9 @@ mod tests {
         });
         assert!(ended.is_err());
         let (tell, told) = listener();
-        pool.fsync_then(file, false, tell);
+        pool.fsync_then(&Caller::root(), file, false, tell);
         let told = told.try_recv().expect("it was told");
-        for done in [told, pool.fsync(file, false), pool.sync()] {
+        for done in [told, pool.fsync(&Caller::root(), file, false), pool.sync()] {
             let Err(FsError::ReadOnly { reason }) = done else { panic!("{done:?}") };
             assert!(reason.contains("m: a bug") && reason.contains("unmount"), "{reason}");
         }

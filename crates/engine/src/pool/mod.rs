@@ -38,8 +38,8 @@ use crate::segment::summarise_rides;
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{
-    Attr, Caller, Data, DirEntry, Fallocate, FileSystem, Ino, NewInode, ReadAsked, ReadTold,
-    RenameMode, Seek, SetAttr, StatFs, Told, XattrMode,
+    Access, Attr, Caller, Data, DirEntry, Fallocate, FileSystem, Ino, NewInode, ReadAsked,
+    ReadTold, RenameMode, Seek, SetAttr, StatFs, Told, XattrMode,
 };
 use crate::vnode::{CleanerGauge, Files, FilesOptions};
 
@@ -387,8 +387,12 @@ impl FileSystem for Pool {
         self.files().forget(ino, count);
     }
 
-    fn getattr(&self, ino: Ino) -> FsResult<Attr> {
+    fn getattr(&self, _caller: &Caller, ino: Ino) -> FsResult<Attr> {
         self.named(ino, b"", self.files().attributes(ino))
+    }
+
+    fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
+        self.named(ino, b"", self.files().access_of(caller, ino))
     }
 
     fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
@@ -405,7 +409,7 @@ impl FileSystem for Pool {
         self.files().make(caller, parent, name, new, Some(target))
     }
 
-    fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
+    fn readlink(&self, _caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
         self.files().read_link(ino)
     }
 
@@ -442,15 +446,16 @@ impl FileSystem for Pool {
 
     fn read(
         &self,
+        caller: &Caller,
         ino: Ino,
         offset: u64,
         length_bytes: usize,
         into: &mut Vec<u8>,
     ) -> FsResult<usize> {
-        self.named(ino, b"", self.files().read_file(ino, offset, length_bytes, into))
+        self.named(ino, b"", self.files().read_file(caller, ino, offset, length_bytes, into))
     }
 
-    fn read_each(&self, asked: &[ReadAsked], told: &mut ReadTold<'_>) {
+    fn read_each(&self, asked: &[ReadAsked<'_>], told: &mut ReadTold<'_>) {
         self.files().read_files(asked, &mut |index, read| {
             told(index, self.named(asked[index].ino, b"", read));
         });
@@ -479,11 +484,12 @@ impl FileSystem for Pool {
 
     fn readdir(
         &self,
+        caller: &Caller,
         ino: Ino,
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry) -> bool,
     ) -> FsResult<()> {
-        self.named(ino, b"", self.files().list(ino, cookie, each))
+        self.named(ino, b"", self.files().list(caller, ino, cookie, each))
     }
 
     fn readdir_plus(
@@ -531,8 +537,8 @@ impl FileSystem for Pool {
         self.named(ino, b"", done)
     }
 
-    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
-        self.named(ino, b"", self.files().seek_file(ino, offset, what))
+    fn seek(&self, caller: &Caller, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
+        self.named(ino, b"", self.files().seek_file(caller, ino, offset, what))
     }
 
     fn copy_range(
@@ -546,14 +552,14 @@ impl FileSystem for Pool {
         self.named(target.0, b"", done)
     }
 
-    fn fsync(&self, ino: Ino, _data_only: bool) -> FsResult<()> {
-        self.named(ino, b"", self.files().sync_file(ino))
+    fn fsync(&self, caller: &Caller, ino: Ino, _data_only: bool) -> FsResult<()> {
+        self.named(ino, b"", self.files().sync_file(caller, ino))
     }
 
-    fn fsync_then(&self, ino: Ino, _data_only: bool, told: Told) {
+    fn fsync_then(&self, caller: &Caller, ino: Ino, _data_only: bool, told: Told) {
         let hooks = Arc::clone(&self.hooks);
         let told = Box::new(move |done| told(hooks.files.named(ino, b"", done)));
-        self.files().sync_file_then(ino, told);
+        self.files().sync_file_then(caller, ino, told);
     }
 
     fn sync(&self) -> FsResult<()> {

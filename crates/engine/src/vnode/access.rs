@@ -5,12 +5,15 @@
 //! directory (no directory, not to be searched, gone), the length of the name, whether the name is
 //! there, permission to change the directory, the sticky bit, kinds, and the rest last.
 //!
-//! A caller that is not checked may do what the superuser may: somebody above has asked already.
+//! Content comes in the order of open(2): the kind of the file, permission to read or write it, and
+//! the rest last.
+//!
+//! A caller whom a kernel has checked ([`Checks::ByKernel`]) may do what the superuser may.
 
 use format::anode::{Anode, AnodeKind};
 use format::planted::{self, Planted};
 
-use super::api::{Caller, FileKind, NAME_BYTES_MAX, SetAttr, SetTime};
+use super::api::{Access, Caller, Checks, FileKind, Ino, NAME_BYTES_MAX, SetAttr, SetTime};
 use super::file::check_regular_anode;
 use super::{Files, VnodeState};
 use crate::error::{FsError, FsResult};
@@ -27,10 +30,11 @@ const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;
 const STICKY: u16 = 0o1000;
 const GROUP_EXECUTE: u16 = 0o0010;
+const EXECUTE_BITS: u16 = 0o0111;
 const NANOSECONDS_MAX: u32 = 999_999_999;
 
 pub(crate) fn is_privileged(caller: &Caller) -> bool {
-    !caller.is_checked || caller.uid == 0
+    caller.checks == Checks::ByKernel || caller.uid == 0
 }
 
 pub(crate) fn is_in_group(caller: &Caller, gid: u32) -> bool {
@@ -38,6 +42,50 @@ pub(crate) fn is_in_group(caller: &Caller, gid: u32) -> bool {
 }
 
 impl Files {
+    /// Returns what the caller may do; see [`super::api::FileSystem::access`].
+    pub(crate) fn access_of(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
+        let vnode = self.vnode(ino)?;
+        let state = vnode.state.read();
+        let anode = state.anode()?;
+        let may = |wanted| {
+            let checked = self.check_access(caller, anode, wanted);
+            let is_refused = checked == Err(FsError::AccessDenied);
+            if is_refused { Ok(false) } else { checked.map(|()| true) }
+        };
+        let is_kept = matches!(anode.kind, AnodeKind::Regular | AnodeKind::Directory);
+        // Not even the superuser executes what is no program to anybody (capabilities(7)).
+        let is_no_program = caller.checks == Checks::Here
+            && caller.uid == 0
+            && anode.kind == AnodeKind::Regular
+            && anode.mode & EXECUTE_BITS == 0;
+        Ok(Access {
+            reads: may(READ)?,
+            writes: may(WRITE)? && !(is_kept && self.check_writable().is_err()),
+            executes: may(SEARCH)? && !is_no_program,
+        })
+    }
+
+    /// Checks that `state` is of a regular file with whose content the caller may do `wanted`.
+    pub(crate) fn check_content(
+        &self,
+        caller: &Caller,
+        state: &VnodeState,
+        wanted: u16,
+    ) -> FsResult<()> {
+        let anode = state.anode()?;
+        check_regular_anode(anode)?;
+        self.check_access(caller, anode, wanted)
+    }
+
+    /// Checks that the caller could have opened the file: to sync it asks for no more.
+    pub(crate) fn check_open(&self, caller: &Caller, anode: &Anode) -> FsResult<()> {
+        let reads = self.check_access(caller, anode, READ);
+        if reads == Err(FsError::AccessDenied) {
+            return self.check_access(caller, anode, WRITE);
+        }
+        reads
+    }
+
     /// Checks `wanted` against the permission bits, and the access list if there is one.
     pub(crate) fn check_access(&self, caller: &Caller, anode: &Anode, wanted: u16) -> FsResult<()> {
         if is_privileged(caller) {

@@ -5,6 +5,15 @@
 //! by block until an fsync.
 //!
 //! Names are bytes (1 to 255, no `/`, no NUL); `.` and `..` are never passed as names to change.
+//!
+//! Whatever reads or changes a file says for whom ([`Caller`]), and a caller who is to be checked
+//! is checked at each call, under the lock of what the call does: there is no open file that would
+//! remember a permission. Names and attributes need what path_resolution(7) and the manual of each
+//! system call say. Content needs what open(2) would ask: permission to read for
+//! [`FileSystem::read`], [`FileSystem::readdir`], [`FileSystem::seek`] and the source of
+//! [`FileSystem::copy_range`], to write for [`FileSystem::write`], [`FileSystem::fallocate`] and
+//! the target of a copy, and either for [`FileSystem::fsync`]. As at an open, the kind of the file
+//! comes first (a directory is no file to read), then the permission, then what is asked.
 
 use std::ops::Deref;
 
@@ -104,6 +113,16 @@ pub struct Attr {
     pub btime: Timestamp,
 }
 
+/// Who checks what a [`Caller`] may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checks {
+    /// The file system, at each call and for everything.
+    Here,
+    /// The kernel, before it asked: a FUSE mount with `default_permissions`. Nothing is refused
+    /// here for want of permission.
+    ByKernel,
+}
+
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
@@ -113,9 +132,8 @@ pub struct Caller {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// Whether permissions are checked here. A FUSE mount says `false`: its kernel has checked
-    /// (`default_permissions`).
-    pub is_checked: bool,
+    /// Who sees to it that this caller does only what it may.
+    pub checks: Checks,
     /// Whether a write or a truncate takes setuid and setgid away: `CAP_FSETID` is missing.
     pub loses_set_bits: bool,
 }
@@ -124,14 +142,32 @@ impl Caller {
     /// Returns a caller whose permissions are checked here.
     #[must_use]
     pub const fn checked(uid: u32, gid: u32, groups: Vec<u32>) -> Caller {
-        Caller { uid, gid, groups, is_checked: true, loses_set_bits: uid != 0 }
+        Caller { uid, gid, groups, checks: Checks::Here, loses_set_bits: uid != 0 }
     }
 
-    /// The superuser, whom nothing is refused.
+    /// Returns a caller whose permissions a kernel has checked before it asked.
     #[must_use]
-    pub fn root() -> Caller {
-        Caller { uid: 0, gid: 0, groups: Vec::new(), is_checked: false, loses_set_bits: false }
+    pub const fn checked_by_kernel(uid: u32, gid: u32) -> Caller {
+        let groups = Vec::new();
+        Caller { uid, gid, groups, checks: Checks::ByKernel, loses_set_bits: uid != 0 }
     }
+
+    /// The superuser, to whom no file is closed.
+    #[must_use]
+    pub const fn root() -> Caller {
+        Caller::checked(0, 0, Vec::new())
+    }
+}
+
+/// What a caller may do with a file; see [`FileSystem::access`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Access {
+    /// Read its content, or list its names.
+    pub reads: bool,
+    /// Change its content, or add and remove names. In a sticky directory the file may say no.
+    pub writes: bool,
+    /// Execute it, or look names up in it.
+    pub executes: bool,
 }
 
 /// What a new inode is born with.
@@ -248,7 +284,9 @@ pub enum Fallocate {
 
 /// One of several reads that are asked for at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadAsked {
+pub struct ReadAsked<'c> {
+    /// For whom.
+    pub caller: &'c Caller,
     /// The file.
     pub ino: Ino,
     /// First byte.
@@ -323,7 +361,12 @@ pub trait FileSystem: Send + Sync {
     fn forget(&self, ino: Ino, count: u64);
 
     /// Returns the attributes.
-    fn getattr(&self, ino: Ino) -> FsResult<Attr>;
+    fn getattr(&self, caller: &Caller, ino: Ino) -> FsResult<Attr>;
+
+    /// Returns what the caller may do with a file, as access(2) tells it: also that nothing can be
+    /// written to files and directories of a file system that takes no changes. The superuser may
+    /// execute a file that anybody may. All of it where a kernel does the checks.
+    fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access>;
 
     /// Changes attributes, and returns them.
     fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr>;
@@ -335,7 +378,7 @@ pub trait FileSystem: Send + Sync {
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr>;
 
     /// Returns the target of a symbolic link.
-    fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>>;
+    fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>>;
 
     /// Gives a file one more name. Takes a reference.
     fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr>;
@@ -359,6 +402,7 @@ pub trait FileSystem: Send + Sync {
     /// of the file. Returns how many.
     fn read(
         &self,
+        caller: &Caller,
         ino: Ino,
         offset: u64,
         length_bytes: usize,
@@ -368,17 +412,19 @@ pub trait FileSystem: Send + Sync {
     /// Reads what each of `asked` says, as [`FileSystem::read`] does, and tells what came of it,
     /// each by its number in `asked` and once. A file system that waits for a device waits for all
     /// at once, and tells each as soon as it can.
-    fn read_each(&self, asked: &[ReadAsked], told: &mut ReadTold<'_>) {
-        for (index, ReadAsked { ino, offset, length_bytes }) in asked.iter().enumerate() {
+    fn read_each(&self, asked: &[ReadAsked<'_>], told: &mut ReadTold<'_>) {
+        for (index, asked) in asked.iter().enumerate() {
+            let ReadAsked { caller, ino, offset, length_bytes } = asked;
             let mut bytes = Vec::new();
-            let read = self.read(*ino, *offset, *length_bytes, &mut bytes);
+            let read = self.read(caller, *ino, *offset, *length_bytes, &mut bytes);
             let whole = [&bytes[..]];
             told(index, read.map(|_| &whole[..]));
         }
     }
 
     /// Writes all of `data` at `offset`, extending the file. Clears setuid and setgid where POSIX
-    /// asks for it and `caller` is checked. After an error the front of `data` may be written.
+    /// asks for it of this caller ([`Caller::loses_set_bits`]). After an error the front of `data`
+    /// may be written.
     fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()>;
 
     /// Writes as [`FileSystem::write`] does, but returns how many bytes of `data` are written if
@@ -403,6 +449,7 @@ pub trait FileSystem: Send + Sync {
     /// moment, while others change the directory.
     fn readdir(
         &self,
+        caller: &Caller,
         ino: Ino,
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry) -> bool,
@@ -422,7 +469,7 @@ pub trait FileSystem: Send + Sync {
         let mut after = cookie;
         loop {
             let mut names = Vec::with_capacity(LISTED_TOGETHER);
-            self.readdir(ino, after, &mut |entry| {
+            self.readdir(caller, ino, after, &mut |entry| {
                 names.push(entry.clone());
                 names.len() < LISTED_TOGETHER
             })?;
@@ -479,7 +526,7 @@ pub trait FileSystem: Send + Sync {
 
     /// Returns the offset of what is sought, at `offset` or after it. At or past the end of the
     /// file, and for [`Seek::Data`] where only holes follow: [`FsError::NoSuchOffset`].
-    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64>;
+    fn seek(&self, caller: &Caller, ino: Ino, offset: u64, what: Seek) -> FsResult<u64>;
 
     /// Copies up to `length_bytes` from `source` to `target` (inode, offset) inside the server.
     /// Returns how many; fewer at the end of the source, and whenever it took long enough.
@@ -493,13 +540,13 @@ pub trait FileSystem: Send + Sync {
 
     /// Makes what was done to this inode durable: its content, its attributes, and, for what was
     /// done before through any name, its names.
-    fn fsync(&self, ino: Ino, data_only: bool) -> FsResult<()>;
+    fn fsync(&self, caller: &Caller, ino: Ino, data_only: bool) -> FsResult<()>;
 
     /// Makes durable what [`FileSystem::fsync`] does, and tells `told` how that ended: before this
     /// returns, or later, from the thread of another call. So whoever serves many need not wait;
     /// one of its threads may be kept for the syncs of all, as long as there are any.
-    fn fsync_then(&self, ino: Ino, data_only: bool, told: Told) {
-        told(self.fsync(ino, data_only));
+    fn fsync_then(&self, caller: &Caller, ino: Ino, data_only: bool, told: Told) {
+        told(self.fsync(caller, ino, data_only));
     }
 
     /// Makes everything accepted so far durable.

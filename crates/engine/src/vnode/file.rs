@@ -7,7 +7,7 @@ use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
 use format::planted::{self, Planted};
 use storage::device::{AlignedBuffer, IO_ALIGN_BYTES, SharedBytes};
 
-use super::access::clear_set_bits_of_write;
+use super::access::{WRITE, clear_set_bits_of_write};
 use super::api::{Attr, Caller, Data, FILE_BYTES_MAX, Ino, SetAttr};
 use super::flush::tail_waiting;
 use super::inline::{cut_inline, is_inline, settle_storage};
@@ -81,7 +81,7 @@ impl Files {
     ) -> FsResult<()> {
         self.check_writable()?;
         let vnode = self.vnode(ino)?;
-        check_regular(&vnode.state.read())?;
+        self.check_content(caller, &vnode.state.read(), WRITE)?;
         if data.is_empty() {
             return Ok(());
         }
@@ -120,7 +120,7 @@ impl Files {
         done: &mut usize,
     ) -> FsResult<()> {
         let mut state = self.settled(vnode)?;
-        check_regular(&state)?;
+        self.check_content(caller, &state, WRITE)?;
         if self.write_inline(&mut state, offset, data)? {
             *done = data.len();
             return self.note_write(&mut state, caller, vnode);

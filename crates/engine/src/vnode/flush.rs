@@ -9,7 +9,7 @@ use format::map::ROOT_POINTERS;
 use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
 
-use super::api::Ino;
+use super::api::{Caller, Ino};
 use super::unit::Span;
 use super::{Files, Vnode, VnodeState};
 use crate::alloc::{FEW_SEGMENTS, LOW_SEGMENTS, PROMISED_SEGMENTS};
@@ -188,8 +188,8 @@ impl Files {
     }
 
     /// Syncs one file; see [`super::api::FileSystem::fsync`].
-    pub(crate) fn sync_file(&self, ino: Ino) -> FsResult<()> {
-        match self.log_file(ino)? {
+    pub(crate) fn sync_file(&self, caller: &Caller, ino: Ino) -> FsResult<()> {
+        match self.log_file(caller, ino)? {
             Logged::Nothing => Ok(()),
             Logged::Somewhere => self.store.journal.commit_all(),
             Logged::In(class) => self.store.journal.commit(class),
@@ -197,8 +197,8 @@ impl Files {
     }
 
     /// Syncs one file; see [`super::api::FileSystem::fsync_then`].
-    pub(crate) fn sync_file_then(&self, ino: Ino, told: Told) {
-        match self.log_file(ino) {
+    pub(crate) fn sync_file_then(&self, caller: &Caller, ino: Ino, told: Told) {
+        match self.log_file(caller, ino) {
             Ok(Logged::In(class)) => self.store.journal.commit_then(class, told),
             Ok(Logged::Somewhere) => self.store.journal.commit_all_then(told),
             Ok(Logged::Nothing) => told(Ok(())),
@@ -207,9 +207,10 @@ impl Files {
     }
 
     /// Puts all of a file in the journal. Returns what must be committed then.
-    fn log_file(&self, ino: Ino) -> FsResult<Logged> {
+    fn log_file(&self, caller: &Caller, ino: Ino) -> FsResult<Logged> {
         self.check_alive()?;
         let vnode = self.vnode(ino)?;
+        self.check_open(caller, vnode.state.read().anode()?)?;
         let class = match self.ride(&vnode)? {
             Some(class) => class,
             None => {

@@ -7,6 +7,7 @@ use format::anode::AnodeKind;
 use format::directory::hash_in;
 use format::ids::AnodeNo;
 
+use super::access::READ;
 use super::ahead::Stretch;
 use super::api::{Attr, Caller, DirEntry, FileKind, Ino};
 use super::names::directory;
@@ -30,11 +31,12 @@ impl Files {
     /// Lists a directory; see [`super::api::FileSystem::readdir`].
     pub(crate) fn list(
         &self,
+        caller: &Caller,
         ino: Ino,
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry) -> bool,
     ) -> FsResult<()> {
-        let vnode = self.begin_listing(ino)?;
+        let vnode = self.begin_listing(caller, ino)?;
         if !self.list_dots(&vnode, cookie, each)? {
             return Ok(());
         }
@@ -57,7 +59,7 @@ impl Files {
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry, Option<&Attr>) -> bool,
     ) -> FsResult<()> {
-        let vnode = self.begin_listing(ino)?;
+        let vnode = self.begin_listing(caller, ino)?;
         if !self.list_dots(&vnode, cookie, &mut |entry| each(entry, None))? {
             return Ok(());
         }
@@ -128,10 +130,15 @@ impl Files {
         }
     }
 
-    fn begin_listing(&self, ino: Ino) -> FsResult<Arc<Vnode>> {
+    fn begin_listing(&self, caller: &Caller, ino: Ino) -> FsResult<Arc<Vnode>> {
         let vnode = self.vnode(ino)?;
-        if directory(&vnode.state.read())?.nlink == 0 {
-            return Err(FsError::NotFound);
+        {
+            let state = vnode.state.read();
+            let anode = directory(&state)?;
+            self.check_access(caller, anode, READ)?;
+            if anode.nlink == 0 {
+                return Err(FsError::NotFound);
+            }
         }
         self.touch_atime(&vnode);
         Ok(vnode)

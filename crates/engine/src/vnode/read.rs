@@ -9,8 +9,8 @@ use format::pointer::{BlockPointer, QUARTER_BYTES};
 use storage::device::{AlignedBuffer, Purpose, SharedBytes, Ticket};
 use storage::sync::RwLockReadGuard;
 
-use super::api::{Ino, ReadAsked, ReadTold};
-use super::file::check_regular;
+use super::access::READ;
+use super::api::{Caller, Ino, ReadAsked, ReadTold};
 use super::inline::{inline_bytes, is_inline};
 use super::unit::Span;
 use super::{Files, VnodeState};
@@ -125,13 +125,14 @@ impl Files {
     /// Reads; see [`super::api::FileSystem::read`].
     pub(crate) fn read_file(
         &self,
+        caller: &Caller,
         ino: Ino,
         offset: u64,
         length_bytes: usize,
         into: &mut Vec<u8>,
     ) -> FsResult<usize> {
         let mut done = Ok(0);
-        self.read_files(&[ReadAsked { ino, offset, length_bytes }], &mut |_, read| {
+        self.read_files(&[ReadAsked { caller, ino, offset, length_bytes }], &mut |_, read| {
             done = read.map(|slices| {
                 let before = into.len();
                 slices.iter().for_each(|slice| into.extend_from_slice(slice));
@@ -142,7 +143,7 @@ impl Files {
     }
 
     /// Reads several; see [`super::api::FileSystem::read_each`].
-    pub(crate) fn read_files(&self, asked: &[ReadAsked], told: &mut ReadTold<'_>) {
+    pub(crate) fn read_files(&self, asked: &[ReadAsked<'_>], told: &mut ReadTold<'_>) {
         let mut from = 0;
         while from < asked.len() {
             from += self.read_together(from, &asked[from..], told);
@@ -154,7 +155,12 @@ impl Files {
     ///
     /// The lock of the first is waited for while none is held, and for none of the others: so the
     /// order of locks among files is kept, whatever is asked for.
-    fn read_together(&self, from: usize, asked: &[ReadAsked], told: &mut ReadTold<'_>) -> usize {
+    fn read_together(
+        &self,
+        from: usize,
+        asked: &[ReadAsked<'_>],
+        told: &mut ReadTold<'_>,
+    ) -> usize {
         let vnodes: Vec<_> = asked.iter().map(|asked| self.vnode(asked.ino)).collect();
         let mut guards: Vec<(Ino, RwLockReadGuard<'_, VnodeState>)> = Vec::with_capacity(1);
         let mut plans = Vec::with_capacity(asked.len());
@@ -185,8 +191,10 @@ impl Files {
         for (index, error) in failed {
             told(from + index, Err(error));
         }
-        for (asked, vnode) in asked.iter().zip(&vnodes).take(plans.len()) {
+        for ((asked, vnode), plan) in asked.iter().zip(&vnodes).zip(&plans) {
+            // Who was refused has read nothing.
             if let Ok(vnode) = vnode
+                && plan.is_ok()
                 && asked.length_bytes > 0
             {
                 self.touch_atime(vnode);
@@ -195,8 +203,8 @@ impl Files {
         plans.len()
     }
 
-    fn plan_of(&self, state: &VnodeState, asked: &ReadAsked) -> FsResult<Plan> {
-        check_regular(state)?;
+    fn plan_of(&self, state: &VnodeState, asked: &ReadAsked<'_>) -> FsResult<Plan> {
+        self.check_content(asked.caller, state, READ)?;
         let behind = state.size_bytes.saturating_sub(asked.offset);
         let count = behind.min(wide(asked.length_bytes));
         self.plan_range(state, asked.offset..asked.offset + count)

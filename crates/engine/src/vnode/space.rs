@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use format::anode::INLINE_BYTES_MAX;
 
+use super::access::{READ, WRITE};
 use super::api::{COPY_BYTES_MAX, Caller, Data, FILE_BYTES_MAX, Fallocate, Ino, Seek, SetAttr};
 use super::file::check_regular;
 use super::inline::{is_inline, zero_inline};
@@ -42,7 +43,7 @@ impl Files {
     ) -> FsResult<()> {
         self.check_writable()?;
         let vnode = self.vnode(ino)?;
-        check_regular(&vnode.state.read())?;
+        self.check_content(caller, &vnode.state.read(), WRITE)?;
         let end = offset.checked_add(length_bytes).filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(FsError::FileTooLarge)?;
         if length_bytes == 0 {
@@ -57,7 +58,7 @@ impl Files {
                 self.reach(caller, &vnode, end)
             }
             Fallocate::Allocate { keep_size } => {
-                self.allocate(&vnode, offset..end)?;
+                self.allocate(caller, &vnode, offset..end)?;
                 self.note_write(&mut *self.settled(&vnode)?, caller, &vnode)?;
                 if keep_size { Ok(()) } else { self.reach(caller, &vnode, end) }
             }
@@ -74,12 +75,12 @@ impl Files {
     }
 
     /// Reserves room for every block that `range` touches.
-    fn allocate(&self, vnode: &Arc<Vnode>, range: Range<u64>) -> FsResult<()> {
+    fn allocate(&self, caller: &Caller, vnode: &Arc<Vnode>, range: Range<u64>) -> FsResult<()> {
         self.make_room()?;
         self.with_reclaim(|| self.check_allocation(vnode, &range))?;
         let mut at = range.start;
         while at < range.end {
-            at = self.with_reclaim(|| self.allocate_some(vnode, at..range.end))?;
+            at = self.with_reclaim(|| self.allocate_some(caller, vnode, at..range.end))?;
         }
         Ok(())
     }
@@ -95,8 +96,14 @@ impl Files {
 
     /// Reserves room for the first blocks of `range`, as many as one transaction can. Returns where
     /// to go on.
-    fn allocate_some(&self, vnode: &Arc<Vnode>, range: Range<u64>) -> FsResult<u64> {
+    fn allocate_some(
+        &self,
+        caller: &Caller,
+        vnode: &Arc<Vnode>,
+        range: Range<u64>,
+    ) -> FsResult<u64> {
         let (mut change, mut state) = self.begin_settled(vnode)?;
+        self.check_content(caller, &state, WRITE)?;
         let mut anode = state.anode()?.clone();
         if is_inline(&anode) && state.pending.is_empty() && range.end <= wide(INLINE_BYTES_MAX) {
             // The anode has room for it.
@@ -132,7 +139,7 @@ impl Files {
     /// of the map. Returns where to go on.
     fn zero_some(&self, caller: &Caller, vnode: &Arc<Vnode>, range: Range<u64>) -> FsResult<u64> {
         let (mut change, mut state) = self.begin_settled(vnode)?;
-        check_regular(&state)?;
+        self.check_content(caller, &state, WRITE)?;
         let in_file = range.start..range.end.min(state.size_bytes);
         if is_inline(state.anode()?) {
             if !state.pending.is_empty() {
@@ -218,10 +225,16 @@ impl Files {
     }
 
     /// Finds data or a hole; see [`super::api::FileSystem::seek`].
-    pub(crate) fn seek_file(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
+    pub(crate) fn seek_file(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        what: Seek,
+    ) -> FsResult<u64> {
         let vnode = self.vnode(ino)?;
         let state = vnode.state.read();
-        check_regular(&state)?;
+        self.check_content(caller, &state, READ)?;
         if offset >= state.size_bytes {
             return Err(FsError::NoSuchOffset);
         }
@@ -275,6 +288,8 @@ impl Files {
     ) -> FsResult<u64> {
         check_regular(&self.vnode(source.0)?.state.read())?;
         check_regular(&self.vnode(target.0)?.state.read())?;
+        self.check_content(caller, &self.vnode(source.0)?.state.read(), READ)?;
+        self.check_content(caller, &self.vnode(target.0)?.state.read(), WRITE)?;
         let length = length_bytes.min(COPY_BYTES_MAX);
         let overlaps = source.0 == target.0 && source.1.abs_diff(target.1) < length;
         if overlaps {
@@ -286,7 +301,7 @@ impl Files {
             bytes.clear();
             let wanted = index_wide((length - done).min(wide(COPY_CHUNK_BYTES)));
             let from = source.1.saturating_add(done);
-            let count = self.read_file(source.0, from, wanted, &mut bytes)?;
+            let count = self.read_file(caller, source.0, from, wanted, &mut bytes)?;
             if count == 0 {
                 break;
             }

@@ -35,6 +35,9 @@ const SETGID: u16 = 0o2000;
 /// The name of the access list that says who may do what (acl(5)).
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
+/// For whom the kernel reads and syncs: many of its users at once, all of whom it has checked.
+static KERNEL: Caller = Caller::checked_by_kernel(0, 0);
+
 /// Is told what came of a read: its number, and the bytes as pieces that follow one another, or the
 /// error.
 pub type Told<'t> = dyn FnMut(usize, Result<&[&[u8]], Errno>) + 't;
@@ -81,23 +84,18 @@ impl Server {
         request: Request<'_>,
         scratch: &'s mut Vec<u8>,
     ) -> Reply<'s> {
-        let caller = Caller {
-            uid: sender.uid,
-            gid: sender.gid,
-            groups: Vec::new(),
-            is_checked: false,
-            // The kernel says it of a write and of a truncate, and not of fallocate(2) and
-            // copy_file_range(2).
-            loses_set_bits: sender.uid != 0,
-        };
+        // Whether it loses setuid and setgid the kernel says of a write and of a truncate, and not
+        // of fallocate(2) and copy_file_range(2).
+        let caller = Caller::checked_by_kernel(sender.uid, sender.gid);
         self.dispatch(&caller, request, scratch).unwrap_or_else(Reply::Error)
     }
 
     /// Reads what each of `asked` says, and tells once what came of it.
     pub fn read(&self, asked: &[ReadRequest], told: &mut Told<'_>) {
-        let reads: Vec<ReadAsked> = asked
+        let reads: Vec<ReadAsked<'_>> = asked
             .iter()
             .map(|asked| ReadAsked {
+                caller: &KERNEL,
                 ino: self.numbers.ino_of(asked.node),
                 offset: asked.offset,
                 length_bytes: usize::try_from(asked.length_bytes.min(REQUEST_BYTES_MAX))
@@ -119,7 +117,7 @@ impl Server {
     ) {
         let ino = self.numbers.ino_of(node);
         let told = move |done: FsResult<()>| told(done.map_err(|e| errno("fsync", ino, &e)));
-        self.fs.fsync_then(ino, data_only, Box::new(told));
+        self.fs.fsync_then(&KERNEL, ino, data_only, Box::new(told));
     }
 
     fn dispatch<'s>(
@@ -134,14 +132,14 @@ impl Server {
                 self.fs.forget(self.numbers.ino_of(node), count);
                 Ok(Reply::Silence)
             }
-            Request::GetAttr { node } => self.get_attr(node).map(Reply::Attr),
-            Request::Statx { node } => self.get_attr(node).map(Reply::Statx),
+            Request::GetAttr { node } => self.get_attr(caller, node).map(Reply::Attr),
+            Request::Statx { node } => self.get_attr(caller, node).map(Reply::Statx),
             Request::SetAttr { node, change, kills_set_bits } => self.set_attr(
                 &Caller { loses_set_bits: kills_set_bits, ..caller.clone() },
                 node,
                 &change,
             ),
-            Request::ReadLink { node } => self.read_link(node, scratch),
+            Request::ReadLink { node } => self.read_link(caller, node, scratch),
             Request::MakeNode { parent, name, kind, new, rdev } => {
                 self.make(caller, parent, name, new_inode(kind, new, rdev)).map(Reply::Entry)
             }
@@ -198,7 +196,7 @@ impl Server {
             }
             Request::Seek { node, offset, what } => {
                 let ino = self.numbers.ino_of(node);
-                let found = self.fs.seek(ino, offset, what);
+                let found = self.fs.seek(caller, ino, offset, what);
                 // The kernel then takes every file to be data.
                 found.map(Reply::Offset).map_err(|e| no_system("seek", ino, &e))
             }
@@ -227,9 +225,9 @@ impl Server {
         }
     }
 
-    fn get_attr(&self, node: NodeId) -> Result<Node, Errno> {
+    fn get_attr(&self, caller: &Caller, node: NodeId) -> Result<Node, Errno> {
         let ino = self.numbers.ino_of(node);
-        self.node("getattr", ino, self.fs.getattr(ino))
+        self.node("getattr", ino, self.fs.getattr(caller, ino))
     }
 
     fn set_attr(
@@ -242,9 +240,14 @@ impl Server {
         self.node("setattr", ino, self.fs.setattr(caller, ino, change)).map(Reply::Attr)
     }
 
-    fn read_link<'s>(&self, node: NodeId, scratch: &'s mut Vec<u8>) -> Result<Reply<'s>, Errno> {
+    fn read_link<'s>(
+        &self,
+        caller: &Caller,
+        node: NodeId,
+        scratch: &'s mut Vec<u8>,
+    ) -> Result<Reply<'s>, Errno> {
         let ino = self.numbers.ino_of(node);
-        *scratch = self.fs.readlink(ino).map_err(|e| errno("readlink", ino, &e))?;
+        *scratch = self.fs.readlink(caller, ino).map_err(|e| errno("readlink", ino, &e))?;
         Ok(Reply::Data(scratch))
     }
 
@@ -355,7 +358,7 @@ impl Server {
         let ino = self.numbers.ino_of(node);
         done("setxattr", ino, self.fs.setxattr(caller, ino, name, value, mode))?;
         if kills_setgid {
-            let mode = self.get_attr(node)?.attr.mode & !SETGID;
+            let mode = self.get_attr(caller, node)?.attr.mode & !SETGID;
             let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
             self.set_attr(caller, node, &change)?;
         }
@@ -375,7 +378,7 @@ impl Server {
             return self.read_dir_with_nodes(caller, directory, cookie, listing);
         }
         let mut each = |entry: &DirEntry| listing.add(self.listed(entry), None);
-        done("readdir", directory, self.fs.readdir(directory, cookie, &mut each))
+        done("readdir", directory, self.fs.readdir(caller, directory, cookie, &mut each))
     }
 
     fn read_dir_with_nodes(

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::vnode::api::{
-    Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsError, FsResult, Ino, NewInode,
-    RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp, Told, WHITEOUT, XattrMode,
+    Access, Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsError, FsResult, Ino,
+    NewInode, RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp, Told, WHITEOUT, XattrMode,
 };
 use parking_lot::Mutex;
 
@@ -221,8 +221,13 @@ impl FileSystem for MemoryFs {
         state.reap(ino);
     }
 
-    fn getattr(&self, ino: Ino) -> FsResult<Attr> {
+    fn getattr(&self, _: &Caller, ino: Ino) -> FsResult<Attr> {
         self.state.lock().file(ino).map(|file| file.attr.clone())
+    }
+
+    fn access(&self, _: &Caller, ino: Ino) -> FsResult<Access> {
+        self.state.lock().file(ino)?;
+        Ok(Access { reads: true, writes: true, executes: true })
     }
 
     fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
@@ -257,7 +262,7 @@ impl FileSystem for MemoryFs {
         state.referenced(ino)
     }
 
-    fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
+    fn readlink(&self, _: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
         let mut state = self.state.lock();
         let file = state.file(ino)?;
         if file.attr.kind == FileKind::Symlink {
@@ -320,7 +325,14 @@ impl FileSystem for MemoryFs {
         Ok(())
     }
 
-    fn read(&self, ino: Ino, offset: u64, length: usize, into: &mut Vec<u8>) -> FsResult<usize> {
+    fn read(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        offset: u64,
+        length: usize,
+        into: &mut Vec<u8>,
+    ) -> FsResult<usize> {
         let mut state = self.state.lock();
         let file = state.file(ino)?;
         if file.panics {
@@ -351,6 +363,7 @@ impl FileSystem for MemoryFs {
 
     fn readdir(
         &self,
+        _: &Caller,
         ino: Ino,
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry) -> bool,
@@ -368,16 +381,16 @@ impl FileSystem for MemoryFs {
         Ok(())
     }
 
-    fn fsync(&self, ino: Ino, _: bool) -> FsResult<()> {
+    fn fsync(&self, caller: &Caller, ino: Ino, _: bool) -> FsResult<()> {
         self.fsync_count.fetch_add(1, Ordering::SeqCst);
         let _passed = self.gate.lock();
-        self.getattr(ino).map(|_| ())
+        self.getattr(caller, ino).map(|_| ())
     }
 
-    fn fsync_then(&self, ino: Ino, data_only: bool, told: Told) {
+    fn fsync_then(&self, caller: &Caller, ino: Ino, data_only: bool, told: Told) {
         let panics = self.state.lock().file(ino).is_ok_and(|file| file.panics);
         assert!(!panics, "a bug, as the test wants it");
-        let done = self.fsync(ino, data_only);
+        let done = self.fsync(caller, ino, data_only);
         match &mut *self.later.0.lock() {
             Some(kept) => kept.push((told, done)),
             None => told(done),
@@ -408,7 +421,7 @@ impl FileSystem for MemoryFs {
     fn fallocate(&self, _: &Caller, _: Ino, _: u64, _: u64, _: Fallocate) -> FsResult<()> {
         Err(FsError::NotSupported)
     }
-    fn seek(&self, _: Ino, _: u64, _: Seek) -> FsResult<u64> {
+    fn seek(&self, _: &Caller, _: Ino, _: u64, _: Seek) -> FsResult<u64> {
         Err(FsError::NotSupported)
     }
     fn copy_range(&self, _: &Caller, _: (Ino, u64), _: (Ino, u64), _: u64) -> FsResult<u64> {

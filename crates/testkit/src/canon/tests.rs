@@ -117,7 +117,7 @@ fn far_content_of_a_huge_file_is_read() {
 #[test]
 fn sizes_of_directories_do_not_count() {
     let model = sample();
-    let mut attr = model.getattr(model.root()).expect("the root is there");
+    let mut attr = model.getattr(&Caller::root(), model.root()).expect("the root is there");
     let first = CanonAttr::of(&attr, Times::All);
     attr.size_bytes += 4096;
     attr.blocks_512 += 8;

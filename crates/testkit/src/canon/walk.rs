@@ -132,7 +132,8 @@ pub fn walk_identified(
         identities: Vec::new(),
         met: BTreeMap::new(),
     };
-    let root = fs.getattr(fs.root()).map_err(failed(&Path::default(), "getattr"))?;
+    let root =
+        fs.getattr(&Caller::root(), fs.root()).map_err(failed(&Path::default(), "getattr"))?;
     walker.directory(&root, root.ino, &Path::default(), 0)?;
     walker.check_links()?;
     Ok((walker.tree, walker.identities))
@@ -218,7 +219,7 @@ impl Walker<'_> {
         if found.ino != entry.ino || found.kind != entry.kind {
             return Err(WalkError::DirEntry { path: path.clone() });
         }
-        let attr = self.fs.getattr(found.ino).map_err(failed(path, "getattr"))?;
+        let attr = self.fs.getattr(&Caller::root(), found.ino).map_err(failed(path, "getattr"))?;
         if attr.kind == FileKind::Directory {
             return self.directory(&attr, parent, path, depth + 1);
         }
@@ -229,9 +230,9 @@ impl Walker<'_> {
         }
         let data = match attr.kind {
             FileKind::Regular => Data::Pages(self.pages(&attr, path)?),
-            FileKind::Symlink => {
-                Data::Target(self.fs.readlink(attr.ino).map_err(failed(path, "readlink"))?)
-            }
+            FileKind::Symlink => Data::Target(
+                self.fs.readlink(&Caller::root(), attr.ino).map_err(failed(path, "readlink"))?,
+            ),
             FileKind::Directory
             | FileKind::BlockDevice
             | FileKind::CharDevice
@@ -273,7 +274,9 @@ impl Walker<'_> {
             entries.push(entry.clone());
             true
         };
-        self.fs.readdir(ino, cookie, &mut each).map_err(failed(path, "readdir"))?;
+        self.fs
+            .readdir(&Caller::root(), ino, cookie, &mut each)
+            .map_err(failed(path, "readdir"))?;
         Ok(entries)
     }
 
@@ -284,8 +287,10 @@ impl Walker<'_> {
             while at < end {
                 let asked = usize_of(READ_BYTES.min(end - at));
                 let mut bytes = Vec::new();
-                let count =
-                    self.fs.read(attr.ino, at, asked, &mut bytes).map_err(failed(path, "read"))?;
+                let count = self
+                    .fs
+                    .read(&Caller::root(), attr.ino, at, asked, &mut bytes)
+                    .map_err(failed(path, "read"))?;
                 if count != asked || bytes.len() != asked {
                     return Err(WalkError::ShortRead { path: path.clone(), offset: at, count });
                 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::vnode::api::{DirEntry, FileKind, FileSystem, Ino};
+use engine::vnode::api::{Caller, DirEntry, FileKind, FileSystem, Ino};
 
 use super::history::{Event, History};
 use crate::canon::{Attributes, CanonAttr, Identity, PAGE_BYTES, Page, Path, Times};
@@ -142,7 +142,8 @@ impl Replay {
 
 fn life_at_start(model: &Model, ino: Ino, identity: Identity) -> Life {
     let state = state_of(model, ino).expect("the base has its inodes");
-    let size_bytes = model.getattr(ino).expect("the base has its inodes").size_bytes;
+    let size_bytes =
+        model.getattr(&Caller::root(), ino).expect("the base has its inodes").size_bytes;
     let pages = model.pages_of(ino).into_iter().collect();
     let start = Some(Start { state, size_bytes, pages });
     Life { path: Path::default(), identity: Some(identity), start, moments: Vec::new() }
@@ -234,7 +235,7 @@ fn touch_of(model: &Model, ino: Ino, op: &Op) -> Touch {
     } else {
         return Touch::Names;
     };
-    let size_bytes = model.getattr(ino).expect("it was just written").size_bytes;
+    let size_bytes = model.getattr(&Caller::root(), ino).expect("it was just written").size_bytes;
     let first = offset / u64_of(PAGE_BYTES);
     let end = (offset + length).min(size_bytes).div_ceil(u64_of(PAGE_BYTES));
     let pages = (first..end).map(|number| (number, page_of(model, ino, number)));
@@ -244,7 +245,8 @@ fn touch_of(model: &Model, ino: Ino, op: &Op) -> Touch {
 /// One page of a file; past its end, zeros.
 pub(super) fn page_of(model: &Model, ino: Ino, number: u64) -> Page {
     let mut bytes = Vec::new();
-    let read = model.read(ino, number * u64_of(PAGE_BYTES), PAGE_BYTES, &mut bytes);
+    let read =
+        model.read(&Caller::root(), ino, number * u64_of(PAGE_BYTES), PAGE_BYTES, &mut bytes);
     read.expect("a regular file can be read");
     let mut page = [0; PAGE_BYTES];
     page[..bytes.len()].copy_from_slice(&bytes);
@@ -252,7 +254,7 @@ pub(super) fn page_of(model: &Model, ino: Ino, number: u64) -> Page {
 }
 
 fn state_of(model: &Model, ino: Ino) -> Option<NodeState> {
-    let attr = model.getattr(ino).ok()?;
+    let attr = model.getattr(&Caller::root(), ino).ok()?;
     let mut names = BTreeMap::new();
     if attr.kind == FileKind::Directory && attr.nlink > 0 {
         let mut each = |entry: &DirEntry| {
@@ -261,9 +263,9 @@ fn state_of(model: &Model, ino: Ino) -> Option<NodeState> {
             }
             true
         };
-        model.readdir(ino, 0, &mut each).expect("a directory can be listed");
+        model.readdir(&Caller::root(), ino, 0, &mut each).expect("a directory can be listed");
     }
-    let target = model.readlink(ino).unwrap_or_default();
+    let target = model.readlink(&Caller::root(), ino).unwrap_or_default();
     let mut attr = CanonAttr::of(&attr, Times::Ignored);
     if attr.kind == FileKind::Regular {
         // Judged with the content.

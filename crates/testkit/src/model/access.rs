@@ -1,9 +1,8 @@
 //! Who may do what: permission bits, the sticky bit, and what becomes of setuid and setgid.
 //!
-//! A caller that is not checked passes every test here, as the superuser does: somebody above has
-//! asked already.
+//! A caller whom a kernel has checked passes every test here, as the superuser does.
 
-use engine::vnode::api::{Caller, FileKind, FsError, FsResult};
+use engine::vnode::api::{Access, Caller, Checks, FileKind, FsError, FsResult};
 
 use super::{Node, acl};
 
@@ -12,6 +11,7 @@ pub(super) const SETGID: u16 = 0o2000;
 pub(super) const STICKY: u16 = 0o1000;
 const GROUP_BITS: u16 = 0o070;
 const GROUP_EXECUTE: u16 = 0o010;
+const EXECUTE_BITS: u16 = 0o111;
 
 /// Permission to read, as one digit of a mode.
 pub(super) const READ: u16 = 0o4;
@@ -21,7 +21,7 @@ pub(super) const WRITE: u16 = 0o2;
 pub(super) const SEARCH: u16 = 0o1;
 
 pub(super) fn is_privileged(caller: &Caller) -> bool {
-    !caller.is_checked || caller.uid == 0
+    caller.checks == Checks::ByKernel || caller.uid == 0
 }
 
 pub(super) fn is_in_group(caller: &Caller, gid: u32) -> bool {
@@ -49,6 +49,20 @@ pub(super) fn require(caller: &Caller, node: &Node, wanted: u16) -> FsResult<()>
         node.mode
     };
     if granted & wanted == wanted { Ok(()) } else { Err(FsError::AccessDenied) }
+}
+
+/// What `caller` may do with `node`.
+pub(super) fn access_of(caller: &Caller, node: &Node) -> Access {
+    let may = |wanted| require(caller, node, wanted).is_ok();
+    let is_plain = node.kind == FileKind::Regular && node.mode & EXECUTE_BITS == 0;
+    // Even to the superuser, what nobody may execute is no program.
+    let is_refused = is_plain && caller.checks == Checks::Here;
+    Access { reads: may(READ), writes: may(WRITE), executes: may(SEARCH) && !is_refused }
+}
+
+/// Refuses whom open(2) would refuse, however the file is to be opened.
+pub(super) fn require_any(caller: &Caller, node: &Node) -> FsResult<()> {
+    require(caller, node, READ).or_else(|_| require(caller, node, WRITE))
 }
 
 /// Whether `caller` may take the name of `victim` out of `directory`.

@@ -42,15 +42,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine::vnode::api::{
-    Attr, COPY_BYTES_MAX, Caller, DirEntry, FILE_BYTES_MAX, Fallocate, FileKind, FileSystem,
-    FsError, FsResult, Ino, LINKS_MAX, NAME_BYTES_MAX, NewInode, RenameMode, Seek, SetAttr, StatFs,
-    Timestamp, XattrMode,
+    Access, Attr, COPY_BYTES_MAX, Caller, DirEntry, FILE_BYTES_MAX, Fallocate, FileKind,
+    FileSystem, FsError, FsResult, Ino, LINKS_MAX, NAME_BYTES_MAX, NewInode, RenameMode, Seek,
+    SetAttr, StatFs, Timestamp, XattrMode,
 };
 use storage::clock::Clock;
 
 use crate::canon::{Attributes, PAGE_BYTES, Page};
 use crate::number::{u64_of, usize_of};
-use access::SEARCH;
+use access::{READ, SEARCH, WRITE};
 use content::Content;
 
 const ROOT: Ino = Ino(1);
@@ -351,9 +351,10 @@ impl State {
         }
     }
 
-    fn readdir(&mut self, ino: Ino, cookie: u64, now: Timestamp) -> FsResult<Vec<DirEntry>> {
+    fn readdir(&mut self, asked: Asked<'_>, ino: Ino, cookie: u64) -> FsResult<Vec<DirEntry>> {
         let node = self.node(ino)?;
         let directory = node.directory()?;
+        access::require(asked.caller, node, READ)?;
         if node.names == 0 {
             return Err(FsError::NotFound);
         }
@@ -370,13 +371,14 @@ impl State {
             let kind = self.node(ino)?.kind;
             entries.push(DirEntry { name: name.clone(), ino, kind, cookie: own });
         }
-        self.held(ino).touch_atime(now);
+        self.held(ino).touch_atime(asked.now);
         Ok(entries)
     }
 
     fn write(&mut self, asked: Asked<'_>, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
         let node = self.node_mut(ino)?;
         node.content()?;
+        access::require(asked.caller, node, WRITE)?;
         if data.is_empty() {
             return Ok(());
         }
@@ -399,6 +401,7 @@ impl State {
     ) -> FsResult<()> {
         let node = self.node_mut(ino)?;
         let size_bytes = node.content()?.size_bytes();
+        access::require(asked.caller, node, WRITE)?;
         let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(FsError::FileTooLarge)?;
         if length == 0 {
@@ -494,8 +497,12 @@ impl FileSystem for Model {
         }
     }
 
-    fn getattr(&self, ino: Ino) -> FsResult<Attr> {
+    fn getattr(&self, _caller: &Caller, ino: Ino) -> FsResult<Attr> {
         self.locked().attr(ino)
+    }
+
+    fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
+        Ok(access::access_of(caller, self.locked().node(ino)?))
     }
 
     fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
@@ -513,7 +520,7 @@ impl FileSystem for Model {
         self.locked().symlink(asked, parent, name, target)
     }
 
-    fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
+    fn readlink(&self, _caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
         let now = self.clock.now();
         let mut state = self.locked();
         let node = state.node_mut(ino)?;
@@ -556,6 +563,7 @@ impl FileSystem for Model {
 
     fn read(
         &self,
+        caller: &Caller,
         ino: Ino,
         offset: u64,
         length_bytes: usize,
@@ -564,7 +572,9 @@ impl FileSystem for Model {
         let now = self.clock.now();
         let mut state = self.locked();
         let node = state.node_mut(ino)?;
-        let count = node.content()?.read(offset, length_bytes, into);
+        let content = node.content()?;
+        access::require(caller, node, READ)?;
+        let count = content.read(offset, length_bytes, into);
         if length_bytes > 0 {
             node.touch_atime(now);
         }
@@ -578,13 +588,14 @@ impl FileSystem for Model {
 
     fn readdir(
         &self,
+        caller: &Caller,
         ino: Ino,
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry) -> bool,
     ) -> FsResult<()> {
-        let now = self.clock.now();
+        let asked = self.asked(caller);
         // The lock is given back first: `each` may ask about what it is told.
-        let entries = self.locked().readdir(ino, cookie, now)?;
+        let entries = self.locked().readdir(asked, ino, cookie)?;
         for entry in &entries {
             if !each(entry) {
                 break;
@@ -593,8 +604,8 @@ impl FileSystem for Model {
         Ok(())
     }
 
-    fn fsync(&self, ino: Ino, _data_only: bool) -> FsResult<()> {
-        self.locked().node(ino).map(drop)
+    fn fsync(&self, caller: &Caller, ino: Ino, _data_only: bool) -> FsResult<()> {
+        access::require_any(caller, self.locked().node(ino)?)
     }
 
     fn sync(&self) -> FsResult<()> {
@@ -613,9 +624,11 @@ impl FileSystem for Model {
         self.locked().fallocate(asked, ino, (offset, length_bytes), mode)
     }
 
-    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
+    fn seek(&self, caller: &Caller, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
         let state = self.locked();
-        let content = state.node(ino)?.content()?;
+        let node = state.node(ino)?;
+        let content = node.content()?;
+        access::require(caller, node, READ)?;
         let found = content.seek(offset, what == Seek::Data);
         let is_none = what == Seek::Data && found == content.size_bytes();
         if offset >= content.size_bytes() || is_none {
@@ -633,15 +646,18 @@ impl FileSystem for Model {
     ) -> FsResult<u64> {
         {
             let state = self.locked();
-            state.node(source.0)?.content()?;
-            state.node(target.0)?.content()?;
+            let (from, to) = (state.node(source.0)?, state.node(target.0)?);
+            from.content()?;
+            to.content()?;
+            access::require(caller, from, READ)?;
+            access::require(caller, to, WRITE)?;
         }
         let length = length_bytes.min(COPY_BYTES_MAX);
         if source.0 == target.0 && source.1.abs_diff(target.1) < length {
             return Err(FsError::Invalid);
         }
         let mut bytes = Vec::new();
-        self.read(source.0, source.1, usize_of(length), &mut bytes)?;
+        self.read(caller, source.0, source.1, usize_of(length), &mut bytes)?;
         if !bytes.is_empty() {
             self.write(caller, target.0, target.1, &bytes)?;
         }

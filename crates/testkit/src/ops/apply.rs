@@ -13,6 +13,8 @@ use super::{Op, Place, Route, SLOTS, Step, bytes_of};
 use crate::canon::{CanonAttr, Identity, Times};
 use crate::number::{u64_of, usize_of};
 
+/// Looks at what there is, whoever may.
+const ROOT: Caller = Caller::root();
 /// Device number that every device node of a history gets.
 const RDEV: u32 = 0x0103;
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
@@ -63,6 +65,7 @@ impl Outcome {
 /// told, and what `when` returned at that moment.
 pub fn sync_as_told<T: Send + 'static>(
     fs: &dyn FileSystem,
+    caller: &Caller,
     ino: Ino,
     data_only: bool,
     when: impl FnOnce() -> T + Send + 'static,
@@ -73,7 +76,7 @@ pub fn sync_as_told<T: Send + 'static>(
         assert!(tell.lock().replace((done, when())).is_none(), "told twice");
         wake.notify_all();
     };
-    fs.fsync_then(ino, data_only, Box::new(then));
+    fs.fsync_then(caller, ino, data_only, Box::new(then));
     let mut told = told.lock();
     loop {
         if let Some(done) = told.take() {
@@ -88,10 +91,16 @@ pub fn sync_as_told<T: Send + 'static>(
 /// # Errors
 ///
 /// As [`FileSystem::fsync`].
-pub fn sync(fs: &dyn FileSystem, ino: Ino, data_only: bool, is_told: bool) -> FsResult<()> {
+pub fn sync(
+    fs: &dyn FileSystem,
+    caller: &Caller,
+    ino: Ino,
+    data_only: bool,
+    is_told: bool,
+) -> FsResult<()> {
     match is_told {
-        true => sync_as_told(fs, ino, data_only, || ()).0,
-        false => fs.fsync(ino, data_only),
+        true => sync_as_told(fs, caller, ino, data_only, || ()).0,
+        false => fs.fsync(caller, ino, data_only),
     }
 }
 
@@ -152,7 +161,7 @@ impl<'a> Session<'a> {
     /// Returns the attributes of what `place` is now, if it is there.
     #[must_use]
     pub fn probe(&self, place: &Place) -> Option<Attr> {
-        self.with(&Caller::root(), place, |ino| self.fs.getattr(ino)).ok()
+        self.with(&ROOT, place, |ino| self.fs.getattr(&ROOT, ino)).ok()
     }
 
     fn done(&mut self, caller: &Caller, op: &Op, made: &mut Option<Identity>) -> FsResult<Outcome> {
@@ -227,7 +236,7 @@ impl<'a> Session<'a> {
             Op::Fsync { file, data_only } => {
                 self.syncs += 1;
                 let is_told = self.syncs.is_multiple_of(2);
-                self.with(caller, file, |ino| sync(self.fs, ino, *data_only, is_told))?;
+                self.with(caller, file, |ino| sync(self.fs, caller, ino, *data_only, is_told))?;
                 Ok(Outcome::Done)
             }
             Op::Sync => self.fs.sync().map(|()| Outcome::Done),
@@ -247,15 +256,17 @@ impl<'a> Session<'a> {
             }
             Op::Read { file, offset, length } => {
                 let mut bytes = Vec::new();
-                self.with(caller, file, |ino| self.fs.read(ino, *offset, *length, &mut bytes))?;
+                self.with(caller, file, |ino| {
+                    self.fs.read(caller, ino, *offset, *length, &mut bytes)
+                })?;
                 Ok(Outcome::Bytes(bytes))
             }
             Op::GetAttr { file } => {
-                let attr = self.with(caller, file, |ino| self.fs.getattr(ino))?;
+                let attr = self.with(caller, file, |ino| self.fs.getattr(caller, ino))?;
                 Ok(self.told(&attr))
             }
             Op::ReadLink { file } => {
-                self.with(caller, file, |ino| self.fs.readlink(ino)).map(Outcome::Bytes)
+                self.with(caller, file, |ino| self.fs.readlink(caller, ino)).map(Outcome::Bytes)
             }
             Op::SetXattr { file, name, length, fill, mode } => {
                 let value = bytes_of(*fill, *length);
@@ -289,7 +300,7 @@ impl<'a> Session<'a> {
                 Ok(Outcome::Done)
             }
             Op::Seek { file, offset, what } => {
-                self.with(caller, file, |ino| self.seek(ino, *offset, *what))
+                self.with(caller, file, |ino| self.seek(caller, ino, *offset, *what))
             }
             Op::Copy { source, from, target, to, length } => self
                 .with(caller, source, |source| {
@@ -299,7 +310,7 @@ impl<'a> Session<'a> {
                     })
                 })
                 .map(Outcome::Count),
-            Op::List { directory } => self.with(caller, directory, |ino| self.list(ino)),
+            Op::List { directory } => self.with(caller, directory, |ino| self.list(caller, ino)),
         }
     }
 
@@ -308,7 +319,7 @@ impl<'a> Session<'a> {
         Ok(self.told(&attr))
     }
 
-    fn list(&self, ino: Ino) -> FsResult<Outcome> {
+    fn list(&self, caller: &Caller, ino: Ino) -> FsResult<Outcome> {
         let mut names = Vec::new();
         let mut each = |entry: &DirEntry| {
             if entry.name != b"." && entry.name != b".." {
@@ -316,16 +327,16 @@ impl<'a> Session<'a> {
             }
             true
         };
-        self.fs.readdir(ino, 0, &mut each)?;
+        self.fs.readdir(caller, ino, 0, &mut each)?;
         names.sort_by(|a, b| a.0.cmp(&b.0));
         Ok(Outcome::Names(names))
     }
 
     /// Looks for data or a hole and compares what is found with the content: an implementation may
     /// take zeros for data, and never data for a hole.
-    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<Outcome> {
-        let size_bytes = self.fs.getattr(ino)?.size_bytes;
-        let found = match (self.fs.seek(ino, offset, what), what) {
+    fn seek(&self, caller: &Caller, ino: Ino, offset: u64, what: Seek) -> FsResult<Outcome> {
+        let size_bytes = self.fs.getattr(caller, ino)?.size_bytes;
+        let found = match (self.fs.seek(caller, ino, offset, what), what) {
             (Err(FsError::NoSuchOffset), Seek::Data) if offset < size_bytes => size_bytes,
             (found, _) => found?,
         };
@@ -342,8 +353,8 @@ impl<'a> Session<'a> {
     fn is_zero(&self, ino: Ino, start: u64, end: u64) -> FsResult<bool> {
         let length = usize_of((end - start).min(ZEROS_READ_MAX));
         let mut bytes = Vec::new();
-        self.fs.read(ino, start, length, &mut bytes)?;
-        self.fs.read(ino, end - u64_of(length), length, &mut bytes)?;
+        self.fs.read(&ROOT, ino, start, length, &mut bytes)?;
+        self.fs.read(&ROOT, ino, end - u64_of(length), length, &mut bytes)?;
         Ok(bytes.iter().all(|&byte| byte == 0))
     }
 

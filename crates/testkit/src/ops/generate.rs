@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{
-    DirEntry, Fallocate, FileKind, FileSystem, RenameMode, Seek, SetTime, Timestamp, XattrMode,
+    Caller, DirEntry, Fallocate, FileKind, FileSystem, RenameMode, Seek, SetTime, Timestamp,
+    XattrMode,
 };
 use storage::clock::ManualClock;
 use storage::prng::Prng;
@@ -367,7 +368,7 @@ impl Generator {
             }
             true
         };
-        let listed = self.model.readdir(attr.ino, 0, &mut each);
+        let listed = self.model.readdir(&Caller::root(), attr.ino, 0, &mut each);
         if listed.is_err() {
             names.clear();
         }

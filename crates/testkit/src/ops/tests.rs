@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use engine::vnode::api::{
-    Attr, Caller, DirEntry, Fallocate, FileSystem, FsResult, Ino, NewInode, RenameMode, Seek,
-    SetAttr, StatFs, XattrMode,
+    Access, Attr, Caller, DirEntry, Fallocate, FileSystem, FsResult, Ino, NewInode, RenameMode,
+    Seek, SetAttr, StatFs, XattrMode,
 };
 use storage::clock::ManualClock;
 
@@ -50,12 +50,15 @@ impl FileSystem for Faulty {
     fn forget(&self, ino: Ino, count: u64) {
         self.inner.forget(ino, count);
     }
-    fn getattr(&self, ino: Ino) -> FsResult<Attr> {
-        self.inner.getattr(ino)
+    fn getattr(&self, caller: &Caller, ino: Ino) -> FsResult<Attr> {
+        self.inner.getattr(caller, ino)
+    }
+    fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
+        self.inner.access(caller, ino)
     }
     fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
         if self.fault == Fault::TruncateLost && change.size_bytes == Some(0) {
-            return self.inner.getattr(ino);
+            return self.inner.getattr(caller, ino);
         }
         self.inner.setattr(caller, ino, change)
     }
@@ -65,8 +68,8 @@ impl FileSystem for Faulty {
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr> {
         self.inner.symlink(caller, parent, name, target)
     }
-    fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
-        self.inner.readlink(ino)
+    fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
+        self.inner.readlink(caller, ino)
     }
     fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         self.inner.link(caller, ino, parent, name)
@@ -103,12 +106,19 @@ impl FileSystem for Faulty {
         }
         answer
     }
-    fn read(&self, ino: Ino, offset: u64, length: usize, into: &mut Vec<u8>) -> FsResult<usize> {
-        self.inner.read(ino, offset, length, into)
+    fn read(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        length: usize,
+        into: &mut Vec<u8>,
+    ) -> FsResult<usize> {
+        self.inner.read(caller, ino, offset, length, into)
     }
     fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
         self.inner.write(caller, ino, offset, data)?;
-        let attr = self.inner.getattr(ino)?;
+        let attr = self.inner.getattr(caller, ino)?;
         let end = offset + u64::try_from(data.len()).expect("64 bits");
         let page_end = end.next_multiple_of(4096).min(attr.size_bytes);
         if self.fault == Fault::WriteZerosRestOfPage && end < page_end {
@@ -119,14 +129,15 @@ impl FileSystem for Faulty {
     }
     fn readdir(
         &self,
+        caller: &Caller,
         ino: Ino,
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry) -> bool,
     ) -> FsResult<()> {
-        self.inner.readdir(ino, cookie, each)
+        self.inner.readdir(caller, ino, cookie, each)
     }
-    fn fsync(&self, ino: Ino, data_only: bool) -> FsResult<()> {
-        self.inner.fsync(ino, data_only)
+    fn fsync(&self, caller: &Caller, ino: Ino, data_only: bool) -> FsResult<()> {
+        self.inner.fsync(caller, ino, data_only)
     }
     fn sync(&self) -> FsResult<()> {
         self.inner.sync()
@@ -163,8 +174,8 @@ impl FileSystem for Faulty {
     ) -> FsResult<()> {
         self.inner.fallocate(caller, ino, offset, length_bytes, mode)
     }
-    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
-        self.inner.seek(ino, offset, what)
+    fn seek(&self, caller: &Caller, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
+        self.inner.seek(caller, ino, offset, what)
     }
     fn copy_range(
         &self,

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use engine::vnode::api::{
-    Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsError, FsResult, Ino, NewInode,
-    RenameMode, Seek, SetAttr, StatFs, XattrMode,
+    Access, Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsError, FsResult, Ino,
+    NewInode, RenameMode, Seek, SetAttr, StatFs, XattrMode,
 };
 use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedDevice};
 use storage::sync::sim;
@@ -206,8 +206,11 @@ impl FileSystem for Live {
     fn forget(&self, ino: Ino, count: u64) {
         self.model.forget(ino, count);
     }
-    fn getattr(&self, ino: Ino) -> FsResult<Attr> {
-        self.between(|model| model.getattr(ino))
+    fn getattr(&self, caller: &Caller, ino: Ino) -> FsResult<Attr> {
+        self.between(|model| model.getattr(caller, ino))
+    }
+    fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
+        self.between(|model| model.access(caller, ino))
     }
     fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
         self.change(|model| model.setattr(caller, ino, change))
@@ -218,8 +221,8 @@ impl FileSystem for Live {
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr> {
         self.change(|model| model.symlink(caller, parent, name, target))
     }
-    fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
-        self.between(|model| model.readlink(ino))
+    fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
+        self.between(|model| model.readlink(caller, ino))
     }
     fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         self.change(|model| model.link(caller, ino, parent, name))
@@ -239,10 +242,17 @@ impl FileSystem for Live {
     ) -> FsResult<()> {
         self.change(|model| model.rename(caller, source, target, mode))
     }
-    fn read(&self, ino: Ino, offset: u64, length: usize, into: &mut Vec<u8>) -> FsResult<usize> {
+    fn read(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        length: usize,
+        into: &mut Vec<u8>,
+    ) -> FsResult<usize> {
         let is_short = self.wrong == Wrong::ShortReads && sim::current().is_some();
         let length = if is_short { length.saturating_sub(1) } else { length };
-        self.between(|model| model.read(ino, offset, length, into))
+        self.between(|model| model.read(caller, ino, offset, length, into))
     }
     fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
         let nth = self.writes.fetch_add(1, Ordering::SeqCst);
@@ -251,14 +261,15 @@ impl FileSystem for Live {
     }
     fn readdir(
         &self,
+        caller: &Caller,
         ino: Ino,
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry) -> bool,
     ) -> FsResult<()> {
-        self.between(|model| model.readdir(ino, cookie, each))
+        self.between(|model| model.readdir(caller, ino, cookie, each))
     }
-    fn fsync(&self, ino: Ino, data_only: bool) -> FsResult<()> {
-        self.model.fsync(ino, data_only)?;
+    fn fsync(&self, caller: &Caller, ino: Ino, data_only: bool) -> FsResult<()> {
+        self.model.fsync(caller, ino, data_only)?;
         self.persist()
     }
     fn sync(&self) -> FsResult<()> {
@@ -296,8 +307,8 @@ impl FileSystem for Live {
     ) -> FsResult<()> {
         self.change(|model| model.fallocate(caller, ino, offset, length_bytes, mode))
     }
-    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
-        self.between(|model| model.seek(ino, offset, what))
+    fn seek(&self, caller: &Caller, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
+        self.between(|model| model.seek(caller, ino, offset, what))
     }
     fn copy_range(
         &self,

@@ -1,5 +1,6 @@
 use engine::vnode::api::{
-    Caller, FileKind, FileSystem, FsError, NewInode, RenameMode, SetAttr, SetTime, Timestamp,
+    Access, Caller, Fallocate, FileKind, FileSystem, FsError, NewInode, RenameMode, Seek, SetAttr,
+    SetTime, Timestamp,
 };
 
 use super::{ROOT, directory, file, file_of, mode_of, model, try_make, user};
@@ -32,12 +33,12 @@ fn owner_group_and_others_each_have_their_own_bits() {
 }
 
 #[test]
-fn a_caller_that_is_not_checked_is_refused_nothing() {
+fn a_caller_whom_a_kernel_has_checked_is_refused_nothing() {
     let fs = model();
     let closed = directory(&fs, fs.root(), "closed", 0);
-    let unchecked = Caller { is_checked: false, loses_set_bits: false, ..user(7) };
+    let unchecked = Caller { loses_set_bits: false, ..Caller::checked_by_kernel(7, 7) };
     let ino = file_of(&fs, &unchecked, closed, "f", 0);
-    assert_eq!(fs.getattr(ino).map(|attr| (attr.uid, attr.gid)), Ok((7, 7)));
+    assert_eq!(fs.getattr(&Caller::root(), ino).map(|attr| (attr.uid, attr.gid)), Ok((7, 7)));
     let device = NewInode { kind: FileKind::CharDevice, mode: 0, umask: 0, rdev: 259 };
     assert_eq!(fs.create(&unchecked, closed, b"n", device).map(|attr| attr.rdev), Ok(259));
     assert_eq!(fs.create(&user(7), closed, b"o", device), Err(FsError::AccessDenied));
@@ -157,7 +158,7 @@ fn setgid_directories_hand_down_their_group() {
     fs.setattr(&ROOT, shared, &set(|change| change.gid = Some(20))).expect("the superuser may");
     let made = |name: &[u8], kind, mode| {
         let ino = try_make(&fs, &user(7), (shared, name), kind, mode).expect("a new name");
-        fs.getattr(ino).map(|attr| (attr.gid, attr.mode)).expect("it is there")
+        fs.getattr(&Caller::root(), ino).map(|attr| (attr.gid, attr.mode)).expect("it is there")
     };
     assert_eq!(made(b"f", FileKind::Regular, 0o644), (20, 0o644));
     assert_eq!(made(b"d", FileKind::Directory, 0o755), (20, 0o2755));
@@ -166,7 +167,7 @@ fn setgid_directories_hand_down_their_group() {
     let link = fs.symlink(&user(7), shared, b"s", b"f").expect("a new name");
     assert_eq!((link.gid, link.mode), (20, 0o777));
     let elsewhere = file(&fs, fs.root(), "f");
-    assert_eq!(fs.getattr(elsewhere).map(|attr| attr.gid), Ok(0));
+    assert_eq!(fs.getattr(&Caller::root(), elsewhere).map(|attr| attr.gid), Ok(0));
 }
 
 #[test]
@@ -190,4 +191,42 @@ fn a_directory_that_moves_must_be_writable_for_its_dot_dot() {
     let rename = |target| fs.rename(&user(7), (open, b"d"), (target, b"e"), RenameMode::NoReplace);
     assert_eq!(rename(other), Err(FsError::AccessDenied));
     assert_eq!(rename(open), Ok(()), "its parent stays");
+}
+
+#[test]
+fn content_is_for_those_who_may_open_it() {
+    let fs = model();
+    let open = directory(&fs, fs.root(), "open", 0o777);
+    let ino = file_of(&fs, &user(7), open, "f", 0o640);
+    fs.write(&user(7), ino, 0, b"secret").expect("the owner may");
+    let (owner, member, other) = (user(7), Caller { groups: vec![7], ..user(8) }, user(9));
+    let refused = Err(FsError::AccessDenied);
+    let may = |caller: &Caller| fs.access(caller, ino).expect("it is there");
+    let read = |caller| fs.read(caller, ino, 0, 9, &mut Vec::new()).map(|_| ());
+    let write = |caller| fs.write(caller, ino, 0, b"");
+    let sync = |caller| fs.fsync(caller, ino, false);
+    let seek = |caller| fs.seek(caller, ino, 0, Seek::Data).map(drop);
+    let take = |caller| fs.fallocate(caller, ino, 0, 1, Fallocate::Allocate { keep_size: true });
+    assert_eq!([read(&owner), write(&owner), sync(&owner), seek(&owner)], [const { Ok(()) }; 4]);
+    assert_eq!([read(&member), sync(&member), seek(&member)], [const { Ok(()) }; 3]);
+    assert_eq!([write(&member), take(&member)], [refused.clone(), refused.clone()]);
+    for done in [read(&other), write(&other), sync(&other), seek(&other), take(&other)] {
+        assert_eq!(done, refused);
+    }
+    let access = |reads, writes, executes| Access { reads, writes, executes };
+    assert_eq!(may(&owner), access(true, true, false));
+    assert_eq!(may(&member), access(true, false, false));
+    assert_eq!(may(&other), Access::default());
+    assert_eq!(may(&ROOT), access(true, true, false), "nobody may execute it");
+    assert_eq!(may(&Caller::checked_by_kernel(9, 9)), access(true, true, true));
+}
+
+#[test]
+fn names_are_for_those_who_may_read_the_directory() {
+    let fs = model();
+    let closed = directory(&fs, fs.root(), "d", 0o711);
+    assert_eq!(fs.readdir(&user(7), closed, 0, &mut |_| true), Err(FsError::AccessDenied));
+    assert_eq!(fs.readdir(&ROOT, closed, 0, &mut |_| true), Ok(()));
+    let found = fs.access(&user(7), closed);
+    assert_eq!(found, Ok(Access { reads: false, writes: false, executes: true }));
 }

@@ -1,7 +1,7 @@
 //! Which error comes first. Each case holds several reasons to refuse; Linux names the first.
 
 use engine::vnode::api::{
-    FileKind, FileSystem, FsError, LINKS_MAX, NAME_BYTES_MAX, NewInode, RenameMode,
+    Caller, FileKind, FileSystem, FsError, LINKS_MAX, NAME_BYTES_MAX, NewInode, RenameMode,
     SYMLINK_BYTES_MAX, SetAttr,
 };
 
@@ -81,7 +81,7 @@ fn a_file_has_at_most_65535_names() {
         let name = format!("l{number}");
         fs.link(&ROOT, ino, fs.root(), name.as_bytes()).expect("below the limit");
     }
-    assert_eq!(fs.getattr(ino).map(|attr| attr.nlink), Ok(LINKS_MAX));
+    assert_eq!(fs.getattr(&Caller::root(), ino).map(|attr| attr.nlink), Ok(LINKS_MAX));
     let more = fs.link(&ROOT, ino, fs.root(), b"more").err();
     assert_eq!(more, Some(FsError::TooManyLinks));
     fs.unlink(&ROOT, fs.root(), b"l1").expect("a name");
@@ -95,11 +95,11 @@ fn directories_past_the_limit_of_links_report_one() {
     for number in 0..LINKS_MAX - 2 {
         directory(&fs, many, &format!("d{number}"), 0o755);
     }
-    assert_eq!(fs.getattr(many).map(|attr| attr.nlink), Ok(LINKS_MAX));
+    assert_eq!(fs.getattr(&Caller::root(), many).map(|attr| attr.nlink), Ok(LINKS_MAX));
     directory(&fs, many, "more", 0o755);
-    assert_eq!(fs.getattr(many).map(|attr| attr.nlink), Ok(1));
+    assert_eq!(fs.getattr(&Caller::root(), many).map(|attr| attr.nlink), Ok(1));
     fs.rmdir(&ROOT, many, b"more").expect("it is empty");
-    assert_eq!(fs.getattr(many).map(|attr| attr.nlink), Ok(LINKS_MAX));
+    assert_eq!(fs.getattr(&Caller::root(), many).map(|attr| attr.nlink), Ok(LINKS_MAX));
 }
 
 #[test]
@@ -184,11 +184,11 @@ fn kinds_come_before_limits_and_permission_in_content() {
     {
         assert_eq!(fs.write(&ROOT, ino, u64::MAX, b"x").err(), Some(expected.clone()));
         assert_eq!(fs.setattr(&user(7), ino, &huge).err(), Some(expected.clone()));
-        assert_eq!(fs.read(ino, 0, 1, &mut Vec::new()).err(), Some(expected));
+        assert_eq!(fs.read(&Caller::root(), ino, 0, 1, &mut Vec::new()).err(), Some(expected));
     }
     let plain = file_of(&fs, &ROOT, open, "f", 0o600);
-    assert_eq!(fs.readlink(plain), Err(FsError::Invalid));
-    let listed = fs.readdir(plain, 0, &mut |_| true);
+    assert_eq!(fs.readlink(&Caller::root(), plain), Err(FsError::Invalid));
+    let listed = fs.readdir(&Caller::root(), plain, 0, &mut |_| true);
     assert_eq!(listed, Err(FsError::NotDirectory));
     let mode = SetAttr { mode: Some(0), ..SetAttr::default() };
     assert_eq!(fs.setattr(&ROOT, link, &mode).err(), Some(FsError::NotSupported));

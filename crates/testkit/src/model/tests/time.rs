@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
-use engine::vnode::api::{Attr, FileSystem, FsError, Ino, RenameMode, SetAttr, SetTime, Timestamp};
+use engine::vnode::api::{
+    Attr, Caller, FileSystem, FsError, Ino, RenameMode, SetAttr, SetTime, Timestamp,
+};
 use storage::clock::{Clock, ManualClock};
 
 use super::super::Model;
@@ -24,14 +26,14 @@ impl Ground {
         self.clock.advance_ns(1000);
         let now = self.clock.now();
         step(&self.fs);
-        let attr: Attr = self.fs.getattr(ino).expect("it is there");
+        let attr: Attr = self.fs.getattr(&Caller::root(), ino).expect("it is there");
         let times = [('a', attr.atime), ('m', attr.mtime), ('c', attr.ctime)];
         times.into_iter().filter(|&(_, time)| time == now).map(|(letter, _)| letter).collect()
     }
 }
 
 fn read(fs: &Model, ino: Ino) {
-    fs.read(ino, 0, 10, &mut Vec::new()).expect("a file can be read");
+    fs.read(&Caller::root(), ino, 0, 10, &mut Vec::new()).expect("a file can be read");
 }
 
 #[test]
@@ -61,7 +63,7 @@ fn content_and_attributes_each_set_their_times() {
         ..SetAttr::default()
     };
     assert_eq!(set(change), "");
-    let attr = ground.fs.getattr(ino).expect("it is there");
+    let attr = ground.fs.getattr(&Caller::root(), ino).expect("it is there");
     assert_eq!((attr.mtime, attr.ctime), (past, past));
     let wrong = Timestamp { nanoseconds: 1_000_000_000, ..past };
     let change = SetAttr { atime: Some(SetTime::To(wrong)), ..SetAttr::default() };
@@ -113,10 +115,11 @@ fn reading_sets_atime_when_it_is_behind_or_a_day_old() {
     assert_eq!(reading(), "a", "a day old");
     let nothing = ground.set_by(ino, |fs| {
         fs.write(&ROOT, ino, 0, b"x").expect("a file takes bytes");
-        fs.read(ino, 0, 0, &mut Vec::new()).expect("nothing is read");
+        fs.read(&Caller::root(), ino, 0, 0, &mut Vec::new()).expect("nothing is read");
     });
     assert_eq!(nothing, "mc");
-    let list = |fs: &Model| fs.readdir(fs.root(), 0, &mut |_| true).expect("a directory");
+    let list =
+        |fs: &Model| fs.readdir(&Caller::root(), fs.root(), 0, &mut |_| true).expect("a directory");
     assert_eq!(ground.set_by(ground.fs.root(), list), "a");
 }
 
@@ -126,5 +129,5 @@ fn birth_is_stamped_once() {
     let born = ground.clock.now();
     let ino = file(&ground.fs, ground.fs.root(), "f");
     ground.set_by(ino, |fs| fs.write(&ROOT, ino, 0, b"x").expect("a file takes bytes"));
-    assert_eq!(ground.fs.getattr(ino).map(|attr| attr.btime), Ok(born));
+    assert_eq!(ground.fs.getattr(&Caller::root(), ino).map(|attr| attr.btime), Ok(born));
 }
