@@ -178,6 +178,20 @@ fn the_index_of_decisions_lists_each_with_its_title() {
     }
 }
 
+/// Goal: documents say what is, not what was when: a run is a line of a file in `docs/results`.
+#[test]
+fn no_document_names_a_commit() {
+    for (name, text) in documents() {
+        for word in text.split(|c: char| !c.is_ascii_alphanumeric()) {
+            let is_hex = word.chars().all(|c| c.is_ascii_digit() || matches!(c, 'a'..='f'));
+            let is_mixed = word.contains(|c: char| c.is_ascii_digit())
+                && word.contains(|c: char| c.is_ascii_lowercase());
+            let is_commit = is_hex && is_mixed && (7..=12).contains(&word.len());
+            assert!(!is_commit, "{name} names the commit {word}");
+        }
+    }
+}
+
 /// Goal: one word for one thing. A word of the glossary is used, and no foreign one is.
 #[test]
 fn words_of_the_glossary_are_used_and_foreign_ones_are_not() {

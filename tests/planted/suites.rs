@@ -184,6 +184,6 @@ fn finding(suite: &Suite, text: &str) -> Finding {
         .take_while(char::is_ascii_digit)
         .collect();
     let seeds =
-        digits.parse::<u64>().map_or_else(|_| "-".to_owned(), |seed| format!("{}", seed + 1));
+        digits.parse::<u64>().map_or_else(|_| String::new(), |seed| format!("{}", seed + 1));
     Finding { test: format!("{}::{test}", suite.name), seeds }
 }

@@ -4,6 +4,7 @@
 //!   cargo run -p xtask -- tidy                  rules of style, layers, defect codes
 //!   cargo run -p xtask -- format-doc --check    docs/FORMAT.md against crates/format
 //!   cargo run -p xtask -- format-doc --print    the tables as the structs have them
+//!   cargo run -p xtask -- results               tables of documents, from docs/results
 //!   cargo run -p xtask -- guard                 what fixed scenarios cost, against benches/guard/
 //!   cargo run -p xtask -- guard --record        records what they cost now
 //! ```
@@ -15,6 +16,7 @@ mod guard;
 mod invariants;
 mod layers;
 mod layout;
+mod results;
 mod sources;
 mod tidy;
 
@@ -35,12 +37,13 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&root),
         ["format-doc", "--check"] => format_doc::check(&root),
         ["format-doc", "--print"] => format_doc::print(&root).map(|()| Vec::new()),
+        ["results"] => results::write(&root),
         ["guard"] => return guarded(guard::run(&root, false)),
         ["guard", "--record"] => return guarded(guard::run(&root, true)),
         _ => {
             eprintln!(
                 "usage: cargo run -p xtask -- tidy | format-doc --check | format-doc --print | \
-                 guard [--record]"
+                 results | guard [--record]"
             );
             return ExitCode::from(2);
         }

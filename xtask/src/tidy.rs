@@ -5,12 +5,13 @@
 //! 3. `unsafe` only in the files listed here, which say so at their top.
 //! 4. No `unwrap` outside tests; no mark of unfinished work without the number of an issue.
 //! 5. Layers: see `layers.rs`. Defect codes: see `codes.rs`. Invariants: see `invariants.rs`.
+//! 6. Tables of documents: see `results.rs`.
 
 use std::io;
 use std::path::Path;
 
 use crate::sources::{self, Source};
-use crate::{codes, invariants, layers};
+use crate::{codes, invariants, layers, results};
 
 const COLUMNS_MAX: usize = 100;
 const LINES_MAX: usize = 1200;
@@ -40,6 +41,7 @@ pub(crate) fn run(root: &Path) -> io::Result<Vec<String>> {
     layers::check(&sources, &mut findings);
     layers::check_manifests(root, &mut findings)?;
     codes::check(root, &sources, &mut findings)?;
+    findings.append(&mut results::check(root)?);
     Ok(findings)
 }
 
