@@ -11,6 +11,7 @@
 
 mod args;
 pub mod backend;
+mod bugs;
 mod command;
 pub mod daemon;
 mod exit;

@@ -12,6 +12,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::backend::{ExplainStep, ExplainTarget, OpenPool};
+use crate::bugs;
 use crate::output::path_as_text;
 
 /// Longest line in either direction: an explanation of a large range has thousands of steps.
@@ -227,16 +229,36 @@ fn listen(
         if has_ended.load(Ordering::Acquire) {
             return;
         }
-        if let Err(error) = stream.map_err(anyhow::Error::from).and_then(|stream| serve(&stream)) {
+        // The end of one client is not that of the others.
+        let done = stream.map_err(anyhow::Error::from).and_then(|stream| {
+            catch_unwind(AssertUnwindSafe(|| serve(&stream))).unwrap_or_else(|_| {
+                tracing::error!("a question of a status client met a bug");
+                let words = "the server met a bug: see its log (`holdfast status`)";
+                send(&stream, &Answer::Error(words.to_owned()))
+            })
+        });
+        if let Err(error) = done {
             // The client's affair.
             tracing::debug!(%error, "a status client was dropped");
         }
     }
 }
 
+/// Returns what a server says of itself and of its pool, its bugs being part of its health.
+fn status_of(served: &Served, pool: &dyn OpenPool) -> Value {
+    let (bugs, mut status) = (bugs::so_far(), pool.status());
+    if let (Some(trouble), Some(health)) = (bugs.trouble(), status.get_mut("health")) {
+        *health = match health.as_str() {
+            Some("ok") | None => trouble.into(),
+            Some(other) => format!("{other}; {trouble}").into(),
+        };
+    }
+    json!({ "server": served, "bugs": bugs, "pool": status })
+}
+
 fn serve(stream: &UnixStream, served: &Served, pool: &dyn OpenPool) -> anyhow::Result<()> {
     let answer = match receive(stream)? {
-        Question::Status => Answer::Status(json!({ "server": served, "pool": pool.status() })),
+        Question::Status => Answer::Status(status_of(served, pool)),
         Question::Explain { node, range } => {
             let ino: Ino = NodeNumbers::new(pool.file_system().root()).ino_of(NodeId(node));
             match pool.explain(&ExplainTarget::Inode { ino, range }) {
@@ -512,6 +534,24 @@ mod tests {
         let gone = connect(&path, CLIENT_TIME).expect_err("nobody listens").kind();
         assert_eq!(gone, ErrorKind::ConnectionRefused);
         std::fs::remove_file(&path).expect("the socket is there");
+    }
+
+    /// Goal: a bug in one answer ends neither the thread nor the client, and the next is answered.
+    #[test]
+    fn a_bug_in_an_answer_is_told_and_the_next_is_answered() {
+        let path = std::env::temp_dir().join(format!("holdfast-bug-{}", std::process::id()));
+        let server = StatusServer::listen_at(path.clone(), |stream| match receive(stream)? {
+            Question::Status => send(stream, &Answer::Error("well".to_owned())),
+            Question::Explain { node, .. } => panic!("a bug that the test planted: {node}"),
+        });
+        let server = server.expect("it listens");
+        let explain = Question::Explain { node: 7, range: None };
+        for (question, words) in [(explain, "met a bug"), (Question::Status, "well")] {
+            let answer = ask(&path, &question).expect("it answers");
+            let is_said = matches!(&answer, Answer::Error(said) if said.contains(words));
+            assert!(is_said, "{answer:?}");
+        }
+        drop(server);
     }
 
     #[test]

@@ -2,11 +2,10 @@
 
 mod blank;
 mod create;
+mod jobs;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use check::explain::{Explanation, explain_offset, explain_path};
@@ -24,14 +23,13 @@ use storage::pool::PoolError;
 use testkit::prove;
 use testkit::torture::{Options, PoolGround};
 
+use self::jobs::{Jobs, TICK};
 use crate::backend::{
     Backend, BackendError, CheckReport, CreateOptions, CreateReport, DefectReport, DumpReport,
     ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, Placement, ProveAlphabet,
     ProveChoice, ProveFinding, ProveOptions, ProveReport, TortureFinding, TortureReport,
 };
 
-/// How often the background work of a pool is looked at.
-const TICK: Duration = Duration::from_millis(250);
 /// How long a device in use is asked for again: the kernel lets go of a killed server's requests,
 /// and with them of its lock, a moment after the server is gone.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -170,22 +168,24 @@ impl Backend for EngineBackend {
             let reason = format!("at least {} ms", DEADLINE_MIN.as_millis());
             return Err(BackendError::Option { option: "--device-deadline", reason });
         }
-        let device_for = |access| -> Result<SharedDevice, BackendError> {
+        let device_for = |access| {
             let deadline = options.device_deadline;
             let options = FileOptions { access, deadline, ..FileOptions::default() };
-            Ok(open_device_with(path, options)?)
+            open_device_with(path, options)
         };
         let access = if options.is_read_only { Access::ReadAlone } else { Access::ReadWrite };
-        let mut device = device_for(access)?;
+        let mut file = device_for(access)?;
+        let mut device: SharedDevice = file.clone();
         let mut pool = open_pool(options, &device);
         if options.is_read_only && matches!(pool, Err(engine::OpenError::NotClosed)) {
             // A log that must be replayed is written home, for a read-only mount too.
-            drop(device);
-            device = device_for(Access::ReadWrite)?;
+            drop((device, file));
+            file = device_for(Access::ReadWrite)?;
+            device = file.clone();
             pool = open_pool(options, &device);
         }
         let pool = pool.map_err(|error| cannot_start(path, error))?;
-        Ok(Arc::new(Served::start(path.clone(), device, pool)))
+        Ok(Arc::new(Served::start(path.clone(), device, Some(file), pool)))
     }
 
     fn open_in_memory(&self, size_bytes: u64) -> Result<Arc<dyn OpenPool>, BackendError> {
@@ -197,7 +197,7 @@ impl Backend for EngineBackend {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let pool = Pool::open(Arc::clone(&device), clock, engine::OpenOptions::default())
             .map_err(|error| cannot_start(path, error))?;
-        Ok(Arc::new(Served::start(path.to_owned(), device, pool)))
+        Ok(Arc::new(Served::start(path.to_owned(), device, None, pool)))
     }
 
     fn check(&self, path: &Path, progress: OnProgress<'_>) -> Result<CheckReport, BackendError> {
@@ -357,8 +357,9 @@ fn explain_on(
     target: &ExplainTarget,
     pool: Option<&Pool>,
 ) -> Result<Vec<ExplainStep>, BackendError> {
-    // The last byte is named; a range ends behind it.
-    let range_of = |range: &Option<(u64, u64)>| range.map(|(first, last)| first..last + 1);
+    // The last byte is named; a range ends behind it. No file has a byte of the largest number.
+    let range_of =
+        |range: &Option<(u64, u64)>| range.map(|(first, last)| first..last.saturating_add(1));
     let explained: Result<Explanation, InspectError> = match target {
         ExplainTarget::Path { path, range } => explain_path(device, path, range_of(range)),
         ExplainTarget::Offset { offset } => explain_offset(device, *offset),
@@ -387,30 +388,54 @@ fn explain_on(
 struct Served {
     path: PathBuf,
     device: SharedDevice,
+    /// What the device is on; `None`: memory.
+    file: Option<Arc<FileDevice>>,
     pool: Arc<Pool>,
-    should_stop: Arc<AtomicBool>,
-    ticker: std::sync::Mutex<Option<JoinHandle<()>>>,
+    jobs: Jobs,
 }
 
 impl Served {
-    fn start(path: PathBuf, device: SharedDevice, pool: Pool) -> Served {
+    fn start(
+        path: PathBuf,
+        device: SharedDevice,
+        file: Option<Arc<FileDevice>>,
+        pool: Pool,
+    ) -> Served {
         let pool = Arc::new(pool);
-        let should_stop = Arc::new(AtomicBool::new(false));
-        let ticker = std::thread::Builder::new().name("jobs".to_owned()).spawn({
-            let (pool, should_stop) = (Arc::clone(&pool), Arc::clone(&should_stop));
+        let mut watch = (path.clone(), file.clone());
+        let jobs = Jobs::start(TICK, {
+            let pool = Arc::clone(&pool);
             move || {
-                while !should_stop.load(Ordering::Acquire) {
-                    std::thread::park_timeout(TICK);
-                    if let Err(error) = pool.tick() {
-                        tracing::error!(%error, "background work has stopped");
-                        return;
-                    }
+                let (path, file) = &mut watch;
+                // Said once: it does not come back.
+                if let Some(loss) = file.as_ref().and_then(|file| loss_of(path, file)) {
+                    tracing::error!("{loss}");
+                    *file = None;
                 }
+                pool.tick().map_err(|error| error.to_string())
             }
         });
-        let ticker = ticker.inspect_err(|error| tracing::error!(%error, "no background work")).ok();
-        Served { path, device, pool, should_stop, ticker: std::sync::Mutex::new(ticker) }
+        Served { path, device, file, pool, jobs }
     }
+
+    /// Returns what is wrong; empty: nothing.
+    fn troubles(&self, status: &engine::PoolStatus) -> Vec<String> {
+        let failure = status.read_only.clone();
+        let loss = self.file.as_ref().and_then(|file| loss_of(&self.path, file));
+        // A pool that has failed has no background work, and said why.
+        let jobs = self.jobs.trouble().filter(|_| failure.is_none());
+        [failure, loss, jobs].into_iter().flatten().collect()
+    }
+}
+
+/// Says that a pool's file was removed under it; `None`: it has a name.
+fn loss_of(path: &Path, file: &FileDevice) -> Option<String> {
+    let text = format!(
+        "{}: the pool's file was removed, and is gone for good when its server ends: copy what is \
+         mounted elsewhere before you unmount",
+        path.display()
+    );
+    file.is_removed().then_some(text)
 }
 
 impl OpenPool for Served {
@@ -419,7 +444,10 @@ impl OpenPool for Served {
     }
 
     fn status(&self) -> Value {
-        status_of(&self.pool.status())
+        let status = self.pool.status();
+        let troubles = self.troubles(&status);
+        let health = if troubles.is_empty() { "ok".to_owned() } else { troubles.join("; ") };
+        status_of(&status, &health)
     }
 
     fn explain(&self, target: &ExplainTarget) -> Result<Vec<ExplainStep>, BackendError> {
@@ -430,18 +458,12 @@ impl OpenPool for Served {
     }
 
     fn close(&self) -> Result<(), BackendError> {
-        self.should_stop.store(true, Ordering::Release);
-        let ticker = self.ticker.lock().ok().and_then(|mut ticker| ticker.take());
-        if let Some(ticker) = ticker {
-            ticker.thread().unpark();
-            // A tick that panicked has said so; the pool is closed all the same.
-            let _ = ticker.join();
-        }
+        self.jobs.stop();
         self.pool.close().map_err(|error| failed(&self.path, error))
     }
 }
 
-fn status_of(status: &engine::PoolStatus) -> Value {
+fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
     let geometry = &status.geometry;
     let bytes = |fragments: u64| fragments << geometry.fragment_shift;
     json!({
@@ -450,7 +472,7 @@ fn status_of(status: &engine::PoolStatus) -> Value {
         "device": status.device,
         "transport": status.transport,
         "mount_count": status.mount_count,
-        "health": status.read_only.clone().unwrap_or_else(|| "ok".to_owned()),
+        "health": health,
         "space": {
             "total_bytes": bytes(status.space.capacity),
             "used_bytes": bytes(status.space.used),

@@ -13,6 +13,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::{MountArgs, PlacementName};
 use crate::backend::{Backend, OpenOptions, OpenPool, Placement};
+use crate::bugs;
 use crate::daemon::{self, Answer, Relaunch};
 use crate::exit::{self, UsageError};
 use crate::output::Output;
@@ -70,6 +71,7 @@ pub(crate) fn serve(
     ready: &mut dyn FnMut(&str, &Value) -> anyhow::Result<()>,
 ) -> anyhow::Result<u8> {
     let signals = StopSignals::listen().context("cannot catch signals")?;
+    bugs::start_counting();
     let log = args.log_file.is_some() || args.answer_parent;
     let log = if log { Some(log_path(args)?) } else { None };
     start_log(log.as_deref())?;

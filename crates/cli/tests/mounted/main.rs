@@ -4,6 +4,7 @@
 //! Every test has a pool of its own in a temporary directory, and ends with `holdfast check`.
 
 mod acl;
+mod asked;
 mod calls;
 mod content;
 mod create;

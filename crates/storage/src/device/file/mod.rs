@@ -135,6 +135,13 @@ impl FileDevice {
         FileDevice::start(open::resize(&self.target, size_bytes)?, options)
     }
 
+    /// Returns whether the file has lost its last name: it is gone when the device is dropped. Does
+    /// not wait for whoever keeps the file.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        !self.target.is_block_device && open::link_count(&self.target.file).is_ok_and(|n| n == 0)
+    }
+
     /// Returns where the file may hold anything but zeros, in order: holes are left out. `None`:
     /// nobody can tell, as on a block device, or there are more than `ranges_max` ranges.
     ///

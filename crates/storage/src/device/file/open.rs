@@ -218,6 +218,14 @@ pub(super) fn end_bytes(file: &OwnedFd, is_block_device: bool) -> Result<u64, Er
     Ok(rustix::fs::statx(file, "", flags, StatxFlags::SIZE)?.stx_size)
 }
 
+/// Returns how many names the file has, as [`end_bytes`] returns its end.
+pub(super) fn link_count(file: &OwnedFd) -> Result<u32, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(file, "", flags, StatxFlags::NLINK)?;
+    // Who does not tell has not lost it.
+    Ok(if stat.stx_mask & StatxFlags::NLINK.bits() != 0 { stat.stx_nlink } else { 1 })
+}
+
 fn open_direct(
     path: &Path,
     kind: FileType,

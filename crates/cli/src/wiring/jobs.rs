@@ -1,0 +1,145 @@
+//! The thread that does a pool's background work, a few times a second, for as long as the pool is
+//! open.
+//!
+//! # Invariants
+//!
+//! - JB1: Work that fails, by an error or by a bug, is tried again at the next tick, and the health
+//!   says so for as long as it fails. Past [`BUGS_MAX`] bugs it stops, and the health says that.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often the background work of a pool is looked at.
+pub(super) const TICK: Duration = Duration::from_millis(250);
+/// Bugs past which background work stops: each may leave something behind, and a line of the log.
+const BUGS_MAX: usize = 16;
+
+/// The thread, and what it last met with.
+#[derive(Debug)]
+pub(super) struct Jobs {
+    should_stop: Arc<AtomicBool>,
+    trouble: Arc<Trouble>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Why background work is not done; `None`: it is.
+#[derive(Debug, Default)]
+struct Trouble(Mutex<Option<String>>);
+
+impl Trouble {
+    fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Logs what is new.
+    fn set(&self, trouble: Option<String>) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(trouble) = trouble.as_ref().filter(|&trouble| last.as_ref() != Some(trouble)) {
+            tracing::error!("{trouble}");
+        }
+        *last = trouble;
+    }
+}
+
+impl Jobs {
+    /// Calls `work` every `tick`.
+    pub(super) fn start(
+        tick: Duration,
+        work: impl FnMut() -> Result<(), String> + Send + 'static,
+    ) -> Jobs {
+        let (should_stop, trouble) = (Arc::new(AtomicBool::new(false)), Arc::<Trouble>::default());
+        let thread = std::thread::Builder::new().name("jobs".to_owned()).spawn({
+            let (should_stop, trouble) = (Arc::clone(&should_stop), Arc::clone(&trouble));
+            move || run(tick, &should_stop, &trouble, work)
+        });
+        let thread = thread.inspect_err(|error| {
+            trouble.set(Some(format!("there is no background work ({error}): unmount")));
+        });
+        Jobs { should_stop, trouble, thread: Mutex::new(thread.ok()) }
+    }
+
+    /// Returns why background work is not done; `None`: it is.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.trouble.get()
+    }
+
+    /// Ends the thread. What it was doing is done when this returns.
+    pub(super) fn stop(&self) {
+        self.should_stop.store(true, Ordering::Release);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            thread.thread().unpark();
+            // It ends in no other way: bugs are caught below.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(
+    tick: Duration,
+    should_stop: &AtomicBool,
+    trouble: &Trouble,
+    mut work: impl FnMut() -> Result<(), String>,
+) {
+    let mut bug_count = 0;
+    while !should_stop.load(Ordering::Acquire) {
+        std::thread::park_timeout(tick);
+        // JB1.
+        match catch_unwind(AssertUnwindSafe(&mut work)) {
+            Ok(done) => trouble.set(done.err().map(|error| format!("background work: {error}"))),
+            Err(_) if bug_count < BUGS_MAX => {
+                bug_count += 1;
+                trouble.set(Some("background work failed by a bug: see the log".to_owned()));
+            }
+            Err(_) => {
+                let advice = "unmount, run `holdfast check`, mount again";
+                trouble.set(Some(format!("background work has stopped, by bugs: {advice}")));
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Goal: background work goes on behind errors and bugs, and they are told as long as they
+    /// last. Method: work that does as it is told, and says when it is begun and done.
+    #[test]
+    fn work_that_fails_is_tried_again_and_told() {
+        let (tell, told) = mpsc::channel::<Option<Result<(), String>>>();
+        let (begin, begun) = mpsc::channel();
+        let jobs = Jobs::start(Duration::from_millis(1), move || {
+            let _ = begin.send(());
+            match told.recv() {
+                Ok(Some(result)) => result,
+                Ok(None) => panic!("a bug that the test planted"),
+                Err(_) => Ok(()),
+            }
+        });
+        let expect = |what: Option<Result<(), String>>, words: &str| {
+            begun.recv().expect("it runs");
+            tell.send(what).expect("it listens");
+            // Its next beginning is behind what it made of this.
+            begun.recv().expect("it runs on");
+            assert!(jobs.trouble().unwrap_or_default().contains(words), "{:?}", jobs.trouble());
+            tell.send(Some(Ok(()))).expect("it listens");
+        };
+        expect(Some(Ok(())), "");
+        expect(Some(Err("no memory".to_owned())), "no memory");
+        for _ in 0..BUGS_MAX {
+            expect(None, "a bug");
+        }
+        begun.recv().expect("it runs");
+        tell.send(None).expect("it listens");
+        begun.recv().expect_err("it has ended");
+        assert!(jobs.trouble().unwrap_or_default().contains("has stopped"));
+        jobs.stop();
+    }
+}

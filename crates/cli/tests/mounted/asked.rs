@@ -1,0 +1,117 @@
+//! What a server says of itself, whatever it is asked and whatever is done to its pool's file.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::{Mounted, can_mount, write};
+
+/// Returns what `status` says of a mount to programs.
+fn status(mounted: &Mounted) -> serde_json::Value {
+    let output = mounted.run(&["status", &mounted.text("mnt"), "--json"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_str(&text).expect("one object")
+}
+
+fn socket(mounted: &Mounted) -> PathBuf {
+    let files = fs::read_dir(&mounted.work).expect("it is ours");
+    let mut paths = files.map(|file| file.expect("it is ours").path());
+    paths.find(|path| path.extension().is_some_and(|e| e == "sock")).expect("it is served")
+}
+
+/// Sends a line to the server; returns what it answers.
+fn ask(mounted: &Mounted, line: &[u8]) -> String {
+    let mut stream = UnixStream::connect(socket(mounted)).expect("it listens");
+    // A line that is too long is not read to its end.
+    let _ = stream.write_all(line).and_then(|()| stream.write_all(b"\n"));
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Goal: no number and no line that a client sends ends the thread that answers, nor meets a bug.
+/// Method: numbers at the edges as ranges and as inodes, by the command and as raw lines, and lines
+/// that are no questions; then the server is asked how it is.
+#[test]
+fn whatever_is_asked_the_server_answers_the_next() {
+    if !can_mount("whatever_is_asked_the_server_answers_the_next") {
+        return;
+    }
+    let mounted = Mounted::new();
+    write(&mounted.path("file"), &vec![7; 100_000]);
+    const EDGES: [u64; 13] = [
+        0,
+        1,
+        2,
+        3,
+        4095,
+        1 << 31,
+        0xffff_ffff,
+        1 << 40,
+        (1 << 40) + 1,
+        1 << 62,
+        u64::MAX / 2,
+        u64::MAX - 1,
+        u64::MAX,
+    ];
+    let file = mounted.text("mnt/file");
+    for last in EDGES {
+        let output = mounted.run(&["explain", &format!("{file}:0-{last}")]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && text.contains("block"), "{last}: {text}");
+    }
+    for node in EDGES {
+        let pairs = EDGES.iter().flat_map(|&first| EDGES.map(|last| (first, last)));
+        // The root's ranges are all tried, of the others a few.
+        for (first, last) in pairs.take(if node == 1 { usize::MAX } else { 3 }) {
+            let question = format!(r#"{{"ask":"explain","node":{node},"range":[{first},{last}]}}"#);
+            let answer = ask(&mounted, question.as_bytes());
+            assert!(answer.ends_with("}\n") && !answer.contains("bug"), "{question}: {answer}");
+        }
+    }
+    let nested = vec![b'['; 1 << 19];
+    let long = vec![b'x'; 3 << 20];
+    let lines: [&[u8]; 7] = [
+        b"",
+        b"null",
+        b"\xff\0",
+        &nested,
+        &long,
+        br#"{"ask":"explain","node":-1,"range":null}"#,
+        br#"{"ask":"explain","node":18446744073709551616,"range":[1e400,0]}"#,
+    ];
+    for line in lines {
+        ask(&mounted, line);
+    }
+    let status = status(&mounted);
+    assert_eq!(status["bugs"]["count"], 0, "{status}");
+    assert_eq!(status["pool"]["health"], "ok", "{status}");
+    mounted.finish();
+}
+
+/// Goal: whoever removes the file of a mounted pool is told that all is lost when the server ends.
+#[test]
+fn a_pool_whose_file_was_removed_says_so() {
+    if !can_mount("a_pool_whose_file_was_removed_says_so") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let (pool, moved) = (mounted.work.join("pool.hf"), mounted.work.join("moved.hf"));
+    write(&mounted.path("file"), b"data");
+    fs::rename(&pool, &moved).expect("it is ours");
+    assert_eq!(status(&mounted)["pool"]["health"], "ok", "a new name is no loss");
+    fs::remove_file(&moved).expect("it is ours");
+    let health = status(&mounted)["pool"]["health"].to_string();
+    assert!(health.contains("the pool's file was removed"), "{health}");
+    let log = status(&mounted)["server"]["log"].as_str().expect("a daemon has one").to_owned();
+    let asked = Instant::now();
+    while !fs::read_to_string(&log).expect("it logs").contains("the pool's file was removed") {
+        assert!(asked.elapsed() < Duration::from_secs(30), "nobody logs it");
+        std::thread::yield_now();
+    }
+    assert_eq!(fs::read(mounted.path("file")).expect("it serves on"), b"data");
+    mounted.unmount();
+}
