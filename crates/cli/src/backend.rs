@@ -119,6 +119,8 @@ pub struct CreateReport {
     pub journal_bytes: u64,
     /// Pages written.
     pub pages_written: u64,
+    /// What should be otherwise, each with what to do.
+    pub warnings: Vec<String>,
 }
 
 /// How data is placed.
@@ -351,7 +353,8 @@ pub trait OpenPool: Send + Sync {
     /// Returns the file system to mount. The same one each time.
     fn file_system(&self) -> Arc<dyn FileSystem>;
 
-    /// Returns facts and counters as one JSON object: sizes, cache, journal, jobs, health. Answers
+    /// Returns facts and counters as one JSON object: sizes, cache, journal, jobs, `health` (`ok`, or
+    /// what is wrong), `warnings` (what should be otherwise, each with what to do). Answers
     /// at once; takes no lock that an operation holds across I/O.
     fn status(&self) -> Value;
 

@@ -17,6 +17,7 @@ pub mod daemon;
 mod exit;
 #[cfg(test)]
 mod fuzz;
+mod holders;
 mod output;
 pub mod size;
 mod status;

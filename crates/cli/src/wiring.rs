@@ -29,6 +29,7 @@ use crate::backend::{
     ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, Placement, ProveAlphabet,
     ProveChoice, ProveFinding, ProveOptions, ProveReport, TortureFinding, TortureReport,
 };
+use crate::holders::lock_holders;
 
 /// How long a device in use is asked for again: the kernel lets go of a killed server's requests,
 /// and with them of its lock, a moment after the server is gone.
@@ -55,7 +56,7 @@ fn cannot_open(device: &Path, error: OpenError) -> BackendError {
     match error {
         OpenError::NotFound { .. } => BackendError::Missing { device: device.to_owned() },
         OpenError::InUse { .. } => {
-            BackendError::InUse { device: device.to_owned(), by: String::new() }
+            BackendError::InUse { device: device.to_owned(), by: lock_holders(device) }
         }
         other => failed(device, other),
     }
@@ -428,6 +429,16 @@ impl Served {
     }
 }
 
+/// Says that others than its owner may open a pool's file; `None`: they may not.
+fn openness_of(path: &Path, file: &FileDevice) -> Option<String> {
+    let mode = file.permissions_of_others()?;
+    Some(format!(
+        "{path} has mode {mode:04o}: whoever may open it can read every file of the pool, and keep \
+         it from being mounted by a lock: `chmod 600 {path}`",
+        path = path.display()
+    ))
+}
+
 /// Says that a pool's file was removed under it; `None`: it has a name.
 fn loss_of(path: &Path, file: &FileDevice) -> Option<String> {
     let text = format!(
@@ -447,7 +458,10 @@ impl OpenPool for Served {
         let status = self.pool.status();
         let troubles = self.troubles(&status);
         let health = if troubles.is_empty() { "ok".to_owned() } else { troubles.join("; ") };
-        status_of(&status, &health)
+        let open = self.file.as_ref().and_then(|file| openness_of(&self.path, file));
+        let mut status = status_of(&status, &health);
+        status["warnings"] = json!(Vec::from_iter(open));
+        status
     }
 
     fn explain(&self, target: &ExplainTarget) -> Result<Vec<ExplainStep>, BackendError> {

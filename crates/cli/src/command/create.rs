@@ -20,6 +20,9 @@ pub(crate) fn run(args: &CreateArgs, backend: &dyn Backend, output: &Output) -> 
     let report = create(backend, options_of(args)?)?;
     let facts = json!({ "created": args.device.to_string_lossy(), "pool": report });
     output.fact(&text_of(&args.device, &report), &facts);
+    for warning in &report.warnings {
+        output.remark(&format!("Warning: {warning}"));
+    }
     Ok(exit::DONE)
 }
 

@@ -118,8 +118,14 @@ fn mount_and_run(
         pid: std::process::id(),
         log,
     };
-    let text = ready_text(&served, session.has_replaced_dead());
-    let facts = json!({ "mounted": served, "replaced_dead": session.has_replaced_dead() });
+    let warnings = pool.status()["warnings"].take();
+    let mut text = ready_text(&served, session.has_replaced_dead());
+    for warning in warnings.as_array().into_iter().flatten().filter_map(Value::as_str) {
+        tracing::warn!("{warning}");
+        text += &format!("\nWarning: {warning}");
+    }
+    let replaced_dead = session.has_replaced_dead();
+    let facts = json!({ "mounted": served, "replaced_dead": replaced_dead, "warnings": warnings });
     let socket = status::socket_of(&served.pool)?;
     let _status = StatusServer::start(socket, served, Arc::clone(pool))?;
     ready(&text, &facts)?;

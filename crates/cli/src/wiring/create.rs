@@ -24,7 +24,9 @@ use storage::device::{
 use storage::pool::check_writable;
 
 use super::blank::what_is_there;
-use super::{cannot_open, cannot_start, cannot_use, failed, open_device_with, random_bytes};
+use super::{
+    cannot_open, cannot_start, cannot_use, failed, open_device_with, openness_of, random_bytes,
+};
 use crate::backend::{BackendError, CreateOptions, CreateReport};
 
 /// A file of the size that was asked for may be too large for the file system below by a little
@@ -167,6 +169,7 @@ fn make(
     device: Arc<FileDevice>,
     plan: &engine::CreateOptions,
 ) -> Result<CreateReport, BackendError> {
+    let warnings = Vec::from_iter(openness_of(path, &device));
     let counting = CountingDevice::new(device);
     let device: SharedDevice = counting.clone();
     engine::Pool::create(&device, &SystemClock::new(), plan)
@@ -184,5 +187,6 @@ fn make(
         group_count: u64::from(geometry.group_count),
         journal_bytes: geometry.journal_bytes,
         pages_written: written_bytes.div_ceil(4096),
+        warnings,
     })
 }

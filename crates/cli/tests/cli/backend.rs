@@ -79,6 +79,7 @@ impl Backend for FakeBackend {
             group_count: 16,
             journal_bytes: 64 << 20,
             pages_written: 12,
+            warnings: Vec::new(),
         })
     }
 

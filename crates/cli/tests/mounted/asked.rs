@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::{Mounted, can_mount, write};
@@ -114,4 +117,40 @@ fn a_pool_whose_file_was_removed_says_so() {
     }
     assert_eq!(fs::read(mounted.path("file")).expect("it serves on"), b"data");
     mounted.unmount();
+}
+
+/// Goal: nobody but the owner reads a new pool's file, or keeps it from being mounted; of a file
+/// that others may open that is told, and who holds it is named. Method: another user tries to
+/// read it; then its mode is loosened, and it is held by a shared lock as anybody could.
+#[test]
+fn a_pool_is_its_owners_alone_or_that_is_told() {
+    if !can_mount("a_pool_is_its_owners_alone_or_that_is_told") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let pool = mounted.text("pool.hf");
+    let others_read = || {
+        let read = Command::new("head").args(["-c1", &pool]).uid(65_534).gid(65_534).output();
+        read.expect("head is there").status.success()
+    };
+    assert!(!others_read(), "anybody reads the files of all");
+    assert_eq!(status(&mounted)["warnings"], serde_json::Value::Null);
+    assert_eq!(status(&mounted)["pool"]["warnings"], serde_json::json!([]));
+    fs::set_permissions(&pool, fs::Permissions::from_mode(0o644)).expect("it is ours");
+    let warning = format!("{pool} has mode 0644");
+    assert!(status(&mounted)["pool"]["warnings"].to_string().contains(&warning));
+    mounted.unmount();
+
+    let held = fs::File::open(&pool).expect("it is ours");
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockShared).expect("nobody holds it");
+    let mount = ["mount", &pool, &mounted.text("mnt"), "--daemon"];
+    let told = mounted.run(&mount);
+    let told = String::from_utf8_lossy(&told.stderr).into_owned();
+    let holder = format!("in use by process {} (", std::process::id());
+    assert!(told.contains(&holder), "{told}");
+    drop(held);
+    let told = mounted.run(&mount);
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(told.contains(&warning) && told.contains("chmod 600"), "{told}");
+    mounted.finish();
 }

@@ -74,7 +74,7 @@ enum Transport {
 #[derive(Debug)]
 struct Target {
     file: OwnedFd,
-    /// Kept for its locks alone (F1, F3).
+    /// Kept for its locks alone (DF1, DF3).
     backing: Vec<OwnedFd>,
     is_block_device: bool,
     info: DeviceInfo,
@@ -139,7 +139,17 @@ impl FileDevice {
     /// not wait for whoever keeps the file.
     #[must_use]
     pub fn is_removed(&self) -> bool {
-        !self.target.is_block_device && open::link_count(&self.target.file).is_ok_and(|n| n == 0)
+        !self.target.is_block_device
+            && open::links_and_mode(&self.target.file).is_ok_and(|(links, _)| links == 0)
+    }
+
+    /// Returns the mode of a file that others than its owner may open; `None`: they may not, or it
+    /// is a block device, whose node says nothing of who looks after it. Does not wait either.
+    #[must_use]
+    pub fn permissions_of_others(&self) -> Option<u16> {
+        let (_, mode) = open::links_and_mode(&self.target.file).ok()?;
+        let mode = mode & 0o7777;
+        (!self.target.is_block_device && mode & 0o077 != 0).then_some(mode)
     }
 
     /// Returns where the file may hold anything but zeros, in order: holes are left out. `None`:

@@ -16,7 +16,7 @@ use crate::convert::to_u64;
 use crate::device::{DEADLINE_DEFAULT, DeviceInfo, IO_ALIGN_BYTES};
 
 /// Permissions of a new file. A pool holds files of everybody, so nobody but its owner may read it;
-/// and nobody else can lock what they cannot open (F1).
+/// and nobody else can lock what they cannot open (DF1).
 const FILE_MODE: u32 = 0o600;
 
 /// What the device is opened for.
@@ -218,12 +218,14 @@ pub(super) fn end_bytes(file: &OwnedFd, is_block_device: bool) -> Result<u64, Er
     Ok(rustix::fs::statx(file, "", flags, StatxFlags::SIZE)?.stx_size)
 }
 
-/// Returns how many names the file has, as [`end_bytes`] returns its end.
-pub(super) fn link_count(file: &OwnedFd) -> Result<u32, Errno> {
+/// Returns how many names the file has, and its mode, as [`end_bytes`] returns its end.
+pub(super) fn links_and_mode(file: &OwnedFd) -> Result<(u32, u16), Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let stat = rustix::fs::statx(file, "", flags, StatxFlags::NLINK)?;
+    let asked = StatxFlags::NLINK | StatxFlags::MODE;
+    let stat = rustix::fs::statx(file, "", flags, asked)?;
     // Who does not tell has not lost it.
-    Ok(if stat.stx_mask & StatxFlags::NLINK.bits() != 0 { stat.stx_nlink } else { 1 })
+    let links = if stat.stx_mask & StatxFlags::NLINK.bits() != 0 { stat.stx_nlink } else { 1 };
+    Ok((links, stat.stx_mode))
 }
 
 fn open_direct(
@@ -291,7 +293,7 @@ fn not_sized(path: &Path, size_bytes: u64, source: io::Error) -> OpenError {
     OpenError::new(path, source)
 }
 
-/// Gives an open file another length. The descriptor is copied, and the lock (F1) goes with it.
+/// Gives an open file another length. The descriptor is copied, and the lock (DF1) goes with it.
 pub(super) fn resize(target: &Target, size_bytes: u64) -> Result<Opened, OpenError> {
     let path = Path::new(&target.info.name);
     if size_bytes < to_u64(IO_ALIGN_BYTES) {
