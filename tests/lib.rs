@@ -9,7 +9,7 @@ pub mod soak;
 
 use std::fmt::Write as _;
 
-use engine::vnode::api::{Attr, Caller, FileSystem, FsError, FsResult, Ino};
+use engine::vnode::api::{Attr, Caller, FileSystem, FsError, FsResult, Ino, StatFs};
 use testkit::canon::Times;
 use testkit::ops::{Outcome, Place, Session, Step};
 
@@ -116,8 +116,16 @@ impl<'a> Ground<'a> {
         self.attr(place).ino
     }
 
-    fn probe(&self, place: &str) -> Option<Attr> {
+    /// Returns the attributes of `place`, if it is there.
+    pub fn probe(&self, place: &str) -> Option<Attr> {
         self.session.probe(&place_of(place))
+    }
+
+    /// Returns the sizes and counts of the file system.
+    #[track_caller]
+    pub fn sizes(&self) -> StatFs {
+        let fs = self.fs();
+        fs.statfs(&Caller::root(), fs.main_fileset()).expect("there are sizes")
     }
 
     /// Returns the whole content of a file.

@@ -212,7 +212,9 @@ pub fn run_full(seed: u64, history: &[Step]) -> Result<u64, Failure> {
             .map_err(|error| fail(format!("does not open: {error}")))
     };
     let mut pool = open(&mut random)?;
-    let empty = pool.statfs().map_err(|error| fail(format!("statfs: {error}")))?;
+    let empty = pool
+        .statfs(&Caller::root(), pool.main_fileset())
+        .map_err(|error| fail(format!("statfs: {error}")))?;
     for life in lives(Subject::Lost, history) {
         let mut session = Session::new(&pool, Times::Ignored);
         for step in life {
@@ -231,7 +233,9 @@ pub fn run_full(seed: u64, history: &[Step]) -> Result<u64, Failure> {
     pool.close().map_err(|error| fail(format!("close: {error}")))?;
     expect_clean("emptied", &device).map_err(fail)?;
     let pool = open(&mut random)?;
-    let emptied = pool.statfs().map_err(|error| fail(format!("statfs: {error}")))?;
+    let emptied = pool
+        .statfs(&Caller::root(), pool.main_fileset())
+        .map_err(|error| fail(format!("statfs: {error}")))?;
     let kept = empty.available_bytes.saturating_sub(emptied.available_bytes);
     if emptied.inode_count != empty.inode_count || kept > KEPT_BYTES_MAX {
         return Err(fail(format!("{kept} bytes did not come back: {empty:?}, then {emptied:?}")));

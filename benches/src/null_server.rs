@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use engine::vnode::api::{
-    Access, Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsError, FsResult, Ino,
-    NewInode, RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp, XattrMode,
+    Access, Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FilesetUuid, FsError,
+    FsResult, Handle, Ino, NewInode, RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp,
+    XattrMode,
 };
 use front::fuse::{MountOptions, StopSignals};
 
@@ -95,6 +96,18 @@ fn time(wanted: Option<SetTime>, old: Timestamp) -> Timestamp {
 }
 
 impl FileSystem for Null {
+    fn main_fileset(&self) -> FilesetUuid {
+        FilesetUuid(1)
+    }
+
+    fn verifier(&self) -> u64 {
+        1
+    }
+
+    fn resolve(&self, _: &Caller, _: Handle) -> FsResult<Attr> {
+        Err(FsError::Stale)
+    }
+
     fn root(&self) -> Ino {
         ROOT
     }
@@ -265,7 +278,7 @@ impl FileSystem for Null {
         Err(FsError::NotSupported)
     }
 
-    fn statfs(&self) -> FsResult<StatFs> {
+    fn statfs(&self, _: &Caller, _: FilesetUuid) -> FsResult<StatFs> {
         Ok(StatFs {
             block_bytes: 4096,
             fragment_bytes: 4096,

@@ -226,7 +226,10 @@ fn filled(pool: Pool, percent: u64) -> (Pool, Vec<Ino>, Vec<Ino>, u64) {
             make(&pool, *directory, &format!("n{name}"), FileKind::Regular);
         }
     }
-    let room_bytes = pool.statfs().expect("it tells").available_bytes * percent / 100;
+    let room_bytes =
+        pool.statfs(&Caller::root(), pool.main_fileset()).expect("it tells").available_bytes
+            * percent
+            / 100;
     let clients = u64::try_from(CLIENTS).expect("few");
     let blocks_per_file = room_bytes / clients / BLOCK_BYTES;
     let data = vec![7; index(BLOCK_BYTES)];

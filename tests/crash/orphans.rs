@@ -16,7 +16,7 @@ fn open(device: &SharedDevice) -> Pool {
 
 fn used_bytes(pool: &Pool) -> u64 {
     pool.checkpoint().expect("nothing fails");
-    let sizes = pool.statfs().expect("there are sizes");
+    let sizes = pool.statfs(&Caller::root(), pool.main_fileset()).expect("there are sizes");
     sizes.total_bytes - sizes.free_bytes
 }
 
@@ -33,16 +33,25 @@ fn a_held_file_without_a_name_is_freed_by_the_open_after_a_crash() {
         let pool = open(&device);
         pool.create(&caller, pool.root(), b"kept", new).expect("there is room");
         pool.sync().expect("nothing fails");
-        let before = (pool.statfs().expect("there are sizes").inode_count, used_bytes(&pool));
+        let before = (
+            pool.statfs(&Caller::root(), pool.main_fileset()).expect("there are sizes").inode_count,
+            used_bytes(&pool),
+        );
         let held = pool.create(&caller, pool.root(), b"held", new).expect("there is room");
         pool.write(&caller, held.ino, 0, &vec![5; 3 << 20]).expect("there is room");
         pool.unlink(&caller, pool.root(), b"held").expect("it is there");
         pool.sync().expect("nothing fails");
-        assert_eq!(pool.statfs().expect("there are sizes").inode_count, before.0 + 1);
+        assert_eq!(
+            pool.statfs(&Caller::root(), pool.main_fileset()).expect("there are sizes").inode_count,
+            before.0 + 1
+        );
         before
     };
     let pool = open(&device);
-    assert_eq!(pool.statfs().expect("there are sizes").inode_count, inodes_before);
+    assert_eq!(
+        pool.statfs(&Caller::root(), pool.main_fileset()).expect("there are sizes").inode_count,
+        inodes_before
+    );
     // One page of the orphan list stays for the next.
     assert!(used_bytes(&pool) <= used_before + 8192, "its space is not given back");
     let report = check::run(Arc::clone(&device), check::Options::default(), &mut |_| ());
@@ -59,7 +68,8 @@ fn a_file_born_without_a_name_is_freed_by_the_open_after_a_crash_unless_it_got_o
     let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0, umask: 0 };
     let inodes_before = {
         let pool = open(&device);
-        let before = pool.statfs().expect("there are sizes").inode_count;
+        let before =
+            pool.statfs(&Caller::root(), pool.main_fileset()).expect("there are sizes").inode_count;
         let [lost, named] = [b"lost", b"kept"].map(|data| {
             let made = pool.tmpfile(&caller, pool.root(), new).expect("there is room");
             pool.write(&caller, made.ino, 0, data).expect("there is room");
@@ -71,7 +81,10 @@ fn a_file_born_without_a_name_is_freed_by_the_open_after_a_crash_unless_it_got_o
         before
     };
     let pool = open(&device);
-    assert_eq!(pool.statfs().expect("there are sizes").inode_count, inodes_before + 1);
+    assert_eq!(
+        pool.statfs(&Caller::root(), pool.main_fileset()).expect("there are sizes").inode_count,
+        inodes_before + 1
+    );
     let named = pool.lookup(&caller, pool.root(), b"named").expect("its name was made durable");
     let mut bytes = Vec::new();
     pool.read(&Caller::root(), named.ino, 0, 10, &mut bytes).expect("it is readable");

@@ -20,7 +20,7 @@ fn available(pool: &Pool) -> u64 {
     pool.sync().expect("a sync needs no room");
     pool.checkpoint().expect("a checkpoint needs no room");
     pool.tick().expect("background work needs no room");
-    pool.statfs().expect("it is in memory").available_bytes
+    pool.statfs(&Caller::root(), pool.main_fileset()).expect("it is in memory").available_bytes
 }
 
 /// Makes files of `length` bytes until there is no room; returns how many.

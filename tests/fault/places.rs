@@ -87,7 +87,8 @@ fn reuse(pool: &Pool, victim: Ino) {
     let others = find(pool, "others").expect("it is there");
     for round in 0..ROUNDS {
         pool.checkpoint().expect("memory does not fail");
-        let free = pool.statfs().expect("it is open").available_bytes;
+        let free =
+            pool.statfs(&Caller::root(), pool.main_fileset()).expect("it is open").available_bytes;
         for offset in (0..free.saturating_sub(SPARE_BYTES)).step_by(BLOCK_BYTES) {
             let bytes = content(100 + round, BLOCK_BYTES);
             pool.write(&Caller::root(), others, offset, &bytes).expect("there is room");

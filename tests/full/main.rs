@@ -74,7 +74,10 @@ impl Ground {
         self.pool.sync().expect("a sync needs no room");
         self.pool.checkpoint().expect("a checkpoint needs no room");
         self.pool.tick().expect("background work needs no room");
-        self.pool.statfs().expect("it is in memory").available_bytes
+        self.pool
+            .statfs(&Caller::root(), self.pool.main_fileset())
+            .expect("it is in memory")
+            .available_bytes
     }
 
     fn defects(&self) -> Option<String> {

@@ -44,7 +44,8 @@ pub(crate) fn expect_promise_kept(ground: &Ground, what: &str, shape: &Shape) {
     let block = 1 << shape.block_shift;
     assert!(size + block > least, "{what}: {promised} promised, {size} written; {shape:?}");
     assert!(size < most + block, "{what}: {promised} promised, {size} written; {shape:?}");
-    let space = ground.pool.statfs().expect("it is in memory");
+    let space =
+        ground.pool.statfs(&Caller::root(), ground.pool.main_fileset()).expect("it is in memory");
     // A block may need a page of the map too.
     assert!(space.available_bytes < block + 4096, "{what}: full, and yet {space:?}");
     remove(ground, "big");

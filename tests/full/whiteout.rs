@@ -17,7 +17,8 @@ fn a_full_pool_moves_no_name_for_a_whiteout() {
     fill(&ground, "data", 5000);
     fill(&ground, "name", 0);
     assert_eq!(ground.make(root, "new", FileKind::Regular), Err(FsError::NoSpace));
-    let inodes = || pool.statfs().expect("it is in memory").inode_count;
+    let inodes =
+        || pool.statfs(&Caller::root(), pool.main_fileset()).expect("it is in memory").inode_count;
     let before = inodes();
     let rename = |to: &[u8], mode| pool.rename(&Caller::root(), (root, b"f"), (root, to), mode);
     assert_eq!(rename(b"g", RenameMode::WhiteoutNoReplace), Err(FsError::NoSpace));

@@ -90,7 +90,8 @@ fn judge(threads: &Threads, seed: u64) {
     };
     let files: Vec<Ino> = (0..FILES).map(make).collect();
     let others = make(FILES);
-    let free = pool.statfs().expect("it is open").available_bytes;
+    let free =
+        pool.statfs(&Caller::root(), pool.main_fileset()).expect("it is open").available_bytes;
     for offset in (0..free - FREE_BYTES).step_by(BLOCK_BYTES) {
         let written = pool.write(&Caller::root(), others, offset, &[0xff; BLOCK_BYTES]);
         written.expect("there is room");

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use engine::alloc::policy::placement;
-use engine::vnode::api::FileSystem;
+use engine::vnode::api::{Caller, FileSystem};
 use engine::{CreateOptions, OpenOptions, Pool};
 use storage::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
@@ -149,7 +149,8 @@ impl Shape {
         let answers = self.answers(&pool, &clock, history);
         pool.sync().expect("a memory device does not fail");
         let tree = tree_of(&pool, name);
-        let inode_count = pool.statfs().expect("it is open").inode_count;
+        let inode_count =
+            pool.statfs(&Caller::root(), pool.main_fileset()).expect("it is open").inode_count;
         drop(pool);
         let pool = self.open_pool(&device, &clock);
         assert!(tree_of(&pool, name) == tree, "{name}: another tree after a recovery");
@@ -157,7 +158,11 @@ impl Shape {
         drop(pool);
         let pool = self.open_pool(&device, &clock);
         assert!(tree_of(&pool, name) == tree, "{name}: another tree after a close");
-        assert_eq!(pool.statfs().expect("it is open").inode_count, inode_count, "{name}");
+        assert_eq!(
+            pool.statfs(&Caller::root(), pool.main_fileset()).expect("it is open").inode_count,
+            inode_count,
+            "{name}"
+        );
         let (content, held) = (content_bytes(&tree), held_bytes(&pool, &tree));
         let used = used_bytes(&pool) - used_before;
         assert!(held >= content, "{name}: {content} bytes of content in {held}");
@@ -195,7 +200,7 @@ fn tree_of(pool: &Pool, name: &str) -> Tree {
 }
 
 fn used_bytes(pool: &Pool) -> u64 {
-    let space = pool.statfs().expect("it is open");
+    let space = pool.statfs(&Caller::root(), pool.main_fileset()).expect("it is open");
     space.total_bytes - space.free_bytes
 }
 

@@ -3,6 +3,7 @@
 mod acl;
 mod attr;
 mod create;
+mod handle;
 mod hole;
 mod limits;
 mod link;

@@ -27,18 +27,18 @@ behaviours! {
     }
 
     fn an_orphan_gives_its_space_back(at) {
-        let before = at.fs().statfs().expect("there are sizes").inode_count;
+        let before = at.sizes().inode_count;
         at.does("create /f file 644\nopen @0 /f");
         at.write("/f", 0, &bytes_of(1, 500_000));
         at.does("unlink /f");
-        assert_eq!(at.fs().statfs().expect("there are sizes").inode_count, before + 1);
+        assert_eq!(at.sizes().inode_count, before + 1);
         at.does("close @0");
-        assert_eq!(at.fs().statfs().expect("there are sizes").inode_count, before);
+        assert_eq!(at.sizes().inode_count, before);
     }
 
     /// Small ones wait for others like them, and are gone all the while.
     fn small_orphans_are_gone_at_once_however_many_they_are(at) {
-        let before = at.fs().statfs().expect("there are sizes").inode_count;
+        let before = at.sizes().inode_count;
         for count in 1..=8 {
             let inos: Vec<_> = (0..count).map(|nth| {
                 at.does(&format!("create /{nth} file 644\nopen @{nth} /{nth}"));
@@ -50,7 +50,7 @@ behaviours! {
                 at.does(&format!("close @{nth}"));
                 assert!(at.fs().getattr(&ROOT, ino).is_err(), "{nth} of {count} is still there");
             }
-            assert_eq!(at.fs().statfs().expect("there are sizes").inode_count, before);
+            assert_eq!(at.sizes().inode_count, before);
         }
     }
 

@@ -147,9 +147,16 @@ fn open_pool(options: &OpenOptions, device: &SharedDevice) -> Result<Pool, engin
             commit_interval_ns,
             ..FilesOptions::default()
         },
+        random: random_number(),
         ..engine::OpenOptions::default()
     };
     Pool::open(Arc::clone(device), Arc::new(SystemClock::new()), open)
+}
+
+/// Returns random bits; none where the system gives none: the pool has more to tell openings by.
+fn random_number() -> u64 {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_or(0, |()| u64::from_le_bytes(random))
 }
 
 fn random_bytes() -> Result<[u8; 64], BackendError> {

@@ -48,9 +48,25 @@ pub enum FsError {
         /// Why, in words for the user.
         reason: String,
     },
-    /// The handle names a file of an earlier generation.
+    /// The handle names a file of an earlier generation, or a fileset that is not there.
     #[error("stale file handle")]
     Stale,
+    /// A limit of the user, the group, the project or the fileset is reached: free something of
+    /// theirs.
+    #[error("disk quota exceeded")]
+    QuotaExceeded,
+    /// The two names are in different filesets: copy, then remove.
+    #[error("the names are in different filesets")]
+    CrossFileset,
+    /// What is asked for is being brought from far away: ask again in some seconds.
+    #[error("not here yet, try again later")]
+    TryLater,
+    /// A clone never changes.
+    #[error("a clone is read-only")]
+    ReadOnlyClone,
+    /// The place in the directory is none of this directory: list it from the start.
+    #[error("a directory cookie that is not this directory's")]
+    BadCookie,
     /// The operation is not there on this kind of file.
     #[error("operation not supported")]
     NotSupported,
@@ -110,6 +126,11 @@ impl FsError {
             FsError::NameTooLong => 36,
             FsError::NotEmpty => 39,
             FsError::NoAttribute => 61,
+            FsError::QuotaExceeded => 122,
+            FsError::CrossFileset => 18,
+            FsError::TryLater => 11,
+            FsError::ReadOnlyClone => 30,
+            FsError::BadCookie => 22,
             FsError::NotSupported => 95,
             FsError::Stale => 116,
             // EUCLEAN, as ext4, XFS and btrfs answer for a damaged structure.

@@ -19,7 +19,9 @@ fn what_an_open_frees_is_available_at_once() {
     let open = || Pool::open(Arc::clone(&device), clock.clone(), OpenOptions::default());
     let pool = open().expect("it opens");
     let caller = Caller::root();
-    let available = |pool: &Pool| pool.statfs().expect("it counts").available_bytes;
+    let available = |pool: &Pool| {
+        pool.statfs(&Caller::root(), pool.main_fileset()).expect("it counts").available_bytes
+    };
     let before = available(&pool);
     let new = NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
     let file = pool.create(&caller, pool.root(), b"f", new).expect("there is room").ino;

@@ -140,7 +140,7 @@ fn using(pool: &Pool, prng: &mut Prng) {
     for (_, _, attr) in &found {
         look_at(pool, attr, &mut bytes);
     }
-    let _ = pool.statfs();
+    let _ = pool.statfs(&Caller::root(), pool.main_fileset());
     make_files(pool);
     for name in found.iter().take(CHANGES_MAX) {
         change(pool, name, &found[index_below(prng, found.len())], prng);

@@ -174,7 +174,7 @@ impl Access for ProcessAccess {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        Ok(self.fs.statfs().map_err(told)?.available_bytes)
+        Ok(self.fs.statfs(&Caller::root(), self.fs.main_fileset()).map_err(told)?.available_bytes)
     }
 
     fn forget_content(&self, _file: &Handle) -> io::Result<()> {

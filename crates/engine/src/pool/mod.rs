@@ -17,10 +17,10 @@ use std::sync::Arc;
 use format::anode::ROOT_ANODE;
 use format::fileset::ROOT_SLOT;
 use format::geometry::{Geometry, GeometryError};
-use format::ids::{Epoch, Lsn, PoolId};
+use format::ids::{Epoch, FilesetId, Lsn, PoolId};
 use format::page::PAGE_BYTES;
 use format::superblock::{LABEL_BYTES, LabelError, Superblock};
-use storage::clock::Clock;
+use storage::clock::{Clock, Timestamp};
 use storage::device::{DeviceError, SharedDevice};
 use storage::pool::{PoolError, check_writable, read_superblock, update_all_superblocks};
 use storage::volume::Volume;
@@ -38,10 +38,10 @@ use crate::segment::summarise_rides;
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{
-    Access, Attr, Caller, Data, DirEntry, Fallocate, FileSystem, Ino, NewInode, ReadAsked,
-    ReadTold, RenameMode, Seek, SetAttr, StatFs, Told, XattrMode,
+    Access, Attr, Caller, Data, DirEntry, Fallocate, FileSystem, FilesetUuid, Handle, Ino,
+    NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr, StatFs, Told, XattrMode,
 };
-use crate::vnode::{CleanerGauge, Files, FilesOptions};
+use crate::vnode::{CleanerGauge, Files, FilesOptions, mix};
 
 /// How a pool is opened.
 #[derive(Debug)]
@@ -54,6 +54,8 @@ pub struct OpenOptions {
     pub shortage: Option<Arc<Shortage>>,
     /// How operations on files behave.
     pub files: FilesOptions,
+    /// Random bits, for what tells this opening from every other ([`FileSystem::verifier`]).
+    pub random: u64,
     /// Most bytes of active log: bounds a replay.
     pub active_log_bytes: u64,
     /// Most pages whose changes are not at home: bounds a replay.
@@ -67,6 +69,7 @@ impl Default for OpenOptions {
             placement: Box::new(LogPlacement),
             shortage: None,
             files: FilesOptions::default(),
+            random: 0,
             active_log_bytes: ACTIVE_LOG_BYTES_DEFAULT,
             dirty_pages: DIRTY_PAGES_DEFAULT,
         }
@@ -119,6 +122,9 @@ pub struct Pool {
     hooks: Arc<Hooks>,
     recovery: RecoveryReport,
     is_read_only: bool,
+    main_fileset: FilesetUuid,
+    /// Of this opening alone.
+    verifier: u64,
 }
 
 /// What the journal asks of the layers above it.
@@ -231,8 +237,10 @@ impl Pool {
             (options.placement, options.shortage),
             superblock.block_shift,
         )?);
+        let verifier = verifier_of(&superblock, options.random, clock.now());
         let store = Arc::new(Store { volume, cache, journal, alloc, clock });
         let fileset = MountedFileset::open(&store, ROOT_SLOT)?;
+        let main_fileset = uuid_of(superblock.pool_id, fileset.id);
         let files = Files::new(store, fileset, superblock.secret, options.files);
         let hooks = Arc::new(Hooks { files });
         let weak: std::sync::Weak<dyn CheckpointHooks> = {
@@ -240,8 +248,9 @@ impl Pool {
             Arc::downgrade(&shared)
         };
         hooks.files.store.journal.connect(weak);
+        let superblock = Mutex::new(superblock);
         let pool =
-            Pool { device, superblock: Mutex::new(superblock), hooks, recovery, is_read_only };
+            Pool { device, superblock, hooks, recovery, is_read_only, main_fileset, verifier };
         if !is_read_only && pool.files().finish_orphans()? > 0 {
             // What they had can be used again, and counts as available, from then on.
             pool.checkpoint()?;
@@ -251,6 +260,10 @@ impl Pool {
 
     pub(crate) fn files(&self) -> &Files {
         &self.hooks.files
+    }
+
+    fn check_fileset(&self, fileset: FilesetUuid) -> FsResult<()> {
+        if fileset == self.main_fileset { Ok(()) } else { Err(FsError::Stale) }
     }
 
     fn named<T>(&self, ino: Ino, name: &[u8], result: FsResult<T>) -> FsResult<T> {
@@ -344,6 +357,20 @@ impl Pool {
     }
 }
 
+/// Returns what no other fileset has: the pool's random bits, and the number that it has in them.
+fn uuid_of(pool: PoolId, fileset: FilesetId) -> FilesetUuid {
+    FilesetUuid(u128::from_le_bytes(pool.0) ^ u128::from(fileset.0) << 64)
+}
+
+/// Returns what tells this opening from every other: by chance, and where none was given by the
+/// count of mounts and the time.
+fn verifier_of(superblock: &Superblock, random: u64, now: Timestamp) -> u64 {
+    let nanoseconds = u64::from(now.nanoseconds) << 32;
+    [superblock.mount_count, now.seconds.cast_unsigned(), nanoseconds]
+        .into_iter()
+        .fold(random, |so_far, next| mix(so_far ^ next))
+}
+
 /// Replays the log if the pool was not closed; returns where the journal goes on.
 fn start_of(
     volume: &Volume,
@@ -377,6 +404,19 @@ fn start_of(
 impl FileSystem for Pool {
     fn root(&self) -> Ino {
         Ino(u64::from(ROOT_SLOT) << 40 | ROOT_ANODE.0)
+    }
+
+    fn main_fileset(&self) -> FilesetUuid {
+        self.main_fileset
+    }
+
+    fn verifier(&self) -> u64 {
+        self.verifier
+    }
+
+    fn resolve(&self, _caller: &Caller, handle: Handle) -> FsResult<Attr> {
+        self.check_fileset(handle.fileset)?;
+        self.named(handle.ino, b"", self.files().resolve(handle))
     }
 
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
@@ -566,7 +606,8 @@ impl FileSystem for Pool {
         self.files().sync_all()
     }
 
-    fn statfs(&self) -> FsResult<StatFs> {
+    fn statfs(&self, _caller: &Caller, fileset: FilesetUuid) -> FsResult<StatFs> {
+        self.check_fileset(fileset)?;
         let files = self.files();
         files.reap_doomed();
         let space = files.store.alloc.counts();

@@ -40,6 +40,23 @@ pub const FILE_BYTES_MAX: u64 = i64::MAX.unsigned_abs();
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ino(pub u64);
 
+/// Identity of a fileset: 128 bits that no other fileset has, of this pool or of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FilesetUuid(pub u128);
+
+/// Names an inode for ever, over restarts and to whoever kept it: an [`Ino`] does so only while
+/// somebody holds a reference, for numbers are used again. [`FileSystem::resolve`] makes an inode
+/// of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle {
+    /// The fileset that the inode is in.
+    pub fileset: FilesetUuid,
+    /// Its number.
+    pub ino: Ino,
+    /// Its age, as [`Attr::generation`] tells it.
+    pub generation: u64,
+}
+
 /// What sort of file an inode is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileKind {
@@ -111,6 +128,14 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Creation.
     pub btime: Timestamp,
+}
+
+impl Attr {
+    /// Returns what names this inode, which is in `fileset`, for ever.
+    #[must_use]
+    pub fn handle(&self, fileset: FilesetUuid) -> Handle {
+        Handle { fileset, ino: self.ino, generation: self.generation }
+    }
 }
 
 /// Who checks what a [`Caller`] may do.
@@ -343,12 +368,29 @@ pub struct StatFs {
 
 /// Every operation a front end may ask for.
 ///
-/// `lookup`, `create`, `mknod`, `mkdir`, `symlink` and `link` each give the caller one *reference*
-/// on the inode they return; [`FileSystem::forget`] gives references back. An inode without a name
-/// lives as long as somebody holds a reference.
+/// `lookup`, `resolve`, `create`, `symlink`, `link` and `tmpfile` each give the caller one
+/// *reference* on the inode they return; [`FileSystem::forget`] gives references back. An inode
+/// without a name lives as long as somebody holds a reference.
 pub trait FileSystem: Send + Sync {
-    /// Number of the root directory, on which no references are counted.
+    /// The fileset that a front end serves unless it is told of another.
+    fn main_fileset(&self) -> FilesetUuid;
+
+    /// Number of the main fileset's root directory, on which no references are counted.
     fn root(&self) -> Ino;
+
+    /// Number of the root directory of a fileset; [`FsError::Stale`] if there is none.
+    fn root_of(&self, fileset: FilesetUuid) -> FsResult<Ino> {
+        if fileset == self.main_fileset() { Ok(self.root()) } else { Err(FsError::Stale) }
+    }
+
+    /// A number that differs between any two openings of the pool, drawn at random. What was
+    /// accepted and not made durable may be lost when it changes (NFS's write verifier).
+    fn verifier(&self) -> u64;
+
+    /// Returns the attributes of the inode that a handle names, and takes a reference on it.
+    /// [`FsError::Stale`] if that inode is gone, whatever has its number now, and for one without
+    /// a name that nobody holds.
+    fn resolve(&self, caller: &Caller, handle: Handle) -> FsResult<Attr>;
 
     /// Finds `name` in `parent`. `.` and `..` are names here. Takes a reference. The attributes may
     /// be younger than the name: where it was removed meanwhile, they count one less.
@@ -552,6 +594,6 @@ pub trait FileSystem: Send + Sync {
     /// Makes everything accepted so far durable.
     fn sync(&self) -> FsResult<()>;
 
-    /// Returns sizes and counts of the whole.
-    fn statfs(&self) -> FsResult<StatFs>;
+    /// Returns sizes and counts of a fileset; [`FsError::Stale`] if there is none.
+    fn statfs(&self, caller: &Caller, fileset: FilesetUuid) -> FsResult<StatFs>;
 }

@@ -316,6 +316,14 @@ fn attr_of_anode(files: &Files, anode: &Anode) -> Attr {
     }
 }
 
+/// Spreads the bits of a number (the finaliser of SplitMix64).
+pub(crate) fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
 /// Returns the generation of an anode made by the transaction with this epoch.
 fn generation_of(change: &Change<'_>) -> Generation {
     Generation(change.epoch().0)

@@ -10,10 +10,10 @@ use storage::device::AlignedBuffer;
 
 use super::access::{MODE_MASK, SEARCH, WRITE, check_length, check_name, inherited, is_privileged};
 use super::acl::{ACCESS, DEFAULT, Inherited, handed_down};
-use super::api::{Attr, Caller, FileKind, Ino, LINKS_MAX, NewInode, SYMLINK_BYTES_MAX};
+use super::api::{Attr, Caller, FileKind, Handle, Ino, LINKS_MAX, NewInode, SYMLINK_BYTES_MAX};
 use super::file::make_blocked;
 use super::xattr::Lazy;
-use super::{Files, Vnode, VnodeState, anode_kind_of, attr_of, generation_of};
+use super::{Files, Vnode, VnodeState, anode_kind_of, attr_of, generation_of, mix};
 use crate::alloc::Urgency;
 use crate::convert::{index_wide, wide};
 use crate::dir::{self, Found, Spot, Target};
@@ -65,6 +65,22 @@ impl Files {
             (number, self.table.add_reference(number))
         };
         self.referenced_attr(number, vnode)
+    }
+
+    /// Finds what a handle names, and takes a reference; see
+    /// [`super::api::FileSystem::resolve`].
+    pub(crate) fn resolve(&self, handle: Handle) -> FsResult<Attr> {
+        let vnode = self.vnode(handle.ino)?;
+        // Nobody frees the file, and so nobody gets its number, while it is locked.
+        let state = vnode.state.read();
+        let anode = state.anode()?;
+        let is_gone = anode.nlink == 0 && !self.table.is_referenced(anode.number);
+        if is_gone || anode.generation.0 != handle.generation {
+            return Err(FsError::Stale);
+        }
+        let attr = attr_of(self, &state)?;
+        self.table.add_reference(anode.number);
+        Ok(attr)
     }
 
     /// Finds what `name` in a directory names, if anything, as every path walk does.
@@ -540,12 +556,4 @@ pub(crate) fn lock_two<'v>(
         let second = second.state.write();
         (first.state.write(), second)
     }
-}
-
-/// Spreads the bits of a number (the finaliser of SplitMix64).
-fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

@@ -12,8 +12,8 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{
-    Attr, Caller, Data, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode,
-    ReadAsked, SetAttr, StatFs, XattrMode,
+    Attr, Caller, Data, DirEntry, FileKind, FileSystem, FilesetUuid, FsError, FsResult, Ino,
+    NewInode, ReadAsked, SetAttr, StatFs, XattrMode,
 };
 use rustix::io::Errno;
 
@@ -45,6 +45,7 @@ pub type Told<'t> = dyn FnMut(usize, Result<&[&[u8]], Errno>) + 't;
 /// Answers requests from a [`FileSystem`].
 pub struct Server {
     fs: Arc<dyn FileSystem>,
+    fileset: FilesetUuid,
     numbers: NodeNumbers,
     has_xattrs: bool,
     has_acls: bool,
@@ -59,7 +60,8 @@ impl Server {
         let has_xattrs = fs.listxattr(&Caller::root(), root).err().is_none_or(is_there);
         let asked = fs.getxattr(&Caller::root(), root, ACCESS_LIST);
         let has_acls = has_xattrs && asked.err().is_none_or(is_there);
-        Server { numbers: NodeNumbers::new(root), fs, has_xattrs, has_acls }
+        let fileset = fs.main_fileset();
+        Server { numbers: NodeNumbers::new(root), fs, fileset, has_xattrs, has_acls }
     }
 
     /// Returns whether the file system has POSIX access lists.
@@ -74,7 +76,7 @@ impl Server {
 
     /// Returns the sizes and counts of the whole.
     pub(super) fn stat_fs(&self) -> Result<StatFs, FsError> {
-        self.fs.statfs()
+        self.fs.statfs(&KERNEL, self.fileset)
     }
 
     /// Answers `request`. What has no fixed size is put in `scratch`, whose old content is dropped.
@@ -203,9 +205,11 @@ impl Server {
             Request::CopyRange { source, target, length_bytes, is_long } => {
                 self.copy_range(caller, source, target, length_bytes, is_long)
             }
-            Request::StatFs => {
-                self.fs.statfs().map(Reply::StatFs).map_err(|e| errno("statfs", self.fs.root(), &e))
-            }
+            Request::StatFs => self
+                .fs
+                .statfs(caller, self.fileset)
+                .map(Reply::StatFs)
+                .map_err(|e| errno("statfs", self.fs.root(), &e)),
             Request::Decline(what) => Err(refusal_of(what)),
         }
     }

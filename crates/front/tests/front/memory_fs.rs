@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::vnode::api::{
-    Access, Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsError, FsResult, Ino,
-    NewInode, RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp, Told, WHITEOUT, XattrMode,
+    Access, Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FilesetUuid, FsError,
+    FsResult, Handle, Ino, NewInode, RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp, Told,
+    WHITEOUT, XattrMode,
 };
 use parking_lot::Mutex;
 
@@ -193,6 +194,18 @@ fn index(offset: u64) -> FsResult<usize> {
 }
 
 impl FileSystem for MemoryFs {
+    fn main_fileset(&self) -> FilesetUuid {
+        FilesetUuid(1)
+    }
+
+    fn verifier(&self) -> u64 {
+        1
+    }
+
+    fn resolve(&self, _: &Caller, _: Handle) -> FsResult<Attr> {
+        Err(FsError::Stale)
+    }
+
     fn root(&self) -> Ino {
         ROOT
     }
@@ -428,7 +441,7 @@ impl FileSystem for MemoryFs {
         Err(FsError::NotSupported)
     }
 
-    fn statfs(&self) -> FsResult<StatFs> {
+    fn statfs(&self, _: &Caller, _: FilesetUuid) -> FsResult<StatFs> {
         Ok(StatFs {
             block_bytes: 16_384,
             fragment_bytes: 4096,

@@ -43,8 +43,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine::vnode::api::{
     Access, Attr, COPY_BYTES_MAX, Caller, DirEntry, FILE_BYTES_MAX, Fallocate, FileKind,
-    FileSystem, FsError, FsResult, Ino, LINKS_MAX, NAME_BYTES_MAX, NewInode, RenameMode, Seek,
-    SetAttr, StatFs, Timestamp, XattrMode,
+    FileSystem, FilesetUuid, FsError, FsResult, Handle, Ino, LINKS_MAX, NAME_BYTES_MAX, NewInode,
+    RenameMode, Seek, SetAttr, StatFs, Timestamp, XattrMode,
 };
 use storage::clock::Clock;
 
@@ -54,6 +54,9 @@ use access::{READ, SEARCH, WRITE};
 use content::Content;
 
 const ROOT: Ino = Ino(1);
+/// Numbers are never used again here.
+const GENERATION: u64 = 1;
+const FILESET: FilesetUuid = FilesetUuid(1);
 const ROOT_MODE: u16 = 0o755;
 /// Cookies of `.` and `..`; the first of a name is the next.
 const COOKIE_SELF: u64 = 1;
@@ -282,7 +285,7 @@ impl State {
         };
         Ok(Attr {
             ino,
-            generation: 1,
+            generation: GENERATION,
             kind: node.kind,
             mode: node.mode,
             nlink: node.nlink(),
@@ -483,8 +486,29 @@ impl Model {
 }
 
 impl FileSystem for Model {
+    fn main_fileset(&self) -> FilesetUuid {
+        FILESET
+    }
+
     fn root(&self) -> Ino {
         ROOT
+    }
+
+    fn verifier(&self) -> u64 {
+        // It loses nothing.
+        0
+    }
+
+    fn resolve(&self, _caller: &Caller, handle: Handle) -> FsResult<Attr> {
+        let mut state = self.locked();
+        let is_gone = |node: &Node| node.names == 0 && node.references == 0;
+        if handle.fileset != FILESET
+            || handle.generation != GENERATION
+            || state.nodes.get(&handle.ino).is_none_or(is_gone)
+        {
+            return Err(FsError::Stale);
+        }
+        state.referenced(handle.ino)
     }
 
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
@@ -689,7 +713,8 @@ impl FileSystem for Model {
         self.locked().removexattr(asked, ino, name)
     }
 
-    fn statfs(&self) -> FsResult<StatFs> {
+    fn statfs(&self, _caller: &Caller, fileset: FilesetUuid) -> FsResult<StatFs> {
+        self.root_of(fileset)?;
         let inode_count = u64_of(self.locked().nodes.len());
         Ok(StatFs {
             block_bytes: BLOCK_BYTES,

@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use engine::vnode::api::{
-    Access, Attr, Caller, DirEntry, Fallocate, FileSystem, FsResult, Ino, NewInode, RenameMode,
-    Seek, SetAttr, StatFs, XattrMode,
+    Access, Attr, Caller, DirEntry, Fallocate, FileSystem, FilesetUuid, FsResult, Handle, Ino,
+    NewInode, RenameMode, Seek, SetAttr, StatFs, XattrMode,
 };
 use storage::clock::ManualClock;
 
@@ -41,8 +41,17 @@ enum Fault {
 }
 
 impl FileSystem for Faulty {
+    fn main_fileset(&self) -> FilesetUuid {
+        self.inner.main_fileset()
+    }
     fn root(&self) -> Ino {
         self.inner.root()
+    }
+    fn verifier(&self) -> u64 {
+        self.inner.verifier()
+    }
+    fn resolve(&self, caller: &Caller, handle: Handle) -> FsResult<Attr> {
+        self.inner.resolve(caller, handle)
     }
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         self.inner.lookup(caller, parent, name)
@@ -186,8 +195,8 @@ impl FileSystem for Faulty {
     ) -> FsResult<u64> {
         self.inner.copy_range(caller, source, target, length_bytes)
     }
-    fn statfs(&self) -> FsResult<StatFs> {
-        self.inner.statfs()
+    fn statfs(&self, caller: &Caller, fileset: FilesetUuid) -> FsResult<StatFs> {
+        self.inner.statfs(caller, fileset)
     }
 }
 
@@ -244,7 +253,9 @@ fn a_session_gives_back_every_reference() {
         session.apply(&step);
     }
     session.close_all();
-    let inodes = |fs: &Model| fs.statfs().expect("the model has sizes").inode_count;
+    let inodes = |fs: &Model| {
+        fs.statfs(&Caller::root(), fs.main_fileset()).expect("the model has sizes").inode_count
+    };
     assert_eq!(inodes(&model), inodes(&model.reopened()), "orphans that nobody holds are gone");
 }
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use engine::vnode::api::{
-    Access, Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsError, FsResult, Ino,
-    NewInode, RenameMode, Seek, SetAttr, StatFs, XattrMode,
+    Access, Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FilesetUuid, FsError,
+    FsResult, Handle, Ino, NewInode, RenameMode, Seek, SetAttr, StatFs, XattrMode,
 };
 use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedDevice};
 use storage::sync::sim;
@@ -197,8 +197,17 @@ impl Live {
 }
 
 impl FileSystem for Live {
+    fn main_fileset(&self) -> FilesetUuid {
+        self.model.main_fileset()
+    }
     fn root(&self) -> Ino {
         self.model.root()
+    }
+    fn verifier(&self) -> u64 {
+        self.model.verifier()
+    }
+    fn resolve(&self, caller: &Caller, handle: Handle) -> FsResult<Attr> {
+        self.between(|model| model.resolve(caller, handle))
     }
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         self.between(|model| model.lookup(caller, parent, name))
@@ -319,7 +328,7 @@ impl FileSystem for Live {
     ) -> FsResult<u64> {
         self.change(|model| model.copy_range(caller, source, target, length_bytes))
     }
-    fn statfs(&self) -> FsResult<StatFs> {
-        self.model.statfs()
+    fn statfs(&self, caller: &Caller, fileset: FilesetUuid) -> FsResult<StatFs> {
+        self.model.statfs(caller, fileset)
     }
 }
