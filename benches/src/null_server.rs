@@ -44,6 +44,7 @@ fn attr(ino: Ino, caller: &Caller, new: NewInode) -> Attr {
         rdev: new.rdev,
         size_bytes: 0,
         blocks_512: 0,
+        blocks_may_change: false,
         atime: BORN,
         mtime: BORN,
         ctime: BORN,

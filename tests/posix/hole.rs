@@ -87,6 +87,34 @@ behaviours! {
         assert_eq!(at.attr("/f").blocks_512, 0);
     }
 
+    fn space_is_told_as_it_will_be_stored(at) {
+        at.does("create /f file 644\nallocate /f 4095 2");
+        at.write("/f", 4095, b"xy");
+        let told = at.attr("/f").blocks_512;
+        assert!(told <= 32, "room for one block of 16 KiB, which is written: {told}");
+        let (offsets, lengths) = ([0, 255, 4095, 20_000, 70_000, 131_072], [1, 300, 5000, 50_000]);
+        for number in 0..300 {
+            // Each with each, in no order that a map or a segment has.
+            let step = number * 7 + number / 24;
+            let (offset, length) = (offsets[step % 6], lengths[step / 6 % 4]);
+            match step % 5 {
+                0 => at.does(&format!("allocate-keep /f {offset} {length}")),
+                1 => at.does(&format!("punch /f {offset} {length}")),
+                2 if step % 3 == 0 => at.does(&format!("truncate /f {offset}")),
+                _ => {
+                    let offset = u64::try_from(offset).expect("it fits");
+                    at.write("/f", offset, &bytes_of(3, length));
+                }
+            }
+            let told = at.attr("/f");
+            at.does("sync");
+            let stored = at.attr("/f");
+            assert!(!stored.blocks_may_change);
+            let lasts = told.blocks_512 == stored.blocks_512;
+            assert!(lasts || told.blocks_may_change, "step {number}: {told:?}, {stored:?}");
+        }
+    }
+
     fn what_can_not_be_taken_or_cut_out_is_refused(at) {
         at.does("create /f file 644\ncreate /d directory 755");
         at.refuses("allocate /f 0 0", &FsError::Invalid);

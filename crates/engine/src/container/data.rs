@@ -59,6 +59,17 @@ impl Unit {
         stored + self.reserved_fragments(self.is_reserved, fragment_shift)
     }
 
+    /// Returns the part of the unit that is the block of `1 << shift` bytes at `start`, if that is
+    /// a quarter of it: what it becomes once its leaf is split.
+    pub(super) fn quarter_at(&self, start: u64, shift: u8, fragment_shift: u8) -> Option<Unit> {
+        if shift >= self.shift {
+            return None;
+        }
+        let quarter = index_wide(start.checked_sub(self.start)? >> shift);
+        let pointer = self.pointer.and_then(|pointer| pointer.quarter(quarter, fragment_shift));
+        Some(Unit { start, shift, pointer, is_reserved: self.is_reserved })
+    }
+
     /// Returns where the unit ends in the file, in bytes.
     pub(crate) fn end(&self) -> u64 {
         self.start.saturating_add(1 << self.shift)

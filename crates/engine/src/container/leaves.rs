@@ -124,6 +124,27 @@ impl<'s> Leaves<'s> {
         Ok(room)
     }
 
+    /// Returns how many fragments the file has for the block of `1 << shift` bytes at `start`, and
+    /// how many it will have once a version of `fragments` is installed there: what is reserved
+    /// stays reserved.
+    pub(crate) fn held_by_version(
+        &mut self,
+        anode: &Anode,
+        start: u64,
+        shift: u8,
+        fragments: u32,
+    ) -> FsResult<(u64, u64)> {
+        let fragment_shift = self.store.geometry().fragment_shift;
+        let (mut held, mut reserved) = (0, 0);
+        self.look(anode, start..start.saturating_add(1 << shift), |unit| {
+            let part = unit.quarter_at(start, shift, fragment_shift).unwrap_or(unit);
+            let part_held = u64::from(part.held_fragments(fragment_shift));
+            held += part_held;
+            reserved += if part.is_reserved { part_held } else { 0 };
+        })?;
+        Ok((held, reserved.max(fragments.into())))
+    }
+
     /// Returns how many map pages a first block at `index` needs.
     fn missing_map_pages(&mut self, anode: &Anode, index: u64) -> FsResult<u64> {
         if anode.height == 0 || index >= capacity_of_height(anode.height) {

@@ -120,6 +120,9 @@ pub struct Attr {
     pub size_bytes: u64,
     /// Space taken, in units of 512 bytes.
     pub blocks_512: u64,
+    /// Whether `blocks_512` may change though nobody asks for anything: what is not stored yet may
+    /// turn out to need pages of the map.
+    pub blocks_may_change: bool,
     /// Last read.
     pub atime: Timestamp,
     /// Last change of content.

@@ -1,14 +1,23 @@
-//! Attributes: read, set, and the access times that reading sets.
+//! Attributes: read, set, the space that a file takes, and the access times that reading sets.
+//!
+//! A program is told the space that the file takes once all that waits is stored, so that a number
+//! which somebody keeps stays true: a block that waits takes the place of what the map has there,
+//! and lies in the room that was reserved for it. What can't be known before are the pages that the
+//! map of a large file grows by; whoever keeps attributes is told so ([`Attr::blocks_may_change`]).
 
 use std::sync::Arc;
 
 use format::anode::Anode;
+use format::map::ROOT_POINTERS;
 
 use super::access::{clear_set_bits_of_chown, clear_set_bits_of_write, set_owner_and_mode};
 use super::api::{Attr, Caller, Ino, SetAttr, SetTime};
+use super::unit::Span;
 use super::{Files, Vnode, VnodeState, attr_of, to_disk};
+use crate::container::Leaves;
 use crate::error::FsResult;
 use crate::journal::Reservation;
+use crate::segment::Block;
 
 /// Seconds after which relatime renews an access time all the same: a day.
 const RELATIME_SECONDS: i64 = 24 * 60 * 60;
@@ -59,6 +68,23 @@ impl Files {
         attr_of(self, &state)
     }
 
+    pub(super) fn blocks_512(&self, fragments: u64) -> u64 {
+        fragments * self.store.geometry().fragment_bytes() / 512
+    }
+
+    /// Returns how many fragments the file takes once the blocks that wait are in its map, but for
+    /// pages that the map grows by.
+    pub(super) fn fragments_once_stored(&self, state: &VnodeState) -> FsResult<u64> {
+        let anode = state.anode()?;
+        let (mut leaves, mut fragments) = (Leaves::new(&self.store), anode.fragments);
+        for block in state.pending.values() {
+            let Span { start, shift } = block.span();
+            let (before, after) = leaves.held_by_version(anode, start, shift, block.fragments())?;
+            fragments = fragments.saturating_add(after).saturating_sub(before);
+        }
+        Ok(fragments)
+    }
+
     /// Sets everything but the size.
     pub(crate) fn apply_change(&self, caller: &Caller, anode: &mut Anode, change: &SetAttr) {
         let now = self.now();
@@ -79,16 +105,20 @@ impl Files {
 
     /// relatime: a read renews the access time if that is no later than the last change, or a day
     /// old. In memory: it is written with the next change, or when the file is flushed.
-    pub(crate) fn touch_atime(&self, vnode: &Arc<Vnode>) {
+    ///
+    /// Before the answer: who keeps attributes asks for the access time behind it, once. Whether it
+    /// is read at all, `is_read` says.
+    pub(crate) fn touch_atime(&self, vnode: &Arc<Vnode>, is_read: &dyn Fn(&VnodeState) -> bool) {
         if self.options.no_atime || self.options.is_read_only {
             return;
         }
         let now = self.now();
         let is_due = |state: &VnodeState| {
             state.anode.as_ref().is_some_and(|anode| {
-                anode.atime <= anode.mtime
+                let is_old = anode.atime <= anode.mtime
                     || anode.atime <= anode.ctime
-                    || now.seconds - anode.atime.seconds >= RELATIME_SECONDS
+                    || now.seconds.saturating_sub(anode.atime.seconds) >= RELATIME_SECONDS;
+                is_old && is_read(state)
             })
         };
         if !is_due(&vnode.state.read()) {
@@ -111,4 +141,14 @@ impl Files {
             }
         }
     }
+}
+
+/// Whether all blocks that wait have their pointers in the anode, which then needs no map page.
+pub(super) fn is_all_in_root(state: &VnodeState) -> FsResult<bool> {
+    let anode = state.anode()?;
+    let is_in_root = |block: &Arc<Block>| {
+        let Span { start, shift } = block.span();
+        shift == anode.block_shift && start >> shift < ROOT_POINTERS
+    };
+    Ok(anode.height == 0 && state.pending.values().all(is_in_root))
 }

@@ -57,6 +57,7 @@ use format::anode::{Anode, AnodeKind, DiskTime};
 use format::ids::{AnodeNo, Generation};
 
 use self::api::{Attr, FileKind, Ino, LINKS_MAX};
+use self::attr::is_all_in_root;
 use self::table::{References, VnodeTable};
 use crate::error::{FsError, FsResult};
 use crate::fileset::MountedFileset;
@@ -289,10 +290,12 @@ fn reported_nlink(anode: &Anode) -> u32 {
 /// Returns the attributes of a file as programs see them.
 fn attr_of(files: &Files, state: &VnodeState) -> FsResult<Attr> {
     let anode = state.anode()?;
-    let pending: u64 = state.pending.values().map(|block| u64::from(block.fragments())).sum();
     let mut attr = attr_of_anode(files, anode);
     attr.size_bytes = state.size_bytes;
-    attr.blocks_512 += pending * files.store.geometry().fragment_bytes() / 512;
+    if !state.pending.is_empty() {
+        attr.blocks_512 = files.blocks_512(files.fragments_once_stored(state)?);
+        attr.blocks_may_change = !is_all_in_root(state)?;
+    }
     Ok(attr)
 }
 
@@ -308,7 +311,8 @@ fn attr_of_anode(files: &Files, anode: &Anode) -> Attr {
         gid: anode.gid,
         rdev: if anode.kind == AnodeKind::Directory { 0 } else { anode.rdev },
         size_bytes: anode.size_bytes,
-        blocks_512: anode.fragments * files.store.geometry().fragment_bytes() / 512,
+        blocks_512: files.blocks_512(anode.fragments),
+        blocks_may_change: false,
         atime: from_disk(anode.atime),
         mtime: from_disk(anode.mtime),
         ctime: from_disk(anode.ctime),

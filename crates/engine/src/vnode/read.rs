@@ -1,6 +1,7 @@
 //! Reading the content of files.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use format::anode::AnodeKind;
 use format::ids::Place;
@@ -13,7 +14,7 @@ use super::access::READ;
 use super::api::{Caller, Ino, ReadAsked, ReadTold};
 use super::inline::{inline_bytes, is_inline};
 use super::unit::Span;
-use super::{Files, VnodeState};
+use super::{Files, Vnode, VnodeState};
 use crate::buffer::io;
 use crate::container::Unit;
 use crate::convert::{index_wide, wide};
@@ -161,7 +162,7 @@ impl Files {
         asked: &[ReadAsked<'_>],
         told: &mut ReadTold<'_>,
     ) -> usize {
-        let vnodes: Vec<_> = asked.iter().map(|asked| self.vnode(asked.ino)).collect();
+        let vnodes: Vec<_> = asked.iter().map(|asked| self.vnode_to_read(asked)).collect();
         let mut guards: Vec<(Ino, RwLockReadGuard<'_, VnodeState>)> = Vec::with_capacity(1);
         let mut plans = Vec::with_capacity(asked.len());
         for (asked, vnode) in asked.iter().zip(&vnodes) {
@@ -191,16 +192,19 @@ impl Files {
         for (index, error) in failed {
             told(from + index, Err(error));
         }
-        for ((asked, vnode), plan) in asked.iter().zip(&vnodes).zip(&plans) {
-            // Who was refused has read nothing.
-            if let Ok(vnode) = vnode
-                && plan.is_ok()
-                && asked.length_bytes > 0
-            {
-                self.touch_atime(vnode);
-            }
-        }
         plans.len()
+    }
+
+    /// Returns the vnode of a file that is read from now on, whose access time says so. Called with
+    /// no lock held.
+    fn vnode_to_read(&self, asked: &ReadAsked<'_>) -> FsResult<Arc<Vnode>> {
+        let vnode = self.vnode(asked.ino)?;
+        if asked.length_bytes > 0 {
+            // Who is refused reads nothing.
+            let may = |state: &VnodeState| self.check_content(asked.caller, state, READ).is_ok();
+            self.touch_atime(&vnode, &may);
+        }
+        Ok(vnode)
     }
 
     fn plan_of(&self, state: &VnodeState, asked: &ReadAsked<'_>) -> FsResult<Plan> {
@@ -393,7 +397,7 @@ impl Files {
     pub(crate) fn read_link(&self, ino: Ino) -> FsResult<Vec<u8>> {
         let vnode = self.vnode(ino)?;
         let target = self.target_of_link(&vnode.state.read())?;
-        self.touch_atime(&vnode);
+        self.touch_atime(&vnode, &|_| true);
         Ok(target)
     }
 

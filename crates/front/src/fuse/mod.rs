@@ -19,6 +19,10 @@
 //! - FU3: Each entry in a reply is one reference on the inode, given back by FORGET.
 //! - FU4: The kernel has checked permissions (`default_permissions`), and applied the umask unless
 //!   the file system has access lists.
+//! - FU5: Attributes that the kernel keeps are those that the server would tell. What changes them
+//!   is a request after whose answer the kernel asks again for what the request may change. Where
+//!   it would not, they are not kept (setuid and setgid of a file, which go with a write; space
+//!   that is not known yet), or the kernel is told (the access time of what a copy reads).
 //!
 //! # Crashes
 //!

@@ -113,6 +113,7 @@ fn new_file(ino: Ino, parent: Ino, caller: &Caller, new: NewInode) -> File {
         rdev: new.rdev,
         size_bytes: 0,
         blocks_512: 0,
+        blocks_may_change: false,
         atime: NOW,
         mtime: NOW,
         ctime: NOW,

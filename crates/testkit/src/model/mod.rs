@@ -294,6 +294,7 @@ impl State {
             rdev: node.rdev,
             size_bytes: node.size_bytes(),
             blocks_512,
+            blocks_may_change: false,
             atime: node.atime,
             mtime: node.mtime,
             ctime: node.ctime,

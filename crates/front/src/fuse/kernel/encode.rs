@@ -11,13 +11,16 @@ use rustix::io::Errno;
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 use super::fuse_kernel::{
-    self as wire, AttrOut, CopyFileRangeOut, Dirent, EntryOut, GetXattrOut, LseekOut, OpenOut,
-    OutHeader, StatFsOut, Statx, StatxOut, SxTime, WriteOut,
+    self as wire, AttrOut, CopyFileRangeOut, Dirent, EntryOut, GetXattrOut, LseekOut,
+    NotifyInvalInodeOut, OpenOut, OutHeader, StatFsOut, Statx, StatxOut, SxTime, WriteOut,
 };
-use crate::fuse::protocol::{ListedName, Listing, Node, Reply};
+use crate::fuse::protocol::{ListedName, Listing, Node, NodeId, Reply};
 
 /// How long the kernel may keep names and attributes: as good as for ever (FU1).
 const CACHE_TIME: Duration = Duration::from_secs(86_400 * 365);
+
+/// Setuid and setgid.
+const SET_BITS: u16 = 0o6000;
 
 /// Most bytes of a reply's head: an entry that was opened is the longest but for `statx`.
 pub(super) const HEAD_BYTES_MAX: usize = size_of::<OutHeader>() + size_of::<StatxOut>();
@@ -57,13 +60,13 @@ impl Encoder {
                 self.add(&OpenOut { fh: 0, open_flags, backing_id: 0 });
             }
             Reply::Attr(node) => self.add(&AttrOut {
-                attr_valid: CACHE_TIME.as_secs(),
+                attr_valid: time_of_attributes(node).as_secs(),
                 attr_valid_nsec: 0,
                 dummy: 0,
                 attr: attr(node, self.block_bytes),
             }),
             Reply::Statx(node) => self.add(&StatxOut {
-                attr_valid: CACHE_TIME.as_secs(),
+                attr_valid: time_of_attributes(node).as_secs(),
                 attr_valid_nsec: 0,
                 flags: 0,
                 spare: [0; 2],
@@ -95,6 +98,15 @@ impl Encoder {
     fn add<T: IntoBytes + Immutable>(&mut self, part: &T) {
         self.head.extend_from_slice(part.as_bytes());
     }
+}
+
+/// Returns how long the kernel may keep the attributes of `node`: not at all where they may change
+/// and it would not know (FU5).
+fn time_of_attributes(node: &Node) -> Duration {
+    let Attr { kind, mode, blocks_may_change, .. } = node.attr;
+    // A change of content takes these bits away, and the kernel does not learn that it has.
+    let has_set_bits = kind == FileKind::Regular && mode & SET_BITS != 0;
+    if has_set_bits || blocks_may_change { Duration::ZERO } else { CACHE_TIME }
 }
 
 /// The bits of a mode that say what sort of file it is.
@@ -169,7 +181,7 @@ fn entry(node: &Node, block_bytes: u32) -> EntryOut {
         nodeid: node.id.0,
         generation: node.attr.generation,
         entry_valid: CACHE_TIME.as_secs(),
-        attr_valid: CACHE_TIME.as_secs(),
+        attr_valid: time_of_attributes(node).as_secs(),
         entry_valid_nsec: 0,
         attr_valid_nsec: 0,
         attr: attr(node, block_bytes),
@@ -241,6 +253,14 @@ impl Listing for DirentBuffer<'_> {
         self.bytes.resize(end, 0);
         true
     }
+}
+
+/// Returns the bytes that tell the kernel to ask for the attributes of `node` again.
+pub(super) fn attributes_notice(node: NodeId) -> Vec<u8> {
+    let body = NotifyInvalInodeOut { ino: node.0, off: -1, len: 0 };
+    let len = u32::try_from(size_of::<OutHeader>() + size_of_val(&body)).expect("40 fits");
+    let head = OutHeader { len, error: wire::NOTIFY_INVAL_INODE, unique: 0 };
+    [head.as_bytes(), body.as_bytes()].concat()
 }
 
 /// Returns the bytes of an error's reply.

@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::decode::{self, Dialect, Envelope, Message};
-use super::encode::{DirentBuffer, Encoder, done_reply, error_reply};
+use super::encode::{DirentBuffer, Encoder, attributes_notice, done_reply, error_reply};
 use super::fuse_kernel::OutHeader;
 use super::inbox::Incoming;
 use crate::fuse::Server;
@@ -52,9 +52,13 @@ const BLOCK_BYTES_DEFAULT: u32 = 4096;
 pub trait Replies: Send + Sync {
     /// Sends a reply. Called from any thread: a sync is answered by whoever learns that it is over.
     fn send(&self, reply: &ReplyParts<'_>);
+
+    /// Sends what nobody has asked for. It must be nothing for which the kernel takes a lock that a
+    /// request may hold.
+    fn notify(&self, notice: &[u8]);
 }
 
-/// Keeps replies where there is no kernel to take them.
+/// Keeps replies where there is no kernel to take them, and drops what nobody has asked for.
 #[derive(Debug, Default)]
 pub struct KeptReplies(Mutex<Vec<Vec<u8>>>);
 
@@ -70,6 +74,8 @@ impl Replies for KeptReplies {
     fn send(&self, reply: &ReplyParts<'_>) {
         self.0.lock().push([reply.head, &reply.data.concat()].concat());
     }
+
+    fn notify(&self, _notice: &[u8]) {}
 }
 
 /// Answers messages, one at a time.
@@ -320,6 +326,13 @@ fn ask<'s>(
     scratch: &'s mut Vec<u8>,
 ) -> Asked<'s> {
     Asked::Answered(match message {
+        Message::Ask(request @ Request::CopyRange { source, .. }) => {
+            let reply = server.answer(envelope.sender, request, scratch);
+            // FU5: the kernel believes that a copy changes its target alone. Whoever waits for the
+            // reply holds no lock of the source's attributes.
+            replies.notify(&attributes_notice(source.0));
+            reply
+        }
         Message::Ask(request) => server.answer(envelope.sender, request, scratch),
         Message::Read(read) => return Asked::Gathers(read),
         Message::Sync { node, data_only } => {

@@ -21,6 +21,9 @@ pub(super) const MINOR_MIN: u32 = 31;
 /// The `ioctl` group and number of `FUSE_DEV_IOC_CLONE`, which reads a `u32`.
 pub(super) const IOCTL_CLONE: (u8, u8) = (229, 0);
 
+/// In the place of an error, with no request: [`NotifyInvalInodeOut`] follows.
+pub(super) const NOTIFY_INVAL_INODE: i32 = 2;
+
 /// What a request asks.
 pub(super) mod opcode {
     pub(crate) const LOOKUP: u32 = 1;
@@ -383,6 +386,13 @@ wire! {
     }
     LseekOut: 8 {
         offset: u64,
+    }
+    /// With [`NOTIFY_INVAL_INODE`]: what is kept of a file is not to be believed. A negative
+    /// offset: of its attributes alone.
+    NotifyInvalInodeOut: 24 {
+        ino: u64,
+        off: i64,
+        len: i64,
     }
     CopyFileRangeIn: 56 {
         fh_in: u64,

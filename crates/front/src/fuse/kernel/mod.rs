@@ -130,6 +130,14 @@ impl Replies for Device {
         // If this is refused too, nothing waits for it.
         let _ = self.write(&ReplyParts { head: &refused, data: &[] });
     }
+
+    /// Sends a notice. A kernel that has nothing of the file says so, and [`Device::write`] takes
+    /// that to be done.
+    fn notify(&self, notice: &[u8]) {
+        if let Err(error) = self.write(&ReplyParts { head: notice, data: &[] }) {
+            tracing::error!(%error, "the kernel refused a notice");
+        }
+    }
 }
 
 impl Transport for KernelTransport {
