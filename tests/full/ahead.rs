@@ -201,3 +201,75 @@ fn what_is_taken_ahead_counts_until_it_is_given_up() {
     assert!(left + 128 * 1024 >= at_first, "deleted: {at_first} at first, then {left}");
     assert_eq!(ground.defects(), None);
 }
+
+/// Goal: a fallocate that fails for want of room keeps nothing that it has reserved, and loses
+/// nothing that was reserved before; what it was refused, others can have.
+///
+/// Method: files that are empty, inline, stored, sparse with some of it taken ahead, and open for
+/// writing behind; each asks for as much as would fit if all that it has lay in the range.
+#[test]
+fn a_fallocate_that_fails_gives_back_what_it_had_reserved() {
+    for shape in SHAPES {
+        for keep_size in [true, false] {
+            for kind in 0..6 {
+                fails_and_gives_back(shape, keep_size, kind);
+            }
+        }
+    }
+}
+
+fn fails_and_gives_back(shape: &Shape, keep_size: bool, kind: u32) {
+    let ground = Ground::new(shape);
+    let (pool, caller) = (&ground.pool, Caller::root());
+    let ino = ground.make(pool.root(), "a", FileKind::Regular).expect("it is new");
+    let write = |offset: u64, length: usize| {
+        pool.write(&caller, ino, offset, &vec![7; length]).expect("there is room");
+    };
+    let take = |offset, length, keep_size| {
+        pool.fallocate(&caller, ino, offset, length, Fallocate::Allocate { keep_size })
+    };
+    match kind {
+        0 => {}
+        1 => write(0, 100),
+        2 => write(0, 3_000_000),
+        3 => {
+            // Every other part of the range that is asked for then is there.
+            for part in (0..1 << 22).step_by(1 << 18) {
+                take(part, 1 << 17, true).expect("there is room");
+            }
+            write(300_000, 100_000);
+            take(1 << 31, 3 << 20, true).expect("there is room");
+        }
+        4 => {
+            write(3_000_000, 2_000_000);
+            pool.fsync(&caller, ino, false).expect("there is room");
+            // Splits a leaf of blocks of 16 KiB.
+            write(3_300_000, 5000);
+            write(0, 5000);
+        }
+        _ => take(5_000_000, 2_000_000, false).expect("there is room"),
+    }
+    let before = (ground.available(), pool.getattr(&caller, ino).expect("it is there"));
+    // What it has lies partly outside of the range, so what would fit by the count does not.
+    let most = before.0 + before.1.blocks_512 * 512;
+    let lengths = [most + (1 << 20), most - (1 << 16), before.0 + (1 << 17)];
+    let mut asked = lengths.map(|length| (1 << 30, length)).to_vec();
+    if kind == 3 {
+        // Over what is there in parts, and past it by more than there is.
+        asked.push((0, before.0 + (3 << 20)));
+    }
+    asked.retain(|(_, length)| *length > before.0);
+    for (at, length) in asked {
+        let refused = take(at, length, keep_size);
+        let what = format!("{shape:?}, kind {kind}, {length} bytes at {at}");
+        assert_eq!(refused, Err(FsError::NoSpace), "{what}");
+        let after = (ground.available(), pool.getattr(&caller, ino).expect("it is there"));
+        assert!(after.0 + 128 * 1024 >= before.0, "{what}: {} bytes, then {}", before.0, after.0);
+        // A map that was raised stays so: three levels at most.
+        let more = after.1.blocks_512 - before.1.blocks_512;
+        assert!(more * 512 <= 3 * 4096, "{what}: {more} blocks");
+        assert_eq!(after.1.size_bytes, before.1.size_bytes, "{what}");
+    }
+    take(1 << 30, before.0 / 2, true).expect("there is room for that");
+    assert_eq!(ground.defects(), None, "{shape:?}, kind {kind}");
+}

@@ -77,6 +77,7 @@ pub(crate) const FOUND: &[Row] = &[
     ("ReserveForgotten", "full", "freeing::a_full_pool_can_always_be_emptied"),
     ("ReservationIgnored", "full", "ahead::what_is_taken_ahead_counts_until_it_is_given_up"),
     ("ReservationForgotten", "full", "ahead::what_was_taken_ahead_can_be_written_in_a_full_pool"),
+    ("PreallocationKept", "full", "ahead::a_fallocate_that_fails_gives_back_what_it_had_reserved"),
     ("ReservationLeaked", "posix", "hole::on_pool::space_taken_ahead_reads_as_zeros_and_is_a_hole"),
     ("HeldRefused", "full", "ahead::what_was_taken_ahead_can_be_written_in_a_full_pool"),
     ("StatfsLies", "full", "promise::what_df_promises_can_be_written"),

@@ -2,15 +2,16 @@
 //!
 //! Lock order, top first; each lock is taken only while none below it is held:
 //!
-//! 1. `refused`: one writer at a time who found no room (`vnode`).
-//! 2. `rename`: one rename of directories at a time (`vnode`).
-//! 3. vnodes, by rising inode number (`vnode`).
-//! 4. the fileset (`fileset`).
-//! 5. open segments (`segment`).
-//! 6. the allocator (`alloc`).
-//! 7. the turn to write the log (`journal`).
-//! 8. the transaction manager (`journal`).
-//! 9. cache shards, then buffers (`buffer`).
+//! 1. `preallocating`: one preallocation of a file at a time (`vnode`).
+//! 2. `refused`: one writer at a time who found no room (`vnode`).
+//! 3. `rename`: one rename of directories at a time (`vnode`).
+//! 4. vnodes, by rising inode number (`vnode`).
+//! 5. the fileset (`fileset`).
+//! 6. open segments (`segment`).
+//! 7. the allocator (`alloc`).
+//! 8. the turn to write the log (`journal`).
+//! 9. the transaction manager (`journal`).
+//! 10. cache shards, then buffers (`buffer`).
 //!
 //! What listings note for those who read ahead (`vnode`) is locked with nothing else.
 

@@ -47,6 +47,7 @@ bugs! {
     ReserveForgotten: "A user may write into what is kept for a full pool (G4).",
     ReservationIgnored: "What was taken ahead for one file is given to others (G4).",
     ReservationForgotten: "A block that is stored in part gives up the room for the rest of it.",
+    PreallocationKept: "A fallocate that fails keeps what it had reserved (PA1).",
     ReservationLeaked: "The pool goes on counting what was reserved for a block (CT3).",
     HeldRefused: "A write of what a file holds already finds a full pool full (G5).",
     StatfsLies: "df counts free pages among metadata as room for data.",

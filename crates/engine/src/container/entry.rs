@@ -28,6 +28,8 @@ pub(super) enum Entry<'p> {
     Version(Option<&'p BlockPointer>),
     /// It leads where it did, and room for the whole block is kept.
     Reserved,
+    /// It leads where it did, and no room is kept beside what is stored.
+    Stored,
     /// It leads to nothing, and no room is kept.
     Hole,
 }
@@ -47,6 +49,10 @@ impl Entry<'_> {
                 let old = old.unwrap_or(BlockPointer::RESERVED);
                 Some(BlockPointer { is_reserved: true, ..old })
             }
+            Entry::Stored => {
+                let stored = old.and_then(BlockPointer::stored);
+                stored.map(|old| BlockPointer { is_reserved: false, ..old })
+            }
             Entry::Hole => None,
         }
     }
@@ -55,7 +61,7 @@ impl Entry<'_> {
     pub(super) fn dropped(self, old: Option<BlockPointer>) -> Option<BlockPointer> {
         match self {
             Entry::Version(_) | Entry::Hole => old.and_then(BlockPointer::stored),
-            Entry::Reserved => None,
+            Entry::Reserved | Entry::Stored => None,
         }
     }
 }
@@ -178,7 +184,7 @@ impl Store {
     }
 
     /// Keeps room for the blocks that `range` touches below its first leaf. Returns where to go on
-    /// in another transaction.
+    /// in another transaction, and for which ranges no room was kept before.
     ///
     /// # Errors
     ///
@@ -188,10 +194,9 @@ impl Store {
         change: &mut Change<'_>,
         anode: &mut Anode,
         range: Range<u64>,
-    ) -> FsResult<u64> {
+    ) -> FsResult<(u64, Vec<Range<u64>>)> {
         let first = range.start >> anode.block_shift;
-        let leaf_end = page_index(first, 0) + POINTERS_PER_PAGE;
-        let end = leaf_end.saturating_mul(anode.block_bytes()).min(range.end);
+        let end = end_of_leaf(anode, first).min(range.end);
         let mut units = self.units(anode, range.start, end)?;
         units.retain(|unit| !unit.is_reserved);
         let fragment_shift = self.geometry().fragment_shift;
@@ -212,6 +217,43 @@ impl Store {
             set.map(drop)
         });
         self.alloc.unpromise(wanted + pages);
-        reserved.map(|()| end)
+        reserved?;
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for unit in &units {
+            match ranges.last_mut() {
+                Some(last) if last.end == unit.start => last.end = unit.end(),
+                _ => ranges.push(unit.start..unit.end()),
+            }
+        }
+        Ok((end, ranges))
     }
+
+    /// Keeps no room any more for the blocks that lie in `range` below its first leaf, beside what
+    /// is stored of them; map pages that lead nowhere then go. Returns where to go on in another
+    /// transaction. Takes no room.
+    pub(crate) fn release_blocks(
+        &self,
+        change: &mut Change<'_>,
+        anode: &mut Anode,
+        range: Range<u64>,
+    ) -> FsResult<u64> {
+        let first = range.start >> anode.block_shift;
+        let end = end_of_leaf(anode, first).min(range.end);
+        let mut units = self.units(anode, range.start, end)?;
+        units.retain(|unit| unit.is_reserved);
+        for unit in units {
+            self.set_unit(change, anode, unit.start, unit.shift, Entry::Stored)?;
+        }
+        self.drop_empty_map_pages(change, anode, first)?;
+        if (0..8).all(|slot| anode.root_pointer(slot).is_none()) {
+            anode.height = 0;
+        }
+        Ok(end)
+    }
+}
+
+/// Returns where the part of the file ends, in bytes, that lies below the leaf of block `index`.
+fn end_of_leaf(anode: &Anode, index: u64) -> u64 {
+    let first = page_index(index, 0) + POINTERS_PER_PAGE;
+    first.saturating_mul(anode.block_bytes())
 }

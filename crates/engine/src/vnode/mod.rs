@@ -38,6 +38,7 @@ mod list;
 mod names;
 mod orphan;
 mod payload;
+mod preallocation;
 mod read;
 mod rename;
 mod space;
@@ -121,6 +122,7 @@ pub(crate) struct Files {
     rename_lock: Mutex<()>,
     /// One writer who found no room at a time: what his reclaim gives is not for the others.
     refused_lock: Mutex<()>,
+    preallocating: preallocation::Preallocating,
     options: FilesOptions,
     /// Blocks that programs have written: so a writer who found no room knows whether others did.
     blocks_written: AtomicU64,
@@ -168,6 +170,7 @@ impl Files {
             table: VnodeTable::default(),
             rename_lock: Mutex::new(()),
             refused_lock: Mutex::new(()),
+            preallocating: preallocation::Preallocating::default(),
             options,
             blocks_written: AtomicU64::new(0),
             cleaner: cleaner::Cleaner::default(),

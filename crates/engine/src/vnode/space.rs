@@ -1,20 +1,14 @@
-//! Space: taken ahead and given back, holes found, and copies inside the server.
+//! Space: given back and found, and copies inside the server.
 //!
 //! Making a hole is a write of zeros that takes no space (C5 holds for it): what lies in a block
 //! with other bytes is written as zeros, whole blocks are taken out of the map, all at one moment.
 //! A range of more blocks than one transaction can take out needs a chain of them, and what is
 //! written into it meanwhile comes before the hole or after it block by block.
 //!
-//! Space that is taken ahead has no place yet, since every version of a block takes a new one: the
-//! pointer says that room for the whole block is reserved, and the pool counts what all pointers
-//! reserve, so that nobody else can have it (G4). What is stored of the block counts against it; a
-//! write of what is stored or reserved finds room (G5). A reservation ends with the pointer: when
-//! the block is punched, cut off, or its file is deleted.
+//! Not here: what space taken ahead is (`preallocation`).
 
 use std::ops::Range;
 use std::sync::Arc;
-
-use format::anode::INLINE_BYTES_MAX;
 
 use super::access::{READ, WRITE};
 use super::api::{COPY_BYTES_MAX, Caller, Data, FILE_BYTES_MAX, Fallocate, Ino, Seek, SetAttr};
@@ -58,71 +52,18 @@ impl Files {
                 self.reach(caller, &vnode, end)
             }
             Fallocate::Allocate { keep_size } => {
-                self.allocate(caller, &vnode, offset..end)?;
-                self.note_write(&mut *self.settled(&vnode)?, caller, &vnode)?;
-                if keep_size { Ok(()) } else { self.reach(caller, &vnode, end) }
+                self.preallocate(caller, &vnode, offset..end, keep_size)
             }
             Fallocate::CollapseRange | Fallocate::InsertRange => Err(FsError::NotSupported),
         }
     }
 
     /// Raises the size of a file to `end`, where it is smaller.
-    fn reach(&self, caller: &Caller, vnode: &Arc<Vnode>, end: u64) -> FsResult<()> {
+    pub(super) fn reach(&self, caller: &Caller, vnode: &Arc<Vnode>, end: u64) -> FsResult<()> {
         if end > vnode.state.read().size_bytes {
             self.extend(caller, vnode, end, &SetAttr::default())?;
         }
         Ok(())
-    }
-
-    /// Reserves room for every block that `range` touches.
-    fn allocate(&self, caller: &Caller, vnode: &Arc<Vnode>, range: Range<u64>) -> FsResult<()> {
-        self.make_room()?;
-        self.with_reclaim(|| self.check_allocation(vnode, &range))?;
-        let mut at = range.start;
-        while at < range.end {
-            at = self.with_reclaim(|| self.allocate_some(caller, vnode, at..range.end))?;
-        }
-        Ok(())
-    }
-
-    /// Refuses at once what the pool can't have even if all that the file has lies in `range`.
-    fn check_allocation(&self, vnode: &Vnode, range: &Range<u64>) -> FsResult<()> {
-        let wanted_bytes = range.end - range.start;
-        let wanted = wanted_bytes >> self.store.geometry().fragment_shift;
-        let held = vnode.state.read().anode()?.fragments;
-        let available = self.store.alloc.counts().available;
-        if wanted > held.saturating_add(available) { Err(FsError::NoSpace) } else { Ok(()) }
-    }
-
-    /// Reserves room for the first blocks of `range`, as many as one transaction can. Returns where
-    /// to go on.
-    fn allocate_some(
-        &self,
-        caller: &Caller,
-        vnode: &Arc<Vnode>,
-        range: Range<u64>,
-    ) -> FsResult<u64> {
-        let (mut change, mut state) = self.begin_settled(vnode)?;
-        self.check_content(caller, &state, WRITE)?;
-        let mut anode = state.anode()?.clone();
-        if is_inline(&anode) && state.pending.is_empty() && range.end <= wide(INLINE_BYTES_MAX) {
-            // The anode has room for it.
-            return Ok(range.end);
-        }
-        if is_inline(&anode) && (anode.size_bytes > 0 || !state.pending.is_empty()) {
-            drop(change);
-            self.leave_inline(&mut state)?;
-            self.note_dirty(vnode);
-            drop(state);
-            self.install_all(vnode)?;
-            return Ok(range.start);
-        }
-        let end = self.store.reserve_blocks(&mut change, &mut anode, range)?;
-        self.fileset.write_anode(&self.store, &mut change, &anode)?;
-        let applied = change.end();
-        state.anode = Some(anode);
-        state.class = applied.class;
-        Ok(end)
     }
 
     /// Makes `range`, or what of it lies in the file, read as zeros, and frees whole blocks of it.

@@ -1,0 +1,172 @@
+//! Preallocation: space that is taken ahead, by fallocate(2).
+//!
+//! Space that is taken ahead has no place yet, since every version of a block takes a new one: the
+//! pointer says that room for the whole block is reserved, and the pool counts what all pointers
+//! reserve, so that nobody else can have it (G4). What is stored of the block counts against it; a
+//! write of what is stored or reserved finds room (G5). A reservation ends with the pointer: when
+//! the block is punched, cut off, or its file is deleted.
+//!
+//! # Invariants
+//!
+//! - PA1: A preallocation that fails keeps no room that the file did not have before. It is many
+//!   transactions: a crash between two of them keeps what they have taken.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use format::anode::INLINE_BYTES_MAX;
+use format::planted::{self, Planted};
+
+use super::access::WRITE;
+use super::api::Caller;
+use super::inline::{is_inline, settle_storage};
+use super::{Files, Vnode};
+use crate::convert::{index_wide, wide};
+use crate::error::{FsError, FsResult};
+use crate::sync::Mutex;
+
+/// Locks of those who preallocate: files share them by number.
+const LOCKS: usize = 16;
+/// Most ranges that a preallocation remembers to give back: 1 MiB. It takes a file with as many
+/// preallocated ranges to have more between them; what lies behind these stays reserved.
+const RANGES_MAX: usize = 1 << 16;
+
+/// Files in which somebody preallocates: one at a time in each, so that what one gives back is not
+/// what another was given (PA1).
+#[derive(Debug)]
+pub(super) struct Preallocating([Mutex<()>; LOCKS]);
+
+impl Default for Preallocating {
+    fn default() -> Preallocating {
+        Preallocating(std::array::from_fn(|_| Mutex::new(())))
+    }
+}
+
+impl Preallocating {
+    fn of(&self, vnode: &Vnode) -> &Mutex<()> {
+        &self.0[index_wide(vnode.number.0 % wide(LOCKS))]
+    }
+}
+
+/// Ranges of a file that one preallocation has reserved, in order.
+#[derive(Debug, Default)]
+struct Taken(Vec<Range<u64>>);
+
+impl Taken {
+    fn add(&mut self, ranges: Vec<Range<u64>>) {
+        for range in ranges {
+            let count = self.0.len();
+            match self.0.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ if count < RANGES_MAX => self.0.push(range),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Files {
+    /// Reserves room for every block that `range` touches, and raises the size to its end unless
+    /// that `keeps_size`.
+    pub(super) fn preallocate(
+        &self,
+        caller: &Caller,
+        vnode: &Arc<Vnode>,
+        range: Range<u64>,
+        keeps_size: bool,
+    ) -> FsResult<()> {
+        let _preallocating = self.preallocating.of(vnode).lock();
+        let mut taken = Taken::default();
+        let done = self.allocate(caller, vnode, &range, &mut taken).and_then(|()| {
+            self.note_write(&mut *self.settled(vnode)?, caller, vnode)?;
+            if keeps_size { Ok(()) } else { self.reach(caller, vnode, range.end) }
+        });
+        if done.is_err()
+            && !planted::is(Planted::PreallocationKept)
+            && let Err(error) = self.give_back(vnode, taken)
+        {
+            let anode = vnode.number.0;
+            tracing::warn!(%error, anode, "what a failed fallocate has reserved stays reserved");
+        }
+        done
+    }
+
+    fn allocate(
+        &self,
+        caller: &Caller,
+        vnode: &Arc<Vnode>,
+        range: &Range<u64>,
+        taken: &mut Taken,
+    ) -> FsResult<()> {
+        self.make_room()?;
+        self.with_reclaim(|| self.check_allocation(vnode, range))?;
+        let mut at = range.start;
+        while at < range.end {
+            let (next, ranges) =
+                self.with_reclaim(|| self.allocate_some(caller, vnode, at..range.end))?;
+            taken.add(ranges);
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Refuses at once what the pool can't have even if all that the file has lies in `range`.
+    fn check_allocation(&self, vnode: &Vnode, range: &Range<u64>) -> FsResult<()> {
+        let wanted_bytes = range.end - range.start;
+        let wanted = wanted_bytes >> self.store.geometry().fragment_shift;
+        let held = vnode.state.read().anode()?.fragments;
+        let available = self.store.alloc.counts().available;
+        if wanted > held.saturating_add(available) { Err(FsError::NoSpace) } else { Ok(()) }
+    }
+
+    /// Reserves room for the first blocks of `range`, as many as one transaction can. Returns where
+    /// to go on, and for which ranges there was no room before.
+    fn allocate_some(
+        &self,
+        caller: &Caller,
+        vnode: &Arc<Vnode>,
+        range: Range<u64>,
+    ) -> FsResult<(u64, Vec<Range<u64>>)> {
+        let (mut change, mut state) = self.begin_settled(vnode)?;
+        self.check_content(caller, &state, WRITE)?;
+        let mut anode = state.anode()?.clone();
+        if is_inline(&anode) && state.pending.is_empty() && range.end <= wide(INLINE_BYTES_MAX) {
+            // The anode has room for it.
+            return Ok((range.end, Vec::new()));
+        }
+        if is_inline(&anode) && (anode.size_bytes > 0 || !state.pending.is_empty()) {
+            drop(change);
+            self.leave_inline(&mut state)?;
+            self.note_dirty(vnode);
+            drop(state);
+            self.install_all(vnode)?;
+            return Ok((range.start, Vec::new()));
+        }
+        let reserved = self.store.reserve_blocks(&mut change, &mut anode, range)?;
+        self.fileset.write_anode(&self.store, &mut change, &anode)?;
+        let applied = change.end();
+        state.anode = Some(anode);
+        state.class = applied.class;
+        Ok(reserved)
+    }
+
+    /// PA1: reserves `taken` no longer, the last first. What was written there meanwhile stays.
+    fn give_back(&self, vnode: &Arc<Vnode>, taken: Taken) -> FsResult<()> {
+        for range in taken.0.into_iter().rev() {
+            let mut at = range.start;
+            while at < range.end {
+                let (mut change, mut state) = self.begin_settled(vnode)?;
+                let mut anode = state.anode()?.clone();
+                at = self.store.release_blocks(&mut change, &mut anode, at..range.end)?;
+                if state.pending.is_empty() {
+                    settle_storage(&mut anode);
+                }
+                self.fileset.write_anode(&self.store, &mut change, &anode)?;
+                let applied = change.end();
+                state.anode = Some(anode);
+                state.class = applied.class;
+            }
+        }
+        Ok(())
+    }
+}
