@@ -15,9 +15,9 @@ use format::page::{
 };
 
 use crate::convert::to_u64;
-use crate::defect::{Code, Subject};
 use crate::map::{Content, subject_of};
-use crate::{Check, Stop, attributes, dir, link, path, without_code};
+use crate::{Check, Stop, attributes, dir, link, path};
+use format::defect::{Defect, DefectCode, Subject};
 
 /// Bytes of memory for each anode of the fileset in hand: its facts, and its share of the tree
 /// that holds them.
@@ -92,7 +92,7 @@ pub(crate) fn run(check: &mut Check<'_>, fileset: &Fileset) -> Result<(), Stop> 
         orphans: None,
         is_over: false,
     };
-    let (outer_incomplete, first_defect) = (check.is_incomplete, check.report.defects.len());
+    let (outer_incomplete, first_finding) = (check.is_incomplete, check.report.findings.len());
     check.is_incomplete = false;
     let table = tree.table.clone();
     let walked =
@@ -112,7 +112,7 @@ pub(crate) fn run(check: &mut Check<'_>, fileset: &Fileset) -> Result<(), Stop> 
     orphan_list(check, &mut tree);
     attributes::compare(check, &tree);
     link::run(check, &mut tree);
-    path::name_defects(check, &tree, first_defect);
+    path::name_defects(check, &tree, first_finding);
     check.memory_bytes -= FACTS_BYTES * to_u64(tree.facts.len());
     check.is_incomplete |= outer_incomplete;
     Ok(())
@@ -125,21 +125,25 @@ fn compare_table(check: &mut Check<'_>, tree: &Tree, pages: u64, fragments: u64)
     for (what, stated, counted) in pairs {
         if stated != counted {
             let what = format!("{} says {stated} {what}, has {counted}", fileset.id);
-            check.defect(Code::FS006, tree.subject(0), None, what);
+            check.defect(DefectCode::FS006, tree.subject(0), None, what);
         }
     }
     if !check.is_incomplete && fileset.anodes_used != tree.used {
         let (stated, counted) = (fileset.anodes_used, tree.used);
         let what = format!("{} says {stated} anodes in use, has {counted}", fileset.id);
-        check.defect(Code::FS003, tree.subject(0), None, what);
+        check.defect(DefectCode::FS003, tree.subject(0), None, what);
     }
 }
 
-/// Notes a slot that can't be used, under the code that `message` begins with.
-pub(crate) fn bad_slot(check: &mut Check<'_>, subject: Subject, place: Place, message: &str) {
+/// Notes a slot that can't be used.
+pub(crate) fn bad_slot(
+    check: &mut Check<'_>,
+    subject: Subject,
+    place: Place,
+    error: impl Into<Defect>,
+) {
     check.is_incomplete = true;
-    let code = Code::of_message(message).unwrap_or(Code::AN002);
-    check.defect(code, subject, Some(place), without_code(message));
+    check.found(error.into().at(place), subject);
 }
 
 fn table_page(check: &mut Check<'_>, tree: &mut Tree, index: u64, page: &PageBytes) {
@@ -151,7 +155,7 @@ fn table_page(check: &mut Check<'_>, tree: &mut Tree, index: u64, page: &PageByt
         match Anode::decode(bytes, tree.fileset.id, AnodeNo(number)) {
             Ok(None) => {}
             Ok(Some(anode)) => one_anode(check, tree, place, &anode),
-            Err(error) => bad_slot(check, tree.subject(number), place, &error.to_string()),
+            Err(error) => bad_slot(check, tree.subject(number), place, error),
         }
     }
 }
@@ -163,7 +167,7 @@ fn one_anode(check: &mut Check<'_>, tree: &mut Tree, place: Place, anode: &Anode
     if number.0 >= tree.fileset.anodes_end {
         let what =
             format!("{number} in use, but none from {} on was ever", tree.fileset.anodes_end);
-        check.defect(Code::FS004, tree.subject(number.0), Some(place), what);
+        check.defect(DefectCode::FS004, tree.subject(number.0), Some(place), what);
     }
     let facts = tree.facts_of(check, number.0);
     facts.kind = Some(anode.kind);
@@ -204,7 +208,7 @@ fn reserved(check: &mut Check<'_>, tree: &Tree) {
         // One that was not found may be in a page that can't be used.
         if found != Some(kind) && !(found.is_none() && check.is_incomplete) {
             let what = format!("the {name} of {} is {found:?}", tree.fileset.id);
-            check.defect(Code::AN006, tree.subject(number.0), None, what);
+            check.defect(DefectCode::AN006, tree.subject(number.0), None, what);
         }
     }
 }
@@ -231,7 +235,7 @@ fn anode_map(check: &mut Check<'_>, tree: &Tree) {
         .collect();
     for index in missing {
         let what = format!("page {index} of the anode map is missing");
-        check.defect(Code::AM001, tree.subject(ANODE_MAP_ANODE.0), None, what);
+        check.defect(DefectCode::AM001, tree.subject(ANODE_MAP_ANODE.0), None, what);
     }
 }
 
@@ -259,8 +263,8 @@ fn map_page(check: &mut Check<'_>, tree: &Tree, index: u64, page: &PageBytes) {
     for bit in 0..BITS_PER_PAGE {
         let number = first.saturating_add(u64::from(bit));
         let (code, what) = match (bitmap::is_set(&expected, bit), bitmap::is_set(page, bit)) {
-            (true, false) => (Code::AM001, "is in use, but marked free"),
-            (false, true) => (Code::AM002, "is free, but marked in use"),
+            (true, false) => (DefectCode::AM001, "is in use, but marked free"),
+            (false, true) => (DefectCode::AM002, "is free, but marked in use"),
             _ => continue,
         };
         let what = format!("{} {what}", AnodeNo(number));
@@ -294,7 +298,7 @@ fn orphan_list(check: &mut Check<'_>, tree: &mut Tree) {
                 }
             };
             let what = format!("slot {slot} has {}, {what}", AnodeNo(number));
-            check.defect(Code::OR001, tree.subject(number), None, what);
+            check.defect(DefectCode::OR001, tree.subject(number), None, what);
         }
     });
     check.compare_counts(&anode, content, &walked);

@@ -13,9 +13,8 @@ use format::page::{PageBytes, PageHeader, PageKind};
 
 use crate::Check;
 use crate::anode::{Facts, Tree};
-use crate::defect::Code;
 use crate::map::{Content, subject_of};
-use crate::without_code;
+use format::defect::{Defect, DefectCode};
 
 /// Bytes of memory for what one page says: at most the names that fit in it, and their heads.
 const PAGE_MEMORY_BYTES: u64 = 16 << 10;
@@ -48,8 +47,7 @@ fn access_list(
     value: &[u8],
 ) {
     if let Some(Err(error)) = name.namespace.is_acl().then(|| Acl::decode(value)) {
-        let what = without_code(&error.to_string());
-        check.defect(Code::XA005, subject_of(anode), Some(place), what);
+        check.found(Defect::from(error).at(place), subject_of(anode));
     }
 }
 
@@ -80,8 +78,8 @@ fn attribute_page(
 ) {
     if let Err(defect) = attributes::verify(page) {
         let place = PageHeader::parse(page).map(|header| header.place);
-        let what = without_code(&defect.to_string());
-        check.defect(Code::XA001, subject_of(anode), place, what);
+        let defect = Defect { place, ..defect.into() };
+        check.found(defect, subject_of(anode));
         pages.is_damaged = true;
     }
     if is_value_page(page) {
@@ -145,7 +143,7 @@ impl Pages {
 
 /// Compares the containers with the anodes that name them.
 pub(crate) fn compare(check: &mut Check<'_>, tree: &Tree) {
-    let mut found: Vec<(u64, Code, String)> = Vec::new();
+    let mut found: Vec<(u64, DefectCode, String)> = Vec::new();
     for (&number, facts) in &tree.facts {
         for container in facts.containers.into_iter().filter(|&container| container != 0) {
             found.extend(named(check.is_incomplete, tree, number, container));
@@ -165,7 +163,7 @@ fn named(
     tree: &Tree,
     number: u64,
     container: u64,
-) -> Option<(u64, Code, String)> {
+) -> Option<(u64, DefectCode, String)> {
     let facts = tree.facts.get(&container).filter(|facts| facts.kind.is_some());
     let what = match facts {
         None if is_incomplete => return None,
@@ -180,7 +178,7 @@ fn named(
         Some(_) => return None,
     };
     let what = format!("{} names {}, {what}", AnodeNo(number), AnodeNo(container));
-    Some((number, Code::XA002, what))
+    Some((number, DefectCode::XA002, what))
 }
 
 /// Says what is wrong with container `number`, if anything.
@@ -189,17 +187,17 @@ fn owned(
     tree: &Tree,
     number: u64,
     facts: &Facts,
-) -> Option<(u64, Code, String)> {
+) -> Option<(u64, DefectCode, String)> {
     let owner = tree.facts.get(&facts.parent).filter(|owner| owner.containers.contains(&number));
     match owner {
         None if is_incomplete => None,
         None => {
             let what = format!("{} is named by no anode", AnodeNo(number));
-            Some((number, Code::XA003, what))
+            Some((number, DefectCode::XA003, what))
         }
         Some(owner) if facts.is_scrambled && owner.nlink > 0 => {
             let what = format!("pages of {} are not those of its attributes", AnodeNo(number));
-            Some((facts.parent, Code::XA004, what))
+            Some((facts.parent, DefectCode::XA004, what))
         }
         Some(_) => None,
     }

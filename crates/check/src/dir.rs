@@ -11,10 +11,9 @@ use format::pointer::SplitHint;
 use crate::Check;
 use crate::anode::Tree;
 use crate::convert::to_u64;
-use crate::defect::{Code, Severity};
 use crate::map::{Content, Indexed, subject_of};
-use crate::without_code;
 use format::anode::AnodeKind;
+use format::defect::{Defect, DefectCode, Severity};
 
 /// What the pages of one directory add up to.
 #[derive(Default)]
@@ -44,13 +43,13 @@ pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree, anode: &Anode) {
     let subject = subject_of(anode);
     if anode.nlink > 0 && anode.entries != sums.names {
         let what = format!("says {} names, has {}", anode.entries, sums.names);
-        check.defect(Code::DR013, subject, None, what);
+        check.defect(DefectCode::DR013, subject, None, what);
     }
     if let Some(what) = tiling_defect(&mut sums.pages) {
-        check.defect(Code::DR008, subject, None, what);
+        check.defect(DefectCode::DR008, subject, None, what);
     }
     if let Some((number, what)) = hint_defect(&sums) {
-        check.defect(Code::DR014, subject, sums.places.get(&number).copied(), what);
+        check.defect(DefectCode::DR014, subject, sums.places.get(&number).copied(), what);
     }
 }
 
@@ -65,13 +64,13 @@ fn directory_page(
     let subject = subject_of(anode);
     let place = PageHeader::parse(page).map_or(Place::NONE, |header| header.place);
     if let Err(defect) = directory::verify(page, index) {
-        let message = defect.to_string();
-        let code = Code::of_message(&message).unwrap_or(Code::DR002);
-        if code.severity() == Severity::Severe && code != Code::DR006 {
+        let defect = Defect::from(defect).at(place);
+        let code = defect.code;
+        if code.severity() == Severity::Severe && code != DefectCode::DR006 {
             sums.is_damaged = true;
             check.is_incomplete = true;
         }
-        check.defect(code, subject, Some(place), without_code(&message));
+        check.found(defect, subject);
     }
     sums.pages.push((index, directory::depth(page)));
     sums.places.insert(index, pointer.place);
@@ -83,7 +82,7 @@ fn directory_page(
         let hash = directory::hash_of(anode.key, dirent.name);
         if hash != directory::hash_in(dirent.cookie) {
             let what = format!("name {:?} lies under another hash", shown(dirent.name));
-            check.defect(Code::DR007, subject, Some(place), what);
+            check.defect(DefectCode::DR007, subject, Some(place), what);
         }
         seen.push((hash, dirent.name));
         one_name(check, tree, anode, &dirent);
@@ -94,7 +93,7 @@ fn directory_page(
             && first == second
         {
             let what = format!("name {:?} is there twice", shown(first.1));
-            check.defect(Code::DR009, subject, Some(place), what);
+            check.defect(DefectCode::DR009, subject, Some(place), what);
         }
     }
 }

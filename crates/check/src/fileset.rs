@@ -8,10 +8,10 @@ use format::ids::{AnodeNo, FilesetId};
 use format::page::{PageBytes, PageKind, PageOwner, SLOT_BYTES, SLOTS_PER_PAGE};
 
 use crate::convert::{to_u64, to_usize};
-use crate::defect::{Code, Subject};
 use crate::map::Content;
 use crate::reader::PageWanted;
 use crate::{Check, Stop, anode};
+use format::defect::{DefectCode, Subject};
 
 const POOL: Subject = Subject { fileset: FilesetId(0), anode: AnodeNo(0) };
 
@@ -23,7 +23,7 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     let root = match check.reader.read_page(&wanted) {
         Ok(root) => root,
         Err(error) => {
-            check.bad_page(POOL, place, &error);
+            check.bad_page(POOL, place, error);
             return Ok(());
         }
     };
@@ -35,7 +35,7 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     }
     let Some(table) = root_anode(check, &root, POOL_FILESET_TABLE) else {
         let what = "the root page has no fileset table".to_owned();
-        check.defect(Code::FS007, POOL, Some(place), what);
+        check.defect(DefectCode::FS007, POOL, Some(place), what);
         check.is_incomplete = true;
         return Ok(());
     };
@@ -45,7 +45,7 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     for fileset in &filesets {
         if !ids.insert(fileset.id) {
             let what = format!("slot {} has {}, as an earlier slot has", fileset.slot, fileset.id);
-            check.defect(Code::FS005, POOL, None, what);
+            check.defect(DefectCode::FS005, POOL, None, what);
             continue;
         }
         check.report.totals.filesets += 1;
@@ -62,7 +62,7 @@ fn root_anode(check: &mut Check<'_>, root: &PageBytes, number: AnodeNo) -> Optio
         Ok(anode) => anode,
         Err(error) => {
             let place = check.reader.geometry.root_place();
-            anode::bad_slot(check, POOL, place, &error.to_string());
+            anode::bad_slot(check, POOL, place, error);
             None
         }
     }
@@ -81,7 +81,7 @@ fn read_table(check: &mut Check<'_>, table: &Anode) -> Vec<Fileset> {
                 Ok(fileset) => filesets.extend(fileset),
                 Err(error) => {
                     let place = check.reader.geometry.root_place();
-                    anode::bad_slot(check, POOL, place, &error.to_string());
+                    anode::bad_slot(check, POOL, place, error);
                 }
             }
         }

@@ -9,10 +9,10 @@ use format::page::{PageBytes, PageKind, PageOwner};
 use zerocopy::FromBytes;
 
 use crate::convert::index_of;
-use crate::defect::{Code, Subject};
 use crate::reader::PageWanted;
 use crate::space::StatedGroup;
 use crate::{Check, Stop};
+use format::defect::{DefectCode, Subject};
 
 const POOL: Subject =
     Subject { fileset: format::ids::FilesetId(0), anode: format::ids::AnodeNo(0) };
@@ -28,7 +28,7 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     let root = match check.reader.read_page(&wanted) {
         Ok(root) => root,
         Err(error) => {
-            check.bad_page(POOL, wanted.place, &error);
+            check.bad_page(POOL, wanted.place, error);
             return Ok(());
         }
     };
@@ -51,7 +51,7 @@ fn table_page(check: &mut Check<'_>, index: u64) -> Result<(), Stop> {
     let page = match check.reader.read_page(&wanted) {
         Ok(page) => page,
         Err(error) => {
-            check.bad_page(POOL, wanted.place, &error);
+            check.bad_page(POOL, wanted.place, error);
             return Ok(());
         }
     };
@@ -76,7 +76,7 @@ fn table_page(check: &mut Check<'_>, index: u64) -> Result<(), Stop> {
         check.advance(1);
         match page {
             Ok(page) => descriptor(check, group, wanted.place, &page),
-            Err(error) => check.bad_page(POOL, wanted.place, &error),
+            Err(error) => check.bad_page(POOL, wanted.place, error),
         }
     }
     Ok(())
@@ -100,7 +100,7 @@ fn is_initialised(check: &mut Check<'_>, page: &PageBytes, place: Place, group: 
         }
         state => format!("group {group} is in the unknown state {state}"),
     };
-    check.defect(Code::AG001, POOL, Some(place), what);
+    check.defect(DefectCode::AG001, POOL, Some(place), what);
     is_there
 }
 
@@ -116,7 +116,7 @@ fn descriptor(check: &mut Check<'_>, group: u32, place: Place, page: &PageBytes)
     for (field, found, expected) in pairs {
         if found != expected {
             let what = format!("group {group}: {field} is {found}, expected {expected}");
-            check.defect(Code::AG002, POOL, Some(place), what);
+            check.defect(DefectCode::AG002, POOL, Some(place), what);
         }
     }
     check.space.fragments_stated += u64::from(stated.fragments_used.get());
@@ -149,14 +149,14 @@ fn usage_page(check: &mut Check<'_>, group: u32, index: u32) {
     let wanted = PageWanted { place, kind: PageKind::SegmentUsage, owner: None };
     let page = match check.reader.read_page(&wanted) {
         Ok(page) => page,
-        Err(error) => return check.bad_page(POOL, place, &error),
+        Err(error) => return check.bad_page(POOL, place, error),
     };
     check.report.totals.pages += 1;
     for segment in segments_of_page(check, group, index) {
         let usage = SegmentUsage::of(&page, segment);
         if usage.is_none() {
             let what = format!("segment {segment} of group {group} is of an unknown kind");
-            check.defect(Code::SG001, POOL, Some(place), what);
+            check.defect(DefectCode::SG001, POOL, Some(place), what);
         }
         let live = usage.map_or(0, |usage| usage.live);
         let space = check.space.groups.get_mut(&group).expect("added before");
@@ -174,7 +174,7 @@ fn front(check: &mut Check<'_>, group: u32, place: Place) {
             && kind != SegmentKind::Metadata
         {
             let what = format!("segment {segment} of group {group}, under its front, is {kind:?}");
-            check.defect(Code::SG005, POOL, Some(place), what);
+            check.defect(DefectCode::SG005, POOL, Some(place), what);
         }
     }
 }

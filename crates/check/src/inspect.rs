@@ -1,5 +1,6 @@
 //! Opening a pool to look at it: what `dump` and `explain` share.
 
+use format::defect::DefectCode;
 use format::superblock::Superblock;
 use storage::device::{DeviceError, SharedDevice};
 use storage::pool::{PoolError, read_superblock};
@@ -47,7 +48,8 @@ impl Opened {
         let superblock = read_superblock(device.as_ref())?.current;
         if !regions_have_places(&superblock.geometry) {
             let name = device.info().name.clone();
-            return Err(InspectError::not_there(name, "SB006: regions past 16 TiB"));
+            let defect = DefectCode::SB006.found("regions past 16 TiB");
+            return Err(InspectError::not_there(name, defect.to_string()));
         }
         let (geometry, pool_id) = (superblock.geometry.clone(), superblock.pool_id);
         let reader = Reader::new(SharedDevice::clone(device), geometry, pool_id);

@@ -34,7 +34,6 @@
 mod anode;
 mod attributes;
 mod convert;
-pub mod defect;
 mod dir;
 pub mod dump;
 pub mod explain;
@@ -59,10 +58,10 @@ use std::sync::Arc;
 use format::ids::Place;
 use storage::device::SharedDevice;
 
-use crate::defect::{Code, Defect, Subject};
 use crate::reader::{ReadError, Reader};
-use crate::report::Report;
+use crate::report::{Finding, Report};
 use crate::space::Space;
+use format::defect::{Defect, DefectCode, Subject};
 
 /// What to check, and at what cost.
 #[derive(Clone, Debug)]
@@ -136,21 +135,26 @@ impl Check<'_> {
     /// Notes a defect.
     pub(crate) fn defect(
         &mut self,
-        code: Code,
+        code: DefectCode,
         subject: Subject,
         place: Option<Place>,
         what: String,
     ) {
-        let device_offset = place.and_then(|place| self.reader.geometry.device_offset(place, 1));
-        self.report.add(Defect { code, what, subject, path: None, place, device_offset });
+        self.found(Defect { place, ..code.found(what) }, subject);
+    }
+
+    /// Notes a defect of `subject`.
+    pub(crate) fn found(&mut self, defect: Defect, subject: Subject) {
+        let defect = Defect { subject, ..defect };
+        let geometry = &self.reader.geometry;
+        let device_offset = defect.place.and_then(|place| geometry.device_offset(place, 1));
+        self.report.add(Finding { defect, path: None, device_offset });
     }
 
     /// Notes that a page can't be used; what it leads to stays unknown.
-    pub(crate) fn bad_page(&mut self, subject: Subject, place: Place, error: &ReadError) {
+    pub(crate) fn bad_page(&mut self, subject: Subject, place: Place, error: ReadError) {
         self.is_incomplete = true;
-        let what = error.to_string();
-        let code = Code::of_message(&what).unwrap_or(Code::IO001);
-        self.defect(code, subject, Some(place), without_code(&what));
+        self.found(Defect::from(error).at(place), subject);
     }
 
     /// Counts memory that grows with the pool.
@@ -182,13 +186,6 @@ impl Check<'_> {
         };
         (self.progress)(Progress { pass: self.pass, done: self.done, total });
     }
-}
-
-/// Returns `message` without the code that it begins with.
-fn without_code(message: &str) -> String {
-    let known = Code::of_message(message).map(Code::name);
-    let rest = known.and_then(|code| message.strip_prefix(code)).unwrap_or(message);
-    rest.trim_start_matches([':', ' ']).to_owned()
 }
 
 /// Checks the pool on `device`, which is only read, and returns what was found.

@@ -11,7 +11,7 @@ use format::ids::AnodeNo;
 
 use crate::Check;
 use crate::anode::{Facts, Tree};
-use crate::defect::Code;
+use format::defect::DefectCode;
 
 /// A dirent keeps this many bits of a generation.
 const GENERATION_MASK: u64 = (1 << 48) - 1;
@@ -35,21 +35,27 @@ pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree) {
     }
 }
 
-fn names_of(is_incomplete: bool, number: u64, facts: &Facts, found: &mut Vec<(Code, String)>) {
+fn names_of(
+    is_incomplete: bool,
+    number: u64,
+    facts: &Facts,
+    found: &mut Vec<(DefectCode, String)>,
+) {
     let Some(kind) = facts.kind else {
         if facts.names > 0 && !is_incomplete {
-            found.push((Code::DR010, "a name leads here, but it is free".to_owned()));
+            found.push((DefectCode::DR010, "a name leads here, but it is free".to_owned()));
         }
         return;
     };
     if facts.names > 0 {
         let (stored, named) = (facts.generation & GENERATION_MASK, facts.named_generation);
         if stored != named {
-            found.push((Code::DR011, format!("generation {stored}, a name says {named}")));
+            found.push((DefectCode::DR011, format!("generation {stored}, a name says {named}")));
         } else if facts.named_kind != Some(kind) {
-            found.push((Code::DR012, format!("{kind:?}, a name says {:?}", facts.named_kind)));
+            found
+                .push((DefectCode::DR012, format!("{kind:?}, a name says {:?}", facts.named_kind)));
         } else if facts.names_differ {
-            found.push((Code::DR011, "its names say different things of it".to_owned()));
+            found.push((DefectCode::DR011, "its names say different things of it".to_owned()));
         }
     }
     match kind {
@@ -65,43 +71,49 @@ fn names_of(is_incomplete: bool, number: u64, facts: &Facts, found: &mut Vec<(Co
     }
 }
 
-fn file(is_incomplete: bool, facts: &Facts, found: &mut Vec<(Code, String)>) {
+fn file(is_incomplete: bool, facts: &Facts, found: &mut Vec<(DefectCode, String)>) {
     if is_incomplete {
         return;
     }
     if facts.names == 0 {
-        found.push((Code::LN004, format!("{} links, but no name", facts.nlink)));
+        found.push((DefectCode::LN004, format!("{} links, but no name", facts.nlink)));
     } else if facts.names != facts.nlink {
-        found.push((Code::LN001, format!("{} links, {} names", facts.nlink, facts.names)));
+        found.push((DefectCode::LN001, format!("{} links, {} names", facts.nlink, facts.names)));
     }
 }
 
-fn orphan(is_incomplete: bool, facts: &Facts, found: &mut Vec<(Code, String)>) {
+fn orphan(is_incomplete: bool, facts: &Facts, found: &mut Vec<(DefectCode, String)>) {
     if facts.names > 0 {
-        found.push((Code::LN001, format!("no link, but {} names", facts.names)));
+        found.push((DefectCode::LN001, format!("no link, but {} names", facts.names)));
     }
     if !facts.is_listed && !is_incomplete {
-        found.push((Code::OR002, "no link, and not in the orphan list".to_owned()));
+        found.push((DefectCode::OR002, "no link, and not in the orphan list".to_owned()));
     }
 }
 
-fn directory(is_incomplete: bool, number: u64, facts: &Facts, found: &mut Vec<(Code, String)>) {
+fn directory(
+    is_incomplete: bool,
+    number: u64,
+    facts: &Facts,
+    found: &mut Vec<(DefectCode, String)>,
+) {
     let is_root = number == ROOT_ANODE.0;
     let names_max = u32::from(!is_root);
     if facts.names > names_max {
-        found.push((Code::LN002, format!("a directory with {} names", facts.names)));
+        found.push((DefectCode::LN002, format!("a directory with {} names", facts.names)));
     } else if facts.names < names_max && !is_incomplete {
-        found.push((Code::LN004, "a directory without a name".to_owned()));
+        found.push((DefectCode::LN004, "a directory without a name".to_owned()));
     }
     let named_in = if is_root { number } else { facts.named_in };
     if (is_root || facts.names > 0) && facts.parent != named_in {
         let (parent, named_in) = (AnodeNo(facts.parent), AnodeNo(named_in));
-        found.push((Code::LN003, format!("says its parent is {parent}, named in {named_in}")));
+        found
+            .push((DefectCode::LN003, format!("says its parent is {parent}, named in {named_in}")));
     }
     let counted = facts.subdirectories.saturating_add(2);
     let is_right = facts.nlink == counted || (counted > LINKS_MAX && facts.nlink == 1);
     if !is_right && !is_incomplete {
-        found.push((Code::LN006, format!("{} links, should have {counted}", facts.nlink)));
+        found.push((DefectCode::LN006, format!("{} links, should have {counted}", facts.nlink)));
     }
 }
 
@@ -132,7 +144,7 @@ fn reachability(check: &mut Check<'_>, tree: &mut Tree) {
         if is_cycle {
             let what = format!("{} and {} above it form a cycle", AnodeNo(number), way.len() - 1);
             let subject = tree.subject(number);
-            check.defect(Code::LN005, subject, None, what);
+            check.defect(DefectCode::LN005, subject, None, what);
         }
     }
 }

@@ -17,9 +17,9 @@ use format::pointer::{BlockPointer, CheckKind};
 
 use crate::Check;
 use crate::convert::{to_u64, to_usize};
-use crate::defect::{Code, Subject};
 use crate::reader::{PageWanted, Reader};
 use crate::space::Use;
+use format::defect::{DefectCode, Subject};
 
 /// What the blocks of a container are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +168,7 @@ impl<'run> Check<'run> {
                 }
                 Err(error) => {
                     walk.walked.is_whole = false;
-                    self.bad_page(walk.subject, indexed.1.place, &error);
+                    self.bad_page(walk.subject, indexed.1.place, error);
                 }
             }
         }
@@ -180,7 +180,7 @@ impl<'run> Check<'run> {
             let what = format!("the map page from block {first} on is split, which it can't be");
             walk.walked.is_whole = false;
             self.is_incomplete = true;
-            self.defect(Code::MP003, walk.subject, Some(place), what);
+            self.defect(DefectCode::MP003, walk.subject, Some(place), what);
             return;
         }
         let anode = walk.anode;
@@ -199,7 +199,7 @@ impl<'run> Check<'run> {
                 }
                 Err(error) => {
                     walk.walked.is_whole = false;
-                    self.bad_page(walk.subject, wanted.place, &error);
+                    self.bad_page(walk.subject, wanted.place, error);
                 }
             }
         }
@@ -225,7 +225,7 @@ impl<'run> Check<'run> {
     fn refuse(&mut self, walk: &mut Walk<'_>, pointer: &BlockPointer, what: String) -> bool {
         walk.walked.is_whole = false;
         self.is_incomplete = true;
-        self.defect(Code::MP003, walk.subject, Some(pointer.place), what);
+        self.defect(DefectCode::MP003, walk.subject, Some(pointer.place), what);
         false
     }
 
@@ -264,7 +264,7 @@ impl<'run> Check<'run> {
         if *index >= walk.anode.size_bytes.div_ceil(block_bytes) {
             let size = walk.anode.size_bytes;
             let what = format!("block {index} of {block_bytes} bytes in a file of {size}");
-            self.defect(Code::MP004, walk.subject, Some(pointer.place), what);
+            self.defect(DefectCode::MP004, walk.subject, Some(pointer.place), what);
         }
         walk.walked.blocks += 1;
         walk.walked.fragments += u64::from(pointer.fragments);
@@ -288,14 +288,14 @@ impl<'run> Check<'run> {
             match result {
                 Err(error) => {
                     let what = format!("block {index}: {error}");
-                    self.defect(Code::IO001, walk.subject, place, what);
+                    self.defect(DefectCode::IO001, walk.subject, place, what);
                 }
                 Ok(bytes) if pointer.verifies(bytes) => {
                     self.report.totals.data_bytes += to_u64(bytes.len());
                 }
                 Ok(_) => {
                     let what = format!("block {index} fails its checksum");
-                    self.defect(Code::MP005, walk.subject, place, what);
+                    self.defect(DefectCode::MP005, walk.subject, place, what);
                 }
             }
         });
@@ -309,11 +309,11 @@ impl<'run> Check<'run> {
         let subject = subject_of(anode);
         if anode.fragments != walked.fragments {
             let what = format!("says {} fragments, has {}", anode.fragments, walked.fragments);
-            self.defect(Code::AN004, subject, None, what);
+            self.defect(DefectCode::AN004, subject, None, what);
         }
         if content != Content::Data && anode.pages != walked.blocks {
             let what = format!("says {} pages, has {}", anode.pages, walked.blocks);
-            self.defect(Code::AN005, subject, None, what);
+            self.defect(DefectCode::AN005, subject, None, what);
         }
     }
 }

@@ -22,15 +22,15 @@ pub(crate) const DEPTH_MAX: usize = 128;
 /// Gives the defects from `first` on their paths.
 pub(crate) fn name_defects(check: &mut Check<'_>, tree: &Tree, first: usize) {
     let mut names = BTreeMap::new();
-    for index in first..check.report.defects.len().min(first + PATHS_MAX) {
-        let Some(defect) = check.report.defects.get(index) else { return };
-        let subject = defect.subject;
+    for index in first..check.report.findings.len().min(first + PATHS_MAX) {
+        let Some(finding) = check.report.findings.get(index) else { return };
+        let subject = finding.defect.subject;
         if subject.fileset != tree.fileset.id || subject.anode.0 == 0 {
             continue;
         }
         let path = path_of(&check.reader, tree, subject.anode.0, &mut names);
-        if let Some(defect) = check.report.defects.get_mut(index) {
-            defect.path = path;
+        if let Some(finding) = check.report.findings.get_mut(index) {
+            finding.path = path;
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use format::defect::{DefectCode, FoundDefect};
 use format::geometry::Geometry;
 use format::ids::{Place, PoolId};
 use format::page::{PAGE_BYTES, PageBytes, PageError, PageHeader, PageKind, PageOwner};
@@ -64,14 +65,32 @@ pub(crate) struct Reader {
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ReadError {
     /// The device could not read it.
-    #[error("IO001: {0}")]
+    #[error("{code}: {0}", code = self.code())]
     Device(#[from] DeviceError),
     /// It is not the page that was looked for.
     #[error(transparent)]
     Page(#[from] PageError),
     /// The place is in no group.
-    #[error("MP001: {0} is outside the pool")]
+    #[error("{code} at {0}: outside the pool", code = self.code())]
     Outside(Place),
+}
+
+impl FoundDefect for ReadError {
+    fn code(&self) -> DefectCode {
+        match self {
+            ReadError::Device(_) => DefectCode::IO001,
+            ReadError::Page(error) => error.code(),
+            ReadError::Outside(_) => DefectCode::MP001,
+        }
+    }
+
+    fn place(&self) -> Option<Place> {
+        match self {
+            ReadError::Device(_) => None,
+            ReadError::Page(error) => error.place(),
+            ReadError::Outside(place) => Some(*place),
+        }
+    }
 }
 
 /// Receives ranges as they are read: which one, and its bytes.

@@ -34,9 +34,9 @@ use format::page::{
 use storage::device::DeviceError;
 
 use crate::convert::{to_u64, to_usize};
-use crate::defect::{Code, Defect, Subject};
 use crate::reader::{OVERLAY_BYTES_MAX, Reader};
-use crate::report::Report;
+use crate::report::{Finding, Report};
+use format::defect::DefectCode;
 
 /// Chunks lie at multiples of the smallest sector.
 const SECTOR_BYTES: u64 = 512;
@@ -70,7 +70,7 @@ pub struct Replayed {
 pub(crate) fn replay_into(reader: &mut Reader, report: &mut Report) {
     let mut replay = Replay { reader, report, done: Replayed::default() };
     if let Err(error) = replay.run() {
-        replay.defect(Code::IO001, None, error.to_string());
+        replay.defect(DefectCode::IO001, None, error.to_string());
     }
     let done = replay.done;
     report.notes.push(format!(
@@ -89,7 +89,7 @@ pub(crate) fn verify_rest(reader: &mut Reader, report: &mut Report) {
     match is_at_rest {
         Ok(true) => {}
         Ok(false) => replay_into(reader, report),
-        Err(error) => replay.defect(Code::IO001, None, error.to_string()),
+        Err(error) => replay.defect(DefectCode::IO001, None, error.to_string()),
     }
 }
 
@@ -151,7 +151,7 @@ impl Replay<'_> {
     fn run(&mut self) -> Result<(), DeviceError> {
         let Some(head) = self.read_head()? else {
             let offset = self.reader.geometry.journal_offset;
-            self.defect(Code::JR001, Some(offset), "no head verifies".to_owned());
+            self.defect(DefectCode::JR001, Some(offset), "no head verifies".to_owned());
             return Ok(());
         };
         self.double_write(&head)?;
@@ -176,7 +176,7 @@ impl Replay<'_> {
     fn is_at_rest(&mut self) -> Result<bool, DeviceError> {
         let Some(head) = self.read_head()? else {
             let offset = self.reader.geometry.journal_offset;
-            self.defect(Code::JR001, Some(offset), "no head verifies".to_owned());
+            self.defect(DefectCode::JR001, Some(offset), "no head verifies".to_owned());
             return Ok(true);
         };
         let next = self.read_chunk(head.tail)?;
@@ -192,9 +192,8 @@ impl Replay<'_> {
         Ok(!goes_on)
     }
 
-    fn defect(&mut self, code: Code, device_offset: Option<u64>, what: String) {
-        let subject = Subject::default();
-        self.report.add(Defect { code, what, subject, path: None, place: None, device_offset });
+    fn defect(&mut self, code: DefectCode, device_offset: Option<u64>, what: String) {
+        self.report.add(Finding { defect: code.found(what), path: None, device_offset });
     }
 
     /// Reads every copy of the heads.
@@ -285,7 +284,7 @@ impl Replay<'_> {
                          after head {} was durable",
                         head.sequence, header.lsn, header.head
                     );
-                    self.defect(Code::JR006, Some(self.reader.geometry.journal_offset), what);
+                    self.defect(DefectCode::JR006, Some(self.reader.geometry.journal_offset), what);
                     return Ok(());
                 }
                 let is_behind = header.lsn > end
@@ -298,7 +297,7 @@ impl Replay<'_> {
                          durable",
                         header.lsn, header.flushed
                     );
-                    self.defect(Code::JR002, Some(ring_offset + end.0 % ring_bytes), what);
+                    self.defect(DefectCode::JR002, Some(ring_offset + end.0 % ring_bytes), what);
                     return Ok(());
                 }
             }
@@ -315,7 +314,7 @@ impl Replay<'_> {
             match record {
                 None => {
                     let what = format!("the chunk at {} has a record that can't be so", chunk.lsn);
-                    self.defect(Code::JR003, None, what);
+                    self.defect(DefectCode::JR003, None, what);
                 }
                 Some(Record::Update { class, .. } | Record::Ride { class, .. }) => {
                     classes.seen.insert(class);
@@ -390,7 +389,7 @@ impl Replay<'_> {
             Some(offset) => self.overwrite(offset, bytes),
             None => {
                 let what = format!("{} riding bytes for {place}", bytes.len());
-                self.defect(Code::JR003, None, what);
+                self.defect(DefectCode::JR003, None, what);
                 Ok(())
             }
         }
@@ -407,7 +406,7 @@ impl Replay<'_> {
         match geometry.device_offset(place, geometry.page_fragments()).filter(|_| is_inside) {
             Some(page) => self.overwrite(page + to_u64(offset), bytes),
             None => {
-                self.defect(Code::JR003, None, format!("a record for {place}"));
+                self.defect(DefectCode::JR003, None, format!("a record for {place}"));
                 Ok(())
             }
         }
@@ -417,7 +416,7 @@ impl Replay<'_> {
     fn overwrite(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         if self.reader.overlay_bytes() > OVERLAY_BYTES_MAX {
             let what = format!("the log changes more than {OVERLAY_BYTES_MAX} bytes");
-            self.defect(Code::JR003, None, what);
+            self.defect(DefectCode::JR003, None, what);
             return Ok(());
         }
         self.reader.overwrite(offset, bytes)
@@ -439,7 +438,7 @@ impl Replay<'_> {
         for (place, copy) in pages {
             let geometry = &self.reader.geometry;
             let Some(offset) = geometry.device_offset(place, geometry.page_fragments()) else {
-                self.defect(Code::JR003, None, format!("the double-write area has {place}"));
+                self.defect(DefectCode::JR003, None, format!("the double-write area has {place}"));
                 continue;
             };
             let home = page_of(&self.reader.read(offset, PAGE_BYTES)?);

@@ -3,10 +3,21 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::defect::{Code, Defect, Severity};
+use format::defect::{Defect, DefectCode, Severity};
 
 /// Most defects that a report describes; those past it are only counted.
 pub const DEFECTS_KEPT_MAX: usize = 1000;
+
+/// A defect, and what the user needs to find it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Which kind, whose, and where in the pool.
+    pub defect: Defect,
+    /// The name of the subject, where it has one and could be found.
+    pub path: Option<String>,
+    /// Where on the device.
+    pub device_offset: Option<u64>,
+}
 
 /// What a check found.
 #[derive(Clone, Debug, Default)]
@@ -16,9 +27,9 @@ pub struct Report {
     /// What the reader should know: for example that a log was replayed in memory first.
     pub notes: Vec<String>,
     /// The first [`DEFECTS_KEPT_MAX`] defects, in the order in which they were found.
-    pub defects: Vec<Defect>,
+    pub findings: Vec<Finding>,
     /// How many of each kind there are, those that are not described included.
-    pub counts: BTreeMap<Code, u64>,
+    pub counts: BTreeMap<DefectCode, u64>,
     /// Why the check could not go on, if it could not.
     pub stopped: Option<String>,
     /// What was looked at.
@@ -79,10 +90,10 @@ impl Report {
     }
 
     /// Notes a defect: describes it if there is room, counts it in any case.
-    pub(crate) fn add(&mut self, defect: Defect) {
-        *self.counts.entry(defect.code).or_insert(0) += 1;
-        if self.defects.len() < DEFECTS_KEPT_MAX {
-            self.defects.push(defect);
+    pub(crate) fn add(&mut self, finding: Finding) {
+        *self.counts.entry(finding.defect.code).or_insert(0) += 1;
+        if self.findings.len() < DEFECTS_KEPT_MAX {
+            self.findings.push(finding);
         }
     }
 
@@ -93,10 +104,10 @@ impl Report {
         for note in &self.notes {
             let _ = writeln!(text, "note: {note}");
         }
-        for defect in &self.defects {
-            text.push_str(&defect_line(defect));
+        for finding in &self.findings {
+            text.push_str(&finding_line(finding));
         }
-        let described = u64::try_from(self.defects.len()).unwrap_or(u64::MAX);
+        let described = u64::try_from(self.findings.len()).unwrap_or(u64::MAX);
         let more = self.defect_count().saturating_sub(described);
         if more > 0 {
             let _ = writeln!(text, "and {more} more defects");
@@ -136,7 +147,7 @@ impl Report {
     /// Returns the report for programs: one JSON object.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let defects: Vec<String> = self.defects.iter().map(defect_json).collect();
+        let defects: Vec<String> = self.findings.iter().map(finding_json).collect();
         let counts: Vec<String> = self
             .counts
             .iter()
@@ -169,9 +180,10 @@ impl Report {
     }
 }
 
-fn defect_line(defect: &Defect) -> String {
+fn finding_line(finding: &Finding) -> String {
+    let defect = &finding.defect;
     let mut line = format!("{} {}: {}", defect.code.name(), severity_of(defect), defect.what);
-    if let Some(path) = &defect.path {
+    if let Some(path) = &finding.path {
         let _ = write!(line, " [{path}]");
     } else if defect.subject.anode.0 != 0 {
         let _ = write!(line, " [{} of {}]", defect.subject.anode, defect.subject.fileset);
@@ -179,7 +191,7 @@ fn defect_line(defect: &Defect) -> String {
     if let Some(place) = defect.place {
         let _ = write!(line, " at {place}");
     }
-    if let Some(offset) = defect.device_offset {
+    if let Some(offset) = finding.device_offset {
         let _ = write!(line, " (device byte {offset})");
     }
     line.push('\n');
@@ -190,7 +202,8 @@ fn severity_of(defect: &Defect) -> &'static str {
     defect.code.severity().word()
 }
 
-fn defect_json(defect: &Defect) -> String {
+fn finding_json(finding: &Finding) -> String {
+    let defect = &finding.defect;
     let place = defect.place.map(|place| place.to_string());
     format!(
         "{{\"code\":\"{}\",\"severity\":\"{}\",\"meaning\":{},\"what\":{},\"fileset\":{},\
@@ -201,9 +214,9 @@ fn defect_json(defect: &Defect) -> String {
         json_string(&defect.what),
         defect.subject.fileset.0,
         defect.subject.anode.0,
-        json_option(defect.path.as_deref()),
+        json_option(finding.path.as_deref()),
         json_option(place.as_deref()),
-        defect.device_offset.map_or("null".to_owned(), |offset| offset.to_string())
+        finding.device_offset.map_or("null".to_owned(), |offset| offset.to_string())
     )
 }
 
@@ -231,24 +244,17 @@ pub(crate) fn json_string(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::defect::Subject;
 
-    fn defect() -> Defect {
-        Defect {
-            code: Code::LN001,
-            what: "says \"2\"\n\\".to_owned(),
-            subject: Subject::default(),
-            path: None,
-            place: None,
-            device_offset: Some(4096),
-        }
+    fn finding() -> Finding {
+        let defect = DefectCode::LN001.found("says \"2\"\n\\");
+        Finding { defect, path: None, device_offset: Some(4096) }
     }
 
     #[test]
     fn exit_code_tells_clean_defects_and_failure_apart() {
         let mut report = Report::default();
         assert_eq!(report.exit_code(), 0);
-        report.add(defect());
+        report.add(finding());
         assert_eq!(report.exit_code(), 4);
         assert_eq!(report.worst(), Some(Severity::Major));
         report.stopped = Some("no device".to_owned());
@@ -258,7 +264,7 @@ mod tests {
     #[test]
     fn json_escapes_quotes_backslashes_and_control_characters() {
         let mut report = Report::default();
-        report.add(defect());
+        report.add(finding());
         let json = report.to_json();
         assert!(json.contains("\"what\":\"says \\\"2\\\"\\u000a\\\\\""), "{json}");
         assert!(json.contains("\"device_offset\":4096"), "{json}");
@@ -268,9 +274,9 @@ mod tests {
     fn defects_past_the_bound_are_counted() {
         let mut report = Report::default();
         for _ in 0..=DEFECTS_KEPT_MAX {
-            report.add(defect());
+            report.add(finding());
         }
-        assert_eq!(report.defects.len(), DEFECTS_KEPT_MAX);
+        assert_eq!(report.findings.len(), DEFECTS_KEPT_MAX);
         assert_eq!(report.defect_count(), 1001);
         assert!(report.to_text().contains("and 1 more defects"));
     }

@@ -9,10 +9,10 @@ use format::ids::Place;
 use format::page::{PAGE_HEADER_BYTES, PageBytes, PageKind, PageOwner, read_u64};
 
 use crate::convert::{index_of, to_u64};
-use crate::defect::{Code, Subject};
 use crate::reader::PageWanted;
 use crate::space::{GroupSpace, StatedGroup, count_set};
 use crate::{Check, Stop};
+use format::defect::{DefectCode, Subject};
 
 const POOL: Subject =
     Subject { fileset: format::ids::FilesetId(0), anode: format::ids::AnodeNo(0) };
@@ -58,7 +58,7 @@ fn one_group(check: &mut Check<'_>, group: u32, space: &GroupSpace) -> u64 {
             "group {group} says {} fragments in use, its free map {marked}",
             stated.fragments_used
         );
-        check.defect(Code::AG005, POOL, Some(place), what);
+        check.defect(DefectCode::AG005, POOL, Some(place), what);
     }
     let is_used = |kind: Option<SegmentKind>| kind != Some(SegmentKind::Free);
     let segments_used = space.segments.iter().filter(|segment| is_used(segment.kind)).count();
@@ -67,7 +67,7 @@ fn one_group(check: &mut Check<'_>, group: u32, space: &GroupSpace) -> u64 {
             "group {group} says {} segments in use, has {segments_used}",
             stated.segments_used
         );
-        check.defect(Code::AG006, POOL, Some(place), what);
+        check.defect(DefectCode::AG006, POOL, Some(place), what);
     }
     if !check.is_incomplete {
         live_counts(check, group, space);
@@ -100,7 +100,7 @@ fn free_map(check: &mut Check<'_>, group: u32, stated: &StatedGroup) -> Option<V
             }
             Err(error) => {
                 is_whole = false;
-                check.bad_page(POOL, wanted.place, &error);
+                check.bad_page(POOL, wanted.place, error);
             }
         }
     }
@@ -136,9 +136,9 @@ fn compare_maps(check: &mut Check<'_>, group: u32, found: &[u64], marked: &[u64]
         }
         let count = bit - first;
         let (code, what) = match kind {
-            (true, false) => (Code::AG003, "in use, but marked free"),
+            (true, false) => (DefectCode::AG003, "in use, but marked free"),
             (false, true) if !check.is_incomplete => {
-                (Code::AG004, "marked in use, but nothing points there")
+                (DefectCode::AG004, "marked in use, but nothing points there")
             }
             _ => continue,
         };
@@ -160,7 +160,7 @@ fn live_counts(check: &mut Check<'_>, group: u32, space: &GroupSpace) {
                 stated.live
             );
             let place = Place::new(0, group, first);
-            check.defect(Code::SG002, POOL, Some(place), what);
+            check.defect(DefectCode::SG002, POOL, Some(place), what);
         }
     }
 }
@@ -186,7 +186,7 @@ fn totals(check: &mut Check<'_>, fragments_used: u64, groups_used: u64) {
         let stated = read_u64(root.as_slice(), offset);
         if stated != counted {
             let what = format!("the pool says {stated} {what}, has {counted}");
-            check.defect(Code::AG007, POOL, Some(wanted.place), what);
+            check.defect(DefectCode::AG007, POOL, Some(wanted.place), what);
         }
     }
 }

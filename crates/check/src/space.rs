@@ -8,7 +8,7 @@ use format::ids::Place;
 
 use crate::Check;
 use crate::convert::index_of;
-use crate::defect::{Code, Subject};
+use format::defect::{DefectCode, Subject};
 
 /// What a claimed fragment holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,12 +137,12 @@ impl Check<'_> {
         let is_inside = place.disk_group() == 0 && geometry.device_offset(place, count).is_some();
         if !is_inside || place.fragment() < geometry.front_fragments() {
             let what = format!("pointer to {count} fragments at {place}");
-            self.defect(Code::MP001, subject, Some(place), what);
+            self.defect(DefectCode::MP001, subject, Some(place), what);
             return false;
         }
         if !self.space.groups.contains_key(&group) {
             let what = format!("group {group} is not initialised");
-            self.defect(Code::AG008, subject, Some(place), what);
+            self.defect(DefectCode::AG008, subject, Some(place), what);
             if self.take_memory(self.space.group_bytes(group)).is_err() {
                 return false;
             }
@@ -154,7 +154,7 @@ impl Check<'_> {
         let space = self.space.groups.get_mut(&group).expect("just added");
         if space.is_any_set(place.fragment(), count) {
             let what = format!("{count} fragments belong to another container as well");
-            self.defect(Code::MP002, subject, Some(place), what);
+            self.defect(DefectCode::MP002, subject, Some(place), what);
             return false;
         }
         space.set(place.fragment(), count);
@@ -167,8 +167,8 @@ impl Check<'_> {
         let first = geometry.segment_of(place);
         let last = geometry.segment_of(place.advance(count - 1));
         let (code, expected) = match holds {
-            Use::Page => (Code::SG003, SegmentKind::Metadata),
-            Use::Block => (Code::SG004, SegmentKind::Data),
+            Use::Page => (DefectCode::SG003, SegmentKind::Metadata),
+            Use::Block => (DefectCode::SG004, SegmentKind::Data),
         };
         for segment in first..=last {
             let space = self.space.groups.get_mut(&place.group()).expect("added by claim");

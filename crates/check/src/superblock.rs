@@ -6,8 +6,8 @@ use storage::device::SharedDevice;
 use storage::pool::{PoolError, read_superblock};
 
 use crate::Stop;
-use crate::defect::{Code, Defect, Subject};
-use crate::report::Report;
+use crate::report::{Finding, Report};
+use format::defect::Defect;
 
 /// Returns the current superblock and notes what is wrong with the other copies.
 pub(crate) fn open(
@@ -22,13 +22,10 @@ pub(crate) fn open(
     }
     for (copy, error) in found.copies.iter().enumerate() {
         let Some(error) = error else { continue };
-        let message = error.to_string();
-        report.add(Defect {
-            code: Code::of_message(&message).unwrap_or(Code::SB006),
-            what: format!("copy {copy}: {}", crate::without_code(&message)),
-            subject: Subject::default(),
+        let defect = Defect::from(error.clone());
+        report.add(Finding {
+            defect: Defect { what: format!("copy {copy}: {}", defect.what), ..defect },
             path: None,
-            place: None,
             device_offset: u16::try_from(copy).ok().map(|copy| {
                 let bytes = device.info().size_bytes;
                 Geometry::superblock_offset(bytes, copy)

@@ -220,13 +220,13 @@ impl Backend for EngineBackend {
             return Err(failed(path, stopped));
         }
         let listed: Vec<DefectReport> = report
-            .defects
+            .findings
             .iter()
-            .map(|defect| DefectReport {
-                code: defect.code.name().to_owned(),
-                message: match &defect.path {
-                    Some(path) => format!("{path}: {}", defect.what),
-                    None => defect.what.clone(),
+            .map(|found| DefectReport {
+                code: found.defect.code.name().to_owned(),
+                message: match &found.path {
+                    Some(path) => format!("{path}: {}", found.defect.what),
+                    None => found.defect.what.clone(),
                 },
             })
             .collect();

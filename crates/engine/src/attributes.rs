@@ -20,6 +20,7 @@ use format::anode::Anode;
 use format::attributes::{
     self as page, AttributeName, ENTRY_PAGES_MAX, ENTRY_VALUE_BYTES_MAX, VALUE_PAGE_BYTES, ValueAt,
 };
+use format::defect::DefectCode;
 use format::page::{PageBytes, PageKind};
 
 use crate::buffer::corrupt;
@@ -81,7 +82,9 @@ impl Store {
             }
             number = next;
         }
-        Err(corrupt(format!("XA004: the entry pages of {} do not end", container.number)))
+        Err(corrupt(
+            DefectCode::XA004.found(format!("the entry pages of {} do not end", container.number)),
+        ))
     }
 
     /// Returns the value of `name`.
@@ -108,11 +111,9 @@ impl Store {
             value.extend_from_slice(part);
         }
         if value.len() != value_bytes {
-            return Err(corrupt(format!(
-                "XA004: a value in {} has {} bytes of {value_bytes}",
-                container.number,
-                value.len()
-            )));
+            let (number, found) = (container.number, value.len());
+            let what = format!("a value in {number} has {found} bytes of {value_bytes}");
+            return Err(corrupt(DefectCode::XA004.found(what)));
         }
         Ok(Some(value))
     }
@@ -286,7 +287,8 @@ fn edit<'c>(
 }
 
 fn missing(container: &Anode, number: u64) -> FsError {
-    corrupt(format!("XA004: page {number} of attributes in {} is missing", container.number))
+    let what = format!("page {number} of attributes in {} is missing", container.number);
+    corrupt(DefectCode::XA004.found(what))
 }
 
 /// Returns the lowest number from which `count` are not taken, past page 0: that is the first entry

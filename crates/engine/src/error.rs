@@ -1,5 +1,7 @@
 //! What can go wrong with an operation on files, and what the caller should do.
 
+pub use format::defect::{Defect, DefectCode};
+
 /// Why an operation on files did not happen.
 ///
 /// Each variant is one answer to a program. The POSIX number is [`FsError::errno`].
@@ -91,8 +93,8 @@ pub enum FsError {
     /// What a device returned is not what was written there. Run `holdfast check`.
     #[error("corrupt: {defect}")]
     Corrupt {
-        /// Code of the defect and where it is.
-        defect: String,
+        /// What is wrong, and where.
+        defect: Box<Defect>,
     },
 }
 
@@ -102,6 +104,12 @@ pub type FsResult<T> = Result<T, FsError>;
 /// Is told once how an operation ended, by whatever thread learns it, which must not wait for
 /// anything in it.
 pub type Told = Box<dyn FnOnce(FsResult<()>) + Send>;
+
+impl From<Defect> for FsError {
+    fn from(defect: Defect) -> FsError {
+        FsError::Corrupt { defect: Box::new(defect) }
+    }
+}
 
 impl FsError {
     /// Returns the number that Linux programs know it by (errno(3)).

@@ -3,6 +3,7 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
+use format::defect::DefectCode;
 use format::geometry::Geometry;
 use format::ids::{AnodeNo, Epoch, Place, PoolId};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner};
@@ -209,7 +210,8 @@ impl Change<'_> {
         let mut header = PageHeader::new(kind, self.store.pool_id(), place, owner);
         header.birth = tx.epoch;
         let page = tx.new_page(place);
-        let page = page.ok_or_else(|| corrupt(format!("AG003: {place} is in use, marked free")))?;
+        let page = page
+            .ok_or_else(|| corrupt(DefectCode::AG003.found("in use, but marked free").at(place)))?;
         header.encode(page);
         Ok(place)
     }

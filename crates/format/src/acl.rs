@@ -18,6 +18,8 @@
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::defect::{DefectCode, FoundDefect};
+
 /// Bytes of a list in front of its entries.
 pub const ACL_HEAD_BYTES: usize = 2;
 /// Bytes of an entry.
@@ -81,8 +83,14 @@ pub struct Acl {
 
 /// The value can't be so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("XA005: {0} bytes are no access list")]
+#[error("{code}: {0} bytes are no access list", code = self.code())]
 pub struct AclError(usize);
+
+impl FoundDefect for AclError {
+    fn code(&self) -> DefectCode {
+        DefectCode::XA005
+    }
+}
 
 impl Acl {
     /// Whether the list is one (AC1).

@@ -13,6 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::attributes::InlineAttributes;
 use crate::bytes::is_zero;
 use crate::checksum::crc32c;
+use crate::defect::{DefectCode, FoundDefect};
 use crate::ids::{ANODE_NO_MAX, AnodeNo, EPOCH_MAX, Epoch, FRAGMENTS_MAX, FilesetId, Generation};
 use crate::map::{HEIGHT_MAX, ROOT_POINTERS};
 use crate::page::{PAGE_HEADER_BYTES, SLOT_BYTES, SLOTS_PER_PAGE};
@@ -247,7 +248,10 @@ pub struct Anode {
 #[non_exhaustive]
 pub enum AnodeError {
     /// Rot in the slot.
-    #[error("AN001: anode {number}: checksum stored {stored:#010x}, computed {computed:#010x}")]
+    #[error(
+        "{}: anode {number}: checksum stored {stored:#010x}, computed {computed:#010x}",
+        self.code()
+    )]
     BadChecksum {
         /// Number as the slot says it.
         number: u64,
@@ -257,7 +261,7 @@ pub enum AnodeError {
         computed: u32,
     },
     /// A field that can't be so.
-    #[error("AN002: anode {number}: {field} is out of bounds")]
+    #[error("{}: anode {number}: {field} is out of bounds", self.code())]
     BadField {
         /// Number as the slot says it.
         number: u64,
@@ -265,7 +269,7 @@ pub enum AnodeError {
         field: &'static str,
     },
     /// The anode of another slot or fileset.
-    #[error("AN003: anode {found} of {found_fileset} in the slot of {expected}")]
+    #[error("{}: anode {found} of {found_fileset} in the slot of {expected}", self.code())]
     Misplaced {
         /// Which one should be here.
         expected: AnodeNo,
@@ -274,6 +278,16 @@ pub enum AnodeError {
         /// Of which fileset.
         found_fileset: FilesetId,
     },
+}
+
+impl FoundDefect for AnodeError {
+    fn code(&self) -> DefectCode {
+        match self {
+            AnodeError::BadChecksum { .. } => DefectCode::AN001,
+            AnodeError::BadField { .. } => DefectCode::AN002,
+            AnodeError::Misplaced { .. } => DefectCode::AN003,
+        }
+    }
 }
 
 impl Anode {

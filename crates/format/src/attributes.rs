@@ -23,6 +23,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::bytes::is_zero;
+use crate::defect::{DefectCode, FoundDefect};
 use crate::page::{AUX_OFFSET, COUNT_OFFSET, PAGE_BODY_BYTES, PAGE_HEADER_BYTES, PageBytes};
 use crate::page::{read_u32, read_u64, write_u32, write_u64};
 
@@ -170,12 +171,18 @@ const _: () = assert!(size_of::<AttributeDisk>() == ATTRIBUTE_HEAD_BYTES);
 
 /// Why a page of attributes is damaged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("XA001: attribute at {offset}: {what}")]
+#[error("{}: attribute at {offset}: {what}", self.code())]
 pub struct AttributeDefect {
     /// Of the entry in the page, or of the header's field.
     pub offset: usize,
     /// What can't be so.
     pub what: &'static str,
+}
+
+impl FoundDefect for AttributeDefect {
+    fn code(&self) -> DefectCode {
+        DefectCode::XA001
+    }
 }
 
 /// Attributes that lie in an anode.

@@ -24,6 +24,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::anode::AnodeKind;
+use crate::defect::{DefectCode, FoundDefect};
 use crate::hash::siphash13;
 use crate::ids::{AnodeNo, Generation};
 use crate::page::{AUX_OFFSET, COUNT_OFFSET, PAGE_BYTES, PAGE_HEADER_BYTES, read_u32, read_u64};
@@ -106,7 +107,7 @@ pub struct NewDirent<'name> {
 #[non_exhaustive]
 pub enum DirectoryDefect {
     /// H1: entries do not tile the body.
-    #[error("DR001: entry at {offset} has a length of {units} units")]
+    #[error("{}: entry at {offset} has a length of {units} units", self.code())]
     BadLength {
         /// Of the entry in the page.
         offset: usize,
@@ -114,7 +115,7 @@ pub enum DirectoryDefect {
         units: u16,
     },
     /// A field that can't be so.
-    #[error("DR002: entry at {offset}: {field} is out of bounds")]
+    #[error("{}: entry at {offset}: {field} is out of bounds", self.code())]
     BadField {
         /// Of the entry in the page.
         offset: usize,
@@ -122,7 +123,7 @@ pub enum DirectoryDefect {
         field: &'static str,
     },
     /// H2: the counts are wrong.
-    #[error("DR003: page says {stored} names, holds {counted}")]
+    #[error("{}: page says {stored} names, holds {counted}", self.code())]
     BadCount {
         /// On disk.
         stored: u32,
@@ -130,7 +131,7 @@ pub enum DirectoryDefect {
         counted: u32,
     },
     /// H2: the bytes in use are wrong.
-    #[error("DR004: page says {stored} bytes in use, holds {counted}")]
+    #[error("{}: page says {stored} bytes in use, holds {counted}", self.code())]
     BadUsed {
         /// On disk.
         stored: u64,
@@ -138,17 +139,30 @@ pub enum DirectoryDefect {
         counted: u64,
     },
     /// H2: two names have the same cookie.
-    #[error("DR005: two names with cookie {cookie:#x}")]
+    #[error("{}: two names with cookie {cookie:#x}", self.code())]
     DuplicateCookie {
         /// Which.
         cookie: u64,
     },
     /// H3: a name is in the wrong page.
-    #[error("DR006: entry at {offset}: hash does not begin with the page's prefix")]
+    #[error("{}: entry at {offset}: hash does not begin with the page's prefix", self.code())]
     WrongPage {
         /// Of the entry in the page.
         offset: usize,
     },
+}
+
+impl FoundDefect for DirectoryDefect {
+    fn code(&self) -> DefectCode {
+        match self {
+            DirectoryDefect::BadLength { .. } => DefectCode::DR001,
+            DirectoryDefect::BadField { .. } => DefectCode::DR002,
+            DirectoryDefect::BadCount { .. } => DefectCode::DR003,
+            DirectoryDefect::BadUsed { .. } => DefectCode::DR004,
+            DirectoryDefect::DuplicateCookie { .. } => DefectCode::DR005,
+            DirectoryDefect::WrongPage { .. } => DefectCode::DR006,
+        }
+    }
 }
 
 /// Returns the 56-bit keyed hash of `name`: at least 1.

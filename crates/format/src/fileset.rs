@@ -5,6 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::anode::{Anode, AnodeKind, StorageMode};
 use crate::checksum::crc32c;
+use crate::defect::{DefectCode, FoundDefect};
 use crate::ids::{AnodeNo, Epoch, FilesetId};
 use crate::page::SLOT_BYTES;
 
@@ -106,7 +107,8 @@ pub struct Fileset {
 pub enum FilesetError {
     /// Rot in the slot.
     #[error(
-        "FS001: fileset slot {slot}: checksum stored {stored:#010x}, computed {computed:#010x}"
+        "{}: fileset slot {slot}: checksum stored {stored:#010x}, computed {computed:#010x}",
+        self.code()
     )]
     BadChecksum {
         /// Which slot.
@@ -117,13 +119,22 @@ pub enum FilesetError {
         computed: u32,
     },
     /// A field that can't be so.
-    #[error("FS002: fileset slot {slot}: {field} is out of bounds")]
+    #[error("{}: fileset slot {slot}: {field} is out of bounds", self.code())]
     BadField {
         /// Which slot.
         slot: u32,
         /// Which field.
         field: &'static str,
     },
+}
+
+impl FoundDefect for FilesetError {
+    fn code(&self) -> DefectCode {
+        match self {
+            FilesetError::BadChecksum { .. } => DefectCode::FS001,
+            FilesetError::BadField { .. } => DefectCode::FS002,
+        }
+    }
 }
 
 impl Fileset {

@@ -9,6 +9,7 @@ pub mod attributes;
 pub mod bitmap;
 pub mod bytes;
 pub mod checksum;
+pub mod defect;
 pub mod directory;
 pub mod double_write;
 pub mod fileset;

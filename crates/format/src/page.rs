@@ -22,6 +22,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::crc32c;
+use crate::defect::{DefectCode, FoundDefect};
 use crate::ids::{AnodeNo, Epoch, FilesetId, Lsn, Place, PoolId};
 
 /// Bytes of a page.
@@ -222,7 +223,7 @@ pub struct PageHeader {
 #[non_exhaustive]
 pub enum PageError {
     /// Not a page at all: a damaged pointer, or a write that was lost.
-    #[error("PG001 at {place}: not a metadata page (magic {found:#010x})")]
+    #[error("{} at {place}: not a metadata page (magic {found:#010x})", self.code())]
     BadMagic {
         /// Where.
         place: Place,
@@ -230,7 +231,10 @@ pub enum PageError {
         found: u32,
     },
     /// Damaged: use another copy, or run a check.
-    #[error("PG002 at {place}: checksum stored {stored:#010x}, computed {computed:#010x}")]
+    #[error(
+        "{} at {place}: checksum stored {stored:#010x}, computed {computed:#010x}",
+        self.code()
+    )]
     BadChecksum {
         /// Where.
         place: Place,
@@ -240,7 +244,7 @@ pub enum PageError {
         computed: u32,
     },
     /// Written by software that is newer.
-    #[error("PG003 at {place}: page version {found} is newer than this software")]
+    #[error("{} at {place}: page version {found} is newer than this software", self.code())]
     UnsupportedVersion {
         /// Where.
         place: Place,
@@ -248,7 +252,7 @@ pub enum PageError {
         found: u16,
     },
     /// A page of another pool: suspect the device or its cabling.
-    #[error("PG004 at {place}: page belongs to pool {found}")]
+    #[error("{} at {place}: page belongs to pool {found}", self.code())]
     ForeignPool {
         /// Where.
         place: Place,
@@ -256,7 +260,7 @@ pub enum PageError {
         found: PoolId,
     },
     /// A page that should be elsewhere: a misdirected write.
-    #[error("PG005 at {place}: page says it is at {found}")]
+    #[error("{} at {place}: page says it is at {found}", self.code())]
     Misplaced {
         /// Where it was read.
         place: Place,
@@ -264,7 +268,7 @@ pub enum PageError {
         found: Place,
     },
     /// A kind that this version does not know.
-    #[error("PG006 at {place}: unknown page kind {found}")]
+    #[error("{} at {place}: unknown page kind {found}", self.code())]
     UnknownKind {
         /// Where.
         place: Place,
@@ -272,7 +276,7 @@ pub enum PageError {
         found: u8,
     },
     /// A field that can't be so, under a good checksum: a bug, or malice.
-    #[error("PG008 at {place}: {field} is out of bounds")]
+    #[error("{} at {place}: {field} is out of bounds", self.code())]
     BadField {
         /// Where.
         place: Place,
@@ -280,7 +284,7 @@ pub enum PageError {
         field: &'static str,
     },
     /// A whole page, but not the one that was looked for: a lost write or a damaged pointer.
-    #[error("PG007 at {place}: expected {expected}, found {found}")]
+    #[error("{} at {place}: expected {expected}, found {found}", self.code())]
     WrongOwner {
         /// Where.
         place: Place,
@@ -289,6 +293,34 @@ pub enum PageError {
         /// In words.
         found: String,
     },
+}
+
+impl FoundDefect for PageError {
+    fn code(&self) -> DefectCode {
+        match self {
+            PageError::BadMagic { .. } => DefectCode::PG001,
+            PageError::BadChecksum { .. } => DefectCode::PG002,
+            PageError::UnsupportedVersion { .. } => DefectCode::PG003,
+            PageError::ForeignPool { .. } => DefectCode::PG004,
+            PageError::Misplaced { .. } => DefectCode::PG005,
+            PageError::UnknownKind { .. } => DefectCode::PG006,
+            PageError::BadField { .. } => DefectCode::PG008,
+            PageError::WrongOwner { .. } => DefectCode::PG007,
+        }
+    }
+
+    fn place(&self) -> Option<Place> {
+        match self {
+            PageError::BadMagic { place, .. }
+            | PageError::BadChecksum { place, .. }
+            | PageError::UnsupportedVersion { place, .. }
+            | PageError::ForeignPool { place, .. }
+            | PageError::Misplaced { place, .. }
+            | PageError::UnknownKind { place, .. }
+            | PageError::BadField { place, .. }
+            | PageError::WrongOwner { place, .. } => Some(*place),
+        }
+    }
 }
 
 impl PageHeader {

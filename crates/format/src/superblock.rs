@@ -12,6 +12,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::crc32c;
+use crate::defect::{DefectCode, FoundDefect};
 use crate::geometry::Geometry;
 use crate::ids::{EPOCH_MAX, Epoch, LSN_MAX, Lsn, PoolId, SEQUENCE_MAX};
 
@@ -295,13 +296,16 @@ pub struct Superblock {
 #[non_exhaustive]
 pub enum SuperblockError {
     /// The device is blank or belongs to other software: refuse it, do not repair it.
-    #[error("SB001: not a pool device: magic {found:02x?}")]
+    #[error("{}: not a pool device: magic {found:02x?}", self.code())]
     BadMagic {
         /// What is there instead.
         found: [u8; 8],
     },
     /// This copy is damaged: use another copy, then rewrite this one.
-    #[error("SB002: superblock checksum stored {stored:#010x}, computed {computed:#010x}")]
+    #[error(
+        "{}: superblock checksum stored {stored:#010x}, computed {computed:#010x}",
+        self.code()
+    )]
     BadChecksum {
         /// On disk.
         stored: u32,
@@ -309,7 +313,10 @@ pub enum SuperblockError {
         computed: u32,
     },
     /// Made by newer software: use that.
-    #[error("SB003: pool format {major}.{minor} is newer than this software ({VERSION_MAJOR}.x)")]
+    #[error(
+        "{}: pool format {major}.{minor} is newer than this software ({VERSION_MAJOR}.x)",
+        self.code()
+    )]
     UnsupportedVersion {
         /// On disk.
         major: u16,
@@ -317,13 +324,16 @@ pub enum SuperblockError {
         minor: u16,
     },
     /// Uses a feature that this software does not have: use newer software.
-    #[error("SB004: the pool uses features that this software does not know: {features:#x}")]
+    #[error(
+        "{}: the pool uses features that this software does not know: {features:#x}",
+        self.code()
+    )]
     UnsupportedFeatures {
         /// The unknown bits.
         features: u64,
     },
     /// The copy of another position: suspect the device or its cabling.
-    #[error("SB005: superblock copy {found} found at the position of copy {expected}")]
+    #[error("{}: superblock copy {found} found at the position of copy {expected}", self.code())]
     Misplaced {
         /// Which copy should be here.
         expected: u16,
@@ -331,11 +341,24 @@ pub enum SuperblockError {
         found: u16,
     },
     /// A field that can't be so, under a good checksum: a bug, or malice.
-    #[error("SB006: superblock field {field} is out of bounds")]
+    #[error("{}: superblock field {field} is out of bounds", self.code())]
     BadField {
         /// Which field.
         field: &'static str,
     },
+}
+
+impl FoundDefect for SuperblockError {
+    fn code(&self) -> DefectCode {
+        match self {
+            SuperblockError::BadMagic { .. } => DefectCode::SB001,
+            SuperblockError::BadChecksum { .. } => DefectCode::SB002,
+            SuperblockError::UnsupportedVersion { .. } => DefectCode::SB003,
+            SuperblockError::UnsupportedFeatures { .. } => DefectCode::SB004,
+            SuperblockError::Misplaced { .. } => DefectCode::SB005,
+            SuperblockError::BadField { .. } => DefectCode::SB006,
+        }
+    }
 }
 
 impl Superblock {

@@ -6,6 +6,7 @@ mod inspected;
 mod planted;
 mod replayed;
 
+use format::defect::DefectCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -69,12 +70,24 @@ fn a_healthy_pool_is_clean_with_fragments_of_every_size() {
     }
 }
 
+/// Codes that only the engine gives out: it meets them on its way, or they are the end of a number.
+const OF_THE_ENGINE: [DefectCode; 8] = [
+    DefectCode::JR004,
+    DefectCode::JR005,
+    DefectCode::JR007,
+    DefectCode::PG008,
+    DefectCode::AG009,
+    DefectCode::AL001,
+    DefectCode::MP006,
+    DefectCode::MP007,
+];
+
 /// A code that no test plants could stop working unseen.
 #[test]
 fn every_code_is_planted() {
     let tests = [include_str!("planted.rs"), include_str!("replayed.rs")];
-    for code in crate::defect::Code::ALL {
-        let mention = format!("Code::{}", code.name());
+    for code in DefectCode::ALL.iter().filter(|code| !OF_THE_ENGINE.contains(code)) {
+        let mention = format!("DefectCode::{}", code.name());
         assert!(tests.iter().any(|test| test.contains(&mention)), "{mention} is never planted");
     }
 }

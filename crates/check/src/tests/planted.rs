@@ -23,8 +23,8 @@ use storage::device::{
 
 use super::check;
 use super::image::{ATTRIBUTES, BIG, DIR, EMPTY, Image, MANY, NAMED, ORPHAN, ROOT, SMALL, SUB};
-use crate::defect::Code;
 use crate::report::Report;
+use format::defect::DefectCode;
 
 /// Plants a defect with `plant` and returns what the checker says.
 fn report_of(plant: impl FnOnce(&Image)) -> Report {
@@ -35,11 +35,12 @@ fn report_of(plant: impl FnOnce(&Image)) -> Report {
 
 /// Expects exactly the defects `codes`, each once.
 #[track_caller]
-fn expect(codes: &[Code], plant: impl FnOnce(&Image)) -> Report {
+fn expect(codes: &[DefectCode], plant: impl FnOnce(&Image)) -> Report {
     let report = report_of(plant);
-    let mut expected: Vec<Code> = codes.to_vec();
+    let mut expected: Vec<DefectCode> = codes.to_vec();
     expected.sort_unstable();
-    let mut found: Vec<Code> = report.defects.iter().map(|defect| defect.code).collect();
+    let mut found: Vec<DefectCode> =
+        report.findings.iter().map(|finding| finding.defect.code).collect();
     found.sort_unstable();
     assert_eq!(found, expected, "{}", report.to_text());
     assert_eq!(report.exit_code(), 4);
@@ -76,15 +77,17 @@ fn superblock_copies_that_fail_are_named() {
         bytes[usize::try_from(at).expect("small")] = byte;
         image.device.write(Purpose::Superblock, offset, bytes).expect("in range");
     };
-    expect(&[Code::SB001], |image| spoil_copy(image, 1, 0, 7));
-    expect(&[Code::SB002], |image| spoil_copy(image, 3, 500, 7));
-    expect(&[Code::SB005], |image| {
+    expect(&[DefectCode::SB001], |image| spoil_copy(image, 1, 0, 7));
+    expect(&[DefectCode::SB002], |image| spoil_copy(image, 3, 500, 7));
+    expect(&[DefectCode::SB005], |image| {
         let bytes = image.superblock.encode(2);
         let offset = Geometry::superblock_offset(16 << 20, 1);
         let bytes = AlignedBuffer::copy_of(&bytes);
         image.device.write(Purpose::Superblock, offset, bytes).expect("in range");
     });
-    for (code, at, byte) in [(Code::SB003, 12, 9), (Code::SB004, 64, 128), (Code::SB006, 47, 9)] {
+    for (code, at, byte) in
+        [(DefectCode::SB003, 12, 9), (DefectCode::SB004, 64, 128), (DefectCode::SB006, 47, 9)]
+    {
         expect(&[code], |image| {
             let mut bytes = image.superblock.encode(1);
             bytes[at] = byte;
@@ -118,48 +121,48 @@ fn pages_that_fail_are_named() {
     let place = |image: &Image| directory_place(image, DIR);
     let raw = |plant: fn(&mut PageBytes)| move |image: &Image| spoil(image, place(image), plant);
     let stamped = |plant: fn(&mut PageBytes)| move |image: &Image| image.edit(place(image), plant);
-    let report = expect(&[Code::PG001], raw(|bytes| bytes[0] = 0));
-    assert_eq!(report.defects[0].path.as_deref(), Some("/dir"));
-    expect(&[Code::PG002], raw(|bytes| bytes[3000] ^= 1));
-    expect(&[Code::PG003], stamped(|bytes| bytes[16] = 9));
-    expect(&[Code::PG004], stamped(|bytes| bytes[24] ^= 1));
-    expect(&[Code::PG005], stamped(|bytes| bytes[40] ^= 1));
-    expect(&[Code::PG006], stamped(|bytes| bytes[18] = 99));
-    expect(&[Code::PG007], stamped(|bytes| bytes[18] = 16));
-    expect(&[Code::PG007], stamped(|bytes| bytes[56] ^= 1));
+    let report = expect(&[DefectCode::PG001], raw(|bytes| bytes[0] = 0));
+    assert_eq!(report.findings[0].path.as_deref(), Some("/dir"));
+    expect(&[DefectCode::PG002], raw(|bytes| bytes[3000] ^= 1));
+    expect(&[DefectCode::PG003], stamped(|bytes| bytes[16] = 9));
+    expect(&[DefectCode::PG004], stamped(|bytes| bytes[24] ^= 1));
+    expect(&[DefectCode::PG005], stamped(|bytes| bytes[40] ^= 1));
+    expect(&[DefectCode::PG006], stamped(|bytes| bytes[18] = 99));
+    expect(&[DefectCode::PG007], stamped(|bytes| bytes[18] = 16));
+    expect(&[DefectCode::PG007], stamped(|bytes| bytes[56] ^= 1));
 }
 
 #[test]
 fn group_table_and_descriptors_are_compared() {
     let table = |image: &Image| image.geometry.group_table_place(0);
     let descriptor = |image: &Image, group| image.geometry.descriptor_place(group);
-    expect(&[Code::AG001], |image| {
+    expect(&[DefectCode::AG001], |image| {
         image.edit(table(image), |bytes| bytes[entry_offset(60)] = 1);
     });
-    expect(&[Code::AG001], |image| {
+    expect(&[DefectCode::AG001], |image| {
         image.edit(table(image), |bytes| bytes[entry_offset(1) + 4] ^= 1);
     });
-    expect(&[Code::AG002], |image| {
+    expect(&[DefectCode::AG002], |image| {
         image.edit(descriptor(image, 1), |bytes| bytes[PAGE_HEADER_BYTES] ^= 1);
     });
-    expect(&[Code::AG005], |image| {
+    expect(&[DefectCode::AG005], |image| {
         image.edit(descriptor(image, 1), |bytes| bytes[DESCRIPTOR_FRAGMENTS_USED_OFFSET] ^= 1);
     });
-    expect(&[Code::AG006], |image| {
+    expect(&[DefectCode::AG006], |image| {
         image.edit(descriptor(image, 1), |bytes| bytes[DESCRIPTOR_SEGMENTS_USED_OFFSET] ^= 1);
     });
-    expect(&[Code::AG007], |image| {
+    expect(&[DefectCode::AG007], |image| {
         let place = image.geometry.group_table_root_place();
         image.edit(place, |bytes| bytes[TOTAL_ANODES_USED_OFFSET] ^= 1);
     });
-    expect(&[Code::AG007], |image| {
+    expect(&[DefectCode::AG007], |image| {
         let place = image.geometry.group_table_root_place();
         image.edit(place, |bytes| bytes[TOTAL_FRAGMENTS_RESERVED_OFFSET] ^= 4);
     });
     let report = report_of(|image| {
         image.edit(table(image), |bytes| bytes[entry_offset(1)] = 0);
     });
-    assert_eq!(report.counts[&Code::AG008], 1, "{}", report.to_text());
+    assert_eq!(report.counts[&DefectCode::AG008], 1, "{}", report.to_text());
 }
 
 #[test]
@@ -168,11 +171,12 @@ fn free_maps_and_usage_are_compared_with_what_is_found() {
     let count = |image: &Image, group, bit, is_set| {
         image.edit(map(image, group), |bytes| bitmap::set(bytes, bit, is_set));
     };
-    expect(&[Code::AG003, Code::AG005], |image| {
+    expect(&[DefectCode::AG003, DefectCode::AG005], |image| {
         count(image, 1, image.places[&(SMALL, 0)].fragment(), false);
     });
-    let report = expect(&[Code::AG004, Code::AG005], |image| count(image, 1, 500, true));
-    assert!(report.defects.iter().any(|defect| defect.place == Some(Place::new(0, 1, 500))));
+    let report =
+        expect(&[DefectCode::AG004, DefectCode::AG005], |image| count(image, 1, 500, true));
+    assert!(report.findings.iter().any(|found| found.defect.place == Some(Place::new(0, 1, 500))));
     let usage = |image: &Image, group, segment: u32, change: fn(&mut SegmentUsage)| {
         image.edit(image.geometry.usage_place(group, 0), |bytes| {
             let mut usage = SegmentUsage::of(bytes, segment).expect("known");
@@ -182,14 +186,16 @@ fn free_maps_and_usage_are_compared_with_what_is_found() {
         });
     };
     use format::group::SegmentKind::{Data, Journal, Metadata};
-    expect(&[Code::SG001], |image| {
+    expect(&[DefectCode::SG001], |image| {
         let place = image.geometry.usage_place(1, 0);
         image.edit(place, |bytes| bytes[SegmentUsage::offset(1)] = 9);
     });
-    expect(&[Code::SG002], |image| usage(image, 1, 1, |usage| usage.live += 1));
-    expect(&[Code::SG003, Code::SG005], |image| usage(image, 0, 0, |usage| usage.kind = Data));
-    expect(&[Code::SG004], |image| usage(image, 1, 1, |usage| usage.kind = Metadata));
-    expect(&[Code::SG005], |image| usage(image, 1, 0, |usage| usage.kind = Journal));
+    expect(&[DefectCode::SG002], |image| usage(image, 1, 1, |usage| usage.live += 1));
+    expect(&[DefectCode::SG003, DefectCode::SG005], |image| {
+        usage(image, 0, 0, |usage| usage.kind = Data)
+    });
+    expect(&[DefectCode::SG004], |image| usage(image, 1, 1, |usage| usage.kind = Metadata));
+    expect(&[DefectCode::SG005], |image| usage(image, 1, 0, |usage| usage.kind = Journal));
 }
 
 #[test]
@@ -204,11 +210,11 @@ fn pointers_are_checked() {
     let report = report_of(|image| {
         pointer(image, SMALL, |pointer| pointer.place = Place::new(0, 1, 1 << 20));
     });
-    assert_eq!(report.counts[&Code::MP001], 1, "{}", report.to_text());
+    assert_eq!(report.counts[&DefectCode::MP001], 1, "{}", report.to_text());
     let report = report_of(|image| {
         pointer(image, SMALL, |pointer| pointer.place = Place::new(0, 1, 0));
     });
-    assert_eq!(report.counts[&Code::MP001], 1, "{}", report.to_text());
+    assert_eq!(report.counts[&DefectCode::MP001], 1, "{}", report.to_text());
     let report = report_of(|image| {
         let other = image.places[&(BIG, 3)];
         image.edit_anode(SMALL, |anode| {
@@ -217,22 +223,22 @@ fn pointers_are_checked() {
             anode.set_root_pointer(0, Some(&pointer));
         });
     });
-    assert_eq!(report.counts[&Code::MP002], 1, "{}", report.to_text());
-    let named = report.defects.iter().find(|defect| defect.code == Code::MP002);
+    assert_eq!(report.counts[&DefectCode::MP002], 1, "{}", report.to_text());
+    let named = report.findings.iter().find(|found| found.defect.code == DefectCode::MP002);
     let path = named.and_then(|defect| defect.path.as_deref());
     assert!(path == Some("/small") || path == Some("/dir/hard"), "{path:?}");
-    expect(&[Code::MP003], |image| pointer(image, SMALL, |pointer| pointer.fragments = 5));
-    expect(&[Code::MP003], |image| pointer(image, BIG, |pointer| pointer.fragments = 2));
-    expect(&[Code::MP004], |image| image.edit_anode(SMALL, |anode| anode.size_bytes = 0));
-    let report = expect(&[Code::MP005], |image| {
+    expect(&[DefectCode::MP003], |image| pointer(image, SMALL, |pointer| pointer.fragments = 5));
+    expect(&[DefectCode::MP003], |image| pointer(image, BIG, |pointer| pointer.fragments = 2));
+    expect(&[DefectCode::MP004], |image| image.edit_anode(SMALL, |anode| anode.size_bytes = 0));
+    let report = expect(&[DefectCode::MP005], |image| {
         let place = image.places[&(BIG, 19)];
         spoil(image, place, |bytes| bytes[77] ^= 1);
     });
-    assert_eq!(report.defects[0].path.as_deref(), Some("/big"));
-    expect(&[Code::PG007], |image| {
+    assert_eq!(report.findings[0].path.as_deref(), Some("/big"));
+    expect(&[DefectCode::PG007], |image| {
         image.edit(image.places[&(BIG, u64::MAX)], |bytes| bytes[64] = 1);
     });
-    expect(&[Code::MP005], |image| {
+    expect(&[DefectCode::MP005], |image| {
         image.edit(image.places[&(BIG, u64::MAX)], |bytes| {
             let first = map::pointer_at(bytes, 0).expect("there");
             let second = map::pointer_at(bytes, 1).expect("there");
@@ -244,7 +250,7 @@ fn pointers_are_checked() {
 
 #[test]
 fn a_map_that_leads_back_into_itself_ends() {
-    expect(&[Code::MP002], |image| {
+    expect(&[DefectCode::MP002], |image| {
         image.edit_anode(BIG, |anode| {
             let pointer = anode.root_pointer(0);
             anode.set_root_pointer(1, pointer.as_ref());
@@ -264,7 +270,7 @@ fn data_is_not_read_without_the_option() {
 
 #[test]
 fn anodes_are_checked() {
-    expect(&[Code::AN001], |image| spoil_slot(image, EMPTY, |slot| slot[100] ^= 1));
+    expect(&[DefectCode::AN001], |image| spoil_slot(image, EMPTY, |slot| slot[100] ^= 1));
     let restamped = |image: &Image, change: fn(&mut [u8])| {
         spoil_slot(image, EMPTY, |slot| {
             change(slot);
@@ -272,11 +278,11 @@ fn anodes_are_checked() {
             slot[..4].copy_from_slice(&crc.to_le_bytes());
         });
     };
-    expect(&[Code::AN002], |image| restamped(image, |slot| slot[6] = 20));
-    expect(&[Code::AN003], |image| restamped(image, |slot| slot[8] = 99));
-    expect(&[Code::AN004], |image| image.edit_anode(SMALL, |anode| anode.fragments += 1));
-    expect(&[Code::AN005], |image| image.edit_anode(DIR, |anode| anode.pages += 1));
-    expect(&[Code::AN006, Code::MP003], |image| {
+    expect(&[DefectCode::AN002], |image| restamped(image, |slot| slot[6] = 20));
+    expect(&[DefectCode::AN003], |image| restamped(image, |slot| slot[8] = 99));
+    expect(&[DefectCode::AN004], |image| image.edit_anode(SMALL, |anode| anode.fragments += 1));
+    expect(&[DefectCode::AN005], |image| image.edit_anode(DIR, |anode| anode.pages += 1));
+    expect(&[DefectCode::AN006, DefectCode::MP003], |image| {
         image.edit_anode(3, |anode| anode.kind = AnodeKind::Regular);
     });
 }
@@ -286,10 +292,10 @@ fn the_anode_map_is_compared() {
     let bit = |image: &Image, bit, is_set| {
         image.edit(image.places[&(2, 0)], |bytes| bitmap::set(bytes, bit, is_set));
     };
-    let report = expect(&[Code::AM001], |image| bit(image, 17, false));
-    assert_eq!(report.defects[0].path.as_deref(), Some("/big"));
-    expect(&[Code::AM001], |image| bit(image, 5, false));
-    expect(&[Code::AM002], |image| bit(image, 600, true));
+    let report = expect(&[DefectCode::AM001], |image| bit(image, 17, false));
+    assert_eq!(report.findings[0].path.as_deref(), Some("/big"));
+    expect(&[DefectCode::AM001], |image| bit(image, 5, false));
+    expect(&[DefectCode::AM002], |image| bit(image, 600, true));
 }
 
 #[test]
@@ -299,10 +305,10 @@ fn the_orphan_list_is_compared() {
             write_u64(bytes, PAGE_HEADER_BYTES + slot * 8, number);
         });
     };
-    expect(&[Code::OR001], |image| list(image, 7, SMALL));
-    expect(&[Code::OR001], |image| list(image, 7, 25_000));
-    expect(&[Code::OR001], |image| list(image, 7, ORPHAN));
-    expect(&[Code::OR002], |image| list(image, 0, 0));
+    expect(&[DefectCode::OR001], |image| list(image, 7, SMALL));
+    expect(&[DefectCode::OR001], |image| list(image, 7, 25_000));
+    expect(&[DefectCode::OR001], |image| list(image, 7, ORPHAN));
+    expect(&[DefectCode::OR002], |image| list(image, 0, 0));
 }
 
 #[test]
@@ -310,23 +316,23 @@ fn directory_pages_are_checked() {
     let page = |image: &Image, number, change: fn(&mut PageBytes)| {
         image.edit(directory_place(image, number), change);
     };
-    expect(&[Code::DR001], |image| {
+    expect(&[DefectCode::DR001], |image| {
         page(image, DIR, |bytes| bytes[offset_of(bytes, b"sub") + 22] += 1);
     });
     let report = report_of(|image| {
         page(image, DIR, |bytes| bytes[offset_of(bytes, b"sub") + 24] = b'/');
     });
-    assert_eq!(report.counts[&Code::DR002], 1, "{}", report.to_text());
-    expect(&[Code::DR003], |image| page(image, DIR, |bytes| bytes[COUNT_OFFSET] += 1));
-    expect(&[Code::DR004], |image| page(image, DIR, |bytes| bytes[AUX_OFFSET] += 8));
+    assert_eq!(report.counts[&DefectCode::DR002], 1, "{}", report.to_text());
+    expect(&[DefectCode::DR003], |image| page(image, DIR, |bytes| bytes[COUNT_OFFSET] += 1));
+    expect(&[DefectCode::DR004], |image| page(image, DIR, |bytes| bytes[AUX_OFFSET] += 8));
     let report = report_of(|image| {
         page(image, DIR, |bytes| {
             let (from, to) = (offset_of(bytes, b"sub"), offset_of(bytes, b"hard"));
             bytes.copy_within(from..from + 8, to);
         });
     });
-    assert_eq!(report.counts[&Code::DR005], 1, "{}", report.to_text());
-    assert_eq!(report.counts[&Code::DR007], 1, "{}", report.to_text());
+    assert_eq!(report.counts[&DefectCode::DR005], 1, "{}", report.to_text());
+    assert_eq!(report.counts[&DefectCode::DR007], 1, "{}", report.to_text());
     let swapped = |image: &Image| {
         // Two pages of one directory with each other's content.
         let places = [image.places[&(MANY, 0)], image.places[&(MANY, 1)]];
@@ -339,13 +345,15 @@ fn directory_pages_are_checked() {
             });
         }
     };
-    expect(&[Code::DR006, Code::DR006], swapped);
-    expect(&[Code::DR013], |image| image.edit_anode(DIR, |anode| anode.entries += 1));
-    expect(&[Code::DR007, Code::DR007], |image| image.edit_anode(DIR, |anode| anode.key[0] ^= 1));
+    expect(&[DefectCode::DR006, DefectCode::DR006], swapped);
+    expect(&[DefectCode::DR013], |image| image.edit_anode(DIR, |anode| anode.entries += 1));
+    expect(&[DefectCode::DR007, DefectCode::DR007], |image| {
+        image.edit_anode(DIR, |anode| anode.key[0] ^= 1)
+    });
     let report = report_of(|image| {
         page(image, MANY, |bytes| directory::set_depth(bytes, 3));
     });
-    assert_eq!(report.counts[&Code::DR008], 1, "{}", report.to_text());
+    assert_eq!(report.counts[&DefectCode::DR008], 1, "{}", report.to_text());
     let twice = report_of(|image| {
         page(image, DIR, |bytes| {
             let first = directory::dirents(bytes.as_slice()).find(|d| d.name == b"hard");
@@ -356,7 +364,7 @@ fn directory_pages_are_checked() {
             directory::insert(bytes, &new).expect("room");
         });
     });
-    assert_eq!(twice.counts[&Code::DR009], 1, "{}", twice.to_text());
+    assert_eq!(twice.counts[&DefectCode::DR009], 1, "{}", twice.to_text());
 }
 
 #[test]
@@ -372,8 +380,8 @@ fn what_a_pointer_tells_of_a_split_is_compared_with_the_pages() {
     // All pages have depth 4, so page 9 split off page 1 last.
     let report = report_of(|image| hint(image, 4, 9));
     assert_eq!(report.exit_code(), 0, "{}", report.to_text());
-    expect(&[Code::DR014], |image| hint(image, 4, 5));
-    expect(&[Code::DR014], |image| hint(image, 3, 5));
+    expect(&[DefectCode::DR014], |image| hint(image, 4, 5));
+    expect(&[DefectCode::DR014], |image| hint(image, 3, 5));
 }
 
 #[test]
@@ -386,30 +394,37 @@ fn names_are_compared_with_what_they_lead_to() {
         });
     };
     let regular = AnodeKind::Regular;
-    let report = expect(&[Code::DR010, Code::LN004], |image| retarget(image, b"a", 99, 1, regular));
-    let freed = report.defects.iter().find(|defect| defect.code == Code::DR010);
+    let report = expect(&[DefectCode::DR010, DefectCode::LN004], |image| {
+        retarget(image, b"a", 99, 1, regular)
+    });
+    let freed = report.findings.iter().find(|found| found.defect.code == DefectCode::DR010);
     assert_eq!(freed.and_then(|defect| defect.path.as_deref()), Some("/a"));
-    expect(&[Code::DR011], |image| retarget(image, b"a", EMPTY, 999, regular));
-    expect(&[Code::DR012], |image| {
+    expect(&[DefectCode::DR011], |image| retarget(image, b"a", EMPTY, 999, regular));
+    expect(&[DefectCode::DR012], |image| {
         retarget(image, b"a", EMPTY, 1000 + EMPTY, AnodeKind::Fifo);
     });
-    expect(&[Code::DR011], |image| retarget(image, b"small", SMALL, 999, regular));
+    expect(&[DefectCode::DR011], |image| retarget(image, b"small", SMALL, 999, regular));
 }
 
 #[test]
 fn link_counts_are_compared_with_names() {
-    let report = expect(&[Code::LN001], |image| image.edit_anode(SMALL, |anode| anode.nlink = 3));
-    assert!(report.defects[0].path.is_some());
-    expect(&[Code::LN001, Code::OR002], |image| {
+    let report =
+        expect(&[DefectCode::LN001], |image| image.edit_anode(SMALL, |anode| anode.nlink = 3));
+    assert!(report.findings[0].path.is_some());
+    expect(&[DefectCode::LN001, DefectCode::OR002], |image| {
         image.edit_anode(EMPTY, |anode| anode.nlink = 0);
     });
-    expect(&[Code::OR001, Code::LN004], |image| {
+    expect(&[DefectCode::OR001, DefectCode::LN004], |image| {
         image.edit_anode(ORPHAN, |anode| anode.nlink = 1);
     });
-    expect(&[Code::LN003], |image| image.edit_anode(SUB, |anode| anode.parent = AnodeNo(ROOT)));
-    expect(&[Code::LN003], |image| image.edit_anode(ROOT, |anode| anode.parent = AnodeNo(DIR)));
-    expect(&[Code::LN006], |image| image.edit_anode(DIR, |anode| anode.nlink = 2));
-    expect(&[Code::LN001], |image| image.edit_anode(NAMED, |anode| anode.nlink = 1));
+    expect(&[DefectCode::LN003], |image| {
+        image.edit_anode(SUB, |anode| anode.parent = AnodeNo(ROOT))
+    });
+    expect(&[DefectCode::LN003], |image| {
+        image.edit_anode(ROOT, |anode| anode.parent = AnodeNo(DIR))
+    });
+    expect(&[DefectCode::LN006], |image| image.edit_anode(DIR, |anode| anode.nlink = 2));
+    expect(&[DefectCode::LN001], |image| image.edit_anode(NAMED, |anode| anode.nlink = 1));
     let retarget = |image: &Image, directory, name: &[u8], number| {
         image.edit(directory_place(image, directory), |bytes| {
             let (offset, generation) = (offset_of(bytes, name), Generation(1000 + number));
@@ -419,14 +434,14 @@ fn link_counts_are_compared_with_names() {
         });
     };
     // "many" names the directory that "dir" names, so one has two names and one has none.
-    expect(&[Code::LN002, Code::LN004], |image| retarget(image, ROOT, b"many", DIR));
+    expect(&[DefectCode::LN002, DefectCode::LN004], |image| retarget(image, ROOT, b"many", DIR));
     // "sub" is moved away below itself, and nothing else names it.
     let report = report_of(|image| {
         retarget(image, DIR, b"sub", DIR);
         retarget(image, ROOT, b"dir", MANY);
         image.edit_anode(DIR, |anode| anode.parent = AnodeNo(DIR));
     });
-    assert_eq!(report.counts[&Code::LN005], 1, "{}", report.to_text());
+    assert_eq!(report.counts[&DefectCode::LN005], 1, "{}", report.to_text());
 }
 
 #[test]
@@ -434,39 +449,43 @@ fn attributes_are_checked() {
     let page = |image: &Image, number, change: fn(&mut PageBytes)| {
         image.edit(image.places[&(ATTRIBUTES, number)], change);
     };
-    let report = expect(&[Code::XA001], |image| page(image, 0, |bytes| bytes[129] = 99));
-    assert!(report.defects[0].place.is_some());
-    expect(&[Code::XA001], |image| page(image, 2, |bytes| bytes[COUNT_OFFSET + 1] = 99));
-    let report = expect(&[Code::XA002, Code::XA003], |image| {
+    let report = expect(&[DefectCode::XA001], |image| page(image, 0, |bytes| bytes[129] = 99));
+    assert!(report.findings[0].defect.place.is_some());
+    expect(&[DefectCode::XA001], |image| page(image, 2, |bytes| bytes[COUNT_OFFSET + 1] = 99));
+    let report = expect(&[DefectCode::XA002, DefectCode::XA003], |image| {
         image.edit_anode(SMALL, |anode| anode.xattr = AnodeNo(BIG));
     });
-    assert!(report.defects.iter().any(|defect| defect.path.as_deref() == Some("/small")));
-    expect(&[Code::XA002], |image| image.edit_anode(BIG, |anode| anode.acl = AnodeNo(99)));
-    expect(&[Code::XA002], |image| image.edit_anode(BIG, |anode| anode.acl = AnodeNo(2)));
-    expect(&[Code::XA002], |image| image.edit_anode(BIG, |anode| anode.acl = AnodeNo(ATTRIBUTES)));
-    expect(&[Code::XA003], |image| image.edit_anode(SMALL, |anode| anode.xattr = AnodeNo(0)));
-    expect(&[Code::XA004], |image| page(image, 2, |bytes| bytes[COUNT_OFFSET] = 31));
-    expect(&[Code::XA004], |image| page(image, 0, |bytes| bytes[AUX_OFFSET + 8] = 1));
+    assert!(report.findings.iter().any(|found| found.path.as_deref() == Some("/small")));
+    expect(&[DefectCode::XA002], |image| image.edit_anode(BIG, |anode| anode.acl = AnodeNo(99)));
+    expect(&[DefectCode::XA002], |image| image.edit_anode(BIG, |anode| anode.acl = AnodeNo(2)));
+    expect(&[DefectCode::XA002], |image| {
+        image.edit_anode(BIG, |anode| anode.acl = AnodeNo(ATTRIBUTES))
+    });
+    expect(&[DefectCode::XA003], |image| image.edit_anode(SMALL, |anode| anode.xattr = AnodeNo(0)));
+    expect(&[DefectCode::XA004], |image| page(image, 2, |bytes| bytes[COUNT_OFFSET] = 31));
+    expect(&[DefectCode::XA004], |image| page(image, 0, |bytes| bytes[AUX_OFFSET + 8] = 1));
     let acl = AttributeName { namespace: Namespace::AccessAcl, suffix: b"" };
-    expect(&[Code::XA005], |image| {
+    expect(&[DefectCode::XA005], |image| {
         image.edit_anode(BIG, |anode| {
             anode.attributes = anode.attributes.with(acl, b"abc").expect("short");
         });
     });
-    expect(&[Code::XA005], |image| {
+    expect(&[DefectCode::XA005], |image| {
         image.edit(image.places[&(ATTRIBUTES, 0)], |bytes| {
             assert!(attributes::insert(bytes, acl, 3, ValueAt::Here(b"abc")));
         });
     });
-    expect(&[Code::AN002], |image| {
+    expect(&[DefectCode::AN002], |image| {
         spoil_slot(image, SMALL, |slot| {
             slot[200] = 99;
             let crc = format::checksum::crc32c(&slot[4..]);
             slot[..4].copy_from_slice(&crc.to_le_bytes());
         });
     });
-    expect(&[Code::AN004], |image| image.edit_anode(ATTRIBUTES, |anode| anode.fragments += 1));
-    expect(&[Code::AN005], |image| image.edit_anode(ATTRIBUTES, |anode| anode.pages += 1));
+    expect(&[DefectCode::AN004], |image| {
+        image.edit_anode(ATTRIBUTES, |anode| anode.fragments += 1)
+    });
+    expect(&[DefectCode::AN005], |image| image.edit_anode(ATTRIBUTES, |anode| anode.pages += 1));
 }
 
 #[test]
@@ -478,18 +497,22 @@ fn fileset_entries_are_checked() {
         let crc = format::checksum::crc32c(&slot[4..]);
         slot[..4].copy_from_slice(&crc.to_le_bytes());
     };
-    expect(&[Code::FS001], |image| spoil_entry(image, |slot| slot[400] ^= 1));
-    expect(&[Code::FS002], |image| {
+    expect(&[DefectCode::FS001], |image| spoil_entry(image, |slot| slot[400] ^= 1));
+    expect(&[DefectCode::FS002], |image| {
         image.edit(image.places[&(u64::MAX, 0)], |bytes| {
             bytes[512 + 4] = 7;
             restamp(&mut bytes[512..1024]);
         });
     });
-    expect(&[Code::FS003], |image| image.edit_fileset(|fileset| fileset.anodes_used += 1));
-    expect(&[Code::FS004], |image| image.edit_fileset(|fileset| fileset.anodes_end = ATTRIBUTES));
-    expect(&[Code::FS006], |image| image.edit_fileset(|fileset| fileset.table_pages += 1));
-    expect(&[Code::FS006], |image| image.edit_fileset(|fileset| fileset.table_fragments += 1));
-    expect(&[Code::FS005], |image| {
+    expect(&[DefectCode::FS003], |image| image.edit_fileset(|fileset| fileset.anodes_used += 1));
+    expect(&[DefectCode::FS004], |image| {
+        image.edit_fileset(|fileset| fileset.anodes_end = ATTRIBUTES)
+    });
+    expect(&[DefectCode::FS006], |image| image.edit_fileset(|fileset| fileset.table_pages += 1));
+    expect(&[DefectCode::FS006], |image| {
+        image.edit_fileset(|fileset| fileset.table_fragments += 1)
+    });
+    expect(&[DefectCode::FS005], |image| {
         image.edit(image.places[&(u64::MAX, 0)], |bytes| {
             let slot = bytes[512..1024].first_chunk().expect("a slot");
             let mut twin = Fileset::decode(slot, 0).expect("whole").expect("in use");
@@ -497,7 +520,7 @@ fn fileset_entries_are_checked() {
             bytes[1024..1536].copy_from_slice(&twin.encode());
         });
     });
-    expect(&[Code::FS007], |image| {
+    expect(&[DefectCode::FS007], |image| {
         image.edit(image.geometry.root_place(), |bytes| bytes[512..1024].fill(0));
     });
 }
@@ -508,9 +531,9 @@ fn a_device_that_cannot_read_is_reported_and_the_rest_is_checked() {
     let bad = image.offset(image.places[&(BIG, 3)]);
     let device = Arc::new(BadSector { below: image.device.clone(), bad });
     let report = crate::run(device, crate::Options::default(), &mut |_| {});
-    assert_eq!(report.counts[&Code::IO001], 1, "{}", report.to_text());
+    assert_eq!(report.counts[&DefectCode::IO001], 1, "{}", report.to_text());
     assert_eq!(report.defect_count(), 1, "{}", report.to_text());
-    assert!(report.defects[0].what.starts_with("block 3:"), "{}", report.to_text());
+    assert!(report.findings[0].defect.what.starts_with("block 3:"), "{}", report.to_text());
     // One bad sector costs one block, though its neighbours are read together with it.
     let whole = check(&image).totals.data_bytes;
     assert_eq!(report.totals.data_bytes, whole - 16384);

@@ -14,7 +14,7 @@ use storage::device::{AlignedBuffer, Device, Purpose};
 
 use super::check;
 use super::image::{BIG, EMPTY, Image, POOL, SMALL};
-use crate::defect::Code;
+use format::defect::DefectCode;
 
 /// Whose the riding bytes of these tests are: replays do not ask.
 pub(super) const OWNER: RideOwner = RideOwner {
@@ -128,7 +128,7 @@ fn what_committed_is_seen_and_what_did_not_is_undone() {
         let report = check(&image);
         assert_eq!(
             report.counts.keys().collect::<Vec<_>>(),
-            [&Code::LN001],
+            [&DefectCode::LN001],
             "{}",
             report.to_text()
         );
@@ -203,7 +203,7 @@ fn a_chunk_that_does_not_follow_is_not_replayed() {
     log.flushed = log.next;
     put_nothing(&mut log, &image);
     let damaged = check(&image);
-    assert_eq!(damaged.counts.keys().collect::<Vec<_>>(), [&Code::JR002], "L3");
+    assert_eq!(damaged.counts.keys().collect::<Vec<_>>(), [&DefectCode::JR002], "L3");
 }
 
 fn put_nothing(log: &mut Log, image: &Image) {
@@ -227,7 +227,7 @@ fn whole_pages_and_riding_bytes_are_seen() {
     log.write(&image, &payload);
     let report = check(&image);
     let found: Vec<_> = report.counts.keys().collect();
-    assert_eq!(found, [&Code::MP005], "the class did not commit, so nothing rides");
+    assert_eq!(found, [&DefectCode::MP005], "the class did not commit, so nothing rides");
 
     let mut payload = Vec::new();
     put_commit(&mut payload, 4, Lsn(1), &[(table, page_crc(&whole_page))]);
@@ -306,7 +306,7 @@ fn absurd_logs_are_reported() {
     payload.extend_from_slice(&[0xff; 24]);
     log.write(&image, &payload);
     let report = check(&image);
-    assert_eq!(report.counts[&Code::JR003], 2, "{}", report.to_text());
+    assert_eq!(report.counts[&DefectCode::JR003], 2, "{}", report.to_text());
 
     let mut image = Image::new(4096);
     open(&mut image);
@@ -314,7 +314,12 @@ fn absurd_logs_are_reported() {
     let nothing = AlignedBuffer::zeroed(4 * 4096);
     image.device.write(Purpose::Journal, offset, nothing).expect("in range");
     let report = check(&image);
-    assert_eq!(report.counts.keys().collect::<Vec<_>>(), [&Code::JR001], "{}", report.to_text());
+    assert_eq!(
+        report.counts.keys().collect::<Vec<_>>(),
+        [&DefectCode::JR001],
+        "{}",
+        report.to_text()
+    );
 }
 
 /// L4: a chunk tells of a head that is not there; a pool that was closed is asked too.
@@ -331,7 +336,7 @@ fn a_lost_head_is_reported() {
             let report = check(&image);
             assert_eq!(report.is_clean(), is_known, "{head}: {}", report.to_text());
             let found: Vec<_> = report.counts.keys().collect();
-            assert!(is_known || found == [&Code::JR006], "{found:?}");
+            assert!(is_known || found == [&DefectCode::JR006], "{found:?}");
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use format::bitmap::BITS_PER_PAGE;
+use format::defect::DefectCode;
 use format::group::{
     DESCRIPTOR_FRAGMENTS_USED_OFFSET, SegmentUsage, TOTAL_FRAGMENTS_USED_OFFSET, USAGES_PER_PAGE,
 };
@@ -10,9 +11,9 @@ use format::planted::{self, Planted};
 
 use super::group::Group;
 use super::{Allocator, Extent, Ledger};
-use crate::buffer::{Buffer, PageRef, page_of};
+use crate::buffer::{Buffer, PageRef, corrupt, page_of};
 use crate::convert::index;
-use crate::error::{FsError, FsResult};
+use crate::error::FsResult;
 use crate::journal::Tx;
 
 /// The pages that were looked at last, for those who change several extents in order of place.
@@ -41,9 +42,8 @@ impl Allocator {
         let (mut state, mut looked) = (self.state.lock(), Looked::default());
         for &extent in extents {
             let bad = || {
-                let defect =
-                    format!("MP003: a pointer leads to {}, which nobody has", extent.place);
-                FsError::Corrupt { defect }
+                let what = "a pointer leads where nobody has anything";
+                corrupt(DefectCode::MP001.found(what).at(extent.place))
             };
             if geometry.device_offset(extent.place, extent.fragments).is_none()
                 || extent.place.disk_group() != 0
@@ -106,9 +106,10 @@ impl Allocator {
             let first = fragment % BITS_PER_PAGE;
             let mut bits = first..first + count;
             if bits.any(|bit| format::bitmap::is_set(page_of(bytes), bit) == is_taken) {
-                let what = if is_taken { "used" } else { "free" };
-                let defect = format!("FM001: {} is {what} in the map already", extent.place);
-                return Err(FsError::Corrupt { defect });
+                let code = if is_taken { DefectCode::AG009 } else { DefectCode::AG003 };
+                let what =
+                    if is_taken { "taken, but marked in use" } else { "freed, but marked free" };
+                return Err(corrupt(code.found(what).at(extent.place)));
             }
             if is_taken || !planted::is(Planted::BitmapBitLeaked) {
                 tx.set_bits(buffer, first, count, is_taken);

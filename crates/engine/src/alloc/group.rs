@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use format::bitmap;
+use format::defect::DefectCode;
 use format::geometry::Geometry;
 use format::group::{
     DescriptorDisk, GroupEntryDisk, SegmentKind, SegmentUsage, TABLE_BITMAP_OFFSET,
@@ -13,7 +14,7 @@ use format::page::{PageBytes, PageHeader, PageKind, PageOwner};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::{Allocator, Extent, Level, State, group_page_index};
-use crate::buffer::{Buffer, page_of};
+use crate::buffer::{Buffer, corrupt, page_of};
 use crate::convert::{index, narrow, wide};
 use crate::error::{FsError, FsResult};
 use crate::journal::Tx;
@@ -238,8 +239,8 @@ impl Allocator {
     /// Brings a group into being, in a transaction of its own.
     fn initialise(&self, state: &mut State, number: u32) -> FsResult<()> {
         let groups_unused = state.groups_unused.checked_sub(1).ok_or_else(|| {
-            let defect = format!("AG007: all groups are said to be in use, {number} is not");
-            FsError::Corrupt { defect }
+            let what = format!("all groups are said to be in use, {number} is not");
+            corrupt(DefectCode::AG007.found(what))
         })?;
         let table = self.table_buffer(number)?;
         let mut tx = self.journal.begin_unreserved();
@@ -287,9 +288,9 @@ impl Allocator {
         for segment in 0..geometry.segments_of(number) {
             let buffer = self.usage_buffer(number, segment)?;
             let usage = SegmentUsage::of(page_of(&buffer.bytes()), segment)
-                .ok_or_else(|| bad_usage(number, segment))?;
+                .ok_or_else(|| bad_usage(DefectCode::SG001, number, segment))?;
             if usage.live > geometry.segment_fragments {
-                return Err(bad_usage(number, segment));
+                return Err(bad_usage(DefectCode::SG002, number, segment));
             }
             let mut entry = Segment {
                 kind: usage.kind,
@@ -329,8 +330,8 @@ impl Allocator {
     }
 }
 
-fn bad_usage(group: u32, segment: u32) -> FsError {
-    FsError::Corrupt { defect: format!("SG001: usage of segment {segment} of group {group}") }
+fn bad_usage(code: DefectCode, group: u32, segment: u32) -> FsError {
+    corrupt(code.found(format!("usage of segment {segment} of group {group}")))
 }
 
 /// The pages that a group is born with.

@@ -40,6 +40,7 @@ pub use shortage::Shortage;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use format::defect::DefectCode;
 use format::geometry::Geometry;
 use format::group::{
     DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentKind, SegmentUsage, TOTAL_FRAGMENTS_RESERVED_OFFSET,
@@ -50,7 +51,7 @@ use format::page::{PageKind, PageOwner, read_u64};
 use format::planted::{self, Planted};
 use storage::volume::Volume;
 
-use crate::buffer::{Buffer, Cache, page_of};
+use crate::buffer::{Buffer, Cache, corrupt, page_of};
 use crate::convert::{index, narrow};
 use crate::error::{FsError, FsResult};
 use crate::journal::{Journal, Tx};
@@ -185,14 +186,13 @@ impl Allocator {
             .map(|group| u64::from(geometry.fragments_of(group)))
             .sum::<u64>();
         if used > capacity {
-            let defect = format!("AG007: the pool says {used} fragments in use, has {capacity}");
-            return Err(FsError::Corrupt { defect });
+            let what = format!("{used} fragments in use of {capacity}");
+            return Err(corrupt(DefectCode::AG007.found(what)));
         }
         let reserved = read_u64(page_of(&root.bytes()), TOTAL_FRAGMENTS_RESERVED_OFFSET);
         if reserved > capacity {
-            let defect =
-                format!("AG007: the pool says {reserved} fragments reserved of {capacity}");
-            return Err(FsError::Corrupt { defect });
+            let what = format!("{reserved} fragments reserved of {capacity}");
+            return Err(corrupt(DefectCode::AG007.found(what)));
         }
         let reserve = reserve_of(geometry, capacity, block_shift);
         let groups_used = read_u64(page_of(&root.bytes()), TOTAL_GROUPS_USED_OFFSET);

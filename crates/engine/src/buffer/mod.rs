@@ -18,6 +18,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use format::defect::Defect;
 use format::ids::{Lsn, Place, PoolId};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner};
 use format::planted::{self, Planted};
@@ -374,14 +375,13 @@ fn take_from<R>(
 /// Checks what a page says of itself beyond its header, once, when it is read: those who change it
 /// rely on it.
 fn verify_content(header: &PageHeader, bytes: &PageBytes) -> FsResult<()> {
-    let (owner, page) = (header.owner.anode, header.owner.index);
     if header.kind == PageKind::Directory {
-        return format::directory::verify(bytes, page)
-            .map_err(|defect| corrupt(format!("{defect} (page {page} of directory {owner})")));
+        return format::directory::verify(bytes, header.owner.index)
+            .map_err(|defect| bad_content(header, defect.into()));
     }
     if header.kind == PageKind::Attributes {
         return format::attributes::verify(bytes)
-            .map_err(|defect| corrupt(format!("{defect} (page {page} of container {owner})")));
+            .map_err(|defect| bad_content(header, defect.into()));
     }
     Ok(())
 }
@@ -395,8 +395,14 @@ pub(crate) fn io(error: storage::device::DeviceError) -> FsError {
 }
 
 /// A defect as the caller of a file operation sees it.
-pub(crate) fn corrupt(error: impl std::fmt::Display) -> FsError {
-    FsError::Corrupt { defect: error.to_string() }
+pub(crate) fn corrupt(defect: impl Into<Defect>) -> FsError {
+    FsError::from(defect.into())
+}
+
+fn bad_content(header: &PageHeader, defect: Defect) -> FsError {
+    let PageOwner { fileset, anode, index, .. } = header.owner;
+    let what = format!("{} (page {index})", defect.what);
+    corrupt(Defect { what, ..defect }.of(fileset, anode).at(header.place))
 }
 
 fn unknown_kind(place: Place) -> FsError {

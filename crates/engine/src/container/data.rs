@@ -8,6 +8,7 @@
 //! Not here: which size a write takes (`vnode`).
 
 use format::anode::{Anode, StorageMode};
+use format::defect::DefectCode;
 use format::map::{
     COARSE_SHIFT, FINE_LEVEL, FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, ROOT_POINTERS,
     fine_index, fine_slot, is_split, page_slot, pointer_at, span_of_pointer,
@@ -96,7 +97,11 @@ pub(super) fn check_split(anode: &Anode) -> FsResult<()> {
     if anode.block_shift == COARSE_SHIFT {
         return Ok(());
     }
-    Err(corrupt(format!("MP003: a split leaf in a map of {} of other blocks", anode.number)))
+    Err(corrupt(
+        DefectCode::MP003
+            .found("a split leaf in a map of other blocks")
+            .of(anode.fileset, anode.number),
+    ))
 }
 
 impl Store {

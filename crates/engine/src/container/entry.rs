@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use format::anode::{Anode, StorageMode};
+use format::defect::DefectCode;
 use format::map::{
     FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, page_index, page_slot, root_slot,
 };
@@ -177,7 +178,7 @@ impl Store {
             change.reserve(reserved.more);
         }
         if reserved.less > 0 {
-            take_off(&mut anode.fragments, u64::from(reserved.less))?;
+            take_off(&mut anode.fragments, u64::from(reserved.less), DefectCode::AN004)?;
             change.unreserve(reserved.less);
         }
         Ok(())

@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 
 use format::anode::{Anode, StorageMode};
+use format::defect::DefectCode;
 use format::map::{
     COARSE_SHIFT, FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, fine_slot, page_index,
     pointer_at, split, split_slot,
@@ -127,7 +128,7 @@ impl Store {
             self.install_below_leaf(change, anode, below, step)?;
         }
         anode.fragments += step.taken.fragments() - taken;
-        take_off(&mut anode.fragments, step.dropped.fragments() - dropped)
+        take_off(&mut anode.fragments, step.dropped.fragments() - dropped, DefectCode::AN004)
     }
 
     /// Points one leaf of the map, or the anode, to blocks that lie below it.
@@ -227,7 +228,11 @@ impl Store {
             (0..index_wide(POINTERS_PER_PAGE)).map(|slot| pointer_at(page, slot)).collect();
         let mut stored = pointers.iter().flatten().filter_map(|pointer| pointer.stored());
         if stored.any(|pointer| !pointer.is_divisible()) {
-            return Err(corrupt(format!("MP003: a block of {} has no quarters", anode.number)));
+            return Err(corrupt(
+                DefectCode::MP003
+                    .found("a block that has no quarters")
+                    .of(anode.fileset, anode.number),
+            ));
         }
         split(page);
         let end = anode.size_bytes.div_ceil(1 << FINE_SHIFT);

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use format::anode::{Anode, StorageMode};
+use format::defect::DefectCode;
 use format::ids::Place;
 use format::map::{
     FINE_PER_COARSE, FINE_SHIFT, capacity_of_height, fine_index, fine_slot, is_split, page_index,
@@ -100,7 +101,7 @@ impl<'s> Leaves<'s> {
     pub(crate) fn unit(&mut self, anode: &Anode, offset: u64) -> FsResult<Unit> {
         let mut found = None;
         self.look(anode, offset..offset.saturating_add(1), |unit| found = Some(unit))?;
-        found.ok_or_else(|| corrupt("MP003: an offset past every map"))
+        found.ok_or_else(|| corrupt(DefectCode::AN002.found("its size leads past every map")))
     }
 
     /// Returns what installing a block of `1 << shift` bytes at `start` may need.

@@ -29,6 +29,7 @@ pub(crate) use leaves::{Leaves, Room};
 pub(crate) use truncate::{Content, take_off};
 
 use format::anode::{Anode, StorageMode};
+use format::defect::DefectCode;
 use format::ids::Place;
 use format::map::{
     HEIGHT_MAX, POINTERS_PER_PAGE, capacity_of_height, height_for, page_index, page_slot,
@@ -260,7 +261,9 @@ impl Store {
         let old = self.set_block(change, anode, index, Some(&pointer))?;
         if old.is_some() {
             // The caller found none on another way through the map: the map contradicts itself.
-            return Err(corrupt(format!("MP004: page {index} is there already")));
+            return Err(corrupt(
+                DefectCode::MP007.found(format!("page {index}")).of(anode.fileset, anode.number),
+            ));
         }
         anode.fragments += u64::from(fragments);
         anode.pages += 1;
@@ -276,7 +279,7 @@ impl Store {
         kind: PageKind,
     ) -> FsResult<()> {
         let old = self.set_block(change, anode, index, None)?;
-        let old = old.ok_or_else(|| corrupt(format!("MP004: page {index} is not there")))?;
+        let old = old.ok_or_else(|| no_page(anode, index))?;
         change.free_page(old.place, kind, content_owner(anode, index))?;
         let fragments = u64::from(old.fragments);
         anode.fragments = anode.fragments.saturating_sub(fragments);
@@ -314,9 +317,15 @@ impl Store {
                 return MapPage::new(page.place, owner).set(change, page_slot(index, level), None);
             }
             change.free_page(page.place, PageKind::Map, owner)?;
-            take_off(&mut anode.fragments, u64::from(page.fragments))?;
+            take_off(&mut anode.fragments, u64::from(page.fragments), DefectCode::AN004)?;
         }
         anode.set_root_pointer(slot, None);
         Ok(())
     }
+}
+
+/// Content page `index` of `anode` is needed, and the map has none.
+pub(crate) fn no_page(anode: &Anode, index: u64) -> FsError {
+    let what = format!("page {index}");
+    corrupt(DefectCode::MP006.found(what).of(anode.fileset, anode.number))
 }

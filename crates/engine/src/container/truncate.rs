@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use format::anode::Anode;
+use format::defect::DefectCode;
 use format::ids::Place;
 use format::map::{
     FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, capacity_of_height, fine_slot, page_slot,
@@ -210,7 +211,7 @@ impl Store {
             return Ok(Outcome::Kept);
         }
         change.free_page(pointer.place, PageKind::Map, owner)?;
-        take_off(&mut anode.fragments, u64::from(pointer.fragments))?;
+        take_off(&mut anode.fragments, u64::from(pointer.fragments), DefectCode::AN004)?;
         Ok(Outcome::Gone)
     }
 
@@ -236,7 +237,7 @@ impl Store {
             }
             self.clear_unit(change, anode, &unit)?;
             let stored = unit.pointer.map_or(0, |pointer| pointer.fragments);
-            take_off(&mut anode.fragments, u64::from(stored))?;
+            take_off(&mut anode.fragments, u64::from(stored), DefectCode::AN004)?;
         }
         change.free(&step.extents)?;
         Ok(rest)
@@ -271,7 +272,7 @@ impl Store {
             }
             if first >= cut.fine {
                 change.free_page(leaf.place, PageKind::Map, below.owner)?;
-                take_off(&mut anode.fragments, u64::from(leaf.fragments))?;
+                take_off(&mut anode.fragments, u64::from(leaf.fragments), DefectCode::AN004)?;
                 above.set(change, slot, None)?;
             }
         }
@@ -291,7 +292,7 @@ impl Store {
             return Ok(Outcome::Stopped);
         }
         self.count_reserved(change, anode, shift, Some(pointer), None)?;
-        take_off(&mut anode.fragments, u64::from(pointer.fragments))?;
+        take_off(&mut anode.fragments, u64::from(pointer.fragments), DefectCode::AN004)?;
         Ok(Outcome::Gone)
     }
 
@@ -308,16 +309,17 @@ impl Store {
             return Ok(Outcome::Stopped);
         }
         change.free_page(pointer.place, kind, content_owner(anode, index))?;
-        take_off(&mut anode.pages, 1)?;
-        take_off(&mut anode.fragments, u64::from(pointer.fragments))?;
+        take_off(&mut anode.pages, 1, DefectCode::AN005)?;
+        take_off(&mut anode.fragments, u64::from(pointer.fragments), DefectCode::AN004)?;
         Ok(Outcome::Gone)
     }
 }
 
 /// CT1: takes what is freed off a count of the anode.
-pub(crate) fn take_off(count: &mut u64, freed: u64) -> FsResult<()> {
+pub(crate) fn take_off(count: &mut u64, freed: u64, code: DefectCode) -> FsResult<()> {
     let rest = count.checked_sub(freed);
-    *count = rest.ok_or_else(|| corrupt("AN005: an anode counts less than its map leads to"))?;
+    *count =
+        rest.ok_or_else(|| corrupt(code.found("an anode counts less than its map leads to")))?;
     Ok(())
 }
 

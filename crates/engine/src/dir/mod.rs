@@ -27,6 +27,7 @@ pub(crate) use ahead::pages_from;
 use std::ops::Range;
 
 use format::anode::{Anode, AnodeKind};
+use format::defect::DefectCode;
 use format::directory::{
     self as page, COLLISIONS_MAX, DEPTH_MAX, Gap, NewDirent, cookie_of, hash_in, hash_of,
     next_prefix, page_number,
@@ -37,7 +38,7 @@ use format::planted::{self, Planted};
 use format::pointer::{BlockPointer, SplitHint};
 
 use crate::buffer::corrupt;
-use crate::container::content_owner;
+use crate::container::{content_owner, no_page};
 use crate::convert::wide;
 use crate::error::{FsError, FsResult};
 use crate::store::{Change, Store, View};
@@ -137,7 +138,7 @@ fn page_of_hash<'a>(
             Some(deeper) => depth = deeper,
         }
     }
-    Err(corrupt(format!("DR007: directory {} has no page for a hash", anode.number)))
+    Err(corrupt(DefectCode::DR008.found(format!("{} has no page for a hash", anode.number))))
 }
 
 /// Returns the page that split off page `number` last, and at which depth, if `hash` went there
@@ -159,7 +160,7 @@ fn set_hint(
     hint: SplitHint,
 ) -> FsResult<()> {
     let pointer = store.block(Some(change), anode, number)?;
-    let pointer = pointer.ok_or_else(|| corrupt(format!("MP004: page {number} is not there")))?;
+    let pointer = pointer.ok_or_else(|| no_page(anode, number))?;
     // It leads where it led, so nothing is freed.
     store.set_block(change, anode, number, Some(&pointer.with_split_hint(Some(hint))))?;
     Ok(())
@@ -249,7 +250,8 @@ pub(crate) fn insert(
     target: Target,
 ) -> FsResult<()> {
     let spot = spot_in(store, Some(change), anode, name)?;
-    let spot = spot.ok_or_else(|| corrupt("DR009: a directory has a name twice"))?;
+    let spot =
+        spot.ok_or_else(|| corrupt(DefectCode::DR009.found("a name that is new is there")))?;
     insert_at(store, change, anode, &spot, name, target)
 }
 
@@ -284,7 +286,7 @@ pub(crate) fn insert_at(
             Some(at) => at,
             None => {
                 let found = page_of_hash(store, Some(change), anode, hash)?;
-                found.ok_or_else(|| corrupt("DR007: a directory with pages has none"))?.0
+                found.ok_or_else(|| no_page(anode, 0))?.0
             }
         };
         let bytes = edit_at(change, anode, at)?;
@@ -346,7 +348,9 @@ fn split(
     let old = view_at(store, Some(change), anode, at)?.to_vec();
     let depth = page::depth(&old);
     if depth >= DEPTH_MAX || page_number(hash, depth) != number {
-        return Err(corrupt(format!("DR008: depth {depth} of page {number} can't be so")));
+        return Err(corrupt(
+            DefectCode::DR008.found(format!("depth {depth} of page {number} can't be so")),
+        ));
     }
     let sibling = number + (1 << depth);
     let keeps =
@@ -393,15 +397,15 @@ pub(crate) fn remove(
     let view = view_at(store, Some(change), anode, found.at)?;
     let removal = page::removal(&view[..], found.offset, found.cookie);
     drop(view);
-    let removal =
-        removal.ok_or_else(|| corrupt("DR002: the entry of a name that was found is free"))?;
+    let removal = removal.ok_or_else(|| {
+        corrupt(DefectCode::DR002.found("the entry of a name that was found is free"))
+    })?;
     page::put_gap(edit_range_at(change, anode, found.at, removal.head())?, removal.gap);
     let counts = edit_range_at(change, anode, found.at, page::COUNTS)?;
     let is_empty = page::subtract_from_counts(counts, removal.entry_bytes) == 0;
-    anode.entries = anode
-        .entries
-        .checked_sub(1)
-        .ok_or_else(|| corrupt("DR009: a directory counts fewer names than it has"))?;
+    anode.entries = anode.entries.checked_sub(1).ok_or_else(|| {
+        corrupt(DefectCode::DR013.found("a directory counts fewer names than it has"))
+    })?;
     let mut at = found.at;
     for _ in 0..MERGES_MAX {
         if !is_empty {

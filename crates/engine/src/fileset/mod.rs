@@ -22,6 +22,7 @@ use format::anode::{
 };
 use format::bitmap::{self, BITS_PER_PAGE};
 use format::bytes::is_zero;
+use format::defect::DefectCode;
 use format::fileset::Fileset;
 use format::ids::{ANODES_MAX, AnodeNo, FilesetId, Lsn, Place};
 use format::page::{
@@ -31,7 +32,7 @@ use format::page::{
 use format::planted::{self, Planted};
 
 use crate::buffer::{corrupt, page_of};
-use crate::container::content_owner;
+use crate::container::{content_owner, no_page};
 use crate::convert::{index_wide, narrow, wide};
 use crate::error::{FsError, FsResult};
 use crate::store::{Change, Store};
@@ -134,16 +135,14 @@ impl MountedFileset {
         let (entry, entry_place) = read_entry(store, slot)?;
         let table = Arc::new(entry.table_anode());
         let read = |number| {
-            read_anode_in(store, &table, None, entry.id, number)?.ok_or_else(|| {
-                corrupt(format!("FS003: anode {} of {} is free", number.0, entry.id))
-            })
+            read_anode_in(store, &table, None, entry.id, number)?
+                .ok_or_else(|| corrupt(DefectCode::AN006.found("is free").of(entry.id, number)))
         };
         let (orphan_anode, map_anode) = (read(ORPHAN_ANODE)?, read(ANODE_MAP_ANODE)?);
         let geometry = store.geometry();
         if orphan_anode.pages > geometry.device_bytes / wide(PAGE_BYTES) {
-            return Err(corrupt(
-                "OR002: the orphan list has more pages than the pool has room for",
-            ));
+            let what = "the orphan list has more pages than the pool has room for";
+            return Err(corrupt(DefectCode::AN005.found(what).of(entry.id, ORPHAN_ANODE)));
         }
         let state = State {
             entry_place,
@@ -393,7 +392,7 @@ impl FilesetGuard<'_> {
         store.add_content(change, &mut state.map_anode, page, PageKind::AnodeMap)?;
         let anode = self.state.map_anode.clone();
         self.fileset.write_anode(store, change, &anode)?;
-        self.map_page(store, change, page)?.ok_or_else(no_map_page)
+        self.map_page(store, change, page)?.ok_or_else(|| no_page(&anode, page))
     }
 
     fn ensure_table_page(
@@ -509,11 +508,13 @@ impl FilesetGuard<'_> {
         let (_, bytes) = anode_slot(store, &self.table, change, number)?;
         bytes.fill(0);
         self.drop_empty_page(store, change, number)?;
-        let map_page = self.map_page(store, change, number.0 / u64::from(BITS_PER_PAGE))?;
-        self.mark(store, change, map_page.ok_or_else(no_map_page)?, number.0, false)?;
+        let page = number.0 / u64::from(BITS_PER_PAGE);
+        let place = self.map_page(store, change, page)?;
+        let place = place.ok_or_else(|| no_page(&self.state.map_anode, page))?;
+        self.mark(store, change, place, number.0, false)?;
         let used = self.state.entry.anodes_used.checked_sub(1);
-        self.state.entry.anodes_used =
-            used.ok_or_else(|| corrupt("FS006: a fileset counts fewer anodes than it has"))?;
+        self.state.entry.anodes_used = used
+            .ok_or_else(|| corrupt(DefectCode::FS003.found("counts fewer anodes than it has")))?;
         change.count_anodes(-1);
         self.freed.push(number.0);
         Ok(())
@@ -529,7 +530,7 @@ impl FilesetGuard<'_> {
     ) -> FsResult<()> {
         let (page, _) = page_and_slot(number);
         let pointer = store.block(Some(change), &self.table, page)?;
-        let place = pointer.ok_or_else(no_table_page)?.place;
+        let place = pointer.ok_or_else(|| no_page(&self.table, page))?.place;
         let at = (place, PageKind::Anode, content_owner(&self.table, page));
         for slot in 0..SLOTS_PER_PAGE {
             if !store.peek(Some(change), at, slot_range(slot), is_zero)? {
@@ -597,8 +598,7 @@ impl FilesetGuard<'_> {
         let (page, in_page) = (slot / ORPHANS_PER_PAGE, slot % ORPHANS_PER_PAGE);
         let anode = &self.state.orphan_anode;
         let pointer = store.block(Some(change), anode, page)?;
-        let pointer =
-            pointer.ok_or_else(|| corrupt("OR001: a page of the orphan list is missing"))?;
+        let pointer = pointer.ok_or_else(|| no_page(anode, page))?;
         let (owner, offset) = (content_owner(anode, page), orphan_offset(in_page));
         let range = offset..offset + 8;
         let bytes = change.edit_range(pointer.place, PageKind::OrphanList, owner, range)?;
@@ -660,11 +660,10 @@ fn read_entry(store: &Store, slot: u32) -> FsResult<(Fileset, Place)> {
     let root = store.view(None, root_place, PageKind::Anode, PageOwner::default())?;
     let (_, root_slot) = page_and_slot(POOL_FILESET_TABLE);
     let table = decode_slot(&root, FilesetId(0), POOL_FILESET_TABLE, root_slot)?
-        .ok_or_else(|| corrupt("FS004: the fileset table is missing"))?;
+        .ok_or_else(|| corrupt(DefectCode::FS007.found("its anode is free")))?;
     let (page, entry_slot) = entry_position(slot);
     let pointer = store.block(None, &table, page)?;
-    let place =
-        pointer.ok_or_else(|| corrupt("FS005: a page of the fileset table is missing"))?.place;
+    let place = pointer.ok_or_else(|| no_page(&table, page))?.place;
     let view = store.view(None, place, PageKind::FilesetTable, entry_owner(page))?;
     let offset = slot_offset(entry_slot);
     let bytes = view[offset..].first_chunk().expect("slots lie inside the page");
@@ -705,7 +704,7 @@ fn anode_slot<'c>(
 ) -> FsResult<(Place, &'c mut [u8])> {
     let (page, slot) = page_and_slot(number);
     let pointer = store.block(Some(change), table, page)?;
-    let pointer = pointer.ok_or_else(no_table_page)?;
+    let pointer = pointer.ok_or_else(|| no_page(table, page))?;
     let owner = content_owner(table, page);
     let bytes = change.edit_range(pointer.place, PageKind::Anode, owner, slot_range(slot))?;
     Ok((pointer.place, bytes))
@@ -729,14 +728,6 @@ fn anode_is_at(change: &mut Change<'_>, number: AnodeNo, place: Place) -> FsResu
 
 fn slot_range(slot: usize) -> Range<usize> {
     slot_offset(slot)..slot_offset(slot) + ANODE_BYTES
-}
-
-fn no_table_page() -> FsError {
-    corrupt("AN004: a page of the anode table is missing")
-}
-
-fn no_map_page() -> FsError {
-    corrupt("AM001: a page of the anode map is missing")
 }
 
 const _: () = assert!(ANODE_BYTES == 512 && format::fileset::FILESET_BYTES == ANODE_BYTES);

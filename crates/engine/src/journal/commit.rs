@@ -29,6 +29,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use format::defect::DefectCode;
 use format::ids::Lsn;
 use format::journal::put_commit;
 use format::page::stamp;
@@ -402,7 +403,7 @@ impl Journal {
             (last.end, chunks.iter().map(|chunk| chunk.data_sequence).max().unwrap_or(0));
         if reached.0 - self.state.lock().tail.0 > ring_bytes(self.volume.geometry()) {
             // T4 is broken: rather stop than write over what a recovery needs.
-            self.fail_with("JR005: the log has outgrown its ring");
+            self.fail_of(&DefectCode::JR005.found("the log has outgrown its ring"));
             return self.check_alive().map(|()| None);
         }
         if planted::is(Planted::MemberBehindAcknowledged) {

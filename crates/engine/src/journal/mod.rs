@@ -47,6 +47,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use format::defect::{Defect, DefectCode};
 use format::geometry::{Geometry, JOURNAL_HEADS};
 use format::ids::{EPOCH_MAX, Epoch, Lsn, Place};
 use format::journal::{PageRuns, put_merge, put_page_image, put_ride, put_update};
@@ -390,6 +391,11 @@ impl Journal {
         FsError::Io { cause }
     }
 
+    /// T5: as [`Journal::fail`], for a defect.
+    fn fail_of(&self, defect: &Defect) {
+        self.fail_with(&defect.to_string());
+    }
+
     /// T5: as [`Journal::fail`], for what is no device's fault.
     fn fail_with(&self, reason: &str) {
         let mut failure = self.failure.lock();
@@ -439,7 +445,9 @@ impl Journal {
     fn begin_now(&self, state: &mut State, reservation: Reservation) -> FsResult<Option<Tx>> {
         self.check_alive()?;
         if state.next_epoch > EPOCH_MAX - recovery::EPOCH_JUMP {
-            self.fail_with("JR007: the pool's epochs are used up: copy it to a new pool");
+            self.fail_of(
+                &DefectCode::JR007.found("the pool's epochs are used up: copy it to a new pool"),
+            );
             return self.check_alive().map(|()| None);
         }
         if !self.has_room(state, reservation) {
@@ -543,7 +551,7 @@ impl Journal {
             state.leave_taken_set(&tx.memory);
         }
         if !tx.memory.apply_deltas() {
-            self.fail_with("AL001: a map or a count on disk contradicts what is freed or taken");
+            self.fail_of(&DefectCode::AL001.found("a count would fall below zero"));
             return Applied { class: 0, lsn: state.log.position(), ride: None };
         }
         self.counts.transactions.fetch_add(1, Ordering::Relaxed);

@@ -21,6 +21,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
+use format::defect::DefectCode;
 use format::double_write::DoubleWriteHead;
 use format::geometry::{Geometry, JOURNAL_HEADS};
 use format::ids::{EPOCH_MAX, Epoch, LSN_MAX, Lsn, Place, PoolId};
@@ -55,13 +56,13 @@ pub enum RecoveryError {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// Neither head of the journal verifies: the journal is lost. Use another road.
-    #[error("JR001: neither head page of the journal verifies: {cause}")]
+    #[error("{}: neither head page of the journal verifies: {cause}", DefectCode::JR001)]
     NoHead {
         /// What is wrong with the second.
         cause: PageError,
     },
     /// The log is damaged before what was durable.
-    #[error("JR002: the log is damaged at {at}, before {flushed} that was durable")]
+    #[error("{}: the log is damaged at {at}, before {flushed} that was durable", DefectCode::JR002)]
     Damaged {
         /// Where a whole chunk should be.
         at: Lsn,
@@ -70,10 +71,11 @@ pub enum RecoveryError {
     },
     /// The newest head is lost, and the log before it may have been written over.
     #[error(
-        "JR006: {device}: both copies of head {lost} of the journal are damaged (the chunk at {at} \
+        "{}: {device}: both copies of head {lost} of the journal are damaged (the chunk at {at} \
          was written after it; the newest that verifies is head {newest}): to go on from there \
          could lose what was acknowledged. Nothing was changed. Copy the device, run `holdfast \
-         check` on the copy, and restore from a backup; see JR006 in docs/CHECK.md"
+         check` on the copy, and restore from a backup; docs/CHECK.md says more",
+        DefectCode::JR006
     )]
     HeadLost {
         /// Where.
@@ -86,15 +88,16 @@ pub enum RecoveryError {
         at: Lsn,
     },
     /// A record that can't be so, under a good checksum: a bug, or malice.
-    #[error("JR003: a record in the chunk at {at} can't be so")]
+    #[error("{}: a record in the chunk at {at} can't be so", DefectCode::JR003)]
     BadRecord {
         /// The chunk.
         at: Lsn,
     },
     /// Positions or epochs are past what the format holds.
     #[error(
-        "JR007: {what} {value} leaves no room for another life of the pool: damage, or 14 years of \
-         writing at 10 GB/s. Copy what can be read to a new pool"
+        "{}: {what} {value} leaves no room for another life of the pool: damage, or 14 years of \
+         writing at 10 GB/s. Copy what can be read to a new pool",
+        DefectCode::JR007
     )]
     Exhausted {
         /// Which number.
@@ -103,7 +106,7 @@ pub enum RecoveryError {
         value: u64,
     },
     /// A page does not verify after redo and undo.
-    #[error("JR004: a page does not verify after recovery: {0}")]
+    #[error("{code}: a page does not verify after recovery: {0}", code = DefectCode::JR004)]
     Page(PageError),
 }
 

@@ -34,6 +34,7 @@ pub(crate) use stream::Origin;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use format::defect::DefectCode;
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Place};
 use format::journal::RideOwner;
 use format::planted::{self, Planted};
@@ -44,8 +45,9 @@ use storage::device::{AlignedBuffer, SharedBytes};
 use self::in_flight::InFlight;
 use self::stream::Stream;
 use crate::alloc::{Extent, SegmentId, Urgency};
+use crate::buffer::corrupt;
 use crate::convert::{index_wide, narrow, wide};
-use crate::error::{FsError, FsResult};
+use crate::error::FsResult;
 use crate::store::Store;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -350,8 +352,8 @@ impl Segments {
         if !self.has_room(segment, fragments) {
             // Creation keeps blocks well below segments: a superblock or an anode on disk is
             // absurd.
-            let defect = format!("AN002: a block of {fragments} fragments fits in no segment");
-            return Err(FsError::Corrupt { defect });
+            let what = format!("a block of {fragments} fragments fits in no segment");
+            return Err(corrupt(DefectCode::AN002.found(what)));
         }
         Ok(segment)
     }

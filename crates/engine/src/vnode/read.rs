@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use format::anode::AnodeKind;
+use format::defect::DefectCode;
 use format::ids::Place;
 use format::planted::{self, Planted};
 use format::pointer::{BlockPointer, QUARTER_BYTES};
@@ -15,6 +16,7 @@ use super::api::{Caller, Ino, ReadAsked, ReadTold};
 use super::inline::{inline_bytes, is_inline};
 use super::unit::Span;
 use super::{Files, Vnode, VnodeState};
+use crate::buffer::corrupt;
 use crate::buffer::io;
 use crate::container::Unit;
 use crate::convert::{index_wide, wide};
@@ -417,5 +419,5 @@ impl Files {
 }
 
 pub(crate) fn bad_data(pointer: &BlockPointer) -> FsError {
-    FsError::Corrupt { defect: format!("DT001: block at {} fails its checksum", pointer.place) }
+    corrupt(DefectCode::MP005.found("a block fails its checksum").at(pointer.place))
 }

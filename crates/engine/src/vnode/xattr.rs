@@ -19,6 +19,7 @@ use format::attributes::{
     ATTRIBUTE_LIST_BYTES_MAX, ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, AttributeName,
     Namespace, value_pages,
 };
+use format::defect::DefectCode;
 use format::ids::{AnodeNo, Lsn};
 use format::page::PageKind;
 
@@ -64,7 +65,13 @@ fn container_of(anode: &Anode, found: Option<Anode>) -> FsResult<Anode> {
             && found.parent == anode.number
             && found.number >= FIRST_FILE_ANODE
     };
-    let error = || corrupt(format!("XA002: {} has no container of attributes", anode.number));
+    let error = || {
+        corrupt(
+            DefectCode::XA002
+                .found("has no container of attributes")
+                .of(anode.fileset, anode.number),
+        )
+    };
     found.filter(is_its).ok_or_else(error)
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use engine::error::DefectCode;
 use engine::vnode::api::{
     Access, Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FilesetUuid, FsError,
     FsResult, Handle, Ino, NewInode, RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp, Told,
@@ -219,7 +220,7 @@ impl FileSystem for MemoryFs {
                 let parent = state.directory(parent)?.parent;
                 state.referenced(parent)
             }
-            DAMAGED => Err(FsError::Corrupt { defect: "a test".to_owned() }),
+            DAMAGED => Err(FsError::from(DefectCode::MP005.found("a test"))),
             name => {
                 let ino = state.child(parent, name)?;
                 state.referenced(ino)

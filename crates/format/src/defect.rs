@@ -1,9 +1,22 @@
-//! Defects: what can be wrong with a pool, each under a code that never changes its meaning.
+//! Defects: what can be wrong with a pool, each kind under a code that never changes its meaning.
 //!
-//! The codes up to 006 of most families are those that `format` gives to what one structure can
-//! say of itself; the rest are facts between structures. `docs/CHECK.md` has a section for each.
+//! One table for all: the engine refuses with these codes, the checker reports them, and
+//! `docs/CHECK.md` explains each. `xtask tidy` compares the three: a code has a section there, with
+//! the meaning and the severity of the table, and something gives it out; and no code is spelled
+//! out in a string.
+//!
+//! # Invariants
+//!
+//! - CD1: A code is never given another meaning, and never used again: see [`RETIRED`].
+//! - CD2: The message of an error that is a defect begins with its code ([`FoundDefect`]).
 
-use format::ids::{AnodeNo, FilesetId, Place};
+use std::fmt;
+
+use crate::ids::{AnodeNo, FilesetId, Place};
+
+/// Codes that are no longer given out, and what says the same now.
+pub const RETIRED: [(&str, DefectCode); 2] =
+    [("DT001", DefectCode::MP005), ("FM001", DefectCode::AG003)];
 
 /// How bad a defect is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,31 +44,31 @@ impl Severity {
 macro_rules! codes {
     ($($name:ident $severity:ident $meaning:literal)*) => {
         /// The permanent code of a kind of defect.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Code {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum DefectCode {
             $(#[doc = $meaning] $name,)*
         }
 
-        impl Code {
+        impl DefectCode {
             /// Every code.
-            pub const ALL: &'static [Code] = &[$(Code::$name,)*];
+            pub const ALL: &'static [DefectCode] = &[$(DefectCode::$name,)*];
 
             /// Returns the code as it is printed.
             #[must_use]
             pub fn name(self) -> &'static str {
-                match self { $(Code::$name => stringify!($name),)* }
+                match self { $(DefectCode::$name => stringify!($name),)* }
             }
 
             /// Returns how bad it is.
             #[must_use]
             pub fn severity(self) -> Severity {
-                match self { $(Code::$name => Severity::$severity,)* }
+                match self { $(DefectCode::$name => Severity::$severity,)* }
             }
 
             /// Returns what it means, in a sentence.
             #[must_use]
             pub fn meaning(self) -> &'static str {
-                match self { $(Code::$name => $meaning,)* }
+                match self { $(DefectCode::$name => $meaning,)* }
             }
         }
     };
@@ -72,7 +85,10 @@ codes! {
     JR001 Severe "No head of the journal verifies, so the log can't be replayed."
     JR002 Severe "The log breaks off before what was durable."
     JR003 Severe "A record of the log says what can't be so."
+    JR004 Severe "A page does not verify after recovery."
+    JR005 Severe "The log has outgrown its ring."
     JR006 Severe "The newest head of the journal is lost, and the log was used after it."
+    JR007 Severe "The positions of the log, or the epochs, are used up."
     PG001 Severe "No metadata page is where one should be."
     PG002 Severe "A metadata page fails its checksum."
     PG003 Severe "A metadata page was written by newer software."
@@ -80,6 +96,7 @@ codes! {
     PG005 Severe "A metadata page says that it belongs elsewhere."
     PG006 Severe "A metadata page is of an unknown kind."
     PG007 Severe "A metadata page is not the one that its pointer stands for."
+    PG008 Severe "A metadata page has a field out of its bounds."
     AG001 Major "An entry of the group table can't be so."
     AG002 Major "A group descriptor contradicts the superblock."
     AG003 Severe "A fragment that something points to is marked free."
@@ -88,6 +105,8 @@ codes! {
     AG006 Major "A group's count of segments in use is wrong."
     AG007 Major "A total of the pool is wrong."
     AG008 Severe "Something points into a group that was never initialised."
+    AG009 Severe "A fragment that was taken for free is marked in use."
+    AL001 Severe "A count on disk contradicts what is taken or freed."
     SG001 Major "A segment is of an unknown kind."
     SG002 Major "A segment's count of live fragments is wrong."
     SG003 Major "A page lies in a segment that is not for metadata."
@@ -98,6 +117,8 @@ codes! {
     MP003 Severe "A pointer says what can't be so in its container."
     MP004 Major "A block lies past the end of its file."
     MP005 Severe "The bytes of a block are not those that were written."
+    MP006 Severe "A container has no page where one must be."
+    MP007 Severe "A container has a page where none may be."
     AN001 Severe "An anode fails its checksum."
     AN002 Severe "An anode has a field out of its bounds."
     AN003 Severe "An anode lies in the slot of another."
@@ -142,11 +163,17 @@ codes! {
     FS007 Severe "The pool's fileset table is missing."
 }
 
-impl Code {
-    /// Returns the code at the start of an error message of `format`.
+impl DefectCode {
+    /// Returns a defect of this kind: `what` was found, with the numbers.
     #[must_use]
-    pub fn of_message(message: &str) -> Option<Code> {
-        Code::ALL.iter().copied().find(|code| message.starts_with(code.name()))
+    pub fn found(self, what: impl Into<String>) -> Defect {
+        Defect { code: self, subject: Subject::default(), place: None, what: what.into() }
+    }
+}
+
+impl fmt::Display for DefectCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -159,38 +186,94 @@ pub struct Subject {
     pub anode: AnodeNo,
 }
 
-/// One broken invariant.
+/// One broken invariant. Displayed as `CODE at place: what`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defect {
     /// Which kind.
-    pub code: Code,
-    /// What was found, with the numbers.
-    pub what: String,
+    pub code: DefectCode,
     /// Whose.
     pub subject: Subject,
-    /// The name of the subject, where it has one and could be found.
-    pub path: Option<String>,
     /// Where in the pool.
     pub place: Option<Place>,
-    /// Where on the device.
-    pub device_offset: Option<u64>,
+    /// What was found, with the numbers.
+    pub what: String,
+}
+
+impl Defect {
+    /// Returns the defect as one at `place`.
+    #[must_use]
+    pub fn at(self, place: Place) -> Defect {
+        Defect { place: Some(place), ..self }
+    }
+
+    /// Returns the defect as one of `anode` of `fileset`.
+    #[must_use]
+    pub fn of(self, fileset: FilesetId, anode: AnodeNo) -> Defect {
+        Defect { subject: Subject { fileset, anode }, ..self }
+    }
+}
+
+impl fmt::Display for Defect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        head(f, self.code, self.place)?;
+        f.write_str(&self.what)
+    }
+}
+
+fn head(f: &mut impl fmt::Write, code: DefectCode, place: Option<Place>) -> fmt::Result {
+    match place {
+        Some(place) => write!(f, "{code} at {place}: "),
+        None => write!(f, "{code}: "),
+    }
+}
+
+/// An error that is a defect.
+///
+/// CD2: its message is `CODE at place: what was found`, or without a place `CODE: what was found`.
+pub trait FoundDefect: fmt::Display {
+    /// Returns which kind it is.
+    fn code(&self) -> DefectCode;
+
+    /// Returns where in the pool it is.
+    fn place(&self) -> Option<Place> {
+        None
+    }
+}
+
+impl<E: FoundDefect> From<E> for Defect {
+    fn from(error: E) -> Defect {
+        let (code, place) = (error.code(), error.place());
+        let (message, mut prefix) = (error.to_string(), String::new());
+        head(&mut prefix, code, place).expect("a string takes all");
+        let what = message.strip_prefix(&prefix).unwrap_or(&message).to_owned();
+        Defect { code, subject: Subject::default(), place, what }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
-    fn codes_are_in_messages_of_format() {
-        let error = format::page::PageError::BadMagic { place: Place::NONE, found: 7 };
-        assert_eq!(Code::of_message(&error.to_string()), Some(Code::PG001));
-        assert_eq!(Code::of_message("nothing"), None);
+    fn codes_are_five_characters_and_differ() {
+        let names: BTreeSet<_> = DefectCode::ALL.iter().map(|code| code.name()).collect();
+        assert_eq!(names.len(), DefectCode::ALL.len());
+        assert!(names.iter().all(|name| name.len() == 5));
+        assert!(RETIRED.iter().all(|(name, _)| !names.contains(name)));
     }
 
     #[test]
-    fn codes_are_five_characters_and_differ() {
-        let names: std::collections::BTreeSet<_> = Code::ALL.iter().map(|c| c.name()).collect();
-        assert_eq!(names.len(), Code::ALL.len());
-        assert!(names.iter().all(|name| name.len() == 5));
+    fn an_error_and_its_defect_say_the_same() {
+        let place = Place::new(0, 1, 2);
+        let error = crate::page::PageError::BadMagic { place, found: 7 };
+        let defect = Defect::from(error.clone());
+        assert_eq!((defect.code, defect.place), (DefectCode::PG001, Some(place)));
+        assert_eq!(defect.to_string(), error.to_string());
+        assert!(defect.what.starts_with("not a"), "{}", defect.what);
+        let placeless = Defect::from(crate::attributes::AttributeDefect { offset: 1, what: "w" });
+        assert_eq!(placeless.to_string(), "XA001: attribute at 1: w");
+        assert_eq!(placeless.what, "attribute at 1: w");
     }
 }
