@@ -7,8 +7,8 @@
 NAME=beside
 SEEDS=${BESIDE_SEEDS:-$(by_scale 60 5000)}
 SEED=${BESIDE_SEED:-$(by_scale 0 "$(date +%Y%m%d)00000")}
-BESIDE=$ROOT/target/release/beside
-[ -x "$BESIDE" ] || skip "it is not built: cargo build --release -p whole-system --bin beside"
+BESIDE=$ROOT/target/debug/beside
+[ -x "$BESIDE" ] || skip "it is not built: ./test beside-tool"
 [ "$(id -u)" = 0 ] || skip "only root becomes other users"
 need losetup mkfs.ext4
 begin beside
