@@ -31,9 +31,9 @@ use storage::device::{Purpose, SharedDevice};
 use zerocopy::FromBytes;
 
 use crate::convert::{to_u64, to_usize};
-use crate::dir::shown;
 use crate::inspect::{InspectError, Opened};
 use crate::replay::each_chunk_of;
+use format::text::shown;
 
 /// What to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

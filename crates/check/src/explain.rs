@@ -15,6 +15,7 @@ use format::map::{height_for, page_index};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, SLOTS_PER_PAGE};
 use format::pointer::{BlockPointer, CheckKind};
 use format::summary::{Summary, SummaryKind};
+use format::text::shown;
 use storage::device::SharedDevice;
 
 use crate::convert::{index_of, to_u64, to_usize};
@@ -192,7 +193,7 @@ fn explain_attributes(
     explanation: &mut Explanation,
 ) {
     for (name, value) in anode.attributes.iter() {
-        let name = crate::dir::shown(&name.full());
+        let name = shown(&name.full());
         let what = format!("{name:?} in the anode, {} bytes", value.len());
         explanation.add_at(&reader.geometry, "attribute", place, what);
     }
@@ -202,8 +203,7 @@ fn explain_attributes(
             let wanted = wanted_page(&container, PageKind::Attributes, 0, pointer);
             if let Ok(page) = reader.read_page(&wanted) {
                 let names = format::attributes::entries(&page);
-                let names: Vec<_> =
-                    names.map(|entry| crate::dir::shown(&entry.name.full())).collect();
+                let names: Vec<_> = names.map(|entry| shown(&entry.name.full())).collect();
                 let what = if format::attributes::is_value_page(&page) {
                     format!("page {} of {number}, part of a value", pointer.0)
                 } else {
@@ -229,7 +229,7 @@ fn explain_name(
     let place = PageHeader::parse(&page)?.place;
     let what = format!(
         "{:?} at byte {} of page {number} of the directory, hash {hash:#x}: {} {}",
-        crate::dir::shown(name),
+        shown(name),
         dirent.offset,
         dirent.anode,
         dirent.generation

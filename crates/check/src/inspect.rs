@@ -5,10 +5,10 @@ use format::superblock::Superblock;
 use storage::device::{DeviceError, SharedDevice};
 use storage::pool::{PoolError, read_superblock};
 
+use crate::pass::superblock::regions_have_places;
 use crate::reader::Reader;
 use crate::replay::replay_into;
 use crate::report::Report;
-use crate::superblock::regions_have_places;
 
 /// Why something could not be shown.
 #[derive(Debug, thiserror::Error)]

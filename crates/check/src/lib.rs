@@ -8,56 +8,48 @@
 //!
 //! # Layout
 //!
-//! The passes, in the order of `PASSES`; each metadata page is read once, but for pages that
-//! are read again to give a defect its path.
+//! `pass/mod.rs` has the tables of passes, each in a file of its own.
 //!
 //! ```text
-//!   group    group table, descriptors, segment usage         what the pool says of its space
-//!   fileset  root page, fileset table; in each fileset:
-//!     anode    anode table, anode map, orphan list
-//!     attributes  containers of extended attributes
-//!     map      pointers of every container: who owns what    collects: used fragments
-//!     dir      directory pages                               collects: names of each anode
-//!     link     names against link counts, reachability
-//!   segment  free maps, live counts, totals                  compares: used fragments
+//!   over the pool           superblock, journal, group, fileset, segment, total
+//!   over each fileset       anode, anode_map, orphan, attributes, link
+//!   in what the anodes have map (pointers of a container: who owns what), directory, attributes
+//!   what passes share       space (used fragments), tree (facts of the anodes of a fileset)
+//!   under the passes        reader (the device under what a replay would write), replay
 //! ```
 //!
 //! # Memory
 //!
 //! One bit a fragment and 8 bytes a segment of the groups in use (32 KiB and 8 KiB for a group of
-//! 1 GiB), `anode::FACTS_BYTES` for each anode of the fileset in hand, what is being read
+//! 1 GiB), `tree::FACTS_BYTES` for each anode of the fileset in hand, what is being read
 //! (8 MiB) and, for a pool that was not closed, what its log writes. All of it is counted, and a
 //! check that would pass [`Options::memory_bytes_max`] stops and says so.
 //!
 //! Not here: repair, and what each code means for the user (`docs/CHECK.md`).
 
-mod anode;
-mod attributes;
 mod convert;
-mod dir;
 pub mod dump;
 pub mod explain;
-mod fileset;
-mod group;
 pub mod inspect;
-mod link;
 mod lookup;
 mod map;
+mod pass;
 mod path;
 mod reader;
 pub mod replay;
 pub mod report;
-mod segment;
 mod space;
-mod superblock;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use std::sync::Arc;
 
 use format::ids::Place;
 use storage::device::SharedDevice;
+use storage::pool::SuperblockReport;
 
+use crate::pass::{PASSES, Pass};
 use crate::reader::{ReadError, Reader};
 use crate::report::{Finding, Report};
 use crate::space::Space;
@@ -107,14 +99,9 @@ pub(crate) enum Stop {
     Memory { limit: u64 },
 }
 
-type Pass = fn(&mut Check<'_>) -> Result<(), Stop>;
-
-/// The passes, in order.
-pub(crate) const PASSES: [(&str, Pass); 3] =
-    [("group", group::run), ("fileset", fileset::run), ("segment", segment::run)];
-
 /// What the passes share.
 pub(crate) struct Check<'run> {
+    pub(crate) superblock: SuperblockReport,
     pub(crate) reader: Arc<Reader>,
     pub(crate) options: Options,
     pub(crate) report: Report,
@@ -129,6 +116,7 @@ pub(crate) struct Check<'run> {
     progress: &'run mut dyn FnMut(Progress),
     pass: &'static str,
     done: u64,
+    total: u64,
 }
 
 impl Check<'_> {
@@ -174,17 +162,20 @@ impl Check<'_> {
         }
     }
 
-    fn begin(&mut self, pass: &'static str) {
-        (self.pass, self.done) = (pass, 0);
+    fn begin(&mut self, pass: &Pass) {
+        (self.pass, self.done) = (pass.name, 0);
+        self.total = (pass.total)(self);
+        self.tell();
+    }
+
+    /// Says that a step of the pass begins.
+    pub(crate) fn step(&mut self, name: &'static str) {
+        self.pass = name;
         self.tell();
     }
 
     fn tell(&mut self) {
-        let total = match self.pass {
-            "fileset" => self.space.fragments_stated,
-            _ => u64::from(self.reader.geometry.group_count),
-        };
-        (self.progress)(Progress { pass: self.pass, done: self.done, total });
+        (self.progress)(Progress { pass: self.pass, done: self.done, total: self.total });
     }
 }
 
@@ -194,37 +185,33 @@ impl Check<'_> {
 pub fn run(device: SharedDevice, options: Options, progress: &mut dyn FnMut(Progress)) -> Report {
     let title = format!("check of {}", device.info().name);
     let mut report = Report { title, ..Report::default() };
-    let opened = match superblock::open(&device, &mut report) {
+    let superblock = match pass::superblock::open(&device) {
         Ok(superblock) => superblock,
         Err(stop) => {
             report.stopped = Some(stop.to_string());
             return report;
         }
     };
-    progress(Progress { pass: "replay", done: 0, total: 0 });
-    let mut reader = Reader::new(device, opened.geometry.clone(), opened.pool_id);
-    if opened.is_open {
-        replay::replay_into(&mut reader, &mut report);
-    } else {
-        replay::verify_rest(&mut reader, &mut report);
-    }
-    let memory_bytes = reader.overlay_bytes();
+    report.title = pass::superblock::title(&device, &superblock.current);
+    let (geometry, pool_id) = (superblock.current.geometry.clone(), superblock.current.pool_id);
     let mut check = Check {
-        space: Space::new(opened.geometry.clone()),
-        reader: Arc::new(reader),
+        superblock,
+        space: Space::new(geometry.clone()),
+        reader: Arc::new(Reader::new(device, geometry, pool_id)),
         options,
         report,
         is_incomplete: false,
-        memory_bytes,
+        memory_bytes: 0,
         is_over: false,
         progress,
         pass: "",
         done: 0,
+        total: 0,
     };
-    for (name, pass) in PASSES {
-        check.begin(name);
+    for pass in &PASSES {
+        check.begin(pass);
         // What a pass could not return, because it was deep in a walk, is said again here.
-        let done = pass(&mut check);
+        let done = (pass.run)(&mut check);
         if let Err(stop) = done.and_then(|()| check.take_memory(0)) {
             check.report.stopped = Some(stop.to_string());
             break;

@@ -9,9 +9,9 @@ use format::page::{PageBytes, PageKind, PageOwner, SLOT_BYTES, SLOTS_PER_PAGE};
 use format::pointer::BlockPointer;
 
 use crate::convert::to_u64;
-use crate::dir::shown;
 use crate::map::{Indexed, page_pointers, root_pointers, split_pointers, wanted_page};
 use crate::reader::{PageWanted, Reader};
+use format::text::shown;
 
 /// Most pages that the search for one name reads: a directory of a million names.
 const PAGES_SEARCHED_MAX: usize = 32_768;

@@ -10,9 +10,9 @@ use format::fileset::ROOT_FILESET;
 use format::ids::AnodeNo;
 
 use crate::Check;
-use crate::anode::Tree;
 use crate::lookup::{name_in, read_anode};
 use crate::reader::Reader;
+use crate::tree::Tree;
 
 /// Most defects of a fileset that get a path.
 const PATHS_MAX: usize = 100;

@@ -110,6 +110,11 @@ impl Reader {
         Reader { device, overlay: Overlay::default(), geometry, pool_id }
     }
 
+    /// Returns how large the device is; the pool may be smaller.
+    pub(crate) fn device_bytes(&self) -> u64 {
+        self.device.info().size_bytes
+    }
+
     pub(crate) fn overlay_bytes(&self) -> u64 {
         self.overlay.bytes()
     }

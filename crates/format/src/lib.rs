@@ -24,3 +24,4 @@ pub mod planted;
 pub mod pointer;
 pub mod summary;
 pub mod superblock;
+pub mod text;

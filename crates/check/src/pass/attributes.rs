@@ -11,9 +11,9 @@ use format::attributes::{self, AttributeName, ValueAt, is_value_page};
 use format::ids::{AnodeNo, Place};
 use format::page::{PageBytes, PageHeader, PageKind};
 
-use crate::Check;
-use crate::anode::{Facts, Tree};
 use crate::map::{Content, subject_of};
+use crate::tree::{Facts, Tree};
+use crate::{Check, Stop};
 use format::defect::{Defect, DefectCode};
 
 /// Bytes of memory for what one page says: at most the names that fit in it, and their heads.
@@ -142,7 +142,7 @@ impl Pages {
 }
 
 /// Compares the containers with the anodes that name them.
-pub(crate) fn compare(check: &mut Check<'_>, tree: &Tree) {
+pub(crate) fn compare(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop> {
     let mut found: Vec<(u64, DefectCode, String)> = Vec::new();
     for (&number, facts) in &tree.facts {
         for container in facts.containers.into_iter().filter(|&container| container != 0) {
@@ -155,6 +155,7 @@ pub(crate) fn compare(check: &mut Check<'_>, tree: &Tree) {
     for (number, code, what) in found {
         check.defect(code, tree.subject(number), None, what);
     }
+    Ok(())
 }
 
 /// Says what is wrong with the container that anode `number` names, if anything.

@@ -7,11 +7,12 @@ use format::directory::{self, DEPTH_MAX, Dirent};
 use format::ids::Place;
 use format::page::{PageBytes, PageHeader, PageKind};
 use format::pointer::SplitHint;
+use format::text::shown;
 
 use crate::Check;
-use crate::anode::Tree;
 use crate::convert::to_u64;
 use crate::map::{Content, Indexed, subject_of};
+use crate::tree::Tree;
 use format::anode::AnodeKind;
 use format::defect::{Defect, DefectCode, Severity};
 
@@ -81,7 +82,7 @@ fn directory_page(
         check.report.totals.names += 1;
         let hash = directory::hash_of(anode.key, dirent.name);
         if hash != directory::hash_in(dirent.cookie) {
-            let what = format!("name {:?} lies under another hash", shown(dirent.name));
+            let what = format!("name `{}` lies under another hash", shown(dirent.name));
             check.defect(DefectCode::DR007, subject, Some(place), what);
         }
         seen.push((hash, dirent.name));
@@ -92,7 +93,7 @@ fn directory_page(
         if let [first, second] = pair
             && first == second
         {
-            let what = format!("name {:?} is there twice", shown(first.1));
+            let what = format!("name `{}` is there twice", shown(first.1));
             check.defect(DefectCode::DR009, subject, Some(place), what);
         }
     }
@@ -112,11 +113,6 @@ fn one_name(check: &mut Check<'_>, tree: &mut Tree, directory: &Anode, dirent: &
     {
         facts.names_differ = true;
     }
-}
-
-/// Returns `name` for a message.
-pub(crate) fn shown(name: &[u8]) -> String {
-    String::from_utf8_lossy(name).into_owned()
 }
 
 /// Says which page's pointer tells of its last split what is not so, if any.

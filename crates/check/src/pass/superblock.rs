@@ -1,43 +1,46 @@
 //! The copies of the superblock: which is current, and what is wrong with the others.
 
 use format::geometry::Geometry;
-use format::superblock::SuperblockError;
+use format::superblock::{Superblock, SuperblockError};
 use storage::device::SharedDevice;
-use storage::pool::{PoolError, read_superblock};
+use storage::pool::{PoolError, SuperblockReport, read_superblock};
 
-use crate::Stop;
-use crate::report::{Finding, Report};
+use crate::report::Finding;
+use crate::{Check, Stop};
 use format::defect::Defect;
 
-/// Returns the current superblock and notes what is wrong with the other copies.
-pub(crate) fn open(
-    device: &SharedDevice,
-    report: &mut Report,
-) -> Result<format::superblock::Superblock, Stop> {
+/// Reads the superblock; refuses one whose pool can't be checked.
+pub(crate) fn open(device: &SharedDevice) -> Result<SuperblockReport, Stop> {
     let found = read_superblock(device.as_ref())?;
     if !regions_have_places(&found.current.geometry) {
         let (device, field) = (device.info().name.clone(), "regions past 16 TiB");
         let cause = SuperblockError::BadField { field };
         return Err(PoolError::Superblock { device, cause }.into());
     }
-    for (copy, error) in found.copies.iter().enumerate() {
+    Ok(found)
+}
+
+/// Returns what a report of the pool begins with.
+pub(crate) fn title(device: &SharedDevice, superblock: &Superblock) -> String {
+    let label: Vec<u8> = superblock.label.into_iter().take_while(|&byte| byte != 0).collect();
+    let label = String::from_utf8_lossy(&label).into_owned();
+    let label = if label.is_empty() { label } else { format!("{label} ") };
+    format!("check of {}: pool {label}{}", device.info().name, superblock.pool_id)
+}
+
+/// Notes what is wrong with the copies that are not the current one.
+pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
+    let device_bytes = check.reader.device_bytes();
+    for (copy, error) in (0_u16..).zip(check.superblock.copies.clone()) {
         let Some(error) = error else { continue };
-        let defect = Defect::from(error.clone());
-        report.add(Finding {
+        let defect = Defect::from(error);
+        check.report.add(Finding {
             defect: Defect { what: format!("copy {copy}: {}", defect.what), ..defect },
             path: None,
-            device_offset: u16::try_from(copy).ok().map(|copy| {
-                let bytes = device.info().size_bytes;
-                Geometry::superblock_offset(bytes, copy)
-            }),
+            device_offset: Some(Geometry::superblock_offset(device_bytes, copy)),
         });
     }
-    let label: Vec<u8> = found.current.label.into_iter().take_while(|&byte| byte != 0).collect();
-    let label = String::from_utf8_lossy(&label).into_owned();
-    let id = found.current.pool_id;
-    let label = if label.is_empty() { label } else { format!("{label} ") };
-    report.title = format!("check of {}: pool {label}{id}", device.info().name);
-    Ok(found.current)
+    Ok(())
 }
 
 /// Whether every page of the fixed regions has a place: pages are counted in 32 bits.

@@ -1,12 +1,9 @@
-//! What the pool says of its space against what was found: free maps, live counts, totals.
+//! What each group says of its space against what was found: free maps, live counts.
 
 use format::bitmap::BITS_PER_PAGE;
-use format::group::{
-    SegmentKind, TOTAL_ANODES_USED_OFFSET, TOTAL_FRAGMENTS_RESERVED_OFFSET,
-    TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET, is_bit_set,
-};
+use format::group::{SegmentKind, is_bit_set};
 use format::ids::Place;
-use format::page::{PAGE_HEADER_BYTES, PageBytes, PageKind, PageOwner, read_u64};
+use format::page::{PAGE_HEADER_BYTES, PageBytes, PageKind};
 
 use crate::convert::{index_of, to_u64};
 use crate::reader::PageWanted;
@@ -17,7 +14,7 @@ use format::defect::{DefectCode, Subject};
 const POOL: Subject =
     Subject { fileset: format::ids::FilesetId(0), anode: format::ids::AnodeNo(0) };
 
-/// Compares every group, then the totals of the pool.
+/// Compares every group.
 pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     if check.is_incomplete {
         let note = "some pages can't be used, so what nothing points to is not reported: free \
@@ -33,9 +30,8 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
             fragments_used += one_group(check, group, space);
         }
     }
-    let groups_used = to_u64(groups.values().filter(|space| space.is_initialised).count());
+    check.space.groups = groups;
     check.report.totals.fragments = fragments_used;
-    totals(check, fragments_used, groups_used);
     Ok(())
 }
 
@@ -161,32 +157,6 @@ fn live_counts(check: &mut Check<'_>, group: u32, space: &GroupSpace) {
             );
             let place = Place::new(0, group, first);
             check.defect(DefectCode::SG002, POOL, Some(place), what);
-        }
-    }
-}
-
-fn totals(check: &mut Check<'_>, fragments_used: u64, groups_used: u64) {
-    if check.is_incomplete {
-        return;
-    }
-    let wanted = PageWanted {
-        place: check.reader.geometry.group_table_root_place(),
-        kind: PageKind::GroupTableRoot,
-        owner: Some(PageOwner::default()),
-    };
-    // The first pass has read and verified it, so it is there unless it changes under the check.
-    let Ok(root) = check.reader.read_page(&wanted) else { return };
-    let pairs = [
-        ("fragments in use", TOTAL_FRAGMENTS_USED_OFFSET, fragments_used),
-        ("fragments reserved", TOTAL_FRAGMENTS_RESERVED_OFFSET, check.space.fragments_reserved),
-        ("groups in use", TOTAL_GROUPS_USED_OFFSET, groups_used),
-        ("anodes in use", TOTAL_ANODES_USED_OFFSET, check.report.totals.anodes),
-    ];
-    for (what, offset, counted) in pairs {
-        let stated = read_u64(root.as_slice(), offset);
-        if stated != counted {
-            let what = format!("the pool says {stated} {what}, has {counted}");
-            check.defect(DefectCode::AG007, POOL, Some(wanted.place), what);
         }
     }
 }

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use format::anode::{AnodeKind, ROOT_ANODE};
 use format::ids::AnodeNo;
 
-use crate::Check;
-use crate::anode::{Facts, Tree};
+use crate::tree::{Facts, Tree};
+use crate::{Check, Stop};
 use format::defect::DefectCode;
 
 /// A dirent keeps this many bits of a generation.
@@ -19,7 +19,7 @@ const GENERATION_MASK: u64 = (1 << 48) - 1;
 const LINKS_MAX: u32 = 65_535;
 
 /// Compares what the names say of each anode with what the anode says.
-pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree) {
+pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop> {
     let mut found = Vec::new();
     for (&number, facts) in &tree.facts {
         found.clear();
@@ -33,6 +33,7 @@ pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree) {
     if !check.is_incomplete {
         reachability(check, tree);
     }
+    Ok(())
 }
 
 fn names_of(

@@ -7,10 +7,12 @@ use format::fileset::{FILESET_BYTES, Fileset};
 use format::ids::{AnodeNo, FilesetId};
 use format::page::{PageBytes, PageKind, PageOwner, SLOT_BYTES, SLOTS_PER_PAGE};
 
+use super::{FILESET_PASSES, anode};
 use crate::convert::{to_u64, to_usize};
 use crate::map::Content;
 use crate::reader::PageWanted;
-use crate::{Check, Stop, anode};
+use crate::tree::Tree;
+use crate::{Check, Stop, path};
 use format::defect::{DefectCode, Subject};
 
 const POOL: Subject = Subject { fileset: FilesetId(0), anode: AnodeNo(0) };
@@ -49,8 +51,22 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
             continue;
         }
         check.report.totals.filesets += 1;
-        anode::run(check, fileset)?;
+        one_fileset(check, fileset)?;
     }
+    Ok(())
+}
+
+fn one_fileset(check: &mut Check<'_>, fileset: &Fileset) -> Result<(), Stop> {
+    let mut tree = Tree::new(fileset.clone());
+    let (outer_incomplete, first_finding) = (check.is_incomplete, check.report.findings.len());
+    check.is_incomplete = false;
+    for pass in &FILESET_PASSES {
+        check.step(pass.name);
+        (pass.run)(check, &mut tree)?;
+    }
+    path::name_defects(check, &tree, first_finding);
+    tree.release(check);
+    check.is_incomplete |= outer_incomplete;
     Ok(())
 }
 

@@ -1,0 +1,46 @@
+//! The totals of the pool, in the root of the group table, against what was found.
+
+use format::defect::{DefectCode, Subject};
+use format::group::{
+    TOTAL_ANODES_USED_OFFSET, TOTAL_FRAGMENTS_RESERVED_OFFSET, TOTAL_FRAGMENTS_USED_OFFSET,
+    TOTAL_GROUPS_USED_OFFSET,
+};
+use format::ids::{AnodeNo, FilesetId};
+use format::page::{PageKind, PageOwner, read_u64};
+
+use crate::convert::to_u64;
+use crate::reader::PageWanted;
+use crate::{Check, Stop};
+
+const POOL: Subject = Subject { fileset: FilesetId(0), anode: AnodeNo(0) };
+
+/// Compares the totals.
+pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
+    if check.is_incomplete {
+        return Ok(());
+    }
+    let fragments_used = check.report.totals.fragments;
+    let groups = check.space.groups.values();
+    let groups_used = to_u64(groups.filter(|space| space.is_initialised).count());
+    let wanted = PageWanted {
+        place: check.reader.geometry.group_table_root_place(),
+        kind: PageKind::GroupTableRoot,
+        owner: Some(PageOwner::default()),
+    };
+    // The first pass has read and verified it, so it is there unless it changes under the check.
+    let Ok(root) = check.reader.read_page(&wanted) else { return Ok(()) };
+    let pairs = [
+        ("fragments in use", TOTAL_FRAGMENTS_USED_OFFSET, fragments_used),
+        ("fragments reserved", TOTAL_FRAGMENTS_RESERVED_OFFSET, check.space.fragments_reserved),
+        ("groups in use", TOTAL_GROUPS_USED_OFFSET, groups_used),
+        ("anodes in use", TOTAL_ANODES_USED_OFFSET, check.report.totals.anodes),
+    ];
+    for (what, offset, counted) in pairs {
+        let stated = read_u64(root.as_slice(), offset);
+        if stated != counted {
+            let what = format!("the pool says {stated} {what}, has {counted}");
+            check.defect(DefectCode::AG007, POOL, Some(wanted.place), what);
+        }
+    }
+    Ok(())
+}
