@@ -154,6 +154,11 @@ fn every_decision_has_all_its_parts() {
         let places: Vec<_> = PARTS.iter().map(|part| text.find(part)).collect();
         assert!(places.iter().all(Option::is_some), "{name} lacks a part: {places:?}");
         assert!(places.is_sorted(), "{name}: the parts are in another order");
+        let length =
+            |part: &str| text.split(part).nth(1).and_then(|rest| rest.split("\n\n**").next());
+        let (decided, measured) = (length("**Decision.**"), length("**Measured"));
+        let is_short = measured.map_or(0, str::len) < decided.map_or(0, str::len);
+        assert!(is_short, "{name}: what was measured is longer than what was decided");
         numbers.push(number.parse::<usize>().expect("a number"));
     }
     // A gap is a decision that is being written elsewhere; no number comes twice.
