@@ -163,6 +163,9 @@ pub(crate) struct UnmountArgs {
     /// Take the directory away now, although files are in use
     #[arg(long)]
     pub(crate) lazy: bool,
+    /// Cut off whoever still uses files, in other mount namespaces as well
+    #[arg(long, conflicts_with = "lazy")]
+    pub(crate) force: bool,
     /// How long to wait for the server to end
     #[arg(long, default_value = "60s", value_parser = parse_time)]
     pub(crate) timeout: Duration,

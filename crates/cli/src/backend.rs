@@ -353,9 +353,9 @@ pub trait OpenPool: Send + Sync {
     /// Returns the file system to mount. The same one each time.
     fn file_system(&self) -> Arc<dyn FileSystem>;
 
-    /// Returns facts and counters as one JSON object: sizes, cache, journal, jobs, `health` (`ok`, or
-    /// what is wrong), `warnings` (what should be otherwise, each with what to do). Answers
-    /// at once; takes no lock that an operation holds across I/O.
+    /// Returns facts and counters as one JSON object: sizes, cache, journal, jobs, `health` (`ok`,
+    /// or what is wrong), `warnings` (what should be otherwise, each with what to do). Answers at
+    /// once; takes no lock that an operation holds across I/O.
     fn status(&self) -> Value;
 
     /// Explains a file of this pool.

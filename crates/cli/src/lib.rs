@@ -13,6 +13,7 @@ mod args;
 pub mod backend;
 mod bugs;
 mod command;
+mod copies;
 pub mod daemon;
 mod exit;
 #[cfg(test)]

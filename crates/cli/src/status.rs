@@ -85,6 +85,8 @@ pub(crate) struct Served {
     pub(crate) directory: PathBuf,
     /// The same, exactly: the text of a path that is no UTF-8 does not lead back to it.
     pub(crate) directory_bytes: Vec<u8>,
+    /// What stat(2) has as its device, `major:minor`.
+    pub(crate) device: Option<String>,
     /// The server's process.
     pub(crate) pid: u32,
     /// Where it logs.
@@ -419,6 +421,7 @@ fn silent(socket: &Path, mounts: &[MountEntry]) -> Option<Found> {
         "pool": entry.source,
         "directory": entry.directory.to_string_lossy(),
         "directory_bytes": entry.directory.as_os_str().as_bytes(),
+        "device": entry.device,
         "pid": pid,
         "problem": silence.advice(&entry.directory, pid),
     });

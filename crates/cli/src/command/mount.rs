@@ -115,6 +115,7 @@ fn mount_and_run(
         pool: options.device.clone(),
         directory: session.directory().to_owned(),
         directory_bytes: session.directory().as_os_str().as_bytes().to_vec(),
+        device: session.device().map(str::to_owned),
         pid: std::process::id(),
         log,
     };

@@ -1,27 +1,34 @@
 //! `holdfast unmount`: takes a mount away and waits until its pool is closed.
 
 use std::io::ErrorKind;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use front::fuse::mountpoint::{self, MOUNT_TYPE};
+use front::fuse::mountpoint::{self, MOUNT_TYPE, MountEntry};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::json;
 
 use crate::args::UnmountArgs;
+use crate::copies::{self, Copy};
 use crate::daemon;
 use crate::exit;
+use crate::holders;
 use crate::output::Output;
 use crate::status::{self, Found, Silence};
 
+/// How long a server that nothing keeps may take to end before it is looked for what does.
+const GRACE: Duration = Duration::from_millis(200);
+
 pub(crate) fn run(args: &UnmountArgs, output: &Output) -> anyhow::Result<u8> {
     let shown = args.directory.display();
-    let directory = mount_at(&args.directory)?;
+    let directory = absolute(&args.directory)?;
     // Before unmounting, while it can still be asked.
     let found = status::find(&directory)?.filter(|found| found.directory() == directory);
     let silence = found.as_ref().and_then(|found| found.silence);
+    let entry = mount_at(&args.directory, &directory, found.as_ref())?;
     if silence == Some(Silence::Gone) {
         mountpoint::detach(&directory).with_context(|| format!("cannot detach {shown}"))?;
         let text = format!("{shown}: detached a mount whose server died");
@@ -32,8 +39,23 @@ pub(crate) fn run(args: &UnmountArgs, output: &Output) -> anyhow::Result<u8> {
     // By a descriptor, because a number may come to mean another process.
     let pid = found.as_ref().and_then(Found::pid).and_then(Pid::from_raw);
     let server = pid.and_then(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)));
-    take_away(&directory, args)?;
+    let mount = Mount::of(entry.as_ref(), found.as_ref());
+    let is_synced = entry.is_some() && silence.is_none() && sync_within(&directory, args.timeout)?;
+    let mut cut_off = Vec::new();
+    if args.force {
+        cut_off = force(&mount)?;
+    } else if entry.is_some() {
+        take_away(&directory, args)?;
+    }
     if let (Some((pid, server)), Some(found)) = (server, &found) {
+        if !args.force && !has_ended(&server, GRACE)? {
+            // A mount that was not busy is gone, and its number may be another's by now.
+            let detached = entry.as_ref().filter(|_| args.lazy).map(|entry| entry.id);
+            cut_off = cut_off_unused(&mount, detached).with_context(|| {
+                let synced = if is_synced { ", and what was written is synced" } else { "" };
+                format!("{shown} is unmounted{synced}, but the pool stays open")
+            })?;
+        }
         wait_for_end(&server, args.timeout).with_context(|| match silence {
             Some(_) => format!("the server of {shown} (process {pid}) does not answer"),
             None => format!("the server of {shown} is process {pid}"),
@@ -48,24 +70,119 @@ pub(crate) fn run(args: &UnmountArgs, output: &Output) -> anyhow::Result<u8> {
             );
         }
     }
-    let facts = json!({ "unmounted": directory.to_string_lossy(), "was_dead": false });
-    output.fact(&format!("{shown} is unmounted"), &facts);
+    let unmounted = directory.to_string_lossy();
+    let facts = json!({ "unmounted": unmounted, "was_dead": false, "cut_off": cut_off });
+    let mut text = format!("{shown} is unmounted");
+    for copy in &cut_off {
+        text += &format!("; what is left of it answers nobody: {}", copy.text());
+    }
+    output.fact(&text, &facts);
     Ok(exit::DONE)
 }
 
-/// Returns the absolute path of a mount of ours. Asks the table of mounts and not the mount, whose
-/// server may never answer.
-fn mount_at(directory: &Path) -> anyhow::Result<PathBuf> {
+/// What the kernel calls a mount of ours, wherever it is.
+struct Mount {
+    /// `major:minor`. Another mount may have it when this one is gone.
+    device: String,
+    source: String,
+}
+
+impl Mount {
+    /// Takes what the table of mounts says, or where nothing is mounted any more the server.
+    fn of(entry: Option<&MountEntry>, found: Option<&Found>) -> Mount {
+        let said = |name| found.map(|found| found.text(name).to_owned()).unwrap_or_default();
+        match entry {
+            Some(entry) => Mount { device: entry.device.clone(), source: entry.source.clone() },
+            None => Mount { device: said("device"), source: said("pool") },
+        }
+    }
+
+    fn copies(&self) -> Vec<Copy> {
+        copies::of(&self.device, &self.source)
+    }
+
+    /// Ends the connection.
+    fn abort(&self) -> anyhow::Result<()> {
+        let scratch = status::run_directory()?.join(format!("connections-{}", std::process::id()));
+        mountpoint::abort(&self.device, &scratch)
+            .with_context(|| format!("the connection of {} cannot be ended", self.source))
+    }
+}
+
+/// Cuts off whoever uses a mount, and takes it away where that can be done; returns the copies that
+/// are left, in other namespaces.
+fn force(mount: &Mount) -> anyhow::Result<Vec<Copy>> {
+    let copies = mount.copies();
+    // While it is mounted somewhere its number is its own.
+    if !copies.is_empty() {
+        mount.abort()?;
+    }
+    for copy in copies.iter().filter(|copy| copy.is_here) {
+        mountpoint::detach(&copy.directory)
+            .with_context(|| format!("cannot detach {}", copy.directory.display()))?;
+    }
+    Ok(copies.into_iter().filter(|copy| !copy.is_here).collect())
+}
+
+/// Ends the connection of a mount that was taken away here and is kept by copies elsewhere that
+/// nobody uses, and returns them. Others are told, and left alone.
+fn cut_off_unused(mount: &Mount, detached: Option<u64>) -> anyhow::Result<Vec<Copy>> {
+    let copies = mount.copies();
+    if copies.is_empty() {
+        return Ok(copies);
+    }
+    let users = copies::users(&copies, detached);
+    if users.is_empty() && !copies.iter().any(|copy| copy.is_here) {
+        mount.abort()?;
+        return Ok(copies);
+    }
+    let places: Vec<String> = copies.iter().map(Copy::text).collect();
+    let users: Vec<String> = users.into_iter().map(holders::process).collect();
+    let used = if users.is_empty() { String::new() } else { users.join(", ") + " uses it: " };
+    anyhow::bail!(
+        "it is still mounted on {}; {used}end what uses it, or `holdfast unmount --force` and the \
+         same directory cuts it off",
+        places.join(", ")
+    )
+}
+
+/// Has what the kernel holds of a mount written to its server, whoever else keeps the mount. A
+/// server that answers here may still not answer there, so it is waited for by another thread.
+/// Returns whether that was done.
+fn sync_within(directory: &Path, timeout: Duration) -> anyhow::Result<bool> {
+    let (tell, told) = std::sync::mpsc::channel();
+    let directory = directory.to_owned();
+    std::thread::Builder::new().name("sync".to_owned()).spawn(move || {
+        let opened = std::fs::File::open(&directory);
+        let is_synced = opened.is_ok_and(|opened| rustix::fs::syncfs(&opened).is_ok());
+        let _ = tell.send(is_synced);
+    })?;
+    Ok(told.recv_timeout(timeout).unwrap_or(false))
+}
+
+/// Returns the absolute path of a directory, without looking at what may be mounted there.
+fn absolute(directory: &Path) -> anyhow::Result<PathBuf> {
     let shown = directory.display();
-    let path = match mountpoint::absolute(directory) {
+    match mountpoint::absolute(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             anyhow::bail!("{shown} is not a directory: check the path")
         }
-        path => path.with_context(|| format!("{shown}"))?,
-    };
-    match mountpoint::mounted_on(&path)? {
-        Some(entry) if entry.kind == MOUNT_TYPE => Ok(path),
+        path => path.with_context(|| format!("{shown}")),
+    }
+}
+
+/// Returns the mount of ours on `path`; `None`: it was taken away from here and its server goes on.
+/// Asks the table of mounts and not the mount, whose server may never answer.
+fn mount_at(
+    given: &Path,
+    path: &Path,
+    found: Option<&Found>,
+) -> anyhow::Result<Option<MountEntry>> {
+    let shown = given.display();
+    match mountpoint::mounted_on(path)? {
+        Some(entry) if entry.kind == MOUNT_TYPE => Ok(Some(entry)),
         None if !path.is_dir() => anyhow::bail!("{shown} is not a directory: check the path"),
+        Some(_) | None if found.is_some() => Ok(None),
         Some(_) | None => {
             anyhow::bail!("{shown} is no Holdfast mount: `holdfast status` lists them")
         }
@@ -80,19 +197,23 @@ fn take_away(directory: &Path, args: &UnmountArgs) -> anyhow::Result<()> {
     match mountpoint::unmount(directory) {
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) => {
             anyhow::bail!(
-                "{shown} is in use: close its files (`fuser -vm {shown}` lists who has them) or \
-                 give --lazy"
+                "{shown} is in use: close its files (`fuser -vm {shown}` lists who has them) \
+                 or give --lazy, which waits for them, or --force, which cuts them off"
             )
         }
         done => done.with_context(|| format!("cannot unmount {shown}")),
     }
 }
 
-fn wait_for_end(server: &impl std::os::fd::AsFd, timeout: Duration) -> anyhow::Result<()> {
-    let timeout_spec = Timespec::try_from(timeout).context("--timeout is too long")?;
-    let ended = poll(&mut [PollFd::new(server, PollFlags::IN)], Some(&timeout_spec))?;
+/// Returns whether the server has ended within `time`.
+fn has_ended(server: &impl AsFd, time: Duration) -> anyhow::Result<bool> {
+    let timeout = Timespec::try_from(time).context("--timeout is too long")?;
+    Ok(poll(&mut [PollFd::new(server, PollFlags::IN)], Some(&timeout))? > 0)
+}
+
+fn wait_for_end(server: &impl AsFd, timeout: Duration) -> anyhow::Result<()> {
     anyhow::ensure!(
-        ended > 0,
+        has_ended(server, timeout)?,
         "unmounted, but the server has not ended after {} s: it may still write; wait for it, or \
          look at its log (`holdfast status`)",
         timeout.as_secs()

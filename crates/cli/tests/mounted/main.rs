@@ -17,6 +17,7 @@ mod names;
 mod server;
 mod space;
 mod twice;
+mod unmount;
 
 use std::fs;
 use std::path::{Path, PathBuf};

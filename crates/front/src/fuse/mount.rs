@@ -176,6 +176,13 @@ impl MountedSession {
         &self.directory
     }
 
+    /// Returns the device number of what is mounted, as `major:minor`: that of every copy, in
+    /// whichever namespace. `None`: the kernel's table of mounts could not be read.
+    #[must_use]
+    pub fn device(&self) -> Option<&str> {
+        self.device.as_deref()
+    }
+
     /// Returns whether a mount whose server had died was detached to make room.
     #[must_use]
     pub fn has_replaced_dead(&self) -> bool {

@@ -4,11 +4,12 @@
 //! is not connected". It holds nothing, so it may be detached at any time.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
 
 /// What mount(8) shows as the type of our mounts.
 pub const MOUNT_TYPE: &str = "fuse.holdfast";
@@ -39,6 +40,8 @@ pub enum Mountpoint {
 /// One line of the kernel's table of mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
+    /// The kernel's number of this mount; a copy of it has another.
+    pub id: u64,
     /// Where.
     pub directory: PathBuf,
     /// File-system type: [`MOUNT_TYPE`] for ours.
@@ -145,7 +148,16 @@ pub fn mounted_on(directory: &Path) -> std::io::Result<Option<MountEntry>> {
 
 /// Returns the kernel's table of mounts.
 pub fn mounts() -> std::io::Result<Vec<MountEntry>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
+    mounts_in(Path::new("/proc/self/mountinfo"))
+}
+
+/// Returns the table of mounts of another process, and so of its namespace.
+pub fn mounts_of(pid: i32) -> std::io::Result<Vec<MountEntry>> {
+    mounts_in(&PathBuf::from(format!("/proc/{pid}/mountinfo")))
+}
+
+fn mounts_in(table: &Path) -> std::io::Result<Vec<MountEntry>> {
+    let table = std::fs::read(table)?;
     Ok(table.split(|&byte| byte == b'\n').filter_map(parse_mount).collect())
 }
 
@@ -157,6 +169,42 @@ pub fn detach(directory: &Path) -> std::io::Result<()> {
 /// Unmounts `directory`; fails with `EBUSY` while files in it are in use.
 pub fn unmount(directory: &Path) -> std::io::Result<()> {
     unmount_with(directory, UnmountFlags::empty())
+}
+
+/// Where the kernel keeps what controls FUSE connections.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
+/// Ends the connection of the FUSE mount whose device is `device` (`major:minor`): whatever is
+/// asked of it, by whoever holds it in whichever namespace, fails from now on, and its server ends.
+/// `scratch` is where the control file system may be mounted for a moment; it must not be there.
+///
+/// # Errors
+///
+/// What the system says: only root and the mount's user may.
+pub fn abort(device: &str, scratch: &Path) -> std::io::Result<()> {
+    let minor = device.split_once(':').map_or(device, |(_, minor)| minor);
+    let order = |connections: &Path| {
+        let path = connections.join(minor).join("abort");
+        std::fs::OpenOptions::new().write(true).open(path)?.write_all(b"1")
+    };
+    match order(Path::new(CONNECTIONS)) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        done => return done,
+    }
+    // Nobody has mounted it here, as in most containers.
+    std::fs::create_dir(scratch)?;
+    let mounted = rustix::mount::mount("none", scratch, "fusectl", MountFlags::empty(), None);
+    let done = mounted.map_err(std::io::Error::from).and_then(|()| {
+        let done = order(scratch);
+        detach(scratch)?;
+        match done {
+            // It has ended by itself.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
+    });
+    std::fs::remove_dir(scratch)?;
+    done
 }
 
 fn unmount_with(directory: &Path, flags: UnmountFlags) -> std::io::Result<()> {
@@ -190,11 +238,13 @@ fn unmount_by_helper(directory: &Path, is_lazy: bool) -> std::io::Result<()> {
 /// `id parent major:minor root directory options [optional fields] - type source options`.
 fn parse_mount(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let device = fields.nth(2)?;
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = fields.nth(1)?;
     let directory = fields.nth(1)?;
     let mut after = fields.skip_while(|&field| field != b"-").skip(1);
     let (kind, source) = (after.next()?, after.next()?);
     Some(MountEntry {
+        id,
         directory: PathBuf::from(OsString::from_vec(unescape(directory))),
         kind: String::from_utf8_lossy(kind).into_owned(),
         source: String::from_utf8_lossy(&unescape(source)).into_owned(),
@@ -230,7 +280,7 @@ mod tests {
         assert_eq!(entry.directory, Path::new("/mnt/a b"));
         assert_eq!(entry.kind, MOUNT_TYPE);
         assert_eq!(entry.source, "/srv/my\\pool.hf");
-        assert_eq!(entry.device, "0:52");
+        assert_eq!((entry.id, entry.device.as_str()), (36, "0:52"));
     }
 
     #[test]

@@ -1,0 +1,147 @@
+//! Unmounting what somebody else keeps: copies of the mount in other mount namespaces, and here.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use front::fuse::mountpoint;
+use rustix::io::Errno;
+
+use crate::{Mounted, can_mount, errno, write};
+
+/// Far below `--timeout`, which is what an unmount that finds nobody would take.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A process in a mount namespace of its own, as a container has one; ended with it.
+struct Elsewhere(Child);
+
+impl Elsewhere {
+    /// Runs `script` there, says that it is ready, and asks for `root` when it gets a line.
+    fn new(script: &str, root: &str) -> Elsewhere {
+        let mut child = Command::new("unshare")
+            .args(["-m", "--propagation", "private", "sh", "-ec"])
+            .arg(format!("{script}\necho ready; read line; stat -f {root} >/dev/null 2>&1"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("unshare is there");
+        let mut line = String::new();
+        let output = child.stdout.as_mut().expect("it is piped");
+        BufReader::new(output).read_line(&mut line).expect("it says so");
+        assert_eq!(line, "ready\n");
+        Elsewhere(child)
+    }
+
+    /// Lets it ask; returns whether it was answered. The kernel answers nothing of this itself.
+    fn again(&mut self) -> bool {
+        self.0.stdin.as_mut().expect("it is piped").write_all(b"\n").expect("it waits");
+        self.0.wait().expect("it is a child").success()
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs a command that exits with `code`, well before any timeout; returns what it says.
+#[track_caller]
+fn told(mounted: &Mounted, arguments: &[&str], code: i32) -> String {
+    let begun = Instant::now();
+    let output = mounted.run(arguments);
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert!(begun.elapsed() < SOON, "it waited: {text}");
+    text
+}
+
+/// Goal: a copy of the mount that some namespace inherited and nobody uses does not keep the pool
+/// open: it is closed, and who has the copy is named.
+#[test]
+fn a_copy_that_nobody_uses_does_not_keep_a_pool_open() {
+    if !can_mount("a_copy_that_nobody_uses_does_not_keep_a_pool_open") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let mut elsewhere = Elsewhere::new(":", &mounted.text("mnt"));
+    write(&mounted.path("file"), b"data");
+    let text = told(&mounted, &["unmount", &mounted.text("mnt")], 0);
+    let holder = format!("process {} (sh)", elsewhere.0.id());
+    assert!(text.contains(&holder) && text.contains(&mounted.text("mnt")), "{text}");
+    told(&mounted, &["check", &mounted.text("pool.hf")], 0);
+    assert!(!elsewhere.again(), "what was cut off answers");
+    mounted.mount(&[]);
+    assert_eq!(fs::read(mounted.path("file")).expect("it was written"), b"data");
+    mounted.finish();
+}
+
+/// Goal: who uses a copy of the mount elsewhere is named, at once, and left alone; `--force` cuts
+/// it off and closes the pool with all that was written. Method: a process in another namespace
+/// has a file open, or its directory there; it is let go, or not.
+#[test]
+fn who_uses_a_copy_elsewhere_is_named_and_cut_off_by_force() {
+    if !can_mount("who_uses_a_copy_elsewhere_is_named_and_cut_off_by_force") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let root = mounted.text("mnt");
+    write(&mounted.path("file"), b"data");
+    let uses = [format!("exec 3<{root}/file"), format!("cd {root}; cat file >/dev/null")];
+    for (script, is_forced) in uses.iter().flat_map(|script| [(script, true), (script, false)]) {
+        let mut elsewhere = Elsewhere::new(script, &root);
+        write(&mounted.path("new"), b"new");
+        let text = told(&mounted, &["unmount", &root], 1);
+        let holder = format!("process {} (sh)", elsewhere.0.id());
+        for words in [&*holder, "uses it", "unmount --force", "synced"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert_eq!(mountpoint::mounted_on(&mounted.root()).expect("readable"), None);
+        if is_forced {
+            told(&mounted, &["unmount", "--force", &root], 0);
+            assert!(!elsewhere.again(), "what was cut off answers");
+        } else {
+            assert!(elsewhere.again(), "who was left alone can go on");
+            while fs::read_dir(&mounted.work)
+                .expect("ours")
+                .any(|file| file.expect("ours").path().extension().is_some_and(|end| end == "sock"))
+            {
+                std::thread::yield_now();
+            }
+        }
+        told(&mounted, &["check", &mounted.text("pool.hf")], 0);
+        mounted.mount(&[]);
+        assert_eq!(fs::read(mounted.path("new")).expect("it was synced"), b"new");
+    }
+    mounted.finish();
+}
+
+/// Goal: `--force` unmounts a directory in use here, and where it is bound to another.
+#[test]
+fn force_cuts_off_whoever_uses_a_mount_here() {
+    if !can_mount("force_cuts_off_whoever_uses_a_mount_here") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let (root, other) = (mounted.text("mnt"), mounted.text("other"));
+    write(&mounted.path("file"), b"data");
+    let held = fs::File::open(mounted.path("file")).expect("it is there");
+    told(&mounted, &["unmount", &root], 1);
+    told(&mounted, &["unmount", "--force", &root], 0);
+    let mut byte = [0];
+    let cut = errno(std::os::unix::fs::FileExt::read_at(&held, &mut byte, 0));
+    assert!([Errno::NOTCONN, Errno::CONNABORTED].map(Errno::raw_os_error).contains(&cut), "{cut}");
+    mounted.mount(&[]);
+
+    fs::create_dir(&other).expect("the name is new");
+    rustix::mount::mount_bind(&root, &other).expect("root may");
+    let text = told(&mounted, &["unmount", &root], 1);
+    assert!(text.contains(&format!("still mounted on {other}")), "{text}");
+    told(&mounted, &["unmount", "--force", &root], 0);
+    assert_eq!(mountpoint::mounted_on(other.as_ref()).expect("readable"), None);
+    mounted.mount(&[]);
+    mounted.finish();
+}
