@@ -158,6 +158,37 @@ fn what_df_promises_right_after_a_mount_can_be_written() {
     what_is_promised_at_a_mount_is_kept(&Shape::new(128, 4096, 128, 14), Some(4 << 20));
 }
 
+/// Goal: on a pool that nobody writes to any more `df` soon tells of what a delete gave back, and
+/// the device is left in peace then.
+///
+/// Method: a file of a third of the pool, then one of a few blocks, each deleted; ticks as a server
+/// has them, by the clock.
+#[test]
+fn df_tells_of_a_delete_on_an_idle_pool() {
+    let ground = Ground::new(&Shape::new(64, 4096, 128, 14));
+    let pool = &ground.pool;
+    let first = ground.available();
+    let ticks = |seconds: u64| {
+        for _ in 0..seconds * 4 {
+            ground.clock.advance_ns(250_000_000);
+            pool.tick().expect("background work needs no room");
+        }
+        let space = pool.statfs(&Caller::root(), pool.main_fileset());
+        space.expect("it is in memory").available_bytes
+    };
+    for (length, seconds) in [(20 << 20, 2), (50_000, 8)] {
+        let ino = ground.make(pool.root(), "f", FileKind::Regular).expect("there is room");
+        pool.write(&Caller::root(), ino, 0, &vec![7; length]).expect("there is room");
+        pool.sync().expect("what was accepted finds room");
+        remove(&ground, "f");
+        let found = ticks(seconds);
+        assert_eq!(found, first, "{length} bytes, {seconds} s later");
+        let checkpoints = pool.status().journal.checkpoints;
+        ticks(100);
+        assert_eq!(pool.status().journal.checkpoints, checkpoints, "nothing waits");
+    }
+}
+
 /// The same in larger pools.
 #[test]
 #[ignore = "a soak"]

@@ -438,6 +438,7 @@ impl Files {
         if self.store.journal.wants_checkpoint() {
             self.store.journal.checkpoint()?;
         }
+        self.release_deferred(now_ns)?;
         if self.store.alloc.free_segments(2 * LOW_SEGMENTS)? < 2 * LOW_SEGMENTS {
             self.reclaim()?;
         }

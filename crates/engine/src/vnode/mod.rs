@@ -30,6 +30,7 @@ mod ahead;
 pub mod api;
 mod attr;
 mod cleaner;
+mod deferred;
 mod file;
 mod flush;
 mod gauge;
@@ -127,6 +128,7 @@ pub(crate) struct Files {
     /// Blocks that programs have written: so a writer who found no room knows whether others did.
     blocks_written: AtomicU64,
     cleaner: cleaner::Cleaner,
+    deferred: deferred::Deferred,
     kept: payload::KeptBuffers,
     doomed: orphan::Doomed,
     ahead: ahead::Ahead,
@@ -174,6 +176,7 @@ impl Files {
             options,
             blocks_written: AtomicU64::new(0),
             cleaner: cleaner::Cleaner::default(),
+            deferred: deferred::Deferred::default(),
             kept: payload::KeptBuffers::default(),
             doomed: orphan::Doomed::default(),
             ahead: ahead::Ahead::default(),
