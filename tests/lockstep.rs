@@ -149,10 +149,10 @@ fn expect_clean(what: &str, device: &SharedDevice) -> Result<(), String> {
 /// Leaves a file without a name, which somebody holds: the next opening frees it.
 fn leave_orphan(fs: &dyn FileSystem) {
     let (root, name) = (Caller::root(), b"left without a name");
-    let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
-    let attr = fs.create(&root, fs.root(), name, new).expect("there is room");
+    let new = NewInode::new(FileKind::Regular, 0o600);
+    let attr = fs.create(&root, fs.root(), name, new, None).expect("there is room");
     fs.write(&root, attr.ino, 0, &[1; 40_000]).expect("there is room");
-    fs.unlink(&root, fs.root(), name).expect("it is there");
+    fs.unlink(&root, fs.root(), name, None).expect("it is there");
 }
 
 fn choose<T: Copy>(random: &mut Prng, from: &[T]) -> T {
@@ -262,9 +262,9 @@ fn remove_all(fs: &dyn FileSystem, directory: Ino) -> FsResult<()> {
         for entry in entries {
             if entry.kind == FileKind::Directory {
                 remove_all(fs, entry.ino)?;
-                fs.rmdir(&root, directory, &entry.name)?;
+                fs.rmdir(&root, directory, &entry.name, None)?;
             } else {
-                fs.unlink(&root, directory, &entry.name)?;
+                fs.unlink(&root, directory, &entry.name, None)?;
             }
         }
     }

@@ -46,15 +46,16 @@ struct Bench {
 
 impl Bench {
     fn make(&self, parent: Ino, name: &[u8], kind: FileKind, has_lists: bool) -> Ino {
-        let new = NewInode { kind, mode: 0o777, umask: 0, rdev: 0 };
-        let made = self.pool.create(&Caller::root(), parent, name, new).expect("there is room");
+        let new = NewInode::new(kind, 0o777);
+        let made =
+            self.pool.create(&Caller::root(), parent, name, new, None).expect("there is room");
         if has_lists {
             let names: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
             let count = if kind == FileKind::Directory { 2 } else { 1 };
             for list_name in &names[..count] {
                 let set = &list()[..];
                 self.pool
-                    .setxattr(&Caller::root(), made.ino, list_name, set, XattrMode::Set)
+                    .setxattr(&Caller::root(), made.ino, list_name, set, XattrMode::Set, None)
                     .expect("a list");
             }
         }
@@ -96,16 +97,16 @@ fn main() {
                 bench.pool.getattr(&Caller::root(), attr.ino).expect("it is there");
             }
             "create" => {
-                let new = NewInode { kind: FileKind::Regular, mode: 0o640, umask: 0, rdev: 0 };
-                let made = bench.pool.create(&bench.caller, at, b"new", new).expect("it may");
+                let new = NewInode::new(FileKind::Regular, 0o640);
+                let made = bench.pool.create(&bench.caller, at, b"new", new, None).expect("it may");
                 bench.pool.forget(made.ino, 1);
-                bench.pool.unlink(&bench.caller, at, b"new").expect("it may");
+                bench.pool.unlink(&bench.caller, at, b"new", None).expect("it may");
             }
             _ => {
                 let now = Some(SetTime::Now);
                 let change = SetAttr { atime: now, mtime: now, ..SetAttr::default() };
                 let ino = bench.walk(number).ino;
-                bench.pool.setattr(&bench.caller, ino, &change).expect("it may");
+                bench.pool.setattr(&bench.caller, ino, &change, None).expect("it may");
             }
         }
     }

@@ -26,8 +26,8 @@ const ROUNDS: usize = 7;
 const LOOKUPS: u64 = 5;
 
 fn make(pool: &Pool, parent: Ino, name: &[u8], kind: FileKind) -> Ino {
-    let new = NewInode { kind, mode: 0o755, umask: 0, rdev: 0 };
-    let made = pool.create(&Caller::root(), parent, name, new).expect("there is room");
+    let new = NewInode::new(kind, 0o755);
+    let made = pool.create(&Caller::root(), parent, name, new, None).expect("there is room");
     pool.forget(made.ino, 1);
     made.ino
 }
@@ -70,10 +70,10 @@ fn round(pool: &Pool) -> [f64; 3] {
     });
     let unlink = rate(NAMES, || {
         for name in names() {
-            pool.unlink(&caller, directory, name).expect("it is there");
+            pool.unlink(&caller, directory, name, None).expect("it is there");
         }
     });
-    pool.rmdir(&caller, root, b"measured").expect("it is empty");
+    pool.rmdir(&caller, root, b"measured", None).expect("it is empty");
     settle();
     [create, lookup, unlink]
 }

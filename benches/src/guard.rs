@@ -16,7 +16,9 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, Data, FileKind, FileSystem, Ino, NewInode, RenameMode};
+use engine::vnode::api::{
+    Caller, Data, FileKind, FileSystem, Ino, NewInode, RenameMode, Stability,
+};
 use engine::{CreateOptions, OpenOptions, Pool};
 use storage::clock::ManualClock;
 use storage::device::{AlignedBuffer, CountingDevice, MemoryDevice, RequestKind, SharedDevice};
@@ -109,12 +111,13 @@ fn guard_measured(work: Prepared) {
 }
 
 fn new_inode(kind: FileKind) -> NewInode {
-    NewInode { kind, mode: 0o644, umask: 0, rdev: 0 }
+    NewInode::new(kind, 0o644)
 }
 
 fn make(pool: &Pool, parent: Ino, name: &str, kind: FileKind) -> Ino {
     let new = new_inode(kind);
-    let made = pool.create(&Caller::root(), parent, name.as_bytes(), new).expect("there is room");
+    let made =
+        pool.create(&Caller::root(), parent, name.as_bytes(), new, None).expect("there is room");
     pool.forget(made.ino, 1);
     made.ino
 }
@@ -183,7 +186,7 @@ fn unlink(ground: &Ground) -> Prepared {
     let (pool, names) = filled(ground);
     Box::new(move || {
         for name in &names {
-            pool.unlink(&Caller::root(), pool.root(), name.as_bytes()).expect("it is there");
+            pool.unlink(&Caller::root(), pool.root(), name.as_bytes(), None).expect("it is there");
         }
     })
 }
@@ -195,7 +198,7 @@ fn rename(ground: &Ground) -> Prepared {
         let root = pool.root();
         for (from, to) in old.iter().zip(&new) {
             let (from, to) = ((root, from.as_bytes()), (root, to.as_bytes()));
-            pool.rename(&Caller::root(), from, to, RenameMode::Replace).expect("it is there");
+            pool.rename(&Caller::root(), from, to, RenameMode::Replace, None).expect("it is there");
         }
     })
 }
@@ -205,8 +208,10 @@ fn fill_small(pool: &Pool, names: &[String], made: impl Fn(Ino)) {
     let (caller, new) = (Caller::root(), new_inode(FileKind::Regular));
     let data = [7; 4096];
     for name in names {
-        let ino =
-            pool.create(&caller, pool.root(), name.as_bytes(), new).expect("there is room").ino;
+        let ino = pool
+            .create(&caller, pool.root(), name.as_bytes(), new, None)
+            .expect("there is room")
+            .ino;
         pool.write(&caller, ino, 0, &data).expect("there is room");
         made(ino);
         pool.forget(ino, 1);
@@ -242,7 +247,7 @@ fn small_file_remove(ground: &Ground) -> Prepared {
         for name in &names {
             let (caller, root) = (Caller::root(), pool.root());
             let ino = pool.lookup(&caller, root, name.as_bytes()).expect("it is there").ino;
-            pool.unlink(&caller, root, name.as_bytes()).expect("it is there");
+            pool.unlink(&caller, root, name.as_bytes(), None).expect("it is there");
             pool.forget(ino, 1);
             pool.catch_up();
         }
@@ -266,7 +271,8 @@ fn write_16k(ground: &Ground) -> Prepared {
 fn write_long(pool: &Pool, ino: Ino) {
     for number in 0..LONG_WRITES {
         let data = Data::Shared(AlignedBuffer::zeroed(1 << 20).into());
-        let written = pool.write_some(&Caller::root(), ino, number << 20, &data);
+        let written =
+            pool.write_some(&Caller::root(), ino, number << 20, &data, Stability::Unstable, None);
         assert_eq!(written, Ok(data.len()), "there is room");
         pool.catch_up();
     }

@@ -38,12 +38,12 @@ fn main() {
         .expect("a pool fits");
     let pool = Pool::open(device, clock, OpenOptions::default()).expect("a new pool opens");
     let (root, caller) = (pool.root(), Caller::root());
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
+    let new = NewInode::new(FileKind::Regular, 0o644);
     let name = |number: u64| format!("file-{number:08}").into_bytes();
 
     time(&pool, "create", files, || {
         for number in 0..files {
-            let attr = pool.create(&caller, root, &name(number), new).expect("creates");
+            let attr = pool.create(&caller, root, &name(number), new, None).expect("creates");
             pool.forget(attr.ino, 1);
         }
     });
@@ -85,10 +85,10 @@ fn main() {
     });
     time(&pool, "unlink", files, || {
         for number in 0..files {
-            pool.unlink(&caller, root, &name(number)).expect("unlinks");
+            pool.unlink(&caller, root, &name(number), None).expect("unlinks");
         }
     });
-    let attr = pool.create(&caller, root, b"stream", new).expect("creates");
+    let attr = pool.create(&caller, root, b"stream", new, None).expect("creates");
     let chunk = vec![9; 1 << 20];
     time(&pool, "stream write, MiB", STREAM_BYTES >> 20, || {
         for at in (0..STREAM_BYTES).step_by(1 << 20) {

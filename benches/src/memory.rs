@@ -54,8 +54,8 @@ fn name(number: u64) -> Vec<u8> {
 }
 
 fn make(pool: &Pool, parent: Ino, kind: FileKind, number: u64) -> Ino {
-    let new = NewInode { kind, mode: 0o755, rdev: 0, umask: 0 };
-    let attr = pool.create(&Caller::root(), parent, &name(number), new);
+    let new = NewInode::new(kind, 0o755);
+    let attr = pool.create(&Caller::root(), parent, &name(number), new, None);
     attr.expect("there is room").ino
 }
 

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use engine::vnode::api::{
-    Access, Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FilesetUuid, FsError,
-    FsResult, Handle, Ino, NewInode, RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp,
-    XattrMode,
+    Access, Around, Attr, Caller, Data, DirEntry, Fallocate, FileKind, FileSystem, FilesetUuid,
+    FsError, FsResult, Handle, Ino, NewInode, RenameMode, Seek, SetAttr, SetTime, Stability,
+    StatFs, Timestamp, XattrMode,
 };
 use front::fuse::{MountOptions, StopSignals};
 
@@ -55,7 +55,7 @@ fn attr(ino: Ino, caller: &Caller, new: NewInode) -> Attr {
 impl Null {
     fn new() -> Null {
         let mut state = State::default();
-        let new = NewInode { kind: FileKind::Directory, mode: 0o777, umask: 0, rdev: 0 };
+        let new = NewInode::new(FileKind::Directory, 0o777);
         state.nodes.insert(ROOT, attr(ROOT, &Caller::root(), new));
         state.names.insert(ROOT, HashMap::new());
         Null { state: Mutex::new(state), next: AtomicU64::new(2) }
@@ -131,7 +131,13 @@ impl FileSystem for Null {
     fn access(&self, _: &Caller, _: Ino) -> FsResult<Access> {
         Ok(Access { reads: true, writes: true, executes: true })
     }
-    fn setattr(&self, _: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
+    fn setattr(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        change: &SetAttr,
+        _: Option<&mut Around>,
+    ) -> FsResult<Attr> {
         let mut state = self.state();
         let attr = state.nodes.get_mut(&ino).ok_or(FsError::Stale)?;
         attr.mode = change.mode.unwrap_or(attr.mode);
@@ -143,7 +149,14 @@ impl FileSystem for Null {
         Ok(attr.clone())
     }
 
-    fn create(&self, caller: &Caller, parent: Ino, name: &[u8], new: NewInode) -> FsResult<Attr> {
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        new: NewInode,
+        _: Option<&mut Around>,
+    ) -> FsResult<Attr> {
         let ino = Ino(self.next.fetch_add(1, Ordering::Relaxed));
         let mut state = self.state();
         let names = state.names(parent)?;
@@ -159,7 +172,15 @@ impl FileSystem for Null {
         Ok(attr)
     }
 
-    fn symlink(&self, _: &Caller, _: Ino, _: &[u8], _: &[u8]) -> FsResult<Attr> {
+    fn symlink(
+        &self,
+        _: &Caller,
+        _: Ino,
+        _: &[u8],
+        _: &[u8],
+        _: NewInode,
+        _: Option<&mut Around>,
+    ) -> FsResult<Attr> {
         Err(FsError::NotSupported)
     }
 
@@ -167,7 +188,14 @@ impl FileSystem for Null {
         Err(FsError::Invalid)
     }
 
-    fn link(&self, _: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+    fn link(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        parent: Ino,
+        name: &[u8],
+        _: Option<&mut Around>,
+    ) -> FsResult<Attr> {
         let mut state = self.state();
         state.names(parent)?.insert(name.to_vec(), ino);
         let attr = state.nodes.get_mut(&ino).ok_or(FsError::Stale)?;
@@ -175,11 +203,11 @@ impl FileSystem for Null {
         Ok(attr.clone())
     }
 
-    fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+    fn unlink(&self, _: &Caller, parent: Ino, name: &[u8], _: Option<&mut Around>) -> FsResult<()> {
         self.state().drop_name(parent, name)
     }
 
-    fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+    fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8], _: Option<&mut Around>) -> FsResult<()> {
         let mut state = self.state();
         let ino = *state.names(parent)?.get(name).ok_or(FsError::NotFound)?;
         if !state.names(ino)?.is_empty() {
@@ -194,6 +222,7 @@ impl FileSystem for Null {
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         _: RenameMode,
+        _: Option<&mut [Around; 2]>,
     ) -> FsResult<()> {
         let mut state = self.state();
         let ino = state.names(source.0)?.remove(source.1).ok_or(FsError::NotFound)?;
@@ -223,6 +252,22 @@ impl FileSystem for Null {
         let length = u64::try_from(data.len()).map_err(|_| FsError::FileTooLarge)?;
         attr.size_bytes = attr.size_bytes.max(offset.saturating_add(length));
         Ok(())
+    }
+
+    fn write_some(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: &Data<'_>,
+        _: Stability,
+        _: Option<&mut Around>,
+    ) -> FsResult<usize> {
+        self.write(caller, ino, offset, data).map(|()| data.len())
+    }
+
+    fn cookie_verifier(&self, _: &Caller, ino: Ino) -> FsResult<u64> {
+        Ok(ino.0)
     }
 
     fn readdir(
@@ -257,13 +302,21 @@ impl FileSystem for Null {
     fn getxattr(&self, _: &Caller, _: Ino, _: &[u8]) -> FsResult<Vec<u8>> {
         Err(FsError::NotSupported)
     }
-    fn setxattr(&self, _: &Caller, _: Ino, _: &[u8], _: &[u8], _: XattrMode) -> FsResult<()> {
+    fn setxattr(
+        &self,
+        _: &Caller,
+        _: Ino,
+        _: &[u8],
+        _: &[u8],
+        _: XattrMode,
+        _: Option<&mut Around>,
+    ) -> FsResult<()> {
         Err(FsError::NotSupported)
     }
     fn listxattr(&self, _: &Caller, _: Ino) -> FsResult<Vec<Vec<u8>>> {
         Err(FsError::NotSupported)
     }
-    fn removexattr(&self, _: &Caller, _: Ino, _: &[u8]) -> FsResult<()> {
+    fn removexattr(&self, _: &Caller, _: Ino, _: &[u8], _: Option<&mut Around>) -> FsResult<()> {
         Err(FsError::NotSupported)
     }
     fn tmpfile(&self, _: &Caller, _: Ino, _: NewInode) -> FsResult<Attr> {

@@ -25,14 +25,14 @@ fn open(device: &SharedDevice) -> Pool {
 fn measure(name: &str, device: &SharedDevice) {
     let create = CreateOptions::new(POOL_BYTES, [1; 64]);
     Pool::create(device, &SystemClock::new(), &create).expect("a pool fits");
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
+    let new = NewInode::new(FileKind::Regular, 0o644);
     let mut number = 0;
     for round in 0..ROUNDS {
         let pool = open(device);
         // So many that the bounds on log and dirty pages are reached again and again.
         for _ in 0..60_000 + 7_000 * round {
             let name = format!("file-{number:08}");
-            let attr = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new);
+            let attr = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new, None);
             pool.forget(attr.expect("there is room").ino, 1);
             number += 1;
         }

@@ -36,8 +36,8 @@ fn small_options() -> OpenOptions {
 }
 
 fn make(pool: &Pool, name: &str) -> Ino {
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0, umask: 0 };
-    let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new);
+    let new = NewInode::new(FileKind::Regular, 0o644);
+    let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new, None);
     let ino = made.expect("there is room").ino;
     pool.forget(ino, 1);
     ino

@@ -26,7 +26,7 @@ fn filled(counted: &Counted, percent: u64) -> (Ino, u64) {
     }
     let blocks = end / BLOCK_BYTES * percent / 100;
     let cut = SetAttr { size_bytes: Some(blocks * BLOCK_BYTES), ..SetAttr::default() };
-    pool.setattr(&Caller::root(), ino, &cut).expect("a full pool can be cut");
+    pool.setattr(&Caller::root(), ino, &cut, None).expect("a full pool can be cut");
     pool.sync().expect("nothing fails");
     (ino, blocks)
 }

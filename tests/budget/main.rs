@@ -56,8 +56,8 @@ impl Counted {
     }
 
     fn make(&self, parent: Ino, name: &str, kind: FileKind) -> Ino {
-        let new = NewInode { kind, mode: 0o755, umask: 0, rdev: 0 };
-        let made = self.pool.create(&Caller::root(), parent, name.as_bytes(), new);
+        let new = NewInode::new(kind, 0o755);
+        let made = self.pool.create(&Caller::root(), parent, name.as_bytes(), new, None);
         let made = made.expect("there is room");
         self.pool.forget(made.ino, 1);
         made.ino
@@ -112,22 +112,23 @@ fn names_cost_no_requests_and_little_log() {
     };
     run("chmod", &|number| {
         let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-        pool.setattr(&caller, find(number), &change).expect("it may");
+        pool.setattr(&caller, find(number), &change, None).expect("it may");
     });
     run("setxattr of a security label", &|number| {
         let label = b"system_u:object_r:user_home_t:s0";
-        let set = pool.setxattr(&caller, find(number), b"security.selinux", label, XattrMode::Set);
+        let set =
+            pool.setxattr(&caller, find(number), b"security.selinux", label, XattrMode::Set, None);
         set.expect("it may");
     });
     run("rename", &|number| {
         let (from, to) = (format!("file-{number:06}"), format!("name-{number:06}"));
         let names = ((top, from.as_bytes()), (top, to.as_bytes()));
-        pool.rename(&caller, names.0, names.1, RenameMode::Replace).expect("it may");
+        pool.rename(&caller, names.0, names.1, RenameMode::Replace, None).expect("it may");
     });
     let before = pool.status().journal.transactions;
     run("unlink", &|number| {
         let name = format!("name-{number:06}");
-        pool.unlink(&caller, top, name.as_bytes()).expect("it may");
+        pool.unlink(&caller, top, name.as_bytes(), None).expect("it may");
     });
     // One takes the name away; one frees eight files.
     let transactions = pool.status().journal.transactions - before;

@@ -31,8 +31,8 @@ fn open(device: &Arc<SimDevice>, policy: &str) -> Pool {
 }
 
 fn make(pool: &Pool, parent: Ino, name: &str, kind: FileKind) -> Ino {
-    let new = NewInode { kind, mode: 0o755, rdev: 0, umask: 0 };
-    let made = pool.create(&Caller::root(), parent, name.as_bytes(), new).expect("room");
+    let new = NewInode::new(kind, 0o755);
+    let made = pool.create(&Caller::root(), parent, name.as_bytes(), new, None).expect("room");
     pool.forget(made.ino, 1);
     made.ino
 }
@@ -69,7 +69,7 @@ fn aged(policy: &str) -> Image {
     for round in (0..ROUNDS).step_by(3) {
         for &directory in &directories {
             let name = format!("f{round}");
-            pool.unlink(&Caller::root(), directory, name.as_bytes()).expect("it is there");
+            pool.unlink(&Caller::root(), directory, name.as_bytes(), None).expect("it is there");
         }
     }
     (0..ROUNDS).step_by(3).for_each(|round| add(round, 2));

@@ -78,8 +78,9 @@ fn index(number: u64) -> usize {
 }
 
 fn make(pool: &Pool, parent: Ino, name: &str, kind: FileKind) -> Ino {
-    let new = NewInode { kind, mode: 0o755, umask: 0, rdev: 0 };
-    let made = pool.create(&Caller::root(), parent, name.as_bytes(), new).expect("there is room");
+    let new = NewInode::new(kind, 0o755);
+    let made =
+        pool.create(&Caller::root(), parent, name.as_bytes(), new, None).expect("there is room");
     pool.forget(made.ino, 1);
     made.ino
 }
@@ -206,7 +207,7 @@ impl Stage {
             for name in (0..NAMES).step_by(index(ANODES_PER_PAGE)) {
                 let change = SetAttr { mode: Some(0o600 | mode), ..SetAttr::default() };
                 let ino = find(&self.pool, *directory, name);
-                self.pool.setattr(&Caller::root(), ino, &change).expect("it may");
+                self.pool.setattr(&Caller::root(), ino, &change, None).expect("it may");
             }
         }
     }

@@ -67,7 +67,7 @@ impl Desk {
         while state.clients_left > 0 {
             if let Some((ino, told)) = state.asked.pop_front() {
                 drop(state);
-                pool.fsync_then(&Caller::root(), ino, false, told);
+                pool.commit_then(&Caller::root(), ino, false, told);
                 state = self.state.lock();
             } else {
                 self.changed.wait(&mut state);
@@ -83,10 +83,10 @@ impl Desk {
 
 /// Makes files of 4 KiB, each synced, and drops them.
 fn make_and_sync(pool: &Pool, desk: &Desk, client: u64, files: u64, asks: Asks) {
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
+    let new = NewInode::new(FileKind::Regular, 0o644);
     for number in 0..files {
         let name = format!("c{client}-{number}");
-        let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new);
+        let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new, None);
         let ino = made.expect("there is room").ino;
         pool.write(&Caller::root(), ino, 0, &[7; 4096]).expect("there is room");
         match asks {

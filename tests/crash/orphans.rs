@@ -28,18 +28,18 @@ fn a_held_file_without_a_name_is_freed_by_the_open_after_a_crash() {
     let create = CreateOptions::new(POOL_BYTES, [3; 64]);
     Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
     let caller = Caller::root();
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
+    let new = NewInode::new(FileKind::Regular, 0o644);
     let (inodes_before, used_before) = {
         let pool = open(&device);
-        pool.create(&caller, pool.root(), b"kept", new).expect("there is room");
+        pool.create(&caller, pool.root(), b"kept", new, None).expect("there is room");
         pool.sync().expect("nothing fails");
         let before = (
             pool.statfs(&Caller::root(), pool.main_fileset()).expect("there are sizes").inode_count,
             used_bytes(&pool),
         );
-        let held = pool.create(&caller, pool.root(), b"held", new).expect("there is room");
+        let held = pool.create(&caller, pool.root(), b"held", new, None).expect("there is room");
         pool.write(&caller, held.ino, 0, &vec![5; 3 << 20]).expect("there is room");
-        pool.unlink(&caller, pool.root(), b"held").expect("it is there");
+        pool.unlink(&caller, pool.root(), b"held", None).expect("it is there");
         pool.sync().expect("nothing fails");
         assert_eq!(
             pool.statfs(&Caller::root(), pool.main_fileset()).expect("there are sizes").inode_count,
@@ -65,7 +65,7 @@ fn a_file_born_without_a_name_is_freed_by_the_open_after_a_crash_unless_it_got_o
     let create = CreateOptions::new(POOL_BYTES, [3; 64]);
     Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
     let caller = Caller::root();
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0, umask: 0 };
+    let new = NewInode::new(FileKind::Regular, 0o644);
     let inodes_before = {
         let pool = open(&device);
         let before =
@@ -76,7 +76,7 @@ fn a_file_born_without_a_name_is_freed_by_the_open_after_a_crash_unless_it_got_o
             made.ino
         });
         pool.fsync(&Caller::root(), lost, false).expect("nothing fails");
-        pool.link(&caller, named, pool.root(), b"named").expect("it never had a name");
+        pool.link(&caller, named, pool.root(), b"named", None).expect("it never had a name");
         pool.fsync(&Caller::root(), named, false).expect("nothing fails");
         before
     };

@@ -20,8 +20,8 @@ fn open(device: &SharedDevice) -> Pool {
 }
 
 fn make(pool: &Pool, name: &str) -> Ino {
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0, umask: 0 };
-    let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new);
+    let new = NewInode::new(FileKind::Regular, 0o644);
+    let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new, None);
     made.expect("there is room").ino
 }
 
@@ -46,7 +46,7 @@ fn what_was_cut_off_stays_gone_when_blocks_before_it_are_installed() {
     write(&pool, file, 0, WRITTEN_BYTES);
     pool.fsync(&Caller::root(), file, false).expect("nothing fails");
     let cut = SetAttr { size_bytes: Some(CUT_BYTES), ..SetAttr::default() };
-    pool.setattr(&Caller::root(), file, &cut).expect("it frees");
+    pool.setattr(&Caller::root(), file, &cut, None).expect("it frees");
     pool.fsync(&Caller::root(), file, false).expect("nothing fails");
 
     write(&pool, file, 60 * BLOCK_BYTES, BLOCK_BYTES);

@@ -21,13 +21,13 @@ fn a_tiny_file_that_grows_keeps_what_was_synced() {
     Pool::create(&device, &ManualClock::new(), &options).expect("a pool fits");
     let pool = open(&device);
     let (caller, root) = (Caller::root(), pool.root());
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0, umask: 0 };
-    let ino = pool.create(&caller, root, b"a", new).expect("there is room").ino;
+    let new = NewInode::new(FileKind::Regular, 0o644);
+    let ino = pool.create(&caller, root, b"a", new, None).expect("there is room").ino;
     pool.write(&caller, ino, 0, &[7; 200]).expect("there is room");
     pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
     pool.write(&caller, ino, 300, &[8; 40_000]).expect("there is room");
     let names = ((root, &b"a"[..]), (root, &b"b"[..]));
-    pool.rename(&caller, names.0, names.1, RenameMode::Replace).expect("it may");
+    pool.rename(&caller, names.0, names.1, RenameMode::Replace, None).expect("it may");
     pool.fsync(&Caller::root(), root, false).expect("nothing fails");
     drop(pool);
     let pool = open(&device);

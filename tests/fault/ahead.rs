@@ -203,7 +203,7 @@ fn what_changes_while_inodes_are_read_is_told_as_it_is() {
         for file in 0..COUNT {
             let ino = find(&others, &format!("f{file}")).expect("it is there");
             let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-            others.setattr(&Caller::root(), ino, &mode).expect("there is room");
+            others.setattr(&Caller::root(), ino, &mode, None).expect("there is room");
             others.write(&Caller::root(), ino, 0, &[7; 5000]).expect("there is room");
         }
     };

@@ -119,7 +119,7 @@ fn a_cut_over_blocks_that_are_not_installed_shows_no_holes() {
             pool.write(&Caller::root(), ino, offset, &bytes[first..]).expect("there is room");
             let size_bytes = Some(u64::try_from(cut).expect("small"));
             let change = engine::vnode::api::SetAttr { size_bytes, ..Default::default() };
-            pool.setattr(&Caller::root(), ino, &change).expect("it may");
+            pool.setattr(&Caller::root(), ino, &change, None).expect("it may");
             pool.checkpoint().expect("nothing fails");
         });
         let pool = open(&device_of(&image)).expect("it opens");

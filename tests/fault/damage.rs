@@ -127,7 +127,7 @@ fn the_path_of_each_file_of_a_large_directory_is_known() {
         assert_eq!(pool.path_of(ino), Ok(format!("/{name}").into_bytes()));
     }
     let last = find(&pool, "file999").expect("it was made");
-    pool.unlink(&Caller::root(), pool.root(), b"file999").expect("it is there");
+    pool.unlink(&Caller::root(), pool.root(), b"file999", None).expect("it is there");
     assert!(pool.path_of(last).is_err(), "it has no name any more");
     assert_eq!(pool.path_of(pool.root()), Ok(b"/".to_vec()));
 }
@@ -137,10 +137,10 @@ fn the_path_of_each_file_of_a_large_directory_is_known() {
 fn the_paths_of_a_moved_file_and_of_its_whiteout_are_known() {
     let (_, pool) = pool_in_memory(POOL_BYTES);
     let (caller, root) = (Caller::root(), pool.root());
-    let new = NewInode { kind: FileKind::Directory, mode: 0o755, rdev: 0, umask: 0 };
-    let directory = pool.create(&caller, root, b"d", new).expect("there is room").ino;
+    let new = NewInode::new(FileKind::Directory, 0o755);
+    let directory = pool.create(&caller, root, b"d", new, None).expect("there is room").ino;
     let moved = make(&pool, "f").expect("there is room");
-    let renamed = pool.rename(&caller, (root, b"f"), (directory, b"g"), RenameMode::Whiteout);
+    let renamed = pool.rename(&caller, (root, b"f"), (directory, b"g"), RenameMode::Whiteout, None);
     renamed.expect("there is room");
     let left = find(&pool, "f").expect("a whiteout is left");
     assert_eq!(pool.path_of(left), Ok(b"/f".to_vec()));
@@ -244,7 +244,7 @@ fn a_lying_attribute_page_is_refused() {
     let pool = open(&shared).expect("a new pool opens");
     let ino = make(&pool, "file").expect("there is room");
     let set = |pool: &Pool, ino, name: &[u8]| {
-        pool.setxattr(&Caller::root(), ino, name, &[7; 900], XattrMode::Set)
+        pool.setxattr(&Caller::root(), ino, name, &[7; 900], XattrMode::Set, None)
     };
     set(&pool, ino, b"user.first").expect("there is room");
     pool.close().expect("nothing fails");

@@ -121,7 +121,7 @@ impl Run<'_> {
             let (gone, path) = (format!("small{round}"), format!("/small{round}"));
             self.promised.remove(&gone);
             let root = self.pool.root();
-            self.timed(&path, |pool| pool.unlink(&Caller::root(), root, gone.as_bytes()))?;
+            self.timed(&path, |pool| pool.unlink(&Caller::root(), root, gone.as_bytes(), None))?;
             self.timed("", Pool::sync)?;
             self.timed("", Pool::checkpoint)?;
             self.timed("", Pool::tick)?;

@@ -41,7 +41,7 @@ fn fill(pool: &Pool, length: usize) -> u64 {
 fn empty(pool: &Pool, count: u64) {
     for number in 0..=count {
         let name = format!("f{number}");
-        match pool.unlink(&Caller::root(), pool.root(), name.as_bytes()) {
+        match pool.unlink(&Caller::root(), pool.root(), name.as_bytes(), None) {
             Ok(()) => {}
             // The last may not have been made.
             Err(FsError::NotFound) if number == count => {}
@@ -112,7 +112,7 @@ fn overwriting_at_ninety_percent_goes_on() {
     let blocks = fitting / 10 * 9;
     let size_bytes = Some(blocks * BLOCK);
     let change = SetAttr { size_bytes, ..SetAttr::default() };
-    pool.setattr(&caller, ino, &change).expect("a full pool can be cut");
+    pool.setattr(&caller, ino, &change, None).expect("a full pool can be cut");
     pool.sync().expect("there is room");
     let before = counting.snapshot();
     let mut prng = Prng::from_seed(4);

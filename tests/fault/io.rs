@@ -44,9 +44,9 @@ fn work(pool: &Pool, promised: &mut Promised) -> FsResult<()> {
             // From here to the sync it has either name: no promise names it.
             let bytes = promised.remove(&old).expect("made in the round before");
             let mode = engine::vnode::api::RenameMode::Replace;
-            pool.rename(&caller, (root, old.as_bytes()), (root, new.as_bytes()), mode)?;
+            pool.rename(&caller, (root, old.as_bytes()), (root, new.as_bytes()), mode, None)?;
             promised.remove(&small);
-            pool.unlink(&caller, root, small.as_bytes())?;
+            pool.unlink(&caller, root, small.as_bytes(), None)?;
             pool.sync()?;
             promised.insert(new, bytes);
             pool.checkpoint()?;

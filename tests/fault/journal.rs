@@ -68,7 +68,7 @@ fn crashed(checkpoints: u64, goes_on: bool) -> Left {
         }
         // Space that this life uses again.
         for (name, _) in synced.drain(..20) {
-            pool.unlink(&Caller::root(), pool.root(), name.as_bytes()).expect("it is there");
+            pool.unlink(&Caller::root(), pool.root(), name.as_bytes(), None).expect("it is there");
         }
         pool.sync().expect("nothing fails");
         pool.checkpoint().expect("nothing fails");
@@ -190,7 +190,8 @@ fn a_split_and_a_join_lose_no_name_without_the_log() {
                 make(&pool, &new(number)).expect("there is room");
             } else {
                 let name = new(number);
-                pool.unlink(&Caller::root(), pool.root(), name.as_bytes()).expect("it is there");
+                pool.unlink(&Caller::root(), pool.root(), name.as_bytes(), None)
+                    .expect("it is there");
             }
         }
         pool.sync().expect("nothing fails");

@@ -54,8 +54,8 @@ fn pool_in_memory(bytes: u64) -> (SharedDevice, Pool) {
 }
 
 fn make(pool: &Pool, name: &str) -> FsResult<Ino> {
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
-    let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new)?;
+    let new = NewInode::new(FileKind::Regular, 0o644);
+    let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new, None)?;
     pool.forget(made.ino, 1);
     Ok(made.ino)
 }

@@ -83,7 +83,7 @@ fn pool_with_files(names: [&str; 2]) -> SharedDevice {
 /// Cuts `victim` to nothing, and writes what is free several times over.
 fn reuse(pool: &Pool, victim: Ino) {
     let nothing = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
-    pool.setattr(&Caller::root(), victim, &nothing).expect("it frees");
+    pool.setattr(&Caller::root(), victim, &nothing, None).expect("it frees");
     let others = find(pool, "others").expect("it is there");
     for round in 0..ROUNDS {
         pool.checkpoint().expect("memory does not fail");
@@ -94,7 +94,7 @@ fn reuse(pool: &Pool, victim: Ino) {
             pool.write(&Caller::root(), others, offset, &bytes).expect("there is room");
         }
         pool.sync().expect("memory does not fail");
-        pool.setattr(&Caller::root(), others, &nothing).expect("it frees");
+        pool.setattr(&Caller::root(), others, &nothing, None).expect("it frees");
     }
 }
 

@@ -25,7 +25,7 @@ fn put(pool: &Pool, ino: Ino, bytes: &mut Vec<u8>, offset: usize, piece: &[u8]) 
 fn cut(pool: &Pool, ino: Ino, bytes: &mut Vec<u8>, length: usize) {
     let size_bytes = Some(u64::try_from(length).expect("small"));
     let set = SetAttr { size_bytes, ..SetAttr::default() };
-    pool.setattr(&Caller::root(), ino, &set).expect("it may");
+    pool.setattr(&Caller::root(), ino, &set, None).expect("it may");
     bytes.resize(length, 0);
 }
 

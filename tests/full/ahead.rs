@@ -163,7 +163,7 @@ fn what_is_taken_ahead_counts_until_it_is_given_up() {
     };
     let cut = |size_bytes| {
         let set = SetAttr { size_bytes: Some(size_bytes), ..SetAttr::default() };
-        pool.setattr(&caller, ino, &set).expect("it is cut");
+        pool.setattr(&caller, ino, &set, None).expect("it is cut");
     };
     let punch = || pool.fallocate(&caller, ino, 0, length, Fallocate::PunchHole);
     let give_up: [(&str, &dyn Fn()); 3] = [
@@ -196,7 +196,7 @@ fn what_is_taken_ahead_counts_until_it_is_given_up() {
     let mode = Fallocate::Allocate { keep_size: true };
     let too_much = pool.fallocate(&caller, ino, 0, 1 << 40, mode);
     assert_eq!(too_much, Err(FsError::NoSpace));
-    pool.unlink(&caller, pool.root(), b"a").expect("it goes");
+    pool.unlink(&caller, pool.root(), b"a", None).expect("it goes");
     let left = ground.available();
     assert!(left + 128 * 1024 >= at_first, "deleted: {at_first} at first, then {left}");
     assert_eq!(ground.defects(), None);

@@ -11,7 +11,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use engine::vnode::api::{
-    Caller, FileKind, FileSystem, FsError, FsResult, Ino, RenameMode, SetAttr,
+    Caller, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, RenameMode, SetAttr,
 };
 use storage::prng::Prng;
 use whole_system::soak::Soak;
@@ -179,8 +179,14 @@ impl Case {
             let (directory, name) = (self.some_directory(prng), self.fresh_name(prng));
             let parent = self.tree.directories[directory].ino;
             let target = vec![b'a'; usize::try_from(1 + prng.below(4000)).expect("small")];
-            let made =
-                self.ground.pool.symlink(&Caller::root(), parent, name.as_bytes(), &target)?;
+            let made = self.ground.pool.symlink(
+                &Caller::root(),
+                parent,
+                name.as_bytes(),
+                &target,
+                NewInode::SYMLINK,
+                None,
+            )?;
             self.ground.pool.forget(made.ino, 1);
             self.tree.directories[directory].entries += 1;
             self.tree.files.push(Name { directory, name, ino: made.ino });
@@ -249,7 +255,7 @@ impl Case {
         }
         let to = if prng.one_in(2) { 0 } else { prng.below(attr.size_bytes) };
         let change = SetAttr { size_bytes: Some(to), ..SetAttr::default() };
-        let done = pool.setattr(&Caller::root(), ino, &change);
+        let done = pool.setattr(&Caller::root(), ino, &change, None);
         done.unwrap_or_else(|error| panic!("a cut from {} to {to}: {error}", attr.size_bytes));
         self.freed += 1;
     }
@@ -278,6 +284,7 @@ impl Case {
             (parent, source.name.as_bytes()),
             (parent, name.as_bytes()),
             RenameMode::Replace,
+            None,
         );
         done.unwrap_or_else(|error| panic!("rename of {} to {name}: {error}", source.name));
         self.freed += 1;
@@ -292,7 +299,7 @@ impl Case {
         let Some(file) = pick(prng, &self.tree.files) else { return };
         let Name { directory, name, .. } = self.tree.files.swap_remove(file);
         let parent = self.tree.directories[directory].ino;
-        let done = self.ground.pool.unlink(&Caller::root(), parent, name.as_bytes());
+        let done = self.ground.pool.unlink(&Caller::root(), parent, name.as_bytes(), None);
         done.unwrap_or_else(|error| panic!("unlink of {name}: {error}"));
         self.freed += 1;
         self.tree.directories[directory].entries -= 1;
@@ -310,7 +317,7 @@ impl Case {
             return;
         };
         let parent = self.tree.directories[directory].ino;
-        let done = self.ground.pool.rmdir(&Caller::root(), parent, name.as_bytes());
+        let done = self.ground.pool.rmdir(&Caller::root(), parent, name.as_bytes(), None);
         done.unwrap_or_else(|error| panic!("rmdir of {name}: {error}"));
         self.freed += 1;
         self.tree.directories[directory].entries -= 1;
@@ -338,7 +345,7 @@ impl Case {
 }
 
 fn pool_link(ground: &Ground, ino: Ino, parent: Ino, name: &str) -> FsResult<()> {
-    let linked = ground.pool.link(&Caller::root(), ino, parent, name.as_bytes())?;
+    let linked = ground.pool.link(&Caller::root(), ino, parent, name.as_bytes(), None)?;
     ground.pool.forget(linked.ino, 1);
     Ok(())
 }

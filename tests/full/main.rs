@@ -63,8 +63,8 @@ impl Ground {
     }
 
     fn make(&self, parent: Ino, name: &str, kind: FileKind) -> FsResult<Ino> {
-        let new = NewInode { kind, mode: 0o755, rdev: 0, umask: 0 };
-        let made = self.pool.create(&Caller::root(), parent, name.as_bytes(), new)?;
+        let new = NewInode::new(kind, 0o755);
+        let made = self.pool.create(&Caller::root(), parent, name.as_bytes(), new, None)?;
         self.pool.forget(made.ino, 1);
         Ok(made.ino)
     }

@@ -53,7 +53,7 @@ pub(crate) fn expect_promise_kept(ground: &Ground, what: &str, shape: &Shape) {
 
 fn remove(ground: &Ground, name: &str) {
     let root: Ino = ground.pool.root();
-    let removed = ground.pool.unlink(&Caller::root(), root, name.as_bytes());
+    let removed = ground.pool.unlink(&Caller::root(), root, name.as_bytes(), None);
     removed.unwrap_or_else(|error| panic!("{name} can't be removed: {error}"));
 }
 
@@ -123,11 +123,11 @@ fn make_and_remove(ground: &Ground, count: u64, length: usize) {
             pool.write(&caller, ino, 0, &vec![1; length]).expect("there is room");
         }
         for number in 0..count {
-            pool.unlink(&caller, parent, number.to_string().as_bytes()).expect("it goes");
+            pool.unlink(&caller, parent, number.to_string().as_bytes(), None).expect("it goes");
         }
     }
     for name in &directories {
-        pool.rmdir(&caller, root, name.as_bytes()).expect("it is empty");
+        pool.rmdir(&caller, root, name.as_bytes(), None).expect("it is empty");
     }
 }
 

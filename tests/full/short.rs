@@ -1,6 +1,6 @@
 //! What a full pool takes of a write, it says.
 
-use engine::vnode::api::{Caller, Data, FileKind, FileSystem, FsError, Ino};
+use engine::vnode::api::{Caller, Data, FileKind, FileSystem, FsError, Ino, Stability};
 
 use super::{Ground, Shape};
 
@@ -32,7 +32,14 @@ fn fill(ground: &Ground, ino: Ino) -> (u64, u32) {
     let (mut size, mut short) = (size_of(ground, ino), 0);
     loop {
         let piece: Vec<u8> = (size..).map(byte_at).take(PIECE_BYTES).collect();
-        match ground.pool.write_some(&Caller::root(), ino, size, &Data::Lent(&piece)) {
+        match ground.pool.write_some(
+            &Caller::root(),
+            ino,
+            size,
+            &Data::Lent(&piece),
+            Stability::Unstable,
+            None,
+        ) {
             Ok(count) => {
                 assert!(count > 0, "something is written, or why nothing is told");
                 short += u32::from(count < piece.len());
@@ -64,7 +71,8 @@ fn what_a_full_pool_takes_of_a_write_is_what_it_says() {
         assert_eq!(size_of(&ground, log), size);
         expect_content(&ground, log, size);
         cut += short;
-        pool.unlink(&Caller::root(), root, other.as_bytes()).expect("a full pool can be emptied");
+        pool.unlink(&Caller::root(), root, other.as_bytes(), None)
+            .expect("a full pool can be emptied");
     }
     assert!(cut > 0, "no write was cut short");
     assert_eq!(ground.defects(), None);

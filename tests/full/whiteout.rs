@@ -20,7 +20,8 @@ fn a_full_pool_moves_no_name_for_a_whiteout() {
     let inodes =
         || pool.statfs(&Caller::root(), pool.main_fileset()).expect("it is in memory").inode_count;
     let before = inodes();
-    let rename = |to: &[u8], mode| pool.rename(&Caller::root(), (root, b"f"), (root, to), mode);
+    let rename =
+        |to: &[u8], mode| pool.rename(&Caller::root(), (root, b"f"), (root, to), mode, None);
     assert_eq!(rename(b"g", RenameMode::WhiteoutNoReplace), Err(FsError::NoSpace));
     assert_eq!(rename(b"h", RenameMode::Whiteout), Err(FsError::NoSpace));
     let ino_of = |name: &[u8]| {

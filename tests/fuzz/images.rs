@@ -38,9 +38,9 @@ fn base() -> Image {
     for (number, kind) in
         [FileKind::Regular, FileKind::Directory].iter().cycle().take(20).enumerate()
     {
-        let new = NewInode { kind: *kind, mode: 0o755, rdev: 0, umask: 0 };
+        let new = NewInode::new(*kind, 0o755);
         let name = format!("n{number}");
-        let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new);
+        let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new, None);
         let ino = made.expect("there is room").ino;
         if *kind == FileKind::Regular {
             pool.write(&Caller::root(), ino, 0, &[9; 30_000]).expect("there is room");
@@ -67,10 +67,10 @@ fn use_pool(pool: &Pool) {
         let _ = pool.getattr(&Caller::root(), *ino);
         let _ = pool.read(&Caller::root(), *ino, 0, 64 << 10, &mut bytes);
     }
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, rdev: 0, umask: 0 };
-    let _ = pool.create(&caller, pool.root(), b"new", new);
+    let new = NewInode::new(FileKind::Regular, 0o644);
+    let _ = pool.create(&caller, pool.root(), b"new", new, None);
     if let Some((name, _)) = names.iter().find(|(name, _)| name.starts_with(b"n")) {
-        let _ = pool.unlink(&caller, pool.root(), name);
+        let _ = pool.unlink(&caller, pool.root(), name, None);
     }
     let _ = pool.sync();
 }

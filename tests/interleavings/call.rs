@@ -51,7 +51,7 @@ impl Held {
     /// Makes what the threads share, with one directory below the other if `is_deep`.
     pub(crate) fn prepare(fs: &dyn FileSystem, is_deep: bool) -> Held {
         let made = |parent: Identity, name: &str, kind| {
-            let attr = fs.create(&Caller::root(), parent.ino, name.as_bytes(), new(kind));
+            let attr = fs.create(&Caller::root(), parent.ino, name.as_bytes(), new(kind), None);
             identity(&attr.expect("an empty file system takes it"))
         };
         let root = identity(&fs.getattr(&Caller::root(), fs.root()).expect("there is a root"));
@@ -86,7 +86,7 @@ fn identity(attr: &Attr) -> Identity {
 }
 
 fn new(kind: FileKind) -> NewInode {
-    NewInode { kind, mode: 0o644, umask: 0, rdev: 0 }
+    NewInode::new(kind, 0o644)
 }
 
 /// What the calls of a program are about: threads that do little else meet more often.
@@ -238,7 +238,7 @@ impl Call {
         let named =
             |attr: Attr| Answer::Named(identity(&attr), Some(CanonAttr::of(&attr, Times::Ignored)));
         let set = |file: Inode, change| {
-            let attr = fs.setattr(&caller, held.of(file), &change)?;
+            let attr = fs.setattr(&caller, held.of(file), &change, None)?;
             Ok(Answer::Attr(CanonAttr::of(&attr, Times::Ignored)))
         };
         let place = |(directory, name): At| (held.of(directory), name.as_bytes());
@@ -249,15 +249,19 @@ impl Call {
             }
             Call::Stat(at) => fs.lookup(&caller, place(at).0, place(at).1).map(named),
             Call::Create(at, kind) => {
-                fs.create(&caller, place(at).0, place(at).1, new(kind)).map(named)
+                fs.create(&caller, place(at).0, place(at).1, new(kind), None).map(named)
             }
             Call::Link(file, at) => {
-                fs.link(&caller, held.of(file), place(at).0, place(at).1).map(named)
+                fs.link(&caller, held.of(file), place(at).0, place(at).1, None).map(named)
             }
-            Call::Unlink(at) => fs.unlink(&caller, place(at).0, place(at).1).map(|()| Answer::Done),
-            Call::Rmdir(at) => fs.rmdir(&caller, place(at).0, place(at).1).map(|()| Answer::Done),
+            Call::Unlink(at) => {
+                fs.unlink(&caller, place(at).0, place(at).1, None).map(|()| Answer::Done)
+            }
+            Call::Rmdir(at) => {
+                fs.rmdir(&caller, place(at).0, place(at).1, None).map(|()| Answer::Done)
+            }
             Call::Rename(source, target, mode) => {
-                fs.rename(&caller, place(source), place(target), mode).map(|()| Answer::Done)
+                fs.rename(&caller, place(source), place(target), mode, None).map(|()| Answer::Done)
             }
             Call::List(directory) => list(fs, held.of(directory)).map(Answer::Names),
             Call::Entry((directory, name)) => {

@@ -7,7 +7,9 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{AlignedBuffer, Caller, Data, FileKind, FileSystem, Ino, NewInode};
+use engine::vnode::api::{
+    AlignedBuffer, Caller, Data, FileKind, FileSystem, Ino, NewInode, Stability,
+};
 use engine::{OpenOptions, Pool};
 use storage::clock::ManualClock;
 use storage::device::SharedDevice;
@@ -35,7 +37,7 @@ fn write_all(pool: &Pool, file: Ino, mut random: Prng) -> Vec<u8> {
         let data = AlignedBuffer::copy_of(&[fill; BLOCK_BYTES]);
         let (caller, offset) = (Caller::root(), offset_of(block));
         let data = if is_shared { Data::Shared(data.into()) } else { Data::Lent(&data) };
-        let written = pool.write_some(&caller, file, offset, &data);
+        let written = pool.write_some(&caller, file, offset, &data, Stability::Unstable, None);
         assert_eq!(written.expect("there is room"), BLOCK_BYTES);
         fill
     };
@@ -67,8 +69,8 @@ fn judge(threads: &Threads, seed: u64) {
     let clock = Arc::new(ManualClock::new());
     let device = new_pool(threads, &clock);
     let pool = open(&device, &clock);
-    let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
-    let file = pool.create(&Caller::root(), pool.root(), b"f", new).expect("it is new").ino;
+    let new = NewInode::new(FileKind::Regular, 0o600);
+    let file = pool.create(&Caller::root(), pool.root(), b"f", new, None).expect("it is new").ino;
 
     let behind = Arc::clone(&pool);
     let (writer, expected) = (Arc::clone(&pool), Arc::new(std::sync::OnceLock::new()));

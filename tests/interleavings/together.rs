@@ -43,13 +43,19 @@ fn write_some(pool: &Pool, files: &[Ino], mut random: Prng) {
         match random.below(8) {
             0 => {
                 let change = SetAttr { size_bytes: Some(offset), ..SetAttr::default() };
-                pool.setattr(&Caller::root(), file, &change).map(drop)
+                pool.setattr(&Caller::root(), file, &change, None).map(drop)
             }
             1 => pool.fsync(&Caller::root(), file, false),
             // Takes the locks of both files.
             2 => {
                 let root = pool.root();
-                pool.rename(&Caller::root(), (root, b"f0"), (root, b"f2"), RenameMode::Exchange)
+                pool.rename(
+                    &Caller::root(),
+                    (root, b"f0"),
+                    (root, b"f2"),
+                    RenameMode::Exchange,
+                    None,
+                )
             }
             _ => pool.write(&Caller::root(), file, offset, &[fill; BLOCK_BYTES]),
         }
@@ -83,10 +89,12 @@ fn judge(threads: &Threads, seed: u64) {
     let clock = Arc::new(ManualClock::new());
     let device = new_pool(threads, &clock);
     let pool = Arc::new(Pool::open(device, clock, OpenOptions::default()).expect("just made"));
-    let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
+    let new = NewInode::new(FileKind::Regular, 0o600);
     let make = |number: u64| {
         let name = format!("f{number}");
-        pool.create(&Caller::root(), pool.root(), name.as_bytes(), new).expect("it is new").ino
+        pool.create(&Caller::root(), pool.root(), name.as_bytes(), new, None)
+            .expect("it is new")
+            .ino
     };
     let files: Vec<Ino> = (0..FILES).map(make).collect();
     let others = make(FILES);

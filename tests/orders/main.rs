@@ -89,8 +89,8 @@ impl Ground {
     }
 
     fn make(&self, parent: Ino, name: &str, kind: FileKind) -> Ino {
-        let new = NewInode { kind, mode: 0o755, rdev: 0, umask: 0 };
-        let made = self.pool.create(&Caller::root(), parent, name.as_bytes(), new);
+        let new = NewInode::new(kind, 0o755);
+        let made = self.pool.create(&Caller::root(), parent, name.as_bytes(), new, None);
         made.expect("there is room").ino
     }
 
@@ -249,7 +249,7 @@ fn pages_between_which_a_name_moved_go_through_the_double_write_area() {
         ground.make(directory, "f", FileKind::Regular);
     }
     pool.checkpoint().expect("memory does not fail");
-    pool.rename(&Caller::root(), (source, b"f"), (target, b"g"), RenameMode::Replace)
+    pool.rename(&Caller::root(), (source, b"f"), (target, b"g"), RenameMode::Replace, None)
         .expect("it is moved");
     let requests = ground.checkpoint();
     let copies = last(&requests, Request::Write(Purpose::DoubleWrite));
@@ -274,7 +274,7 @@ fn the_number_of_a_removed_file_comes_again_only_after_a_checkpoint() {
     let remove = |parity: usize| {
         let numbers = (0..names.len()).filter(|number| number % 2 == parity);
         let remove = |number: usize| {
-            let removed = pool.unlink(&Caller::root(), root, names[number].as_bytes());
+            let removed = pool.unlink(&Caller::root(), root, names[number].as_bytes(), None);
             removed.expect("it was made");
             made[number]
         };

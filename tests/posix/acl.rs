@@ -28,7 +28,7 @@ fn expect(at: &Ground<'_>, place: &str, mode: u16, access: &str, default: &str) 
 #[track_caller]
 fn make(at: &Ground<'_>, parent: &str, name: &str, new: NewInode) -> Attr {
     let caller = Caller::checked(7, 7, Vec::new());
-    let made = at.fs().create(&caller, at.ino(parent), name.as_bytes(), new).expect("it may");
+    let made = at.fs().create(&caller, at.ino(parent), name.as_bytes(), new, None).expect("it may");
     at.fs().forget(made.ino, 1);
     made
 }
@@ -202,7 +202,7 @@ behaviours! {
 
     fn the_umask_counts_only_without_a_default_list(at) {
         at.does("create /d directory 777");
-        let new = |kind, mode| NewInode { kind, mode, umask: 0o027, rdev: 0 };
+        let new = |kind, mode| NewInode { umask: 0o027, ..NewInode::new(kind, mode) };
         assert_eq!(make(at, "/d", "f", new(FileKind::Regular, 0o4666)).mode, 0o4640);
         assert_eq!(make(at, "/d", "s", new(FileKind::Directory, 0o777)).mode, 0o750);
         at.does("setacl /d default u:7,u9:7,g:7,m:7,o:7");

@@ -30,7 +30,7 @@ behaviours! {
             size_bytes: Some(77),
             ..SetAttr::default()
         };
-        let told = at.fs().setattr(&Caller::root(), at.ino("/f"), &change);
+        let told = at.fs().setattr(&Caller::root(), at.ino("/f"), &change, None);
         let attr = at.attr("/f");
         assert_eq!(told, Ok(attr.clone()));
         assert_eq!((attr.mode, attr.uid, attr.gid, attr.size_bytes), (0o600, 3, 4, 77));
@@ -43,7 +43,7 @@ behaviours! {
         let caller = Caller::checked(7, 7, Vec::new());
         let change =
             SetAttr { mode: Some(0o600), uid: Some(8), size_bytes: Some(9), ..SetAttr::default() };
-        let refused = at.fs().setattr(&caller, at.ino("/f"), &change);
+        let refused = at.fs().setattr(&caller, at.ino("/f"), &change, None);
         assert_eq!(refused, Err(FsError::NotPermitted));
         assert_eq!(at.attr("/f"), before);
     }

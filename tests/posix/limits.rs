@@ -56,9 +56,9 @@ behaviours! {
 
     fn what_is_no_name_is_refused(at) {
         use engine::vnode::api::{Caller, FileKind, NewInode};
-        let new = NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
+        let new = NewInode::new(FileKind::Regular, 0o644);
         for name in [&b""[..], b"a/b", b"a\0b", b".", b".."] {
-            let made = at.fs().create(&Caller::root(), at.fs().root(), name, new);
+            let made = at.fs().create(&Caller::root(), at.fs().root(), name, new, None);
             assert_eq!(made, Err(FsError::Invalid), "{}", name.escape_ascii());
         }
     }

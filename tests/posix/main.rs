@@ -1,6 +1,7 @@
 //! Does each operation do what SEMANTICS says?
 
 mod acl;
+mod around;
 mod attr;
 mod create;
 mod handle;

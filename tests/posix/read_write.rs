@@ -1,4 +1,4 @@
-use engine::vnode::api::{AlignedBuffer, Caller, Data, FsError, ReadAsked};
+use engine::vnode::api::{AlignedBuffer, Caller, Data, FsError, ReadAsked, Stability};
 use testkit::ops::bytes_of;
 use whole_system::behaviours;
 
@@ -42,7 +42,8 @@ behaviours! {
             for place in ["/f", "/g"] {
                 at.does(&format!("truncate {place} 0"));
                 let ino = at.ino(place);
-                let written = at.fs().write_some(&ROOT, ino, start, &data);
+                let stability = Stability::Unstable;
+                let written = at.fs().write_some(&ROOT, ino, start, &data, stability, None);
                 assert_eq!(written, Ok(data.len()));
             }
             let mut changed = expected.clone();

@@ -152,7 +152,7 @@ behaviours! {
     fn who_may_not_search_a_directory_is_told_no_attributes(at) {
         fill(at, 3);
         let change = SetAttr { mode: Some(0o744), ..SetAttr::default() };
-        at.fs().setattr(&Caller::root(), at.ino("/d"), &change).expect("it is root's");
+        at.fs().setattr(&Caller::root(), at.ino("/d"), &change, None).expect("it is root's");
         let stranger = Caller::checked(1000, 1000, Vec::new());
         let entries = some_with_attributes(at, &stranger, (at.ino("/d"), 0), usize::MAX);
         assert_eq!(entries.len(), 5);

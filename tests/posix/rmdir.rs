@@ -1,4 +1,4 @@
-use engine::vnode::api::FsError;
+use engine::vnode::api::{Caller, FileKind, FsError, NewInode};
 use whole_system::behaviours;
 
 behaviours! {
@@ -26,15 +26,12 @@ behaviours! {
     fn nothing_is_made_in_a_directory_that_is_gone(at) {
         at.does("create /d directory 755\nopen @0 /d\nrmdir /d");
         let gone = at.ino("@0");
-        let root = engine::vnode::api::Caller::root();
-        let new = engine::vnode::api::NewInode {
-            kind: engine::vnode::api::FileKind::Regular,
-            mode: 0o644,
-            umask: 0,
-            rdev: 0,
-        };
-        assert_eq!(at.fs().create(&root, gone, b"f", new), Err(FsError::NotFound));
-        assert_eq!(at.fs().symlink(&root, gone, b"s", b"t"), Err(FsError::NotFound));
+        let root = Caller::root();
+        let new = NewInode::new(FileKind::Regular, 0o644);
+        let link = NewInode::SYMLINK;
+        assert_eq!(at.fs().create(&root, gone, b"f", new, None), Err(FsError::NotFound));
+        let linked = at.fs().symlink(&root, gone, b"s", b"t", link, None);
+        assert_eq!(linked, Err(FsError::NotFound));
         assert_eq!(at.fs().lookup(&root, gone, b"f"), Err(FsError::NotFound));
         assert_eq!(at.attr("@0").nlink, 0);
     }

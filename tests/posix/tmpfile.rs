@@ -1,7 +1,7 @@
 use engine::vnode::api::{Attr, Caller, FileKind, FileSystem, FsError, NewInode};
 use whole_system::{Ground, behaviours};
 
-const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o640, rdev: 0, umask: 0 };
+const NEW: NewInode = NewInode::new(FileKind::Regular, 0o640);
 
 fn nameless(at: &Ground<'_>, directory: &str) -> Attr {
     at.fs().tmpfile(&Caller::root(), at.ino(directory), NEW).expect("it is made")
@@ -33,7 +33,8 @@ behaviours! {
         let file = nameless(at, "/");
         let fs = at.fs();
         fs.write(&Caller::root(), file.ino, 0, b"data").expect("it is held");
-        let linked = fs.link(&Caller::root(), file.ino, at.ino("/d"), b"named").expect("it is new");
+        let linked = fs.link(&Caller::root(), file.ino, at.ino("/d"), b"named", None);
+        let linked = linked.expect("it is new");
         assert_eq!((linked.ino, linked.nlink), (file.ino, 1));
         fs.forget(file.ino, 2);
         assert_eq!(at.content("/d/named"), b"data");
@@ -44,7 +45,7 @@ behaviours! {
     fn it_gets_a_first_name_once(at) {
         let file = nameless(at, "/");
         let (fs, root) = (at.fs(), at.ino("/"));
-        let link = |name: &[u8]| fs.link(&Caller::root(), file.ino, root, name);
+        let link = |name: &[u8]| fs.link(&Caller::root(), file.ino, root, name, None);
         link(b"first").expect("it never had one");
         at.does("unlink /first");
         assert_eq!(link(b"again").map_err(|error| error.errno()), Err(FsError::NotFound.errno()));
@@ -64,10 +65,10 @@ behaviours! {
         let cut = |size_bytes| {
             let size_bytes = Some(size_bytes);
             let change = engine::vnode::api::SetAttr { size_bytes, ..Default::default() };
-            fs.setattr(&Caller::root(), file.ino, &change).expect("it is held");
+            fs.setattr(&Caller::root(), file.ino, &change, None).expect("it is held");
         };
         cut(600 * STRIDE_BYTES);
-        fs.link(&Caller::root(), file.ino, root, b"named").expect("it never had a name");
+        fs.link(&Caller::root(), file.ino, root, b"named", None).expect("it never had a name");
         cut(1);
         assert_eq!(at.content("/named"), b"x");
         fs.forget(file.ino, 2);

@@ -145,7 +145,7 @@ behaviours! {
         at.refuses("u7 removexattr /f security.a", &FsError::NotPermitted);
         let set = |at: &Ground<'_>, value: &[u8]| {
             let name = b"security.capability";
-            at.fs().setxattr(&Caller::root(), at.ino("/f"), name, value, XattrMode::Set)
+            at.fs().setxattr(&Caller::root(), at.ino("/f"), name, value, XattrMode::Set, None)
         };
         let mut capability = [0; 24];
         capability[3] = 3;
@@ -215,8 +215,9 @@ behaviours! {
         at.does("setxattr /f user.a 65536 1 set\nsetxattr /f user.b 65536 1 set");
         at.does("setxattr /g user.a 3000 1 set\nremovexattr /g user.a\nunlink /g\nunlink /f");
         assert_eq!(used(at), before - 2);
-        let new = NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
-        let made = at.fs().create(&Caller::root(), at.fs().root(), b"h", new).expect("it is made");
+        let new = NewInode::new(FileKind::Regular, 0o644);
+        let made = at.fs().create(&Caller::root(), at.fs().root(), b"h", new, None);
+        let made = made.expect("it is made");
         assert_eq!(at.fs().listxattr(&Caller::root(), made.ino), Ok(Vec::new()));
         at.fs().forget(made.ino, 1);
     }

@@ -66,9 +66,6 @@ pub enum FsError {
     /// A clone never changes.
     #[error("a clone is read-only")]
     ReadOnlyClone,
-    /// The place in the directory is none of this directory: list it from the start.
-    #[error("a directory cookie that is not this directory's")]
-    BadCookie,
     /// The operation is not there on this kind of file.
     #[error("operation not supported")]
     NotSupported,
@@ -138,7 +135,6 @@ impl FsError {
             FsError::CrossFileset => 18,
             FsError::TryLater => 11,
             FsError::ReadOnlyClone => 30,
-            FsError::BadCookie => 22,
             FsError::NotSupported => 95,
             FsError::Stale => 116,
             // EUCLEAN, as ext4, XFS and btrfs answer for a damaged structure.

@@ -23,14 +23,14 @@ fn what_an_open_frees_is_available_at_once() {
         pool.statfs(&Caller::root(), pool.main_fileset()).expect("it counts").available_bytes
     };
     let before = available(&pool);
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
-    let file = pool.create(&caller, pool.root(), b"f", new).expect("there is room").ino;
+    let new = NewInode::new(FileKind::Regular, 0o644);
+    let file = pool.create(&caller, pool.root(), b"f", new, None).expect("there is room").ino;
     let data = vec![7; 1 << 20];
     let mut at = 0;
     while pool.write(&caller, file, at, &data).is_ok() {
         at += 1 << 20;
     }
-    pool.unlink(&caller, pool.root(), b"f").expect("it frees");
+    pool.unlink(&caller, pool.root(), b"f", None).expect("it frees");
     pool.close().expect("nothing fails");
     drop(pool);
     let pool = open().expect("it opens");

@@ -23,8 +23,8 @@ fn new_pool() -> (SharedDevice, Arc<ManualClock>, Pool) {
 }
 
 fn make(pool: &Pool, parent: Ino, name: &str, kind: FileKind) -> Result<Attr, FsError> {
-    let new = NewInode { kind, mode: 0o755, umask: 0, rdev: 0 };
-    pool.create(&Caller::root(), parent, name.as_bytes(), new)
+    let new = NewInode::new(kind, 0o755);
+    pool.create(&Caller::root(), parent, name.as_bytes(), new, None)
 }
 
 /// More pages exchange names between two checkpoints than the double-write area of a small pool
@@ -42,8 +42,13 @@ fn names_move_between_many_directories() {
     }
     pool.checkpoint().expect("a checkpoint");
     for pair in directories.chunks(2) {
-        let rename =
-            pool.rename(&Caller::root(), (pair[0], b"f"), (pair[1], b"g"), RenameMode::Replace);
+        let rename = pool.rename(
+            &Caller::root(),
+            (pair[0], b"f"),
+            (pair[1], b"g"),
+            RenameMode::Replace,
+            None,
+        );
         rename.expect("it is moved");
     }
     pool.close().expect("it closes");
@@ -77,7 +82,8 @@ fn names_alone_do_not_starve_the_cleaner() {
     for number in (0..count).step_by(2) {
         let name = format!("f{number}");
         let file = pool.lookup(&Caller::root(), pool.root(), name.as_bytes()).expect("there").ino;
-        pool.unlink(&Caller::root(), pool.root(), name.as_bytes()).expect("a full pool is emptied");
+        pool.unlink(&Caller::root(), pool.root(), name.as_bytes(), None)
+            .expect("a full pool is emptied");
         pool.forget(file, 2);
     }
     pool.checkpoint().expect("a checkpoint");

@@ -78,9 +78,9 @@ fn look_at(pool: &Pool, attr: &Attr, bytes: &mut Vec<u8>) {
 
 fn make_files(pool: &Pool) {
     for number in 0..8 {
-        let new = NewInode { kind: FileKind::Regular, mode: 0o755, umask: 0, rdev: 0 };
+        let new = NewInode::new(FileKind::Regular, 0o755);
         let name = format!("new {number}");
-        let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new);
+        let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new, None);
         let Ok(Attr { ino, .. }) = made else { continue };
         pool.forget(ino, 1);
         let _ = pool.write(&Caller::root(), ino, number * 9000, &CONTENT);
@@ -92,31 +92,31 @@ fn make_files(pool: &Pool) {
 fn change(pool: &Pool, (parent, name, attr): &Found, other: &Found, prng: &mut Prng) {
     let (root, ino) = (Caller::root(), attr.ino);
     let _ = match prng.below(14) {
-        0 => pool.unlink(&root, *parent, name),
-        1 => pool.rmdir(&root, *parent, name),
+        0 => pool.unlink(&root, *parent, name, None),
+        1 => pool.rmdir(&root, *parent, name, None),
         2 => {
             let target = (pool.root(), &b"moved"[..]);
-            pool.rename(&root, (*parent, name), target, RenameMode::Replace)
+            pool.rename(&root, (*parent, name), target, RenameMode::Replace, None)
         }
-        3 => pool.rename(&root, (*parent, name), (other.0, &other.1), RenameMode::Exchange),
+        3 => pool.rename(&root, (*parent, name), (other.0, &other.1), RenameMode::Exchange, None),
         4 => pool.write(&root, ino, prng.below(100_000), &CONTENT[..10_000]),
         5 => pool.write(&root, ino, attr.size_bytes, &CONTENT[..100]),
         6 | 7 => {
             let size = if prng.below(2) == 0 { 0 } else { prng.below(1 << 20) };
             let change = SetAttr { size_bytes: Some(size), ..SetAttr::default() };
-            pool.setattr(&root, ino, &change).map(drop)
+            pool.setattr(&root, ino, &change, None).map(drop)
         }
         8 => {
             let change = SetAttr { mode: Some(0o640), uid: Some(7), ..SetAttr::default() };
-            pool.setattr(&root, ino, &change).map(drop)
+            pool.setattr(&root, ino, &change, None).map(drop)
         }
         9 => {
             let value = &CONTENT[..index_below(prng, 5000)];
-            pool.setxattr(&root, ino, b"user.new", value, XattrMode::Set)
+            pool.setxattr(&root, ino, b"user.new", value, XattrMode::Set, None)
         }
         10 => {
             let names = pool.listxattr(&root, ino).unwrap_or_default();
-            names.iter().try_for_each(|name| pool.removexattr(&root, ino, name))
+            names.iter().try_for_each(|name| pool.removexattr(&root, ino, name, None))
         }
         11 | 12 => {
             // Whole blocks, which some kinds ask for, as often as not.
@@ -126,7 +126,7 @@ fn change(pool: &Pool, (parent, name, attr): &Found, other: &Found, prng: &mut P
             pool.fallocate(&root, ino, offset, length, mode)
         }
         _ => {
-            let _ = pool.link(&root, ino, pool.root(), b"linked");
+            let _ = pool.link(&root, ino, pool.root(), b"linked", None);
             let _ = pool.copy_range(&root, (ino, 0), (other.2.ino, prng.below(50_000)), 30_000);
             pool.fsync(&Caller::root(), ino, false)
         }

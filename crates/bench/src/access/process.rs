@@ -58,7 +58,7 @@ fn told(error: FsError) -> io::Error {
 }
 
 fn regular() -> NewInode {
-    NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 }
+    NewInode::new(FileKind::Regular, 0o644)
 }
 
 impl Access for ProcessAccess {
@@ -67,8 +67,9 @@ impl Access for ProcessAccess {
     }
 
     fn make_dir(&self, at: &Handle, name: &str) -> io::Result<()> {
-        let new = NewInode { kind: FileKind::Directory, mode: 0o755, umask: 0, rdev: 0 };
-        let made = self.fs.create(&self.caller, ino(at)?, name.as_bytes(), new).map_err(told)?;
+        let new = NewInode::new(FileKind::Directory, 0o755);
+        let made =
+            self.fs.create(&self.caller, ino(at)?, name.as_bytes(), new, None).map_err(told)?;
         self.fs.forget(made.ino, 1);
         Ok(())
     }
@@ -79,7 +80,7 @@ impl Access for ProcessAccess {
     }
 
     fn create(&self, at: &Handle, name: &str, _is_direct: bool) -> io::Result<Handle> {
-        let made = self.fs.create(&self.caller, ino(at)?, name.as_bytes(), regular());
+        let made = self.fs.create(&self.caller, ino(at)?, name.as_bytes(), regular(), None);
         Ok(Handle::Inode(made.map_err(told)?.ino))
     }
 
@@ -117,29 +118,36 @@ impl Access for ProcessAccess {
     }
 
     fn unlink(&self, at: &Handle, name: &str) -> io::Result<()> {
-        self.fs.unlink(&self.caller, ino(at)?, name.as_bytes()).map_err(told)
+        self.fs.unlink(&self.caller, ino(at)?, name.as_bytes(), None).map_err(told)
     }
 
     fn remove_dir(&self, at: &Handle, name: &str) -> io::Result<()> {
-        self.fs.rmdir(&self.caller, ino(at)?, name.as_bytes()).map_err(told)
+        self.fs.rmdir(&self.caller, ino(at)?, name.as_bytes(), None).map_err(told)
     }
 
     fn rename(&self, at: &Handle, from: &str, to: &str) -> io::Result<()> {
         let (source, target) = ((ino(at)?, from.as_bytes()), (ino(at)?, to.as_bytes()));
-        self.fs.rename(&self.caller, source, target, RenameMode::Replace).map_err(told)
+        self.fs.rename(&self.caller, source, target, RenameMode::Replace, None).map_err(told)
     }
 
     fn link(&self, at: &Handle, from: &str, to: &str) -> io::Result<()> {
         let parent = ino(at)?;
         self.with(at, from, |ino| {
-            let linked = self.fs.link(&self.caller, ino, parent, to.as_bytes())?;
+            let linked = self.fs.link(&self.caller, ino, parent, to.as_bytes(), None)?;
             self.fs.forget(linked.ino, 1);
             Ok(())
         })
     }
 
     fn symlink(&self, at: &Handle, name: &str, target: &str) -> io::Result<()> {
-        let made = self.fs.symlink(&self.caller, ino(at)?, name.as_bytes(), target.as_bytes());
+        let made = self.fs.symlink(
+            &self.caller,
+            ino(at)?,
+            name.as_bytes(),
+            target.as_bytes(),
+            NewInode::SYMLINK,
+            None,
+        );
         self.fs.forget(made.map_err(told)?.ino, 1);
         Ok(())
     }
@@ -150,13 +158,13 @@ impl Access for ProcessAccess {
 
     fn set_mode(&self, at: &Handle, name: &str, mode: u16) -> io::Result<()> {
         let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
-        self.with(at, name, |ino| self.fs.setattr(&self.caller, ino, &change).map(|_| ()))
+        self.with(at, name, |ino| self.fs.setattr(&self.caller, ino, &change, None).map(|_| ()))
     }
 
     fn set_times(&self, file: &Handle, seconds: i64) -> io::Result<()> {
         let time = Some(SetTime::To(Timestamp { seconds, nanoseconds: 0 }));
         let change = SetAttr { atime: time, mtime: time, ..SetAttr::default() };
-        self.fs.setattr(&self.caller, ino(file)?, &change).map(|_| ()).map_err(told)
+        self.fs.setattr(&self.caller, ino(file)?, &change, None).map(|_| ()).map_err(told)
     }
 
     fn list(&self, dir: &Handle, each: &mut dyn FnMut(&str, bool)) -> io::Result<()> {

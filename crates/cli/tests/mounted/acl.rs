@@ -151,11 +151,11 @@ fn kernel_and_engine_give_the_same_answers() {
             });
             let _ = fs::remove_file(&new);
             let change = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
-            let truncated = errno(fs.setattr(&caller, file_ino, &change));
+            let truncated = errno(fs.setattr(&caller, file_ino, &change, None));
             let found = errno(fs.lookup(&caller, directory_ino, b"there"));
-            let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
-            let made = errno(fs.create(&caller, directory_ino, b"by-engine", new));
-            let _ = fs.unlink(&root, directory_ino, b"by-engine");
+            let new = NewInode::new(FileKind::Regular, 0o600);
+            let made = errno(fs.create(&caller, directory_ino, b"by-engine", new, None));
+            let _ = fs.unlink(&root, directory_ino, b"by-engine", None);
             assert_eq!(kernel, (truncated, found, made), "(truncate, find, make) {context}");
             for answer in [truncated, found, made] {
                 answers[usize::from(answer != 0)] += 1;
@@ -189,8 +189,8 @@ fn what_is_made_inherits_the_same_on_both_ways() {
         fs::write(path.join("file-k"), b"").expect("create");
         fs::create_dir(path.join("dir-k")).expect("mkdir");
         let make = |name: &[u8], kind, mode| {
-            let new = NewInode { kind, mode, umask, rdev: 0 };
-            fs.create(&root, parent, name, new).expect("it is new");
+            let new = NewInode { umask, ..NewInode::new(kind, mode) };
+            fs.create(&root, parent, name, new, None).expect("it is new");
         };
         make(b"file-v", FileKind::Regular, 0o666);
         make(b"dir-v", FileKind::Directory, 0o777);

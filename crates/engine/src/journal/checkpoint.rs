@@ -344,9 +344,9 @@ mod tests {
     fn what_changes_after_the_set_was_taken_is_not_in_its_pages() {
         let pool = new_pool();
         let (root, caller) = (pool.root(), Caller::root());
-        let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
+        let new = NewInode::new(FileKind::Regular, 0o600);
         let write = |name: &[u8]| {
-            let file = pool.create(&caller, root, name, new).expect("it is new").ino;
+            let file = pool.create(&caller, root, name, new, None).expect("it is new").ino;
             pool.write(&caller, file, 0, &[1; 50_000]).expect("there is room");
             pool.fsync(&Caller::root(), file, false).expect("memory does not fail");
             pool.forget(file, 1);
@@ -356,7 +356,7 @@ mod tests {
         let set = journal.take_set();
         let before = bytes_of(set.dirty.values().cloned());
         write(b"after");
-        pool.unlink(&caller, root, b"before").expect("it is there");
+        pool.unlink(&caller, root, b"before", None).expect("it is there");
         let after = bytes_of(set.dirty.values().cloned());
         let changed: Vec<Place> =
             before.keys().copied().filter(|place| before[place] != after[place]).collect();

@@ -471,8 +471,9 @@ mod tests {
     #[test]
     fn who_leaves_word_goes_on_and_is_told_when_it_is_durable() {
         let pool = new_pool();
-        let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
-        let file = pool.create(&Caller::root(), pool.root(), b"f", new).expect("it is new").ino;
+        let new = NewInode::new(FileKind::Regular, 0o600);
+        let file =
+            pool.create(&Caller::root(), pool.root(), b"f", new, None).expect("it is new").ino;
         let journal = &pool.files().store.journal;
         let count = Arc::new(AtomicUsize::new(0));
         let sync = || {
@@ -481,7 +482,7 @@ mod tests {
                 assert_eq!(done, Ok(()));
                 count.fetch_add(1, Ordering::SeqCst);
             };
-            pool.fsync_then(&Caller::root(), file, false, Box::new(told));
+            pool.commit_then(&Caller::root(), file, false, Box::new(told));
         };
         let await_wishes = |wanted: usize| {
             for _ in 0..LOOKS_MAX {
@@ -527,7 +528,7 @@ mod tests {
         drop(Keeper { journal, has_left: false });
         assert!(matches!(told.try_recv(), Ok(Err(FsError::Io { .. }))));
         let (tell, told) = listener();
-        pool.fsync_then(&Caller::root(), pool.root(), false, tell);
+        pool.commit_then(&Caller::root(), pool.root(), false, tell);
         assert_eq!(told.try_recv(), Ok(Ok(())), "there is no keeper");
     }
 
@@ -536,8 +537,9 @@ mod tests {
     #[test]
     fn a_writer_that_panics_ends_the_journal() {
         let pool = new_pool();
-        let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
-        let file = pool.create(&Caller::root(), pool.root(), b"f", new).expect("it is new").ino;
+        let new = NewInode::new(FileKind::Regular, 0o600);
+        let file =
+            pool.create(&Caller::root(), pool.root(), b"f", new, None).expect("it is new").ino;
         let journal = &pool.files().store.journal;
         let ended = thread::scope(|scope| {
             let writer = || {
@@ -550,7 +552,7 @@ mod tests {
         });
         assert!(ended.is_err());
         let (tell, told) = listener();
-        pool.fsync_then(&Caller::root(), file, false, tell);
+        pool.commit_then(&Caller::root(), file, false, tell);
         let told = told.try_recv().expect("it was told");
         for done in [told, pool.fsync(&Caller::root(), file, false), pool.sync()] {
             let Err(FsError::ReadOnly { reason }) = done else { panic!("{done:?}") };

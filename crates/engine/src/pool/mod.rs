@@ -38,8 +38,8 @@ use crate::segment::summarise_rides;
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{
-    Access, Attr, Caller, Data, DirEntry, Fallocate, FileSystem, FilesetUuid, Handle, Ino,
-    NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr, StatFs, Told, XattrMode,
+    Access, Around, Attr, Caller, Data, DirEntry, Fallocate, FileSystem, FilesetUuid, Handle, Ino,
+    NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr, Stability, StatFs, Told, XattrMode,
 };
 use crate::vnode::{CleanerGauge, Files, FilesOptions, mix};
 
@@ -435,42 +435,84 @@ impl FileSystem for Pool {
         self.named(ino, b"", self.files().access_of(caller, ino))
     }
 
-    fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
-        self.files().set_attributes(caller, ino, change)
+    fn setattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        change: &SetAttr,
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr> {
+        self.files().set_attributes(caller, ino, change, around)
     }
 
-    fn create(&self, caller: &Caller, parent: Ino, name: &[u8], new: NewInode) -> FsResult<Attr> {
-        self.named(parent, name, self.files().make(caller, parent, name, new, None))
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        new: NewInode,
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr> {
+        let made = self.files().make(caller, (parent, name), new, None, around);
+        self.named(parent, name, made)
     }
 
-    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr> {
-        let kind = crate::vnode::api::FileKind::Symlink;
-        let new = NewInode { kind, mode: 0o777, umask: 0, rdev: 0 };
-        self.files().make(caller, parent, name, new, Some(target))
+    fn symlink(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+        new: NewInode,
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr> {
+        self.files().make(caller, (parent, name), new, Some(target), around)
     }
 
     fn readlink(&self, _caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
         self.files().read_link(ino)
     }
 
-    fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+    fn link(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        parent: Ino,
+        name: &[u8],
+        mut around: Option<&mut Around>,
+    ) -> FsResult<Attr> {
         let files = self.files();
-        files.with_reclaim(|| files.link_name(caller, ino, parent, name))
+        files.with_reclaim(|| files.link_name(caller, ino, (parent, name), around.as_deref_mut()))
     }
 
     fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
         self.files().make_nameless(caller, parent, new)
     }
 
-    fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+    fn unlink(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        mut around: Option<&mut Around>,
+    ) -> FsResult<()> {
         let files = self.files();
-        let removed = files.with_reclaim(|| files.remove_name(caller, parent, name, false));
+        let removed = files.with_reclaim(|| {
+            files.remove_name(caller, (parent, name), false, around.as_deref_mut())
+        });
         self.named(parent, name, removed)
     }
 
-    fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+    fn rmdir(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        mut around: Option<&mut Around>,
+    ) -> FsResult<()> {
         let files = self.files();
-        files.with_reclaim(|| files.remove_name(caller, parent, name, true))
+        files
+            .with_reclaim(|| files.remove_name(caller, (parent, name), true, around.as_deref_mut()))
     }
 
     fn rename(
@@ -479,9 +521,11 @@ impl FileSystem for Pool {
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         mode: RenameMode,
+        mut around: Option<&mut [Around; 2]>,
     ) -> FsResult<()> {
         let files = self.files();
-        files.with_reclaim(|| files.rename_name(caller, source, target, mode))
+        files
+            .with_reclaim(|| files.rename_name(caller, source, target, mode, around.as_deref_mut()))
     }
 
     fn read(
@@ -511,8 +555,15 @@ impl FileSystem for Pool {
         ino: Ino,
         offset: u64,
         data: &Data<'_>,
+        stability: Stability,
+        around: Option<&mut Around>,
     ) -> FsResult<usize> {
-        self.named(ino, b"", self.files().write_some(caller, ino, offset, data))
+        let written = self.files().write_some(caller, ino, offset, data, around);
+        let written = written.and_then(|count| {
+            let is_durable = stability == Stability::Durable;
+            if is_durable { self.files().sync_file(caller, ino).map(|()| count) } else { Ok(count) }
+        });
+        self.named(ino, b"", written)
     }
 
     fn catch_up(&self) {
@@ -542,6 +593,10 @@ impl FileSystem for Pool {
         self.named(ino, b"", self.files().list_with_attributes(caller, ino, cookie, each))
     }
 
+    fn cookie_verifier(&self, caller: &Caller, ino: Ino) -> FsResult<u64> {
+        self.named(ino, b"", self.files().cookie_verifier(caller, ino))
+    }
+
     fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
         self.files().get_attribute(caller, ino, name)
     }
@@ -553,16 +608,23 @@ impl FileSystem for Pool {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
+        around: Option<&mut Around>,
     ) -> FsResult<()> {
-        self.files().set_attribute(caller, ino, name, value, mode)
+        self.files().set_attribute(caller, ino, name, (value, mode), around)
     }
 
     fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
         self.files().list_attributes(caller, ino)
     }
 
-    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
-        self.files().remove_attribute(caller, ino, name)
+    fn removexattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        around: Option<&mut Around>,
+    ) -> FsResult<()> {
+        self.files().remove_attribute(caller, ino, name, around)
     }
 
     fn fallocate(
@@ -596,7 +658,7 @@ impl FileSystem for Pool {
         self.named(ino, b"", self.files().sync_file(caller, ino))
     }
 
-    fn fsync_then(&self, caller: &Caller, ino: Ino, _data_only: bool, told: Told) {
+    fn commit_then(&self, caller: &Caller, ino: Ino, _data_only: bool, told: Told) {
         let hooks = Arc::clone(&self.hooks);
         let told = Box::new(move |done| told(hooks.files.named(ino, b"", done)));
         self.files().sync_file_then(caller, ino, told);

@@ -198,7 +198,29 @@ pub struct Access {
     pub executes: bool,
 }
 
-/// What a new inode is born with.
+/// Attributes around a change, taken under the locks of the change: nobody else's change is between
+/// them. A caller who wants them hands one in; who does not pays nothing. After an error, and of a
+/// change that had nothing to do, they are not to be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Around {
+    /// As they were before.
+    pub before: Option<Attr>,
+    /// As the change has left them.
+    pub after: Option<Attr>,
+}
+
+/// When a write is to be durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stability {
+    /// With the next sync, or by age.
+    Unstable,
+    /// When the call returns, as by [`FileSystem::fsync`]. Whoever must not wait writes unstably
+    /// and asks for [`FileSystem::commit_then`].
+    Durable,
+}
+
+/// What a new inode is born with, in the transaction that makes it. [`NewInode::new`] says only
+/// what must be said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewInode {
     /// What sort of file; [`FileKind::Symlink`] only through [`FileSystem::symlink`].
@@ -210,6 +232,50 @@ pub struct NewInode {
     pub umask: u16,
     /// Device number, for device nodes; else 0.
     pub rdev: u32,
+    /// Owner; `None`: the caller. A caller who is checked may say what chown(2) would let him.
+    pub uid: Option<u32>,
+    /// Group; `None`: the caller's, or the directory's if that hands it down.
+    pub gid: Option<u32>,
+    /// Access time; `None`: now.
+    pub atime: Option<SetTime>,
+    /// Modification time; `None`: now.
+    pub mtime: Option<SetTime>,
+    /// Of an exclusive creation: a number that the asker has made up for this one request. Where
+    /// the name is there already, as a file that was made with the same number and not changed
+    /// since, the request is one that was asked twice, and is answered as it was the first time.
+    /// Only for [`FileKind::Regular`], and kept in both times, which can't be given with it.
+    pub verifier: Option<u64>,
+}
+
+impl NewInode {
+    /// A symbolic link.
+    pub const SYMLINK: NewInode = NewInode::new(FileKind::Symlink, 0o777);
+
+    /// Returns a new inode of the caller, made now.
+    #[must_use]
+    pub const fn new(kind: FileKind, mode: u16) -> NewInode {
+        NewInode {
+            kind,
+            mode,
+            umask: 0,
+            rdev: 0,
+            uid: None,
+            gid: None,
+            atime: None,
+            mtime: None,
+            verifier: None,
+        }
+    }
+
+    /// Returns access and modification time of a file that is made with `verifier`.
+    #[must_use]
+    pub fn times_of(verifier: u64) -> [Timestamp; 2] {
+        let half = |seconds: u64| Timestamp {
+            seconds: i64::try_from(seconds & u64::from(u32::MAX)).expect("32 bits"),
+            nanoseconds: 0,
+        };
+        [half(verifier), half(verifier >> 32)]
+    }
 }
 
 /// A time to set.
@@ -273,7 +339,7 @@ impl RenameMode {
 }
 
 /// What [`RenameMode::Whiteout`] leaves behind.
-pub const WHITEOUT: NewInode = NewInode { kind: FileKind::CharDevice, mode: 0, rdev: 0, umask: 0 };
+pub const WHITEOUT: NewInode = NewInode::new(FileKind::CharDevice, 0);
 
 /// Whether setxattr(2) may make an attribute, or replace one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -371,6 +437,9 @@ pub struct StatFs {
 
 /// Every operation a front end may ask for.
 ///
+/// What is one transaction, and a write, tells attributes around it ([`Around`]) to whoever asks:
+/// of a name, those of its directory; else those of the file.
+///
 /// `lookup`, `resolve`, `create`, `symlink`, `link` and `tmpfile` each give the caller one
 /// *reference* on the inode they return; [`FileSystem::forget`] gives references back. An inode
 /// without a name lives as long as somebody holds a reference.
@@ -414,33 +483,74 @@ pub trait FileSystem: Send + Sync {
     fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access>;
 
     /// Changes attributes, and returns them.
-    fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr>;
+    fn setattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        change: &SetAttr,
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr>;
 
     /// Makes a file, directory, device node, fifo or socket. Takes a reference.
-    fn create(&self, caller: &Caller, parent: Ino, name: &[u8], new: NewInode) -> FsResult<Attr>;
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        new: NewInode,
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr>;
 
     /// Makes a symbolic link to `target` (1 to [`SYMLINK_BYTES_MAX`] bytes). Takes a reference.
-    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr>;
+    fn symlink(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+        new: NewInode,
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr>;
 
     /// Returns the target of a symbolic link.
     fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>>;
 
     /// Gives a file one more name. Takes a reference.
-    fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr>;
+    fn link(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        parent: Ino,
+        name: &[u8],
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr>;
 
     /// Removes a name that is no directory.
-    fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()>;
+    fn unlink(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        around: Option<&mut Around>,
+    ) -> FsResult<()>;
 
     /// Removes an empty directory.
-    fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()>;
+    fn rmdir(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        around: Option<&mut Around>,
+    ) -> FsResult<()>;
 
-    /// Moves a name.
+    /// Moves a name. `around` is of the directory that it leaves and of the one that it goes to.
     fn rename(
         &self,
         caller: &Caller,
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         mode: RenameMode,
+        around: Option<&mut [Around; 2]>,
     ) -> FsResult<()>;
 
     /// Reads up to `length_bytes` from `offset` and appends them to `into`; fewer only at the end
@@ -481,9 +591,9 @@ pub trait FileSystem: Send + Sync {
         ino: Ino,
         offset: u64,
         data: &Data<'_>,
-    ) -> FsResult<usize> {
-        self.write(caller, ino, offset, data).map(|()| data.len())
-    }
+        stability: Stability,
+        around: Option<&mut Around>,
+    ) -> FsResult<usize>;
 
     /// Does what writes and listings have put off: called after an answer has gone out, it makes
     /// the next one faster. Nothing depends on it; what fails is told to who asks next.
@@ -535,6 +645,10 @@ pub trait FileSystem: Send + Sync {
         }
     }
 
+    /// A number that a directory keeps as long as its cookies mean what they mean. Whoever goes on
+    /// with a cookie that it kept for a client compares the number that it kept with it.
+    fn cookie_verifier(&self, caller: &Caller, ino: Ino) -> FsResult<u64>;
+
     /// Returns the value of an extended attribute; `name` with its prefix (`user.`, `trusted.`,
     /// `security.`, `system.posix_acl_access`, `system.posix_acl_default`).
     fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>>;
@@ -547,13 +661,20 @@ pub trait FileSystem: Send + Sync {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
+        around: Option<&mut Around>,
     ) -> FsResult<()>;
 
     /// Returns the names of all extended attributes that the caller may see.
     fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>>;
 
     /// Removes an extended attribute.
-    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()>;
+    fn removexattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        around: Option<&mut Around>,
+    ) -> FsResult<()>;
 
     /// Makes a regular file without a name (`O_TMPFILE`), which [`FileSystem::link`] may give its
     /// first. Takes a reference.
@@ -590,7 +711,7 @@ pub trait FileSystem: Send + Sync {
     /// Makes durable what [`FileSystem::fsync`] does, and tells `told` how that ended: before this
     /// returns, or later, from the thread of another call. So whoever serves many need not wait;
     /// one of its threads may be kept for the syncs of all, as long as there are any.
-    fn fsync_then(&self, caller: &Caller, ino: Ino, data_only: bool, told: Told) {
+    fn commit_then(&self, caller: &Caller, ino: Ino, data_only: bool, told: Told) {
         told(self.fsync(caller, ino, data_only));
     }
 

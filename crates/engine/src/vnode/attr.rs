@@ -11,9 +11,9 @@ use format::anode::Anode;
 use format::map::ROOT_POINTERS;
 
 use super::access::{clear_set_bits_of_chown, clear_set_bits_of_write, set_owner_and_mode};
-use super::api::{Attr, Caller, Ino, SetAttr, SetTime};
+use super::api::{Around, Attr, Caller, Ino, SetAttr, SetTime};
 use super::unit::Span;
-use super::{Files, Vnode, VnodeState, attr_of, to_disk};
+use super::{Files, Vnode, VnodeState, attr_of, seen, tell, to_disk};
 use crate::container::Leaves;
 use crate::error::FsResult;
 use crate::journal::Reservation;
@@ -39,22 +39,30 @@ impl Files {
         caller: &Caller,
         ino: Ino,
         change: &SetAttr,
+        mut around: Option<&mut Around>,
     ) -> FsResult<Attr> {
         self.check_writable()?;
         let vnode = self.vnode(ino)?;
         // Before anything waits for the log; asked again under the lock.
         self.check_change(caller, vnode.state.read().anode()?, change)?;
         match change.size_bytes {
-            None => self.set_anode(caller, &vnode, change),
-            Some(size_bytes) => {
-                self.with_reclaim(|| self.truncate(caller, &vnode, size_bytes, change))
-            }
+            None => self.set_anode(caller, &vnode, change, around),
+            Some(size_bytes) => self.with_reclaim(|| {
+                self.truncate(caller, &vnode, size_bytes, change, around.as_deref_mut())
+            }),
         }
     }
 
-    fn set_anode(&self, caller: &Caller, vnode: &Arc<Vnode>, change: &SetAttr) -> FsResult<Attr> {
+    fn set_anode(
+        &self,
+        caller: &Caller,
+        vnode: &Arc<Vnode>,
+        change: &SetAttr,
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr> {
         let mut tx = self.store.begin(Reservation::SMALL)?;
         let mut state = vnode.state.write();
+        let before = seen(self, &around, &state)?;
         let mut anode = state.anode()?.clone();
         self.check_change(caller, &anode, change)?;
         if *change == SetAttr::default() && [0, anode.uid].contains(&caller.uid) {
@@ -65,6 +73,7 @@ impl Files {
         let applied = tx.end();
         state.anode = Some(anode);
         state.class = applied.class;
+        tell(self, around, before, &state)?;
         attr_of(self, &state)
     }
 

@@ -8,12 +8,12 @@ use format::planted::{self, Planted};
 use storage::device::{AlignedBuffer, IO_ALIGN_BYTES, SharedBytes};
 
 use super::access::{WRITE, clear_set_bits_of_write};
-use super::api::{Attr, Caller, Data, FILE_BYTES_MAX, Ino, SetAttr};
+use super::api::{Around, Attr, Caller, Data, FILE_BYTES_MAX, Ino, SetAttr};
 use super::flush::tail_waiting;
 use super::inline::{cut_inline, is_inline, settle_storage};
 use super::payload::Payload;
 use super::unit::Span;
-use super::{Files, Vnode, VnodeState, attr_of};
+use super::{Files, Vnode, VnodeState, attr_of, seen, tell};
 use crate::container::{Content, Leaves, Room};
 use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
@@ -48,7 +48,7 @@ impl Files {
         offset: u64,
         data: &[u8],
     ) -> FsResult<()> {
-        self.write_payload(caller, ino, offset, &Payload::Lent(data), &mut 0)
+        self.write_payload(caller, ino, offset, &Payload::Lent(data), &mut 0, None)
     }
 
     /// Writes what there is room for; see [`super::api::FileSystem::write_some`].
@@ -58,13 +58,14 @@ impl Files {
         ino: Ino,
         offset: u64,
         data: &Data<'_>,
+        around: Option<&mut Around>,
     ) -> FsResult<usize> {
         let data = match data {
             Data::Lent(bytes) => Payload::Lent(bytes),
             Data::Shared(bytes) => self.kept.admit(bytes),
         };
         let mut done = 0;
-        match self.write_payload(caller, ino, offset, &data, &mut done) {
+        match self.write_payload(caller, ino, offset, &data, &mut done, around) {
             Err(error) if done == 0 => Err(error),
             _ => Ok(done),
         }
@@ -78,6 +79,7 @@ impl Files {
         offset: u64,
         data: &Payload<'_>,
         done: &mut usize,
+        mut around: Option<&mut Around>,
     ) -> FsResult<()> {
         self.check_writable()?;
         let vnode = self.vnode(ino)?;
@@ -93,7 +95,8 @@ impl Files {
         let (mut refused_at, mut lost) = (None, 0);
         let mut turn = None;
         loop {
-            let result = self.write_locked(caller, &vnode, offset, data, done);
+            let result =
+                self.write_locked(caller, &vnode, offset, data, done, around.as_deref_mut());
             if result != Err(FsError::NoSpace) {
                 return result;
             }
@@ -118,12 +121,19 @@ impl Files {
         offset: u64,
         data: &Payload<'_>,
         done: &mut usize,
+        around: Option<&mut Around>,
     ) -> FsResult<()> {
         let mut state = self.settled(vnode)?;
         self.check_content(caller, &state, WRITE)?;
+        // Where room was made in between, the first part counts.
+        let before = match &around {
+            Some(told) if *done > 0 => told.before.clone(),
+            _ => seen(self, &around, &state)?,
+        };
         if self.write_inline(&mut state, offset, data)? {
             *done = data.len();
-            return self.note_write(&mut state, caller, vnode);
+            self.note_write(&mut state, caller, vnode)?;
+            return tell(self, around, before, &state);
         }
         let prepared =
             self.leave_inline(&mut state).and_then(|()| self.zero_tail(&mut state, offset));
@@ -158,6 +168,7 @@ impl Files {
             }
         }
         self.note_write(&mut state, caller, vnode)?;
+        tell(self, around, before, &state)?;
         result
     }
 
@@ -342,6 +353,7 @@ impl Files {
         vnode: &Arc<Vnode>,
         size_bytes: u64,
         set: &SetAttr,
+        mut around: Option<&mut Around>,
     ) -> FsResult<Attr> {
         let (mut change, mut state) = self.begin_settled(vnode)?;
         self.check_change(caller, state.anode()?, set)?;
@@ -349,9 +361,9 @@ impl Files {
         if size_bytes > state.size_bytes {
             drop(state);
             drop(change);
-            return match self.extend(caller, vnode, size_bytes, set)? {
+            return match self.extend(caller, vnode, size_bytes, set, around.as_deref_mut())? {
                 Some(attr) => Ok(attr),
-                None => self.truncate(caller, vnode, size_bytes, set),
+                None => self.truncate(caller, vnode, size_bytes, set, around),
             };
         }
         let is_waiting =
@@ -362,8 +374,9 @@ impl Files {
             drop(state);
             drop(change);
             self.install_all(vnode)?;
-            return self.truncate(caller, vnode, size_bytes, set);
+            return self.truncate(caller, vnode, size_bytes, set, around);
         }
+        let before = seen(self, &around, &state)?;
         let mut anode = state.anode()?.clone();
         anode.size_bytes = size_bytes;
         self.apply_change(caller, &mut anode, set);
@@ -397,6 +410,7 @@ impl Files {
         state.size_bytes = size_bytes;
         state.is_being_cut = !is_done;
         state.class = applied.class;
+        tell(self, around, before, &state)?;
         let mut attr = attr_of(self, &state)?;
         drop(state);
         if !is_done {
@@ -426,6 +440,7 @@ impl Files {
         vnode: &Arc<Vnode>,
         size_bytes: u64,
         set: &SetAttr,
+        around: Option<&mut Around>,
     ) -> FsResult<Option<Attr>> {
         loop {
             let (mut change, mut state) = self.begin_settled(vnode)?;
@@ -444,6 +459,7 @@ impl Files {
                 self.install_all(vnode)?;
                 continue;
             }
+            let before = seen(self, &around, &state)?;
             let mut anode = state.anode()?.clone();
             anode.size_bytes = size_bytes;
             settle_storage(&mut anode);
@@ -453,6 +469,7 @@ impl Files {
             state.size_bytes = size_bytes;
             state.anode = Some(anode);
             state.class = applied.class;
+            tell(self, around, before, &state)?;
             return attr_of(self, &state).map(Some);
         }
     }

@@ -196,7 +196,7 @@ impl Files {
         }
     }
 
-    /// Syncs one file; see [`super::api::FileSystem::fsync_then`].
+    /// Syncs one file; see [`super::api::FileSystem::commit_then`].
     pub(crate) fn sync_file_then(&self, caller: &Caller, ino: Ino, told: Told) {
         match self.log_file(caller, ino) {
             Ok(Logged::In(class)) => self.store.journal.commit_then(class, told),
@@ -359,7 +359,10 @@ impl Files {
 
     /// Does `operation`, and if there is no space once more after a reclaim: space that waits for a
     /// checkpoint or for the cleaner may be enough. Called with no lock held.
-    pub(crate) fn with_reclaim<T>(&self, operation: impl Fn() -> FsResult<T>) -> FsResult<T> {
+    pub(crate) fn with_reclaim<T>(
+        &self,
+        mut operation: impl FnMut() -> FsResult<T>,
+    ) -> FsResult<T> {
         match operation() {
             Err(FsError::NoSpace) => {
                 self.reclaim_promised()?;

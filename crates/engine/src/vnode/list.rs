@@ -130,6 +130,17 @@ impl Files {
         }
     }
 
+    /// Returns what a directory's cookies are compared by; see
+    /// [`super::api::FileSystem::cookie_verifier`]. They go by a key that the directory has from
+    /// its birth.
+    pub(crate) fn cookie_verifier(&self, caller: &Caller, ino: Ino) -> FsResult<u64> {
+        let vnode = self.vnode(ino)?;
+        let state = vnode.state.read();
+        let anode = directory(&state)?;
+        self.check_access(caller, anode, READ)?;
+        Ok(anode.generation.0)
+    }
+
     fn begin_listing(&self, caller: &Caller, ino: Ino) -> FsResult<Arc<Vnode>> {
         let vnode = self.vnode(ino)?;
         {

@@ -58,7 +58,7 @@ use std::sync::atomic::AtomicU64;
 use format::anode::{Anode, AnodeKind, DiskTime};
 use format::ids::{AnodeNo, Generation};
 
-use self::api::{Attr, FileKind, Ino, LINKS_MAX};
+use self::api::{Around, Attr, FileKind, Ino, LINKS_MAX};
 use self::attr::is_all_in_root;
 use self::table::{References, VnodeTable};
 use crate::error::{FsError, FsResult};
@@ -303,6 +303,24 @@ fn attr_of(files: &Files, state: &VnodeState) -> FsResult<Attr> {
         attr.blocks_may_change = !is_all_in_root(state)?;
     }
     Ok(attr)
+}
+
+/// Returns the attributes of a file if somebody wants them from `around`.
+fn seen<T>(files: &Files, around: &Option<&mut T>, state: &VnodeState) -> FsResult<Option<Attr>> {
+    around.is_some().then(|| attr_of(files, state)).transpose()
+}
+
+/// Tells the attributes around a change to who wants them: `before`, and those that it has left.
+fn tell(
+    files: &Files,
+    around: Option<&mut Around>,
+    before: Option<Attr>,
+    state: &VnodeState,
+) -> FsResult<()> {
+    if let Some(around) = around {
+        *around = Around { before, after: Some(attr_of(files, state)?) };
+    }
+    Ok(())
 }
 
 /// Returns the attributes of a file of which nothing is in memory that is not stored.

@@ -8,12 +8,19 @@ use format::ids::AnodeNo;
 use format::planted::{self, Planted};
 use storage::device::AlignedBuffer;
 
-use super::access::{MODE_MASK, SEARCH, WRITE, check_length, check_name, inherited, is_privileged};
+use super::access::{
+    MODE_MASK, SEARCH, WRITE, check_length, check_name, inherited, is_in_group, is_privileged,
+    is_sound_time, mode_allowed,
+};
 use super::acl::{ACCESS, DEFAULT, Inherited, handed_down};
-use super::api::{Attr, Caller, FileKind, Handle, Ino, LINKS_MAX, NewInode, SYMLINK_BYTES_MAX};
+use super::api::{
+    Around, Attr, Caller, FileKind, Handle, Ino, LINKS_MAX, NewInode, SYMLINK_BYTES_MAX, SetTime,
+};
 use super::file::make_blocked;
 use super::xattr::Lazy;
-use super::{Files, Vnode, VnodeState, anode_kind_of, attr_of, generation_of, mix};
+use super::{
+    Files, Vnode, VnodeState, anode_kind_of, attr_of, generation_of, mix, seen, tell, to_disk,
+};
 use crate::alloc::Urgency;
 use crate::convert::{index_wide, wide};
 use crate::dir::{self, Found, Spot, Target};
@@ -168,10 +175,10 @@ impl Files {
     pub(crate) fn make(
         &self,
         caller: &Caller,
-        parent: Ino,
-        name: &[u8],
+        at: (Ino, &[u8]),
         new: NewInode,
         link_target: Option<&[u8]>,
+        mut around: Option<&mut Around>,
     ) -> FsResult<Attr> {
         self.check_writable()?;
         if link_target.is_some_and(|target| target.is_empty()) {
@@ -180,22 +187,35 @@ impl Files {
         if link_target.is_some_and(|target| target.len() > SYMLINK_BYTES_MAX) {
             return Err(FsError::NameTooLong);
         }
-        check_name(name)?;
-        self.with_reclaim(|| self.make_once(caller, parent, name, new, link_target))
+        check_name(at.1)?;
+        check_new_inode(&new, link_target.is_some())?;
+        self.with_reclaim(|| self.make_once(caller, at, new, link_target, around.as_deref_mut()))
     }
 
     fn make_once(
         &self,
         caller: &Caller,
-        parent: Ino,
-        name: &[u8],
+        (parent, name): (Ino, &[u8]),
         new: NewInode,
         link_target: Option<&[u8]>,
+        around: Option<&mut Around>,
     ) -> FsResult<Attr> {
         let vnode = self.vnode(parent)?;
         let (mut change, mut state) = self.begin_making(&vnode)?;
-        let (mut directory, spot) = self.check_new(caller, &state, name)?;
-        check_kind(caller, new.kind, link_target.is_some())?;
+        let before = seen(self, &around, &state)?;
+        let (mut directory, spot) = match self.check_new(caller, &state, name) {
+            Err(FsError::Exists) if new.verifier.is_some() => {
+                let found = self.find_name(caller, &state, name)?.ok_or(FsError::NotFound)?;
+                // While the name is locked: nobody frees the file before it is looked at.
+                let made = self.table.add_reference(found.target.anode);
+                tell(self, around, before, &state)?;
+                drop((state, change));
+                return self.made_before(found.target.anode, made, new);
+            }
+            checked => checked?,
+        };
+        check_kind(caller, new.kind)?;
+        check_owner(caller, &directory, &new)?;
         self.check_room()?;
         let mut fileset = Lazy::new(self);
         let mut anode = self.make_anode(caller, &mut change, &mut fileset, &directory, new)?;
@@ -226,7 +246,28 @@ impl Files {
         self.settle_link_target(long, applied.ride);
         self.replace(&mut state, directory, applied.class);
         child_state.class = applied.class;
+        tell(self, around, before, &state)?;
         attr_of(self, &child_state)
+    }
+
+    /// Answers an exclusive creation whose name is there, on which there is a reference: the file
+    /// was made by the same request, or it is in the way.
+    fn made_before(
+        &self,
+        number: AnodeNo,
+        vnode: Option<Arc<Vnode>>,
+        new: NewInode,
+    ) -> FsResult<Attr> {
+        let attr = self.referenced_attr(number, vnode)?;
+        let is_same = new.verifier.is_some_and(|verifier| {
+            [attr.atime, attr.mtime] == NewInode::times_of(verifier)
+                && (attr.kind, attr.size_bytes) == (new.kind, 0)
+        });
+        if is_same {
+            return Ok(attr);
+        }
+        self.forget(attr.ino, 1);
+        Err(FsError::Exists)
     }
 
     /// Takes an anode into use for a new file in `directory`, with the access lists that are handed
@@ -279,8 +320,14 @@ impl Files {
         let default = self.default_acl(directory)?;
         let given = handed_down(default.as_ref(), kind, mode, new.umask);
         (anode.mode, anode.gid) = (given.mode, gid);
+        if let Some(gid) = new.gid {
+            anode.gid = gid;
+            if kind != AnodeKind::Directory {
+                anode.mode = mode_allowed(caller, anode.mode, gid);
+            }
+        }
         anode.nlink = if kind == AnodeKind::Directory { 2 } else { 1 };
-        anode.uid = caller.uid;
+        anode.uid = new.uid.unwrap_or(caller.uid);
         anode.rdev = if is_device(new.kind) { new.rdev } else { 0 };
         anode.parent = directory.number;
         if kind == AnodeKind::Directory {
@@ -289,7 +336,15 @@ impl Files {
         if kind != AnodeKind::Regular {
             make_blocked(&mut anode);
         }
-        (anode.atime, anode.mtime, anode.ctime, anode.btime) = (now, now, now, now);
+        let time = |set: Option<SetTime>| match set {
+            None | Some(SetTime::Now) => now,
+            Some(SetTime::To(time)) => to_disk(time),
+        };
+        (anode.atime, anode.mtime) = match new.verifier {
+            Some(verifier) => NewInode::times_of(verifier).map(to_disk).into(),
+            None => (time(new.atime), time(new.mtime)),
+        };
+        (anode.ctime, anode.btime) = (now, now);
         Ok((anode, given))
     }
 
@@ -361,8 +416,8 @@ impl Files {
         &self,
         caller: &Caller,
         ino: Ino,
-        parent: Ino,
-        name: &[u8],
+        (parent, name): (Ino, &[u8]),
+        around: Option<&mut Around>,
     ) -> FsResult<Attr> {
         self.check_writable()?;
         check_name(name)?;
@@ -373,6 +428,7 @@ impl Files {
             return Err(FsError::NotPermitted);
         }
         let (mut file_state, mut directory_state) = lock_two(&file, &directory);
+        let before = seen(self, &around, &directory_state)?;
         let (mut directory, spot) = self.check_new(caller, &directory_state, name)?;
         let mut anode = file_state.anode()?.clone();
         if anode.kind == AnodeKind::Directory {
@@ -401,6 +457,7 @@ impl Files {
         self.replace(&mut directory_state, directory, applied.class);
         self.replace(&mut file_state, anode, applied.class);
         self.table.add_reference(file.number);
+        tell(self, around, before, &directory_state)?;
         attr_of(self, &file_state)
     }
 
@@ -417,9 +474,9 @@ impl Files {
     pub(crate) fn remove_name(
         &self,
         caller: &Caller,
-        parent: Ino,
-        name: &[u8],
+        (parent, name): (Ino, &[u8]),
         wants_directory: bool,
+        mut around: Option<&mut Around>,
     ) -> FsResult<()> {
         self.check_writable()?;
         check_name(name)?;
@@ -428,7 +485,7 @@ impl Files {
             let seen = self.child_of(caller, &directory, name)?;
             let number = seen.found.target.anode;
             let child = self.vnode_of(number)?;
-            let locked = (&directory, &child);
+            let locked = (&directory, &child, around.as_deref_mut());
             if let Some(is_last) =
                 self.remove_locked(caller, locked, name, &seen, wants_directory)?
             {
@@ -457,16 +514,17 @@ impl Files {
     fn remove_locked(
         &self,
         caller: &Caller,
-        (directory, child): (&Arc<Vnode>, &Arc<Vnode>),
+        (directory, child, around): (&Arc<Vnode>, &Arc<Vnode>, Option<&mut Around>),
         name: &[u8],
-        seen: &Seen,
+        looked_up: &Seen,
         wants_directory: bool,
     ) -> FsResult<Option<bool>> {
         let mut change = self.store.begin(Reservation::SMALL)?;
         let (mut directory_state, mut child_state) = lock_two(directory, child);
         let mut directory = self::directory(&directory_state)?.clone();
-        let found = if directory.data_version == seen.data_version {
-            seen.found
+        let before = seen(self, &around, &directory_state)?;
+        let found = if directory.data_version == looked_up.data_version {
+            looked_up.found
         } else {
             dir::find(&self.store, None, &directory, name)?.ok_or(FsError::NotFound)?
         };
@@ -493,21 +551,38 @@ impl Files {
         fileset.settle(applied.lsn);
         self.replace(&mut directory_state, directory, applied.class);
         self.replace(&mut child_state, anode, applied.class);
+        tell(self, around, before, &directory_state)?;
         Ok(Some(is_last))
     }
+}
+
+/// Refuses what makes no sense, whoever asks.
+pub(crate) fn check_new_inode(new: &NewInode, has_link_target: bool) -> FsResult<()> {
+    let is_sound = match new.verifier {
+        Some(_) => new.kind == FileKind::Regular && (new.atime, new.mtime) == (None, None),
+        None => [new.atime, new.mtime].into_iter().flatten().all(is_sound_time),
+    };
+    let is_link = new.kind == FileKind::Symlink;
+    if is_sound && is_link == has_link_target { Ok(()) } else { Err(FsError::Invalid) }
+}
+
+/// Refuses an owner or a group that chown(2) would not let the caller give the new file.
+pub(crate) fn check_owner(caller: &Caller, directory: &Anode, new: &NewInode) -> FsResult<()> {
+    let (_, inherited) = inherited(caller, directory, new.kind, new.mode);
+    let may_set_uid = new.uid.is_none_or(|uid| uid == caller.uid);
+    let may_set_gid = new.gid.is_none_or(|gid| gid == inherited || is_in_group(caller, gid));
+    let may = is_privileged(caller) || may_set_uid && may_set_gid;
+    if may { Ok(()) } else { Err(FsError::NotPermitted) }
 }
 
 fn is_device(kind: FileKind) -> bool {
     matches!(kind, FileKind::BlockDevice | FileKind::CharDevice)
 }
 
-/// Refuses devices to all but the superuser, and a symbolic link without a target.
-fn check_kind(caller: &Caller, kind: FileKind, has_link_target: bool) -> FsResult<()> {
+/// Refuses devices to all but the superuser.
+fn check_kind(caller: &Caller, kind: FileKind) -> FsResult<()> {
     if is_device(kind) && !is_privileged(caller) {
         return Err(FsError::NotPermitted);
-    }
-    if kind == FileKind::Symlink && !has_link_target {
-        return Err(FsError::Invalid);
     }
     Ok(())
 }

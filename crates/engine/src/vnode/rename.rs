@@ -8,10 +8,10 @@ use format::ids::AnodeNo;
 use format::planted::{self, Planted};
 
 use super::access::{SEARCH, WRITE, check_name};
-use super::api::{Caller, Ino, RenameMode, WHITEOUT};
+use super::api::{Around, Caller, Ino, RenameMode, WHITEOUT};
 use super::names::{directory, drop_link, target_of, touch};
 use super::xattr::Lazy;
-use super::{Files, Vnode};
+use super::{Files, Vnode, attr_of};
 use crate::alloc::Urgency;
 use crate::dir::{self, Found};
 use crate::error::{FsError, FsResult};
@@ -49,6 +49,7 @@ impl Files {
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         mode: RenameMode,
+        mut around: Option<&mut [Around; 2]>,
     ) -> FsResult<()> {
         self.check_writable()?;
         check_name(source.1)?;
@@ -77,7 +78,9 @@ impl Files {
                 source: self.vnode_of(moved)?,
                 target: replaced.map(|number| self.vnode_of(number)).transpose()?,
             };
-            let renamed = self.rename_locked(caller, &vnodes, source.1, target.1, mode)?;
+            let names = (source.1, target.1);
+            let told = around.as_deref_mut();
+            let renamed = self.rename_locked(caller, &vnodes, names, mode, told)?;
             if let Some(is_last) = renamed {
                 let is_gone = |file: &Arc<Vnode>| is_last && !self.table.is_referenced(file.number);
                 vnodes.target.filter(is_gone).inspect(|file| self.doom(file));
@@ -161,9 +164,9 @@ impl Files {
         &self,
         caller: &Caller,
         vnodes: &Locked<'_>,
-        source_name: &[u8],
-        target_name: &[u8],
+        (source_name, target_name): (&[u8], &[u8]),
         mode: RenameMode,
+        around: Option<&mut [Around; 2]>,
     ) -> FsResult<Option<bool>> {
         // A whiteout may be handed down long access lists.
         let is_large = mode.leaves_whiteout();
@@ -174,6 +177,12 @@ impl Files {
             return Ok(None);
         };
         self.check_rename(caller, &plan, mode)?;
+        let directories = [vnodes.source_directory.number, vnodes.target_directory.number];
+        let seen = |guards: &[(AnodeNo, StateGuard<'_>)]| {
+            let state = |number| guards.iter().find(|(locked, _)| *locked == number);
+            directories.map(|number| state(number).and_then(|(_, state)| attr_of(self, state).ok()))
+        };
+        let before = around.is_some().then(|| seen(&guards));
         let mut fileset = Lazy::new(self);
         let mut is_last = false;
         if mode == RenameMode::Exchange {
@@ -215,6 +224,11 @@ impl Files {
             let state = guards.iter_mut().find(|(number, _)| *number == anode.number);
             let (_, state) = state.expect("every anode of the plan is locked");
             self.replace(state, anode, applied.class);
+        }
+        if let (Some(around), Some([from, to])) = (around, before) {
+            let [from_after, to_after] = seen(&guards);
+            let of = |before, after| Around { before, after };
+            *around = [of(from, from_after), of(to, to_after)];
         }
         Ok(Some(is_last))
     }

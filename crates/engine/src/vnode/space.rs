@@ -61,7 +61,7 @@ impl Files {
     /// Raises the size of a file to `end`, where it is smaller.
     pub(super) fn reach(&self, caller: &Caller, vnode: &Arc<Vnode>, end: u64) -> FsResult<()> {
         if end > vnode.state.read().size_bytes {
-            self.extend(caller, vnode, end, &SetAttr::default())?;
+            self.extend(caller, vnode, end, &SetAttr::default(), None)?;
         }
         Ok(())
     }
@@ -247,7 +247,7 @@ impl Files {
                 break;
             }
             let to = target.1.checked_add(done).ok_or(FsError::FileTooLarge)?;
-            match self.write_some(caller, target.0, to, &Data::Lent(&bytes)) {
+            match self.write_some(caller, target.0, to, &Data::Lent(&bytes), None) {
                 Ok(written) => done += wide(written),
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,

@@ -11,6 +11,7 @@ use format::anode::Anode;
 
 use super::access::{SEARCH, WRITE};
 use super::api::{Attr, Caller, FileKind, Ino, NewInode};
+use super::names::{check_new_inode, check_owner};
 use super::xattr::Lazy;
 use super::{Files, Vnode, VnodeState, attr_of};
 use crate::error::{FsError, FsResult};
@@ -26,7 +27,8 @@ impl Files {
         new: NewInode,
     ) -> FsResult<Attr> {
         self.check_writable()?;
-        if new.kind != FileKind::Regular {
+        check_new_inode(&new, false)?;
+        if new.kind != FileKind::Regular || new.verifier.is_some() {
             return Err(FsError::Invalid);
         }
         self.with_reclaim(|| self.make_nameless_once(caller, parent, new))
@@ -37,6 +39,7 @@ impl Files {
         let (mut change, state) = self.begin_making(&vnode)?;
         let directory = self.searched(caller, &state)?;
         self.check_access(caller, directory, WRITE | SEARCH)?;
+        check_owner(caller, directory, &new)?;
         self.check_room()?;
         let mut fileset = Lazy::new(self);
         let mut anode = self.make_anode(caller, &mut change, &mut fileset, directory, new)?;

@@ -25,8 +25,8 @@ use format::page::PageKind;
 
 use super::access::{READ, WRITE, is_privileged, mode_allowed};
 use super::acl::{self, ACCESS, AclPart, DEFAULT};
-use super::api::{Caller, Ino, XattrMode};
-use super::{Files, VnodeState, generation_of};
+use super::api::{Around, Caller, Ino, XattrMode};
+use super::{Files, VnodeState, generation_of, seen, tell};
 use crate::alloc::Urgency;
 use crate::buffer::corrupt;
 use crate::container::Content;
@@ -181,18 +181,18 @@ impl Files {
         caller: &Caller,
         ino: Ino,
         name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
+        (value, mode): (&[u8], XattrMode),
+        mut around: Option<&mut Around>,
     ) -> FsResult<()> {
         self.check_writable()?;
         let name = parse(name)?;
         check_value(name, value)?;
         if name.namespace.is_acl() {
             let parts = acl::from_kernel(value)?;
-            return self.set_acl(caller, ino, name, parts.as_deref());
+            return self.set_acl(caller, ino, name, parts.as_deref(), around);
         }
         self.with_reclaim(|| {
-            self.change_attribute(ino, &mut |change, fileset, anode| {
+            self.change_attribute(ino, around.as_deref_mut(), &mut |change, fileset, anode| {
                 check_namespace(self, caller, anode, name.namespace, WRITE)?;
                 match (self.has_value(anode, name)?, mode) {
                     (true, XattrMode::Create | XattrMode::CreateAndReplace) => {
@@ -210,14 +210,20 @@ impl Files {
     }
 
     /// Removes an attribute; see [`super::api::FileSystem::removexattr`].
-    pub(crate) fn remove_attribute(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
+    pub(crate) fn remove_attribute(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        mut around: Option<&mut Around>,
+    ) -> FsResult<()> {
         self.check_writable()?;
         let name = parse(name)?;
         if name.namespace.is_acl() {
-            return self.set_acl(caller, ino, name, None);
+            return self.set_acl(caller, ino, name, None, around);
         }
         self.with_reclaim(|| {
-            self.change_attribute(ino, &mut |change, fileset, anode| {
+            self.change_attribute(ino, around.as_deref_mut(), &mut |change, fileset, anode| {
                 check_namespace(self, caller, anode, name.namespace, WRITE)?;
                 if self.drop_value(change, fileset, anode, name)? {
                     Ok(true)
@@ -235,9 +241,10 @@ impl Files {
         ino: Ino,
         name: AttributeName<'_>,
         parts: Option<&[AclPart]>,
+        mut around: Option<&mut Around>,
     ) -> FsResult<()> {
         self.with_reclaim(|| {
-            self.change_attribute(ino, &mut |change, fileset, anode| {
+            self.change_attribute(ino, around.as_deref_mut(), &mut |change, fileset, anode| {
                 check_namespace(self, caller, anode, name.namespace, WRITE)?;
                 if name == DEFAULT && anode.kind != AnodeKind::Directory {
                     return if parts.is_some() { Err(FsError::AccessDenied) } else { Ok(false) };
@@ -268,18 +275,21 @@ impl Files {
     fn change_attribute(
         &self,
         ino: Ino,
+        around: Option<&mut Around>,
         work: &mut dyn FnMut(&mut Change<'_>, &mut Lazy<'_>, &mut Anode) -> FsResult<bool>,
     ) -> FsResult<()> {
         let vnode = self.vnode(ino)?;
         let mut change = self.store.begin(Reservation::LARGE)?;
         let mut state = vnode.state.write();
+        let before = seen(self, &around, &state)?;
         let mut anode = state.anode()?.clone();
         let mut fileset = Lazy::new(self);
         if !work(&mut change, &mut fileset, &mut anode)? {
-            return Ok(());
+            return tell(self, around, before, &state);
         }
         anode.ctime = self.now();
-        self.end_attribute_change(change, fileset, &mut state, anode)
+        self.end_attribute_change(change, fileset, &mut state, anode)?;
+        tell(self, around, before, &state)
     }
 
     fn end_attribute_change(

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use engine::vnode::api::{
     Attr, Caller, Data, DirEntry, FileKind, FileSystem, FilesetUuid, FsError, FsResult, Ino,
-    NewInode, ReadAsked, SetAttr, StatFs, XattrMode,
+    NewInode, ReadAsked, SetAttr, Stability, StatFs, XattrMode,
 };
 use rustix::io::Errno;
 
@@ -119,7 +119,7 @@ impl Server {
     ) {
         let ino = self.numbers.ino_of(node);
         let told = move |done: FsResult<()>| told(done.map_err(|e| errno("fsync", ino, &e)));
-        self.fs.fsync_then(&KERNEL, ino, data_only, Box::new(told));
+        self.fs.commit_then(&KERNEL, ino, data_only, Box::new(told));
     }
 
     fn dispatch<'s>(
@@ -154,25 +154,25 @@ impl Server {
             }
             Request::Symlink { parent, name, target } => {
                 let parent = self.numbers.ino_of(parent);
-                let made = self.fs.symlink(caller, parent, name, target);
+                let made = self.fs.symlink(caller, parent, name, target, NewInode::SYMLINK, None);
                 self.entry("symlink", parent, made)
             }
             Request::Link { node, parent, name } => {
                 let (ino, parent) = (self.numbers.ino_of(node), self.numbers.ino_of(parent));
-                self.entry("link", ino, self.fs.link(caller, ino, parent, name))
+                self.entry("link", ino, self.fs.link(caller, ino, parent, name, None))
             }
             Request::Unlink { parent, name } => {
                 let parent = self.numbers.ino_of(parent);
-                done("unlink", parent, self.fs.unlink(caller, parent, name))
+                done("unlink", parent, self.fs.unlink(caller, parent, name, None))
             }
             Request::Rmdir { parent, name } => {
                 let parent = self.numbers.ino_of(parent);
-                done("rmdir", parent, self.fs.rmdir(caller, parent, name))
+                done("rmdir", parent, self.fs.rmdir(caller, parent, name, None))
             }
             Request::Rename { source, target, mode } => {
                 let source = (self.numbers.ino_of(source.0), source.1);
                 let target = (self.numbers.ino_of(target.0), target.1);
-                done("rename", source.0, self.fs.rename(caller, source, target, mode))
+                done("rename", source.0, self.fs.rename(caller, source, target, mode, None))
             }
             Request::Write { node, offset, data, kills_set_bits } => {
                 let caller = Caller { loses_set_bits: kills_set_bits, ..caller.clone() };
@@ -241,7 +241,7 @@ impl Server {
         change: &SetAttr,
     ) -> Result<Reply<'static>, Errno> {
         let ino = self.numbers.ino_of(node);
-        self.node("setattr", ino, self.fs.setattr(caller, ino, change)).map(Reply::Attr)
+        self.node("setattr", ino, self.fs.setattr(caller, ino, change, None)).map(Reply::Attr)
     }
 
     fn read_link<'s>(
@@ -263,7 +263,7 @@ impl Server {
         new: NewInode,
     ) -> Result<Node, Errno> {
         let parent = self.numbers.ino_of(parent);
-        self.node("create", parent, self.fs.create(caller, parent, name, new))
+        self.node("create", parent, self.fs.create(caller, parent, name, new, None))
     }
 
     fn write(
@@ -274,7 +274,7 @@ impl Server {
         data: &Data<'_>,
     ) -> Result<Reply<'static>, Errno> {
         let ino = self.numbers.ino_of(node);
-        let written = self.fs.write_some(caller, ino, offset, data);
+        let written = self.fs.write_some(caller, ino, offset, data, Stability::Unstable, None);
         let count = written.map_err(|e| errno("write", ino, &e))?;
         u32::try_from(count).map(Reply::Written).map_err(|_| Errno::INVAL)
     }
@@ -347,7 +347,7 @@ impl Server {
     ) -> Result<Reply<'static>, Errno> {
         self.check_xattrs()?;
         let ino = self.numbers.ino_of(node);
-        done("removexattr", ino, self.fs.removexattr(caller, ino, name))
+        done("removexattr", ino, self.fs.removexattr(caller, ino, name, None))
     }
 
     fn set_xattr(
@@ -360,7 +360,7 @@ impl Server {
     ) -> Result<Reply<'static>, Errno> {
         self.check_xattrs()?;
         let ino = self.numbers.ino_of(node);
-        done("setxattr", ino, self.fs.setxattr(caller, ino, name, value, mode))?;
+        done("setxattr", ino, self.fs.setxattr(caller, ino, name, value, mode, None))?;
         if kills_setgid {
             let mode = self.get_attr(caller, node)?.attr.mode & !SETGID;
             let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
@@ -480,7 +480,7 @@ fn no_system(operation: &'static str, ino: Ino, error: &FsError) -> Errno {
 
 /// Returns what a file is born with.
 fn new_inode(kind: FileKind, new: NewNode, rdev: u32) -> NewInode {
-    NewInode { kind, mode: new.mode, umask: new.umask, rdev }
+    NewInode { umask: new.umask, rdev, ..NewInode::new(kind, new.mode) }
 }
 
 /// Returns how each declined operation is answered. `ENOSYS` tells the kernel never to ask again

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::error::DefectCode;
 use engine::vnode::api::{
-    Access, Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FilesetUuid, FsError,
-    FsResult, Handle, Ino, NewInode, RenameMode, Seek, SetAttr, SetTime, StatFs, Timestamp, Told,
-    WHITEOUT, XattrMode,
+    Access, Around, Attr, Caller, Data, DirEntry, Fallocate, FileKind, FileSystem, FilesetUuid,
+    FsError, FsResult, Handle, Ino, NewInode, RenameMode, Seek, SetAttr, SetTime, Stability,
+    StatFs, Timestamp, Told, WHITEOUT, XattrMode,
 };
 use parking_lot::Mutex;
 
@@ -82,7 +82,7 @@ impl MemoryFs {
     pub(crate) fn new() -> MemoryFs {
         let mut state = State { files: BTreeMap::new(), next_ino: 1 };
         // For whoever runs the tests.
-        let new = NewInode { kind: FileKind::Directory, mode: 0o777, umask: 0, rdev: 0 };
+        let new = NewInode::new(FileKind::Directory, 0o777);
         let root = new_file(ROOT, ROOT, &Caller::root(), new);
         state.files.insert(ROOT, root);
         MemoryFs {
@@ -245,7 +245,13 @@ impl FileSystem for MemoryFs {
         Ok(Access { reads: true, writes: true, executes: true })
     }
 
-    fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
+    fn setattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        change: &SetAttr,
+        _: Option<&mut Around>,
+    ) -> FsResult<Attr> {
         let mut state = self.state.lock();
         let file = state.file(ino)?;
         if let Some(size) = change.size_bytes {
@@ -261,15 +267,30 @@ impl FileSystem for MemoryFs {
         Ok(file.attr.clone())
     }
 
-    fn create(&self, caller: &Caller, parent: Ino, name: &[u8], new: NewInode) -> FsResult<Attr> {
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        new: NewInode,
+        _: Option<&mut Around>,
+    ) -> FsResult<Attr> {
         let mut state = self.state.lock();
         let ino = state.add(caller, parent, name, new)?;
         state.referenced(ino)
     }
 
-    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], to: &[u8]) -> FsResult<Attr> {
+    fn symlink(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        to: &[u8],
+        _: NewInode,
+        _: Option<&mut Around>,
+    ) -> FsResult<Attr> {
         let mut state = self.state.lock();
-        let new = NewInode { kind: FileKind::Symlink, mode: 0o777, umask: 0, rdev: 0 };
+        let new = NewInode::new(FileKind::Symlink, 0o777);
         let ino = state.add(caller, parent, name, new)?;
         let file = state.file(ino)?;
         file.data = to.to_vec();
@@ -287,7 +308,14 @@ impl FileSystem for MemoryFs {
         }
     }
 
-    fn link(&self, _: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+    fn link(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        parent: Ino,
+        name: &[u8],
+        _: Option<&mut Around>,
+    ) -> FsResult<Attr> {
         let mut state = self.state.lock();
         if state.directory(parent)?.names.contains_key(name) {
             return Err(FsError::Exists);
@@ -297,11 +325,11 @@ impl FileSystem for MemoryFs {
         state.referenced(ino)
     }
 
-    fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+    fn unlink(&self, _: &Caller, parent: Ino, name: &[u8], _: Option<&mut Around>) -> FsResult<()> {
         self.state.lock().drop_name(parent, name)
     }
 
-    fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+    fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8], _: Option<&mut Around>) -> FsResult<()> {
         let mut state = self.state.lock();
         let ino = state.child(parent, name)?;
         if !state.directory(ino)?.names.is_empty() {
@@ -316,6 +344,7 @@ impl FileSystem for MemoryFs {
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         mode: RenameMode,
+        _: Option<&mut [Around; 2]>,
     ) -> FsResult<()> {
         let mut state = self.state.lock();
         let moved = state.child(source.0, source.1)?;
@@ -376,6 +405,22 @@ impl FileSystem for MemoryFs {
         Ok(())
     }
 
+    fn write_some(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: &Data<'_>,
+        _: Stability,
+        _: Option<&mut Around>,
+    ) -> FsResult<usize> {
+        self.write(caller, ino, offset, data).map(|()| data.len())
+    }
+
+    fn cookie_verifier(&self, _: &Caller, ino: Ino) -> FsResult<u64> {
+        Ok(ino.0)
+    }
+
     fn readdir(
         &self,
         _: &Caller,
@@ -402,7 +447,7 @@ impl FileSystem for MemoryFs {
         self.getattr(caller, ino).map(|_| ())
     }
 
-    fn fsync_then(&self, caller: &Caller, ino: Ino, data_only: bool, told: Told) {
+    fn commit_then(&self, caller: &Caller, ino: Ino, data_only: bool, told: Told) {
         let panics = self.state.lock().file(ino).is_ok_and(|file| file.panics);
         assert!(!panics, "a bug, as the test wants it");
         let done = self.fsync(caller, ino, data_only);
@@ -421,13 +466,21 @@ impl FileSystem for MemoryFs {
     fn getxattr(&self, _: &Caller, _: Ino, _: &[u8]) -> FsResult<Vec<u8>> {
         Err(FsError::NotSupported)
     }
-    fn setxattr(&self, _: &Caller, _: Ino, _: &[u8], _: &[u8], _: XattrMode) -> FsResult<()> {
+    fn setxattr(
+        &self,
+        _: &Caller,
+        _: Ino,
+        _: &[u8],
+        _: &[u8],
+        _: XattrMode,
+        _: Option<&mut Around>,
+    ) -> FsResult<()> {
         Err(FsError::NotSupported)
     }
     fn listxattr(&self, _: &Caller, _: Ino) -> FsResult<Vec<Vec<u8>>> {
         Err(FsError::NotSupported)
     }
-    fn removexattr(&self, _: &Caller, _: Ino, _: &[u8]) -> FsResult<()> {
+    fn removexattr(&self, _: &Caller, _: Ino, _: &[u8], _: Option<&mut Around>) -> FsResult<()> {
         Err(FsError::NotSupported)
     }
     fn tmpfile(&self, _: &Caller, _: Ino, _: NewInode) -> FsResult<Attr> {

@@ -128,9 +128,9 @@ fn a_stream_is_read_ahead_by_several_requests() {
         return;
     }
     let mounted = Mounted::new();
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
+    let new = NewInode::new(FileKind::Regular, 0o644);
     let (fs, caller) = (&mounted.fs, Caller::root());
-    let ino = fs.create(&caller, fs.root(), b"stream", new).expect("the name is new").ino;
+    let ino = fs.create(&caller, fs.root(), b"stream", new, None).expect("the name is new").ino;
     fs.write(&caller, ino, 0, &vec![7; 16 * MIB]).expect("memory does not fail");
     let mut file = File::open(mounted.path("stream")).expect("open");
     let mut bytes = vec![0; MIB];
@@ -189,8 +189,11 @@ fn listings_agree_with_stat_and_show_damaged_files() {
     }
     let damaged = str::from_utf8(DAMAGED).expect("ASCII");
     // Behind the kernel's back: it would look the name up first.
-    let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
-    mounted.fs.create(&Caller::root(), mounted.fs.root(), DAMAGED, new).expect("the name is new");
+    let new = NewInode::new(FileKind::Regular, 0o600);
+    mounted
+        .fs
+        .create(&Caller::root(), mounted.fs.root(), DAMAGED, new, None)
+        .expect("the name is new");
     for _ in 0..2 {
         let mut count = 0;
         for entry in fs::read_dir(&mounted.directory.0).expect("readdir") {

@@ -38,8 +38,8 @@ impl Kernel {
 
     /// Makes a file; returns its node.
     fn make(&mut self, name: &[u8]) -> u64 {
-        let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
-        self.fs.create(&Caller::root(), self.fs.root(), name, new).expect("the name is new");
+        let new = NewInode::new(FileKind::Regular, 0o600);
+        self.fs.create(&Caller::root(), self.fs.root(), name, new, None).expect("the name is new");
         let (_, entry) = self.ask(1, 1, &[name, b"\0"].concat()).expect("a reply");
         long(&entry, 0)
     }
@@ -325,9 +325,9 @@ fn the_ends_of_time_come_through() {
 #[test]
 fn a_panic_costs_one_request_and_forgets_stay_silent() {
     let mut kernel = Kernel::new();
-    let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
+    let new = NewInode::new(FileKind::Regular, 0o600);
     let root = kernel.fs.root();
-    kernel.fs.create(&Caller::root(), root, PANICKING, new).expect("the name is new");
+    kernel.fs.create(&Caller::root(), root, PANICKING, new, None).expect("the name is new");
     let (_, entry) = kernel.ask(1, 1, &[PANICKING, b"\0"].concat()).expect("a reply");
     let read = body!(0_u64, 0_u64, 4096_u32, 0_u32, 0_u64, 0_u32, 0_u32);
     let reply = kernel.ask(15, long(&entry, 0), &read).expect("a reply");

@@ -13,14 +13,16 @@ fn sample() -> Model {
     let directory = make(&model, model.root(), b"d", FileKind::Directory);
     let file = make(&model, directory, b"f", FileKind::Regular);
     model.write(&Caller::root(), file, 10_000, b"here").expect("a file takes bytes");
-    model.link(&Caller::root(), file, model.root(), b"g").expect("a second name");
-    model.symlink(&Caller::root(), directory, b"s", b"../g").expect("a symbolic link");
+    model.link(&Caller::root(), file, model.root(), b"g", None).expect("a second name");
+    model
+        .symlink(&Caller::root(), directory, b"s", b"../g", NewInode::SYMLINK, None)
+        .expect("a symbolic link");
     model
 }
 
 fn make(model: &Model, parent: Ino, name: &[u8], kind: FileKind) -> Ino {
-    let new = NewInode { kind, mode: 0o644, umask: 0, rdev: 0 };
-    model.create(&Caller::root(), parent, name, new).expect("a new name").ino
+    let new = NewInode::new(kind, 0o644);
+    model.create(&Caller::root(), parent, name, new, None).expect("a new name").ino
 }
 
 /// Goal: nothing that is compared can change unseen. Method: change one thing in a copy.
@@ -56,12 +58,13 @@ fn one_byte_of_content_is_a_difference() {
 fn a_missing_name_and_a_moved_link_are_differences() {
     let path = Path(b"g".to_vec());
     let found = changed(|fs, _, _| {
-        fs.unlink(&Caller::root(), fs.root(), b"g").expect("the name is there");
+        fs.unlink(&Caller::root(), fs.root(), b"g", None).expect("the name is there");
     });
     assert!(found.contains(&Difference::OnlyIn { side: Side::Left, path }), "{found:?}");
     let found = changed(|fs, directory, _| {
         let (first, second) = ((fs.root(), &b"g"[..]), (directory, &b"s"[..]));
-        fs.rename(&Caller::root(), first, second, RenameMode::Exchange).expect("both are there");
+        fs.rename(&Caller::root(), first, second, RenameMode::Exchange, None)
+            .expect("both are there");
     });
     assert!(!found.is_empty());
 }
@@ -73,7 +76,7 @@ fn names_of_two_inodes_are_not_names_of_one() {
         for first in [b"a", b"b"] {
             let file = make(&model, model.root(), first, FileKind::Regular);
             let second = if is_linked { [first[0], b'2'] } else { [first[0] ^ 3, b'2'] };
-            model.link(&Caller::root(), file, model.root(), &second).expect("a second name");
+            model.link(&Caller::root(), file, model.root(), &second, None).expect("a second name");
         }
         model
     };
@@ -90,7 +93,7 @@ fn times_are_compared_as_asked() {
     let model = sample();
     let copy = model.fork();
     let set = |change: SetAttr| {
-        copy.setattr(&Caller::root(), copy.root(), &change).expect("the superuser may");
+        copy.setattr(&Caller::root(), copy.root(), &change, None).expect("the superuser may");
     };
     set(SetAttr { atime: Some(SetTime::To(late)), ..SetAttr::default() });
     assert_eq!(compare_trees(&model, &copy, Times::Changes), []);
@@ -106,7 +109,7 @@ fn far_content_of_a_huge_file_is_read() {
         let model = sample();
         let file = model.lookup(&Caller::root(), model.root(), b"g").expect("there").ino;
         let change = SetAttr { size_bytes: Some(i64::MAX.unsigned_abs()), ..SetAttr::default() };
-        model.setattr(&Caller::root(), file, &change).expect("the largest file");
+        model.setattr(&Caller::root(), file, &change, None).expect("the largest file");
         let copy = model.fork();
         copy.write(&Caller::root(), file, at, b"far").expect("below the limit");
         let found = compare_trees(&model, &copy, Times::Ignored);

@@ -35,15 +35,16 @@ fn require_sound(node: &Node, change: &SetAttr) -> FsResult<()> {
     if change.mode.is_some() && node.kind == FileKind::Symlink {
         return Err(FsError::NotSupported);
     }
-    let set = [change.atime, change.mtime].into_iter().flatten();
-    let given = set.filter_map(|time| match time {
-        SetTime::To(time) => Some(time),
-        SetTime::Now => None,
-    });
-    if given.chain(change.ctime).any(|time| time.nanoseconds > NANOSECONDS_MAX) {
-        return Err(FsError::Invalid);
+    let mut set = [change.atime, change.mtime, change.ctime.map(SetTime::To)].into_iter().flatten();
+    if set.all(is_sound_time) { Ok(()) } else { Err(FsError::Invalid) }
+}
+
+/// Whether a time is one at all.
+pub(super) fn is_sound_time(set: SetTime) -> bool {
+    match set {
+        SetTime::To(time) => time.nanoseconds <= NANOSECONDS_MAX,
+        SetTime::Now => true,
     }
-    Ok(())
 }
 
 fn require_permitted(caller: &Caller, node: &Node, change: &SetAttr) -> FsResult<()> {

@@ -30,7 +30,7 @@ impl Model {
             let ino = match (path.split(), made[index]) {
                 (None, _) => ROOT,
                 (Some((parent, name)), Some(ino)) => {
-                    let linked = model.link(&Caller::root(), ino, by_path[&parent], name);
+                    let linked = model.link(&Caller::root(), ino, by_path[&parent], name, None);
                     linked.expect("the walk counted no more names than an inode may have");
                     ino
                 }
@@ -52,11 +52,13 @@ impl Model {
     fn made_as(&self, parent: Ino, name: &[u8], inode: &Inode) -> Ino {
         let caller = Caller::root();
         let attr = match &inode.data {
-            Data::Target(target) => self.symlink(&caller, parent, name, target),
+            Data::Target(target) => {
+                self.symlink(&caller, parent, name, target, NewInode::SYMLINK, None)
+            }
             Data::Pages(_) | Data::Nothing => {
                 let attr = &inode.attr;
-                let new = NewInode { kind: attr.kind, mode: attr.mode, umask: 0, rdev: attr.rdev };
-                self.create(&caller, parent, name, new)
+                let new = NewInode { rdev: attr.rdev, ..NewInode::new(attr.kind, attr.mode) };
+                self.create(&caller, parent, name, new, None)
             }
         };
         attr.expect("the walk saw this name once, in a directory").ino
@@ -83,12 +85,12 @@ impl Model {
         // What it was made with may come from a default list of its directory.
         for name in [acl::ACCESS, acl::DEFAULT] {
             if attr.kind != FileKind::Symlink {
-                self.removexattr(&caller, ino, name).expect("the superuser may");
+                self.removexattr(&caller, ino, name, None).expect("the superuser may");
             }
         }
-        self.setattr(&caller, ino, &change).expect("the superuser may set what was there");
+        self.setattr(&caller, ino, &change, None).expect("the superuser may set what was there");
         for (name, value) in &inode.attributes {
-            let set = self.setxattr(&caller, ino, name, value, XattrMode::Set);
+            let set = self.setxattr(&caller, ino, name, value, XattrMode::Set, None);
             set.expect("the superuser may set what was there");
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::vnode::api::{
     AlignedBuffer, Attr, Caller, Data, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino,
-    NewInode, RenameMode, Seek, SetAttr, XattrMode,
+    NewInode, RenameMode, Seek, SetAttr, Stability, XattrMode,
 };
 
 use storage::sync::{Condvar, Mutex};
@@ -76,7 +76,7 @@ pub fn sync_as_told<T: Send + 'static>(
         assert!(tell.lock().replace((done, when())).is_none(), "told twice");
         wake.notify_all();
     };
-    fs.fsync_then(caller, ino, data_only, Box::new(then));
+    fs.commit_then(caller, ino, data_only, Box::new(then));
     let mut told = told.lock();
     loop {
         if let Some(done) = told.take() {
@@ -169,27 +169,31 @@ impl<'a> Session<'a> {
             Op::Create { at, kind, mode } => {
                 let is_device = matches!(kind, FileKind::BlockDevice | FileKind::CharDevice);
                 let rdev = if is_device { RDEV } else { 0 };
-                let new = NewInode { kind: *kind, mode: *mode, umask: 0, rdev };
-                let attr =
-                    self.at(caller, at, |parent, name| self.fs.create(caller, parent, name, new))?;
+                let new = NewInode { rdev, ..NewInode::new(*kind, *mode) };
+                let attr = self.at(caller, at, |parent, name| {
+                    self.fs.create(caller, parent, name, new, None)
+                })?;
                 Ok(self.named(attr, Some(made)))
             }
             Op::Symlink { at, target } => {
-                let attr = self
-                    .at(caller, at, |parent, name| self.fs.symlink(caller, parent, name, target))?;
+                let attr = self.at(caller, at, |parent, name| {
+                    self.fs.symlink(caller, parent, name, target, NewInode::SYMLINK, None)
+                })?;
                 Ok(self.named(attr, Some(made)))
             }
             Op::Link { file, at } => {
                 let attr = self.with(caller, file, |ino| {
-                    self.at(caller, at, |parent, name| self.fs.link(caller, ino, parent, name))
+                    self.at(caller, at, |parent, name| {
+                        self.fs.link(caller, ino, parent, name, None)
+                    })
                 })?;
                 Ok(self.named(attr, None))
             }
             Op::Unlink { at } => self
-                .at(caller, at, |parent, name| self.fs.unlink(caller, parent, name))
+                .at(caller, at, |parent, name| self.fs.unlink(caller, parent, name, None))
                 .map(|()| Outcome::Done),
             Op::Rmdir { at } => self
-                .at(caller, at, |parent, name| self.fs.rmdir(caller, parent, name))
+                .at(caller, at, |parent, name| self.fs.rmdir(caller, parent, name, None))
                 .map(|()| Outcome::Done),
             Op::Rename { source, target, mode } => {
                 self.rename(caller, source, target, *mode, made).map(|()| Outcome::Done)
@@ -200,7 +204,7 @@ impl<'a> Session<'a> {
                 Ok(Outcome::Done)
             }
             Op::Nameless { slot, directory, mode } => {
-                let new = NewInode { kind: FileKind::Regular, mode: *mode, umask: 0, rdev: 0 };
+                let new = NewInode::new(FileKind::Regular, *mode);
                 let parent = self.walk(caller, &directory.0)?;
                 let attr = self.fs.tmpfile(caller, parent, new);
                 self.forget(parent);
@@ -221,7 +225,14 @@ impl<'a> Session<'a> {
                 let write = |ino| {
                     if fill.is_multiple_of(2) {
                         let data = Data::Shared(AlignedBuffer::copy_of(&data).into());
-                        let count = self.fs.write_some(caller, ino, *offset, &data)?;
+                        let count = self.fs.write_some(
+                            caller,
+                            ino,
+                            *offset,
+                            &data,
+                            Stability::Unstable,
+                            None,
+                        )?;
                         return if count == data.len() { Ok(()) } else { Err(FsError::NoSpace) };
                     }
                     self.fs.write(caller, ino, *offset, &data)
@@ -270,14 +281,16 @@ impl<'a> Session<'a> {
             }
             Op::SetXattr { file, name, length, fill, mode } => {
                 let value = bytes_of(*fill, *length);
-                self.with(caller, file, |ino| self.fs.setxattr(caller, ino, name, &value, *mode))?;
+                self.with(caller, file, |ino| {
+                    self.fs.setxattr(caller, ino, name, &value, *mode, None)
+                })?;
                 Ok(Outcome::Done)
             }
             Op::SetAcl { file, is_default, list } => {
                 let name = if *is_default { DEFAULT_ACL } else { ACCESS_ACL };
                 let value = list.to_value();
                 self.with(caller, file, |ino| {
-                    self.fs.setxattr(caller, ino, name, &value, XattrMode::Set)
+                    self.fs.setxattr(caller, ino, name, &value, XattrMode::Set, None)
                 })?;
                 Ok(Outcome::Done)
             }
@@ -290,7 +303,7 @@ impl<'a> Session<'a> {
                 Ok(Outcome::Attributes(names))
             }
             Op::RemoveXattr { file, name } => {
-                self.with(caller, file, |ino| self.fs.removexattr(caller, ino, name))?;
+                self.with(caller, file, |ino| self.fs.removexattr(caller, ino, name, None))?;
                 Ok(Outcome::Done)
             }
             Op::Fallocate { file, offset, length, mode } => {
@@ -315,7 +328,7 @@ impl<'a> Session<'a> {
     }
 
     fn set(&self, caller: &Caller, file: &Place, change: SetAttr) -> FsResult<Outcome> {
-        let attr = self.with(caller, file, |ino| self.fs.setattr(caller, ino, &change))?;
+        let attr = self.with(caller, file, |ino| self.fs.setattr(caller, ino, &change, None))?;
         Ok(self.told(&attr))
     }
 
@@ -373,7 +386,7 @@ impl<'a> Session<'a> {
         self.at(caller, source, |source_parent, source| {
             self.at(caller, target, |target_parent, target| {
                 let (source, target) = ((source_parent, source), (target_parent, target));
-                self.fs.rename(caller, source, target, mode)
+                self.fs.rename(caller, source, target, mode, None)
             })
         })?;
         // Two names of one file stay as they were.

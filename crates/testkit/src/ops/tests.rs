@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use engine::vnode::api::{
-    Access, Attr, Caller, DirEntry, Fallocate, FileSystem, FilesetUuid, FsResult, Handle, Ino,
-    NewInode, RenameMode, Seek, SetAttr, StatFs, XattrMode,
+    Access, Around, Attr, Caller, Data, DirEntry, Fallocate, FileSystem, FilesetUuid, FsResult,
+    Handle, Ino, NewInode, RenameMode, Seek, SetAttr, Stability, StatFs, XattrMode,
 };
 use storage::clock::ManualClock;
 
@@ -65,25 +65,59 @@ impl FileSystem for Faulty {
     fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
         self.inner.access(caller, ino)
     }
-    fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
+    fn setattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        change: &SetAttr,
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr> {
         if self.fault == Fault::TruncateLost && change.size_bytes == Some(0) {
             return self.inner.getattr(caller, ino);
         }
-        self.inner.setattr(caller, ino, change)
+        self.inner.setattr(caller, ino, change, around)
     }
-    fn create(&self, caller: &Caller, parent: Ino, name: &[u8], new: NewInode) -> FsResult<Attr> {
-        self.inner.create(caller, parent, name, new)
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        new: NewInode,
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr> {
+        self.inner.create(caller, parent, name, new, around)
     }
-    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr> {
-        self.inner.symlink(caller, parent, name, target)
+    fn symlink(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+        new: NewInode,
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr> {
+        self.inner.symlink(caller, parent, name, target, new, around)
     }
     fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
         self.inner.readlink(caller, ino)
     }
-    fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        self.inner.link(caller, ino, parent, name)
+    fn link(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        parent: Ino,
+        name: &[u8],
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr> {
+        self.inner.link(caller, ino, parent, name, around)
     }
-    fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+    fn unlink(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        around: Option<&mut Around>,
+    ) -> FsResult<()> {
         if self.fault == Fault::UnlinkRefusedForLinks
             && let Ok(attr) = self.inner.lookup(caller, parent, name)
         {
@@ -92,10 +126,16 @@ impl FileSystem for Faulty {
                 return Ok(());
             }
         }
-        self.inner.unlink(caller, parent, name)
+        self.inner.unlink(caller, parent, name, around)
     }
-    fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
-        self.inner.rmdir(caller, parent, name)
+    fn rmdir(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        around: Option<&mut Around>,
+    ) -> FsResult<()> {
+        self.inner.rmdir(caller, parent, name, around)
     }
     fn rename(
         &self,
@@ -103,13 +143,14 @@ impl FileSystem for Faulty {
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         mode: RenameMode,
+        around: Option<&mut [Around; 2]>,
     ) -> FsResult<()> {
         let moved = self.inner.lookup(caller, source.0, source.1);
-        let answer = self.inner.rename(caller, source, target, mode);
+        let answer = self.inner.rename(caller, source, target, mode, around);
         if let Ok(attr) = moved {
             if self.fault == Fault::RenameLeavesCtime && answer.is_ok() {
                 let change = SetAttr { ctime: Some(attr.ctime), ..SetAttr::default() };
-                self.inner.setattr(&Caller::root(), attr.ino, &change)?;
+                self.inner.setattr(&Caller::root(), attr.ino, &change, None)?;
             }
             self.inner.forget(attr.ino, 1);
         }
@@ -136,6 +177,20 @@ impl FileSystem for Faulty {
         }
         Ok(())
     }
+    fn write_some(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: &Data<'_>,
+        _stability: Stability,
+        _around: Option<&mut Around>,
+    ) -> FsResult<usize> {
+        self.write(caller, ino, offset, data).map(|()| data.len())
+    }
+    fn cookie_verifier(&self, caller: &Caller, ino: Ino) -> FsResult<u64> {
+        self.inner.cookie_verifier(caller, ino)
+    }
     fn readdir(
         &self,
         caller: &Caller,
@@ -161,14 +216,21 @@ impl FileSystem for Faulty {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
+        around: Option<&mut Around>,
     ) -> FsResult<()> {
-        self.inner.setxattr(caller, ino, name, value, mode)
+        self.inner.setxattr(caller, ino, name, value, mode, around)
     }
     fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
         self.inner.listxattr(caller, ino)
     }
-    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
-        self.inner.removexattr(caller, ino, name)
+    fn removexattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        around: Option<&mut Around>,
+    ) -> FsResult<()> {
+        self.inner.removexattr(caller, ino, name, around)
     }
     fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
         self.inner.tmpfile(caller, parent, new)

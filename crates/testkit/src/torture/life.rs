@@ -382,8 +382,8 @@ pub(super) fn top_name(index: u64) -> Vec<u8> {
 /// Makes the directories that clients work below.
 fn prepare(fs: &dyn FileSystem, clients: u64) -> Result<(), Fault> {
     let make = |index: u64| {
-        let new = NewInode { kind: FileKind::Directory, mode: 0o777, umask: 0, rdev: 0 };
-        let made = fs.create(&Caller::root(), fs.root(), &top_name(index), new)?;
+        let new = NewInode::new(FileKind::Directory, 0o777);
+        let made = fs.create(&Caller::root(), fs.root(), &top_name(index), new, None)?;
         fs.forget(made.ino, 1);
         Ok(())
     };
@@ -395,8 +395,8 @@ fn prepare(fs: &dyn FileSystem, clients: u64) -> Result<(), Fault> {
 /// Fills the pool, gives less than `slack_bytes` back, and makes that durable.
 fn fill(fs: &dyn FileSystem, bytes_max: u64, slack_bytes: u64) -> Result<(), Fault> {
     let filled = || -> FsResult<()> {
-        let new = NewInode { kind: FileKind::Regular, mode: 0o600, umask: 0, rdev: 0 };
-        let ballast = match fs.create(&Caller::root(), fs.root(), BALLAST_NAME, new) {
+        let new = NewInode::new(FileKind::Regular, 0o600);
+        let ballast = match fs.create(&Caller::root(), fs.root(), BALLAST_NAME, new, None) {
             Err(FsError::NoSpace) => return Ok(()),
             made => made?.ino,
         };
@@ -412,7 +412,7 @@ fn fill(fs: &dyn FileSystem, bytes_max: u64, slack_bytes: u64) -> Result<(), Fau
             }
         }
         let size_bytes = Some(end.saturating_sub(slack_bytes));
-        fs.setattr(&Caller::root(), ballast, &SetAttr { size_bytes, ..SetAttr::default() })?;
+        fs.setattr(&Caller::root(), ballast, &SetAttr { size_bytes, ..SetAttr::default() }, None)?;
         fs.forget(ballast, 1);
         fs.sync()
     };
@@ -421,7 +421,8 @@ fn fill(fs: &dyn FileSystem, bytes_max: u64, slack_bytes: u64) -> Result<(), Fau
 
 /// TR4: removes what an earlier life filled the pool with, and makes that durable.
 fn remove_ballast(fs: &dyn FileSystem) -> Result<(), Fault> {
-    let remove = || fs.unlink(&Caller::root(), fs.root(), BALLAST_NAME).and_then(|()| fs.sync());
+    let remove =
+        || fs.unlink(&Caller::root(), fs.root(), BALLAST_NAME, None).and_then(|()| fs.sync());
     match guarded(remove)? {
         Ok(()) | Err(FsError::NotFound) => Ok(()),
         Err(error) => Err(Fault::Unusable(format!("a full pool cannot be emptied: {error}"))),

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use engine::vnode::api::{
-    Access, Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FilesetUuid, FsError,
-    FsResult, Handle, Ino, NewInode, RenameMode, Seek, SetAttr, StatFs, XattrMode,
+    Access, Around, Attr, Caller, Data, DirEntry, Fallocate, FileKind, FileSystem, FilesetUuid,
+    FsError, FsResult, Handle, Ino, NewInode, RenameMode, Seek, SetAttr, Stability, StatFs,
+    XattrMode,
 };
 use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedDevice};
 use storage::sync::sim;
@@ -113,8 +114,8 @@ impl Ground for ReferenceGround {
             Some(_) | None => durable.as_ref().ok_or("nothing was made")?.reopened(),
         };
         if self.wrong == Wrong::Stranger && self.opens.load(Ordering::SeqCst) > 1 {
-            let new = NewInode { kind: FileKind::Regular, mode: 0, umask: 0, rdev: 0 };
-            kept.create(&Caller::root(), kept.root(), b"stranger", new).expect("a new name");
+            let new = NewInode::new(FileKind::Regular, 0);
+            kept.create(&Caller::root(), kept.root(), b"stranger", new, None).expect("a new name");
         }
         *durable = Some(kept.fork());
         let model = Arc::new(kept);
@@ -221,26 +222,66 @@ impl FileSystem for Live {
     fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
         self.between(|model| model.access(caller, ino))
     }
-    fn setattr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> FsResult<Attr> {
-        self.change(|model| model.setattr(caller, ino, change))
+    fn setattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        change: &SetAttr,
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr> {
+        self.change(|model| model.setattr(caller, ino, change, around))
     }
-    fn create(&self, caller: &Caller, parent: Ino, name: &[u8], new: NewInode) -> FsResult<Attr> {
-        self.change(|model| model.create(caller, parent, name, new))
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        new: NewInode,
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr> {
+        self.change(|model| model.create(caller, parent, name, new, around))
     }
-    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Attr> {
-        self.change(|model| model.symlink(caller, parent, name, target))
+    fn symlink(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+        new: NewInode,
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr> {
+        self.change(|model| model.symlink(caller, parent, name, target, new, around))
     }
     fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
         self.between(|model| model.readlink(caller, ino))
     }
-    fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        self.change(|model| model.link(caller, ino, parent, name))
+    fn link(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        parent: Ino,
+        name: &[u8],
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr> {
+        self.change(|model| model.link(caller, ino, parent, name, around))
     }
-    fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
-        self.change(|model| model.unlink(caller, parent, name))
+    fn unlink(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        around: Option<&mut Around>,
+    ) -> FsResult<()> {
+        self.change(|model| model.unlink(caller, parent, name, around))
     }
-    fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
-        self.change(|model| model.rmdir(caller, parent, name))
+    fn rmdir(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        around: Option<&mut Around>,
+    ) -> FsResult<()> {
+        self.change(|model| model.rmdir(caller, parent, name, around))
     }
     fn rename(
         &self,
@@ -248,8 +289,9 @@ impl FileSystem for Live {
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         mode: RenameMode,
+        around: Option<&mut [Around; 2]>,
     ) -> FsResult<()> {
-        self.change(|model| model.rename(caller, source, target, mode))
+        self.change(|model| model.rename(caller, source, target, mode, around))
     }
     fn read(
         &self,
@@ -267,6 +309,24 @@ impl FileSystem for Live {
         let nth = self.writes.fetch_add(1, Ordering::SeqCst);
         assert!(self.wrong != Wrong::Panics || nth != PANIC_AT_WRITE, "a bug of this ground");
         self.change(|model| model.write(caller, ino, offset, data))
+    }
+    fn write_some(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: &Data<'_>,
+        stability: Stability,
+        _around: Option<&mut Around>,
+    ) -> FsResult<usize> {
+        self.write(caller, ino, offset, data)?;
+        if stability == Stability::Durable {
+            self.fsync(caller, ino, false)?;
+        }
+        Ok(data.len())
+    }
+    fn cookie_verifier(&self, caller: &Caller, ino: Ino) -> FsResult<u64> {
+        self.between(|model| model.cookie_verifier(caller, ino))
     }
     fn readdir(
         &self,
@@ -294,14 +354,21 @@ impl FileSystem for Live {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
+        around: Option<&mut Around>,
     ) -> FsResult<()> {
-        self.change(|model| model.setxattr(caller, ino, name, value, mode))
+        self.change(|model| model.setxattr(caller, ino, name, value, mode, around))
     }
     fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
         self.between(|model| model.listxattr(caller, ino))
     }
-    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
-        self.change(|model| model.removexattr(caller, ino, name))
+    fn removexattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        around: Option<&mut Around>,
+    ) -> FsResult<()> {
+        self.change(|model| model.removexattr(caller, ino, name, around))
     }
     fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
         self.change(|model| model.tmpfile(caller, parent, new))

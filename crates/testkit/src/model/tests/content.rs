@@ -51,7 +51,7 @@ fn the_largest_file_ends_at_the_limit_and_not_past_it() {
     assert_eq!(fs.write(&ROOT, ino, u64::MAX, b"x"), Err(FsError::FileTooLarge));
     assert_eq!(fs.write(&ROOT, ino, u64::MAX, b""), Ok(()));
     let change = SetAttr { size_bytes: Some(FILE_BYTES_MAX + 1), ..SetAttr::default() };
-    assert_eq!(fs.setattr(&ROOT, ino, &change), Err(FsError::FileTooLarge));
+    assert_eq!(fs.setattr(&ROOT, ino, &change, None), Err(FsError::FileTooLarge));
     let attr = fs.getattr(&Caller::root(), ino).expect("it is there");
     assert_eq!((attr.size_bytes, attr.blocks_512), (FILE_BYTES_MAX, 8));
 }
@@ -60,11 +60,11 @@ fn the_largest_file_ends_at_the_limit_and_not_past_it() {
 fn restart_drops_orphans_and_references_and_keeps_the_rest() {
     let fs = model();
     let (kept, orphan) = (file(&fs, fs.root(), "kept"), file(&fs, fs.root(), "orphan"));
-    fs.unlink(&ROOT, fs.root(), b"orphan").expect("the name is there");
+    fs.unlink(&ROOT, fs.root(), b"orphan", None).expect("the name is there");
     assert_eq!(fs.fork().getattr(&Caller::root(), orphan).map(|attr| attr.nlink), Ok(0));
     let reopened = fs.reopened();
     assert_eq!(reopened.getattr(&Caller::root(), orphan), Err(FsError::NotFound));
-    reopened.unlink(&ROOT, fs.root(), b"kept").expect("the name is there");
+    reopened.unlink(&ROOT, fs.root(), b"kept", None).expect("the name is there");
     assert_eq!(reopened.getattr(&Caller::root(), kept), Err(FsError::NotFound));
 }
 

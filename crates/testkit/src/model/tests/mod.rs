@@ -30,8 +30,8 @@ fn try_make(
     kind: FileKind,
     mode: u16,
 ) -> FsResult<Ino> {
-    let new = NewInode { kind, mode, umask: 0, rdev: 0 };
-    fs.create(caller, at.0, at.1, new).map(|attr| attr.ino)
+    let new = NewInode::new(kind, mode);
+    fs.create(caller, at.0, at.1, new, None).map(|attr| attr.ino)
 }
 
 fn directory(fs: &Model, parent: Ino, name: &str, mode: u16) -> Ino {

@@ -42,7 +42,7 @@ fn content_and_attributes_each_set_their_times() {
     let ino = file(&ground.fs, ground.fs.root(), "f");
     let set = |change: SetAttr| {
         ground.set_by(ino, |fs| {
-            fs.setattr(&ROOT, ino, &change).expect("the superuser may");
+            fs.setattr(&ROOT, ino, &change, None).expect("the superuser may");
         })
     };
     let write = |data: &'static [u8]| {
@@ -67,7 +67,7 @@ fn content_and_attributes_each_set_their_times() {
     assert_eq!((attr.mtime, attr.ctime), (past, past));
     let wrong = Timestamp { nanoseconds: 1_000_000_000, ..past };
     let change = SetAttr { atime: Some(SetTime::To(wrong)), ..SetAttr::default() };
-    assert_eq!(ground.fs.setattr(&ROOT, ino, &change), Err(FsError::Invalid));
+    assert_eq!(ground.fs.setattr(&ROOT, ino, &change, None), Err(FsError::Invalid));
 }
 
 #[test]
@@ -84,13 +84,13 @@ fn names_set_the_times_of_directories_and_the_ctime_of_what_they_name() {
     };
     let expect = "the superuser may";
     let link = sets(&|fs| {
-        fs.link(&ROOT, ino, b, b"l").expect(expect);
+        fs.link(&ROOT, ino, b, b"l", None).expect(expect);
     });
     assert_eq!(link, ["", "mc", "c", ""]);
-    let unlink = sets(&|fs| fs.unlink(&ROOT, a, b"f").expect(expect));
+    let unlink = sets(&|fs| fs.unlink(&ROOT, a, b"f", None).expect(expect));
     assert_eq!(unlink, ["mc", "", "c", ""]);
     let rename = |target: (Ino, &'static [u8]), mode| {
-        sets(&|fs| fs.rename(&ROOT, (a, b"f"), target, mode).expect(expect))
+        sets(&|fs| fs.rename(&ROOT, (a, b"f"), target, mode, None).expect(expect))
     };
     assert_eq!(rename((b, b"g"), RenameMode::Replace), ["mc", "mc", "c", ""]);
     assert_eq!(rename((a, b"over"), RenameMode::Replace), ["mc", "", "c", "c"]);
