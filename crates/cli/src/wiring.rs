@@ -106,6 +106,14 @@ fn cannot_start(device: &Path, error: engine::OpenError) -> BackendError {
     }
 }
 
+/// Says why a pool that was not closed has to be written to, where it cannot be.
+fn not_replayed(error: BackendError) -> BackendError {
+    let BackendError::Failed { device, cause } = error else { return error };
+    let cause =
+        format!("the pool was not closed, so its log must be replayed, read-only or not: {cause}");
+    BackendError::Failed { device, cause }
+}
+
 /// Returns the option to change.
 fn option_of(error: &GeometryError) -> &'static str {
     let GeometryError::BadOption { what, .. } = error else { return "--size" };
@@ -188,7 +196,7 @@ impl Backend for EngineBackend {
         if options.is_read_only && matches!(pool, Err(engine::OpenError::NotClosed)) {
             // A log that must be replayed is written home, for a read-only mount too.
             drop((device, file));
-            file = device_for(Access::ReadWrite)?;
+            file = device_for(Access::ReadWrite).map_err(not_replayed)?;
             device = file.clone();
             pool = open_pool(options, &device);
         }

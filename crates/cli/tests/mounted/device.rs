@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::{Mounted, can_mount, errno, write};
 
@@ -124,6 +125,63 @@ fn a_read_only_device_is_told_as_such() {
     let Some(device) = ReadOnlyLoop::new(&mounted.text("pool.hf")) else { return };
     mounted.holdfast(&["mount", &device.0, &directory, "--daemon", "-o", "ro"]);
     assert_eq!(fs::read(mounted.path("file")).expect("read"), b"data");
+    mounted.finish();
+}
+
+/// A directory bound to another, read-only; unmounted with it.
+struct ReadOnlyPlace(std::path::PathBuf);
+
+impl ReadOnlyPlace {
+    fn new(of: &std::path::Path, at: std::path::PathBuf) -> ReadOnlyPlace {
+        fs::create_dir(&at).expect("the name is new");
+        rustix::mount::mount_bind(of, &at).expect("root may");
+        let flags = MountFlags::BIND | MountFlags::RDONLY;
+        rustix::mount::mount_remount(&at, flags, "").expect("root may");
+        ReadOnlyPlace(at)
+    }
+}
+
+impl Drop for ReadOnlyPlace {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+/// Goal: who mounts a pool whose file is on a read-only file system is told what to do about that
+/// file system, and not about a device or a mode; a closed pool can be read there. Method: the
+/// image of a pool that was not closed, and the pool, in a directory that is bound read-only.
+#[test]
+fn a_read_only_file_system_is_told_as_such() {
+    if !can_mount("a_read_only_file_system_is_told_as_such") {
+        return;
+    }
+    let mounted = Mounted::new();
+    write(&mounted.path("file"), b"data");
+    File::open(mounted.path("file")).expect("open").sync_all().expect("all is well");
+    let (files, directory) = (mounted.work.join("files"), mounted.text("mnt"));
+    fs::create_dir(&files).expect("the name is new");
+    fs::copy(mounted.text("pool.hf"), files.join("image")).expect("there is room");
+    mounted.unmount();
+    fs::copy(mounted.text("pool.hf"), files.join("closed")).expect("there is room");
+    let place = ReadOnlyPlace::new(&files, mounted.work.join("bound"));
+    let (image, closed) = (mounted.text("bound/image"), mounted.text("bound/closed"));
+    for (arguments, expected) in [
+        (&["create", &closed, "--force"][..], "the file system that holds it is read-only"),
+        (&["mount", &closed, &directory], "the file system that holds it is read-only"),
+        (&["mount", &image, &directory], "the file system that holds it is read-only"),
+        (&["mount", &image, &directory, "-o", "ro"], "its log must be replayed"),
+        (&["mount", &image, &directory, "-o", "ro"], "the file system that holds it is read-only"),
+    ] {
+        let output = mounted.run(arguments);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(expected), "{arguments:?}: {text}");
+        assert!(!text.contains("blockdev") && !text.contains("change its mode"), "{text}");
+    }
+    mounted.holdfast(&["mount", &closed, &directory, "--daemon", "-o", "ro"]);
+    assert_eq!(fs::read(mounted.path("file")).expect("read"), b"data");
+    mounted.unmount();
+    drop(place);
+    mounted.mount(&[]);
     mounted.finish();
 }
 

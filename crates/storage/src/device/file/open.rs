@@ -89,6 +89,13 @@ pub enum OpenError {
         /// What was asked for.
         path: PathBuf,
     },
+    /// It is a file where nobody may write.
+    #[error("{}: the file system that holds it is read-only; remount that for writing, or copy the \
+        file to where it can be written", path.display())]
+    ReadOnlyFileSystem {
+        /// What was asked for.
+        path: PathBuf,
+    },
     /// Another process has it: a mounted pool, a file system, another check.
     #[error("{}: in use; unmount the pool or stop the program that has it open", path.display())]
     InUse {
@@ -142,7 +149,8 @@ impl OpenError {
         match Errno::from_io_error(&source) {
             Some(Errno::NOENT) => OpenError::NotFound { path },
             Some(Errno::EXIST) => OpenError::Exists { path },
-            Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => OpenError::NotPermitted { path },
+            Some(Errno::ACCESS | Errno::PERM) => OpenError::NotPermitted { path },
+            Some(Errno::ROFS) => OpenError::ReadOnlyFileSystem { path },
             Some(Errno::BUSY | Errno::WOULDBLOCK) => OpenError::InUse { path },
             Some(_) | None => OpenError::Io { path, source },
         }
