@@ -122,3 +122,68 @@ pub(crate) fn become_user(uid: u32, gid: u32, groups: &[u32]) {
         assert_eq!(now, i64::from(uid));
     }
 }
+
+/// A request of linux/aio_abi.h; only what a write needs is not zero.
+#[repr(C)]
+#[derive(Default)]
+struct AsyncRequest {
+    data: u64,
+    key: u32,
+    rw_flags: u32,
+    opcode: u16,
+    priority: i16,
+    file: u32,
+    buffer: u64,
+    bytes: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    event_file: u32,
+}
+
+/// What came of a request.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct AsyncResult {
+    data: u64,
+    request: u64,
+    result: i64,
+    second: i64,
+}
+
+/// `IOCB_CMD_PWRITE` of linux/aio_abi.h.
+const ASYNC_WRITE: u16 = 1;
+
+/// Writes `pieces` at their offsets, all of them asked for before any is waited for.
+pub(crate) fn write_async(file: &File, pieces: &[(i64, Vec<u8>)]) {
+    let mut context: libc::c_ulong = 0;
+    let descriptor = u32::try_from(file.as_raw_fd()).expect("it is open");
+    let wide = |value: usize| u64::try_from(value).expect("64 bits hold it");
+    let mut requests: Vec<_> = pieces
+        .iter()
+        .map(|(offset, bytes)| AsyncRequest {
+            opcode: ASYNC_WRITE,
+            file: descriptor,
+            buffer: wide(bytes.as_ptr().addr()),
+            bytes: wide(bytes.len()),
+            offset: *offset,
+            ..AsyncRequest::default()
+        })
+        .collect();
+    let pointers: Vec<_> = requests.iter_mut().map(ptr::from_mut).collect();
+    let mut results = vec![AsyncResult::default(); pieces.len()];
+    let count = pieces.len();
+    // SAFETY: requests, what they write and room for the results live until all have ended.
+    unsafe {
+        assert_eq!(libc::syscall(libc::SYS_io_setup, count, &raw mut context), 0);
+        let asked = libc::syscall(libc::SYS_io_submit, context, count, pointers.as_ptr());
+        assert_eq!(usize::try_from(asked), Ok(count), "{}", io::Error::last_os_error());
+        let (room, forever) = (results.as_mut_ptr(), ptr::null::<libc::timespec>());
+        let ended = libc::syscall(libc::SYS_io_getevents, context, count, count, room, forever);
+        assert_eq!(usize::try_from(ended), Ok(count));
+        libc::syscall(libc::SYS_io_destroy, context);
+    }
+    for AsyncResult { result, .. } in results {
+        assert!(result > 0, "{result}");
+    }
+}

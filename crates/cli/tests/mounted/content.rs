@@ -5,11 +5,12 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use rustix::fs::{AtFlags, FallocateFlags, StatxFlags, XattrFlags};
 
-use crate::calls::{Mapping, become_user};
+use crate::calls::{Mapping, become_user, write_async};
 use crate::{Mounted, can_mount, errno, write};
 
 const PAGE: usize = 4096;
@@ -62,6 +63,47 @@ fn direct_and_buffered_access_see_each_other() {
     buffered.write_all_at(b"b", 0).expect("write");
     direct.read_exact_at(&mut bytes, 0).expect("direct read");
     assert_eq!((bytes[0], bytes[1]), (b'b', b'a'));
+    drop((direct, buffered));
+    mounted.finish();
+}
+
+/// Goal: who reads beside asynchronous direct writes keeps nothing of what was there before.
+#[test]
+fn asynchronous_direct_writes_leave_no_stale_page() {
+    const PIECES: usize = 16;
+    if !can_mount("asynchronous_direct_writes_leave_no_stale_page") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let path = mounted.path("file");
+    write(&path, &vec![0; PIECES * PAGE]);
+    let mut options = File::options();
+    let buffered = options.read(true).write(true).open(&path).expect("open");
+    let direct = options.custom_flags(libc::O_DIRECT).open(&path).expect("open");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut bytes = vec![0; PIECES * PAGE];
+                while !is_over.load(Ordering::Relaxed) {
+                    buffered.read_exact_at(&mut bytes, 0).expect("read");
+                }
+            });
+        }
+        for round in 1..=u8::MAX {
+            let at = |piece: usize| i64::try_from(piece * PAGE).expect("it is short");
+            let pieces: Vec<_> = (0..PIECES).map(|piece| (at(piece), vec![round; PAGE])).collect();
+            write_async(&direct, &pieces);
+            let mut bytes = vec![0; PIECES * PAGE];
+            buffered.read_exact_at(&mut bytes, 0).expect("read");
+            let stale = bytes.iter().filter(|byte| **byte != round).count();
+            if stale > 0 {
+                is_over.store(true, Ordering::Relaxed);
+            }
+            assert_eq!(stale, 0, "bytes from before round {round}");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
     drop((direct, buffered));
     mounted.finish();
 }

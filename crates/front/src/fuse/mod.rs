@@ -23,6 +23,9 @@
 //!   is a request after whose answer the kernel asks again for what the request may change. Where
 //!   it would not, they are not kept (setuid and setgid of a file, which go with a write; space
 //!   that is not known yet), or the kernel is told (the access time of what a copy reads).
+//! - FU6: Pages that the kernel keeps are the file. What a direct write, a hole or a copy has
+//!   changed it drops behind the answer. Behind the answer to an asynchronous direct write it drops
+//!   nothing, though a reader may have brought old pages meanwhile, so none is asynchronous.
 //!
 //! # Crashes
 //!

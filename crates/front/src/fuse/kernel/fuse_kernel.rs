@@ -84,7 +84,6 @@ pub(super) mod init {
     pub(crate) const DONT_MASK: u64 = 1 << 6;
     pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
     pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
-    pub(crate) const ASYNC_DIO: u64 = 1 << 15;
     pub(crate) const WRITEBACK_CACHE: u64 = 1 << 16;
     pub(crate) const NO_OPEN_SUPPORT: u64 = 1 << 17;
     pub(crate) const PARALLEL_DIROPS: u64 = 1 << 18;

@@ -3,7 +3,8 @@
 //! | capability | asked | why |
 //! |---|---|---|
 //! | `DO_READDIRPLUS` with `AUTO` | yes | a listing that is stat'ed costs no lookups |
-//! | `PARALLEL_DIROPS`, `ASYNC_READ`, `ASYNC_DIO` | yes | the server is multi-threaded |
+//! | `PARALLEL_DIROPS`, `ASYNC_READ` | yes | the server is multi-threaded |
+//! | `ASYNC_DIO` | no | behind an asynchronous direct write the kernel drops no page (FU6) |
 //! | `BIG_WRITES`, `MAX_PAGES` | yes | requests of 1 MiB |
 //! | `EXPORT_SUPPORT` | yes | handles survive a restart (FU2) |
 //! | `CACHE_SYMLINKS`, `EXPLICIT_INVAL_DATA` | yes | only the kernel changes things (FU1) |
@@ -92,7 +93,6 @@ fn wanted(wishes: Wishes) -> u64 {
         | flag::READDIRPLUS_AUTO
         | flag::PARALLEL_DIROPS
         | flag::ASYNC_READ
-        | flag::ASYNC_DIO
         | flag::BIG_WRITES
         | flag::MAX_PAGES
         | flag::EXPORT_SUPPORT
