@@ -215,7 +215,7 @@ fn fill_small(pool: &Pool, names: &[String], made: impl Fn(Ino)) {
         pool.write(&caller, ino, 0, &data).expect("there is room");
         made(ino);
         pool.forget(ino, 1);
-        pool.catch_up();
+        pool.run_deferred_work();
     }
 }
 
@@ -249,7 +249,7 @@ fn small_file_remove(ground: &Ground) -> Prepared {
             let ino = pool.lookup(&caller, root, name.as_bytes()).expect("it is there").ino;
             pool.unlink(&caller, root, name.as_bytes(), None).expect("it is there");
             pool.forget(ino, 1);
-            pool.catch_up();
+            pool.run_deferred_work();
         }
     })
 }
@@ -262,7 +262,7 @@ fn write_16k(ground: &Ground) -> Prepared {
         for number in 0..WRITES {
             pool.write(&Caller::root(), ino, number * (16 << 10), &data).expect("there is room");
             // As a front does when it has answered.
-            pool.catch_up();
+            pool.run_deferred_work();
         }
     })
 }
@@ -274,7 +274,7 @@ fn write_long(pool: &Pool, ino: Ino) {
         let written =
             pool.write_some(&Caller::root(), ino, number << 20, &data, Stability::Unstable, None);
         assert_eq!(written, Ok(data.len()), "there is room");
-        pool.catch_up();
+        pool.run_deferred_work();
     }
     pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
 }

@@ -55,7 +55,7 @@ fn pages_read(files: usize, cache_bytes: usize, is_caught_up: bool) -> (u64, u64
             behind += counted
                 .cost(|| {
                     if is_caught_up {
-                        counted.pool.catch_up()
+                        counted.pool.run_deferred_work()
                     }
                 })
                 .reads();
@@ -107,7 +107,7 @@ fn nothing_is_read_ahead_of_a_short_listing() {
     assert_eq!(behind, 0, "a short directory");
     let (counted, at) = long_directory(FILES, 256 << 20);
     list_by_answers(&counted.pool, at, || false);
-    assert_eq!(counted.cost(|| counted.pool.catch_up()).reads(), 0, "one answer");
+    assert_eq!(counted.cost(|| counted.pool.run_deferred_work()).reads(), 0, "one answer");
 }
 
 /// Goal: names are read ahead once, and not where the listing came first. Method: a listing that is
@@ -117,7 +117,7 @@ fn names_that_were_listed_are_not_read_ahead() {
     let (counted, at) = long_directory(FILES, 256 << 20);
     let looks_behind = || {
         let before = looks(&counted.pool);
-        counted.pool.catch_up();
+        counted.pool.run_deferred_work();
         looks(&counted.pool) - before
     };
     list_by_answers(&counted.pool, at, || true);
@@ -144,7 +144,7 @@ fn pages_are_read_ahead_together() {
     let pool = Pool::open(shared, clock, OpenOptions::default()).expect("a pool opens");
     device.alone.store(0, Ordering::Relaxed);
     let count = list_by_answers(&pool, at, || {
-        pool.catch_up();
+        pool.run_deferred_work();
         true
     });
     let alone = device.alone.load(Ordering::Relaxed);

@@ -22,7 +22,7 @@ fn a_stream_looks_at_few_pages() {
         let before = looks(pool);
         for mebibyte in 0..MEBIBYTES {
             pool.write(&caller, ino, mebibyte << 20, &data).expect("there is room");
-            pool.catch_up();
+            pool.run_deferred_work();
         }
         pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
         let looks = (looks(pool) - before) / MEBIBYTES;

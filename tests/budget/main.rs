@@ -173,7 +173,7 @@ fn full_segments_are_sealed_when_nobody_waits() {
     let sealed = |cost: IoCounts| cost.of(Purpose::Data, RequestKind::Write).requests;
     for at in 0..8 {
         assert_eq!(write(at..at + 1), 0, "the writer waited for mebibyte {at}");
-        assert_eq!(sealed(counted.cost(|| counted.pool.catch_up())), 1, "mebibyte {at}");
+        assert_eq!(sealed(counted.cost(|| counted.pool.run_deferred_work())), 1, "mebibyte {at}");
     }
     // A segment has room for 63 blocks.
     let full = (18 * 64) / 63 - 8;
@@ -194,7 +194,7 @@ fn transactions_to_install(contents: &[Vec<u8>]) -> u64 {
     let before = pool.status().journal.transactions;
     for (ino, content) in files.iter().zip(contents) {
         pool.write(&caller, *ino, 0, content).expect("there is room");
-        pool.catch_up();
+        pool.run_deferred_work();
     }
     pool.sync().expect("nothing fails");
     let transactions = pool.status().journal.transactions - before;

@@ -1,10 +1,11 @@
 //! The crash explorer: every moment at which the power could have been cut, and what it may leave.
 //!
 //! A workload runs once on a recording device, alone with background work between its operations,
-//! or in company: then pages are taken home all the time, as the seed interleaves the two. Each
-//! crash point of the recording gives images: every subset of the unflushed writes where they are
-//! few, chosen and random ones where they are many, each also torn. Each image is opened (which
-//! recovers it), judged, and checked; some are cut a second time in the middle of that recovery.
+//! or beside checkpoints: then pages are written back all the time, as the seed interleaves the
+//! two. Each crash point of the recording gives images: every subset of the unflushed writes where
+//! they are few, chosen and random ones where they are many, each also torn. Each image is opened
+//! (which recovers it), judged, and checked; some are cut a second time in the middle of that
+//! recovery.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use testkit::ops::{Applied, Generator, Profile, Session, Step};
 const POOL_BYTES: u64 = 16 << 20;
 /// Images of a moment of a recovery that a second cut chooses among.
 const SECOND_IMAGES_MAX: u64 = 8;
-/// In company there are fewer scheduling points than this between two checkpoints.
+/// Beside checkpoints there are fewer scheduling points than this between two checkpoints.
 const PAUSE_POINTS_MAX: u64 = 200;
 
 /// What an exploration was.
@@ -54,7 +55,7 @@ pub(crate) struct Plan {
     /// Pages are taken home after one in so many operations.
     pub(crate) checkpoint_one_in: u64,
     /// Pages are taken home beside the operations instead, most of which are syncs.
-    pub(crate) is_in_company: bool,
+    pub(crate) is_beside_checkpoints: bool,
     /// One in so many renames that may leave a whiteout does; 0: none.
     pub(crate) whiteout_one_in: u64,
 }
@@ -113,7 +114,7 @@ fn run(base: &Image, plan: &Plan) -> (Arc<SimDevice>, Vec<Recorded>) {
 }
 
 /// Runs a workload of many syncs while pages are taken home; returns the device and what was done.
-fn run_in_company(base: &Image, plan: &Plan) -> (Arc<SimDevice>, Vec<Recorded>) {
+fn run_beside_checkpoints(base: &Image, plan: &Plan) -> (Arc<SimDevice>, Vec<Recorded>) {
     // Every second workload on a device that has flushes alone.
     let has_write_through = plan.seed.is_multiple_of(2);
     let device = SimDevice::open(base.clone(), SimOptions { has_write_through, ..options(true) });
@@ -201,8 +202,11 @@ pub(crate) fn explore(plan: &Plan) -> Explored {
     let base = new_pool();
     let base_device = SimDevice::open(base.clone(), options(false));
     let base_pool = open(&base_device).expect("a new pool opens");
-    let (device, recorded) =
-        if plan.is_in_company { run_in_company(&base, plan) } else { run(&base, plan) };
+    let (device, recorded) = if plan.is_beside_checkpoints {
+        run_beside_checkpoints(&base, plan)
+    } else {
+        run(&base, plan)
+    };
     let recording = device.recording();
     let mut explored = Explored::default();
     let mut seen = BTreeSet::new();

@@ -18,7 +18,7 @@ fn plan(seed: u64) -> Plan {
         second_cut_one_in: 60,
         tick_one_in: 8,
         checkpoint_one_in: 40,
-        is_in_company: false,
+        is_beside_checkpoints: false,
         whiteout_one_in: 0,
     }
 }
@@ -56,7 +56,7 @@ fn a_crash_beside_a_checkpoint_loses_nothing_that_was_synced() {
     explore_all(24, |seed| Plan {
         steps: 120,
         second_cut_one_in: 200,
-        is_in_company: true,
+        is_beside_checkpoints: true,
         ..plan(seed)
     });
 }

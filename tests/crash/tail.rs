@@ -51,7 +51,7 @@ fn what_was_cut_off_stays_gone_when_blocks_before_it_are_installed() {
 
     write(&pool, file, 60 * BLOCK_BYTES, BLOCK_BYTES);
     write(&pool, file, 0, CUT_BYTES - 100);
-    pool.catch_up();
+    pool.run_deferred_work();
     write(&pool, other, 0, 100);
     pool.fsync(&Caller::root(), other, false).expect("nothing fails");
 

@@ -108,7 +108,7 @@ fn read_ahead_of_an_ill_device(delay_ns: u64) -> u64 {
     let (pool, scheduler, times) = (&pool, &scheduler, &times);
     let reads = || {
         ill.is_ill.store(true, Ordering::Relaxed);
-        pool.catch_up();
+        pool.run_deferred_work();
         times.lock().0 = scheduler.now_ns();
     };
     let works = || {
@@ -136,7 +136,7 @@ fn read_ahead_of_an_ill_device(delay_ns: u64) -> u64 {
     let begun_ns = read_ns.max(2 * SECOND_NS);
     let is_in_time = (begun_ns..begun_ns + SECOND_NS).contains(&listed_ns);
     assert!(is_in_time, "the listing goes on when that has ended: {read_ns}, {listed_ns} ns");
-    pool.catch_up();
+    pool.run_deferred_work();
     read_ns
 }
 

@@ -82,7 +82,7 @@ fn judge(threads: &Threads, seed: u64) {
         }),
         Box::new(move || {
             while is_over.get().is_none() {
-                behind.catch_up();
+                behind.run_deferred_work();
             }
         }),
     ];

@@ -122,7 +122,7 @@ behaviours! {
                 told += 1;
             }
             cookie = last.cookie;
-            at.fs().catch_up();
+            at.fs().run_deferred_work();
             let next = some(at, ino, cookie, 3).into_iter().map(|entry| entry.name);
             let next: Vec<_> = next.map(|name| String::from_utf8(name).expect("its own")).collect();
             if let [written, chosen, other] = &next[..] {

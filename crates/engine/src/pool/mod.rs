@@ -566,8 +566,8 @@ impl FileSystem for Pool {
         self.named(ino, b"", written)
     }
 
-    fn catch_up(&self) {
-        if let Err(error) = self.files().catch_up() {
+    fn run_deferred_work(&self) {
+        if let Err(error) = self.files().run_deferred_work() {
             tracing::debug!(%error, "what writes have put off is not done");
         }
         self.files().read_ahead();

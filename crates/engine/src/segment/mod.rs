@@ -335,7 +335,7 @@ impl Segments {
         if is_full {
             let segment = state.open.remove(&wanted).expect("looked at it");
             match origin {
-                Origin::User => self.put_off(state, segment),
+                Origin::User => self.defer_sealing(state, segment),
                 // Nobody waits for the cleaner, and what it leaves would go to the device at once.
                 Origin::Cleaner => self.finish(state, segment),
             }

@@ -50,7 +50,7 @@ impl Segments {
     }
 
     /// Leaves a full segment to be sealed by [`Segments::seal_full`], when nobody waits for it.
-    pub(super) fn put_off(&self, state: &mut State, segment: OpenSegment) {
+    pub(super) fn defer_sealing(&self, state: &mut State, segment: OpenSegment) {
         state.full.push_back(segment);
         if state.full.len() > FULL_SEGMENTS_MAX
             && let Some(oldest) = state.full.pop_front()

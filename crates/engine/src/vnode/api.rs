@@ -597,7 +597,7 @@ pub trait FileSystem: Send + Sync {
 
     /// Does what writes and listings have put off: called after an answer has gone out, it makes
     /// the next one faster. Nothing depends on it; what fails is told to who asks next.
-    fn catch_up(&self) {}
+    fn run_deferred_work(&self) {}
 
     /// Calls `each` for the names after `cookie` (0: from the first, which is `.`, then `..`), in
     /// order of cookies, until it returns `false` or there are no more. They are not those of one

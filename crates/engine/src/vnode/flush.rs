@@ -352,8 +352,8 @@ impl Files {
     }
 
     /// Does what the last writers have left to others: see
-    /// [`super::api::FileSystem::catch_up`]. Called with no lock held.
-    pub(crate) fn catch_up(&self) -> FsResult<()> {
+    /// [`super::api::FileSystem::run_deferred_work`]. Called with no lock held.
+    pub(crate) fn run_deferred_work(&self) -> FsResult<()> {
         if self.segments.seal_full() { self.make_room() } else { Ok(()) }
     }
 

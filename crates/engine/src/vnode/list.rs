@@ -8,9 +8,9 @@ use format::directory::hash_in;
 use format::ids::AnodeNo;
 
 use super::access::READ;
-use super::ahead::Stretch;
 use super::api::{Attr, Caller, DirEntry, FileKind, Ino};
 use super::names::directory;
+use super::readahead::Stretch;
 use super::{Files, Vnode, VnodeState, attr_of_anode, kind_of};
 use crate::dir::{self, Listed};
 use crate::error::{FsError, FsResult};
@@ -65,7 +65,7 @@ impl Files {
         }
         let mut after = cookie.max(COOKIE_PARENT);
         let mut told = Stretch { directory: vnode.number, after, count: 0 };
-        self.ahead.arrive(vnode.number, after);
+        self.readahead.arrive(vnode.number, after);
         loop {
             let (listed, taken) = self.names_and_references_after(caller, &vnode, after)?;
             let Some(last) = listed.last() else { return Ok(()) };
@@ -80,7 +80,7 @@ impl Files {
             };
             if !self.tell_names(listed, taken, &places, &mut each) {
                 if cookie > COOKIE_PARENT && told.count > 0 {
-                    self.ahead.note(told);
+                    self.readahead.note(told);
                 }
                 return Ok(());
             }

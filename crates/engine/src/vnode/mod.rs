@@ -26,7 +26,6 @@
 
 mod access;
 mod acl;
-mod ahead;
 pub mod api;
 mod attr;
 mod cleaner;
@@ -41,6 +40,7 @@ mod orphan;
 mod payload;
 mod preallocation;
 mod read;
+mod readahead;
 mod rename;
 mod space;
 mod table;
@@ -131,7 +131,7 @@ pub(crate) struct Files {
     deferred: deferred::Deferred,
     kept: payload::KeptBuffers,
     doomed: orphan::Doomed,
-    ahead: ahead::Ahead,
+    readahead: readahead::Readahead,
 }
 
 /// How operations on files behave.
@@ -179,7 +179,7 @@ impl Files {
             deferred: deferred::Deferred::default(),
             kept: payload::KeptBuffers::default(),
             doomed: orphan::Doomed::default(),
-            ahead: ahead::Ahead::default(),
+            readahead: readahead::Readahead::default(),
         }
     }
 

@@ -70,8 +70,8 @@ impl Server {
     }
 
     /// Does what requests have put off; nobody waits for it.
-    pub(super) fn catch_up(&self) {
-        self.fs.catch_up();
+    pub(super) fn run_deferred_work(&self) {
+        self.fs.run_deferred_work();
     }
 
     /// Returns the sizes and counts of the whole.

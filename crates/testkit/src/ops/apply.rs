@@ -240,7 +240,7 @@ impl<'a> Session<'a> {
                 self.with(caller, file, write)?;
                 // As a front does when it has answered.
                 if fill.is_multiple_of(4) {
-                    self.fs.catch_up();
+                    self.fs.run_deferred_work();
                 }
                 Ok(Outcome::Done)
             }

@@ -175,8 +175,8 @@ impl Exchange {
     }
 
     /// Does what was put off so that the last reply could go out.
-    pub fn catch_up(&mut self) {
-        if catch_unwind(AssertUnwindSafe(|| self.server.catch_up())).is_err() {
+    pub fn run_deferred_work(&mut self) {
+        if catch_unwind(AssertUnwindSafe(|| self.server.run_deferred_work())).is_err() {
             self.panic_count += 1;
             tracing::error!("what a request left to do failed by a bug");
         }

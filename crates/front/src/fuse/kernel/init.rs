@@ -37,7 +37,7 @@ const PAGE_BYTES: u32 = 4096;
 
 /// What to ask for beside what is always asked.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wishes {
+pub(super) struct Requested {
     pub(super) has_writeback_cache: bool,
     pub(super) has_acls: bool,
 }
@@ -53,16 +53,16 @@ pub(super) enum Answer {
 }
 
 /// Answers INIT. `None`: the message is too short to be answered.
-pub(super) fn answer(message: &[u8], wishes: Wishes) -> Option<(u64, Answer)> {
+pub(super) fn answer(message: &[u8], requested: Requested) -> Option<(u64, Answer)> {
     let (header, body) = InHeader::read_from_prefix(message).ok()?;
     let answer = match InitIn::read_from_prefix(body) {
-        Ok((offer, rest)) if header.opcode == opcode::INIT => agree(&offer, rest, wishes),
+        Ok((offer, rest)) if header.opcode == opcode::INIT => agree(&offer, rest, requested),
         Ok(_) | Err(_) => Answer::Refused(Errno::PROTO),
     };
     Some((header.unique, answer))
 }
 
-fn agree(offer: &InitIn, rest: &[u8], wishes: Wishes) -> Answer {
+fn agree(offer: &InitIn, rest: &[u8], requested: Requested) -> Answer {
     if offer.major > MAJOR {
         return Answer::Again(reply(offer, 0));
     }
@@ -75,7 +75,7 @@ fn agree(offer: &InitIn, rest: &[u8], wishes: Wishes) -> Answer {
     };
     let offered = u64::from(offer.flags) | u64::from(upper) << 32;
     // A kernel without one of these is slower, not wrong.
-    let mut granted = wanted(wishes) & offered;
+    let mut granted = wanted(requested) & offered;
     // Of no use without each other.
     let acls = flag::POSIX_ACL | flag::DONT_MASK | flag::SETXATTR_EXT;
     if granted & acls != acls {
@@ -88,7 +88,7 @@ fn agree(offer: &InitIn, rest: &[u8], wishes: Wishes) -> Answer {
     Answer::Agreed(reply(offer, granted), dialect)
 }
 
-fn wanted(wishes: Wishes) -> u64 {
+fn wanted(requested: Requested) -> u64 {
     let mut wanted = flag::DO_READDIRPLUS
         | flag::READDIRPLUS_AUTO
         | flag::PARALLEL_DIROPS
@@ -101,10 +101,10 @@ fn wanted(wishes: Wishes) -> u64 {
         | flag::HANDLE_KILLPRIV_V2
         | flag::NO_OPEN_SUPPORT
         | flag::NO_OPENDIR_SUPPORT;
-    if wishes.has_writeback_cache {
+    if requested.has_writeback_cache {
         wanted |= flag::WRITEBACK_CACHE;
     }
-    if wishes.has_acls {
+    if requested.has_acls {
         wanted |= flag::POSIX_ACL | flag::DONT_MASK | flag::SETXATTR_EXT;
     }
     wanted
@@ -155,8 +155,8 @@ mod tests {
         u32::try_from(flags & 0xffff_ffff).expect("32 bits")
     }
 
-    fn agreed(minor: u32, flags: u64, wishes: Wishes) -> (InitOut, Dialect) {
-        match answer(&message(MAJOR, minor, flags), wishes) {
+    fn agreed(minor: u32, flags: u64, requested: Requested) -> (InitOut, Dialect) {
+        match answer(&message(MAJOR, minor, flags), requested) {
             Some((_, Answer::Agreed(out, dialect))) => (out, dialect),
             _ => panic!("refused"),
         }
@@ -164,33 +164,33 @@ mod tests {
 
     #[test]
     fn only_what_is_offered_is_asked_for() {
-        let (out, _) = agreed(40, flag::ASYNC_READ | flag::MAX_PAGES, Wishes::default());
+        let (out, _) = agreed(40, flag::ASYNC_READ | flag::MAX_PAGES, Requested::default());
         assert_eq!(u64::from(out.flags), flag::ASYNC_READ | flag::MAX_PAGES);
         assert_eq!((out.minor, out.max_readahead, out.max_write), (40, 131_072, 1 << 20));
-        let (out, _) = agreed(99, u64::MAX, Wishes::default());
+        let (out, _) = agreed(99, u64::MAX, Requested::default());
         assert_eq!(out.minor, MINOR);
         assert_eq!(u64::from(out.flags) & flag::WRITEBACK_CACHE, 0);
     }
 
     #[test]
     fn access_lists_come_whole_or_not_at_all() {
-        let wishes = Wishes { has_acls: true, ..Wishes::default() };
-        let (_, dialect) = agreed(45, u64::MAX, wishes);
+        let requested = Requested { has_acls: true, ..Requested::default() };
+        let (_, dialect) = agreed(45, u64::MAX, requested);
         assert!(dialect.has_long_setxattr && dialect.leaves_umask);
-        let (out, dialect) = agreed(45, u64::MAX ^ flag::SETXATTR_EXT, wishes);
+        let (out, dialect) = agreed(45, u64::MAX ^ flag::SETXATTR_EXT, requested);
         assert_eq!(u64::from(out.flags) & (flag::POSIX_ACL | flag::DONT_MASK), 0);
         assert!(!dialect.has_long_setxattr && !dialect.leaves_umask);
     }
 
     #[test]
     fn other_versions_are_told_so() {
-        let of = |major, minor| answer(&message(major, minor, 0), Wishes::default());
+        let of = |major, minor| answer(&message(major, minor, 0), Requested::default());
         assert!(matches!(of(8, 0), Some((_, Answer::Again(_)))));
         assert!(matches!(of(7, 30), Some((_, Answer::Refused(_)))));
         assert!(matches!(of(6, 45), Some((_, Answer::Refused(_)))));
-        assert!(answer(&[0; 39], Wishes::default()).is_none());
+        assert!(answer(&[0; 39], Requested::default()).is_none());
         assert!(matches!(
-            answer(&[0; 100], Wishes::default()),
+            answer(&[0; 100], Requested::default()),
             Some((0, Answer::Refused(Errno::PROTO)))
         ));
     }

@@ -5,7 +5,7 @@
 //!   init         what both sides agree on                 decode       bytes to requests
 //!   device       read a message, write a reply            encode       replies to bytes
 //!   poll         how long to look before sleeping         exchange     one message, one reply
-//!   inbox        where a message is read to               post         who answers alone
+//!   inbox        where a message is read to               leader       one thread for one client
 //! ```
 //!
 //! # Concurrency
@@ -27,8 +27,8 @@ pub(super) mod exchange;
 mod fuse_kernel;
 pub(super) mod inbox;
 mod init;
+mod leader;
 mod poll;
-mod post;
 
 use std::io::{self, IoSliceMut};
 use std::path::Path;
@@ -45,9 +45,9 @@ use self::decode::{Dialect, Envelope};
 use self::device::{Device, Read};
 use self::exchange::{Exchange, Replies, ReplyParts, refusal};
 use self::inbox::{Inbox, Incoming};
-use self::init::{Answer, Wishes};
-use self::poll::{CompanyPolicy, Crew, PollPolicy};
-use self::post::{Clients, Post, ThreadNo};
+use self::init::{Answer, Requested};
+use self::leader::{Clients, Lead, ThreadNo};
+use self::poll::{Crew, GatherPolicy, PollPolicy};
 use super::options::THREADS_MAX;
 use super::transport::{Transport, TransportError};
 use super::{MountOptions, Server, mountpoint};
@@ -75,12 +75,12 @@ impl KernelTransport {
         options: &MountOptions,
         server: &Server,
     ) -> io::Result<KernelTransport> {
-        let wishes = Wishes {
+        let requested = Requested {
             has_writeback_cache: options.has_writeback_cache,
             has_acls: server.has_acls(),
         };
         let device = attach::attach(directory, options)?;
-        match shake_hands(&device, wishes) {
+        match shake_hands(&device, requested) {
             Ok(dialect) => Ok(KernelTransport {
                 device,
                 dialect,
@@ -96,14 +96,14 @@ impl KernelTransport {
     }
 }
 
-fn shake_hands(device: &Device, wishes: Wishes) -> io::Result<Dialect> {
+fn shake_hands(device: &Device, requested: Requested) -> io::Result<Dialect> {
     let mut buffer = vec![0; INIT_BYTES_MAX];
     for _ in 0..INIT_TRIES_MAX {
         let Read::Message(length) = device.read(&mut [IoSliceMut::new(&mut buffer)])? else {
             return Err(io::Error::other("the kernel ended the connection at once"));
         };
         let message = buffer.get(..length).unwrap_or_default();
-        let Some((unique, answer)) = init::answer(message, wishes) else { break };
+        let Some((unique, answer)) = init::answer(message, requested) else { break };
         let (out, dialect) = match answer {
             Answer::Agreed(out, dialect) => (out, Some(dialect)),
             Answer::Again(out) => (out, None),
@@ -149,7 +149,7 @@ impl Transport for KernelTransport {
         }
         devices.push(device);
         let crew = Arc::new(Crew::new(thread_count));
-        let post = Arc::new(Post::default());
+        let lead = Arc::new(Lead::default());
         let mut workers = Vec::with_capacity(thread_count);
         for (number, device) in (0..).zip(devices) {
             let device = Arc::new(device);
@@ -160,11 +160,11 @@ impl Transport for KernelTransport {
                 blocks: true,
                 exchange,
                 policy: PollPolicy::new(poll_time),
-                company: CompanyPolicy::default(),
+                gather: GatherPolicy::default(),
                 crew: Arc::clone(&crew),
                 number: ThreadNo(number),
-                post: Arc::clone(&post),
-                has_post: false,
+                lead: Arc::clone(&lead),
+                is_leader: false,
                 held: 0,
                 clients: Clients::default(),
             };
@@ -188,22 +188,22 @@ struct Worker {
     blocks: bool,
     exchange: Exchange,
     policy: PollPolicy,
-    company: CompanyPolicy,
+    gather: GatherPolicy,
     crew: Arc<Crew>,
     number: ThreadNo,
-    post: Arc<Post>,
-    /// Whether the thread took the post and has not given it up.
-    has_post: bool,
+    lead: Arc<Lead>,
+    /// Whether the thread took the lead and has not given it up.
+    is_leader: bool,
     /// Messages since then.
     held: u32,
-    /// Who asks the thread at the post.
+    /// Who asks the leading thread.
     clients: Clients,
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
         // Who stands by must hear that the connection has ended.
-        self.post.leave(self.number);
+        self.lead.leave(self.number);
     }
 }
 
@@ -218,7 +218,7 @@ impl Worker {
                 self.answer(message);
                 continue;
             }
-            let other = self.find_company(&mut inbox)?;
+            let other = self.find_more_reads(&mut inbox)?;
             self.exchange.answer_gathered();
             if let Some(length) = other {
                 self.answer(inbox.message(length));
@@ -228,49 +228,49 @@ impl Worker {
 
     fn answer(&mut self, message: Incoming<'_>) {
         self.exchange.answer(message);
-        self.exchange.catch_up();
+        self.exchange.run_deferred_work();
     }
 
     /// Gathers the reads that have come by now. Returns the length of a message in `inbox` that
     /// came behind them and is none.
-    fn find_company(&mut self, inbox: &mut Inbox) -> io::Result<Option<usize>> {
-        if !self.company.looks() {
+    fn find_more_reads(&mut self, inbox: &mut Inbox) -> io::Result<Option<usize>> {
+        if !self.gather.looks() {
             return Ok(None);
         }
         self.set_blocking(false)?;
-        let (mut has_company, mut other) = (false, None);
+        let (mut has_more, mut other) = (false, None);
         while self.exchange.has_room()
             && other.is_none()
             // That the connection has ended is heard again.
             && let Read::Message(length) = self.device.read(&mut inbox.room())?
         {
             let is_read = self.exchange.gather(inbox.message(length));
-            has_company |= is_read;
+            has_more |= is_read;
             other = (!is_read).then_some(length);
         }
-        self.company.heard(has_company && other.is_none());
+        self.gather.heard(has_more && other.is_none());
         Ok(other)
     }
 
     /// Waits for a message. `None`: the connection has ended.
     fn next_message(&mut self, inbox: &mut Inbox) -> io::Result<Option<usize>> {
-        if self.has_post && !self.post.end(self.number) {
+        if self.is_leader && !self.lead.end(self.number) {
             // It took too long.
-            self.has_post = false;
-            self.post.rest_after(self.held);
+            self.is_leader = false;
+            self.lead.rest_after(self.held);
         }
-        if self.post.is_held_by_another(self.number) {
-            self.crew.asleep(|| self.post.stand_by(self.number));
+        if self.lead.is_held_by_another(self.number) {
+            self.crew.asleep(|| self.lead.follow(self.number));
         }
         let start = Instant::now();
         let mut read = self.look(inbox, start)?;
         if read == Read::Nothing {
-            self.leave_post();
+            self.leave_lead();
             self.set_blocking(true)?;
             read = self.crew.asleep(|| self.device.read(&mut inbox.room()))?;
         }
         self.policy.heard_after(start.elapsed());
-        self.post.heard(self.policy.is_worth_it());
+        self.lead.heard(self.policy.is_worth_it());
         match read {
             Read::Message(length) => Ok(Some(length)),
             Read::Ended | Read::Nothing => Ok(None),
@@ -280,7 +280,7 @@ impl Worker {
     /// Looks for a message for a moment, if that is worth it.
     fn look(&mut self, inbox: &mut Inbox, start: Instant) -> io::Result<Read> {
         let poll_time = self.policy.poll_time();
-        if poll_time.is_zero() || !(self.has_post || self.crew.may_look()) {
+        if poll_time.is_zero() || !(self.is_leader || self.crew.may_look()) {
             return Ok(Read::Nothing);
         }
         self.set_blocking(false)?;
@@ -291,29 +291,29 @@ impl Worker {
             read = self.device.read(&mut inbox.room())?;
         }
         if let Read::Message(length) = read {
-            self.begin_at_post(inbox.message(length));
+            self.begin_as_leader(inbox.message(length));
         }
         Ok(read)
     }
 
-    /// A message was found: takes the post, keeps it, or leaves it.
-    fn begin_at_post(&mut self, message: Incoming<'_>) {
+    /// A message was found: takes the lead, keeps it, or leaves it.
+    fn begin_as_leader(&mut self, message: Incoming<'_>) {
         let asking = Envelope::of(message.head).map_or(0, |envelope| envelope.thread);
-        if !self.has_post {
+        if !self.is_leader {
             (self.clients, self.held) = (Clients::default(), 0);
-            self.has_post = self.post.is_wanted() && self.post.take(self.number);
+            self.is_leader = self.lead.is_wanted() && self.lead.take(self.number);
         } else if self.clients.are_several(asking) {
-            self.leave_post();
-            self.post.rest_after(self.held);
+            self.leave_lead();
+            self.lead.rest_after(self.held);
         } else {
             self.held = self.held.saturating_add(1);
-            self.post.begin(self.number);
+            self.lead.begin(self.number);
         }
     }
 
-    fn leave_post(&mut self) {
-        if std::mem::take(&mut self.has_post) {
-            self.post.leave(self.number);
+    fn leave_lead(&mut self) {
+        if std::mem::take(&mut self.is_leader) {
+            self.lead.leave(self.number);
         }
     }
 

@@ -38,7 +38,7 @@ impl PollPolicy {
     }
 }
 
-/// Reads that are answered alone after one that had no company, before a thread looks for company
+/// Reads that are answered alone after one beside which there was no other, before a thread looks
 /// again.
 const ALONE_MAX: u32 = 7;
 
@@ -47,11 +47,11 @@ const ALONE_MAX: u32 = 7;
 ///
 /// It looks when it found one the last time, else at every eighth read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct CompanyPolicy {
+pub(super) struct GatherPolicy {
     alone: u32,
 }
 
-impl CompanyPolicy {
+impl GatherPolicy {
     /// Returns whether to look, for a read that has just come.
     pub(super) fn looks(&mut self) -> bool {
         self.alone = self.alone.saturating_sub(1);
@@ -59,8 +59,8 @@ impl CompanyPolicy {
     }
 
     /// Hears whether looking found a read.
-    pub(super) fn heard(&mut self, has_company: bool) {
-        self.alone = if has_company { 0 } else { ALONE_MAX + 1 };
+    pub(super) fn heard(&mut self, has_more: bool) {
+        self.alone = if has_more { 0 } else { ALONE_MAX + 1 };
     }
 }
 
@@ -99,8 +99,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_looks_for_company_while_there_is_some_and_else_seldom() {
-        let mut policy = CompanyPolicy::default();
+    fn a_read_looks_for_more_while_there_are_some_and_else_seldom() {
+        let mut policy = GatherPolicy::default();
         assert!(policy.looks(), "nothing is known");
         policy.heard(true);
         assert!(policy.looks());

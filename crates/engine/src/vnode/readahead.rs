@@ -59,7 +59,7 @@ impl Stretch {
 
 /// What is to be read ahead, and what is being read.
 #[derive(Debug, Default)]
-pub(crate) struct Ahead {
+pub(crate) struct Readahead {
     state: Mutex<State>,
     /// One of those that are being read has ended.
     ended: Condvar,
@@ -75,21 +75,21 @@ struct State {
 
 /// A stretch that is being read, until this is dropped.
 struct Reading<'a> {
-    ahead: &'a Ahead,
+    readahead: &'a Readahead,
     stretch: Stretch,
 }
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        let mut state = self.ahead.state.lock();
+        let mut state = self.readahead.state.lock();
         if let Some(at) = state.being_read.iter().position(|stretch| *stretch == self.stretch) {
             state.being_read.swap_remove(at);
         }
-        self.ahead.ended.notify_all();
+        self.readahead.ended.notify_all();
     }
 }
 
-impl Ahead {
+impl Readahead {
     /// Notes what will be asked for next.
     pub(crate) fn note(&self, stretch: Stretch) {
         self.state.lock().waiting = Some(stretch);
@@ -104,7 +104,7 @@ impl Ahead {
         self.has_waiting.store(false, Ordering::Release);
         let stretch = state.waiting.take().filter(|_| state.being_read.len() < READERS_MAX)?;
         state.being_read.push(stretch);
-        Some(Reading { ahead: self, stretch })
+        Some(Reading { readahead: self, stretch })
     }
 
     /// Waits while the names of `directory` after a cookie are being read ahead. If nobody has
@@ -123,7 +123,7 @@ impl Files {
     /// Reads what the last listings will ask for next. Called with no lock held, and with nobody
     /// waiting.
     pub(crate) fn read_ahead(&self) {
-        let Some(reading) = self.ahead.begin() else { return };
+        let Some(reading) = self.readahead.begin() else { return };
         let Stretch { directory: number, mut after, count } = reading.stretch;
         let most = self.store.cache.limit_pages() / CACHE_SHARE;
         let count = (count + count / MORE_SHARE).min(most);

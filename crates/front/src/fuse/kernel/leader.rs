@@ -1,57 +1,57 @@
-//! The post: one thread that answers a client alone, while the others keep out of the way.
+//! Leader and followers: one thread answers a client that asks without pause, others stand by.
 //!
-//! For each message the kernel wakes a thread that waits in read(2), whoever takes the message. So
-//! while one thread looks for messages, another is woken at each of them, to find nothing, or to
-//! take it and to carry the client's work to other caches. A thread that looks and finds, again and
-//! again, therefore takes the *post*, and whoever comes back from an answer meanwhile stands by
-//! instead of going to read(2).
+//! For each message the kernel wakes a thread that waits in read(2), whichever thread then takes
+//! the message. So while one thread polls, another is woken at each message. It finds nothing, or
+//! it takes the message and carries the client's work to another processor's caches. A thread whose
+//! polling finds messages again and again therefore takes the *lead*. The other threads, when they
+//! come back from an answer, become *followers*: they wait on a condition and not in read(2).
 //!
 //! # Invariants
 //!
-//! - PO1: A thread stands by only while another holds the post.
-//! - PO2: The holder is not at one message for longer than two ticks ([`TICK`]): one of those who
-//!   stand by ends its hold. So a message waits no longer than that because others stand by.
+//! - LF1: A thread follows only while another has the lead.
+//! - LF2: The leader is not at one message for longer than two ticks ([`TICK`]): one of the
+//!   followers takes the lead away from it. So no message waits longer because others follow.
 //!
 //! # Concurrency
 //!
-//! What the holder does at each message is one exchange of one word, which fails if its hold was
-//! ended meanwhile. The lock is for standing by and for ending a hold alone.
+//! What the leader does at each message is one exchange of one word, which fails if it has lost the
+//! lead meanwhile. The lock is for following and for taking the lead away alone.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// How often one of those who stand by looks whether the holder gets on: each time costs a wake-up
-/// of some microseconds, and only while somebody holds the post.
+/// How often one of the followers looks whether the leader gets on: each time costs a wake-up
+/// of some microseconds, and only while somebody leads.
 const TICK: Duration = Duration::from_millis(1);
 
 /// Messages in a row that came so fast that looking for them was worth it, before a thread takes
-/// the post.
+/// the lead.
 const QUICK_MIN: u32 = 16;
 /// What a message counts that another thread sent than the one before; one that the same sent
 /// counts 1 against it.
 const OTHER_COUNTS: u32 = 16;
 /// How much of that shows that there are several clients.
 const OTHERS_MAX: u32 = 32;
-/// Messages for which nobody takes the post after it had to be given up; four times as many after
+/// Messages for which nobody takes the lead after it had to be given up; four times as many after
 /// each hold that was shorter than this, up to [`REST_MAX`].
 const REST_MIN: u32 = 4096;
 /// See [`REST_MIN`].
 const REST_MAX: u32 = REST_MIN << 8;
 
-/// Nobody holds the post.
+/// Nobody leads.
 const FREE: u64 = 0;
-/// Bit of the state: the holder is at a message.
+/// Bit of the state: the leader is at a message.
 const BUSY: u64 = 1 << 16;
-/// What one more message adds to the state; the lowest 16 bits are who holds the post, from 1 on.
+/// What one more message adds to the state; the lowest 16 bits are who leads, from 1 on.
 const ONE_MESSAGE: u64 = 1 << 17;
 
-/// The post of one mount.
+/// The lead of one mount.
 #[derive(Debug, Default)]
-pub(super) struct Post {
+pub(super) struct Lead {
     state: AtomicU64,
-    /// Messages in a row that came fast, those for which the post is not taken, and how many of
+    /// Messages in a row that came fast, those for which the lead is not taken, and how many of
     /// these there were the last time: estimates.
     quick: AtomicU32,
     rest: AtomicU32,
@@ -70,14 +70,14 @@ impl ThreadNo {
     }
 }
 
-impl Post {
-    /// Returns whether another than `thread` holds the post.
+impl Lead {
+    /// Returns whether another than `thread` leads.
     pub(super) fn is_held_by_another(&self, thread: ThreadNo) -> bool {
         let state = self.state.load(Ordering::Relaxed);
         state != FREE && !thread.holds(state)
     }
 
-    /// Gives the post to `thread`, which is at a message, if it is free; returns whether it was.
+    /// Gives the lead to `thread`, which is at a message, if it is free; returns whether it was.
     pub(super) fn take(&self, thread: ThreadNo) -> bool {
         let held = (u64::from(thread.0) + 1) | BUSY;
         self.state.compare_exchange(FREE, held, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -91,7 +91,7 @@ impl Post {
         self.rest.store(self.rest.load(order).saturating_sub(1), order);
     }
 
-    /// Hears that the post was given up after a hold of `held` messages, because it was of no use.
+    /// Hears that the lead was given up after a hold of `held` messages, because it was of no use.
     pub(super) fn rest_after(&self, held: u32) {
         let order = Ordering::Relaxed;
         let longer = self.last_rest.load(order).saturating_mul(4).clamp(REST_MIN, REST_MAX);
@@ -100,18 +100,18 @@ impl Post {
         self.last_rest.store(rest, order);
     }
 
-    /// Whether a thread that has found a message should take the post.
+    /// Whether a thread that has found a message should take the lead.
     pub(super) fn is_wanted(&self) -> bool {
         let order = Ordering::Relaxed;
         self.quick.load(order) >= QUICK_MIN && self.rest.load(order) == 0
     }
 
-    /// Notes that `thread` is at another message, if it holds the post.
+    /// Notes that `thread` is at another message, if it leads.
     pub(super) fn begin(&self, thread: ThreadNo) {
         self.step(thread, |state| (state | BUSY).wrapping_add(ONE_MESSAGE));
     }
 
-    /// Notes that `thread` is done with its message; returns whether it still holds the post.
+    /// Notes that `thread` is done with its message; returns whether it still leads.
     pub(super) fn end(&self, thread: ThreadNo) -> bool {
         self.step(thread, |state| state & !BUSY)
     }
@@ -123,22 +123,22 @@ impl Post {
         }
     }
 
-    /// Changes the state, if `thread` holds the post; returns whether it did.
+    /// Changes the state, if `thread` holds the lead; returns whether it did.
     fn step(&self, thread: ThreadNo, next: impl FnOnce(u64) -> u64) -> bool {
         let state = self.state.load(Ordering::Relaxed);
         let order = Ordering::Relaxed;
         thread.holds(state) && self.state.compare_exchange(state, next(state), order, order).is_ok()
     }
 
-    /// PO1: calls those who stand by, for nobody holds the post any more.
+    /// LF1: calls the followers, for nobody leads any more.
     fn call(&self, has_deputy: &mut bool) {
         *has_deputy = false;
         self.ended.notify_all();
     }
 
-    /// Waits while another than `thread` holds the post; ends its hold if it is at one message for
+    /// Waits while another than `thread` leads; ends its hold if it is at one message for
     /// too long.
-    pub(super) fn stand_by(&self, thread: ThreadNo) {
+    pub(super) fn follow(&self, thread: ThreadNo) {
         let mut has_deputy = self.has_deputy.lock();
         let (mut is_deputy, mut seen) = (false, FREE);
         loop {
@@ -151,7 +151,7 @@ impl Post {
             } else if self.ended.wait_for(&mut has_deputy, TICK).timed_out() {
                 let state = self.state.load(Ordering::Relaxed);
                 let order = Ordering::Relaxed;
-                // PO2
+                // LF2
                 if state == seen
                     && state & BUSY != 0
                     && self.state.compare_exchange(state, FREE, order, order).is_ok()
@@ -165,7 +165,7 @@ impl Post {
     }
 }
 
-/// Who asks the thread at the post: one client, or several.
+/// Who asks the leading thread: one client, or several.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
     last: u32,
@@ -193,82 +193,82 @@ mod tests {
 
     use super::*;
 
-    const HOLDER: ThreadNo = ThreadNo(0);
+    const LEADER: ThreadNo = ThreadNo(0);
     /// So long that whoever waits would have been let go: a hundred ticks.
     const LONG: Duration = Duration::from_millis(100);
     /// A test that waits longer has failed.
     const TOO_LONG: Duration = Duration::from_secs(20);
 
-    /// Returns a post that the holder has, and what tells that each of `others` has stood by.
-    fn held_beside(others: u16) -> (Arc<Post>, mpsc::Receiver<u16>) {
-        let post = Arc::new(Post::default());
-        assert!(post.take(HOLDER));
+    /// Returns a lead that the leader has, and what tells that each of `others` has stood by.
+    fn held_beside(others: u16) -> (Arc<Lead>, mpsc::Receiver<u16>) {
+        let lead = Arc::new(Lead::default());
+        assert!(lead.take(LEADER));
         let (tell, told) = mpsc::channel();
         for number in 1..=others {
-            let (post, tell) = (Arc::clone(&post), tell.clone());
+            let (lead, tell) = (Arc::clone(&lead), tell.clone());
             thread::spawn(move || {
-                post.stand_by(ThreadNo(number));
+                lead.follow(ThreadNo(number));
                 tell.send(number).expect("the test listens");
             });
         }
-        (post, told)
+        (lead, told)
     }
 
     #[test]
-    fn who_stands_by_is_called_when_the_holder_leaves() {
-        let (post, told) = held_beside(3);
-        assert!(post.end(HOLDER));
+    fn followers_are_called_when_the_leader_leaves() {
+        let (lead, told) = held_beside(3);
+        assert!(lead.end(LEADER));
         assert!(told.recv_timeout(LONG).is_err(), "it waits for messages: nobody has to help");
-        post.leave(HOLDER);
+        lead.leave(LEADER);
         for _ in 0..3 {
             told.recv_timeout(TOO_LONG).expect("it is called");
         }
-        assert!(post.take(ThreadNo(2)), "it is free");
+        assert!(lead.take(ThreadNo(2)), "it is free");
     }
 
     #[test]
-    fn a_holder_that_gets_on_is_left_alone() {
-        let (post, told) = held_beside(2);
+    fn a_leader_that_gets_on_is_left_alone() {
+        let (lead, told) = held_beside(2);
         let (start, mut begun) = (Instant::now(), Instant::now());
         while start.elapsed() < LONG {
-            if !post.end(HOLDER) {
+            if !lead.end(LEADER) {
                 // A test that does not get a processor is stuck.
                 assert!(begun.elapsed() >= TICK);
                 return;
             }
             begun = Instant::now();
-            post.begin(HOLDER);
+            lead.begin(LEADER);
         }
         assert!(told.try_recv().is_err());
     }
 
     #[test]
-    fn a_holder_that_is_stuck_loses_the_post() {
-        let (post, told) = held_beside(3);
+    fn a_leader_that_is_stuck_loses_the_lead() {
+        let (lead, told) = held_beside(3);
         for _ in 0..3 {
             told.recv_timeout(TOO_LONG).expect("it goes to work");
         }
-        assert!(post.take(ThreadNo(1)));
-        assert!(!post.end(HOLDER), "it hears of it");
-        post.leave(HOLDER);
-        assert!(post.is_held_by_another(HOLDER), "what it does counts no more");
-        assert!(!post.is_held_by_another(ThreadNo(1)));
+        assert!(lead.take(ThreadNo(1)));
+        assert!(!lead.end(LEADER), "it hears of it");
+        lead.leave(LEADER);
+        assert!(lead.is_held_by_another(LEADER), "what it does counts no more");
+        assert!(!lead.is_held_by_another(ThreadNo(1)));
     }
 
     #[test]
-    fn the_post_is_for_a_client_that_asks_at_once() {
-        let post = Post::default();
-        (1..QUICK_MIN).for_each(|_| post.heard(true));
-        assert!(!post.is_wanted());
-        post.heard(true);
-        assert!(post.is_wanted());
-        post.heard(false);
-        assert!(!post.is_wanted(), "it takes its time");
-        (0..QUICK_MIN).for_each(|_| post.heard(true));
+    fn the_lead_is_for_a_client_that_asks_at_once() {
+        let lead = Lead::default();
+        (1..QUICK_MIN).for_each(|_| lead.heard(true));
+        assert!(!lead.is_wanted());
+        lead.heard(true);
+        assert!(lead.is_wanted());
+        lead.heard(false);
+        assert!(!lead.is_wanted(), "it takes its time");
+        (0..QUICK_MIN).for_each(|_| lead.heard(true));
         let rests_after = |held| {
-            post.rest_after(held);
-            let hears = |_: &u32| !post.is_wanted();
-            (0..).take_while(hears).inspect(|_| post.heard(true)).count()
+            lead.rest_after(held);
+            let hears = |_: &u32| !lead.is_wanted();
+            (0..).take_while(hears).inspect(|_| lead.heard(true)).count()
         };
         let rests = [0, 0, 0, REST_MIN, 0, 0, 0, 0, 0, 0].map(rests_after);
         assert_eq!(rests.map(|rest| rest >> 12), [1, 4, 16, 1, 4, 16, 64, 256, 256, 256]);
