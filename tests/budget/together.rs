@@ -205,10 +205,15 @@ fn on_a_slow_disk_those_who_were_told_are_waited_for() {
             took_ns <= alone_ns * sixteenths / 16,
             "{clients} clients: {took_ns}, one {alone_ns}"
         );
-        // Where the one who tells is one of them, it comes late itself: of two, one is late.
-        let most = if clients == 2 { FILES * 9 / 5 } else { FILES * 3 / 2 };
-        let (log, _) = costs(8, &vec![FILES; clients], Asks::IsTold);
-        assert!(log <= most, "{clients} clients: {log}");
+        // Where the one who tells is one of them, it comes late itself. Two fall in and out of step
+        // by chance, from 52 writes to 99 as schedules differ: in one of seven they share.
+        let all = all_costs(8, &vec![FILES; clients], Asks::IsTold);
+        let log = if clients == 2 {
+            all.iter().map(|cost| cost.0).min().expect("seven")
+        } else {
+            median(all.iter().map(|cost| cost.0))
+        };
+        assert!(log <= FILES * 3 / 2, "{clients} clients: {log}");
     }
     for flush_ms in [8, 40] {
         let (_, alone_ns) = costs(flush_ms, &[FILES], Asks::Served);

@@ -6,7 +6,7 @@ use engine::vnode::api::{Caller, FileSystem, FsError, FsResult};
 use engine::{CreateOptions, Pool};
 use format::bitmap;
 use format::defect::DefectCode;
-use format::group::TOTAL_GROUPS_USED_OFFSET;
+use format::group::{DescriptorDisk, SegmentUsage, TOTAL_GROUPS_USED_OFFSET, USAGE_BYTES};
 use format::page::{PageBytes, PageHeader, PageKind, page_lsn, stamp};
 use storage::clock::ManualClock;
 use storage::device::SharedDevice;
@@ -78,6 +78,17 @@ fn a_page_in_use_that_is_marked_free_is_told() {
     let (offset, _, mut map) = page_of_kind(&image, PageKind::FreeMap);
     bitmap::set(&mut map, directory.place.fragment(), false);
     put(&mut image, offset, map);
+    // Usage and descriptor tell the same lie, or the group would not be loaded.
+    let (offset, _, mut usages) = page_of_kind(&image, PageKind::SegmentUsage);
+    let usage = SegmentUsage::of(&usages, 0).expect("it is of a known kind");
+    let usage = SegmentUsage { live: usage.live - 1, ..usage };
+    usages[SegmentUsage::offset(0)..][..USAGE_BYTES].copy_from_slice(&usage.encode());
+    put(&mut image, offset, usages);
+    let (offset, _, mut descriptor) = page_of_kind(&image, PageKind::GroupDescriptor);
+    let mut counts = DescriptorDisk::of(&descriptor);
+    counts.fragments_used.set(counts.fragments_used.get() - 1);
+    counts.store(&mut descriptor);
+    put(&mut image, offset, descriptor);
     let told = refusal(&image, |pool, number| make(pool, &long_name(NAMES + number)).map(drop));
     assert!(
         matches!(&told, FsError::Corrupt { defect } if defect.code == DefectCode::AG003),

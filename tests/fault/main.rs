@@ -13,15 +13,19 @@ mod journal;
 mod label;
 mod places;
 mod split;
+mod stale;
 
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsResult, Ino, NewInode};
 use engine::{CreateOptions, OpenError, OpenOptions, Pool};
+use format::page::{PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, page_lsn, stamp};
 use storage::clock::ManualClock;
 use storage::device::sim::{Image, SimDevice, SimOptions};
 use storage::device::{MemoryDevice, SharedDevice};
 
+/// How a page of metadata begins.
+const PAGE_MAGIC: &[u8] = b"HFpg";
 /// Bytes of the pools under test.
 const POOL_BYTES: u64 = 16 << 20;
 
@@ -79,6 +83,24 @@ fn read(pool: &Pool, name: &str) -> FsResult<Vec<u8>> {
 fn content(seed: u64, length: usize) -> Vec<u8> {
     let mut prng = storage::prng::Prng::from_seed(seed);
     (0..length).map(|_| prng.next_u64().to_le_bytes()[0]).collect()
+}
+
+/// Empties every LSN page, so that nothing tells one version of a page from another.
+fn forget_lsns(image: &mut Image) {
+    let mut lsn_pages: Vec<(u64, PageBytes)> = Vec::new();
+    image.for_each_page(|offset, bytes| {
+        let bytes: &PageBytes = bytes.first_chunk().expect("a page");
+        let header = PageHeader::parse(bytes).filter(|_| bytes.starts_with(PAGE_MAGIC));
+        if header.is_some_and(|header| header.kind == PageKind::LsnPage) {
+            lsn_pages.push((offset, *bytes));
+        }
+    });
+    for (offset, mut bytes) in lsn_pages {
+        bytes[PAGE_HEADER_BYTES..].fill(0);
+        let lsn = page_lsn(&bytes);
+        stamp(&mut bytes, lsn);
+        image.write(offset, &bytes);
+    }
 }
 
 fn defects(device: &SharedDevice) -> Option<String> {

@@ -26,6 +26,13 @@ pub(crate) const FOUND: &[Row] = &[
         "orders",
         "pages_between_which_a_name_moved_go_through_the_double_write_area",
     ),
+    ("LsnsNotListed", "fault", "stale::a_page_that_is_stale_is_told_and_destroys_nothing"),
+    (
+        "RecoveredLsnsNotListed",
+        "sim",
+        "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
+    ),
+    ("LsnNotCompared", "fault", "stale::a_page_that_is_stale_is_told_and_destroys_nothing"),
     (
         "TailPastDirtyPages",
         "sim",

@@ -18,6 +18,7 @@ use format::group::{
 };
 use format::ids::{AnodeNo, Place};
 use format::journal::{PageUpdate, Record, records};
+use format::lsn_page::{LSNS_PER_PAGE, LsnEntry};
 use format::map::{
     FINE_LEVEL, FINE_PER_COARSE, POINTERS_PER_PAGE, is_split, pointer_at, span_of_pointer,
 };
@@ -244,6 +245,7 @@ fn dump_body(text: &mut String, opened: &Opened, header: &PageHeader, bytes: &Pa
             );
         }
         PageKind::Attributes => dump_attributes(text, bytes),
+        PageKind::LsnPage => dump_lsns(text, header, bytes),
         PageKind::BusyAnodes | PageKind::Tombstone | PageKind::DeferredFree | PageKind::Remap => {
             hex(text, bytes)
         }
@@ -327,13 +329,12 @@ fn dump_fileset(text: &mut String, fileset: &Fileset) {
     let name: Vec<u8> = fileset.name.into_iter().take_while(|&byte| byte != 0).collect();
     let _ = writeln!(
         text,
-        "slot {} {} {:?}: anodes {} end {} fragments {} table pages {} fragments {} height {}",
+        "slot {} {} {:?}: anodes {} end {} table pages {} fragments {} height {}",
         fileset.slot,
         fileset.id,
         shown(&name),
         fileset.anodes_used,
         fileset.anodes_end,
-        fileset.fragments_used,
         fileset.table_pages,
         fileset.table_fragments,
         fileset.height
@@ -347,7 +348,7 @@ fn dump_anode(text: &mut String, anode: &Anode) {
     let _ = writeln!(
         text,
         "{} {:?} {} mode {:o} links {} uid {} gid {} size {} fragments {} parent {} entries {} \
-         pages {} version {} birth {}",
+         depth {} pages {} orphan {:?} version {} birth {}",
         anode.number,
         anode.kind,
         anode.generation,
@@ -359,7 +360,9 @@ fn dump_anode(text: &mut String, anode: &Anode) {
         anode.fragments,
         anode.parent,
         anode.entries,
+        anode.depth,
         anode.pages,
+        anode.orphan_slot,
         anode.data_version,
         anode.birth
     );
@@ -429,6 +432,18 @@ fn dump_pointer(text: &mut String, what: &str, index: u64, pointer: &BlockPointe
         "  {what} {index}: place {} fragments {} {} check {:?} {:08x?}{flags}",
         pointer.place, pointer.fragments, pointer.birth, pointer.check_kind, pointer.check
     );
+}
+
+/// What an LSN page lists: the lower bits of each LSN, by the number of the page in its region.
+fn dump_lsns(text: &mut String, header: &PageHeader, bytes: &PageBytes) {
+    let first = (header.owner.index & 0xffff) * u64::from(LSNS_PER_PAGE);
+    for slot in 0..LSNS_PER_PAGE {
+        let entry = LsnEntry { page: header.place, index: header.owner.index, slot };
+        if let Some(listed) = entry.listed(bytes) {
+            let page = first + u64::from(slot);
+            let _ = writeln!(text, "page {page}: LSN ends in {listed:#010x}");
+        }
+    }
 }
 
 fn dump_directory(text: &mut String, header: &PageHeader, bytes: &PageBytes) {

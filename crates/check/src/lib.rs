@@ -32,6 +32,7 @@ pub mod dump;
 pub mod explain;
 pub mod inspect;
 mod lookup;
+mod lsn;
 mod map;
 mod pass;
 mod path;

@@ -16,6 +16,7 @@ use storage::device::{
 };
 
 use crate::convert::{to_u64, to_usize};
+use crate::lsn::LsnPages;
 
 /// Requests in flight: past 32 a device gains little, and 64 hides the latency of a slow one.
 const READS_IN_FLIGHT: usize = 64;
@@ -40,6 +41,12 @@ impl Overlay {
         to_u64(self.units.len()) * UNIT_BYTES
     }
 
+    /// Whether it holds anything of the range from `offset`.
+    fn holds(&self, offset: u64, length: u64) -> bool {
+        let units = offset / UNIT_BYTES..(offset + length).div_ceil(UNIT_BYTES);
+        self.units.range(units).next().is_some()
+    }
+
     /// Puts what it holds of the range from `offset` over `bytes`.
     fn apply(&self, offset: u64, bytes: &mut [u8]) {
         let end = offset + to_u64(bytes.len());
@@ -57,6 +64,7 @@ impl Overlay {
 pub(crate) struct Reader {
     device: SharedDevice,
     overlay: Overlay,
+    pub(crate) lsn_pages: LsnPages,
     pub(crate) geometry: Geometry,
     pub(crate) pool_id: PoolId,
 }
@@ -107,7 +115,8 @@ pub(crate) struct PageWanted {
 
 impl Reader {
     pub(crate) fn new(device: SharedDevice, geometry: Geometry, pool_id: PoolId) -> Reader {
-        Reader { device, overlay: Overlay::default(), geometry, pool_id }
+        let (overlay, lsn_pages) = (Overlay::default(), LsnPages::default());
+        Reader { device, overlay, lsn_pages, geometry, pool_id }
     }
 
     /// Returns how large the device is; the pool may be smaller.
@@ -117,6 +126,12 @@ impl Reader {
 
     pub(crate) fn overlay_bytes(&self) -> u64 {
         self.overlay.bytes()
+    }
+
+    /// Whether a replay has written any byte of the page at `place`.
+    pub(crate) fn is_replayed(&self, place: Place) -> bool {
+        let offset = self.geometry.device_offset(place, self.geometry.page_fragments());
+        offset.is_some_and(|offset| self.overlay.holds(offset, to_u64(PAGE_BYTES)))
     }
 
     /// Reads `length` bytes from `offset`; neither need be aligned.
@@ -239,6 +254,7 @@ impl Reader {
     fn verify(&self, wanted: &PageWanted, bytes: &PageBytes) -> Result<(), ReadError> {
         let header = PageHeader::decode(bytes, self.pool_id, wanted.place)?;
         header.expect(wanted.kind, wanted.owner.unwrap_or(header.owner))?;
+        self.compare_lsn(&header)?;
         Ok(())
     }
 

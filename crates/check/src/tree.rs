@@ -21,7 +21,7 @@ pub(crate) struct Facts {
     pub(crate) generation: u64,
     pub(crate) nlink: u32,
     pub(crate) parent: u64,
-    pub(crate) entries: u64,
+    pub(crate) orphan_slot: Option<u32>,
     /// Names that lead to it.
     pub(crate) names: u32,
     /// What the first of them says.

@@ -21,7 +21,7 @@ mod store;
 pub mod vnode;
 
 pub use alloc::{Shortage, SpaceCounts};
-pub use buffer::CacheCounts;
+pub use buffer::{CacheCounts, LsnCounts};
 pub use journal::{JournalCounts, RecoveryError, RecoveryReport};
 pub use pool::{CreateOptions, OpenError, OpenOptions, Pool, PoolStatus};
 pub use segment::WRITES_IN_FLIGHT_MAX;

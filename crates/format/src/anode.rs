@@ -131,8 +131,10 @@ struct AnodeDisk {
     generation: U64,
     /// Permission bits.
     mode: U16,
+    /// Depth of a directory's deepest page: how many bits of the hash choose it.
+    depth: u8,
     /// None defined.
-    flags: U16,
+    flags: u8,
     /// Names.
     nlink: U32,
     /// Owner.
@@ -165,8 +167,11 @@ struct AnodeDisk {
     residency: U64,
     /// Key of a directory's hash.
     key: [U64; 2],
-    /// Names in a directory; slot in the orphan list plus one for an anode without a name.
-    entries: U64,
+    /// Names in a directory.
+    entries: U32,
+    /// Slot in the orphan list plus one, of an anode without a name or of a file that is being cut;
+    /// 0: none.
+    orphan_slot: U32,
     /// Pages of a directory.
     pages: U64,
     /// Extended attributes that are short, zeros behind them.
@@ -233,8 +238,12 @@ pub struct Anode {
     pub residency: AnodeNo,
     /// Key of a directory's hash.
     pub key: [u64; 2],
-    /// Names in a directory; slot in the orphan list plus one for an anode without a name.
-    pub entries: u64,
+    /// Depth of a directory's deepest page.
+    pub depth: u8,
+    /// Names in a directory.
+    pub entries: u32,
+    /// Slot in the orphan list, of an anode without a name or of a file that is being cut.
+    pub orphan_slot: Option<u32>,
     /// Pages of a directory.
     pub pages: u64,
     /// Extended attributes that lie in the anode.
@@ -321,7 +330,9 @@ impl Anode {
             acl: AnodeNo(0),
             residency: AnodeNo(0),
             key: [0; 2],
+            depth: 0,
             entries: 0,
+            orphan_slot: None,
             pages: 0,
             attributes: InlineAttributes::NONE,
             root: [0; 256],
@@ -387,7 +398,9 @@ impl Anode {
             acl: AnodeNo(disk.acl.get()),
             residency: AnodeNo(disk.residency.get()),
             key: disk.key.map(U64::get),
+            depth: disk.depth,
             entries: disk.entries.get(),
+            orphan_slot: disk.orphan_slot.get().checked_sub(1),
             pages: disk.pages.get(),
             attributes: InlineAttributes(disk.attributes),
             root: disk.root,
@@ -403,7 +416,7 @@ impl Anode {
         let checks = [
             (self.fragments <= FRAGMENTS_MAX, "fragments"),
             (self.pages <= FRAGMENTS_MAX, "pages"),
-            (self.entries <= FRAGMENTS_MAX << 7, "entries"),
+            (self.depth <= crate::directory::DEPTH_MAX, "depth"),
             (self.nlink <= 1 << 31, "nlink"),
             (self.data_version <= i64::MAX.unsigned_abs(), "data_version"),
             (self.generation.0 <= EPOCH_MAX, "generation"),
@@ -470,7 +483,8 @@ impl Anode {
             fileset: U64::new(self.fileset.0),
             generation: U64::new(self.generation.0),
             mode: U16::new(self.mode),
-            flags: U16::new(0),
+            depth: self.depth,
+            flags: 0,
             nlink: U32::new(self.nlink),
             uid: U32::new(self.uid),
             gid: U32::new(self.gid),
@@ -487,7 +501,8 @@ impl Anode {
             acl: U64::new(self.acl.0),
             residency: U64::new(self.residency.0),
             key: self.key.map(U64::new),
-            entries: U64::new(self.entries),
+            entries: U32::new(self.entries),
+            orphan_slot: U32::new(self.orphan_slot.map_or(0, |slot| slot.saturating_add(1))),
             pages: U64::new(self.pages),
             attributes: self.attributes.0,
             root: self.root,
@@ -578,6 +593,7 @@ mod tests {
         anode.mtime = DiskTime { seconds: -5, nanoseconds: 999_999_999 };
         anode.size_bytes = 12345;
         anode.root[3] = 9;
+        (anode.depth, anode.entries, anode.orphan_slot) = (3, 70_000, Some(12));
         let name = AttributeName { namespace: Namespace::User, suffix: b"a" };
         anode.attributes = anode.attributes.with(name, b"value").expect("it fits");
         anode

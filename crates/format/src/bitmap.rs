@@ -53,6 +53,23 @@ pub fn first_clear(bytes: &PageBytes, from: u32, end: u32) -> Option<u32> {
     None
 }
 
+/// Returns how many bits of `range` of a bitmap page are set.
+#[must_use]
+pub fn count_set_in(bytes: &PageBytes, range: std::ops::Range<u32>) -> u32 {
+    let mut count = 0;
+    let mut bit = range.start;
+    while bit < range.end {
+        if bit.is_multiple_of(8) && bit + 8 <= range.end {
+            count += bytes.get(position(bit).0).map_or(0, |byte| byte.count_ones());
+            bit += 8;
+        } else {
+            count += u32::from(is_set(bytes, bit));
+            bit += 1;
+        }
+    }
+    count
+}
+
 /// Returns how many bits of a bitmap page are set.
 #[must_use]
 pub fn count_set(bytes: &PageBytes) -> u32 {
@@ -73,6 +90,8 @@ mod tests {
         assert_eq!(first_clear(&bytes, 20_002, BITS_PER_PAGE), None);
         assert_eq!(first_clear(&bytes, 0, 20_001), None);
         assert_eq!(count_set(&bytes), BITS_PER_PAGE - 1);
+        assert_eq!(count_set_in(&bytes, 3..20_003), 19_999);
+        assert_eq!(count_set_in(&bytes, 20_001..20_002), 0);
         assert!(is_set(&bytes, BITS_PER_PAGE));
     }
 }

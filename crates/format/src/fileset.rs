@@ -42,8 +42,8 @@ struct FilesetDisk {
     anodes_used: U64,
     /// Anode numbers at and past this have never been used (Netra's last-inode counter).
     anodes_end: U64,
-    /// Fragments in use.
-    fragments_used: U64,
+    /// Zero.
+    reserved_b: U64,
     /// Quota in fragments; 0: none.
     quota_fragments: U64,
     /// Epoch of the last clone: blocks born at or before are shared.
@@ -83,8 +83,6 @@ pub struct Fileset {
     pub anodes_used: u64,
     /// Anode numbers at and past this have never been used.
     pub anodes_end: u64,
-    /// Fragments in use.
-    pub fragments_used: u64,
     /// Epoch of the last clone.
     pub clone_epoch: Epoch,
     /// Epoch of creation.
@@ -147,7 +145,6 @@ impl Fileset {
             block_shift,
             anodes_used: 0,
             anodes_end: 0,
-            fragments_used: 0,
             clone_epoch: Epoch(0),
             birth: Epoch(0),
             height: 0,
@@ -179,7 +176,6 @@ impl Fileset {
             ((12..=20).contains(&disk.block_shift), "block_shift"),
             (disk.anodes_end.get() <= crate::ids::ANODES_MAX, "anodes_end"),
             (disk.anodes_used.get() <= crate::ids::ANODES_MAX, "anodes_used"),
-            (disk.fragments_used.get() <= crate::ids::FRAGMENTS_MAX, "fragments_used"),
             (disk.table_pages.get() <= crate::ids::FRAGMENTS_MAX, "table_pages"),
             (disk.table_fragments.get() <= crate::ids::FRAGMENTS_MAX, "table_fragments"),
         ];
@@ -192,7 +188,6 @@ impl Fileset {
             block_shift: disk.block_shift,
             anodes_used: disk.anodes_used.get(),
             anodes_end: disk.anodes_end.get(),
-            fragments_used: disk.fragments_used.get(),
             clone_epoch: Epoch(disk.clone_epoch.get()),
             birth: Epoch(disk.birth.get()),
             height: disk.height,
@@ -217,7 +212,7 @@ impl Fileset {
             origin_slot: U32::new(0),
             anodes_used: U64::new(self.anodes_used),
             anodes_end: U64::new(self.anodes_end),
-            fragments_used: U64::new(self.fragments_used),
+            reserved_b: U64::new(0),
             quota_fragments: U64::new(0),
             clone_epoch: U64::new(self.clone_epoch.0),
             birth: U64::new(self.birth.0),

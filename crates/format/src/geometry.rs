@@ -8,14 +8,19 @@
 //!   | copy 0 | copy 1 | journal | double-write | group table | groups ...  | copy 2 | copy 3 |
 //!   +--------+--------+---------+--------------+-------------+-------------+--------+--------+
 //!
-//!   group:  descriptor | free maps | busy maps | usage | busy anodes | metadata ... | segments
+//!   group:  descriptor | free maps | busy maps | usage | busy anodes | LSN pages
+//!           | metadata ... | segments
 //! ```
+//!
+//! Behind the group table lie the LSN pages of its own pages. [`Geometry::lsn_entry`] says where
+//! the LSN of a page is kept.
 //!
 //! The front of a group, up to the end of a segment, is its first metadata segments.
 
 use crate::bitmap::BITS_PER_PAGE;
 use crate::group::{GROUPS_PER_TABLE_PAGE, USAGES_PER_PAGE};
 use crate::ids::Place;
+use crate::lsn_page::{LSN_PAGES_PER_GROUP_MAX, LSNS_PER_PAGE, LsnEntry};
 use crate::page::PAGE_BYTES;
 
 /// Copies of the superblock on a device.
@@ -162,6 +167,7 @@ impl Geometry {
             double_write_offset + (double_write_pages + double_write_heads) * PAGE;
         let groups_end = bytes - 2 * SUPERBLOCK_AREA_BYTES;
         let table_pages = 1 + bytes.div_ceil(group_bytes).div_ceil(GROUPS_PER_TABLE_PAGE);
+        let table_pages = table_pages + table_pages.div_ceil(u64::from(LSNS_PER_PAGE));
         let groups_offset = (group_table_offset + table_pages * PAGE).next_multiple_of(PAGE * 16);
         let groups_bytes = groups_end.saturating_sub(groups_offset) / segment_bytes * segment_bytes;
         let mut group_count = groups_bytes.div_ceil(group_bytes);
@@ -186,6 +192,7 @@ impl Geometry {
             groups_offset,
         };
         if geometry.map_pages() > GROUP_MAP_PAGES_MAX
+            || geometry.lsn_pages() > LSN_PAGES_PER_GROUP_MAX
             || geometry.usage_pages() > GROUP_MAP_PAGES_MAX
             || u64::from(geometry.group_count) > GROUPS_MAX
         {
@@ -211,7 +218,7 @@ impl Geometry {
                 .checked_add(self.double_write_pages.saturating_mul(PAGE).saturating_mul(2)),
         ];
         let is_inside = |end: &Option<u64>| end.is_some_and(|end| end <= self.device_bytes);
-        let table_bytes = (1 + u64::from(self.group_count).div_ceil(GROUPS_PER_TABLE_PAGE)) * PAGE;
+        let table_bytes = (self.group_table_root_pages() + self.group_table_lsn_pages()) * PAGE;
         let table_end = self.group_table_offset.checked_add(table_bytes);
         let checks = [
             (self.device_bytes >= POOL_BYTES_MIN, "device_bytes"),
@@ -226,6 +233,7 @@ impl Geometry {
             (u64::from(self.group_count) <= GROUPS_MAX, "group_count"),
             (self.groups_offset <= FIXED_BYTES_MAX, "groups_offset"),
             (self.map_pages() <= GROUP_MAP_PAGES_MAX, "group_fragments"),
+            (self.has_few_lsn_pages(), "group_fragments"),
             (self.has_few_usage_pages(), "segment_fragments"),
             (self.journal_bytes >= JOURNAL_BYTES_MIN, "journal_bytes"),
             (self.journal_offset.is_multiple_of(PAGE), "journal_offset"),
@@ -254,6 +262,11 @@ impl Geometry {
     /// The descriptor has a bit for each page of segment usage too.
     fn has_few_usage_pages(&self) -> bool {
         self.segment_fragments > 0 && self.usage_pages() <= GROUP_MAP_PAGES_MAX
+    }
+
+    /// The descriptor has a bit for each LSN page.
+    fn has_few_lsn_pages(&self) -> bool {
+        (10..=12).contains(&self.fragment_shift) && self.lsn_pages() <= LSN_PAGES_PER_GROUP_MAX
     }
 
     fn groups_end(&self) -> u64 {
@@ -342,10 +355,72 @@ impl Geometry {
         Place::new(0, group, index * self.page_fragments())
     }
 
+    /// Returns how many LSN pages a group has room for.
+    #[must_use]
+    pub fn lsn_pages(&self) -> u32 {
+        self.group_fragments.div_ceil(self.page_fragments()).div_ceil(LSNS_PER_PAGE)
+    }
+
+    /// Returns the place of LSN page `index` of `group`.
+    #[must_use]
+    pub fn lsn_page_place(&self, group: u32, index: u32) -> Place {
+        Place::new(0, group, (self.lsn_pages_start() + index) * self.page_fragments())
+    }
+
+    /// Pages of a group in front of its LSN pages.
+    fn lsn_pages_start(&self) -> u32 {
+        2 + 2 * self.map_pages() + self.usage_pages()
+    }
+
+    /// Returns which LSN pages of a group cover `segment`: first, and first after.
+    #[must_use]
+    pub fn lsn_pages_of_segment(&self, segment: u32) -> std::ops::Range<u32> {
+        let pages = self.segment_fragments / self.page_fragments();
+        segment * pages / LSNS_PER_PAGE..((segment + 1) * pages).div_ceil(LSNS_PER_PAGE)
+    }
+
+    /// Returns where the LSN of the page at `place` is kept; `None` for LSN pages themselves, for
+    /// pages of other fixed regions, and for what is no page of the pool.
+    #[must_use]
+    pub fn lsn_entry(&self, place: Place) -> Option<LsnEntry> {
+        if place.disk_group() == FIXED_DISK_GROUP {
+            let root = self.group_table_root_place().fragment();
+            let page = u64::from(place.fragment().checked_sub(root)?);
+            let is_in_table = page < self.group_table_root_pages() && place.group() == 0;
+            return is_in_table.then(|| {
+                let (index, slot) = LsnEntry::position(u32::try_from(page).unwrap_or(u32::MAX));
+                LsnEntry { page: self.group_table_lsn_place(index), index: u64::from(index), slot }
+            });
+        }
+        let page = place.fragment() / self.page_fragments();
+        let is_page = place.fragment().is_multiple_of(self.page_fragments())
+            && self.device_offset(place, self.page_fragments()).is_some();
+        if !is_page || self.is_lsn_page(place) {
+            return None;
+        }
+        let (index, slot) = LsnEntry::position(page);
+        let group = place.group();
+        let at = self.lsn_page_place(group, index);
+        Some(LsnEntry { page: at, index: u64::from(group) << 16 | u64::from(index), slot })
+    }
+
+    /// Whether an LSN page belongs at `place`.
+    #[must_use]
+    pub fn is_lsn_page(&self, place: Place) -> bool {
+        if place.disk_group() == FIXED_DISK_GROUP {
+            let first = self.group_table_lsn_place(0).fragment();
+            let page = place.fragment().checked_sub(first).map(u64::from);
+            return page.is_some_and(|page| page < self.group_table_lsn_pages());
+        }
+        let (start, step) = (self.lsn_pages_start(), self.page_fragments());
+        let page = place.fragment() / step;
+        place.fragment().is_multiple_of(step) && (start..start + self.lsn_pages()).contains(&page)
+    }
+
     /// Returns how many fragments the front of every group takes: what no file may take.
     #[must_use]
     pub fn front_fragments(&self) -> u32 {
-        (2 + 2 * self.map_pages() + self.usage_pages()) * self.page_fragments()
+        (self.lsn_pages_start() + self.lsn_pages()) * self.page_fragments()
     }
 
     /// Returns how many segments the front of `group` touches; they are metadata segments.
@@ -359,6 +434,14 @@ impl Geometry {
     #[must_use]
     pub fn root_place(&self) -> Place {
         Place::new(0, 0, self.front_fragments())
+    }
+
+    /// Returns the place of the page that follows the one at `place` on the device. Places in fixed
+    /// regions count pages, all others fragments.
+    #[must_use]
+    pub fn page_behind(&self, place: Place) -> Place {
+        let is_fixed = place.disk_group() == FIXED_DISK_GROUP;
+        place.advance(if is_fixed { 1 } else { self.page_fragments() })
     }
 
     /// Returns the place that stands for the byte offset `offset` of a fixed region.
@@ -385,6 +468,25 @@ impl Geometry {
     #[must_use]
     pub fn group_table_pages(&self) -> u64 {
         u64::from(self.group_count).div_ceil(GROUPS_PER_TABLE_PAGE)
+    }
+
+    /// Returns how many pages the group table has, its root included.
+    #[must_use]
+    pub fn group_table_root_pages(&self) -> u64 {
+        1 + self.group_table_pages()
+    }
+
+    /// Returns how many LSN pages the pages of the group table have; they lie behind it.
+    #[must_use]
+    pub fn group_table_lsn_pages(&self) -> u64 {
+        self.group_table_root_pages().div_ceil(u64::from(LSNS_PER_PAGE))
+    }
+
+    /// Returns the place of LSN page `index` of the group table.
+    #[must_use]
+    pub fn group_table_lsn_place(&self, index: u32) -> Place {
+        let behind = self.group_table_root_pages() + u64::from(index);
+        Self::fixed_place(self.group_table_offset + behind * PAGE)
     }
 
     /// Returns how many head pages the double-write area has.
@@ -520,6 +622,50 @@ mod tests {
                     assert_eq!(geometry.device_offset(place, 2), None);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_page_behind_a_page_is_the_next_one_on_the_device() {
+        for fragment_bytes in [1024, 2048, 4096] {
+            let geometry = Geometry::plan(&options(64 << 20, fragment_bytes)).expect("fits");
+            for place in [geometry.group_table_root_place(), geometry.root_place()] {
+                let offset = |place| geometry.device_offset(place, geometry.page_fragments());
+                let behind = offset(geometry.page_behind(place));
+                assert_eq!(behind, offset(place).map(|offset| offset + PAGE), "{fragment_bytes}");
+            }
+        }
+    }
+
+    /// Goal: no two pages share an entry, and no LSN page has one.
+    #[test]
+    fn each_page_has_an_lsn_of_its_own() {
+        for fragment_bytes in [1024, 4096] {
+            let geometry = Geometry::plan(&options(64 << 20, fragment_bytes)).expect("fits");
+            let step = geometry.page_fragments();
+            let mut seen = std::collections::BTreeSet::new();
+            for group in 0..geometry.group_count {
+                for page in 0..geometry.fragments_of(group) / step {
+                    let place = Place::new(0, group, page * step);
+                    let Some(entry) = geometry.lsn_entry(place) else { continue };
+                    assert!(seen.insert((entry.page, entry.slot)), "{place}");
+                    assert_eq!(geometry.lsn_entry(entry.page), None, "{place}");
+                    assert!(geometry.is_lsn_page(entry.page) && !geometry.is_lsn_page(place));
+                    let segment = geometry.segment_of(place);
+                    let index = u32::try_from(entry.index & 0xffff).expect("16 bits");
+                    assert!(geometry.lsn_pages_of_segment(segment).contains(&index), "{place}");
+                    if fragment_bytes == 1024 {
+                        assert_eq!(geometry.lsn_entry(place.advance(1)), None, "no page");
+                    }
+                }
+                let pages = geometry.fragments_of(group) / step - geometry.lsn_pages();
+                assert_eq!(u64::try_from(seen.len()).ok(), Some(u64::from(pages)), "{group}");
+                seen.clear();
+            }
+            let root = geometry.group_table_root_place();
+            assert_eq!(geometry.lsn_entry(root).expect("it has one").slot, 0);
+            assert_eq!(geometry.lsn_entry(geometry.group_table_place(0)).expect("has").slot, 1);
+            assert_eq!(geometry.lsn_entry(geometry.group_table_lsn_place(0)), None);
         }
     }
 

@@ -107,9 +107,13 @@ pub struct DescriptorDisk {
     pub busy_anodes: U32,
     /// Busy anodes of other groups (ibusy).
     pub busy_anodes_elsewhere: U32,
+    /// Bit per LSN page: it is there. One that is not covers no metadata.
+    pub lsn_pages_used: [u8; 256],
     /// Zero.
     pub reserved: [u8; 128],
 }
+
+const _: () = assert!(crate::lsn_page::LSN_PAGES_PER_GROUP_MAX == 256 * 8);
 
 /// Offset, in a descriptor, of the fragments in use.
 pub const DESCRIPTOR_FRAGMENTS_USED_OFFSET: usize =
@@ -120,6 +124,9 @@ pub const DESCRIPTOR_SEGMENTS_USED_OFFSET: usize =
 /// Offset, in a descriptor, of the bits that say which pages of the free map are there.
 pub const FREE_MAP_USED_OFFSET: usize =
     PAGE_HEADER_BYTES + std::mem::offset_of!(DescriptorDisk, free_map_used);
+/// Offset, in a descriptor, of the bits that say which LSN pages are there.
+pub const LSN_PAGES_USED_OFFSET: usize =
+    PAGE_HEADER_BYTES + std::mem::offset_of!(DescriptorDisk, lsn_pages_used);
 /// Offset, in a descriptor, of the bits that say which pages of segment usage are there.
 pub const USAGE_USED_OFFSET: usize =
     PAGE_HEADER_BYTES + std::mem::offset_of!(DescriptorDisk, usage_used);
@@ -136,6 +143,22 @@ impl DescriptorDisk {
     pub fn store(&self, page: &mut [u8]) {
         self.write_to_prefix(&mut page[PAGE_HEADER_BYTES..]).expect("a page holds a descriptor");
     }
+}
+
+/// Returns which bit of a descriptor, counted from the end of its header, says that LSN page
+/// `index` is there.
+#[must_use]
+pub fn lsn_page_bit(index: u32) -> u32 {
+    let bytes = u32::try_from(LSN_PAGES_USED_OFFSET - PAGE_HEADER_BYTES).expect("a page is small");
+    bytes * 8 + index
+}
+
+/// Whether a descriptor says that LSN page `index` of its group is there.
+#[must_use]
+pub fn is_lsn_page_used(descriptor: &PageBytes, index: u32) -> bool {
+    let Ok(index) = usize::try_from(index) else { return false };
+    let byte = descriptor.get(LSN_PAGES_USED_OFFSET + index / 8);
+    index < 2048 && byte.is_some_and(|byte| byte & 1 << (index % 8) != 0)
 }
 
 /// Whether bit `index` of a descriptor's bits is set.

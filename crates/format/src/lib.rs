@@ -18,6 +18,7 @@ pub mod group;
 pub mod hash;
 pub mod ids;
 pub mod journal;
+pub mod lsn_page;
 pub mod map;
 pub mod page;
 pub mod planted;

@@ -93,11 +93,13 @@ pub enum PageKind {
     Attributes = 21,
     /// Where cleaned blocks of a segment went.
     Remap = 22,
+    /// The LSNs of other pages when they last went home.
+    LsnPage = 23,
 }
 
 impl PageKind {
     /// Every kind.
-    pub const ALL: [PageKind; 20] = [
+    pub const ALL: [PageKind; 21] = [
         PageKind::JournalHead,
         PageKind::DoubleWriteHead,
         PageKind::GroupTableRoot,
@@ -118,6 +120,7 @@ impl PageKind {
         PageKind::DeferredFree,
         PageKind::Attributes,
         PageKind::Remap,
+        PageKind::LsnPage,
     ];
 
     /// Returns the kind that `code` stands for on disk.
@@ -267,6 +270,21 @@ pub enum PageError {
         /// Where it says it is.
         found: Place,
     },
+    /// A whole page, but an older one than the device was given: its last write, or another page's
+    /// over it, was lost. Use another copy, or run a check.
+    #[error(
+        "{} at {place}: a write of the device was lost: the page is of LSN {found}, the one that \
+         went home last of one that ends in {listed:#010x}",
+        self.code()
+    )]
+    LostWrite {
+        /// Where.
+        place: Place,
+        /// LSN of the page that is there.
+        found: Lsn,
+        /// Lower bits of the LSN that its LSN page lists.
+        listed: u32,
+    },
     /// A kind that this version does not know.
     #[error("{} at {place}: unknown page kind {found}", self.code())]
     UnknownKind {
@@ -306,6 +324,7 @@ impl FoundDefect for PageError {
             PageError::UnknownKind { .. } => DefectCode::PG006,
             PageError::BadField { .. } => DefectCode::PG008,
             PageError::WrongOwner { .. } => DefectCode::PG007,
+            PageError::LostWrite { .. } => DefectCode::PG009,
         }
     }
 
@@ -315,6 +334,7 @@ impl FoundDefect for PageError {
             | PageError::BadChecksum { place, .. }
             | PageError::UnsupportedVersion { place, .. }
             | PageError::ForeignPool { place, .. }
+            | PageError::LostWrite { place, .. }
             | PageError::Misplaced { place, .. }
             | PageError::UnknownKind { place, .. }
             | PageError::BadField { place, .. }

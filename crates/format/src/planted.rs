@@ -32,6 +32,9 @@ bugs! {
         "Pages that nothing points to yet are not flushed before those that point to them (K2).",
     DoubleWriteSkipped:
         "Pages between which content moved go home without the double-write area (K2).",
+    LsnsNotListed: "A checkpoint does not list the LSNs of the pages that it takes home (LP2).",
+    RecoveredLsnsNotListed: "Recovery does not list the LSNs of the pages that it takes home.",
+    LsnNotCompared: "A page is used though another was the last to go home.",
     TailPastDirtyPages: "The tail of the log moves past records of pages that are not home.",
     TailPastRides: "The tail of the log moves past riding data that is not in its segment.",
     UndoForgotten: "Recovery leaves the changes of classes without a commit.",

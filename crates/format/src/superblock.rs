@@ -21,9 +21,9 @@ pub const SUPERBLOCK_BYTES: usize = 4096;
 /// First bytes of every device of a pool.
 pub const MAGIC: [u8; 8] = *b"HOLDFAST";
 /// Major version: readers refuse one that they do not know.
-pub const VERSION_MAJOR: u16 = 1;
+pub const VERSION_MAJOR: u16 = 2;
 /// Minor version: readers ignore one that they do not know.
-pub const VERSION_MINOR: u16 = 1;
+pub const VERSION_MINOR: u16 = 0;
 /// Most busy groups.
 pub const BUSY_GROUPS_MAX: usize = 256;
 /// Most void intervals: past it the two oldest become one.
@@ -35,12 +35,15 @@ pub const LAYOUTS_MAX: usize = 8;
 /// Most disk groups.
 pub const DISK_GROUPS_MAX: usize = 8;
 
-/// Incompatible feature: pointers to blocks may say that room is reserved.
-pub const FEATURE_RESERVED_BLOCKS: u64 = 1 << 0;
-/// Incompatible features that this software knows, and notes in each superblock that it writes.
-pub const INCOMPATIBLE_KNOWN: u64 = FEATURE_RESERVED_BLOCKS;
+/// Incompatible features that this software knows: none so far. A pool names those that it uses.
+pub const INCOMPATIBLE_KNOWN: u64 = 0;
 /// Read-only-compatible features that this software knows: none so far.
 pub const READ_ONLY_COMPATIBLE_KNOWN: u64 = 0;
+
+/// Layout kind of a single device.
+const LAYOUT_SINGLE: u8 = 1;
+/// Roles of a disk group that holds everything.
+const ROLES_ALL: u8 = 7;
 
 /// Why a text is no label. A superblock may hold one all the same: whoever reads it takes what is
 /// there.
@@ -258,6 +261,8 @@ pub struct Superblock {
     pub features_compatible: u64,
     /// Features that a reader must know to write.
     pub features_read_only: u64,
+    /// Features that a reader must know.
+    pub features_incompatible: u64,
     /// Identity of this device.
     pub device_id: [u8; 16],
     /// Raised when a device joins or leaves.
@@ -323,6 +328,19 @@ pub enum SuperblockError {
         /// On disk.
         minor: u16,
     },
+    /// Made by older software: copy the files with that to a new pool.
+    #[error(
+        "{}: pool format {major}.{minor} is older than what this software reads \
+         ({VERSION_MAJOR}.x): mount it with the version of holdfast that made it, and copy its \
+         files to a new pool",
+        self.code()
+    )]
+    OldVersion {
+        /// On disk.
+        major: u16,
+        /// On disk.
+        minor: u16,
+    },
     /// Uses a feature that this software does not have: use newer software.
     #[error(
         "{}: the pool uses features that this software does not know: {features:#x}",
@@ -331,6 +349,13 @@ pub enum SuperblockError {
     UnsupportedFeatures {
         /// The unknown bits.
         features: u64,
+    },
+    /// Is of a kind that the format has room for and this software does not have: use newer
+    /// software.
+    #[error("{}: the pool has {what}, which this software does not know", self.code())]
+    NotImplemented {
+        /// What of it.
+        what: &'static str,
     },
     /// The copy of another position: suspect the device or its cabling.
     #[error("{}: superblock copy {found} found at the position of copy {expected}", self.code())]
@@ -354,11 +379,30 @@ impl FoundDefect for SuperblockError {
             SuperblockError::BadMagic { .. } => DefectCode::SB001,
             SuperblockError::BadChecksum { .. } => DefectCode::SB002,
             SuperblockError::UnsupportedVersion { .. } => DefectCode::SB003,
-            SuperblockError::UnsupportedFeatures { .. } => DefectCode::SB004,
+            SuperblockError::UnsupportedFeatures { .. }
+            | SuperblockError::NotImplemented { .. } => DefectCode::SB004,
             SuperblockError::Misplaced { .. } => DefectCode::SB005,
             SuperblockError::BadField { .. } => DefectCode::SB006,
+            SuperblockError::OldVersion { .. } => DefectCode::SB007,
         }
     }
+}
+
+/// Returns what a pool has that the format describes and this software does not do: members,
+/// layouts, and commits without a log.
+fn not_implemented(disk: &SuperblockDisk) -> Option<&'static str> {
+    let [layout, other_layouts @ ..] = &disk.layouts;
+    let [disk_group, other_disk_groups @ ..] = &disk.disk_groups;
+    let is_single = layout.kind == LAYOUT_SINGLE && layout.width == 1;
+    let checks = [
+        (disk.device_count.get() == 1 && disk.device_index.get() == 0, "several devices"),
+        (is_single, "a layout other than a single device"),
+        (other_layouts.iter().all(|layout| layout.kind == 0), "several layouts"),
+        (disk_group.roles == ROLES_ALL, "disk groups with roles of their own"),
+        (other_disk_groups.iter().all(|group| group.roles == 0), "several disk groups"),
+        (disk.consistency == 0, "another way to commit than by a journal"),
+    ];
+    checks.iter().find(|(holds, _)| !holds).map(|&(_, what)| what)
 }
 
 impl Superblock {
@@ -382,6 +426,9 @@ impl Superblock {
         let (major, minor) = (disk.version_major.get(), disk.version_minor.get());
         if major > VERSION_MAJOR {
             return Err(SuperblockError::UnsupportedVersion { major, minor });
+        }
+        if major < VERSION_MAJOR {
+            return Err(SuperblockError::OldVersion { major, minor });
         }
         let features = disk.features_incompatible.get() & !INCOMPATIBLE_KNOWN;
         if features != 0 {
@@ -433,6 +480,9 @@ impl Superblock {
             2 => Consistency::Scan,
             _ => return Err(bad("consistency")),
         };
+        if let Some(what) = not_implemented(disk) {
+            return Err(SuperblockError::NotImplemented { what });
+        }
         let voids = disk.voids.get(..usize::from(disk.void_count.get())).ok_or(bad("voids"))?;
         let busy_count = usize::from(disk.busy_count.get());
         let busy_groups = disk.busy_groups.get(..busy_count).ok_or(bad("busy_groups"))?;
@@ -445,6 +495,7 @@ impl Superblock {
             consistency,
             features_compatible: disk.features_compatible.get(),
             features_read_only: disk.features_read_only.get(),
+            features_incompatible: disk.features_incompatible.get(),
             device_id: disk.device_id,
             membership_epoch: disk.membership_epoch.get(),
             label: disk.label,
@@ -508,7 +559,7 @@ impl Superblock {
         };
         disk.features_compatible = U64::new(self.features_compatible);
         disk.features_read_only = U64::new(self.features_read_only);
-        disk.features_incompatible = U64::new(INCOMPATIBLE_KNOWN);
+        disk.features_incompatible = U64::new(self.features_incompatible);
         disk.device_id = self.device_id;
         disk.membership_epoch = U64::new(self.membership_epoch);
         disk.label = self.label;
@@ -532,8 +583,9 @@ impl Superblock {
         disk.epoch_base = U64::new(self.epoch_base.0);
         disk.busy_generation = U64::new(self.busy_generation);
         disk.secret = self.secret;
-        disk.layouts[0] = LayoutDisk { kind: 1, width: 1, unit_shift: 16, ..LayoutDisk::default() };
-        disk.disk_groups[0] = DiskGroupDisk { roles: 7, ..DiskGroupDisk::default() };
+        disk.layouts[0] =
+            LayoutDisk { kind: LAYOUT_SINGLE, width: 1, unit_shift: 16, ..LayoutDisk::default() };
+        disk.disk_groups[0] = DiskGroupDisk { roles: ROLES_ALL, ..DiskGroupDisk::default() };
         assert!(self.voids.len() <= VOID_INTERVALS_MAX);
         assert!(self.busy_groups.len() <= BUSY_GROUPS_MAX);
         disk.void_count = U16::new(u16::try_from(self.voids.len()).expect("bounded"));
@@ -598,6 +650,7 @@ mod tests {
             is_open: true,
             consistency: Consistency::Journal,
             features_compatible: 0,
+            features_incompatible: 0,
             features_read_only: 0,
             device_id: [2; 16],
             membership_epoch: 1,

@@ -132,7 +132,9 @@ fn read_copy(device: &dyn Device, offset: u64, copy: u16) -> Result<Superblock, 
 fn most_telling(copies: &[Option<SuperblockError>]) -> SuperblockError {
     let weight = |error: &SuperblockError| match error {
         SuperblockError::UnsupportedVersion { .. }
-        | SuperblockError::UnsupportedFeatures { .. } => 3,
+        | SuperblockError::OldVersion { .. }
+        | SuperblockError::UnsupportedFeatures { .. }
+        | SuperblockError::NotImplemented { .. } => 3,
         SuperblockError::BadField { .. } | SuperblockError::Misplaced { .. } => 2,
         SuperblockError::BadChecksum { .. } => 1,
         SuperblockError::BadMagic { .. } | _ => 0,

@@ -88,7 +88,7 @@ fn one_anode(check: &mut Check<'_>, tree: &mut Tree, place: Place, anode: &Anode
     facts.generation = anode.generation.0;
     facts.nlink = anode.nlink;
     facts.parent = anode.parent.0;
-    facts.entries = anode.entries;
+    facts.orphan_slot = anode.orphan_slot;
     facts.containers = [anode.xattr.0, anode.acl.0];
     attributes::inline(check, place, anode);
     match anode.kind {

@@ -42,7 +42,7 @@ pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree, anode: &Anode) {
         return;
     }
     let subject = subject_of(anode);
-    if anode.nlink > 0 && anode.entries != sums.names {
+    if anode.nlink > 0 && u64::from(anode.entries) != sums.names {
         let what = format!("says {} names, has {}", anode.entries, sums.names);
         check.defect(DefectCode::DR013, subject, None, what);
     }

@@ -9,6 +9,7 @@ use format::page::{PageBytes, PageKind, PageOwner};
 use zerocopy::FromBytes;
 
 use crate::convert::index_of;
+use crate::lsn;
 use crate::reader::PageWanted;
 use crate::space::StatedGroup;
 use crate::{Check, Stop};
@@ -33,6 +34,7 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
         }
     };
     check.report.totals.pages += 1;
+    lsn::of_table(check);
     for index in 0..geometry.group_table_pages() {
         if is_table_page_used(&root, index) {
             table_page(check, index)?;
@@ -75,7 +77,10 @@ fn table_page(check: &mut Check<'_>, index: u64) -> Result<(), Stop> {
         check.report.totals.pages += 1;
         check.advance(1);
         match page {
-            Ok(page) => descriptor(check, group, wanted.place, &page),
+            Ok(page) => {
+                descriptor(check, group, wanted.place, &page);
+                lsn::of_group(check, group, &page);
+            }
             Err(error) => check.bad_page(POOL, wanted.place, error),
         }
     }

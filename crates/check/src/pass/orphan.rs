@@ -29,10 +29,10 @@ pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop> {
                 None => "which is free".to_owned(),
                 Some(facts) => {
                     facts.is_listed = true;
-                    match (facts.nlink, facts.entries) {
-                        (0, entries) if entries == slot.saturating_add(1) => continue,
-                        (0, entries) => format!("which says slot {} plus one", entries),
-                        (nlink, _) => format!("which has {nlink} links"),
+                    match facts.orphan_slot {
+                        Some(stated) if u64::from(stated) == slot => continue,
+                        Some(stated) => format!("which says slot {stated}"),
+                        None => format!("which has {} links", facts.nlink),
                     }
                 }
             };

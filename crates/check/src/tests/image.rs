@@ -117,7 +117,7 @@ impl Image {
         self.anode_mut(SMALL).nlink = 2;
         self.anode_mut(NAMED).nlink = 200;
         let orphan = self.anode_mut(ORPHAN);
-        (orphan.nlink, orphan.entries) = (0, 1);
+        (orphan.nlink, orphan.orphan_slot) = (0, Some(0));
         for (number, parent, links) in
             [(ROOT, ROOT, 4), (DIR, ROOT, 3), (SUB, DIR, 2), (MANY, ROOT, 2)]
         {
@@ -312,7 +312,7 @@ impl Image {
             let page = &mut pages[to_usize(page_number(hash, depth))];
             directory::insert(page, &new).expect("names are few");
         }
-        anode.entries = to_u64(names.len());
+        anode.entries = u32::try_from(names.len()).expect("few");
         let pages: Vec<_> = (0..).zip(pages).collect();
         self.write_container(&mut anode, PageKind::Directory, &pages);
         self.anodes.insert(number, anode);
@@ -447,6 +447,9 @@ impl Image {
         descriptor.segments_used = segments_used.into();
         descriptor.free_map_used[0] = 1;
         descriptor.usage_used[0] = 1;
+        descriptor.lsn_pages_used[0] = 1;
+        let owner = PageOwner { index: u64::from(group) << 16, ..PageOwner::default() };
+        self.put_page(geometry.lsn_page_place(group, 0), PageKind::LsnPage, owner, |_| ());
         let owner = PageOwner { index: u64::from(group), ..PageOwner::default() };
         let place = geometry.descriptor_place(group);
         self.put_page(place, PageKind::GroupDescriptor, owner, |bytes| descriptor.store(bytes));
@@ -454,6 +457,8 @@ impl Image {
     }
 
     fn write_group_table(&self, fragments_used: u64) {
+        let place = self.geometry.group_table_lsn_place(0);
+        self.put_page(place, PageKind::LsnPage, PageOwner::default(), |_| ());
         let place = self.geometry.group_table_root_place();
         self.put_page(place, PageKind::GroupTableRoot, PageOwner::default(), |bytes| {
             let totals = [fragments_used, 2, to_u64(self.anodes.len())];
@@ -523,6 +528,7 @@ fn superblock(geometry: &Geometry) -> Superblock {
         consistency: Consistency::Journal,
         features_compatible: 0,
         features_read_only: 0,
+        features_incompatible: 0,
         device_id: [1; 16],
         membership_epoch: 1,
         label,

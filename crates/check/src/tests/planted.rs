@@ -12,9 +12,9 @@ use format::group::{
     DESCRIPTOR_FRAGMENTS_USED_OFFSET, DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentUsage,
     TOTAL_ANODES_USED_OFFSET, TOTAL_FRAGMENTS_RESERVED_OFFSET, entry_offset,
 };
-use format::ids::{AnodeNo, Generation, Place};
+use format::ids::{AnodeNo, Generation, Lsn, Place};
 use format::map;
-use format::page::{AUX_OFFSET, COUNT_OFFSET, PAGE_HEADER_BYTES, PageBytes, write_u64};
+use format::page::{AUX_OFFSET, COUNT_OFFSET, PAGE_HEADER_BYTES, PageBytes, stamp, write_u64};
 use format::pointer::SplitHint;
 use storage::device::{
     AlignedBuffer, Device, DeviceError, DeviceInfo, MemoryDevice, Operation, Purpose, RequestKind,
@@ -85,9 +85,14 @@ fn superblock_copies_that_fail_are_named() {
         let bytes = AlignedBuffer::copy_of(&bytes);
         image.device.write(Purpose::Superblock, offset, bytes).expect("in range");
     });
-    for (code, at, byte) in
-        [(DefectCode::SB003, 12, 9), (DefectCode::SB004, 64, 128), (DefectCode::SB006, 47, 9)]
-    {
+    for (code, at, byte) in [
+        (DefectCode::SB003, 12, 9),
+        (DefectCode::SB004, 44, 2),
+        (DefectCode::SB004, 47, 1),
+        (DefectCode::SB004, 64, 128),
+        (DefectCode::SB006, 47, 9),
+        (DefectCode::SB007, 12, 1),
+    ] {
         expect(&[code], |image| {
             let mut bytes = image.superblock.encode(1);
             bytes[at] = byte;
@@ -96,6 +101,33 @@ fn superblock_copies_that_fail_are_named() {
             let offset = Geometry::superblock_offset(16 << 20, 1);
             let bytes = AlignedBuffer::copy_of(&bytes);
             image.device.write(Purpose::Superblock, offset, bytes).expect("in range");
+        });
+    }
+}
+
+/// Goal: a page is held against its LSN page, and that against the page. Method: the LSN page lists
+/// another LSN than the page has, and is younger than the page, or older, or none at all.
+#[test]
+fn pages_that_are_not_the_last_that_went_home_are_named() {
+    let list = |image: &Image, place: Place| {
+        let entry = image.geometry.lsn_entry(place).expect("it is listed");
+        image.edit(entry.page, |bytes| entry.list(bytes, 0, Lsn(77)));
+    };
+    expect(&[DefectCode::PG009], |image| list(image, image.table_place(SMALL)));
+    let report = expect(&[DefectCode::AG011], |image| {
+        let place = image.table_place(SMALL);
+        list(image, place);
+        let mut bytes = image.read_page(place);
+        stamp(&mut bytes, Lsn(1000));
+        image.write_page(place, &bytes);
+    });
+    assert!(report.to_text().contains("older"), "{}", report.to_text());
+    for place in [
+        |geometry: &Geometry| geometry.group_table_lsn_place(0),
+        |geometry: &Geometry| geometry.lsn_page_place(1, 0),
+    ] {
+        expect(&[DefectCode::AG011], |image| {
+            image.write_page(place(&image.geometry), &[7; 4096]);
         });
     }
 }
@@ -414,9 +446,14 @@ fn link_counts_are_compared_with_names() {
     expect(&[DefectCode::LN001, DefectCode::OR002], |image| {
         image.edit_anode(EMPTY, |anode| anode.nlink = 0);
     });
-    expect(&[DefectCode::OR001, DefectCode::LN004], |image| {
+    expect(&[DefectCode::LN004], |image| {
         image.edit_anode(ORPHAN, |anode| anode.nlink = 1);
     });
+    for slot in [None, Some(5)] {
+        expect(&[DefectCode::OR001], |image| {
+            image.edit_anode(ORPHAN, |anode| anode.orphan_slot = slot);
+        });
+    }
     expect(&[DefectCode::LN003], |image| {
         image.edit_anode(SUB, |anode| anode.parent = AnodeNo(ROOT))
     });

@@ -9,18 +9,19 @@ use format::group::{
     DescriptorDisk, GroupEntryDisk, SegmentKind, SegmentUsage, TABLE_BITMAP_OFFSET,
     TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET, entry_offset, is_table_page_used,
 };
-use format::ids::{Epoch, PoolId};
+use format::ids::{Epoch, Place, PoolId};
 use format::page::{PageBytes, PageHeader, PageKind, PageOwner};
+use storage::device::Purpose;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::{Allocator, Extent, Level, State, group_page_index};
-use crate::buffer::{Buffer, corrupt, page_of};
+use crate::buffer::{Buffer, corrupt, io, page_of};
 use crate::convert::{index, narrow, wide};
 use crate::error::{FsError, FsResult};
 use crate::journal::Tx;
 
 /// Why a transaction that brings a group into being has no page where it makes one.
-const OWN_PLACES: &str = "the geometry gives each page of a group a place of its own";
+pub(super) const OWN_PLACES: &str = "the geometry gives each page of a group a place of its own";
 
 /// A segment in memory.
 #[derive(Clone, Debug)]
@@ -242,6 +243,7 @@ impl Allocator {
             let what = format!("all groups are said to be in use, {number} is not");
             corrupt(DefectCode::AG007.found(what))
         })?;
+        self.check_never_used(number)?;
         let table = self.table_buffer(number)?;
         let mut tx = self.journal.begin_unreserved();
         let pages = GroupPages::build(self.geometry(), self.cache.pool_id(), number, 0, tx.epoch);
@@ -261,6 +263,23 @@ impl Allocator {
         Ok(())
     }
 
+    /// Refuses to bring a group into being where a descriptor of this pool lies: then it is the
+    /// group table whose last write was lost, and the group is full of files.
+    fn check_never_used(&self, number: u32) -> FsResult<()> {
+        let place = self.geometry().descriptor_place(number);
+        let bytes = self.volume.read_page(Purpose::Home, place).map_err(io)?;
+        match PageHeader::decode(page_of(&bytes), self.cache.pool_id(), place) {
+            Ok(header) if header.kind == PageKind::GroupDescriptor => {
+                Err(self.journal.fail_corrupt(DefectCode::AG010.found(format!(
+                    "the group table says that group {number} was never used, and its \
+                     descriptor lies there: a write of the group table was lost. Nothing was \
+                     changed; copy what can be read, and run holdfast check"
+                ))))
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
     fn add_table_page(&self, tx: &mut Tx, number: u32, entry: &GroupEntryDisk) {
         let page = u64::from(number) / format::group::GROUPS_PER_TABLE_PAGE;
         let place = self.geometry().group_table_place(number);
@@ -273,8 +292,65 @@ impl Allocator {
         tx.put(&self.root, byte, &[root[byte] | 1 << (position % 8)]);
     }
 
+    /// Holds what the pages of a group say of its space against each other. They change in one
+    /// transaction, so where they differ the last write of one of them was lost, and what is taken
+    /// by one would be given out again by another.
+    fn check_counts(&self, group: &Group, number: u32) -> FsResult<()> {
+        let geometry = self.geometry();
+        let mut marked_in_group = 0;
+        for (segment, usage) in (0..).zip(&group.segments) {
+            let marked = self.count_marked(number, segment)?;
+            marked_in_group += marked;
+            if marked != usage.held {
+                return Err(self.journal.fail_corrupt(DefectCode::SG002.found(format!(
+                    "segment {segment} of group {number} says {} live fragments, its free \
+                     map {marked}: a write of one of them was lost. Nothing was changed; copy what \
+                     can be read, and run holdfast check",
+                    usage.held
+                ))));
+            }
+        }
+        let disk = DescriptorDisk::of(page_of(&group.descriptor.bytes()));
+        let (stated, segments) = (disk.fragments_used.get(), disk.segments.get());
+        if stated != marked_in_group || segments != geometry.segments_of(number) {
+            return Err(self.journal.fail_corrupt(DefectCode::AG005.found(format!(
+                "group {number} says {stated} fragments in use of {segments} segments, its \
+                 free map {marked_in_group} of {}: a write of one of them was lost. Nothing was \
+                 changed; copy what can be read, and run holdfast check",
+                geometry.segments_of(number)
+            ))));
+        }
+        Ok(())
+    }
+
+    /// Returns how many fragments of a segment the free map marks as in use.
+    fn count_marked(&self, number: u32, segment: u32) -> FsResult<u32> {
+        let fragments = self.geometry().segment_fragments;
+        let (mut at, end) = (segment * fragments, (segment + 1) * fragments);
+        let mut marked = 0;
+        while at < end {
+            let page = at / bitmap::BITS_PER_PAGE;
+            let first = page * bitmap::BITS_PER_PAGE;
+            let until = end.min(first + bitmap::BITS_PER_PAGE);
+            let buffer = self.free_map_buffer(number, page)?;
+            marked += bitmap::count_set_in(page_of(&buffer.bytes()), at - first..until - first);
+            at = until;
+        }
+        Ok(marked)
+    }
+
+    /// Returns every page that is looked at when a group is loaded.
+    fn pages_to_load(&self, number: u32) -> Vec<Place> {
+        let geometry = self.geometry();
+        let maps = (0..geometry.map_pages()).map(|page| geometry.free_map_place(number, page));
+        let usages = (0..geometry.usage_pages()).map(|page| geometry.usage_place(number, page));
+        let descriptor = geometry.descriptor_place(number);
+        std::iter::once(descriptor).chain(maps).chain(usages).collect()
+    }
+
     fn load(&self, number: u32) -> FsResult<Group> {
         let geometry = self.geometry();
+        self.cache.bring_in(self.pages_to_load(number));
         let owner = PageOwner { index: u64::from(number), ..PageOwner::default() };
         let place = geometry.descriptor_place(number);
         let descriptor = self.cache.page(place, PageKind::GroupDescriptor, owner)?;
@@ -312,6 +388,7 @@ impl Allocator {
             group.free_count += u32::from(entry.is_free());
             group.segments.push(entry);
         }
+        self.check_counts(&group, number)?;
         Ok(group)
     }
 
@@ -337,7 +414,7 @@ fn bad_usage(code: DefectCode, group: u32, segment: u32) -> FsError {
 /// The pages that a group is born with.
 pub(crate) struct GroupPages {
     /// Place and bytes of each.
-    pub(crate) pages: Vec<(format::ids::Place, PageBytes)>,
+    pub(crate) pages: Vec<(Place, PageBytes)>,
     /// Fragments in use from the start: the front, and `extra` pages behind it.
     pub(crate) fragments_used: u32,
     /// What the group table says of it.
@@ -386,9 +463,16 @@ impl GroupPages {
             }
             pages.push((place, bytes));
         }
+        let lsn_pages = geometry.lsn_pages_of_segment(front_segments - 1).end;
+        for index in 0..lsn_pages {
+            let place = geometry.lsn_page_place(number, index);
+            pages.push(page(place, PageKind::LsnPage, group_page_index(number, index)));
+        }
         let place = geometry.descriptor_place(number);
         let (place, mut bytes) = page(place, PageKind::GroupDescriptor, u64::from(number));
-        descriptor(geometry, number, front, front_segments).store(&mut bytes);
+        let mut disk = descriptor(geometry, number, front, front_segments);
+        (0..lsn_pages).for_each(|index| set_bit(&mut disk.lsn_pages_used, index));
+        disk.store(&mut bytes);
         pages.push((place, bytes));
         let mut entry = GroupEntryDisk::new_zeroed();
         entry.state = 1;
@@ -396,6 +480,10 @@ impl GroupPages {
         entry.birth.set(epoch.0);
         GroupPages { pages, fragments_used: front, entry }
     }
+}
+
+fn set_bit(bits: &mut [u8], bit: u32) {
+    bits[index(bit / 8)] |= 1 << (bit % 8);
 }
 
 fn put_front_usage(bytes: &mut PageBytes, segment: u32, live: u32, epoch: Epoch) {
@@ -430,12 +518,7 @@ fn descriptor(
 }
 
 /// Makes an empty page of the group table.
-pub(crate) fn table_page(
-    bytes: &mut PageBytes,
-    pool_id: PoolId,
-    place: format::ids::Place,
-    page: u64,
-) {
+pub(crate) fn table_page(bytes: &mut PageBytes, pool_id: PoolId, place: Place, page: u64) {
     let owner = PageOwner { index: page, ..PageOwner::default() };
     PageHeader::new(PageKind::GroupTable, pool_id, place, owner).encode(bytes);
 }

@@ -44,10 +44,10 @@ use format::defect::DefectCode;
 use format::geometry::Geometry;
 use format::group::{
     DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentKind, SegmentUsage, TOTAL_FRAGMENTS_RESERVED_OFFSET,
-    TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET,
+    TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET, is_lsn_page_used, lsn_page_bit,
 };
 use format::ids::{AnodeNo, Epoch, Lsn, Place};
-use format::page::{PageKind, PageOwner, read_u64};
+use format::page::{PageHeader, PageKind, PageOwner, read_u64};
 use format::planted::{self, Planted};
 use storage::volume::Volume;
 
@@ -58,7 +58,7 @@ use crate::journal::{Journal, Tx};
 use crate::sync::Mutex;
 
 use self::change::Looked;
-use self::group::Group;
+use self::group::{Group, OWN_PLACES};
 use self::policy::{PlacementPolicy, SegmentView};
 use self::spare::Spare;
 
@@ -376,12 +376,28 @@ impl Allocator {
         };
         let buffer = self.usage_buffer(number, segment)?;
         tx.put(&buffer, SegmentUsage::offset(segment), &usage.encode());
+        self.add_lsn_pages(&mut tx, &group.descriptor, number, segment);
         if was_free {
             tx.add_u32(&group.descriptor, DESCRIPTOR_SEGMENTS_USED_OFFSET, 1);
         }
         self.journal.end(tx);
         group.become_metadata(segment, self.geometry());
         Ok(Some(segment))
+    }
+
+    /// Brings the LSN pages that cover `segment` into being, as far as they are not there.
+    fn add_lsn_pages(&self, tx: &mut Tx, descriptor: &Arc<Buffer>, group: u32, segment: u32) {
+        let (geometry, page) = (self.geometry(), descriptor.bytes());
+        for index in geometry.lsn_pages_of_segment(segment) {
+            if is_lsn_page_used(page_of(&page), index) {
+                continue;
+            }
+            let at = geometry.lsn_page_place(group, index);
+            let owner = PageOwner { index: group_page_index(group, index), ..PageOwner::default() };
+            let bytes = tx.new_page(at).expect(OWN_PLACES);
+            PageHeader::new(PageKind::LsnPage, self.cache.pool_id(), at, owner).encode(bytes);
+            tx.set_bits(descriptor, lsn_page_bit(index), 1, true);
+        }
     }
 
     fn usage_buffer(&self, group: u32, segment: u32) -> FsResult<Arc<Buffer>> {

@@ -15,6 +15,10 @@
 //! have spoilt [`LOAD_TRIES_MAX`] times holds its shard. A page that is read while another thread
 //! reads it too is loaded twice and kept once.
 
+mod lsn;
+
+pub use lsn::LsnCounts;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -104,6 +108,8 @@ pub(crate) struct Cache {
     /// Which shard the hand of the clock is at.
     hand: AtomicUsize,
     misses: AtomicU64,
+    /// Which LSN pages are believed.
+    trust: lsn::Trust,
     /// Zeros: what a page holds that is being made.
     nothing: PageRef,
 }
@@ -150,6 +156,7 @@ impl Cache {
             count: AtomicUsize::new(0),
             hand: AtomicUsize::new(0),
             misses: AtomicU64::new(0),
+            trust: lsn::Trust::default(),
             nothing: Arc::new(AlignedBuffer::zeroed(PAGE_BYTES)),
         }
     }
@@ -239,15 +246,18 @@ impl Cache {
     fn load_page(&self, place: Place) -> FsResult<Arc<Buffer>> {
         self.misses.fetch_add(1, Ordering::Relaxed);
         self.make_room();
+        let mut listed = None;
         for _ in 0..LOAD_TRIES_MAX {
             let evictions = self.shard(place).lock().evictions;
             let bytes = self.load(place)?;
+            let listed = listed.get_or_insert_with(|| self.listed(place));
             let mut shard = self.shard(place).lock();
             if let Some(buffer) = shard.buffers.get(&place) {
                 return Ok(Arc::clone(buffer));
             }
             // What was read may be older than what was evicted meanwhile (U2).
             if shard.evictions == evictions {
+                self.compare_lsn(place, &bytes, listed.as_ref())?;
                 return Ok(self.insert(&mut shard, place, Arc::new(bytes)));
             }
         }
@@ -256,6 +266,7 @@ impl Cache {
             return Ok(Arc::clone(buffer));
         }
         let bytes = self.load(place)?;
+        self.compare_lsn(place, &bytes, listed.flatten().as_ref())?;
         Ok(self.insert(&mut shard, place, Arc::new(bytes)))
     }
 
@@ -271,9 +282,13 @@ impl Cache {
         for ((place, before), ticket) in places.into_iter().zip(before).zip(tickets) {
             let Some(bytes) = ticket.wait().ok().and_then(|answer| answer.buffer) else { continue };
             let Ok(bytes) = self.verified(place, bytes) else { continue };
+            let listed = self.listed(place);
             let mut shard = self.shard(place).lock();
             // U2, as for a page that is read alone.
-            if shard.evictions == before && !shard.buffers.contains_key(&place) {
+            if shard.evictions == before
+                && !shard.buffers.contains_key(&place)
+                && self.compare_lsn(place, &bytes, listed.as_ref()).is_ok()
+            {
                 self.misses.fetch_add(1, Ordering::Relaxed);
                 self.insert(&mut shard, place, Arc::new(bytes));
             }
@@ -472,6 +487,7 @@ mod tests {
         let cache = Arc::new(Cache::new(Volume::new(device, geometry), pool_id, 256));
         spoiler.cache.set(Arc::downgrade(&cache)).expect("set once");
         cache.page(place, PageKind::GroupTableRoot, PageOwner::default()).expect("it is there");
-        assert_eq!(spoiler.reads.load(Ordering::SeqCst), u64::from(LOAD_TRIES_MAX) + 1);
+        // One more: its LSN page, which is not there.
+        assert_eq!(spoiler.reads.load(Ordering::SeqCst), u64::from(LOAD_TRIES_MAX) + 2);
     }
 }

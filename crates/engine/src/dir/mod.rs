@@ -9,7 +9,7 @@
 //!
 //! - N1: Of the pages on the way to a hash the deepest that exists holds it: a split makes both
 //!   halves before the next transaction looks.
-//! - N2: `anode.entries` counts the names, `anode.pages` the pages, and `anode.rdev` is the depth
+//! - N2: `anode.entries` counts the names, `anode.pages` the pages, and `anode.depth` is the depth
 //!   of the deepest page.
 //! - N3: Two pages that split from each other, one of them empty, are joined by the removal that
 //!   emptied it, so a directory shrinks as it is emptied.
@@ -200,7 +200,7 @@ fn usual_depth(anode: &Anode) -> u8 {
 }
 
 fn deepest(anode: &Anode) -> u8 {
-    u8::try_from(anode.rdev).map_or(DEPTH_MAX, |depth| depth.min(DEPTH_MAX))
+    anode.depth.min(DEPTH_MAX)
 }
 
 /// Finds `name` in the directory.
@@ -265,19 +265,20 @@ pub(crate) fn insert_at(
     target: Target,
 ) -> FsResult<()> {
     let Spot { hash, at: mut page, room } = *spot;
+    let entries = anode.entries.checked_add(1).ok_or(FsError::NoSpace)?;
     if let Some(group) = store.alloc.home_group(anode.number) {
         change.near = store.geometry().descriptor_place(group);
     }
     if anode.pages == 0 {
         let bytes = store.add_content(change, anode, 0, PageKind::Directory)?;
         page::initialise(&mut bytes[..], 0);
-        anode.rdev = 0;
+        anode.depth = 0;
         anode.size_bytes = wide(PAGE_BYTES);
     }
     if let (Some(at), Some((gap, collision))) = (page, room) {
         let new = dirent_of(cookie_of(hash, collision), name, target);
         insert_in_gap(change, anode, at, gap, &new)?;
-        anode.entries += 1;
+        anode.entries = entries;
         return Ok(());
     }
     // A split halves a page; a page that keeps all names of one prefix is split again.
@@ -292,7 +293,7 @@ pub(crate) fn insert_at(
         let bytes = edit_at(change, anode, at)?;
         if page::has_room(&bytes[..], name.len()) {
             insert_in_page(&mut bytes[..], hash, name, target)?;
-            anode.entries += 1;
+            anode.entries = entries;
             return Ok(());
         }
         split(store, change, anode, at, hash)?;
@@ -368,7 +369,7 @@ fn split(
     for dirent in page::dirents(&old).filter(keeps) {
         page::copy_entry(&mut kept[..], &dirent);
     }
-    anode.rdev = anode.rdev.max(u32::from(depth) + 1);
+    anode.depth = anode.depth.max(depth + 1);
     anode.size_bytes = size_of_pages(anode);
     // The sibling goes home first, because it is new. The page that it left, and what leads to it,
     // go home together: else a crash that loses the log too loses the names that moved.

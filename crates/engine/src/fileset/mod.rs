@@ -326,6 +326,7 @@ impl FilesetGuard<'_> {
             None => self.ensure_map_page(store, change, number)?,
         };
         self.ensure_table_page(store, change, number)?;
+        self.check_free(store, change, number)?;
         self.mark(store, change, map_page, number, true)?;
         let state = &mut *self.state;
         state.first_free = number + 1;
@@ -334,6 +335,24 @@ impl FilesetGuard<'_> {
         change.count_anodes(1);
         self.write_entry(change)?;
         Ok(AnodeNo(number))
+    }
+
+    /// Refuses a number that the anode map calls free and that is in use: then a write of the map
+    /// was lost, and its file would be written over.
+    fn check_free(&self, store: &Store, change: &Change<'_>, number: u64) -> FsResult<()> {
+        let (page, slot) = page_and_slot(AnodeNo(number));
+        let Some((_, place)) = self.table_page.filter(|(known, _)| *known == page) else {
+            return Ok(());
+        };
+        let at = (place, PageKind::Anode, content_owner(&self.table, page));
+        if store.peek(Some(change), at, slot_range(slot), is_zero)? {
+            return Ok(());
+        }
+        Err(store.journal.fail_corrupt(DefectCode::AM001.found(format!(
+            "anode {number} of {} is free in the anode map and in use in the anode table: a \
+             write of one of them was lost. Copy what can be read, and run holdfast check",
+            self.fileset.id
+        ))))
     }
 
     /// Finds the first free number at or after the hint. Returns the place of the page of the anode
@@ -409,6 +428,7 @@ impl FilesetGuard<'_> {
         let mut table = Anode::clone(&self.table);
         store.add_content(change, &mut table, page, PageKind::Anode)?;
         self.set_table(table);
+        self.table_page = None;
         Ok(())
     }
 
@@ -550,15 +570,18 @@ impl FilesetGuard<'_> {
         store: &Store,
         change: &mut Change<'_>,
         number: AnodeNo,
-    ) -> FsResult<u64> {
+    ) -> FsResult<u32> {
         self.save();
         let slot = match self.state.orphan_slots_free.pop_first() {
             Some(slot) => slot,
             None => self.grow_orphans(store, change)?,
         };
         self.note_slot(SlotChange::Taken(slot));
+        // An anode has 32 bits for slot plus one.
+        let narrow = u32::try_from(slot).ok().filter(|slot| *slot < u32::MAX);
+        let narrow = narrow.ok_or(FsError::NoSpace)?;
         self.put_orphan(store, change, slot, number.0)?;
-        Ok(slot)
+        Ok(narrow)
     }
 
     fn grow_orphans(&mut self, store: &Store, change: &mut Change<'_>) -> FsResult<u64> {
@@ -579,8 +602,9 @@ impl FilesetGuard<'_> {
         &mut self,
         store: &Store,
         change: &mut Change<'_>,
-        slot: u64,
+        slot: u32,
     ) -> FsResult<()> {
+        let slot = u64::from(slot);
         self.save();
         self.put_orphan(store, change, slot, 0)?;
         self.state.orphan_slots_free.insert(slot);

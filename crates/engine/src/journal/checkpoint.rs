@@ -25,13 +25,16 @@ use std::sync::atomic::Ordering;
 
 use format::double_write::DoubleWriteHead;
 use format::geometry::{DOUBLE_WRITE_ENTRIES_PER_HEAD, Geometry, JOURNAL_HEAD_COPIES};
-use format::ids::{Epoch, Lsn, Place};
+use format::ids::{Epoch, Lsn, Place, PoolId};
 use format::journal::JournalHead;
 use format::page::{PAGE_BYTES, page_crc};
 use format::planted::{self, Planted};
-use storage::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, Ticket};
+use storage::device::{
+    AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice, Ticket,
+};
+use storage::volume::Volume;
 
-use super::{Journal, State};
+use super::{Journal, State, ring_bytes};
 use crate::buffer::{Buffer, PageRef, page_of};
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
@@ -116,8 +119,7 @@ impl Journal {
     /// is the manager held up.
     fn take_set(&self) -> TakenSet {
         self.close_opened_before(u64::MAX);
-        let mut state = self.state.lock();
-        self.close_all(&mut state);
+        let mut state = self.close_and_list();
         state.round += 1;
         state.dirty_from = None;
         state.is_set_being_taken = true;
@@ -228,16 +230,16 @@ impl Journal {
 
     /// Writes pages home, those that lie side by side together.
     fn write_portion(&self, pages: &[(Place, PageRef)]) -> Result<(), DeviceError> {
-        let step = self.volume.geometry().page_fragments();
+        let geometry = self.volume.geometry();
         let mut tickets = Vec::new();
         let mut run: Option<(Place, Vec<SharedBytes>)> = None;
+        let mut next = None;
         for (place, bytes) in pages {
             let piece = SharedBytes::new(PageRef::clone(bytes), 0..PAGE_BYTES);
+            let is_next = next == Some(*place);
+            next = Some(geometry.page_behind(*place));
             match &mut run {
-                Some((start, pieces))
-                    if pieces.len() < PAGES_PER_WRITE
-                        && start.bits() + wide(pieces.len()) * u64::from(step) == place.bits() =>
-                {
+                Some((_, pieces)) if is_next && pieces.len() < PAGES_PER_WRITE => {
                     pieces.push(piece);
                 }
                 _ => {
@@ -256,37 +258,43 @@ impl Journal {
 
     /// Writes pages to the double-write area and flushes: from then on they reach home together.
     fn write_group(&self, sequence: u64, lsn: Lsn, pages: &Pages) -> FsResult<()> {
-        let geometry = self.volume.geometry();
-        let device = self.volume.device();
-        assert!(wide(pages.len()) <= geometry.double_write_pages, "begin bounds what moves");
-        let mut tickets = Vec::new();
-        let entries: Vec<(Place, u32)> =
-            pages.iter().map(|(place, bytes)| (*place, page_crc(page_of(bytes)))).collect();
-        for (index, (_, bytes)) in pages.iter().enumerate() {
-            let offset = DoubleWriteHead::page_offset(geometry, wide(index));
-            let data = vec![SharedBytes::new(PageRef::clone(bytes), 0..PAGE_BYTES)];
-            tickets.push(device.submit(Purpose::DoubleWrite, Operation::Write { offset, data }));
-        }
-        for (index, entries) in
-            entries.chunks(index_wide(DOUBLE_WRITE_ENTRIES_PER_HEAD)).enumerate()
-        {
-            let head = DoubleWriteHead {
-                sequence,
-                head_index: wide(index),
-                page_count: wide(pages.len()),
-                lsn,
-                entries: entries.to_vec(),
-            };
-            let offset = DoubleWriteHead::head_offset(geometry, wide(index));
-            let bytes = AlignedBuffer::copy_of(&head.encode(self.cache.pool_id(), geometry));
-            let data = vec![SharedBytes::from(bytes)];
-            tickets.push(device.submit(Purpose::DoubleWrite, Operation::Write { offset, data }));
-        }
-        for ticket in tickets {
-            ticket.wait().map_err(|error| self.fail(&error))?;
-        }
+        write_group(&self.volume, self.cache.pool_id(), (sequence, lsn), pages)
+            .map_err(|error| self.fail(&error))?;
         self.flush_with_log(Purpose::DoubleWrite)
     }
+}
+
+/// Writes pages to the double-write area, as group `sequence` at `lsn` of the log; not flushed.
+pub(super) fn write_group(
+    volume: &Volume,
+    pool_id: PoolId,
+    (sequence, lsn): (u64, Lsn),
+    pages: &[(Place, PageRef)],
+) -> Result<(), DeviceError> {
+    let (geometry, device) = (volume.geometry(), volume.device());
+    assert!(wide(pages.len()) <= geometry.double_write_pages, "begin bounds what moves");
+    let mut tickets = Vec::new();
+    let entries: Vec<(Place, u32)> =
+        pages.iter().map(|(place, bytes)| (*place, page_crc(page_of(bytes)))).collect();
+    for (index, (_, bytes)) in pages.iter().enumerate() {
+        let offset = DoubleWriteHead::page_offset(geometry, wide(index));
+        let data = vec![SharedBytes::new(PageRef::clone(bytes), 0..PAGE_BYTES)];
+        tickets.push(device.submit(Purpose::DoubleWrite, Operation::Write { offset, data }));
+    }
+    for (index, entries) in entries.chunks(index_wide(DOUBLE_WRITE_ENTRIES_PER_HEAD)).enumerate() {
+        let head = DoubleWriteHead {
+            sequence,
+            head_index: wide(index),
+            page_count: wide(pages.len()),
+            lsn,
+            entries: entries.to_vec(),
+        };
+        let offset = DoubleWriteHead::head_offset(geometry, wide(index));
+        let bytes = AlignedBuffer::copy_of(&head.encode(pool_id, geometry));
+        let data = vec![SharedBytes::from(bytes)];
+        tickets.push(device.submit(Purpose::DoubleWrite, Operation::Write { offset, data }));
+    }
+    tickets.into_iter().try_for_each(|ticket| ticket.wait().map(drop))
 }
 
 /// Takes a page as it is, unless it is in a later set than the one before `round` already.
@@ -312,7 +320,7 @@ fn oldest_needed(state: &State) -> Lsn {
 /// Writes the copies of a head where their turn is.
 pub(super) fn write_head(
     device: &dyn storage::device::Device,
-    pool_id: format::ids::PoolId,
+    pool_id: PoolId,
     geometry: &Geometry,
     head: &JournalHead,
 ) -> Result<(), DeviceError> {
@@ -322,6 +330,31 @@ pub(super) fn write_head(
         .collect::<Vec<u8>>();
     let offset = geometry.journal_offset + first * 4096;
     device.write(Purpose::Journal, offset, AlignedBuffer::copy_of(&copies))
+}
+
+/// Makes the first head of a new journal.
+pub(crate) fn first_head(geometry: &Geometry) -> JournalHead {
+    JournalHead {
+        sequence: 1,
+        tail: Lsn(ring_bytes(geometry)),
+        previous_crc: 0,
+        epoch: Epoch(1),
+        double_write_sequence: 0,
+    }
+}
+
+/// Writes both heads of a new journal, not yet durable.
+pub(crate) fn write_first_heads(
+    device: &SharedDevice,
+    pool_id: PoolId,
+    geometry: &Geometry,
+) -> Result<(), DeviceError> {
+    let head = first_head(geometry);
+    for sequence in [head.sequence - 1, head.sequence] {
+        let head = JournalHead { sequence, ..head };
+        write_head(device.as_ref(), pool_id, geometry, &head)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

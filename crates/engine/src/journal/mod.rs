@@ -31,23 +31,26 @@
 mod checkpoint;
 mod commit;
 mod data;
+mod failure;
 mod log;
+mod lsn_pages;
 mod recovery;
 #[cfg(test)]
 mod testing;
 mod tx;
 mod wishes;
 
+pub(crate) use checkpoint::{first_head, write_first_heads};
 pub(crate) use recovery::KeptRide;
 pub use recovery::{RecoveryError, RecoveryReport};
-pub(crate) use recovery::{check_room, first_head, head_at_rest, recover, write_first_heads};
+pub(crate) use recovery::{check_room, head_at_rest, recover};
 pub(crate) use tx::{Own, OwnRange, Tx};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use format::defect::{Defect, DefectCode};
+use format::defect::DefectCode;
 use format::geometry::{Geometry, JOURNAL_HEADS};
 use format::ids::{EPOCH_MAX, Epoch, Lsn, Place};
 use format::journal::{PageRuns, put_merge, put_page_image, put_ride, put_update};
@@ -55,12 +58,12 @@ use format::page::{STAMP_BYTES, STAMP_OFFSET};
 use format::planted::{self, Planted};
 use format::superblock::Superblock;
 use storage::clock::Clock;
-use storage::device::{AlignedBuffer, DeviceError, Ticket};
+use storage::device::{AlignedBuffer, Ticket};
 use storage::volume::Volume;
 
 use crate::buffer::{Buffer, BufferState, Cache, PageRef, page_of, page_of_mut};
 use crate::convert::wide;
-use crate::error::{FsError, FsResult};
+use crate::error::FsResult;
 use crate::sync::{Condvar, Mutex};
 
 use self::data::DataWrites;
@@ -384,42 +387,6 @@ impl Journal {
         self.hooks.get().and_then(Weak::upgrade)
     }
 
-    /// T5: remembers the first failure; from now on the pool is read-only.
-    pub(crate) fn fail(&self, error: &DeviceError) -> FsError {
-        let cause = error.to_string();
-        self.fail_with(&cause);
-        FsError::Io { cause }
-    }
-
-    /// T5: as [`Journal::fail`], for a defect.
-    fn fail_of(&self, defect: &Defect) {
-        self.fail_with(&defect.to_string());
-    }
-
-    /// T5: as [`Journal::fail`], for what is no device's fault.
-    fn fail_with(&self, reason: &str) {
-        let mut failure = self.failure.lock();
-        if failure.is_none() {
-            tracing::error!(
-                reason,
-                "the pool is read-only from now on: unmount, check, mount again"
-            );
-            *failure = Some(reason.to_owned());
-        }
-        self.has_failed.store(true, Ordering::Release);
-        self.space.notify_all();
-        self.came.notify_one();
-    }
-
-    /// Returns an error if the journal has failed.
-    pub(crate) fn check_alive(&self) -> FsResult<()> {
-        if !self.has_failed.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let reason = self.failure.lock().clone().unwrap_or_default();
-        Err(FsError::ReadOnly { reason })
-    }
-
     /// Starts a transaction: waits until the log and the set of dirty pages have room for its
     /// worst case. Called with no lock held (T2).
     ///
@@ -540,8 +507,11 @@ impl Journal {
     /// Declares, logs and applies all updates of a transaction, in one step (T2).
     pub(crate) fn end(&self, mut tx: Tx) -> Applied {
         tx.memory.compare();
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
+        self.end_in(&mut self.state.lock(), tx)
+    }
+
+    /// As [`Journal::end`], of a transaction that was compared, for whoever has the manager's lock.
+    fn end_in(&self, state: &mut State, mut tx: Tx) -> Applied {
         self.give_back(state, tx.reservation);
         if tx.is_empty() && tx.rides.is_empty() {
             state.keep(tx.memory);

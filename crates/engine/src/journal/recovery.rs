@@ -9,7 +9,8 @@
 //!    stamps.
 //! 5. Every page that was touched must now verify. Neither redo nor undo computes a checksum, so
 //!    one that does not is a defect, never something to be made to fit.
-//! 6. Pages and riding bytes go home; the caller sees to what its layers need before the log is
+//! 6. The LSNs of these pages are listed in their LSN pages (`lsn_pages.rs`).
+//! 7. Pages and riding bytes go home; the caller sees to what its layers need before the log is
 //!    given up (a summary for the riding blocks); then a new head is written at a position that no
 //!    chunk of the lost life can have.
 //!
@@ -34,8 +35,9 @@ use format::pointer::{BLOCK_FRAGMENTS_MAX, BlockPointer};
 use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes, SharedDevice, Ticket};
 use storage::volume::Volume;
 
+use super::lsn_pages::Recovered;
 use super::{JournalStart, checkpoint, ring_bytes};
-use crate::buffer::{page_of, page_of_mut};
+use crate::buffer::{PageRef, page_of, page_of_mut};
 use crate::convert::{index_wide, narrow, wide};
 
 /// The log is read in pieces of this size.
@@ -305,14 +307,19 @@ pub(crate) fn recover(
 ) -> Result<Recovery, RecoveryError> {
     let heads = read_heads(volume, pool_id)?;
     let head = heads.newest;
-    let (double_writes, double_write_sequence) = restore_double_writes(volume, pool_id, &head)?;
+    let (double_writes, mut double_write_sequence) = restore_double_writes(volume, pool_id, &head)?;
     let (chunks, end) = read_log(volume, pool_id, &heads)?;
     let mut replay = Replay::new(&chunks)?;
     replay.report.double_writes = double_writes;
     replay.read_pages(volume, &chunks)?;
     replay.redo(&chunks)?;
     replay.undo(&chunks)?;
-    replay.verify(pool_id)?;
+    replay.verify(volume.geometry(), pool_id)?;
+    let lsn_pages = Recovered { volume, pool_id, end }.list(&replay.pages)?;
+    if !lsn_pages.is_empty() {
+        double_write_sequence += 1;
+        replay.add_lsn_pages(volume, pool_id, (double_write_sequence, end), lsn_pages)?;
+    }
     let rides = replay.write_home(volume, &chunks)?;
     if let Some(last) = chunks.last().filter(|_| !rides.is_empty()) {
         replay.report.rides_listed = before_head(&rides, last.lsn)?;
@@ -662,10 +669,35 @@ impl Replay {
         Ok(())
     }
 
-    fn verify(&self, pool_id: PoolId) -> Result<(), RecoveryError> {
-        for (place, page) in &self.pages {
+    fn verify(&self, geometry: &Geometry, pool_id: PoolId) -> Result<(), RecoveryError> {
+        // Of an LSN page what an earlier recovery of this log has listed is not in the log.
+        let in_log = self.pages.iter().filter(|(place, _)| !geometry.is_lsn_page(**place));
+        for (place, page) in in_log {
             PageHeader::decode(page_of(page), pool_id, *place).map_err(RecoveryError::Page)?;
         }
+        Ok(())
+    }
+
+    /// Takes LSN pages with what was listed into the double-write area, durably, as a group of
+    /// `sequence`; they go home with all others. What has no room there can be torn by a crash, and
+    /// then begins anew.
+    fn add_lsn_pages(
+        &mut self,
+        volume: &Volume,
+        pool_id: PoolId,
+        sequence: (u64, Lsn),
+        lsn_pages: BTreeMap<Place, AlignedBuffer>,
+    ) -> Result<(), DeviceError> {
+        let room = index_wide(volume.geometry().double_write_pages);
+        let group: Vec<(Place, PageRef)> = lsn_pages
+            .iter()
+            .take(room)
+            .map(|(place, page)| (*place, PageRef::new(AlignedBuffer::clone(page))))
+            .collect();
+        checkpoint::write_group(volume, pool_id, sequence, &group)?;
+        // CRASH: whole in the double-write area before the first of them is written over.
+        volume.flush(Purpose::DoubleWrite)?;
+        self.pages.extend(lsn_pages);
         Ok(())
     }
 
@@ -754,29 +786,4 @@ fn undo_page(page: &mut PageBytes, update: &format::journal::PageUpdate<'_>) {
     if let Some(stamp) = update.old_stamp {
         page[STAMP_OFFSET..STAMP_OFFSET + stamp.len()].copy_from_slice(stamp);
     }
-}
-
-/// Makes the first head of a new journal.
-pub(crate) fn first_head(geometry: &Geometry) -> JournalHead {
-    JournalHead {
-        sequence: 1,
-        tail: Lsn(ring_bytes(geometry)),
-        previous_crc: 0,
-        epoch: Epoch(1),
-        double_write_sequence: 0,
-    }
-}
-
-/// Writes both heads of a new journal, not yet durable.
-pub(crate) fn write_first_heads(
-    device: &SharedDevice,
-    pool_id: PoolId,
-    geometry: &Geometry,
-) -> Result<(), DeviceError> {
-    let head = first_head(geometry);
-    for sequence in [head.sequence - 1, head.sequence] {
-        let head = JournalHead { sequence, ..head };
-        checkpoint::write_head(device.as_ref(), pool_id, geometry, &head)?;
-    }
-    Ok(())
 }

@@ -15,7 +15,8 @@ use format::bitmap;
 use format::fileset::{Fileset, ROOT_FILESET, ROOT_SLOT};
 use format::geometry::{Geometry, GeometryOptions};
 use format::group::{GROUP_ENTRY_BYTES, TABLE_BITMAP_OFFSET, entry_offset};
-use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Place, PoolId};
+use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place, PoolId};
+use format::lsn_page::LsnEntry;
 use format::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64,
 };
@@ -29,6 +30,7 @@ use zerocopy::IntoBytes;
 
 use super::{OpenError, Pool};
 use crate::alloc::group::{GroupPages, table_page};
+use crate::convert::narrow;
 use crate::journal;
 
 /// Pages in use behind the front of group 0 at creation: pool root, fileset table, anode table,
@@ -116,6 +118,7 @@ impl Pool {
             consistency: Consistency::Journal,
             features_compatible: 0,
             features_read_only: 0,
+            features_incompatible: 0,
             device_id: take(&options.random, 16),
             membership_epoch: 1,
             label,
@@ -217,10 +220,29 @@ fn first_pages(
     let at = entry_offset(0);
     bytes[at..at + GROUP_ENTRY_BYTES].copy_from_slice(group.entry.as_bytes());
     pages.push((place, bytes));
+    for index in 0..geometry.group_table_lsn_pages() {
+        let place = geometry.group_table_lsn_place(narrow(index));
+        let owner = PageOwner { index, ..PageOwner::default() };
+        let mut bytes = [0; PAGE_BYTES];
+        PageHeader::new(PageKind::LsnPage, pool_id, place, owner).encode(&mut bytes);
+        pages.push((place, bytes));
+    }
+    list_lsns(geometry, &mut pages, superblock.lsn_base);
     for (_, bytes) in &mut pages {
         stamp(bytes, superblock.lsn_base);
     }
     pages
+}
+
+/// Lists in their LSN pages that all of `pages` have `lsn`.
+fn list_lsns(geometry: &Geometry, pages: &mut [(Place, PageBytes)], lsn: Lsn) {
+    let entries: Vec<LsnEntry> =
+        pages.iter().filter_map(|(place, _)| geometry.lsn_entry(*place)).collect();
+    for (place, bytes) in pages {
+        for entry in entries.iter().filter(|entry| entry.page == *place) {
+            entry.list(bytes, 0, lsn);
+        }
+    }
 }
 
 fn put_slot(bytes: &mut PageBytes, slot: usize, content: &[u8; 512]) {

@@ -27,7 +27,7 @@ use storage::volume::Volume;
 
 use crate::alloc::policy::{LogPlacement, PlacementPolicy};
 use crate::alloc::{Allocator, Shortage, SpaceCounts};
-use crate::buffer::{Cache, CacheCounts};
+use crate::buffer::{Cache, CacheCounts, LsnCounts};
 use crate::error::{FsError, FsResult};
 use crate::fileset::MountedFileset;
 use crate::journal::{
@@ -164,6 +164,8 @@ pub struct PoolStatus {
     pub journal: JournalCounts,
     /// The page cache.
     pub cache: CacheCounts,
+    /// What comparing pages with their LSN pages has found.
+    pub lsn: LsnCounts,
     /// What cleaning has cost.
     pub cleaner: CleanerGauge,
     /// What the open replayed.
@@ -347,6 +349,7 @@ impl Pool {
             space: files.store.alloc.counts(),
             journal: files.store.journal.counts(),
             cache: files.store.cache.counts(),
+            lsn: files.store.cache.lsn_counts(),
             cleaner: files.cleaner_gauge(),
             recovery: self.recovery,
             dirty_files: files.table.dirty_count(),

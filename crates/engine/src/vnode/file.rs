@@ -393,7 +393,7 @@ impl Files {
             // F2: the rest is freed in further transactions, or after a crash.
             let fileset = guard.insert(self.fileset.lock());
             let slot = fileset.add_orphan(&self.store, &mut change, anode.number)?;
-            anode.entries = slot + 1;
+            anode.orphan_slot = Some(slot);
         }
         self.fileset.write_anode(&self.store, &mut change, &anode)?;
         let applied = change.end();
@@ -519,10 +519,12 @@ impl Files {
                 settle_storage(&mut anode);
             }
             let mut guard = None;
-            if is_done && anode.nlink > 0 {
+            if is_done
+                && anode.nlink > 0
+                && let Some(slot) = anode.orphan_slot.take()
+            {
                 let fileset = guard.insert(self.fileset.lock());
-                fileset.remove_orphan(&self.store, &mut change, anode.entries - 1)?;
-                anode.entries = 0;
+                fileset.remove_orphan(&self.store, &mut change, slot)?;
             }
             self.fileset.write_anode(&self.store, &mut change, &anode)?;
             let applied = change.end();

@@ -102,6 +102,14 @@ impl Files {
             let ino = self.ino(name.target.anode);
             // Whoever needs what can't be read looks the name up, and learns why.
             let attr = reference.and_then(|taken| self.taken_attr(taken, places).ok());
+            let generation = name.target.generation.0;
+            let attr = attr.filter(|attr| {
+                let is_it = attr.generation == generation;
+                if !is_it {
+                    self.forget(ino, 1);
+                }
+                is_it
+            });
             if !each(&self.entry_of(name), attr.as_ref()) {
                 if attr.is_some() {
                     self.forget(ino, 1);

@@ -252,7 +252,7 @@ impl Vnode {
 
 /// A named file in the orphan list is one whose truncate was interrupted (F2).
 fn anode_is_being_cut(anode: &Anode) -> bool {
-    anode.kind == AnodeKind::Regular && anode.nlink > 0 && anode.entries != 0
+    anode.kind == AnodeKind::Regular && anode.nlink > 0 && anode.orphan_slot.is_some()
 }
 
 fn to_disk(time: Timestamp) -> DiskTime {
@@ -333,7 +333,7 @@ fn attr_of_anode(files: &Files, anode: &Anode) -> Attr {
         nlink: reported_nlink(anode),
         uid: anode.uid,
         gid: anode.gid,
-        rdev: if anode.kind == AnodeKind::Directory { 0 } else { anode.rdev },
+        rdev: anode.rdev,
         size_bytes: anode.size_bytes,
         blocks_512: files.blocks_512(anode.fragments),
         blocks_may_change: false,

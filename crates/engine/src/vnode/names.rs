@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
+use format::defect::DefectCode;
 use format::ids::AnodeNo;
 use format::planted::{self, Planted};
 use storage::device::AlignedBuffer;
@@ -56,8 +57,9 @@ impl Files {
     /// Looks a name up and takes a reference.
     pub(crate) fn lookup_name(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         let directory = self.vnode(parent)?;
-        let (number, vnode) = {
+        let (number, target, vnode) = {
             let state = directory.state.read();
+            let mut target = None;
             let number = match name {
                 b"." if state.anode()?.kind != AnodeKind::Directory => directory.number,
                 b"." => self.searched(caller, &state)?.number,
@@ -65,13 +67,34 @@ impl Files {
                 _ => {
                     check_name(name)?;
                     let found = self.find_name(caller, &state, name)?;
-                    found.ok_or(FsError::NotFound)?.target.anode
+                    target.insert(found.ok_or(FsError::NotFound)?.target).anode
                 }
             };
             // While the name is locked: nobody frees the file between here and the reference.
-            (number, self.table.add_reference(number))
+            (number, target, self.table.add_reference(number))
         };
-        self.referenced_attr(number, vnode)
+        let attr = self.referenced_attr(number, vnode)?;
+        if let Some(target) = target
+            && let Err(error) = self.check_target(&target, attr.generation)
+        {
+            self.table.drop_references(number, 1);
+            return Err(error);
+        }
+        Ok(attr)
+    }
+
+    /// Holds what a name says of its file against the file: an older page of either would lead to
+    /// the bytes of another file.
+    pub(crate) fn check_target(&self, target: &Target, generation: u64) -> FsResult<()> {
+        if target.generation.0 == generation {
+            return Ok(());
+        }
+        Err(self.store.journal.fail_corrupt(DefectCode::DR011.found(format!(
+            "a name leads to {} of generation {}, and the file there is of generation \
+             {generation}: a write of one of them was lost. Copy what can be read, and run \
+             holdfast check",
+            target.anode, target.generation.0
+        ))))
     }
 
     /// Finds what a handle names, and takes a reference; see
@@ -532,6 +555,7 @@ impl Files {
             return Ok(None);
         }
         let mut anode = child_state.anode()?.clone();
+        self.check_target(&found.target, anode.generation.0)?;
         self.check_removal(caller, &directory, &anode)?;
         check_removable(&anode, wants_directory)?;
         dir::remove(&self.store, &mut change, &mut directory, &found)?;

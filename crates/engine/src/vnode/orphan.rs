@@ -69,7 +69,7 @@ impl Files {
         anode: &mut Anode,
     ) -> FsResult<()> {
         self.table.mark_nameless(anode.number);
-        if anode.kind == AnodeKind::Regular && anode.entries != 0 {
+        if anode.orphan_slot.is_some() {
             // A truncate that is not finished has it there already.
             return Ok(());
         }
@@ -77,7 +77,7 @@ impl Files {
             return Ok(());
         }
         let slot = fileset.add_orphan(&self.store, change, anode.number)?;
-        anode.entries = slot + 1;
+        anode.orphan_slot = Some(slot);
         Ok(())
     }
 
@@ -121,8 +121,8 @@ impl Files {
                 continue;
             }
             let mut fileset = guard.unwrap_or_else(|| self.fileset.lock());
-            if anode.entries > 0 {
-                fileset.remove_orphan(&self.store, &mut change, anode.entries - 1)?;
+            if let Some(slot) = anode.orphan_slot {
+                fileset.remove_orphan(&self.store, &mut change, slot)?;
             }
             fileset.free_anode(&self.store, &mut change, number)?;
             let applied = change.end();
@@ -190,8 +190,8 @@ impl Files {
         });
         let mut fileset = self.fileset.lock();
         let anodes = || states.iter().filter_map(|state| state.anode.as_ref());
-        for anode in anodes().filter(|anode| anode.entries > 0) {
-            fileset.remove_orphan(&self.store, &mut change, anode.entries - 1)?;
+        for slot in anodes().filter_map(|anode| anode.orphan_slot) {
+            fileset.remove_orphan(&self.store, &mut change, slot)?;
         }
         let numbers: Vec<AnodeNo> = anodes().map(|anode| anode.number).collect();
         fileset.free_anodes(&self.store, &mut change, &numbers)?;

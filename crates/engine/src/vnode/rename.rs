@@ -284,6 +284,10 @@ impl Files {
         }
         let source = state(vnodes.source.number).anode()?.clone();
         let target = expected.map(|number| state(number).anode().cloned()).transpose()?;
+        self.check_target(&source_found.target, source.generation.0)?;
+        if let (Some(found), Some(target)) = (&target_found, &target) {
+            self.check_target(&found.target, target.generation.0)?;
+        }
         let now = self.now();
         Ok(Some(Plan {
             source_directory,

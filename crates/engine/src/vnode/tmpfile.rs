@@ -68,12 +68,12 @@ impl Files {
         if !self.table.is_linkable(anode.number) {
             return Err(FsError::NotFound);
         }
-        if state.is_being_cut || anode.entries == 0 {
+        if state.is_being_cut {
             return Ok(None);
         }
+        let Some(slot) = anode.orphan_slot.take() else { return Ok(None) };
         let mut fileset = self.fileset.lock();
-        fileset.remove_orphan(&self.store, change, anode.entries - 1)?;
-        anode.entries = 0;
+        fileset.remove_orphan(&self.store, change, slot)?;
         Ok(Some(fileset))
     }
 }
