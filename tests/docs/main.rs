@@ -87,9 +87,15 @@ fn every_test_named_in_semantics_exists() {
         count += 1;
     }
     assert!(count > 50, "only {count} tests are named");
-    for row in rows(&text).filter(|row| row.first().is_some_and(|cell| cell.contains("promise"))) {
-        assert!(row.last().is_some_and(|cell| *cell == "test"), "a table without tests: {row:?}");
+    let (promises, notes) = text.split_once("\n## Tests\n").expect("the notes are at the end");
+    let notes: Vec<_> = notes.lines().filter_map(|line| line.strip_prefix("[^")).collect();
+    for note in &notes {
+        let (label, tests) = note.split_once("]: ").expect("a note has a label");
+        assert!(tests.contains("::"), "note {label} names no test");
+        let uses = promises.matches(&format!("[^{label}]")).count();
+        assert_eq!(uses, 1, "note {label} is of one promise");
     }
+    assert_eq!(promises.matches("[^").count(), notes.len(), "each promise has its note");
 }
 
 /// Goal: a link leads somewhere.
