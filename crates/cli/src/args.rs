@@ -172,10 +172,13 @@ pub(crate) struct UnmountArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  holdfast status\n  holdfast status /mnt --json")]
+#[command(after_help = "Examples:\n  holdfast status\n  holdfast status /mnt --verbose")]
 pub(crate) struct StatusArgs {
     /// A pool's device or the directory it is mounted on [default: all that you may see]
     pub(crate) of: Option<PathBuf>,
+    /// Show every count; --json has them all, too
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
 }
 
 #[derive(Debug, Args)]

@@ -22,6 +22,7 @@ mod holders;
 mod output;
 pub mod size;
 mod status;
+mod summary;
 pub mod wiring;
 
 use std::ffi::OsString;

@@ -201,7 +201,9 @@ impl Backend for EngineBackend {
             pool = open_pool(options, &device);
         }
         let pool = pool.map_err(|error| cannot_start(path, error))?;
-        Ok(Arc::new(Served::start(path.clone(), device, Some(file), pool)))
+        let OpenOptions { is_read_only, commit_interval, .. } = *options;
+        let mode = Mode { is_read_only, commit_interval };
+        Ok(Arc::new(Served::start(path.clone(), device, Some(file), mode, pool)))
     }
 
     fn open_in_memory(&self, size_bytes: u64) -> Result<Arc<dyn OpenPool>, BackendError> {
@@ -213,7 +215,10 @@ impl Backend for EngineBackend {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let pool = Pool::open(Arc::clone(&device), clock, engine::OpenOptions::default())
             .map_err(|error| cannot_start(path, error))?;
-        Ok(Arc::new(Served::start(path.to_owned(), device, None, pool)))
+        let commit_interval_ns = FilesOptions::default().commit_interval_ns;
+        let commit_interval = Duration::from_nanos(commit_interval_ns);
+        let mode = Mode { is_read_only: false, commit_interval };
+        Ok(Arc::new(Served::start(path.to_owned(), device, None, mode, pool)))
     }
 
     fn check(&self, path: &Path, progress: OnProgress<'_>) -> Result<CheckReport, BackendError> {
@@ -400,12 +405,21 @@ fn explain_on(
     Ok(steps.collect())
 }
 
+/// What of a pool's options `status` tells.
+#[derive(Clone, Copy)]
+struct Mode {
+    is_read_only: bool,
+    commit_interval: Duration,
+}
+
 /// An open pool, with the thread that does its background work.
 struct Served {
     path: PathBuf,
     device: SharedDevice,
     /// What the device is on; `None`: memory.
     file: Option<Arc<FileDevice>>,
+    /// How it was opened.
+    mode: Mode,
     pool: Arc<Pool>,
     jobs: Jobs,
 }
@@ -415,6 +429,7 @@ impl Served {
         path: PathBuf,
         device: SharedDevice,
         file: Option<Arc<FileDevice>>,
+        mode: Mode,
         pool: Pool,
     ) -> Served {
         let pool = Arc::new(pool);
@@ -431,7 +446,7 @@ impl Served {
                 pool.tick().map_err(|error| error.to_string())
             }
         });
-        Served { path, device, file, pool, jobs }
+        Served { path, device, file, mode, pool, jobs }
     }
 
     /// Returns what is wrong; empty: nothing.
@@ -476,6 +491,8 @@ impl OpenPool for Served {
         let open = self.file.as_ref().and_then(|file| openness_of(&self.path, file));
         let mut status = status_of(&status, &health);
         status["warnings"] = json!(Vec::from_iter(open));
+        status["is_read_only"] = json!(self.mode.is_read_only);
+        status["commit_interval_ms"] = json!(self.mode.commit_interval.as_millis());
         status
     }
 
@@ -509,6 +526,7 @@ fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
             "reserved_bytes": bytes(status.space.reserved),
             "pending_bytes": bytes(status.space.pending),
             "reserve_bytes": bytes(status.space.reserve),
+            "available_bytes": bytes(status.space.available),
             "inodes": status.inodes,
         },
         "journal": {
@@ -516,6 +534,7 @@ fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
             "commits": status.journal.commits,
             "checkpoints": status.journal.checkpoints,
             "merges": status.journal.merges,
+            "open_classes": status.journal.open_classes,
             "record_bytes": status.journal.record_bytes,
             "active_bytes": status.journal.active_bytes,
             "active_bytes_max": status.journal.active_bytes_max,

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &DemoArgs, backend: &dyn Backend, output: &Output) -> an
         output.fact(text, value);
         // While it is served, so that what is shown is what a user would see.
         if let Some(found) = status::find(&directory)? {
-            output.fact(&status_command::text_of(&found), &found.status);
+            output.fact(&status_command::text_of(&found, false), &found.status);
         }
         output.remark(&format!(
             "Try:  cp -r /etc {0}/ ; ls -l {0} ; df -h {0}\nEnd:  ^C here, or \

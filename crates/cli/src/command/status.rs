@@ -9,6 +9,7 @@ use crate::exit;
 use crate::output::{Output, printable};
 use crate::size::ByteSize;
 use crate::status::{self, Found};
+use crate::summary;
 
 pub(crate) fn run(args: &StatusArgs, output: &Output) -> anyhow::Result<u8> {
     let found = match &args.of {
@@ -29,27 +30,34 @@ pub(crate) fn run(args: &StatusArgs, output: &Output) -> anyhow::Result<u8> {
         output.remark("No pool is mounted.");
     }
     for server in &found {
-        output.fact(&text_of(server), &server.status);
+        output.fact(&text_of(server, args.verbose), &server.status);
     }
     Ok(exit::DONE)
 }
 
-/// Returns a server's status for people.
-pub(crate) fn text_of(found: &Found) -> String {
+/// Returns a server's status for people: a few lines, and every count if that `is_verbose`.
+pub(crate) fn text_of(found: &Found, is_verbose: bool) -> String {
     let pid = found.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-    let mut text = format!(
-        "{} on {} (process {pid}, socket {})\n",
-        printable(found.text("pool")),
-        printable(found.text("directory")),
-        found.socket.display()
-    );
-    if !found.text("log").is_empty() {
-        let _ = writeln!(text, "  log: {}", found.text("log"));
-    }
+    let (pool, directory) = (printable(found.text("pool")), printable(found.text("directory")));
+    let mut text = format!("{pool} on {directory} (process {pid})\n");
     if !found.advice().is_empty() {
         let _ = writeln!(text, "  {}", found.advice());
     }
-    flatten(&mut text, 1, &found.status["pool"]);
+    for (name, line) in summary::lines(&found.status["pool"]) {
+        let _ = writeln!(text, "  {name}: {}", printable(&line));
+    }
+    if is_verbose {
+        let _ = writeln!(text, "  socket: {}", found.socket.display());
+        if !found.text("log").is_empty() {
+            let _ = writeln!(text, "  log: {}", printable(found.text("log")));
+        }
+        let mut counts = found.status["pool"].clone();
+        for said in ["health", "warnings"] {
+            // The first lines have them.
+            counts.as_object_mut().and_then(|counts| counts.remove(said));
+        }
+        flatten(&mut text, 1, &counts);
+    }
     text
 }
 

@@ -154,3 +154,32 @@ fn a_pool_is_its_owners_alone_or_that_is_told() {
     assert!(told.contains(&warning) && told.contains("chmod 600"), "{told}");
     mounted.finish();
 }
+
+/// Goal: a person reads in a few lines how a pool is and what a power failure would cost now; more
+/// is there for whoever asks. Method: a file is written, and then synced.
+#[test]
+fn a_status_for_people_is_a_few_lines() {
+    if !can_mount("a_status_for_people_is_a_few_lines") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.remount(&["--commit-interval", "10m"]);
+    let told = |arguments: &[&str]| {
+        let output = mounted.run(&[&["status", &mounted.text("mnt")], arguments].concat());
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    write(&mounted.path("file"), &vec![1; 50_000]);
+    let text = told(&[]);
+    assert!(text.lines().count() <= 6, "{text}");
+    for words in ["health: ok", "space: ", "now: ", "in the last 600 s would be lost (1 files)"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    fs::File::open(mounted.path("file")).and_then(|file| file.sync_all()).expect("synced");
+    rustix::fs::syncfs(fs::File::open(mounted.root()).expect("it is a directory")).expect("synced");
+    assert!(told(&[]).contains("power failed now: nothing would be lost"), "{}", told(&[]));
+    let all = told(&["--verbose"]);
+    for words in ["health: ok", "socket: ", "journal:", "dirty_pages_max: ", "recovery:"] {
+        assert!(all.contains(words), "{words}: {all}");
+    }
+    mounted.finish();
+}

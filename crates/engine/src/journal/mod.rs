@@ -277,6 +277,8 @@ pub struct JournalCounts {
     pub checkpoints: u64,
     /// Classes that became part of another.
     pub merges: u64,
+    /// Classes that are not committed now.
+    pub open_classes: usize,
     /// Bytes of records logged.
     pub record_bytes: u64,
     /// Bytes of active log now.
@@ -723,6 +725,7 @@ impl Journal {
             commits: self.counts.commits.load(Ordering::Relaxed),
             checkpoints: self.counts.checkpoints.load(Ordering::Relaxed),
             merges: self.counts.merges.load(Ordering::Relaxed),
+            open_classes: state.classes.len(),
             record_bytes: state.log.record_bytes,
             active_bytes: state.log.position().0 - state.tail.0,
             active_bytes_max: self.options.active_bytes_max,

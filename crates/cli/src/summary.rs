@@ -1,0 +1,145 @@
+//! The few lines of a status that a person reads first: health, space, what the pool is doing, and
+//! what a power failure would cost now.
+//!
+//! Made of the facts that a server tells, so that it is the same for whoever asks; what a server of
+//! another version does not tell is left out.
+
+use serde_json::Value;
+
+use crate::size::ByteSize;
+
+/// The log or the dirty pages are this full, in percent, before that is worth a word: at half a
+/// checkpoint is taken, so past it the device is behind.
+const FULL_PERCENT: u64 = 75;
+
+/// Returns lines, each with its name.
+pub(crate) fn lines(pool: &Value) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    lines.extend(text(&pool["health"]).map(|health| ("health", health)));
+    let warnings = pool["warnings"].as_array().into_iter().flatten().filter_map(text);
+    lines.extend(warnings.map(|warning| ("warning", warning)));
+    lines.extend(space(&pool["space"]).map(|space| ("space", space)));
+    lines.extend(doing(pool).map(|doing| ("now", doing)));
+    lines.extend(power(pool).map(|power| ("if power failed now", power)));
+    lines
+}
+
+fn size(bytes: u64) -> String {
+    ByteSize(bytes).to_string()
+}
+
+fn space(space: &Value) -> Option<String> {
+    let (total, used) = (space["total_bytes"].as_u64()?, space["used_bytes"].as_u64()?);
+    let percent = u128::from(used) * 100 / u128::from(total.max(1));
+    let mut text = format!("{} of {} used ({percent} %)", size(used), size(total));
+    if let Some(available) = space["available_bytes"].as_u64() {
+        text += &format!(", {} available", size(available));
+    }
+    if let Some(inodes) = space["inodes"].as_u64() {
+        text += &format!(", {inodes} inodes");
+    }
+    Some(text)
+}
+
+fn doing(pool: &Value) -> Option<String> {
+    let (journal, recent) = (&pool["journal"], &pool["cleaner"]["recent"]);
+    let mut parts = Vec::new();
+    if pool["is_read_only"] == true {
+        parts.push("serving reads alone (ro)".to_owned());
+    }
+    let dirty = pool["files"]["dirty"].as_u64()?;
+    if dirty > 0 {
+        parts.push(format!("gathering changes of {dirty} files"));
+    }
+    if let Some(pending) = pool["space"]["pending_bytes"].as_u64().filter(|&bytes| bytes > 0) {
+        parts.push(format!("{} freed, free again with the next checkpoint", size(pending)));
+    }
+    let is_full = |now: &str, max: &str| {
+        let (now, max) = (journal[now].as_u64()?, journal[max].as_u64()?);
+        Some(u128::from(now) * 100 >= u128::from(max) * u128::from(FULL_PERCENT) && max > 0)
+    };
+    if is_full("active_bytes", "active_bytes_max") == Some(true)
+        || is_full("dirty_pages", "dirty_pages_max") == Some(true)
+    {
+        parts.push("waiting for a checkpoint: the device is behind".to_owned());
+    }
+    if let Some(segments) = recent["segments"].as_u64().filter(|&segments| segments > 0) {
+        let seconds = pool["cleaner"]["recent_seconds"].as_u64().unwrap_or(0);
+        parts.push(format!("cleaned {segments} segments in the last {seconds} s"));
+    }
+    Some(if parts.is_empty() { "nothing to do".to_owned() } else { parts.join("; ") })
+}
+
+fn power(pool: &Value) -> Option<String> {
+    let log_bytes = pool["journal"]["active_bytes"].as_u64()?;
+    let dirty = pool["files"]["dirty"].as_u64()?;
+    let classes = pool["journal"]["open_classes"].as_u64()?;
+    let is_read_only = pool["is_read_only"] == true;
+    let replay = match log_bytes {
+        _ if is_read_only => "nothing would be replayed".to_owned(),
+        0 => "the next mount would have nothing to replay".to_owned(),
+        bytes => format!("the next mount would replay {} of log", size(bytes)),
+    };
+    if is_read_only || dirty == 0 && classes == 0 {
+        return Some(format!("nothing would be lost; {replay}"));
+    }
+    let seconds = pool["commit_interval_ms"].as_u64().unwrap_or(0).div_ceil(1000);
+    Some(format!(
+        "what was not synced in the last {seconds} s would be lost ({dirty} files); {replay}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn line(pool: &Value, name: &str) -> String {
+        let line = lines(pool).into_iter().find(|line| line.0 == name);
+        line.map(|line| line.1).unwrap_or_default()
+    }
+
+    /// Goal: each line says what the facts say, at the edges of numbers too, and a server that does
+    /// not tell a fact costs no more than its line.
+    #[test]
+    fn a_summary_says_what_the_facts_say() {
+        let mut pool = json!({
+            "health": "ok",
+            "warnings": ["a mode"],
+            "is_read_only": false,
+            "commit_interval_ms": 5000,
+            "space": {
+                "total_bytes": 1 << 30, "used_bytes": 1 << 28, "available_bytes": 700 << 20,
+                "pending_bytes": 0, "inodes": 12,
+            },
+            "journal": {
+                "active_bytes": 0, "active_bytes_max": 32 << 20, "dirty_pages": 0,
+                "dirty_pages_max": 4096, "open_classes": 0,
+            },
+            "files": { "dirty": 0 },
+            "cleaner": { "recent": { "segments": 0 }, "recent_seconds": 600 },
+        });
+        assert_eq!(line(&pool, "health"), "ok");
+        assert_eq!(line(&pool, "warning"), "a mode");
+        assert_eq!(line(&pool, "space"), "256M of 1G used (25 %), 700M available, 12 inodes");
+        assert_eq!(line(&pool, "now"), "nothing to do");
+        let power = "if power failed now";
+        assert!(line(&pool, power).starts_with("nothing would be lost"), "{}", line(&pool, power));
+        pool["files"]["dirty"] = json!(3);
+        pool["journal"]["active_bytes"] = json!(u64::MAX);
+        pool["cleaner"]["recent"]["segments"] = json!(7);
+        let (now, lost) = (line(&pool, "now"), line(&pool, power));
+        assert!(now.contains("3 files") && now.contains("behind"), "{now}");
+        assert!(now.contains("cleaned 7 segments in the last 600 s"), "{now}");
+        assert!(lost.contains("last 5 s would be lost (3 files)"), "{lost}");
+        pool["files"]["dirty"] = json!(0);
+        pool["journal"]["open_classes"] = json!(1);
+        assert!(line(&pool, power).contains("would be lost (0 files)"));
+        pool["is_read_only"] = json!(true);
+        assert!(line(&pool, power).starts_with("nothing would be lost"));
+        assert_eq!(lines(&json!({ "health": "ok" })).len(), 1);
+        assert_eq!(lines(&Value::Null), []);
+    }
+}
