@@ -34,7 +34,7 @@ use zerocopy::FromBytes;
 use crate::convert::{to_u64, to_usize};
 use crate::inspect::{InspectError, Opened};
 use crate::replay::each_chunk_of;
-use format::text::shown;
+use format::text::quoted;
 
 /// What to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -329,10 +329,10 @@ fn dump_fileset(text: &mut String, fileset: &Fileset) {
     let name: Vec<u8> = fileset.name.into_iter().take_while(|&byte| byte != 0).collect();
     let _ = writeln!(
         text,
-        "slot {} {} {:?}: anodes {} end {} table pages {} fragments {} height {}",
+        "slot {} {} {}: anodes {} end {} table pages {} fragments {} height {}",
         fileset.slot,
         fileset.id,
-        shown(&name),
+        quoted(&name),
         fileset.anodes_used,
         fileset.anodes_end,
         fileset.table_pages,
@@ -379,11 +379,11 @@ fn dump_anode(text: &mut String, anode: &Anode) {
         let _ = writeln!(text, "  attributes in {}, access lists in {}", anode.xattr, anode.acl);
     }
     for (name, value) in anode.attributes.iter() {
-        let _ = writeln!(text, "  attribute {:?} {}", shown(&name.full()), value_text(name, value));
+        let _ = writeln!(text, "  attribute {} {}", quoted(&name.full()), value_text(name, value));
     }
     if anode.storage == StorageMode::Inline {
         let length = to_usize(anode.size_bytes.min(to_u64(anode.root.len())));
-        let _ = writeln!(text, "  inline {:?}", shown(&anode.root[..length]));
+        let _ = writeln!(text, "  inline {}", quoted(&anode.root[..length]));
     }
     for (index, pointer) in crate::map::root_pointers(anode) {
         dump_pointer(text, "block", index, &pointer);
@@ -394,7 +394,7 @@ fn dump_anode(text: &mut String, anode: &Anode) {
 fn value_text(name: AttributeName<'_>, value: &[u8]) -> String {
     match Acl::decode(value) {
         Ok(acl) if name.namespace.is_acl() => format!("{acl:?}"),
-        Ok(_) | Err(_) => format!("{:?}", shown(value)),
+        Ok(_) | Err(_) => quoted(value),
     }
 }
 
@@ -409,12 +409,12 @@ fn dump_attributes(text: &mut String, bytes: &PageBytes) {
     let _ =
         writeln!(text, "{} attributes, next {}", attributes::count(bytes), attributes::next(bytes));
     for entry in attributes::entries(bytes) {
-        let (name, length) = (shown(&entry.name.full()), entry.value_bytes);
+        let (name, length) = (quoted(&entry.name.full()), entry.value_bytes);
         let _ = match entry.value {
             ValueAt::Here(value) => {
-                writeln!(text, "  {name:?} {length} bytes {}", value_text(entry.name, value))
+                writeln!(text, "  {name} {length} bytes {}", value_text(entry.name, value))
             }
-            ValueAt::Pages(first) => writeln!(text, "  {name:?} {length} bytes from page {first}"),
+            ValueAt::Pages(first) => writeln!(text, "  {name} {length} bytes from page {first}"),
         };
     }
 }
@@ -460,13 +460,13 @@ fn dump_directory(text: &mut String, header: &PageHeader, bytes: &PageBytes) {
     for dirent in directory::dirents(bytes) {
         let _ = writeln!(
             text,
-            "  byte {}: {:#018x} {:?} {} {} {:?}",
+            "  byte {}: {:#018x} {:?} {} {} {}",
             dirent.offset,
             dirent.cookie,
             dirent.kind,
             dirent.anode,
             dirent.generation,
-            shown(dirent.name)
+            quoted(dirent.name)
         );
     }
 }

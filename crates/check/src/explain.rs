@@ -15,7 +15,7 @@ use format::map::{height_for, page_index};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, SLOTS_PER_PAGE};
 use format::pointer::{BlockPointer, CheckKind};
 use format::summary::{Summary, SummaryKind};
-use format::text::shown;
+use format::text::{quoted, shown};
 use storage::device::SharedDevice;
 
 use crate::convert::{index_of, to_u64, to_usize};
@@ -125,7 +125,7 @@ pub fn explain_path(
     let reader = &opened.reader;
     let mut explanation = Explanation::default();
     explain_superblock(&opened, &mut explanation);
-    let name = || String::from_utf8_lossy(path).into_owned();
+    let name = || shown(path);
     let fileset = filesets(reader).into_iter().find(|fileset| fileset.id == ROOT_FILESET);
     let fileset =
         fileset.ok_or_else(|| InspectError::not_there(name(), "there is no root fileset"))?;
@@ -135,7 +135,7 @@ pub fn explain_path(
         .ok_or_else(|| InspectError::not_there(name(), "the root directory can't be read"))?;
     for part in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
         let number = explain_name(reader, &anode, part, &mut explanation).ok_or_else(|| {
-            let part = String::from_utf8_lossy(part);
+            let part = shown(part);
             InspectError::not_there(name(), format!("there is no {part}"))
         })?;
         anode = explain_anode(reader, &table, number, &mut explanation)
@@ -193,8 +193,8 @@ fn explain_attributes(
     explanation: &mut Explanation,
 ) {
     for (name, value) in anode.attributes.iter() {
-        let name = shown(&name.full());
-        let what = format!("{name:?} in the anode, {} bytes", value.len());
+        let name = quoted(&name.full());
+        let what = format!("{name} in the anode, {} bytes", value.len());
         explanation.add_at(&reader.geometry, "attribute", place, what);
     }
     for number in [anode.xattr, anode.acl].into_iter().filter(|number| number.0 != 0) {
@@ -203,11 +203,11 @@ fn explain_attributes(
             let wanted = wanted_page(&container, PageKind::Attributes, 0, pointer);
             if let Ok(page) = reader.read_page(&wanted) {
                 let names = format::attributes::entries(&page);
-                let names: Vec<_> = names.map(|entry| shown(&entry.name.full())).collect();
+                let names: Vec<_> = names.map(|entry| quoted(&entry.name.full())).collect();
                 let what = if format::attributes::is_value_page(&page) {
                     format!("page {} of {number}, part of a value", pointer.0)
                 } else {
-                    format!("page {} of {number}: {names:?}", pointer.0)
+                    format!("page {} of {number}: {}", pointer.0, names.join(", "))
                 };
                 explanation.add_at(&reader.geometry, "attribute", pointer.1.place, what);
             }
@@ -228,8 +228,8 @@ fn explain_name(
     let dirent = directory::find(page.as_slice(), hash, name)?;
     let place = PageHeader::parse(&page)?.place;
     let what = format!(
-        "{:?} at byte {} of page {number} of the directory, hash {hash:#x}: {} {}",
-        shown(name),
+        "{} at byte {} of page {number} of the directory, hash {hash:#x}: {} {}",
+        quoted(name),
         dirent.offset,
         dirent.anode,
         dirent.generation

@@ -82,7 +82,7 @@ pub struct Progress {
     pub pass: &'static str,
     /// Fragments, or groups, that it has dealt with.
     pub done: u64,
-    /// How many there are, as the pool says; 0: not known.
+    /// How many there are, as the pool says, and never less than `done`; 0: not known.
     pub total: u64,
 }
 
@@ -176,7 +176,9 @@ impl Check<'_> {
     }
 
     fn tell(&mut self) {
-        (self.progress)(Progress { pass: self.pass, done: self.done, total: self.total });
+        // What the pool says of itself may be too little.
+        let done = if self.total == 0 { self.done } else { self.done.min(self.total) };
+        (self.progress)(Progress { pass: self.pass, done, total: self.total });
     }
 }
 

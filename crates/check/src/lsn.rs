@@ -12,12 +12,13 @@
 //! [`LSN_PAGES_KEPT`] pages, 4 MiB.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use format::group::is_lsn_page_used;
 use format::ids::{AnodeNo, FilesetId, Place};
 use format::lsn_page::{LsnEntry, Verdict, compare};
 use format::page::{PageBytes, PageError, PageHeader, PageKind, PageOwner};
+use storage::sync::{Mutex, MutexGuard};
 
 use crate::reader::{PageWanted, Reader};
 use crate::{Check, Stop};
@@ -93,7 +94,7 @@ fn verify(check: &mut Check<'_>, lsn_pages: Vec<(Place, u64)>) {
 
 impl LsnPages {
     fn kept(&self) -> MutexGuard<'_, BTreeMap<Place, LsnPage>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 
     fn keep(&self, place: Place, page: LsnPage) {
@@ -105,7 +106,7 @@ impl LsnPages {
     }
 
     fn stale(&self) -> MutexGuard<'_, BTreeSet<Place>> {
-        self.stale.lock().unwrap_or_else(PoisonError::into_inner)
+        self.stale.lock()
     }
 }
 

@@ -209,7 +209,7 @@ impl<'run> Check<'run> {
     fn claim_page(&mut self, walk: &mut Walk<'_>, (index, pointer): &Indexed) -> bool {
         let fragments = self.reader.geometry.page_fragments();
         let is_page = pointer.check_kind == CheckKind::Page && pointer.fragments == fragments;
-        if !is_page || pointer.is_reserved {
+        if !is_page || !pointer.is_plain() || pointer.is_reserved {
             let what = format!("pointer to page {index} is not one to a page: {pointer:?}");
             return self.refuse(walk, pointer, what);
         }
@@ -254,10 +254,7 @@ impl<'run> Check<'run> {
         }
         let stored = u64::from(pointer.fragments) * self.reader.geometry.fragment_bytes();
         let is_data = matches!(pointer.check_kind, CheckKind::Whole | CheckKind::Quarters);
-        if pointer.is_offline {
-            return false;
-        }
-        if !is_data || stored > block_bytes {
+        if !is_data || !pointer.is_plain() || stored > block_bytes {
             let what = format!("block {index}: {pointer:?} in blocks of {block_bytes} bytes");
             return self.refuse(walk, pointer, what);
         }

@@ -26,6 +26,9 @@ pub struct Report {
     pub title: String,
     /// What the reader should know: for example that a log was replayed in memory first.
     pub notes: Vec<String>,
+    /// Defects of spare copies while another copy serves: nothing is lost, and the next clean close
+    /// writes them anew. A pool with no others is clean.
+    pub noted: Vec<Finding>,
     /// The first [`DEFECTS_KEPT_MAX`] defects, in the order in which they were found.
     pub findings: Vec<Finding>,
     /// How many of each kind there are, those that are not described included.
@@ -97,15 +100,31 @@ impl Report {
         }
     }
 
+    /// Notes a defect of a spare copy.
+    pub(crate) fn note(&mut self, finding: Finding) {
+        self.noted.push(finding);
+    }
+
+    /// Returns what a reader should know besides defects, a line each.
+    pub fn note_lines(&self) -> impl Iterator<Item = String> {
+        let noted = self.noted.iter().map(|finding| {
+            format!(
+                "{}; another copy serves, and the next clean close writes it anew",
+                line_of(finding)
+            )
+        });
+        self.notes.iter().cloned().chain(noted)
+    }
+
     /// Returns the report for people.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = format!("{}\n", self.title);
-        for note in &self.notes {
+        for note in self.note_lines() {
             let _ = writeln!(text, "note: {note}");
         }
         for finding in &self.findings {
-            text.push_str(&finding_line(finding));
+            let _ = writeln!(text, "{}", line_of(finding));
         }
         let described = u64::try_from(self.findings.len()).unwrap_or(u64::MAX);
         let more = self.defect_count().saturating_sub(described);
@@ -153,11 +172,12 @@ impl Report {
             .iter()
             .map(|(code, count)| format!("\"{}\":{count}", code.name()))
             .collect();
-        let notes: Vec<String> = self.notes.iter().map(|note| json_string(note)).collect();
+        let notes: Vec<String> = self.note_lines().map(|note| json_string(&note)).collect();
+        let noted: Vec<String> = self.noted.iter().map(finding_json).collect();
         let totals = &self.totals;
         format!(
             "{{\"title\":{},\"exit_code\":{},\"clean\":{},\"stopped\":{},\"notes\":[{}],\
-             \"defect_count\":{},\"counts\":{{{}}},\"defects\":[{}],\"totals\":{{\
+             \"noted\":[{}],\"defect_count\":{},\"counts\":{{{}}},\"defects\":[{}],\"totals\":{{\
              \"filesets\":{},\"anodes\":{},\"names\":{},\"pages\":{},\"blocks\":{},\
              \"data_bytes\":{},\"groups\":{},\"fragments\":{}}}}}",
             json_string(&self.title),
@@ -165,6 +185,7 @@ impl Report {
             self.is_clean(),
             json_option(self.stopped.as_deref()),
             notes.join(","),
+            noted.join(","),
             self.defect_count(),
             counts.join(","),
             defects.join(","),
@@ -180,7 +201,9 @@ impl Report {
     }
 }
 
-fn finding_line(finding: &Finding) -> String {
+/// Returns a finding as a line for people, without its end.
+#[must_use]
+pub fn line_of(finding: &Finding) -> String {
     let defect = &finding.defect;
     let mut line = format!("{} {}: {}", defect.code.name(), severity_of(defect), defect.what);
     if let Some(path) = &finding.path {
@@ -194,7 +217,6 @@ fn finding_line(finding: &Finding) -> String {
     if let Some(offset) = finding.device_offset {
         let _ = write!(line, " (device byte {offset})");
     }
-    line.push('\n');
     line
 }
 

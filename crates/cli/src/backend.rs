@@ -192,6 +192,8 @@ pub struct ExplainStep {
 pub struct CheckReport {
     /// What is wrong. Empty: the pool is clean.
     pub defects: Vec<DefectReport>,
+    /// What to know besides: spare copies that fail, a log that was replayed in memory.
+    pub notes: Vec<String>,
     /// Defects found beyond those listed.
     pub unlisted_count: u64,
     /// Pages read.

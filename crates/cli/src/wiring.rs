@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use check::explain::{Explanation, explain_offset, explain_path};
 use check::inspect::InspectError;
+use check::report::Finding;
 use engine::vnode::api::{FileSystem, FsError};
 use engine::{FilesOptions, Pool};
 use format::geometry::GeometryError;
@@ -112,6 +113,15 @@ fn not_replayed(error: BackendError) -> BackendError {
     let cause =
         format!("the pool was not closed, so its log must be replayed, read-only or not: {cause}");
     BackendError::Failed { device, cause }
+}
+
+/// Says what was found, and where to look for it.
+fn message_of(found: &Finding) -> String {
+    let path = found.path.as_ref().map_or(String::new(), |path| format!("{path}: "));
+    let severity = found.defect.code.severity().word();
+    let place = found.defect.place.map_or(String::new(), |place| format!(", place {place}"));
+    let byte = found.device_offset.map_or(String::new(), |byte| format!(", device byte {byte}"));
+    format!("{path}{} ({severity}{place}{byte})", found.defect.what)
 }
 
 /// Returns the option to change.
@@ -237,16 +247,14 @@ impl Backend for EngineBackend {
             .iter()
             .map(|found| DefectReport {
                 code: found.defect.code.name().to_owned(),
-                message: match &found.path {
-                    Some(path) => format!("{path}: {}", found.defect.what),
-                    None => found.defect.what.clone(),
-                },
+                message: message_of(found),
             })
             .collect();
         let listed_count = u64::try_from(listed.len()).unwrap_or(u64::MAX);
         Ok(CheckReport {
             unlisted_count: report.defect_count().saturating_sub(listed_count),
             defects: listed,
+            notes: report.note_lines().collect(),
             pages_read: report.totals.pages,
             inode_count: report.totals.anodes,
             facts: serde_json::from_str(&report.to_json()).unwrap_or(Value::Null),

@@ -247,12 +247,17 @@ impl BlockPointer {
         if self.is_reserved { whole.saturating_sub(self.fragments) } else { 0 }
     }
 
+    /// Whether what is stored are the bytes themselves: no other form of them is known yet.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        !self.is_compressed && !self.is_encrypted && !self.is_offline
+    }
+
     /// Whether this is a plain block with a check for each quarter, so that a quarter of it can be
     /// a block of its own.
     #[must_use]
     pub fn is_divisible(&self) -> bool {
-        let is_plain = !self.is_compressed && !self.is_encrypted && !self.is_offline;
-        is_plain && self.check_kind == CheckKind::Quarters
+        self.is_plain() && self.check_kind == CheckKind::Quarters
     }
 
     /// Returns the pointer to quarter `quarter` (0 to 3) of a divisible block as a block of
@@ -272,9 +277,12 @@ impl BlockPointer {
         Some(BlockPointer { place, fragments, check_kind: CheckKind::Whole, check, ..*self })
     }
 
-    /// Whether `data`, the whole stored block, is what was written.
+    /// Whether `data`, the whole stored block, is what was written, in a form that is known.
     #[must_use]
     pub fn verifies(&self, data: &[u8]) -> bool {
+        if !self.is_plain() {
+            return false;
+        }
         match self.check_kind {
             CheckKind::Whole => crc32c(data) == self.check[0],
             CheckKind::Quarters => quarters_of(data) == self.check,

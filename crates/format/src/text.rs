@@ -26,6 +26,12 @@ pub fn shown(name: &[u8]) -> String {
     text
 }
 
+/// As [`shown`], between quotation marks.
+#[must_use]
+pub fn quoted(name: &[u8]) -> String {
+    format!("\"{}\"", shown(name).replace('"', "\\\""))
+}
+
 /// Whether a character moves or hides others: separators of lines, marks of direction, characters
 /// without a width.
 fn is_invisible(character: char) -> bool {
@@ -43,7 +49,7 @@ fn is_invisible(character: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::shown;
+    use super::{quoted, shown};
 
     #[test]
     fn what_a_terminal_obeys_is_escaped_and_the_rest_is_left() {
@@ -51,6 +57,7 @@ mod tests {
         for same in same {
             assert_eq!(shown(same.as_bytes()), same);
         }
+        assert_eq!(quoted(b"a \"b\"\n"), "\"a \\\"b\\\"\\n\"");
         let cases: [(&[u8], &str); 8] = [
             (b"\x1b[2J", "\\u{1b}[2J"),
             (b"a\nFS001: all is lost", "a\\nFS001: all is lost"),

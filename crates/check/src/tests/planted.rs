@@ -14,8 +14,10 @@ use format::group::{
 };
 use format::ids::{AnodeNo, Generation, Lsn, Place};
 use format::map;
-use format::page::{AUX_OFFSET, COUNT_OFFSET, PAGE_HEADER_BYTES, PageBytes, stamp, write_u64};
-use format::pointer::SplitHint;
+use format::page::{
+    AUX_OFFSET, COUNT_OFFSET, PAGE_HEADER_BYTES, PageBytes, stamp, write_u32, write_u64,
+};
+use format::pointer::{BlockPointer, SplitHint};
 use storage::device::{
     AlignedBuffer, Device, DeviceError, DeviceInfo, MemoryDevice, Operation, Purpose, RequestKind,
     Ticket,
@@ -69,22 +71,33 @@ fn offset_of(page: &PageBytes, name: &[u8]) -> usize {
     directory::dirents(page).find(|dirent| dirent.name == name).expect("there").offset
 }
 
+/// Expects a clean pool with one note of a spare copy: `code`.
+#[track_caller]
+fn expect_note(code: DefectCode, plant: impl FnOnce(&Image)) -> Report {
+    let report = report_of(plant);
+    let noted: Vec<DefectCode> = report.noted.iter().map(|found| found.defect.code).collect();
+    assert_eq!(noted, [code], "{}", report.to_text());
+    assert_eq!(report.exit_code(), 0, "{}", report.to_text());
+    assert!(report.to_text().contains(&format!("note: {code} minor: copy ")));
+    assert!(report.to_json().contains(&format!("\"noted\":[{{\"code\":\"{code}\"")));
+    report
+}
+
+fn put_superblock(image: &Image, copy: u16, bytes: &[u8]) {
+    let offset = Geometry::superblock_offset(16 << 20, copy);
+    image.device.write(Purpose::Superblock, offset, AlignedBuffer::copy_of(bytes)).expect("there");
+}
+
 #[test]
-fn superblock_copies_that_fail_are_named() {
-    let spoil_copy = |image: &Image, copy: u16, at: u64, byte: u8| {
-        let offset = Geometry::superblock_offset(16 << 20, copy);
-        let mut bytes = image.device.read(Purpose::Superblock, offset, 4096).expect("in range");
-        bytes[usize::try_from(at).expect("small")] = byte;
-        image.device.write(Purpose::Superblock, offset, bytes).expect("in range");
+fn superblock_copies_that_fail_are_noted() {
+    let spoil_copy = |image: &Image, copy: u16, at: usize, byte: u8| {
+        let mut bytes = image.superblock.encode(copy);
+        bytes[at] = byte;
+        put_superblock(image, copy, &bytes);
     };
-    expect(&[DefectCode::SB001], |image| spoil_copy(image, 1, 0, 7));
-    expect(&[DefectCode::SB002], |image| spoil_copy(image, 3, 500, 7));
-    expect(&[DefectCode::SB005], |image| {
-        let bytes = image.superblock.encode(2);
-        let offset = Geometry::superblock_offset(16 << 20, 1);
-        let bytes = AlignedBuffer::copy_of(&bytes);
-        image.device.write(Purpose::Superblock, offset, bytes).expect("in range");
-    });
+    expect_note(DefectCode::SB001, |image| spoil_copy(image, 1, 0, 7));
+    expect_note(DefectCode::SB002, |image| spoil_copy(image, 3, 500, 7));
+    expect_note(DefectCode::SB005, |image| put_superblock(image, 1, &image.superblock.encode(2)));
     for (code, at, byte) in [
         (DefectCode::SB003, 12, 9),
         (DefectCode::SB004, 44, 2),
@@ -93,16 +106,59 @@ fn superblock_copies_that_fail_are_named() {
         (DefectCode::SB006, 47, 9),
         (DefectCode::SB007, 12, 1),
     ] {
-        expect(&[code], |image| {
+        expect_note(code, |image| {
             let mut bytes = image.superblock.encode(1);
             bytes[at] = byte;
             let crc = format::checksum::crc32c(&bytes[12..]);
             bytes[8..12].copy_from_slice(&crc.to_le_bytes());
-            let offset = Geometry::superblock_offset(16 << 20, 1);
-            let bytes = AlignedBuffer::copy_of(&bytes);
-            image.device.write(Purpose::Superblock, offset, bytes).expect("in range");
+            put_superblock(image, 1, &bytes);
         });
     }
+    expect_note(DefectCode::SB008, |image| {
+        let mut older = image.superblock.clone();
+        older.sequence -= 1;
+        put_superblock(image, 3, &older.encode(3));
+    });
+}
+
+#[test]
+fn journal_heads_that_fail_are_noted() {
+    for slot in 0..4 {
+        expect_note(DefectCode::JR008, |image| {
+            let offset = image.geometry.journal_offset + slot * 4096;
+            let mut bytes = image.device.read(Purpose::Journal, offset, 4096).expect("there");
+            bytes[200] ^= 1;
+            image.device.write(Purpose::Journal, offset, bytes).expect("there");
+        });
+    }
+}
+
+/// The last two copies lie where the device ended when the pool was made.
+#[test]
+fn an_enlarged_device_is_told_and_is_no_defect() {
+    let image = Image::new(4096);
+    let larger = MemoryDevice::new("larger", 20 << 20);
+    let bytes = image.device.read(Purpose::Check, 0, 16 << 20).expect("there");
+    larger.write(Purpose::Check, 0, bytes).expect("it is larger");
+    let report = crate::run(larger, crate::Options::default(), &mut |_| {});
+    assert_eq!((report.exit_code(), report.noted.len()), (0, 0), "{}", report.to_text());
+    assert!(report.to_text().contains("note: the device has 4194304 bytes more than the pool"));
+}
+
+#[test]
+fn no_pass_does_more_than_there_is() {
+    let image = Image::new(4096);
+    // Nothing is said to be in use: the pass over filesets finds more.
+    image.edit(image.geometry.descriptor_place(1), |bytes| {
+        write_u32(bytes, DESCRIPTOR_FRAGMENTS_USED_OFFSET, 0);
+    });
+    let mut told = Vec::new();
+    crate::run(image.device.clone(), crate::Options::default(), &mut |at| told.push(at));
+    assert!(told.iter().all(|at| at.total == 0 || at.done <= at.total), "{told:?}");
+    let named = |name| told.iter().any(|at| at.pass == name);
+    let fileset = crate::pass::FILESET_PASSES.iter().map(|pass| pass.name);
+    let mut passes = crate::pass::PASSES.iter().map(|pass| pass.name).chain(fileset);
+    assert!(passes.all(named), "{told:?}");
 }
 
 /// Goal: a page is held against its LSN page, and that against the page. Method: the LSN page lists
@@ -261,6 +317,16 @@ fn pointers_are_checked() {
     assert!(path == Some("/small") || path == Some("/dir/hard"), "{path:?}");
     expect(&[DefectCode::MP003], |image| pointer(image, SMALL, |pointer| pointer.fragments = 5));
     expect(&[DefectCode::MP003], |image| pointer(image, BIG, |pointer| pointer.fragments = 2));
+    let forms: [fn(&mut BlockPointer); 4] = [
+        |pointer| pointer.is_compressed = true,
+        |pointer| pointer.is_encrypted = true,
+        |pointer| pointer.is_offline = true,
+        |pointer| (pointer.place, pointer.is_offline) = (Place::NONE, true),
+    ];
+    for form in forms {
+        expect(&[DefectCode::MP003], |image| pointer(image, SMALL, form));
+        expect(&[DefectCode::MP003], |image| pointer(image, DIR, form));
+    }
     expect(&[DefectCode::MP004], |image| image.edit_anode(SMALL, |anode| anode.size_bytes = 0));
     let report = expect(&[DefectCode::MP005], |image| {
         let place = image.places[&(BIG, 19)];
@@ -488,6 +554,7 @@ fn attributes_are_checked() {
     };
     let report = expect(&[DefectCode::XA001], |image| page(image, 0, |bytes| bytes[129] = 99));
     assert!(report.findings[0].defect.place.is_some());
+    expect(&[DefectCode::XA001], |image| page(image, 0, |bytes| bytes[129] = 0));
     expect(&[DefectCode::XA001], |image| page(image, 2, |bytes| bytes[COUNT_OFFSET + 1] = 99));
     let report = expect(&[DefectCode::XA002, DefectCode::XA003], |image| {
         image.edit_anode(SMALL, |anode| anode.xattr = AnodeNo(BIG));

@@ -28,6 +28,9 @@ fn text_of(device: &Path, report: &CheckReport, is_clean: bool) -> String {
     for defect in &report.defects {
         let _ = writeln!(text, "{}: {}", defect.code, defect.message);
     }
+    for note in &report.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
     if report.unlisted_count > 0 {
         let _ = writeln!(text, "... and {} more", report.unlisted_count);
     }

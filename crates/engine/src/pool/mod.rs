@@ -340,7 +340,7 @@ impl Pool {
         let superblock = self.superblock.lock();
         let label_end = superblock.label.iter().position(|&byte| byte == 0).unwrap_or(LABEL_BYTES);
         PoolStatus {
-            label: String::from_utf8_lossy(&superblock.label[..label_end]).into_owned(),
+            label: format::text::shown(&superblock.label[..label_end]),
             pool_id: superblock.pool_id,
             device: self.device.info().name.clone(),
             transport: self.device.info().transport,

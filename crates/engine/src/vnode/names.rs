@@ -185,7 +185,7 @@ impl Files {
             }
             path.extend_from_slice(name);
         }
-        Err(FsError::Io { cause: format!("{}: {cause}", String::from_utf8_lossy(&path)) })
+        Err(FsError::Io { cause: format!("{}: {cause}", format::text::shown(&path)) })
     }
 
     fn name_in(&self, parent: AnodeNo, child: AnodeNo) -> FsResult<Vec<u8>> {

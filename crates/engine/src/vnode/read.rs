@@ -419,5 +419,10 @@ impl Files {
 }
 
 pub(crate) fn bad_data(pointer: &BlockPointer) -> FsError {
-    corrupt(DefectCode::MP005.found("a block fails its checksum").at(pointer.place))
+    let defect = if pointer.is_plain() {
+        DefectCode::MP005.found("a block fails its checksum")
+    } else {
+        DefectCode::MP003.found("a block is stored in a form that is not known")
+    };
+    corrupt(defect.at(pointer.place))
 }
