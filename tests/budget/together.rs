@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use engine::error::Told;
+use engine::error::Completion;
 use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
 use engine::{CreateOptions, OpenOptions, Pool};
 use storage::clock::{Clock, SimClock};
@@ -39,7 +39,7 @@ struct Desk {
 
 #[derive(Default)]
 struct DeskState {
-    asked: VecDeque<(Ino, Told)>,
+    asked: VecDeque<(Ino, Completion)>,
     clients_left: usize,
 }
 

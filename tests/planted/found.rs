@@ -12,7 +12,7 @@ pub(crate) const FOUND: &[Row] = &[
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
     ),
     (
-        "SyncToldEarly",
+        "SyncCompletedEarly",
         "sim",
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
     ),

@@ -98,9 +98,9 @@ pub enum FsError {
 /// The result of an operation on files.
 pub type FsResult<T> = Result<T, FsError>;
 
-/// Is told once how an operation ended, by whatever thread learns it, which must not wait for
-/// anything in it.
-pub type Told = Box<dyn FnOnce(FsResult<()>) + Send>;
+/// A completion callback: called once with how an operation ended, by whatever thread learns it. It
+/// must not block.
+pub type Completion = Box<dyn FnOnce(FsResult<()>) + Send>;
 
 impl From<Defect> for FsError {
     fn from(defect: Defect) -> FsError {

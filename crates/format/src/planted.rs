@@ -23,7 +23,8 @@ bugs! {
     CommitWithoutFlush: "A commit is acknowledged before the device has flushed the log (J1).",
     MemberBehindAcknowledged:
         "Whoever waits behind the writer of a group of commits is answered before it is written.",
-    SyncToldEarly: "Whoever left word is told as soon as the write of another has ended.",
+    SyncCompletedEarly:
+        "The callback of an async fsync runs as soon as the write of another has ended.",
     DataNotAwaited: "A commit does not wait for the data that it points to.",
     DataNotFlushed: "The data that a commit points to is written and not flushed.",
     HomeBeforeLog: "Pages go home before their records are durable (K1).",

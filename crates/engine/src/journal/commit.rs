@@ -6,23 +6,24 @@
 //! durable, and it is acknowledged only after the flush behind it (J1). A chunk that is torn, or
 //! lies behind a torn one, never counts: recovery stops there.
 //!
-//! # Who waits
+//! # Commit waiters
 //!
-//! Whoever wishes a class to be durable either waits ([`Journal::commit`]) or leaves word whom to
-//! tell and goes on ([`Journal::commit_then`]). Of those who leave word the first is the *keeper*:
-//! it writes, or waits for another who does, tells all that are served, and stays until there is
-//! nobody left to tell.
+//! A caller that wants a class durable is a *commit waiter*. It blocks ([`Journal::commit`]), or it
+//! leaves a completion callback and goes on ([`Journal::commit_then`]). The first caller that
+//! leaves a callback becomes the *leader*: it writes the log, or waits for another that does, runs
+//! the callbacks of all waiters that are served, and stays until no callback is left.
 //!
-//! On a slow device the keeper waits a moment before it writes: for as many as the last write
-//! served, and as had come by its end (decision 0039). Those who were just told come back soon, and
-//! else find a write under way that serves the few who came during the last one. It waits for a
-//! quarter of the time of that write at most, and for [`WAIT_NS_MAX`].
+//! On a slow device the leader keeps a *commit delay* before it writes: until as many waiters have
+//! come as the last write served and as had come by its end (decision 0039). Clients that were just
+//! completed come back soon, and would else find a write under way that serves the few that came
+//! during the last one. The delay is at most a quarter of the time of that write, and at most
+//! [`DELAY_NS_MAX`].
 //!
-//! - W1: While somebody is to be told, there is a keeper. Both change under the manager's lock.
-//! - W2: Everyone is told once: `Ok` only when the log is durable up to where the wish ends, else
-//!   the error of the journal that failed. Each stays on the list until then, so that a bug in what
-//!   one calls costs the others an error at most.
-//! - W3: At most [`TOLD_MAX`] are to be told; the next one waits.
+//! - W1: While a callback is left, there is a leader. Both change under the manager's lock.
+//! - W2: Each callback runs once: with `Ok` only when the log is durable up to the end of its
+//!   waiter, else with the error of the journal that failed. It stays on the list until then, so
+//!   that a bug in one callback costs the others an error at most.
+//! - W3: At most [`CALLBACKS_MAX`] are kept; the next caller blocks.
 //! - W4: A journal of which a writer panicked has failed: chunks may be neither in the log nor on
 //!   the list any more.
 
@@ -37,57 +38,57 @@ use format::planted::{self, Planted};
 use storage::device::{Operation, Purpose, SharedBytes};
 
 use super::log::SealedChunk;
-use super::wishes::{Company, TOLD_MAX, Wishes};
+use super::waiters::{CALLBACKS_MAX, CommitDelay, CommitWaiters};
 use super::{Class, Journal, State, commit_record_bytes, ring_bytes};
 use crate::buffer::page_of_mut;
 use crate::convert::index_wide;
-use crate::error::{FsError, FsResult, Told};
+use crate::error::{Completion, FsError, FsResult};
 use crate::sync::MutexGuard;
 
 /// Pages of the classes that are closed in one step: it holds the manager up for a tenth of a
 /// millisecond.
 const PAGES_PER_CLOSING: usize = 128;
 
-/// A write of the log that takes so long is worth waiting for company.
+/// A write of the log that takes so long is worth a delay before the next one.
 const SLOW_WRITE_NS: u64 = 1_000_000;
-/// Of the time of a write, the part that the keeper waits at most.
-const WAIT_SHARE: u64 = 4;
-/// Longest wait: on a disk that takes longer, those who come later do not lose much.
-const WAIT_NS_MAX: u64 = 4_000_000;
+/// Of the time of a write, the part that the delay takes at most.
+const DELAY_SHARE: u64 = 4;
+/// Longest delay: on a disk that takes longer, waiters that come later do not lose much.
+const DELAY_NS_MAX: u64 = 4_000_000;
 
-/// Whoever tells those who left word, until it leaves.
-struct Keeper<'a> {
+/// Who writes the log for the waiters and runs their callbacks, until it leaves.
+struct Leader<'a> {
     journal: &'a Journal,
     has_left: bool,
 }
 
-impl Keeper<'_> {
-    /// Leaves if nobody is to be told (W1); returns whether it did.
+impl Leader<'_> {
+    /// Leaves if no callback is left (W1); returns whether it did.
     fn leaves(&mut self) -> bool {
-        let wishes = &mut self.journal.state.lock().wishes;
-        self.has_left = wishes.to_tell() == 0;
-        wishes.has_keeper = !self.has_left;
+        let waiters = &mut self.journal.state.lock().waiters;
+        self.has_left = waiters.callbacks() == 0;
+        waiters.has_leader = !self.has_left;
         self.has_left
     }
 
-    /// Takes out one who is to be told; leaves if there is none.
-    fn next_left(&self) -> Option<Told> {
-        let wishes = &mut self.journal.state.lock().wishes;
-        let told = wishes.take_any();
-        wishes.has_keeper = told.is_some();
-        told
+    /// Takes out a callback; leaves if there is none.
+    fn next_left(&self) -> Option<Completion> {
+        let waiters = &mut self.journal.state.lock().waiters;
+        let callback = waiters.take_any();
+        waiters.has_leader = callback.is_some();
+        callback
     }
 }
 
-impl Drop for Keeper<'_> {
+impl Drop for Leader<'_> {
     fn drop(&mut self) {
         if self.has_left {
             return;
         }
-        // W2: a bug ended it, and nobody else would tell them.
-        while let Some(told) = self.next_left() {
+        // W2: a bug ended it, and nobody else would run them.
+        while let Some(callback) = self.next_left() {
             let error = self.journal.check_alive().err();
-            told(Err(error.unwrap_or_else(|| FsError::Io { cause: self.journal.bug() })));
+            callback(Err(error.unwrap_or_else(|| FsError::Io { cause: self.journal.bug() })));
         }
     }
 }
@@ -120,109 +121,109 @@ impl Journal {
         self.wait_for(self.state.lock(), class, None)
     }
 
-    /// Makes the class durable as [`Journal::commit`] does, and tells `told` how that ended: now,
-    /// or from another thread after this has returned. The caller may be kept as long as others
-    /// call this. What is told must not wait for the caller.
-    pub(crate) fn commit_then(&self, class: u64, told: Told) {
-        self.leave_word(self.state.lock(), class, None, told);
+    /// Makes the class durable as [`Journal::commit`] does, and calls `done` with how that ended:
+    /// now, or from another thread after this has returned. The caller may be kept as long as
+    /// others call this. The callback must not wait for the caller.
+    pub(crate) fn commit_then(&self, class: u64, done: Completion) {
+        self.add_callback(self.state.lock(), class, None, done);
     }
 
-    /// Makes everything applied so far durable as [`Journal::commit_all`] does, and tells `told`,
-    /// as [`Journal::commit_then`].
-    pub(crate) fn commit_all_then(&self, told: Told) {
+    /// Makes everything applied so far durable as [`Journal::commit_all`] does, and calls `done`
+    /// as [`Journal::commit_then`] does.
+    pub(crate) fn commit_all_then(&self, done: Completion) {
         self.close_opened_before(u64::MAX);
         let mut state = self.state.lock();
         let end = state.log.cut();
-        self.leave_word(state, 0, Some(end), told);
+        self.add_callback(state, 0, Some(end), done);
     }
 
-    /// Adds a wish and waits until it is fulfilled.
+    /// Adds a waiter and blocks until it is served.
     fn wait_for(
         &self,
         mut state: MutexGuard<'_, State>,
         class: u64,
         end: Option<Lsn>,
     ) -> FsResult<()> {
-        let wish = state.wishes.add(class, end, None);
+        let waiter = state.waiters.add(class, end, None);
         drop(state);
-        let done = self.force_when(|state| state.wishes.end_of(wish));
-        self.state.lock().wishes.remove(wish);
+        let done = self.force_when(|state| state.waiters.end_of(waiter));
+        self.state.lock().waiters.remove(waiter);
         done
     }
 
-    /// Adds a wish of which `told` is told, and keeps the list if nobody does (W1); waits if too
-    /// many are to be told (W3).
-    fn leave_word(
+    /// Adds a waiter with a callback, and becomes the leader if there is none (W1); blocks if there
+    /// are too many callbacks (W3).
+    fn add_callback(
         &self,
         mut state: MutexGuard<'_, State>,
         class: u64,
         end: Option<Lsn>,
-        told: Told,
+        callback: Completion,
     ) {
-        if state.wishes.to_tell() == TOLD_MAX {
-            return told(self.wait_for(state, class, end));
+        if state.waiters.callbacks() == CALLBACKS_MAX {
+            return callback(self.wait_for(state, class, end));
         }
-        state.wishes.add(class, end, Some(told));
-        if state.wishes.is_company_there() {
+        state.waiters.add(class, end, Some(callback));
+        if state.waiters.is_delay_over() {
             self.came.notify_one();
         }
-        let has_keeper = std::mem::replace(&mut state.wishes.has_keeper, true);
+        let has_leader = std::mem::replace(&mut state.waiters.has_leader, true);
         drop(state);
-        if !has_keeper {
-            self.keep();
+        if !has_leader {
+            self.lead();
         }
     }
 
-    /// Serves those who left word until there is none.
-    fn keep(&self) {
-        let mut keeper = Keeper { journal: self, has_left: false };
-        while !keeper.leaves() {
-            self.await_company();
-            let done = self.force_when(|state| state.wishes.first_to_tell());
-            while let Some(told) = self.next_served() {
-                told(Ok(()));
+    /// Serves waiters until no callback is left.
+    fn lead(&self) {
+        let mut leader = Leader { journal: self, has_left: false };
+        while !leader.leaves() {
+            self.delay();
+            let done = self.force_when(|state| state.waiters.first_end());
+            while let Some(callback) = self.next_served() {
+                callback(Ok(()));
             }
             while done.is_err()
-                && let Some(told) = self.next_of_all()
+                && let Some(callback) = self.next_of_all()
             {
-                told(done.clone());
+                callback(done.clone());
             }
         }
     }
 
-    /// Says for how many, and until when, the next write of the log waits, where one that was begun
-    /// at `begun_ns` has ended.
-    fn expect_company(&self, wishes: &mut Wishes, begun_ns: u64) {
+    /// Says for how many waiters, and until when, the next write of the log is delayed, after one
+    /// that was begun at `begun_ns` has ended.
+    fn plan_delay(&self, waiters: &mut CommitWaiters, begun_ns: u64) {
         let now_ns = self.clock.monotonic_ns();
         let took_ns = now_ns.saturating_sub(begun_ns);
-        // Nobody was told yet: these are whom it served, and who came meanwhile.
-        let expected = if took_ns >= SLOW_WRITE_NS { wishes.to_tell() } else { 0 };
-        let wait_ns = (took_ns / WAIT_SHARE).min(WAIT_NS_MAX);
-        wishes.company = Company { expected, until_ns: now_ns.saturating_add(wait_ns) };
+        // No callback has run yet: these are those that it served, and those that came meanwhile.
+        let expected = if took_ns >= SLOW_WRITE_NS { waiters.callbacks() } else { 0 };
+        let wait_ns = (took_ns / DELAY_SHARE).min(DELAY_NS_MAX);
+        waiters.delay = CommitDelay { expected, until_ns: now_ns.saturating_add(wait_ns) };
     }
 
-    /// Waits for those who are likely to come, unless somebody can be told, or the journal fails.
-    fn await_company(&self) {
+    /// The commit delay. It ends at once where a callback can run, or the journal has failed.
+    fn delay(&self) {
         let mut state = self.state.lock();
-        while !state.wishes.is_company_there()
-            && !state.wishes.are_served(state.log.durable)
+        while !state.waiters.is_delay_over()
+            && !state.waiters.is_any_served(state.log.durable)
             && self.check_alive().is_ok()
         {
-            let left_ns = state.wishes.company.until_ns.saturating_sub(self.clock.monotonic_ns());
+            let left_ns = state.waiters.delay.until_ns.saturating_sub(self.clock.monotonic_ns());
             if left_ns == 0 || self.came.wait_for(&mut state, left_ns) {
                 break;
             }
         }
     }
 
-    fn next_served(&self) -> Option<Told> {
+    fn next_served(&self) -> Option<Completion> {
         let mut state = self.state.lock();
         let durable = state.log.durable;
-        state.wishes.take_served(durable)
+        state.waiters.take_served(durable)
     }
 
-    fn next_of_all(&self) -> Option<Told> {
-        self.state.lock().wishes.take_any()
+    fn next_of_all(&self) -> Option<Completion> {
+        self.state.lock().waiters.take_any()
     }
 
     /// Returns what is said when a bug ended whoever wrote the log.
@@ -294,14 +295,14 @@ impl Journal {
         }
     }
 
-    /// Closes what somebody wishes to be durable, and completes the chunk that is being filled.
-    fn close_wished(&self) {
-        let (classes, last) = self.state.lock().wishes.classes();
+    /// Closes the classes of all commit waiters, and completes the chunk that is being filled.
+    fn close_for_waiters(&self) {
+        let (classes, last) = self.state.lock().waiters.classes();
         self.close_each(classes);
         let mut state = self.state.lock();
         // The commits of all of them lie before it, whoever closed them.
         let end = state.log.cut();
-        state.wishes.fulfil(last, end);
+        state.waiters.serve(last, end);
     }
 
     /// Closes an open class: stamps its pages and logs its commit.
@@ -342,7 +343,7 @@ impl Journal {
         let is_done = |state: &State| end(state).is_some_and(|end| state.log.durable >= end);
         let Some(_writer) = self.writer_unless(is_done)? else { return Ok(()) };
         let begun_ns = self.clock.monotonic_ns();
-        self.close_wished();
+        self.close_for_waiters();
         let is_careless = planted::is(Planted::CommitWithoutFlush);
         let may_go_through = self.volume.device().info().has_write_through && !is_careless;
         let Some((reached, is_durable)) = self.write_sealed(may_go_through)? else {
@@ -353,7 +354,7 @@ impl Journal {
         }
         let mut state = self.state.lock();
         state.log.durable = reached;
-        self.expect_company(&mut state.wishes, begun_ns);
+        self.plan_delay(&mut state.waiters, begun_ns);
         Ok(())
     }
 
@@ -365,8 +366,8 @@ impl Journal {
     /// As [`Journal::commit`].
     pub(super) fn flush_with_log(&self, purpose: Purpose) -> FsResult<()> {
         let Some(_writer) = self.writer_unless(|_| false)? else { return Ok(()) };
-        if self.state.lock().wishes.are_open() {
-            self.close_wished();
+        if self.state.lock().waiters.are_open() {
+            self.close_for_waiters();
         }
         let written = self.write_sealed(false)?;
         self.volume.flush(purpose).map_err(|error| self.fail(&error))?;
@@ -459,17 +460,17 @@ mod tests {
     /// How often a test looks for what another thread does: seconds.
     const LOOKS_MAX: u32 = 10_000_000;
 
-    /// Returns whom to tell, and where what it is told arrives.
-    fn listener() -> (Told, Receiver<FsResult<()>>) {
+    /// Returns a callback, and where what it is called with arrives.
+    fn listener() -> (Completion, Receiver<FsResult<()>>) {
         let (tell, told) = channel();
         (Box::new(move |done| tell.send(done).expect("the test listens")), told)
     }
 
-    /// Goal: who leaves word goes on at once while there is a keeper and room for the word (W1,
-    /// W3), and is told when the log is durable and not before (W2). Method: the test has the turn
+    /// Goal: an async commit returns at once while there is a leader and room for its callback (W1,
+    /// W3), which runs when the log is durable and not before (W2). Method: the test has the turn
     /// to write the log, so nothing gets durable.
     #[test]
-    fn who_leaves_word_goes_on_and_is_told_when_it_is_durable() {
+    fn an_async_commit_returns_at_once_and_completes_when_it_is_durable() {
         let pool = new_pool();
         let new = NewInode::new(FileKind::Regular, 0o600);
         let file =
@@ -484,56 +485,56 @@ mod tests {
             };
             pool.commit_then(&Caller::root(), file, false, Box::new(told));
         };
-        let await_wishes = |wanted: usize| {
+        let await_waiters = |wanted: usize| {
             for _ in 0..LOOKS_MAX {
-                if journal.state.lock().wishes.count() == wanted {
+                if journal.state.lock().waiters.count() == wanted {
                     return;
                 }
                 thread::yield_now();
             }
-            panic!("nobody wishes anything");
+            panic!("nobody waits");
         };
         let writer = journal.writer_unless(|_| false).expect("it has not failed");
         thread::scope(|scope| {
-            // The keeper waits for the turn; the others do not.
+            // The leader waits for the turn; the others do not.
             scope.spawn(sync);
-            await_wishes(1);
-            for _ in 1..TOLD_MAX {
+            await_waiters(1);
+            for _ in 1..CALLBACKS_MAX {
                 sync();
             }
-            assert_eq!(journal.state.lock().wishes.to_tell(), TOLD_MAX);
-            // There is no room for its word: it waits.
+            assert_eq!(journal.state.lock().waiters.callbacks(), CALLBACKS_MAX);
+            // There is no room for its callback: it blocks.
             scope.spawn(sync);
-            await_wishes(TOLD_MAX + 1);
-            assert_eq!(journal.state.lock().wishes.to_tell(), TOLD_MAX);
-            assert_eq!(count.load(Ordering::SeqCst), 0, "told of what is not durable");
+            await_waiters(CALLBACKS_MAX + 1);
+            assert_eq!(journal.state.lock().waiters.callbacks(), CALLBACKS_MAX);
+            assert_eq!(count.load(Ordering::SeqCst), 0, "completed before it is durable");
             drop(writer);
         });
-        assert_eq!(count.load(Ordering::SeqCst), TOLD_MAX + 1);
+        assert_eq!(count.load(Ordering::SeqCst), CALLBACKS_MAX + 1);
         let state = journal.state.lock();
-        assert!(state.wishes.count() == 0 && !state.wishes.has_keeper);
+        assert!(state.waiters.count() == 0 && !state.waiters.has_leader);
     }
 
-    /// Goal: what a bug leaves is told all the same (W2).
+    /// Goal: callbacks that a bug leaves run all the same (W2).
     #[test]
-    fn whoever_a_keeper_leaves_behind_is_told_of_an_error() {
+    fn callbacks_that_a_leader_leaves_behind_hear_of_an_error() {
         let pool = new_pool();
         let journal = &pool.files().store.journal;
         let (tell, told) = listener();
         {
-            let wishes = &mut journal.state.lock().wishes;
-            wishes.add(1, None, Some(tell));
-            wishes.has_keeper = true;
+            let waiters = &mut journal.state.lock().waiters;
+            waiters.add(1, None, Some(tell));
+            waiters.has_leader = true;
         }
-        drop(Keeper { journal, has_left: false });
+        drop(Leader { journal, has_left: false });
         assert!(matches!(told.try_recv(), Ok(Err(FsError::Io { .. }))));
         let (tell, told) = listener();
         pool.commit_then(&Caller::root(), pool.root(), false, tell);
-        assert_eq!(told.try_recv(), Ok(Ok(())), "there is no keeper");
+        assert_eq!(told.try_recv(), Ok(Ok(())), "there is no leader");
     }
 
     /// Goal: what a bug ends while a chunk is neither in the log nor waits any more is never taken
-    /// for durable, by those who wait and by those who are told (W4).
+    /// for durable, by callers that block and by callbacks (W4).
     #[test]
     fn a_writer_that_panics_ends_the_journal() {
         let pool = new_pool();

@@ -38,7 +38,7 @@ mod recovery;
 #[cfg(test)]
 mod testing;
 mod tx;
-mod wishes;
+mod waiters;
 
 pub(crate) use checkpoint::{first_head, write_first_heads};
 pub(crate) use recovery::KeptRide;
@@ -69,7 +69,7 @@ use crate::sync::{Condvar, Mutex};
 use self::data::DataWrites;
 use self::log::Log;
 use self::tx::{Memory, buffers_of};
-use self::wishes::Wishes;
+use self::waiters::CommitWaiters;
 
 /// Most bytes of active log, so that a replay is bounded.
 pub(crate) const ACTIVE_LOG_BYTES_DEFAULT: u64 = 32 << 20;
@@ -188,7 +188,7 @@ struct State {
     /// Whether somebody writes the log.
     is_log_written: bool,
     /// What others wait for.
-    wishes: Wishes,
+    waiters: CommitWaiters,
     /// The log is needed from here on.
     tail: Lsn,
     /// Pages whose changes are not at home, but for those that a checkpoint has taken.
@@ -245,7 +245,7 @@ pub(crate) struct Journal {
     space: Condvar,
     /// Whoever wrote the log has done so: what others wait for may be durable.
     written: Condvar,
-    /// Somebody has left word, or what others wait for may be durable.
+    /// A commit waiter has come, or what others wait for may be durable.
     came: Condvar,
     /// Held by the first of those who wait in `begin`: the others wait for it.
     turn: Mutex<()>,
@@ -346,7 +346,7 @@ impl Journal {
             reserved_moves: 0,
             waiting: 0,
             is_log_written: false,
-            wishes: Wishes::default(),
+            waiters: CommitWaiters::default(),
             tail: start.lsn,
             dirty: BTreeMap::new(),
             dirty_from: None,

@@ -38,8 +38,9 @@ use crate::segment::summarise_rides;
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{
-    Access, Around, Attr, Caller, Data, DirEntry, Fallocate, FileSystem, FilesetUuid, Handle, Ino,
-    NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr, Stability, StatFs, Told, XattrMode,
+    Access, Around, Attr, Caller, Completion, Data, DirEntry, Fallocate, FileSystem, FilesetUuid,
+    Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr, Stability, StatFs,
+    XattrMode,
 };
 use crate::vnode::{CleanerGauge, Files, FilesOptions, mix};
 
@@ -661,7 +662,7 @@ impl FileSystem for Pool {
         self.named(ino, b"", self.files().sync_file(caller, ino))
     }
 
-    fn commit_then(&self, caller: &Caller, ino: Ino, _data_only: bool, told: Told) {
+    fn commit_then(&self, caller: &Caller, ino: Ino, _data_only: bool, told: Completion) {
         let hooks = Arc::clone(&self.hooks);
         let told = Box::new(move |done| told(hooks.files.named(ino, b"", done)));
         self.files().sync_file_then(caller, ino, told);

@@ -17,7 +17,7 @@
 
 use std::ops::Deref;
 
-pub use crate::error::{FsError, FsResult, Told};
+pub use crate::error::{Completion, FsError, FsResult};
 pub use storage::clock::Timestamp;
 pub use storage::device::{AlignedBuffer, SharedBytes};
 
@@ -711,7 +711,7 @@ pub trait FileSystem: Send + Sync {
     /// Makes durable what [`FileSystem::fsync`] does, and tells `told` how that ended: before this
     /// returns, or later, from the thread of another call. So whoever serves many need not wait;
     /// one of its threads may be kept for the syncs of all, as long as there are any.
-    fn commit_then(&self, caller: &Caller, ino: Ino, data_only: bool, told: Told) {
+    fn commit_then(&self, caller: &Caller, ino: Ino, data_only: bool, told: Completion) {
         told(self.fsync(caller, ino, data_only));
     }
 

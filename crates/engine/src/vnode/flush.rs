@@ -15,7 +15,7 @@ use super::{Files, Vnode, VnodeState};
 use crate::alloc::{FEW_SEGMENTS, LOW_SEGMENTS, PROMISED_SEGMENTS};
 use crate::container::{InstallStep, NewBlock};
 use crate::convert::index_wide;
-use crate::error::{FsError, FsResult, Told};
+use crate::error::{Completion, FsError, FsResult};
 use crate::journal::{Applied, Reservation};
 use crate::segment::Block;
 use crate::store::Change;
@@ -197,7 +197,7 @@ impl Files {
     }
 
     /// Syncs one file; see [`super::api::FileSystem::commit_then`].
-    pub(crate) fn sync_file_then(&self, caller: &Caller, ino: Ino, told: Told) {
+    pub(crate) fn sync_file_then(&self, caller: &Caller, ino: Ino, told: Completion) {
         match self.log_file(caller, ino) {
             Ok(Logged::In(class)) => self.store.journal.commit_then(class, told),
             Ok(Logged::Somewhere) => self.store.journal.commit_all_then(told),

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::error::DefectCode;
 use engine::vnode::api::{
-    Access, Around, Attr, Caller, Data, DirEntry, Fallocate, FileKind, FileSystem, FilesetUuid,
-    FsError, FsResult, Handle, Ino, NewInode, RenameMode, Seek, SetAttr, SetTime, Stability,
-    StatFs, Timestamp, Told, WHITEOUT, XattrMode,
+    Access, Around, Attr, Caller, Completion, Data, DirEntry, Fallocate, FileKind, FileSystem,
+    FilesetUuid, FsError, FsResult, Handle, Ino, NewInode, RenameMode, Seek, SetAttr, SetTime,
+    Stability, StatFs, Timestamp, WHITEOUT, XattrMode,
 };
 use parking_lot::Mutex;
 
@@ -52,7 +52,7 @@ pub(crate) struct MemoryFs {
 }
 
 /// Whom a sync tells, and how it ended.
-type Ended = (Told, FsResult<()>);
+type Ended = (Completion, FsResult<()>);
 
 /// The syncs that were not told of, once a test wants to do that.
 #[derive(Default)]
@@ -447,7 +447,7 @@ impl FileSystem for MemoryFs {
         self.getattr(caller, ino).map(|_| ())
     }
 
-    fn commit_then(&self, caller: &Caller, ino: Ino, data_only: bool, told: Told) {
+    fn commit_then(&self, caller: &Caller, ino: Ino, data_only: bool, told: Completion) {
         let panics = self.state.lock().file(ino).is_ok_and(|file| file.panics);
         assert!(!panics, "a bug, as the test wants it");
         let done = self.fsync(caller, ino, data_only);
