@@ -12,6 +12,7 @@ mod io;
 mod journal;
 mod label;
 mod places;
+mod sector;
 mod split;
 mod stale;
 

@@ -20,6 +20,8 @@ use format::lsn_page::{LsnEntry, Verdict, compare};
 use format::page::{PageBytes, PageError, PageHeader, PageKind, PageOwner};
 use storage::sync::{Mutex, MutexGuard};
 
+use storage::sync::{Mutex, MutexGuard};
+
 use crate::reader::{PageWanted, Reader};
 use crate::{Check, Stop};
 use format::defect::{DefectCode, Subject};

@@ -160,7 +160,8 @@ struct SuperblockDisk {
     mount_count: U64,
     /// Term of the writer; a higher term fences.
     writer_term: U32,
-    /// Sector of the device, in bytes.
+    /// Largest sector of the devices that the pool has been on, in bytes: chunks of the log fill
+    /// whole ones.
     sector_bytes: U32,
     /// Bytes of the device.
     device_bytes: U64,
@@ -275,7 +276,7 @@ pub struct Superblock {
     pub mount_count: u64,
     /// Term of the writer.
     pub writer_term: u32,
-    /// Sector of the device, in bytes.
+    /// Largest sector of the devices that the pool has been on, in bytes.
     pub sector_bytes: u32,
     /// Default block size: binary logarithm.
     pub block_shift: u8,

@@ -23,20 +23,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use format::double_write::DoubleWriteHead;
-use format::geometry::{DOUBLE_WRITE_ENTRIES_PER_HEAD, Geometry, JOURNAL_HEAD_COPIES};
+use format::geometry::{Geometry, JOURNAL_HEAD_COPIES};
 use format::ids::{Epoch, Lsn, Place, PoolId};
 use format::journal::JournalHead;
-use format::page::{PAGE_BYTES, page_crc};
+use format::page::PAGE_BYTES;
 use format::planted::{self, Planted};
-use storage::device::{
-    AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice, Ticket,
-};
-use storage::volume::Volume;
+use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes, SharedDevice, Ticket};
 
-use super::{Journal, State, ring_bytes};
-use crate::buffer::{Buffer, PageRef, page_of};
-use crate::convert::{index_wide, wide};
+use super::{Journal, State, double_write, ring_bytes};
+use crate::buffer::{Buffer, PageRef};
+use crate::convert::wide;
 use crate::error::FsResult;
 
 /// Pages that lie side by side are written together, at most so many.
@@ -258,43 +254,10 @@ impl Journal {
 
     /// Writes pages to the double-write area and flushes: from then on they reach home together.
     fn write_group(&self, sequence: u64, lsn: Lsn, pages: &Pages) -> FsResult<()> {
-        write_group(&self.volume, self.cache.pool_id(), (sequence, lsn), pages)
+        double_write::write_group(&self.volume, self.cache.pool_id(), (sequence, lsn), pages)
             .map_err(|error| self.fail(&error))?;
         self.flush_with_log(Purpose::DoubleWrite)
     }
-}
-
-/// Writes pages to the double-write area, as group `sequence` at `lsn` of the log; not flushed.
-pub(super) fn write_group(
-    volume: &Volume,
-    pool_id: PoolId,
-    (sequence, lsn): (u64, Lsn),
-    pages: &[(Place, PageRef)],
-) -> Result<(), DeviceError> {
-    let (geometry, device) = (volume.geometry(), volume.device());
-    assert!(wide(pages.len()) <= geometry.double_write_pages, "begin bounds what moves");
-    let mut tickets = Vec::new();
-    let entries: Vec<(Place, u32)> =
-        pages.iter().map(|(place, bytes)| (*place, page_crc(page_of(bytes)))).collect();
-    for (index, (_, bytes)) in pages.iter().enumerate() {
-        let offset = DoubleWriteHead::page_offset(geometry, wide(index));
-        let data = vec![SharedBytes::new(PageRef::clone(bytes), 0..PAGE_BYTES)];
-        tickets.push(device.submit(Purpose::DoubleWrite, Operation::Write { offset, data }));
-    }
-    for (index, entries) in entries.chunks(index_wide(DOUBLE_WRITE_ENTRIES_PER_HEAD)).enumerate() {
-        let head = DoubleWriteHead {
-            sequence,
-            head_index: wide(index),
-            page_count: wide(pages.len()),
-            lsn,
-            entries: entries.to_vec(),
-        };
-        let offset = DoubleWriteHead::head_offset(geometry, wide(index));
-        let bytes = AlignedBuffer::copy_of(&head.encode(pool_id, geometry));
-        let data = vec![SharedBytes::from(bytes)];
-        tickets.push(device.submit(Purpose::DoubleWrite, Operation::Write { offset, data }));
-    }
-    tickets.into_iter().try_for_each(|ticket| ticket.wait().map(drop))
 }
 
 /// Takes a page as it is, unless it is in a later set than the one before `round` already.

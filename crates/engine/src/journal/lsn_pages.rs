@@ -18,6 +18,7 @@
 //! not verify otherwise begins anew: it lists what this recovery knows.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use format::geometry::Geometry;
@@ -143,14 +144,12 @@ impl Recovered<'_> {
         let mut lsn_pages: BTreeMap<Place, AlignedBuffer> = BTreeMap::new();
         for (place, page) in pages {
             let Some(entry) = self.geometry().lsn_entry(*place) else { continue };
-            if !lsn_pages.contains_key(&entry.page) {
-                let replayed = pages.get(&entry.page);
-                lsn_pages.insert(entry.page, self.lsn_page(&entry, replayed)?);
-            }
-            if let Some(bytes) = lsn_pages.get_mut(&entry.page)
-                && !planted::is(Planted::RecoveredLsnsNotListed)
-            {
-                entry.list(page_of_mut(bytes), 0, page_lsn(page_of(page)));
+            let lsn_page = match lsn_pages.entry(entry.page) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(self.lsn_page(&entry, pages.get(&entry.page))?),
+            };
+            if !planted::is(Planted::RecoveredLsnsNotListed) {
+                entry.list(page_of_mut(lsn_page), 0, page_lsn(page_of(page)));
             }
         }
         for page in lsn_pages.values_mut() {

@@ -31,6 +31,7 @@
 mod checkpoint;
 mod commit;
 mod data;
+mod double_write;
 mod failure;
 mod log;
 mod lsn_pages;
@@ -43,7 +44,7 @@ mod waiters;
 pub(crate) use checkpoint::{first_head, write_first_heads};
 pub(crate) use recovery::KeptRide;
 pub use recovery::{RecoveryError, RecoveryReport};
-pub(crate) use recovery::{check_room, head_at_rest, recover};
+pub(crate) use recovery::{align_head, check_room, head_at_rest, recover};
 pub(crate) use tx::{Own, OwnRange, Tx};
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -23,18 +23,18 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use format::defect::DefectCode;
-use format::double_write::DoubleWriteHead;
 use format::geometry::{Geometry, JOURNAL_HEADS};
 use format::ids::{EPOCH_MAX, Epoch, LSN_MAX, Lsn, Place, PoolId};
 use format::journal::{CHUNK_BYTES_MAX, ChunkHeader, JournalHead, Record, RideOwner, records};
 use format::page::{
-    PAGE_BYTES, PageBytes, PageError, PageHeader, STAMP_OFFSET, page_crc, write_u32, write_u64,
+    PAGE_BYTES, PageBytes, PageError, PageHeader, STAMP_OFFSET, write_u32, write_u64,
 };
 use format::planted::{self, Planted};
 use format::pointer::{BLOCK_FRAGMENTS_MAX, BlockPointer};
 use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes, SharedDevice, Ticket};
 use storage::volume::Volume;
 
+use super::double_write::{restore_double_writes, write_group};
 use super::lsn_pages::Recovered;
 use super::{JournalStart, checkpoint, ring_bytes};
 use crate::buffer::{PageRef, page_of, page_of_mut};
@@ -42,6 +42,9 @@ use crate::convert::{index_wide, narrow, wide};
 
 /// The log is read in pieces of this size.
 const READ_BYTES: u64 = 1 << 20;
+/// Chunks begin at multiples of this: of the smallest sector, for a pool may have been written on a
+/// device with that and copied to one with larger ones.
+const CHUNK_ALIGN_BYTES: u64 = 512;
 /// Of a pool that was closed only the end of the log is read.
 const READ_AT_REST_BYTES: u64 = 64 << 10;
 /// Pieces kept in memory: more than the largest chunk can touch.
@@ -225,74 +228,22 @@ pub(crate) fn head_at_rest(
     Ok(Some(head))
 }
 
-/// Copies a whole group of the double-write area home, unless the head calls it home already.
-/// Returns how many pages, and the sequence of the last group there.
-pub(crate) fn restore_double_writes(
+/// Moves the place where the log of a closed pool goes on to the next sector of `sector_bytes`, if
+/// it is at none: a pool that was copied to a device with larger sectors could not write it.
+pub(crate) fn align_head(
     volume: &Volume,
     pool_id: PoolId,
-    head: &JournalHead,
-) -> Result<(u64, u64), RecoveryError> {
-    let geometry = volume.geometry();
-    let first = read_double_write_head(volume, pool_id, 0)?;
-    let Some(first) = first else { return Ok((0, head.double_write_sequence)) };
-    let sequence = first.sequence.max(head.double_write_sequence);
-    if first.sequence <= head.double_write_sequence {
-        return Ok((0, sequence));
+    head: JournalHead,
+    sector_bytes: u32,
+) -> Result<JournalHead, DeviceError> {
+    let tail = Lsn(head.tail.0.next_multiple_of(u64::from(sector_bytes)));
+    if tail == head.tail {
+        return Ok(head);
     }
-    let Some(group) = read_group(volume, pool_id, geometry, &first)? else {
-        return Ok((0, sequence));
-    };
-    let count = wide(group.len());
-    for (place, bytes) in group {
-        let pieces = vec![SharedBytes::from(bytes)];
-        volume.submit_write(Purpose::Home, place, pieces).wait()?;
-    }
-    volume.flush(Purpose::Home)?;
-    Ok((count, sequence))
-}
-
-fn read_double_write_head(
-    volume: &Volume,
-    pool_id: PoolId,
-    index: u64,
-) -> Result<Option<DoubleWriteHead>, RecoveryError> {
-    let geometry = volume.geometry();
-    let offset = DoubleWriteHead::head_offset(geometry, index);
-    let bytes = volume.device().read(Purpose::DoubleWrite, offset, PAGE_BYTES)?;
-    Ok(DoubleWriteHead::decode(page_of(&bytes), pool_id, geometry, index))
-}
-
-/// Reads a group; `None` unless every head and page of it is whole.
-fn read_group(
-    volume: &Volume,
-    pool_id: PoolId,
-    geometry: &Geometry,
-    first: &DoubleWriteHead,
-) -> Result<Option<Vec<(Place, AlignedBuffer)>>, RecoveryError> {
-    if first.page_count > geometry.double_write_pages {
-        return Ok(None);
-    }
-    let mut entries = first.entries.clone();
-    let mut head_index = 1;
-    while wide(entries.len()) < first.page_count {
-        match read_double_write_head(volume, pool_id, head_index)? {
-            Some(head) if head.sequence == first.sequence && !head.entries.is_empty() => {
-                entries.extend(head.entries);
-            }
-            _ => return Ok(None),
-        }
-        head_index += 1;
-    }
-    let mut group = Vec::with_capacity(entries.len());
-    for (index, (place, crc)) in entries.into_iter().enumerate() {
-        let offset = DoubleWriteHead::page_offset(geometry, wide(index));
-        let bytes = volume.device().read(Purpose::DoubleWrite, offset, PAGE_BYTES)?;
-        if page_crc(page_of(&bytes)) != crc || geometry.device_offset(place, 1).is_none() {
-            return Ok(None);
-        }
-        group.push((place, bytes));
-    }
-    Ok(Some(group))
+    let head = JournalHead { sequence: head.sequence + 1, tail, ..head };
+    checkpoint::write_head(volume.device().as_ref(), pool_id, volume.geometry(), &head)?;
+    volume.flush(Purpose::Journal)?;
+    Ok(head)
 }
 
 /// Replays the log of a pool that was not closed, or finds that there is nothing to replay.
@@ -417,7 +368,6 @@ struct LogReader<'a> {
     piece_bytes: u64,
     ring: u64,
     ring_offset: u64,
-    sector: u64,
     /// Pieces read so far, by number.
     pieces: BTreeMap<u64, AlignedBuffer>,
 }
@@ -431,7 +381,6 @@ impl<'a> LogReader<'a> {
             piece_bytes,
             ring: ring_bytes(geometry),
             ring_offset: geometry.journal_offset + JOURNAL_HEADS * 4096,
-            sector: u64::from(volume.device().info().sector_bytes),
             pieces: BTreeMap::new(),
         }
     }
@@ -477,7 +426,7 @@ impl<'a> LogReader<'a> {
         offset: u64,
         pool_id: PoolId,
     ) -> Result<Option<ChunkHeader>, DeviceError> {
-        let sector = index_wide(self.sector);
+        let sector = index_wide(CHUNK_ALIGN_BYTES);
         let piece = self.piece_from(offset)?;
         Ok(ChunkHeader::peek(&piece[..sector.min(piece.len())], pool_id))
     }
@@ -512,7 +461,7 @@ impl<'a> LogReader<'a> {
         end: Lsn,
         pool_id: PoolId,
     ) -> Result<(), RecoveryError> {
-        let from = end.0 % self.ring / self.sector * self.sector;
+        let from = end.0 % self.ring / CHUNK_ALIGN_BYTES * CHUNK_ALIGN_BYTES;
         let piece_end = (from / self.piece_bytes + 1) * self.piece_bytes;
         let (first, behind) =
             if heads.is_in_doubt { (0, self.ring) } else { (from, piece_end.min(self.ring)) };
@@ -523,7 +472,7 @@ impl<'a> LogReader<'a> {
             {
                 self.check_behind(&header, heads, end, pool_id)?;
             }
-            at += self.sector;
+            at += CHUNK_ALIGN_BYTES;
         }
         Ok(())
     }
@@ -694,7 +643,7 @@ impl Replay {
             .take(room)
             .map(|(place, page)| (*place, PageRef::new(AlignedBuffer::clone(page))))
             .collect();
-        checkpoint::write_group(volume, pool_id, sequence, &group)?;
+        write_group(volume, pool_id, sequence, &group)?;
         // CRASH: whole in the double-write area before the first of them is written over.
         volume.flush(Purpose::DoubleWrite)?;
         self.pages.extend(lsn_pages);

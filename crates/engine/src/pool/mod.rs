@@ -208,7 +208,7 @@ impl Pool {
             check_writable(device.as_ref())?;
         }
         let volume = Volume::new(Arc::clone(&device), superblock.geometry.clone());
-        let (start, recovery) = start_of(&volume, &mut superblock)?;
+        let (start, recovery) = start_of(&volume, &mut superblock, options.files.is_read_only)?;
         let is_read_only = options.files.is_read_only;
         if !is_read_only || recovery.was_needed {
             superblock.is_open = true;
@@ -379,11 +379,19 @@ fn verifier_of(superblock: &Superblock, random: u64, now: Timestamp) -> u64 {
 fn start_of(
     volume: &Volume,
     superblock: &mut Superblock,
+    is_read_only: bool,
 ) -> Result<(JournalStart, RecoveryReport), OpenError> {
+    // A chunk of the log fills whole sectors of any device that the pool has been on.
+    superblock.sector_bytes = superblock.sector_bytes.max(volume.device().info().sector_bytes);
     if !superblock.is_open
         && let Some(head) = journal::head_at_rest(volume, superblock.pool_id)?
     {
         journal::check_room(head.tail, head.epoch.0.max(superblock.epoch_base.0))?;
+        let head = if is_read_only {
+            head
+        } else {
+            journal::align_head(volume, superblock.pool_id, head, superblock.sector_bytes)?
+        };
         let start = JournalStart {
             lsn: head.tail,
             previous_crc: head.previous_crc,
