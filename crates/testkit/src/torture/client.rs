@@ -61,7 +61,7 @@ impl Shared<'_> {
         self.progress.lock().clients_left == 0
     }
 
-    /// Cuts the power some time after `operations` were begun, with several in flight if there are any.
+    /// Cuts the power some time after `operations` were begun, while several are in flight.
     pub(super) fn cut_power(&self, operations: u64, pause_ns: u64) {
         let mut progress = self.progress.lock();
         while progress.operations_begun < operations && progress.clients_left > 0 {
