@@ -1,4 +1,4 @@
-use engine::vnode::api::{Attr, Caller, FileKind, FsError, NewInode};
+use engine::vnode::api::{Attr, Caller, FileKind, FsError, NewInode, XattrMode};
 use testkit::ops::AclText;
 use whole_system::{Ground, behaviours};
 
@@ -128,6 +128,20 @@ behaviours! {
         assert_eq!(at.attr("/f").mode, 0o755);
         at.does("owner /f - 100\nmode /f 2755\nu7 setacl /f access u:7,u8:5,g:5,m:5,o:5");
         assert_eq!(at.attr("/f").mode, 0o2755);
+    }
+
+    /// Goal: the kernel knows the groups of whom it has checked, and says what becomes of setgid.
+    fn a_list_takes_setgid_where_the_kernel_says_so(at) {
+        at.does("create /f file 755");
+        let value = "u:7,g:5,o:5".parse::<AclText>().expect("the test writes a list").to_value();
+        for (loses_set_bits, mode) in [(false, 0o2755), (true, 0o755)] {
+            at.does("mode /f 2700");
+            let caller = Caller { loses_set_bits, ..Caller::checked_by_kernel(0, 0) };
+            let (ino, name) = (at.ino("/f"), b"system.posix_acl_access");
+            let set = at.fs().setxattr(&caller, ino, name, &value, XattrMode::Set, None);
+            set.expect("it is a list");
+            assert_eq!(at.attr("/f").mode, mode);
+        }
     }
 
     /// Goal: the decisions of acl(5), for each class of caller. Every step is one right asked for.

@@ -1,4 +1,4 @@
-use engine::vnode::api::{Attr, Timestamp};
+use engine::vnode::api::{Attr, Caller, Timestamp};
 use whole_system::{Ground, behaviours};
 
 /// Which of mtime and ctime of `place` do the steps of `lines` set?
@@ -87,6 +87,23 @@ behaviours! {
         at.does("times /f - 5.6");
         assert_eq!(at.attr("/f").atime, attr.atime);
         assert_eq!(at.attr("/f").mtime, Timestamp { seconds: 5, nanoseconds: 6 });
+    }
+
+    fn who_asks_for_it_reads_without_a_trace(at) {
+        at.does("create /f file 644\nwrite /f 0 100 1");
+        at.does("symlink /l =target\ncreate /d directory 755");
+        let unseen = Caller { keeps_atime: true, ..Caller::root() };
+        for (caller, is_renewed) in [(&unseen, false), (&Caller::root(), true)] {
+            at.pass_time();
+            let before = ["/f", "/l", "/d"].map(|name| at.attr(name).atime);
+            let (fs, ino) = (at.fs(), |name| at.ino(name));
+            fs.read(caller, ino("/f"), 0, 9, &mut Vec::new()).expect("it is a file");
+            fs.readlink(caller, ino("/l")).expect("it is a link");
+            fs.readdir(caller, ino("/d"), 0, &mut |_| true).expect("it is a directory");
+            let after = ["/f", "/l", "/d"].map(|name| at.attr(name).atime);
+            let is_later = |index: usize| after[index] > before[index];
+            assert_eq!([0, 1, 2].map(is_later), [is_renewed; 3]);
+        }
     }
 
     fn setting_times_sets_ctime_to_now(at) {

@@ -1,7 +1,8 @@
 //! Options of a mount.
 
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use rustix::io::Errno;
 
@@ -24,6 +25,35 @@ fn a_read_only_mount_reads_and_refuses_every_change() {
     assert_eq!(errno(fs::rename(&path, mounted.path("moved"))), rofs);
     assert_eq!(errno(fs::create_dir(mounted.path("dir"))), rofs);
     assert_eq!(errno(fs::hard_link(&path, mounted.path("link"))), rofs);
+    mounted.finish();
+}
+
+/// Goal: what is read through a descriptor with `O_NOATIME` keeps its access time.
+#[test]
+fn o_noatime_leaves_access_times_alone() {
+    if !can_mount("o_noatime_leaves_access_times_alone") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let (path, directory) = (mounted.path("file"), mounted.path("directory"));
+    write(&path, b"data");
+    fs::create_dir(&directory).expect("mkdir");
+    for (flags, is_renewed) in [(libc::O_NOATIME, false), (0, true)] {
+        // So that the kernel has nothing of what is read.
+        mounted.remount(&[]);
+        let atimes =
+            || [&path, &directory].map(|path| fs::metadata(path).expect("stat").atime_nsec());
+        let before = atimes();
+        let mut options = File::options();
+        let mut file = options.read(true).custom_flags(flags).open(&path).expect("open");
+        file.read_to_end(&mut Vec::new()).expect("read");
+        let listed =
+            options.custom_flags(flags | libc::O_DIRECTORY).open(&directory).expect("open");
+        let names = rustix::fs::Dir::new(listed).expect("it is a directory");
+        assert_eq!(names.count(), 2);
+        let after = atimes();
+        assert_eq!([0, 1].map(|at| before[at] != after[at]), [is_renewed; 2]);
+    }
     mounted.finish();
 }
 

@@ -481,8 +481,8 @@ impl FileSystem for Pool {
         self.files().make(caller, (parent, name), new, Some(target), around)
     }
 
-    fn readlink(&self, _caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
-        self.files().read_link(ino)
+    fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
+        self.files().read_link(caller, ino)
     }
 
     fn link(

@@ -200,6 +200,15 @@ pub(crate) fn mode_allowed(caller: &Caller, mode: u16, gid: u32) -> u16 {
     if is_privileged(caller) || is_in_group(caller, gid) { mode } else { mode & !SETGID }
 }
 
+/// Returns `mode` as the caller may set it with an access list on a file of group `gid`. A kernel
+/// that has checked the caller has looked at its groups too.
+pub(crate) fn mode_allowed_with_list(caller: &Caller, mode: u16, gid: u32) -> u16 {
+    if caller.checks == Checks::ByKernel && caller.loses_set_bits {
+        return mode & !SETGID;
+    }
+    mode_allowed(caller, mode, gid)
+}
+
 /// A write or a truncate by somebody without `CAP_FSETID` takes setuid and setgid away. That is a
 /// privilege of its own: it is not had by who was checked elsewhere.
 pub(crate) fn clear_set_bits_of_write(caller: &Caller, anode: &mut Anode) {

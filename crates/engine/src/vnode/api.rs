@@ -162,22 +162,28 @@ pub struct Caller {
     pub groups: Vec<u32>,
     /// Who sees to it that this caller does only what it may.
     pub checks: Checks,
-    /// Whether a write or a truncate takes setuid and setgid away: `CAP_FSETID` is missing.
+    /// Whether a write or a truncate takes setuid and setgid away: `CAP_FSETID` is missing. Of a
+    /// caller that a kernel has checked, also whether an access list takes setgid away: it is no
+    /// member of the file's group.
     pub loses_set_bits: bool,
+    /// Whether what it reads and lists keeps its access time (`O_NOATIME`).
+    pub keeps_atime: bool,
 }
 
 impl Caller {
     /// Returns a caller whose permissions are checked here.
     #[must_use]
     pub const fn checked(uid: u32, gid: u32, groups: Vec<u32>) -> Caller {
-        Caller { uid, gid, groups, checks: Checks::Here, loses_set_bits: uid != 0 }
+        let (checks, loses_set_bits) = (Checks::Here, uid != 0);
+        Caller { uid, gid, groups, checks, loses_set_bits, keeps_atime: false }
     }
 
     /// Returns a caller whose permissions a kernel has checked before it asked.
     #[must_use]
     pub const fn checked_by_kernel(uid: u32, gid: u32) -> Caller {
-        let groups = Vec::new();
-        Caller { uid, gid, groups, checks: Checks::ByKernel, loses_set_bits: uid != 0 }
+        let mut caller = Caller::checked(uid, gid, Vec::new());
+        caller.checks = Checks::ByKernel;
+        caller
     }
 
     /// The superuser, to whom no file is closed.

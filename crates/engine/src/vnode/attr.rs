@@ -117,8 +117,13 @@ impl Files {
     ///
     /// Before the answer: who keeps attributes asks for the access time behind it, once. Whether it
     /// is read at all, `is_read` says.
-    pub(crate) fn touch_atime(&self, vnode: &Arc<Vnode>, is_read: &dyn Fn(&VnodeState) -> bool) {
-        if self.options.no_atime || self.options.is_read_only {
+    pub(crate) fn touch_atime(
+        &self,
+        caller: &Caller,
+        vnode: &Arc<Vnode>,
+        is_read: &dyn Fn(&VnodeState) -> bool,
+    ) {
+        if caller.keeps_atime || self.options.no_atime || self.options.is_read_only {
             return;
         }
         let now = self.now();

@@ -159,7 +159,7 @@ impl Files {
                 return Err(FsError::NotFound);
             }
         }
-        self.touch_atime(&vnode, &|_| true);
+        self.touch_atime(caller, &vnode, &|_| true);
         Ok(vnode)
     }
 

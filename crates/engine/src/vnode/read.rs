@@ -204,7 +204,7 @@ impl Files {
         if asked.length_bytes > 0 {
             // Who is refused reads nothing.
             let may = |state: &VnodeState| self.check_content(asked.caller, state, READ).is_ok();
-            self.touch_atime(&vnode, &may);
+            self.touch_atime(asked.caller, &vnode, &may);
         }
         Ok(vnode)
     }
@@ -396,10 +396,10 @@ impl Files {
     }
 
     /// Returns the target of a symbolic link.
-    pub(crate) fn read_link(&self, ino: Ino) -> FsResult<Vec<u8>> {
+    pub(crate) fn read_link(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
         let vnode = self.vnode(ino)?;
         let target = self.target_of_link(&vnode.state.read())?;
-        self.touch_atime(&vnode, &|_| true);
+        self.touch_atime(caller, &vnode, &|_| true);
         Ok(target)
     }
 

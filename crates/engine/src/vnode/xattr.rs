@@ -23,7 +23,7 @@ use format::defect::DefectCode;
 use format::ids::{AnodeNo, Lsn};
 use format::page::PageKind;
 
-use super::access::{READ, WRITE, is_privileged, mode_allowed};
+use super::access::{READ, WRITE, is_privileged, mode_allowed_with_list};
 use super::acl::{self, ACCESS, AclPart, DEFAULT};
 use super::api::{Around, Caller, Ino, XattrMode};
 use super::{Files, VnodeState, generation_of, seen, tell};
@@ -258,7 +258,7 @@ impl Files {
                 let list = acl::assembled(parts)?;
                 if name == ACCESS {
                     let mode = anode.mode & !ACCESS_BITS | acl::mode_of(&list);
-                    anode.mode = mode_allowed(caller, mode, anode.gid);
+                    anode.mode = mode_allowed_with_list(caller, mode, anode.gid);
                 }
                 if name == ACCESS && acl::is_mode(&list) {
                     self.drop_value(change, fileset, anode, name)?;

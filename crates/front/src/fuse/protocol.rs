@@ -247,6 +247,8 @@ pub enum Request<'a> {
         cookie: u64,
         /// Whether attributes are wanted too. Then each name but `.` and `..` takes a reference.
         with_nodes: bool,
+        /// Whether the directory keeps its access time (`O_NOATIME`).
+        keeps_atime: bool,
         /// Where the names go.
         listing: &'a mut dyn Listing,
     },
@@ -332,6 +334,8 @@ pub struct ReadRequest {
     pub offset: u64,
     /// How much at most.
     pub length_bytes: u32,
+    /// Whether the file keeps its access time (`O_NOATIME`).
+    pub keeps_atime: bool,
 }
 
 /// One reply.

@@ -29,14 +29,18 @@ pub(super) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Most bytes one copy reports where the reply has 32 bits, a multiple of every block size.
 const COPIED_BYTES_MAX: u32 = 1 << 31;
 
-/// The setgid bit of a mode.
-const SETGID: u16 = 0o2000;
-
 /// The name of the access list that says who may do what (acl(5)).
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
 /// For whom the kernel reads and syncs: many of its users at once, all of whom it has checked.
 static KERNEL: Caller = Caller::checked_by_kernel(0, 0);
+
+/// The same where a program asks that what it reads does not tell.
+static KERNEL_UNSEEN: Caller = {
+    let mut caller = Caller::checked_by_kernel(0, 0);
+    caller.keeps_atime = true;
+    caller
+};
 
 /// Is told what came of a read: its number, and the bytes as pieces that follow one another, or the
 /// error.
@@ -97,7 +101,7 @@ impl Server {
         let reads: Vec<ReadAsked<'_>> = asked
             .iter()
             .map(|asked| ReadAsked {
-                caller: &KERNEL,
+                caller: if asked.keeps_atime { &KERNEL_UNSEEN } else { &KERNEL },
                 ino: self.numbers.ino_of(asked.node),
                 offset: asked.offset,
                 length_bytes: usize::try_from(asked.length_bytes.min(REQUEST_BYTES_MAX))
@@ -178,7 +182,8 @@ impl Server {
                 let caller = Caller { loses_set_bits: kills_set_bits, ..caller.clone() };
                 self.write(&caller, node, offset, &data)
             }
-            Request::ReadDir { node, cookie, with_nodes, listing } => {
+            Request::ReadDir { node, cookie, with_nodes, keeps_atime, listing } => {
+                let caller = &Caller { keeps_atime, ..caller.clone() };
                 self.read_dir(caller, node, cookie, with_nodes, listing)
             }
             Request::GetXattr { node, name, room_bytes } => {
@@ -188,7 +193,8 @@ impl Server {
                 self.list_xattr(caller, node, room_bytes, scratch)
             }
             Request::SetXattr { node, name, value, mode, kills_setgid } => {
-                self.set_xattr(caller, node, (name, value), mode, kills_setgid)
+                let caller = Caller { loses_set_bits: kills_setgid, ..caller.clone() };
+                self.set_xattr(&caller, node, (name, value), mode)
             }
             Request::RemoveXattr { node, name } => self.remove_xattr(caller, node, name),
             Request::Fallocate { node, offset, length_bytes, mode } => {
@@ -356,17 +362,10 @@ impl Server {
         node: NodeId,
         (name, value): (&[u8], &[u8]),
         mode: XattrMode,
-        kills_setgid: bool,
     ) -> Result<Reply<'static>, Errno> {
         self.check_xattrs()?;
         let ino = self.numbers.ino_of(node);
-        done("setxattr", ino, self.fs.setxattr(caller, ino, name, value, mode, None))?;
-        if kills_setgid {
-            let mode = self.get_attr(caller, node)?.attr.mode & !SETGID;
-            let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
-            self.set_attr(caller, node, &change)?;
-        }
-        Ok(Reply::Done)
+        done("setxattr", ino, self.fs.setxattr(caller, ino, name, value, mode, None))
     }
 
     fn read_dir(

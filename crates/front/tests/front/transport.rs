@@ -78,7 +78,10 @@ impl Client {
 
     fn list(&self, cookie: u64, with_nodes: bool, room: usize) -> Names {
         let mut listing = Names { room, seen: Vec::new() };
-        let what = Request::ReadDir { node: ROOT_NODE, cookie, with_nodes, listing: &mut listing };
+        let listing_ = &mut listing;
+        let node = ROOT_NODE;
+        let what =
+            Request::ReadDir { node, cookie, with_nodes, keeps_atime: false, listing: listing_ };
         self.done(what).expect("the root is a directory");
         listing
     }
@@ -148,7 +151,8 @@ fn data_is_read_as_written_and_never_mixed_with_what_was_there() {
     let node = client.create(b"file").id;
     client.done(write(node, 3, b"abc", false)).expect("it is a file");
     let read = |offset, length_bytes| {
-        let mut read = client.read(&[ReadRequest { node, offset, length_bytes }]);
+        let mut read =
+            client.read(&[ReadRequest { node, offset, length_bytes, keeps_atime: false }]);
         read.remove(0).expect("it is a file")
     };
     assert_eq!(read(0, 100), b"\0\0\0abc");
@@ -156,7 +160,12 @@ fn data_is_read_as_written_and_never_mixed_with_what_was_there() {
     assert_eq!(read(6, 100), b"");
     assert_eq!(read(0, u32::MAX), b"\0\0\0abc", "a length past the limit is cut");
     let asked = [(node, 3), (NodeId(999), 0), (node, 5)];
-    let asked = asked.map(|(node, offset)| ReadRequest { node, offset, length_bytes: 2 });
+    let asked = asked.map(|(node, offset)| ReadRequest {
+        node,
+        offset,
+        length_bytes: 2,
+        keeps_atime: false,
+    });
     let read = client.read(&asked);
     assert_eq!(read, [Ok(b"ab".to_vec()), Err(Errno::STALE), Ok(b"c".to_vec())]);
 }

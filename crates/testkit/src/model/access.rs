@@ -93,6 +93,14 @@ pub(super) fn mode_allowed(caller: &Caller, mode: u16, gid: u32) -> u16 {
     if is_privileged(caller) || is_in_group(caller, gid) { mode } else { mode & !SETGID }
 }
 
+/// `mode` as `caller` may set it with an access list: of one that a kernel has checked, that kernel
+/// knows whether it is a member.
+pub(super) fn mode_allowed_with_list(caller: &Caller, mode: u16, gid: u32) -> u16 {
+    let mode = mode_allowed(caller, mode, gid);
+    let is_told = caller.checks == Checks::ByKernel && caller.loses_set_bits;
+    if is_told { mode & !SETGID } else { mode }
+}
+
 /// Setgid without group execution once meant mandatory locking, so a member of the group keeps it.
 fn without_set_bits(node: &Node, is_member: bool) -> u16 {
     let keeps_setgid = node.mode & GROUP_EXECUTE == 0 && is_member;

@@ -90,13 +90,13 @@ impl FileSystem for Model {
         self.changes(parent, around, |state| state.symlink(asked, (parent, name), target, new))
     }
 
-    fn readlink(&self, _caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
+    fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
         let now = self.clock.now();
         let mut state = self.locked();
         let node = state.node_mut(ino)?;
         let Body::Symlink(target) = &node.body else { return Err(FsError::Invalid) };
         let target = target.clone();
-        node.touch_atime(now);
+        node.touch_atime(caller, now);
         Ok(target)
     }
 
@@ -171,7 +171,7 @@ impl FileSystem for Model {
         access::require(caller, node, READ)?;
         let count = content.read(offset, length_bytes, into);
         if length_bytes > 0 {
-            node.touch_atime(now);
+            node.touch_atime(caller, now);
         }
         Ok(count)
     }

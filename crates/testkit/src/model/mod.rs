@@ -219,7 +219,10 @@ impl Node {
         }
     }
 
-    fn touch_atime(&mut self, now: Timestamp) {
+    fn touch_atime(&mut self, caller: &Caller, now: Timestamp) {
+        if caller.keeps_atime {
+            return;
+        }
         let is_behind = self.atime <= self.mtime || self.atime <= self.ctime;
         if is_behind || now.seconds - self.atime.seconds >= ATIME_AGE_SECONDS_MAX {
             self.atime = now;
@@ -390,7 +393,7 @@ impl State {
             let kind = self.node(ino)?.kind;
             entries.push(DirEntry { name: name.clone(), ino, kind, cookie: own });
         }
-        self.held(ino).touch_atime(asked.now);
+        self.held(ino).touch_atime(asked.caller, asked.now);
         Ok(entries)
     }
 

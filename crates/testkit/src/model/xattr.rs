@@ -141,7 +141,7 @@ impl Node {
         }
         let (bits, is_all) = acl::as_mode(&list);
         let mode = self.mode & !0o777 | bits;
-        self.mode = access::mode_allowed(asked.caller, mode, self.gid);
+        self.mode = access::mode_allowed_with_list(asked.caller, mode, self.gid);
         self.access = (!is_all).then_some(list);
         Ok(())
     }

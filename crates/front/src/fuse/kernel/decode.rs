@@ -13,7 +13,7 @@ use engine::vnode::api::{
     Data, FILE_BYTES_MAX, Fallocate, FileKind, RenameMode, Seek, SetAttr, SetTime, SharedBytes,
     Timestamp, XattrMode,
 };
-use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
+use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
@@ -51,7 +51,7 @@ pub(super) enum Message<'a> {
     /// Ask the server to make a file durable, and be told when it is.
     Sync { node: NodeId, data_only: bool },
     /// Ask the server for a listing of at most this many bytes.
-    List { node: NodeId, cookie: u64, with_nodes: bool, size_bytes: u32 },
+    List { node: NodeId, cookie: u64, with_nodes: bool, keeps_atime: bool, size_bytes: u32 },
     /// Give back the references of each.
     Forget(Forgets<'a>),
     /// Nothing to do, and nothing to answer.
@@ -246,10 +246,16 @@ fn decode_body<'a>(
             rename(node, NodeId(newdir), rename_mode(flags), &mut body)?
         }
         opcode::READ => {
-            let ReadIn { offset, size, .. } = body.take()?;
+            let ReadIn { offset, size, flags, .. } = body.take()?;
+            let keeps_atime = keeps_atime(flags);
             // A read may ask past the largest file, but not start there.
             check_offset(offset)?;
-            return Ok(Message::Read(ReadRequest { node, offset, length_bytes: size }));
+            return Ok(Message::Read(ReadRequest {
+                node,
+                offset,
+                length_bytes: size,
+                keeps_atime,
+            }));
         }
         opcode::WRITE => {
             let WriteIn { offset, size, write_flags, .. } = body.take()?;
@@ -258,9 +264,11 @@ fn decode_body<'a>(
             Request::Write { node, offset, data: body.data(size)?, kills_set_bits }
         }
         opcode::READDIR | opcode::READDIRPLUS => {
-            let ReadIn { offset, size, .. } = body.take()?;
+            let ReadIn { offset, size, flags, .. } = body.take()?;
             let with_nodes = envelope.opcode == opcode::READDIRPLUS;
-            return Ok(Message::List { node, cookie: offset, with_nodes, size_bytes: size });
+            let keeps_atime = keeps_atime(flags);
+            let (cookie, size_bytes) = (offset, size);
+            return Ok(Message::List { node, cookie, with_nodes, keeps_atime, size_bytes });
         }
         opcode::FSYNC | opcode::FSYNCDIR => {
             let FsyncIn { fsync_flags, .. } = body.take()?;
@@ -285,6 +293,11 @@ fn decode_body<'a>(
         other => return without_server(other),
     };
     Ok(Message::Ask(request))
+}
+
+/// Returns whether a file that is open with `flags`, as open(2) has them, keeps its access time.
+fn keeps_atime(flags: u32) -> bool {
+    OFlags::from_bits_retain(flags).contains(OFlags::NOATIME)
 }
 
 /// What needs no file system.

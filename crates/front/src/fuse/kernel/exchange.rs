@@ -341,11 +341,12 @@ fn ask<'s>(
             server.sync(node, data_only, |done| reply.send(done));
             return Asked::Later;
         }
-        Message::List { node, cookie, with_nodes, size_bytes } => {
+        Message::List { node, cookie, with_nodes, keeps_atime, size_bytes } => {
             let bytes_max = usize::try_from(size_bytes.min(LISTING_BYTES_MAX))
                 .expect("LISTING_BYTES_MAX fits in a usize");
             let mut listing = DirentBuffer::new(scratch, bytes_max, with_nodes, encoder);
-            let request = Request::ReadDir { node, cookie, with_nodes, listing: &mut listing };
+            let listing = &mut listing;
+            let request = Request::ReadDir { node, cookie, with_nodes, keeps_atime, listing };
             if let Reply::Error(error) = server.answer(envelope.sender, request, &mut Vec::new()) {
                 return Asked::Answered(Reply::Error(error));
             }
