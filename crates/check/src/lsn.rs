@@ -14,17 +14,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use format::defect::{DefectCode, Subject};
 use format::group::is_lsn_page_used;
 use format::ids::{AnodeNo, FilesetId, Place};
 use format::lsn_page::{LsnEntry, Verdict, compare};
 use format::page::{PageBytes, PageError, PageHeader, PageKind, PageOwner};
 use storage::sync::{Mutex, MutexGuard};
 
-use storage::sync::{Mutex, MutexGuard};
-
 use crate::reader::{PageWanted, Reader};
 use crate::{Check, Stop};
-use format::defect::{DefectCode, Subject};
 
 const POOL: Subject = Subject { fileset: FilesetId(0), anode: AnodeNo(0) };
 
