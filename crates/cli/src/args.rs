@@ -137,6 +137,9 @@ pub(crate) struct MountArgs {
     /// How long the device may take to answer before a request fails
     #[arg(long, default_value = "30s", value_parser = parse_time)]
     pub(crate) device_deadline: Duration,
+    /// Mount a pool that was not closed although another machine may have it open: it has not
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Threads that answer the kernel [default: two for each processor, at least 4]
     #[arg(long)]
     pub(crate) threads: Option<usize>,

@@ -152,6 +152,8 @@ pub struct OpenOptions {
     pub commit_interval: Duration,
     /// How long the device may take to answer.
     pub device_deadline: Duration,
+    /// Whether no other machine has the pool open, for the user says so.
+    pub is_forced: bool,
 }
 
 /// What to explain.

@@ -3,6 +3,7 @@
 mod blank;
 mod create;
 mod jobs;
+mod neighbours;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use testkit::prove;
 use testkit::torture::{Options, PoolGround};
 
 use self::jobs::{Jobs, TICK};
+use self::neighbours::ThisMachine;
 use crate::backend::{
     Backend, BackendError, CheckReport, CreateOptions, CreateReport, DefectReport, DumpReport,
     ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, Placement, ProveAlphabet,
@@ -166,6 +168,8 @@ fn open_pool(options: &OpenOptions, device: &SharedDevice) -> Result<Pool, engin
             ..FilesOptions::default()
         },
         random: random_number(),
+        neighbours: Arc::new(ThisMachine),
+        is_forced: options.is_forced,
         ..engine::OpenOptions::default()
     };
     Pool::open(Arc::clone(device), Arc::new(SystemClock::new()), open)

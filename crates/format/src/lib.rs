@@ -16,6 +16,7 @@ pub mod fileset;
 pub mod geometry;
 pub mod group;
 pub mod hash;
+pub mod heartbeat;
 pub mod ids;
 pub mod journal;
 pub mod lsn_page;

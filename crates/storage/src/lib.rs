@@ -7,6 +7,7 @@ pub mod clock;
 mod convert;
 pub mod counters;
 pub mod device;
+pub mod heartbeat;
 pub mod pool;
 pub mod prng;
 pub mod sync;

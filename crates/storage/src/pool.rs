@@ -36,6 +36,17 @@ pub enum PoolError {
     /// The device could not be read or written.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// Another has it open to write to it.
+    #[error(
+        "{device}: the pool is in use {by}: unmount it there; if that machine is known to be off, \
+         mount with --force"
+    )]
+    InUse {
+        /// Name of the device.
+        device: String,
+        /// `by process 5 of this machine`.
+        by: String,
+    },
     /// The device is shorter than the pool was made for: it was truncated.
     #[error(
         "{device}: {found_bytes} bytes, but the pool was made for {expected_bytes}: the device was \

@@ -68,6 +68,7 @@ fn mount_args(device: &Path, directory: &Path) -> MountArgs {
         placement: PlacementName::Log,
         commit_interval: Duration::from_secs(5),
         device_deadline: storage::device::DEADLINE_DEFAULT,
+        force: false,
         threads: None,
         poll_us: None,
         writeback_cache: false,

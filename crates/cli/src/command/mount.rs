@@ -182,6 +182,7 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
         placement,
         commit_interval: args.commit_interval,
         device_deadline: args.device_deadline,
+        is_forced: args.force,
     };
     Ok((options, mount_options))
 }

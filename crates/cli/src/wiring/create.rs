@@ -24,6 +24,7 @@ use storage::device::{
 use storage::pool::check_writable;
 
 use super::blank::what_is_there;
+use super::neighbours::ThisMachine;
 use super::{
     cannot_open, cannot_start, cannot_use, failed, open_device_with, openness_of, random_bytes,
 };
@@ -54,6 +55,10 @@ pub(super) fn create(options: &CreateOptions) -> Result<CreateReport, BackendErr
     if let (Some(found), false) = (&found, options.is_forced) {
         return Err(BackendError::Foreign { device: path.clone(), found: found.clone() });
     }
+    // Somebody may have it whom no lock knows.
+    let shared: SharedDevice = Arc::<FileDevice>::clone(&device);
+    storage::heartbeat::wait_until_free(&shared, &ThisMachine)
+        .map_err(|error| cannot_use(path, &error))?;
     let device = resized(options, device)?;
     let plan = plan_of(options, device.info().size_bytes)?;
     // MK1: from here on only the device can fail.

@@ -15,6 +15,7 @@ use format::bitmap;
 use format::fileset::{Fileset, ROOT_FILESET, ROOT_SLOT};
 use format::geometry::{Geometry, GeometryOptions};
 use format::group::{GROUP_ENTRY_BYTES, TABLE_BITMAP_OFFSET, entry_offset};
+use format::heartbeat::{HEARTBEAT_OFFSET, Heartbeat, Holder};
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place, PoolId};
 use format::lsn_page::LsnEntry;
 use format::page::{
@@ -23,7 +24,7 @@ use format::page::{
 use format::pointer::BlockPointer;
 use format::superblock::{Consistency, Superblock, label_of};
 use storage::clock::Clock;
-use storage::device::{AlignedBuffer, Operation, Purpose, SharedBytes, SharedDevice};
+use storage::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice};
 use storage::pool::{check_writable, update_all_superblocks};
 use storage::volume::Volume;
 use zerocopy::IntoBytes;
@@ -151,12 +152,21 @@ impl Pool {
         let blank = vec![SharedBytes::from(AlignedBuffer::zeroed(PAGE_BYTES))];
         let write = Operation::Write { offset, data: blank };
         device.submit(Purpose::DoubleWrite, write).wait()?;
+        write_first_heartbeat(device, superblock.pool_id)?;
         journal::write_first_heads(device, superblock.pool_id, &superblock.geometry)?;
         device.flush(Purpose::Home)?;
         // CRASH: only now is there a pool.
         update_all_superblocks(device, &mut superblock)?;
         Ok(())
     }
+}
+
+/// Writes the heartbeat of a pool that nobody has opened: room for those to come.
+fn write_first_heartbeat(device: &SharedDevice, pool_id: PoolId) -> Result<(), DeviceError> {
+    let interval_ms = storage::heartbeat::INTERVAL_MS;
+    let heartbeat = Heartbeat { pool_id, holder: Holder::NOBODY, counter: 0, interval_ms };
+    let bytes = AlignedBuffer::copy_of(&heartbeat.encode());
+    device.write(Purpose::Superblock, HEARTBEAT_OFFSET, bytes)
 }
 
 /// Returns every page that a new pool has, stamped.

@@ -18,10 +18,12 @@ use format::anode::ROOT_ANODE;
 use format::fileset::ROOT_SLOT;
 use format::geometry::{Geometry, GeometryError};
 use format::ids::{Epoch, FilesetId, Lsn, PoolId};
+use format::journal::JournalHead;
 use format::page::PAGE_BYTES;
 use format::superblock::{LABEL_BYTES, LabelError, Superblock};
 use storage::clock::{Clock, Timestamp};
 use storage::device::{DeviceError, SharedDevice};
+use storage::heartbeat::{Alone, Neighbours, Pulse, Taking};
 use storage::pool::{PoolError, check_writable, read_superblock, update_all_superblocks};
 use storage::volume::Volume;
 
@@ -61,6 +63,10 @@ pub struct OpenOptions {
     pub active_log_bytes: u64,
     /// Most pages whose changes are not at home: bounds a replay.
     pub dirty_pages: usize,
+    /// What this machine knows of itself, for others that look whether the pool is in use.
+    pub neighbours: Arc<dyn Neighbours>,
+    /// Whether the user says that no other machine has the pool open.
+    pub is_forced: bool,
 }
 
 impl Default for OpenOptions {
@@ -73,6 +79,8 @@ impl Default for OpenOptions {
             random: 0,
             active_log_bytes: ACTIVE_LOG_BYTES_DEFAULT,
             dirty_pages: DIRTY_PAGES_DEFAULT,
+            neighbours: Arc::new(Alone),
+            is_forced: false,
         }
     }
 }
@@ -120,6 +128,8 @@ pub enum OpenError {
 pub struct Pool {
     device: SharedDevice,
     superblock: Mutex<Superblock>,
+    /// `None`: nothing is written.
+    pulse: Option<Arc<Pulse>>,
     hooks: Arc<Hooks>,
     recovery: RecoveryReport,
     is_read_only: bool,
@@ -208,8 +218,21 @@ impl Pool {
             check_writable(device.as_ref())?;
         }
         let volume = Volume::new(Arc::clone(&device), superblock.geometry.clone());
-        let (start, recovery) = start_of(&volume, &mut superblock, options.files.is_read_only)?;
+        // A chunk of the log fills whole sectors of any device that the pool has been on.
+        superblock.sector_bytes = superblock.sector_bytes.max(device.info().sector_bytes);
         let is_read_only = options.files.is_read_only;
+        let rest = rest_of(&volume, &superblock)?;
+        let pulse = match rest {
+            Some(_) if is_read_only => None,
+            None if device.info().is_read_only => return Err(OpenError::NotClosed),
+            Some(_) | None => Some(take(&device, &superblock, &clock, &options)?),
+        };
+        let (start, recovery) = match rest {
+            Some(head) => {
+                (go_on(&volume, &superblock, head, is_read_only)?, RecoveryReport::default())
+            }
+            None => recover(&volume, &mut superblock)?,
+        };
         if !is_read_only || recovery.was_needed {
             superblock.is_open = true;
             superblock.mount_count += 1;
@@ -218,6 +241,10 @@ impl Pool {
             superblock.epoch_base = start.epoch;
             // Every copy: one that still said "closed" would, if the others rotted, hide the log.
             update_all_superblocks(&device, &mut superblock)?;
+            if let Some(pulse) = &pulse {
+                // Of two that took a closed pool at one time one goes on.
+                pulse.verify()?;
+            }
         }
         let limit_pages = (options.cache_bytes / PAGE_BYTES).max(256);
         let cache = Arc::new(Cache::new(volume.clone(), superblock.pool_id, limit_pages));
@@ -252,8 +279,16 @@ impl Pool {
         };
         hooks.files.store.journal.connect(weak);
         let superblock = Mutex::new(superblock);
-        let pool =
-            Pool { device, superblock, hooks, recovery, is_read_only, main_fileset, verifier };
+        let pool = Pool {
+            device,
+            superblock,
+            pulse,
+            hooks,
+            recovery,
+            is_read_only,
+            main_fileset,
+            verifier,
+        };
         if !is_read_only && pool.files().finish_orphans()? > 0 {
             // What they had can be used again, and counts as available, from then on.
             pool.checkpoint()?;
@@ -287,6 +322,11 @@ impl Pool {
         let store = &self.files().store;
         self.files().sync_all()?;
         store.journal.checkpoint()?;
+        if let Some(pulse) = &self.pulse {
+            // HB2, HB3.
+            pulse.stop();
+            pulse.verify().map_err(|error| store.journal.fail(&error))?;
+        }
         let mut superblock = self.superblock.lock();
         superblock.is_open = false;
         update_all_superblocks(&self.device, &mut superblock)
@@ -301,6 +341,7 @@ impl Pool {
     pub fn tick(&self) -> FsResult<()> {
         // A pool that nobody writes to would not learn of it.
         self.device.check_end().map_err(|error| self.files().store.journal.fail(&error))?;
+        self.beat()?;
         if self.is_read_only {
             return Ok(());
         }
@@ -309,6 +350,16 @@ impl Pool {
             Err(FsError::NoSpace) => Ok(()),
             other => other,
         }
+    }
+
+    /// Says that the pool is in use, if that is due, for as long as it takes changes (HB3).
+    fn beat(&self) -> FsResult<()> {
+        let Some(pulse) = &self.pulse else { return Ok(()) };
+        let journal = &self.files().store.journal;
+        if journal.check_alive().is_err() {
+            pulse.stop();
+        }
+        pulse.beat().map_err(|error| journal.fail(&error))
     }
 
     /// Takes every change home, so that the log is empty.
@@ -375,35 +426,53 @@ fn verifier_of(superblock: &Superblock, random: u64, now: Timestamp) -> u64 {
         .fold(random, |so_far, next| mix(so_far ^ next))
 }
 
-/// Replays the log if the pool was not closed; returns where the journal goes on.
-fn start_of(
+/// Returns the head of a closed pool's journal; `None`: its log must be replayed.
+fn rest_of(volume: &Volume, superblock: &Superblock) -> Result<Option<JournalHead>, OpenError> {
+    if superblock.is_open {
+        return Ok(None);
+    }
+    Ok(journal::head_at_rest(volume, superblock.pool_id)?)
+}
+
+/// Returns where the journal of a closed pool goes on.
+fn go_on(
+    volume: &Volume,
+    superblock: &Superblock,
+    head: JournalHead,
+    is_read_only: bool,
+) -> Result<JournalStart, OpenError> {
+    journal::check_room(head.tail, head.epoch.0.max(superblock.epoch_base.0))?;
+    let head = if is_read_only {
+        head
+    } else {
+        journal::align_head(volume, superblock.pool_id, head, superblock.sector_bytes)?
+    };
+    Ok(JournalStart {
+        lsn: head.tail,
+        previous_crc: head.previous_crc,
+        epoch: Epoch(head.epoch.0.max(superblock.epoch_base.0)),
+        head_sequence: head.sequence,
+        double_write_sequence: head.double_write_sequence,
+    })
+}
+
+/// Takes the pool, before anything is written to it (HB1).
+fn take(
+    device: &SharedDevice,
+    superblock: &Superblock,
+    clock: &Arc<dyn Clock>,
+    options: &OpenOptions,
+) -> Result<Arc<Pulse>, OpenError> {
+    let taking = Taking { is_open: superblock.is_open, is_forced: options.is_forced };
+    let neighbours = options.neighbours.as_ref();
+    Ok(Pulse::take(device, superblock.pool_id, clock, neighbours, taking)?)
+}
+
+/// Replays the log; returns where the journal goes on.
+fn recover(
     volume: &Volume,
     superblock: &mut Superblock,
-    is_read_only: bool,
 ) -> Result<(JournalStart, RecoveryReport), OpenError> {
-    // A chunk of the log fills whole sectors of any device that the pool has been on.
-    superblock.sector_bytes = superblock.sector_bytes.max(volume.device().info().sector_bytes);
-    if !superblock.is_open
-        && let Some(head) = journal::head_at_rest(volume, superblock.pool_id)?
-    {
-        journal::check_room(head.tail, head.epoch.0.max(superblock.epoch_base.0))?;
-        let head = if is_read_only {
-            head
-        } else {
-            journal::align_head(volume, superblock.pool_id, head, superblock.sector_bytes)?
-        };
-        let start = JournalStart {
-            lsn: head.tail,
-            previous_crc: head.previous_crc,
-            epoch: Epoch(head.epoch.0.max(superblock.epoch_base.0)),
-            head_sequence: head.sequence,
-            double_write_sequence: head.double_write_sequence,
-        };
-        return Ok((start, RecoveryReport::default()));
-    }
-    if volume.device().info().is_read_only {
-        return Err(OpenError::NotClosed);
-    }
     let (pool_id, epoch_base) = (superblock.pool_id, superblock.epoch_base);
     let recovery = journal::recover(volume, pool_id, epoch_base, &|rides, lsn| {
         summarise_rides(volume, superblock, rides, lsn)

@@ -42,6 +42,10 @@ impl Device for CountingDevice {
         self.inner.check_end()
     }
 
+    fn lock_identity(&self) -> Option<[u64; 2]> {
+        self.inner.lock_identity()
+    }
+
     // These pass on to the same function below, which may have a shorter way than `submit`.
 
     fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {

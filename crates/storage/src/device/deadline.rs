@@ -62,6 +62,10 @@ impl Device for DeadlineDevice {
         self.target.inner.check_end()
     }
 
+    fn lock_identity(&self) -> Option<[u64; 2]> {
+        self.target.inner.lock_identity()
+    }
+
     fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
         match self.target.health.admit(self.target.info(), &operation) {
             Ok(asked) => self.threads.submit(purpose, operation, asked),

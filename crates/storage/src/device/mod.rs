@@ -403,6 +403,17 @@ pub enum DeviceError {
         /// How many bytes.
         length_bytes: u64,
     },
+    /// Another has taken the pool on the device.
+    #[error(
+        "{device}: the pool was taken {by} while it was mounted here, and nothing more is written; \
+         unmount it in both places, check, and mount it in one"
+    )]
+    Taken {
+        /// Name of the device.
+        device: String,
+        /// Who: `by process 5 of this machine`.
+        by: String,
+    },
     /// The power of a simulated device is cut: nothing more happens in this life.
     #[error("{device}: power is cut")]
     PowerCut {
@@ -424,6 +435,12 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// [`DeviceError::Shortened`].
     fn check_end(&self) -> Result<(), DeviceError> {
         Ok(())
+    }
+
+    /// Returns device and inode, as the system numbers them, of what is locked while the device is
+    /// open for writing; `None`: nothing.
+    fn lock_identity(&self) -> Option<[u64; 2]> {
+        None
     }
 
     /// Hands a request to the device and returns at once, or after the queue had room.

@@ -38,12 +38,24 @@ pub(super) fn lock(
     while held.len() < DEPTH_MAX {
         let Some((path, file)) = behind(held.last().unwrap_or(device)) else { break };
         match rustix::fs::flock(&file, lock) {
+            Ok(()) => held.push(file),
             // A file system without locks: the heartbeat tells.
-            Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::BADF) => held.push(file),
+            Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::BADF) => break,
             Err(errno) => return Err((path, errno)),
         }
     }
     Ok(held)
+}
+
+/// Returns the numbers of a file that is locked, or of a block device that is open for one alone.
+pub(super) fn identity_of(file: &OwnedFd) -> Option<[u64; 2]> {
+    /// No device has such a number: they have 32 bits.
+    const BLOCK_DEVICE: u64 = 1 << 63;
+    let stat = rustix::fs::fstat(file).ok()?;
+    let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+    let is_block_device = kind.is_block_device();
+    // A block device has many names, and the kernel gives it to one whatever he calls it.
+    Some(if is_block_device { [BLOCK_DEVICE, stat.st_rdev] } else { [stat.st_dev, stat.st_ino] })
 }
 
 /// Returns the file behind a loop device, and what it is called here.

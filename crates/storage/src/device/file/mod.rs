@@ -76,6 +76,7 @@ struct Target {
     file: OwnedFd,
     /// Kept for its locks alone (DF1, DF3).
     backing: Vec<OwnedFd>,
+    lock: Option<[u64; 2]>,
     is_block_device: bool,
     info: DeviceInfo,
     health: Health,
@@ -227,7 +228,8 @@ impl Target {
         health: Health,
     ) -> Target {
         let ends_at = OnceLock::new();
-        Target { file, backing, is_block_device, info, health, ends_at }
+        let lock = backing::identity_of(backing.last().unwrap_or(&file));
+        Target { file, backing, lock, is_block_device, info, health, ends_at }
     }
 
     /// Refuses what must not reach the file.
@@ -372,6 +374,10 @@ impl Device for FileDevice {
             // Whether it can be asked is the next flush's affair.
             Ok(()) | Err(_) => self.target.health.check_end(&self.target.info),
         }
+    }
+
+    fn lock_identity(&self) -> Option<[u64; 2]> {
+        self.target.lock
     }
 
     fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
