@@ -113,6 +113,13 @@ pub(crate) fn leave_last_words(path: &Path, error: &anyhow::Error) -> anyhow::Re
     std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Returns whether the process `pid` has left last words at `path`.
+pub(crate) fn has_last_words(path: &Path, pid: u32) -> bool {
+    let words = std::fs::read(path).ok();
+    let words = words.and_then(|words| serde_json::from_slice::<LastWords>(&words).ok());
+    words.is_some_and(|words| words.pid == pid)
+}
+
 /// Takes the last words of the process `pid` from `path`; `None`: it ended well, or was killed.
 pub(crate) fn take_last_words(path: &Path, pid: u32) -> Option<String> {
     let words: LastWords = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;

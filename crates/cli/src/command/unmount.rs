@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use front::fuse::mountpoint::{self, MOUNT_TYPE, MountEntry};
@@ -56,14 +56,14 @@ pub(crate) fn run(args: &UnmountArgs, output: &Output) -> anyhow::Result<u8> {
                 format!("{shown} is unmounted{synced}, but the pool stays open")
             })?;
         }
-        wait_for_end(&server, args.timeout).with_context(|| match silence {
-            Some(_) => format!("the server of {shown} (process {pid}) does not answer"),
-            None => format!("the server of {shown} is process {pid}"),
-        })?;
         let words = found.socket.with_extension("failed");
-        if let Some(error) =
-            daemon::take_last_words(&words, pid.as_raw_nonzero().get().cast_unsigned())
-        {
+        let number = pid.as_raw_nonzero().get().cast_unsigned();
+        wait_for_end(&server, args.timeout, &|| daemon::has_last_words(&words, number))
+            .with_context(|| match silence {
+                Some(_) => format!("the server of {shown} (process {pid}) does not answer"),
+                None => format!("the server of {shown} is process {pid}"),
+            })?;
+        if let Some(error) = daemon::take_last_words(&words, number) {
             anyhow::bail!(
                 "{shown} is unmounted, but not everything reached the device: {error}. Look at the \
                  device, then `holdfast check`"
@@ -211,9 +211,21 @@ fn has_ended(server: &impl AsFd, time: Duration) -> anyhow::Result<bool> {
     Ok(poll(&mut [PollFd::new(server, PollFlags::IN)], Some(&timeout))? > 0)
 }
 
-fn wait_for_end(server: &impl AsFd, timeout: Duration) -> anyhow::Result<()> {
+/// Waits until the server has ended, or has said its last words: past these it does nothing, and
+/// may be kept by a call to its device that the kernel does not give back.
+fn wait_for_end(
+    server: &impl AsFd,
+    timeout: Duration,
+    has_last_words: &dyn Fn() -> bool,
+) -> anyhow::Result<()> {
+    let asked = Instant::now();
+    let mut is_over = has_ended(server, timeout.min(GRACE))?;
+    while !is_over && asked.elapsed() < timeout {
+        let has_words = has_last_words();
+        is_over = has_ended(server, GRACE)? || has_words;
+    }
     anyhow::ensure!(
-        has_ended(server, timeout)?,
+        is_over,
         "unmounted, but the server has not ended after {} s: it may still write; wait for it, or \
          look at its log (`holdfast status`)",
         timeout.as_secs()

@@ -11,6 +11,7 @@ mod content;
 mod create;
 mod device;
 mod handles;
+mod hung;
 mod locks;
 mod mount;
 mod names;

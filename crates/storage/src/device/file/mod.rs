@@ -2,9 +2,9 @@
 //!
 //! # Transports
 //!
-//! Requests travel by io_uring where the kernel lets us, else by `pread` and `pwrite` on a small
-//! pool of threads; `DeviceInfo::transport` says which. No caller makes a system call that may
-//! block on the device itself: it could not leave at the deadline.
+//! Requests travel by io_uring where the kernel lets us and takes them without waiting, else by
+//! `pread` and `pwrite` on a small pool of threads; `DeviceInfo::transport` says which. No caller
+//! makes a system call that may block on the device itself: it could not leave at the deadline.
 //!
 //! A file system that refuses O_DIRECT gets buffered I/O; `fdatasync` makes it as durable.
 //!
@@ -170,7 +170,9 @@ impl FileDevice {
         let open::Opened { file, backing, is_block_device, mut info, is_direct } = opened;
         let ring = match options.transport {
             TransportChoice::Pread => None,
-            TransportChoice::Automatic => Uring::ring().ok(),
+            TransportChoice::Automatic => open::is_submitted_at_once(&file, is_block_device)
+                .then(Uring::ring)
+                .and_then(Result::ok),
             TransportChoice::Uring => Some(
                 Uring::ring()
                     .map_err(|source| OpenError::NoUring { name: info.name.clone(), source })?,

@@ -19,6 +19,10 @@ use crate::device::{DEADLINE_DEFAULT, DeviceInfo, IO_ALIGN_BYTES};
 /// and nobody else can lock what they cannot open (DF1).
 const FILE_MODE: u32 = 0o600;
 
+/// Numbers of file systems, from linux/magic.h.
+const EXT4: i64 = 0xef53;
+const XFS: i64 = 0x5846_5342;
+
 /// What the device is opened for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
@@ -34,7 +38,8 @@ pub enum Access {
 /// How requests are to travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportChoice {
-    /// By io_uring, or by `pread` where it is refused.
+    /// By io_uring, or by `pread` where it is refused or where to submit a request may take as long
+    /// as the request.
     #[default]
     Automatic,
     /// By io_uring or not at all.
@@ -206,12 +211,23 @@ pub(super) fn open(path: &Path, options: FileOptions) -> Result<Opened, OpenErro
     Ok(Opened { file, backing, is_block_device, info, is_direct })
 }
 
+/// Whether a request is handed over without waiting for it: on a block device, and on file systems
+/// of which that was looked up. Of a file on another the kernel may believe that it never blocks,
+/// as of one on FUSE that is always ready by poll(2), and then whoever submits a request waits in
+/// the kernel until it is answered, past every deadline.
+pub(super) fn is_submitted_at_once(file: &OwnedFd, is_block_device: bool) -> bool {
+    const BTRFS: i64 = 0x9123_683e;
+    const F2FS: i64 = 0xf2f5_2010;
+    const OVERLAY: i64 = 0x794c_7630;
+    const TMPFS: i64 = 0x0102_1994;
+    const KNOWN: [i64; 6] = [EXT4, XFS, BTRFS, F2FS, OVERLAY, TMPFS];
+    is_block_device || rustix::fs::fstatfs(file).is_ok_and(|stat| KNOWN.contains(&stat.f_type))
+}
+
 /// Whether a direct write with `RWF_DSYNC` is known to be durable when it is answered: on a block
 /// device, and on the file systems of which that was looked up. Others may leave the flag out: FUSE
 /// does, and btrfs once lost the sync of a write that was submitted not to wait.
 fn keeps_write_through(file: &OwnedFd, is_block_device: bool) -> bool {
-    const EXT4: i64 = 0xef53;
-    const XFS: i64 = 0x5846_5342;
     is_block_device
         || rustix::fs::fstatfs(file).is_ok_and(|stat| [EXT4, XFS].contains(&stat.f_type))
 }

@@ -1,0 +1,235 @@
+//! Goal: whatever a pool's file is on, each request ends in time when that stops to answer, and
+//! the pool is unmounted. Method: a FUSE file system with one file in memory, which reads no
+//! request any more when it is told to. It has no poll(2) and no asynchronous direct I/O: of such
+//! a file the kernel believes that it never blocks, and waits for the server in the submission.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use front::fuse::mountpoint;
+use rustix::io::Errno;
+use rustix::mount::MountFlags;
+
+use crate::{HOLDFAST, Mounted, can_mount, write};
+
+const FILE_BYTES: usize = 64 << 20;
+const WRITE_BYTES_MAX: usize = 128 << 10;
+
+// Requests of linux/fuse.h.
+const LOOKUP: u32 = 1;
+const FORGET: u32 = 2;
+const GETATTR: u32 = 3;
+const OPEN: u32 = 14;
+const READ: u32 = 15;
+const WRITE: u32 = 16;
+const STATFS: u32 = 17;
+const RELEASE: u32 = 18;
+const FSYNC: u32 = 20;
+const FLUSH: u32 = 25;
+const INIT: u32 = 26;
+const INTERRUPT: u32 = 36;
+const BATCH_FORGET: u32 = 42;
+
+/// The server, ended with it.
+struct Hung {
+    directory: PathBuf,
+    /// Its number with the kernel.
+    connection: u32,
+    hangs: Arc<AtomicBool>,
+}
+
+impl Hung {
+    fn mount(directory: PathBuf) -> Hung {
+        fs::create_dir(&directory).expect("the name is new");
+        let device = File::options().read(true).write(true).open("/dev/fuse").expect("it is there");
+        let fd = device.as_raw_fd();
+        let data = format!("fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other\0");
+        let data = std::ffi::CString::from_vec_with_nul(data.into_bytes()).expect("one at the end");
+        rustix::mount::mount("hung", &directory, "fuse", MountFlags::empty(), data.as_c_str())
+            .expect("as root");
+        let hangs = Arc::new(AtomicBool::new(false));
+        std::thread::spawn({
+            let hangs = Arc::clone(&hangs);
+            move || serve(device, &hangs)
+        });
+        let device = fs::metadata(&directory).expect("it answers").dev();
+        Hung { directory, connection: rustix::fs::minor(device), hangs }
+    }
+
+    fn pool(&self) -> String {
+        self.directory.join("pool.hf").to_str().expect("the path is ASCII").to_owned()
+    }
+
+    fn hang(&self, hangs: bool) {
+        self.hangs.store(hangs, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        // Whoever still waits for it gets an error, and its thread ends.
+        let abort = format!("/sys/fs/fuse/connections/{}/abort", self.connection);
+        let _ = fs::write(abort, "1");
+        let _ = mountpoint::detach(&self.directory);
+        self.hang(false);
+    }
+}
+
+/// Answers until the file system is gone.
+fn serve(mut device: File, hangs: &AtomicBool) {
+    let mut content = vec![0; FILE_BYTES];
+    let mut request = vec![0; WRITE_BYTES_MAX + (64 << 10)];
+    loop {
+        // What has begun to be read when it hangs is not answered before it hangs no more.
+        let length = match device.read(&mut request) {
+            Ok(length) => length,
+            Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => return,
+            Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => continue,
+            Err(error) => panic!("{error}"),
+        };
+        while hangs.load(Ordering::Relaxed) {
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+        let Some(answer) = answer(&request[..length], &mut content) else { continue };
+        let unique = &request[8..16];
+        let (error, body) = match answer {
+            Ok(body) => (0, body),
+            Err(errno) => (-errno.raw_os_error(), Vec::new()),
+        };
+        let length = u32::try_from(16 + body.len()).expect("it is short");
+        let bytes = [&length.to_le_bytes(), &error.to_le_bytes()[..], unique, &body].concat();
+        // An interrupted request is asked for no more.
+        let _ = device.write(&bytes);
+    }
+}
+
+fn number<const N: usize>(request: &[u8], at: usize) -> [u8; N] {
+    *request[at..].first_chunk().expect("the kernel sends it whole")
+}
+
+/// Returns what a request is answered with; `None`: it is not.
+fn answer(request: &[u8], content: &mut [u8]) -> Option<Result<Vec<u8>, Errno>> {
+    let opcode = u32::from_le_bytes(number(request, 4));
+    let node = u64::from_le_bytes(number(request, 16));
+    let body = &request[40..];
+    let range = || {
+        let offset = usize::try_from(u64::from_le_bytes(number(body, 8))).expect("64 bits");
+        let length = usize::try_from(u32::from_le_bytes(number(body, 16))).expect("64 bits");
+        offset.min(FILE_BYTES)..(offset + length).min(FILE_BYTES)
+    };
+    Some(match opcode {
+        FORGET | BATCH_FORGET | INTERRUPT => return None,
+        INIT => Ok(init()),
+        LOOKUP if body == b"pool.hf\0" => {
+            let head = [2_u64, 0, 3600, 3600, 0].into_iter().flat_map(u64::to_le_bytes);
+            Ok(head.chain(attributes(2)).collect())
+        }
+        LOOKUP => Err(Errno::NOENT),
+        GETATTR => {
+            let valid = [3600_u64, 0].into_iter().flat_map(u64::to_le_bytes);
+            Ok(valid.chain(attributes(node)).collect())
+        }
+        OPEN => Ok(vec![0; 16]),
+        READ => Ok(content[range()].to_vec()),
+        WRITE => {
+            let range = range();
+            let length = u32::try_from(range.len()).expect("it has 32 bits");
+            content[range].copy_from_slice(&body[40..]);
+            Ok([length.to_le_bytes(), [0; 4]].concat())
+        }
+        STATFS => Ok(vec![0; 80]),
+        RELEASE | FSYNC | FLUSH => Ok(Vec::new()),
+        _ => Err(Errno::NOSYS),
+    })
+}
+
+/// Version 7.31; writes of more than a page, and nothing else.
+fn init() -> Vec<u8> {
+    const BIG_WRITES: u32 = 1 << 5;
+    let write_bytes = u32::try_from(WRITE_BYTES_MAX).expect("it has 32 bits");
+    let words = [7, 31, 0, BIG_WRITES, 0, write_bytes, 1];
+    let mut bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+    bytes.resize(64, 0);
+    bytes
+}
+
+fn attributes(node: u64) -> Vec<u8> {
+    let (mode, size) = if node == 1 { (0o040_755, 0) } else { (0o100_600, FILE_BYTES) };
+    let size = u64::try_from(size).expect("64 bits");
+    let longs = [node, size, size / 512, 0, 0, 0].into_iter().flat_map(u64::to_le_bytes);
+    let words: [u32; 10] = [0, 0, 0, mode, 1, 0, 0, 0, 4096, 0];
+    longs.chain(words.into_iter().flat_map(u32::to_le_bytes)).collect()
+}
+
+/// Runs a program, and says how long it took.
+fn timed(command: &mut Command) -> Duration {
+    let asked = Instant::now();
+    let mut child = command.spawn().expect("it can be started");
+    while child.try_wait().expect("it is ours").is_none() {
+        if asked.elapsed() > Duration::from_secs(60) {
+            // Not to be found by who comes next. Where it hangs in the kernel it stays.
+            let _ = child.kill();
+            panic!("{command:?} hangs");
+        }
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    asked.elapsed()
+}
+
+#[test]
+fn a_file_system_that_stops_to_answer_holds_up_nobody() {
+    if !can_mount("a_file_system_that_stops_to_answer_holds_up_nobody") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let hung = Hung::mount(mounted.work.join("hung"));
+    let (pool, directory) = (hung.pool(), mounted.text("mnt"));
+    mounted.holdfast(&["create", &pool, "--force"]);
+    let mount = ["mount", &pool, &directory, "--daemon", "--device-deadline", "1s"];
+    mounted.holdfast(&mount);
+    for number in 0..100 {
+        write(&mounted.path(&format!("file-{number}")), &[7; 20_000]);
+    }
+    File::open(mounted.root()).expect("open").sync_all().expect("all is well");
+    mounted.unmount();
+    mounted.holdfast(&mount);
+    // The server of the pool has these in memory.
+    fs::metadata(mounted.path("file-1")).expect("it is there");
+
+    hung.hang(true);
+    let bound = Duration::from_secs(15);
+    let name = |name: &str| mounted.text(&format!("mnt/{name}"));
+    let mut commands = [
+        &["ls", "-l", &directory][..],
+        &["cat", &name("file-50")],
+        &["dd", "if=/dev/zero", &format!("of={}", name("new")), "bs=4k", "count=1", "conv=fsync"],
+        &["stat", &name("file-99")],
+        &[HOLDFAST, "status", &directory],
+        &[HOLDFAST, "unmount", "--lazy", &directory],
+    ]
+    .map(|words: &[&str]| {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).env("HOLDFAST_RUN_DIR", &mounted.work);
+        command
+    });
+    for command in &mut commands {
+        let took = timed(command);
+        eprintln!("{took:?} {:?}", command.get_program());
+        assert!(took < bound, "{command:?} took {took:?}");
+    }
+    hung.hang(false);
+    // What was not answered is over, and the lock with it.
+    mounted.holdfast(&mount);
+    assert_eq!(fs::read(mounted.path("file-50")).expect("read"), [7; 20_000]);
+    mounted.unmount();
+    mounted.holdfast(&["check", &pool]);
+    drop(hung);
+}
