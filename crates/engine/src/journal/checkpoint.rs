@@ -348,7 +348,7 @@ mod tests {
             pool.forget(file, 1);
         };
         write(b"before");
-        let journal = &pool.files().store.journal;
+        let journal = &pool.core().store.journal;
         let set = journal.take_set();
         let before = bytes_of(set.dirty.values().cloned());
         write(b"after");
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn the_tail_waits_for_rides_that_no_segment_knows_of() {
         let pool = new_pool();
-        let journal = &pool.files().store.journal;
+        let journal = &pool.core().store.journal;
         let mut tx = journal.begin(Reservation::LARGE).expect("there is room");
         let owner = RideOwner {
             fileset: FilesetId(1),

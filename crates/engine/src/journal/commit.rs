@@ -475,7 +475,7 @@ mod tests {
         let new = NewInode::new(FileKind::Regular, 0o600);
         let file =
             pool.create(&Caller::root(), pool.root(), b"f", new, None).expect("it is new").ino;
-        let journal = &pool.files().store.journal;
+        let journal = &pool.core().store.journal;
         let count = Arc::new(AtomicUsize::new(0));
         let sync = || {
             let count = Arc::clone(&count);
@@ -519,7 +519,7 @@ mod tests {
     #[test]
     fn callbacks_that_a_leader_leaves_behind_hear_of_an_error() {
         let pool = new_pool();
-        let journal = &pool.files().store.journal;
+        let journal = &pool.core().store.journal;
         let (tell, told) = listener();
         {
             let waiters = &mut journal.state.lock().waiters;
@@ -541,7 +541,7 @@ mod tests {
         let new = NewInode::new(FileKind::Regular, 0o600);
         let file =
             pool.create(&Caller::root(), pool.root(), b"f", new, None).expect("it is new").ino;
-        let journal = &pool.files().store.journal;
+        let journal = &pool.core().store.journal;
         let ended = thread::scope(|scope| {
             let writer = || {
                 let _writer = journal.writer_unless(|_| false).expect("it has not failed");

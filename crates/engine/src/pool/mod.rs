@@ -44,7 +44,7 @@ use crate::vnode::api::{
     Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr, Stability, StatFs,
     XattrMode,
 };
-use crate::vnode::{CleanerGauge, Files, FilesOptions, mix};
+use crate::vnode::{CleanerGauge, Core, Files, FilesOptions, Fileset, Filesets, mix};
 
 /// How a pool is opened.
 #[derive(Debug)]
@@ -130,7 +130,7 @@ pub struct Pool {
     superblock: Mutex<Superblock>,
     /// `None`: nothing is written.
     pulse: Option<Arc<Pulse>>,
-    hooks: Arc<Hooks>,
+    core: Arc<Core>,
     recovery: RecoveryReport,
     is_read_only: bool,
     main_fileset: FilesetUuid,
@@ -138,19 +138,14 @@ pub struct Pool {
     verifier: u64,
 }
 
-/// What the journal asks of the layers above it.
-struct Hooks {
-    files: Files,
-}
-
-impl CheckpointHooks for Hooks {
+impl CheckpointHooks for Core {
     fn submit_rides(&self) {
-        self.files.segments.seal_rides();
+        self.segments.seal_rides();
     }
 
     fn released(&self, tail: Lsn) {
-        self.files.store.alloc.release(tail);
-        self.files.fileset.release(tail);
+        self.store.alloc.release(tail);
+        self.filesets.iter().for_each(|fileset| fileset.anodes.release(tail));
     }
 }
 
@@ -271,19 +266,19 @@ impl Pool {
         let store = Arc::new(Store { volume, cache, journal, alloc, clock });
         let fileset = MountedFileset::open(&store, ROOT_SLOT)?;
         let main_fileset = uuid_of(superblock.pool_id, fileset.id);
-        let files = Files::new(store, fileset, superblock.secret, options.files);
-        let hooks = Arc::new(Hooks { files });
+        let filesets = Filesets::new(Fileset::new(fileset));
+        let core = Arc::new(Core::new(store, filesets, superblock.secret, options.files));
         let weak: std::sync::Weak<dyn CheckpointHooks> = {
-            let shared: Arc<dyn CheckpointHooks> = Arc::<Hooks>::clone(&hooks);
+            let shared: Arc<dyn CheckpointHooks> = Arc::<Core>::clone(&core);
             Arc::downgrade(&shared)
         };
-        hooks.files.store.journal.connect(weak);
+        core.store.journal.connect(weak);
         let superblock = Mutex::new(superblock);
         let pool = Pool {
             device,
             superblock,
             pulse,
-            hooks,
+            core,
             recovery,
             is_read_only,
             main_fileset,
@@ -296,8 +291,15 @@ impl Pool {
         Ok(pool)
     }
 
-    pub(crate) fn files(&self) -> &Files {
-        &self.hooks.files
+    /// Returns what belongs to the pool.
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// Returns the files of the main fileset.
+    fn files(&self) -> Files<'_> {
+        self.core.main_files()
     }
 
     fn check_fileset(&self, fileset: FilesetUuid) -> FsResult<()> {
@@ -319,8 +321,8 @@ impl Pool {
         if self.is_read_only && !self.recovery.was_needed {
             return Ok(());
         }
-        let store = &self.files().store;
-        self.files().sync_all()?;
+        let store = &self.core.store;
+        self.core.sync_all()?;
         store.journal.checkpoint()?;
         if let Some(pulse) = &self.pulse {
             // HB2, HB3.
@@ -340,12 +342,12 @@ impl Pool {
     /// [`FsError::ReadOnly`] once the pool has failed.
     pub fn tick(&self) -> FsResult<()> {
         // A pool that nobody writes to would not learn of it.
-        self.device.check_end().map_err(|error| self.files().store.journal.fail(&error))?;
+        self.device.check_end().map_err(|error| self.core.store.journal.fail(&error))?;
         self.beat()?;
         if self.is_read_only {
             return Ok(());
         }
-        match self.files().tick() {
+        match self.core.tick() {
             // A full pool is no reason to stop the clock.
             Err(FsError::NoSpace) => Ok(()),
             other => other,
@@ -355,7 +357,7 @@ impl Pool {
     /// Says that the pool is in use, if that is due, for as long as it takes changes (HB3).
     fn beat(&self) -> FsResult<()> {
         let Some(pulse) = &self.pulse else { return Ok(()) };
-        let journal = &self.files().store.journal;
+        let journal = &self.core.store.journal;
         if journal.check_alive().is_err() {
             pulse.stop();
         }
@@ -372,8 +374,8 @@ impl Pool {
             // What a recovery changed is home since the open.
             return Ok(());
         }
-        self.files().reap_doomed();
-        self.files().store.journal.checkpoint()
+        self.core.reap_all_doomed();
+        self.core.store.journal.checkpoint()
     }
 
     /// Returns a path from the root to a file.
@@ -406,7 +408,7 @@ impl Pool {
             recovery: self.recovery,
             dirty_files: files.table.dirty_count(),
             referenced_files: files.table.reference_count(),
-            inodes: files.fileset.anodes_used(),
+            inodes: files.fileset.anodes.anodes_used(),
             read_only: files.store.journal.check_alive().err().map(|error| error.to_string()),
         }
     }
@@ -648,7 +650,7 @@ impl FileSystem for Pool {
     }
 
     fn run_deferred_work(&self) {
-        if let Err(error) = self.files().run_deferred_work() {
+        if let Err(error) = self.core.run_deferred_work() {
             tracing::debug!(%error, "what writes have put off is not done");
         }
         self.files().read_ahead();
@@ -740,13 +742,13 @@ impl FileSystem for Pool {
     }
 
     fn commit_then(&self, caller: &Caller, ino: Ino, _data_only: bool, told: Completion) {
-        let hooks = Arc::clone(&self.hooks);
-        let told = Box::new(move |done| told(hooks.files.named(ino, b"", done)));
+        let core = Arc::clone(&self.core);
+        let told = Box::new(move |done| told(core.main_files().named(ino, b"", done)));
         self.files().sync_file_then(caller, ino, told);
     }
 
     fn sync(&self) -> FsResult<()> {
-        self.files().sync_all()
+        self.core.sync_all()
     }
 
     fn statfs(&self, _caller: &Caller, fileset: FilesetUuid) -> FsResult<StatFs> {
@@ -761,7 +763,7 @@ impl FileSystem for Pool {
         let available = space.available;
         let inodes_free = bytes(available) / 512;
         Ok(StatFs {
-            block_bytes: 1 << files.fileset.block_shift,
+            block_bytes: 1 << files.fileset.anodes.block_shift,
             fragment_bytes: u32::try_from(geometry.fragment_bytes()).expect("at most 4096"),
             total_bytes: bytes(space.capacity),
             free_bytes: bytes(free),

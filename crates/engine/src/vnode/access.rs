@@ -41,7 +41,7 @@ pub(crate) fn is_in_group(caller: &Caller, gid: u32) -> bool {
     caller.gid == gid || caller.groups.contains(&gid)
 }
 
-impl Files {
+impl Files<'_> {
     /// Returns what the caller may do; see [`super::api::FileSystem::access`].
     pub(crate) fn access_of(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
         let vnode = self.vnode(ino)?;

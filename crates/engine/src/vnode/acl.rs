@@ -244,7 +244,7 @@ pub(crate) fn handed_down(
     }
 }
 
-impl Files {
+impl Files<'_> {
     /// Returns the access list of a file; `None` where the permission bits say all.
     pub(crate) fn access_acl(&self, anode: &Anode) -> FsResult<Option<Acl>> {
         let Some(mut acl) = self.stored_acl(anode, ACCESS)? else { return Ok(None) };

@@ -13,7 +13,7 @@ use format::map::ROOT_POINTERS;
 use super::access::{clear_set_bits_of_chown, clear_set_bits_of_write, set_owner_and_mode};
 use super::api::{Around, Attr, Caller, Ino, SetAttr, SetTime};
 use super::unit::Span;
-use super::{Files, Vnode, VnodeState, attr_of, seen, tell, to_disk};
+use super::{Core, Files, Vnode, VnodeState, attr_of, seen, tell, to_disk};
 use crate::container::Leaves;
 use crate::error::FsResult;
 use crate::journal::Reservation;
@@ -25,7 +25,26 @@ const RELATIME_SECONDS: i64 = 24 * 60 * 60;
 /// reader of many small files leaves behind between two ticks, at about 1 KiB each.
 pub const DIRTY_FILES_MAX: usize = 8192;
 
-impl Files {
+impl Core {
+    pub(super) fn blocks_512(&self, fragments: u64) -> u64 {
+        fragments * self.store.geometry().fragment_bytes() / 512
+    }
+
+    /// Returns how many fragments the file takes once the blocks that wait are in its map, but for
+    /// pages that the map grows by.
+    pub(super) fn fragments_once_stored(&self, state: &VnodeState) -> FsResult<u64> {
+        let anode = state.anode()?;
+        let (mut leaves, mut fragments) = (Leaves::new(&self.store), anode.fragments);
+        for block in state.pending.values() {
+            let Span { start, shift } = block.span();
+            let (before, after) = leaves.held_by_version(anode, start, shift, block.fragments())?;
+            fragments = fragments.saturating_add(after).saturating_sub(before);
+        }
+        Ok(fragments)
+    }
+}
+
+impl Files<'_> {
     /// Returns the attributes of a file.
     pub(crate) fn attributes(&self, ino: Ino) -> FsResult<Attr> {
         let vnode = self.vnode(ino)?;
@@ -69,29 +88,12 @@ impl Files {
             clear_set_bits_of_chown(caller, &mut anode);
         }
         self.apply_change(caller, &mut anode, change);
-        self.fileset.write_anode(&self.store, &mut tx, &anode)?;
+        self.fileset.anodes.write_anode(&self.store, &mut tx, &anode)?;
         let applied = tx.end();
         state.anode = Some(anode);
         state.class = applied.class;
         tell(self, around, before, &state)?;
         attr_of(self, &state)
-    }
-
-    pub(super) fn blocks_512(&self, fragments: u64) -> u64 {
-        fragments * self.store.geometry().fragment_bytes() / 512
-    }
-
-    /// Returns how many fragments the file takes once the blocks that wait are in its map, but for
-    /// pages that the map grows by.
-    pub(super) fn fragments_once_stored(&self, state: &VnodeState) -> FsResult<u64> {
-        let anode = state.anode()?;
-        let (mut leaves, mut fragments) = (Leaves::new(&self.store), anode.fragments);
-        for block in state.pending.values() {
-            let Span { start, shift } = block.span();
-            let (before, after) = leaves.held_by_version(anode, start, shift, block.fragments())?;
-            fragments = fragments.saturating_add(after).saturating_sub(before);
-        }
-        Ok(fragments)
     }
 
     /// Sets everything but the size.

@@ -19,7 +19,7 @@ use storage::device::{AlignedBuffer, Purpose};
 use super::gauge::{CleanerCounts, CleanerGauge, Gauge};
 use super::read::bad_data;
 use super::unit::Span;
-use super::{Files, VnodeState};
+use super::{Core, Files, VnodeState};
 use crate::alloc::SegmentId;
 use crate::alloc::policy::{CleaningPolicy, CostBenefit, Thorough};
 use crate::buffer::io;
@@ -53,7 +53,7 @@ pub(crate) struct Cleaner {
     running: crate::sync::Mutex<()>,
 }
 
-impl Files {
+impl Core {
     /// Returns what cleaning has cost.
     pub(crate) fn cleaner_gauge(&self) -> CleanerGauge {
         let now_ns = self.store.clock.monotonic_ns();
@@ -199,7 +199,9 @@ impl Files {
     /// Moves a block one level deeper if its file still has it here.
     fn move_block(&self, content: &Content, entry: &SummaryEntry) -> FsResult<()> {
         let place = content.start.advance(entry.offset);
-        let vnode = match self.vnode_of(entry.anode) {
+        // A fileset that is gone has no block that is live.
+        let Some(fileset) = self.filesets.by_id(entry.fileset) else { return Ok(()) };
+        let vnode = match (Files { core: self, fileset }).vnode_of(entry.anode) {
             Ok(vnode) => vnode,
             Err(FsError::Stale) => return Ok(()),
             Err(error) => return Err(error),

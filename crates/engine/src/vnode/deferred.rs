@@ -14,7 +14,7 @@ use crate::alloc::SpaceCounts;
 use crate::error::FsResult;
 use crate::sync::Mutex;
 
-use super::Files;
+use super::Core;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Of how many parts of the pool one must wait before a second of quiet is enough.
@@ -70,7 +70,7 @@ impl Seen {
     }
 }
 
-impl Files {
+impl Core {
     /// Takes a checkpoint if one is due for space that waits for it. Called with no lock held.
     pub(super) fn release_deferred(&self, now_ns: u64) -> FsResult<()> {
         let transactions = || self.store.journal.counts().transactions;

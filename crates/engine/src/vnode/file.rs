@@ -13,7 +13,7 @@ use super::flush::tail_waiting;
 use super::inline::{cut_inline, is_inline, settle_storage};
 use super::payload::Payload;
 use super::unit::Span;
-use super::{Files, Vnode, VnodeState, attr_of, seen, tell};
+use super::{Core, Files, Vnode, VnodeState, attr_of, seen, tell};
 use crate::container::{Content, Leaves, Room};
 use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
@@ -35,141 +35,9 @@ pub(super) struct Writing<'w> {
     pub(super) leaves: Leaves<'w>,
 }
 
-impl Files {
+impl Core {
     pub(super) fn writing<'w>(&'w self, state: &'w mut VnodeState) -> Writing<'w> {
         Writing { state, leaves: Leaves::new(&self.store) }
-    }
-
-    /// Writes; see [`super::api::FileSystem::write`].
-    pub(crate) fn write_file(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        offset: u64,
-        data: &[u8],
-    ) -> FsResult<()> {
-        self.write_payload(caller, ino, offset, &Payload::Lent(data), &mut 0, None)
-    }
-
-    /// Writes what there is room for; see [`super::api::FileSystem::write_some`].
-    pub(crate) fn write_some(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        offset: u64,
-        data: &Data<'_>,
-        around: Option<&mut Around>,
-    ) -> FsResult<usize> {
-        let data = match data {
-            Data::Lent(bytes) => Payload::Lent(bytes),
-            Data::Shared(bytes) => self.kept.admit(bytes),
-        };
-        let mut done = 0;
-        match self.write_payload(caller, ino, offset, &data, &mut done, around) {
-            Err(error) if done == 0 => Err(error),
-            _ => Ok(done),
-        }
-    }
-
-    /// Writes all of `data`; `done` counts what is written, also before an error.
-    fn write_payload(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        offset: u64,
-        data: &Payload<'_>,
-        done: &mut usize,
-        mut around: Option<&mut Around>,
-    ) -> FsResult<()> {
-        self.check_writable()?;
-        let vnode = self.vnode(ino)?;
-        self.check_content(caller, &vnode.state.read(), WRITE)?;
-        if data.is_empty() {
-            return Ok(());
-        }
-        let end = offset.checked_add(wide(data.len())).ok_or(FsError::FileTooLarge)?;
-        if end > FILE_BYTES_MAX {
-            return Err(FsError::FileTooLarge);
-        }
-        self.make_room()?;
-        let (mut refused_at, mut lost) = (None, 0);
-        let mut turn = None;
-        loop {
-            let result =
-                self.write_locked(caller, &vnode, offset, data, done, around.as_deref_mut());
-            if result != Err(FsError::NoSpace) {
-                return result;
-            }
-            // A long write may take more than one reclaim gives, and others may take what it gave:
-            // again, as long as anybody goes on.
-            let now = (*done, self.blocks_written.load(Ordering::Relaxed));
-            lost = if refused_at.is_some_and(|(at, _)| at == *done) { lost + 1 } else { 0 };
-            if refused_at == Some(now) || lost > RECLAIMS_LOST_MAX {
-                return result;
-            }
-            refused_at = Some(now);
-            turn.get_or_insert_with(|| self.refused_lock.lock());
-            self.reclaim_promised()?;
-        }
-    }
-
-    /// Writes `data` from its byte `done` on, and counts it up.
-    fn write_locked(
-        &self,
-        caller: &Caller,
-        vnode: &Arc<Vnode>,
-        offset: u64,
-        data: &Payload<'_>,
-        done: &mut usize,
-        around: Option<&mut Around>,
-    ) -> FsResult<()> {
-        let mut state = self.settled(vnode)?;
-        self.check_content(caller, &state, WRITE)?;
-        // Where room was made in between, the first part counts.
-        let before = match &around {
-            Some(told) if *done > 0 => told.before.clone(),
-            _ => seen(self, &around, &state)?,
-        };
-        if self.write_inline(&mut state, offset, data)? {
-            *done = data.len();
-            self.note_write(&mut state, caller, vnode)?;
-            return tell(self, around, before, &state);
-        }
-        let prepared =
-            self.leave_inline(&mut state).and_then(|()| self.zero_tail(&mut state, offset));
-        if let Err(error) = prepared {
-            self.note_placed(&state, vnode);
-            return Err(error);
-        }
-        let mut result = Ok(());
-        let mut writing = self.writing(&mut state);
-        while *done < data.len() {
-            let at = offset + wide(*done);
-            let written = self.write_span(&mut writing, at, &data.part(*done..data.len()));
-            match written {
-                // V3: what was placed is part of the file even if the next block finds no room.
-                Ok((span, count)) => {
-                    let state = &mut *writing.state;
-                    if let Some(block) = state.pending.get(&span.start) {
-                        block.set_file_bytes(state.size_bytes.max(offset + wide(data.len())));
-                    }
-                    self.blocks_written.fetch_add(1, Ordering::Relaxed);
-                    *done += count;
-                    state.size_bytes = state.size_bytes.max(at + wide(count));
-                }
-                Err(error) if *done == 0 => {
-                    self.note_placed(&state, vnode);
-                    return Err(error);
-                }
-                Err(error) => {
-                    result = Err(error);
-                    break;
-                }
-            }
-        }
-        self.note_write(&mut state, caller, vnode)?;
-        tell(self, around, before, &state)?;
-        result
     }
 
     /// Writes as much of `data` at `offset` as one block takes; returns which, and how much.
@@ -345,6 +213,149 @@ impl Files {
         self.write_block(&mut self.writing(state), span, valid, &Payload::Lent(&[]))
     }
 
+    /// Before the file grows to `size_bytes`. Changes memory only, but may read the map.
+    fn make_tail_zero(&self, state: &mut VnodeState, size_bytes: u64) -> FsResult<()> {
+        let span = self.span_of_end(state)?;
+        if size_bytes == state.size_bytes || span.start == state.size_bytes {
+            return Ok(());
+        }
+        self.rewrite_tail(state, span)
+    }
+}
+
+impl Files<'_> {
+    /// Writes; see [`super::api::FileSystem::write`].
+    pub(crate) fn write_file(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+    ) -> FsResult<()> {
+        self.write_payload(caller, ino, offset, &Payload::Lent(data), &mut 0, None)
+    }
+
+    /// Writes what there is room for; see [`super::api::FileSystem::write_some`].
+    pub(crate) fn write_some(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: &Data<'_>,
+        around: Option<&mut Around>,
+    ) -> FsResult<usize> {
+        let data = match data {
+            Data::Lent(bytes) => Payload::Lent(bytes),
+            Data::Shared(bytes) => self.kept.admit(bytes),
+        };
+        let mut done = 0;
+        match self.write_payload(caller, ino, offset, &data, &mut done, around) {
+            Err(error) if done == 0 => Err(error),
+            _ => Ok(done),
+        }
+    }
+
+    /// Writes all of `data`; `done` counts what is written, also before an error.
+    fn write_payload(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: &Payload<'_>,
+        done: &mut usize,
+        mut around: Option<&mut Around>,
+    ) -> FsResult<()> {
+        self.check_writable()?;
+        let vnode = self.vnode(ino)?;
+        self.check_content(caller, &vnode.state.read(), WRITE)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let end = offset.checked_add(wide(data.len())).ok_or(FsError::FileTooLarge)?;
+        if end > FILE_BYTES_MAX {
+            return Err(FsError::FileTooLarge);
+        }
+        self.make_room()?;
+        let (mut refused_at, mut lost) = (None, 0);
+        let mut turn = None;
+        loop {
+            let result =
+                self.write_locked(caller, &vnode, offset, data, done, around.as_deref_mut());
+            if result != Err(FsError::NoSpace) {
+                return result;
+            }
+            // A long write may take more than one reclaim gives, and others may take what it gave:
+            // again, as long as anybody goes on.
+            let now = (*done, self.blocks_written.load(Ordering::Relaxed));
+            lost = if refused_at.is_some_and(|(at, _)| at == *done) { lost + 1 } else { 0 };
+            if refused_at == Some(now) || lost > RECLAIMS_LOST_MAX {
+                return result;
+            }
+            refused_at = Some(now);
+            turn.get_or_insert_with(|| self.refused_lock.lock());
+            self.reclaim_promised()?;
+        }
+    }
+
+    /// Writes `data` from its byte `done` on, and counts it up.
+    fn write_locked(
+        &self,
+        caller: &Caller,
+        vnode: &Arc<Vnode>,
+        offset: u64,
+        data: &Payload<'_>,
+        done: &mut usize,
+        around: Option<&mut Around>,
+    ) -> FsResult<()> {
+        let mut state = self.settled(vnode)?;
+        self.check_content(caller, &state, WRITE)?;
+        // Where room was made in between, the first part counts.
+        let before = match &around {
+            Some(told) if *done > 0 => told.before.clone(),
+            _ => seen(self, &around, &state)?,
+        };
+        if self.write_inline(&mut state, offset, data)? {
+            *done = data.len();
+            self.note_write(&mut state, caller, vnode)?;
+            return tell(self, around, before, &state);
+        }
+        let prepared =
+            self.leave_inline(&mut state).and_then(|()| self.zero_tail(&mut state, offset));
+        if let Err(error) = prepared {
+            self.note_placed(&state, vnode);
+            return Err(error);
+        }
+        let mut result = Ok(());
+        let mut writing = self.writing(&mut state);
+        while *done < data.len() {
+            let at = offset + wide(*done);
+            let written = self.write_span(&mut writing, at, &data.part(*done..data.len()));
+            match written {
+                // V3: what was placed is part of the file even if the next block finds no room.
+                Ok((span, count)) => {
+                    let state = &mut *writing.state;
+                    if let Some(block) = state.pending.get(&span.start) {
+                        block.set_file_bytes(state.size_bytes.max(offset + wide(data.len())));
+                    }
+                    self.blocks_written.fetch_add(1, Ordering::Relaxed);
+                    *done += count;
+                    state.size_bytes = state.size_bytes.max(at + wide(count));
+                }
+                Err(error) if *done == 0 => {
+                    self.note_placed(&state, vnode);
+                    return Err(error);
+                }
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        self.note_write(&mut state, caller, vnode)?;
+        tell(self, around, before, &state)?;
+        result
+    }
+
     /// Sets the size of a file, and whatever else `set` says with it; returns the attributes that
     /// this leaves.
     pub(crate) fn truncate(
@@ -391,11 +402,11 @@ impl Files {
         let mut guard = None;
         if !is_done && anode.nlink > 0 {
             // F2: the rest is freed in further transactions, or after a crash.
-            let fileset = guard.insert(self.fileset.lock());
+            let fileset = guard.insert(self.fileset.anodes.lock());
             let slot = fileset.add_orphan(&self.store, &mut change, anode.number)?;
             anode.orphan_slot = Some(slot);
         }
-        self.fileset.write_anode(&self.store, &mut change, &anode)?;
+        self.fileset.anodes.write_anode(&self.store, &mut change, &anode)?;
         let applied = change.end();
         if let Some(guard) = guard {
             guard.settle(applied.lsn);
@@ -418,15 +429,6 @@ impl Files {
             attr.blocks_512 = attr_of(self, &vnode.state.read())?.blocks_512;
         }
         Ok(attr)
-    }
-
-    /// Before the file grows to `size_bytes`. Changes memory only, but may read the map.
-    fn make_tail_zero(&self, state: &mut VnodeState, size_bytes: u64) -> FsResult<()> {
-        let span = self.span_of_end(state)?;
-        if size_bytes == state.size_bytes || span.start == state.size_bytes {
-            return Ok(());
-        }
-        self.rewrite_tail(state, span)
     }
 
     /// Raises the size of a file, and returns the attributes that this leaves; `None`, and nothing
@@ -464,7 +466,7 @@ impl Files {
             anode.size_bytes = size_bytes;
             settle_storage(&mut anode);
             self.apply_change(caller, &mut anode, set);
-            self.fileset.write_anode(&self.store, &mut change, &anode)?;
+            self.fileset.anodes.write_anode(&self.store, &mut change, &anode)?;
             let applied = change.end();
             state.size_bytes = size_bytes;
             state.anode = Some(anode);
@@ -523,10 +525,10 @@ impl Files {
                 && anode.nlink > 0
                 && let Some(slot) = anode.orphan_slot.take()
             {
-                let fileset = guard.insert(self.fileset.lock());
+                let fileset = guard.insert(self.fileset.anodes.lock());
                 fileset.remove_orphan(&self.store, &mut change, slot)?;
             }
-            self.fileset.write_anode(&self.store, &mut change, &anode)?;
+            self.fileset.anodes.write_anode(&self.store, &mut change, &anode)?;
             let applied = change.end();
             if let Some(guard) = guard {
                 guard.settle(applied.lsn);

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use format::anode::{Anode, AnodeKind};
-use format::ids::AnodeNo;
+use format::ids::{AnodeNo, FilesetId};
 use format::map::ROOT_POINTERS;
 use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
 
 use super::api::{Caller, Ino};
 use super::unit::Span;
-use super::{Files, Vnode, VnodeState};
+use super::{Core, Files, Vnode, VnodeState};
 use crate::alloc::{FEW_SEGMENTS, LOW_SEGMENTS, PROMISED_SEGMENTS};
 use crate::container::{InstallStep, NewBlock};
 use crate::convert::index_wide;
@@ -54,7 +54,7 @@ struct Installed {
     is_all: bool,
 }
 
-impl Files {
+impl Core {
     /// Installs sealed blocks of a file, as many as one transaction can. Returns whether more wait.
     pub(crate) fn install_some(&self, vnode: &Arc<Vnode>) -> FsResult<bool> {
         let change = self.store.begin(Reservation::LARGE)?;
@@ -117,7 +117,7 @@ impl Files {
         ready: Vec<ReadyBlock>,
     ) -> FsResult<Vec<u64>> {
         let mut step = InstallStep::new(GROUPS_PER_INSTALL);
-        let installed = self.enter_ready(&mut change, state, ready, &mut step)?;
+        let installed = self.enter_ready(&mut change, (vnode, state), ready, &mut step)?;
         step.end(&mut change)?;
         let starts = installed.blocks.iter().map(|(start, ..)| *start).collect();
         let applied = change.end();
@@ -129,7 +129,7 @@ impl Files {
     fn enter_ready(
         &self,
         change: &mut Change<'_>,
-        state: &VnodeState,
+        (vnode, state): (&Vnode, &VnodeState),
         ready: Vec<ReadyBlock>,
         step: &mut InstallStep,
     ) -> FsResult<Installed> {
@@ -148,14 +148,14 @@ impl Files {
             }
             blocks.push((start, block, *kept));
         }
-        self.write_installed(change, state, anode, blocks)
+        self.write_installed(change, (vnode, state), anode, blocks)
     }
 
     /// Writes the anode of a file in whose map `blocks` were entered.
     fn write_installed(
         &self,
         change: &mut Change<'_>,
-        state: &VnodeState,
+        (vnode, state): (&Vnode, &VnodeState),
         mut anode: Anode,
         blocks: Vec<(u64, Arc<Block>, u32)>,
     ) -> FsResult<Installed> {
@@ -163,7 +163,7 @@ impl Files {
         if is_all {
             anode.size_bytes = state.size_bytes;
         }
-        self.fileset.write_anode(&self.store, change, &anode)?;
+        self.fileset_of(vnode).anodes.write_anode(&self.store, change, &anode)?;
         Ok(Installed { anode, blocks, is_all })
     }
 
@@ -183,49 +183,8 @@ impl Files {
         state.class = applied.class;
         if is_all {
             state.is_attr_dirty = false;
-            self.table.mark_clean(vnode.number);
+            self.table.mark_clean(vnode.ino);
         }
-    }
-
-    /// Syncs one file; see [`super::api::FileSystem::fsync`].
-    pub(crate) fn sync_file(&self, caller: &Caller, ino: Ino) -> FsResult<()> {
-        match self.log_file(caller, ino)? {
-            Logged::Nothing => Ok(()),
-            Logged::Somewhere => self.store.journal.commit_all(),
-            Logged::In(class) => self.store.journal.commit(class),
-        }
-    }
-
-    /// Syncs one file; see [`super::api::FileSystem::commit_then`].
-    pub(crate) fn sync_file_then(&self, caller: &Caller, ino: Ino, told: Completion) {
-        match self.log_file(caller, ino) {
-            Ok(Logged::In(class)) => self.store.journal.commit_then(class, told),
-            Ok(Logged::Somewhere) => self.store.journal.commit_all_then(told),
-            Ok(Logged::Nothing) => told(Ok(())),
-            Err(error) => told(Err(error)),
-        }
-    }
-
-    /// Puts all of a file in the journal. Returns what must be committed then.
-    fn log_file(&self, caller: &Caller, ino: Ino) -> FsResult<Logged> {
-        self.check_alive()?;
-        let vnode = self.vnode(ino)?;
-        self.check_open(caller, vnode.state.read().anode()?)?;
-        let class = match self.ride(&vnode)? {
-            Some(class) => class,
-            None => {
-                // Once: what is written from now on is not this sync's, and must not delay it.
-                self.install_all(&vnode)?;
-                vnode.state.read().class
-            }
-        };
-        if planted::is(Planted::DirectorySyncSkipped)
-            && vnode.state.read().anode()?.kind == AnodeKind::Directory
-        {
-            return Ok(Logged::Nothing);
-        }
-        // A vnode that came back from disk does not know its class.
-        Ok(if class == 0 { Logged::Somewhere } else { Logged::In(class) })
     }
 
     fn check_alive(&self) -> FsResult<()> {
@@ -266,7 +225,8 @@ impl Files {
         let kept = step.kept_fragments().iter();
         let waiting = state.pending.iter().map(|(start, block)| (*start, Arc::clone(block)));
         let blocks = waiting.zip(kept).map(|((start, block), kept)| (start, block, *kept));
-        let installed = self.write_installed(&mut change, &state, anode, blocks.collect())?;
+        let installed =
+            self.write_installed(&mut change, (vnode, &state), anode, blocks.collect())?;
         step.end(&mut change)?;
         let applied = change.end();
         self.settle_installed(&mut state, vnode, installed, applied);
@@ -279,7 +239,10 @@ impl Files {
     /// Installs all that waits. Called with no lock held.
     pub(crate) fn install_waiting(&self) -> FsResult<()> {
         let waiting = self.segments.take_installable().into_iter();
-        let waiting: Vec<_> = waiting.filter_map(|(_, number)| self.table.find(number)).collect();
+        let find = |(fileset, number): (FilesetId, AnodeNo)| {
+            self.table.find(self.filesets.by_id(fileset)?.ino(number))
+        };
+        let waiting: Vec<_> = waiting.filter_map(find).collect();
         let mut rest = &waiting[..];
         while !rest.is_empty() {
             let (count, left) = self.install_small(rest)?;
@@ -315,7 +278,7 @@ impl Files {
                 if step.is_over() || blocks > BLOCKS_PER_INSTALL {
                     break;
                 }
-                match self.enter_ready(&mut change, &state, ready, &mut step) {
+                match self.enter_ready(&mut change, (vnode, &state), ready, &mut step) {
                     Ok(installed) => entered.push((vnode, state, installed)),
                     // Each by itself tells whose error it is.
                     Err(_) => return one_by_one(),
@@ -375,7 +338,7 @@ impl Files {
     /// Makes freed space usable, however little each segment gives back: what the pool has promised
     /// is there, if only in pieces.
     pub(crate) fn reclaim_promised(&self) -> FsResult<()> {
-        self.reap_doomed();
+        self.reap_all_doomed();
         // Each block that waits holds the map pages that it may need: what is installed does not.
         self.segments.seal();
         self.settle_space()?;
@@ -399,14 +362,14 @@ impl Files {
 
     /// Puts the changes of files that have been dirty since `since_ns` into the journal.
     pub(crate) fn flush_dirty(&self, since_ns: u64) -> FsResult<()> {
-        let aged: BTreeSet<AnodeNo> = self.table.dirty_since(since_ns);
+        let aged: BTreeSet<Ino> = self.table.dirty_since(since_ns);
         if aged.is_empty() && !self.segments.has_installable() {
             return Ok(());
         }
         self.segments.seal();
         self.install_waiting()?;
-        for number in aged {
-            if let Some(vnode) = self.table.find(number)
+        for ino in aged {
+            if let Some(vnode) = self.table.find(ino)
                 && vnode.state.read().is_dirty()
             {
                 self.install_all(&vnode)?;
@@ -418,7 +381,7 @@ impl Files {
     /// Makes everything accepted so far durable.
     pub(crate) fn sync_all(&self) -> FsResult<()> {
         self.check_alive()?;
-        self.reap_doomed();
+        self.reap_all_doomed();
         self.flush_dirty(u64::MAX)?;
         self.store.journal.commit_all()
     }
@@ -433,7 +396,7 @@ impl Files {
         self.segments.seal_full();
         self.segments.tidy();
         self.store.alloc.count_more();
-        self.reap_doomed();
+        self.reap_all_doomed();
         if !planted::is(Planted::AgedNotCommitted) {
             self.flush_dirty(aged_ns)?;
             self.store.journal.commit_aged(aged_ns)?;
@@ -446,6 +409,49 @@ impl Files {
             self.reclaim()?;
         }
         Ok(())
+    }
+}
+
+impl Files<'_> {
+    /// Syncs one file; see [`super::api::FileSystem::fsync`].
+    pub(crate) fn sync_file(&self, caller: &Caller, ino: Ino) -> FsResult<()> {
+        match self.log_file(caller, ino)? {
+            Logged::Nothing => Ok(()),
+            Logged::Somewhere => self.store.journal.commit_all(),
+            Logged::In(class) => self.store.journal.commit(class),
+        }
+    }
+
+    /// Syncs one file; see [`super::api::FileSystem::commit_then`].
+    pub(crate) fn sync_file_then(&self, caller: &Caller, ino: Ino, told: Completion) {
+        match self.log_file(caller, ino) {
+            Ok(Logged::In(class)) => self.store.journal.commit_then(class, told),
+            Ok(Logged::Somewhere) => self.store.journal.commit_all_then(told),
+            Ok(Logged::Nothing) => told(Ok(())),
+            Err(error) => told(Err(error)),
+        }
+    }
+
+    /// Puts all of a file in the journal. Returns what must be committed then.
+    fn log_file(&self, caller: &Caller, ino: Ino) -> FsResult<Logged> {
+        self.check_alive()?;
+        let vnode = self.vnode(ino)?;
+        self.check_open(caller, vnode.state.read().anode()?)?;
+        let class = match self.ride(&vnode)? {
+            Some(class) => class,
+            None => {
+                // Once: what is written from now on is not this sync's, and must not delay it.
+                self.install_all(&vnode)?;
+                vnode.state.read().class
+            }
+        };
+        if planted::is(Planted::DirectorySyncSkipped)
+            && vnode.state.read().anode()?.kind == AnodeKind::Directory
+        {
+            return Ok(Logged::Nothing);
+        }
+        // A vnode that came back from disk does not know its class.
+        Ok(if class == 0 { Logged::Somewhere } else { Logged::In(class) })
     }
 }
 

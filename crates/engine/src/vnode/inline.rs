@@ -18,7 +18,7 @@ use format::anode::{Anode, INLINE_BYTES_MAX, StorageMode};
 use storage::device::AlignedBuffer;
 
 use super::unit::Span;
-use super::{Files, VnodeState};
+use super::{Core, VnodeState};
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
 use crate::segment::Origin;
@@ -60,7 +60,7 @@ pub(super) fn settle_storage(anode: &mut Anode) {
     }
 }
 
-impl Files {
+impl Core {
     /// Writes into the anode if the file is there and stays there. Returns whether it did.
     pub(super) fn write_inline(
         &self,

@@ -27,7 +27,7 @@ struct Taken {
     vnode: Option<Arc<Vnode>>,
 }
 
-impl Files {
+impl Files<'_> {
     /// Lists a directory; see [`super::api::FileSystem::readdir`].
     pub(crate) fn list(
         &self,
@@ -65,7 +65,7 @@ impl Files {
         }
         let mut after = cookie.max(COOKIE_PARENT);
         let mut told = Stretch { directory: vnode.number, after, count: 0 };
-        self.readahead.arrive(vnode.number, after);
+        self.fileset.readahead.arrive(vnode.number, after);
         loop {
             let (listed, taken) = self.names_and_references_after(caller, &vnode, after)?;
             let Some(last) = listed.last() else { return Ok(()) };
@@ -80,7 +80,7 @@ impl Files {
             };
             if !self.tell_names(listed, taken, &places, &mut each) {
                 if cookie > COOKIE_PARENT && told.count > 0 {
-                    self.readahead.note(told);
+                    self.fileset.readahead.note(told);
                 }
                 return Ok(());
             }
@@ -128,8 +128,8 @@ impl Files {
         if vnode.is_some() {
             return self.referenced_attr(number, vnode);
         }
-        let read = || self.fileset.read_anode_near(&self.store, places, number);
-        match self.table.find_or_read(number, read) {
+        let read = || self.fileset.anodes.read_anode_near(&self.store, places, number);
+        match self.table.find_or_read(self.ino(number), read) {
             Ok(vnode) => self.referenced_attr(number, Some(vnode)),
             Err(Ok(Some(anode))) if anode.kind != AnodeKind::Internal => {
                 Ok(attr_of_anode(self, &anode))
@@ -190,7 +190,7 @@ impl Files {
         // While the names are locked: nobody frees the files between here and the references.
         let take = |name: &Listed| {
             let number = name.target.anode;
-            Taken { number, vnode: self.table.add_reference(number) }
+            Taken { number, vnode: self.table.add_reference(self.ino(number)) }
         };
         let taken = listed.iter().map(take).collect();
         Ok((listed, taken))
@@ -199,7 +199,7 @@ impl Files {
     /// Brings the anodes of files that are not in memory there, with one call to the device.
     fn bring_in(&self, taken: &[Taken]) -> AnodePlaces {
         let unknown = taken.iter().filter(|taken| taken.vnode.is_none()).map(|taken| taken.number);
-        let places = self.fileset.places_of(&self.store, unknown);
+        let places = self.fileset.anodes.places_of(&self.store, unknown);
         self.store.cache.bring_in(places.iter().collect());
         places
     }

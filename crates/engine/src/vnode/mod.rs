@@ -4,6 +4,11 @@
 //! lock under which it changes. Vnodes come when they are asked for and go when nobody needs them;
 //! the count of references that front ends hold stays behind then, so that millions are cheap.
 //!
+//! What belongs to the pool is [`Core`]: the store, segments, the vnodes of all filesets, the work
+//! that is done for all, and the filesets that are mounted. What belongs to one of these is
+//! [`Fileset`]. An operation is a method of [`Files`], which refers to both; what knows no fileset
+//! is one of `Core`.
+//!
 //! # Invariants
 //!
 //! - V1: There is at most one vnode of a file.
@@ -52,11 +57,12 @@ pub use attr::DIRTY_FILES_MAX;
 pub use gauge::{CleanerCounts, CleanerGauge};
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use format::anode::{Anode, AnodeKind, DiskTime};
-use format::ids::{AnodeNo, Generation};
+use format::ids::{AnodeNo, FilesetId, Generation};
 
 use self::api::{Around, Attr, FileKind, Ino, LINKS_MAX};
 use self::attr::is_all_in_root;
@@ -74,6 +80,8 @@ const ANODE_BITS: u32 = 40;
 /// A file in memory.
 #[derive(Debug)]
 pub(crate) struct Vnode {
+    /// Fileset and anode.
+    ino: Ino,
     pub(crate) number: AnodeNo,
     /// References that front ends hold. Read and set by the table alone.
     references: References,
@@ -112,15 +120,14 @@ impl VnodeState {
     }
 }
 
-/// Everything that operations on files need.
+/// What belongs to the pool: the store, segments, the filesets that are mounted with their vnodes,
+/// and the work that is done for all.
 #[derive(Debug)]
-pub(crate) struct Files {
+pub(crate) struct Core {
     pub(crate) store: Arc<Store>,
-    pub(crate) fileset: MountedFileset,
     pub(crate) segments: Segments,
+    pub(crate) filesets: Filesets,
     pub(crate) table: VnodeTable,
-    /// One rename of a directory at a time: loops can't form behind its back.
-    rename_lock: Mutex<()>,
     /// One writer who found no room at a time: what his reclaim gives is not for the others.
     refused_lock: Mutex<()>,
     preallocating: preallocation::Preallocating,
@@ -130,8 +137,42 @@ pub(crate) struct Files {
     cleaner: cleaner::Cleaner,
     deferred: deferred::Deferred,
     kept: payload::KeptBuffers,
+}
+
+/// What belongs to one fileset.
+#[derive(Debug)]
+pub(crate) struct Fileset {
+    /// Its anode table, free anodes and orphans.
+    pub(crate) anodes: MountedFileset,
+    /// One rename of a directory at a time: loops can't form behind its back.
+    rename_lock: Mutex<()>,
     doomed: orphan::Doomed,
     readahead: readahead::Readahead,
+}
+
+/// The filesets of a pool that are mounted.
+#[derive(Debug)]
+pub(crate) struct Filesets {
+    /// The one that is always there: found without a search.
+    main: Fileset,
+    /// The others, by slot.
+    others: BTreeMap<u32, Fileset>,
+}
+
+/// The files of one fileset: what operations on names, attributes and content are methods of. It
+/// is two references, made for each operation; what is the pool's it reaches as its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Files<'c> {
+    core: &'c Core,
+    pub(crate) fileset: &'c Fileset,
+}
+
+impl Deref for Files<'_> {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        self.core
+    }
 }
 
 /// How operations on files behave.
@@ -158,19 +199,51 @@ impl Default for FilesOptions {
     }
 }
 
-impl Files {
+impl Fileset {
+    pub(crate) fn new(anodes: MountedFileset) -> Fileset {
+        Fileset {
+            anodes,
+            rename_lock: Mutex::new(()),
+            doomed: orphan::Doomed::default(),
+            readahead: readahead::Readahead::default(),
+        }
+    }
+
+    fn ino(&self, number: AnodeNo) -> Ino {
+        Ino(u64::from(self.anodes.slot) << ANODE_BITS | number.0)
+    }
+}
+
+impl Filesets {
+    pub(crate) fn new(main: Fileset) -> Filesets {
+        Filesets { main, others: BTreeMap::new() }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Fileset> {
+        std::iter::once(&self.main).chain(self.others.values())
+    }
+
+    fn by_slot(&self, slot: u32) -> Option<&Fileset> {
+        if slot == self.main.anodes.slot { Some(&self.main) } else { self.others.get(&slot) }
+    }
+
+    fn by_id(&self, id: FilesetId) -> Option<&Fileset> {
+        self.iter().find(|fileset| fileset.anodes.id == id)
+    }
+}
+
+impl Core {
     pub(crate) fn new(
         store: Arc<Store>,
-        fileset: MountedFileset,
+        filesets: Filesets,
         secret: [u8; 16],
         options: FilesOptions,
-    ) -> Files {
-        Files {
+    ) -> Core {
+        Core {
             segments: Segments::new(Arc::clone(&store), secret),
             store,
-            fileset,
+            filesets,
             table: VnodeTable::default(),
-            rename_lock: Mutex::new(()),
             refused_lock: Mutex::new(()),
             preallocating: preallocation::Preallocating::default(),
             options,
@@ -178,42 +251,23 @@ impl Files {
             cleaner: cleaner::Cleaner::default(),
             deferred: deferred::Deferred::default(),
             kept: payload::KeptBuffers::default(),
-            doomed: orphan::Doomed::default(),
-            readahead: readahead::Readahead::default(),
         }
     }
 
-    fn ino(&self, number: AnodeNo) -> Ino {
-        Ino(u64::from(self.fileset.slot) << ANODE_BITS | number.0)
+    /// Returns the files of the main fileset.
+    pub(crate) fn main_files(&self) -> Files<'_> {
+        Files { core: self, fileset: &self.filesets.main }
     }
 
-    fn number(&self, ino: Ino) -> FsResult<AnodeNo> {
-        if ino.0 >> ANODE_BITS != u64::from(self.fileset.slot) {
-            return Err(FsError::Stale);
-        }
-        Ok(AnodeNo(ino.0 & ((1 << ANODE_BITS) - 1)))
+    /// Returns the files of each fileset that is mounted.
+    pub(crate) fn all_files(&self) -> impl Iterator<Item = Files<'_>> {
+        self.filesets.iter().map(|fileset| Files { core: self, fileset })
     }
 
-    /// Returns the vnode of a file, reading its anode if need be.
-    fn vnode(&self, ino: Ino) -> FsResult<Arc<Vnode>> {
-        let number = self.number(ino)?;
-        if self.doomed.contains(number) {
-            return Err(FsError::Stale);
-        }
-        self.vnode_of(number)
-    }
-
-    fn vnode_of(&self, number: AnodeNo) -> FsResult<Arc<Vnode>> {
-        if let Some(vnode) = self.table.find(number) {
-            return Ok(vnode);
-        }
-        let load = || -> FsResult<Vnode> {
-            let anode = self.fileset.read_anode(&self.store, number)?;
-            let anode = anode.filter(|anode| anode.kind != AnodeKind::Internal);
-            let anode = anode.ok_or(FsError::Stale)?;
-            Ok(Vnode::new(anode))
-        };
-        self.table.find_or_load(number, load)
+    /// Returns the fileset that a file in memory is in.
+    fn fileset_of(&self, vnode: &Vnode) -> &Fileset {
+        let slot = u32::try_from(vnode.ino.0 >> ANODE_BITS).expect("24 bits are left");
+        self.filesets.by_slot(slot).expect("files in memory are of mounted filesets")
     }
 
     fn check_writable(&self) -> FsResult<()> {
@@ -225,7 +279,7 @@ impl Files {
 
     /// V2: the file has changes that are not in the journal.
     fn note_dirty(&self, vnode: &Vnode) {
-        self.table.mark_dirty(vnode.number, self.store.clock.monotonic_ns());
+        self.table.mark_dirty(vnode.ino, self.store.clock.monotonic_ns());
     }
 
     fn now(&self) -> DiskTime {
@@ -233,9 +287,45 @@ impl Files {
     }
 }
 
+impl Files<'_> {
+    fn ino(&self, number: AnodeNo) -> Ino {
+        self.fileset.ino(number)
+    }
+
+    fn number(&self, ino: Ino) -> FsResult<AnodeNo> {
+        if ino.0 >> ANODE_BITS != u64::from(self.fileset.anodes.slot) {
+            return Err(FsError::Stale);
+        }
+        Ok(AnodeNo(ino.0 & ((1 << ANODE_BITS) - 1)))
+    }
+
+    /// Returns the vnode of a file, reading its anode if need be.
+    fn vnode(&self, ino: Ino) -> FsResult<Arc<Vnode>> {
+        let number = self.number(ino)?;
+        if self.fileset.doomed.contains(number) {
+            return Err(FsError::Stale);
+        }
+        self.vnode_of(number)
+    }
+
+    fn vnode_of(&self, number: AnodeNo) -> FsResult<Arc<Vnode>> {
+        if let Some(vnode) = self.table.find(self.ino(number)) {
+            return Ok(vnode);
+        }
+        let load = || -> FsResult<Vnode> {
+            let anode = self.fileset.anodes.read_anode(&self.store, number)?;
+            let anode = anode.filter(|anode| anode.kind != AnodeKind::Internal);
+            let anode = anode.ok_or(FsError::Stale)?;
+            Ok(Vnode::new(self.ino(number), anode))
+        };
+        self.table.find_or_load(self.ino(number), load)
+    }
+}
+
 impl Vnode {
-    fn new(anode: Anode) -> Vnode {
+    fn new(ino: Ino, anode: Anode) -> Vnode {
         Vnode {
+            ino,
             number: anode.number,
             references: References::default(),
             state: RwLock::new(VnodeState {
@@ -294,7 +384,7 @@ fn reported_nlink(anode: &Anode) -> u32 {
 }
 
 /// Returns the attributes of a file as programs see them.
-fn attr_of(files: &Files, state: &VnodeState) -> FsResult<Attr> {
+fn attr_of(files: &Files<'_>, state: &VnodeState) -> FsResult<Attr> {
     let anode = state.anode()?;
     let mut attr = attr_of_anode(files, anode);
     attr.size_bytes = state.size_bytes;
@@ -306,13 +396,17 @@ fn attr_of(files: &Files, state: &VnodeState) -> FsResult<Attr> {
 }
 
 /// Returns the attributes of a file if somebody wants them from `around`.
-fn seen<T>(files: &Files, around: &Option<&mut T>, state: &VnodeState) -> FsResult<Option<Attr>> {
+fn seen<T>(
+    files: &Files<'_>,
+    around: &Option<&mut T>,
+    state: &VnodeState,
+) -> FsResult<Option<Attr>> {
     around.is_some().then(|| attr_of(files, state)).transpose()
 }
 
 /// Tells the attributes around a change to who wants them: `before`, and those that it has left.
 fn tell(
-    files: &Files,
+    files: &Files<'_>,
     around: Option<&mut Around>,
     before: Option<Attr>,
     state: &VnodeState,
@@ -324,7 +418,7 @@ fn tell(
 }
 
 /// Returns the attributes of a file of which nothing is in memory that is not stored.
-fn attr_of_anode(files: &Files, anode: &Anode) -> Attr {
+fn attr_of_anode(files: &Files<'_>, anode: &Anode) -> Attr {
     Attr {
         ino: files.ino(anode.number),
         generation: anode.generation.0,

@@ -20,7 +20,7 @@ use super::api::{
 use super::file::make_blocked;
 use super::xattr::Lazy;
 use super::{
-    Files, Vnode, VnodeState, anode_kind_of, attr_of, generation_of, mix, seen, tell, to_disk,
+    Core, Files, Vnode, VnodeState, anode_kind_of, attr_of, generation_of, mix, seen, tell, to_disk,
 };
 use crate::alloc::Urgency;
 use crate::convert::{index_wide, wide};
@@ -53,7 +53,21 @@ pub(crate) fn target_of(anode: &Anode) -> Target {
     Target { anode: anode.number, generation: anode.generation, kind: anode.kind }
 }
 
-impl Files {
+impl Core {
+    /// Refuses a new file where there is no room for it.
+    pub(crate) fn check_room(&self) -> FsResult<()> {
+        self.check_space(0, Urgency::User)?;
+        self.store.alloc.check_pages(0)
+    }
+
+    /// New names are refused while the pool has no room for their pages, and for `pages` besides.
+    pub(crate) fn check_space(&self, pages: u64, urgency: Urgency) -> FsResult<()> {
+        let fragments = (4 + pages) * u64::from(self.store.geometry().page_fragments());
+        self.store.alloc.check_room(fragments, urgency)
+    }
+}
+
+impl Files<'_> {
     /// Looks a name up and takes a reference.
     pub(crate) fn lookup_name(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         let directory = self.vnode(parent)?;
@@ -71,13 +85,13 @@ impl Files {
                 }
             };
             // While the name is locked: nobody frees the file between here and the reference.
-            (number, target, self.table.add_reference(number))
+            (number, target, self.table.add_reference(self.ino(number)))
         };
         let attr = self.referenced_attr(number, vnode)?;
         if let Some(target) = target
             && let Err(error) = self.check_target(&target, attr.generation)
         {
-            self.table.drop_references(number, 1);
+            self.table.drop_references(self.ino(number), 1);
             return Err(error);
         }
         Ok(attr)
@@ -104,12 +118,12 @@ impl Files {
         // Nobody frees the file, and so nobody gets its number, while it is locked.
         let state = vnode.state.read();
         let anode = state.anode()?;
-        let is_gone = anode.nlink == 0 && !self.table.is_referenced(anode.number);
+        let is_gone = anode.nlink == 0 && !self.table.is_referenced(self.ino(anode.number));
         if is_gone || anode.generation.0 != handle.generation {
             return Err(FsError::Stale);
         }
         let attr = attr_of(self, &state)?;
-        self.table.add_reference(anode.number);
+        self.table.add_reference(self.ino(anode.number));
         Ok(attr)
     }
 
@@ -149,7 +163,7 @@ impl Files {
         let vnode = vnode.map_or_else(|| self.vnode_of(number), Ok);
         let attr = vnode.and_then(|vnode| attr_of(self, &vnode.state.read()));
         attr.map_err(|error| {
-            self.table.drop_references(number, 1);
+            self.table.drop_references(self.ino(number), 1);
             if error == FsError::Stale { FsError::NotFound } else { error }
         })
     }
@@ -230,7 +244,7 @@ impl Files {
             Err(FsError::Exists) if new.verifier.is_some() => {
                 let found = self.find_name(caller, &state, name)?.ok_or(FsError::NotFound)?;
                 // While the name is locked: nobody frees the file before it is looked at.
-                let made = self.table.add_reference(found.target.anode);
+                let made = self.table.add_reference(self.ino(found.target.anode));
                 tell(self, around, before, &state)?;
                 drop((state, change));
                 return self.made_before(found.target.anode, made, new);
@@ -261,7 +275,7 @@ impl Files {
             return Err(error);
         }
         // V1: the vnode is there, locked, before anybody can find the anode on its page.
-        let child = Arc::new(Vnode::new(anode));
+        let child = Arc::new(Vnode::new(self.ino(anode.number), anode));
         let mut child_state = child.state.write();
         self.table.insert(Arc::clone(&child));
         let applied = change.end();
@@ -313,18 +327,6 @@ impl Files {
         Ok(anode)
     }
 
-    /// Refuses a new file where there is no room for it.
-    pub(crate) fn check_room(&self) -> FsResult<()> {
-        self.check_space(0, Urgency::User)?;
-        self.store.alloc.check_pages(0)
-    }
-
-    /// New names are refused while the pool has no room for their pages, and for `pages` besides.
-    pub(crate) fn check_space(&self, pages: u64, urgency: Urgency) -> FsResult<()> {
-        let fragments = (4 + pages) * u64::from(self.store.geometry().page_fragments());
-        self.store.alloc.check_room(fragments, urgency)
-    }
-
     fn new_anode(
         &self,
         caller: &Caller,
@@ -334,8 +336,8 @@ impl Files {
         new: NewInode,
     ) -> FsResult<(Anode, Inherited)> {
         let kind = anode_kind_of(new.kind);
-        let shift = if kind == AnodeKind::Directory { 12 } else { self.fileset.block_shift };
-        let mut anode = Anode::new(kind, number, self.fileset.id, shift);
+        let shift = if kind == AnodeKind::Directory { 12 } else { self.fileset.anodes.block_shift };
+        let mut anode = Anode::new(kind, number, self.fileset.anodes.id, shift);
         let now = self.now();
         anode.generation = generation_of(change);
         anode.birth = change.epoch();
@@ -470,16 +472,16 @@ impl Files {
         anode.nlink += 1;
         anode.ctime = self.now();
         touch(&mut directory, anode.ctime);
-        self.fileset.write_anode(&self.store, &mut change, &directory)?;
-        self.fileset.write_anode(&self.store, &mut change, &anode)?;
+        self.fileset.anodes.write_anode(&self.store, &mut change, &directory)?;
+        self.fileset.anodes.write_anode(&self.store, &mut change, &anode)?;
         let applied = change.end();
         if let Some(guard) = guard {
             guard.settle(applied.lsn);
         }
-        self.table.mark_named(file.number);
+        self.table.mark_named(file.ino);
         self.replace(&mut directory_state, directory, applied.class);
         self.replace(&mut file_state, anode, applied.class);
-        self.table.add_reference(file.number);
+        self.table.add_reference(file.ino);
         tell(self, around, before, &directory_state)?;
         attr_of(self, &file_state)
     }
@@ -512,7 +514,7 @@ impl Files {
             if let Some(is_last) =
                 self.remove_locked(caller, locked, name, &seen, wants_directory)?
             {
-                if is_last && !self.table.is_referenced(number) {
+                if is_last && !self.table.is_referenced(self.ino(number)) {
                     self.doom(&child);
                 }
                 return Ok(());

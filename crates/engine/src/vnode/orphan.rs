@@ -11,7 +11,7 @@ use format::planted::{self, Planted};
 
 use super::table::Left;
 use super::xattr::has_containers;
-use super::{Files, Vnode, VnodeState};
+use super::{Core, Files, Vnode, VnodeState};
 use crate::container::Content;
 use crate::error::{FsError, FsResult};
 use crate::fileset::FilesetGuard;
@@ -60,7 +60,21 @@ fn is_small(state: &VnodeState) -> bool {
     state.pending.is_empty() && state.anode.as_ref().is_some_and(is_bare)
 }
 
-impl Files {
+impl Core {
+    /// Frees the small files of all filesets that wait for others like them.
+    pub(crate) fn reap_all_doomed(&self) {
+        self.all_files().for_each(|files| files.reap_doomed());
+    }
+
+    fn kill_pending(&self, state: &mut super::VnodeState) {
+        for block in std::mem::take(&mut state.pending).values() {
+            self.segments.kill(block);
+        }
+        state.is_attr_dirty = false;
+    }
+}
+
+impl Files<'_> {
     /// F2: enters a file that lost its last name in the orphan list.
     pub(crate) fn orphan(
         &self,
@@ -68,7 +82,7 @@ impl Files {
         change: &mut Change<'_>,
         anode: &mut Anode,
     ) -> FsResult<()> {
-        self.table.mark_nameless(anode.number);
+        self.table.mark_nameless(self.ino(anode.number));
         if anode.orphan_slot.is_some() {
             // A truncate that is not finished has it there already.
             return Ok(());
@@ -105,12 +119,12 @@ impl Files {
                 is_inline || self.store.truncate_blocks(&mut change, &mut anode, 0, content)?;
             let mut guard = None;
             if is_done && has_containers(&anode) {
-                let fileset = guard.insert(self.fileset.lock());
+                let fileset = guard.insert(self.fileset.anodes.lock());
                 is_done = self.free_attributes(&mut change, fileset, &mut anode)?;
             }
             if !is_done {
                 anode.size_bytes = 0;
-                self.fileset.write_anode(&self.store, &mut change, &anode)?;
+                self.fileset.anodes.write_anode(&self.store, &mut change, &anode)?;
                 let applied = change.end();
                 if let Some(guard) = guard {
                     guard.settle(applied.lsn);
@@ -120,7 +134,7 @@ impl Files {
                 state.class = applied.class;
                 continue;
             }
-            let mut fileset = guard.unwrap_or_else(|| self.fileset.lock());
+            let mut fileset = guard.unwrap_or_else(|| self.fileset.anodes.lock());
             if let Some(slot) = anode.orphan_slot {
                 fileset.remove_orphan(&self.store, &mut change, slot)?;
             }
@@ -130,7 +144,7 @@ impl Files {
             self.kill_pending(&mut state);
             state.anode = None;
             drop(state);
-            self.table.remove(number);
+            self.table.remove(self.ino(number));
             return Ok(());
         }
     }
@@ -138,7 +152,7 @@ impl Files {
     /// Gives references back; a file without a name and without references is freed.
     pub(crate) fn forget(&self, ino: super::api::Ino, count: u64) {
         let Ok(number) = self.number(ino) else { return };
-        let Left::Nameless(vnode) = self.table.drop_references(number, count) else { return };
+        let Left::Nameless(vnode) = self.table.drop_references(ino, count) else { return };
         if self.options.is_read_only {
             return;
         }
@@ -149,7 +163,7 @@ impl Files {
                 self.doom(&vnode);
             }
         } else {
-            let read = self.fileset.read_anode(&self.store, number);
+            let read = self.fileset.anodes.read_anode(&self.store, number);
             if matches!(read, Ok(Some(anode)) if is_nameless(&anode)) {
                 self.reap_if_possible(number);
             }
@@ -159,7 +173,7 @@ impl Files {
     /// Frees a file without a name that nobody holds, a small one with others like it.
     pub(crate) fn doom(&self, vnode: &Vnode) {
         if is_small(&vnode.state.read()) {
-            self.reap_together(&self.doomed.add(vnode.number));
+            self.reap_together(&self.fileset.doomed.add(vnode.number));
         } else {
             self.reap_if_possible(vnode.number);
         }
@@ -167,7 +181,7 @@ impl Files {
 
     /// Frees the small files that wait for others like them.
     pub(crate) fn reap_doomed(&self) {
-        self.reap_together(&self.doomed.take());
+        self.reap_together(&self.fileset.doomed.take());
     }
 
     /// Frees small files in one transaction; if that fails each in its own, so that a damaged one
@@ -188,7 +202,7 @@ impl Files {
         states.retain(|state| {
             is_small(state) && state.anode().is_ok_and(|anode| self.is_forgotten(anode))
         });
-        let mut fileset = self.fileset.lock();
+        let mut fileset = self.fileset.anodes.lock();
         let anodes = || states.iter().filter_map(|state| state.anode.as_ref());
         for slot in anodes().filter_map(|anode| anode.orphan_slot) {
             fileset.remove_orphan(&self.store, &mut change, slot)?;
@@ -200,14 +214,14 @@ impl Files {
         for state in &mut states {
             let freed = state.anode.take();
             state.is_attr_dirty = false;
-            freed.inspect(|anode| self.table.remove(anode.number));
+            freed.inspect(|anode| self.table.remove(self.ino(anode.number)));
         }
         Ok(())
     }
 
     /// Whether a file has no name and is held by nobody.
     fn is_forgotten(&self, anode: &Anode) -> bool {
-        anode.nlink == 0 && !self.table.is_referenced(anode.number)
+        anode.nlink == 0 && !self.table.is_referenced(self.ino(anode.number))
     }
 
     /// As [`Files::reap`], for what is done but for that: a failure leaves the file in the orphan
@@ -220,17 +234,10 @@ impl Files {
         }
     }
 
-    fn kill_pending(&self, state: &mut super::VnodeState) {
-        for block in std::mem::take(&mut state.pending).values() {
-            self.segments.kill(block);
-        }
-        state.is_attr_dirty = false;
-    }
-
     /// Finishes what a crash interrupted: frees files without a name, and what lies past the end
     /// of files that were being cut.
     pub(crate) fn finish_orphans(&self) -> FsResult<u64> {
-        let orphans = self.fileset.orphans(&self.store)?;
+        let orphans = self.fileset.anodes.orphans(&self.store)?;
         let count = crate::convert::wide(orphans.len());
         for (_, number) in orphans.into_iter().filter(|_| !planted::is(Planted::OrphansLeftAtOpen))
         {

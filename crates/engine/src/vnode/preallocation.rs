@@ -20,7 +20,7 @@ use format::planted::{self, Planted};
 use super::access::WRITE;
 use super::api::Caller;
 use super::inline::{is_inline, settle_storage};
-use super::{Files, Vnode};
+use super::{Core, Files, Vnode};
 use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
@@ -65,7 +65,18 @@ impl Taken {
     }
 }
 
-impl Files {
+impl Core {
+    /// Refuses at once what the pool can't have even if all that the file has lies in `range`.
+    fn check_allocation(&self, vnode: &Vnode, range: &Range<u64>) -> FsResult<()> {
+        let wanted_bytes = range.end - range.start;
+        let wanted = wanted_bytes >> self.store.geometry().fragment_shift;
+        let held = vnode.state.read().anode()?.fragments;
+        let available = self.store.alloc.counts().available;
+        if wanted > held.saturating_add(available) { Err(FsError::NoSpace) } else { Ok(()) }
+    }
+}
+
+impl Files<'_> {
     /// Reserves room for every block that `range` touches, and raises the size to its end unless
     /// that `keeps_size`.
     pub(super) fn preallocate(
@@ -110,15 +121,6 @@ impl Files {
         Ok(())
     }
 
-    /// Refuses at once what the pool can't have even if all that the file has lies in `range`.
-    fn check_allocation(&self, vnode: &Vnode, range: &Range<u64>) -> FsResult<()> {
-        let wanted_bytes = range.end - range.start;
-        let wanted = wanted_bytes >> self.store.geometry().fragment_shift;
-        let held = vnode.state.read().anode()?.fragments;
-        let available = self.store.alloc.counts().available;
-        if wanted > held.saturating_add(available) { Err(FsError::NoSpace) } else { Ok(()) }
-    }
-
     /// Reserves room for the first blocks of `range`, as many as one transaction can. Returns where
     /// to go on, and for which ranges there was no room before.
     fn allocate_some(
@@ -143,7 +145,7 @@ impl Files {
             return Ok((range.start, Vec::new()));
         }
         let reserved = self.store.reserve_blocks(&mut change, &mut anode, range)?;
-        self.fileset.write_anode(&self.store, &mut change, &anode)?;
+        self.fileset.anodes.write_anode(&self.store, &mut change, &anode)?;
         let applied = change.end();
         state.anode = Some(anode);
         state.class = applied.class;
@@ -161,7 +163,7 @@ impl Files {
                 if state.pending.is_empty() {
                     settle_storage(&mut anode);
                 }
-                self.fileset.write_anode(&self.store, &mut change, &anode)?;
+                self.fileset.anodes.write_anode(&self.store, &mut change, &anode)?;
                 let applied = change.end();
                 state.anode = Some(anode);
                 state.class = applied.class;

@@ -15,7 +15,7 @@ use super::access::READ;
 use super::api::{Caller, Ino, ReadAsked, ReadTold};
 use super::inline::{inline_bytes, is_inline};
 use super::unit::Span;
-use super::{Files, Vnode, VnodeState};
+use super::{Core, Files, Vnode, VnodeState};
 use crate::buffer::corrupt;
 use crate::buffer::io;
 use crate::container::Unit;
@@ -124,98 +124,7 @@ impl Plan {
     }
 }
 
-impl Files {
-    /// Reads; see [`super::api::FileSystem::read`].
-    pub(crate) fn read_file(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        offset: u64,
-        length_bytes: usize,
-        into: &mut Vec<u8>,
-    ) -> FsResult<usize> {
-        let mut done = Ok(0);
-        self.read_files(&[ReadAsked { caller, ino, offset, length_bytes }], &mut |_, read| {
-            done = read.map(|slices| {
-                let before = into.len();
-                slices.iter().for_each(|slice| into.extend_from_slice(slice));
-                into.len() - before
-            });
-        });
-        done
-    }
-
-    /// Reads several; see [`super::api::FileSystem::read_each`].
-    pub(crate) fn read_files(&self, asked: &[ReadAsked<'_>], told: &mut ReadTold<'_>) {
-        let mut from = 0;
-        while from < asked.len() {
-            from += self.read_together(from, &asked[from..], told);
-        }
-    }
-
-    /// Reads as many of `asked`, whose first is number `from`, as can be locked at once: one at
-    /// least. Returns how many.
-    ///
-    /// The lock of the first is waited for while none is held, and for none of the others: so the
-    /// order of locks among files is kept, whatever is asked for.
-    fn read_together(
-        &self,
-        from: usize,
-        asked: &[ReadAsked<'_>],
-        told: &mut ReadTold<'_>,
-    ) -> usize {
-        let vnodes: Vec<_> = asked.iter().map(|asked| self.vnode_to_read(asked)).collect();
-        let mut guards: Vec<(Ino, RwLockReadGuard<'_, VnodeState>)> = Vec::with_capacity(1);
-        let mut plans = Vec::with_capacity(asked.len());
-        for (asked, vnode) in asked.iter().zip(&vnodes) {
-            let vnode = match vnode {
-                Ok(vnode) => vnode,
-                Err(error) => {
-                    plans.push(Err(error.clone()));
-                    continue;
-                }
-            };
-            if !guards.iter().any(|(ino, _)| *ino == asked.ino) {
-                let guard = if guards.is_empty() {
-                    vnode.state.read()
-                } else {
-                    let Some(guard) = vnode.state.try_read() else { break };
-                    guard
-                };
-                guards.push((asked.ino, guard));
-            }
-            let state = guards.iter().find(|(ino, _)| *ino == asked.ino);
-            let (_, state) = state.expect("locked above");
-            plans.push(self.plan_of(state, asked));
-        }
-        let failed = self.carry_out(&plans, &mut |index, slices| told(from + index, Ok(slices)));
-        drop(guards);
-        // An error names the path of its file, for which locks are taken.
-        for (index, error) in failed {
-            told(from + index, Err(error));
-        }
-        plans.len()
-    }
-
-    /// Returns the vnode of a file that is read from now on, whose access time says so. Called with
-    /// no lock held.
-    fn vnode_to_read(&self, asked: &ReadAsked<'_>) -> FsResult<Arc<Vnode>> {
-        let vnode = self.vnode(asked.ino)?;
-        if asked.length_bytes > 0 {
-            // Who is refused reads nothing.
-            let may = |state: &VnodeState| self.check_content(asked.caller, state, READ).is_ok();
-            self.touch_atime(asked.caller, &vnode, &may);
-        }
-        Ok(vnode)
-    }
-
-    fn plan_of(&self, state: &VnodeState, asked: &ReadAsked<'_>) -> FsResult<Plan> {
-        self.check_content(asked.caller, state, READ)?;
-        let behind = state.size_bytes.saturating_sub(asked.offset);
-        let count = behind.min(wide(asked.length_bytes));
-        self.plan_range(state, asked.offset..asked.offset + count)
-    }
-
+impl Core {
     /// Asks the device for all that `plans` need, and tells the bytes of each as soon as they are
     /// there, with its number. Returns the numbers of the others, and why.
     fn carry_out(
@@ -393,6 +302,99 @@ impl Files {
         let mut buffer = AlignedBuffer::zeroed(index_wide(span.bytes()));
         self.fill(state, span.start, &mut buffer[..valid_bytes])?;
         Ok(buffer)
+    }
+}
+
+impl Files<'_> {
+    /// Reads; see [`super::api::FileSystem::read`].
+    pub(crate) fn read_file(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        length_bytes: usize,
+        into: &mut Vec<u8>,
+    ) -> FsResult<usize> {
+        let mut done = Ok(0);
+        self.read_files(&[ReadAsked { caller, ino, offset, length_bytes }], &mut |_, read| {
+            done = read.map(|slices| {
+                let before = into.len();
+                slices.iter().for_each(|slice| into.extend_from_slice(slice));
+                into.len() - before
+            });
+        });
+        done
+    }
+
+    /// Reads several; see [`super::api::FileSystem::read_each`].
+    pub(crate) fn read_files(&self, asked: &[ReadAsked<'_>], told: &mut ReadTold<'_>) {
+        let mut from = 0;
+        while from < asked.len() {
+            from += self.read_together(from, &asked[from..], told);
+        }
+    }
+
+    /// Reads as many of `asked`, whose first is number `from`, as can be locked at once: one at
+    /// least. Returns how many.
+    ///
+    /// The lock of the first is waited for while none is held, and for none of the others: so the
+    /// order of locks among files is kept, whatever is asked for.
+    fn read_together(
+        &self,
+        from: usize,
+        asked: &[ReadAsked<'_>],
+        told: &mut ReadTold<'_>,
+    ) -> usize {
+        let vnodes: Vec<_> = asked.iter().map(|asked| self.vnode_to_read(asked)).collect();
+        let mut guards: Vec<(Ino, RwLockReadGuard<'_, VnodeState>)> = Vec::with_capacity(1);
+        let mut plans = Vec::with_capacity(asked.len());
+        for (asked, vnode) in asked.iter().zip(&vnodes) {
+            let vnode = match vnode {
+                Ok(vnode) => vnode,
+                Err(error) => {
+                    plans.push(Err(error.clone()));
+                    continue;
+                }
+            };
+            if !guards.iter().any(|(ino, _)| *ino == asked.ino) {
+                let guard = if guards.is_empty() {
+                    vnode.state.read()
+                } else {
+                    let Some(guard) = vnode.state.try_read() else { break };
+                    guard
+                };
+                guards.push((asked.ino, guard));
+            }
+            let state = guards.iter().find(|(ino, _)| *ino == asked.ino);
+            let (_, state) = state.expect("locked above");
+            plans.push(self.plan_of(state, asked));
+        }
+        let failed = self.carry_out(&plans, &mut |index, slices| told(from + index, Ok(slices)));
+        drop(guards);
+        // An error names the path of its file, for which locks are taken.
+        for (index, error) in failed {
+            told(from + index, Err(error));
+        }
+        plans.len()
+    }
+
+    /// Returns the vnode of a file that is read from now on, whose access time says so. Called with
+    /// no lock held.
+    fn vnode_to_read(&self, asked: &ReadAsked<'_>) -> FsResult<Arc<Vnode>> {
+        let vnode = self.vnode(asked.ino)?;
+        if asked.length_bytes > 0 {
+            // Who is refused reads nothing.
+            let may = |state: &VnodeState| self.check_content(asked.caller, state, READ).is_ok();
+            self.touch_atime(asked.caller, &vnode, &may);
+        }
+        Ok(vnode)
+    }
+
+    fn plan_of(&self, state: &VnodeState, asked: &ReadAsked<'_>) -> FsResult<Plan> {
+        self.check_content(asked.caller, state, READ)?;
+        let behind = state.size_bytes.saturating_sub(asked.offset);
+        let count = behind.min(wide(asked.length_bytes));
+        self.plan_range(state, asked.offset..asked.offset + count)
     }
 
     /// Returns the target of a symbolic link.

@@ -119,16 +119,16 @@ impl Readahead {
     }
 }
 
-impl Files {
+impl Files<'_> {
     /// Reads what the last listings will ask for next. Called with no lock held, and with nobody
     /// waiting.
     pub(crate) fn read_ahead(&self) {
-        let Some(reading) = self.readahead.begin() else { return };
+        let Some(reading) = self.fileset.readahead.begin() else { return };
         let Stretch { directory: number, mut after, count } = reading.stretch;
         let most = self.store.cache.limit_pages() / CACHE_SHARE;
         let count = (count + count / MORE_SHARE).min(most);
         // A copy: see the module's header.
-        let Some(vnode) = self.table.find(number) else { return };
+        let Some(vnode) = self.table.find(self.ino(number)) else { return };
         let Ok(anode) = directory(&vnode.state.read()).cloned() else { return };
         let (mut numbers, mut pages) = (Vec::with_capacity(count), 1);
         while numbers.len() < count {
@@ -139,8 +139,8 @@ impl Files {
             pages += 1;
         }
         numbers.truncate(most);
-        numbers.retain(|number| self.table.find(*number).is_none());
-        let inodes = self.fileset.places_of(&self.store, numbers.into_iter());
+        numbers.retain(|number| self.table.find(self.ino(*number)).is_none());
+        let inodes = self.fileset.anodes.places_of(&self.store, numbers.into_iter());
         // As many names again, for whoever reads ahead next: one after the other takes longer.
         let names = dir::pages_from(&self.store, &anode, hash_in(after), pages);
         self.store.cache.bring_in(inodes.iter().chain(names).collect());

@@ -41,7 +41,7 @@ impl Plan {
     }
 }
 
-impl Files {
+impl Files<'_> {
     /// Moves a name; see [`super::api::FileSystem::rename`].
     pub(crate) fn rename_name(
         &self,
@@ -56,7 +56,7 @@ impl Files {
         check_name(target.1)?;
         let source_directory = self.vnode(source.0)?;
         let target_directory = self.vnode(target.0)?;
-        let _renaming = self.rename_lock.lock();
+        let _renaming = self.fileset.rename_lock.lock();
         loop {
             let directories = (&source_directory, &target_directory);
             let (moved, replaced) = self.both_names(caller, directories, (source.1, target.1))?;
@@ -82,7 +82,7 @@ impl Files {
             let told = around.as_deref_mut();
             let renamed = self.rename_locked(caller, &vnodes, names, mode, told)?;
             if let Some(is_last) = renamed {
-                let is_gone = |file: &Arc<Vnode>| is_last && !self.table.is_referenced(file.number);
+                let is_gone = |file: &Arc<Vnode>| is_last && !self.table.is_referenced(file.ino);
                 vnodes.target.filter(is_gone).inspect(|file| self.doom(file));
                 return Ok(());
             }
@@ -212,7 +212,8 @@ impl Files {
             fileset.write_anode(&mut change, anode)?;
         }
         // V1: the vnode is there, locked, before anybody can find the anode on its page.
-        let whiteout = plan.whiteout.map(|anode| Arc::new(Vnode::new(anode)));
+        let whiteout =
+            plan.whiteout.map(|anode| Arc::new(Vnode::new(self.ino(anode.number), anode)));
         let whiteout_state = whiteout.as_ref().map(|vnode| vnode.state.write());
         whiteout.iter().for_each(|vnode| self.table.insert_unreferenced(Arc::clone(vnode)));
         let applied = change.end();
@@ -378,7 +379,7 @@ impl Files {
     }
 }
 
-impl Files {
+impl Files<'_> {
     /// Who may, then which kinds go over which, as Linux orders it.
     fn check_rename(&self, caller: &Caller, plan: &Plan, mode: RenameMode) -> FsResult<()> {
         let target_directory = plan.target_directory.as_ref().unwrap_or(&plan.source_directory);

@@ -16,7 +16,7 @@ use super::file::check_regular;
 use super::inline::{is_inline, zero_inline};
 use super::payload::Payload;
 use super::unit::Span;
-use super::{Files, Vnode, VnodeState};
+use super::{Core, Files, Vnode, VnodeState};
 use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
 
@@ -25,7 +25,93 @@ const COPY_CHUNK_BYTES: usize = 1 << 20;
 /// Bytes of the map that a search for a hole looks at in one go.
 const SEARCH_BYTES: u64 = 4 << 20;
 
-impl Files {
+impl Core {
+    /// Returns the blocks, in the map and waiting, that lie wholly in `range`; the last block of
+    /// the file does if its bytes do. Behind it nothing is stored, but room may be reserved.
+    fn whole_blocks(&self, state: &VnodeState, range: &Range<u64>) -> FsResult<Range<u64>> {
+        let anode = state.anode()?;
+        let mut whole = range.clone();
+        for _ in 0..2 {
+            // Twice: a block that waits may reach into a larger one of the map.
+            let unit = self.store.unit(anode, whole.start)?;
+            if unit.start < whole.start && unit.pointer.is_some() {
+                whole.start = unit.end();
+            }
+            if let Some(block) = state.waiting_at(whole.start)
+                && block.span().start < whole.start
+            {
+                whole.start = block.span().end();
+            }
+        }
+        if range.end >= state.size_bytes {
+            let last = Span::around(range.end.min(state.size_bytes), anode.block_shift);
+            whole.end = whole.end.max(last.end());
+            return Ok(whole);
+        }
+        for _ in 0..2 {
+            let unit = self.store.unit(anode, whole.end)?;
+            if unit.pointer.is_some() {
+                whole.end = unit.start;
+            }
+            if let Some(block) = state.waiting_at(whole.end) {
+                whole.end = block.span().start;
+            }
+        }
+        Ok(whole)
+    }
+
+    /// Writes zeros over what `range` has; holes stay.
+    fn write_zeros(&self, state: &mut VnodeState, range: Range<u64>) -> FsResult<()> {
+        let zeros = vec![0; index_wide(range.end.saturating_sub(range.start).min(SEARCH_BYTES))];
+        let (mut at, mut writing) = (range.start, self.writing(state));
+        while at < range.end {
+            let count = index_wide((range.end - at).min(wide(zeros.len())));
+            let zeros = Payload::Lent(&zeros[..count]);
+            let (span, written) = self.write_span(&mut writing, at, &zeros)?;
+            if let Some(block) = writing.state.pending.get(&span.start) {
+                block.set_file_bytes(writing.state.size_bytes);
+            }
+            at += wide(written);
+        }
+        Ok(())
+    }
+
+    /// Returns the first byte at or behind `offset` that is no hole.
+    fn next_data_of(&self, state: &VnodeState, offset: u64) -> FsResult<Option<u64>> {
+        let anode = state.anode()?;
+        if is_inline(anode) && offset < anode.size_bytes || state.waiting_at(offset).is_some() {
+            return Ok(Some(offset));
+        }
+        let waiting = state.pending.range(offset..).next().map(|(start, _)| *start);
+        let stored = self.store.next_data(anode, offset)?.map(|unit| unit.start.max(offset));
+        let next = waiting.into_iter().chain(stored).min();
+        Ok(next.filter(|next| *next < state.size_bytes))
+    }
+
+    /// Returns the first byte at or behind `offset` in a hole; the end of the file is one.
+    fn next_hole_of(&self, state: &VnodeState, offset: u64) -> FsResult<u64> {
+        let anode = state.anode()?;
+        let inline_end = if is_inline(anode) { anode.size_bytes } else { 0 };
+        let mut at = offset.max(inline_end);
+        while at < state.size_bytes {
+            if let Some(block) = state.waiting_at(at) {
+                at = block.span().end();
+                continue;
+            }
+            let next = state.pending.range(at..).next().map_or(u64::MAX, |(start, _)| *start);
+            let end = next.min(at.saturating_add(SEARCH_BYTES)).min(state.size_bytes);
+            for unit in self.store.units(anode, at, end)? {
+                if unit.pointer.is_none() {
+                    return Ok(at.max(unit.start));
+                }
+                at = unit.end().min(next).max(at);
+            }
+        }
+        Ok(at.min(state.size_bytes))
+    }
+}
+
+impl Files<'_> {
     /// Takes or gives back space; see [`super::api::FileSystem::fallocate`].
     pub(crate) fn fallocate_file(
         &self,
@@ -107,62 +193,12 @@ impl Files {
         }
         let mut anode = state.anode()?.clone();
         let rest = self.store.punch_blocks(&mut change, &mut anode, whole.clone())?;
-        self.fileset.write_anode(&self.store, &mut change, &anode)?;
+        self.fileset.anodes.write_anode(&self.store, &mut change, &anode)?;
         let applied = change.end();
         drop_waiting(self, &mut state, &(whole.start..rest.unwrap_or(whole.end)));
         state.anode = Some(anode);
         state.class = applied.class;
         Ok(rest.unwrap_or(range.end))
-    }
-
-    /// Returns the blocks, in the map and waiting, that lie wholly in `range`; the last block of
-    /// the file does if its bytes do. Behind it nothing is stored, but room may be reserved.
-    fn whole_blocks(&self, state: &VnodeState, range: &Range<u64>) -> FsResult<Range<u64>> {
-        let anode = state.anode()?;
-        let mut whole = range.clone();
-        for _ in 0..2 {
-            // Twice: a block that waits may reach into a larger one of the map.
-            let unit = self.store.unit(anode, whole.start)?;
-            if unit.start < whole.start && unit.pointer.is_some() {
-                whole.start = unit.end();
-            }
-            if let Some(block) = state.waiting_at(whole.start)
-                && block.span().start < whole.start
-            {
-                whole.start = block.span().end();
-            }
-        }
-        if range.end >= state.size_bytes {
-            let last = Span::around(range.end.min(state.size_bytes), anode.block_shift);
-            whole.end = whole.end.max(last.end());
-            return Ok(whole);
-        }
-        for _ in 0..2 {
-            let unit = self.store.unit(anode, whole.end)?;
-            if unit.pointer.is_some() {
-                whole.end = unit.start;
-            }
-            if let Some(block) = state.waiting_at(whole.end) {
-                whole.end = block.span().start;
-            }
-        }
-        Ok(whole)
-    }
-
-    /// Writes zeros over what `range` has; holes stay.
-    fn write_zeros(&self, state: &mut VnodeState, range: Range<u64>) -> FsResult<()> {
-        let zeros = vec![0; index_wide(range.end.saturating_sub(range.start).min(SEARCH_BYTES))];
-        let (mut at, mut writing) = (range.start, self.writing(state));
-        while at < range.end {
-            let count = index_wide((range.end - at).min(wide(zeros.len())));
-            let zeros = Payload::Lent(&zeros[..count]);
-            let (span, written) = self.write_span(&mut writing, at, &zeros)?;
-            if let Some(block) = writing.state.pending.get(&span.start) {
-                block.set_file_bytes(writing.state.size_bytes);
-            }
-            at += wide(written);
-        }
-        Ok(())
     }
 
     /// Finds data or a hole; see [`super::api::FileSystem::seek`].
@@ -183,40 +219,6 @@ impl Files {
             Seek::Data => self.next_data_of(&state, offset)?.ok_or(FsError::NoSuchOffset),
             Seek::Hole => self.next_hole_of(&state, offset),
         }
-    }
-
-    /// Returns the first byte at or behind `offset` that is no hole.
-    fn next_data_of(&self, state: &VnodeState, offset: u64) -> FsResult<Option<u64>> {
-        let anode = state.anode()?;
-        if is_inline(anode) && offset < anode.size_bytes || state.waiting_at(offset).is_some() {
-            return Ok(Some(offset));
-        }
-        let waiting = state.pending.range(offset..).next().map(|(start, _)| *start);
-        let stored = self.store.next_data(anode, offset)?.map(|unit| unit.start.max(offset));
-        let next = waiting.into_iter().chain(stored).min();
-        Ok(next.filter(|next| *next < state.size_bytes))
-    }
-
-    /// Returns the first byte at or behind `offset` in a hole; the end of the file is one.
-    fn next_hole_of(&self, state: &VnodeState, offset: u64) -> FsResult<u64> {
-        let anode = state.anode()?;
-        let inline_end = if is_inline(anode) { anode.size_bytes } else { 0 };
-        let mut at = offset.max(inline_end);
-        while at < state.size_bytes {
-            if let Some(block) = state.waiting_at(at) {
-                at = block.span().end();
-                continue;
-            }
-            let next = state.pending.range(at..).next().map_or(u64::MAX, |(start, _)| *start);
-            let end = next.min(at.saturating_add(SEARCH_BYTES)).min(state.size_bytes);
-            for unit in self.store.units(anode, at, end)? {
-                if unit.pointer.is_none() {
-                    return Ok(at.max(unit.start));
-                }
-                at = unit.end().min(next).max(at);
-            }
-        }
-        Ok(at.min(state.size_bytes))
     }
 
     /// Copies bytes; see [`super::api::FileSystem::copy_range`].
@@ -262,7 +264,7 @@ impl Files {
 }
 
 /// Drops the blocks that wait and lie wholly in `range`.
-fn drop_waiting(files: &Files, state: &mut VnodeState, range: &Range<u64>) {
+fn drop_waiting(files: &Files<'_>, state: &mut VnodeState, range: &Range<u64>) {
     let waiting = state.pending.range(range.clone());
     let gone: Vec<u64> = waiting
         .filter(|(_, block)| block.span().end() <= range.end)

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use format::ids::AnodeNo;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use super::Vnode;
+use super::api::Ino;
 use crate::convert::index_wide;
 use crate::error::FsResult;
 use crate::sync::Mutex;
@@ -23,22 +23,22 @@ const VNODES_PER_SHARD: usize = 2048;
 pub(crate) struct VnodeTable {
     shards: Vec<Mutex<Shard>>,
     /// Files with changes that are not in the journal, and since when.
-    dirty: Mutex<BTreeMap<AnodeNo, u64>>,
+    dirty: Mutex<BTreeMap<Ino, u64>>,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
-    vnodes: FxHashMap<AnodeNo, Arc<Vnode>>,
+    vnodes: FxHashMap<Ino, Arc<Vnode>>,
     /// Order in which vnodes came, for eviction.
-    order: std::collections::VecDeque<AnodeNo>,
+    order: std::collections::VecDeque<Ino>,
     /// References that front ends hold on files without a vnode (V6).
-    references: FxHashMap<AnodeNo, u64>,
+    references: FxHashMap<Ino, u64>,
     /// Vnodes on which they hold any.
     referenced_vnodes: usize,
     /// Files that never had a name and may still get one, on which there are references.
-    linkable: FxHashSet<AnodeNo>,
+    linkable: FxHashSet<Ino>,
     /// Files that are, or were to be, without a name and are not freed yet.
-    nameless: FxHashSet<AnodeNo>,
+    nameless: FxHashSet<Ino>,
 }
 
 /// The references on a vnode, which only the shard that it is in touches, under its lock (V6).
@@ -81,22 +81,22 @@ impl Default for VnodeTable {
 }
 
 impl VnodeTable {
-    fn shard(&self, number: AnodeNo) -> &Mutex<Shard> {
-        &self.shards[index_wide(number.0) % SHARDS]
+    fn shard(&self, ino: Ino) -> &Mutex<Shard> {
+        &self.shards[index_wide(ino.0) % SHARDS]
     }
 
-    pub(crate) fn find(&self, number: AnodeNo) -> Option<Arc<Vnode>> {
-        self.shard(number).lock().vnodes.get(&number).map(Arc::clone)
+    pub(crate) fn find(&self, ino: Ino) -> Option<Arc<Vnode>> {
+        self.shard(ino).lock().vnodes.get(&ino).map(Arc::clone)
     }
 
     /// V1: loads a vnode under the lock of its shard, so that two never do it at once.
     pub(crate) fn find_or_load(
         &self,
-        number: AnodeNo,
+        ino: Ino,
         load: impl FnOnce() -> FsResult<Vnode>,
     ) -> FsResult<Arc<Vnode>> {
-        let mut shard = self.shard(number).lock();
-        if let Some(vnode) = shard.vnodes.get(&number) {
+        let mut shard = self.shard(ino).lock();
+        if let Some(vnode) = shard.vnodes.get(&ino) {
             return Ok(Arc::clone(vnode));
         }
         let vnode = Arc::new(load()?);
@@ -108,51 +108,51 @@ impl VnodeTable {
     /// what is stored is all there is of the file then (V1, V2).
     pub(crate) fn find_or_read<R>(
         &self,
-        number: AnodeNo,
+        ino: Ino,
         read: impl FnOnce() -> R,
     ) -> Result<Arc<Vnode>, R> {
-        let shard = self.shard(number).lock();
-        shard.vnodes.get(&number).map(Arc::clone).ok_or_else(read)
+        let shard = self.shard(ino).lock();
+        shard.vnodes.get(&ino).map(Arc::clone).ok_or_else(read)
     }
 
     /// Enters the vnode of a new file, with a reference, in place of an earlier file's of that
-    /// number.
+    /// ino.
     pub(crate) fn insert(&self, vnode: Arc<Vnode>) {
-        let mut shard = self.shard(vnode.number).lock();
-        let number = vnode.number;
+        let mut shard = self.shard(vnode.ino).lock();
+        let ino = vnode.ino;
         shard.insert(vnode);
-        shard.add_reference(number);
+        shard.add_reference(ino);
     }
 
     /// Enters the vnode of a new file on which nobody has a reference.
     pub(crate) fn insert_unreferenced(&self, vnode: Arc<Vnode>) {
-        self.shard(vnode.number).lock().insert(vnode);
+        self.shard(vnode.ino).lock().insert(vnode);
     }
 
     /// Forgets the vnode of a freed file.
-    pub(crate) fn remove(&self, number: AnodeNo) {
+    pub(crate) fn remove(&self, ino: Ino) {
         {
-            let mut shard = self.shard(number).lock();
-            shard.take_vnode(number);
-            shard.nameless.remove(&number);
+            let mut shard = self.shard(ino).lock();
+            shard.take_vnode(ino);
+            shard.nameless.remove(&ino);
         }
-        self.dirty.lock().remove(&number);
+        self.dirty.lock().remove(&ino);
     }
 
     /// Adds a reference; returns the vnode, if it is in memory.
-    pub(crate) fn add_reference(&self, number: AnodeNo) -> Option<Arc<Vnode>> {
-        self.shard(number).lock().add_reference(number).map(Arc::clone)
+    pub(crate) fn add_reference(&self, ino: Ino) -> Option<Arc<Vnode>> {
+        self.shard(ino).lock().add_reference(ino).map(Arc::clone)
     }
 
     /// Gives references back.
-    pub(crate) fn drop_references(&self, number: AnodeNo, count: u64) -> Left {
-        let mut shard = self.shard(number).lock();
-        if shard.drop_references(number, count) > 0 {
+    pub(crate) fn drop_references(&self, ino: Ino, count: u64) -> Left {
+        let mut shard = self.shard(ino).lock();
+        if shard.drop_references(ino, count) > 0 {
             return Left::Stays;
         }
-        shard.linkable.remove(&number);
-        if shard.nameless.contains(&number) {
-            Left::Nameless(shard.vnodes.get(&number).map(Arc::clone))
+        shard.linkable.remove(&ino);
+        if shard.nameless.contains(&ino) {
+            Left::Nameless(shard.vnodes.get(&ino).map(Arc::clone))
         } else {
             Left::Stays
         }
@@ -160,47 +160,47 @@ impl VnodeTable {
 
     /// Notes that a file is about to lose its last name, before it does. A change that is given up
     /// leaves the note behind, which costs those a look who give references back.
-    pub(crate) fn mark_nameless(&self, number: AnodeNo) {
-        self.shard(number).lock().nameless.insert(number);
+    pub(crate) fn mark_nameless(&self, ino: Ino) {
+        self.shard(ino).lock().nameless.insert(ino);
     }
 
     /// Notes that a file without a name, on which there is a reference, may get one.
-    pub(crate) fn mark_linkable(&self, number: AnodeNo) {
-        self.shard(number).lock().linkable.insert(number);
+    pub(crate) fn mark_linkable(&self, ino: Ino) {
+        self.shard(ino).lock().linkable.insert(ino);
     }
 
     /// A file without a name has got one.
-    pub(crate) fn mark_named(&self, number: AnodeNo) {
-        let mut shard = self.shard(number).lock();
-        shard.linkable.remove(&number);
-        shard.nameless.remove(&number);
+    pub(crate) fn mark_named(&self, ino: Ino) {
+        let mut shard = self.shard(ino).lock();
+        shard.linkable.remove(&ino);
+        shard.nameless.remove(&ino);
     }
 
-    pub(crate) fn is_linkable(&self, number: AnodeNo) -> bool {
-        self.shard(number).lock().linkable.contains(&number)
+    pub(crate) fn is_linkable(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().linkable.contains(&ino)
     }
 
-    pub(crate) fn is_referenced(&self, number: AnodeNo) -> bool {
-        let shard = self.shard(number).lock();
-        match shard.vnodes.get(&number) {
+    pub(crate) fn is_referenced(&self, ino: Ino) -> bool {
+        let shard = self.shard(ino).lock();
+        match shard.vnodes.get(&ino) {
             Some(vnode) => vnode.references.get() > 0,
-            None => shard.references.contains_key(&number),
+            None => shard.references.contains_key(&ino),
         }
     }
 
     /// V2: the file has changes that are not in the journal, since `now_ns` or before.
-    pub(crate) fn mark_dirty(&self, number: AnodeNo, now_ns: u64) {
-        self.dirty.lock().entry(number).or_insert(now_ns);
+    pub(crate) fn mark_dirty(&self, ino: Ino, now_ns: u64) {
+        self.dirty.lock().entry(ino).or_insert(now_ns);
     }
 
-    pub(crate) fn mark_clean(&self, number: AnodeNo) {
-        self.dirty.lock().remove(&number);
+    pub(crate) fn mark_clean(&self, ino: Ino) {
+        self.dirty.lock().remove(&ino);
     }
 
     /// Returns the files that have been dirty since `since_ns` or before.
-    pub(crate) fn dirty_since(&self, since_ns: u64) -> BTreeSet<AnodeNo> {
+    pub(crate) fn dirty_since(&self, since_ns: u64) -> BTreeSet<Ino> {
         let dirty = self.dirty.lock();
-        dirty.iter().filter(|(_, since)| **since <= since_ns).map(|(number, _)| *number).collect()
+        dirty.iter().filter(|(_, since)| **since <= since_ns).map(|(ino, _)| *ino).collect()
     }
 
     pub(crate) fn dirty_count(&self) -> usize {
@@ -215,28 +215,28 @@ impl VnodeTable {
 
 impl Shard {
     /// Adds a reference; returns the vnode, if it is in memory.
-    fn add_reference(&mut self, number: AnodeNo) -> Option<&Arc<Vnode>> {
-        let vnode = self.vnodes.get(&number);
+    fn add_reference(&mut self, ino: Ino) -> Option<&Arc<Vnode>> {
+        let vnode = self.vnodes.get(&ino);
         if let Some(vnode) = vnode {
             let before = vnode.references.get();
             vnode.references.set(before + 1);
             self.referenced_vnodes += usize::from(before == 0);
         } else {
-            *self.references.entry(number).or_insert(0) += 1;
+            *self.references.entry(ino).or_insert(0) += 1;
         }
         vnode
     }
 
     /// Gives references back; returns how many are left.
-    fn drop_references(&mut self, number: AnodeNo, count: u64) -> u64 {
-        if let Some(vnode) = self.vnodes.get(&number) {
+    fn drop_references(&mut self, ino: Ino, count: u64) -> u64 {
+        if let Some(vnode) = self.vnodes.get(&ino) {
             let before = vnode.references.get();
             let left = before.saturating_sub(count);
             vnode.references.set(left);
             self.referenced_vnodes -= usize::from(before > 0 && left == 0);
             return left;
         }
-        let Entry::Occupied(mut held) = self.references.entry(number) else { return 0 };
+        let Entry::Occupied(mut held) = self.references.entry(ino) else { return 0 };
         let left = held.get().saturating_sub(count);
         if left == 0 {
             held.remove();
@@ -247,26 +247,26 @@ impl Shard {
     }
 
     /// Takes a vnode out; the references on it stay (V6).
-    fn take_vnode(&mut self, number: AnodeNo) {
-        let Some(vnode) = self.vnodes.remove(&number) else { return };
+    fn take_vnode(&mut self, ino: Ino) {
+        let Some(vnode) = self.vnodes.remove(&ino) else { return };
         let count = vnode.references.take();
         if count > 0 {
             self.referenced_vnodes -= 1;
-            self.references.insert(number, count);
+            self.references.insert(ino, count);
         }
     }
 
     fn insert(&mut self, vnode: Arc<Vnode>) {
-        let number = vnode.number;
-        let is_in_line = self.vnodes.contains_key(&number);
-        self.take_vnode(number);
-        if let Some(count) = self.references.remove(&number) {
+        let ino = vnode.ino;
+        let is_in_line = self.vnodes.contains_key(&ino);
+        self.take_vnode(ino);
+        if let Some(count) = self.references.remove(&ino) {
             vnode.references.set(count);
             self.referenced_vnodes += 1;
         }
-        self.vnodes.insert(number, vnode);
+        self.vnodes.insert(ino, vnode);
         if !is_in_line {
-            self.order.push_back(number);
+            self.order.push_back(ino);
         }
         self.bound_order();
         let mut tries = 8;
@@ -281,21 +281,21 @@ impl Shard {
         if self.order.len() > 2 * self.vnodes.len() + VNODES_PER_SHARD {
             let mut seen = FxHashSet::with_capacity_and_hasher(self.vnodes.len(), FxBuildHasher);
             let vnodes = &self.vnodes;
-            self.order.retain(|number| vnodes.contains_key(number) && seen.insert(*number));
+            self.order.retain(|ino| vnodes.contains_key(ino) && seen.insert(*ino));
         }
     }
 
     /// Drops the vnode that came first if nobody uses it and nothing of it is unwritten; else it
     /// goes to the end of the line.
     fn evict_oldest(&mut self) {
-        let Some(number) = self.order.pop_front() else { return };
-        let Some(vnode) = self.vnodes.get(&number) else { return };
+        let Some(ino) = self.order.pop_front() else { return };
+        let Some(vnode) = self.vnodes.get(&ino) else { return };
         let is_idle = Arc::strong_count(vnode) == 1
             && vnode.state.try_read().is_some_and(|state| !state.is_dirty() && !state.is_being_cut);
         if is_idle {
-            self.take_vnode(number);
+            self.take_vnode(ino);
         } else {
-            self.order.push_back(number);
+            self.order.push_back(ino);
         }
     }
 }
@@ -304,18 +304,22 @@ impl Shard {
 mod tests {
     use super::*;
     use format::anode::{Anode, AnodeKind};
-    use format::ids::FilesetId;
+    use format::ids::{AnodeNo, FilesetId};
+
+    fn vnode(ino: Ino) -> Vnode {
+        let anode = Anode::new(AnodeKind::Regular, AnodeNo(ino.0), FilesetId(1), 12);
+        Vnode::new(ino, anode)
+    }
 
     #[test]
     fn files_that_come_and_go_leave_nothing_in_the_line() {
         let table = VnodeTable::default();
-        let number = AnodeNo(32);
+        let ino = Ino(32);
         for _ in 0..10 * VNODES_PER_SHARD {
-            let anode = Anode::new(AnodeKind::Regular, number, FilesetId(1), 12);
-            table.insert(Arc::new(Vnode::new(anode)));
-            table.remove(number);
+            table.insert(Arc::new(vnode(ino)));
+            table.remove(ino);
         }
-        assert!(table.shard(number).lock().order.len() <= VNODES_PER_SHARD + 2);
+        assert!(table.shard(ino).lock().order.len() <= VNODES_PER_SHARD + 2);
     }
 
     /// Goal: no reference is lost or made when vnodes come and go, and none is counted twice (V6).
@@ -325,43 +329,42 @@ mod tests {
     fn references_stay_when_their_vnode_goes_and_comes_again() {
         let table = VnodeTable::default();
         let files = crate::convert::wide(3 * VNODES_PER_SHARD);
-        let number_of = |nth: u64| AnodeNo(32 + nth * crate::convert::wide(SHARDS));
-        let vnode_of =
-            |nth| Vnode::new(Anode::new(AnodeKind::Regular, number_of(nth), FilesetId(1), 12));
+        let ino_of = |nth: u64| Ino(32 + nth * crate::convert::wide(SHARDS));
+        let vnode_of = |nth| vnode(ino_of(nth));
         let held = |nth: u64| nth % 3;
         let referenced = (0..files).filter(|nth| held(*nth) > 0).count();
         for nth in 0..files {
             table.insert_unreferenced(Arc::new(vnode_of(nth)));
             for _ in 0..held(nth) {
-                table.add_reference(number_of(nth)).expect("it came just now");
+                table.add_reference(ino_of(nth)).expect("it came just now");
             }
         }
-        assert!(table.find(number_of(1)).is_none(), "its vnode went");
+        assert!(table.find(ino_of(1)).is_none(), "its vnode went");
         let check = |what| {
             assert_eq!(table.reference_count(), referenced, "{what}");
             for nth in 0..files {
-                assert_eq!(table.is_referenced(number_of(nth)), held(nth) > 0, "{what}, {nth}");
+                assert_eq!(table.is_referenced(ino_of(nth)), held(nth) > 0, "{what}, {nth}");
             }
         };
         check("most vnodes went");
         (0..files).for_each(|nth| {
-            table.find_or_load(number_of(nth), || Ok(vnode_of(nth))).map(drop).expect("it loads");
+            table.find_or_load(ino_of(nth), || Ok(vnode_of(nth))).map(drop).expect("it loads");
         });
         check("each came once more");
-        (0..files).step_by(5).for_each(|nth| table.remove(number_of(nth)));
+        (0..files).step_by(5).for_each(|nth| table.remove(ino_of(nth)));
         check("some were taken out");
         (0..files).step_by(7).for_each(|nth| {
             table.insert(Arc::new(vnode_of(nth)));
-            table.drop_references(number_of(nth), 1);
+            table.drop_references(ino_of(nth), 1);
         });
         check("some came under a number that was held");
         for nth in 0..files {
-            table.mark_nameless(number_of(nth));
+            table.mark_nameless(ino_of(nth));
             for left in (1..held(nth)).rev() {
-                let dropped = table.drop_references(number_of(nth), 1);
+                let dropped = table.drop_references(ino_of(nth), 1);
                 assert!(matches!(dropped, Left::Stays), "{nth} has {left} left");
             }
-            let dropped = table.drop_references(number_of(nth), 1);
+            let dropped = table.drop_references(ino_of(nth), 1);
             assert!(matches!(dropped, Left::Nameless(_)), "{nth} has none left");
         }
         assert_eq!(table.reference_count(), 0);
@@ -372,15 +375,12 @@ mod tests {
     #[test]
     fn idle_files_are_forgotten_and_held_ones_are_not() {
         let table = VnodeTable::default();
-        let vnode_of = |nth: usize| {
-            let number = AnodeNo(32 + crate::convert::wide(nth * SHARDS));
-            Arc::new(Vnode::new(Anode::new(AnodeKind::Regular, number, FilesetId(1), 12)))
-        };
+        let vnode_of = |nth: usize| Arc::new(vnode(Ino(32 + crate::convert::wide(nth * SHARDS))));
         let held = vnode_of(0);
         table.insert(Arc::clone(&held));
         (1..3 * VNODES_PER_SHARD).for_each(|nth| table.insert(vnode_of(nth)));
-        let shard = table.shard(held.number).lock();
+        let shard = table.shard(held.ino).lock();
         assert_eq!(shard.vnodes.len(), VNODES_PER_SHARD);
-        assert!(shard.vnodes.contains_key(&held.number));
+        assert!(shard.vnodes.contains_key(&held.ino));
     }
 }

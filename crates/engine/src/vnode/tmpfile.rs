@@ -18,7 +18,7 @@ use crate::error::{FsError, FsResult};
 use crate::fileset::FilesetGuard;
 use crate::store::Change;
 
-impl Files {
+impl Files<'_> {
     /// Makes a file without a name; see [`super::api::FileSystem::tmpfile`]. Takes a reference.
     pub(crate) fn make_nameless(
         &self,
@@ -47,10 +47,10 @@ impl Files {
         self.orphan(fileset.guard(), &mut change, &mut anode)?;
         fileset.write_anode(&mut change, &anode)?;
         // V1: the vnode is there, locked, before anybody can find the anode on its page.
-        let child = Arc::new(Vnode::new(anode));
+        let child = Arc::new(Vnode::new(self.ino(anode.number), anode));
         let mut child_state = child.state.write();
         self.table.insert(Arc::clone(&child));
-        self.table.mark_linkable(child.number);
+        self.table.mark_linkable(child.ino);
         let applied = change.end();
         fileset.settle(applied.lsn);
         child_state.class = applied.class;
@@ -65,14 +65,14 @@ impl Files {
         state: &VnodeState,
         anode: &mut Anode,
     ) -> FsResult<Option<FilesetGuard<'f>>> {
-        if !self.table.is_linkable(anode.number) {
+        if !self.table.is_linkable(self.ino(anode.number)) {
             return Err(FsError::NotFound);
         }
         if state.is_being_cut {
             return Ok(None);
         }
         let Some(slot) = anode.orphan_slot.take() else { return Ok(None) };
-        let mut fileset = self.fileset.lock();
+        let mut fileset = self.fileset.anodes.lock();
         fileset.remove_orphan(&self.store, change, slot)?;
         Ok(Some(fileset))
     }

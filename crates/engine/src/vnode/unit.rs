@@ -17,7 +17,7 @@ use std::sync::Arc;
 use format::map::{COARSE_SHIFT, FINE_SHIFT};
 
 use super::file::Writing;
-use super::{Files, VnodeState};
+use super::{Core, VnodeState};
 use crate::error::FsResult;
 use crate::segment::Block;
 
@@ -109,7 +109,7 @@ impl Writing<'_> {
     }
 }
 
-impl Files {
+impl Core {
     /// Returns the span that has the last byte of the file, or begins at its end.
     pub(super) fn span_of_end(&self, state: &VnodeState) -> FsResult<Span> {
         let anode = state.anode()?;

@@ -98,7 +98,7 @@ fn parse(name: &[u8]) -> FsResult<AttributeName<'_>> {
 /// Checks that the caller may read (`READ`) or change (`WRITE`) attributes of this namespace, as
 /// xattr(7) has it.
 fn check_namespace(
-    files: &Files,
+    files: &Files<'_>,
     caller: &Caller,
     anode: &Anode,
     namespace: Namespace,
@@ -138,7 +138,7 @@ fn check_value(name: AttributeName<'_>, value: &[u8]) -> FsResult<()> {
     if is_sound { Ok(()) } else { Err(FsError::Invalid) }
 }
 
-impl Files {
+impl Files<'_> {
     /// Returns the value of an attribute; see [`super::api::FileSystem::getxattr`].
     pub(crate) fn get_attribute(
         &self,
@@ -312,7 +312,7 @@ impl Files {
         if number == AnodeNo(0) {
             return Ok(None);
         }
-        container_of(anode, self.fileset.read_anode(&self.store, number)?).map(Some)
+        container_of(anode, self.fileset.anodes.read_anode(&self.store, number)?).map(Some)
     }
 
     /// Returns the container of attributes of this namespace as a change sees it.
@@ -329,7 +329,7 @@ impl Files {
         }
         let found = match &fileset.guard {
             Some(guard) => guard.read_anode(&self.store, change, number)?,
-            None => self.fileset.read_anode_of(&self.store, change, number)?,
+            None => self.fileset.anodes.read_anode_of(&self.store, change, number)?,
         };
         container_of(anode, found).map(Some)
     }
@@ -492,27 +492,27 @@ impl Files {
 /// The fileset's lock, taken once somebody needs it: after the vnode's, as the order of locks has
 /// it.
 pub(crate) struct Lazy<'f> {
-    files: &'f Files,
+    files: Files<'f>,
     guard: Option<FilesetGuard<'f>>,
 }
 
 impl<'f> Lazy<'f> {
     /// A lock that nobody has needed yet.
-    pub(crate) fn new(files: &'f Files) -> Lazy<'f> {
-        Lazy { files, guard: None }
+    pub(crate) fn new(files: &Files<'f>) -> Lazy<'f> {
+        Lazy { files: *files, guard: None }
     }
 
     /// Returns the lock, to use it.
     pub(crate) fn guard(&mut self) -> &mut FilesetGuard<'f> {
         let files = self.files;
-        self.guard.get_or_insert_with(|| files.fileset.lock())
+        self.guard.get_or_insert_with(|| files.fileset.anodes.lock())
     }
 
     /// Writes an anode that is in use.
     pub(crate) fn write_anode(&self, change: &mut Change<'_>, anode: &Anode) -> FsResult<()> {
         match &self.guard {
             Some(guard) => guard.write_anode(&self.files.store, change, anode),
-            None => self.files.fileset.write_anode(&self.files.store, change, anode),
+            None => self.files.fileset.anodes.write_anode(&self.files.store, change, anode),
         }
     }
 
