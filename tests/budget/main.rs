@@ -4,6 +4,7 @@ mod bounds;
 mod cleaning;
 mod listing;
 mod looks;
+mod lsn;
 mod placement;
 mod stalls;
 mod together;

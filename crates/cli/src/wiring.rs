@@ -545,6 +545,8 @@ fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
             "transactions": status.journal.transactions,
             "commits": status.journal.commits,
             "checkpoints": status.journal.checkpoints,
+            "home_pages": status.journal.home_pages,
+            "lsn_pages": status.journal.lsn_pages,
             "merges": status.journal.merges,
             "open_classes": status.journal.open_classes,
             "record_bytes": status.journal.record_bytes,

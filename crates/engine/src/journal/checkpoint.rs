@@ -104,6 +104,10 @@ impl Journal {
             }
         };
         self.counts.checkpoints.fetch_add(1, Ordering::Relaxed);
+        let geometry = self.volume.geometry();
+        let lsn_pages = batch.held.iter().filter(|buffer| geometry.is_lsn_page(buffer.place));
+        self.counts.lsn_pages.fetch_add(wide(lsn_pages.count()), Ordering::Relaxed);
+        self.counts.home_pages.fetch_add(wide(batch.held.len()), Ordering::Relaxed);
         if let Some(hooks) = self.hooks() {
             hooks.released(tail);
         }

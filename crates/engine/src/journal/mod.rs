@@ -264,6 +264,8 @@ struct Counts {
     transactions: AtomicU64,
     commits: AtomicU64,
     checkpoints: AtomicU64,
+    home_pages: AtomicU64,
+    lsn_pages: AtomicU64,
     merges: AtomicU64,
 }
 
@@ -276,6 +278,10 @@ pub struct JournalCounts {
     pub commits: u64,
     /// Checkpoints completed.
     pub checkpoints: u64,
+    /// Pages that checkpoints took home, LSN pages among them.
+    pub home_pages: u64,
+    /// LSN pages among these.
+    pub lsn_pages: u64,
     /// Classes that became part of another.
     pub merges: u64,
     /// Classes that are not committed now.
@@ -725,6 +731,8 @@ impl Journal {
             transactions: self.counts.transactions.load(Ordering::Relaxed),
             commits: self.counts.commits.load(Ordering::Relaxed),
             checkpoints: self.counts.checkpoints.load(Ordering::Relaxed),
+            home_pages: self.counts.home_pages.load(Ordering::Relaxed),
+            lsn_pages: self.counts.lsn_pages.load(Ordering::Relaxed),
             merges: self.counts.merges.load(Ordering::Relaxed),
             open_classes: state.classes.len(),
             record_bytes: state.log.record_bytes,
