@@ -110,6 +110,8 @@ enum Progress {
 struct BlockState {
     data: SharedBytes,
     fragments: u32,
+    /// Fragments promised by the allocator for it, metadata included.
+    promised: u64,
     /// Bytes of the file once the last write into this block was done.
     file_bytes: u64,
     progress: Progress,
@@ -129,8 +131,6 @@ pub(crate) struct Block {
     pub(crate) owner: BlockOwner,
     origin: Origin,
     segment: SegmentId,
-    /// Fragments promised by the allocator for it, metadata included.
-    promised: u64,
     state: Mutex<BlockState>,
 }
 
@@ -307,10 +307,10 @@ impl Segments {
             owner,
             origin,
             segment: segment.id,
-            promised,
             state: Mutex::new(BlockState {
                 data,
                 fragments,
+                promised,
                 file_bytes: 0,
                 progress: Progress::Filling,
             }),
@@ -435,8 +435,8 @@ impl Segments {
         true
     }
 
-    /// Grows a block to `fragments` where it is: only the last of an open segment can, and only
-    /// within what was promised for it.
+    /// Grows a block to `fragments` where it is: only the last of an open segment can. So a file
+    /// that is appended to piece by piece takes the room of its blocks once.
     fn extend(
         &self,
         state: &mut State,
@@ -448,26 +448,30 @@ impl Segments {
         let Some(segment) = owner_segment else { return false };
         let more = fragments - block_state.fragments;
         let is_last = segment.blocks.last().is_some_and(|last| Arc::ptr_eq(last, block));
-        let has_promise = u64::from(fragments) <= block.promised;
-        if !is_last || !has_promise || !self.has_room(segment, more) {
+        if !is_last || !self.has_room(segment, more) {
+            return false;
+        }
+        // Refused, it may find room as a new version of what the file holds (G5).
+        if self.store.alloc.promise(u64::from(more), Urgency::User).is_err() {
             return false;
         }
         segment.cursor += more;
         block_state.fragments = fragments;
+        block_state.promised += u64::from(more);
         true
     }
 
     /// Nobody needs the block any more: it was rewritten elsewhere, or cut off.
     pub(crate) fn kill(&self, block: &Arc<Block>) {
         let mut state = self.state.lock();
-        let was_alive = {
+        let promised = {
             let mut block_state = block.state.lock();
-            let was = !matches!(block_state.progress, Progress::Dead);
+            let was_alive = !matches!(block_state.progress, Progress::Dead);
             block_state.progress = Progress::Dead;
-            was
+            was_alive.then_some(block_state.promised)
         };
-        if was_alive {
-            self.store.alloc.unpromise(block.promised);
+        if let Some(promised) = promised {
+            self.store.alloc.unpromise(promised);
             done_with(&mut state, block);
         }
     }
@@ -478,7 +482,7 @@ impl Segments {
         let mut state = self.state.lock();
         let mut rest = 0;
         for (block, fragments) in blocks {
-            rest += block.promised - u64::from(fragments);
+            rest += block.state.lock().promised - u64::from(fragments);
             done_with(&mut state, block);
         }
         self.store.alloc.unpromise(rest);
