@@ -28,7 +28,8 @@ use format::page::{
 use format::pointer::BlockPointer;
 use format::summary::Summary;
 use format::superblock::Superblock;
-use storage::device::{Purpose, SharedDevice};
+use storage::device::SharedDevice;
+use storage::pool::read_superblock_bytes;
 use zerocopy::FromBytes;
 
 use crate::convert::{to_u64, to_usize};
@@ -116,8 +117,7 @@ pub fn dump(device: &SharedDevice, target: Target) -> Result<String, InspectErro
 }
 
 fn dump_superblock(device: &SharedDevice, copy: u16) -> Result<String, InspectError> {
-    let offset = Geometry::superblock_offset(device.info().size_bytes, copy);
-    let bytes = device.read(Purpose::Superblock, offset, PAGE_BYTES)?;
+    let (offset, bytes) = read_superblock_bytes(device.as_ref(), copy)?;
     let bytes: &PageBytes = bytes.first_chunk().expect("read as long as asked");
     let mut text = format!("superblock copy {copy}, device byte {offset}\n");
     match Superblock::decode(bytes, copy) {

@@ -10,6 +10,7 @@ use format::directory;
 use format::fileset::{Fileset, ROOT_FILESET};
 use format::geometry::{Geometry, JOURNAL_HEADS, SUPERBLOCK_AREA_BYTES, SUPERBLOCK_COPIES};
 use format::group::{SegmentUsage, USAGES_PER_PAGE};
+use format::heartbeat::HEARTBEAT_OFFSET;
 use format::ids::{AnodeNo, FilesetId, Place};
 use format::map::{height_for, page_index};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, SLOTS_PER_PAGE};
@@ -353,7 +354,7 @@ pub fn explain_offset(device: &SharedDevice, offset: u64) -> Result<Explanation,
     let opened = Opened::replayed(device)?;
     let geometry = &opened.reader.geometry;
     let mut explanation = Explanation::default();
-    if offset >= device.info().size_bytes {
+    if offset >= opened.reader.device_bytes() {
         let why = "is past the end of the device";
         return Err(InspectError::not_there(offset.to_string(), why));
     }
@@ -361,13 +362,16 @@ pub fn explain_offset(device: &SharedDevice, offset: u64) -> Result<Explanation,
         explain_place(&opened, place, offset, &mut explanation);
         return Ok(explanation);
     }
-    let (layer, what) = region_of(geometry, offset, device.info().size_bytes);
+    let (layer, what) = region_of(geometry, offset, opened.reader.device_bytes());
     explanation.add(layer, None, Some(offset), what);
     Ok(explanation)
 }
 
 /// Says which of the fixed regions holds byte `offset`.
 fn region_of(geometry: &Geometry, offset: u64, size_bytes: u64) -> (&'static str, String) {
+    if (HEARTBEAT_OFFSET..HEARTBEAT_OFFSET + to_u64(PAGE_BYTES)).contains(&offset) {
+        return ("heartbeat", format!("byte {} of its page", offset - HEARTBEAT_OFFSET));
+    }
     for copy in 0..SUPERBLOCK_COPIES {
         let start = Geometry::superblock_offset(size_bytes, copy);
         if (start..start + SUPERBLOCK_AREA_BYTES).contains(&offset) {

@@ -11,9 +11,9 @@ use format::geometry::Geometry;
 use format::ids::{Place, PoolId};
 use format::page::{PAGE_BYTES, PageBytes, PageError, PageHeader, PageKind, PageOwner};
 use storage::device::{
-    AlignedBuffer, DeviceError, IO_ALIGN_BYTES, Operation, Purpose, SharedBytes, SharedDevice,
-    Ticket,
+    AlignedBuffer, DeviceError, IO_ALIGN_BYTES, Purpose, SharedBytes, SharedDevice, Ticket,
 };
+use storage::volume::Volume;
 
 use crate::convert::{to_u64, to_usize};
 use crate::lsn::LsnPages;
@@ -62,7 +62,7 @@ impl Overlay {
 /// Reads ranges and pages of one device.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    device: SharedDevice,
+    volume: Volume,
     overlay: Overlay,
     pub(crate) lsn_pages: LsnPages,
     pub(crate) geometry: Geometry,
@@ -116,12 +116,13 @@ pub(crate) struct PageWanted {
 impl Reader {
     pub(crate) fn new(device: SharedDevice, geometry: Geometry, pool_id: PoolId) -> Reader {
         let (overlay, lsn_pages) = (Overlay::default(), LsnPages::default());
-        Reader { device, overlay, lsn_pages, geometry, pool_id }
+        let volume = Volume::new(device, geometry.clone());
+        Reader { volume, overlay, lsn_pages, geometry, pool_id }
     }
 
     /// Returns how large the device is; the pool may be smaller.
     pub(crate) fn device_bytes(&self) -> u64 {
-        self.device.info().size_bytes
+        self.volume.device_bytes()
     }
 
     pub(crate) fn overlay_bytes(&self) -> u64 {
@@ -191,7 +192,7 @@ impl Reader {
     fn submit(&self, offset: u64, length: usize) -> Ticket {
         let (start, end) = aligned(offset, length);
         let buffer = AlignedBuffer::zeroed(to_usize(end - start));
-        self.device.submit(Purpose::Check, Operation::Read { offset: start, buffer })
+        self.volume.submit_read_at(Purpose::Check, start, buffer)
     }
 
     fn finish(

@@ -26,14 +26,15 @@ use format::page::PAGE_BYTES;
 
 use crate::clock::Clock;
 use crate::device::{AlignedBuffer, DeviceError, Purpose, SharedDevice};
-use crate::pool::{PoolError, read_superblock};
+use crate::pool::PoolError;
 use crate::sync::Mutex;
+use crate::volume::Volume;
 
 /// From one heartbeat to the next: what a lost machine holds a pool up for is two of these, and an
 /// idle pool writes no more than one page for each.
 pub const INTERVAL_NS: u64 = 5_000_000_000;
 /// The same in the heartbeat's own unit.
-pub const INTERVAL_MS: u32 = 5_000;
+const INTERVAL_MS: u32 = 5_000;
 /// Looks at the heartbeat of another machine, evenly over two of its intervals.
 const LOOKS: u64 = 10;
 /// How long a process that ends has for it: it may be killed, and not quite gone.
@@ -120,18 +121,33 @@ fn name_of(found: Option<&Heartbeat>, own: &Holder) -> String {
     name
 }
 
+fn write(volume: &Volume, heartbeat: &Heartbeat) -> Result<(), DeviceError> {
+    let bytes = AlignedBuffer::copy_of(&heartbeat.encode());
+    volume.write_fixed(Purpose::Superblock, HEARTBEAT_OFFSET, bytes)
+}
+
+/// Writes the heartbeat of a new pool, which nobody has opened: room for those to come.
+///
+/// # Errors
+///
+/// What the device said.
+pub fn write_first(volume: &Volume, pool_id: PoolId) -> Result<(), DeviceError> {
+    let holder = Holder::NOBODY;
+    write(volume, &Heartbeat { pool_id, holder, counter: 0, interval_ms: INTERVAL_MS })
+}
+
 /// The page of a heartbeat, and who looks at it.
 #[derive(Debug)]
 struct Page {
-    device: SharedDevice,
+    volume: Volume,
     pool_id: PoolId,
     own: Holder,
 }
 
 impl Page {
-    fn of(device: &SharedDevice, pool_id: PoolId, neighbours: &dyn Neighbours) -> Page {
-        let own = Holder { lock: device.lock_identity(), ..neighbours.own() };
-        Page { device: Arc::clone(device), pool_id, own }
+    fn of(volume: &Volume, pool_id: PoolId, neighbours: &dyn Neighbours) -> Page {
+        let own = Holder { lock: volume.lock_identity(), ..neighbours.own() };
+        Page { volume: volume.clone(), pool_id, own }
     }
 
     /// Returns what is there when whoever wrote it is gone.
@@ -166,7 +182,7 @@ impl Page {
         let interval_ns =
             found.map_or(INTERVAL_NS, |found| u64::from(found.interval_ms) * 1_000_000);
         tracing::warn!(
-            device = self.device.info().name,
+            device = self.volume.name(),
             seconds = 2 * interval_ns / 1_000_000_000,
             "the pool was not closed, and was last open {}: is it there? (--force: it is not)",
             name_of(found.as_ref(), &self.own)
@@ -182,21 +198,19 @@ impl Page {
     }
 
     fn in_use(&self, found: Option<&Heartbeat>) -> PoolError {
-        let device = self.device.info().name.clone();
+        let device = self.volume.name().to_owned();
         PoolError::InUse { device, by: name_of(found, &self.own) }
     }
 
     fn read(&self) -> Result<(AlignedBuffer, Option<Heartbeat>), DeviceError> {
-        let bytes = self.device.read(Purpose::Superblock, HEARTBEAT_OFFSET, PAGE_BYTES)?;
+        let bytes = self.volume.read_fixed(Purpose::Superblock, HEARTBEAT_OFFSET, PAGE_BYTES)?;
         let found = Heartbeat::decode(&bytes, self.pool_id);
         Ok((bytes, found))
     }
 
     fn write(&self, counter: u64) -> Result<(), DeviceError> {
         let (pool_id, holder) = (self.pool_id, self.own);
-        let heartbeat = Heartbeat { pool_id, holder, counter, interval_ms: INTERVAL_MS };
-        let bytes = AlignedBuffer::copy_of(&heartbeat.encode());
-        self.device.write(Purpose::Superblock, HEARTBEAT_OFFSET, bytes)
+        write(&self.volume, &Heartbeat { pool_id, holder, counter, interval_ms: INTERVAL_MS })
     }
 
     /// HB2: looks whether the heartbeat there is still ours. One that does not verify is nobody's.
@@ -207,7 +221,7 @@ impl Page {
     fn verify(&self) -> Result<(), DeviceError> {
         match self.read()?.1 {
             Some(found) if found.holder != self.own => Err(DeviceError::Taken {
-                device: self.device.info().name.clone(),
+                device: self.volume.name().to_owned(),
                 by: name_of(Some(&found), &self.own),
             }),
             Some(_) | None => Ok(()),
@@ -224,9 +238,9 @@ pub fn wait_until_free(
     device: &SharedDevice,
     neighbours: &dyn Neighbours,
 ) -> Result<(), PoolError> {
-    match read_superblock(device.as_ref()) {
-        Ok(report) if report.current.is_open => {
-            Page::of(device, report.current.pool_id, neighbours)
+    match Volume::open(Arc::clone(device)) {
+        Ok((volume, superblock)) if superblock.is_open => {
+            Page::of(&volume, superblock.pool_id, neighbours)
                 .wait_until_gone(neighbours, false)
                 .map(drop)
         }
@@ -269,19 +283,19 @@ pub struct Taking {
 }
 
 impl Pulse {
-    /// Takes the pool on `device`, if nobody has it (HB1).
+    /// Takes the pool on `volume`, if nobody has it (HB1).
     ///
     /// # Errors
     ///
     /// [`PoolError::InUse`]; or what the device said.
     pub fn take(
-        device: &SharedDevice,
+        volume: &Volume,
         pool_id: PoolId,
         clock: &Arc<dyn Clock>,
         neighbours: &dyn Neighbours,
         taking: Taking,
     ) -> Result<Arc<Pulse>, PoolError> {
-        let page = Page::of(device, pool_id, neighbours);
+        let page = Page::of(volume, pool_id, neighbours);
         let found = if taking.is_open {
             page.wait_until_gone(neighbours, taking.is_forced)?
         } else {
@@ -346,6 +360,8 @@ impl Pulse {
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
+    use format::geometry::{Geometry, GeometryOptions};
+
     use super::*;
     use crate::clock::ManualClock;
     use crate::device::MemoryDevice;
@@ -382,14 +398,22 @@ mod tests {
     }
 
     struct Ground {
-        device: SharedDevice,
+        volume: Volume,
         clock: Arc<ManualClock>,
     }
 
     impl Ground {
         fn new() -> Ground {
-            let device = MemoryDevice::new("memory", 1 << 20);
-            Ground { device, clock: Arc::new(ManualClock::new()) }
+            let geometry = Geometry::plan(&GeometryOptions {
+                device_bytes: 16 << 20,
+                fragment_bytes: 4096,
+                segment_bytes: None,
+                group_bytes: None,
+                journal_bytes: None,
+            });
+            let device = MemoryDevice::new("memory", 16 << 20);
+            let volume = Volume::new(device, geometry.expect("16 MiB are enough"));
+            Ground { volume, clock: Arc::new(ManualClock::new()) }
         }
 
         fn one(&self, boot: u8, process: u32, sees: Option<bool>) -> One {
@@ -401,7 +425,7 @@ mod tests {
         fn take(&self, who: &One, is_forced: bool) -> Result<Arc<Pulse>, PoolError> {
             let clock: Arc<dyn Clock> = Arc::<ManualClock>::clone(&self.clock);
             let taking = Taking { is_open: true, is_forced };
-            Pulse::take(&self.device, POOL, &clock, who, taking)
+            Pulse::take(&self.volume, POOL, &clock, who, taking)
         }
     }
 

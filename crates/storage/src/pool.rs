@@ -130,6 +130,19 @@ fn front_copies_only(
     Err(PoolError::Superblock { device: name, cause })
 }
 
+/// Reads one copy of the superblock as it is, whatever it holds; returns where it lies as well.
+///
+/// # Errors
+///
+/// What the device said.
+pub fn read_superblock_bytes(
+    device: &dyn Device,
+    copy: u16,
+) -> Result<(u64, AlignedBuffer), DeviceError> {
+    let offset = Geometry::superblock_offset(device.info().size_bytes, copy);
+    Ok((offset, device.read(Purpose::Superblock, offset, SUPERBLOCK_BYTES)?))
+}
+
 fn read_copy(device: &dyn Device, offset: u64, copy: u16) -> Result<Superblock, SuperblockError> {
     let unreadable = SuperblockError::BadField { field: "copy can't be read" };
     let bytes = device

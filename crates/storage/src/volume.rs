@@ -1,5 +1,8 @@
 //! The volume: every place of the pool as bytes on its devices.
 //!
+//! It owns all I/O of a pool, the fixed regions' too: nobody above it has a device, only the one
+//! who hands it over.
+//!
 //! So far one device, layout `single`: a place is an offset. Stripes, parity and mirrors come in
 //! here, beneath the same calls.
 
@@ -8,10 +11,13 @@ use std::sync::Arc;
 use format::geometry::Geometry;
 use format::ids::Place;
 use format::page::PAGE_BYTES;
+use format::superblock::Superblock;
 
+use crate::convert::to_u64;
 use crate::device::{
     AlignedBuffer, DeviceError, Operation, Purpose, RequestKind, SharedBytes, SharedDevice, Ticket,
 };
+use crate::pool::{PoolError, check_writable, read_superblock, update_all_superblocks};
 
 /// The space of a pool.
 #[derive(Clone, Debug)]
@@ -33,10 +39,165 @@ impl Volume {
         &self.geometry
     }
 
-    /// Returns the device.
+    /// Reads the superblocks on `device`; returns the space of its pool, and what the current one
+    /// says.
+    ///
+    /// # Errors
+    ///
+    /// See [`read_superblock`].
+    pub fn open(device: SharedDevice) -> Result<(Volume, Superblock), PoolError> {
+        let superblock = read_superblock(device.as_ref())?.current;
+        Ok((Volume::new(device, superblock.geometry.clone()), superblock))
+    }
+
+    /// Returns what the user calls the device.
     #[must_use]
-    pub fn device(&self) -> &SharedDevice {
-        &self.device
+    pub fn name(&self) -> &str {
+        &self.device.info().name
+    }
+
+    /// Returns how requests travel.
+    #[must_use]
+    pub fn transport(&self) -> &'static str {
+        self.device.info().transport
+    }
+
+    /// Returns the unit of atomicity and of addressing.
+    #[must_use]
+    pub fn sector_bytes(&self) -> u32 {
+        self.device.info().sector_bytes
+    }
+
+    /// Whether every write is known to be refused.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.device.info().is_read_only
+    }
+
+    /// Whether [`Operation::WriteThrough`] may be asked for.
+    #[must_use]
+    pub fn has_write_through(&self) -> bool {
+        self.device.info().has_write_through
+    }
+
+    /// Refuses a pool that is known to take no writes, before the first is tried.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::ReadOnly`].
+    pub fn check_writable(&self) -> Result<(), PoolError> {
+        check_writable(self.device.as_ref())
+    }
+
+    /// Looks whether the device has lost its end, which takes no request.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Shortened`].
+    pub fn check_end(&self) -> Result<(), DeviceError> {
+        self.device.check_end()
+    }
+
+    /// Returns what is locked while the pool is open: see [`crate::device::Device::lock_identity`].
+    pub(crate) fn lock_identity(&self) -> Option<[u64; 2]> {
+        self.device.lock_identity()
+    }
+
+    /// Writes every copy of the superblock, durably; its sequence rises.
+    ///
+    /// # Errors
+    ///
+    /// What the device said: the pool must stop writing.
+    pub fn update_superblocks(&self, superblock: &mut Superblock) -> Result<(), DeviceError> {
+        update_all_superblocks(&self.device, superblock)
+    }
+
+    /// Refuses what does not lie in the regions in front of the groups: heartbeat, journal,
+    /// double-write area, group table. What is in groups has a [`Place`].
+    fn check_fixed(
+        &self,
+        kind: RequestKind,
+        offset: u64,
+        length_bytes: u64,
+    ) -> Result<(), DeviceError> {
+        let is_in =
+            offset.checked_add(length_bytes).is_some_and(|end| end <= self.geometry.groups_offset);
+        let device = || self.name().to_owned();
+        is_in.then_some(()).ok_or_else(|| DeviceError::OutOfRange {
+            device: device(),
+            kind,
+            offset,
+            length_bytes,
+        })
+    }
+
+    /// Reads `length_bytes` of a fixed region, from byte `offset` of the pool.
+    ///
+    /// # Errors
+    ///
+    /// What the device said.
+    pub fn read_fixed(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+    ) -> Result<AlignedBuffer, DeviceError> {
+        self.check_fixed(RequestKind::Read, offset, to_u64(length_bytes))?;
+        self.device.read(purpose, offset, length_bytes)
+    }
+
+    /// Writes `data` to a fixed region, at byte `offset` of the pool. Not durable before a flush.
+    ///
+    /// # Errors
+    ///
+    /// What the device said.
+    pub fn write_fixed(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        data: AlignedBuffer,
+    ) -> Result<(), DeviceError> {
+        self.check_fixed(RequestKind::Write, offset, to_u64(data.len()))?;
+        self.device.write(purpose, offset, data)
+    }
+
+    /// Starts to write the pieces of `data` to a fixed region, at byte `offset` of the pool.
+    pub fn submit_fixed_write(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        data: Vec<SharedBytes>,
+    ) -> Ticket {
+        let write = Operation::Write { offset, data };
+        match self.check_fixed(RequestKind::Write, offset, write.length_bytes()) {
+            Ok(()) => self.device.submit(purpose, write),
+            Err(error) => Ticket::ready(Err(error)),
+        }
+    }
+
+    /// Starts to read from any byte of the device, as the one who checks a pool has to: what a
+    /// place leads to may be what is wrong.
+    pub fn submit_read_at(&self, purpose: Purpose, offset: u64, buffer: AlignedBuffer) -> Ticket {
+        self.device.submit(purpose, Operation::Read { offset, buffer })
+    }
+
+    /// Returns how long the device is; the pool may be shorter.
+    #[must_use]
+    pub fn device_bytes(&self) -> u64 {
+        self.device.info().size_bytes
+    }
+
+    /// Hands several requests for fixed regions over, all at once. Returns their tickets in order;
+    /// one alone if any is refused, and then none is begun.
+    pub fn submit_fixed(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
+        let refused = operations.iter().find_map(|operation| {
+            let offset = operation.offset().unwrap_or(0);
+            self.check_fixed(operation.kind(), offset, operation.length_bytes()).err()
+        });
+        match refused {
+            Some(error) => vec![Ticket::ready(Err(error))],
+            None => self.device.submit_all(purpose, operations),
+        }
     }
 
     fn offset_of(

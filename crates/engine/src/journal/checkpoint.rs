@@ -28,7 +28,8 @@ use format::ids::{Epoch, Lsn, Place, PoolId};
 use format::journal::JournalHead;
 use format::page::PAGE_BYTES;
 use format::planted::{self, Planted};
-use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes, SharedDevice, Ticket};
+use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes, Ticket};
+use storage::volume::Volume;
 
 use super::{Journal, State, double_write, ring_bytes};
 use crate::buffer::{Buffer, PageRef};
@@ -208,12 +209,7 @@ impl Journal {
     }
 
     pub(super) fn write_head(&self, head: &JournalHead) -> Result<(), DeviceError> {
-        write_head(
-            self.volume.device().as_ref(),
-            self.cache.pool_id(),
-            self.volume.geometry(),
-            head,
-        )
+        write_head(&self.volume, self.cache.pool_id(), head)
     }
 
     /// Writes pages home, a few at a time: the last of them are not flushed.
@@ -286,17 +282,17 @@ fn oldest_needed(state: &State) -> Lsn {
 
 /// Writes the copies of a head where their turn is.
 pub(super) fn write_head(
-    device: &dyn storage::device::Device,
+    volume: &Volume,
     pool_id: PoolId,
-    geometry: &Geometry,
     head: &JournalHead,
 ) -> Result<(), DeviceError> {
+    let geometry = volume.geometry();
     let first = head.first_slot();
     let copies = (first..first + JOURNAL_HEAD_COPIES)
         .flat_map(|slot| head.encode(pool_id, geometry, slot))
         .collect::<Vec<u8>>();
     let offset = geometry.journal_offset + first * 4096;
-    device.write(Purpose::Journal, offset, AlignedBuffer::copy_of(&copies))
+    volume.write_fixed(Purpose::Journal, offset, AlignedBuffer::copy_of(&copies))
 }
 
 /// Makes the first head of a new journal.
@@ -311,15 +307,11 @@ pub(crate) fn first_head(geometry: &Geometry) -> JournalHead {
 }
 
 /// Writes both heads of a new journal, not yet durable.
-pub(crate) fn write_first_heads(
-    device: &SharedDevice,
-    pool_id: PoolId,
-    geometry: &Geometry,
-) -> Result<(), DeviceError> {
-    let head = first_head(geometry);
+pub(crate) fn write_first_heads(volume: &Volume, pool_id: PoolId) -> Result<(), DeviceError> {
+    let head = first_head(volume.geometry());
     for sequence in [head.sequence - 1, head.sequence] {
         let head = JournalHead { sequence, ..head };
-        write_head(device.as_ref(), pool_id, geometry, &head)?;
+        write_head(volume, pool_id, &head)?;
     }
     Ok(())
 }

@@ -228,7 +228,7 @@ impl Journal {
 
     /// Returns what is said when a bug ended whoever wrote the log.
     fn bug(&self) -> String {
-        let device = &self.volume.device().info().name;
+        let device = self.volume.name();
         format!("{device}: a bug ended whoever wrote the log: unmount, check, mount again")
     }
 
@@ -345,7 +345,7 @@ impl Journal {
         let begun_ns = self.clock.monotonic_ns();
         self.close_for_waiters();
         let is_careless = planted::is(Planted::CommitWithoutFlush);
-        let may_go_through = self.volume.device().info().has_write_through && !is_careless;
+        let may_go_through = self.volume.has_write_through() && !is_careless;
         let Some((reached, is_durable)) = self.write_sealed(may_go_through)? else {
             return Ok(());
         };
@@ -418,7 +418,7 @@ impl Journal {
         let goes_through = may_go_through && chunks.len() == 1;
         let write_of = |chunk| self.write_of(chunk, goes_through);
         let writes = chunks.into_iter().map(write_of).collect();
-        for ticket in self.volume.device().submit_all(Purpose::Journal, writes) {
+        for ticket in self.volume.submit_fixed(Purpose::Journal, writes) {
             ticket.wait().map_err(|error| self.fail(&error))?;
         }
         Ok(Some((reached, goes_through)))

@@ -10,7 +10,7 @@ use format::geometry::{DOUBLE_WRITE_ENTRIES_PER_HEAD, Geometry};
 use format::ids::{Lsn, Place, PoolId};
 use format::journal::JournalHead;
 use format::page::{PAGE_BYTES, page_crc};
-use storage::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes};
+use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes};
 use storage::volume::Volume;
 
 use super::RecoveryError;
@@ -24,7 +24,7 @@ pub(super) fn write_group(
     (sequence, lsn): (u64, Lsn),
     pages: &[(Place, PageRef)],
 ) -> Result<(), DeviceError> {
-    let (geometry, device) = (volume.geometry(), volume.device());
+    let geometry = volume.geometry();
     assert!(wide(pages.len()) <= geometry.double_write_pages, "begin bounds what moves");
     let mut tickets = Vec::new();
     let entries: Vec<(Place, u32)> =
@@ -32,7 +32,7 @@ pub(super) fn write_group(
     for (index, (_, bytes)) in pages.iter().enumerate() {
         let offset = DoubleWriteHead::page_offset(geometry, wide(index));
         let data = vec![SharedBytes::new(PageRef::clone(bytes), 0..PAGE_BYTES)];
-        tickets.push(device.submit(Purpose::DoubleWrite, Operation::Write { offset, data }));
+        tickets.push(volume.submit_fixed_write(Purpose::DoubleWrite, offset, data));
     }
     for (index, entries) in entries.chunks(index_wide(DOUBLE_WRITE_ENTRIES_PER_HEAD)).enumerate() {
         let head = DoubleWriteHead {
@@ -45,7 +45,7 @@ pub(super) fn write_group(
         let offset = DoubleWriteHead::head_offset(geometry, wide(index));
         let bytes = AlignedBuffer::copy_of(&head.encode(pool_id, geometry));
         let data = vec![SharedBytes::from(bytes)];
-        tickets.push(device.submit(Purpose::DoubleWrite, Operation::Write { offset, data }));
+        tickets.push(volume.submit_fixed_write(Purpose::DoubleWrite, offset, data));
     }
     tickets.into_iter().try_for_each(|ticket| ticket.wait().map(drop))
 }
@@ -83,7 +83,7 @@ fn read_double_write_head(
 ) -> Result<Option<DoubleWriteHead>, RecoveryError> {
     let geometry = volume.geometry();
     let offset = DoubleWriteHead::head_offset(geometry, index);
-    let bytes = volume.device().read(Purpose::DoubleWrite, offset, PAGE_BYTES)?;
+    let bytes = volume.read_fixed(Purpose::DoubleWrite, offset, PAGE_BYTES)?;
     Ok(DoubleWriteHead::decode(page_of(&bytes), pool_id, geometry, index))
 }
 
@@ -111,7 +111,7 @@ fn read_group(
     let mut group = Vec::with_capacity(entries.len());
     for (index, (place, crc)) in entries.into_iter().enumerate() {
         let offset = DoubleWriteHead::page_offset(geometry, wide(index));
-        let bytes = volume.device().read(Purpose::DoubleWrite, offset, PAGE_BYTES)?;
+        let bytes = volume.read_fixed(Purpose::DoubleWrite, offset, PAGE_BYTES)?;
         if page_crc(page_of(&bytes)) != crc || geometry.device_offset(place, 1).is_none() {
             return Ok(None);
         }

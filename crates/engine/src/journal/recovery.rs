@@ -31,7 +31,7 @@ use format::page::{
 };
 use format::planted::{self, Planted};
 use format::pointer::{BLOCK_FRAGMENTS_MAX, BlockPointer};
-use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes, SharedDevice, Ticket};
+use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes, Ticket};
 use storage::volume::Volume;
 
 use super::double_write::{restore_double_writes, write_group};
@@ -193,7 +193,7 @@ fn read_heads(volume: &Volume, pool_id: PoolId) -> Result<Heads, RecoveryError> 
     let mut cause = None;
     for slot in 0..JOURNAL_HEADS {
         let offset = geometry.journal_offset + slot * 4096;
-        let bytes = volume.device().read(Purpose::Journal, offset, PAGE_BYTES)?;
+        let bytes = volume.read_fixed(Purpose::Journal, offset, PAGE_BYTES)?;
         match JournalHead::decode(page_of(&bytes), pool_id, geometry, slot) {
             Ok(head) => heads.push(head),
             Err(error) => cause = Some(error),
@@ -241,7 +241,7 @@ pub(crate) fn align_head(
         return Ok(head);
     }
     let head = JournalHead { sequence: head.sequence + 1, tail, ..head };
-    checkpoint::write_head(volume.device().as_ref(), pool_id, volume.geometry(), &head)?;
+    checkpoint::write_head(volume, pool_id, &head)?;
     volume.flush(Purpose::Journal)?;
     Ok(head)
 }
@@ -303,7 +303,7 @@ pub(crate) fn recover(
         double_write_sequence,
     };
     // CRASH: everything is home and flushed; only now may the old log be given up.
-    checkpoint::write_head(volume.device().as_ref(), pool_id, volume.geometry(), &head)?;
+    checkpoint::write_head(volume, pool_id, &head)?;
     volume.flush(Purpose::Journal)?;
     Ok(Recovery { start, void, report: replay.report })
 }
@@ -353,7 +353,7 @@ fn check_head(header: &ChunkHeader, heads: &Heads, volume: &Volume) -> Result<()
         return Ok(());
     }
     Err(RecoveryError::HeadLost {
-        device: volume.device().info().name.clone(),
+        device: volume.name().to_owned(),
         lost: header.head,
         newest: heads.newest.sequence,
         at: header.lsn,
@@ -363,7 +363,6 @@ fn check_head(header: &ChunkHeader, heads: &Heads, volume: &Volume) -> Result<()
 /// Reads the ring in large pieces, each once while the log is followed.
 struct LogReader<'a> {
     volume: &'a Volume,
-    device: &'a SharedDevice,
     /// Bytes of a piece.
     piece_bytes: u64,
     ring: u64,
@@ -377,7 +376,6 @@ impl<'a> LogReader<'a> {
         let geometry = volume.geometry();
         LogReader {
             volume,
-            device: volume.device(),
             piece_bytes,
             ring: ring_bytes(geometry),
             ring_offset: geometry.journal_offset + JOURNAL_HEADS * 4096,
@@ -398,7 +396,7 @@ impl<'a> LogReader<'a> {
             Entry::Vacant(entry) => {
                 let piece_bytes = index_wide(self.piece_bytes.min(self.ring - start));
                 let from = self.ring_offset + start;
-                entry.insert(self.device.read(Purpose::Journal, from, piece_bytes)?)
+                entry.insert(self.volume.read_fixed(Purpose::Journal, from, piece_bytes)?)
             }
         };
         Ok(&piece[index_wide(offset - start)..])

@@ -15,7 +15,6 @@ use format::bitmap;
 use format::fileset::{Fileset, ROOT_FILESET, ROOT_SLOT};
 use format::geometry::{Geometry, GeometryOptions};
 use format::group::{GROUP_ENTRY_BYTES, TABLE_BITMAP_OFFSET, entry_offset};
-use format::heartbeat::{HEARTBEAT_OFFSET, Heartbeat, Holder};
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place, PoolId};
 use format::lsn_page::LsnEntry;
 use format::page::{
@@ -24,8 +23,7 @@ use format::page::{
 use format::pointer::BlockPointer;
 use format::superblock::{Consistency, Superblock, label_of};
 use storage::clock::Clock;
-use storage::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice};
-use storage::pool::{check_writable, update_all_superblocks};
+use storage::device::{AlignedBuffer, Purpose, SharedBytes, SharedDevice};
 use storage::volume::Volume;
 use zerocopy::IntoBytes;
 
@@ -106,8 +104,9 @@ impl Pool {
         clock: &dyn Clock,
         options: &CreateOptions,
     ) -> Result<(), OpenError> {
-        check_writable(device.as_ref())?;
         let geometry = options.plan()?;
+        let volume = Volume::new(Arc::clone(device), geometry.clone());
+        volume.check_writable()?;
         let label = label_of(&options.label)?;
         let now = clock.now();
         let mut superblock = Superblock {
@@ -126,7 +125,7 @@ impl Pool {
             created_seconds: u64::try_from(now.seconds).unwrap_or(0),
             mount_count: 0,
             writer_term: 1,
-            sector_bytes: device.info().sector_bytes,
+            sector_bytes: volume.sector_bytes(),
             block_shift: options.block_shift,
             lsn_base: journal::first_head(&geometry).tail,
             epoch_base: Epoch(2),
@@ -138,7 +137,6 @@ impl Pool {
         };
         let created = DiskTime { seconds: now.seconds, nanoseconds: now.nanoseconds };
         let pages = first_pages(&superblock, options, created);
-        let volume = Volume::new(Arc::clone(device), superblock.geometry.clone());
         let mut tickets = Vec::with_capacity(pages.len());
         for (place, bytes) in pages {
             let data = vec![SharedBytes::from(AlignedBuffer::copy_of(&bytes))];
@@ -149,24 +147,14 @@ impl Pool {
         }
         // The first head page of the double-write area must not be one of an earlier pool.
         let offset = superblock.geometry.double_write_offset;
-        let blank = vec![SharedBytes::from(AlignedBuffer::zeroed(PAGE_BYTES))];
-        let write = Operation::Write { offset, data: blank };
-        device.submit(Purpose::DoubleWrite, write).wait()?;
-        write_first_heartbeat(device, superblock.pool_id)?;
-        journal::write_first_heads(device, superblock.pool_id, &superblock.geometry)?;
-        device.flush(Purpose::Home)?;
+        volume.write_fixed(Purpose::DoubleWrite, offset, AlignedBuffer::zeroed(PAGE_BYTES))?;
+        storage::heartbeat::write_first(&volume, superblock.pool_id)?;
+        journal::write_first_heads(&volume, superblock.pool_id)?;
+        volume.flush(Purpose::Home)?;
         // CRASH: only now is there a pool.
-        update_all_superblocks(device, &mut superblock)?;
+        volume.update_superblocks(&mut superblock)?;
         Ok(())
     }
-}
-
-/// Writes the heartbeat of a pool that nobody has opened: room for those to come.
-fn write_first_heartbeat(device: &SharedDevice, pool_id: PoolId) -> Result<(), DeviceError> {
-    let interval_ms = storage::heartbeat::INTERVAL_MS;
-    let heartbeat = Heartbeat { pool_id, holder: Holder::NOBODY, counter: 0, interval_ms };
-    let bytes = AlignedBuffer::copy_of(&heartbeat.encode());
-    device.write(Purpose::Superblock, HEARTBEAT_OFFSET, bytes)
 }
 
 /// Returns every page that a new pool has, stamped.

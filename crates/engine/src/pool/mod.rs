@@ -24,7 +24,7 @@ use format::superblock::{LABEL_BYTES, LabelError, Superblock};
 use storage::clock::{Clock, Timestamp};
 use storage::device::{DeviceError, SharedDevice};
 use storage::heartbeat::{Alone, Neighbours, Pulse, Taking};
-use storage::pool::{PoolError, check_writable, read_superblock, update_all_superblocks};
+use storage::pool::PoolError;
 use storage::volume::Volume;
 
 use crate::alloc::policy::{LogPlacement, PlacementPolicy};
@@ -126,7 +126,6 @@ pub enum OpenError {
 
 /// An open pool: a file system.
 pub struct Pool {
-    device: SharedDevice,
     superblock: Mutex<Superblock>,
     /// `None`: nothing is written.
     pulse: Option<Arc<Pulse>>,
@@ -188,7 +187,7 @@ pub struct PoolStatus {
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("device", &self.device.info().name).finish_non_exhaustive()
+        f.debug_struct("Pool").field("device", &self.volume().name()).finish_non_exhaustive()
     }
 }
 
@@ -203,24 +202,23 @@ impl Pool {
         clock: Arc<dyn Clock>,
         options: OpenOptions,
     ) -> Result<Pool, OpenError> {
-        let mut superblock = read_superblock(device.as_ref())?.current;
+        let (volume, mut superblock) = Volume::open(device)?;
         let features =
             superblock.features_read_only & !format::superblock::READ_ONLY_COMPATIBLE_KNOWN;
         if features != 0 && !options.files.is_read_only {
             return Err(OpenError::ReadOnlyFeatures { features });
         }
         if !options.files.is_read_only {
-            check_writable(device.as_ref())?;
+            volume.check_writable()?;
         }
-        let volume = Volume::new(Arc::clone(&device), superblock.geometry.clone());
         // A chunk of the log fills whole sectors of any device that the pool has been on.
-        superblock.sector_bytes = superblock.sector_bytes.max(device.info().sector_bytes);
+        superblock.sector_bytes = superblock.sector_bytes.max(volume.sector_bytes());
         let is_read_only = options.files.is_read_only;
         let rest = rest_of(&volume, &superblock)?;
         let pulse = match rest {
             Some(_) if is_read_only => None,
-            None if device.info().is_read_only => return Err(OpenError::NotClosed),
-            Some(_) | None => Some(take(&device, &superblock, &clock, &options)?),
+            None if volume.is_read_only() => return Err(OpenError::NotClosed),
+            Some(_) | None => Some(take(&volume, &superblock, &clock, &options)?),
         };
         let (start, recovery) = match rest {
             Some(head) => {
@@ -235,7 +233,7 @@ impl Pool {
             superblock.lsn_base = start.lsn;
             superblock.epoch_base = start.epoch;
             // Every copy: one that still said "closed" would, if the others rotted, hide the log.
-            update_all_superblocks(&device, &mut superblock)?;
+            volume.update_superblocks(&mut superblock)?;
             if let Some(pulse) = &pulse {
                 // Of two that took a closed pool at one time one goes on.
                 pulse.verify()?;
@@ -274,21 +272,16 @@ impl Pool {
         };
         core.store.journal.connect(weak);
         let superblock = Mutex::new(superblock);
-        let pool = Pool {
-            device,
-            superblock,
-            pulse,
-            core,
-            recovery,
-            is_read_only,
-            main_fileset,
-            verifier,
-        };
+        let pool = Pool { superblock, pulse, core, recovery, is_read_only, main_fileset, verifier };
         if !is_read_only && pool.files().finish_orphans()? > 0 {
             // What they had can be used again, and counts as available, from then on.
             pool.checkpoint()?;
         }
         Ok(pool)
+    }
+
+    fn volume(&self) -> &Volume {
+        &self.core.store.volume
     }
 
     /// Returns what belongs to the pool.
@@ -331,8 +324,7 @@ impl Pool {
         }
         let mut superblock = self.superblock.lock();
         superblock.is_open = false;
-        update_all_superblocks(&self.device, &mut superblock)
-            .map_err(|error| store.journal.fail(&error))
+        store.volume.update_superblocks(&mut superblock).map_err(|error| store.journal.fail(&error))
     }
 
     /// Does the background work that is due. A front end calls it a few times a second.
@@ -342,7 +334,7 @@ impl Pool {
     /// [`FsError::ReadOnly`] once the pool has failed.
     pub fn tick(&self) -> FsResult<()> {
         // A pool that nobody writes to would not learn of it.
-        self.device.check_end().map_err(|error| self.core.store.journal.fail(&error))?;
+        self.volume().check_end().map_err(|error| self.core.store.journal.fail(&error))?;
         self.beat()?;
         if self.is_read_only {
             return Ok(());
@@ -396,8 +388,8 @@ impl Pool {
         PoolStatus {
             label: format::text::shown(&superblock.label[..label_end]),
             pool_id: superblock.pool_id,
-            device: self.device.info().name.clone(),
-            transport: self.device.info().transport,
+            device: self.volume().name().to_owned(),
+            transport: self.volume().transport(),
             mount_count: superblock.mount_count,
             geometry: superblock.geometry.clone(),
             space: files.store.alloc.counts(),
@@ -460,14 +452,14 @@ fn go_on(
 
 /// Takes the pool, before anything is written to it (HB1).
 fn take(
-    device: &SharedDevice,
+    volume: &Volume,
     superblock: &Superblock,
     clock: &Arc<dyn Clock>,
     options: &OpenOptions,
 ) -> Result<Arc<Pulse>, OpenError> {
     let taking = Taking { is_open: superblock.is_open, is_forced: options.is_forced };
     let neighbours = options.neighbours.as_ref();
-    Ok(Pulse::take(device, superblock.pool_id, clock, neighbours, taking)?)
+    Ok(Pulse::take(volume, superblock.pool_id, clock, neighbours, taking)?)
 }
 
 /// Replays the log; returns where the journal goes on.
