@@ -30,9 +30,10 @@ impl Core {
         fragments * self.store.geometry().fragment_bytes() / 512
     }
 
-    /// Returns how many fragments the file takes once the blocks that wait are in its map, but for
-    /// pages that the map grows by.
-    pub(super) fn fragments_once_stored(&self, state: &VnodeState) -> FsResult<u64> {
+    /// Corrects what `attr` tells of space by the blocks that wait: most files have none, and their
+    /// attributes are told often.
+    #[cold]
+    pub(super) fn count_waiting(&self, state: &VnodeState, attr: &mut Attr) -> FsResult<()> {
         let anode = state.anode()?;
         let (mut leaves, mut fragments) = (Leaves::new(&self.store), anode.fragments);
         for block in state.pending.values() {
@@ -40,7 +41,9 @@ impl Core {
             let (before, after) = leaves.held_by_version(anode, start, shift, block.fragments())?;
             fragments = fragments.saturating_add(after).saturating_sub(before);
         }
-        Ok(fragments)
+        attr.blocks_512 = self.blocks_512(fragments);
+        attr.blocks_may_change = !is_all_in_root(state, anode);
+        Ok(())
     }
 }
 
@@ -160,11 +163,10 @@ impl Files<'_> {
 }
 
 /// Whether all blocks that wait have their pointers in the anode, which then needs no map page.
-pub(super) fn is_all_in_root(state: &VnodeState) -> FsResult<bool> {
-    let anode = state.anode()?;
+fn is_all_in_root(state: &VnodeState, anode: &Anode) -> bool {
     let is_in_root = |block: &Arc<Block>| {
         let Span { start, shift } = block.span();
         shift == anode.block_shift && start >> shift < ROOT_POINTERS
     };
-    Ok(anode.height == 0 && state.pending.values().all(is_in_root))
+    anode.height == 0 && state.pending.values().all(is_in_root)
 }

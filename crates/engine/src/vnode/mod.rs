@@ -65,7 +65,6 @@ use format::anode::{Anode, AnodeKind, DiskTime};
 use format::ids::{AnodeNo, FilesetId, Generation};
 
 use self::api::{Around, Attr, FileKind, Ino, LINKS_MAX};
-use self::attr::is_all_in_root;
 use self::table::{References, VnodeTable};
 use crate::error::{FsError, FsResult};
 use crate::fileset::MountedFileset;
@@ -389,8 +388,7 @@ fn attr_of(files: &Files<'_>, state: &VnodeState) -> FsResult<Attr> {
     let mut attr = attr_of_anode(files, anode);
     attr.size_bytes = state.size_bytes;
     if !state.pending.is_empty() {
-        attr.blocks_512 = files.blocks_512(files.fragments_once_stored(state)?);
-        attr.blocks_may_change = !is_all_in_root(state)?;
+        files.count_waiting(state, &mut attr)?;
     }
     Ok(attr)
 }
