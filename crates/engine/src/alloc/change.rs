@@ -31,7 +31,8 @@ impl Allocator {
     ///
     /// # Errors
     ///
-    /// [`FsError::Corrupt`] if a place is none that was given out, or a failure to read the maps.
+    /// [`FsError::Corrupt`](crate::error::FsError::Corrupt) if a place is none that was given
+    /// out, or a failure to read the maps.
     pub(crate) fn free(
         &self,
         tx: &mut Tx,

@@ -401,7 +401,8 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`FsError::ReadOnly`] if the journal has failed, or fails while this waits.
+    /// [`FsError::ReadOnly`](crate::error::FsError::ReadOnly) if the journal has failed, or fails
+    /// while this waits.
     pub(crate) fn begin(&self, reservation: Reservation) -> FsResult<Tx> {
         {
             let mut state = self.state.lock();

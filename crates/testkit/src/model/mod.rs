@@ -67,7 +67,7 @@ const ATIME_AGE_SECONDS_MAX: i64 = 24 * 60 * 60;
 const TOTAL_BYTES: u64 = 1 << 60;
 const BLOCK_BYTES: u32 = 4096;
 
-/// The reference implementation of [`FileSystem`].
+/// The reference implementation of [`FileSystem`](engine::vnode::api::FileSystem).
 #[derive(Debug)]
 pub struct Model {
     state: Mutex<State>,
