@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 use testkit::canon::{Times, walk};
 use testkit::model::Model;

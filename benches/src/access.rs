@@ -10,7 +10,7 @@ use engine::vnode::api::{
     Attr, Caller, FileKind, FileSystem, Ino, NewInode, SetAttr, SetTime, XattrMode,
 };
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::SystemClock;
+use runtime::clock::SystemClock;
 use storage::device::{MemoryDevice, SharedDevice};
 
 const POOL_BYTES: u64 = 1 << 30;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
 use engine::{CreateOptions, OpenOptions, Pool};
+use runtime::clock::SystemClock;
 use rustix::time::{ClockId, clock_gettime};
-use storage::clock::SystemClock;
 use storage::device::{CountingDevice, MemoryDevice, SharedDevice};
 
 /// Bytes of the pool; memory holds what is written.

@@ -20,9 +20,9 @@ use engine::vnode::api::{
     Caller, Data, FileKind, FileSystem, Ino, NewInode, RenameMode, Stability,
 };
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
+use runtime::prng::Prng;
 use storage::device::{AlignedBuffer, CountingDevice, MemoryDevice, RequestKind, SharedDevice};
-use storage::prng::Prng;
 
 /// Bytes of the pool: so many that its journal holds what a scenario logs.
 const POOL_BYTES: u64 = 4 << 30;

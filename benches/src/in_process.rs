@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::SystemClock;
+use runtime::clock::SystemClock;
 use storage::device::{MemoryDevice, SharedDevice};
 
 /// Bytes of the pool.

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::SystemClock;
+use runtime::clock::SystemClock;
 use storage::device::{FileDevice, FileOptions, SharedDevice};
 
 /// Bytes of the pool; the file is sparse.

@@ -1,7 +1,7 @@
 //! Steps by chance: calls of every kind on few names, with arguments that are odd.
 #![allow(clippy::as_conversions, reason = "flags of the C library have many types")]
 
-use storage::prng::Prng;
+use runtime::prng::Prng;
 
 use crate::calls::{Arg, Call, SLOTS, Step, Told};
 

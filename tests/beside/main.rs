@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use calls::{Side, Step, become_user, set_umask};
 use generate::Generator;
-use storage::prng::Prng;
+use runtime::prng::Prng;
 use tree::Tree;
 
 /// Supplementary groups of the users that are not the superuser.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
 use engine::{CreateOptions, DIRTY_FILES_MAX, OpenOptions, Pool, WRITES_IN_FLIGHT_MAX};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 use storage::device::{
     Completion, Device, DeviceError, DeviceInfo, MemoryDevice, Operation, PendingRequest, Purpose,
     RequestKind, SharedDevice, Ticket,

@@ -2,8 +2,8 @@
 //! alike.
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, SetAttr};
+use runtime::prng::Prng;
 use storage::device::{Purpose, RequestKind};
-use storage::prng::Prng;
 
 use super::Counted;
 

@@ -17,13 +17,13 @@ use engine::vnode::api::{
     Caller, FileKind, FileSystem, Ino, NewInode, RenameMode, SetAttr, XattrMode,
 };
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
+use runtime::prng::Prng;
 use storage::counters::IoCounts;
 use storage::device::{
     CountingDevice, Device, DeviceInfo, MemoryDevice, Operation, Purpose, RequestKind,
     SharedDevice, Ticket,
 };
-use storage::prng::Prng;
 
 /// A pool whose requests are counted.
 struct Counted {
@@ -374,7 +374,7 @@ fn a_lookup_in_a_huge_directory_reads_few_pages() {
     }
     let counted = open(&counted.close());
     let caller = Caller::root();
-    let mut prng = storage::prng::Prng::from_seed(1);
+    let mut prng = runtime::prng::Prng::from_seed(1);
     let mut costs: Vec<u64> = (0..LOOKUPS)
         .map(|_| {
             let name = format!("f{}", prng.below(files));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use engine::alloc::policy::placement;
 use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{DiskModel, Image, SimDevice, SimOptions};
 

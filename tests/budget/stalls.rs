@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, SetAttr};
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::SimClock;
+use runtime::clock::SimClock;
+use runtime::prng::Prng;
+use runtime::sync::sim::{Job, Scheduler, sleep_until};
 use storage::device::SharedDevice;
 use storage::device::sim::{DiskModel, Image, SimDevice, SimOptions};
-use storage::prng::Prng;
-use storage::sync::sim::{Job, Scheduler, sleep_until};
 use testkit::ops::sync_as_told;
 
 const BLOCK_BYTES: u64 = 16 << 10;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use engine::error::Completion;
 use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::{Clock, SimClock};
+use runtime::clock::{Clock, SimClock};
+use runtime::sync::sim::{Job, Scheduler};
+use runtime::sync::{Condvar, Mutex};
 use storage::counters::IoCounts;
 use storage::device::sim::{DiskModel, Image, SimDevice, SimOptions};
 use storage::device::{CountingDevice, Purpose, RequestKind, SharedDevice};
-use storage::sync::sim::{Job, Scheduler};
-use storage::sync::{Condvar, Mutex};
 use testkit::ops::sync;
 
 const POOL_BYTES: u64 = 256 << 20;

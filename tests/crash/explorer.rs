@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::{ManualClock, SimClock};
+use runtime::clock::{ManualClock, SimClock};
+use runtime::prng::Prng;
+use runtime::sync::sim::{self, Job, Scheduler};
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
-use storage::prng::Prng;
-use storage::sync::sim::{self, Job, Scheduler};
 use testkit::canon::Times;
 use testkit::crash::{History, judge};
 use testkit::ops::{Applied, Generator, Profile, Session, Step};

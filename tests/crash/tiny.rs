@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode, RenameMode};
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 
 fn open(device: &SharedDevice) -> Pool {

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use engine::vnode::api::{Caller, FileSystem, SetAttr};
 use engine::{OpenOptions, Pool};
-use storage::clock::{ManualClock, SimClock};
+use runtime::clock::{ManualClock, SimClock};
+use runtime::sync::Mutex;
+use runtime::sync::sim::{Job, Scheduler, current, sleep_until};
 use storage::device::{
     Completion, Device, DeviceError, DeviceInfo, MemoryDevice, Operation, PendingRequest, Purpose,
     SharedDevice, Ticket,
 };
-use storage::sync::Mutex;
-use storage::sync::sim::{Job, Scheduler, current, sleep_until};
 
 use super::{create, find, make, open};
 

@@ -8,7 +8,7 @@ use format::bitmap;
 use format::defect::DefectCode;
 use format::group::{DescriptorDisk, SegmentUsage, TOTAL_GROUPS_USED_OFFSET, USAGE_BYTES};
 use format::page::{PageBytes, PageHeader, PageKind, page_lsn, stamp};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use engine::vnode::api::Caller;
 use engine::{OpenOptions, Pool};
-use storage::clock::SimClock;
+use runtime::clock::SimClock;
+use runtime::prng::Prng;
+use runtime::sync::Mutex;
+use runtime::sync::sim::{Job, Scheduler, sleep_until};
 use storage::device::SharedDevice;
 use storage::device::sim::{DiskModel, Image, SimDevice, SimOptions};
-use storage::prng::Prng;
-use storage::sync::Mutex;
-use storage::sync::sim::{Job, Scheduler, sleep_until};
 use testkit::ops::sync;
 
 use super::{defects, device_of, find, make, new_pool, open};

@@ -8,10 +8,10 @@ use format::defect::DefectCode;
 use format::ids::Place;
 use format::map::{is_split, pointer_at, set_pointer};
 use format::page::{PageBytes, PageKind, page_lsn, stamp};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
+use runtime::prng::Prng;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
-use storage::prng::Prng;
 
 use super::{
     POOL_BYTES, content, defects, device_of, find, make, new_pool, open, pool_in_memory, read,

@@ -13,15 +13,15 @@ use std::time::Duration;
 
 use engine::vnode::api::{Caller, FileSystem, FsError, FsResult};
 use engine::{OpenOptions, Pool};
-use storage::clock::{ManualClock, SimClock};
+use runtime::clock::{ManualClock, SimClock};
+use runtime::prng::Prng;
+use runtime::sync::sim::{Job, Scheduler};
+use runtime::sync::{Condvar, Mutex};
 use storage::device::sim::{DiskModel, Fault, FaultPlan, Image, SimDevice, SimOptions};
 use storage::device::{
     Completion, DEADLINE_MIN, DeadlineDevice, Device, DeviceError, DeviceInfo, MemoryDevice,
     Operation, PendingRequest, Purpose, RequestKind, SharedDevice, Ticket,
 };
-use storage::prng::Prng;
-use storage::sync::sim::{Job, Scheduler};
-use storage::sync::{Condvar, Mutex};
 use testkit::ops::sync;
 
 use super::{POOL_BYTES, content, create, defects, device_of, make, new_pool, open, read};

@@ -2,10 +2,10 @@
 
 use engine::Pool;
 use engine::vnode::api::{Caller, FileSystem, FsError, SetAttr};
+use runtime::clock::ManualClock;
+use runtime::prng::Prng;
 use std::sync::Arc;
-use storage::clock::ManualClock;
 use storage::device::{CountingDevice, MemoryDevice, SharedDevice};
-use storage::prng::Prng;
 
 use engine::OpenOptions;
 

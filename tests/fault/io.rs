@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use engine::Pool;
 use engine::vnode::api::{Caller, FileSystem, FsError, FsResult};
+use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice, SimOptions};
 use storage::device::{RequestKind, SharedDevice};
-use storage::prng::Prng;
 
 use super::{content, defects, device_of, find, make, new_pool, open, read};
 

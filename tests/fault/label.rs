@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::{CreateOptions, OpenError, Pool};
 use format::superblock::{LABEL_BYTES, LabelError};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 use storage::pool::{read_superblock, update_all_superblocks};
 

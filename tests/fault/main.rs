@@ -21,7 +21,7 @@ use std::sync::Arc;
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsResult, Ino, NewInode};
 use engine::{CreateOptions, OpenError, OpenOptions, Pool};
 use format::page::{PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, page_lsn, stamp};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 use storage::device::sim::{Image, SimDevice, SimOptions};
 use storage::device::{MemoryDevice, SharedDevice};
 
@@ -82,7 +82,7 @@ fn read(pool: &Pool, name: &str) -> FsResult<Vec<u8>> {
 
 /// Bytes that differ from block to block and from `seed` to `seed`.
 fn content(seed: u64, length: usize) -> Vec<u8> {
-    let mut prng = storage::prng::Prng::from_seed(seed);
+    let mut prng = runtime::prng::Prng::from_seed(seed);
     (0..length).map(|_| prng.next_u64().to_le_bytes()[0]).collect()
 }
 

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileSystem, Ino, ReadAsked, SetAttr};
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::{ManualClock, SimClock};
+use runtime::clock::{ManualClock, SimClock};
+use runtime::sync::Mutex;
+use runtime::sync::sim::{Job, Scheduler, current, sleep_until};
 use storage::device::{
     Completion, Device, DeviceError, DeviceInfo, MemoryDevice, Operation, PendingRequest, Purpose,
     RequestKind, SharedDevice, Ticket,
 };
-use storage::sync::Mutex;
-use storage::sync::sim::{Job, Scheduler, current, sleep_until};
 
 use super::{content, find, make};
 

@@ -6,8 +6,8 @@ use format::ids::{Epoch, Place};
 use format::map::{is_split, set_pointer};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, stamp};
 use format::pointer::BlockPointer;
+use runtime::prng::Prng;
 use storage::device::{AlignedBuffer, Purpose, SharedDevice};
-use storage::prng::Prng;
 
 use super::{content, defects, find, make, open, pool_in_memory, read};
 

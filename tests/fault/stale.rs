@@ -15,7 +15,7 @@ use format::geometry::{FIXED_DISK_GROUP, Geometry};
 use format::ids::Place;
 use format::page::{PageBytes, PageHeader, PageKind};
 use format::superblock::{SUPERBLOCK_BYTES, Superblock};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
 

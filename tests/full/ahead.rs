@@ -1,7 +1,7 @@
 //! What a program took ahead with fallocate(2) it can write, however full the pool has become.
 
 use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, FsError, Ino, SetAttr};
-use storage::prng::Prng;
+use runtime::prng::Prng;
 use testkit::ops::bytes_of;
 
 use super::freeing::number_of;

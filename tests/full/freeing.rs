@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use engine::vnode::api::{
     Caller, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, RenameMode, SetAttr,
 };
-use storage::prng::Prng;
+use runtime::prng::Prng;
 use whole_system::soak::Soak;
 
 use super::promise::{PAGES_LEFT, expect_promise_kept};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsResult, Ino, NewInode};
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 
 use self::shape::Shape;

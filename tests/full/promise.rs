@@ -1,7 +1,7 @@
 //! What `df` promises.
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, Ino};
-use storage::prng::Prng;
+use runtime::prng::Prng;
 
 use super::{Ground, Shape};
 

@@ -1,8 +1,8 @@
 //! Several writers at once into what each of them took ahead, in a full pool.
 
 use engine::vnode::api::FileSystem;
-use storage::prng::Prng;
-use storage::sync::sim::{Job, Scheduler};
+use runtime::prng::Prng;
+use runtime::sync::sim::{Job, Scheduler};
 
 use super::Ground;
 use super::ahead::{Ahead, SHAPES, fill, index};

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
+use runtime::prng::Prng;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
-use storage::prng::Prng;
 use whole_system::soak;
 
 const POOL_BYTES: u64 = 8 << 20;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use engine::vnode::api::FileSystem;
 use engine::{CreateOptions, OpenOptions, Pool};
 use front::fuse::{Exchange, Incoming, KeptReplies, Server};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
 

@@ -4,7 +4,7 @@ use engine::vnode::api::{
     Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsResult, Ino, NewInode, RenameMode,
     SetAttr,
 };
-use storage::prng::Prng;
+use runtime::prng::Prng;
 use testkit::canon::{CanonAttr, Identity, Times};
 use testkit::ops::{bytes_of, sync};
 

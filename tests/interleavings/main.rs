@@ -24,9 +24,9 @@ use std::sync::{Arc, Mutex};
 
 use engine::vnode::api::{FileKind, FileSystem, RenameMode};
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
+use runtime::prng::Prng;
 use storage::device::SharedDevice;
-use storage::prng::Prng;
 use testkit::canon::{Times, walk};
 use testkit::model::Model;
 

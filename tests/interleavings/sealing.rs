@@ -11,9 +11,9 @@ use engine::vnode::api::{
     AlignedBuffer, Caller, Data, FileKind, FileSystem, Ino, NewInode, Stability,
 };
 use engine::{OpenOptions, Pool};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
+use runtime::prng::Prng;
 use storage::device::SharedDevice;
-use storage::prng::Prng;
 
 use super::new_pool;
 use super::threads::{self, Threads, Work};

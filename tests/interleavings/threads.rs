@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use runtime::sync::sim::{Job, Scheduler};
 use storage::device::SharedDevice;
 use storage::device::sim::{SimDevice, SimOptions};
-use storage::sync::sim::{Job, Scheduler};
 
 /// Programs, or orders of one program, in one run of a test.
 const PROGRAMS: u64 = 1000;

@@ -13,8 +13,8 @@ use engine::vnode::api::{
     Caller, FileKind, FileSystem, Ino, NewInode, ReadAsked, RenameMode, SetAttr,
 };
 use engine::{OpenOptions, Pool};
-use storage::clock::ManualClock;
-use storage::prng::Prng;
+use runtime::clock::ManualClock;
+use runtime::prng::Prng;
 
 use super::new_pool;
 use super::sealing::{BLOCK_BYTES, offset_of};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use engine::alloc::policy::placement;
 use engine::vnode::api::{Caller, FileSystem};
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 use testkit::canon::{Data, Times, Tree, walk};
 use testkit::ops::{Generator, Outcome, Place, Profile, Route, Session, Step};

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, RenameMode};
 use engine::{CreateOptions, OpenOptions, Pool};
 use format::heartbeat::HEARTBEAT_OFFSET;
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 use storage::device::{Device, DeviceInfo, MemoryDevice, Operation, Purpose, SharedDevice, Ticket};
 
 const POOL_BYTES: u64 = 16 << 20;

@@ -12,7 +12,7 @@ mod suites;
 
 use std::fmt::Write as _;
 
-use format::planted::PLANTED;
+use runtime::planted::PLANTED;
 
 use self::found::FOUND;
 use self::suites::{Finding, Suite, Suites};

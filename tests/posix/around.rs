@@ -8,7 +8,7 @@ use engine::vnode::api::{
     Stability, XattrMode,
 };
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 use testkit::ops::bytes_of;
 use whole_system::{Ground, behaviours};

@@ -1,7 +1,7 @@
 use engine::vnode::api::{Caller, FileSystem, FilesetUuid, FsError, Handle};
 use engine::{CreateOptions, OpenOptions, Pool};
+use runtime::clock::ManualClock;
 use std::sync::Arc;
-use storage::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 use whole_system::{Ground, behaviours};
 

@@ -18,14 +18,15 @@ use crate::sources::Source;
 
 const ENGINE: &str = "crates/engine/src/";
 /// Crates, and the crates of the workspace that they may depend on.
-const ARROWS: [(&str, &[&str]); 4] = [
-    ("format", &[]),
-    ("storage", &["format"]),
-    ("engine", &["format", "storage"]),
-    ("check", &["format", "storage"]),
+const ARROWS: [(&str, &[&str]); 5] = [
+    ("runtime", &[]),
+    ("format", &["runtime"]),
+    ("storage", &["runtime", "format"]),
+    ("engine", &["runtime", "format", "storage"]),
+    ("check", &["runtime", "format", "storage"]),
 ];
-const CRATES: [&str; 8] =
-    ["format", "storage", "engine", "check", "hsm", "front", "cli", "testkit"];
+const CRATES: [&str; 9] =
+    ["runtime", "format", "storage", "engine", "check", "hsm", "front", "cli", "testkit"];
 
 /// Checks the order of the engine's layers.
 pub(crate) fn check(sources: &[Source], findings: &mut Vec<String>) {

@@ -19,7 +19,7 @@ use format::group::is_lsn_page_used;
 use format::ids::{AnodeNo, FilesetId, Place};
 use format::lsn_page::{LsnEntry, Verdict, compare};
 use format::page::{PageBytes, PageError, PageHeader, PageKind, PageOwner};
-use storage::sync::{Mutex, MutexGuard};
+use runtime::sync::{Mutex, MutexGuard};
 
 use crate::reader::{PageWanted, Reader};
 use crate::{Check, Stop};

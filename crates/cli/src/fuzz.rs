@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clap::Parser;
-use storage::prng::Prng;
+use runtime::prng::Prng;
 
 use super::*;
 use crate::backend::{

@@ -16,8 +16,8 @@ use engine::vnode::api::{FileSystem, FsError};
 use engine::{FilesOptions, Pool};
 use format::geometry::GeometryError;
 use format::superblock::SuperblockError;
+use runtime::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
-use storage::clock::{Clock, SystemClock};
 use storage::device::{
     Access, DEADLINE_MIN, FileDevice, FileOptions, MemoryDevice, OpenError, SharedDevice,
 };

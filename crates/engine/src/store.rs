@@ -7,7 +7,7 @@ use format::defect::DefectCode;
 use format::geometry::Geometry;
 use format::ids::{AnodeNo, Epoch, Place, PoolId};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner};
-use storage::clock::{Clock, Timestamp};
+use runtime::clock::{Clock, Timestamp};
 use storage::volume::Volume;
 
 use crate::alloc::{Allocator, Extent, Ledger};

@@ -15,4 +15,4 @@
 //!
 //! What listings note for those who read ahead (`vnode`) is locked with nothing else.
 
-pub(crate) use storage::sync::{Condvar, Mutex, MutexGuard, RwLock};
+pub(crate) use runtime::sync::{Condvar, Mutex, MutexGuard, RwLock};

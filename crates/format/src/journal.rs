@@ -22,7 +22,7 @@
 //! - L4: `head` is the newest head that was durable when the chunk was written: a reader that has
 //!   only an older head has lost one, and the log before it may be gone.
 
-use crate::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

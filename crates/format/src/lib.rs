@@ -22,7 +22,6 @@ pub mod journal;
 pub mod lsn_page;
 pub mod map;
 pub mod page;
-pub mod planted;
 pub mod pointer;
 pub mod summary;
 pub mod superblock;

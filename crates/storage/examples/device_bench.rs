@@ -13,11 +13,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use runtime::prng::Prng;
 use storage::device::{
     AlignedBuffer, Device, FileDevice, FileOptions, MemoryDevice, Operation, Purpose,
     TransportChoice,
 };
-use storage::prng::Prng;
 
 const SIZE_BYTES: u64 = 1 << 30;
 const PAGE_BYTES: usize = 4096;
@@ -141,7 +141,7 @@ fn images() {
 /// Four simulated threads on one lock.
 #[cfg(feature = "sim")]
 fn scheduling() {
-    use storage::sync::{Mutex, sim::Job, sim::Scheduler};
+    use runtime::sync::{Mutex, sim::Job, sim::Scheduler};
 
     for seed in [0, 2, 5, 8] {
         let scheduler = Scheduler::new(seed);

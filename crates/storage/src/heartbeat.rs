@@ -24,11 +24,11 @@ use format::heartbeat::{HEARTBEAT_OFFSET, Heartbeat, Holder};
 use format::ids::PoolId;
 use format::page::PAGE_BYTES;
 
-use crate::clock::Clock;
 use crate::device::{AlignedBuffer, DeviceError, Purpose, SharedDevice};
 use crate::pool::PoolError;
-use crate::sync::Mutex;
 use crate::volume::Volume;
+use runtime::clock::Clock;
+use runtime::sync::Mutex;
 
 /// From one heartbeat to the next: what a lost machine holds a pool up for is two of these, and an
 /// idle pool writes no more than one page for each.
@@ -363,8 +363,8 @@ mod tests {
     use format::geometry::{Geometry, GeometryOptions};
 
     use super::*;
-    use crate::clock::ManualClock;
     use crate::device::MemoryDevice;
+    use runtime::clock::ManualClock;
 
     const POOL: PoolId = PoolId([7; 16]);
 

@@ -1,14 +1,10 @@
 //! Blocks that outlive a device. Knows no files.
 //!
-//! Layers, lowest first: [`sync`], [`clock`] and [`prng`] (what a run is made of), [`device`] with
-//! its [`counters`].
+//! Layers, lowest first: [`device`] with its [`counters`], [`volume`], [`pool`].
 
-pub mod clock;
 mod convert;
 pub mod counters;
 pub mod device;
 pub mod heartbeat;
 pub mod pool;
-pub mod prng;
-pub mod sync;
 pub mod volume;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::{CreateOptions, OpenOptions, Pool};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{SimDevice, SimOptions};
 use whole_system::Ground;

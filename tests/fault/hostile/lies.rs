@@ -5,8 +5,8 @@ use format::geometry::JOURNAL_HEADS;
 use format::journal::{CHUNK_HEADER_BYTES, ChunkHeader};
 use format::page::{PAGE_BYTES, page_lsn, stamp};
 use format::superblock::Superblock;
+use runtime::prng::Prng;
 use storage::device::sim::Image;
-use storage::prng::Prng;
 
 use super::index_below;
 

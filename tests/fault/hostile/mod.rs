@@ -15,7 +15,7 @@ mod bases;
 mod lies;
 mod using;
 
-use storage::prng::Prng;
+use runtime::prng::Prng;
 use whole_system::soak;
 
 use super::content;

@@ -7,9 +7,9 @@ use engine::vnode::api::{
     Attr, Caller, Fallocate, FileKind, FileSystem, Ino, NewInode, RenameMode, Seek, SetAttr,
     XattrMode,
 };
+use runtime::prng::Prng;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
-use storage::prng::Prng;
 
 use super::bases::open_on;
 use super::{content, index_below};

@@ -6,7 +6,7 @@
 
 use std::io;
 
-use storage::prng::Prng;
+use runtime::prng::Prng;
 
 use super::{Group, Lap, Measure, Unit, file_names, tree};
 use crate::access::{Buffer, Handle, OpenFor};

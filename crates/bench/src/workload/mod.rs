@@ -18,8 +18,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use runtime::prng::Prng;
 use rustix::time::{ClockId, clock_gettime};
-use storage::prng::Prng;
 
 use crate::access::{Access, Handle};
 use crate::number::{to_f64, to_u64};

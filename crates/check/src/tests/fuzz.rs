@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicU64;
 use format::ids::Place;
 use format::journal::{CHUNK_HEADER_BYTES, put_page_image, put_ride, put_update};
 use format::page::{PAGE_BYTES, PageBytes, PageKind, SLOT_BYTES, stamp};
+use runtime::prng::Prng;
 use storage::device::SharedDevice;
-use storage::prng::Prng;
 
 use super::Bounded;
 use super::image::{BIG, Image, SMALL};

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use format::geometry::{Geometry, SUPERBLOCK_AREA_BYTES};
-use storage::clock::SystemClock;
+use runtime::clock::SystemClock;
 use storage::device::{
     AlignedBuffer, CountingDevice, Device, DeviceError, FileDevice, FileOptions, OpenError,
     Operation, Purpose, RequestKind, SharedDevice,

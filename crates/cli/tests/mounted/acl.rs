@@ -10,10 +10,10 @@ use std::thread;
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode, SetAttr};
 use engine::{CreateOptions, OpenOptions, Pool};
 use front::fuse::{MountOptions, MountedSession, mount};
+use runtime::clock::SystemClock;
+use runtime::prng::Prng;
 use rustix::fs::XattrFlags;
-use storage::clock::SystemClock;
 use storage::device::{MemoryDevice, SharedDevice};
-use storage::prng::Prng;
 
 use crate::calls::become_user;
 use crate::can_mount;

@@ -15,11 +15,11 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
+use runtime::prng::Prng;
 use rustix::fs::{
     Advice, AtFlags, CWD, FallocateFlags, RenameFlags, Statx, StatxFlags, StatxTimestamp,
     XattrFlags,
 };
-use storage::prng::Prng;
 
 use crate::calls::{Mapping, become_user};
 use crate::{Mounted, can_mount};

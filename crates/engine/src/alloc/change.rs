@@ -7,7 +7,7 @@ use format::defect::DefectCode;
 use format::group::{
     DESCRIPTOR_FRAGMENTS_USED_OFFSET, SegmentUsage, TOTAL_FRAGMENTS_USED_OFFSET, USAGES_PER_PAGE,
 };
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 
 use super::group::Group;
 use super::{Allocator, Extent, Ledger};

@@ -48,7 +48,7 @@ use format::group::{
 };
 use format::ids::{AnodeNo, Epoch, Lsn, Place};
 use format::page::{PageHeader, PageKind, PageOwner, read_u64};
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 use storage::volume::Volume;
 
 use crate::buffer::{Buffer, Cache, corrupt, page_of};

@@ -9,7 +9,7 @@
 
 use crate::alloc::SegmentId;
 use crate::convert::narrow;
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 
 /// A segment, as policies name it: group and number in the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

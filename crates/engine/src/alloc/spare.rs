@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use format::geometry::Geometry;
 use format::group::{SegmentKind, SegmentUsage};
 use format::map::POINTERS_PER_PAGE;
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 
 use super::{Allocator, State};
 use crate::buffer::page_of;

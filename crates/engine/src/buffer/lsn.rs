@@ -22,7 +22,7 @@ use format::defect::DefectCode;
 use format::ids::Place;
 use format::lsn_page::{LsnEntry, Verdict, compare};
 use format::page::{PageError, PageKind, page_lsn};
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 
 use super::{Buffer, Cache, corrupt, page_of};
 use crate::error::{FsError, FsResult};

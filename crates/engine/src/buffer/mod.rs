@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use format::defect::Defect;
 use format::ids::{Lsn, Place, PoolId};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner};
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 use rustc_hash::FxHashMap;
 use storage::device::{AlignedBuffer, Purpose};
 use storage::volume::Volume;

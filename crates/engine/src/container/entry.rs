@@ -12,8 +12,8 @@ use format::defect::DefectCode;
 use format::map::{
     FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, page_index, page_slot, root_slot,
 };
-use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
+use runtime::planted::{self, Planted};
 
 use super::data::Unit;
 use super::map_page::MapPage;

@@ -16,8 +16,8 @@ use format::map::{
     pointer_at, split, split_slot,
 };
 use format::page::PageKind;
-use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
+use runtime::planted::{self, Planted};
 
 use super::data::{check_split, fine_owner};
 use super::entry::{Entry, Reserved};

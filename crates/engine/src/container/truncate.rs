@@ -11,8 +11,8 @@ use format::map::{
     root_slot, set_pointer, span_of_pointer,
 };
 use format::page::PageKind;
-use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
+use runtime::planted::{self, Planted};
 
 use super::data::{check_split, fine_owner};
 use super::map_page::MapPage;

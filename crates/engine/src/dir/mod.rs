@@ -34,8 +34,8 @@ use format::directory::{
 };
 use format::ids::{AnodeNo, Generation, Place};
 use format::page::{PAGE_BYTES, PageBytes, PageKind};
-use format::planted::{self, Planted};
 use format::pointer::{BlockPointer, SplitHint};
+use runtime::planted::{self, Planted};
 
 use crate::buffer::corrupt;
 use crate::container::{content_owner, no_page};

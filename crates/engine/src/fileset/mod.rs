@@ -29,7 +29,7 @@ use format::page::{
     PAGE_BODY_BYTES, PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageKind, PageOwner, SLOTS_PER_PAGE,
     read_u64,
 };
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 
 use crate::buffer::{corrupt, page_of};
 use crate::container::{content_owner, no_page};

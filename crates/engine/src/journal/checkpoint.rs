@@ -27,7 +27,7 @@ use format::geometry::{Geometry, JOURNAL_HEAD_COPIES};
 use format::ids::{Epoch, Lsn, Place, PoolId};
 use format::journal::JournalHead;
 use format::page::PAGE_BYTES;
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes, Ticket};
 use storage::volume::Volume;
 

@@ -34,7 +34,7 @@ use format::defect::DefectCode;
 use format::ids::Lsn;
 use format::journal::put_commit;
 use format::page::stamp;
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 use storage::device::{Operation, Purpose, SharedBytes};
 
 use super::log::SealedChunk;

@@ -4,7 +4,7 @@
 //! asks for that number to be durable first ("data is durable before the transaction that points to
 //! it commits").
 
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 use std::collections::VecDeque;
 
 use storage::device::{DeviceError, Purpose, Ticket};

@@ -27,7 +27,7 @@ use format::lsn_page::{LsnEntry, empty};
 use format::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, page_lsn, stamp,
 };
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 use storage::device::{AlignedBuffer, DeviceError, Purpose};
 use storage::volume::Volume;
 

@@ -56,9 +56,9 @@ use format::geometry::{Geometry, JOURNAL_HEADS};
 use format::ids::{EPOCH_MAX, Epoch, Lsn, Place};
 use format::journal::{PageRuns, put_merge, put_page_image, put_ride, put_update};
 use format::page::{STAMP_BYTES, STAMP_OFFSET};
-use format::planted::{self, Planted};
 use format::superblock::Superblock;
-use storage::clock::Clock;
+use runtime::clock::Clock;
+use runtime::planted::{self, Planted};
 use storage::device::{AlignedBuffer, Ticket};
 use storage::volume::Volume;
 

@@ -29,8 +29,8 @@ use format::journal::{CHUNK_BYTES_MAX, ChunkHeader, JournalHead, Record, RideOwn
 use format::page::{
     PAGE_BYTES, PageBytes, PageError, PageHeader, STAMP_OFFSET, write_u32, write_u64,
 };
-use format::planted::{self, Planted};
 use format::pointer::{BLOCK_FRAGMENTS_MAX, BlockPointer};
+use runtime::planted::{self, Planted};
 use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes, Ticket};
 use storage::volume::Volume;
 

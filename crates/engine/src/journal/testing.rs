@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 
 use crate::{CreateOptions, OpenOptions, Pool};

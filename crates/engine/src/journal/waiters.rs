@@ -1,7 +1,7 @@
 //! The list of commit waiters (the rules are in `commit`).
 
 use format::ids::Lsn;
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 
 use crate::error::Completion;
 

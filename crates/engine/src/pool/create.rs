@@ -22,7 +22,7 @@ use format::page::{
 };
 use format::pointer::BlockPointer;
 use format::superblock::{Consistency, Superblock, label_of};
-use storage::clock::Clock;
+use runtime::clock::Clock;
 use storage::device::{AlignedBuffer, Purpose, SharedBytes, SharedDevice};
 use storage::volume::Volume;
 use zerocopy::IntoBytes;

@@ -21,7 +21,7 @@ use format::ids::{Epoch, FilesetId, Lsn, PoolId};
 use format::journal::JournalHead;
 use format::page::PAGE_BYTES;
 use format::superblock::{LABEL_BYTES, LabelError, Superblock};
-use storage::clock::{Clock, Timestamp};
+use runtime::clock::{Clock, Timestamp};
 use storage::device::{DeviceError, SharedDevice};
 use storage::heartbeat::{Alone, Neighbours, Pulse, Taking};
 use storage::pool::PoolError;

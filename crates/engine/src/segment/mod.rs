@@ -37,9 +37,9 @@ use std::sync::Arc;
 use format::defect::DefectCode;
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Place};
 use format::journal::RideOwner;
-use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
 use format::summary::ENTRIES_PER_SUMMARY;
+use runtime::planted::{self, Planted};
 use storage::device::{AlignedBuffer, SharedBytes};
 
 use self::in_flight::InFlight;

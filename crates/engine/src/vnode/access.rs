@@ -11,7 +11,7 @@
 //! A caller whom a kernel has checked ([`Checks::ByKernel`]) may do what the superuser may.
 
 use format::anode::{Anode, AnodeKind};
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 
 use super::api::{Access, Caller, Checks, FileKind, Ino, NAME_BYTES_MAX, SetAttr, SetTime};
 use super::file::check_regular_anode;

@@ -11,7 +11,7 @@ use format::acl::{ACL_NAMED_MAX, Acl, AclEntry, AclView, NOBODY};
 use format::anode::{Anode, AnodeKind};
 use format::attributes::{AttributeName, Namespace};
 use format::ids::AnodeNo;
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 
 use super::Files;
 use super::access::is_in_group;

@@ -18,7 +18,7 @@
 use std::ops::Deref;
 
 pub use crate::error::{Completion, FsError, FsResult};
-pub use storage::clock::Timestamp;
+pub use runtime::clock::Timestamp;
 pub use storage::device::{AlignedBuffer, SharedBytes};
 
 /// Longest name of a dirent, in bytes.

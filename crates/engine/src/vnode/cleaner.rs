@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use format::ids::Place;
 use format::map::{COARSE_SHIFT, FINE_SHIFT};
 use format::page::PAGE_BYTES;
-use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
 use format::summary::{Summary, SummaryEntry, SummaryKind};
+use runtime::planted::{self, Planted};
 use storage::device::{AlignedBuffer, Purpose};
 
 use super::gauge::{CleanerCounts, CleanerGauge, Gauge};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 use storage::device::{AlignedBuffer, IO_ALIGN_BYTES, SharedBytes};
 
 use super::access::{WRITE, clear_set_bits_of_write};
@@ -20,7 +20,7 @@ use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
 use crate::segment::{BlockOwner, Claim, Origin};
 use crate::store::Change;
-use storage::sync::RwLockWriteGuard;
+use runtime::sync::RwLockWriteGuard;
 
 /// Reclaims in a row of which others may take everything before a writer is refused: to lose one is
 /// rare, and each is a checkpoint that he waits for.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use format::anode::{Anode, AnodeKind};
 use format::ids::{AnodeNo, FilesetId};
 use format::map::ROOT_POINTERS;
-use format::planted::{self, Planted};
 use format::pointer::BlockPointer;
+use runtime::planted::{self, Planted};
 
 use super::api::{Caller, Ino};
 use super::unit::Span;

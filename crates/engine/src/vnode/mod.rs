@@ -71,7 +71,7 @@ use crate::fileset::MountedFileset;
 use crate::segment::{Block, Segments};
 use crate::store::{Change, Store};
 use crate::sync::{Mutex, RwLock};
-use storage::clock::Timestamp;
+use runtime::clock::Timestamp;
 
 /// Bits of an inode number that are the anode's.
 const ANODE_BITS: u32 = 40;

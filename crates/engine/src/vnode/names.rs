@@ -6,7 +6,7 @@ use std::sync::Arc;
 use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
 use format::defect::DefectCode;
 use format::ids::AnodeNo;
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 use storage::device::AlignedBuffer;
 
 use super::access::{
@@ -643,7 +643,7 @@ pub(crate) fn check_removable(anode: &Anode, wants_directory: bool) -> FsResult<
     }
 }
 
-type StateGuard<'v> = storage::sync::RwLockWriteGuard<'v, VnodeState>;
+type StateGuard<'v> = runtime::sync::RwLockWriteGuard<'v, VnodeState>;
 
 /// Locks two different vnodes, in order of their numbers; returns them as they were given.
 pub(crate) fn lock_two<'v>(

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use format::anode::{Anode, AnodeKind, StorageMode};
 use format::ids::AnodeNo;
 use format::page::PageKind;
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 
 use super::table::Left;
 use super::xattr::has_containers;

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use format::anode::INLINE_BYTES_MAX;
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 
 use super::access::WRITE;
 use super::api::Caller;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use format::anode::AnodeKind;
 use format::defect::DefectCode;
 use format::ids::Place;
-use format::planted::{self, Planted};
 use format::pointer::{BlockPointer, QUARTER_BYTES};
+use runtime::planted::{self, Planted};
+use runtime::sync::RwLockReadGuard;
 use storage::device::{AlignedBuffer, Purpose, SharedBytes, Ticket};
-use storage::sync::RwLockReadGuard;
 
 use super::access::READ;
 use super::api::{Caller, Ino, ReadAsked, ReadTold};

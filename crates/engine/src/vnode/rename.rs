@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use format::anode::{Anode, AnodeKind, DiskTime};
 use format::ids::AnodeNo;
-use format::planted::{self, Planted};
+use runtime::planted::{self, Planted};
 
 use super::access::{SEARCH, WRITE, check_name};
 use super::api::{Around, Caller, Ino, RenameMode, WHITEOUT};
@@ -412,7 +412,7 @@ impl Files<'_> {
     }
 }
 
-type StateGuard<'v> = storage::sync::RwLockWriteGuard<'v, super::VnodeState>;
+type StateGuard<'v> = runtime::sync::RwLockWriteGuard<'v, super::VnodeState>;
 
 /// The vnodes of a rename: two to four different ones.
 struct Locked<'v> {

@@ -15,9 +15,9 @@ use front::fuse::mountpoint::{self, Mountpoint};
 use front::fuse::{
     EndCause, MountError, MountOptions, MountedSession, StopSignals, Unmounted, mount, run,
 };
+use runtime::clock::SystemClock;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
-use storage::clock::SystemClock;
 use storage::device::{MemoryDevice, SharedDevice};
 
 use crate::memory_fs::{DAMAGED, MemoryFs, PANICKING};

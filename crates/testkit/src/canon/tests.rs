@@ -6,7 +6,7 @@ use engine::vnode::api::{
 
 use super::{CanonAttr, Difference, Path, Side, Times, compare_trees, walk};
 use crate::model::Model;
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 
 fn sample() -> Model {
     let model = Model::new(Arc::new(ManualClock::new()));

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use engine::vnode::api::{FileSystem, Ino};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 
 use crate::canon::{Identity, WalkError};
 use crate::model::Model;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{FileSystem, Ino};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 
 use super::{Finding, History, Reason, Verdict, judge};
 use crate::canon::{Identity, Times, compare_trees};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, SetAttr, XattrMode};
-use storage::clock::Clock;
+use runtime::clock::Clock;
 
 use super::{Model, ROOT, acl};
 use crate::canon::{Data, Identity, Inode, PAGE_BYTES, Times, WalkError, walk_identified};

@@ -46,7 +46,7 @@ use engine::vnode::api::{
     Around, Attr, Caller, DirEntry, FILE_BYTES_MAX, Fallocate, FileKind, FilesetUuid, FsError,
     FsResult, Ino, LINKS_MAX, NAME_BYTES_MAX, Timestamp,
 };
-use storage::clock::Clock;
+use runtime::clock::Clock;
 
 use crate::canon::{Attributes, PAGE_BYTES, Page};
 use crate::number::u64_of;

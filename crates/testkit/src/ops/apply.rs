@@ -7,7 +7,7 @@ use engine::vnode::api::{
     NewInode, RenameMode, Seek, SetAttr, Stability, XattrMode,
 };
 
-use storage::sync::{Condvar, Mutex};
+use runtime::sync::{Condvar, Mutex};
 
 use super::{Op, Place, Route, SLOTS, Step, bytes_of};
 use crate::canon::{CanonAttr, Identity, Times};

@@ -9,8 +9,8 @@ use engine::vnode::api::{
     Caller, DirEntry, Fallocate, FileKind, FileSystem, RenameMode, Seek, SetTime, Timestamp,
     XattrMode,
 };
-use storage::clock::ManualClock;
-use storage::prng::Prng;
+use runtime::clock::ManualClock;
+use runtime::prng::Prng;
 
 use super::{AclEntry, AclText, Op, Outcome, Place, Route, SLOTS, Session, Step};
 use crate::canon::Times;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use engine::vnode::api::FileSystem;
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 
 use super::{Op, Outcome, Place, Route, Session, Step, history_to_text};
 use crate::canon::{CanonAttr, Difference, Times, compare_trees};

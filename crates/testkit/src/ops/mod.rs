@@ -28,7 +28,7 @@ pub use shrink::{SHRINK_TRIES_MAX, shrink};
 pub use text::{ParseError, history_from_text, history_to_text};
 
 use engine::vnode::api::{Caller, Fallocate, FileKind, RenameMode, Seek, SetTime, XattrMode};
-use storage::prng::Prng;
+use runtime::prng::Prng;
 
 /// How many slots a session has.
 pub const SLOTS: usize = 8;

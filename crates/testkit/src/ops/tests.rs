@@ -5,7 +5,7 @@ use engine::vnode::api::{
     Access, Around, Attr, Caller, Data, DirEntry, Fallocate, FileSystem, FilesetUuid, FsResult,
     Handle, Ino, NewInode, RenameMode, Seek, SetAttr, Stability, StatFs, XattrMode,
 };
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 
 use super::{
     Divergence, Generator, LockstepOptions, Op, Outcome, ParseError, Place, Profile, Route,

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
+use runtime::prng::Prng;
 use storage::device::sim::{CrashPoint, Image, Recording, SimDevice, SimOptions, Strategy};
-use storage::prng::Prng;
 
 use super::failure::{Failure, Target};
 use super::run::{Run, new_pool, open, run, run_failing};

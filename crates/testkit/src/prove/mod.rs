@@ -24,8 +24,8 @@ pub use export::export;
 
 use std::collections::BTreeMap;
 
+use runtime::prng::Prng;
 use storage::device::sim::Strategy;
-use storage::prng::Prng;
 
 use self::explore::Explorer;
 use self::workload::{

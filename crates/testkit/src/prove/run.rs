@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, FsError, FsResult};
 use engine::{CreateOptions, OpenOptions, Pool, Shortage};
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 use storage::device::sim::{Image, SimDevice, SimOptions};
 use storage::device::{RequestKind, SharedDevice};
 

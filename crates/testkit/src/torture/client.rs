@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use engine::vnode::api::{FileKind, FileSystem, FsError};
-use storage::device::sim::{PowerSupply, SimDevice};
-use storage::prng::Prng;
-use storage::sync::{
+use runtime::prng::Prng;
+use runtime::sync::{
     self,
     sim::{self, Scheduler},
 };
+use storage::device::sim::{PowerSupply, SimDevice};
 
 use super::life::{lock, top_name};
 use super::trouble::{Trouble, is_chain, is_change, is_sync, takes_space};

@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use engine::vnode::api::{
     Caller, FileKind, FileSystem, FsError, FsResult, NewInode, SetAttr, Timestamp,
 };
-use storage::clock::{Clock, SimClock, VIRTUAL_EPOCH};
+use runtime::clock::{Clock, SimClock, VIRTUAL_EPOCH};
+use runtime::prng::Prng;
+use runtime::sync::{
+    self,
+    sim::{self, Job, Scheduler},
+};
 use storage::device::RequestKind;
 use storage::device::sim::{
     DiskModel, Fault as DeviceFault, FaultPlan, Harm, Image, PowerSupply, SimDevice, SimOptions,
-};
-use storage::prng::Prng;
-use storage::sync::{
-    self,
-    sim::{self, Job, Scheduler},
 };
 
 use super::client::{Client, Progress, Shared};

@@ -1,7 +1,7 @@
 //! Torture: clients and jobs at work on one pool, the power cut under them, again and again.
 //!
 //! A *seed* is one pool. Its lives follow each other: clients and jobs run as threads of a
-//! [`storage::sync::sim::Scheduler`], so that several operations are in flight at one time and the
+//! [`runtime::sync::sim::Scheduler`], so that several operations are in flight at one time and the
 //! seed alone decides who goes on; the power is cut at a moment of virtual time or at a write; the
 //! device keeps what a cut may leave; the pool is opened again, sometimes with a second cut during
 //! recovery; [`crate::crash::judge`] and the ground's own check say whether what is there was
@@ -40,7 +40,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use engine::vnode::api::FileSystem;
-use storage::clock::Clock;
+use runtime::clock::Clock;
 use storage::device::SharedDevice;
 
 /// What a pool is opened with.

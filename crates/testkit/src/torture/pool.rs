@@ -7,7 +7,7 @@ use std::sync::Arc;
 use engine::alloc::policy::placement;
 use engine::{CreateOptions, FilesOptions, OpenOptions, Pool};
 use format::geometry::Geometry;
-use storage::prng::Prng;
+use runtime::prng::Prng;
 
 use super::{Ground, JobStep, Opened, Start};
 use crate::number::usize_of;
@@ -155,7 +155,7 @@ impl Ground for PoolGround {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use storage::clock::ManualClock;
+    use runtime::clock::ManualClock;
     use storage::device::{MemoryDevice, SharedDevice};
 
     #[test]

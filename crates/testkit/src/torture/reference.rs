@@ -10,8 +10,8 @@ use engine::vnode::api::{
     FsError, FsResult, Handle, Ino, NewInode, RenameMode, Seek, SetAttr, Stability, StatFs,
     XattrMode,
 };
+use runtime::sync::sim;
 use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedDevice};
-use storage::sync::sim;
 
 use super::{Ground, Opened, Start};
 use crate::model::Model;
@@ -69,7 +69,7 @@ struct Live {
     /// Copies taken so far: of two that overlap, the newer stays.
     copies: AtomicU64,
     newest_durable: AtomicU64,
-    lock: storage::sync::Mutex<()>,
+    lock: runtime::sync::Mutex<()>,
     has_failed: Arc<AtomicBool>,
 }
 
@@ -130,7 +130,7 @@ impl Ground for ReferenceGround {
             writes: AtomicU64::new(0),
             copies: AtomicU64::new(0),
             newest_durable: AtomicU64::new(0),
-            lock: storage::sync::Mutex::new(()),
+            lock: runtime::sync::Mutex::new(()),
             has_failed,
         };
         let mut beats = 0_u64;

@@ -13,9 +13,9 @@
 //! - TR6: With the device well again the pool opens, and has all that was acknowledged.
 
 use engine::vnode::api::FsError;
+use runtime::prng::Prng;
 use storage::device::sim::{Fault as DeviceFault, FaultPlan, Image};
 use storage::device::{Purpose, RequestKind};
-use storage::prng::Prng;
 
 use crate::number::usize_of;
 use crate::ops::{Op, Session};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 use crate::device::Ticket;
-use crate::prng::Prng;
+use runtime::prng::Prng;
 
 /// A name in the temporary folder that is removed with it.
 struct TemporaryPath(PathBuf);

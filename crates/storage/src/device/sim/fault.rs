@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::device::{Purpose, RequestKind};
-use crate::prng::Prng;
-use crate::sync::sim;
+use runtime::prng::Prng;
+use runtime::sync::sim;
 
 /// Something that goes wrong. `nth` counts from 0, since the device was opened or
 /// [`super::SimDevice::arm`] called, the requests that the variant names; refused requests do not

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::convert::{to_u64, to_usize};
 use crate::device::IO_ALIGN_BYTES;
-use crate::prng::Prng;
+use runtime::prng::Prng;
 
 const PAGE_BYTES: usize = IO_ALIGN_BYTES;
 

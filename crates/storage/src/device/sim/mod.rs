@@ -48,11 +48,11 @@ use super::{
 };
 use crate::convert::{to_u64, to_usize};
 use crate::counters::{IoCounters, IoCounts};
-use crate::prng::Prng;
-use crate::sync::sim;
 use fault::{Timing, WriteFate};
 use late::{Effect, LateEffects};
 use model::Disk;
+use runtime::prng::Prng;
+use runtime::sync::sim;
 use volatile::WriteCache;
 
 /// What a discarded range reads as, when the seed lets the discard happen.

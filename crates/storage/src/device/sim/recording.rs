@@ -20,7 +20,7 @@ use std::sync::Arc;
 use super::image::Image;
 use super::volatile::{Keep, RecordedWrite};
 use crate::convert::{to_u64, to_usize};
-use crate::prng::Prng;
+use runtime::prng::Prng;
 
 /// Pairs of lost writes that are tried at a point, of the many that there are.
 const PAIRS_MAX: usize = 64;

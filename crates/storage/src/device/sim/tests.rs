@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::sync::sim::{Job, Scheduler, Statistics};
+use runtime::sync::sim::{Job, Scheduler, Statistics};
 
 const SECTOR: usize = 512;
 const SIZE: u64 = 1 << 20;
@@ -448,7 +448,7 @@ fn cut_run(seed: u64) -> (Statistics, u64, u64, Vec<u64>) {
     let faults = FaultPlan::none().with(Fault::CutPower { nth: 17 });
     let options = SimOptions { model: DiskModel::ssd(), faults, seed, ..SimOptions::default() };
     let device = SimDevice::new(SIZE, options);
-    let acknowledged = crate::sync::Mutex::new(Vec::new());
+    let acknowledged = runtime::sync::Mutex::new(Vec::new());
     let client = |me: u64| {
         for round in 1.. {
             let _operation = scheduler.operation();

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use super::image::{Image, SharedPage, pages_of};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{IO_ALIGN_BYTES, SharedBytes};
-use crate::prng::Prng;
+use runtime::prng::Prng;
 
 /// A write as it landed.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ fn bytes_of(content: &Content) -> Vec<u8> {
 /// Goal: pages are no part of what content is. Method: the same steps on a plain vector.
 #[test]
 fn sparse_content_equals_a_vector_of_bytes() {
-    let mut random = storage::prng::Prng::from_seed(7);
+    let mut random = runtime::prng::Prng::from_seed(7);
     let (mut content, mut plain) = (Content::default(), Vec::new());
     for step in 0..400_u64 {
         let offset = random.below(5 * u64::try_from(PAGE_BYTES).expect("small"));

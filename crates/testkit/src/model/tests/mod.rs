@@ -11,7 +11,7 @@ use std::sync::Arc;
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsResult, Ino, NewInode};
 
 use super::Model;
-use storage::clock::ManualClock;
+use runtime::clock::ManualClock;
 
 const ROOT: Caller = Caller::checked(0, 0, Vec::new());
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use engine::vnode::api::{
     Attr, Caller, FileSystem, FsError, Ino, RenameMode, SetAttr, SetTime, Timestamp,
 };
-use storage::clock::{Clock, ManualClock};
+use runtime::clock::{Clock, ManualClock};
 
 use super::super::Model;
 use super::{ROOT, directory, file};

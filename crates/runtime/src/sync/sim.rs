@@ -19,7 +19,7 @@
 //! # Crashes
 //!
 //! [`Scheduler::cut_power`] ends the run as a power cut does: sleepers wake, simulated devices
-//! answer [`crate::device::DeviceError::PowerCut`], and the threads end by those errors. One that
+//! answer `DeviceError::PowerCut`, and the threads end by those errors. One that
 //! then waits for a condition that nobody is left to signal is unwound, as a cut would end it.
 //!
 //! # Concurrency
