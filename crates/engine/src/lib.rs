@@ -1,8 +1,8 @@
 //! The file system, from buffers to vnode operations.
 //!
 //! Layers, lowest first: `convert`, `error`, `sync`, `buffer`, `journal`, `alloc`, `store`,
-//! `container`, `segment`, `dir`, `attributes`, `fileset`, `vnode`, `pool`. A file uses only what
-//! comes before it in this list.
+//! `container`, `segment`, `dir`, `attributes`, `fileset`, `vnode`, `jobs`, `pool`. A file uses
+//! only what comes before it in this list.
 
 mod convert;
 pub mod error;
@@ -14,6 +14,7 @@ mod buffer;
 mod container;
 mod dir;
 mod fileset;
+mod jobs;
 mod journal;
 mod pool;
 mod segment;
@@ -22,7 +23,8 @@ pub mod vnode;
 
 pub use alloc::{Shortage, SpaceCounts};
 pub use buffer::{CacheCounts, LsnCounts};
+pub use jobs::{CleanerCounts, CleanerGauge, JobProgress, JobStatus};
 pub use journal::{JournalCounts, RecoveryError, RecoveryReport};
 pub use pool::{CreateOptions, OpenError, OpenOptions, Pool, PoolStatus};
 pub use segment::WRITES_IN_FLIGHT_MAX;
-pub use vnode::{CleanerCounts, CleanerGauge, DIRTY_FILES_MAX, FilesOptions};
+pub use vnode::{DIRTY_FILES_MAX, FilesOptions};

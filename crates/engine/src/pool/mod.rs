@@ -32,6 +32,7 @@ use crate::alloc::{Allocator, Shortage, SpaceCounts};
 use crate::buffer::{Cache, CacheCounts, LsnCounts};
 use crate::error::{FsError, FsResult};
 use crate::fileset::MountedFileset;
+use crate::jobs::{CleanerGauge, JobStatus, Jobs};
 use crate::journal::{
     self, ACTIVE_LOG_BYTES_DEFAULT, CheckpointHooks, DIRTY_PAGES_DEFAULT, Journal, JournalCounts,
     JournalOptions, JournalStart, RecoveryError, RecoveryReport,
@@ -44,7 +45,7 @@ use crate::vnode::api::{
     Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr, Stability, StatFs,
     XattrMode,
 };
-use crate::vnode::{CleanerGauge, Core, Files, FilesOptions, Fileset, Filesets, mix};
+use crate::vnode::{Core, Files, FilesOptions, Fileset, Filesets, mix};
 
 /// How a pool is opened.
 #[derive(Debug)]
@@ -130,6 +131,7 @@ pub struct Pool {
     /// `None`: nothing is written.
     pulse: Option<Arc<Pulse>>,
     core: Arc<Core>,
+    jobs: Jobs,
     recovery: RecoveryReport,
     is_read_only: bool,
     main_fileset: FilesetUuid,
@@ -265,14 +267,17 @@ impl Pool {
         let fileset = MountedFileset::open(&store, ROOT_SLOT)?;
         let main_fileset = uuid_of(superblock.pool_id, fileset.id);
         let filesets = Filesets::new(Fileset::new(fileset));
-        let core = Arc::new(Core::new(store, filesets, superblock.secret, options.files));
+        let jobs = Jobs::default();
+        let (secret, emptier) = (superblock.secret, jobs.emptier());
+        let core = Arc::new(Core::new(store, filesets, secret, options.files, emptier));
         let weak: std::sync::Weak<dyn CheckpointHooks> = {
             let shared: Arc<dyn CheckpointHooks> = Arc::<Core>::clone(&core);
             Arc::downgrade(&shared)
         };
         core.store.journal.connect(weak);
         let superblock = Mutex::new(superblock);
-        let pool = Pool { superblock, pulse, core, recovery, is_read_only, main_fileset, verifier };
+        let pool =
+            Pool { superblock, pulse, core, jobs, recovery, is_read_only, main_fileset, verifier };
         if !is_read_only && pool.files().finish_orphans()? > 0 {
             // What they had can be used again, and counts as available, from then on.
             pool.checkpoint()?;
@@ -288,6 +293,11 @@ impl Pool {
     #[cfg(test)]
     pub(crate) fn core(&self) -> &Core {
         &self.core
+    }
+
+    #[cfg(test)]
+    pub(crate) fn add_job(&self, job: Arc<dyn crate::jobs::Job>) -> u64 {
+        self.jobs.add(&self.core, job)
     }
 
     /// Returns the files of the main fileset.
@@ -339,11 +349,22 @@ impl Pool {
         if self.is_read_only {
             return Ok(());
         }
-        match self.core.tick() {
+        match self.jobs.tick(&self.core) {
             // A full pool is no reason to stop the clock.
             Err(FsError::NoSpace) => Ok(()),
             other => other,
         }
+    }
+
+    /// Returns the jobs that have an end, oldest first.
+    #[must_use]
+    pub fn jobs(&self) -> Vec<JobStatus> {
+        self.jobs.status(&self.core)
+    }
+
+    /// Makes a job pause, or go on, also one that has failed. Returns whether there is such a job.
+    pub fn pause_job(&self, id: u64, is_paused: bool) -> bool {
+        self.jobs.pause(id, is_paused)
     }
 
     /// Says that the pool is in use, if that is due, for as long as it takes changes (HB3).
@@ -396,7 +417,7 @@ impl Pool {
             journal: files.store.journal.counts(),
             cache: files.store.cache.counts(),
             lsn: files.store.cache.lsn_counts(),
-            cleaner: files.cleaner_gauge(),
+            cleaner: self.jobs.cleaner_gauge(&self.core),
             recovery: self.recovery,
             dirty_files: files.table.dirty_count(),
             referenced_files: files.table.reference_count(),

@@ -12,10 +12,9 @@ use runtime::planted::{self, Planted};
 use super::api::{Caller, Ino};
 use super::unit::Span;
 use super::{Core, Files, Vnode, VnodeState};
-use crate::alloc::{FEW_SEGMENTS, LOW_SEGMENTS, PROMISED_SEGMENTS};
 use crate::container::{InstallStep, NewBlock};
 use crate::convert::index_wide;
-use crate::error::{Completion, FsError, FsResult};
+use crate::error::{Completion, FsResult};
 use crate::journal::{Applied, Reservation};
 use crate::segment::Block;
 use crate::store::Change;
@@ -301,65 +300,6 @@ impl Core {
         Ok((count, left))
     }
 
-    /// Before a write: bounds what is in memory and sees to it that there are segments to write
-    /// to. Called with no lock held.
-    pub(crate) fn make_room(&self) -> FsResult<()> {
-        self.segments.throttle()?;
-        if self.segments.has_installable() {
-            self.install_waiting()?;
-        }
-        if self.store.alloc.free_segments(FEW_SEGMENTS)? < FEW_SEGMENTS {
-            self.reclaim()?;
-        }
-        Ok(())
-    }
-
-    /// Does what the last writers have left to others: see
-    /// [`super::api::FileSystem::run_deferred_work`]. Called with no lock held.
-    pub(crate) fn run_deferred_work(&self) -> FsResult<()> {
-        if self.segments.seal_full() { self.make_room() } else { Ok(()) }
-    }
-
-    /// Does `operation`, and if there is no space once more after a reclaim: space that waits for a
-    /// checkpoint or for the cleaner may be enough. Called with no lock held.
-    pub(crate) fn with_reclaim<T>(
-        &self,
-        mut operation: impl FnMut() -> FsResult<T>,
-    ) -> FsResult<T> {
-        match operation() {
-            Err(FsError::NoSpace) => {
-                self.reclaim_promised()?;
-                operation()
-            }
-            other => other,
-        }
-    }
-
-    /// Makes freed space usable, however little each segment gives back: what the pool has promised
-    /// is there, if only in pieces.
-    pub(crate) fn reclaim_promised(&self) -> FsResult<()> {
-        self.reap_all_doomed();
-        // Each block that waits holds the map pages that it may need: what is installed does not.
-        self.segments.seal();
-        self.settle_space()?;
-        self.clean_thoroughly(PROMISED_SEGMENTS)
-    }
-
-    fn settle_space(&self) -> FsResult<()> {
-        self.segments.seal_full();
-        self.install_waiting()?;
-        self.store.journal.checkpoint()?;
-        self.segments.tidy();
-        Ok(())
-    }
-
-    /// Makes freed space usable: a checkpoint, and the cleaner until there are segments enough or
-    /// nothing is left to gain.
-    fn reclaim(&self) -> FsResult<()> {
-        self.settle_space()?;
-        self.clean_step(LOW_SEGMENTS)
-    }
-
     /// Puts the changes of files that have been dirty since `since_ns` into the journal.
     pub(crate) fn flush_dirty(&self, since_ns: u64) -> FsResult<()> {
         let aged: BTreeSet<Ino> = self.table.dirty_since(since_ns);
@@ -384,31 +324,6 @@ impl Core {
         self.reap_all_doomed();
         self.flush_dirty(u64::MAX)?;
         self.store.journal.commit_all()
-    }
-
-    /// Background work that is due: aged changes are committed, the log and the dirty pages are
-    /// kept short, segments are cleaned. A front end calls it a few times a second.
-    pub(crate) fn tick(&self) -> FsResult<()> {
-        self.check_alive()?;
-        let now_ns = self.store.clock.monotonic_ns();
-        let aged_ns = now_ns.saturating_sub(self.options.commit_interval_ns);
-        self.note_cleaner_counts(now_ns);
-        self.segments.seal_full();
-        self.segments.tidy();
-        self.store.alloc.count_more();
-        self.reap_all_doomed();
-        if !planted::is(Planted::AgedNotCommitted) {
-            self.flush_dirty(aged_ns)?;
-            self.store.journal.commit_aged(aged_ns)?;
-        }
-        if self.store.journal.wants_checkpoint() {
-            self.store.journal.checkpoint()?;
-        }
-        self.release_deferred(now_ns)?;
-        if self.store.alloc.free_segments(2 * LOW_SEGMENTS)? < 2 * LOW_SEGMENTS {
-            self.reclaim()?;
-        }
-        Ok(())
     }
 }
 

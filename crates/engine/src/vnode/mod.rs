@@ -33,11 +33,8 @@ mod access;
 mod acl;
 pub mod api;
 mod attr;
-mod cleaner;
-mod deferred;
 mod file;
 mod flush;
-mod gauge;
 mod inline;
 mod list;
 mod names;
@@ -46,7 +43,9 @@ mod payload;
 mod preallocation;
 mod read;
 mod readahead;
+mod relocate;
 mod rename;
+mod room;
 mod space;
 mod table;
 mod tmpfile;
@@ -54,7 +53,8 @@ mod unit;
 mod xattr;
 
 pub use attr::DIRTY_FILES_MAX;
-pub use gauge::{CleanerCounts, CleanerGauge};
+pub(crate) use relocate::Content;
+pub(crate) use room::Empties;
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -130,11 +130,10 @@ pub(crate) struct Core {
     /// One writer who found no room at a time: what his reclaim gives is not for the others.
     refused_lock: Mutex<()>,
     preallocating: preallocation::Preallocating,
-    options: FilesOptions,
+    pub(crate) options: FilesOptions,
     /// Blocks that programs have written: so a writer who found no room knows whether others did.
     blocks_written: AtomicU64,
-    cleaner: cleaner::Cleaner,
-    deferred: deferred::Deferred,
+    emptier: Arc<dyn Empties>,
     kept: payload::KeptBuffers,
 }
 
@@ -237,6 +236,7 @@ impl Core {
         filesets: Filesets,
         secret: [u8; 16],
         options: FilesOptions,
+        emptier: Arc<dyn Empties>,
     ) -> Core {
         Core {
             segments: Segments::new(Arc::clone(&store), secret),
@@ -247,8 +247,7 @@ impl Core {
             preallocating: preallocation::Preallocating::default(),
             options,
             blocks_written: AtomicU64::new(0),
-            cleaner: cleaner::Cleaner::default(),
-            deferred: deferred::Deferred::default(),
+            emptier,
             kept: payload::KeptBuffers::default(),
         }
     }

@@ -10,11 +10,11 @@
 //! So `df` tells soon of a large delete, and a program that rewrites a file now and then costs no
 //! checkpoint each time.
 
+use super::{Budget, Job, Step};
 use crate::alloc::SpaceCounts;
 use crate::error::FsResult;
 use crate::sync::Mutex;
-
-use super::Core;
+use crate::vnode::Core;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Of how many parts of the pool one must wait before a second of quiet is enough.
@@ -28,7 +28,7 @@ const LITTLE_EVERY_NS: u64 = 60 * SECOND_NS;
 
 /// What the ticks have seen.
 #[derive(Debug, Default)]
-pub(super) struct Deferred(Mutex<Seen>);
+pub(crate) struct DeferredFrees(Mutex<Seen>);
 
 #[derive(Debug, Default)]
 struct Seen {
@@ -70,17 +70,20 @@ impl Seen {
     }
 }
 
-impl Core {
-    /// Takes a checkpoint if one is due for space that waits for it. Called with no lock held.
-    pub(super) fn release_deferred(&self, now_ns: u64) -> FsResult<()> {
-        let transactions = || self.store.journal.counts().transactions;
-        let space = self.store.alloc.counts();
-        if !self.deferred.0.lock().is_due(now_ns, transactions(), &space) {
-            return Ok(());
+impl Job for DeferredFrees {
+    fn name(&self) -> &'static str {
+        "deferred frees"
+    }
+
+    /// Takes a checkpoint if one is due for space that waits for it.
+    fn step(&self, core: &Core, now_ns: u64, _budget: Budget) -> FsResult<Step> {
+        let transactions = || core.store.journal.counts().transactions;
+        let space = core.store.alloc.counts();
+        if self.0.lock().is_due(now_ns, transactions(), &space) {
+            core.store.journal.checkpoint()?;
+            self.0.lock().tried = Some(transactions());
         }
-        self.store.journal.checkpoint()?;
-        self.deferred.0.lock().tried = Some(transactions());
-        Ok(())
+        Ok(Step::Wait)
     }
 }
 

@@ -1,0 +1,209 @@
+//! The cleaner: moves what is live out of a segment, so that the segment is free again.
+//!
+//! Mechanism. `alloc::policy` says which segment; any answer is safe. The summaries of the segment
+//! say whose its blocks were. Each that is live is moved out by `vnode`, which knows how
+//! (`vnode/relocate.rs`).
+//!
+//! Two ask for it: the runner of jobs, before space is short, and writers who find none.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use format::ids::Place;
+use format::page::PAGE_BYTES;
+use format::summary::{Summary, SummaryEntry, SummaryKind};
+use runtime::planted::{self, Planted};
+use storage::device::{AlignedBuffer, Purpose};
+
+use super::gauge::{CleanerCounts, CleanerGauge, Gauge};
+use super::{Budget, Job, Step};
+use crate::alloc::policy::{CleaningPolicy, CostBenefit, Thorough};
+use crate::alloc::{LOW_SEGMENTS, SegmentId};
+use crate::buffer::io;
+use crate::convert::{narrow, wide};
+use crate::error::{FsError, FsResult};
+use crate::segment::Segments;
+use crate::vnode::{Content, Core, Empties};
+
+/// Segments that are cleaned between two checkpoints: the cleaner has so many to copy into.
+const SEGMENTS_PER_SETTLING: usize = 4;
+/// Segments that one call cleans at most where nobody waits for more: it is a step of a job.
+const SEGMENTS_PER_STEP: usize = 24;
+
+/// Bytes that are read of a segment at a time: a device that is told to flush first ends what it
+/// has begun, and answers nobody meanwhile, so it is never given one long read.
+const READ_BYTES: usize = 128 << 10;
+
+/// The cleaner of a pool.
+#[derive(Debug, Default)]
+pub(crate) struct Cleaner {
+    segments: AtomicU64,
+    read_fragments: AtomicU64,
+    gauge: crate::sync::Mutex<Gauge>,
+    /// Held by whoever cleans.
+    running: crate::sync::Mutex<()>,
+}
+
+impl Job for Cleaner {
+    fn name(&self) -> &'static str {
+        "cleaner"
+    }
+
+    /// Begins below twice the segments that a reclaim wants, so that writers seldom wait for one.
+    fn step(&self, core: &Core, now_ns: u64, _budget: Budget) -> FsResult<Step> {
+        self.gauge.lock().note(now_ns, self.counts(core));
+        if core.store.alloc.free_segments(2 * LOW_SEGMENTS)? < 2 * LOW_SEGMENTS {
+            core.reclaim()?;
+        }
+        Ok(Step::Wait)
+    }
+}
+
+impl Empties for Cleaner {
+    fn empty_some(&self, core: &Core, enough: u32) -> FsResult<()> {
+        self.clean_until(core, enough, &CostBenefit, SEGMENTS_PER_STEP)
+    }
+
+    fn empty_thoroughly(&self, core: &Core, enough: u32) -> FsResult<()> {
+        let candidates = core.store.alloc.candidates().len();
+        // One that does not fit into the free segments is begun twice.
+        self.clean_until(core, enough, &Thorough, 2 * candidates)
+    }
+}
+
+impl Cleaner {
+    /// Returns what cleaning has cost.
+    pub(crate) fn gauge(&self, core: &Core) -> CleanerGauge {
+        let now_ns = core.store.clock.monotonic_ns();
+        self.gauge.lock().read(now_ns, self.counts(core))
+    }
+
+    fn counts(&self, core: &Core) -> CleanerCounts {
+        let written = core.segments.written();
+        CleanerCounts {
+            segments: self.segments.load(Ordering::Relaxed),
+            read_fragments: self.read_fragments.load(Ordering::Relaxed),
+            moved_fragments: written.moved,
+            user_fragments: written.user,
+            written_fragments: written.all,
+        }
+    }
+
+    fn clean_until(
+        &self,
+        core: &Core,
+        enough: u32,
+        policy: &dyn CleaningPolicy,
+        attempts_max: usize,
+    ) -> FsResult<()> {
+        let _running = self.running.lock();
+        let mut tried = BTreeSet::new();
+        for attempt in 1..=attempts_max {
+            if core.store.alloc.free_segments(enough)? >= enough {
+                return Ok(());
+            }
+            let mut candidates = core.store.alloc.candidates();
+            candidates.retain(|view| !tried.contains(&view.segment));
+            let Some(chosen) = policy.choose(&candidates) else { break };
+            tried.insert(chosen);
+            match self.clean_segment(core, chosen.into()) {
+                Ok(()) => {}
+                // Not even the cleaner's own segments are free: what is pending must be released.
+                Err(FsError::NoSpace) => {
+                    settle_moves(core)?;
+                    if core.store.alloc.free_segments(1)? == 0 {
+                        return Ok(());
+                    }
+                    // It goes on where it stopped.
+                    tried.remove(&chosen);
+                }
+                // A block that can't be read or verified stays where it is, and its segment too:
+                // one bad sector must not keep the others from being cleaned.
+                Err(error @ (FsError::Corrupt { .. } | FsError::Io { .. })) => {
+                    core.store.journal.check_alive()?;
+                    let SegmentId { group, segment } = chosen.into();
+                    tracing::warn!(%error, group, segment, "a segment is not cleaned");
+                }
+                Err(error) => return Err(error),
+            }
+            if attempt % SEGMENTS_PER_SETTLING == 0 {
+                settle_moves(core)?;
+            }
+        }
+        settle_moves(core)
+    }
+
+    fn clean_segment(&self, core: &Core, id: SegmentId) -> FsResult<()> {
+        let (content, entries) = self.live_candidates(core, id)?;
+        for entry in entries {
+            core.move_block(&content, &entry)?;
+        }
+        self.segments.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Reads the segment; returns it, with what its summaries list.
+    fn live_candidates(
+        &self,
+        core: &Core,
+        id: SegmentId,
+    ) -> FsResult<(Content, Vec<SummaryEntry>)> {
+        let geometry = core.store.geometry();
+        let start = geometry.segment_place(id.group, id.segment);
+        let Some(incarnation) = core.store.alloc.incarnation_of(id) else {
+            return Ok((Content { start, bytes: AlignedBuffer::zeroed(0) }, Vec::new()));
+        };
+        let length = core.stored_bytes(geometry.segment_fragments);
+        let bytes = read_segment(core, start, length)?;
+        let fragments = u64::from(geometry.segment_fragments);
+        self.read_fragments.fetch_add(fragments, Ordering::Relaxed);
+        let step = geometry.page_fragments();
+        let mut entries = Vec::new();
+        // Every page: after a crash one summary may be missing, and one more be written where there
+        // was room, so their chain alone would not find all. What is no summary costs a comparison.
+        for (index, page) in (0..).zip(bytes.as_chunks::<PAGE_BYTES>().0) {
+            let summary = core.segments.decode_summary(page, start.advance(index * step));
+            if let Some(summary) = summary.filter(|summary| summary.incarnation == incarnation) {
+                let count =
+                    if planted::is(Planted::SummaryLost) { 0 } else { summary.entries.len() };
+                entries.extend(summary.entries.into_iter().take(count));
+            }
+        }
+        let is_inside = |entry: &SummaryEntry| {
+            let end = entry.offset.checked_add(entry.fragments);
+            end.is_some_and(|end| end <= geometry.segment_fragments)
+        };
+        entries.retain(is_inside);
+        entries.retain(|entry| entry.kind == SummaryKind::Block);
+        Ok((Content { start, bytes }, entries))
+    }
+}
+
+/// Installs what was moved and checkpoints, so that the emptied segments are free.
+fn settle_moves(core: &Core) -> FsResult<()> {
+    core.segments.seal_moved();
+    core.install_waiting()?;
+    core.store.journal.checkpoint()?;
+    core.segments.tidy();
+    Ok(())
+}
+
+/// Reads `length` bytes of a segment that begins at `start`, a part at a time.
+fn read_segment(core: &Core, start: Place, length: usize) -> FsResult<AlignedBuffer> {
+    let mut bytes = AlignedBuffer::for_reading(length);
+    let mut place = start;
+    for part in bytes.chunks_mut(READ_BYTES) {
+        let read = core.store.volume.read(Purpose::Cleaner, place, part.len()).map_err(io)?;
+        part.copy_from_slice(&read);
+        let fragments = part.len() >> core.store.geometry().fragment_shift;
+        place = place.advance(narrow(wide(fragments)));
+    }
+    Ok(bytes)
+}
+
+impl Segments {
+    /// Returns the summary in `page`, if it is one of this pool's.
+    fn decode_summary(&self, page: &format::page::PageBytes, place: Place) -> Option<Summary> {
+        Summary::decode(page, self.pool_id(), self.secret(), place)
+    }
+}

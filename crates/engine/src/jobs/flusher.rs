@@ -1,0 +1,33 @@
+//! The flusher: aged changes are committed, and the log and the dirty pages are kept short.
+
+use runtime::planted::{self, Planted};
+
+use super::{Budget, Job, Step};
+use crate::error::FsResult;
+use crate::vnode::Core;
+
+/// It has nothing to keep: how old a change is, the files and the journal know.
+#[derive(Debug)]
+pub(crate) struct Flusher;
+
+impl Job for Flusher {
+    fn name(&self) -> &'static str {
+        "flusher"
+    }
+
+    fn step(&self, core: &Core, now_ns: u64, _budget: Budget) -> FsResult<Step> {
+        let aged_ns = now_ns.saturating_sub(core.options.commit_interval_ns);
+        core.segments.seal_full();
+        core.segments.tidy();
+        core.store.alloc.count_more();
+        core.reap_all_doomed();
+        if !planted::is(Planted::AgedNotCommitted) {
+            core.flush_dirty(aged_ns)?;
+            core.store.journal.commit_aged(aged_ns)?;
+        }
+        if core.store.journal.wants_checkpoint() {
+            core.store.journal.checkpoint()?;
+        }
+        Ok(Step::Wait)
+    }
+}

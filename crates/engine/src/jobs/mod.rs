@@ -1,0 +1,272 @@
+//! Jobs: work in steps that nobody waits for, beside the operations on files and above them.
+//!
+//! A [`Job`] does a bounded step each time it is asked. [`Jobs`] asks, from `Pool::tick`:
+//!
+//! - *Standing jobs*: the flusher, deferred frees, the cleaner. Each once a tick, in this order. A
+//!   failure ends the tick, and is the pool's.
+//! - *Walks*: what has an end, as a deletion, a scrub, a rebuild. Each in turn, until all wait or
+//!   [`TURNS_NS`] have passed. A failure stops this one alone; its status tells.
+//!
+//! Writers who find no room need the cleaner at once: they reach it through
+//! [`Empties`](crate::vnode::Empties).
+//!
+//! # Invariants
+//!
+//! - JO1: Between two steps a job holds no lock and no change: a step that is never followed by
+//!   another leaves a pool that is whole.
+//! - JO2: A job that must go on after a crash keeps its cursor in the pool, and changes it in the
+//!   transaction that does the work up to there. The open adds such a job again. The runner keeps
+//!   nothing.
+//!
+//! # Concurrency
+//!
+//! The list of walks is locked while it is read or changed, never during a step.
+
+mod cleaner;
+mod deferred;
+mod flusher;
+mod gauge;
+
+pub use self::gauge::{CleanerCounts, CleanerGauge};
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use self::cleaner::Cleaner;
+use self::deferred::DeferredFrees;
+use self::flusher::Flusher;
+use crate::error::{FsError, FsResult};
+use crate::sync::Mutex;
+use crate::vnode::{Core, Empties};
+
+/// How long walks are asked for more in one tick: what is due at the next one begins in time.
+const TURNS_NS: u64 = 100_000_000;
+/// Turns in one tick at most: a clock that stands still must not keep the tick.
+const TURNS_MAX: usize = 64;
+/// What a step may do: together some tens of milliseconds on a slow disk.
+const UNITS_PER_STEP: u32 = 8;
+
+/// Work in steps.
+pub(crate) trait Job: Debug + Send + Sync {
+    /// Returns what people call it.
+    fn name(&self) -> &str;
+
+    /// Does what is due at `now_ns`, and no more than `budget`. Called with no lock held, by one
+    /// thread at a time (JO1, JO2).
+    fn step(&self, core: &Core, now_ns: u64, budget: Budget) -> FsResult<Step>;
+
+    /// Returns how far it is, if it has an end.
+    fn progress(&self, _core: &Core) -> Option<JobProgress> {
+        None
+    }
+}
+
+/// What a step may do at most. The cleaner has a bound of its own, in segments.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    /// Transactions, or reads of some hundred KiB: each takes about as long as one of the other.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no walk is built yet"))]
+    pub(crate) units: u32,
+}
+
+/// What a job says after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Nothing more is due until the next tick.
+    Wait,
+    /// There is more to do now.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no walk is built yet"))]
+    Again,
+    /// It has ended, and what it kept in the pool is gone.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no walk is built yet"))]
+    Done,
+}
+
+/// How far a job is, in units of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JobProgress {
+    /// Done so far, since it began: before this mount too.
+    pub done: u64,
+    /// What will have been done at the end, as known by now.
+    pub total: u64,
+}
+
+/// A job that has an end, as `status` tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobStatus {
+    /// Number of this job since the mount.
+    pub id: u64,
+    /// What people call it.
+    pub name: String,
+    /// How far it is.
+    pub progress: Option<JobProgress>,
+    /// In how many nanoseconds it ends if it goes on as it has; `None`: nobody knows.
+    pub ends_in_ns: Option<u64>,
+    /// Whether somebody has told it to pause.
+    pub is_paused: bool,
+    /// Why it has stopped, if it has.
+    pub failure: Option<String>,
+}
+
+/// A job that has an end.
+#[derive(Clone, Debug)]
+struct Walk {
+    id: u64,
+    job: Arc<dyn Job>,
+    is_paused: bool,
+    failure: Option<String>,
+    /// How far it was when it was added.
+    done_before: u64,
+    /// How long it has run since: ticks in which it was neither paused nor at an end.
+    ran_ns: u64,
+}
+
+#[derive(Debug, Default)]
+struct Walks {
+    list: Vec<Walk>,
+    added: u64,
+    /// When walks were last given their turns.
+    last_ns: Option<u64>,
+}
+
+/// The jobs of a pool.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    cleaner: Arc<Cleaner>,
+    deferred_frees: DeferredFrees,
+    walks: Mutex<Walks>,
+}
+
+impl Jobs {
+    /// Returns who empties segments for writers.
+    pub(crate) fn emptier(&self) -> Arc<dyn Empties> {
+        let cleaner: Arc<Cleaner> = Arc::clone(&self.cleaner);
+        cleaner
+    }
+
+    /// Returns what cleaning has cost.
+    pub(crate) fn cleaner_gauge(&self, core: &Core) -> CleanerGauge {
+        self.cleaner.gauge(core)
+    }
+
+    /// Adds a job that has an end. Who adds sees to it that there are few: one of a kind for each
+    /// thing that it is done to.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no walk is built yet"))]
+    pub(crate) fn add(&self, core: &Core, job: Arc<dyn Job>) -> u64 {
+        let done_before = job.progress(core).unwrap_or_default().done;
+        let mut walks = self.walks.lock();
+        walks.added += 1;
+        let id = walks.added;
+        walks.list.push(Walk { id, job, is_paused: false, failure: None, done_before, ran_ns: 0 });
+        id
+    }
+
+    /// Does what is due. Called a few times a second, with no lock held.
+    pub(crate) fn tick(&self, core: &Core) -> FsResult<()> {
+        core.store.journal.check_alive()?;
+        let now_ns = core.store.clock.monotonic_ns();
+        let standing: [&dyn Job; 3] = [&Flusher, &self.deferred_frees, self.cleaner.as_ref()];
+        for job in standing {
+            job.step(core, now_ns, Budget { units: UNITS_PER_STEP })?;
+        }
+        self.take_turns(core, now_ns)
+    }
+
+    /// Gives each walk a step, again and again, until all wait or the time is over.
+    fn take_turns(&self, core: &Core, now_ns: u64) -> FsResult<()> {
+        let mut ready = self.begin_turns(now_ns);
+        for _ in 0..TURNS_MAX {
+            let mut again = Vec::new();
+            for (id, job) in ready {
+                if self.take_turn(core, (id, job.as_ref()), now_ns)? {
+                    again.push((id, job));
+                }
+            }
+            let is_over = core.store.clock.monotonic_ns().saturating_sub(now_ns) >= TURNS_NS;
+            if again.is_empty() || is_over {
+                break;
+            }
+            ready = again;
+        }
+        Ok(())
+    }
+
+    /// Gives a walk a step. Returns whether it has more to do now.
+    fn take_turn(&self, core: &Core, (id, job): (u64, &dyn Job), now_ns: u64) -> FsResult<bool> {
+        match job.step(core, now_ns, Budget { units: UNITS_PER_STEP }) {
+            // Space comes back: what was freed waits for a checkpoint.
+            Ok(Step::Wait) | Err(FsError::NoSpace) => Ok(false),
+            Ok(Step::Again) => Ok(true),
+            Ok(Step::Done) => {
+                self.walks.lock().list.retain(|walk| walk.id != id);
+                Ok(false)
+            }
+            Err(error) => {
+                core.store.journal.check_alive()?;
+                self.note_failure(id, &error);
+                Ok(false)
+            }
+        }
+    }
+
+    /// Returns the walks that take turns now, and counts the time since the last for them.
+    fn begin_turns(&self, now_ns: u64) -> Vec<(u64, Arc<dyn Job>)> {
+        let mut walks = self.walks.lock();
+        let passed_ns = walks.last_ns.map_or(0, |last_ns| now_ns.saturating_sub(last_ns));
+        walks.last_ns = Some(now_ns);
+        let runs = |walk: &&mut Walk| !walk.is_paused && walk.failure.is_none();
+        let take = |walk: &mut Walk| {
+            walk.ran_ns += passed_ns;
+            (walk.id, Arc::clone(&walk.job))
+        };
+        walks.list.iter_mut().filter(runs).map(take).collect()
+    }
+
+    fn note_failure(&self, id: u64, error: &FsError) {
+        let mut walks = self.walks.lock();
+        let walk = walks.list.iter_mut().find(|walk| walk.id == id);
+        if let Some(walk) = walk {
+            tracing::warn!(%error, job = walk.job.name(), "a job has stopped");
+            walk.failure = Some(error.to_string());
+        }
+    }
+
+    /// Makes a job pause, or go on: also one that has failed. Returns whether there is such a job.
+    pub(crate) fn pause(&self, id: u64, is_paused: bool) -> bool {
+        let mut walks = self.walks.lock();
+        let walk = walks.list.iter_mut().find(|walk| walk.id == id);
+        if let Some(walk) = walk {
+            walk.is_paused = is_paused;
+            walk.failure = walk.failure.take().filter(|_| is_paused);
+            return true;
+        }
+        false
+    }
+
+    /// Returns the jobs that have an end, oldest first.
+    pub(crate) fn status(&self, core: &Core) -> Vec<JobStatus> {
+        let tell = |walk: &Walk| {
+            let progress = walk.job.progress(core);
+            JobStatus {
+                id: walk.id,
+                name: walk.job.name().to_owned(),
+                progress,
+                ends_in_ns: progress.and_then(|at| ends_in_ns(at, walk.done_before, walk.ran_ns)),
+                is_paused: walk.is_paused,
+                failure: walk.failure.clone(),
+            }
+        };
+        let walks = self.walks.lock().list.clone();
+        walks.iter().map(tell).collect()
+    }
+}
+
+/// Returns how long a job still takes that was at `done_before` when it had run for no time.
+fn ends_in_ns(at: JobProgress, done_before: u64, ran_ns: u64) -> Option<u64> {
+    let done = u128::from(at.done.checked_sub(done_before)?);
+    let left = u128::from(at.total.saturating_sub(at.done));
+    u64::try_from((left * u128::from(ran_ns)).checked_div(done)?).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! Jobs that have an end: turns, pauses, failures, and how long they still take.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use runtime::clock::ManualClock;
+use storage::device::{MemoryDevice, SharedDevice};
+
+use super::*;
+use crate::convert::wide;
+use crate::{CreateOptions, OpenOptions, Pool};
+
+const POOL_BYTES: u64 = 16 << 20;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Counts to `total`, and fails once at `fails_at`.
+#[derive(Debug)]
+struct Counting {
+    total: u64,
+    done: AtomicU64,
+    fails_at: u64,
+    /// Whether it waits for the next tick after each step.
+    is_slow: bool,
+}
+
+impl Counting {
+    fn new(total: u64, fails_at: u64, is_slow: bool) -> Arc<Counting> {
+        Arc::new(Counting { total, done: AtomicU64::new(0), fails_at, is_slow })
+    }
+}
+
+impl Job for Counting {
+    fn name(&self) -> &str {
+        "counting"
+    }
+
+    fn step(&self, _core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
+        let done = self.done.fetch_add(u64::from(budget.units), Ordering::Relaxed);
+        let done = done + u64::from(budget.units);
+        if done == self.fails_at {
+            return Err(FsError::Invalid);
+        }
+        let rest = if self.is_slow { Step::Wait } else { Step::Again };
+        Ok(if done < self.total { rest } else { Step::Done })
+    }
+
+    fn progress(&self, _core: &Core) -> Option<JobProgress> {
+        Some(JobProgress { done: self.done.load(Ordering::Relaxed), total: self.total })
+    }
+}
+
+fn new_pool() -> (Arc<ManualClock>, Pool) {
+    let clock = Arc::new(ManualClock::new());
+    let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
+    let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+    Pool::create(&device, clock.as_ref(), &options).expect("a pool fits");
+    let pool = Pool::open(device, clock.clone(), OpenOptions::default()).expect("it opens");
+    (clock, pool)
+}
+
+fn done_of(pool: &Pool) -> Vec<u64> {
+    pool.jobs().iter().map(|job| job.progress.expect("it counts").done).collect()
+}
+
+#[test]
+fn walks_take_turns_and_go_when_they_are_done() {
+    let (_clock, pool) = new_pool();
+    let (step, turns) = (u64::from(UNITS_PER_STEP), wide(TURNS_MAX));
+    pool.add_job(Counting::new(3 * step, 0, false));
+    pool.add_job(Counting::new(2 * step, 0, true));
+    // The clock stands still.
+    pool.add_job(Counting::new(2 * turns * step, 0, false));
+    pool.tick().expect("a tick");
+    assert_eq!(done_of(&pool), [step, turns * step], "one is done, one waits, one goes on");
+    pool.tick().expect("a tick");
+    assert_eq!(pool.jobs(), []);
+}
+
+#[test]
+fn a_paused_walk_does_nothing_and_its_time_does_not_count() {
+    let (clock, pool) = new_pool();
+    let step = u64::from(UNITS_PER_STEP);
+    let id = pool.add_job(Counting::new(10 * step, 0, true));
+    let tick = || {
+        clock.advance_ns(SECOND_NS);
+        pool.tick().expect("a tick");
+    };
+    tick();
+    assert_eq!(pool.jobs()[0].ends_in_ns, Some(0), "it has not run for any time");
+    tick();
+    assert_eq!(pool.jobs()[0].ends_in_ns, Some(4 * SECOND_NS), "two steps in a second");
+    assert!(pool.pause_job(id, true));
+    (0..5).for_each(|_| tick());
+    assert_eq!((done_of(&pool), pool.jobs()[0].is_paused), (vec![2 * step], true));
+    assert_eq!(pool.jobs()[0].ends_in_ns, Some(4 * SECOND_NS));
+    assert!(pool.pause_job(id, false));
+    tick();
+    assert_eq!(done_of(&pool), [3 * step]);
+    assert!(!pool.pause_job(id + 1, true), "there is no other");
+}
+
+#[test]
+fn a_walk_that_fails_stops_alone_and_goes_on_when_told() {
+    let (_clock, pool) = new_pool();
+    let step = u64::from(UNITS_PER_STEP);
+    let id = pool.add_job(Counting::new(4 * step, 2 * step, false));
+    pool.add_job(Counting::new(9 * step, 0, true));
+    pool.tick().expect("the pool goes on");
+    pool.tick().expect("the pool goes on");
+    let jobs = pool.jobs();
+    assert_eq!(jobs[0].failure.as_deref(), Some("invalid argument"));
+    assert_eq!(done_of(&pool), [2 * step, 2 * step]);
+    assert!(pool.pause_job(id, false));
+    pool.tick().expect("a tick");
+    assert_eq!(done_of(&pool), [3 * step], "the first is done");
+}
+
+#[test]
+fn how_long_a_job_takes_is_told_once_it_has_done_something() {
+    let at = |done, total| JobProgress { done, total };
+    assert_eq!(ends_in_ns(at(5, 10), 5, 100), None, "nothing since it was added");
+    assert_eq!(ends_in_ns(at(6, 10), 5, 100), Some(400));
+    assert_eq!(ends_in_ns(at(12, 10), 5, 100), Some(0));
+    assert_eq!(ends_in_ns(at(1, u64::MAX), 0, u64::MAX), None, "longer than can be told");
+}

@@ -1,0 +1,82 @@
+//! Room for writers: what waits is installed, what was freed is released, segments are emptied.
+//!
+//! Policy: a writer begins to look when fewer than [`FEW_SEGMENTS`] are free. Who finds no space at
+//! all releases everything that waits once, and tries again.
+
+use std::fmt::Debug;
+
+use super::Core;
+use crate::alloc::{FEW_SEGMENTS, LOW_SEGMENTS, PROMISED_SEGMENTS};
+use crate::error::{FsError, FsResult};
+
+/// Who empties segments: a job, above this layer. Called with no lock held.
+pub(crate) trait Empties: Debug + Send + Sync {
+    /// Empties segments until `enough` are free, or nothing is left to gain, or as many as a step
+    /// may.
+    fn empty_some(&self, core: &Core, enough: u32) -> FsResult<()>;
+
+    /// Empties segments until `enough` are free or none gives anything back: what was promised must
+    /// be found.
+    fn empty_thoroughly(&self, core: &Core, enough: u32) -> FsResult<()>;
+}
+
+impl Core {
+    /// Before a write: bounds what is in memory and sees to it that there are segments to write
+    /// to. Called with no lock held.
+    pub(crate) fn make_room(&self) -> FsResult<()> {
+        self.segments.throttle()?;
+        if self.segments.has_installable() {
+            self.install_waiting()?;
+        }
+        if self.store.alloc.free_segments(FEW_SEGMENTS)? < FEW_SEGMENTS {
+            self.reclaim()?;
+        }
+        Ok(())
+    }
+
+    /// Does what the last writers have left to others: see
+    /// [`super::api::FileSystem::run_deferred_work`]. Called with no lock held.
+    pub(crate) fn run_deferred_work(&self) -> FsResult<()> {
+        if self.segments.seal_full() { self.make_room() } else { Ok(()) }
+    }
+
+    /// Does `operation`, and if there is no space once more after a reclaim: space that waits for a
+    /// checkpoint or for the cleaner may be enough. Called with no lock held.
+    pub(crate) fn with_reclaim<T>(
+        &self,
+        mut operation: impl FnMut() -> FsResult<T>,
+    ) -> FsResult<T> {
+        match operation() {
+            Err(FsError::NoSpace) => {
+                self.reclaim_promised()?;
+                operation()
+            }
+            other => other,
+        }
+    }
+
+    /// Makes freed space usable, however little each segment gives back: what the pool has promised
+    /// is there, if only in pieces.
+    pub(crate) fn reclaim_promised(&self) -> FsResult<()> {
+        self.reap_all_doomed();
+        // Each block that waits holds the map pages that it may need: what is installed does not.
+        self.segments.seal();
+        self.settle_space()?;
+        self.emptier.empty_thoroughly(self, PROMISED_SEGMENTS)
+    }
+
+    fn settle_space(&self) -> FsResult<()> {
+        self.segments.seal_full();
+        self.install_waiting()?;
+        self.store.journal.checkpoint()?;
+        self.segments.tidy();
+        Ok(())
+    }
+
+    /// Makes freed space usable: a checkpoint, and segments are emptied until there are enough or
+    /// nothing is left to gain. Called with no lock held.
+    pub(crate) fn reclaim(&self) -> FsResult<()> {
+        self.settle_space()?;
+        self.emptier.empty_some(self, LOW_SEGMENTS)
+    }
+}
