@@ -2,6 +2,7 @@
 
 mod appends;
 mod bounds;
+mod checking;
 mod cleaning;
 mod listing;
 mod looks;

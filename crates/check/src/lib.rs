@@ -15,18 +15,21 @@
 //!   over each fileset       anode, anode_map, orphan, attributes, link
 //!   in what the anodes have map (pointers of a container: who owns what), directory, attributes
 //!   what passes share       space (used fragments), tree (facts of the anodes of a fileset)
+//!   how they read           sweep (metadata, in physical order, ahead), blocks (of files, later)
 //!   under the passes        reader (the device under what a replay would write), replay
 //! ```
 //!
 //! # Memory
 //!
 //! One bit a fragment and 8 bytes a segment of the groups in use (32 KiB and 8 KiB for a group of
-//! 1 GiB), `tree::FACTS_BYTES` for each anode of the fileset in hand, what is being read
-//! (8 MiB) and, for a pool that was not closed, what its log writes. All of it is counted, and a
-//! check that would pass [`Options::memory_bytes_max`] stops and says so.
+//! 1 GiB), `tree::FACTS_BYTES` for each anode of the fileset in hand and, for a pool that was not
+//! closed, what its log writes. All of it is counted, and a check that would pass
+//! [`Options::memory_bytes_max`] stops and says so. What does not grow with the pool is not
+//! counted: what is being read (16 MiB), what `sweep` has read ahead, and blocks that wait.
 //!
 //! Not here: repair, and what each code means for the user (`docs/CHECK.md`).
 
+mod blocks;
 mod convert;
 pub mod dump;
 pub mod explain;
@@ -40,6 +43,7 @@ mod reader;
 pub mod replay;
 pub mod report;
 mod space;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -50,10 +54,12 @@ use format::ids::Place;
 use storage::device::SharedDevice;
 use storage::pool::SuperblockReport;
 
+use crate::blocks::BlockWaiting;
 use crate::pass::{PASSES, Pass};
 use crate::reader::{ReadError, Reader};
 use crate::report::{Finding, Report};
 use crate::space::Space;
+use crate::sweep::Sweep;
 use format::defect::{Defect, DefectCode, Subject};
 
 /// What to check, and at what cost.
@@ -107,6 +113,9 @@ pub(crate) struct Check<'run> {
     pub(crate) options: Options,
     pub(crate) report: Report,
     pub(crate) space: Space,
+    pub(crate) sweep: Sweep,
+    /// Blocks that were claimed, and whose bytes are not verified yet.
+    pub(crate) blocks_waiting: Vec<BlockWaiting>,
     /// Whether some page that leads to others could not be used, so that what was found is not
     /// all there is, and nothing follows from what was not found.
     pub(crate) is_incomplete: bool,
@@ -200,6 +209,8 @@ pub fn run(device: SharedDevice, options: Options, progress: &mut dyn FnMut(Prog
     let mut check = Check {
         superblock,
         space: Space::new(geometry.clone()),
+        sweep: Sweep::default(),
+        blocks_waiting: Vec::new(),
         reader: Arc::new(Reader::new(device, geometry, pool_id)),
         options,
         report,

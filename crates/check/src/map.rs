@@ -4,8 +4,6 @@
 //! A fragment is followed only when it was claimed for the first time, so a map that leads back
 //! into itself ends, and the work is bounded by the fragments of the pool.
 
-use std::sync::Arc;
-
 use format::anode::{Anode, StorageMode};
 use format::ids::Place;
 use format::map::{
@@ -16,8 +14,9 @@ use format::page::{PageBytes, PageKind, PageOwner};
 use format::pointer::{BlockPointer, CheckKind};
 
 use crate::Check;
+use crate::blocks::BlockWaiting;
 use crate::convert::{to_u64, to_usize};
-use crate::reader::{PageWanted, Reader};
+use crate::reader::PageWanted;
 use crate::space::Use;
 use format::defect::{DefectCode, Subject};
 
@@ -150,9 +149,9 @@ impl<'run> Check<'run> {
         if level == 0 {
             walk.walked.blocks += to_u64(pointers.len());
         }
-        let pages = self.reader.read_pages(&wanted);
-        for (indexed, page) in claimed.into_iter().zip(pages) {
-            match page {
+        let mut asked = self.ask(&wanted);
+        for (position, (indexed, wanted)) in claimed.into_iter().zip(&wanted).enumerate() {
+            match self.asked(&mut asked, position, wanted) {
                 Ok(page) if level == 0 => {
                     self.report.totals.pages += 1;
                     visit(self, indexed, &page);
@@ -189,9 +188,9 @@ impl<'run> Check<'run> {
             .filter(|pointer| self.claim_page(walk, pointer))
             .map(|pointer| wanted_page(anode, PageKind::Map, FINE_LEVEL, pointer))
             .collect();
-        let pages = self.reader.read_pages(&wanted);
-        for (wanted, page) in wanted.iter().zip(pages) {
-            match page {
+        let mut asked = self.ask(&wanted);
+        for (position, wanted) in wanted.iter().enumerate() {
+            match self.asked(&mut asked, position, wanted) {
                 Ok(page) => {
                     self.report.totals.pages += 1;
                     let index = wanted.owner.map_or(0, |owner| owner.index);
@@ -229,16 +228,13 @@ impl<'run> Check<'run> {
         false
     }
 
-    /// Claims blocks of a file, of `1 << shift` bytes each, and verifies their bytes.
+    /// Claims blocks of a file, of `1 << shift` bytes each; their bytes are verified later.
     fn blocks(&mut self, walk: &mut Walk<'_>, pointers: &[Indexed], shift: u8) {
-        let mut readable = Vec::new();
         for indexed in pointers {
-            if self.claim_block(walk, indexed, shift) {
-                readable.push(*indexed);
+            if self.claim_block(walk, indexed, shift) && self.options.data {
+                let &(index, pointer) = indexed;
+                self.wait_for_block(BlockWaiting { subject: walk.subject, index, pointer });
             }
-        }
-        if self.options.data {
-            self.verify_blocks(walk, &readable);
         }
     }
 
@@ -267,35 +263,6 @@ impl<'run> Check<'run> {
         walk.walked.fragments += u64::from(pointer.fragments);
         self.report.totals.blocks += 1;
         self.claim(Use::Block, pointer.place, pointer.fragments, walk.subject)
-    }
-
-    fn verify_blocks(&mut self, walk: &Walk<'_>, readable: &[Indexed]) {
-        let reader: Arc<Reader> = Arc::clone(&self.reader);
-        let ranges: Vec<(u64, usize)> = readable
-            .iter()
-            .filter_map(|(_, pointer)| {
-                let offset = reader.geometry.device_offset(pointer.place, pointer.fragments)?;
-                let bytes = u64::from(pointer.fragments) << reader.geometry.fragment_shift;
-                Some((offset, to_usize(bytes)))
-            })
-            .collect();
-        reader.read_many(&ranges, &mut |position, result| {
-            let Some((index, pointer)) = readable.get(position) else { return };
-            let place = Some(pointer.place);
-            match result {
-                Err(error) => {
-                    let what = format!("block {index}: {error}");
-                    self.defect(DefectCode::IO001, walk.subject, place, what);
-                }
-                Ok(bytes) if pointer.verifies(bytes) => {
-                    self.report.totals.data_bytes += to_u64(bytes.len());
-                }
-                Ok(_) => {
-                    let what = format!("block {index} fails its checksum");
-                    self.defect(DefectCode::MP005, walk.subject, place, what);
-                }
-            }
-        });
     }
 
     /// Compares what `anode` says of its map with what a walk counted.

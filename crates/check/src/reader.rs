@@ -3,7 +3,7 @@
 //! Every road to the bytes goes through [`Reader`], so that a check of a pool that was not closed
 //! sees the state that the next mount will see, while the device is left as it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use format::defect::{DefectCode, FoundDefect};
@@ -21,9 +21,9 @@ use crate::lsn::LsnPages;
 /// Requests in flight: past 32 a device gains little, and 64 hides the latency of a slow one.
 const READS_IN_FLIGHT: usize = 64;
 /// Bytes in flight: what reading ahead may take of memory.
-const READ_BYTES_IN_FLIGHT: usize = 8 << 20;
+const READ_BYTES_IN_FLIGHT: usize = 16 << 20;
 /// Bytes of one read: where sequential reading comes close to what a device can do.
-const RUN_BYTES_MAX: usize = 1 << 20;
+const RUN_BYTES_MAX: u64 = 1 << 20;
 /// Unit of the overlay: the smallest fragment, of which every place is a multiple.
 const UNIT_BYTES: u64 = 1024;
 /// Most bytes of the overlay: 8 times the bound on the active log, so that no log can fill memory.
@@ -131,8 +131,7 @@ impl Reader {
 
     /// Whether a replay has written any byte of the page at `place`.
     pub(crate) fn is_replayed(&self, place: Place) -> bool {
-        let offset = self.geometry.device_offset(place, self.geometry.page_fragments());
-        offset.is_some_and(|offset| self.overlay.holds(offset, to_u64(PAGE_BYTES)))
+        self.page_offset(place).is_some_and(|offset| self.overlay.holds(offset, to_u64(PAGE_BYTES)))
     }
 
     /// Reads `length` bytes from `offset`; neither need be aligned.
@@ -141,24 +140,24 @@ impl Reader {
     }
 
     /// Reads many ranges with many requests in flight, and hands each to `each` in order. Ranges
-    /// that follow each other on the device are read at once.
-    pub(crate) fn read_many(&self, ranges: &[(u64, usize)], each: Each<'_>) {
-        let mut next = 0;
-        while next < ranges.len() {
-            let (mut window, mut bytes) = (Vec::new(), 0);
-            while next < ranges.len()
-                && (window.is_empty()
-                    || (window.len() < READS_IN_FLIGHT && bytes < READ_BYTES_IN_FLIGHT))
-            {
-                let run = run_at(ranges, next);
-                window.push((next, run, self.submit(run.offset, run.length)));
+    /// that follow each other on the device, with at most `gap_bytes_max` between them, are read at
+    /// once.
+    pub(crate) fn read_many(&self, ranges: &[(u64, usize)], gap_bytes_max: u64, each: Each<'_>) {
+        let mut in_flight = VecDeque::new();
+        let (mut next, mut bytes) = (0, 0);
+        loop {
+            let is_room = in_flight.len() < READS_IN_FLIGHT && bytes < READ_BYTES_IN_FLIGHT;
+            if next < ranges.len() && is_room {
+                let run = run_at(ranges, next, gap_bytes_max);
+                in_flight.push_back((next, run, self.submit(run.offset, run.length)));
                 bytes += run.length;
                 next += run.count;
+                continue;
             }
-            for (first, run, ticket) in window {
-                let parts = ranges.get(first..first + run.count).unwrap_or(&[]);
-                self.hand_on(first, parts, run, self.finish(ticket, run.offset, run.length), each);
-            }
+            let Some((first, run, ticket)) = in_flight.pop_front() else { return };
+            bytes -= run.length;
+            let parts = ranges.get(first..first + run.count).unwrap_or(&[]);
+            self.hand_on(first, parts, run, self.finish(ticket, run.offset, run.length), each);
         }
     }
 
@@ -189,13 +188,15 @@ impl Reader {
         }
     }
 
-    fn submit(&self, offset: u64, length: usize) -> Ticket {
+    /// Begins to read `length` bytes from `offset`.
+    pub(crate) fn submit(&self, offset: u64, length: usize) -> Ticket {
         let (start, end) = aligned(offset, length);
-        let buffer = AlignedBuffer::zeroed(to_usize(end - start));
+        let buffer = AlignedBuffer::for_reading(to_usize(end - start));
         self.volume.submit_read_at(Purpose::Check, start, buffer)
     }
 
-    fn finish(
+    /// Waits for what [`Reader::submit`] began.
+    pub(crate) fn finish(
         &self,
         ticket: Ticket,
         offset: u64,
@@ -208,11 +209,14 @@ impl Reader {
         Ok(SharedBytes::new(Arc::new(buffer), range))
     }
 
+    /// Returns where the page at `place` is on the device; `None` if it is outside the pool.
+    pub(crate) fn page_offset(&self, place: Place) -> Option<u64> {
+        self.geometry.device_offset(place, self.geometry.page_fragments())
+    }
+
     /// Reads the page at `place` as it is, unverified.
     pub(crate) fn read_raw_page(&self, place: Place) -> Result<Box<PageBytes>, ReadError> {
-        let fragments = self.geometry.page_fragments();
-        let offset =
-            self.geometry.device_offset(place, fragments).ok_or(ReadError::Outside(place))?;
+        let offset = self.page_offset(place).ok_or(ReadError::Outside(place))?;
         Ok(boxed(&self.read(offset, PAGE_BYTES)?))
     }
 
@@ -228,8 +232,7 @@ impl Reader {
         &self,
         wanted: &[PageWanted],
     ) -> Vec<Result<Box<PageBytes>, ReadError>> {
-        let fragments = self.geometry.page_fragments();
-        let offset_of = |wanted: &PageWanted| self.geometry.device_offset(wanted.place, fragments);
+        let offset_of = |wanted: &PageWanted| self.page_offset(wanted.place);
         let inside: Vec<usize> =
             (0..wanted.len()).filter(|&index| offset_of(&wanted[index]).is_some()).collect();
         let ranges: Vec<_> = inside
@@ -239,7 +242,7 @@ impl Reader {
             .collect();
         let mut answers: Vec<Result<Box<PageBytes>, ReadError>> =
             wanted.iter().map(|wanted| Err(ReadError::Outside(wanted.place))).collect();
-        self.read_many(&ranges, &mut |position, result| {
+        self.read_many(&ranges, 0, &mut |position, result| {
             let index = inside[position];
             answers[index] = match result {
                 Ok(bytes) => {
@@ -252,7 +255,8 @@ impl Reader {
         answers
     }
 
-    fn verify(&self, wanted: &PageWanted, bytes: &PageBytes) -> Result<(), ReadError> {
+    /// Verifies that `bytes` are the page that is wanted.
+    pub(crate) fn verify(&self, wanted: &PageWanted, bytes: &PageBytes) -> Result<(), ReadError> {
         let header = PageHeader::decode(bytes, self.pool_id, wanted.place)?;
         header.expect(wanted.kind, wanted.owner.unwrap_or(header.owner))?;
         self.compare_lsn(&header)?;
@@ -287,14 +291,16 @@ struct Run {
 }
 
 /// Returns the run that begins with range `first`.
-fn run_at(ranges: &[(u64, usize)], first: usize) -> Run {
+fn run_at(ranges: &[(u64, usize)], first: usize, gap_bytes_max: u64) -> Run {
     let mut run = Run { offset: ranges[first].0, length: ranges[first].1, count: 1 };
     for &(offset, length) in ranges.get(first + 1..).unwrap_or(&[]) {
-        let is_next = offset == run.offset + to_u64(run.length);
-        if !is_next || run.length + length > RUN_BYTES_MAX {
+        let end = run.offset + to_u64(run.length);
+        let is_next = offset.checked_sub(end).is_some_and(|gap| gap <= gap_bytes_max);
+        let whole = offset.saturating_sub(run.offset).saturating_add(to_u64(length));
+        if !is_next || whole > RUN_BYTES_MAX {
             break;
         }
-        run.length += length;
+        run.length = to_usize(whole);
         run.count += 1;
     }
     run
@@ -354,7 +360,7 @@ mod tests {
         let start = |index: u64| if index.is_multiple_of(7) { index * 60 } else { index * 64 };
         let ranges: Vec<_> = (0..200_u64).map(|index| (start(index), 64)).collect();
         let mut seen = Vec::new();
-        reader.read_many(&ranges, &mut |position, result| {
+        reader.read_many(&ranges, 0, &mut |position, result| {
             let bytes = result.expect("in range");
             assert_eq!(bytes, &*reader.read(ranges[position].0, 64).expect("in range"));
             seen.push(position);

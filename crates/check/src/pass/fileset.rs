@@ -11,6 +11,7 @@ use super::{FILESET_PASSES, anode};
 use crate::convert::{to_u64, to_usize};
 use crate::map::Content;
 use crate::reader::PageWanted;
+use crate::sweep::Sweep;
 use crate::tree::Tree;
 use crate::{Check, Stop, path};
 use format::defect::{DefectCode, Subject};
@@ -19,6 +20,7 @@ const POOL: Subject = Subject { fileset: FilesetId(0), anode: AnodeNo(0) };
 
 /// Reads the root page, the fileset table and every fileset.
 pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
+    check.sweep = Sweep::new(&check.space, &check.reader, check.options.memory_bytes_max);
     let place = check.reader.geometry.root_place();
     let owner = Some(PageOwner::default());
     let wanted = PageWanted { place, kind: PageKind::Anode, owner };

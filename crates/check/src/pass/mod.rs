@@ -17,12 +17,12 @@ mod group;
 mod journal;
 mod link;
 mod orphan;
-mod segment;
+pub(crate) mod segment;
 pub(crate) mod superblock;
 mod total;
 
 use crate::tree::Tree;
-use crate::{Check, Stop};
+use crate::{Check, Stop, blocks};
 
 /// A look at the whole pool.
 pub(crate) struct Pass {
@@ -59,10 +59,12 @@ pub(crate) const PASSES: [Pass; 7] = [
 ];
 
 /// The passes over a fileset, in order.
-pub(crate) const FILESET_PASSES: [FilesetPass; 6] = [
+pub(crate) const FILESET_PASSES: [FilesetPass; 7] = [
     // The anode table, and in each anode its map, its directory pages, its attributes. Collects
     // facts of each anode, and the names that lead to it.
     FilesetPass { name: "anodes", run: anode::run },
+    // The blocks of files that the pass before has found and not read.
+    FilesetPass { name: "data", run: blocks::run },
     // The anodes that every fileset has.
     FilesetPass { name: "reserved anodes", run: anode::reserved },
     // The map of numbers in use against the anodes.

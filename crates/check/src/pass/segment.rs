@@ -7,7 +7,7 @@ use format::page::{PAGE_HEADER_BYTES, PageBytes, PageKind};
 
 use crate::convert::{index_of, to_u64};
 use crate::reader::PageWanted;
-use crate::space::{GroupSpace, StatedGroup, count_set};
+use crate::space::{GroupSpace, StatedGroup, count_set, is_set};
 use crate::{Check, Stop};
 use format::defect::{DefectCode, Subject};
 
@@ -92,7 +92,7 @@ fn free_map(check: &mut Check<'_>, group: u32, stated: &StatedGroup) -> Option<V
         match page {
             Ok(page) => {
                 check.report.totals.pages += 1;
-                copy_bits(&page, index_of(index * (BITS_PER_PAGE / 64)), &mut marked);
+                copy_bits(&page, index, &mut marked);
             }
             Err(error) => {
                 is_whole = false;
@@ -103,7 +103,9 @@ fn free_map(check: &mut Check<'_>, group: u32, stated: &StatedGroup) -> Option<V
     is_whole.then_some(marked)
 }
 
-fn copy_bits(page: &PageBytes, first_word: usize, marked: &mut [u64]) {
+/// Copies the bits of page `index` of a free map to where they belong in `marked`.
+pub(crate) fn copy_bits(page: &PageBytes, index: u32, marked: &mut [u64]) {
+    let first_word = index_of(index * (BITS_PER_PAGE / 64));
     let (words, _) = page[PAGE_HEADER_BYTES..].as_chunks::<8>();
     for (to, word) in marked.iter_mut().skip(first_word).zip(words) {
         *to = u64::from_le_bytes(*word);
@@ -113,12 +115,7 @@ fn copy_bits(page: &PageBytes, first_word: usize, marked: &mut [u64]) {
 /// Reports runs of fragments whose mark is not what was found.
 fn compare_maps(check: &mut Check<'_>, group: u32, found: &[u64], marked: &[u64]) {
     let fragments = check.reader.geometry.fragments_of(group);
-    let state = |bit: u32| {
-        let is_set = |bits: &[u64]| {
-            bits.get(index_of(bit / 64)).is_some_and(|word| word >> (bit % 64) & 1 == 1)
-        };
-        (is_set(found), is_set(marked))
-    };
+    let state = |bit: u32| (is_set(found, bit), is_set(marked, bit));
     let mut bit = 0;
     while bit < fragments {
         let word = index_of(bit / 64);

@@ -23,12 +23,12 @@ fn bounded(image: &Image) -> SharedDevice {
     Arc::new(Bounded { below: image.device.clone(), reads: AtomicU64::new(0) })
 }
 
-fn index_below(prng: &mut Prng, end: usize) -> usize {
+pub(super) fn index_below(prng: &mut Prng, end: usize) -> usize {
     usize::try_from(prng.below(u64::try_from(end).expect("small"))).expect("small")
 }
 
 /// Makes up to four changes: flips bits, swaps fields, writes extremes, copies fields.
-fn mutate(prng: &mut Prng, bytes: &mut [u8]) {
+pub(super) fn mutate(prng: &mut Prng, bytes: &mut [u8]) {
     for _ in 0..=prng.below(4) {
         let at = |prng: &mut Prng| index_below(prng, bytes.len() / 8) * 8;
         let (first, second) = (at(prng), at(prng));
@@ -43,7 +43,7 @@ fn mutate(prng: &mut Prng, bytes: &mut [u8]) {
 }
 
 /// Gives the slots of a page of anodes or filesets good checksums again.
-fn restamp_slots(bytes: &mut PageBytes) {
+pub(super) fn restamp_slots(bytes: &mut PageBytes) {
     let is_slotted = [PageKind::Anode, PageKind::FilesetTable].map(PageKind::code);
     if !is_slotted.contains(&bytes[18]) {
         return;
@@ -56,7 +56,7 @@ fn restamp_slots(bytes: &mut PageBytes) {
     }
 }
 
-fn metadata_places(image: &Image) -> Vec<Place> {
+pub(super) fn metadata_places(image: &Image) -> Vec<Place> {
     let geometry = &image.geometry;
     let mut places: Vec<Place> = image
         .places

@@ -645,9 +645,9 @@ fn a_device_that_cannot_read_is_reported_and_the_rest_is_checked() {
 
 /// A device with one page that can't be read.
 #[derive(Debug)]
-struct BadSector {
-    below: Arc<MemoryDevice>,
-    bad: u64,
+pub(super) struct BadSector {
+    pub(super) below: Arc<MemoryDevice>,
+    pub(super) bad: u64,
 }
 
 impl Device for BadSector {
