@@ -83,6 +83,17 @@ pub(crate) enum PlacementName {
     Hotspot,
 }
 
+/// By what the kernel asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TransportName {
+    /// By io_uring where that can be, else by /dev/fuse
+    Auto,
+    /// By io_uring; where that cannot be by /dev/fuse, with a warning
+    Uring,
+    /// By /dev/fuse
+    Dev,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  holdfast create pool.hf --size 16T")]
 pub(crate) struct CreateArgs {
@@ -146,6 +157,9 @@ pub(crate) struct MountArgs {
     /// Microseconds that a thread looks for the next request before it sleeps; 0: none
     #[arg(long, value_name = "MICROSECONDS")]
     pub(crate) poll_us: Option<u64>,
+    /// By what the kernel asks
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) transport: TransportName,
     /// Let the kernel gather writes: faster, and lost with the server until fsync
     #[arg(long)]
     pub(crate) writeback_cache: bool,

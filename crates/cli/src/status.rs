@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use engine::vnode::api::Ino;
+use front::fuse::TransportUsed;
 use front::fuse::mountpoint::{self, MOUNT_TYPE, MountEntry};
 use front::fuse::protocol::{NodeId, NodeNumbers};
 use rustix::net::sockopt::{self, Timeout};
@@ -92,6 +93,16 @@ pub(crate) struct Served {
     /// Where it logs.
     #[serde(serialize_with = "optional_path_as_text")]
     pub(crate) log: Option<PathBuf>,
+    /// By what the kernel asks, and why.
+    #[serde(serialize_with = "transport_as_facts")]
+    pub(crate) transport: Arc<TransportUsed>,
+}
+
+fn transport_as_facts<S: Serializer>(
+    used: &TransportUsed,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    json!({ "name": used.name(), "reason": used.reason() }).serialize(serializer)
 }
 
 fn optional_path_as_text<S: Serializer>(

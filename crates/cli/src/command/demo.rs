@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::args::{DemoArgs, MountArgs, PlacementName};
+use crate::args::{DemoArgs, MountArgs, PlacementName, TransportName};
 use crate::backend::{Backend, CreateOptions};
 use crate::command::{create, mount, status as status_command};
 use crate::output::Output;
@@ -60,6 +60,7 @@ fn create_options(device: &Path, size_bytes: u64) -> CreateOptions {
 
 fn mount_args(device: &Path, directory: &Path) -> MountArgs {
     MountArgs {
+        transport: TransportName::Auto,
         device: device.to_owned(),
         directory: directory.to_owned(),
         daemon: false,

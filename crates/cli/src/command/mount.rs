@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use front::fuse::{EndCause, MountOptions, POLL_TIME_MAX, StopSignals, THREADS_MAX};
+use front::fuse::{
+    EndCause, MountOptions, POLL_TIME_MAX, StopSignals, THREADS_MAX, TransportChoice,
+};
 use serde_json::{Value, json};
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{MountArgs, PlacementName};
+use crate::args::{MountArgs, PlacementName, TransportName};
 use crate::backend::{Backend, OpenOptions, OpenPool, Placement};
 use crate::bugs;
 use crate::daemon::{self, Answer, Relaunch};
@@ -118,6 +120,7 @@ fn mount_and_run(
         device: session.device().map(str::to_owned),
         pid: std::process::id(),
         log,
+        transport: Arc::clone(session.transport()),
     };
     let warnings = pool.status()["warnings"].take();
     let mut text = ready_text(&served, session.has_replaced_dead());
@@ -151,6 +154,11 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
         mount_options.apply(options).map_err(|error| UsageError::new(error.to_string()))?;
     }
     mount_options.has_writeback_cache = args.writeback_cache;
+    mount_options.transport = match args.transport {
+        TransportName::Auto => TransportChoice::Auto,
+        TransportName::Uring => TransportChoice::Uring,
+        TransportName::Dev => TransportChoice::Dev,
+    };
     if let Some(threads) = args.threads {
         if !(1..=THREADS_MAX).contains(&threads) {
             let message = format!("--threads must be from 1 to {THREADS_MAX}");

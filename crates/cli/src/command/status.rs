@@ -46,6 +46,10 @@ pub(crate) fn text_of(found: &Found, is_verbose: bool) -> String {
     for (name, line) in summary::lines(&found.status["pool"]) {
         let _ = writeln!(text, "  {name}: {}", printable(&line));
     }
+    let transport = &found.status["server"]["transport"];
+    if let (Some(name), Some(reason)) = (transport["name"].as_str(), transport["reason"].as_str()) {
+        let _ = writeln!(text, "  requests: by {name} ({})", printable(reason));
+    }
     if is_verbose {
         let _ = writeln!(text, "  socket: {}", found.socket.display());
         if !found.text("log").is_empty() {

@@ -8,7 +8,7 @@ use engine::vnode::api::{FileSystem, FsError};
 
 use super::kernel::KernelTransport;
 use super::mountpoint::{self, Mountpoint};
-use super::transport::{Transport, TransportError};
+use super::transport::{Transport, TransportError, TransportUsed};
 use super::{MountOptions, Server};
 
 /// Bytes that the kernel may read ahead of a stream: four requests, so that the server and its
@@ -84,6 +84,7 @@ pub struct MountedSession {
     device: Option<String>,
     fs: FsHandle,
     serving: Option<JoinHandle<Result<(), TransportError>>>,
+    transport: Arc<TransportUsed>,
     has_replaced_dead: bool,
 }
 
@@ -113,8 +114,9 @@ pub fn mount(
         .map_err(|cause| MountError::NoFuse { cause })?;
 
     let server = Arc::new(Server::new(Arc::clone(&fs)));
-    let transport: Box<dyn Transport> =
+    let transport =
         Box::new(KernelTransport::mount(&directory, options, &server).map_err(refused)?);
+    let used = transport.used();
     let device = mountpoint::mounted_on(&directory).ok().flatten().map(|entry| entry.device);
     if let Some(device) = &device {
         raise_readahead(device);
@@ -129,6 +131,7 @@ pub fn mount(
         device,
         fs: FsHandle(fs),
         serving: Some(serving),
+        transport: used,
         has_replaced_dead,
     })
 }
@@ -181,6 +184,12 @@ impl MountedSession {
     #[must_use]
     pub fn device(&self) -> Option<&str> {
         self.device.as_deref()
+    }
+
+    /// Returns what tells by what the kernel's requests come.
+    #[must_use]
+    pub fn transport(&self) -> &Arc<TransportUsed> {
+        &self.transport
     }
 
     /// Returns whether a mount whose server had died was detached to make room.

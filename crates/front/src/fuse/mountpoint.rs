@@ -15,8 +15,9 @@ use rustix::mount::{MountFlags, UnmountFlags};
 pub const MOUNT_TYPE: &str = "fuse.holdfast";
 
 /// How often a directory is looked at while its server is dying: a request is aborted for each
-/// descriptor of the server's that still waits to be closed, at worst.
-const ABORTED_TRIES_MAX: usize = 64;
+/// descriptor of the server's that still waits to be closed, and for each entry of its queues
+/// (256 of them), at worst.
+const ABORTED_TRIES_MAX: usize = 512;
 
 /// Symbolic links on the way to a path (path_resolution(7)).
 const LINKS_MAX: usize = 40;
@@ -111,9 +112,7 @@ pub fn inspect(directory: &Path) -> std::io::Result<Mountpoint> {
     // A request that was under way when the server died is aborted; the next is told the truth.
     for _ in 0..ABORTED_TRIES_MAX {
         match &metadata {
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {
-                metadata = ask(directory);
-            }
+            Err(error) if is_dying(error) => metadata = ask(directory),
             Ok(_) | Err(_) => break,
         }
     }
@@ -134,6 +133,13 @@ pub fn inspect(directory: &Path) -> std::io::Result<Mountpoint> {
 fn ask(directory: &Path) -> std::io::Result<std::fs::Metadata> {
     rustix::fs::statfs(directory)?;
     std::fs::metadata(directory)
+}
+
+/// Returns whether `error` says that a mount's server went while it was asked: `ECANCELED` if its
+/// thread had ended that was to take the request.
+fn is_dying(error: &std::io::Error) -> bool {
+    let dying = [Errno::CONNABORTED, Errno::CANCELED].map(|errno| Some(errno.raw_os_error()));
+    dying.contains(&error.raw_os_error())
 }
 
 /// Returns whether `error` says that a mount's server is gone.

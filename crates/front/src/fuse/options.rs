@@ -72,6 +72,17 @@ impl MountFlag {
     }
 }
 
+/// By what the kernel's requests come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransportChoice {
+    /// By io_uring where that can be, else by /dev/fuse.
+    Auto,
+    /// By io_uring; where that cannot be by /dev/fuse, with a warning.
+    Uring,
+    /// By /dev/fuse.
+    Dev,
+}
+
 /// How a directory is mounted.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -90,6 +101,8 @@ pub struct MountOptions {
     /// How long a thread looks for the next request before it sleeps; zero: it sleeps at once. At
     /// most [`POLL_TIME_MAX`].
     pub poll_time: Duration,
+    /// By what the kernel's requests come.
+    pub transport: TransportChoice,
     /// Flags of mount(8): `noexec`, `nodev` and so on.
     flags: Vec<MountFlag>,
 }
@@ -119,6 +132,7 @@ impl MountOptions {
             thread_count: (2 * cpu_count).clamp(THREADS_DEFAULT_MIN, THREADS_MAX),
             has_writeback_cache: false,
             poll_time: POLL_TIME_DEFAULT,
+            transport: TransportChoice::Auto,
             flags: if is_root { vec![MountFlag::Dev, MountFlag::Suid] } else { Vec::new() },
         }
     }

@@ -5,7 +5,38 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::Server;
+
+/// By what the kernel's requests come to a mount, and why.
+#[derive(Debug)]
+pub struct TransportUsed(Mutex<Option<String>>);
+
+impl TransportUsed {
+    /// Notes that io_uring is used, or why not.
+    pub(super) fn new(refused: Option<&String>) -> TransportUsed {
+        TransportUsed(Mutex::new(refused.cloned()))
+    }
+
+    /// Notes that io_uring is not used after all.
+    pub(super) fn fall_back(&self, reason: String) {
+        tracing::warn!(reason, "requests come by /dev/fuse");
+        *self.0.lock() = Some(reason);
+    }
+
+    /// Returns what the transport is called.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        if self.0.lock().is_some() { "/dev/fuse" } else { "io_uring" }
+    }
+
+    /// Returns why it is used and no other.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        self.0.lock().clone().unwrap_or_else(|| "the kernel has it".to_owned())
+    }
+}
 
 /// Why a transport ended before its peer hung up.
 #[derive(Debug, thiserror::Error)]

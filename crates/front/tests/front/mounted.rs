@@ -5,15 +5,16 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode, Timestamp};
 use engine::{CreateOptions, Pool};
 use front::fuse::mountpoint::{self, Mountpoint};
 use front::fuse::{
-    EndCause, MountError, MountOptions, MountedSession, StopSignals, Unmounted, mount, run,
+    EndCause, MountError, MountOptions, MountedSession, StopSignals, TransportChoice, Unmounted,
+    mount, run,
 };
 use runtime::clock::SystemClock;
 use rustix::io::Errno;
@@ -24,16 +25,67 @@ use crate::memory_fs::{DAMAGED, MemoryFs, PANICKING};
 
 /// Names the directory that [`serve_for_another_process`] mounts.
 const SERVE: &str = "HOLDFAST_TEST_SERVE";
+/// Tells it to serve by /dev/fuse.
+const BY_DEV: &str = "HOLDFAST_TEST_BY_DEV";
 /// What it says when the mount answers.
 const READY: &str = "the mount answers";
 
+/// Makes two tests of each function: one by each transport.
+macro_rules! by_each_transport {
+    ($($name:ident,)*) => {
+        mod by_dev {
+            $(#[test] fn $name() { super::$name(super::TransportChoice::Dev); })*
+        }
+        mod by_uring {
+            $(#[test] fn $name() { super::$name(super::TransportChoice::Uring); })*
+        }
+    };
+}
+
+by_each_transport! {
+    programs_see_what_they_wrote,
+    a_stream_is_read_ahead_by_several_requests,
+    open_with_truncation_empties_the_file,
+    an_unlinked_file_lives_until_it_is_closed,
+    listings_agree_with_stat_and_show_damaged_files,
+    attributes_are_kept,
+    fsync_and_synchronous_writes_reach_the_file_system,
+    a_request_that_takes_long_holds_up_no_other,
+    others_are_answered_while_syncs_are_not_over,
+    many_who_sync_are_answered_by_few_threads,
+    a_bug_costs_the_request_and_not_the_mount,
+    a_clean_unmount_syncs_and_leaves_nothing,
+    a_busy_mount_is_detached_and_ends_with_its_last_user,
+    a_read_only_mount_refuses_changes,
+    a_writeback_cache_keeps_data_and_times,
+    the_ends_of_time_are_kept,
+    a_mount_whose_server_was_killed_is_replaced,
+    sigterm_unmounts_and_ends_the_server,
+}
+
 /// Returns whether mounting can be tried here, and says loudly where it cannot.
-fn has_fuse(test: &str) -> bool {
+fn has_fuse(test: &str, transport: TransportChoice) -> bool {
     let opened = fs::File::options().read(true).write(true).open("/dev/fuse");
     if let Err(error) = &opened {
         eprintln!("\n*** SKIPPED: {test}: /dev/fuse: {error} ***\n");
+        return false;
     }
-    opened.is_ok()
+    if let (TransportChoice::Uring, Some(reason)) = (transport, uring_refusal()) {
+        eprintln!("\n*** SKIPPED: {test}: by io_uring: {reason} ***\n");
+        return false;
+    }
+    true
+}
+
+/// Returns why io_uring cannot be used here.
+fn uring_refusal() -> Option<&'static str> {
+    static REFUSAL: OnceLock<Option<String>> = OnceLock::new();
+    let refusal = REFUSAL.get_or_init(|| {
+        let mounted = Mounted::new(TransportChoice::Uring);
+        let used = mounted.session.transport();
+        (used.name() != "io_uring").then(|| used.reason())
+    });
+    refusal.as_deref()
 }
 
 /// A directory of the test's own. Removed only when nothing is mounted on it.
@@ -65,14 +117,15 @@ struct Mounted {
 }
 
 impl Mounted {
-    fn new() -> Mounted {
-        Mounted::with(|_| {})
+    fn new(transport: TransportChoice) -> Mounted {
+        Mounted::with(transport, |_| {})
     }
 
-    fn with(change: impl FnOnce(&mut MountOptions)) -> Mounted {
+    fn with(transport: TransportChoice, change: impl FnOnce(&mut MountOptions)) -> Mounted {
         let fs = Arc::new(MemoryFs::new());
         let directory = Directory::new();
         let mut options = MountOptions::new("memory,pool.hf");
+        options.transport = transport;
         change(&mut options);
         let session = mount(fs.clone(), &directory.0, &options).expect("there is a /dev/fuse");
         Mounted { session, fs, directory }
@@ -83,12 +136,11 @@ impl Mounted {
     }
 }
 
-#[test]
-fn programs_see_what_they_wrote() {
-    if !has_fuse("programs_see_what_they_wrote") {
+fn programs_see_what_they_wrote(transport: TransportChoice) {
+    if !has_fuse("programs_see_what_they_wrote", transport) {
         return;
     }
-    let mounted = Mounted::new();
+    let mounted = Mounted::new(transport);
     let path = mounted.path("file");
     let bytes: Vec<u8> = (0..750_000_u32).flat_map(u32::to_le_bytes).collect();
     fs::write(&path, &bytes).expect("write");
@@ -116,18 +168,17 @@ fn programs_see_what_they_wrote() {
 
 /// Goal: a stream has more than one request ahead of its reader. Method: the file is not in the
 /// kernel's cache; only a mount of root's may read ahead so far.
-#[test]
-fn a_stream_is_read_ahead_by_several_requests() {
+fn a_stream_is_read_ahead_by_several_requests(transport: TransportChoice) {
     const MIB: usize = 1 << 20;
     const PATIENCE: Duration = Duration::from_secs(10);
-    if !has_fuse("a_stream_is_read_ahead_by_several_requests") {
+    if !has_fuse("a_stream_is_read_ahead_by_several_requests", transport) {
         return;
     }
     if !rustix::process::geteuid().is_root() {
         eprintln!("\n*** SKIPPED: a_stream_is_read_ahead_by_several_requests: not root ***\n");
         return;
     }
-    let mounted = Mounted::new();
+    let mounted = Mounted::new(transport);
     let new = NewInode::new(FileKind::Regular, 0o644);
     let (fs, caller) = (&mounted.fs, Caller::root());
     let ino = fs.create(&caller, fs.root(), b"stream", new, None).expect("the name is new").ino;
@@ -147,12 +198,11 @@ fn a_stream_is_read_ahead_by_several_requests() {
 }
 
 /// Goal: opening with `O_TRUNC` empties the file though OPEN is never sent.
-#[test]
-fn open_with_truncation_empties_the_file() {
-    if !has_fuse("open_with_truncation_empties_the_file") {
+fn open_with_truncation_empties_the_file(transport: TransportChoice) {
+    if !has_fuse("open_with_truncation_empties_the_file", transport) {
         return;
     }
-    let mounted = Mounted::new();
+    let mounted = Mounted::new(transport);
     let path = mounted.path("file");
     for content in [&b"long content"[..], b"short", b""] {
         // The first open of a mount is the one that learns that OPEN is declined.
@@ -161,12 +211,11 @@ fn open_with_truncation_empties_the_file() {
     }
 }
 
-#[test]
-fn an_unlinked_file_lives_until_it_is_closed() {
-    if !has_fuse("an_unlinked_file_lives_until_it_is_closed") {
+fn an_unlinked_file_lives_until_it_is_closed(transport: TransportChoice) {
+    if !has_fuse("an_unlinked_file_lives_until_it_is_closed", transport) {
         return;
     }
-    let mounted = Mounted::new();
+    let mounted = Mounted::new(transport);
     let path = mounted.path("file");
     let mut options = OpenOptions::new();
     let file = options.create_new(true).read(true).write(true).open(&path).expect("open");
@@ -178,12 +227,11 @@ fn an_unlinked_file_lives_until_it_is_closed() {
     assert_eq!(file.metadata().expect("stat").nlink(), 0);
 }
 
-#[test]
-fn listings_agree_with_stat_and_show_damaged_files() {
-    if !has_fuse("listings_agree_with_stat_and_show_damaged_files") {
+fn listings_agree_with_stat_and_show_damaged_files(transport: TransportChoice) {
+    if !has_fuse("listings_agree_with_stat_and_show_damaged_files", transport) {
         return;
     }
-    let mounted = Mounted::new();
+    let mounted = Mounted::new(transport);
     for number in 0..1000 {
         fs::write(mounted.path(&format!("{number:04}")), b"").expect("create");
     }
@@ -212,12 +260,11 @@ fn listings_agree_with_stat_and_show_damaged_files() {
     assert_eq!(fs::metadata(&mounted.directory.0).expect("stat").ino(), 1);
 }
 
-#[test]
-fn attributes_are_kept() {
-    if !has_fuse("attributes_are_kept") {
+fn attributes_are_kept(transport: TransportChoice) {
+    if !has_fuse("attributes_are_kept", transport) {
         return;
     }
-    let mounted = Mounted::new();
+    let mounted = Mounted::new(transport);
     let path = mounted.path("file");
     let file = File::create(&path).expect("open");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o4751)).expect("chmod");
@@ -235,12 +282,11 @@ fn attributes_are_kept() {
 }
 
 /// Goal: what must be durable asks for it, and exactly once.
-#[test]
-fn fsync_and_synchronous_writes_reach_the_file_system() {
-    if !has_fuse("fsync_and_synchronous_writes_reach_the_file_system") {
+fn fsync_and_synchronous_writes_reach_the_file_system(transport: TransportChoice) {
+    if !has_fuse("fsync_and_synchronous_writes_reach_the_file_system", transport) {
         return;
     }
-    let mounted = Mounted::new();
+    let mounted = Mounted::new(transport);
     let count = || mounted.fs.fsync_count.swap(0, Ordering::SeqCst);
     let file = File::create(mounted.path("file")).expect("open");
     file.sync_all().expect("fsync");
@@ -256,12 +302,11 @@ fn fsync_and_synchronous_writes_reach_the_file_system() {
 /// Goal: a client that asks and is answered, again and again, gets a thread for itself, and then a
 /// request that takes long holds up nobody else. Method: names that are not there, one after the
 /// other, then a sync that does not end; another client asks for a name meanwhile.
-#[test]
-fn a_request_that_takes_long_holds_up_no_other() {
-    if !has_fuse("a_request_that_takes_long_holds_up_no_other") {
+fn a_request_that_takes_long_holds_up_no_other(transport: TransportChoice) {
+    if !has_fuse("a_request_that_takes_long_holds_up_no_other", transport) {
         return;
     }
-    let mounted = Mounted::with(|options| options.poll_time = Duration::from_millis(20));
+    let mounted = Mounted::with(transport, |options| options.poll_time = Duration::from_millis(20));
     let file = File::create(mounted.path("file")).expect("open");
     for round in 0..20 {
         let gate = mounted.fs.gate.lock();
@@ -290,12 +335,11 @@ fn a_request_that_takes_long_holds_up_no_other() {
 
 /// Goal: who syncs keeps no thread of the server. Method: there is one, and several syncs that are
 /// not over.
-#[test]
-fn others_are_answered_while_syncs_are_not_over() {
-    if !has_fuse("others_are_answered_while_syncs_are_not_over") {
+fn others_are_answered_while_syncs_are_not_over(transport: TransportChoice) {
+    if !has_fuse("others_are_answered_while_syncs_are_not_over", transport) {
         return;
     }
-    let mounted = Mounted::with(|options| options.thread_count = 1);
+    let mounted = Mounted::with(transport, |options| options.thread_count = 1);
     let make = |name| File::create(mounted.path(name)).expect("open");
     let files = ["one", "two", "three"].map(make);
     mounted.fs.later.begin();
@@ -316,10 +360,9 @@ fn others_are_answered_while_syncs_are_not_over() {
 
 /// Goal: whoever keeps the syncs of all lets nobody wait for ever, with as few threads as there can
 /// be. Method: several clients that make and sync files of a pool.
-#[test]
-fn many_who_sync_are_answered_by_few_threads() {
+fn many_who_sync_are_answered_by_few_threads(transport: TransportChoice) {
     const POOL_BYTES: u64 = 64 << 20;
-    if !has_fuse("many_who_sync_are_answered_by_few_threads") {
+    if !has_fuse("many_who_sync_are_answered_by_few_threads", transport) {
         return;
     }
     for threads in [1, 2] {
@@ -330,6 +373,7 @@ fn many_who_sync_are_answered_by_few_threads() {
         let pool = Arc::new(pool.expect("a new pool opens"));
         let directory = Directory::new();
         let mut options = MountOptions::new("memory.hf");
+        options.transport = transport;
         options.thread_count = threads;
         let session = mount(pool.clone(), &directory.0, &options).expect("there is a /dev/fuse");
         std::thread::scope(|scope| {
@@ -352,12 +396,11 @@ fn many_who_sync_are_answered_by_few_threads() {
     }
 }
 
-#[test]
-fn a_bug_costs_the_request_and_not_the_mount() {
-    if !has_fuse("a_bug_costs_the_request_and_not_the_mount") {
+fn a_bug_costs_the_request_and_not_the_mount(transport: TransportChoice) {
+    if !has_fuse("a_bug_costs_the_request_and_not_the_mount", transport) {
         return;
     }
-    let mounted = Mounted::with(|options| options.thread_count = 1);
+    let mounted = Mounted::with(transport, |options| options.thread_count = 1);
     let name = str::from_utf8(PANICKING).expect("ASCII");
     fs::write(mounted.path(name), b"data").expect("write");
     fs::write(mounted.path("other"), b"data").expect("write");
@@ -368,12 +411,11 @@ fn a_bug_costs_the_request_and_not_the_mount() {
     assert_eq!(fs::read(mounted.path("other")).expect("the mount lives"), b"data");
 }
 
-#[test]
-fn a_clean_unmount_syncs_and_leaves_nothing() {
-    if !has_fuse("a_clean_unmount_syncs_and_leaves_nothing") {
+fn a_clean_unmount_syncs_and_leaves_nothing(transport: TransportChoice) {
+    if !has_fuse("a_clean_unmount_syncs_and_leaves_nothing", transport) {
         return;
     }
-    let Mounted { session, fs, directory } = Mounted::new();
+    let Mounted { session, fs, directory } = Mounted::new(transport);
     let entry = mountpoint::mounted_on(session.directory()).expect("mountinfo");
     let entry = entry.expect("it is mounted");
     assert_eq!(entry.kind, "fuse.holdfast");
@@ -386,12 +428,11 @@ fn a_clean_unmount_syncs_and_leaves_nothing() {
     assert_eq!(mountpoint::inspect(&directory.0).expect("stat"), Mountpoint::Free);
 }
 
-#[test]
-fn a_busy_mount_is_detached_and_ends_with_its_last_user() {
-    if !has_fuse("a_busy_mount_is_detached_and_ends_with_its_last_user") {
+fn a_busy_mount_is_detached_and_ends_with_its_last_user(transport: TransportChoice) {
+    if !has_fuse("a_busy_mount_is_detached_and_ends_with_its_last_user", transport) {
         return;
     }
-    let Mounted { session, fs: _, directory } = Mounted::new();
+    let Mounted { session, fs: _, directory } = Mounted::new(transport);
     let mut file = File::create(directory.0.join("file")).expect("open");
     assert_eq!(session.unmount().expect("unmount"), Unmounted::Detached);
     assert_eq!(mountpoint::inspect(&directory.0).expect("stat"), Mountpoint::Free);
@@ -401,22 +442,20 @@ fn a_busy_mount_is_detached_and_ends_with_its_last_user() {
     session.wait().expect("the session ends");
 }
 
-#[test]
-fn a_read_only_mount_refuses_changes() {
-    if !has_fuse("a_read_only_mount_refuses_changes") {
+fn a_read_only_mount_refuses_changes(transport: TransportChoice) {
+    if !has_fuse("a_read_only_mount_refuses_changes", transport) {
         return;
     }
-    let mounted = Mounted::with(|options| options.apply("ro").expect("it is known"));
+    let mounted = Mounted::with(transport, |options| options.apply("ro").expect("it is known"));
     let error = File::create(mounted.path("file")).expect_err("it is read-only");
     assert_eq!(error.raw_os_error(), Some(Errno::ROFS.raw_os_error()));
 }
 
-#[test]
-fn a_writeback_cache_keeps_data_and_times() {
-    if !has_fuse("a_writeback_cache_keeps_data_and_times") {
+fn a_writeback_cache_keeps_data_and_times(transport: TransportChoice) {
+    if !has_fuse("a_writeback_cache_keeps_data_and_times", transport) {
         return;
     }
-    let mounted = Mounted::with(|options| options.has_writeback_cache = true);
+    let mounted = Mounted::with(transport, |options| options.has_writeback_cache = true);
     let path = mounted.path("file");
     let mut file = File::create(&path).expect("open");
     for _ in 0..100 {
@@ -427,12 +466,11 @@ fn a_writeback_cache_keeps_data_and_times() {
 }
 
 /// Goal: every time that the kernel lets through is kept, the ends of its range too.
-#[test]
-fn the_ends_of_time_are_kept() {
-    if !has_fuse("the_ends_of_time_are_kept") {
+fn the_ends_of_time_are_kept(transport: TransportChoice) {
+    if !has_fuse("the_ends_of_time_are_kept", transport) {
         return;
     }
-    let mounted = Mounted::new();
+    let mounted = Mounted::new(transport);
     let path = mounted.path("file");
     fs::write(&path, b"data").expect("write");
     for seconds in [i64::MIN, i64::MIN + 1, -1, 0, i64::MAX] {
@@ -460,7 +498,11 @@ fn serve_for_another_process() {
     let Some(directory) = std::env::var_os(SERVE) else { return };
     let signals = StopSignals::listen().expect("signals can be caught");
     let fs = Arc::new(MemoryFs::new());
-    let session = mount(fs, Path::new(&directory), &MountOptions::new("served")).expect("mount");
+    let mut options = MountOptions::new("served");
+    if std::env::var_os(BY_DEV).is_some() {
+        options.transport = TransportChoice::Dev;
+    }
+    let session = mount(fs, Path::new(&directory), &options).expect("mount");
     println!("{READY}");
     let end = run(session, signals).expect("serve");
     assert_eq!(end, EndCause::Signal(libc::SIGTERM));
@@ -468,8 +510,12 @@ fn serve_for_another_process() {
     std::process::exit(0);
 }
 
-fn serve(directory: &Path) -> Child {
-    let mut child = Command::new(std::env::current_exe().expect("a test has a path"))
+fn serve(directory: &Path, transport: TransportChoice) -> Child {
+    let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
+    if transport == TransportChoice::Dev {
+        command.env(BY_DEV, "");
+    }
+    let mut child = command
         .args(["--exact", "mounted::serve_for_another_process", "--ignored", "--nocapture"])
         .env(SERVE, directory)
         .stdout(Stdio::piped())
@@ -483,20 +529,25 @@ fn serve(directory: &Path) -> Child {
 }
 
 /// Goal: after `kill -9` the directory can be mounted again at once, under load too.
-#[test]
-fn a_mount_whose_server_was_killed_is_replaced() {
-    if !has_fuse("a_mount_whose_server_was_killed_is_replaced") {
+fn a_mount_whose_server_was_killed_is_replaced(transport: TransportChoice) {
+    if !has_fuse("a_mount_whose_server_was_killed_is_replaced", transport) {
         return;
     }
     let directory = Directory::new();
-    let mut child = serve(&directory.0);
+    let mut child = serve(&directory.0, transport);
     let held = File::create(directory.0.join("file")).expect("open");
     // The kernel has the directory in its cache now, and answers stat(2) from it for ever.
     fs::metadata(&directory.0).expect("the server lives");
     child.kill().expect("kill -9");
     child.wait().expect("it is ours");
-    let error = held.sync_all().expect_err("the server is dead");
-    assert_eq!(error.raw_os_error(), Some(Errno::NOTCONN.raw_os_error()));
+    // While the last of the server's descriptors wait to be closed, requests are aborted.
+    let dying = [Errno::CONNABORTED, Errno::CANCELED].map(Errno::raw_os_error);
+    let errors = std::iter::repeat_with(|| {
+        let error = held.sync_all().expect_err("the server is dead");
+        error.raw_os_error().expect("the kernel's")
+    });
+    let mut last = errors.take(512).skip_while(|error| dying.contains(error));
+    assert_eq!(last.next(), Some(Errno::NOTCONN.raw_os_error()));
     assert_eq!(mountpoint::inspect(&directory.0).expect("stat"), Mountpoint::Dead);
 
     let fs = Arc::new(MemoryFs::new());
@@ -506,13 +557,12 @@ fn a_mount_whose_server_was_killed_is_replaced() {
     drop(held);
 }
 
-#[test]
-fn sigterm_unmounts_and_ends_the_server() {
-    if !has_fuse("sigterm_unmounts_and_ends_the_server") {
+fn sigterm_unmounts_and_ends_the_server(transport: TransportChoice) {
+    if !has_fuse("sigterm_unmounts_and_ends_the_server", transport) {
         return;
     }
     let directory = Directory::new();
-    let mut child = serve(&directory.0);
+    let mut child = serve(&directory.0, transport);
     fs::write(directory.0.join("file"), b"data").expect("write");
     let pid = Pid::from_child(&child);
     kill_process(pid, Signal::TERM).expect("it runs");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use engine::vnode::api::{
     AlignedBuffer, Caller, FileKind, FileSystem, NewInode, SharedBytes, Timestamp,
 };
-use front::fuse::{Exchange, Incoming, KeptReplies, Server};
+use front::fuse::{Apart, Exchange, Incoming, KeptReplies, Server};
 use rustix::io::Errno;
 
 use crate::memory_fs::{MemoryFs, PANICKING};
@@ -59,7 +59,7 @@ impl Kernel {
         } else {
             (message, None)
         };
-        self.exchange.answer(Incoming { head, data: data.as_ref() });
+        self.exchange.answer(Incoming { head, data: data.as_ref().map(Apart::Shared) });
         let mut replies = self.sent.take();
         assert!(replies.len() <= 1, "{} replies", replies.len());
         let whole = replies.pop()?;

@@ -10,8 +10,8 @@
 //!   billion nanoseconds.
 
 use engine::vnode::api::{
-    Data, FILE_BYTES_MAX, Fallocate, FileKind, RenameMode, Seek, SetAttr, SetTime, SharedBytes,
-    Timestamp, XattrMode,
+    Data, FILE_BYTES_MAX, Fallocate, FileKind, RenameMode, Seek, SetAttr, SetTime, Timestamp,
+    XattrMode,
 };
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
@@ -22,7 +22,7 @@ use super::fuse_kernel::{
     FsyncIn, GetXattrIn, InHeader, LinkIn, LseekIn, MkdirIn, MknodIn, ReadIn, Rename2In, RenameIn,
     SetAttrIn, SetXattrCompatIn, SetXattrIn, WriteIn, fattr, opcode,
 };
-use super::inbox::Incoming;
+use super::inbox::{Apart, Incoming};
 use crate::fuse::protocol::{Declined, NewNode, NodeId, ReadRequest, Request, Sender};
 
 /// `SEEK_DATA` and `SEEK_HOLE` of `include/uapi/linux/fs.h`.
@@ -94,6 +94,8 @@ pub(super) struct Dialect {
     pub(super) has_long_setxattr: bool,
     /// The umask is for the server to apply (`FUSE_DONT_MASK`); else the kernel has.
     pub(super) leaves_umask: bool,
+    /// The kernel asks by io_uring as soon as each queue has an entry.
+    pub(super) has_queues: bool,
 }
 
 impl Envelope {
@@ -138,7 +140,7 @@ pub(super) fn decode<'a>(
 struct Body<'a> {
     arguments: &'a [u8],
     /// What comes behind the arguments of a WRITE, if it was read apart.
-    data: Option<SharedBytes>,
+    data: Option<Data<'a>>,
 }
 
 impl<'a> Body<'a> {
@@ -150,9 +152,15 @@ impl<'a> Body<'a> {
         }
         let extension_bytes = usize::from(header.total_extlen) * 8;
         let end_of = |part: &[u8]| part.len().checked_sub(extension_bytes).ok_or(Errno::INVAL);
-        if let Some(data) = message.data {
-            let data = data.slice(0..end_of(data)?);
-            return Ok(Body { arguments: rest, data: Some(data) });
+        let data = match message.data {
+            Some(Apart::Shared(data)) => Some(Data::Shared(data.slice(0..end_of(data)?))),
+            Some(Apart::Lent(data)) => {
+                Some(Data::Lent(data.get(..end_of(data)?).unwrap_or_default()))
+            }
+            None => None,
+        };
+        if data.is_some() {
+            return Ok(Body { arguments: rest, data });
         }
         let end = end_of(rest)?;
         Ok(Body { arguments: rest.get(..end).unwrap_or_default(), data: None })
@@ -196,10 +204,14 @@ impl<'a> Body<'a> {
     fn data(&mut self, size: u32) -> Result<Data<'a>, Errno> {
         let Some(data) = self.data.take() else { return self.bytes(size).map(Data::Lent) };
         let size = usize::try_from(size).map_err(|_| Errno::INVAL)?;
-        if !self.arguments.is_empty() || size > data.len() {
+        if !self.arguments.is_empty() {
             return Err(Errno::INVAL);
         }
-        Ok(Data::Shared(data.slice(0..size)))
+        match data {
+            Data::Shared(data) if size <= data.len() => Ok(Data::Shared(data.slice(0..size))),
+            Data::Lent(data) => data.get(..size).map(Data::Lent).ok_or(Errno::INVAL),
+            Data::Shared(_) => Err(Errno::INVAL),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! /dev/fuse: a connection to the kernel, and further descriptors of the same.
 //!
-//! The one file of this crate with unsafe code: `ioctl(2)`.
+//! Unsafe code: `ioctl(2)`.
 #![allow(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};

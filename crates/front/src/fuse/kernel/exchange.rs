@@ -203,6 +203,11 @@ impl Exchange {
         self.reads.len() < READS_MAX && bytes < READ_BYTES_MAX
     }
 
+    /// Returns whether reads are gathered and not answered.
+    pub(super) fn has_reads(&self) -> bool {
+        !self.reads.is_empty()
+    }
+
     /// Answers the reads that were gathered.
     pub fn answer_gathered(&mut self) {
         let reads = std::mem::take(&mut self.reads);

@@ -95,6 +95,15 @@ pub(super) mod init {
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub(crate) const SETXATTR_EXT: u64 = 1 << 29;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
+    pub(crate) const OVER_IO_URING: u64 = 1 << 41;
+}
+
+/// What a command by io_uring asks.
+pub(super) mod uring_command {
+    /// Take an entry, and put a request there.
+    pub(crate) const REGISTER: u32 = 1;
+    /// Take the reply in an entry, and put the next request there.
+    pub(crate) const COMMIT_AND_FETCH: u32 = 2;
 }
 
 /// Which fields of [`SetAttrIn`] count.
@@ -412,5 +421,33 @@ wire! {
         namelen: u32,
         // A kind as the upper bits of a mode have it.
         kind: u32,
+    }
+    /// The first of an entry's two pieces of memory.
+    UringHeader: 288 {
+        // InHeader; of a reply OutHeader.
+        in_out: [u8; 128],
+        // The first argument of a request. All else of it is in the payload, as of a reply.
+        op_in: [u8; 128],
+        flags: u64,
+        commit_id: u64,
+        payload_bytes: u32,
+        padding: u32,
+        reserved: u64,
+    }
+    /// In the room that an entry of the submission queue has for commands.
+    UringCommand: 24 {
+        flags: u64,
+        commit_id: u64,
+        queue: u16,
+        padding: [u16; 3],
+    }
+}
+
+impl UringCommand {
+    /// Returns the command in that room.
+    pub(super) fn as_room(&self) -> [u8; 80] {
+        let mut room = [0; 80];
+        room[..size_of::<UringCommand>()].copy_from_slice(self.as_bytes());
+        room
     }
 }

@@ -29,7 +29,25 @@ pub struct Incoming<'m> {
     /// All of the message, or of a WRITE what comes before the data.
     pub head: &'m [u8],
     /// The data of a WRITE, if it is not in `head`.
-    pub data: Option<&'m SharedBytes>,
+    pub data: Option<Apart<'m>>,
+}
+
+/// Data that is not in one piece with what comes before it.
+#[derive(Clone, Copy, Debug)]
+pub enum Apart<'m> {
+    /// Whoever wants to keep it may.
+    Shared(&'m SharedBytes),
+    /// Its place serves again as soon as the message is answered.
+    Lent(&'m [u8]),
+}
+
+impl Apart<'_> {
+    fn length_bytes(&self) -> usize {
+        match self {
+            Apart::Shared(bytes) => bytes.len(),
+            Apart::Lent(bytes) => bytes.len(),
+        }
+    }
 }
 
 impl<'m> From<&'m [u8]> for Incoming<'m> {
@@ -41,7 +59,7 @@ impl<'m> From<&'m [u8]> for Incoming<'m> {
 impl Incoming<'_> {
     /// Returns how many bytes the message has.
     pub(super) fn length_bytes(&self) -> usize {
-        self.head.len() + self.data.map_or(0, |data| data.len())
+        self.head.len() + self.data.map_or(0, |data| data.length_bytes())
     }
 }
 
@@ -79,7 +97,7 @@ impl Inbox {
         } else {
             self.head.extend_from_slice(&self.pages[..in_pages]);
         }
-        Incoming { head: &self.head, data: self.data.as_ref() }
+        Incoming { head: &self.head, data: self.data.as_ref().map(Apart::Shared) }
     }
 }
 
@@ -112,6 +130,14 @@ mod tests {
         message
     }
 
+    fn data_of<'m>(message: Incoming<'m>) -> &'m [u8] {
+        match message.data {
+            Some(Apart::Shared(data)) => data,
+            Some(Apart::Lent(data)) => data,
+            None => &[],
+        }
+    }
+
     #[test]
     fn data_of_a_write_lies_at_a_page_and_all_else_in_one_piece() {
         let mut inbox = Inbox::new();
@@ -123,7 +149,7 @@ mod tests {
                 assert_eq!(got.length_bytes(), length);
                 let is_apart = opcode == opcode::WRITE && length > HEAD_BYTES;
                 assert_eq!(got.data.is_some(), is_apart, "{opcode}, {length}");
-                let data = got.data.map_or(&[][..], |data| data);
+                let data = data_of(got);
                 assert!(data.as_ptr().addr().is_multiple_of(4096) || data.is_empty());
                 assert!([got.head, data].concat() == sent, "{opcode}, {length}");
             }
@@ -136,13 +162,14 @@ mod tests {
     fn kept_data_stays_and_pages_that_nobody_keeps_are_used_again() {
         let mut inbox = Inbox::new();
         let first = receive(&mut inbox, opcode::WRITE, HEAD_BYTES + 8192);
-        let kept = inbox.message(first.len()).data.expect("a write").clone();
+        let Some(Apart::Shared(kept)) = inbox.message(first.len()).data else { panic!("a write") };
+        let kept = kept.clone();
         let second = receive(&mut inbox, opcode::WRITE, HEAD_BYTES + 4096);
-        let other = inbox.message(second.len()).data.expect("a write").as_ptr();
+        let other = data_of(inbox.message(second.len())).as_ptr();
         assert!(kept[..] == first[HEAD_BYTES..], "overwritten");
         assert_ne!(kept.as_ptr(), other);
         receive(&mut inbox, opcode::WRITE, HEAD_BYTES + 4096);
-        let again = inbox.message(HEAD_BYTES + 4096).data.expect("a write").as_ptr();
+        let again = data_of(inbox.message(HEAD_BYTES + 4096)).as_ptr();
         assert_eq!(again, other);
     }
 

@@ -16,6 +16,7 @@
 //! | `AUTO_INVAL_DATA` | no | would drop cached data at each change of mtime |
 //! | `HANDLE_KILLPRIV_V2` | yes | else the kernel asks for `security.capability` at each write |
 //! | `HANDLE_KILLPRIV` | no | would take setuid and setgid from files of the superuser too |
+//! | `OVER_IO_URING`, `INIT_EXT` | where queues are ready | a request is served where it is asked |
 //! | `SPLICE_*` | no | data is copied once, into a segment or out of the kernel's pages |
 //! | `POSIX_LOCKS`, `FLOCK_LOCKS` | no | locks are among the processes of one kernel |
 
@@ -40,6 +41,7 @@ const PAGE_BYTES: u32 = 4096;
 pub(super) struct Requested {
     pub(super) has_writeback_cache: bool,
     pub(super) has_acls: bool,
+    pub(super) has_queues: bool,
 }
 
 /// How the handshake goes on.
@@ -84,6 +86,7 @@ fn agree(offer: &InitIn, rest: &[u8], requested: Requested) -> Answer {
     let dialect = Dialect {
         has_long_setxattr: granted & flag::SETXATTR_EXT != 0,
         leaves_umask: granted & flag::DONT_MASK != 0,
+        has_queues: granted & flag::OVER_IO_URING != 0,
     };
     Answer::Agreed(reply(offer, granted), dialect)
 }
@@ -107,6 +110,10 @@ fn wanted(requested: Requested) -> u64 {
     if requested.has_acls {
         wanted |= flag::POSIX_ACL | flag::DONT_MASK | flag::SETXATTR_EXT;
     }
+    if requested.has_queues {
+        // The second word counts only with the first of these.
+        wanted |= flag::INIT_EXT | flag::OVER_IO_URING;
+    }
     wanted
 }
 
@@ -124,8 +131,7 @@ fn reply(offer: &InitIn, granted: u64) -> InitOut {
         time_gran: 1,
         max_pages: u16::try_from(REQUEST_BYTES_MAX / PAGE_BYTES).expect("256 fits"),
         map_alignment: 0,
-        // None of the upper flags is asked for.
-        flags2: 0,
+        flags2: u32::try_from(granted >> 32).expect("32 bits"),
         max_stack_depth: 0,
         request_timeout: 0,
         unused: [0; 11],

@@ -29,6 +29,7 @@ pub(super) mod inbox;
 mod init;
 mod leader;
 mod poll;
+mod uring;
 
 use std::io::{self, IoSliceMut};
 use std::path::Path;
@@ -48,8 +49,9 @@ use self::inbox::{Inbox, Incoming};
 use self::init::{Answer, Requested};
 use self::leader::{Clients, Lead, ThreadNo};
 use self::poll::{Crew, GatherPolicy, PollPolicy};
+use self::uring::{Queues, Serving};
 use super::options::THREADS_MAX;
-use super::transport::{Transport, TransportError};
+use super::transport::{Transport, TransportError, TransportUsed};
 use super::{MountOptions, Server, mountpoint};
 
 /// Bytes of a buffer for INIT, which is short; the kernel refuses less than 8 KiB.
@@ -65,6 +67,8 @@ pub(super) struct KernelTransport {
     dialect: Dialect,
     thread_count: usize,
     poll_time: Duration,
+    queues: Option<Queues>,
+    used: Arc<TransportUsed>,
 }
 
 impl KernelTransport {
@@ -75,24 +79,44 @@ impl KernelTransport {
         options: &MountOptions,
         server: &Server,
     ) -> io::Result<KernelTransport> {
+        // Before the connection: the kernel offers queues only if they are turned on.
+        let plan = uring::plan(options.transport);
+        let device = attach::attach(directory, options)?;
+        let queues = plan.and_then(|plan| {
+            Queues::new(&device, plan).map_err(|error| format!("io_uring is refused: {error}"))
+        });
         let requested = Requested {
             has_writeback_cache: options.has_writeback_cache,
             has_acls: server.has_acls(),
+            has_queues: queues.is_ok(),
         };
-        let device = attach::attach(directory, options)?;
         match shake_hands(&device, requested) {
-            Ok(dialect) => Ok(KernelTransport {
-                device,
-                dialect,
-                thread_count: options.thread_count.clamp(1, THREADS_MAX),
-                poll_time: options.poll_time,
-            }),
+            Ok(dialect) => {
+                let queues = queues.and_then(|queues| match dialect.has_queues {
+                    true => Ok(queues),
+                    false => Err("the kernel does not offer it".to_owned()),
+                });
+                let used = TransportUsed::new(queues.as_ref().err());
+                Ok(KernelTransport {
+                    device,
+                    dialect,
+                    thread_count: options.thread_count.clamp(1, THREADS_MAX),
+                    poll_time: options.poll_time,
+                    queues: queues.ok(),
+                    used: Arc::new(used),
+                })
+            }
             Err(error) => {
                 // What cannot be served must not stay in the way.
                 let _ = mountpoint::detach(directory);
                 Err(error)
             }
         }
+    }
+
+    /// Returns what tells how the kernel's requests come.
+    pub(super) fn used(&self) -> Arc<TransportUsed> {
+        Arc::clone(&self.used)
     }
 }
 
@@ -142,32 +166,30 @@ impl Replies for Device {
 
 impl Transport for KernelTransport {
     fn serve(self: Box<Self>, server: Arc<Server>) -> Result<(), TransportError> {
-        let KernelTransport { device, dialect, thread_count, poll_time } = *self;
+        let KernelTransport { device, dialect, thread_count, poll_time, queues, used } = *self;
+        let device = Arc::new(device);
+        if let Some(queues) = queues {
+            match Serving::start(queues, &server, &device, dialect, thread_count)? {
+                Ok(serving) => {
+                    let ended = read_device(device, &server, dialect);
+                    serving.end();
+                    return Ok(ended.and(serving.join())?);
+                }
+                Err(reason) => used.fall_back(reason),
+            }
+        }
         let mut devices = Vec::with_capacity(thread_count);
         for _ in 1..thread_count {
-            devices.push(device.cloned()?);
+            devices.push(Arc::new(device.cloned()?));
         }
         devices.push(device);
         let crew = Arc::new(Crew::new(thread_count));
         let lead = Arc::new(Lead::default());
         let mut workers = Vec::with_capacity(thread_count);
         for (number, device) in (0..).zip(devices) {
-            let device = Arc::new(device);
-            let replies: Arc<dyn Replies> = Arc::<Device>::clone(&device);
-            let exchange = Exchange::with_dialect(Arc::clone(&server), replies, dialect);
-            let worker = Worker {
-                device,
-                blocks: true,
-                exchange,
-                policy: PollPolicy::new(poll_time),
-                gather: GatherPolicy::default(),
-                crew: Arc::clone(&crew),
-                number: ThreadNo(number),
-                lead: Arc::clone(&lead),
-                is_leader: false,
-                held: 0,
-                clients: Clients::default(),
-            };
+            let (crew, lead) = (Arc::clone(&crew), Arc::clone(&lead));
+            let shared = (crew, lead, ThreadNo(number));
+            let worker = Worker::new(device, &server, dialect, poll_time, shared);
             let name = format!("fuse-{number}");
             workers.push(thread::Builder::new().name(name).spawn(move || worker.run())?);
         }
@@ -179,6 +201,12 @@ impl Transport for KernelTransport {
         }
         Ok(result?)
     }
+}
+
+/// Answers what the kernel sends by no queue.
+fn read_device(device: Arc<Device>, server: &Arc<Server>, dialect: Dialect) -> io::Result<()> {
+    let shared = (Arc::new(Crew::new(1)), Arc::new(Lead::default()), ThreadNo(0));
+    Worker::new(device, server, dialect, Duration::ZERO, shared).run()
 }
 
 /// A thread with a descriptor of its own.
@@ -208,6 +236,29 @@ impl Drop for Worker {
 }
 
 impl Worker {
+    fn new(
+        device: Arc<Device>,
+        server: &Arc<Server>,
+        dialect: Dialect,
+        poll_time: Duration,
+        (crew, lead, number): (Arc<Crew>, Arc<Lead>, ThreadNo),
+    ) -> Worker {
+        let replies: Arc<dyn Replies> = Arc::<Device>::clone(&device);
+        Worker {
+            device,
+            blocks: true,
+            exchange: Exchange::with_dialect(Arc::clone(server), replies, dialect),
+            policy: PollPolicy::new(poll_time),
+            gather: GatherPolicy::default(),
+            crew,
+            number,
+            lead,
+            is_leader: false,
+            held: 0,
+            clients: Clients::default(),
+        }
+    }
+
     /// Answers messages until the connection ends.
     fn run(mut self) -> io::Result<()> {
         let mut inbox = Inbox::new();

@@ -1,0 +1,171 @@
+//! Threads that help those of the queues: with what a queue's thread has too much of, and in its
+//! place while it is stuck.
+//!
+//! # Invariants
+//!
+//! - CW1: While a queue has requests or replies, one of the helpers looks at it at the latest two
+//!   ticks ([`TICK`]) after its own thread has begun a request that takes long, unless all helpers
+//!   are at such requests.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::queue::{Found, Queue};
+
+/// How often it is looked whether the queues get on, while there is work: each time costs a wake-up
+/// of some microseconds.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Ticks without any work after which nobody looks any more.
+const QUIET_TICKS_MAX: u32 = 16;
+
+/// What a helper does next.
+pub(super) enum Job {
+    /// Answer the request in an entry of a queue.
+    Answer(usize, Found),
+    /// Lead a queue until its own thread, which has looked so often, looks again.
+    StandIn(usize, u64),
+}
+
+#[derive(Default)]
+pub(super) struct Crew {
+    state: Mutex<State>,
+    /// Helpers wait here.
+    has_job: Condvar,
+    has_ended: AtomicBool,
+    /// Whether the watch sleeps until there is work.
+    is_quiet: Mutex<bool>,
+    sleeps: AtomicBool,
+    wakes: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    idle: usize,
+}
+
+impl Crew {
+    /// Adds a job; wakes a helper for it if `is_urgent`. What is not, whoever comes by does.
+    pub(super) fn add(&self, job: Job, is_urgent: bool) {
+        let mut state = self.state.lock();
+        state.jobs.push_back(job);
+        if is_urgent && state.idle > 0 {
+            self.has_job.notify_one();
+        }
+    }
+
+    /// Takes the oldest request that somebody left.
+    pub(super) fn take(&self) -> Option<(usize, Found)> {
+        let mut state = self.state.lock();
+        let is_request = |job: &Job| matches!(job, Job::Answer(..));
+        let at = state.jobs.iter().position(is_request)?;
+        match state.jobs.remove(at) {
+            Some(Job::Answer(queue, found)) => Some((queue, found)),
+            _ => None,
+        }
+    }
+
+    /// Takes the oldest request, if it is a read.
+    pub(super) fn take_read(&self) -> Option<(usize, Found)> {
+        let mut state = self.state.lock();
+        match state.jobs.pop_front() {
+            Some(Job::Answer(queue, found)) if found.is_read() => Some((queue, found)),
+            Some(job) => {
+                state.jobs.push_front(job);
+                None
+            }
+            None => None,
+        }
+    }
+
+    /// Waits for a job. `None`: it is over.
+    pub(super) fn next(&self) -> Option<Job> {
+        let mut state = self.state.lock();
+        loop {
+            if self.has_ended() {
+                return None;
+            }
+            if let Some(job) = state.jobs.pop_front() {
+                return Some(job);
+            }
+            state.idle += 1;
+            self.has_job.wait(&mut state);
+            state.idle -= 1;
+        }
+    }
+
+    /// Returns whether the connection has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
+    }
+
+    /// Ends the work of all.
+    pub(super) fn end(&self, queues: &[Queue]) {
+        let state = self.state.lock();
+        self.has_ended.store(true, Ordering::Release);
+        self.has_job.notify_all();
+        drop(state);
+        *self.is_quiet.lock() = false;
+        self.wakes.notify_all();
+        queues.iter().for_each(Queue::call);
+    }
+
+    /// Says that there is work.
+    pub(super) fn notice_work(&self) {
+        if self.sleeps.load(Ordering::Relaxed) {
+            *self.is_quiet.lock() = false;
+            self.sleeps.store(false, Ordering::Relaxed);
+            self.wakes.notify_all();
+        }
+    }
+
+    /// Looks whether the queues get on, until it is over; calls helpers where they do not.
+    pub(super) fn watch(&self, queues: &[Queue], helpers: usize) {
+        let mut seen: Vec<(Option<u64>, u32)> = vec![(None, 0); queues.len()];
+        let mut quiet = 0;
+        while !self.has_ended() {
+            self.rest(&mut quiet);
+            quiet += 1;
+            for (number, (queue, seen)) in queues.iter().zip(&mut seen).enumerate() {
+                let rounds = queue.rounds();
+                if rounds.is_some() {
+                    quiet = 0;
+                }
+                let is_stuck = rounds.is_some() && rounds == seen.0;
+                *seen = (rounds, if is_stuck { seen.1 + 1 } else { 0 });
+                if is_stuck {
+                    self.stand_in(number, queue, helpers);
+                }
+            }
+        }
+    }
+
+    /// Waits for a tick, or for work if there was none for long.
+    fn rest(&self, quiet: &mut u32) {
+        let mut is_quiet = self.is_quiet.lock();
+        if *quiet < QUIET_TICKS_MAX {
+            self.wakes.wait_for(&mut is_quiet, TICK);
+            return;
+        }
+        *is_quiet = !self.has_ended();
+        self.sleeps.store(true, Ordering::Relaxed);
+        while *is_quiet {
+            self.wakes.wait(&mut is_quiet);
+        }
+        *quiet = 0;
+    }
+
+    /// Sends a helper to a queue that is stuck, unless as many are on their way as there are.
+    fn stand_in(&self, number: usize, queue: &Queue, helpers: usize) {
+        let mut state = self.state.lock();
+        if state.jobs.len() < helpers.max(1) || state.idle > 0 {
+            // Before what others have left: it may have to be done for that.
+            state.jobs.push_front(Job::StandIn(number, queue.own_rounds()));
+        }
+        self.has_job.notify_one();
+    }
+}

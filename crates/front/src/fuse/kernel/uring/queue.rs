@@ -1,0 +1,296 @@
+//! The queue of one processor: requests in entries, replies put there, entries given back.
+//!
+//! # Invariants
+//!
+//! - QU1: An entry is given back once, with the reply to the request that is in it: by whoever
+//!   flushes the queue next, once the reply is there and nobody reads the request any more.
+//!
+//! # Concurrency
+//!
+//! Replies come from any thread. Whoever leads the queue gives entries back before it waits; who
+//! replies while it waits calls it. A reply is noted before it is asked whether somebody waits, and
+//! who waits says so before it looks for replies: so one of both sees the other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use zerocopy::FromBytes;
+
+use super::super::device::Device;
+use super::super::exchange::{Replies, ReplyParts, refusal, unique_of};
+use super::super::fuse_kernel::{InHeader, OutHeader, opcode};
+use super::PAYLOAD_BYTES;
+use super::ring::{Held, Ring, Told};
+
+/// Bytes of an entry's first argument at most.
+const ARGUMENT_BYTES_MAX: usize = 128;
+
+pub(super) struct Queue {
+    pub(super) ring: Ring,
+    slots: Vec<Slot>,
+    /// Entries with a reply.
+    done: Mutex<Vec<usize>>,
+    /// Threads that wait at the ring.
+    waiting: AtomicU32,
+    /// Whether they were called since one of them last looked.
+    is_called: AtomicBool,
+    /// How often somebody looked for requests, and how often the queue's own thread did.
+    rounds: AtomicU64,
+    own_rounds: AtomicU64,
+}
+
+/// What is known of an entry that is ours.
+#[derive(Default)]
+struct Slot {
+    /// The request in it; 0: none.
+    unique: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// `None`: the kernel has it, or whoever reads the request.
+    held: Option<Held>,
+    is_answered: bool,
+    /// A reply that came while the request was still read.
+    early: Vec<u8>,
+}
+
+/// A request as it was found in its entry.
+pub(super) struct Found {
+    pub(super) index: usize,
+    opcode: u32,
+    bytes: usize,
+}
+
+impl Found {
+    pub(super) fn is_read(&self) -> bool {
+        self.opcode == opcode::READ
+    }
+
+    /// Returns whether data is moved, so that there may be work that was put off.
+    pub(super) fn moves_data(&self) -> bool {
+        [opcode::READ, opcode::WRITE].contains(&self.opcode)
+    }
+
+    /// Returns how long the message is.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Queue {
+    pub(super) fn new(ring: Ring, entries: u16) -> Queue {
+        Queue {
+            ring,
+            slots: (0..entries).map(|_| Slot::default()).collect(),
+            done: Mutex::default(),
+            waiting: AtomicU32::new(0),
+            is_called: AtomicBool::new(false),
+            rounds: AtomicU64::new(0),
+            own_rounds: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes what has come: adds requests to `found`. Returns the last error with which the kernel
+    /// gave up an entry.
+    pub(super) fn look(
+        &self,
+        is_own: bool,
+        told: &mut Vec<Told>,
+        found: &mut Vec<Found>,
+    ) -> Option<Errno> {
+        self.rounds.fetch_add(1, Ordering::Relaxed);
+        if is_own {
+            self.own_rounds.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut lost = None;
+        self.ring.reap(told);
+        for one in told.drain(..) {
+            match one {
+                Told::Request(held) => found.extend(self.keep(held)),
+                Told::Lost(errno) => lost = Some(errno),
+                Told::Call => {}
+            }
+        }
+        lost
+    }
+
+    /// Puts an entry with a request in its slot.
+    fn keep(&self, held: Held) -> Option<Found> {
+        let header = held.header();
+        let (sent, _) = InHeader::read_from_prefix(&header.in_out).ok()?;
+        let (index, unique) = (held.index(), header.commit_id);
+        let slot = self.slots.get(index)?;
+        let mut state = slot.state.lock();
+        (state.held, state.is_answered) = (Some(held), false);
+        slot.unique.store(unique, Ordering::Release);
+        let bytes = usize::try_from(sent.len).unwrap_or(0);
+        Some(Found { index, opcode: sent.opcode, bytes })
+    }
+
+    /// Copies the request in the entry `found` to `head`. Of a WRITE the data stays where it is,
+    /// and the entry is returned, which [`Queue::close`] takes back.
+    pub(super) fn open(&self, found: &Found, head: &mut Vec<u8>) -> Option<Held> {
+        head.clear();
+        let mut state = self.slots.get(found.index)?.state.lock();
+        let held = state.held.take()?;
+        let header = held.header();
+        let payload = payload_of(&held);
+        let fixed = size_of::<InHeader>();
+        let argument = found.bytes.saturating_sub(fixed + payload.len()).min(ARGUMENT_BYTES_MAX);
+        head.extend_from_slice(&header.in_out[..fixed]);
+        head.extend_from_slice(&header.op_in[..argument]);
+        if found.opcode == opcode::WRITE && !payload.is_empty() {
+            return Some(held);
+        }
+        head.extend_from_slice(payload);
+        state.held = Some(held);
+        None
+    }
+
+    /// Takes back an entry whose request nobody reads any more.
+    pub(super) fn close(&self, held: Held) {
+        let index = held.index();
+        let Some(slot) = self.slots.get(index) else { return };
+        let mut state = slot.state.lock();
+        let state = &mut *state;
+        let early = std::mem::take(&mut state.early);
+        let held = state.held.insert(held);
+        if let Some((head, data)) = early.split_at_checked(size_of::<OutHeader>()) {
+            put(held, &ReplyParts { head, data: &[data] });
+            state.is_answered = true;
+            self.note(index);
+        }
+    }
+
+    /// Puts `reply` where it belongs; returns whether its request is here.
+    fn answer(&self, unique: u64, reply: &ReplyParts<'_>) -> bool {
+        let is_it = |slot: &Slot| slot.unique.load(Ordering::Acquire) == unique;
+        let Some(index) = self.slots.iter().position(is_it) else { return false };
+        let slot = &self.slots[index];
+        let mut state = slot.state.lock();
+        if !is_it(slot) || state.is_answered {
+            return true;
+        }
+        match &mut state.held {
+            Some(held) => {
+                put(held, reply);
+                state.is_answered = true;
+                drop(state);
+                self.note(index);
+            }
+            None => state.early = [reply.head, &reply.data.concat()].concat(),
+        }
+        true
+    }
+
+    /// Notes that an entry can be given back, and calls who waits.
+    fn note(&self, index: usize) {
+        self.done.lock().push(index);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.call();
+        }
+    }
+
+    /// Calls who waits, or the next who will.
+    pub(super) fn call(&self) {
+        if !self.is_called.swap(true, Ordering::SeqCst) {
+            self.ring.call();
+        }
+    }
+
+    /// Pushes the entries with a reply; returns whether there were any.
+    fn push(&self) -> bool {
+        let mut has_any = false;
+        loop {
+            let Some(index) = self.done.lock().pop() else { return has_any };
+            let slot = &self.slots[index];
+            let held = slot.state.lock().held.take();
+            let unique = slot.unique.swap(0, Ordering::AcqRel);
+            if let Some(held) = held {
+                self.ring.commit(held, unique);
+                has_any = true;
+            }
+        }
+    }
+
+    /// Gives back the entries with a reply.
+    pub(super) fn flush(&self) -> std::io::Result<()> {
+        if self.push() { self.ring.enter(false) } else { Ok(()) }
+    }
+
+    /// Gives back the entries with a reply, and waits for a request or a call.
+    pub(super) fn wait(&self) -> std::io::Result<()> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        self.push();
+        let waited = self.ring.enter(true);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.is_called.store(false, Ordering::SeqCst);
+        waited
+    }
+
+    /// Returns how often somebody looked, and `None` in its place while somebody waits.
+    pub(super) fn rounds(&self) -> Option<u64> {
+        let is_waited_at = self.waiting.load(Ordering::SeqCst) > 0;
+        (!is_waited_at).then(|| self.rounds.load(Ordering::Relaxed))
+    }
+
+    /// Returns how often the queue's own thread looked.
+    pub(super) fn own_rounds(&self) -> u64 {
+        self.own_rounds.load(Ordering::Relaxed)
+    }
+}
+
+/// Returns what of the payload the kernel has filled.
+pub(super) fn payload_of(held: &Held) -> &[u8] {
+    let bytes = usize::try_from(held.header().payload_bytes).unwrap_or(usize::MAX);
+    &held.payload()[..bytes.min(PAYLOAD_BYTES)]
+}
+
+/// Writes `reply` to the entry.
+fn put(held: &mut Held, reply: &ReplyParts<'_>) {
+    let header_bytes = size_of::<OutHeader>();
+    let data_bytes = reply.data.iter().map(|piece| piece.len()).sum::<usize>();
+    let refused;
+    let Some((head, rest)) = reply.head.split_at_checked(header_bytes) else { return };
+    let (head, rest, data) = if rest.len() + data_bytes <= PAYLOAD_BYTES {
+        (head, rest, reply.data)
+    } else {
+        tracing::error!(bytes = data_bytes, "a reply is longer than its request allows");
+        refused = refusal(unique_of(head), Errno::IO);
+        (&refused[..], &[][..], &[][..])
+    };
+    let payload = held.payload_mut();
+    let mut end = 0;
+    for piece in std::iter::once(&rest).chain(data) {
+        payload[end..end + piece.len()].copy_from_slice(piece);
+        end += piece.len();
+    }
+    let header = held.header_mut();
+    header.in_out[..header_bytes].copy_from_slice(head);
+    header.payload_bytes = u32::try_from(end).expect("PAYLOAD_BYTES fits");
+}
+
+/// Replies to requests that came by any queue of a mount.
+pub(super) struct QueueReplies {
+    pub(super) queues: Arc<Vec<Queue>>,
+    /// Where to look first.
+    pub(super) first: usize,
+    pub(super) device: Arc<Device>,
+}
+
+impl Replies for QueueReplies {
+    fn send(&self, reply: &ReplyParts<'_>) {
+        let unique = unique_of(reply.head);
+        let (before, from) = self.queues.split_at(self.first.min(self.queues.len()));
+        // One that is nowhere was taken back with its connection.
+        let _ = from.iter().chain(before).any(|queue| queue.answer(unique, reply));
+    }
+
+    fn notify(&self, notice: &[u8]) {
+        self.device.notify(notice);
+    }
+}
