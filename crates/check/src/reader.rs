@@ -3,7 +3,7 @@
 //! Every road to the bytes goes through [`Reader`], so that a check of a pool that was not closed
 //! sees the state that the next mount will see, while the device is left as it is.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use format::defect::{DefectCode, FoundDefect};
@@ -64,6 +64,8 @@ impl Overlay {
 pub(crate) struct Reader {
     volume: Volume,
     overlay: Overlay,
+    /// Pages that the log changes: each must verify after the replay.
+    pub(crate) logged: BTreeSet<Place>,
     pub(crate) lsn_pages: LsnPages,
     pub(crate) geometry: Geometry,
     pub(crate) pool_id: PoolId,
@@ -117,7 +119,7 @@ impl Reader {
     pub(crate) fn new(device: SharedDevice, geometry: Geometry, pool_id: PoolId) -> Reader {
         let (overlay, lsn_pages) = (Overlay::default(), LsnPages::default());
         let volume = Volume::new(device, geometry.clone());
-        Reader { volume, overlay, lsn_pages, geometry, pool_id }
+        Reader { volume, overlay, logged: BTreeSet::new(), lsn_pages, geometry, pool_id }
     }
 
     /// Returns how large the device is; the pool may be smaller.

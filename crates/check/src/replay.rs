@@ -161,8 +161,12 @@ impl Replay<'_> {
             Ok(())
         })?;
         self.look_behind(&head, end)?;
-        let mut undos = Vec::new();
-        self.each_chunk(&head, &mut |replay, chunk| replay.redo(chunk, &classes, &mut undos))?;
+        let (mut undos, mut lost) = (Vec::new(), BTreeSet::new());
+        self.each_chunk(&head, &mut |replay, chunk| {
+            replay.note_pages(chunk, &classes, &mut lost);
+            replay.redo(chunk, &classes, &mut undos)
+        })?;
+        self.reader.logged.retain(|place| !lost.contains(place));
         for undo in undos.into_iter().rev() {
             self.write_page_bytes(undo.place, undo.offset, &undo.old)?;
         }
@@ -326,6 +330,23 @@ impl Replay<'_> {
                 Some(Record::Merge { class, into }) => {
                     classes.seen.insert(class);
                     classes.merged.insert(class, into);
+                }
+            }
+        }
+    }
+
+    /// Notes which pages the chunk changes; `lost`: those that a class made that is not kept, so
+    /// that nothing leads there.
+    fn note_pages(&mut self, chunk: &Chunk, classes: &Classes, lost: &mut BTreeSet<Place>) {
+        for record in records(&chunk.payload).flatten() {
+            let Record::Update { class, pages, .. } = record else { continue };
+            for page in pages {
+                if page.image.is_some() && !classes.is_kept(class) {
+                    lost.insert(page.place);
+                }
+                // Of an LSN page what an earlier recovery has listed is not in the log.
+                if !self.reader.geometry.is_lsn_page(page.place) {
+                    self.reader.logged.insert(page.place);
                 }
             }
         }

@@ -13,6 +13,9 @@ use crate::replay::{replay_into, verify_rest};
 use crate::report::Finding;
 use crate::{Check, Stop};
 
+/// Memory for a page that the log changes: its place, and its share of the tree of them.
+const LOGGED_BYTES: u64 = 16;
+
 /// Lays over the device what the next mount would write, if it would write anything.
 pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     heads(check);
@@ -22,7 +25,8 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     } else {
         verify_rest(reader, &mut check.report);
     }
-    let bytes = check.reader.overlay_bytes();
+    let logged = to_u64(check.reader.logged.len()) * LOGGED_BYTES;
+    let bytes = check.reader.overlay_bytes() + logged;
     check.take_memory(bytes)
 }
 

@@ -16,6 +16,7 @@ mod fileset;
 mod group;
 mod journal;
 mod link;
+mod logged;
 mod orphan;
 pub(crate) mod segment;
 pub(crate) mod superblock;
@@ -41,7 +42,7 @@ pub(crate) struct FilesetPass {
 }
 
 /// The passes over the pool, in order.
-pub(crate) const PASSES: [Pass; 7] = [
+pub(crate) const PASSES: [Pass; 8] = [
     // The copies of the superblock that are not the current one.
     Pass { name: "superblocks", total: |_| 0, run: superblock::run },
     // The journal's heads; of a pool that was not closed the log, replayed in memory.
@@ -50,6 +51,8 @@ pub(crate) const PASSES: [Pass; 7] = [
     Pass { name: "groups", total: groups, run: group::run },
     // The root page and the fileset table, then each fileset. Collects which fragments are used.
     Pass { name: "filesets", total: |check| check.space.fragments_stated, run: fileset::run },
+    // Pages that the log changes, and that no pass before has looked at.
+    Pass { name: "pages of the log", total: |_| 0, run: logged::run },
     // LSN pages that are older than a page that they list.
     Pass { name: "LSN pages", total: |_| 0, run: crate::lsn::run },
     // What was found against what the pool says: free maps, live counts.

@@ -74,8 +74,7 @@ fn a_healthy_pool_is_clean_with_fragments_of_every_size() {
 }
 
 /// Codes that only the engine gives out: it meets them on its way, or they are the end of a number.
-const OF_THE_ENGINE: [DefectCode; 9] = [
-    DefectCode::JR004,
+const OF_THE_ENGINE: [DefectCode; 8] = [
     DefectCode::JR005,
     DefectCode::JR007,
     DefectCode::PG008,
