@@ -8,7 +8,7 @@
 //!   [`TURNS_NS`] have passed. A failure stops this one alone; its status tells.
 //!
 //! Writers who find no room need the cleaner at once: they reach it through
-//! [`Empties`](crate::vnode::Empties).
+//! [`Empties`].
 //!
 //! # Invariants
 //!
