@@ -177,7 +177,7 @@ fn open_options(random: &mut Prng) -> OpenOptions {
         cache_bytes: choose(random, &[1 << 20, 2 << 20, 64 << 20]),
         placement: placement(name).expect("there are these three"),
         files: FilesOptions {
-            ride_bytes_max: choose(random, &[0, 4 << 10, 32 << 10]),
+            log_data_bytes_max: choose(random, &[0, 4 << 10, 32 << 10]),
             commit_interval_ns: choose(random, &[0, 100_000_000, 5_000_000_000]),
             ..FilesOptions::default()
         },

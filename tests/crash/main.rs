@@ -49,7 +49,7 @@ fn every_crash_leaves_a_state_between_operations() {
 
 /// Goal: the same where a checkpoint meets every moment of an operation.
 ///
-/// Method: one client, most of whose small writes are synced, and so ride in the log, while pages
+/// Method: one client, most of whose small writes are synced, and so go into the log, while pages
 /// are taken home.
 #[test]
 fn a_crash_beside_a_checkpoint_loses_nothing_that_was_synced() {

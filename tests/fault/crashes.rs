@@ -66,7 +66,7 @@ fn forty_crashes_in_a_row_forget_no_void_interval() {
     assert_eq!(defects(&device), None);
 }
 
-/// Each life syncs one small file that rides in the log, and crashes before its piece of a segment
+/// Each life syncs one small file that goes into the log, and crashes before its partial segment
 /// is written. The blocks must not pin their segments for ever.
 #[test]
 fn blocks_that_rode_into_a_crash_can_be_cleaned() {

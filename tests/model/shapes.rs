@@ -92,7 +92,7 @@ const SHAPES: [Shape; 24] = [
     opened("data near its inode", |open| place(open, "ffs")),
     opened("one group at a time", |open| place(open, "hotspot")),
     opened("the smallest cache", |open| open.cache_bytes = 1 << 20),
-    opened("nothing rides", |open| open.files.ride_bytes_max = 0),
+    opened("no inline log data", |open| open.files.log_data_bytes_max = 0),
     opened("committed at once", |open| open.files.commit_interval_ns = 0),
     opened("a short active log", |open| open.active_log_bytes = 512 << 10),
     opened("few dirty pages", |open| open.dirty_pages = 64),
@@ -111,7 +111,7 @@ const SHAPES: [Shape; 24] = [
             open.cache_bytes = 1 << 20;
             open.active_log_bytes = 256 << 10;
             open.dirty_pages = 64;
-            open.files.ride_bytes_max = 4 << 10;
+            open.files.log_data_bytes_max = 4 << 10;
             place(open, "ffs");
         },
         tick_every: 3,

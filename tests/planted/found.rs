@@ -39,9 +39,9 @@ pub(crate) const FOUND: &[Row] = &[
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
     ),
     (
-        "TailPastRides",
+        "TailPastLogData",
         "engine",
-        "journal::checkpoint::tests::the_tail_waits_for_rides_that_no_segment_knows_of",
+        "journal::checkpoint::tests::the_tail_waits_for_log_data_that_no_segment_knows_of",
     ),
     (
         "UndoForgotten",
@@ -59,7 +59,7 @@ pub(crate) const FOUND: &[Row] = &[
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
     ),
     (
-        "RideLost",
+        "LogDataLost",
         "sim",
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
     ),

@@ -56,14 +56,14 @@ behaviours! {
 
     /// So many blocks that no single transaction frees them.
     fn what_was_cut_off_an_orphan_never_comes_back(at) {
-        const STRIDE_BYTES: u64 = 64 << 10;
+        const STLOG_DATA_BYTES: u64 = 64 << 10;
         at.does("create /f file 644\nopen @0 /f");
         for block in 0..1200 {
-            at.write("/f", block * STRIDE_BYTES, b"x");
+            at.write("/f", block * STLOG_DATA_BYTES, b"x");
         }
         at.fs().sync().expect("nothing fails");
         at.does("unlink /f\ntruncate @0 1");
-        at.write("@0", 1200 * STRIDE_BYTES - 1, b"y");
+        at.write("@0", 1200 * STLOG_DATA_BYTES - 1, b"y");
         let mut expected = vec![0; at.content("@0").len()];
         (expected[0], *expected.last_mut().expect("it is long")) = (b'x', b'y');
         assert!(at.content("@0") == expected, "something came back");

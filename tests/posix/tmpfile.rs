@@ -54,11 +54,11 @@ behaviours! {
 
     /// So many blocks that no single transaction frees them.
     fn it_is_cut_before_and_after_its_first_name(at) {
-        const STRIDE_BYTES: u64 = 64 << 10;
+        const STLOG_DATA_BYTES: u64 = 64 << 10;
         let file = nameless(at, "/");
         let (fs, root) = (at.fs(), at.ino("/"));
         for block in 0..1200 {
-            let written = fs.write(&Caller::root(), file.ino, block * STRIDE_BYTES, b"x");
+            let written = fs.write(&Caller::root(), file.ino, block * STLOG_DATA_BYTES, b"x");
             written.expect("there is room");
         }
         fs.sync().expect("nothing fails");
@@ -67,7 +67,7 @@ behaviours! {
             let change = engine::vnode::api::SetAttr { size_bytes, ..Default::default() };
             fs.setattr(&Caller::root(), file.ino, &change, None).expect("it is held");
         };
-        cut(600 * STRIDE_BYTES);
+        cut(600 * STLOG_DATA_BYTES);
         fs.link(&Caller::root(), file.ino, root, b"named", None).expect("it never had a name");
         cut(1);
         assert_eq!(at.content("/named"), b"x");

@@ -538,8 +538,12 @@ fn dump_record(text: &mut String, record: Option<&Record<'_>>) {
             Ok(())
         }
         Some(Record::Merge { class, into }) => writeln!(text, "  merge class {class} into {into}"),
-        Some(Record::Ride { class, place, owner, bytes }) => {
-            writeln!(text, "  ride class {class} place {place} {} bytes {owner:?}", bytes.len())
+        Some(Record::LogData { class, place, owner, bytes }) => {
+            writeln!(
+                text,
+                "  inline log data class {class} place {place} {} bytes {owner:?}",
+                bytes.len()
+            )
         }
     };
 }

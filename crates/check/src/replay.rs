@@ -10,7 +10,7 @@
 //! 2. Whole chunks from the tail on, as far as each names the one before (L1) and lies at its own
 //!    position (L2). A later chunk that claims more was durable means damage (L3); one that tells
 //!    of a newer head means that this one is stale (L4).
-//! 3. Redo, in order: new bytes of every update, stamps of every commit, riding bytes of the
+//! 3. Redo, in order: new bytes of every update, stamps of every commit, inline log data of the
 //!    classes that committed.
 //! 4. Undo, backwards: old bytes and old stamps of the classes that did not.
 //!
@@ -320,7 +320,7 @@ impl Replay<'_> {
                     let what = format!("the chunk at {} has a record that can't be so", chunk.lsn);
                     self.defect(DefectCode::JR003, None, what);
                 }
-                Some(Record::Update { class, .. } | Record::Ride { class, .. }) => {
+                Some(Record::Update { class, .. } | Record::LogData { class, .. }) => {
                     classes.seen.insert(class);
                 }
                 Some(Record::Commit { class, .. }) => {
@@ -378,9 +378,9 @@ impl Replay<'_> {
                     }
                 }
                 Record::Merge { .. } => {}
-                Record::Ride { class, place, bytes, .. } => {
+                Record::LogData { class, place, bytes, .. } => {
                     if classes.is_kept(class) {
-                        self.ride(place, bytes)?;
+                        self.put_log_data(place, bytes)?;
                     }
                 }
             }
@@ -402,14 +402,14 @@ impl Replay<'_> {
         Ok(())
     }
 
-    fn ride(&mut self, place: Place, bytes: &[u8]) -> Result<(), DeviceError> {
+    fn put_log_data(&mut self, place: Place, bytes: &[u8]) -> Result<(), DeviceError> {
         let geometry = &self.reader.geometry;
         let count = to_u64(bytes.len()).div_ceil(geometry.fragment_bytes());
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         match geometry.device_offset(place, count) {
             Some(offset) => self.overwrite(offset, bytes),
             None => {
-                let what = format!("{} riding bytes for {place}", bytes.len());
+                let what = format!("{} inline log data for {place}", bytes.len());
                 self.defect(DefectCode::JR003, None, what);
                 Ok(())
             }

@@ -573,7 +573,7 @@ fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
             "pages": status.recovery.pages,
             "classes_kept": status.recovery.classes_kept,
             "updates_undone": status.recovery.updates_undone,
-            "rides": status.recovery.rides,
+            "log_data_blocks": status.recovery.log_data,
             "double_writes": status.recovery.double_writes,
         },
     })

@@ -5,7 +5,7 @@ use crate::page::PAGE_BYTES;
 /// What is compared with.
 const ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 /// Zeros at the end are passed over by so many.
-const STRIDE_BYTES: usize = 64;
+const STLOG_DATA_BYTES: usize = 64;
 
 /// Whether all of `bytes` are zero.
 #[must_use]
@@ -21,7 +21,7 @@ fn are_all_zero(bytes: &[u8]) -> bool {
 /// Returns how many of `bytes` there are up to the last that is not zero.
 #[must_use]
 pub fn length_without_zeros(bytes: &[u8]) -> usize {
-    let behind = bytes.rchunks(STRIDE_BYTES).take_while(|chunk| is_zero(chunk));
+    let behind = bytes.rchunks(STLOG_DATA_BYTES).take_while(|chunk| is_zero(chunk));
     let kept = bytes.len() - behind.map(<[u8]>::len).sum::<usize>();
     bytes[..kept].iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1)
 }

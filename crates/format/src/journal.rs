@@ -165,7 +165,7 @@ const KIND_RIDE: u8 = 4;
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct RecordDisk {
-    /// 1: update; 2: commit; 3: merge; 4: ride.
+    /// 1: update; 2: commit; 3: merge; 4: inline log data.
     kind: u8,
     /// Zero.
     reserved: u8,
@@ -176,7 +176,7 @@ struct RecordDisk {
     /// Class of transactions.
     class: U64,
     /// Update: epoch of the transaction. Commit: LSN of the stamps. Merge: the class it joins.
-    /// Ride: place of the bytes.
+    /// Inline log data: its place.
     value: U64,
 }
 
@@ -186,10 +186,10 @@ pub const RECORD_UNIT_BYTES: usize = 8;
 pub const RECORD_HEAD_BYTES: usize = size_of::<RecordDisk>();
 const _: () = assert!(RECORD_HEAD_BYTES == 24);
 
-/// In front of riding bytes, byte for byte. Format: `docs/FORMAT.md#log-ride`.
+/// In front of inline log data, byte for byte. Format: `docs/FORMAT.md#inline-log-data`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
-struct RideDisk {
+struct LogDataDisk {
     /// Bytes that follow.
     bytes: U32,
     /// Block size of the file: binary logarithm.
@@ -208,13 +208,13 @@ struct RideDisk {
     birth: U64,
 }
 
-/// Bytes in front of riding bytes, behind the head of their record.
-pub const RIDE_HEAD_BYTES: usize = size_of::<RideDisk>();
-const _: () = assert!(RIDE_HEAD_BYTES == 48);
+/// Bytes in front of inline log data, behind the head of their record.
+pub const LOG_DATA_HEAD_BYTES: usize = size_of::<LogDataDisk>();
+const _: () = assert!(LOG_DATA_HEAD_BYTES == 48);
 
-/// Whose block rides: what a summary of its segment would say of it.
+/// Whose block it is: what a summary of its segment would say of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RideOwner {
+pub struct LogDataOwner {
     /// Whose: fileset.
     pub fileset: FilesetId,
     /// Whose: anode.
@@ -314,14 +314,14 @@ pub enum Record<'log> {
         /// What it became part of.
         into: u64,
     },
-    /// Bytes of a file that ride in the log until their segment is written.
-    Ride {
+    /// Inline log data: bytes of a file, until their segment is written.
+    LogData {
         /// Class of the transaction that points to them.
         class: u64,
         /// Where they belong.
         place: Place,
         /// Whose they are.
-        owner: RideOwner,
+        owner: LogDataOwner,
         /// The bytes.
         bytes: &'log [u8],
     },
@@ -447,9 +447,15 @@ pub fn put_merge(log: &mut Vec<u8>, class: u64, into: u64) {
 }
 
 /// Appends bytes of a file, the block of `owner`, that belong at `place`.
-pub fn put_ride(log: &mut Vec<u8>, class: u64, place: Place, owner: &RideOwner, bytes: &[u8]) {
-    let disk = RideDisk {
-        bytes: U32::new(u32::try_from(bytes.len()).expect("rides are small")),
+pub fn put_log_data(
+    log: &mut Vec<u8>,
+    class: u64,
+    place: Place,
+    owner: &LogDataOwner,
+    bytes: &[u8],
+) {
+    let disk = LogDataDisk {
+        bytes: U32::new(u32::try_from(bytes.len()).expect("inline log data is small")),
         block_shift: owner.block_shift,
         reserved: [0; 3],
         fileset: U64::new(owner.fileset.0),
@@ -495,9 +501,9 @@ fn take_record(bytes: &[u8]) -> Option<(Record<'_>, &[u8])> {
         KIND_COMMIT => Record::Commit { class, lsn: Lsn(value), pages: take_commit(body)? },
         KIND_MERGE => Record::Merge { class, into: value },
         KIND_RIDE => {
-            let (disk, bytes) = RideDisk::ref_from_prefix(body).ok()?;
+            let (disk, bytes) = LogDataDisk::ref_from_prefix(body).ok()?;
             let bytes = bytes.get(..usize::try_from(disk.bytes.get()).ok()?)?;
-            let owner = RideOwner {
+            let owner = LogDataOwner {
                 fileset: FilesetId(disk.fileset.get()),
                 anode: AnodeNo(disk.anode.get()),
                 generation: Generation(disk.generation.get()),
@@ -505,7 +511,7 @@ fn take_record(bytes: &[u8]) -> Option<(Record<'_>, &[u8])> {
                 birth: Epoch(disk.birth.get()),
                 block_shift: disk.block_shift,
             };
-            Record::Ride { class, place: Place::from_bits(value), owner, bytes }
+            Record::LogData { class, place: Place::from_bits(value), owner, bytes }
         }
         _ => return None,
     };
@@ -670,7 +676,7 @@ impl JournalHead {
 mod tests {
     use super::*;
 
-    const OWNER: RideOwner = RideOwner {
+    const OWNER: LogDataOwner = LogDataOwner {
         fileset: FilesetId(1),
         anode: AnodeNo(20),
         generation: Generation(3),
@@ -695,7 +701,7 @@ mod tests {
             put_page_image(log, Place::new(0, 1, 3), &new);
         });
         put_merge(&mut log, 5, 7);
-        put_ride(&mut log, 7, Place::new(0, 2, 2), &OWNER, b"hello");
+        put_log_data(&mut log, 7, Place::new(0, 2, 2), &OWNER, b"hello");
         put_commit(&mut log, 7, Lsn(44), &[(Place::new(0, 1, 2), 99)]);
         log
     }
@@ -716,7 +722,7 @@ mod tests {
         assert_eq!(pages[1].image.map(<[u8]>::len), Some(301));
         assert_eq!(found[1], Record::Merge { class: 5, into: 7 });
         let place = Place::new(0, 2, 2);
-        assert_eq!(found[2], Record::Ride { class: 7, place, owner: OWNER, bytes: b"hello" });
+        assert_eq!(found[2], Record::LogData { class: 7, place, owner: OWNER, bytes: b"hello" });
         let pages = vec![(Place::new(0, 1, 2), 99)];
         assert_eq!(found[3], Record::Commit { class: 7, lsn: Lsn(44), pages });
     }

@@ -83,7 +83,7 @@ pub enum PageKind {
     AnodeMap = 16,
     /// Anodes without a name.
     OrphanList = 17,
-    /// What a piece of a segment holds.
+    /// What a partial segment holds.
     Summary = 18,
     /// Nothing any more.
     Tombstone = 19,

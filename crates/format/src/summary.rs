@@ -1,13 +1,13 @@
-//! Segment summaries: what a piece of a segment holds, so that blocks can be found without the map.
+//! Segment summaries: what a partial segment holds, so that blocks can be found without the map.
 //!
 //! # Layout
 //!
-//! A piece is what one flush wrote of a segment: blocks, then the pages of its summary. The last
-//! page of the summary ends where the segment is filled; each names the one before it.
+//! A partial segment is what one flush wrote of a segment: blocks, then the pages of its summary.
+//! The last page of the summary ends where the segment is filled; each names the one before it.
 //!
 //! ```text
 //!   segment  | block | block | S | block | block | block | S | S | free ...    |
-//!            '---- piece 1 ------'------- piece 2 ---------------'
+//!            '- partial segment 1 -'----- partial segment 2 -------'
 //!                              ^ previous ------------------------+
 //! ```
 //!
@@ -129,13 +129,14 @@ pub struct Summary {
     pub lsn: Lsn,
     /// Epoch in which the segment was opened.
     pub incarnation: Epoch,
-    /// Where the piece that this page ends, or the run of entries it lists, begins: fragments.
+    /// Where the partial segment that this page ends, or the run of entries it lists, begins:
+    /// fragments.
     pub piece_start: u32,
     /// Offset in the segment of the summary page before this one, plus one; 0: none.
     pub previous: u32,
     /// Checksum of the summary page before this one.
     pub previous_crc: u32,
-    /// What the piece holds: at most [`ENTRIES_PER_SUMMARY`].
+    /// What the partial segment holds: at most [`ENTRIES_PER_SUMMARY`].
     pub entries: Vec<SummaryEntry>,
 }
 

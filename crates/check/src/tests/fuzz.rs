@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use format::ids::Place;
-use format::journal::{CHUNK_HEADER_BYTES, put_page_image, put_ride, put_update};
+use format::journal::{CHUNK_HEADER_BYTES, put_log_data, put_page_image, put_update};
 use format::page::{PAGE_BYTES, PageBytes, PageKind, SLOT_BYTES, stamp};
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
@@ -152,7 +152,7 @@ fn changed_logs_under_good_checksums_are_survived() {
         put_update(&mut payload, 3, format::ids::Epoch(3), 1, |log| {
             put_page_image(log, place, &page);
         });
-        put_ride(&mut payload, 3, image.places[&(BIG, 0)], &OWNER, &[5; 4096]);
+        put_log_data(&mut payload, 3, image.places[&(BIG, 0)], &OWNER, &[5; 4096]);
         let end = payload.len() / 8 * 8;
         let end = if prng.below(2) == 0 { end.min(256) } else { end };
         mutate(&mut prng, &mut payload[..end]);

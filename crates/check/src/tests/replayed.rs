@@ -6,8 +6,8 @@ use format::fileset::ROOT_FILESET;
 use format::geometry::JOURNAL_HEADS;
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place};
 use format::journal::{
-    CHUNK_HEADER_BYTES, ChunkHeader, JournalHead, PageRuns, RideOwner, put_commit, put_merge,
-    put_page_image, put_ride, put_update,
+    CHUNK_HEADER_BYTES, ChunkHeader, JournalHead, LogDataOwner, PageRuns, put_commit, put_log_data,
+    put_merge, put_page_image, put_update,
 };
 use format::page::{PageBytes, STAMP_BYTES, STAMP_OFFSET, page_crc, stamp};
 use storage::device::{AlignedBuffer, Device, Purpose};
@@ -16,8 +16,8 @@ use super::check;
 use super::image::{BIG, EMPTY, Image, POOL, SMALL};
 use format::defect::DefectCode;
 
-/// Whose the riding bytes of these tests are: replays do not ask.
-pub(super) const OWNER: RideOwner = RideOwner {
+/// Whose the inline log data of these tests are: replays do not ask.
+pub(super) const OWNER: LogDataOwner = LogDataOwner {
     fileset: FilesetId(1),
     anode: AnodeNo(20),
     generation: Generation(1),
@@ -223,11 +223,11 @@ fn whole_pages_and_riding_bytes_are_seen() {
     let mut log = open(&mut image);
     let mut payload = Vec::new();
     put_update(&mut payload, 4, Epoch(4), 1, |log| put_page_image(log, table, &whole_page));
-    put_ride(&mut payload, 4, data, &OWNER, &whole_data);
+    put_log_data(&mut payload, 4, data, &OWNER, &whole_data);
     log.write(&image, &payload);
     let report = check(&image);
     let found: Vec<_> = report.counts.keys().collect();
-    assert_eq!(found, [&DefectCode::MP005], "the class did not commit, so nothing rides");
+    assert_eq!(found, [&DefectCode::MP005], "the class did not commit, so it is not written");
 
     let mut payload = Vec::new();
     put_commit(&mut payload, 4, Lsn(1), &[(table, page_crc(&whole_page))]);
@@ -301,7 +301,7 @@ fn absurd_logs_are_reported() {
     let mut image = Image::new(4096);
     let mut log = open(&mut image);
     let mut payload = Vec::new();
-    put_ride(&mut payload, 1, Place::new(0, 9999, 0), &OWNER, b"nowhere");
+    put_log_data(&mut payload, 1, Place::new(0, 9999, 0), &OWNER, b"nowhere");
     put_commit(&mut payload, 1, Lsn(1), &[]);
     payload.extend_from_slice(&[0xff; 24]);
     log.write(&image, &payload);

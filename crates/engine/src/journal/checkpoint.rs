@@ -94,7 +94,7 @@ impl Journal {
         if let Some(hooks) = self.hooks() {
             // Behind the log, for which others wait: a device that makes it durable may write out
             // all that it holds.
-            hooks.submit_rides();
+            hooks.submit_log_data();
         }
         let home = logged.and_then(|()| self.take_home(&mut checkpointer, &batch));
         let tail = match home {
@@ -173,13 +173,13 @@ impl Journal {
             checkpointer.double_write_sequence += 1;
             self.write_group(checkpointer.double_write_sequence, batch.end, &batch.moved)?;
         }
-        let rides = self.data.drain().map_err(failed)?;
+        let drained = self.data.drain().map_err(failed)?;
         self.write_pages(&batch.moved)?;
         self.write_pages(&batch.others)?;
         if !planted::is(Planted::HeadBeforeHome) {
             self.flush_with_log(Purpose::Home)?;
         }
-        self.data.flushed(rides);
+        self.data.flushed(drained);
         // CRASH: the head only after that flush; freed space only after the head's (K3).
         let (tail, previous_crc, epoch) = self.new_tail();
         checkpointer.head_sequence += 1;
@@ -203,7 +203,7 @@ impl Journal {
     fn new_tail(&self) -> (Lsn, u32, Epoch) {
         let durable = self.data.durable();
         let mut state = self.state.lock();
-        state.rides.retain(|_, ride| !ride.is_home(durable));
+        state.log_data.retain(|_, home| !home.is_home(durable));
         let tail = oldest_needed(&state);
         (tail, state.log.previous_crc_at(tail), Epoch(state.next_epoch))
     }
@@ -275,9 +275,9 @@ fn oldest_needed(state: &State) -> Lsn {
         return state.log.position();
     }
     let open = state.classes.values().map(|class| class.first_lsn).min();
-    let riding = state.rides.keys().next().map(|ride| ride.lsn);
-    let riding = riding.filter(|_| !planted::is(Planted::TailPastRides));
-    [state.dirty_from, open, riding].into_iter().flatten().min().unwrap_or(state.log.position())
+    let waiting = state.log_data.keys().next().map(|id| id.lsn);
+    let waiting = waiting.filter(|_| !planted::is(Planted::TailPastLogData));
+    [state.dirty_from, open, waiting].into_iter().flatten().min().unwrap_or(state.log.position())
 }
 
 /// Writes the copies of a head where their turn is.
@@ -319,7 +319,7 @@ pub(crate) fn write_first_heads(volume: &Volume, pool_id: PoolId) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use format::ids::{AnodeNo, FilesetId, Generation};
-    use format::journal::RideOwner;
+    use format::journal::LogDataOwner;
 
     use super::*;
     use crate::journal::Reservation;
@@ -363,15 +363,15 @@ mod tests {
         assert!(taken == before, "pages went home with what came later");
     }
 
-    /// Goal: the tail stays before bytes that ride until they are known to be home. Method: between
-    /// the end of a transaction and the moment when its segments hear of its rides there are two
+    /// Goal: the tail stays before inline log data until it is known to be home. Method: between
+    /// the end of a transaction and the moment when its segments hear of it there are two
     /// checkpoints, which so send nothing of them home.
     #[test]
-    fn the_tail_waits_for_rides_that_no_segment_knows_of() {
+    fn the_tail_waits_for_log_data_that_no_segment_knows_of() {
         let pool = new_pool();
         let journal = &pool.core().store.journal;
         let mut tx = journal.begin(Reservation::LARGE).expect("there is room");
-        let owner = RideOwner {
+        let owner = LogDataOwner {
             fileset: FilesetId(1),
             anode: AnodeNo(1),
             generation: Generation(1),
@@ -379,14 +379,14 @@ mod tests {
             birth: tx.epoch,
             block_shift: 12,
         };
-        tx.ride(Place::NONE, owner, SharedBytes::from(AlignedBuffer::zeroed(4096)));
-        let ride = journal.end(tx).ride.expect("it rides");
+        tx.add_log_data(Place::NONE, owner, SharedBytes::from(AlignedBuffer::zeroed(4096)));
+        let id = journal.end(tx).log_data.expect("it has inline log data");
         for _ in 0..2 {
             pool.checkpoint().expect("memory does not fail");
-            assert!(journal.state.lock().tail <= ride.lsn, "the tail has passed it");
+            assert!(journal.state.lock().tail <= id.lsn, "the tail has passed it");
         }
-        journal.ride_waits(ride, 0, 0);
+        journal.log_data_waits(id, 0, 0);
         pool.checkpoint().expect("memory does not fail");
-        assert!(journal.state.lock().tail > ride.lsn, "nothing holds it any more");
+        assert!(journal.state.lock().tail > id.lsn, "nothing holds it any more");
     }
 }

@@ -42,7 +42,7 @@ mod tx;
 mod waiters;
 
 pub(crate) use checkpoint::{first_head, write_first_heads};
-pub(crate) use recovery::KeptRide;
+pub(crate) use recovery::KeptLogData;
 pub use recovery::{RecoveryError, RecoveryReport};
 pub(crate) use recovery::{align_head, check_room, head_at_rest, recover};
 pub(crate) use tx::{Own, OwnRange, Tx};
@@ -54,7 +54,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use format::defect::DefectCode;
 use format::geometry::{Geometry, JOURNAL_HEADS};
 use format::ids::{EPOCH_MAX, Epoch, Lsn, Place};
-use format::journal::{PageRuns, put_merge, put_page_image, put_ride, put_update};
+use format::journal::{PageRuns, put_log_data, put_merge, put_page_image, put_update};
 use format::page::{STAMP_BYTES, STAMP_OFFSET};
 use format::superblock::Superblock;
 use runtime::clock::Clock;
@@ -118,39 +118,39 @@ pub(crate) struct Applied {
     pub(crate) class: u64,
     /// Position of the transaction's record.
     pub(crate) lsn: Lsn,
-    /// Its rides, if it has any.
-    pub(crate) ride: Option<RideId>,
+    /// Its inline log data, if it has any.
+    pub(crate) log_data: Option<LogDataId>,
 }
 
-/// The rides of one transaction. Several may share a position: that of their chunk.
+/// The inline log data of one transaction. Several may share a position: that of their chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct RideId {
+pub(crate) struct LogDataId {
     /// Position of the first.
     lsn: Lsn,
     /// Number of the transaction.
     epoch: Epoch,
 }
 
-/// How far home the rides of one transaction are.
+/// How far home the inline log data of one transaction is.
 #[derive(Clone, Copy, Debug)]
-struct Ride {
+struct LogDataHome {
     /// Pieces of segments with their bytes that are not submitted.
-    pieces: usize,
+    partial_segments: usize,
     /// The last data write with bytes of them.
     sequence: u64,
 }
 
-impl Ride {
+impl LogDataHome {
     fn is_home(&self, durable: u64) -> bool {
-        self.pieces == 0 && self.sequence <= durable
+        self.partial_segments == 0 && self.sequence <= durable
     }
 }
 
 /// What the journal asks of the layers above it.
 pub(crate) trait CheckpointHooks: Send + Sync {
-    /// Submits the data that rides in the log and is not yet on its way home, so that the tail
+    /// Submits the inline log data that is not yet on its way home, so that the tail
     /// can pass it.
-    fn submit_rides(&self);
+    fn submit_log_data(&self);
     /// Everything freed before `tail` may be used again.
     fn released(&self, tail: Lsn);
 }
@@ -207,8 +207,8 @@ struct State {
     newborn: BTreeSet<Place>,
     /// Dirty pages between which content moved: they go home together.
     moved: BTreeSet<Place>,
-    /// Rides whose bytes are not home.
-    rides: BTreeMap<RideId, Ride>,
+    /// Inline log data that is not home.
+    log_data: BTreeMap<LogDataId, LogDataHome>,
 }
 
 /// Options of a journal.
@@ -362,7 +362,7 @@ impl Journal {
             overtaken: BTreeMap::new(),
             newborn: BTreeSet::new(),
             moved: BTreeSet::new(),
-            rides: BTreeMap::new(),
+            log_data: BTreeMap::new(),
         };
         Journal {
             data: DataWrites::new(volume.clone()),
@@ -523,16 +523,16 @@ impl Journal {
     /// As [`Journal::end`], of a transaction that was compared, for whoever has the manager's lock.
     fn end_in(&self, state: &mut State, mut tx: Tx) -> Applied {
         self.give_back(state, tx.reservation);
-        if tx.is_empty() && tx.rides.is_empty() {
+        if tx.is_empty() && tx.log_data.is_empty() {
             state.keep(tx.memory);
-            return Applied { class: 0, lsn: state.log.position(), ride: None };
+            return Applied { class: 0, lsn: state.log.position(), log_data: None };
         }
         if state.is_set_being_taken {
             state.leave_taken_set(&tx.memory);
         }
         if !tx.memory.apply_deltas() {
             self.fail_of(&DefectCode::AL001.found("a count would fall below zero"));
-            return Applied { class: 0, lsn: state.log.position(), ride: None };
+            return Applied { class: 0, lsn: state.log.position(), log_data: None };
         }
         self.counts.transactions.fetch_add(1, Ordering::Relaxed);
         for window in tx.memory.windows.iter_mut().filter(|window| window.buffer.is_none()) {
@@ -540,7 +540,7 @@ impl Journal {
         }
         let class = self.join_class(state, &mut tx.memory);
         let logged_before = state.log.record_bytes;
-        let ride = self.log_rides(state, class, &tx);
+        let log_data = self.put_log_data_of(state, class, &tx);
         assert!(
             tx.moved.len() <= tx.reservation.moves,
             "a transaction moves more than it reserved"
@@ -559,21 +559,21 @@ impl Journal {
             self.close(state, class);
         }
         state.keep(tx.memory);
-        Applied { class, lsn, ride }
+        Applied { class, lsn, log_data }
     }
 
-    /// Logs the bytes that ride with `tx`.
-    fn log_rides(&self, state: &mut State, class: u64, tx: &Tx) -> Option<RideId> {
+    /// Puts the inline log data of `tx` into the log.
+    fn put_log_data_of(&self, state: &mut State, class: u64, tx: &Tx) -> Option<LogDataId> {
         let mut first = None;
-        for ride in &tx.rides {
-            let mut record = Vec::with_capacity(ride.data.len() + 96);
-            put_ride(&mut record, class, ride.place, &ride.owner, &ride.data);
+        for data in &tx.log_data {
+            let mut record = Vec::with_capacity(data.data.len() + 96);
+            put_log_data(&mut record, class, data.place, &data.owner, &data.data);
             let lsn = state.log.ensure_room(record.len());
             state.log.append(&record);
             first.get_or_insert(lsn);
         }
-        let id = RideId { lsn: first?, epoch: tx.epoch };
-        state.rides.insert(id, Ride { pieces: 1, sequence: 0 });
+        let id = LogDataId { lsn: first?, epoch: tx.epoch };
+        state.log_data.insert(id, LogDataHome { partial_segments: 1, sequence: 0 });
         Some(id)
     }
 
@@ -699,19 +699,19 @@ impl Journal {
         self.data.wait_until(count).map_err(|error| self.fail(&error))
     }
 
-    /// The bytes of a ride lie in `pieces` pieces that are not submitted; the others go home with
-    /// data writes up to `sequence`.
-    pub(crate) fn ride_waits(&self, id: RideId, pieces: usize, sequence: u64) {
-        if let Some(ride) = self.state.lock().rides.get_mut(&id) {
-            *ride = Ride { pieces, sequence };
+    /// The inline log data lies in `partial_segments` partial segments that are not submitted; the
+    /// others go home with data writes up to `sequence`.
+    pub(crate) fn log_data_waits(&self, id: LogDataId, partial_segments: usize, sequence: u64) {
+        if let Some(home) = self.state.lock().log_data.get_mut(&id) {
+            *home = LogDataHome { partial_segments, sequence };
         }
     }
 
-    /// One piece with bytes of a ride goes home with data write `sequence`.
-    pub(crate) fn ride_submitted(&self, id: RideId, sequence: u64) {
-        if let Some(ride) = self.state.lock().rides.get_mut(&id) {
-            ride.pieces = ride.pieces.saturating_sub(1);
-            ride.sequence = ride.sequence.max(sequence);
+    /// One partial segment with the inline log data goes home with data write `sequence`.
+    pub(crate) fn log_data_submitted(&self, id: LogDataId, sequence: u64) {
+        if let Some(home) = self.state.lock().log_data.get_mut(&id) {
+            home.partial_segments = home.partial_segments.saturating_sub(1);
+            home.sequence = home.sequence.max(sequence);
         }
     }
 

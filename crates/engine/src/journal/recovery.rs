@@ -10,8 +10,8 @@
 //! 5. Every page that was touched must now verify. Neither redo nor undo computes a checksum, so
 //!    one that does not is a defect, never something to be made to fit.
 //! 6. The LSNs of these pages are listed in their LSN pages (`lsn_pages.rs`).
-//! 7. Pages and riding bytes go home; the caller sees to what its layers need before the log is
-//!    given up (a summary for the riding blocks); then a new head is written at a position that no
+//! 7. Pages and inline log data go home; the caller sees to what its layers need before the log is
+//!    given up (a summary for what was inline); then a new head is written at a position that no
 //!    chunk of the lost life can have.
 //!
 //! # Crashes
@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use format::defect::DefectCode;
 use format::geometry::{Geometry, JOURNAL_HEADS};
 use format::ids::{EPOCH_MAX, Epoch, LSN_MAX, Lsn, Place, PoolId};
-use format::journal::{CHUNK_BYTES_MAX, ChunkHeader, JournalHead, Record, RideOwner, records};
+use format::journal::{CHUNK_BYTES_MAX, ChunkHeader, JournalHead, LogDataOwner, Record, records};
 use format::page::{
     PAGE_BYTES, PageBytes, PageError, PageHeader, STAMP_OFFSET, write_u32, write_u64,
 };
@@ -128,29 +128,29 @@ pub struct RecoveryReport {
     pub classes_kept: u64,
     /// Updates that were undone.
     pub updates_undone: u64,
-    /// Riding blocks written home.
-    pub rides: u64,
-    /// Riding blocks that no summary listed: one was written.
-    pub rides_listed: u64,
+    /// Inline log data written home.
+    pub log_data: u64,
+    /// Inline log data that no summary listed: one was written.
+    pub log_data_listed: u64,
     /// Pages copied home from the double-write area.
     pub double_writes: u64,
 }
 
-/// A block that rode in the log with a class that is kept.
+/// Inline log data of a class that is kept.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct KeptRide {
+pub(crate) struct KeptLogData {
     /// Where it is: inside a group, all of it.
     pub(crate) place: Place,
     /// Fragments it takes.
     pub(crate) fragments: u32,
     /// Whose it is.
-    pub(crate) owner: RideOwner,
+    pub(crate) owner: LogDataOwner,
     /// As in its pointer.
     pub(crate) check: [u32; 4],
 }
 
-/// What is done with the riding blocks before the log is given up: see [`recover`].
-pub(crate) type BeforeHead<'a> = &'a dyn Fn(&[KeptRide], Lsn) -> Result<u64, DeviceError>;
+/// What is done with the inline log data before the log is given up: see [`recover`].
+pub(crate) type BeforeHead<'a> = &'a dyn Fn(&[KeptLogData], Lsn) -> Result<u64, DeviceError>;
 
 /// The result of a recovery.
 #[derive(Debug)]
@@ -248,7 +248,7 @@ pub(crate) fn align_head(
 
 /// Replays the log of a pool that was not closed, or finds that there is nothing to replay.
 ///
-/// `before_head` is called with the riding blocks, which are home and durable, and the position of
+/// `before_head` is called with the inline log data, which is home and durable, and the position of
 /// the last chunk, before the log is given up; it returns how many it has listed.
 pub(crate) fn recover(
     volume: &Volume,
@@ -271,9 +271,9 @@ pub(crate) fn recover(
         double_write_sequence += 1;
         replay.add_lsn_pages(volume, pool_id, (double_write_sequence, end), lsn_pages)?;
     }
-    let rides = replay.write_home(volume, &chunks)?;
-    if let Some(last) = chunks.last().filter(|_| !rides.is_empty()) {
-        replay.report.rides_listed = before_head(&rides, last.lsn)?;
+    let data = replay.write_home(volume, &chunks)?;
+    if let Some(last) = chunks.last().filter(|_| !data.is_empty()) {
+        replay.report.log_data_listed = before_head(&data, last.lsn)?;
         volume.flush(Purpose::Data)?;
     }
 
@@ -517,7 +517,7 @@ impl Replay {
                     Record::Update { epoch, class, .. } => {
                         epoch_max = epoch_max.max(epoch.0).max(class);
                     }
-                    Record::Ride { .. } => {}
+                    Record::LogData { .. } => {}
                 }
             }
         }
@@ -587,7 +587,7 @@ impl Replay {
                             }
                         }
                     }
-                    Record::Merge { .. } | Record::Ride { .. } => {}
+                    Record::Merge { .. } | Record::LogData { .. } => {}
                 }
             }
         }
@@ -648,25 +648,25 @@ impl Replay {
         Ok(())
     }
 
-    /// Writes pages and riding bytes home and flushes; returns the riding blocks.
+    /// Writes pages and inline log data home and flushes; returns the latter.
     fn write_home(
         &mut self,
         volume: &Volume,
         chunks: &[Chunk],
-    ) -> Result<Vec<KeptRide>, RecoveryError> {
-        let (mut tickets, mut rides) = (Vec::new(), Vec::new());
+    ) -> Result<Vec<KeptLogData>, RecoveryError> {
+        let (mut tickets, mut data) = (Vec::new(), Vec::new());
         for (place, page) in std::mem::take(&mut self.pages) {
             let pieces = vec![SharedBytes::from(page)];
             tickets.push(volume.submit_write(Purpose::Home, place, pieces));
         }
         for chunk in chunks {
             for record in chunk.records() {
-                let Record::Ride { class, place, owner, bytes } = record? else { continue };
-                if self.kept.contains(&class) && !planted::is(Planted::RideLost) {
-                    self.report.rides += 1;
-                    let ride = kept_ride(volume, place, owner, bytes);
-                    rides.push(ride.ok_or(RecoveryError::BadRecord { at: chunk.lsn })?);
-                    tickets.push(write_ride(volume, place, bytes)?);
+                let Record::LogData { class, place, owner, bytes } = record? else { continue };
+                if self.kept.contains(&class) && !planted::is(Planted::LogDataLost) {
+                    self.report.log_data += 1;
+                    let kept = kept_log_data(volume, place, owner, bytes);
+                    data.push(kept.ok_or(RecoveryError::BadRecord { at: chunk.lsn })?);
+                    tickets.push(write_log_data(volume, place, bytes)?);
                 }
             }
         }
@@ -676,12 +676,17 @@ impl Replay {
         if self.report.was_needed && !planted::is(Planted::RecoveryNotFlushed) {
             volume.flush(Purpose::Home)?;
         }
-        Ok(rides)
+        Ok(data)
     }
 }
 
-/// Returns what is known of a riding block; `None` if it can't be so.
-fn kept_ride(volume: &Volume, place: Place, owner: RideOwner, bytes: &[u8]) -> Option<KeptRide> {
+/// Returns what is known of inline log data; `None` if it can't be so.
+fn kept_log_data(
+    volume: &Volume,
+    place: Place,
+    owner: LogDataOwner,
+    bytes: &[u8],
+) -> Option<KeptLogData> {
     let geometry = volume.geometry();
     let fragments = wide(bytes.len()).div_ceil(geometry.fragment_bytes());
     let fragments = u32::try_from(fragments).ok()?;
@@ -694,12 +699,12 @@ fn kept_ride(volume: &Volume, place: Place, owner: RideOwner, bytes: &[u8]) -> O
         && owner.birth.0 <= EPOCH_MAX;
     let block_bytes = 1_usize << owner.block_shift.min(20);
     let pointer = BlockPointer::to_data(place, fragments, owner.birth, block_bytes, bytes);
-    is_sane.then_some(KeptRide { place, fragments, owner, check: pointer.check })
+    is_sane.then_some(KeptLogData { place, fragments, owner, check: pointer.check })
 }
 
-/// Writes a riding block home. What shares its first or last page is either home already, rides
-/// too, or belongs to nobody; rides that share a page are written one after the other.
-fn write_ride(volume: &Volume, place: Place, bytes: &[u8]) -> Result<Ticket, RecoveryError> {
+/// Writes inline log data home. What shares its first or last page is either home already, inline
+/// log data too, or belongs to nobody; what shares a page is written one after the other.
+fn write_log_data(volume: &Volume, place: Place, bytes: &[u8]) -> Result<Ticket, RecoveryError> {
     let fragments = wide(bytes.len()).div_ceil(volume.geometry().fragment_bytes());
     let (start, length, lead) = volume.pages_around(place, narrow(fragments));
     if length == bytes.len() {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use format::bytes::is_zero;
 use format::ids::{Epoch, Place};
 use format::journal::{
-    PAGE_UPDATE_BYTES, PageRuns, RECORD_HEAD_BYTES, RECORD_UNIT_BYTES, RUN_HEAD_BYTES, RideOwner,
+    LogDataOwner, PAGE_UPDATE_BYTES, PageRuns, RECORD_HEAD_BYTES, RECORD_UNIT_BYTES, RUN_HEAD_BYTES,
 };
 use format::page::{PAGE_BYTES, PageBytes, STAMP_BYTES, read_u32, read_u64, write_u32, write_u64};
 use storage::device::{AlignedBuffer, SharedBytes};
@@ -163,11 +163,11 @@ impl Delta {
     }
 }
 
-/// Bytes of a file that ride in the log with the transaction that points to them.
+/// Inline log data: bytes of a file in the log, with the transaction that points to them.
 #[derive(Debug)]
-pub(super) struct RidingBytes {
+pub(super) struct LogData {
     pub(super) place: Place,
-    pub(super) owner: RideOwner,
+    pub(super) owner: LogDataOwner,
     pub(super) data: SharedBytes,
 }
 
@@ -347,7 +347,7 @@ pub(crate) struct Tx {
     /// What `begin` took for it.
     pub(super) reservation: Reservation,
     pub(super) memory: Memory,
-    pub(super) rides: Vec<RidingBytes>,
+    pub(super) log_data: Vec<LogData>,
     /// The class may commit only after this data write is durable.
     pub(super) data_sequence: u64,
     /// Pages that were at home before, between which content moved.
@@ -378,8 +378,8 @@ pub(crate) enum Own<'t> {
 impl Tx {
     /// Starts a transaction that works in `memory`, which is clear.
     pub(super) fn new(epoch: Epoch, reservation: Reservation, memory: Memory) -> Tx {
-        let (rides, moved) = (Vec::new(), Vec::new());
-        Tx { epoch, reservation, memory, rides, data_sequence: 0, moved }
+        let (log_data, moved) = (Vec::new(), Vec::new());
+        Tx { epoch, reservation, memory, log_data, data_sequence: 0, moved }
     }
 
     /// Content moves from page `source` to page `target`: neither may be at home without the
@@ -587,10 +587,10 @@ impl Tx {
         self.delta(buffer, Delta::Put { offset, bytes: at..at + bytes.len() }, |_, _| false);
     }
 
-    /// Lets `data`, the block of `owner` whose home is `place`, ride in the log with this
+    /// Puts `data`, the block of `owner` whose home is `place`, into the log with this
     /// transaction.
-    pub(crate) fn ride(&mut self, place: Place, owner: RideOwner, data: SharedBytes) {
-        self.rides.push(RidingBytes { place, owner, data });
+    pub(crate) fn add_log_data(&mut self, place: Place, owner: LogDataOwner, data: SharedBytes) {
+        self.log_data.push(LogData { place, owner, data });
     }
 
     /// The transaction points to data of this write: it may commit only after it is durable.

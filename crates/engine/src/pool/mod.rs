@@ -37,7 +37,7 @@ use crate::journal::{
     self, ACTIVE_LOG_BYTES_DEFAULT, CheckpointHooks, DIRTY_PAGES_DEFAULT, Journal, JournalCounts,
     JournalOptions, JournalStart, RecoveryError, RecoveryReport,
 };
-use crate::segment::summarise_rides;
+use crate::segment::summarise_log_data;
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{
@@ -140,8 +140,8 @@ pub struct Pool {
 }
 
 impl CheckpointHooks for Core {
-    fn submit_rides(&self) {
-        self.segments.seal_rides();
+    fn submit_log_data(&self) {
+        self.segments.seal_log_data();
     }
 
     fn released(&self, tail: Lsn) {
@@ -489,8 +489,8 @@ fn recover(
     superblock: &mut Superblock,
 ) -> Result<(JournalStart, RecoveryReport), OpenError> {
     let (pool_id, epoch_base) = (superblock.pool_id, superblock.epoch_base);
-    let recovery = journal::recover(volume, pool_id, epoch_base, &|rides, lsn| {
-        summarise_rides(volume, superblock, rides, lsn)
+    let recovery = journal::recover(volume, pool_id, epoch_base, &|kept, lsn| {
+        summarise_log_data(volume, superblock, kept, lsn)
     })?;
     superblock.add_void(recovery.void);
     let report = RecoveryReport { was_needed: true, ..recovery.report };
@@ -754,10 +754,10 @@ impl FileSystem for Pool {
         self.named(ino, b"", self.files().sync_file(caller, ino))
     }
 
-    fn commit_then(&self, caller: &Caller, ino: Ino, _data_only: bool, told: Completion) {
+    fn commit_then(&self, caller: &Caller, ino: Ino, _data_only: bool, completion: Completion) {
         let core = Arc::clone(&self.core);
-        let told = Box::new(move |done| told(core.main_files().named(ino, b"", done)));
-        self.files().sync_file_then(caller, ino, told);
+        let completion = Box::new(move |done| completion(core.main_files().named(ino, b"", done)));
+        self.files().sync_file_then(caller, ino, completion);
     }
 
     fn sync(&self) -> FsResult<()> {

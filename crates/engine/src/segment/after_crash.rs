@@ -1,5 +1,5 @@
-//! After a crash: a summary for the blocks whose bytes rode in the log and whose piece of the
-//! segment was never written.
+//! After a crash: a summary for the blocks that were inline log data and whose partial segment was
+//! never written.
 //!
 //! Without one nobody could say whose they are, and the cleaner could never empty their segment.
 //!
@@ -8,8 +8,8 @@
 //! Runs when the replayed pages are home and before the head gives the old log up, so a second
 //! crash does it again: what is listed already is left alone.
 //!
-//! There is room. A piece keeps room for its summary behind its blocks (`has_room`), and an
-//! unlisted block means that this very summary, or the page of it that lists the block, is not
+//! There is room. A partial segment keeps room for its summary behind its blocks (`has_room`), and
+//! an unlisted block means that this very summary, or the page of it that lists the block, is not
 //! there: no block that is in use can lie in its place. The free map tells which those are.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ use storage::volume::Volume;
 use crate::alloc::SegmentId;
 use crate::buffer::page_of;
 use crate::convert::{index_wide, wide};
-use crate::journal::KeptRide;
+use crate::journal::KeptLogData;
 
 /// A segment as the crash left it.
 struct Left<'a> {
@@ -43,32 +43,32 @@ struct Left<'a> {
     listed: BTreeSet<u32>,
 }
 
-/// Writes summaries for those of `rides` that none lists, not yet durable. Returns how many blocks
+/// Writes summaries for those of `kept` that none lists, not yet durable. Returns how many blocks
 /// they list.
 ///
 /// # Errors
 ///
 /// What the device said.
-pub(crate) fn summarise_rides(
+pub(crate) fn summarise_log_data(
     volume: &Volume,
     superblock: &Superblock,
-    rides: &[KeptRide],
+    kept: &[KeptLogData],
     lsn: Lsn,
 ) -> Result<u64, DeviceError> {
-    let mut segments: BTreeMap<SegmentId, BTreeMap<u32, &KeptRide>> = BTreeMap::new();
+    let mut segments: BTreeMap<SegmentId, BTreeMap<u32, &KeptLogData>> = BTreeMap::new();
     let geometry = volume.geometry();
-    for ride in rides {
-        let segment = geometry.segment_of(ride.place);
-        let id = SegmentId { group: ride.place.group(), segment };
-        let offset = ride.place.fragment() % geometry.segment_fragments;
-        segments.entry(id).or_default().insert(offset, ride);
+    for block in kept {
+        let segment = geometry.segment_of(block.place);
+        let id = SegmentId { group: block.place.group(), segment };
+        let offset = block.place.fragment() % geometry.segment_fragments;
+        segments.entry(id).or_default().insert(offset, block);
     }
     let mut count = 0;
-    for (id, mut rides) in segments {
+    for (id, mut kept) in segments {
         let Some(mut left) = Left::read(volume, superblock, id)? else { continue };
-        rides.retain(|offset, _| !left.listed.contains(offset));
+        kept.retain(|offset, _| !left.listed.contains(offset));
         let entries: Vec<SummaryEntry> =
-            rides.iter().map(|(offset, ride)| entry_of(*offset, ride)).collect();
+            kept.iter().map(|(offset, block)| entry_of(*offset, block)).collect();
         for entries in entries.chunks(ENTRIES_PER_SUMMARY) {
             count += left.list(entries, lsn)?;
         }
@@ -76,18 +76,18 @@ pub(crate) fn summarise_rides(
     Ok(count)
 }
 
-fn entry_of(offset: u32, ride: &KeptRide) -> SummaryEntry {
+fn entry_of(offset: u32, block: &KeptLogData) -> SummaryEntry {
     SummaryEntry {
         kind: SummaryKind::Block,
-        block_shift: ride.owner.block_shift,
-        fragments: ride.fragments,
+        block_shift: block.owner.block_shift,
+        fragments: block.fragments,
         offset,
-        fileset: ride.owner.fileset,
-        anode: ride.owner.anode,
-        generation: ride.owner.generation,
-        index: ride.owner.index,
-        birth: ride.owner.birth,
-        check: ride.check,
+        fileset: block.owner.fileset,
+        anode: block.owner.anode,
+        generation: block.owner.generation,
+        index: block.owner.index,
+        birth: block.owner.birth,
+        check: block.check,
     }
 }
 
@@ -155,7 +155,7 @@ impl<'a> Left<'a> {
         let Some(offset) = self.room(entries)? else {
             // A bug, or malice. The blocks can be read; their segment stays.
             let SegmentId { group, segment } = self.id;
-            tracing::warn!(group, segment, "no room for a summary of what rode in the log");
+            tracing::warn!(group, segment, "no room for a summary of inline log data");
             return Ok(0);
         };
         let before = self.summaries.range(..offset).next_back();

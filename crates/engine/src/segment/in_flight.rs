@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use format::ids::Place;
 use storage::device::SharedBytes;
 
-/// Number of a write that has not been submitted: the bytes ride in the log so far.
+/// Number of a write that has not been submitted: the bytes are in the log so far.
 pub(super) const NOT_SUBMITTED: u64 = 0;
 
 /// Blocks that lie side by side in memory and go side by side with one write.
@@ -55,8 +55,8 @@ impl InFlight {
         }
     }
 
-    /// Makes a block part of the run before it, if it goes with the same write. What rides is by
-    /// itself, for it is told of its write later.
+    /// Makes a block part of the run before it, if it goes with the same write. Inline log data is
+    /// by itself, for it is told of its write later.
     fn extend(&mut self, place: Place, fragments: u32, number: u64, data: &SharedBytes) -> bool {
         let Some((start, last)) = self.runs.range_mut(..=place).next_back() else { return false };
         let is_next = start.bits() + u64::from(last.fragments) == place.bits();
@@ -67,7 +67,7 @@ impl InFlight {
         true
     }
 
-    /// What rode in the log so far goes with write `number`.
+    /// What was in the log so far goes with write `number`.
     pub(super) fn submitted(&mut self, place: Place, number: u64) {
         if let Some(known) = self.runs.get_mut(&place) {
             known.write = number;
@@ -103,7 +103,7 @@ mod tests {
     }
 
     /// Goal: neighbours become one run, and each is found and dropped as if it were alone. Method:
-    /// four blocks of one buffer in two writes; the second one rode in the log at first.
+    /// four blocks of one buffer in two writes; the second one was inline log data at first.
     #[test]
     fn blocks_side_by_side_are_one_run_of_each_write() {
         let buffer = SharedBytes::from(AlignedBuffer::zeroed(4 * BLOCK_BYTES));

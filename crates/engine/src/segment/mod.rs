@@ -2,9 +2,9 @@
 //!
 //! A block is given its place in the open segment at once (Shirriff, "Sawmill: A Logging File
 //! System for a High-Performance RAID Disk Array", 1995, section 5.2.2: on-the-fly layout). Until
-//! its piece is *sealed* it may be rewritten where it is; from then on it never changes. A piece is
-//! sealed when the segment is full, when somebody flushes, or when the log's tail must pass a block
-//! that rides in the log.
+//! its partial segment is *sealed* it may be rewritten where it is; from then on it never changes.
+//! A partial segment is sealed when the segment is full, when somebody flushes, or when the log's
+//! tail must pass a block that is inline log data.
 //!
 //! Each level has an open segment (`stream`), so that a segment holds what lasts alike.
 //!
@@ -12,7 +12,7 @@
 //!
 //! - SG1: A sealed block never changes: a rewrite takes a new place.
 //! - SG2: A block is installed (its pointer committed) only with a transaction that depends on its
-//!   data write, or with its bytes riding in the log.
+//!   data write, or as inline log data.
 //! - SG3: A segment is given back to the allocator's candidates only when each of its blocks is
 //!   installed or dead and each of its writes is answered, so that no late write can land in space
 //!   that was used again.
@@ -28,7 +28,7 @@ mod in_flight;
 mod seal;
 mod stream;
 
-pub(crate) use after_crash::summarise_rides;
+pub(crate) use after_crash::summarise_log_data;
 pub(crate) use stream::Origin;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 use format::defect::DefectCode;
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Place};
-use format::journal::RideOwner;
+use format::journal::LogDataOwner;
 use format::pointer::BlockPointer;
 use format::summary::ENTRIES_PER_SUMMARY;
 use runtime::planted::{self, Planted};
@@ -99,7 +99,7 @@ impl Claim {
 enum Progress {
     /// May be rewritten in place.
     Filling,
-    /// Never changes again; the pointer to it, and the data write it is part of (0: it rides in the
+    /// Never changes again; the pointer to it, and the data write it is part of (0: it is in the
     /// log and is not yet written).
     Sealed { pointer: BlockPointer, sequence: u64 },
     /// Nobody needs it.
@@ -164,9 +164,9 @@ impl Block {
         }
     }
 
-    /// Returns what the log says of the block when it rides.
-    pub(crate) fn ride_owner(&self, pointer: &BlockPointer) -> RideOwner {
-        RideOwner {
+    /// Returns what the log says of the block when it is inline log data.
+    pub(crate) fn log_data_owner(&self, pointer: &BlockPointer) -> LogDataOwner {
+        LogDataOwner {
             fileset: self.owner.fileset,
             anode: self.owner.anode,
             generation: self.owner.generation,
@@ -189,14 +189,14 @@ struct OpenSegment {
     incarnation: Epoch,
     /// Where the next block goes, in fragments.
     cursor: u32,
-    /// Where the piece being filled begins.
+    /// Where the partial segment being filled begins.
     piece_start: u32,
-    /// Blocks of that piece, in order of place.
+    /// Blocks of that partial segment, in order of place.
     blocks: Vec<Arc<Block>>,
     /// Offset of the last summary page plus one, and its checksum.
     previous_summary: (u32, u32),
-    /// Rides with bytes in this piece.
-    rides: BTreeSet<crate::journal::RideId>,
+    /// Inline log data that goes home with it.
+    log_data: BTreeSet<crate::journal::LogDataId>,
     /// When a block was placed in it last, counted in blocks.
     used: u64,
 }
@@ -369,7 +369,7 @@ impl Segments {
             piece_start: 0,
             blocks: Vec::new(),
             previous_summary: (0, 0),
-            rides: BTreeSet::new(),
+            log_data: BTreeSet::new(),
             used: 0,
         };
         state.open.insert(stream, segment);

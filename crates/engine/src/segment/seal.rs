@@ -1,4 +1,4 @@
-//! Sealing: fixing a piece of a segment, summing it up, and handing it to the device.
+//! Sealing: fixing a partial segment, summing it up, and handing it to the device.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::{
 use crate::alloc::{Level, SegmentId};
 use crate::convert::wide;
 use crate::error::FsResult;
-use crate::journal::RideId;
+use crate::journal::LogDataId;
 
 impl Segments {
     /// Seals what the open segments hold, so that their blocks can be installed.
@@ -30,9 +30,9 @@ impl Segments {
         self.seal_where(|stream, _| stream.level > Level::FIRST);
     }
 
-    /// Seals the pieces whose blocks ride in the log.
-    pub(crate) fn seal_rides(&self) {
-        self.seal_where(|_, segment| !segment.rides.is_empty());
+    /// Seals the partial segments whose blocks are inline log data.
+    pub(crate) fn seal_log_data(&self) {
+        self.seal_where(|_, segment| !segment.log_data.is_empty());
     }
 
     fn seal_where(&self, is_wanted: impl Fn(&Stream, &OpenSegment) -> bool) {
@@ -93,8 +93,8 @@ impl Segments {
         }
     }
 
-    /// Seals the piece being filled: blocks get their pointers, the piece its summary, and all of
-    /// it is handed to the device in one write.
+    /// Seals the partial segment being filled: blocks get their pointers, the partial segment its
+    /// summary, and all of it is handed to the device in one write.
     pub(super) fn seal_piece(&self, state: &mut State, segment: &mut OpenSegment) {
         let blocks = std::mem::take(&mut segment.blocks);
         if blocks.is_empty() {
@@ -110,9 +110,10 @@ impl Segments {
             }
         }
         let pieces = self.gather(segment, &blocks, &entries, lsn);
-        // Before anybody can install a block of the piece: what is installed lies before what its
-        // segment calls filled (`docs/FORMAT.md#void-interval`). The group's maps were read when
-        // the segment was opened; a failure now leaves readers of summaries with an older end.
+        // Before anybody can install a block of the partial segment: what is installed lies before
+        // what its segment calls filled (`docs/FORMAT.md#void-interval`). The group's maps were
+        // read when the segment was opened; a failure now leaves readers of summaries with an older
+        // end.
         if let Err(error) = self.store.alloc.segment_filled(segment.id, segment.cursor) {
             tracing::warn!(%error, "the end of a segment is not noted");
         }
@@ -132,8 +133,8 @@ impl Segments {
             }
         }
         state.written.all += u64::from(segment.cursor - segment.piece_start);
-        for ride in std::mem::take(&mut segment.rides) {
-            self.store.journal.ride_submitted(ride, sequence);
+        for id in std::mem::take(&mut segment.log_data) {
+            self.store.journal.log_data_submitted(id, sequence);
         }
         segment.piece_start = segment.cursor;
         let closing = state.segments.get_mut(&segment.id).expect("entered when it was opened");
@@ -161,7 +162,7 @@ impl Segments {
         }
     }
 
-    /// Returns the bytes of the piece, its summary last, and moves the cursor past it.
+    /// Returns the bytes of the partial segment, its summary last, and moves the cursor past it.
     fn gather(
         &self,
         segment: &mut OpenSegment,
@@ -221,19 +222,20 @@ impl Segments {
             state.in_flight.insert(block.place, block_state.fragments, number, data);
             state.to_install.insert((block.owner.fileset, block.owner.anode));
         } else {
-            // Installed by a ride, perhaps dead since: readers wait for the write all the same.
+            // Installed as inline log data, perhaps dead since: readers wait for the write all the
+            // same.
             state.in_flight.submitted(block.place, number);
         }
     }
 
-    /// Fixes a block that will ride in the log with the transaction that installs it; `None` if its
-    /// piece was sealed meanwhile.
-    pub(crate) fn seal_for_ride(&self, block: &Arc<Block>) -> Option<(BlockPointer, SharedBytes)> {
+    /// Fixes a block that goes into the log with the transaction that installs it; `None` if its
+    /// partial segment was sealed meanwhile.
+    pub(crate) fn seal_for_log(&self, block: &Arc<Block>) -> Option<(BlockPointer, SharedBytes)> {
         let birth = self.store.journal.birth();
-        self.fix_for_ride(&mut self.lock(), block, birth)
+        self.fix_for_log(&mut self.lock(), block, birth)
     }
 
-    fn fix_for_ride(
+    fn fix_for_log(
         &self,
         state: &mut State,
         block: &Arc<Block>,
@@ -249,8 +251,8 @@ impl Segments {
         Some((pointer, data))
     }
 
-    /// Gives a block a place and fixes it at once, to ride in the log.
-    pub(crate) fn place_to_ride(
+    /// Gives a block a place and fixes it at once, to go into the log.
+    pub(crate) fn place_for_log(
         &self,
         owner: BlockOwner,
         data: SharedBytes,
@@ -260,17 +262,17 @@ impl Segments {
         let mut state = self.lock();
         let claim = Claim::default();
         let block = self.place_in(&mut state, Origin::User, owner, data, length_bytes, claim)?;
-        let fixed = self.fix_for_ride(&mut state, &block, birth);
+        let fixed = self.fix_for_log(&mut state, &block, birth);
         let (pointer, bytes) = fixed.expect("nobody else has seen the block");
         Ok((block, pointer, bytes))
     }
 
-    /// The rides of a transaction are in the log: the tail waits for each piece with their bytes.
-    pub(crate) fn rides_logged(&self, places: &BTreeSet<Place>, ride: RideId) {
+    /// The inline log data of a transaction is logged: the tail waits until it is home.
+    pub(crate) fn note_logged(&self, places: &BTreeSet<Place>, id: LogDataId) {
         let geometry = self.store.geometry();
         let mut guard = self.lock();
         let state = &mut *guard;
-        let mut pieces = 0;
+        let mut partial_segments = 0;
         for segment in state.open.values_mut().chain(&mut state.full) {
             let is_in = |place: &Place| {
                 let id = SegmentId { group: place.group(), segment: geometry.segment_of(*place) };
@@ -278,8 +280,8 @@ impl Segments {
                     && place.fragment() % geometry.segment_fragments >= segment.piece_start
             };
             if places.iter().any(is_in) {
-                segment.rides.insert(ride);
-                pieces += 1;
+                segment.log_data.insert(id);
+                partial_segments += 1;
             }
         }
         // Pieces that were sealed between the fixing of the blocks and the end of the transaction:
@@ -287,12 +289,12 @@ impl Segments {
         let answered = self.store.journal.data_answered();
         let write_of = |place: &Place| state.in_flight.write_of(*place).unwrap_or(answered);
         let sequence = places.iter().map(write_of).max().unwrap_or(NOT_SUBMITTED);
-        // Under the lock: the next seal tells of a piece that was counted.
-        self.store.journal.ride_waits(ride, pieces, sequence);
+        // Under the lock: the next seal tells of a partial segment that was counted.
+        self.store.journal.log_data_waits(id, partial_segments, sequence);
     }
 }
 
-/// Seals one block; `None` if it is dead. A block that rides is sealed already.
+/// Seals one block; `None` if it is dead. One of inline log data is sealed already.
 fn seal_block(block: &Block, birth: Epoch, fragment_bytes: usize) -> Option<BlockPointer> {
     let mut state = block.state.lock();
     match &state.progress {

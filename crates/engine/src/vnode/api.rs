@@ -714,11 +714,11 @@ pub trait FileSystem: Send + Sync {
     /// done before through any name, its names.
     fn fsync(&self, caller: &Caller, ino: Ino, data_only: bool) -> FsResult<()>;
 
-    /// Makes durable what [`FileSystem::fsync`] does, and tells `told` how that ended: before this
-    /// returns, or later, from the thread of another call. So whoever serves many need not wait;
-    /// one of its threads may be kept for the syncs of all, as long as there are any.
-    fn commit_then(&self, caller: &Caller, ino: Ino, data_only: bool, told: Completion) {
-        told(self.fsync(caller, ino, data_only));
+    /// Makes durable what [`FileSystem::fsync`] does, and tells `completion` how that ended: before
+    /// this returns, or later, from the thread of another call. So whoever serves many need not
+    /// wait; one of its threads may be kept for the syncs of all, as long as there are any.
+    fn commit_then(&self, caller: &Caller, ino: Ino, data_only: bool, completion: Completion) {
+        completion(self.fsync(caller, ino, data_only));
     }
 
     /// Makes everything accepted so far durable.

@@ -192,7 +192,7 @@ impl Core {
 
     /// Puts what is not yet in the journal there, data included, if it is little. Returns the class
     /// to commit, or `None` if the data must go home first.
-    fn ride(&self, vnode: &Arc<Vnode>) -> FsResult<Option<u64>> {
+    fn install_in_log(&self, vnode: &Arc<Vnode>) -> FsResult<Option<u64>> {
         let mut change = self.store.begin(Reservation::LARGE)?;
         let mut state = vnode.state.write();
         if state.anode.is_none() || !state.is_dirty() {
@@ -201,19 +201,19 @@ impl Core {
         let bytes: usize =
             state.pending.values().map(|block| self.stored_bytes(block.fragments())).sum();
         let is_filling = state.pending.values().all(|block| block.is_filling());
-        if bytes > self.options.ride_bytes_max || !is_filling {
+        if bytes > self.options.log_data_bytes_max || !is_filling {
             return Ok(None);
         }
         let mut anode = state.anode()?.clone();
         let (mut blocks, mut places) = (Vec::new(), BTreeSet::new());
         let tail = waiting_tail(&state);
         for block in state.pending.values() {
-            // Somebody may have sealed the piece since: then it is on its way home.
-            let Some((pointer, data)) = self.segments.seal_for_ride(block) else {
+            // Somebody may have sealed the partial segment since: then it is on its way home.
+            let Some((pointer, data)) = self.segments.seal_for_log(block) else {
                 return Ok(None);
             };
             blocks.push(new_block(&state, tail, block, &pointer));
-            change.tx_mut().ride(pointer.place, block.ride_owner(&pointer), data);
+            change.tx_mut().add_log_data(pointer.place, block.log_data_owner(&pointer), data);
             places.insert(pointer.place);
         }
         let mut step = InstallStep::new(usize::MAX);
@@ -229,8 +229,8 @@ impl Core {
         step.end(&mut change)?;
         let applied = change.end();
         self.settle_installed(&mut state, vnode, installed, applied);
-        if let Some(ride) = applied.ride {
-            self.segments.rides_logged(&places, ride);
+        if let Some(id) = applied.log_data {
+            self.segments.note_logged(&places, id);
         }
         Ok(Some(applied.class))
     }
@@ -338,12 +338,12 @@ impl Files<'_> {
     }
 
     /// Syncs one file; see [`super::api::FileSystem::commit_then`].
-    pub(crate) fn sync_file_then(&self, caller: &Caller, ino: Ino, told: Completion) {
+    pub(crate) fn sync_file_then(&self, caller: &Caller, ino: Ino, completion: Completion) {
         match self.log_file(caller, ino) {
-            Ok(Logged::In(class)) => self.store.journal.commit_then(class, told),
-            Ok(Logged::Somewhere) => self.store.journal.commit_all_then(told),
-            Ok(Logged::Nothing) => told(Ok(())),
-            Err(error) => told(Err(error)),
+            Ok(Logged::In(class)) => self.store.journal.commit_then(class, completion),
+            Ok(Logged::Somewhere) => self.store.journal.commit_all_then(completion),
+            Ok(Logged::Nothing) => completion(Ok(())),
+            Err(error) => completion(Err(error)),
         }
     }
 
@@ -352,7 +352,7 @@ impl Files<'_> {
         self.check_alive()?;
         let vnode = self.vnode(ino)?;
         self.check_open(caller, vnode.state.read().anode()?)?;
-        let class = match self.ride(&vnode)? {
+        let class = match self.install_in_log(&vnode)? {
             Some(class) => class,
             None => {
                 // Once: what is written from now on is not this sync's, and must not delay it.

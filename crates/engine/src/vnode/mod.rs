@@ -180,8 +180,8 @@ pub struct FilesOptions {
     pub is_read_only: bool,
     /// Never update access times.
     pub no_atime: bool,
-    /// Data of at most this many bytes rides in the log when it is synced; 0: never.
-    pub ride_bytes_max: usize,
+    /// Data of at most this many bytes goes into the log when it is synced; 0: never.
+    pub log_data_bytes_max: usize,
     /// Age, in nanoseconds, at which what was not synced is committed.
     pub commit_interval_ns: u64,
 }
@@ -191,7 +191,7 @@ impl Default for FilesOptions {
         FilesOptions {
             is_read_only: false,
             no_atime: false,
-            ride_bytes_max: 32 << 10,
+            log_data_bytes_max: 32 << 10,
             commit_interval_ns: 5_000_000_000,
         }
     }

@@ -280,7 +280,7 @@ impl Files<'_> {
         self.table.insert(Arc::clone(&child));
         let applied = change.end();
         fileset.settle(applied.lsn);
-        self.settle_link_target(long, applied.ride);
+        self.settle_link_target(long, applied.log_data);
         self.replace(&mut state, directory, applied.class);
         child_state.class = applied.class;
         tell(self, around, before, &state)?;
@@ -392,7 +392,7 @@ impl Files<'_> {
         }
     }
 
-    /// Stores the target of a symbolic link: in the anode, or in a block that rides in the log.
+    /// Stores the target of a symbolic link: in the anode, or in a block that is inline log data.
     fn put_link_target(
         &self,
         change: &mut Change<'_>,
@@ -417,22 +417,22 @@ impl Files<'_> {
         let mut buffer = AlignedBuffer::zeroed(index_wide(anode.block_bytes()));
         buffer[..target.len()].copy_from_slice(target);
         let (block, pointer, data) =
-            self.segments.place_to_ride(owner, buffer.into(), target.len())?;
+            self.segments.place_for_log(owner, buffer.into(), target.len())?;
         anode.set_root_pointer(0, Some(&pointer));
         anode.fragments += u64::from(pointer.fragments);
         if let Err(error) = change.install(&[Segments::extent(&pointer)]) {
             self.segments.kill(&block);
             return Err(error);
         }
-        change.tx_mut().ride(pointer.place, block.ride_owner(&pointer), data);
+        change.tx_mut().add_log_data(pointer.place, block.log_data_owner(&pointer), data);
         Ok(Some(block))
     }
 
-    fn settle_link_target(&self, long: Option<Arc<Block>>, ride: Option<crate::journal::RideId>) {
-        if let (Some(block), Some(ride)) = (long, ride) {
+    fn settle_link_target(&self, long: Option<Arc<Block>>, id: Option<crate::journal::LogDataId>) {
+        if let (Some(block), Some(id)) = (long, id) {
             let fragments = block.fragments();
             self.segments.installed([(&block, fragments)]);
-            self.segments.rides_logged(&BTreeSet::from([block.place]), ride);
+            self.segments.note_logged(&BTreeSet::from([block.place]), id);
         }
     }
 

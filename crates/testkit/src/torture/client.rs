@@ -10,8 +10,8 @@ use runtime::sync::{
 };
 use storage::device::sim::{PowerSupply, SimDevice};
 
+use super::fault_plan::{LifeFault, is_chain, is_change, is_sync, takes_space};
 use super::life::{lock, top_name};
-use super::trouble::{Trouble, is_chain, is_change, is_sync, takes_space};
 use super::{Fault, HasFailed};
 use crate::canon::Times;
 use crate::crash::History;
@@ -36,7 +36,7 @@ pub(super) struct Shared<'a> {
     pub(super) scheduler: &'a Arc<Scheduler>,
     pub(super) power: &'a PowerSupply,
     pub(super) device: &'a SimDevice,
-    pub(super) trouble: &'a Trouble,
+    pub(super) planned: &'a LifeFault,
     pub(super) has_failed: &'a HasFailed,
     pub(super) history: Mutex<History>,
     pub(super) fault: Mutex<Option<Fault>>,
@@ -80,7 +80,7 @@ impl Shared<'_> {
 
     /// Whether the pool says that it takes no changes any more. Not asked where it cannot.
     fn has_pool_failed(&self) -> bool {
-        self.trouble.is_of_device() && (self.has_failed)()
+        self.planned.is_of_device() && (self.has_failed)()
     }
 }
 
@@ -99,7 +99,7 @@ pub(super) struct Client {
     pub(super) generator: Generator,
     pub(super) random: Prng,
     pub(super) steps: u64,
-    /// Answers of the pool that it is in trouble.
+    /// Answers of the pool that it has met a fault.
     pub(super) errors: u64,
     /// Answers that there is no space.
     pub(super) refusals: u64,
@@ -188,7 +188,7 @@ impl Client {
         }
         if let Outcome::Refused(error) = &applied.outcome
             && (shared.device.harm() != Default::default() || shared.device.has_failed())
-            && shared.trouble.excuses(error, shared.has_pool_failed())
+            && shared.planned.excuses(error, shared.has_pool_failed())
         {
             self.errors += 1;
             self.refused(shared, number, &step, &applied, &before);
@@ -222,7 +222,7 @@ impl Client {
         Err(self.fault(&step, &applied.outcome, &format!("{expected:?}")))
     }
 
-    /// TR3: takes note of what may have become of a step that was refused in trouble.
+    /// TR3: takes note of what may have become of a step that was refused because of a fault.
     fn refused(
         &mut self,
         shared: &Shared<'_>,

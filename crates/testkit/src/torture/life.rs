@@ -17,8 +17,8 @@ use storage::device::sim::{
 };
 
 use super::client::{Client, Progress, Shared};
+use super::fault_plan::LifeFault;
 use super::survey::{survey, survey_after_failure};
-use super::trouble::Trouble;
 use super::{Fault, Finding, Ground, JobStep, Opened, Options, SeedReport, Start, guarded};
 use crate::crash::{History, judge};
 use crate::number::{u64_of, usize_of};
@@ -108,13 +108,13 @@ impl<'a> Lives<'a> {
         loop {
             let is_last = self.report.crashes + 1 == self.options.crashes;
             let log = self.ground.log_range(self.report.seed);
-            let mut trouble = Trouble::None;
+            let mut planned = LifeFault::None;
             if !life.has_planned_cut {
                 let image = life.device.image();
-                trouble = Trouble::draw(&mut self.random, &image, is_last, log);
+                planned = LifeFault::draw(&mut self.random, &image, is_last, log);
             }
-            let left = self.lived(life, &trouble)?;
-            if matches!(trouble, Trouble::Lies(_)) {
+            let left = self.lived(life, &planned)?;
+            if matches!(planned, LifeFault::Lies(_)) {
                 return self.believed(left);
             }
             self.report.crashes += 1;
@@ -240,12 +240,12 @@ impl<'a> Lives<'a> {
 
     /// Lets clients and jobs work until the power is cut, or on a device that lies until they are
     /// done; returns what they did and what that left.
-    fn lived(&mut self, life: Life, trouble: &Trouble) -> Result<Left, Fault> {
+    fn lived(&mut self, life: Life, planned: &LifeFault) -> Result<Left, Fault> {
         let Life { scheduler, device, power, clock, opened, has_planned_cut } = life;
         if !has_planned_cut {
             remove_ballast(&*opened.fs)?;
         }
-        if *trouble == Trouble::FullPool {
+        if *planned == LifeFault::FullPool {
             let slack_bytes = self.some_ns(SLACK_POWER_MAX);
             fill(&*opened.fs, device.image().size_bytes(), slack_bytes)?;
         }
@@ -256,14 +256,14 @@ impl<'a> Lives<'a> {
             .map(|index| Client::new(index, &mut self.random, self.options.steps_max, &history))
             .collect();
         let steps = clients.iter().map(|client| client.steps).sum::<u64>();
-        if trouble.is_of_device() {
-            device.arm(trouble.plan());
+        if planned.is_of_device() {
+            device.arm(planned.plan());
         }
         let shared = Shared {
             scheduler: &scheduler,
             power: &power,
             device: &device,
-            trouble,
+            planned,
             has_failed: &opened.has_failed,
             history: Mutex::new(history),
             fault: Mutex::new(None),
@@ -288,10 +288,10 @@ impl<'a> Lives<'a> {
         }
         // Where something is to happen that may never come, the power goes late.
         let (early, late) = (self.random.below(steps + 1), self.random.below(steps + 1));
-        let is_late = has_planned_cut || trouble.is_of_device();
+        let is_late = has_planned_cut || planned.is_of_device();
         let operations = if is_late { early.max(late) } else { early };
         let pause_ns = self.some_ns(CUT_NS_POWER_MAX);
-        let ends_in_order = matches!(trouble, Trouble::Lies(_));
+        let ends_in_order = matches!(planned, LifeFault::Lies(_));
         if !ends_in_order {
             let cutter = || shared.cut_power(operations, pause_ns);
             threads.push(("power".to_owned(), Box::new(cutter)));

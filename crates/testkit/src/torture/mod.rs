@@ -9,7 +9,7 @@
 //! [`SeedReport::trace_hash`].
 //!
 //! Things besides the power go wrong in some lives: requests fail, the device or the pool runs
-//! full, the device lies. `trouble.rs` says which answers that excuses.
+//! full, the device lies. `fault_plan.rs` says which answers that excuses.
 //!
 //! Each client works below a directory of its own, and every answer that it gets is compared with
 //! the reference.
@@ -21,17 +21,17 @@
 //! [`ReferenceGround`] tells whether the torture itself is fair.
 
 mod client;
+mod fault_plan;
 mod life;
 mod pool;
 mod reference;
 mod survey;
 #[cfg(test)]
 mod tests;
-mod trouble;
 
+pub(crate) use fault_plan::{is_chain, is_change};
 pub use pool::{PoolGround, PoolShape};
 pub use reference::{ReferenceGround, Wrong};
-pub(crate) use trouble::{is_chain, is_change};
 
 use std::any::Any;
 use std::fmt;

@@ -25,7 +25,7 @@ const PLACEMENTS: [&str; 3] = ["log", "ffs", "hotspot"];
 const CACHE_BYTES: [usize; 3] = [1 << 20, 2 << 20, 256 << 20];
 const ACTIVE_LOG_BYTES: [u64; 3] = [256 << 10, 1 << 20, 32 << 20];
 const DIRTY_PAGES: [usize; 3] = [64, 512, 4096];
-const RIDE_BYTES: [usize; 3] = [0, 4 << 10, 32 << 10];
+const LOG_DATA_BYTES: [usize; 3] = [0, 4 << 10, 32 << 10];
 const COMMIT_INTERVALS_NS: [u64; 3] = [1_000_000, 100_000_000, 5_000_000_000];
 /// How often the background work is done, in virtual time.
 const TICKS_NS: [u64; 3] = [500_000, 2_000_000, 20_000_000];
@@ -82,7 +82,7 @@ fn open_options(seed: u64) -> OpenOptions {
         cache_bytes: one_of(random, &CACHE_BYTES),
         placement: placement(one_of(random, &PLACEMENTS)).expect("the names are known"),
         files: FilesOptions {
-            ride_bytes_max: one_of(random, &RIDE_BYTES),
+            log_data_bytes_max: one_of(random, &LOG_DATA_BYTES),
             commit_interval_ns: one_of(random, &COMMIT_INTERVALS_NS),
             ..FilesOptions::default()
         },

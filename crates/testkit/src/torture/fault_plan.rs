@@ -1,6 +1,6 @@
-//! What goes wrong in a life besides the power, and which answers that excuses.
+//! The fault plan of a life: what goes wrong besides the power, and which answers that excuses.
 //!
-//! # What is asked of a pool in trouble
+//! # What is asked of a pool that meets it
 //!
 //! - TR1: An error is told only where something went wrong, and is one of those that say so.
 //! - TR2: After a write or a flush failed, no fsync or sync that began later is acknowledged; once
@@ -39,7 +39,7 @@ const AIMS_MAX: u64 = 64;
 
 /// What goes wrong in one life.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum LifeFault {
     /// Nothing but the power.
     None,
     /// Requests to the device fail.
@@ -50,49 +50,49 @@ pub(super) enum Trouble {
     Lies(Vec<DeviceFault>),
 }
 
-impl Trouble {
-    /// Draws the trouble of a life that begins on `image`; the log is where no lie reaches: one at
+impl LifeFault {
+    /// Draws the fault of a life that begins on `image`; the log is where no lie reaches: one at
     /// its end looks like a cut.
     pub(super) fn draw(
         random: &mut Prng,
         image: &Image,
         is_last: bool,
         log: std::ops::Range<u64>,
-    ) -> Trouble {
+    ) -> LifeFault {
         if is_last && random.one_in(3) {
-            return Trouble::Lies(lies(random, image, log));
+            return LifeFault::Lies(lies(random, image, log));
         }
         let persists = random.one_in(2);
-        let fail = |kind, nth| Trouble::Requests(DeviceFault::Fail { kind, nth, persists });
+        let fail = |kind, nth| LifeFault::Requests(DeviceFault::Fail { kind, nth, persists });
         match random.below(12) {
             0 => fail(RequestKind::Read, some(random, READ_POWER_MAX)),
             1 => fail(RequestKind::Write, some(random, WRITE_POWER_MAX)),
             2 => fail(RequestKind::Flush, some(random, FLUSH_POWER_MAX)),
             3 => {
                 let nth = some(random, WRITE_POWER_MAX);
-                Trouble::Requests(DeviceFault::NoRoom { nth, persists })
+                LifeFault::Requests(DeviceFault::NoRoom { nth, persists })
             }
             4 => {
                 let allocated_bytes = image.allocated_bytes() + some(random, ROOM_POWER_MAX);
-                Trouble::Requests(DeviceFault::Full { allocated_bytes })
+                LifeFault::Requests(DeviceFault::Full { allocated_bytes })
             }
-            5 | 6 if image.size_bytes() <= FULL_BYTES_MAX => Trouble::FullPool,
-            _ => Trouble::None,
+            5 | 6 if image.size_bytes() <= FULL_BYTES_MAX => LifeFault::FullPool,
+            _ => LifeFault::None,
         }
     }
 
     /// Returns what the device is armed with.
     pub(super) fn plan(&self) -> FaultPlan {
         match self {
-            Trouble::None | Trouble::FullPool => FaultPlan::none(),
-            Trouble::Requests(fault) => FaultPlan::none().with(fault.clone()),
-            Trouble::Lies(faults) => FaultPlan { faults: faults.clone() },
+            LifeFault::None | LifeFault::FullPool => FaultPlan::none(),
+            LifeFault::Requests(fault) => FaultPlan::none().with(fault.clone()),
+            LifeFault::Lies(faults) => FaultPlan { faults: faults.clone() },
         }
     }
 
     /// Whether the device may fail or lie.
     pub(super) fn is_of_device(&self) -> bool {
-        matches!(self, Trouble::Requests(_) | Trouble::Lies(_))
+        matches!(self, LifeFault::Requests(_) | LifeFault::Lies(_))
     }
 
     /// Whether a device that did harm excuses this answer (TR1). A pool that has failed may have
@@ -101,9 +101,9 @@ impl Trouble {
         let is_damage = matches!(error, FsError::Corrupt { .. });
         let has_failed = matches!(error, FsError::Io { .. } | FsError::ReadOnly { .. });
         match self {
-            Trouble::None | Trouble::FullPool => false,
-            Trouble::Requests(_) => has_failed || is_damage && has_pool_failed,
-            Trouble::Lies(_) => has_failed || is_damage,
+            LifeFault::None | LifeFault::FullPool => false,
+            LifeFault::Requests(_) => has_failed || is_damage && has_pool_failed,
+            LifeFault::Lies(_) => has_failed || is_damage,
         }
     }
 }
