@@ -169,13 +169,14 @@ fn explain_shows_the_blocks_of_a_split_leaf() {
     let (device, pool, _) = split_file();
     pool.close().expect("nothing fails");
     let range = 3 * 16384 + 8192..3 * 16384 + 8200;
-    let there = check::explain::explain_path(&device, b"/file", Some(range)).expect("it is there");
+    let there =
+        inspect::explain::explain_path(&device, b"/file", Some(range)).expect("it is there");
     let text = there.to_text();
     assert!(text.contains("split into leaves of 4 KiB blocks"), "{text}");
     assert!(text.contains("14 of 4 KiB: 4096 bytes"), "{text}");
     let block = there.layers.iter().find(|layer| layer.layer == "block").expect("it is shown");
     let offset = block.device_offset.expect("it has a place");
     let back =
-        check::explain::explain_offset(&device, offset + 9).expect("it is in the pool").to_text();
+        inspect::explain::explain_offset(&device, offset + 9).expect("it is in the pool").to_text();
     assert!(back.contains("/file") && back.contains("14 of 4 KiB"), "{back}");
 }

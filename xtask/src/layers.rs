@@ -18,15 +18,17 @@ use crate::sources::Source;
 
 const ENGINE: &str = "crates/engine/src/";
 /// Crates, and the crates of the workspace that they may depend on.
-const ARROWS: [(&str, &[&str]); 5] = [
+const ARROWS: [(&str, &[&str]); 6] = [
     ("runtime", &[]),
     ("format", &["runtime"]),
     ("storage", &["runtime", "format"]),
     ("engine", &["runtime", "format", "storage"]),
     ("check", &["runtime", "format", "storage"]),
+    ("inspect", &["runtime", "format", "storage", "check"]),
 ];
-const CRATES: [&str; 9] =
-    ["runtime", "format", "storage", "engine", "check", "hsm", "front", "cli", "testkit"];
+const CRATES: [&str; 10] = [
+    "runtime", "format", "storage", "engine", "check", "inspect", "hsm", "front", "cli", "testkit",
+];
 
 /// Checks the order of the engine's layers.
 pub(crate) fn check(sources: &[Source], findings: &mut Vec<String>) {

@@ -16,7 +16,7 @@
 //!   in what the anodes have map (pointers of a container: who owns what), directory, attributes
 //!   what passes share       space (used fragments), tree (facts of the anodes of a fileset)
 //!   how they read           sweep (metadata, in physical order, ahead), blocks (of files, later)
-//!   under the passes        reader (the device under what a replay would write), replay
+//!   under the passes        reader (the device under what a replay would write), replay, lookup
 //! ```
 //!
 //! # Memory
@@ -27,19 +27,17 @@
 //! [`Options::memory_bytes_max`] stops and says so. What does not grow with the pool is not
 //! counted: what is being read (16 MiB), what `sweep` has read ahead, and blocks that wait.
 //!
-//! Not here: repair, and what each code means for the user (`docs/CHECK.md`).
+//! Not here: what a pool holds as text (`inspect`, which reads it the same way), repair, and what
+//! each code means for the user (`docs/CHECK.md`).
 
 mod blocks;
 mod convert;
-pub mod dump;
-pub mod explain;
-pub mod inspect;
-mod lookup;
+pub mod lookup;
 mod lsn;
 mod map;
 mod pass;
 mod path;
-mod reader;
+pub mod reader;
 pub mod replay;
 pub mod report;
 mod space;

@@ -9,9 +9,12 @@ use format::page::{PageBytes, PageKind, PageOwner, SLOT_BYTES, SLOTS_PER_PAGE};
 use format::pointer::BlockPointer;
 
 use crate::convert::to_u64;
-use crate::map::{Indexed, page_pointers, root_pointers, split_pointers, wanted_page};
+use crate::map::{page_pointers, split_pointers};
 use crate::reader::{PageWanted, Reader};
 use format::text::shown;
+
+pub use crate::map::{Indexed, root_pointers, wanted_page};
+pub use crate::path::DEPTH_MAX;
 
 /// Most pages that the search for one name reads: a directory of a million names.
 const PAGES_SEARCHED_MAX: usize = 32_768;
@@ -19,7 +22,7 @@ const PAGES_SEARCHED_MAX: usize = 32_768;
 const FILESET_PAGES_MAX: usize = 4096;
 
 /// Returns the pointer to block `index` of `anode`; `None` for a hole or a map that can't be read.
-pub(crate) fn find_block(reader: &Reader, anode: &Anode, index: u64) -> Option<BlockPointer> {
+pub fn find_block(reader: &Reader, anode: &Anode, index: u64) -> Option<BlockPointer> {
     if index >= map::capacity_of_height(anode.height) {
         return None;
     }
@@ -38,7 +41,7 @@ pub(crate) fn find_block(reader: &Reader, anode: &Anode, index: u64) -> Option<B
 }
 
 /// Returns the pointer to the map page at `level` on the way to block `index`.
-pub(crate) fn find_map_page(
+pub fn find_map_page(
     reader: &Reader,
     anode: &Anode,
     index: u64,
@@ -54,17 +57,18 @@ pub(crate) fn find_map_page(
 
 /// A pointer to a block of a file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FoundBlock {
+pub struct FoundBlock {
     /// Which block, counted in its own size.
-    pub(crate) index: u64,
+    pub index: u64,
     /// Its size: binary logarithm.
-    pub(crate) shift: u8,
-    pub(crate) pointer: BlockPointer,
+    pub shift: u8,
+    /// Where it is.
+    pub pointer: BlockPointer,
 }
 
 /// Returns the block that stores the byte at `offset` of a file; `None` for a hole, or where a map
 /// can't be read.
-pub(crate) fn find_data(reader: &Reader, anode: &Anode, offset: u64) -> Option<FoundBlock> {
+pub fn find_data(reader: &Reader, anode: &Anode, offset: u64) -> Option<FoundBlock> {
     let index = offset >> anode.block_shift;
     if anode.height > 0 && index < map::capacity_of_height(anode.height) {
         let leaf = (map::page_index(index, 0), find_map_page(reader, anode, index, 0)?);
@@ -87,7 +91,7 @@ pub(crate) fn find_data(reader: &Reader, anode: &Anode, offset: u64) -> Option<F
 }
 
 /// Reads anode `number` of the fileset whose anode table is `table`.
-pub(crate) fn read_anode(reader: &Reader, table: &Anode, number: AnodeNo) -> Option<Anode> {
+pub fn read_anode(reader: &Reader, table: &Anode, number: AnodeNo) -> Option<Anode> {
     let (index, slot) = page_and_slot(number);
     let page = read_content(reader, table, PageKind::Anode, index)?;
     let bytes: &[u8; ANODE_BYTES] = page.get(slot_offset(slot)..)?.first_chunk()?;
@@ -95,7 +99,7 @@ pub(crate) fn read_anode(reader: &Reader, table: &Anode, number: AnodeNo) -> Opt
 }
 
 /// Reads page `index` of a container of pages.
-pub(crate) fn read_content(
+pub fn read_content(
     reader: &Reader,
     anode: &Anode,
     kind: PageKind,
@@ -107,7 +111,7 @@ pub(crate) fn read_content(
 
 /// Hands each pointer to a page of content of `anode` to `each`, until it returns `false` or the
 /// bound on pages is reached.
-pub(crate) fn each_block(
+pub fn each_block(
     reader: &Reader,
     anode: &Anode,
     pages_max: usize,
@@ -118,7 +122,7 @@ pub(crate) fn each_block(
 
 /// Hands each pointer to a block of `anode` to `each`, until it returns `false` or the bound on
 /// pages is reached.
-pub(crate) fn each_data(
+pub fn each_data(
     reader: &Reader,
     anode: &Anode,
     pages_max: usize,
@@ -159,7 +163,7 @@ pub(crate) fn each_data(
 }
 
 /// Returns the name under which `directory` has `target`.
-pub(crate) fn name_in(reader: &Reader, directory: &Anode, target: AnodeNo) -> Option<String> {
+pub fn name_in(reader: &Reader, directory: &Anode, target: AnodeNo) -> Option<String> {
     let mut name = None;
     each_block(reader, directory, PAGES_SEARCHED_MAX, &mut |pointer| {
         let wanted = wanted_page(directory, PageKind::Directory, 0, pointer);
@@ -173,7 +177,7 @@ pub(crate) fn name_in(reader: &Reader, directory: &Anode, target: AnodeNo) -> Op
 }
 
 /// Returns the container of the fileset table, from the pool's root page.
-pub(crate) fn fileset_table(reader: &Reader) -> Option<Anode> {
+pub fn fileset_table(reader: &Reader) -> Option<Anode> {
     let place = reader.geometry.root_place();
     let owner = Some(PageOwner::default());
     let root = reader.read_page(&PageWanted { place, kind: PageKind::Anode, owner }).ok()?;
@@ -182,7 +186,7 @@ pub(crate) fn fileset_table(reader: &Reader) -> Option<Anode> {
 }
 
 /// Returns the filesets of the pool: those that can be read.
-pub(crate) fn filesets(reader: &Reader) -> Vec<Fileset> {
+pub fn filesets(reader: &Reader) -> Vec<Fileset> {
     let mut filesets = Vec::new();
     let Some(table) = fileset_table(reader) else { return filesets };
     each_block(reader, &table, FILESET_PAGES_MAX, &mut |pointer| {
@@ -200,7 +204,7 @@ pub(crate) fn filesets(reader: &Reader) -> Vec<Fileset> {
 }
 
 /// Returns the number of the page of `directory` in which `name` would be, and the page.
-pub(crate) fn directory_page(
+pub fn directory_page(
     reader: &Reader,
     directory: &Anode,
     name: &[u8],

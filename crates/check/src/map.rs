@@ -44,7 +44,7 @@ pub(crate) struct Walked {
 pub(crate) type Visit<'visit, 'run> = &'visit mut dyn FnMut(&mut Check<'run>, &Indexed, &PageBytes);
 
 /// A pointer and the first block that it covers.
-pub(crate) type Indexed = (u64, BlockPointer);
+pub type Indexed = (u64, BlockPointer);
 
 struct Walk<'walk> {
     anode: &'walk Anode,
@@ -59,7 +59,7 @@ pub(crate) fn subject_of(anode: &Anode) -> Subject {
 }
 
 /// Returns the pointers in the anode.
-pub(crate) fn root_pointers(anode: &Anode) -> Vec<Indexed> {
+pub fn root_pointers(anode: &Anode) -> Vec<Indexed> {
     if anode.storage == StorageMode::Inline {
         return Vec::new();
     }
@@ -104,7 +104,7 @@ fn is_split_well(anode: &Anode, content: Content, page: &PageBytes) -> bool {
 }
 
 /// Returns the page that a pointer of `anode` at `level` (0: a page of content) leads to.
-pub(crate) fn wanted_page(
+pub fn wanted_page(
     anode: &Anode,
     kind: PageKind,
     level: u8,

@@ -17,7 +17,7 @@ use crate::tree::Tree;
 /// Most defects of a fileset that get a path.
 const PATHS_MAX: usize = 100;
 /// Deepest path that is followed.
-pub(crate) const DEPTH_MAX: usize = 128;
+pub const DEPTH_MAX: usize = 128;
 
 /// Gives the defects from `first` on their paths.
 pub(crate) fn name_defects(check: &mut Check<'_>, tree: &Tree, first: usize) {

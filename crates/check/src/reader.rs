@@ -18,6 +18,8 @@ use storage::volume::Volume;
 use crate::convert::{to_u64, to_usize};
 use crate::lsn::LsnPages;
 
+pub use crate::pass::superblock::regions_have_places;
+
 /// Requests in flight: past 32 a device gains little, and 64 hides the latency of a slow one.
 const READS_IN_FLIGHT: usize = 64;
 /// Bytes in flight: what reading ahead may take of memory.
@@ -61,19 +63,21 @@ impl Overlay {
 
 /// Reads ranges and pages of one device.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub struct Reader {
     volume: Volume,
     overlay: Overlay,
     /// Pages that the log changes: each must verify after the replay.
     pub(crate) logged: BTreeSet<Place>,
     pub(crate) lsn_pages: LsnPages,
-    pub(crate) geometry: Geometry,
-    pub(crate) pool_id: PoolId,
+    /// Where everything lies.
+    pub geometry: Geometry,
+    /// The pool whose pages these are.
+    pub pool_id: PoolId,
 }
 
 /// Why a page can't be used.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum ReadError {
+pub enum ReadError {
     /// The device could not read it.
     #[error("{code}: {0}", code = self.code())]
     Device(#[from] DeviceError),
@@ -108,22 +112,27 @@ pub(crate) type Each<'each> = &'each mut dyn FnMut(usize, Result<&[u8], DeviceEr
 
 /// A page to read, and what it must be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PageWanted {
-    pub(crate) place: Place,
-    pub(crate) kind: PageKind,
+pub struct PageWanted {
+    /// Where it is.
+    pub place: Place,
+    /// Of which kind.
+    pub kind: PageKind,
     /// `None`: any, for pages whose place alone says which page they are.
-    pub(crate) owner: Option<PageOwner>,
+    pub owner: Option<PageOwner>,
 }
 
 impl Reader {
-    pub(crate) fn new(device: SharedDevice, geometry: Geometry, pool_id: PoolId) -> Reader {
+    /// Returns a reader of the pool that `geometry` lays out on `device`.
+    #[must_use]
+    pub fn new(device: SharedDevice, geometry: Geometry, pool_id: PoolId) -> Reader {
         let (overlay, lsn_pages) = (Overlay::default(), LsnPages::default());
         let volume = Volume::new(device, geometry.clone());
         Reader { volume, overlay, logged: BTreeSet::new(), lsn_pages, geometry, pool_id }
     }
 
     /// Returns how large the device is; the pool may be smaller.
-    pub(crate) fn device_bytes(&self) -> u64 {
+    #[must_use]
+    pub fn device_bytes(&self) -> u64 {
         self.volume.device_bytes()
     }
 
@@ -137,7 +146,11 @@ impl Reader {
     }
 
     /// Reads `length` bytes from `offset`; neither need be aligned.
-    pub(crate) fn read(&self, offset: u64, length: usize) -> Result<SharedBytes, DeviceError> {
+    ///
+    /// # Errors
+    ///
+    /// What the device said.
+    pub fn read(&self, offset: u64, length: usize) -> Result<SharedBytes, DeviceError> {
         self.finish(self.submit(offset, length), offset, length)
     }
 
@@ -217,13 +230,21 @@ impl Reader {
     }
 
     /// Reads the page at `place` as it is, unverified.
-    pub(crate) fn read_raw_page(&self, place: Place) -> Result<Box<PageBytes>, ReadError> {
+    ///
+    /// # Errors
+    ///
+    /// See [`ReadError`].
+    pub fn read_raw_page(&self, place: Place) -> Result<Box<PageBytes>, ReadError> {
         let offset = self.page_offset(place).ok_or(ReadError::Outside(place))?;
         Ok(boxed(&self.read(offset, PAGE_BYTES)?))
     }
 
     /// Reads and verifies one page.
-    pub(crate) fn read_page(&self, wanted: &PageWanted) -> Result<Box<PageBytes>, ReadError> {
+    ///
+    /// # Errors
+    ///
+    /// See [`ReadError`].
+    pub fn read_page(&self, wanted: &PageWanted) -> Result<Box<PageBytes>, ReadError> {
         let bytes = self.read_raw_page(wanted.place)?;
         self.verify(wanted, &bytes)?;
         Ok(bytes)

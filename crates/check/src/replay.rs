@@ -45,10 +45,14 @@ const SECTOR_BYTES: u64 = 512;
 const SCAN_BYTES: usize = 64 << 10;
 
 /// A whole chunk of the log.
-pub(crate) struct Chunk {
-    pub(crate) lsn: Lsn,
-    pub(crate) header: ChunkHeader,
-    pub(crate) payload: Vec<u8>,
+#[derive(Debug)]
+pub struct Chunk {
+    /// Its position in the log.
+    pub lsn: Lsn,
+    /// Its header, verified.
+    pub header: ChunkHeader,
+    /// The records in it.
+    pub payload: Vec<u8>,
 }
 
 /// What a replay did.
@@ -67,7 +71,7 @@ pub struct Replayed {
 }
 
 /// Lays over the device what the next mount would write, and notes it in `report`.
-pub(crate) fn replay_into(reader: &mut Reader, report: &mut Report) {
+pub fn replay_into(reader: &mut Reader, report: &mut Report) {
     let mut replay = Replay { reader, report, done: Replayed::default() };
     if let Err(error) = replay.run() {
         replay.defect(DefectCode::IO001, None, error.to_string());
@@ -95,7 +99,11 @@ pub(crate) fn verify_rest(reader: &mut Reader, report: &mut Report) {
 
 /// Hands each whole chunk of the log to `each`, and returns the head and where the log ends; `None`
 /// if no head verifies.
-pub(crate) fn each_chunk_of(
+///
+/// # Errors
+///
+/// What the device said.
+pub fn each_chunk_of(
     reader: &mut Reader,
     each: &mut dyn FnMut(&Chunk),
 ) -> Result<Option<(JournalHead, Lsn)>, DeviceError> {

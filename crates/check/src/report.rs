@@ -247,7 +247,7 @@ fn json_option(text: Option<&str>) -> String {
 }
 
 /// Returns `text` as a JSON string, quotes included (RFC 8259, section 7).
-pub(crate) fn json_string(text: &str) -> String {
+pub fn json_string(text: &str) -> String {
     let mut json = String::from("\"");
     for character in text.chars() {
         match character {

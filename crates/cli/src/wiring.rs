@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use check::explain::{Explanation, explain_offset, explain_path};
-use check::inspect::InspectError;
 use check::report::Finding;
 use engine::vnode::api::{FileSystem, FsError};
 use engine::{FilesOptions, Pool};
 use format::geometry::GeometryError;
 use format::superblock::SuperblockError;
+use inspect::InspectError;
+use inspect::explain::{Explanation, explain_offset, explain_path};
 use runtime::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 use storage::device::{
@@ -271,7 +271,7 @@ impl Backend for EngineBackend {
             reason: error.to_string(),
         })?;
         let device = open_device(path, Access::ReadOnly)?;
-        let text = check::dump::dump(&device, target).map_err(|error| failed(path, error))?;
+        let text = inspect::dump::dump(&device, target).map_err(|error| failed(path, error))?;
         let value = json!({ "what": what, "text": text });
         Ok(DumpReport { text, value })
     }

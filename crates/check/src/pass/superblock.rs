@@ -77,7 +77,7 @@ fn defect_at(check: &Check<'_>, offset: u64, copy: u16) -> Option<Defect> {
 }
 
 /// Whether every page of the fixed regions has a place: pages are counted in 32 bits.
-pub(crate) fn regions_have_places(geometry: &Geometry) -> bool {
+pub fn regions_have_places(geometry: &Geometry) -> bool {
     let ends = [
         geometry.groups_offset,
         geometry.journal_offset.saturating_add(geometry.journal_bytes),

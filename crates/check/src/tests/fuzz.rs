@@ -13,9 +13,9 @@ use storage::device::SharedDevice;
 use super::Bounded;
 use super::image::{BIG, Image, SMALL};
 use super::replayed::{OWNER, open, put_links};
-use crate::dump::{Target, dump};
-use crate::explain::{explain_offset, explain_path};
 use crate::{Options, run};
+use inspect::dump::{Target, dump};
+use inspect::explain::{explain_offset, explain_path};
 
 const SEEDS: u64 = 1500;
 

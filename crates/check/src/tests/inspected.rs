@@ -5,8 +5,8 @@ use storage::device::{AlignedBuffer, Device, Purpose, SharedDevice};
 
 use super::image::{ATTRIBUTES, BIG, DIR, Image, MANY, ROOT, SMALL};
 use super::replayed::{open, put_links};
-use crate::dump::{Target, dump};
-use crate::explain::{Explanation, explain_offset, explain_path};
+use inspect::dump::{Target, dump};
+use inspect::explain::{Explanation, explain_offset, explain_path};
 
 fn device(image: &Image) -> SharedDevice {
     image.device.clone()
@@ -216,9 +216,9 @@ fn a_summary_names_the_owner_without_a_search() {
         entries: vec![stale, entry],
     };
     image.write_page(place, &summary.encode(super::image::POOL, &image.superblock.secret));
-    let opened = crate::inspect::Opened::raw(&device(&image)).expect("a pool");
-    let found = crate::explain::owner_by_summary(&opened, data.advance(2));
+    let opened = inspect::Opened::raw(&device(&image)).expect("a pool");
+    let found = inspect::explain::owner_by_summary(&opened, data.advance(2));
     let (anode, found) = found.expect("the summary names it");
     assert_eq!((anode.number, found.index), (AnodeNo(BIG), 3));
-    assert!(crate::explain::owner_by_summary(&opened, start.advance(0)).is_none());
+    assert!(inspect::explain::owner_by_summary(&opened, start.advance(0)).is_none());
 }

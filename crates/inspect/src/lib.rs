@@ -1,14 +1,23 @@
-//! Opening a pool to look at it: what `dump` and `explain` share.
+//! What a pool holds, as text: any page and the log (`dump`), and each layer from a name to a byte
+//! on the disk or back (`explain`). Changes nothing.
+//!
+//! It reads as the checker does: past the engine, a pool that was not closed as the next mount will
+//! see it.
+//!
+//! Not here: verdicts (`check`).
+
+mod convert;
+pub mod dump;
+pub mod explain;
 
 use format::defect::DefectCode;
 use format::superblock::Superblock;
 use storage::device::{DeviceError, SharedDevice};
 use storage::pool::{PoolError, read_superblock};
 
-use crate::pass::superblock::regions_have_places;
-use crate::reader::Reader;
-use crate::replay::replay_into;
-use crate::report::Report;
+use check::reader::{Reader, regions_have_places};
+use check::replay::replay_into;
+use check::report::Report;
 
 /// Why something could not be shown.
 #[derive(Debug, thiserror::Error)]
@@ -37,14 +46,19 @@ impl InspectError {
 }
 
 /// A pool that is looked at.
-pub(crate) struct Opened {
+#[derive(Debug)]
+pub struct Opened {
     pub(crate) reader: Reader,
     pub(crate) superblock: Superblock,
 }
 
 impl Opened {
     /// Opens the pool as its device holds it.
-    pub(crate) fn raw(device: &SharedDevice) -> Result<Opened, InspectError> {
+    ///
+    /// # Errors
+    ///
+    /// See [`InspectError`].
+    pub fn raw(device: &SharedDevice) -> Result<Opened, InspectError> {
         let superblock = read_superblock(device.as_ref())?.current;
         if !regions_have_places(&superblock.geometry) {
             let name = device.info().name.clone();
@@ -57,7 +71,11 @@ impl Opened {
     }
 
     /// Opens the pool as the next mount will see it.
-    pub(crate) fn replayed(device: &SharedDevice) -> Result<Opened, InspectError> {
+    ///
+    /// # Errors
+    ///
+    /// See [`InspectError`].
+    pub fn replayed(device: &SharedDevice) -> Result<Opened, InspectError> {
         let mut opened = Opened::raw(device)?;
         if opened.superblock.is_open {
             replay_into(&mut opened.reader, &mut Report::default());

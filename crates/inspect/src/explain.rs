@@ -20,15 +20,14 @@ use format::text::{quoted, shown};
 use storage::device::SharedDevice;
 
 use crate::convert::{index_of, to_u64, to_usize};
-use crate::inspect::{InspectError, Opened};
-use crate::lookup::{
-    FoundBlock, directory_page, each_block, each_data, filesets, find_block, find_data,
+use crate::{InspectError, Opened};
+use check::lookup::wanted_page;
+use check::lookup::{
+    DEPTH_MAX, FoundBlock, directory_page, each_block, each_data, filesets, find_block, find_data,
     find_map_page, name_in, read_anode,
 };
-use crate::map::wanted_page;
-use crate::path::DEPTH_MAX;
-use crate::reader::{PageWanted, Reader};
-use crate::report::json_string;
+use check::reader::{PageWanted, Reader};
+use check::report::json_string;
 
 /// Most blocks that one explanation shows.
 pub const BLOCKS_MAX: u64 = 1000;
@@ -155,7 +154,7 @@ fn explain_superblock(opened: &Opened, explanation: &mut Explanation) {
 
 fn explain_fileset(reader: &Reader, fileset: &Fileset, explanation: &mut Explanation) {
     let what = format!("{} in slot {} of the fileset table", fileset.id, fileset.slot);
-    let page = crate::lookup::fileset_table(reader)
+    let page = check::lookup::fileset_table(reader)
         .and_then(|table| find_block(reader, &table, u64::from(fileset.slot) / 7));
     match page {
         Some(pointer) => {
@@ -509,11 +508,12 @@ fn path_by_parents(reader: &Reader, table: &Anode, anode: &Anode) -> Option<Stri
     Some(format!("/{}", parts.join("/")))
 }
 
-type Owner = (Anode, FoundBlock);
+/// An anode, and a block of it.
+pub type Owner = (Anode, FoundBlock);
 
 /// Looks for the owner of `place` in the summaries of its segment; believes one only if the map
 /// says the same.
-pub(crate) fn owner_by_summary(opened: &Opened, place: Place) -> Option<Owner> {
+pub fn owner_by_summary(opened: &Opened, place: Place) -> Option<Owner> {
     let reader = &opened.reader;
     let geometry = &reader.geometry;
     let segment = geometry.segment_place(place.group(), geometry.segment_of(place));

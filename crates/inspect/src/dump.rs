@@ -33,8 +33,8 @@ use storage::pool::read_superblock_bytes;
 use zerocopy::FromBytes;
 
 use crate::convert::{to_u64, to_usize};
-use crate::inspect::{InspectError, Opened};
-use crate::replay::each_chunk_of;
+use crate::{InspectError, Opened};
+use check::replay::each_chunk_of;
 use format::text::quoted;
 
 /// What to show.
@@ -339,7 +339,7 @@ fn dump_fileset(text: &mut String, fileset: &Fileset) {
         fileset.table_fragments,
         fileset.height
     );
-    for (index, pointer) in crate::map::root_pointers(&fileset.table_anode()) {
+    for (index, pointer) in check::lookup::root_pointers(&fileset.table_anode()) {
         dump_pointer(text, "block", index, &pointer);
     }
 }
@@ -385,7 +385,7 @@ fn dump_anode(text: &mut String, anode: &Anode) {
         let length = to_usize(anode.size_bytes.min(to_u64(anode.root.len())));
         let _ = writeln!(text, "  inline {}", quoted(&anode.root[..length]));
     }
-    for (index, pointer) in crate::map::root_pointers(anode) {
+    for (index, pointer) in check::lookup::root_pointers(anode) {
         dump_pointer(text, "block", index, &pointer);
     }
 }
@@ -494,7 +494,7 @@ fn hex(text: &mut String, bytes: &[u8]) {
 fn dump_log(device: &SharedDevice) -> Result<String, InspectError> {
     let mut opened = Opened::raw(device)?;
     let mut text = String::new();
-    let mut lines = |chunk: &crate::replay::Chunk| {
+    let mut lines = |chunk: &check::replay::Chunk| {
         let header = &chunk.header;
         let _ = writeln!(
             text,
