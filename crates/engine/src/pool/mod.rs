@@ -669,6 +669,10 @@ impl FileSystem for Pool {
         self.files().read_ahead();
     }
 
+    fn has_deferred_work(&self) -> bool {
+        self.core.segments.has_full() || self.files().has_read_ahead_to_do()
+    }
+
     fn readdir(
         &self,
         caller: &Caller,

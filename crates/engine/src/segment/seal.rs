@@ -59,6 +59,11 @@ impl Segments {
         }
     }
 
+    /// Returns whether segments are full and not sealed.
+    pub(crate) fn has_full(&self) -> bool {
+        !self.lock().full.is_empty()
+    }
+
     /// Seals the segments that are full. Returns whether there were any.
     pub(crate) fn seal_full(&self) -> bool {
         let fragment_bytes = self.fragment_bytes();

@@ -605,6 +605,12 @@ pub trait FileSystem: Send + Sync {
     /// the next one faster. Nothing depends on it; what fails is told to who asks next.
     fn run_deferred_work(&self) {}
 
+    /// Returns whether [`FileSystem::run_deferred_work`] has anything to do, as far as that is
+    /// known at once.
+    fn has_deferred_work(&self) -> bool {
+        true
+    }
+
     /// Calls `each` for the names after `cookie` (0: from the first, which is `.`, then `..`), in
     /// order of cookies, until it returns `false` or there are no more. They are not those of one
     /// moment, while others change the directory.

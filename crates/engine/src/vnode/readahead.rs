@@ -96,8 +96,13 @@ impl Readahead {
         self.has_waiting.store(true, Ordering::Release);
     }
 
+    /// Returns whether anything is to be read ahead.
+    fn has_waiting(&self) -> bool {
+        self.has_waiting.load(Ordering::Acquire)
+    }
+
     fn begin(&self) -> Option<Reading<'_>> {
-        if !self.has_waiting.load(Ordering::Acquire) {
+        if !self.has_waiting() {
             return None;
         }
         let mut state = self.state.lock();
@@ -120,6 +125,11 @@ impl Readahead {
 }
 
 impl Files<'_> {
+    /// Returns whether [`Files::read_ahead`] has anything to do.
+    pub(crate) fn has_read_ahead_to_do(&self) -> bool {
+        self.fileset.readahead.has_waiting()
+    }
+
     /// Reads what the last listings will ask for next. Called with no lock held, and with nobody
     /// waiting.
     pub(crate) fn read_ahead(&self) {

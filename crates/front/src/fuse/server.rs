@@ -68,6 +68,13 @@ impl Server {
         Server { numbers: NodeNumbers::new(root), fs, fileset, has_xattrs, has_acls }
     }
 
+    /// Returns a server that has no extended attributes, whatever the file system has, and so no
+    /// access lists. The kernel then asks for none.
+    #[must_use]
+    pub fn without_xattrs(self) -> Server {
+        Server { has_xattrs: false, has_acls: false, ..self }
+    }
+
     /// Returns whether the file system has POSIX access lists.
     pub(super) fn has_acls(&self) -> bool {
         self.has_acls
@@ -76,6 +83,11 @@ impl Server {
     /// Does what requests have put off; nobody waits for it.
     pub(super) fn run_deferred_work(&self) {
         self.fs.run_deferred_work();
+    }
+
+    /// Returns whether requests have put anything off.
+    pub(super) fn has_deferred_work(&self) -> bool {
+        self.fs.has_deferred_work()
     }
 
     /// Returns the sizes and counts of the whole.

@@ -182,6 +182,11 @@ impl Exchange {
         }
     }
 
+    /// Returns whether requests have put anything off.
+    pub(super) fn has_deferred_work(&self) -> bool {
+        catch_unwind(AssertUnwindSafe(|| self.server.has_deferred_work())).unwrap_or(false)
+    }
+
     /// Keeps what `message` asks, if that is a read, to be answered by
     /// [`Exchange::answer_gathered`]; returns whether it is one.
     pub fn gather(&mut self, message: Incoming<'_>) -> bool {

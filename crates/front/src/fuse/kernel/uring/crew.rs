@@ -28,11 +28,15 @@ pub(super) enum Job {
     Answer(usize, Found),
     /// Lead a queue until its own thread, which has looked so often, looks again.
     StandIn(usize, u64),
+    /// Do what requests have put off.
+    Rest,
 }
 
 #[derive(Default)]
 pub(super) struct Crew {
     state: Mutex<State>,
+    /// Whether there may be jobs: so nobody locks to find none.
+    has_jobs: AtomicBool,
     /// Helpers wait here.
     has_job: Condvar,
     has_ended: AtomicBool,
@@ -46,6 +50,8 @@ pub(super) struct Crew {
 struct State {
     jobs: VecDeque<Job>,
     idle: usize,
+    /// Whether somebody does, or will do, what requests have put off.
+    has_rest: bool,
 }
 
 impl Crew {
@@ -53,16 +59,37 @@ impl Crew {
     pub(super) fn add(&self, job: Job, is_urgent: bool) {
         let mut state = self.state.lock();
         state.jobs.push_back(job);
+        self.has_jobs.store(true, Ordering::Release);
         if is_urgent && state.idle > 0 {
             self.has_job.notify_one();
         }
     }
 
+    /// Has a helper do what requests have put off, unless one is asked to already.
+    pub(super) fn add_rest(&self) {
+        let mut state = self.state.lock();
+        if !std::mem::replace(&mut state.has_rest, true) {
+            state.jobs.push_back(Job::Rest);
+            self.has_job.notify_one();
+        }
+    }
+
+    /// Notes that a helper did what requests had put off.
+    pub(super) fn end_rest(&self) {
+        self.state.lock().has_rest = false;
+    }
+
     /// Takes the oldest request that somebody left.
     pub(super) fn take(&self) -> Option<(usize, Found)> {
+        if !self.has_jobs.load(Ordering::Acquire) {
+            return None;
+        }
         let mut state = self.state.lock();
         let is_request = |job: &Job| matches!(job, Job::Answer(..));
-        let at = state.jobs.iter().position(is_request)?;
+        let Some(at) = state.jobs.iter().position(is_request) else {
+            self.has_jobs.store(false, Ordering::Release);
+            return None;
+        };
         match state.jobs.remove(at) {
             Some(Job::Answer(queue, found)) => Some((queue, found)),
             _ => None,
@@ -111,7 +138,7 @@ impl Crew {
         drop(state);
         *self.is_quiet.lock() = false;
         self.wakes.notify_all();
-        queues.iter().for_each(Queue::call);
+        queues.iter().for_each(Queue::call_all);
     }
 
     /// Says that there is work.

@@ -103,7 +103,7 @@ impl Serving {
                 queues: Arc::clone(&serving.queues),
                 crew: Arc::clone(&serving.crew),
                 exchange: Exchange::with_dialect(Arc::clone(server), replies, dialect),
-                leads: None,
+                leads: false,
                 head: Vec::new(),
                 told: Vec::new(),
                 found: Vec::new(),
@@ -175,8 +175,8 @@ struct Member {
     queues: Arc<Vec<Queue>>,
     crew: Arc<Crew>,
     exchange: Exchange,
-    /// The queue that it leads.
-    leads: Option<usize>,
+    /// Whether it leads a queue.
+    leads: bool,
     /// The message at hand, but for the data of a WRITE.
     head: Vec<u8>,
     told: Vec<Told>,
@@ -223,6 +223,13 @@ impl Member {
         while let Some(job) = crew.next() {
             match job {
                 Job::Answer(number, found) => self.answer(number, found),
+                Job::Rest => {
+                    self.exchange.run_deferred_work();
+                    crew.end_rest();
+                    if self.exchange.has_deferred_work() {
+                        crew.add_rest();
+                    }
+                }
                 Job::StandIn(number, rounds) => {
                     if let Some(queue) = queues.get(number) {
                         self.lead(number, queue, Some(rounds))?;
@@ -236,9 +243,9 @@ impl Member {
     /// Leads a queue until the connection ends, or until its own thread, which has looked
     /// `rounds` times, looks again.
     fn lead(&mut self, number: usize, queue: &Queue, rounds: Option<u64>) -> io::Result<()> {
-        self.leads = Some(number);
+        self.leads = true;
         let ended = self.lead_on(number, queue, rounds);
-        self.leads = None;
+        self.leads = false;
         ended
     }
 
@@ -251,18 +258,20 @@ impl Member {
             if let Some(errno) = lost.filter(|_| !self.crew.has_ended()) {
                 tracing::debug!(%errno, number, "the kernel gave up an entry");
             }
-            if !self.found.is_empty() {
+            let has_found = !self.found.is_empty();
+            if has_found {
                 self.crew.notice_work();
                 self.answer_found(number);
-            } else if let Some((number, found)) = self.crew.take() {
+            }
+            // However much comes, what was left has its turn.
+            if let Some((number, found)) = self.crew.take() {
                 queue.flush()?;
                 self.answer(number, found);
-                continue;
             } else if self.crew.has_ended() {
+                queue.leave();
                 return Ok(());
-            } else {
+            } else if !has_found {
                 queue.wait()?;
-                continue;
             }
         }
     }
@@ -284,7 +293,7 @@ impl Member {
         self.found = found;
         match own {
             Some(own) => self.answer(number, own),
-            None => self.answer_reads(number),
+            None => self.answer_reads(),
         }
     }
 
@@ -297,7 +306,7 @@ impl Member {
             {
                 self.gather(number, &found);
             }
-            self.answer_reads(number);
+            self.answer_reads();
             return;
         }
         let queues = Arc::clone(&self.queues);
@@ -308,9 +317,7 @@ impl Member {
         if let Some(held) = lent {
             queue.close(held);
         }
-        if found.moves_data() {
-            self.finish(number, queue);
-        }
+        self.finish();
     }
 
     fn gather(&mut self, number: usize, found: &Found) {
@@ -323,23 +330,17 @@ impl Member {
         }
     }
 
-    fn answer_reads(&mut self, number: usize) {
+    fn answer_reads(&mut self) {
         self.exchange.answer_gathered();
-        if let Some(queue) = Arc::clone(&self.queues).get(number) {
-            self.finish(number, queue);
-        }
+        self.finish();
     }
 
-    /// Sends replies, and does what was put off for them.
-    fn finish(&mut self, number: usize, queue: &Queue) {
-        // Who leads has been called otherwise: the next request in an entry comes to the thread
-        // that gave it back.
-        if self.leads == Some(number)
-            && let Err(error) = queue.flush()
-        {
-            tracing::error!(%error, "entries are not given back");
+    /// Sees to it that what was put off is done, by somebody for whom no client waits.
+    fn finish(&mut self) {
+        if !self.exchange.has_deferred_work() {
+            return;
         }
-        self.exchange.run_deferred_work();
+        if self.leads { self.crew.add_rest() } else { self.exchange.run_deferred_work() }
     }
 }
 

@@ -32,13 +32,40 @@ pub(super) struct Queue {
     slots: Vec<Slot>,
     /// Entries with a reply.
     done: Mutex<Vec<usize>>,
-    /// Threads that wait at the ring.
-    waiting: AtomicU32,
-    /// Whether they were called since one of them last looked.
-    is_called: AtomicBool,
+    bell: Bell,
     /// How often somebody looked for requests, and how often the queue's own thread did.
     rounds: AtomicU64,
     own_rounds: AtomicU64,
+}
+
+/// Whether somebody waits at the ring, and was called: so that many replies call once.
+#[derive(Default)]
+struct Bell {
+    waiting: AtomicU32,
+    /// Whether somebody was called since the last began to wait.
+    is_called: AtomicBool,
+}
+
+impl Bell {
+    /// Begins to wait. What is noted before is found by looking now; what is noted later rings.
+    fn begin(&self) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        // Here and not at the end: who rings then may come late, and would silence the next.
+        self.is_called.store(false, Ordering::SeqCst);
+    }
+
+    fn end(&self) {
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+
+    /// Returns whether to call; else somebody has.
+    fn rings(&self) -> bool {
+        !self.is_called.swap(true, Ordering::SeqCst)
+    }
 }
 
 /// What is known of an entry that is ours.
@@ -70,11 +97,6 @@ impl Found {
         self.opcode == opcode::READ
     }
 
-    /// Returns whether data is moved, so that there may be work that was put off.
-    pub(super) fn moves_data(&self) -> bool {
-        [opcode::READ, opcode::WRITE].contains(&self.opcode)
-    }
-
     /// Returns how long the message is.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
@@ -87,8 +109,7 @@ impl Queue {
             ring,
             slots: (0..entries).map(|_| Slot::default()).collect(),
             done: Mutex::default(),
-            waiting: AtomicU32::new(0),
-            is_called: AtomicBool::new(false),
+            bell: Bell::default(),
             rounds: AtomicU64::new(0),
             own_rounds: AtomicU64::new(0),
         }
@@ -190,16 +211,28 @@ impl Queue {
     /// Notes that an entry can be given back, and calls who waits.
     fn note(&self, index: usize) {
         self.done.lock().push(index);
-        if self.waiting.load(Ordering::SeqCst) > 0 {
+        if self.bell.is_waited_for() {
             self.call();
         }
     }
 
     /// Calls who waits, or the next who will.
-    pub(super) fn call(&self) {
-        if !self.is_called.swap(true, Ordering::SeqCst) {
+    fn call(&self) {
+        if self.bell.rings() {
             self.ring.call();
         }
+    }
+
+    /// Calls each who waits or will, one after the other: who leaves calls the next.
+    pub(super) fn call_all(&self) {
+        self.ring.call();
+    }
+
+    /// Calls the next who waits, for it is over.
+    pub(super) fn leave(&self) {
+        self.ring.call();
+        // Who took the last call has not yet told the kernel to listen to another.
+        let _ = self.ring.enter(false);
     }
 
     /// Pushes the entries with a reply; returns whether there were any.
@@ -224,18 +257,16 @@ impl Queue {
 
     /// Gives back the entries with a reply, and waits for a request or a call.
     pub(super) fn wait(&self) -> std::io::Result<()> {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
+        self.bell.begin();
         self.push();
         let waited = self.ring.enter(true);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        self.is_called.store(false, Ordering::SeqCst);
+        self.bell.end();
         waited
     }
 
     /// Returns how often somebody looked, and `None` in its place while somebody waits.
     pub(super) fn rounds(&self) -> Option<u64> {
-        let is_waited_at = self.waiting.load(Ordering::SeqCst) > 0;
-        (!is_waited_at).then(|| self.rounds.load(Ordering::Relaxed))
+        (!self.bell.is_waited_for()).then(|| self.rounds.load(Ordering::Relaxed))
     }
 
     /// Returns how often the queue's own thread looked.
@@ -292,5 +323,26 @@ impl Replies for QueueReplies {
 
     fn notify(&self, notice: &[u8]) {
         self.device.notify(notice);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_ring_once_and_who_rings_late_silences_nobody() {
+        let bell = Bell::default();
+        assert!(!bell.is_waited_for());
+        bell.begin();
+        assert!(bell.is_waited_for());
+        assert_eq!([bell.rings(), bell.rings()], [true, false]);
+        bell.end();
+        bell.begin();
+        // Somebody saw that it is waited, and then took its time.
+        bell.end();
+        assert!(bell.rings());
+        bell.begin();
+        assert!(bell.rings(), "what is noted from now on is found by nobody else");
     }
 }
