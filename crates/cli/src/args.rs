@@ -133,7 +133,8 @@ pub(crate) struct MountArgs {
     /// Return when the mount answers, and serve in the background
     #[arg(long)]
     pub(crate) daemon: bool,
-    /// Options as mount(8) has them: ro, noexec, nodev, nosuid, noatime, allow_other, ...
+    /// Options as mount(8) has them: ro, noexec, nodev, nosuid, noatime, allow_other, ...; noxattr:
+    /// no extended attributes, access lists and capabilities, and fewer messages
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub(crate) options: Vec<String>,
     /// Memory for pages

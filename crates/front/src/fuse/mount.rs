@@ -113,7 +113,8 @@ pub fn mount(
         .open("/dev/fuse")
         .map_err(|cause| MountError::NoFuse { cause })?;
 
-    let server = Arc::new(Server::new(Arc::clone(&fs)));
+    let server = Server::new(Arc::clone(&fs));
+    let server = Arc::new(if options.has_no_xattrs { server.without_xattrs() } else { server });
     let transport =
         Box::new(KernelTransport::mount(&directory, options, &server).map_err(refused)?);
     let used = transport.used();

@@ -101,6 +101,9 @@ pub struct MountOptions {
     /// How long a thread looks for the next request before it sleeps; zero: it sleeps at once. At
     /// most [`POLL_TIME_MAX`].
     pub poll_time: Duration,
+    /// Have no extended attributes: none is told or taken, access lists and capabilities of files
+    /// count for nothing, and the kernel does not ask for them before each first write.
+    pub has_no_xattrs: bool,
     /// By what the kernel's requests come.
     pub transport: TransportChoice,
     /// Flags of mount(8): `noexec`, `nodev` and so on.
@@ -111,7 +114,7 @@ pub struct MountOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown mount option `{option}`: known are ro, rw, allow_other, dev, nodev, suid, nosuid, \
-     exec, noexec, atime, noatime, sync, dirsync"
+     exec, noexec, atime, noatime, sync, dirsync, noxattr"
 )]
 pub struct UnknownOption {
     /// The option as it was given.
@@ -132,6 +135,7 @@ impl MountOptions {
             thread_count: (2 * cpu_count).clamp(THREADS_DEFAULT_MIN, THREADS_MAX),
             has_writeback_cache: false,
             poll_time: POLL_TIME_DEFAULT,
+            has_no_xattrs: false,
             transport: TransportChoice::Auto,
             flags: if is_root { vec![MountFlag::Dev, MountFlag::Suid] } else { Vec::new() },
         }
@@ -144,6 +148,7 @@ impl MountOptions {
                 "ro" => self.is_read_only = true,
                 "rw" => self.is_read_only = false,
                 "allow_other" => self.allows_others = true,
+                "noxattr" => self.has_no_xattrs = true,
                 "dev" => self.set(MountFlag::Dev, MountFlag::NoDev),
                 "nodev" => self.set(MountFlag::NoDev, MountFlag::Dev),
                 "suid" => self.set(MountFlag::Suid, MountFlag::NoSuid),

@@ -53,6 +53,8 @@ by_each_transport! {
     a_request_that_takes_long_holds_up_no_other,
     others_are_answered_while_syncs_are_not_over,
     many_who_sync_are_answered_by_few_threads,
+    streams_of_several_readers_come_to_their_end,
+    a_mount_without_attributes_has_none,
     a_bug_costs_the_request_and_not_the_mount,
     a_clean_unmount_syncs_and_leaves_nothing,
     a_busy_mount_is_detached_and_ends_with_its_last_user,
@@ -361,16 +363,11 @@ fn others_are_answered_while_syncs_are_not_over(transport: TransportChoice) {
 /// Goal: whoever keeps the syncs of all lets nobody wait for ever, with as few threads as there can
 /// be. Method: several clients that make and sync files of a pool.
 fn many_who_sync_are_answered_by_few_threads(transport: TransportChoice) {
-    const POOL_BYTES: u64 = 64 << 20;
     if !has_fuse("many_who_sync_are_answered_by_few_threads", transport) {
         return;
     }
     for threads in [1, 2] {
-        let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-        let options = CreateOptions::new(POOL_BYTES, [7; 64]);
-        Pool::create(&device, &SystemClock::new(), &options).expect("a pool fits");
-        let pool = Pool::open(device, Arc::new(SystemClock::new()), engine::OpenOptions::default());
-        let pool = Arc::new(pool.expect("a new pool opens"));
+        let pool = new_pool();
         let directory = Directory::new();
         let mut options = MountOptions::new("memory.hf");
         options.transport = transport;
@@ -394,6 +391,77 @@ fn many_who_sync_are_answered_by_few_threads(transport: TransportChoice) {
         session.wait().expect("the session ends");
         pool.close().expect("memory does not fail");
     }
+}
+
+/// Goal: replies that one thread makes and another sends are all sent. Method: several streams, of
+/// which the kernel asks for several pieces at a time, and which it forgets each time.
+fn streams_of_several_readers_come_to_their_end(transport: TransportChoice) {
+    const ROUNDS: usize = 100;
+    if !has_fuse("streams_of_several_readers_come_to_their_end", transport) {
+        return;
+    }
+    let mounted = Arc::new(Mounted::new(transport));
+    let (tell, told) = std::sync::mpsc::channel();
+    for number in 0..3 {
+        let (mounted, tell) = (Arc::clone(&mounted), tell.clone());
+        std::thread::spawn(move || {
+            let path = mounted.path(&format!("{number}"));
+            fs::write(&path, vec![7; 6 << 20]).expect("write");
+            for _ in 0..ROUNDS {
+                let mut file = File::open(&path).expect("open");
+                rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("fadvise");
+                let mut bytes = Vec::new();
+                file.read_to_end(&mut bytes).expect("read");
+                assert_eq!(bytes.len(), 6 << 20);
+                file.sync_all().expect("fsync");
+            }
+            drop(mounted);
+            tell.send(()).expect("the test listens");
+        });
+    }
+    for _ in 0..3 {
+        told.recv_timeout(Duration::from_secs(60)).expect("no reply is lost");
+    }
+}
+
+/// Goal: `noxattr` refuses attributes that the pool has, as a file system without any does.
+fn a_mount_without_attributes_has_none(transport: TransportChoice) {
+    if !has_fuse("a_mount_without_attributes_has_none", transport) {
+        return;
+    }
+    let pool = new_pool();
+    for (given, refused) in [("rw", None), ("noxattr", Some(Errno::OPNOTSUPP))] {
+        let directory = Directory::new();
+        let mut options = MountOptions::new("memory.hf");
+        options.transport = transport;
+        options.apply(given).expect("it is known");
+        let session = mount(pool.clone(), &directory.0, &options).expect("there is a /dev/fuse");
+        let path = directory.0.join("file");
+        fs::write(&path, b"data").expect("write");
+        let flags = rustix::fs::XattrFlags::empty();
+        for _ in 0..2 {
+            let set = rustix::fs::setxattr(&path, "user.name", b"value", flags);
+            assert_eq!(set.err(), refused);
+            let mut value = [0; 8];
+            let got = rustix::fs::getxattr(&path, "user.name", &mut value[..]);
+            assert_eq!((got.err(), &value[..5] == b"value"), (refused, refused.is_none()));
+            let listed = rustix::fs::listxattr(&path, &mut [0; 64][..]);
+            assert_eq!(listed.is_err(), refused.is_some());
+        }
+        session.unmount().expect("unmount");
+        session.wait().expect("the session ends");
+    }
+    pool.close().expect("memory does not fail");
+}
+
+/// Makes and opens a pool in memory.
+fn new_pool() -> Arc<Pool> {
+    const POOL_BYTES: u64 = 64 << 20;
+    let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
+    let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+    Pool::create(&device, &SystemClock::new(), &options).expect("a pool fits");
+    let pool = Pool::open(device, Arc::new(SystemClock::new()), engine::OpenOptions::default());
+    Arc::new(pool.expect("a new pool opens"))
 }
 
 fn a_bug_costs_the_request_and_not_the_mount(transport: TransportChoice) {
