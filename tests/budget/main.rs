@@ -4,6 +4,7 @@ mod appends;
 mod bounds;
 mod checking;
 mod cleaning;
+mod cold;
 mod listing;
 mod looks;
 mod lsn;

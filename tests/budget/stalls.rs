@@ -25,7 +25,7 @@ const NAMES: u64 = 1000;
 /// Every so many-th file of a directory has an anode in another page than the one before.
 const ANODES_PER_PAGE: u64 = 7;
 /// Each with another order of the clients; their times are taken together.
-const SEEDS: u64 = 3;
+const SEEDS: u64 = 5;
 /// What each client does before anything else is done, and while it is.
 const OPERATIONS: u64 = 800;
 /// How often the pool does its background work, in virtual time.

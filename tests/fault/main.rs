@@ -2,6 +2,7 @@
 
 mod ahead;
 mod allocation;
+mod around;
 mod closing;
 mod crashes;
 mod damage;

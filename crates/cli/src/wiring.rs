@@ -560,6 +560,17 @@ fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
             "pages_max": status.cache.limit_pages,
             "hits": status.cache.hits,
             "misses": status.cache.misses,
+            "ahead": status.cache.ahead,
+            "ahead_used": status.cache.ahead_used,
+        },
+        "segment_cache": {
+            "held_bytes": status.segment_cache.held_bytes,
+            "held_bytes_max": status.segment_cache.limit_bytes,
+            "hits": status.segment_cache.hits,
+            "misses": status.segment_cache.misses,
+            "ahead_bytes": status.segment_cache.ahead_bytes,
+            "used_bytes": status.segment_cache.used_bytes,
+            "refused": status.segment_cache.refused,
         },
         "cleaner": {
             "since_mount": cleaner_counts_of(&status.cleaner.since_mount, bytes),

@@ -26,5 +26,5 @@ pub use buffer::{CacheCounts, LsnCounts};
 pub use jobs::{CleanerCounts, CleanerGauge, JobProgress, JobStatus};
 pub use journal::{JournalCounts, RecoveryError, RecoveryReport};
 pub use pool::{CreateOptions, OpenError, OpenOptions, Pool, PoolStatus};
-pub use segment::WRITES_IN_FLIGHT_MAX;
+pub use segment::{SegmentCacheCounts, WRITES_IN_FLIGHT_MAX};
 pub use vnode::{DIRTY_FILES_MAX, FilesOptions};

@@ -17,6 +17,15 @@ impl Extent {
         (start, start + u64::from(self.fragments))
     }
 
+    /// Whether all of `other` lies in it.
+    pub(crate) fn has(self, other: Extent) -> bool {
+        let ((start, end), (other_start, other_end)) = (self.bounds(), other.bounds());
+        self.place.disk_group() == other.place.disk_group()
+            && self.place.group() == other.place.group()
+            && start <= other_start
+            && other_end <= end
+    }
+
     /// Whether `other` lies just behind it or just before it.
     pub(crate) fn touches(self, other: Extent) -> bool {
         let ((start, end), (other_start, other_end)) = (self.bounds(), other.bounds());

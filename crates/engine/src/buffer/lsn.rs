@@ -109,6 +109,15 @@ impl Cache {
         }
     }
 
+    /// LC1: whether `bytes` are what went home last, as far as can be told: for a page that nobody
+    /// asked for. The caller holds the lock of its shard.
+    pub(super) fn is_current(&self, bytes: &AlignedBuffer, listed: Option<&Listed>) -> bool {
+        let Some(Listed { entry, page }) = listed else { return true };
+        let Some(page) = page else { return false };
+        let found = page_lsn(page_of(bytes));
+        compare(entry, page_of(&page.bytes()), found) == Verdict::Current
+    }
+
     fn is_distrusted(&self, lsn_page: Place) -> bool {
         self.trust.distrusted.lock().contains(&lsn_page)
     }

@@ -15,12 +15,15 @@
 //! have spoilt [`LOAD_TRIES_MAX`] times holds its shard. A page that is read while another thread
 //! reads it too is loaded twice and kept once.
 
+mod ahead;
+mod around;
 mod lsn;
 
+pub(crate) use around::{AroundPolicy, Missed, ReadAround};
 pub use lsn::LsnCounts;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use format::defect::Defect;
 use format::ids::{Lsn, Place, PoolId};
@@ -38,6 +41,13 @@ use crate::sync::Mutex;
 const LOAD_TRIES_MAX: u32 = 8;
 /// Shards of the cache, so that threads seldom meet.
 const SHARDS: usize = 64;
+
+/// Not used since the hand of the clock came by.
+const UNUSED: u8 = 0;
+/// Used since then.
+const USED: u8 = 1;
+/// Read around another page and not used so far: the first to go.
+const AHEAD: u8 = 2;
 
 /// The bytes of a page, shared and unchanging.
 pub(crate) type PageRef = Arc<AlignedBuffer>;
@@ -61,8 +71,8 @@ pub(crate) struct Buffer {
     pub(crate) state: Mutex<BufferState>,
     /// The open class that has changed it; 0: none. Read and set under the manager's lock alone.
     class: AtomicU64,
-    /// Set at each use, cleared by the hand of the clock.
-    was_used: AtomicBool,
+    /// Set at each use, cleared by the hand of the clock: [`UNUSED`], [`USED`] or [`AHEAD`].
+    use_of: AtomicU8,
 }
 
 /// What changes of a buffer.
@@ -108,6 +118,8 @@ pub(crate) struct Cache {
     /// Which shard the hand of the clock is at.
     hand: AtomicUsize,
     misses: AtomicU64,
+    /// Pages that are read around others.
+    ahead: ahead::Ahead,
     /// Which LSN pages are believed.
     trust: lsn::Trust,
     /// Zeros: what a page holds that is being made.
@@ -121,13 +133,18 @@ struct Shard {
     evictions: u64,
     /// Uses that found the page in memory.
     hits: u64,
+    /// Those that were the first use of a page that was read around another.
+    ahead_used: u64,
 }
 
 impl Shard {
     /// Returns the buffer of `place`, which is used now.
-    fn find(&self, place: Place) -> Option<&Arc<Buffer>> {
+    fn find(&mut self, place: Place) -> Option<&Arc<Buffer>> {
         let buffer = self.buffers.get(&place)?;
-        buffer.was_used.store(true, Ordering::Relaxed);
+        if buffer.use_of.load(Ordering::Relaxed) == AHEAD {
+            self.ahead_used += 1;
+        }
+        buffer.use_of.store(USED, Ordering::Relaxed);
         Some(buffer)
     }
 }
@@ -143,6 +160,10 @@ pub struct CacheCounts {
     pub hits: u64,
     /// Uses that read the page from a device.
     pub misses: u64,
+    /// Pages that were read around those that were missed.
+    pub ahead: u64,
+    /// Those of them that were used.
+    pub ahead_used: u64,
 }
 
 impl Cache {
@@ -156,6 +177,7 @@ impl Cache {
             count: AtomicUsize::new(0),
             hand: AtomicUsize::new(0),
             misses: AtomicU64::new(0),
+            ahead: ahead::Ahead::new(limit_pages.max(SHARDS)),
             trust: lsn::Trust::default(),
             nothing: Arc::new(AlignedBuffer::zeroed(PAGE_BYTES)),
         }
@@ -168,7 +190,13 @@ impl Cache {
             limit_pages: self.limit_pages,
             hits: self.shards.iter().map(|shard| shard.lock().hits).sum(),
             misses: self.misses.load(Ordering::Relaxed),
+            ahead: self.ahead.read(),
+            ahead_used: self.ahead_used(),
         }
+    }
+
+    fn ahead_used(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().ahead_used).sum()
     }
 
     /// Identity of the pool, for new page headers.
@@ -245,6 +273,9 @@ impl Cache {
     /// Brings the page at `place` into memory, which it was not a moment ago.
     fn load_page(&self, place: Place) -> FsResult<Arc<Buffer>> {
         self.misses.fetch_add(1, Ordering::Relaxed);
+        if let Some(buffer) = self.load_around(place) {
+            return Ok(buffer);
+        }
         self.make_room();
         let mut listed = None;
         for _ in 0..LOAD_TRIES_MAX {
@@ -317,7 +348,7 @@ impl Cache {
             place,
             state: Mutex::new(state),
             class: AtomicU64::new(0),
-            was_used: AtomicBool::new(true),
+            use_of: AtomicU8::new(USED),
         });
         shard.buffers.insert(place, Arc::clone(&buffer));
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -358,7 +389,7 @@ impl Cache {
                     return true;
                 }
                 Arc::strong_count(buffer) == 1
-                    && !buffer.was_used.swap(false, Ordering::Relaxed)
+                    && buffer.use_of.swap(UNUSED, Ordering::Relaxed) != USED
                     && is_clean()
             })
             .map(|buffer| buffer.place)

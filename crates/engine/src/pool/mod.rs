@@ -37,7 +37,7 @@ use crate::journal::{
     self, ACTIVE_LOG_BYTES_DEFAULT, CheckpointHooks, DIRTY_PAGES_DEFAULT, Journal, JournalCounts,
     JournalOptions, JournalStart, RecoveryError, RecoveryReport,
 };
-use crate::segment::summarise_log_data;
+use crate::segment::{SegmentCacheCounts, summarise_log_data};
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{
@@ -171,6 +171,8 @@ pub struct PoolStatus {
     pub journal: JournalCounts,
     /// The page cache.
     pub cache: CacheCounts,
+    /// The segment cache.
+    pub segment_cache: SegmentCacheCounts,
     /// What comparing pages with their LSN pages has found.
     pub lsn: LsnCounts,
     /// What cleaning has cost.
@@ -416,6 +418,7 @@ impl Pool {
             space: files.store.alloc.counts(),
             journal: files.store.journal.counts(),
             cache: files.store.cache.counts(),
+            segment_cache: files.segments.cache.counts(),
             lsn: files.store.cache.lsn_counts(),
             cleaner: self.jobs.cleaner_gauge(&self.core),
             recovery: self.recovery,

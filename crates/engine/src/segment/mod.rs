@@ -24,11 +24,14 @@
 //! lock alone ([`Segments::seal_full`]).
 
 mod after_crash;
+mod cache;
 mod in_flight;
 mod seal;
 mod stream;
 
 pub(crate) use after_crash::summarise_log_data;
+pub use cache::SegmentCacheCounts;
+pub(crate) use cache::{Fill, Nearby, SMALL_FILE_BYTES};
 pub(crate) use stream::Origin;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -37,11 +40,13 @@ use std::sync::Arc;
 use format::defect::DefectCode;
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Place};
 use format::journal::LogDataOwner;
+use format::page::PAGE_BYTES;
 use format::pointer::BlockPointer;
 use format::summary::ENTRIES_PER_SUMMARY;
 use runtime::planted::{self, Planted};
 use storage::device::{AlignedBuffer, SharedBytes};
 
+use self::cache::SegmentCache;
 use self::in_flight::InFlight;
 use self::stream::Stream;
 use crate::alloc::{Extent, SegmentId, Urgency};
@@ -244,13 +249,16 @@ struct State {
 pub(crate) struct Segments {
     store: Arc<Store>,
     state: Mutex<State>,
+    /// Bytes of segments that are closed.
+    pub(crate) cache: SegmentCache,
     /// Secret that seals summaries.
     secret: [u8; 16],
 }
 
 impl Segments {
     pub(crate) fn new(store: Arc<Store>, secret: [u8; 16]) -> Segments {
-        Segments { store, state: Mutex::new(State::default()), secret }
+        let cache = SegmentCache::new(store.geometry(), store.cache.limit_pages() * PAGE_BYTES);
+        Segments { store, state: Mutex::new(State::default()), cache, secret }
     }
 
     fn fragment_bytes(&self) -> usize {
@@ -361,6 +369,8 @@ impl Segments {
     fn enter(&self, state: &mut State, stream: Stream, (id, incarnation): (SegmentId, Epoch)) {
         let closing = Closing { outstanding: 0, last_sequence: 0, is_closed: false };
         state.segments.insert(id, closing);
+        // SC1: before a block of it has a place.
+        self.cache.opened(id);
         self.store.alloc.set_level(id, stream.level);
         let segment = OpenSegment {
             id,
@@ -531,6 +541,7 @@ impl Segments {
             .collect();
         for id in finished {
             state.segments.remove(&id);
+            self.cache.closed(id);
             self.store.alloc.close_segment(id);
         }
     }

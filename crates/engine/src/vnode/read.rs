@@ -1,4 +1,7 @@
 //! Reading the content of files.
+//!
+//! What a small file has is looked for in the segment cache first, and brings what lies around it
+//! ([`crate::segment`]); other reads bring what they ask for and no more.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,12 +19,13 @@ use super::api::{Caller, Ino, ReadAsked, ReadTold};
 use super::inline::{inline_bytes, is_inline};
 use super::unit::Span;
 use super::{Core, Files, Vnode, VnodeState};
+use crate::alloc::Extent;
 use crate::buffer::corrupt;
 use crate::buffer::io;
 use crate::container::Unit;
-use crate::convert::{index_wide, wide};
+use crate::convert::{index_wide, narrow, wide};
 use crate::error::{FsError, FsResult};
-use crate::segment::Segments;
+use crate::segment::{Fill, Nearby, SMALL_FILE_BYTES, Segments};
 
 /// Most bytes that one device read brings in.
 const RUN_BYTES_MAX: u64 = 1 << 20;
@@ -36,6 +40,8 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 struct Plan {
     pieces: Vec<Piece>,
     runs: Vec<Run>,
+    /// Whether the file is so small that what lies around it may be of use.
+    is_small: bool,
 }
 
 /// Bytes that follow one another in a file and in memory.
@@ -64,11 +70,29 @@ struct Run {
     pointers: Vec<BlockPointer>,
 }
 
-/// What a device brought of a run, verified.
+/// How the bytes of a run come.
+enum Way {
+    /// From memory: they begin so many bytes behind the first.
+    Held(SharedBytes, usize),
+    /// From the device, with what lies around them.
+    Fill(Fill),
+    /// From memory, once another run of the same plans has brought them.
+    Later,
+    /// From the device.
+    Alone,
+}
+
+/// The bytes of a run, verified.
 struct Brought {
-    buffer: AlignedBuffer,
+    data: SharedBytes,
     /// Where the first block begins.
     lead: usize,
+}
+
+impl Run {
+    fn extent(&self) -> Extent {
+        Extent { place: self.place, fragments: self.fragments }
+    }
 }
 
 impl Plan {
@@ -109,8 +133,8 @@ impl Plan {
                 Source::Held(data, from) => &data[*from..*from + length],
                 Source::Inline(bytes) => &bytes[..length],
                 Source::Stored { run, from } => {
-                    let Brought { buffer, lead } = &brought[*run];
-                    &buffer[lead + from..lead + from + length]
+                    let Brought { data, lead } = &brought[*run];
+                    &data[lead + from..lead + from + length]
                 }
                 Source::Zeros => {
                     let whole = std::iter::repeat_n(&ZEROS[..], length / ZEROS.len());
@@ -133,21 +157,33 @@ impl Core {
         told: &mut dyn FnMut(usize, &[&[u8]]),
     ) -> Vec<(usize, FsError)> {
         let mut failed = Vec::new();
+        let ways = self.ways(plans.iter().flatten());
         let volume = &self.store.volume;
         let runs = plans.iter().flatten().flat_map(|plan| &plan.runs);
-        let places = runs.map(|run| {
-            let (start, length, _) = volume.pages_around(run.place, run.fragments);
-            (start, length)
+        let places = runs.zip(&ways).filter_map(|(run, way)| {
+            let Extent { place, fragments } = match way {
+                Way::Held(..) | Way::Later => return None,
+                Way::Fill(fill) => fill.extent,
+                Way::Alone => run.extent(),
+            };
+            let (start, length, _) = volume.pages_around(place, fragments);
+            Some((start, length))
         });
         let mut tickets = volume.submit_reads(Purpose::Data, places).into_iter();
+        let mut ways = ways.into_iter();
         for (index, plan) in plans.iter().enumerate() {
             let read = match plan {
                 Ok(plan) => {
-                    // At once, whatever becomes of the first: the next plan's come behind them.
-                    let tickets: Vec<_> = tickets.by_ref().take(plan.runs.len()).collect();
-                    let runs = plan.runs.iter().zip(tickets);
-                    let brought: FsResult<Vec<_>> =
-                        runs.map(|(run, ticket)| self.take_run(run, ticket)).collect();
+                    // All of them, whatever becomes of the first: what comes behind is the next
+                    // plan's.
+                    let ways = ways.by_ref().take(plan.runs.len());
+                    let brought: Vec<FsResult<Brought>> = plan
+                        .runs
+                        .iter()
+                        .zip(ways)
+                        .map(|(run, way)| self.take_run(run, way, &mut tickets))
+                        .collect();
+                    let brought: FsResult<Vec<_>> = brought.into_iter().collect();
                     brought.map(|brought| told(index, &plan.slices(&brought)))
                 }
                 Err(error) => Err(error.clone()),
@@ -159,9 +195,36 @@ impl Core {
         failed
     }
 
+    /// Returns how each run of `plans` comes, in order.
+    fn ways<'p>(&self, plans: impl Iterator<Item = &'p Plan>) -> Vec<Way> {
+        let mut ways = Vec::new();
+        let mut coming: Vec<Extent> = Vec::new();
+        for plan in plans {
+            for run in &plan.runs {
+                let extent = run.extent();
+                ways.push(if !plan.is_small {
+                    Way::Alone
+                } else if coming.iter().any(|coming| coming.has(extent)) {
+                    Way::Later
+                } else {
+                    match self.segments.cache.look(extent) {
+                        Nearby::Held(data, lead) => Way::Held(data, lead),
+                        Nearby::Alone => Way::Alone,
+                        Nearby::Fill(fill) => {
+                            coming.push(fill.extent);
+                            Way::Fill(fill)
+                        }
+                    }
+                });
+            }
+        }
+        ways
+    }
+
     /// Plans the reading of `range`, which the caller has cut to the size.
     fn plan_range(&self, state: &VnodeState, range: Range<u64>) -> FsResult<Plan> {
-        let mut plan = Plan::default();
+        let is_small = state.size_bytes <= SMALL_FILE_BYTES;
+        let mut plan = Plan { is_small, ..Plan::default() };
         let (mut at, end) = (range.start, range.end);
         while at < end {
             if let Some(block) = state.waiting_at(at) {
@@ -262,20 +325,71 @@ impl Core {
         }
     }
 
-    /// Waits for what the device brings of `run`, and verifies it.
-    fn take_run(&self, run: &Run, ticket: Ticket) -> FsResult<Brought> {
-        let buffer = ticket.wait().map_err(io)?.buffer.expect("a read returns its buffer");
-        let (_, _, lead) = self.store.volume.pages_around(run.place, run.fragments);
-        let mut at = lead;
+    /// Waits for the bytes of `run`, and verifies them. What the device brings is next in
+    /// `tickets`.
+    fn take_run(
+        &self,
+        run: &Run,
+        way: Way,
+        tickets: &mut impl Iterator<Item = Ticket>,
+    ) -> FsResult<Brought> {
+        let mut wait = || {
+            let ticket = tickets.next().expect("each of these ways has a ticket");
+            let answer = ticket.wait().map_err(io)?;
+            FsResult::Ok(SharedBytes::from(answer.buffer.expect("a read returns its buffer")))
+        };
+        let held = match way {
+            Way::Alone => {
+                let (_, _, lead) = self.store.volume.pages_around(run.place, run.fragments);
+                return self.verified(run, Brought { data: wait()?, lead });
+            }
+            Way::Held(data, lead) => Some(Brought { data, lead }),
+            Way::Later => {
+                let held = self.segments.cache.held_now(run.extent());
+                held.map(|(data, lead)| Brought { data, lead })
+            }
+            Way::Fill(fill) => {
+                let data = wait().ok();
+                let before = run.place.bits() - fill.extent.place.bits();
+                let before = self.stored_bytes(narrow(before));
+                self.segments.cache.end_fill(&fill, run.extent(), data.as_ref());
+                data.map(|data| Brought { data, lead: before })
+            }
+        };
+        let held = held.map(|held| self.verified(run, held));
+        match held {
+            Some(Ok(held)) => Ok(held),
+            // What lies around it can't be read, or what is in memory is not it: the device alone
+            // knows.
+            other => {
+                if other.is_some() {
+                    self.segments.cache.refuse(run.place);
+                }
+                self.read_alone(run)
+            }
+        }
+    }
+
+    fn read_alone(&self, run: &Run) -> FsResult<Brought> {
+        let volume = &self.store.volume;
+        let (start, length, lead) = volume.pages_around(run.place, run.fragments);
+        let buffer = volume.read(Purpose::Data, start, length).map_err(io)?;
+        self.verified(run, Brought { data: buffer.into(), lead })
+    }
+
+    /// Returns the bytes of a run, if each block of it is the one that its pointer names.
+    fn verified(&self, run: &Run, brought: Brought) -> FsResult<Brought> {
+        let mut at = brought.lead;
         for pointer in &run.pointers {
             let end = at + self.stored_bytes(pointer.fragments);
-            if !pointer.verifies(&buffer[at..end]) && !planted::is(Planted::DataChecksumNotCompared)
+            if !pointer.verifies(&brought.data[at..end])
+                && !planted::is(Planted::DataChecksumNotCompared)
             {
                 return Err(bad_data(pointer));
             }
             at = end;
         }
-        Ok(Brought { buffer, lead })
+        Ok(brought)
     }
 
     /// Fills `bytes` with what the file holds from `offset` on; the caller has cut it to the size.

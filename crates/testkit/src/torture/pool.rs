@@ -141,7 +141,13 @@ impl Ground for PoolGround {
         }
         let (failing, closing) = (Arc::clone(&pool), Arc::clone(&pool));
         let has_failed = Box::new(move || failing.status().read_only.is_some());
-        let close = Box::new(move || closing.close().map_err(|error| error.to_string()));
+        let close = Box::new(move || {
+            let refused = closing.status().segment_cache.refused;
+            if refused > 0 {
+                return Err(format!("{refused} blocks of the segment cache were stale"));
+            }
+            closing.close().map_err(|error| error.to_string())
+        });
         Ok(Opened { fs: pool, has_failed, close, jobs })
     }
 

@@ -1,0 +1,505 @@
+//! The segment cache: bytes of closed segments around small files that were read.
+//!
+//! Small files that were written one after the other lie side by side in their segments, and are
+//! read together more often than not. When a second block of a segment is asked for, what lies
+//! around it is read with it, and those who ask next find it in memory (Shirriff, "Sawmill: A
+//! Logging File System for a High-Performance RAID Disk Array", 1995, sections 4.3.3 and 4.3.4).
+//! Only files of at most [`SMALL_FILE_BYTES`] come here: streams and random reads of large files
+//! neither fill the cache nor empty it, and read no byte more.
+//!
+//! # Invariants
+//!
+//! - SC1: A chunk holds what the device held at one time since its segment took blocks last: it is
+//!   read while the segment is closed, and dropped, also while it is being read, when the segment
+//!   is opened again.
+//! - SC2: What is handed out is verified by the check of the pointer that asks for it. What fails
+//!   is dropped, and read from the device alone.
+//! - SC3: Chunks do not overlap, and take at most the memory that the cache was given.
+//!
+//! A segment is closed when each of its writes is answered (SG3), and only its writes change what a
+//! pointer to data may lead to: `docs/decisions/0043-segment-cache.md`.
+//!
+//! # Concurrency
+//!
+//! One lock, a leaf. It is not held while a device is waited for.
+//!
+//! Not here: how much is read around a block (`buffer`).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use format::geometry::Geometry;
+use format::ids::Place;
+use storage::device::SharedBytes;
+
+use crate::alloc::{Extent, SegmentId};
+use crate::buffer::{AroundPolicy, Missed, ReadAround};
+use crate::convert::{index_wide, wide};
+use crate::sync::Mutex;
+
+/// Longest file of which what lies around it is read: the longest that takes part in what a cold
+/// read of a tree waits for most, and no stream.
+pub(crate) const SMALL_FILE_BYTES: u64 = 32 << 10;
+/// Most memory for chunks: as many segments as a walk through a tree comes back to.
+const CACHE_BYTES_MAX: usize = 32 << 20;
+/// Of the memory for pages, the part that chunks may have beside it.
+const CACHE_SHARE: usize = 8;
+/// What is read around a block at first: several small files, and hardly longer than one.
+const FIRST_BYTES: u64 = 128 << 10;
+/// So many chunks later it shows whether reading one was worth it.
+const CHUNKS_TO_JUDGE: usize = 32;
+
+/// What the segment cache has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegmentCacheCounts {
+    /// Bytes in memory.
+    pub held_bytes: u64,
+    /// Most bytes there may be.
+    pub limit_bytes: u64,
+    /// Reads of small files that found their bytes in memory.
+    pub hits: u64,
+    /// Those that did not.
+    pub misses: u64,
+    /// Bytes that were read beside those that were asked for.
+    pub ahead_bytes: u64,
+    /// Bytes that were handed out of memory.
+    pub used_bytes: u64,
+    /// Blocks in memory that failed the check of their pointer, and were read again.
+    pub refused: u64,
+}
+
+/// What the cache knows of an extent.
+#[derive(Debug)]
+pub(crate) enum Nearby {
+    /// Its bytes begin so many bytes behind the first one.
+    Held(SharedBytes, usize),
+    /// It is to be read with what lies around it.
+    Fill(Fill),
+    /// It is to be read alone.
+    Alone,
+}
+
+/// A chunk that is being read. To be ended by [`SegmentCache::end_fill`].
+#[derive(Debug)]
+pub(crate) struct Fill {
+    number: u64,
+    pub(crate) extent: Extent,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    fragments: u32,
+    data: SharedBytes,
+    /// Fragments that nobody had asked for when it was read.
+    ahead_fragments: u32,
+    /// Fragments that were handed out since.
+    used_fragments: u64,
+    /// When it was used last.
+    used: u64,
+}
+
+#[derive(Debug)]
+struct Filling {
+    number: u64,
+    extent: Extent,
+    /// The segment was opened meanwhile (SC1).
+    is_void: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Segments whose content changes.
+    open: BTreeSet<SegmentId>,
+    chunks: BTreeMap<Place, Chunk>,
+    /// Chunks by when they were used last.
+    by_use: BTreeMap<u64, Place>,
+    filling: Vec<Filling>,
+    missed: Missed,
+    /// The last chunks, to be judged.
+    young: VecDeque<Place>,
+    around: ReadAround,
+    /// Counts uses and fills.
+    clock: u64,
+    counts: SegmentCacheCounts,
+}
+
+/// Bytes of closed segments in memory, bounded.
+#[derive(Debug)]
+pub(crate) struct SegmentCache {
+    limit_bytes: usize,
+    page_fragments: u32,
+    segment_fragments: u32,
+    fragment_shift: u8,
+    state: Mutex<State>,
+}
+
+impl SegmentCache {
+    /// Returns an empty cache beside `cache_bytes` of pages.
+    pub(super) fn new(geometry: &Geometry, cache_bytes: usize) -> SegmentCache {
+        SegmentCache {
+            limit_bytes: (cache_bytes / CACHE_SHARE).min(CACHE_BYTES_MAX),
+            page_fragments: geometry.page_fragments(),
+            segment_fragments: geometry.segment_fragments,
+            fragment_shift: geometry.fragment_shift,
+            state: Mutex::new(State {
+                open: BTreeSet::new(),
+                chunks: BTreeMap::new(),
+                by_use: BTreeMap::new(),
+                filling: Vec::new(),
+                missed: Missed::default(),
+                young: VecDeque::new(),
+                around: ReadAround::new(FIRST_BYTES, geometry.segment_bytes()),
+                clock: 0,
+                counts: SegmentCacheCounts::default(),
+            }),
+        }
+    }
+
+    fn start_of(&self, id: SegmentId) -> Place {
+        Place::new(0, id.group, id.segment * self.segment_fragments)
+    }
+
+    fn bytes_of(&self, fragments: u32) -> usize {
+        crate::convert::index(fragments) << self.fragment_shift
+    }
+
+    fn segment_of(&self, place: Place) -> SegmentId {
+        SegmentId { group: place.group(), segment: place.fragment() / self.segment_fragments }
+    }
+
+    /// Blocks are written to the segment from now on (SC1). Called before the first is placed.
+    pub(super) fn opened(&self, id: SegmentId) {
+        let mut state = self.state.lock();
+        state.open.insert(id);
+        let start = self.start_of(id);
+        state.missed.forget(start);
+        for filling in &mut state.filling {
+            filling.is_void |= self.segment_of(filling.extent.place) == id;
+        }
+        let held = state.chunks.range(start..start.advance(self.segment_fragments));
+        let held: Vec<Place> = held.map(|(place, _)| *place).collect();
+        held.into_iter().for_each(|place| self.remove(&mut state, place));
+    }
+
+    /// Each write to the segment is answered, and none follows.
+    pub(super) fn closed(&self, id: SegmentId) {
+        self.state.lock().open.remove(&id);
+    }
+
+    /// Returns what it knows of `extent`, which a small file has and whose lock is held.
+    pub(crate) fn look(&self, extent: Extent) -> Nearby {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        state.clock += 1;
+        if let Some((data, before)) = self.held(state, extent) {
+            return Nearby::Held(data, before);
+        }
+        state.counts.misses += 1;
+        let id = self.segment_of(extent.place);
+        if state.open.contains(&id) || self.limit_bytes == 0 {
+            return Nearby::Alone;
+        }
+        let is_second = state.missed.note(self.start_of(id), extent.place);
+        let wanted = state.around.bytes(is_second);
+        let Some(around) = self.around(state, extent, wanted) else { return Nearby::Alone };
+        let number = state.clock;
+        state.filling.push(Filling { number, extent: around, is_void: false });
+        Nearby::Fill(Fill { number, extent: around })
+    }
+
+    /// Returns the bytes of `extent`, if they are in memory.
+    pub(crate) fn held_now(&self, extent: Extent) -> Option<(SharedBytes, usize)> {
+        let mut state = self.state.lock();
+        state.clock += 1;
+        self.held(&mut state, extent)
+    }
+
+    /// Returns the bytes that hold `extent`, and how many lie before it.
+    fn held(&self, state: &mut State, extent: Extent) -> Option<(SharedBytes, usize)> {
+        let (start, chunk) = state.chunks.range_mut(..=extent.place).next_back()?;
+        let before = u32::try_from(extent.place.bits() - start.bits()).ok()?;
+        let behind = chunk.fragments.checked_sub(before)?;
+        if extent.fragments > behind {
+            return None;
+        }
+        state.by_use.remove(&chunk.used);
+        chunk.used = state.clock;
+        chunk.used_fragments += u64::from(extent.fragments);
+        state.by_use.insert(chunk.used, *start);
+        state.counts.hits += 1;
+        state.counts.used_bytes += wide(self.bytes_of(extent.fragments));
+        Some((chunk.data.clone(), self.bytes_of(before)))
+    }
+
+    /// Returns the window of `wanted` bytes around `extent`, as far as it lies in the same segment
+    /// and nobody has or reads it already; `None` if that is not more than `extent`.
+    fn around(&self, state: &State, extent: Extent, wanted: u64) -> Option<Extent> {
+        let (first, count) = (extent.place.fragment(), extent.fragments);
+        let wanted = wanted.min(wide(self.limit_bytes / 2)) >> self.fragment_shift;
+        // A power of two, as segments are: it begins with a page.
+        let wanted = wanted.checked_ilog2().map_or(0, |log| 1_u64 << log);
+        let wanted = u32::try_from(wanted).ok()?.min(self.segment_fragments);
+        // A pointer may name any place.
+        let segment_start = first / self.segment_fragments * self.segment_fragments;
+        let segment_end = segment_start.checked_add(self.segment_fragments)?;
+        let last = first.checked_add(count)?;
+        if wanted <= count || last > segment_end {
+            return None;
+        }
+        let inside = first - segment_start;
+        let mut start = segment_start + inside / wanted * wanted;
+        let mut end = (start + wanted).max(last).next_multiple_of(self.page_fragments);
+        end = end.min(segment_end);
+        let group = extent.place.group();
+        let of_group = |fragment: u32| Place::new(extent.place.disk_group(), group, fragment);
+        let fillings = state.filling.iter().map(|filling| filling.extent);
+        let held = state.chunks.range(of_group(segment_start)..of_group(segment_end));
+        let held = held.map(|(place, chunk)| Extent { place: *place, fragments: chunk.fragments });
+        for other in held.chain(fillings) {
+            if other.place.disk_group() != extent.place.disk_group() || other.place.group() != group
+            {
+                continue;
+            }
+            let (from, to) = (other.place.fragment(), other.place.fragment() + other.fragments);
+            if to <= first {
+                start = start.max(to);
+            } else if from >= last {
+                end = end.min(from);
+            } else {
+                return None;
+            }
+        }
+        let fragments = end.checked_sub(start).filter(|fragments| *fragments > count)?;
+        Some(Extent { place: of_group(start), fragments })
+    }
+
+    /// Ends a read of a chunk: `data` is what the device brought, if it did.
+    pub(crate) fn end_fill(&self, fill: &Fill, asked: Extent, data: Option<&SharedBytes>) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let Some(at) = state.filling.iter().position(|filling| filling.number == fill.number)
+        else {
+            return;
+        };
+        let is_void = state.filling.swap_remove(at).is_void;
+        let Some(data) = data else { return };
+        state.counts.ahead_bytes += wide(self.bytes_of(fill.extent.fragments - asked.fragments));
+        if is_void {
+            return;
+        }
+        state.clock += 1;
+        let chunk = Chunk {
+            fragments: fill.extent.fragments,
+            data: data.clone(),
+            ahead_fragments: fill.extent.fragments - asked.fragments,
+            used_fragments: 0,
+            used: state.clock,
+        };
+        state.by_use.insert(chunk.used, fill.extent.place);
+        state.counts.held_bytes += taken_by(&chunk.data);
+        state.chunks.insert(fill.extent.place, chunk);
+        state.young.push_back(fill.extent.place);
+        if state.young.len() > CHUNKS_TO_JUDGE
+            && let Some(place) = state.young.pop_front()
+        {
+            Self::judge(state, place);
+        }
+        while index_wide(state.counts.held_bytes) > self.limit_bytes
+            && let Some((_, place)) = state.by_use.first_key_value()
+        {
+            let place = *place;
+            self.remove(state, place);
+        }
+    }
+
+    /// Tells the policy what became of a chunk.
+    fn judge(state: &mut State, place: Place) {
+        let Some(chunk) = state.chunks.get(&place) else { return };
+        let ahead = u64::from(chunk.ahead_fragments);
+        state.around.learn(chunk.used_fragments.min(ahead), ahead);
+    }
+
+    fn remove(&self, state: &mut State, place: Place) {
+        if let Some(at) = state.young.iter().position(|young| *young == place) {
+            state.young.remove(at);
+            // Of a segment that was opened again nothing is learnt.
+            if !state.open.contains(&self.segment_of(place)) {
+                Self::judge(state, place);
+            }
+        }
+        let Some(chunk) = state.chunks.remove(&place) else { return };
+        state.by_use.remove(&chunk.used);
+        state.counts.held_bytes -= taken_by(&chunk.data);
+    }
+
+    /// A block that was handed out fails its check: nothing of its chunk is handed out again (SC2).
+    pub(crate) fn refuse(&self, place: Place) {
+        let mut state = self.state.lock();
+        state.counts.refused += 1;
+        let found = state.chunks.range(..=place).next_back();
+        let found =
+            found.filter(|(start, chunk)| place.bits() - start.bits() < u64::from(chunk.fragments));
+        if let Some(start) = found.map(|(start, _)| *start) {
+            self.remove(&mut state, start);
+        }
+    }
+
+    /// Returns what it has done so far.
+    pub(crate) fn counts(&self) -> SegmentCacheCounts {
+        let limit_bytes = wide(self.limit_bytes);
+        SegmentCacheCounts { limit_bytes, ..self.state.lock().counts }
+    }
+}
+
+/// Returns the memory behind `data`: long pieces are made in powers of two.
+fn taken_by(data: &SharedBytes) -> u64 {
+    wide(data.buffer_bytes().next_power_of_two())
+}
+
+#[cfg(test)]
+mod tests {
+    use format::geometry::GeometryOptions;
+    use storage::device::AlignedBuffer;
+
+    use super::*;
+
+    const FRAGMENT_BYTES: usize = 4096;
+    /// Pages beside a cache of 2 MiB.
+    const CACHE_BYTES: usize = 16 << 20;
+    const SEGMENT: SegmentId = SegmentId { group: 1, segment: 2 };
+
+    fn cache() -> SegmentCache {
+        let geometry = Geometry::plan(&GeometryOptions {
+            device_bytes: 1 << 30,
+            fragment_bytes: 4096,
+            segment_bytes: Some(1 << 20),
+            group_bytes: None,
+            journal_bytes: None,
+        });
+        SegmentCache::new(&geometry.expect("a pool fits"), CACHE_BYTES)
+    }
+
+    /// Two fragments of a segment of 256.
+    fn at(segment: u32, fragment: u32) -> Extent {
+        Extent { place: Place::new(0, 1, 256 * segment + fragment), fragments: 2 }
+    }
+
+    /// Looks for `extent` until its segment is worth reading more of; returns what is to be read.
+    fn miss(cache: &SegmentCache, extent: Extent) -> Fill {
+        match cache.look(extent) {
+            Nearby::Fill(fill) => fill,
+            other @ (Nearby::Held(..) | Nearby::Alone) => panic!("{other:?}"),
+        }
+    }
+
+    fn bring(cache: &SegmentCache, fill: &Fill, asked: Extent) {
+        let length = index_wide(fill.extent.fragments.into()) * FRAGMENT_BYTES;
+        cache.end_fill(fill, asked, Some(&AlignedBuffer::zeroed(length).into()));
+    }
+
+    /// Reads a chunk of the second segment.
+    fn filled() -> SegmentCache {
+        let cache = cache();
+        assert!(matches!(cache.look(at(2, 40)), Nearby::Alone), "the first of its segment");
+        let fill = miss(&cache, at(2, 60));
+        assert!(fill.extent.has(at(2, 60)) && !fill.extent.has(at(2, 64)), "{fill:?}");
+        bring(&cache, &fill, at(2, 60));
+        cache
+    }
+
+    #[test]
+    fn what_was_read_around_a_block_is_found() {
+        let cache = filled();
+        let Nearby::Held(data, before) = cache.look(at(2, 40)) else { panic!("it was read") };
+        assert_eq!((data.len(), before), (128 << 10, 8 * FRAGMENT_BYTES));
+        assert!(cache.held_now(at(2, 63)).is_none(), "half of it lies behind the chunk");
+        assert!(matches!(cache.look(at(2, 63)), Nearby::Alone), "chunks do not overlap");
+        let counts = cache.counts();
+        assert_eq!((counts.hits, counts.misses), (1, 3));
+        assert_eq!((counts.ahead_bytes, counts.used_bytes), (30 * 4096, 2 * 4096));
+    }
+
+    /// SC1.
+    #[test]
+    fn nothing_of_a_segment_that_was_opened_is_handed_out() {
+        let cache = filled();
+        cache.opened(SEGMENT);
+        assert!(matches!(cache.look(at(2, 40)), Nearby::Alone), "it is being written");
+        assert!(matches!(cache.look(at(2, 60)), Nearby::Alone), "and again");
+        assert_eq!(cache.counts().held_bytes, 0);
+        cache.closed(SEGMENT);
+        let mut ways = [at(2, 20), at(2, 90)].map(|extent| cache.look(extent)).into_iter();
+        assert!(ways.any(|way| matches!(way, Nearby::Fill(_))), "it is closed again");
+    }
+
+    /// SC1: what was read before the segment was opened comes too late, even if it is closed again.
+    #[test]
+    fn what_is_being_read_when_its_segment_is_opened_is_not_kept() {
+        let cache = filled();
+        let fill = miss(&cache, at(2, 90));
+        cache.opened(SEGMENT);
+        cache.closed(SEGMENT);
+        bring(&cache, &fill, at(2, 90));
+        assert!(cache.held_now(at(2, 90)).is_none());
+        assert_eq!(cache.counts().held_bytes, 0);
+    }
+
+    #[test]
+    fn nobody_else_reads_what_is_being_read() {
+        let cache = filled();
+        let fill = miss(&cache, at(2, 90));
+        assert!(matches!(cache.look(at(2, 94)), Nearby::Alone));
+        cache.end_fill(&fill, at(2, 90), None);
+        bring(&cache, &miss(&cache, at(2, 92)), at(2, 92));
+        assert!(cache.held_now(at(2, 90)).is_some());
+    }
+
+    /// SC2.
+    #[test]
+    fn what_fails_its_check_is_not_handed_out_again() {
+        let cache = filled();
+        cache.refuse(at(2, 40).place);
+        cache.refuse(at(7, 40).place);
+        assert!(cache.held_now(at(2, 60)).is_none());
+        assert_eq!((cache.counts().refused, cache.counts().held_bytes), (2, 0));
+    }
+
+    /// SC3.
+    #[test]
+    fn memory_is_bounded_and_what_was_used_last_stays() {
+        let cache = filled();
+        for segment in 3..60 {
+            for fragment in [3, 35, 67] {
+                if let Nearby::Fill(fill) = cache.look(at(segment, fragment)) {
+                    bring(&cache, &fill, at(segment, fragment));
+                }
+                assert!(cache.held_now(at(2, 40)).is_some(), "it was used last");
+            }
+            let counts = cache.counts();
+            assert!(counts.held_bytes <= counts.limit_bytes, "{counts:?}");
+        }
+        let state = cache.state.lock();
+        assert!(state.chunks.len() > 8, "{}", state.chunks.len());
+        assert_eq!(state.chunks.len(), state.by_use.len());
+        assert!(state.young.len() <= CHUNKS_TO_JUDGE);
+    }
+
+    /// Goal: a pointer from a damaged map harms nothing. Method: places at all the edges.
+    #[test]
+    fn a_pointer_may_name_any_place() {
+        let cache = cache();
+        for group in [0, 1, (1 << 24) - 1] {
+            for fragment in [0, 255, 256, u32::MAX - 256, u32::MAX - 1, u32::MAX] {
+                for fragments in [1, 2, 1024] {
+                    for disk_group in [0, 255] {
+                        let place = Place::new(disk_group, group, fragment);
+                        let extent = Extent { place, fragments };
+                        if let Nearby::Fill(fill) = cache.look(extent) {
+                            cache.end_fill(&fill, extent, None);
+                        }
+                    }
+                }
+            }
+        }
+        assert!(cache.state.lock().filling.is_empty());
+    }
+}
