@@ -44,6 +44,7 @@ const SUITES: &[Suite] = &[
     Suite { name: "model", environment: &[] },
     Suite { name: "fault", environment: &[] },
     Suite { name: "full", environment: &[] },
+    Suite { name: "filesets", environment: &[] },
     // Every bug that no other suite finds, and torture of so many seeds for those that need a rare
     // moment.
     Suite { name: "crash", environment: &[] },

@@ -5,6 +5,7 @@
 //! into itself ends, and the work is bounded by the fragments of the pool.
 
 use format::anode::{Anode, StorageMode};
+use format::fileset::Cursor;
 use format::ids::Place;
 use format::map::{
     COARSE_SHIFT, FINE_LEVEL, FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, ROOT_POINTERS,
@@ -51,6 +52,45 @@ struct Walk<'walk> {
     content: Content,
     subject: Subject,
     walked: Walked,
+    /// Of a deleted fileset: what lies at or before this is free, and not looked at.
+    past: Option<Past>,
+}
+
+/// Where the freeing of a container has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Past {
+    /// How positions name the container.
+    pub(crate) container: u64,
+    /// Up to where all is freed.
+    pub(crate) cursor: Cursor,
+}
+
+/// Height of a fine leaf above the content.
+const FINE_HEIGHT: u8 = 1;
+/// Height of a leaf above the content.
+const LEAF_HEIGHT: u8 = 2;
+
+impl Walk<'_> {
+    /// Whether what a pointer leads to is freed: one at block `first` of `1 << shift` bytes that
+    /// covers `blocks` of them, so high above the content.
+    fn is_freed(&self, first: u64, blocks: u64, shift: u8, height: u8) -> bool {
+        self.past.is_some_and(|past| {
+            let end = first.saturating_add(blocks).saturating_mul(1 << shift);
+            Cursor { container: past.container, end, height } <= past.cursor
+        })
+    }
+
+    /// Returns those of `pointers`, `level` levels above the blocks, that are not freed.
+    fn not_freed(&self, pointers: &[Indexed], level: u8) -> Vec<Indexed> {
+        let shift = match self.content {
+            Content::Data => self.anode.block_shift,
+            Content::Pages(_) => FINE_SHIFT,
+        };
+        let height = if level == 0 { 0 } else { LEAF_HEIGHT + level - 1 };
+        let span = span_of_pointer(level);
+        let is_kept = |(first, _): &&Indexed| !self.is_freed(*first, span, shift, height);
+        pointers.iter().filter(is_kept).copied().collect()
+    }
 }
 
 /// Returns whose the pages of `anode` are.
@@ -122,8 +162,19 @@ impl<'run> Check<'run> {
         content: Content,
         visit: Visit<'_, 'run>,
     ) -> Walked {
+        self.walk_past(anode, content, None, visit)
+    }
+
+    /// Walks what of the map of `anode` lies past where its freeing has come.
+    pub(crate) fn walk_past(
+        &mut self,
+        anode: &Anode,
+        content: Content,
+        past: Option<Past>,
+        visit: Visit<'_, 'run>,
+    ) -> Walked {
         let walked = Walked { is_whole: true, ..Walked::default() };
-        let mut walk = Walk { anode, content, subject: subject_of(anode), walked };
+        let mut walk = Walk { anode, content, subject: subject_of(anode), walked, past };
         self.pointers(&mut walk, &root_pointers(anode), anode.height, visit);
         walk.walked
     }
@@ -136,6 +187,13 @@ impl<'run> Check<'run> {
         level: u8,
         visit: Visit<'_, 'run>,
     ) {
+        let kept;
+        let pointers = if walk.past.is_some() {
+            kept = walk.not_freed(pointers, level);
+            &kept[..]
+        } else {
+            pointers
+        };
         let kind = match (level, walk.content) {
             (0, Content::Data) => return self.blocks(walk, pointers, walk.anode.block_shift),
             (0, Content::Pages(kind)) => kind,
@@ -183,7 +241,10 @@ impl<'run> Check<'run> {
             return;
         }
         let anode = walk.anode;
-        let wanted: Vec<PageWanted> = split_pointers(page, first)
+        let mut leaves = split_pointers(page, first);
+        let is_freed = |fine| walk.is_freed(fine, POINTERS_PER_PAGE, FINE_SHIFT, FINE_HEIGHT);
+        leaves.retain(|(fine, _)| !is_freed(*fine));
+        let wanted: Vec<PageWanted> = leaves
             .iter()
             .filter(|pointer| self.claim_page(walk, pointer))
             .map(|pointer| wanted_page(anode, PageKind::Map, FINE_LEVEL, pointer))
@@ -194,7 +255,9 @@ impl<'run> Check<'run> {
                 Ok(page) => {
                     self.report.totals.pages += 1;
                     let index = wanted.owner.map_or(0, |owner| owner.index);
-                    self.blocks(walk, &page_pointers(&page, index, 0), FINE_SHIFT);
+                    let mut blocks = page_pointers(&page, index, 0);
+                    blocks.retain(|(fine, _)| !walk.is_freed(*fine, 1, FINE_SHIFT, 0));
+                    self.blocks(walk, &blocks, FINE_SHIFT);
                 }
                 Err(error) => {
                     walk.walked.is_whole = false;

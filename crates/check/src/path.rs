@@ -25,7 +25,7 @@ pub(crate) fn name_defects(check: &mut Check<'_>, tree: &Tree, first: usize) {
     for index in first..check.report.findings.len().min(first + PATHS_MAX) {
         let Some(finding) = check.report.findings.get(index) else { return };
         let subject = finding.defect.subject;
-        if subject.fileset != tree.fileset.id || subject.anode.0 == 0 {
+        if subject.fileset != tree.fileset.family || subject.anode.0 == 0 {
             continue;
         }
         let path = path_of(&check.reader, tree, subject.anode.0, &mut names);

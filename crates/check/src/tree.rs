@@ -75,7 +75,7 @@ impl Tree {
     }
 
     pub(crate) fn subject(&self, anode: u64) -> Subject {
-        Subject { fileset: self.fileset.id, anode: AnodeNo(anode) }
+        Subject { fileset: self.fileset.family, anode: AnodeNo(anode) }
     }
 
     /// Returns the facts of `number`, new ones if there are none yet.

@@ -66,6 +66,26 @@ pub enum FsError {
     /// A clone never changes.
     #[error("a clone is read-only")]
     ReadOnlyClone,
+    /// A fileset of this name is there already: choose another.
+    #[error("there is a fileset {name} already: choose another name")]
+    FilesetExists {
+        /// Its name.
+        name: String,
+    },
+    /// No fileset has this name.
+    #[error("there is no fileset {name}: holdfast fileset list POOL shows those that there are")]
+    NoFileset {
+        /// The name.
+        name: String,
+    },
+    /// The fileset can't be changed so as long as something depends on it.
+    #[error("fileset {name}: {by}")]
+    FilesetInUse {
+        /// Its name.
+        name: String,
+        /// What keeps it, in words for the user.
+        by: String,
+    },
     /// The operation is not there on this kind of file.
     #[error("operation not supported")]
     NotSupported,
@@ -114,12 +134,13 @@ impl FsError {
     pub fn errno(&self) -> i32 {
         match self {
             FsError::NotPermitted => 1,
-            FsError::NotFound => 2,
+            FsError::NotFound | FsError::NoFileset { .. } => 2,
             FsError::Io { .. } => 5,
             FsError::NoSuchOffset => 6,
             FsError::TooBig => 7,
             FsError::AccessDenied => 13,
-            FsError::Exists => 17,
+            FsError::FilesetInUse { .. } => 16,
+            FsError::Exists | FsError::FilesetExists { .. } => 17,
             FsError::NotDirectory => 20,
             FsError::IsDirectory => 21,
             FsError::Invalid => 22,

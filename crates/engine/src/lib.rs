@@ -25,6 +25,6 @@ pub use alloc::{Shortage, SpaceCounts};
 pub use buffer::{CacheCounts, LsnCounts};
 pub use jobs::{CleanerCounts, CleanerGauge, JobProgress, JobStatus};
 pub use journal::{JournalCounts, RecoveryError, RecoveryReport};
-pub use pool::{CreateOptions, OpenError, OpenOptions, Pool, PoolStatus};
+pub use pool::{CreateOptions, FilesetInfo, OpenError, OpenOptions, Pool, PoolStatus};
 pub use segment::{SegmentCacheCounts, WRITES_IN_FLIGHT_MAX};
-pub use vnode::{DIRTY_FILES_MAX, FilesOptions};
+pub use vnode::{DIRTY_FILES_MAX, FilesOptions, FilesetChange, NewFileset};

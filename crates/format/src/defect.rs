@@ -167,6 +167,8 @@ codes! {
     FS005 Severe "Two filesets have the same identity."
     FS006 Major "A fileset counts the pages or fragments of its anode table wrong."
     FS007 Severe "The pool's fileset table is missing."
+    FS008 Major "Two filesets have the same name."
+    FS009 Major "A fileset is below one that is not there, or below itself."
 }
 
 impl DefectCode {

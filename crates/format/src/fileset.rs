@@ -1,12 +1,15 @@
 //! The fileset entry: 512 bytes that describe one fileset and hold the root of its anode table.
 
+use std::fmt;
+use std::str::FromStr;
+
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::anode::{Anode, AnodeKind, StorageMode};
 use crate::checksum::crc32c;
 use crate::defect::{DefectCode, FoundDefect};
-use crate::ids::{AnodeNo, Epoch, FilesetId};
+use crate::ids::{AnodeNo, FILESET_SLOTS_MAX, FilesetId};
 use crate::page::SLOT_BYTES;
 
 /// Bytes of a fileset entry.
@@ -18,83 +21,223 @@ pub const ROOT_FILESET: FilesetId = FilesetId(1);
 /// Anode number by which the pages of a fileset's anode table name their owner.
 pub const ANODE_TABLE_ANODE: AnodeNo = AnodeNo(0);
 
+/// Bytes that one part of a fileset's name can take.
+pub const NAME_PART_BYTES: usize = 64;
+/// Name of the fileset that every pool is born with.
+pub const ROOT_NAME: &str = "root";
+/// Bit of `flags`: nobody may change what is in the fileset.
+const FLAG_READ_ONLY: u8 = 1;
+const FLAGS_KNOWN: u8 = FLAG_READ_ONLY;
+
+const STATE_WRITABLE: u8 = 1;
+const STATE_DELETED: u8 = 3;
+
 /// Byte for byte. Format: `docs/FORMAT.md#fileset-entry`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct FilesetDisk {
     /// CRC-32C of bytes 4 to 511.
     crc32c: U32,
-    /// 0: free; 1: live; 2: clone; 3: fork; 4: being deleted.
+    /// 0: free; 1: writable; 3: deleted, and not all of it is freed yet.
     state: u8,
     /// Height of the anode table's map.
     height: u8,
     /// Default block size of files: binary logarithm.
     block_shift: u8,
-    /// Zero.
-    reserved_a: u8,
-    /// Identity. Detects an entry in the wrong slot.
+    /// Bit 0: read-only.
+    flags: u8,
+    /// Identity: the number of the transaction that made it. Detects an entry in the wrong slot.
     id: U64,
     /// Own slot.
     slot: U32,
-    /// Slot of the fileset that this is a clone or fork of, plus one; 0: none.
-    origin_slot: U32,
+    /// Slot of the fileset above it in the path of names, plus one; 0: none.
+    above: U32,
     /// Anodes in use.
     anodes_used: U64,
     /// Anode numbers at and past this have never been used (Netra's last-inode counter).
     anodes_end: U64,
+    /// Family: what its pages and blocks name as their owner. The identity of the first of it.
+    family: U64,
+    /// When it was made: seconds since 1970.
+    created_seconds: U64,
+    /// Deleted: container at which freeing goes on. Else 0.
+    cursor_anode: U64,
+    /// Deleted: end of the byte range, in that container, up to which it is freed. Else 0.
+    cursor_end: U64,
+    /// Deleted: height above the content up to which it is freed there. Else 0.
+    cursor_height: u8,
     /// Zero.
-    reserved_b: U64,
-    /// Quota in fragments; 0: none.
-    quota_fragments: U64,
-    /// Epoch of the last clone: blocks born at or before are shared.
-    clone_epoch: U64,
-    /// Epoch of creation.
-    birth: U64,
-    /// Container of the dead list; 0: none.
-    dead_list: U64,
-    /// Youngest clone's slot plus one; 0: none.
-    youngest_clone: U32,
-    /// Clones.
-    clone_count: U32,
+    reserved_a: [u8; 15],
     /// Pages of the anode table.
     table_pages: U64,
     /// Fragments of the anode table's own pages, map pages included.
     table_fragments: U64,
-    /// Name, padded with zeros.
+    /// Last part of its name, padded with zeros.
     name: [u8; 64],
+    /// Random bits that handles name it by.
+    uuid: [u8; 16],
     /// Zero.
-    reserved: [u8; 88],
+    reserved: [u8; 72],
     /// 8 pointers of the anode table.
     root: [u8; 256],
 }
 
 const _: () = assert!(size_of::<FilesetDisk>() == FILESET_BYTES);
 
+/// One part of a fileset's name: 1 to [`NAME_PART_BYTES`] bytes of text.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NamePart(String);
+
+/// Why text cannot name a fileset: choose another name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// No text at all, also between two slashes.
+    #[error("a part of the name is empty")]
+    Empty,
+    /// Longer than the entry has room for.
+    #[error("a part of the name is longer than {NAME_PART_BYTES} bytes")]
+    TooLong,
+    /// `.` and `..` are directories everywhere else.
+    #[error("no part of the name may be \".\" or \"..\"")]
+    Dots,
+    /// What separates names, and what cannot be printed.
+    #[error("the name may not hold \":\", \"@\" or a control character")]
+    Character,
+}
+
+impl NamePart {
+    /// Returns `text` as a part of a name.
+    ///
+    /// # Errors
+    ///
+    /// [`NameError`] if it is none.
+    pub fn new(text: &str) -> Result<NamePart, NameError> {
+        let is_refused = |c: char| matches!(c, ':' | '@' | '/') || c.is_control();
+        match text {
+            "" => Err(NameError::Empty),
+            _ if text.len() > NAME_PART_BYTES => Err(NameError::TooLong),
+            "." | ".." => Err(NameError::Dots),
+            _ if text.contains(is_refused) => Err(NameError::Character),
+            _ => Ok(NamePart(text.to_owned())),
+        }
+    }
+
+    /// Returns the name of the fileset that every pool is born with.
+    #[must_use]
+    pub fn root() -> NamePart {
+        NamePart(ROOT_NAME.to_owned())
+    }
+
+    /// Returns the text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn decode(bytes: &[u8; NAME_PART_BYTES]) -> Option<NamePart> {
+        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(NAME_PART_BYTES);
+        let (text, padding) = bytes.split_at(end);
+        let is_padded = padding.iter().all(|&byte| byte == 0);
+        let text = std::str::from_utf8(text).ok().filter(|_| is_padded)?;
+        NamePart::new(text).ok()
+    }
+
+    fn encode(&self) -> [u8; NAME_PART_BYTES] {
+        let mut bytes = [0; NAME_PART_BYTES];
+        bytes[..self.0.len()].copy_from_slice(self.0.as_bytes());
+        bytes
+    }
+}
+
+/// The name of a fileset: its parts from the top. Written with slashes between them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FilesetName(Vec<NamePart>);
+
+impl FilesetName {
+    /// Returns the parts, from the top.
+    #[must_use]
+    pub fn parts(&self) -> &[NamePart] {
+        &self.0
+    }
+}
+
+impl FromStr for FilesetName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<FilesetName, NameError> {
+        text.split('/').map(NamePart::new).collect::<Result<_, _>>().map(FilesetName)
+    }
+}
+
+impl fmt::Display for FilesetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.iter().map(NamePart::as_str).collect::<Vec<_>>().join("/"))
+    }
+}
+
+/// How far the walk that frees a deleted fileset has come. It goes in post-order: by container, the
+/// anode table last, then by the end of the byte range, then by the height above the content. All
+/// up to and with this position is freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cursor {
+    /// Container: an anode's number; [`Cursor::TABLE`] for the anode table.
+    pub container: u64,
+    /// End of the byte range in the container.
+    pub end: u64,
+    /// Content and data 0, a fine leaf 1, a leaf 2, and so on.
+    pub height: u8,
+}
+
+impl Cursor {
+    /// The container that comes last: the anode table.
+    pub const TABLE: u64 = u64::MAX;
+    /// Nothing is freed yet.
+    pub const START: Cursor = Cursor { container: 0, end: 0, height: 0 };
+}
+
+/// What a fileset is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilesetState {
+    /// In use.
+    Writable,
+    /// Nobody reaches it; what it held is freed up to the cursor.
+    Deleted(Cursor),
+}
+
 /// A verified fileset entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fileset {
     /// Identity.
     pub id: FilesetId,
+    /// What its pages and blocks name as their owner.
+    pub family: FilesetId,
     /// Own slot.
     pub slot: u32,
+    /// Slot of the fileset above it in the path of names.
+    pub above: Option<u32>,
+    /// What it is.
+    pub state: FilesetState,
+    /// Whether nobody may change what is in it.
+    pub is_read_only: bool,
     /// Default block size of files: binary logarithm.
     pub block_shift: u8,
     /// Anodes in use.
     pub anodes_used: u64,
     /// Anode numbers at and past this have never been used.
     pub anodes_end: u64,
-    /// Epoch of the last clone.
-    pub clone_epoch: Epoch,
-    /// Epoch of creation.
-    pub birth: Epoch,
+    /// When it was made: seconds since 1970.
+    pub created_seconds: u64,
     /// Height of the anode table's map.
     pub height: u8,
     /// Pages of the anode table.
     pub table_pages: u64,
     /// Fragments of the anode table's own pages, map pages included.
     pub table_fragments: u64,
-    /// Name.
-    pub name: [u8; 64],
+    /// Last part of its name.
+    pub name: NamePart,
+    /// Random bits that handles name it by.
+    pub uuid: [u8; 16],
     /// 8 pointers of the anode table.
     pub root: [u8; 256],
 }
@@ -126,6 +269,13 @@ pub enum FilesetError {
     },
 }
 
+impl FilesetDisk {
+    fn cursor(&self) -> Cursor {
+        let (container, end) = (self.cursor_anode.get(), self.cursor_end.get());
+        Cursor { container, end, height: self.cursor_height }
+    }
+}
+
 impl FoundDefect for FilesetError {
     fn code(&self) -> DefectCode {
         match self {
@@ -136,22 +286,35 @@ impl FoundDefect for FilesetError {
 }
 
 impl Fileset {
-    /// Returns an empty fileset.
+    /// Returns an empty fileset, the first of its family.
     #[must_use]
-    pub fn new(id: FilesetId, slot: u32, block_shift: u8) -> Fileset {
+    pub fn new(id: FilesetId, slot: u32, name: NamePart, block_shift: u8) -> Fileset {
         Fileset {
             id,
+            family: id,
             slot,
+            above: None,
+            state: FilesetState::Writable,
+            is_read_only: false,
             block_shift,
             anodes_used: 0,
             anodes_end: 0,
-            clone_epoch: Epoch(0),
-            birth: Epoch(0),
+            created_seconds: 0,
             height: 0,
             table_pages: 0,
             table_fragments: 0,
-            name: [0; 64],
+            name,
+            uuid: [0; 16],
             root: [0; 256],
+        }
+    }
+
+    /// Returns how far the freeing of a deleted fileset has come; `None` for one in use.
+    #[must_use]
+    pub fn cursor(&self) -> Option<Cursor> {
+        match self.state {
+            FilesetState::Writable => None,
+            FilesetState::Deleted(cursor) => Some(cursor),
         }
     }
 
@@ -171,9 +334,12 @@ impl Fileset {
         }
         let checks = [
             (disk.slot.get() == slot, "slot"),
-            (disk.state == 1, "state"),
             (disk.height <= crate::map::HEIGHT_MAX, "height"),
             ((12..=20).contains(&disk.block_shift), "block_shift"),
+            (disk.flags & !FLAGS_KNOWN == 0, "flags"),
+            (disk.above.get() <= FILESET_SLOTS_MAX, "above"),
+            (disk.above.get().checked_sub(1) != Some(slot), "above"),
+            (disk.family.get() != 0, "family"),
             (disk.anodes_end.get() <= crate::ids::ANODES_MAX, "anodes_end"),
             (disk.anodes_used.get() <= crate::ids::ANODES_MAX, "anodes_used"),
             (disk.table_pages.get() <= crate::ids::FRAGMENTS_MAX, "table_pages"),
@@ -182,18 +348,30 @@ impl Fileset {
         if let Some(&(_, field)) = checks.iter().find(|(holds, _)| !holds) {
             return Err(FilesetError::BadField { slot, field });
         }
+        let bad = |field| FilesetError::BadField { slot, field };
+        let cursor = disk.cursor();
+        let state = match disk.state {
+            STATE_WRITABLE if cursor == Cursor::START => FilesetState::Writable,
+            STATE_WRITABLE => return Err(bad("cursor")),
+            STATE_DELETED => FilesetState::Deleted(cursor),
+            _ => return Err(bad("state")),
+        };
         Ok(Some(Fileset {
             id: FilesetId(disk.id.get()),
+            family: FilesetId(disk.family.get()),
             slot,
+            above: disk.above.get().checked_sub(1),
+            state,
+            is_read_only: disk.flags & FLAG_READ_ONLY != 0,
             block_shift: disk.block_shift,
             anodes_used: disk.anodes_used.get(),
             anodes_end: disk.anodes_end.get(),
-            clone_epoch: Epoch(disk.clone_epoch.get()),
-            birth: Epoch(disk.birth.get()),
+            created_seconds: disk.created_seconds.get(),
             height: disk.height,
             table_pages: disk.table_pages.get(),
             table_fragments: disk.table_fragments.get(),
-            name: disk.name,
+            name: NamePart::decode(&disk.name).ok_or_else(|| bad("name"))?,
+            uuid: disk.uuid,
             root: disk.root,
         }))
     }
@@ -201,28 +379,32 @@ impl Fileset {
     /// Returns the bytes of this entry, checksum included.
     #[must_use]
     pub fn encode(&self) -> [u8; FILESET_BYTES] {
+        let (state, cursor) = match self.state {
+            FilesetState::Writable => (STATE_WRITABLE, Cursor::START),
+            FilesetState::Deleted(cursor) => (STATE_DELETED, cursor),
+        };
         let disk = FilesetDisk {
             crc32c: U32::new(0),
-            state: 1,
+            state,
             height: self.height,
             block_shift: self.block_shift,
-            reserved_a: 0,
+            flags: if self.is_read_only { FLAG_READ_ONLY } else { 0 },
             id: U64::new(self.id.0),
             slot: U32::new(self.slot),
-            origin_slot: U32::new(0),
+            above: U32::new(self.above.map_or(0, |slot| slot + 1)),
             anodes_used: U64::new(self.anodes_used),
             anodes_end: U64::new(self.anodes_end),
-            reserved_b: U64::new(0),
-            quota_fragments: U64::new(0),
-            clone_epoch: U64::new(self.clone_epoch.0),
-            birth: U64::new(self.birth.0),
-            dead_list: U64::new(0),
-            youngest_clone: U32::new(0),
-            clone_count: U32::new(0),
+            family: U64::new(self.family.0),
+            created_seconds: U64::new(self.created_seconds),
+            cursor_anode: U64::new(cursor.container),
+            cursor_end: U64::new(cursor.end),
+            cursor_height: cursor.height,
+            reserved_a: [0; 15],
             table_pages: U64::new(self.table_pages),
             table_fragments: U64::new(self.table_fragments),
-            name: self.name,
-            reserved: [0; 88],
+            name: self.name.encode(),
+            uuid: self.uuid,
+            reserved: [0; 72],
             root: self.root,
         };
         let mut bytes: [u8; FILESET_BYTES] = zerocopy::transmute!(disk);
@@ -234,7 +416,7 @@ impl Fileset {
     /// Returns the anode table as a container: an anode whose blocks are anode pages.
     #[must_use]
     pub fn table_anode(&self) -> Anode {
-        let mut anode = Anode::new(AnodeKind::Internal, ANODE_TABLE_ANODE, self.id, 12);
+        let mut anode = Anode::new(AnodeKind::Internal, ANODE_TABLE_ANODE, self.family, 12);
         anode.storage = StorageMode::Blocked;
         anode.height = self.height;
         anode.pages = self.table_pages;
@@ -256,10 +438,16 @@ impl Fileset {
 mod tests {
     use super::*;
 
+    fn part(text: &str) -> NamePart {
+        NamePart::new(text).expect("a name")
+    }
+
     #[test]
     fn encode_then_decode_returns_the_fileset_and_flipped_bits_are_refused() {
-        let mut fileset = Fileset::new(ROOT_FILESET, 3, 14);
+        let mut fileset = Fileset::new(ROOT_FILESET, 3, part("home"), 14);
         fileset.anodes_end = 99;
+        fileset.above = Some(7);
+        fileset.is_read_only = true;
         fileset.root[200] = 1;
         let mut bytes = fileset.encode();
         assert_eq!(Fileset::decode(&bytes, 3), Ok(Some(fileset)));
@@ -268,5 +456,52 @@ mod tests {
             assert!(Fileset::decode(&bytes, 3).is_err(), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
+    }
+
+    #[test]
+    fn a_deleted_fileset_keeps_its_cursor_and_one_in_use_has_none() {
+        let mut fileset = Fileset::new(FilesetId(9), 1, part("old"), 14);
+        let cursor = Cursor { container: Cursor::TABLE, end: 4096, height: 2 };
+        fileset.state = FilesetState::Deleted(cursor);
+        let mut bytes = fileset.encode();
+        let decoded = Fileset::decode(&bytes, 1).expect("whole").expect("in use");
+        assert_eq!(decoded.cursor(), Some(cursor));
+        bytes[4] = STATE_WRITABLE;
+        let crc = crc32c(&bytes[4..]);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        let refused = FilesetError::BadField { slot: 1, field: "cursor" };
+        assert_eq!(Fileset::decode(&bytes, 1), Err(refused));
+    }
+
+    #[test]
+    fn cursors_rise_in_post_order_and_the_anode_table_is_last() {
+        let at = |container, end, height| Cursor { container, end, height };
+        let order = [
+            Cursor::START,
+            at(4, 4096, 0),
+            at(4, 8192, 0),
+            at(4, 8192, 2),
+            at(4, 16384, 0),
+            at(9, 4096, 0),
+            at(Cursor::TABLE, 4096, 0),
+            at(Cursor::TABLE, 4096, 2),
+        ];
+        assert!(order.is_sorted());
+    }
+
+    #[test]
+    fn what_separates_names_or_cannot_be_printed_is_in_none() {
+        for (text, error) in [
+            ("", NameError::Empty),
+            ("..", NameError::Dots),
+            ("a/b", NameError::Character),
+            ("a:b", NameError::Character),
+            ("a@b", NameError::Character),
+            ("a\nb", NameError::Character),
+            (&"x".repeat(65), NameError::TooLong),
+        ] {
+            assert_eq!(NamePart::new(text), Err(error), "{text:?}");
+        }
+        assert_eq!(part(&"x".repeat(64)).encode(), [b'x'; 64]);
     }
 }

@@ -326,13 +326,12 @@ fn dump_slots(text: &mut String, header: &PageHeader, bytes: &PageBytes) {
 }
 
 fn dump_fileset(text: &mut String, fileset: &Fileset) {
-    let name: Vec<u8> = fileset.name.into_iter().take_while(|&byte| byte != 0).collect();
     let _ = writeln!(
         text,
         "slot {} {} {}: anodes {} end {} table pages {} fragments {} height {}",
         fileset.slot,
         fileset.id,
-        quoted(&name),
+        quoted(fileset.name.as_str().as_bytes()),
         fileset.anodes_used,
         fileset.anodes_end,
         fileset.table_pages,

@@ -473,7 +473,7 @@ fn explain_owner(
     number: AnodeNo,
     explanation: &mut Explanation,
 ) {
-    let Some(entry) = filesets(reader).into_iter().find(|entry| entry.id == fileset) else {
+    let Some(entry) = filesets(reader).into_iter().find(|entry| entry.family == fileset) else {
         explanation.add("fileset", None, None, format!("{fileset}, which is not there"));
         return;
     };
@@ -533,7 +533,7 @@ pub fn owner_by_summary(opened: &Opened, place: Place) -> Option<Owner> {
                 continue;
             }
             let filesets = filesets(reader);
-            let Some(fileset) = filesets.iter().find(|found| found.id == entry.fileset) else {
+            let Some(fileset) = filesets.iter().find(|found| found.family == entry.fileset) else {
                 continue;
             };
             let before = u64::from(wanted - entry.offset) << geometry.fragment_shift;
@@ -568,7 +568,7 @@ fn owner_by_search(reader: &Reader, place: Place) -> Option<Owner> {
             else {
                 return true;
             };
-            let anodes = anodes_of(&page, fileset.id, indexed.0);
+            let anodes = anodes_of(&page, fileset.family, indexed.0);
             found = anodes.iter().find_map(|anode| block_that_holds(reader, anode, place));
             found.is_none()
         });

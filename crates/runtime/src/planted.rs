@@ -83,6 +83,8 @@ bugs! {
         "The cleaner leaves a segment that gives back little, whatever was promised.",
     InFlightNotSeen: "A read of data on its way to the device asks the device.",
     SealedBlockRewritten: "A block that is on its way to the device changes (SG1).",
+    DeletionCursorKept:
+        "The walk that frees a deleted fileset frees again what it has freed (DL1).",
     SummaryLost: "The last summary of a segment is not chained: the cleaner misses blocks.",
 }
 

@@ -66,7 +66,7 @@ fn table_page(check: &mut Check<'_>, tree: &mut Tree, index: u64, page: &PageByt
         let number = index.saturating_mul(to_u64(SLOTS_PER_PAGE)).saturating_add(to_u64(slot));
         let bytes = page.get(slot_offset(slot)..).and_then(|rest| rest.first_chunk());
         let bytes: &[u8; ANODE_BYTES] = bytes.expect("a page holds 7 slots");
-        match Anode::decode(bytes, tree.fileset.id, AnodeNo(number)) {
+        match Anode::decode(bytes, tree.fileset.family, AnodeNo(number)) {
             Ok(None) => {}
             Ok(Some(anode)) => one_anode(check, tree, place, &anode),
             Err(error) => bad_slot(check, tree.subject(number), place, error),

@@ -1,15 +1,18 @@
 //! The pool's root page and its table of filesets.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use format::anode::{Anode, POOL_DEFERRED_FREES, POOL_FILESET_TABLE, slot_offset};
-use format::fileset::{FILESET_BYTES, Fileset};
+use format::anode::{
+    ANODE_MAP_ANODE, Anode, AnodeKind, ORPHAN_ANODE, POOL_DEFERRED_FREES, POOL_FILESET_TABLE,
+    slot_offset,
+};
+use format::fileset::{Cursor, FILESET_BYTES, Fileset};
 use format::ids::{AnodeNo, FilesetId};
 use format::page::{PageBytes, PageKind, PageOwner, SLOT_BYTES, SLOTS_PER_PAGE};
 
 use super::{FILESET_PASSES, anode};
 use crate::convert::{to_u64, to_usize};
-use crate::map::Content;
+use crate::map::{Content, Past};
 use crate::reader::PageWanted;
 use crate::sweep::Sweep;
 use crate::tree::Tree;
@@ -53,9 +56,83 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
             continue;
         }
         check.report.totals.filesets += 1;
-        one_fileset(check, fileset)?;
+        match fileset.cursor() {
+            None => one_fileset(check, fileset)?,
+            Some(cursor) => deleted_fileset(check, fileset, cursor),
+        }
     }
+    let mut ids = BTreeSet::new();
+    let filesets: Vec<&Fileset> = filesets.iter().filter(|it| ids.insert(it.id)).collect();
+    names(check, &filesets);
     Ok(())
+}
+
+/// Claims what a deleted fileset still has: what lies past the cursor (DL1).
+fn deleted_fileset(check: &mut Check<'_>, fileset: &Fileset, cursor: Cursor) {
+    let past = Some(Past { container: Cursor::TABLE, cursor });
+    let content = Content::Pages(PageKind::Anode);
+    // The pool counts its anodes until the last of it is freed.
+    check.report.totals.anodes = check.report.totals.anodes.saturating_add(fileset.anodes_used);
+    let table = fileset.table_anode();
+    check.walk_past(&table, content, past, &mut |check, &(index, _), page| {
+        for slot in 0..SLOTS_PER_PAGE {
+            let number = index.saturating_mul(to_u64(SLOTS_PER_PAGE)).saturating_add(to_u64(slot));
+            if number < cursor.container {
+                continue;
+            }
+            let bytes = page.get(slot_offset(slot)..).and_then(|rest| rest.first_chunk());
+            let bytes = bytes.expect("a page holds 7 slots");
+            match Anode::decode(bytes, fileset.family, AnodeNo(number)) {
+                Ok(None) => {}
+                Ok(Some(anode)) => deleted_container(check, &anode, cursor),
+                Err(error) => {
+                    let subject = Subject { fileset: fileset.family, anode: AnodeNo(number) };
+                    let place = check.reader.geometry.root_place();
+                    anode::bad_slot(check, subject, place, error);
+                }
+            }
+        }
+    });
+}
+
+fn deleted_container(check: &mut Check<'_>, anode: &Anode, cursor: Cursor) {
+    let content = match (anode.kind, anode.number) {
+        (AnodeKind::Directory, _) => Content::Pages(PageKind::Directory),
+        (AnodeKind::Internal, ANODE_MAP_ANODE) => Content::Pages(PageKind::AnodeMap),
+        (AnodeKind::Internal, ORPHAN_ANODE) => Content::Pages(PageKind::OrphanList),
+        (AnodeKind::Internal, _) => Content::Pages(PageKind::Attributes),
+        _ => Content::Data,
+    };
+    let past = Some(Past { container: anode.number.0, cursor });
+    check.walk_past(anode, content, past, &mut |_, _, _| {});
+}
+
+/// FT1, FT2: names are unique below each fileset, and each is below one that is in use.
+fn names(check: &mut Check<'_>, filesets: &[&Fileset]) {
+    let live = || filesets.iter().filter(|fileset| fileset.cursor().is_none());
+    let above: BTreeMap<u32, Option<u32>> = live().map(|it| (it.slot, it.above)).collect();
+    let mut seen = BTreeSet::new();
+    for fileset in live() {
+        let subject = Subject { fileset: fileset.family, anode: AnodeNo(0) };
+        let name = fileset.name.as_str();
+        if !seen.insert((fileset.above, &fileset.name)) {
+            let what = format!("slot {} is called {name:?}, as an earlier slot is", fileset.slot);
+            check.defect(DefectCode::FS008, subject, None, what);
+        }
+        let (mut next, mut steps) = (fileset.above, 0);
+        while let Some(slot) = next.filter(|_| steps <= filesets.len()) {
+            steps += 1;
+            next = above.get(&slot).copied().unwrap_or_else(|| {
+                let what = format!("{name:?} is below slot {slot}, which has no fileset in use");
+                check.defect(DefectCode::FS009, subject, None, what);
+                None
+            });
+        }
+        if steps > filesets.len() {
+            let what = format!("{name:?} is below itself");
+            check.defect(DefectCode::FS009, subject, None, what);
+        }
+    }
 }
 
 fn one_fileset(check: &mut Check<'_>, fileset: &Fileset) -> Result<(), Stop> {

@@ -16,7 +16,7 @@ use format::anode::{Anode, AnodeKind, StorageMode, page_and_slot, slot_offset};
 use format::attributes::{self, AttributeName, Namespace, ValueAt};
 use format::bitmap;
 use format::directory::{self, NewDirent, cookie_of, hash_of, page_number};
-use format::fileset::{Fileset, ROOT_FILESET};
+use format::fileset::{Fileset, NamePart, ROOT_FILESET};
 use format::geometry::{Geometry, GeometryOptions};
 use format::group::{
     DescriptorDisk, GroupEntryDisk, SegmentKind, SegmentUsage, TABLE_BITMAP_OFFSET,
@@ -385,7 +385,7 @@ impl Image {
             let offset = slot_offset(slot);
             page[offset..offset + 512].copy_from_slice(&anode.encode());
         }
-        let mut fileset = Fileset::new(SET, 0, 14);
+        let mut fileset = Fileset::new(SET, 0, NamePart::root(), 14);
         fileset.anodes_used = to_u64(self.anodes.len());
         fileset.anodes_end = ANODES_END;
         let mut table = fileset.table_anode();

@@ -12,7 +12,7 @@ use format::group::{
     DESCRIPTOR_FRAGMENTS_USED_OFFSET, DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentUsage,
     TOTAL_ANODES_USED_OFFSET, TOTAL_FRAGMENTS_RESERVED_OFFSET, entry_offset,
 };
-use format::ids::{AnodeNo, Generation, Lsn, Place};
+use format::ids::{AnodeNo, FilesetId, Generation, Lsn, Place};
 use format::map;
 use format::page::{
     AUX_OFFSET, COUNT_OFFSET, PAGE_HEADER_BYTES, PageBytes, stamp, write_u32, write_u64,
@@ -624,6 +624,17 @@ fn fileset_entries_are_checked() {
             bytes[1024..1536].copy_from_slice(&twin.encode());
         });
     });
+    // The twin has nothing in it: it lacks the three anodes that each has.
+    let lacking = [DefectCode::AN006; 3];
+    expect(&[&lacking[..], &[DefectCode::FS008]].concat(), |image| {
+        image.edit(image.places[&(u64::MAX, 0)], |bytes| {
+            let slot = bytes[512..1024].first_chunk().expect("a slot");
+            let first = Fileset::decode(slot, 0).expect("whole").expect("in use");
+            let twin = Fileset::new(FilesetId(77), 1, first.name, 14);
+            bytes[1024..1536].copy_from_slice(&twin.encode());
+        });
+    });
+    expect(&[DefectCode::FS009], |image| image.edit_fileset(|fileset| fileset.above = Some(5)));
     expect(&[DefectCode::FS007], |image| {
         image.edit(image.geometry.root_place(), |bytes| bytes[512..1024].fill(0));
     });

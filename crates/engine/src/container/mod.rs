@@ -22,11 +22,13 @@ mod install;
 mod leaves;
 mod map_page;
 mod truncate;
+mod walk;
 
 pub(crate) use data::Unit;
 pub(crate) use install::{InstallStep, NewBlock};
 pub(crate) use leaves::{Leaves, Room};
-pub(crate) use truncate::{Content, take_off};
+pub(crate) use truncate::{Content, Step, take_off};
+pub(crate) use walk::{Target, Visit};
 
 use format::anode::{Anode, StorageMode};
 use format::defect::DefectCode;

@@ -33,16 +33,32 @@ const GROUPS_PER_STEP: usize = 16;
 const PAGES_PER_STEP: usize = 80;
 
 /// What a step may still do, and what it has found.
-struct Step {
+#[derive(Debug)]
+pub(crate) struct Step {
     pointers: usize,
     extents: Vec<Extent>,
     groups: Vec<u32>,
 }
 
 impl Step {
+    /// A step that has done nothing yet.
+    pub(crate) fn new() -> Step {
+        Step { pointers: POINTERS_PER_STEP, extents: Vec::new(), groups: Vec::new() }
+    }
+
+    /// Whether a transaction that touches so many pages may free one more.
+    pub(crate) fn has_room_for_page(pages: usize) -> bool {
+        pages <= PAGES_PER_STEP
+    }
+
+    /// Returns the runs of fragments that were taken.
+    pub(crate) fn extents(&self) -> &[Extent] {
+        &self.extents
+    }
+
     /// Whether the step may give up one more unit of a file, of which `stored` is stored; if so, it
     /// is noted.
-    fn take_unit(&mut self, stored: Option<BlockPointer>, pages: usize) -> bool {
+    pub(crate) fn take_unit(&mut self, stored: Option<BlockPointer>, pages: usize) -> bool {
         if let Some(pointer) = stored {
             return self.take(pointer.place, pointer.fragments, pages);
         }
@@ -118,8 +134,7 @@ impl Store {
         content: Content,
     ) -> FsResult<bool> {
         let cut = Cut::at(size_bytes, anode);
-        let mut step =
-            Step { pointers: POINTERS_PER_STEP, extents: Vec::new(), groups: Vec::new() };
+        let mut step = Step::new();
         let is_done = self.truncate_root(change, anode, cut, content, &mut step)?;
         change.free(&step.extents)?;
         if planted::is(Planted::DoubleFree) {
@@ -223,8 +238,7 @@ impl Store {
         anode: &mut Anode,
         range: Range<u64>,
     ) -> FsResult<Option<u64>> {
-        let mut step =
-            Step { pointers: POINTERS_PER_STEP, extents: Vec::new(), groups: Vec::new() };
+        let mut step = Step::new();
         let (mut at, mut rest) = (range.start, None);
         while let Some(unit) = self.next_held(anode, at)?.filter(|unit| unit.end() <= range.end) {
             at = unit.end();
@@ -305,7 +319,7 @@ impl Store {
         index: u64,
         kind: PageKind,
     ) -> FsResult<Outcome> {
-        if change.page_count() > PAGES_PER_STEP {
+        if !Step::has_room_for_page(change.page_count()) {
             return Ok(Outcome::Stopped);
         }
         change.free_page(pointer.place, kind, content_owner(anode, index))?;

@@ -12,13 +12,16 @@
 //! [`FilesetGuard`] is the fileset's lock: it is held from the first allocation of an anode or
 //! orphan slot to the end of the transaction. Reading anodes needs no lock but the vnode's.
 
+pub(crate) mod birth;
+pub(crate) mod deletion;
+pub(crate) mod table;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
 use format::anode::{
-    ANODE_BYTES, ANODE_MAP_ANODE, Anode, FIRST_FILE_ANODE, ORPHAN_ANODE, POOL_FILESET_TABLE,
-    page_and_slot, slot_offset,
+    ANODE_BYTES, ANODE_MAP_ANODE, Anode, FIRST_FILE_ANODE, ORPHAN_ANODE, page_and_slot, slot_offset,
 };
 use format::bitmap::{self, BITS_PER_PAGE};
 use format::bytes::is_zero;
@@ -45,8 +48,10 @@ const _: () = assert!(PAGE_BODY_BYTES / 8 == 496);
 /// A mounted fileset.
 #[derive(Debug)]
 pub(crate) struct MountedFileset {
-    /// Identity.
-    pub(crate) id: FilesetId,
+    /// What its pages and blocks name as their owner.
+    pub(crate) family: FilesetId,
+    /// Random bits that handles name it by.
+    pub(crate) uuid: [u8; 16],
     /// Slot in the fileset table.
     pub(crate) slot: u32,
     /// Default block size of files: binary logarithm.
@@ -133,16 +138,19 @@ impl MountedFileset {
     /// Opens the fileset in `slot`.
     pub(crate) fn open(store: &Store, slot: u32) -> FsResult<MountedFileset> {
         let (entry, entry_place) = read_entry(store, slot)?;
+        if entry.cursor().is_some() {
+            return Err(FsError::Stale);
+        }
         let table = Arc::new(entry.table_anode());
         let read = |number| {
-            read_anode_in(store, &table, None, entry.id, number)?
-                .ok_or_else(|| corrupt(DefectCode::AN006.found("is free").of(entry.id, number)))
+            read_anode_in(store, &table, None, entry.family, number)?
+                .ok_or_else(|| corrupt(DefectCode::AN006.found("is free").of(entry.family, number)))
         };
         let (orphan_anode, map_anode) = (read(ORPHAN_ANODE)?, read(ANODE_MAP_ANODE)?);
         let geometry = store.geometry();
         if orphan_anode.pages > geometry.device_bytes / wide(PAGE_BYTES) {
             let what = "the orphan list has more pages than the pool has room for";
-            return Err(corrupt(DefectCode::AN005.found(what).of(entry.id, ORPHAN_ANODE)));
+            return Err(corrupt(DefectCode::AN005.found(what).of(entry.family, ORPHAN_ANODE)));
         }
         let state = State {
             entry_place,
@@ -156,7 +164,8 @@ impl MountedFileset {
             entry: entry.clone(),
         };
         let fileset = MountedFileset {
-            id: entry.id,
+            family: entry.family,
+            uuid: entry.uuid,
             slot,
             block_shift: entry.block_shift,
             table: RwLock::new(table),
@@ -196,7 +205,7 @@ impl MountedFileset {
     pub(crate) fn read_anode(&self, store: &Store, number: AnodeNo) -> FsResult<Option<Anode>> {
         loop {
             let table = Arc::clone(&self.table.read());
-            let found = read_anode_in(store, &table, None, self.id, number);
+            let found = read_anode_in(store, &table, None, self.family, number);
             // A page of the table that went meanwhile looks damaged: the new table knows better.
             if found.is_ok() || Arc::ptr_eq(&table, &self.table.read()) {
                 return found;
@@ -230,7 +239,7 @@ impl MountedFileset {
         let at = places.place_of(page);
         let bytes = at.and_then(|at| store.cache.bytes(at, PageKind::Anode, owner).ok());
         // A page that went meanwhile is a tombstone, or another's: the table knows better.
-        match bytes.map(|bytes| decode_slot(page_of(&bytes), self.id, number, slot)) {
+        match bytes.map(|bytes| decode_slot(page_of(&bytes), self.family, number, slot)) {
             Some(Ok(anode)) => Ok(anode),
             Some(Err(_)) | None => self.read_anode(store, number),
         }
@@ -244,7 +253,7 @@ impl MountedFileset {
         number: AnodeNo,
     ) -> FsResult<Option<Anode>> {
         let table = Arc::clone(&self.table.read());
-        read_anode_in(store, &table, Some(change), self.id, number)
+        read_anode_in(store, &table, Some(change), self.family, number)
     }
 
     /// Writes an anode that is in use.
@@ -280,6 +289,11 @@ impl MountedFileset {
             state.pending_set.remove(&number);
             state.first_free = state.first_free.min(number);
         }
+    }
+
+    /// Whether its entry says that nobody may change what is in it.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.state.lock().entry.is_read_only
     }
 
     /// Returns how many anodes are in use.
@@ -351,7 +365,7 @@ impl FilesetGuard<'_> {
         Err(store.journal.fail_corrupt(DefectCode::AM001.found(format!(
             "anode {number} of {} is free in the anode map and in use in the anode table: a \
              write of one of them was lost. Copy what can be read, and run holdfast check",
-            self.fileset.id
+            self.fileset.family
         ))))
     }
 
@@ -445,7 +459,7 @@ impl FilesetGuard<'_> {
         change: &Change<'_>,
         number: AnodeNo,
     ) -> FsResult<Option<Anode>> {
-        read_anode_in(store, &self.table, Some(change), self.fileset.id, number)
+        read_anode_in(store, &self.table, Some(change), self.fileset.family, number)
     }
 
     /// Writes an anode that this change has taken into use.
@@ -485,6 +499,18 @@ impl FilesetGuard<'_> {
         let buffer = store.cache.page(map_page, PageKind::AnodeMap, owner)?;
         change.tx_mut().set_bits(&buffer, bit, 1, is_used);
         Ok(())
+    }
+
+    /// Changes what the entry says of the fileset; returns it as it will be.
+    pub(crate) fn change_entry(
+        &mut self,
+        change: &mut Change<'_>,
+        edit: impl FnOnce(&mut Fileset),
+    ) -> FsResult<Fileset> {
+        self.save();
+        edit(&mut self.state.entry);
+        self.write_entry(change)?;
+        Ok(self.state.entry.clone())
     }
 
     fn write_entry(&self, change: &mut Change<'_>) -> FsResult<()> {
@@ -680,11 +706,7 @@ fn entry_owner(page: u64) -> PageOwner {
 
 /// Reads the entry in `slot` of the fileset table.
 fn read_entry(store: &Store, slot: u32) -> FsResult<(Fileset, Place)> {
-    let root_place = store.geometry().root_place();
-    let root = store.view(None, root_place, PageKind::Anode, PageOwner::default())?;
-    let (_, root_slot) = page_and_slot(POOL_FILESET_TABLE);
-    let table = decode_slot(&root, FilesetId(0), POOL_FILESET_TABLE, root_slot)?
-        .ok_or_else(|| corrupt(DefectCode::FS007.found("its anode is free")))?;
+    let table = table::read_table(store)?;
     let (page, entry_slot) = entry_position(slot);
     let pointer = store.block(None, &table, page)?;
     let place = pointer.ok_or_else(|| no_page(&table, page))?.place;

@@ -69,6 +69,10 @@ impl Empties for Cleaner {
         // One that does not fit into the free segments is begun twice.
         self.clean_until(core, enough, &Thorough, 2 * candidates)
     }
+
+    fn wait(&self) {
+        drop(self.running.lock());
+    }
 }
 
 impl Cleaner {

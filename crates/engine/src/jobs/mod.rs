@@ -24,9 +24,11 @@
 
 mod cleaner;
 mod deferred;
+mod deletion;
 mod flusher;
 mod gauge;
 
+pub(crate) use self::deletion::Deletion;
 pub use self::gauge::{CleanerCounts, CleanerGauge};
 
 use std::fmt::Debug;
@@ -65,7 +67,6 @@ pub(crate) trait Job: Debug + Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     /// Transactions, or reads of some hundred KiB: each takes about as long as one of the other.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no walk is built yet"))]
     pub(crate) units: u32,
 }
 
@@ -75,10 +76,8 @@ pub(crate) enum Step {
     /// Nothing more is due until the next tick.
     Wait,
     /// There is more to do now.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no walk is built yet"))]
     Again,
     /// It has ended, and what it kept in the pool is gone.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no walk is built yet"))]
     Done,
 }
 
@@ -151,7 +150,6 @@ impl Jobs {
 
     /// Adds a job that has an end. Who adds sees to it that there are few: one of a kind for each
     /// thing that it is done to.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no walk is built yet"))]
     pub(crate) fn add(&self, core: &Core, job: Arc<dyn Job>) -> u64 {
         let done_before = job.progress(core).unwrap_or_default().done;
         let mut walks = self.walks.lock();

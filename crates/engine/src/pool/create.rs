@@ -8,14 +8,13 @@
 use std::sync::Arc;
 
 use format::anode::{
-    ANODE_MAP_ANODE, Anode, AnodeKind, DiskTime, FIRST_FILE_ANODE, ORPHAN_ANODE, ROOT_ANODE,
-    StorageMode, slot_offset,
+    ANODE_MAP_ANODE, Anode, DiskTime, FIRST_FILE_ANODE, ORPHAN_ANODE, slot_offset,
 };
 use format::bitmap;
-use format::fileset::{Fileset, ROOT_FILESET, ROOT_SLOT};
+use format::fileset::{Fileset, NamePart, ROOT_FILESET, ROOT_SLOT};
 use format::geometry::{Geometry, GeometryOptions};
 use format::group::{GROUP_ENTRY_BYTES, TABLE_BITMAP_OFFSET, entry_offset};
-use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place, PoolId};
+use format::ids::{AnodeNo, Epoch, FilesetId, Lsn, Place, PoolId};
 use format::lsn_page::LsnEntry;
 use format::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64,
@@ -30,6 +29,7 @@ use zerocopy::IntoBytes;
 use super::{OpenError, Pool};
 use crate::alloc::group::{GroupPages, table_page};
 use crate::convert::narrow;
+use crate::fileset::birth::{FIRST_ANODES, NewRoot, internal, root_directory};
 use crate::journal;
 
 /// Pages in use behind the front of group 0 at creation: pool root, fileset table, anode table,
@@ -180,26 +180,31 @@ fn first_pages(
     };
     let pool_owner = PageOwner::default();
     add(behind_front(0), PageKind::Anode, pool_owner, &mut |bytes| {
-        let anode = internal(AnodeNo(0), FilesetId(0), Some(pointer(1)));
+        let anode = with_page(internal(AnodeNo(0), FilesetId(0), epoch), &pointer(1));
         put_slot(bytes, 0, &anode.encode());
     });
     add(behind_front(1), PageKind::FilesetTable, pool_owner, &mut |bytes| {
-        let mut fileset = Fileset::new(ROOT_FILESET, ROOT_SLOT, superblock.block_shift);
+        let shift = superblock.block_shift;
+        let mut fileset = Fileset::new(ROOT_FILESET, ROOT_SLOT, NamePart::root(), shift);
         let mut table = fileset.table_anode();
         table.set_root_pointer(0, Some(&pointer(2)));
         table.pages = 1;
         table.fragments = u64::from(page_fragments);
         fileset.set_table_anode(&table);
-        fileset.anodes_used = 3;
+        fileset.anodes_used = FIRST_ANODES;
         fileset.anodes_end = FIRST_FILE_ANODE.0;
-        fileset.birth = epoch;
+        fileset.created_seconds = superblock.created_seconds;
+        fileset.uuid = first_uuid(pool_id);
         put_slot(bytes, 0, &fileset.encode());
     });
     let owner = PageOwner { fileset: ROOT_FILESET, ..PageOwner::default() };
     add(behind_front(2), PageKind::Anode, owner, &mut |bytes| {
-        put_slot(bytes, 1, &root_directory(options, created).encode());
-        put_slot(bytes, 2, &internal(ANODE_MAP_ANODE, ROOT_FILESET, Some(pointer(3))).encode());
-        put_slot(bytes, 3, &internal(ORPHAN_ANODE, ROOT_FILESET, None).encode());
+        let key = [48, 56].map(|from| u64::from_le_bytes(take(&options.random, from)));
+        let root = NewRoot { owner: options.owner, key, created };
+        let map = internal(ANODE_MAP_ANODE, ROOT_FILESET, epoch);
+        put_slot(bytes, 1, &root_directory(ROOT_FILESET, &root, epoch).encode());
+        put_slot(bytes, 2, &with_page(map, &pointer(3)).encode());
+        put_slot(bytes, 3, &internal(ORPHAN_ANODE, ROOT_FILESET, epoch).encode());
     });
     let owner = PageOwner { fileset: ROOT_FILESET, anode: ANODE_MAP_ANODE, ..owner };
     add(behind_front(3), PageKind::AnodeMap, owner, &mut |bytes| {
@@ -209,7 +214,7 @@ fn first_pages(
         let totals = PAGE_HEADER_BYTES;
         write_u64(bytes, totals, u64::from(group.fragments_used));
         write_u64(bytes, totals + 8, 1);
-        write_u64(bytes, totals + 16, 3);
+        write_u64(bytes, totals + 16, FIRST_ANODES);
         bytes[TABLE_BITMAP_OFFSET] = 1;
     });
     let place = geometry.group_table_place(0);
@@ -247,32 +252,16 @@ fn put_slot(bytes: &mut PageBytes, slot: usize, content: &[u8; 512]) {
     bytes[slot_offset(slot)..slot_offset(slot) + content.len()].copy_from_slice(content);
 }
 
-fn internal(number: AnodeNo, fileset: FilesetId, page: Option<BlockPointer>) -> Anode {
-    let mut anode = Anode::new(AnodeKind::Internal, number, fileset, 12);
-    anode.storage = StorageMode::Blocked;
-    anode.generation = Generation(1);
-    anode.birth = Epoch(1);
-    if let Some(page) = page {
-        anode.set_root_pointer(0, Some(&page));
-        anode.pages = 1;
-        anode.fragments = u64::from(page.fragments);
-    }
+/// Returns `anode` with `page` as its only one.
+fn with_page(mut anode: Anode, page: &BlockPointer) -> Anode {
+    anode.set_root_pointer(0, Some(page));
+    anode.pages = 1;
+    anode.fragments = u64::from(page.fragments);
     anode
 }
 
-fn root_directory(options: &CreateOptions, created: DiskTime) -> Anode {
-    let mut anode = Anode::new(AnodeKind::Directory, ROOT_ANODE, ROOT_FILESET, 12);
-    anode.storage = StorageMode::Blocked;
-    anode.generation = Generation(1);
-    anode.birth = Epoch(1);
-    anode.mode = 0o755;
-    anode.nlink = 2;
-    (anode.uid, anode.gid) = options.owner;
-    anode.parent = ROOT_ANODE;
-    anode.key = [
-        u64::from_le_bytes(take(&options.random, 48)),
-        u64::from_le_bytes(take(&options.random, 56)),
-    ];
-    (anode.atime, anode.mtime, anode.ctime, anode.btime) = (created, created, created, created);
-    anode
+/// Returns what handles name the first fileset of a pool by: of the pool's random bits, and unlike
+/// the pool's own identity.
+fn first_uuid(pool: PoolId) -> [u8; 16] {
+    (u128::from_le_bytes(pool.0) ^ u128::from(ROOT_FILESET.0) << 64).to_le_bytes()
 }

@@ -6,18 +6,22 @@
 //! life can have written, and says so in the superblock before it writes anything else. A close
 //! takes everything home and then marks the pool closed.
 //!
-//! Not here: how a pool is made (`create.rs`).
+//! Not here: how a pool is made (`create.rs`), its filesets (`filesets.rs`), operations on files
+//! (`serve.rs`).
 
 mod create;
+mod filesets;
+mod serve;
 
 pub use create::CreateOptions;
+pub use filesets::FilesetInfo;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use format::anode::ROOT_ANODE;
-use format::fileset::ROOT_SLOT;
+use format::fileset::{FilesetName, ROOT_SLOT};
 use format::geometry::{Geometry, GeometryError};
-use format::ids::{Epoch, FilesetId, Lsn, PoolId};
+use format::ids::{Epoch, Lsn, PoolId};
 use format::journal::JournalHead;
 use format::page::PAGE_BYTES;
 use format::superblock::{LABEL_BYTES, LabelError, Superblock};
@@ -32,6 +36,7 @@ use crate::alloc::{Allocator, Shortage, SpaceCounts};
 use crate::buffer::{Cache, CacheCounts, LsnCounts};
 use crate::error::{FsError, FsResult};
 use crate::fileset::MountedFileset;
+use crate::fileset::table::FilesetTable;
 use crate::jobs::{CleanerGauge, JobStatus, Jobs};
 use crate::journal::{
     self, ACTIVE_LOG_BYTES_DEFAULT, CheckpointHooks, DIRTY_PAGES_DEFAULT, Journal, JournalCounts,
@@ -40,11 +45,7 @@ use crate::journal::{
 use crate::segment::{SegmentCacheCounts, summarise_log_data};
 use crate::store::Store;
 use crate::sync::Mutex;
-use crate::vnode::api::{
-    Access, Around, Attr, Caller, Completion, Data, DirEntry, Fallocate, FileSystem, FilesetUuid,
-    Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr, Stability, StatFs,
-    XattrMode,
-};
+use crate::vnode::api::{FilesetUuid, Ino};
 use crate::vnode::{Core, Files, FilesOptions, Fileset, Filesets, mix};
 
 /// How a pool is opened.
@@ -68,6 +69,8 @@ pub struct OpenOptions {
     pub neighbours: Arc<dyn Neighbours>,
     /// Whether the user says that no other machine has the pool open.
     pub is_forced: bool,
+    /// The fileset whose files are served; `None`: the first.
+    pub fileset: Option<FilesetName>,
 }
 
 impl Default for OpenOptions {
@@ -82,6 +85,7 @@ impl Default for OpenOptions {
             dirty_pages: DIRTY_PAGES_DEFAULT,
             neighbours: Arc::new(Alone),
             is_forced: false,
+            fileset: None,
         }
     }
 }
@@ -132,6 +136,8 @@ pub struct Pool {
     pulse: Option<Arc<Pulse>>,
     core: Arc<Core>,
     jobs: Jobs,
+    /// Whether the jobs of the life before go on.
+    has_resumed: AtomicBool,
     recovery: RecoveryReport,
     is_read_only: bool,
     main_fileset: FilesetUuid,
@@ -266,9 +272,14 @@ impl Pool {
         )?);
         let verifier = verifier_of(&superblock, options.random, clock.now());
         let store = Arc::new(Store { volume, cache, journal, alloc, clock });
-        let fileset = MountedFileset::open(&store, ROOT_SLOT)?;
-        let main_fileset = uuid_of(superblock.pool_id, fileset.id);
-        let filesets = Filesets::new(Fileset::new(fileset));
+        let table = FilesetTable::default();
+        let slot = match &options.fileset {
+            None => ROOT_SLOT,
+            Some(name) => table.lock(&store)?.slot_of(name.parts())?,
+        };
+        let fileset = MountedFileset::open(&store, slot)?;
+        let main_fileset = FilesetUuid(u128::from_le_bytes(fileset.uuid));
+        let filesets = Filesets::new(Fileset::new(fileset), table);
         let jobs = Jobs::default();
         let (secret, emptier) = (superblock.secret, jobs.emptier());
         let core = Arc::new(Core::new(store, filesets, secret, options.files, emptier));
@@ -278,8 +289,17 @@ impl Pool {
         };
         core.store.journal.connect(weak);
         let superblock = Mutex::new(superblock);
-        let pool =
-            Pool { superblock, pulse, core, jobs, recovery, is_read_only, main_fileset, verifier };
+        let pool = Pool {
+            superblock,
+            pulse,
+            core,
+            jobs,
+            has_resumed: AtomicBool::new(false),
+            recovery,
+            is_read_only,
+            main_fileset,
+            verifier,
+        };
         if !is_read_only && pool.files().finish_orphans()? > 0 {
             // What they had can be used again, and counts as available, from then on.
             pool.checkpoint()?;
@@ -350,6 +370,10 @@ impl Pool {
         self.beat()?;
         if self.is_read_only {
             return Ok(());
+        }
+        // Here and not at the open: it reads the whole table of filesets.
+        if !self.has_resumed.swap(true, Ordering::Relaxed) {
+            self.resume_deletions()?;
         }
         match self.jobs.tick(&self.core) {
             // A full pool is no reason to stop the clock.
@@ -430,11 +454,6 @@ impl Pool {
     }
 }
 
-/// Returns what no other fileset has: the pool's random bits, and the number that it has in them.
-fn uuid_of(pool: PoolId, fileset: FilesetId) -> FilesetUuid {
-    FilesetUuid(u128::from_le_bytes(pool.0) ^ u128::from(fileset.0) << 64)
-}
-
 /// Returns what tells this opening from every other: by chance, and where none was given by the
 /// count of mounts and the time.
 fn verifier_of(superblock: &Superblock, random: u64, now: Timestamp) -> u64 {
@@ -498,298 +517,4 @@ fn recover(
     superblock.add_void(recovery.void);
     let report = RecoveryReport { was_needed: true, ..recovery.report };
     Ok((recovery.start, report))
-}
-
-impl FileSystem for Pool {
-    fn root(&self) -> Ino {
-        Ino(u64::from(ROOT_SLOT) << 40 | ROOT_ANODE.0)
-    }
-
-    fn main_fileset(&self) -> FilesetUuid {
-        self.main_fileset
-    }
-
-    fn verifier(&self) -> u64 {
-        self.verifier
-    }
-
-    fn resolve(&self, _caller: &Caller, handle: Handle) -> FsResult<Attr> {
-        self.check_fileset(handle.fileset)?;
-        self.named(handle.ino, b"", self.files().resolve(handle))
-    }
-
-    fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        self.named(parent, name, self.files().lookup_name(caller, parent, name))
-    }
-
-    fn forget(&self, ino: Ino, count: u64) {
-        self.files().forget(ino, count);
-    }
-
-    fn getattr(&self, _caller: &Caller, ino: Ino) -> FsResult<Attr> {
-        self.named(ino, b"", self.files().attributes(ino))
-    }
-
-    fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
-        self.named(ino, b"", self.files().access_of(caller, ino))
-    }
-
-    fn setattr(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        change: &SetAttr,
-        around: Option<&mut Around>,
-    ) -> FsResult<Attr> {
-        self.files().set_attributes(caller, ino, change, around)
-    }
-
-    fn create(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        new: NewInode,
-        around: Option<&mut Around>,
-    ) -> FsResult<Attr> {
-        let made = self.files().make(caller, (parent, name), new, None, around);
-        self.named(parent, name, made)
-    }
-
-    fn symlink(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        target: &[u8],
-        new: NewInode,
-        around: Option<&mut Around>,
-    ) -> FsResult<Attr> {
-        self.files().make(caller, (parent, name), new, Some(target), around)
-    }
-
-    fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
-        self.files().read_link(caller, ino)
-    }
-
-    fn link(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        parent: Ino,
-        name: &[u8],
-        mut around: Option<&mut Around>,
-    ) -> FsResult<Attr> {
-        let files = self.files();
-        files.with_reclaim(|| files.link_name(caller, ino, (parent, name), around.as_deref_mut()))
-    }
-
-    fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
-        self.files().make_nameless(caller, parent, new)
-    }
-
-    fn unlink(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        mut around: Option<&mut Around>,
-    ) -> FsResult<()> {
-        let files = self.files();
-        let removed = files.with_reclaim(|| {
-            files.remove_name(caller, (parent, name), false, around.as_deref_mut())
-        });
-        self.named(parent, name, removed)
-    }
-
-    fn rmdir(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        mut around: Option<&mut Around>,
-    ) -> FsResult<()> {
-        let files = self.files();
-        files
-            .with_reclaim(|| files.remove_name(caller, (parent, name), true, around.as_deref_mut()))
-    }
-
-    fn rename(
-        &self,
-        caller: &Caller,
-        source: (Ino, &[u8]),
-        target: (Ino, &[u8]),
-        mode: RenameMode,
-        mut around: Option<&mut [Around; 2]>,
-    ) -> FsResult<()> {
-        let files = self.files();
-        files
-            .with_reclaim(|| files.rename_name(caller, source, target, mode, around.as_deref_mut()))
-    }
-
-    fn read(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        offset: u64,
-        length_bytes: usize,
-        into: &mut Vec<u8>,
-    ) -> FsResult<usize> {
-        self.named(ino, b"", self.files().read_file(caller, ino, offset, length_bytes, into))
-    }
-
-    fn read_each(&self, asked: &[ReadAsked<'_>], told: &mut ReadTold<'_>) {
-        self.files().read_files(asked, &mut |index, read| {
-            told(index, self.named(asked[index].ino, b"", read));
-        });
-    }
-
-    fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
-        self.named(ino, b"", self.files().write_file(caller, ino, offset, data))
-    }
-
-    fn write_some(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        offset: u64,
-        data: &Data<'_>,
-        stability: Stability,
-        around: Option<&mut Around>,
-    ) -> FsResult<usize> {
-        let written = self.files().write_some(caller, ino, offset, data, around);
-        let written = written.and_then(|count| {
-            let is_durable = stability == Stability::Durable;
-            if is_durable { self.files().sync_file(caller, ino).map(|()| count) } else { Ok(count) }
-        });
-        self.named(ino, b"", written)
-    }
-
-    fn run_deferred_work(&self) {
-        if let Err(error) = self.core.run_deferred_work() {
-            tracing::debug!(%error, "what writes have put off is not done");
-        }
-        self.files().read_ahead();
-    }
-
-    fn has_deferred_work(&self) -> bool {
-        self.core.segments.has_full() || self.files().has_read_ahead_to_do()
-    }
-
-    fn readdir(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        cookie: u64,
-        each: &mut dyn FnMut(&DirEntry) -> bool,
-    ) -> FsResult<()> {
-        self.named(ino, b"", self.files().list(caller, ino, cookie, each))
-    }
-
-    fn readdir_plus(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        cookie: u64,
-        each: &mut dyn FnMut(&DirEntry, Option<&Attr>) -> bool,
-    ) -> FsResult<()> {
-        self.named(ino, b"", self.files().list_with_attributes(caller, ino, cookie, each))
-    }
-
-    fn cookie_verifier(&self, caller: &Caller, ino: Ino) -> FsResult<u64> {
-        self.named(ino, b"", self.files().cookie_verifier(caller, ino))
-    }
-
-    fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
-        self.files().get_attribute(caller, ino, name)
-    }
-
-    fn setxattr(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-        around: Option<&mut Around>,
-    ) -> FsResult<()> {
-        self.files().set_attribute(caller, ino, name, (value, mode), around)
-    }
-
-    fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
-        self.files().list_attributes(caller, ino)
-    }
-
-    fn removexattr(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        name: &[u8],
-        around: Option<&mut Around>,
-    ) -> FsResult<()> {
-        self.files().remove_attribute(caller, ino, name, around)
-    }
-
-    fn fallocate(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        offset: u64,
-        length_bytes: u64,
-        mode: Fallocate,
-    ) -> FsResult<()> {
-        let done = self.files().fallocate_file(caller, ino, offset, length_bytes, mode);
-        self.named(ino, b"", done)
-    }
-
-    fn seek(&self, caller: &Caller, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
-        self.named(ino, b"", self.files().seek_file(caller, ino, offset, what))
-    }
-
-    fn copy_range(
-        &self,
-        caller: &Caller,
-        source: (Ino, u64),
-        target: (Ino, u64),
-        length_bytes: u64,
-    ) -> FsResult<u64> {
-        let done = self.files().copy_file_range(caller, source, target, length_bytes);
-        self.named(target.0, b"", done)
-    }
-
-    fn fsync(&self, caller: &Caller, ino: Ino, _data_only: bool) -> FsResult<()> {
-        self.named(ino, b"", self.files().sync_file(caller, ino))
-    }
-
-    fn commit_then(&self, caller: &Caller, ino: Ino, _data_only: bool, completion: Completion) {
-        let core = Arc::clone(&self.core);
-        let completion = Box::new(move |done| completion(core.main_files().named(ino, b"", done)));
-        self.files().sync_file_then(caller, ino, completion);
-    }
-
-    fn sync(&self) -> FsResult<()> {
-        self.core.sync_all()
-    }
-
-    fn statfs(&self, _caller: &Caller, fileset: FilesetUuid) -> FsResult<StatFs> {
-        self.check_fileset(fileset)?;
-        let files = self.files();
-        files.reap_doomed();
-        let space = files.store.alloc.counts();
-        let geometry = files.store.geometry();
-        let bytes = |fragments: u64| fragments << geometry.fragment_shift;
-        let taken = space.used + space.promised + space.reserved;
-        let free = space.capacity.saturating_sub(taken);
-        let available = space.available;
-        let inodes_free = bytes(available) / 512;
-        Ok(StatFs {
-            block_bytes: 1 << files.fileset.anodes.block_shift,
-            fragment_bytes: u32::try_from(geometry.fragment_bytes()).expect("at most 4096"),
-            total_bytes: bytes(space.capacity),
-            free_bytes: bytes(free),
-            available_bytes: bytes(available),
-            inode_count: files.store.alloc.anodes_used(),
-            inodes_free,
-        })
-    }
 }

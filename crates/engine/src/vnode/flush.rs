@@ -239,7 +239,7 @@ impl Core {
     pub(crate) fn install_waiting(&self) -> FsResult<()> {
         let waiting = self.segments.take_installable().into_iter();
         let find = |(fileset, number): (FilesetId, AnodeNo)| {
-            self.table.find(self.filesets.by_id(fileset)?.ino(number))
+            self.table.find(self.filesets.by_family(fileset)?.ino(number))
         };
         let waiting: Vec<_> = waiting.filter_map(find).collect();
         let mut rest = &waiting[..];

@@ -34,6 +34,7 @@ mod acl;
 pub mod api;
 mod attr;
 mod file;
+mod filesets;
 mod flush;
 mod inline;
 mod list;
@@ -53,6 +54,8 @@ mod unit;
 mod xattr;
 
 pub use attr::DIRTY_FILES_MAX;
+pub(crate) use filesets::{Fileset, Filesets};
+pub use filesets::{FilesetChange, NewFileset};
 pub(crate) use relocate::Content;
 pub(crate) use room::Empties;
 
@@ -62,12 +65,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use format::anode::{Anode, AnodeKind, DiskTime};
-use format::ids::{AnodeNo, FilesetId, Generation};
+use format::ids::{AnodeNo, Generation};
 
 use self::api::{Around, Attr, FileKind, Ino, LINKS_MAX};
 use self::table::{References, VnodeTable};
 use crate::error::{FsError, FsResult};
-use crate::fileset::MountedFileset;
 use crate::segment::{Block, Segments};
 use crate::store::{Change, Store};
 use crate::sync::{Mutex, RwLock};
@@ -137,26 +139,6 @@ pub(crate) struct Core {
     kept: payload::KeptBuffers,
 }
 
-/// What belongs to one fileset.
-#[derive(Debug)]
-pub(crate) struct Fileset {
-    /// Its anode table, free anodes and orphans.
-    pub(crate) anodes: MountedFileset,
-    /// One rename of a directory at a time: loops can't form behind its back.
-    rename_lock: Mutex<()>,
-    doomed: orphan::Doomed,
-    readahead: readahead::Readahead,
-}
-
-/// The filesets of a pool that are mounted.
-#[derive(Debug)]
-pub(crate) struct Filesets {
-    /// The one that is always there: found without a search.
-    main: Fileset,
-    /// The others, by slot.
-    others: BTreeMap<u32, Fileset>,
-}
-
 /// The files of one fileset: what operations on names, attributes and content are methods of. It
 /// is two references, made for each operation; what is the pool's it reaches as its own.
 #[derive(Clone, Copy, Debug)]
@@ -198,35 +180,8 @@ impl Default for FilesOptions {
 }
 
 impl Fileset {
-    pub(crate) fn new(anodes: MountedFileset) -> Fileset {
-        Fileset {
-            anodes,
-            rename_lock: Mutex::new(()),
-            doomed: orphan::Doomed::default(),
-            readahead: readahead::Readahead::default(),
-        }
-    }
-
     fn ino(&self, number: AnodeNo) -> Ino {
         Ino(u64::from(self.anodes.slot) << ANODE_BITS | number.0)
-    }
-}
-
-impl Filesets {
-    pub(crate) fn new(main: Fileset) -> Filesets {
-        Filesets { main, others: BTreeMap::new() }
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Fileset> {
-        std::iter::once(&self.main).chain(self.others.values())
-    }
-
-    fn by_slot(&self, slot: u32) -> Option<&Fileset> {
-        if slot == self.main.anodes.slot { Some(&self.main) } else { self.others.get(&slot) }
-    }
-
-    fn by_id(&self, id: FilesetId) -> Option<&Fileset> {
-        self.iter().find(|fileset| fileset.anodes.id == id)
     }
 }
 

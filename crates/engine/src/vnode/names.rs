@@ -337,7 +337,7 @@ impl Files<'_> {
     ) -> FsResult<(Anode, Inherited)> {
         let kind = anode_kind_of(new.kind);
         let shift = if kind == AnodeKind::Directory { 12 } else { self.fileset.anodes.block_shift };
-        let mut anode = Anode::new(kind, number, self.fileset.anodes.id, shift);
+        let mut anode = Anode::new(kind, number, self.fileset.anodes.family, shift);
         let now = self.now();
         anode.generation = generation_of(change);
         anode.birth = change.epoch();

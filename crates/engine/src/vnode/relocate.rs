@@ -30,7 +30,7 @@ impl Core {
     pub(crate) fn move_block(&self, content: &Content, entry: &SummaryEntry) -> FsResult<()> {
         let place = content.start.advance(entry.offset);
         // A fileset that is gone has no block that is live.
-        let Some(fileset) = self.filesets.by_id(entry.fileset) else { return Ok(()) };
+        let Some(fileset) = self.fileset_of_family(entry.fileset)? else { return Ok(()) };
         let vnode = match (Files { core: self, fileset }).vnode_of(entry.anode) {
             Ok(vnode) => vnode,
             Err(FsError::Stale) => return Ok(()),

@@ -18,6 +18,9 @@ pub(crate) trait Empties: Debug + Send + Sync {
     /// Empties segments until `enough` are free or none gives anything back: what was promised must
     /// be found.
     fn empty_thoroughly(&self, core: &Core, enough: u32) -> FsResult<()>;
+
+    /// Waits until what is being emptied is: whoever comes later sees what the caller has set.
+    fn wait(&self);
 }
 
 impl Core {

@@ -1,0 +1,356 @@
+//! The pool's table of filesets: which there are, by slot and by name.
+//!
+//! The entries on disk are the truth. An index of them is made in memory when somebody first needs
+//! it: a fileset that is opened by its slot needs none.
+//!
+//! # Invariants
+//!
+//! - FT1: No two filesets in use have the same name below the same fileset.
+//! - FT2: A fileset is below one that is in use, and no fileset is below itself.
+//! - FT3: A slot that was given up is not used again while the pool is open: what is in memory goes
+//!   by slot and anode.
+//!
+//! # Concurrency
+//!
+//! The table's lock is taken above a fileset's. It is held from the first look at the index to the
+//! end of the transaction that changes it.
+
+use std::collections::BTreeMap;
+
+use format::anode::{ANODE_BYTES, Anode, POOL_FILESET_TABLE, page_and_slot, slot_offset};
+use format::defect::DefectCode;
+use format::fileset::{Cursor, Fileset, FilesetState, NamePart};
+use format::ids::{FILESET_SLOTS_MAX, FilesetId, Place};
+use format::page::{PAGE_BODY_BYTES, PageKind, PageOwner, SLOTS_PER_PAGE};
+
+use super::{decode_slot, entry_owner, entry_position, slot_range};
+use crate::buffer::corrupt;
+use crate::container::no_page;
+use crate::convert::wide;
+use crate::error::{FsError, FsResult};
+use crate::store::{Change, Store};
+use crate::sync::{Mutex, MutexGuard};
+
+/// Most filesets of a pool: what the index of them takes in memory is bounded by it.
+pub(crate) const FILESETS_MAX: usize = 1 << 17;
+const _: () = assert!(PAGE_BODY_BYTES >= SLOTS_PER_PAGE * ANODE_BYTES);
+
+/// What the index keeps of a fileset.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) family: FilesetId,
+    pub(crate) slot: u32,
+    pub(crate) above: Option<u32>,
+    pub(crate) name: NamePart,
+    pub(crate) state: FilesetState,
+    pub(crate) is_read_only: bool,
+    pub(crate) block_shift: u8,
+    pub(crate) created_seconds: u64,
+    pub(crate) uuid: [u8; 16],
+    /// Anodes that were in use when the index was made, or the fileset was.
+    pub(crate) anodes_used: u64,
+    pub(crate) anodes_end: u64,
+}
+
+impl Node {
+    fn of(entry: &Fileset) -> Node {
+        Node {
+            family: entry.family,
+            slot: entry.slot,
+            above: entry.above,
+            name: entry.name.clone(),
+            state: entry.state,
+            is_read_only: entry.is_read_only,
+            block_shift: entry.block_shift,
+            created_seconds: entry.created_seconds,
+            uuid: entry.uuid,
+            anodes_used: entry.anodes_used,
+            anodes_end: entry.anodes_end,
+        }
+    }
+
+    /// Returns how far the freeing of a deleted fileset has come; `None` for one in use.
+    pub(crate) fn cursor(&self) -> Option<Cursor> {
+        match self.state {
+            FilesetState::Writable => None,
+            FilesetState::Deleted(cursor) => Some(cursor),
+        }
+    }
+
+    /// Whether it is in use.
+    pub(crate) fn is_live(&self) -> bool {
+        self.state == FilesetState::Writable
+    }
+}
+
+/// The table of filesets.
+#[derive(Debug, Default)]
+pub(crate) struct FilesetTable {
+    index: Mutex<Option<Index>>,
+}
+
+/// All entries of the table, in memory.
+#[derive(Debug)]
+pub(crate) struct Index {
+    /// The table as a container.
+    table: Anode,
+    nodes: BTreeMap<u32, Node>,
+    names: BTreeMap<(Option<u32>, NamePart), u32>,
+    families: BTreeMap<FilesetId, u32>,
+    /// No slot below this is given out: each is in use, or was since the pool was opened (FT3).
+    next_slot: u32,
+}
+
+/// A slot that a change has taken.
+pub(crate) struct TakenSlot {
+    pub(crate) slot: u32,
+    /// The table with a page more; `None`: there was one for the slot.
+    grown: Option<Anode>,
+}
+
+/// The table's lock, with its index.
+pub(crate) struct TableGuard<'t>(MutexGuard<'t, Option<Index>>);
+
+impl std::ops::Deref for TableGuard<'_> {
+    type Target = Index;
+
+    fn deref(&self) -> &Index {
+        self.0.as_ref().expect("it was made when the lock was taken")
+    }
+}
+
+impl std::ops::DerefMut for TableGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Index {
+        self.0.as_mut().expect("it was made when the lock was taken")
+    }
+}
+
+impl FilesetTable {
+    /// Takes the table's lock; reads the table if nobody has yet.
+    pub(crate) fn lock(&self, store: &Store) -> FsResult<TableGuard<'_>> {
+        let mut index = self.index.lock();
+        if index.is_none() {
+            *index = Some(Index::read(store)?);
+        }
+        Ok(TableGuard(index))
+    }
+}
+
+impl Index {
+    fn read(store: &Store) -> FsResult<Index> {
+        let table = read_table(store)?;
+        let mut index = Index {
+            table,
+            nodes: BTreeMap::new(),
+            names: BTreeMap::new(),
+            families: BTreeMap::new(),
+            next_slot: 0,
+        };
+        // A table has no holes: slots are taken from the lowest, and its pages stay.
+        for page in 0..index.table.pages {
+            let pointer = store.block(None, &index.table, page)?;
+            let place = pointer.ok_or_else(|| no_page(&index.table, page))?.place;
+            let view = store.view(None, place, PageKind::FilesetTable, entry_owner(page))?;
+            for slot in 0..SLOTS_PER_PAGE {
+                let number = page * wide(SLOTS_PER_PAGE) + wide(slot);
+                let Ok(number) = u32::try_from(number) else { continue };
+                let bytes = view[slot_offset(slot)..].first_chunk();
+                let bytes = bytes.expect("slots lie inside the page");
+                if let Some(entry) = Fileset::decode(bytes, number).map_err(corrupt)? {
+                    index.enter(Node::of(&entry));
+                }
+            }
+        }
+        Ok(index)
+    }
+
+    fn enter(&mut self, node: Node) {
+        if node.is_live() {
+            self.names.insert((node.above, node.name.clone()), node.slot);
+            self.families.insert(node.family, node.slot);
+        }
+        self.nodes.insert(node.slot, node);
+    }
+
+    /// Returns every fileset, by slot.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values()
+    }
+
+    /// Returns the fileset in `slot`.
+    pub(crate) fn node(&self, slot: u32) -> Option<&Node> {
+        self.nodes.get(&slot)
+    }
+
+    /// Returns the slot of the fileset in use whose blocks name `family`.
+    pub(crate) fn slot_of_family(&self, family: FilesetId) -> Option<u32> {
+        self.families.get(&family).copied()
+    }
+
+    /// Returns the fileset of this name.
+    pub(crate) fn find(&self, path: &[NamePart]) -> Option<&Node> {
+        let mut slot = None;
+        for part in path {
+            slot = Some(*self.names.get(&(slot, part.clone()))?);
+        }
+        self.nodes.get(&slot?)
+    }
+
+    /// Returns the slot of the fileset of this name.
+    pub(crate) fn slot_of(&self, path: &[NamePart]) -> FsResult<u32> {
+        let no_fileset = || {
+            let name = path.iter().map(NamePart::as_str).collect::<Vec<_>>().join("/");
+            FsError::NoFileset { name }
+        };
+        self.find(path).map(|node| node.slot).ok_or_else(no_fileset)
+    }
+
+    /// Returns the fileset directly below `above` that is called `name`.
+    pub(crate) fn child(&self, above: Option<u32>, name: &NamePart) -> Option<&Node> {
+        self.nodes.get(self.names.get(&(above, name.clone()))?)
+    }
+
+    /// Returns the filesets directly below the one in `slot`.
+    pub(crate) fn children(&self, slot: u32) -> impl Iterator<Item = &Node> {
+        self.nodes.values().filter(move |node| node.above == Some(slot) && node.is_live())
+    }
+
+    /// Returns the name of a fileset: its parts from the top, with slashes.
+    pub(crate) fn path_of(&self, slot: u32) -> String {
+        let (mut parts, mut next) = (Vec::new(), Some(slot));
+        // No path is longer than there are filesets: a table that contradicts FT2 ends here.
+        while let Some(node) = next.and_then(|slot| self.nodes.get(&slot))
+            && parts.len() <= self.nodes.len()
+        {
+            parts.push(node.name.as_str());
+            next = node.above;
+        }
+        parts.reverse();
+        parts.join("/")
+    }
+
+    /// Returns a slot that is free, with a page of the table for it.
+    pub(crate) fn take_slot(&self, store: &Store, change: &mut Change<'_>) -> FsResult<TakenSlot> {
+        let mut free = self.next_slot..FILESET_SLOTS_MAX;
+        let slot = free.find(|slot| !self.nodes.contains_key(slot)).ok_or(FsError::NoSpace)?;
+        if self.nodes.len() >= FILESETS_MAX {
+            return Err(FsError::NoSpace);
+        }
+        let (page, _) = entry_position(slot);
+        if store.block(Some(change), &self.table, page)?.is_some() {
+            return Ok(TakenSlot { slot, grown: None });
+        }
+        let mut table = self.table.clone();
+        store.add_content(change, &mut table, page, PageKind::FilesetTable)?;
+        write_table(store, change, &table)?;
+        Ok(TakenSlot { slot, grown: Some(table) })
+    }
+
+    /// Returns where the entry in `slot` is, in a table that may have grown: the place of its page,
+    /// and its slot in the page.
+    fn entry_at(
+        store: &Store,
+        change: Option<&Change<'_>>,
+        table: &Anode,
+        slot: u32,
+    ) -> FsResult<(Place, PageOwner, usize)> {
+        let (page, in_page) = entry_position(slot);
+        let pointer = store.block(change, table, page)?;
+        let place = pointer.ok_or_else(|| no_page(table, page))?.place;
+        Ok((place, entry_owner(page), in_page))
+    }
+
+    /// Writes the entry of a fileset that nobody has opened.
+    pub(crate) fn write_entry(
+        &self,
+        store: &Store,
+        change: &mut Change<'_>,
+        entry: &Fileset,
+        taken: Option<&TakenSlot>,
+    ) -> FsResult<()> {
+        let table = taken.and_then(|taken| taken.grown.as_ref()).unwrap_or(&self.table);
+        let bytes = Index::entry_to_edit(store, change, table, entry.slot)?;
+        bytes.copy_from_slice(&entry.encode());
+        Ok(())
+    }
+
+    /// Clears the entry in `slot`.
+    pub(crate) fn clear_entry(
+        &self,
+        store: &Store,
+        change: &mut Change<'_>,
+        slot: u32,
+    ) -> FsResult<()> {
+        Index::entry_to_edit(store, change, &self.table, slot)?.fill(0);
+        Ok(())
+    }
+
+    fn entry_to_edit<'c>(
+        store: &Store,
+        change: &'c mut Change<'_>,
+        table: &Anode,
+        slot: u32,
+    ) -> FsResult<&'c mut [u8]> {
+        let (place, owner, in_page) = Index::entry_at(store, Some(change), table, slot)?;
+        change.edit_range(place, PageKind::FilesetTable, owner, slot_range(in_page))
+    }
+
+    /// Reads the entry in `slot`.
+    pub(crate) fn read_entry(&self, store: &Store, slot: u32) -> FsResult<Fileset> {
+        let (place, owner, in_page) = Index::entry_at(store, None, &self.table, slot)?;
+        let view = store.view(None, place, PageKind::FilesetTable, owner)?;
+        let bytes = view[slot_offset(in_page)..].first_chunk().expect("slots lie inside the page");
+        Fileset::decode(bytes, slot).map_err(corrupt)?.ok_or(FsError::NotFound)
+    }
+
+    /// Notes an entry as it now is on disk: the change that wrote it has ended.
+    pub(crate) fn note(&mut self, entry: &Fileset) {
+        self.drop_names(entry.slot);
+        self.enter(Node::of(entry));
+    }
+
+    /// Notes the entry of a new fileset, as [`Index::note`] does.
+    pub(crate) fn note_new(&mut self, entry: &Fileset, taken: TakenSlot) {
+        self.next_slot = taken.slot + 1;
+        self.table = taken.grown.unwrap_or_else(|| self.table.clone());
+        self.note(entry);
+    }
+
+    /// Notes that the entry in `slot` is cleared: the change that did so has ended.
+    pub(crate) fn note_cleared(&mut self, slot: u32) {
+        self.drop_names(slot);
+        self.nodes.remove(&slot);
+        self.next_slot = self.next_slot.max(slot + 1);
+    }
+
+    fn drop_names(&mut self, slot: u32) {
+        if let Some(old) = self.nodes.get(&slot) {
+            let name = (old.above, old.name.clone());
+            if self.names.get(&name) == Some(&slot) {
+                self.names.remove(&name);
+            }
+            if self.families.get(&old.family) == Some(&slot) {
+                self.families.remove(&old.family);
+            }
+        }
+    }
+}
+
+/// Returns the fileset table as a container, from the pool's root page.
+pub(super) fn read_table(store: &Store) -> FsResult<Anode> {
+    let root_place = store.geometry().root_place();
+    let root = store.view(None, root_place, PageKind::Anode, PageOwner::default())?;
+    let (_, root_slot) = page_and_slot(POOL_FILESET_TABLE);
+    decode_slot(&root, FilesetId(0), POOL_FILESET_TABLE, root_slot)?
+        .ok_or_else(|| corrupt(DefectCode::FS007.found("its anode is free")))
+}
+
+/// Writes the fileset table's anode to the pool's root page.
+fn write_table(store: &Store, change: &mut Change<'_>, table: &Anode) -> FsResult<()> {
+    let root_place = store.geometry().root_place();
+    let (_, root_slot) = page_and_slot(POOL_FILESET_TABLE);
+    let range = slot_range(root_slot);
+    let bytes = change.edit_range(root_place, PageKind::Anode, PageOwner::default(), range)?;
+    bytes.copy_from_slice(&table.encode());
+    Ok(())
+}

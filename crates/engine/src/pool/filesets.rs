@@ -1,0 +1,124 @@
+//! The filesets of a pool: listed, made, changed, deleted.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use format::fileset::{Cursor, FilesetName};
+
+use super::Pool;
+use crate::error::FsResult;
+use crate::fileset::table::Node;
+use crate::jobs::Deletion;
+use crate::vnode::api::FilesetUuid;
+use crate::vnode::{FilesetChange, NewFileset};
+
+/// What a pool tells of one of its filesets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilesetInfo {
+    /// Its name, with slashes.
+    pub name: String,
+    /// Slot in the table of filesets: the upper bits of its inode numbers.
+    pub slot: u32,
+    /// What handles name it by.
+    pub uuid: FilesetUuid,
+    /// Default size of blocks.
+    pub block_bytes: u32,
+    /// Whether nobody may change what is in it.
+    pub is_read_only: bool,
+    /// When it was made: seconds since 1970.
+    pub created_seconds: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Of a deleted fileset: how much of it is freed, in parts of 1,000. `None`: it is in use.
+    pub freed_permille: Option<u64>,
+}
+
+impl FilesetInfo {
+    fn of(name: String, node: &Node) -> FilesetInfo {
+        FilesetInfo {
+            name,
+            slot: node.slot,
+            uuid: FilesetUuid(u128::from_le_bytes(node.uuid)),
+            block_bytes: 1 << node.block_shift,
+            is_read_only: node.is_read_only,
+            created_seconds: node.created_seconds,
+            inodes: node.anodes_used,
+            freed_permille: node.cursor().map(|cursor| permille(cursor, node.anodes_end)),
+        }
+    }
+}
+
+/// Returns how far a cursor has come, in parts of 1,000.
+fn permille(cursor: Cursor, anodes_end: u64) -> u64 {
+    if cursor.container == Cursor::TABLE {
+        return 999;
+    }
+    (cursor.container.saturating_mul(1000) / anodes_end.max(1)).min(999)
+}
+
+impl Pool {
+    /// Returns every fileset of the pool, those too that are being freed.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::FsError::Corrupt`] if the table of filesets can't be read.
+    pub fn filesets(&self) -> FsResult<Vec<FilesetInfo>> {
+        let all = self.core.list_filesets()?;
+        Ok(all.into_iter().map(|(name, node)| FilesetInfo::of(name, &node)).collect())
+    }
+
+    /// Makes a fileset. It is durable when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::FsError::FilesetExists`], [`crate::error::FsError::NoFileset`] if the one
+    /// above it is not there, [`crate::error::FsError::NoSpace`] in a full pool.
+    pub fn create_fileset(&self, name: &FilesetName, new: &NewFileset) -> FsResult<FilesetInfo> {
+        let node = self.core.create_fileset(name.parts(), new)?;
+        Ok(FilesetInfo::of(name.to_string(), &node))
+    }
+
+    /// Changes what a fileset is like, or its name. It is durable when this returns.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::create_fileset`]; [`crate::error::FsError::FilesetInUse`] for a name below
+    /// itself.
+    pub fn change_fileset(&self, name: &FilesetName, change: &FilesetChange) -> FsResult<()> {
+        self.core.change_fileset(name.parts(), change)
+    }
+
+    /// Deletes a fileset: it is out of reach when this returns. What it held is freed in the
+    /// background, by a job ([`Pool::tick`], [`Pool::jobs`]).
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::FsError::FilesetInUse`] while it is mounted, or others are below it.
+    pub fn delete_fileset(&self, name: &FilesetName) -> FsResult<()> {
+        let slot = self.core.delete_fileset(name.parts())?;
+        // Before the first tick it is found there, with those that were interrupted.
+        if self.has_resumed.load(Ordering::Relaxed) {
+            self.jobs.add(&self.core, Arc::new(Deletion::new(slot, &name.to_string())));
+        }
+        Ok(())
+    }
+
+    /// Goes on with deletions that a crash or a close has interrupted.
+    pub(super) fn resume_deletions(&self) -> FsResult<()> {
+        for (name, node) in self.core.list_filesets()? {
+            if !node.is_live() {
+                self.jobs.add(&self.core, Arc::new(Deletion::new(node.slot, &name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a deleted fileset is not all freed yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::filesets`].
+    pub fn is_freeing(&self) -> FsResult<bool> {
+        Ok(self.core.list_filesets()?.iter().any(|(_, node)| !node.is_live()))
+    }
+}

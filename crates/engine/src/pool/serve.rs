@@ -1,0 +1,307 @@
+//! A pool as a file system: what fronts call.
+
+use std::sync::Arc;
+
+use format::anode::ROOT_ANODE;
+
+use super::Pool;
+use crate::error::FsResult;
+use crate::vnode::api::{
+    Access, Around, Attr, Caller, Completion, Data, DirEntry, Fallocate, FileSystem, FilesetUuid,
+    Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr, Stability, StatFs,
+    XattrMode,
+};
+
+impl FileSystem for Pool {
+    fn root(&self) -> Ino {
+        Ino(u64::from(self.core.filesets.main_slot()) << 40 | ROOT_ANODE.0)
+    }
+
+    fn main_fileset(&self) -> FilesetUuid {
+        self.main_fileset
+    }
+
+    fn verifier(&self) -> u64 {
+        self.verifier
+    }
+
+    fn resolve(&self, _caller: &Caller, handle: Handle) -> FsResult<Attr> {
+        self.check_fileset(handle.fileset)?;
+        self.named(handle.ino, b"", self.files().resolve(handle))
+    }
+
+    fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        self.named(parent, name, self.files().lookup_name(caller, parent, name))
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        self.files().forget(ino, count);
+    }
+
+    fn getattr(&self, _caller: &Caller, ino: Ino) -> FsResult<Attr> {
+        self.named(ino, b"", self.files().attributes(ino))
+    }
+
+    fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
+        self.named(ino, b"", self.files().access_of(caller, ino))
+    }
+
+    fn setattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        change: &SetAttr,
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr> {
+        self.files().set_attributes(caller, ino, change, around)
+    }
+
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        new: NewInode,
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr> {
+        let made = self.files().make(caller, (parent, name), new, None, around);
+        self.named(parent, name, made)
+    }
+
+    fn symlink(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+        new: NewInode,
+        around: Option<&mut Around>,
+    ) -> FsResult<Attr> {
+        self.files().make(caller, (parent, name), new, Some(target), around)
+    }
+
+    fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
+        self.files().read_link(caller, ino)
+    }
+
+    fn link(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        parent: Ino,
+        name: &[u8],
+        mut around: Option<&mut Around>,
+    ) -> FsResult<Attr> {
+        let files = self.files();
+        files.with_reclaim(|| files.link_name(caller, ino, (parent, name), around.as_deref_mut()))
+    }
+
+    fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
+        self.files().make_nameless(caller, parent, new)
+    }
+
+    fn unlink(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        mut around: Option<&mut Around>,
+    ) -> FsResult<()> {
+        let files = self.files();
+        let removed = files.with_reclaim(|| {
+            files.remove_name(caller, (parent, name), false, around.as_deref_mut())
+        });
+        self.named(parent, name, removed)
+    }
+
+    fn rmdir(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        mut around: Option<&mut Around>,
+    ) -> FsResult<()> {
+        let files = self.files();
+        files
+            .with_reclaim(|| files.remove_name(caller, (parent, name), true, around.as_deref_mut()))
+    }
+
+    fn rename(
+        &self,
+        caller: &Caller,
+        source: (Ino, &[u8]),
+        target: (Ino, &[u8]),
+        mode: RenameMode,
+        mut around: Option<&mut [Around; 2]>,
+    ) -> FsResult<()> {
+        let files = self.files();
+        files
+            .with_reclaim(|| files.rename_name(caller, source, target, mode, around.as_deref_mut()))
+    }
+
+    fn read(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        length_bytes: usize,
+        into: &mut Vec<u8>,
+    ) -> FsResult<usize> {
+        self.named(ino, b"", self.files().read_file(caller, ino, offset, length_bytes, into))
+    }
+
+    fn read_each(&self, asked: &[ReadAsked<'_>], told: &mut ReadTold<'_>) {
+        self.files().read_files(asked, &mut |index, read| {
+            told(index, self.named(asked[index].ino, b"", read));
+        });
+    }
+
+    fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
+        self.named(ino, b"", self.files().write_file(caller, ino, offset, data))
+    }
+
+    fn write_some(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: &Data<'_>,
+        stability: Stability,
+        around: Option<&mut Around>,
+    ) -> FsResult<usize> {
+        let written = self.files().write_some(caller, ino, offset, data, around);
+        let written = written.and_then(|count| {
+            let is_durable = stability == Stability::Durable;
+            if is_durable { self.files().sync_file(caller, ino).map(|()| count) } else { Ok(count) }
+        });
+        self.named(ino, b"", written)
+    }
+
+    fn run_deferred_work(&self) {
+        if let Err(error) = self.core.run_deferred_work() {
+            tracing::debug!(%error, "what writes have put off is not done");
+        }
+        self.files().read_ahead();
+    }
+
+    fn has_deferred_work(&self) -> bool {
+        self.core.segments.has_full() || self.files().has_read_ahead_to_do()
+    }
+
+    fn readdir(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        cookie: u64,
+        each: &mut dyn FnMut(&DirEntry) -> bool,
+    ) -> FsResult<()> {
+        self.named(ino, b"", self.files().list(caller, ino, cookie, each))
+    }
+
+    fn readdir_plus(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        cookie: u64,
+        each: &mut dyn FnMut(&DirEntry, Option<&Attr>) -> bool,
+    ) -> FsResult<()> {
+        self.named(ino, b"", self.files().list_with_attributes(caller, ino, cookie, each))
+    }
+
+    fn cookie_verifier(&self, caller: &Caller, ino: Ino) -> FsResult<u64> {
+        self.named(ino, b"", self.files().cookie_verifier(caller, ino))
+    }
+
+    fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
+        self.files().get_attribute(caller, ino, name)
+    }
+
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        around: Option<&mut Around>,
+    ) -> FsResult<()> {
+        self.files().set_attribute(caller, ino, name, (value, mode), around)
+    }
+
+    fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
+        self.files().list_attributes(caller, ino)
+    }
+
+    fn removexattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        around: Option<&mut Around>,
+    ) -> FsResult<()> {
+        self.files().remove_attribute(caller, ino, name, around)
+    }
+
+    fn fallocate(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        length_bytes: u64,
+        mode: Fallocate,
+    ) -> FsResult<()> {
+        let done = self.files().fallocate_file(caller, ino, offset, length_bytes, mode);
+        self.named(ino, b"", done)
+    }
+
+    fn seek(&self, caller: &Caller, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
+        self.named(ino, b"", self.files().seek_file(caller, ino, offset, what))
+    }
+
+    fn copy_range(
+        &self,
+        caller: &Caller,
+        source: (Ino, u64),
+        target: (Ino, u64),
+        length_bytes: u64,
+    ) -> FsResult<u64> {
+        let done = self.files().copy_file_range(caller, source, target, length_bytes);
+        self.named(target.0, b"", done)
+    }
+
+    fn fsync(&self, caller: &Caller, ino: Ino, _data_only: bool) -> FsResult<()> {
+        self.named(ino, b"", self.files().sync_file(caller, ino))
+    }
+
+    fn commit_then(&self, caller: &Caller, ino: Ino, _data_only: bool, completion: Completion) {
+        let core = Arc::clone(&self.core);
+        let completion = Box::new(move |done| completion(core.main_files().named(ino, b"", done)));
+        self.files().sync_file_then(caller, ino, completion);
+    }
+
+    fn sync(&self) -> FsResult<()> {
+        self.core.sync_all()
+    }
+
+    fn statfs(&self, _caller: &Caller, fileset: FilesetUuid) -> FsResult<StatFs> {
+        self.check_fileset(fileset)?;
+        let files = self.files();
+        files.reap_doomed();
+        let space = files.store.alloc.counts();
+        let geometry = files.store.geometry();
+        let bytes = |fragments: u64| fragments << geometry.fragment_shift;
+        let taken = space.used + space.promised + space.reserved;
+        let free = space.capacity.saturating_sub(taken);
+        let available = space.available;
+        let inodes_free = bytes(available) / 512;
+        Ok(StatFs {
+            block_bytes: 1 << files.fileset.anodes.block_shift,
+            fragment_bytes: u32::try_from(geometry.fragment_bytes()).expect("at most 4096"),
+            total_bytes: bytes(space.capacity),
+            free_bytes: bytes(free),
+            available_bytes: bytes(available),
+            inode_count: files.store.alloc.anodes_used(),
+            inodes_free,
+        })
+    }
+}

@@ -1,0 +1,394 @@
+//! The filesets of an open pool: the main one, which is there from the start, and those that
+//! somebody has needed since. An opened fileset stays in memory until the pool is closed.
+//!
+//! # Concurrency
+//!
+//! One fileset is opened at a time. What was opened is found without a lock.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use format::fileset::{Cursor, Fileset as Entry, FilesetName, FilesetState, NamePart};
+use format::ids::FilesetId;
+
+use super::{Core, Files, orphan, readahead};
+use crate::error::{FsError, FsResult};
+use crate::fileset::birth::{NewRoot, make_first_pages};
+use crate::fileset::table::Node;
+use crate::fileset::{MountedFileset, table::FilesetTable};
+use crate::journal::Reservation;
+use crate::sync::Mutex;
+
+/// Slots below one node of a [`SlotMap`].
+const FAN_OUT: usize = 256;
+const LEVELS: u32 = 3;
+const _: () = assert!(FAN_OUT.pow(LEVELS) == 1 << 24, "as many as a pool has slots");
+
+/// What belongs to one fileset.
+#[derive(Debug)]
+pub(crate) struct Fileset {
+    /// Its anode table, free anodes and orphans.
+    pub(crate) anodes: MountedFileset,
+    /// One rename of a directory at a time: loops can't form behind its back.
+    pub(super) rename_lock: Mutex<()>,
+    pub(super) doomed: orphan::Doomed,
+    pub(super) readahead: readahead::Readahead,
+    /// Whether nobody may change what is in it.
+    is_read_only: AtomicBool,
+    /// Whether it was deleted: nobody may enter it.
+    is_gone: AtomicBool,
+}
+
+/// A map from slots to what is there, in which nothing is ever replaced.
+#[derive(Debug)]
+struct SlotMap {
+    top: OnceLock<Box<[Middle]>>,
+}
+
+type Middle = OnceLock<Box<[Leaf]>>;
+type Leaf = OnceLock<Box<[OnceLock<Box<Fileset>>]>>;
+
+fn empty<T>() -> Box<[OnceLock<T>]> {
+    (0..FAN_OUT).map(|_| OnceLock::new()).collect()
+}
+
+/// Returns the place of `slot` at each level, from the top.
+fn indexes(slot: u32) -> [usize; 3] {
+    let [low, middle, high, _] = slot.to_le_bytes();
+    [high.into(), middle.into(), low.into()]
+}
+
+impl SlotMap {
+    fn get(&self, slot: u32) -> Option<&Fileset> {
+        let [high, middle, low] = indexes(slot);
+        let leaf = self.top.get()?.get(high)?.get()?.get(middle)?.get()?;
+        leaf.get(low)?.get().map(Box::as_ref)
+    }
+
+    /// Enters a fileset where none is yet; returns the one that is there.
+    fn enter(&self, slot: u32, fileset: Box<Fileset>) -> &Fileset {
+        let [high, middle, low] = indexes(slot);
+        let middles = &self.top.get_or_init(empty)[high];
+        let leaf = &middles.get_or_init(empty)[middle];
+        leaf.get_or_init(empty)[low].get_or_init(|| fileset)
+    }
+}
+
+/// The filesets of a pool that are opened.
+#[derive(Debug)]
+pub(crate) struct Filesets {
+    /// The one that is always there: found without a search.
+    pub(super) main: Fileset,
+    others: SlotMap,
+    opened: Mutex<Opened>,
+    /// One is opened at a time.
+    opening: Mutex<()>,
+    /// All that the pool has.
+    pub(crate) table: FilesetTable,
+}
+
+/// Which of the others are opened.
+#[derive(Debug, Default)]
+struct Opened {
+    slots: Vec<u32>,
+    families: BTreeMap<FilesetId, u32>,
+}
+
+/// What a new fileset is like.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NewFileset {
+    /// Default block size of files: binary logarithm; `None`: as the fileset above it.
+    pub block_shift: Option<u8>,
+    /// Whether nobody may change what is in it; `None`: as the fileset above it.
+    pub is_read_only: Option<bool>,
+    /// Owner and group of its root directory.
+    pub owner: (u32, u32),
+    /// Random bits: what handles name it by, and the key of its root directory.
+    pub random: [u8; 32],
+}
+
+/// What of a fileset is to be changed.
+#[derive(Clone, Debug, Default)]
+pub struct FilesetChange {
+    /// Default block size of new files: binary logarithm.
+    pub block_shift: Option<u8>,
+    /// Whether nobody may change what is in it.
+    pub is_read_only: Option<bool>,
+    /// Another name.
+    pub name: Option<FilesetName>,
+}
+
+impl Fileset {
+    pub(crate) fn new(anodes: MountedFileset) -> Fileset {
+        Fileset {
+            is_read_only: AtomicBool::new(anodes.is_read_only()),
+            anodes,
+            rename_lock: Mutex::new(()),
+            doomed: orphan::Doomed::default(),
+            readahead: readahead::Readahead::default(),
+            is_gone: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether nobody may change what is in it.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.is_read_only.load(Ordering::Acquire)
+    }
+}
+
+impl Filesets {
+    pub(crate) fn new(main: Fileset, table: FilesetTable) -> Filesets {
+        Filesets {
+            main,
+            others: SlotMap { top: OnceLock::new() },
+            opened: Mutex::new(Opened::default()),
+            opening: Mutex::new(()),
+            table,
+        }
+    }
+
+    /// Returns each fileset that is opened.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Fileset> {
+        let others = self.opened.lock().slots.clone();
+        let others = others.into_iter().filter_map(|slot| self.others.get(slot));
+        std::iter::once(&self.main).chain(others)
+    }
+
+    /// Returns the slot of the one that is always there.
+    pub(crate) fn main_slot(&self) -> u32 {
+        self.main.anodes.slot
+    }
+
+    pub(super) fn by_slot(&self, slot: u32) -> Option<&Fileset> {
+        if slot == self.main.anodes.slot { Some(&self.main) } else { self.others.get(slot) }
+    }
+
+    /// Returns the opened fileset whose blocks name `family`.
+    pub(super) fn by_family(&self, family: FilesetId) -> Option<&Fileset> {
+        if self.main.anodes.family == family {
+            return Some(&self.main);
+        }
+        let slot = *self.opened.lock().families.get(&family)?;
+        self.others.get(slot)
+    }
+
+    fn enter(&self, slot: u32, fileset: Fileset) -> &Fileset {
+        let family = fileset.anodes.family;
+        let entered = self.others.enter(slot, Box::new(fileset));
+        let mut opened = self.opened.lock();
+        opened.slots.push(slot);
+        opened.families.insert(family, slot);
+        entered
+    }
+}
+
+impl Core {
+    /// Returns the fileset in `slot`; opens it if nobody has yet. Called with no lock held.
+    pub(super) fn open_fileset(&self, slot: u32) -> FsResult<&Fileset> {
+        if let Some(fileset) = self.filesets.by_slot(slot) {
+            return if fileset.is_gone.load(Ordering::Acquire) {
+                Err(FsError::Stale)
+            } else {
+                Ok(fileset)
+            };
+        }
+        let _opening = self.filesets.opening.lock();
+        if let Some(fileset) = self.filesets.by_slot(slot) {
+            return Ok(fileset);
+        }
+        let anodes = MountedFileset::open(&self.store, slot)?;
+        let fileset = self.filesets.enter(slot, Fileset::new(anodes));
+        if !self.options.is_read_only {
+            // Nobody had it open: what is in the list was left by a crash.
+            (Files { core: self, fileset }).finish_orphans()?;
+        }
+        Ok(fileset)
+    }
+
+    /// Returns the fileset in use whose blocks name `family`, opened; `None`: there is none any
+    /// more. Called with no lock held.
+    pub(crate) fn fileset_of_family(&self, family: FilesetId) -> FsResult<Option<&Fileset>> {
+        if let Some(fileset) = self.filesets.by_family(family) {
+            return Ok((!fileset.is_gone.load(Ordering::Acquire)).then_some(fileset));
+        }
+        let slot = self.filesets.table.lock(&self.store)?.slot_of_family(family);
+        slot.map(|slot| self.open_fileset(slot)).transpose()
+    }
+
+    /// Returns every fileset with its name, those too that are being freed.
+    pub(crate) fn list_filesets(&self) -> FsResult<Vec<(String, Node)>> {
+        let index = self.filesets.table.lock(&self.store)?;
+        let mut all: Vec<_> =
+            index.nodes().map(|node| (index.path_of(node.slot), node.clone())).collect();
+        for (_, node) in &mut all {
+            if let Some(fileset) = self.filesets.by_slot(node.slot) {
+                node.anodes_used = fileset.anodes.anodes_used();
+            }
+        }
+        Ok(all)
+    }
+
+    /// Makes a fileset; it is durable when this returns.
+    pub(crate) fn create_fileset(&self, path: &[NamePart], new: &NewFileset) -> FsResult<Node> {
+        self.check_writable()?;
+        let (name, above) = path.split_last().ok_or(FsError::Invalid)?;
+        let mut change = self.store.begin(Reservation::LARGE)?;
+        let mut index = self.filesets.table.lock(&self.store)?;
+        let above = match above {
+            [] => None,
+            above => index.node(index.slot_of(above)?).cloned(),
+        };
+        let above_slot = above.as_ref().map(|node| node.slot);
+        if index.child(above_slot, name).is_some() {
+            return Err(FsError::FilesetExists { name: joined(path) });
+        }
+        let model = above.or_else(|| index.node(format::fileset::ROOT_SLOT).cloned());
+        let block_shift = new.block_shift.or(model.as_ref().map(|node| node.block_shift));
+        let is_read_only = model.filter(|_| above_slot.is_some());
+        let taken = index.take_slot(&self.store, &mut change)?;
+        let id = FilesetId(change.epoch().0);
+        let mut entry =
+            Entry::new(id, taken.slot, name.clone(), block_shift.ok_or(FsError::Invalid)?);
+        entry.above = above_slot;
+        entry.is_read_only =
+            new.is_read_only.unwrap_or(is_read_only.is_some_and(|node| node.is_read_only));
+        entry.created_seconds = u64::try_from(self.store.now().seconds).unwrap_or(0);
+        entry.uuid.copy_from_slice(&new.random[..16]);
+        let root = NewRoot { owner: new.owner, key: key_of(&new.random), created: self.now() };
+        make_first_pages(&self.store, &mut change, &mut entry, &root)?;
+        index.write_entry(&self.store, &mut change, &entry, Some(&taken))?;
+        let applied = change.end();
+        index.note_new(&entry, taken);
+        let made = index.node(entry.slot).cloned().ok_or(FsError::Invalid)?;
+        drop(index);
+        self.store.journal.commit(applied.class)?;
+        Ok(made)
+    }
+
+    /// Changes what a fileset is like, or its name; it is durable when this returns.
+    pub(crate) fn change_fileset(&self, path: &[NamePart], new: &FilesetChange) -> FsResult<()> {
+        self.check_writable()?;
+        let slot = self.filesets.table.lock(&self.store)?.slot_of(path)?;
+        let fileset = self.open_fileset(slot)?;
+        let mut change = self.store.begin(Reservation::SMALL)?;
+        let mut index = self.filesets.table.lock(&self.store)?;
+        let above = match &new.name {
+            Some(name) => Some(check_new_name(&index, slot, name.parts())?),
+            None => None,
+        };
+        let mut guard = fileset.anodes.lock();
+        let entry = guard.change_entry(&mut change, |entry| {
+            entry.block_shift = new.block_shift.unwrap_or(entry.block_shift);
+            entry.is_read_only = new.is_read_only.unwrap_or(entry.is_read_only);
+            if let Some((above, name)) = above {
+                (entry.above, entry.name) = (above, name);
+            }
+        })?;
+        let applied = change.end();
+        guard.settle(applied.lsn);
+        fileset.is_read_only.store(entry.is_read_only, Ordering::Release);
+        index.note(&entry);
+        drop(index);
+        self.store.journal.commit(applied.class)
+    }
+
+    /// Deletes a fileset that nobody has mounted: it is out of reach, and that is durable, when
+    /// this returns. What it held is freed by a job. Returns its slot.
+    pub(crate) fn delete_fileset(&self, path: &[NamePart]) -> FsResult<u32> {
+        self.check_writable()?;
+        let slot = self.filesets.table.lock(&self.store)?.slot_of(path)?;
+        let in_use = |by: &str| FsError::FilesetInUse { name: joined(path), by: by.to_owned() };
+        if slot == self.filesets.main.anodes.slot {
+            return Err(in_use("it is mounted: unmount it first"));
+        }
+        if slot == format::fileset::ROOT_SLOT {
+            return Err(in_use("it is the first of the pool, which always has one"));
+        }
+        let fileset = self.open_fileset(slot)?;
+        self.check_childless(slot, path)?;
+        fileset.is_gone.store(true, Ordering::Release);
+        self.emptier.wait();
+        let done = self.make_unreachable(fileset);
+        if done.is_err() {
+            fileset.is_gone.store(false, Ordering::Release);
+        }
+        done.map(|()| slot)
+    }
+
+    fn check_childless(&self, slot: u32, path: &[NamePart]) -> FsResult<()> {
+        let index = self.filesets.table.lock(&self.store)?;
+        let below: Vec<_> = index.children(slot).map(|node| index.path_of(node.slot)).collect();
+        if below.is_empty() {
+            return Ok(());
+        }
+        let by = format!("these are below it: {}", below.join(", "));
+        Err(FsError::FilesetInUse { name: joined(path), by })
+    }
+
+    fn make_unreachable(&self, fileset: &Fileset) -> FsResult<()> {
+        // What was moved in it is entered in its maps, and its data is home: the walk that frees it
+        // looks at nothing but its maps.
+        self.sync_all()?;
+        self.store.journal.checkpoint()?;
+        let mut change = self.store.begin(Reservation::SMALL)?;
+        let mut index = self.filesets.table.lock(&self.store)?;
+        let mut guard = fileset.anodes.lock();
+        let entry = guard.change_entry(&mut change, |entry| {
+            entry.state = FilesetState::Deleted(Cursor::START);
+        })?;
+        let applied = change.end();
+        guard.settle(applied.lsn);
+        index.note(&entry);
+        drop(index);
+        self.store.journal.commit(applied.class)
+    }
+}
+
+/// Returns where the fileset in `slot` is, once it is called `path`.
+fn check_new_name(
+    index: &crate::fileset::table::Index,
+    slot: u32,
+    path: &[NamePart],
+) -> FsResult<(Option<u32>, NamePart)> {
+    let (name, above) = path.split_last().ok_or(FsError::Invalid)?;
+    let above = match above {
+        [] => None,
+        above => Some(index.slot_of(above)?),
+    };
+    let is_taken = index.child(above, name).is_some_and(|node| node.slot != slot);
+    if is_taken {
+        return Err(FsError::FilesetExists { name: joined(path) });
+    }
+    let mut next = above;
+    while let Some(at) = next {
+        if at == slot {
+            let by = "it can't be below itself".to_owned();
+            return Err(FsError::FilesetInUse { name: joined(path), by });
+        }
+        next = index.node(at).and_then(|node| node.above);
+    }
+    Ok((above, name.clone()))
+}
+
+/// Returns the name of a fileset as users write it.
+fn joined(path: &[NamePart]) -> String {
+    path.iter().map(NamePart::as_str).collect::<Vec<_>>().join("/")
+}
+
+fn key_of(random: &[u8; 32]) -> [u64; 2] {
+    let word = |from: usize| {
+        random[from..].first_chunk().map_or(0, |bytes: &[u8; 8]| u64::from_le_bytes(*bytes))
+    };
+    [word(16), word(24)]
+}
+
+impl Files<'_> {
+    /// Refuses a change where nobody may make one.
+    pub(super) fn check_writable(&self) -> FsResult<()> {
+        if self.fileset.is_read_only() {
+            return Err(FsError::ReadOnly { reason: "the fileset is read-only".to_owned() });
+        }
+        self.core.check_writable()
+    }
+}
