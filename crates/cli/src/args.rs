@@ -159,7 +159,7 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "MICROSECONDS")]
     pub(crate) poll_us: Option<u64>,
     /// By what the kernel asks
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_enum, default_value = "dev")]
     pub(crate) transport: TransportName,
     /// Let the kernel gather writes: faster, and lost with the server until fsync
     #[arg(long)]

@@ -60,7 +60,7 @@ fn create_options(device: &Path, size_bytes: u64) -> CreateOptions {
 
 fn mount_args(device: &Path, directory: &Path) -> MountArgs {
     MountArgs {
-        transport: TransportName::Auto,
+        transport: TransportName::Dev,
         device: device.to_owned(),
         directory: directory.to_owned(),
         daemon: false,

@@ -136,7 +136,7 @@ impl MountOptions {
             has_writeback_cache: false,
             poll_time: POLL_TIME_DEFAULT,
             has_no_xattrs: false,
-            transport: TransportChoice::Auto,
+            transport: TransportChoice::Dev,
             flags: if is_root { vec![MountFlag::Dev, MountFlag::Suid] } else { Vec::new() },
         }
     }
