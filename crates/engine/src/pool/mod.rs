@@ -59,7 +59,7 @@ pub struct OpenOptions {
     pub shortage: Option<Arc<Shortage>>,
     /// How operations on files behave.
     pub files: FilesOptions,
-    /// Random bits, for what tells this opening from every other ([`FileSystem::verifier`]).
+    /// Random bits, for what tells this opening from every other (see `FileSystem::verifier`).
     pub random: u64,
     /// Most bytes of active log: bounds a replay.
     pub active_log_bytes: u64,
