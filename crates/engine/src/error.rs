@@ -73,7 +73,7 @@ pub enum FsError {
         name: String,
     },
     /// No fileset has this name.
-    #[error("there is no fileset {name}: holdfast fileset list POOL shows those that there are")]
+    #[error("there is no fileset {name}")]
     NoFileset {
         /// The name.
         name: String,
