@@ -154,6 +154,6 @@ pub(crate) const FOUND: &[Row] = &[
         "sim",
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
     ),
-    ("SummaryLost", "full", "promise::what_df_promises_can_be_written"),
     ("DeletionCursorKept", "filesets", "a_deletion_gives_back_all_that_the_fileset_held"),
+    ("SummaryLost", "full", "promise::what_df_promises_can_be_written"),
 ];
