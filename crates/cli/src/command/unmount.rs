@@ -21,6 +21,11 @@ use crate::status::{self, Found, Silence};
 
 /// How long a server that nothing keeps may take to end before it is looked for what does.
 const GRACE: Duration = Duration::from_millis(200);
+/// How long a mount may be busy before that is told: who only looks (`df`, a scan of all mounts)
+/// holds it for a moment.
+const BUSY_FOR: Duration = Duration::from_secs(1);
+/// Between two tries.
+const BUSY_POLL: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(args: &UnmountArgs, output: &Output) -> anyhow::Result<u8> {
     let shown = args.directory.display();
@@ -189,13 +194,23 @@ fn mount_at(
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "nobody tells when a mount is busy no longer")]
 fn take_away(directory: &Path, args: &UnmountArgs) -> anyhow::Result<()> {
     let shown = args.directory.display();
     if args.lazy {
         return mountpoint::detach(directory).with_context(|| format!("cannot detach {shown}"));
     }
-    match mountpoint::unmount(directory) {
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) => {
+    let is_busy = |error: &std::io::Error| {
+        error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error())
+    };
+    let mut unmounted = mountpoint::unmount(directory);
+    let began = Instant::now();
+    while unmounted.as_ref().is_err_and(is_busy) && began.elapsed() < BUSY_FOR {
+        std::thread::sleep(BUSY_POLL);
+        unmounted = mountpoint::unmount(directory);
+    }
+    match unmounted {
+        Err(error) if is_busy(&error) => {
             anyhow::bail!(
                 "{shown} is in use: close its files (`fuser -vm {shown}` lists who has them) \
                  or give --lazy, which waits for them, or --force, which cuts them off"
