@@ -65,19 +65,12 @@ pub(crate) struct Past {
     pub(crate) cursor: Cursor,
 }
 
-/// Height of a fine leaf above the content.
-const FINE_HEIGHT: u8 = 1;
-/// Height of a leaf above the content.
-const LEAF_HEIGHT: u8 = 2;
-
 impl Walk<'_> {
     /// Whether what a pointer leads to is freed: one at block `first` of `1 << shift` bytes that
     /// covers `blocks` of them, so high above the content.
     fn is_freed(&self, first: u64, blocks: u64, shift: u8, height: u8) -> bool {
-        self.past.is_some_and(|past| {
-            let end = first.saturating_add(blocks).saturating_mul(1 << shift);
-            Cursor { container: past.container, end, height } <= past.cursor
-        })
+        let at = |past: Past| Cursor::at(past.container, (first, blocks), shift, height);
+        self.past.is_some_and(|past| at(past) <= past.cursor)
     }
 
     /// Returns those of `pointers`, `level` levels above the blocks, that are not freed.
@@ -86,7 +79,7 @@ impl Walk<'_> {
             Content::Data => self.anode.block_shift,
             Content::Pages(_) => FINE_SHIFT,
         };
-        let height = if level == 0 { 0 } else { LEAF_HEIGHT + level - 1 };
+        let height = Cursor::height_of(level);
         let span = span_of_pointer(level);
         let is_kept = |(first, _): &&Indexed| !self.is_freed(*first, span, shift, height);
         pointers.iter().filter(is_kept).copied().collect()
@@ -242,7 +235,8 @@ impl<'run> Check<'run> {
         }
         let anode = walk.anode;
         let mut leaves = split_pointers(page, first);
-        let is_freed = |fine| walk.is_freed(fine, POINTERS_PER_PAGE, FINE_SHIFT, FINE_HEIGHT);
+        let height = Cursor::FINE_LEAF_HEIGHT;
+        let is_freed = |fine| walk.is_freed(fine, POINTERS_PER_PAGE, FINE_SHIFT, height);
         leaves.retain(|(fine, _)| !is_freed(*fine));
         let wanted: Vec<PageWanted> = leaves
             .iter()

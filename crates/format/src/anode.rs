@@ -16,7 +16,7 @@ use crate::checksum::crc32c;
 use crate::defect::{DefectCode, FoundDefect};
 use crate::ids::{ANODE_NO_MAX, AnodeNo, EPOCH_MAX, Epoch, FRAGMENTS_MAX, FilesetId, Generation};
 use crate::map::{HEIGHT_MAX, ROOT_POINTERS};
-use crate::page::{PAGE_HEADER_BYTES, SLOT_BYTES, SLOTS_PER_PAGE};
+use crate::page::{PAGE_HEADER_BYTES, PageKind, SLOT_BYTES, SLOTS_PER_PAGE};
 use crate::pointer::{BlockPointer, POINTER_BYTES};
 
 /// Bytes of an anode.
@@ -300,6 +300,19 @@ impl FoundDefect for AnodeError {
 }
 
 impl Anode {
+    /// Returns of which kind the pages are that the container of this anode holds; `None`: it holds
+    /// data. Of a container of the fileset's own its number says it.
+    #[must_use]
+    pub fn content_kind(&self) -> Option<PageKind> {
+        match (self.kind, self.number) {
+            (AnodeKind::Directory, _) => Some(PageKind::Directory),
+            (AnodeKind::Internal, ANODE_MAP_ANODE) => Some(PageKind::AnodeMap),
+            (AnodeKind::Internal, ORPHAN_ANODE) => Some(PageKind::OrphanList),
+            (AnodeKind::Internal, _) => Some(PageKind::Attributes),
+            _ => None,
+        }
+    }
+
     /// Returns an anode with nothing in it.
     #[must_use]
     pub fn new(kind: AnodeKind, number: AnodeNo, fileset: FilesetId, block_shift: u8) -> Anode {

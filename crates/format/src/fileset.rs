@@ -162,6 +162,12 @@ impl FilesetName {
     }
 }
 
+/// Returns the name of these parts, from the top, as users write it.
+#[must_use]
+pub fn joined(parts: &[NamePart]) -> String {
+    parts.iter().map(NamePart::as_str).collect::<Vec<_>>().join("/")
+}
+
 impl FromStr for FilesetName {
     type Err = NameError;
 
@@ -172,7 +178,7 @@ impl FromStr for FilesetName {
 
 impl fmt::Display for FilesetName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.iter().map(NamePart::as_str).collect::<Vec<_>>().join("/"))
+        f.write_str(&joined(&self.0))
     }
 }
 
@@ -194,6 +200,23 @@ impl Cursor {
     pub const TABLE: u64 = u64::MAX;
     /// Nothing is freed yet.
     pub const START: Cursor = Cursor { container: 0, end: 0, height: 0 };
+    /// Height of a fine leaf above the content.
+    pub const FINE_LEAF_HEIGHT: u8 = 1;
+
+    /// Returns the position in `container` of what covers `blocks` from `first` on, each of
+    /// `1 << shift` bytes, at `height`.
+    #[must_use]
+    pub fn at(container: u64, (first, blocks): (u64, u64), shift: u8, height: u8) -> Cursor {
+        let end = first.saturating_add(blocks).saturating_mul(1 << shift);
+        Cursor { container, end, height }
+    }
+
+    /// Returns the height of what a pointer leads to that has `levels` levels of map pages below
+    /// it, split leaves aside: of content 0, of a leaf 2.
+    #[must_use]
+    pub fn height_of(levels: u8) -> u8 {
+        if levels == 0 { 0 } else { Cursor::FINE_LEAF_HEIGHT + levels }
+    }
 }
 
 /// What a fileset is.
@@ -203,6 +226,17 @@ pub enum FilesetState {
     Writable,
     /// Nobody reaches it; what it held is freed up to the cursor.
     Deleted(Cursor),
+}
+
+impl FilesetState {
+    /// Returns how far the freeing of a deleted fileset has come; `None` for one in use.
+    #[must_use]
+    pub fn cursor(self) -> Option<Cursor> {
+        match self {
+            FilesetState::Writable => None,
+            FilesetState::Deleted(cursor) => Some(cursor),
+        }
+    }
 }
 
 /// A verified fileset entry.
@@ -306,15 +340,6 @@ impl Fileset {
             name,
             uuid: [0; 16],
             root: [0; 256],
-        }
-    }
-
-    /// Returns how far the freeing of a deleted fileset has come; `None` for one in use.
-    #[must_use]
-    pub fn cursor(&self) -> Option<Cursor> {
-        match self.state {
-            FilesetState::Writable => None,
-            FilesetState::Deleted(cursor) => Some(cursor),
         }
     }
 
@@ -465,7 +490,7 @@ mod tests {
         fileset.state = FilesetState::Deleted(cursor);
         let mut bytes = fileset.encode();
         let decoded = Fileset::decode(&bytes, 1).expect("whole").expect("in use");
-        assert_eq!(decoded.cursor(), Some(cursor));
+        assert_eq!(decoded.state.cursor(), Some(cursor));
         bytes[4] = STATE_WRITABLE;
         let crc = crc32c(&bytes[4..]);
         bytes[..4].copy_from_slice(&crc.to_le_bytes());

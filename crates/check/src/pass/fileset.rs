@@ -2,10 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use format::anode::{
-    ANODE_MAP_ANODE, Anode, AnodeKind, ORPHAN_ANODE, POOL_DEFERRED_FREES, POOL_FILESET_TABLE,
-    slot_offset,
-};
+use format::anode::{Anode, POOL_DEFERRED_FREES, POOL_FILESET_TABLE, slot_offset};
 use format::fileset::{Cursor, FILESET_BYTES, Fileset};
 use format::ids::{AnodeNo, FilesetId};
 use format::page::{PageBytes, PageKind, PageOwner, SLOT_BYTES, SLOTS_PER_PAGE};
@@ -56,7 +53,7 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
             continue;
         }
         check.report.totals.filesets += 1;
-        match fileset.cursor() {
+        match fileset.state.cursor() {
             None => one_fileset(check, fileset)?,
             Some(cursor) => deleted_fileset(check, fileset, cursor),
         }
@@ -96,20 +93,14 @@ fn deleted_fileset(check: &mut Check<'_>, fileset: &Fileset, cursor: Cursor) {
 }
 
 fn deleted_container(check: &mut Check<'_>, anode: &Anode, cursor: Cursor) {
-    let content = match (anode.kind, anode.number) {
-        (AnodeKind::Directory, _) => Content::Pages(PageKind::Directory),
-        (AnodeKind::Internal, ANODE_MAP_ANODE) => Content::Pages(PageKind::AnodeMap),
-        (AnodeKind::Internal, ORPHAN_ANODE) => Content::Pages(PageKind::OrphanList),
-        (AnodeKind::Internal, _) => Content::Pages(PageKind::Attributes),
-        _ => Content::Data,
-    };
+    let content = anode.content_kind().map_or(Content::Data, Content::Pages);
     let past = Some(Past { container: anode.number.0, cursor });
     check.walk_past(anode, content, past, &mut |_, _, _| {});
 }
 
 /// FT1, FT2: names are unique below each fileset, and each is below one that is in use.
 fn names(check: &mut Check<'_>, filesets: &[&Fileset]) {
-    let live = || filesets.iter().filter(|fileset| fileset.cursor().is_none());
+    let live = || filesets.iter().filter(|fileset| fileset.state.cursor().is_none());
     let above: BTreeMap<u32, Option<u32>> = live().map(|it| (it.slot, it.above)).collect();
     let mut seen = BTreeSet::new();
     for fileset in live() {

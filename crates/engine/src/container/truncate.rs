@@ -102,6 +102,13 @@ pub(crate) enum Content {
     Pages(PageKind),
 }
 
+impl Content {
+    /// Returns what the blocks of the container of `anode` are.
+    pub(crate) fn of(anode: &Anode) -> Content {
+        anode.content_kind().map_or(Content::Data, Content::Pages)
+    }
+}
+
 /// Where a container is cut.
 #[derive(Clone, Copy, Debug)]
 struct Cut {

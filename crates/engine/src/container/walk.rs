@@ -25,10 +25,7 @@ use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
 use crate::store::Store;
 
-/// Height of a fine leaf above the content.
-const FINE_HEIGHT: u8 = 1;
-/// Height of a leaf above the content; map pages of level `n` are `n` higher.
-const LEAF_HEIGHT: u8 = 2;
+const _: () = assert!(1 << FINE_SHIFT == PAGE_BYTES);
 
 /// What a pointer of a container leads to.
 #[derive(Clone, Copy, Debug)]
@@ -110,19 +107,17 @@ impl Walk<'_> {
     fn shift(&self) -> u8 {
         match self.content {
             Content::Data => self.anode.block_shift,
-            Content::Pages(_) => PAGE_BYTES.trailing_zeros().try_into().unwrap_or(FINE_SHIFT),
+            Content::Pages(_) => FINE_SHIFT,
         }
     }
 
     fn at(&self, first: u64, blocks: u64, shift: u8, height: u8) -> Cursor {
-        let end = first.saturating_add(blocks).saturating_mul(1 << shift);
-        Cursor { container: self.container, end, height }
+        Cursor::at(self.container, (first, blocks), shift, height)
     }
 
     fn below(&self, below: Below, visitor: &mut Visitor<'_>) -> FsResult<ControlFlow<()>> {
         let Below { pointer, height, base } = below;
-        let above_content = if height == 0 { 0 } else { LEAF_HEIGHT + height - 1 };
-        let at = self.at(base, span_of_pointer(height), self.shift(), above_content);
+        let at = self.at(base, span_of_pointer(height), self.shift(), Cursor::height_of(height));
         if at <= self.from {
             return Ok(ControlFlow::Continue(()));
         }
@@ -178,7 +173,7 @@ impl Walk<'_> {
             let Some(pointer) = pointer_at(page, index_wide(slot)) else { continue };
             let first =
                 base.saturating_mul(FINE_PER_COARSE).saturating_add(slot * POINTERS_PER_PAGE);
-            let at = self.at(first, POINTERS_PER_PAGE, FINE_SHIFT, FINE_HEIGHT);
+            let at = self.at(first, POINTERS_PER_PAGE, FINE_SHIFT, Cursor::FINE_LEAF_HEIGHT);
             if at <= self.from {
                 continue;
             }

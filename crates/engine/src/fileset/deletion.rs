@@ -9,7 +9,7 @@
 
 use std::ops::ControlFlow;
 
-use format::anode::{ANODE_MAP_ANODE, Anode, AnodeKind, ORPHAN_ANODE};
+use format::anode::Anode;
 use format::fileset::{Cursor, Fileset, FilesetState};
 use format::ids::AnodeNo;
 use format::page::{PageKind, SLOTS_PER_PAGE};
@@ -78,7 +78,7 @@ impl FilesetTable {
             return Ok(Progress::Gone);
         }
         let mut entry = index.read_entry(store, slot)?;
-        let Some(cursor) = entry.cursor() else { return Ok(Progress::Gone) };
+        let Some(cursor) = entry.state.cursor() else { return Ok(Progress::Gone) };
         let fragment_shift = store.geometry().fragment_shift;
         let mut freeing =
             Freeing { change: &mut change, step: Step::new(), cursor, fragment_shift };
@@ -136,10 +136,12 @@ fn free_containers(
             let anode = read_anode_in(store, table, None, entry.family, AnodeNo(number))?;
             let Some(anode) = anode else { continue };
             let from = freeing.cursor;
-            let walked =
-                store.walk_container((&anode, number), content_of(&anode), from, &mut |visit| {
-                    freeing.visit(visit)
-                })?;
+            let walked = store.walk_container(
+                (&anode, number),
+                Content::of(&anode),
+                from,
+                &mut |visit| freeing.visit(visit),
+            )?;
             if walked.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
@@ -151,15 +153,4 @@ fn free_containers(
         }
     }
     Ok(ControlFlow::Continue(()))
-}
-
-/// Returns what the blocks of a container of a fileset are.
-fn content_of(anode: &Anode) -> Content {
-    match (anode.kind, anode.number) {
-        (AnodeKind::Directory, _) => Content::Pages(PageKind::Directory),
-        (AnodeKind::Internal, ANODE_MAP_ANODE) => Content::Pages(PageKind::AnodeMap),
-        (AnodeKind::Internal, ORPHAN_ANODE) => Content::Pages(PageKind::OrphanList),
-        (AnodeKind::Internal, _) => Content::Pages(PageKind::Attributes),
-        _ => Content::Data,
-    }
 }

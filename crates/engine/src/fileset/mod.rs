@@ -138,7 +138,7 @@ impl MountedFileset {
     /// Opens the fileset in `slot`.
     pub(crate) fn open(store: &Store, slot: u32) -> FsResult<MountedFileset> {
         let (entry, entry_place) = read_entry(store, slot)?;
-        if entry.cursor().is_some() {
+        if entry.state.cursor().is_some() {
             return Err(FsError::Stale);
         }
         let table = Arc::new(entry.table_anode());

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 use format::anode::{ANODE_BYTES, Anode, POOL_FILESET_TABLE, page_and_slot, slot_offset};
 use format::defect::DefectCode;
-use format::fileset::{Cursor, Fileset, FilesetState, NamePart};
+use format::fileset::{Fileset, FilesetState, NamePart, joined};
 use format::ids::{FILESET_SLOTS_MAX, FilesetId, Place};
 use format::page::{PAGE_BODY_BYTES, PageKind, PageOwner, SLOTS_PER_PAGE};
 
@@ -69,12 +69,11 @@ impl Node {
         }
     }
 
-    /// Returns how far the freeing of a deleted fileset has come; `None` for one in use.
-    pub(crate) fn cursor(&self) -> Option<Cursor> {
-        match self.state {
-            FilesetState::Writable => None,
-            FilesetState::Deleted(cursor) => Some(cursor),
-        }
+    /// Returns how much of a deleted fileset is freed, and of how much: each anode is one, and the
+    /// anode table as a whole one more. `None` for one in use.
+    pub(crate) fn freed(&self) -> Option<(u64, u64)> {
+        let done = self.state.cursor()?.container.min(self.anodes_end);
+        Some((done, self.anodes_end + 1))
     }
 
     /// Whether it is in use.
@@ -198,10 +197,7 @@ impl Index {
 
     /// Returns the slot of the fileset of this name.
     pub(crate) fn slot_of(&self, path: &[NamePart]) -> FsResult<u32> {
-        let no_fileset = || {
-            let name = path.iter().map(NamePart::as_str).collect::<Vec<_>>().join("/");
-            FsError::NoFileset { name }
-        };
+        let no_fileset = || FsError::NoFileset { name: joined(path) };
         self.find(path).map(|node| node.slot).ok_or_else(no_fileset)
     }
 

@@ -36,8 +36,7 @@ impl Job for Deletion {
     fn progress(&self, core: &Core) -> Option<JobProgress> {
         let index = core.filesets.table.lock(&core.store).ok()?;
         let node = index.node(self.slot)?;
-        // Each anode is one, and the anode table as a whole one more.
-        let done = node.cursor()?.container.min(node.anodes_end);
-        Some(JobProgress { done, total: node.anodes_end + 1 })
+        let (done, total) = node.freed()?;
+        Some(JobProgress { done, total })
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use format::fileset::{Cursor, FilesetName};
+use format::fileset::FilesetName;
 
 use super::Pool;
 use crate::error::FsResult;
@@ -43,17 +43,9 @@ impl FilesetInfo {
             is_read_only: node.is_read_only,
             created_seconds: node.created_seconds,
             inodes: node.anodes_used,
-            freed_permille: node.cursor().map(|cursor| permille(cursor, node.anodes_end)),
+            freed_permille: node.freed().map(|(done, total)| done.saturating_mul(1000) / total),
         }
     }
-}
-
-/// Returns how far a cursor has come, in parts of 1,000.
-fn permille(cursor: Cursor, anodes_end: u64) -> u64 {
-    if cursor.container == Cursor::TABLE {
-        return 999;
-    }
-    (cursor.container.saturating_mul(1000) / anodes_end.max(1)).min(999)
 }
 
 impl Pool {
@@ -119,6 +111,6 @@ impl Pool {
     ///
     /// As [`Pool::filesets`].
     pub fn is_freeing(&self) -> FsResult<bool> {
-        Ok(self.core.list_filesets()?.iter().any(|(_, node)| !node.is_live()))
+        self.core.has_deleted_filesets()
     }
 }

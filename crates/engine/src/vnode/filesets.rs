@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use format::fileset::{Cursor, Fileset as Entry, FilesetName, FilesetState, NamePart};
+use format::fileset::{Cursor, Fileset as Entry, FilesetName, FilesetState, NamePart, joined};
 use format::ids::FilesetId;
 
 use super::{Core, Files, orphan, readahead};
@@ -229,6 +229,12 @@ impl Core {
         Ok(all)
     }
 
+    /// Whether a deleted fileset is not all freed yet.
+    pub(crate) fn has_deleted_filesets(&self) -> FsResult<bool> {
+        let index = self.filesets.table.lock(&self.store)?;
+        Ok(index.nodes().any(|node| !node.is_live()))
+    }
+
     /// Makes a fileset; it is durable when this returns.
     pub(crate) fn create_fileset(&self, path: &[NamePart], new: &NewFileset) -> FsResult<Node> {
         self.check_writable()?;
@@ -369,11 +375,6 @@ fn check_new_name(
         next = index.node(at).and_then(|node| node.above);
     }
     Ok((above, name.clone()))
-}
-
-/// Returns the name of a fileset as users write it.
-fn joined(path: &[NamePart]) -> String {
-    path.iter().map(NamePart::as_str).collect::<Vec<_>>().join("/")
 }
 
 fn key_of(random: &[u8; 32]) -> [u64; 2] {

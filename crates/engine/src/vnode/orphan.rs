@@ -4,9 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use format::anode::{Anode, AnodeKind, StorageMode};
+use format::anode::{Anode, StorageMode};
 use format::ids::AnodeNo;
-use format::page::PageKind;
 use runtime::planted::{self, Planted};
 
 use super::table::Left;
@@ -109,11 +108,7 @@ impl Files<'_> {
                 return Ok(());
             }
             let mut anode = anode.clone();
-            let content = if anode.kind == AnodeKind::Directory {
-                Content::Pages(PageKind::Directory)
-            } else {
-                Content::Data
-            };
+            let content = Content::of(&anode);
             let is_inline = anode.storage == StorageMode::Inline;
             let mut is_done =
                 is_inline || self.store.truncate_blocks(&mut change, &mut anode, 0, content)?;
