@@ -1,16 +1,16 @@
 //! Conversions between integers that cannot fail on the machines Holdfast runs on.
 
 /// Returns `number`, which counts things in memory, as a `u64`.
-pub(crate) fn to_u64(number: usize) -> u64 {
+pub fn to_u64(number: usize) -> u64 {
     u64::try_from(number).expect("usize has 64 bits")
 }
 
 /// Returns `number` as an index or a length in memory.
-pub(crate) fn to_usize(number: u64) -> usize {
+pub fn to_usize(number: u64) -> usize {
     usize::try_from(number).expect("usize has 64 bits")
 }
 
 /// Returns `number` as an index in memory.
-pub(crate) fn index_of(number: u32) -> usize {
+pub fn index_of(number: u32) -> usize {
     usize::try_from(number).expect("usize has 64 bits")
 }

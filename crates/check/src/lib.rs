@@ -31,7 +31,7 @@
 //! each code means for the user (`docs/CHECK.md`).
 
 mod blocks;
-mod convert;
+pub mod convert;
 pub mod lookup;
 mod lsn;
 mod map;

@@ -20,14 +20,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Deref;
 
-use format::group::{SegmentKind, is_bit_set};
+use format::group::SegmentKind;
 use format::ids::Place;
-use format::page::{PAGE_BYTES, PageBytes, PageKind};
+use format::page::{PAGE_BYTES, PageBytes};
 use storage::device::{SharedBytes, Ticket};
 
 use crate::Check;
 use crate::convert::{index_of, to_u64, to_usize};
-use crate::pass::segment::copy_bits;
+use crate::pass::segment::read_free_map;
 use crate::reader::{PageWanted, ReadError, Reader};
 use crate::space::{GroupSpace, Space, StatedSegment, is_set};
 
@@ -337,24 +337,11 @@ fn free_map(reader: &Reader, group: u32, space: &GroupSpace) -> Vec<u64> {
     let geometry = &reader.geometry;
     let words = index_of(geometry.fragments_of(group).div_ceil(64));
     let Some(stated) = space.stated else { return vec![u64::MAX; words] };
-    let used = |&index: &u32| is_bit_set(&stated.free_map_used, index);
-    let indexes: Vec<u32> = (0..geometry.map_pages()).filter(used).collect();
-    let wanted: Vec<PageWanted> = indexes
-        .iter()
-        .map(|&index| PageWanted {
-            place: geometry.free_map_place(group, index),
-            kind: PageKind::FreeMap,
-            owner: None,
-        })
-        .collect();
-    let mut marked = vec![0; words];
-    for (&index, page) in indexes.iter().zip(reader.read_pages(&wanted)) {
-        match page {
-            Ok(page) => copy_bits(&page, index, &mut marked),
-            Err(_) => return vec![u64::MAX; words],
-        }
-    }
-    marked
+    let mut is_whole = true;
+    let marked = read_free_map(reader, group, &stated, &mut |_, failure| {
+        is_whole &= failure.is_none();
+    });
+    if is_whole { marked } else { vec![u64::MAX; words] }
 }
 
 impl Check<'_> {

@@ -32,8 +32,8 @@ use storage::device::SharedDevice;
 use storage::pool::read_superblock_bytes;
 use zerocopy::FromBytes;
 
-use crate::convert::{to_u64, to_usize};
 use crate::{InspectError, Opened};
+use check::convert::{to_u64, to_usize};
 use check::replay::each_chunk_of;
 use format::text::quoted;
 

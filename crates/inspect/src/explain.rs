@@ -19,8 +19,8 @@ use format::summary::{Summary, SummaryKind};
 use format::text::{quoted, shown};
 use storage::device::SharedDevice;
 
-use crate::convert::{index_of, to_u64, to_usize};
 use crate::{InspectError, Opened};
+use check::convert::{index_of, to_u64, to_usize};
 use check::lookup::wanted_page;
 use check::lookup::{
     DEPTH_MAX, FoundBlock, directory_page, each_block, each_data, filesets, find_block, find_data,

@@ -6,7 +6,6 @@
 //!
 //! Not here: verdicts (`check`).
 
-mod convert;
 pub mod dump;
 pub mod explain;
 

@@ -1,12 +1,14 @@
 //! What each group says of its space against what was found: free maps, live counts.
 
+use std::sync::Arc;
+
 use format::bitmap::BITS_PER_PAGE;
 use format::group::{SegmentKind, is_bit_set};
 use format::ids::Place;
 use format::page::{PAGE_HEADER_BYTES, PageBytes, PageKind};
 
 use crate::convert::{index_of, to_u64};
-use crate::reader::PageWanted;
+use crate::reader::{PageWanted, ReadError, Reader};
 use crate::space::{GroupSpace, StatedGroup, count_set, is_set};
 use crate::{Check, Stop};
 use format::defect::{DefectCode, Subject};
@@ -73,38 +75,45 @@ fn one_group(check: &mut Check<'_>, group: u32, space: &GroupSpace) -> u64 {
 
 /// Reads the free map of a group; `None` if a page of it can't be used.
 fn free_map(check: &mut Check<'_>, group: u32, stated: &StatedGroup) -> Option<Vec<u64>> {
-    let geometry = check.reader.geometry.clone();
-    let indexes: Vec<u32> = (0..geometry.map_pages())
-        .filter(|&index| is_bit_set(&stated.free_map_used, index))
-        .collect();
-    let wanted: Vec<PageWanted> = indexes
-        .iter()
-        .map(|&index| PageWanted {
-            place: geometry.free_map_place(group, index),
-            kind: PageKind::FreeMap,
-            owner: None,
-        })
-        .collect();
-    let pages = check.reader.read_pages(&wanted);
-    let mut marked = vec![0; index_of(geometry.fragments_of(group).div_ceil(64))];
+    let reader = Arc::clone(&check.reader);
     let mut is_whole = true;
-    for ((index, wanted), page) in indexes.into_iter().zip(wanted).zip(pages) {
-        match page {
-            Ok(page) => {
-                check.report.totals.pages += 1;
-                copy_bits(&page, index, &mut marked);
-            }
-            Err(error) => {
-                is_whole = false;
-                check.bad_page(POOL, wanted.place, error);
-            }
+    let marked = read_free_map(&reader, group, stated, &mut |place, failure| match failure {
+        None => check.report.totals.pages += 1,
+        Some(error) => {
+            is_whole = false;
+            check.bad_page(POOL, place, error);
         }
-    }
+    });
     is_whole.then_some(marked)
 }
 
+/// Reads the pages of the free map of `group` that its descriptor says are used. Calls `each` with
+/// the place of each, and why it can't be used: its bits are 0 then.
+pub(crate) fn read_free_map(
+    reader: &Reader,
+    group: u32,
+    stated: &StatedGroup,
+    each: &mut dyn FnMut(Place, Option<ReadError>),
+) -> Vec<u64> {
+    let geometry = &reader.geometry;
+    let is_used = |&index: &u32| is_bit_set(&stated.free_map_used, index);
+    let indexes: Vec<u32> = (0..geometry.map_pages()).filter(is_used).collect();
+    let place_of = |index| geometry.free_map_place(group, index);
+    let wanted =
+        |&index: &u32| PageWanted { place: place_of(index), kind: PageKind::FreeMap, owner: None };
+    let wanted: Vec<PageWanted> = indexes.iter().map(wanted).collect();
+    let mut marked = vec![0; index_of(geometry.fragments_of(group).div_ceil(64))];
+    for (&index, page) in indexes.iter().zip(reader.read_pages(&wanted)) {
+        if let Ok(page) = &page {
+            copy_bits(page, index, &mut marked);
+        }
+        each(place_of(index), page.err());
+    }
+    marked
+}
+
 /// Copies the bits of page `index` of a free map to where they belong in `marked`.
-pub(crate) fn copy_bits(page: &PageBytes, index: u32, marked: &mut [u64]) {
+fn copy_bits(page: &PageBytes, index: u32, marked: &mut [u64]) {
     let first_word = index_of(index * (BITS_PER_PAGE / 64));
     let (words, _) = page[PAGE_HEADER_BYTES..].as_chunks::<8>();
     for (to, word) in marked.iter_mut().skip(first_word).zip(words) {
