@@ -9,7 +9,9 @@ use engine::{
     CreateOptions, FilesOptions, FilesetChange, NewFileset, OpenError, OpenOptions, Pool,
 };
 use format::fileset::FilesetName;
-use runtime::clock::ManualClock;
+use runtime::clock::{ManualClock, SimClock};
+use runtime::sync::Mutex;
+use runtime::sync::sim::Scheduler;
 use storage::device::{MemoryDevice, SharedDevice};
 use testkit::canon::Times;
 use testkit::ops::{Generator, Profile, Session};
@@ -145,6 +147,55 @@ fn what_cannot_be_done_to_a_fileset_is_refused() {
     let pool = open(&device, Some("c/d"));
     let told = pool.delete_fileset(&name("c/d")).expect_err("it is served").to_string();
     assert!(told.contains("mounted"), "{told}");
+    assert_clean(&device);
+}
+
+/// Goal: no fileset is left below one that was deleted.
+///
+/// Method: one thread deletes, another makes one below it, in the order of a seed.
+#[test]
+fn one_below_a_fileset_is_made_or_the_fileset_deleted_and_never_both() {
+    let (mut made, mut deleted) = (0, 0);
+    for seed in 0..60 {
+        let device = new_pool();
+        let shared = Arc::clone(&device);
+        let scheduler = Scheduler::new(seed);
+        let clock = Arc::new(SimClock::new(Arc::clone(&scheduler)));
+        let opened = Mutex::new(None);
+        let prepare = || *opened.lock() = Pool::open(shared, clock, OpenOptions::default()).ok();
+        scheduler.run(vec![("open".to_owned(), Box::new(prepare))]);
+        let pool = opened.into_inner().expect("the pool opens");
+        pool.create_fileset(&name("a"), &new_fileset(1)).expect("there is room");
+        let (is_made, is_deleted) = (Mutex::new(false), Mutex::new(false));
+        let create = || {
+            *is_made.lock() = pool.create_fileset(&name("a/b"), &new_fileset(2)).is_ok();
+        };
+        let delete = || *is_deleted.lock() = pool.delete_fileset(&name("a")).is_ok();
+        scheduler.run(vec![
+            ("create".to_owned(), Box::new(create)),
+            ("delete".to_owned(), Box::new(delete)),
+        ]);
+        let (is_made, is_deleted) = (is_made.into_inner(), is_deleted.into_inner());
+        assert_ne!(is_made, is_deleted, "seed {seed}");
+        (made, deleted) = (made + u32::from(is_made), deleted + u32::from(is_deleted));
+        pool.close().expect("nothing fails");
+        assert_clean(&device);
+    }
+    assert!(made > 0 && deleted > 0, "{made} made, {deleted} deleted");
+}
+
+/// Goal: blocks that no file can have are refused before anything is written.
+#[test]
+fn blocks_that_no_file_can_have_are_refused() {
+    let device = new_pool();
+    let pool = open(&device, None);
+    for shift in [0, 11, 21, 63, 64, 255] {
+        let new = NewFileset { block_shift: Some(shift), ..new_fileset(1) };
+        assert!(matches!(pool.create_fileset(&name("a"), &new), Err(FsError::Invalid)));
+        let change = FilesetChange { block_shift: Some(shift), ..FilesetChange::default() };
+        assert!(matches!(pool.change_fileset(&name("root"), &change), Err(FsError::Invalid)));
+    }
+    pool.close().expect("nothing fails");
     assert_clean(&device);
 }
 

@@ -14,6 +14,7 @@ use crate::attributes::InlineAttributes;
 use crate::bytes::is_zero;
 use crate::checksum::crc32c;
 use crate::defect::{DefectCode, FoundDefect};
+use crate::geometry::BLOCK_SHIFTS;
 use crate::ids::{ANODE_NO_MAX, AnodeNo, EPOCH_MAX, Epoch, FRAGMENTS_MAX, FilesetId, Generation};
 use crate::map::{HEIGHT_MAX, ROOT_POINTERS};
 use crate::page::{PAGE_HEADER_BYTES, PageKind, SLOT_BYTES, SLOTS_PER_PAGE};
@@ -451,7 +452,7 @@ impl Anode {
         let checks = [
             (self.number.0 <= ANODE_NO_MAX, "number"),
             (self.mode < 1 << 12, "mode"),
-            ((12..=20).contains(&self.block_shift), "block_shift"),
+            (BLOCK_SHIFTS.contains(&self.block_shift), "block_shift"),
             (self.height <= HEIGHT_MAX, "height"),
             (self.size_bytes <= i64::MAX.unsigned_abs(), "size"),
             (!is_inline || self.size_bytes <= inline_max || !self.holds_bytes(), "inline size"),

@@ -9,6 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::anode::{Anode, AnodeKind, StorageMode};
 use crate::checksum::crc32c;
 use crate::defect::{DefectCode, FoundDefect};
+use crate::geometry::BLOCK_SHIFTS;
 use crate::ids::{AnodeNo, FILESET_SLOTS_MAX, FilesetId};
 use crate::page::SLOT_BYTES;
 
@@ -360,7 +361,7 @@ impl Fileset {
         let checks = [
             (disk.slot.get() == slot, "slot"),
             (disk.height <= crate::map::HEIGHT_MAX, "height"),
-            ((12..=20).contains(&disk.block_shift), "block_shift"),
+            (BLOCK_SHIFTS.contains(&disk.block_shift), "block_shift"),
             (disk.flags & !FLAGS_KNOWN == 0, "flags"),
             (disk.above.get() <= FILESET_SLOTS_MAX, "above"),
             (disk.above.get().checked_sub(1) != Some(slot), "above"),

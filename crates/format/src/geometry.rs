@@ -17,12 +17,16 @@
 //!
 //! The front of a group, up to the end of a segment, is its first metadata segments.
 
+use std::ops::RangeInclusive;
+
 use crate::bitmap::BITS_PER_PAGE;
 use crate::group::{GROUPS_PER_TABLE_PAGE, USAGES_PER_PAGE};
 use crate::ids::Place;
 use crate::lsn_page::{LSN_PAGES_PER_GROUP_MAX, LSNS_PER_PAGE, LsnEntry};
 use crate::page::PAGE_BYTES;
 
+/// Block sizes that files can have, as binary logarithms.
+pub const BLOCK_SHIFTS: RangeInclusive<u8> = 12..=20;
 /// Copies of the superblock on a device.
 pub const SUPERBLOCK_COPIES: u16 = 4;
 /// Bytes kept for each copy of the superblock.
@@ -271,6 +275,13 @@ impl Geometry {
 
     fn groups_end(&self) -> u64 {
         self.device_bytes - 2 * SUPERBLOCK_AREA_BYTES
+    }
+
+    /// Whether files may have blocks of `1 << shift` bytes: a segment holds at least four.
+    #[must_use]
+    pub fn can_have_blocks(&self, shift: u8) -> bool {
+        let segment_bytes = u64::from(self.segment_fragments) << self.fragment_shift;
+        BLOCK_SHIFTS.contains(&shift) && segment_bytes >= 4 << shift
     }
 
     /// Returns the bytes of a fragment.

@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::checksum::crc32c;
 use crate::defect::{DefectCode, FoundDefect};
-use crate::geometry::Geometry;
+use crate::geometry::{BLOCK_SHIFTS, Geometry};
 use crate::ids::{EPOCH_MAX, Epoch, LSN_MAX, Lsn, PoolId, SEQUENCE_MAX};
 
 /// Bytes of a superblock copy.
@@ -458,7 +458,7 @@ impl Superblock {
             groups_offset: disk.groups_offset.get(),
         };
         geometry.verify().map_err(bad)?;
-        if !(12..=20).contains(&disk.block_shift) {
+        if !BLOCK_SHIFTS.contains(&disk.block_shift) {
             return Err(bad("block_shift"));
         }
         let sector_bytes = disk.sector_bytes.get();

@@ -23,7 +23,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use format::defect::DefectCode;
-use format::geometry::{Geometry, JOURNAL_HEADS};
+use format::geometry::{BLOCK_SHIFTS, Geometry, JOURNAL_HEADS};
 use format::ids::{EPOCH_MAX, Epoch, LSN_MAX, Lsn, Place, PoolId};
 use format::journal::{CHUNK_BYTES_MAX, ChunkHeader, JournalHead, LogDataOwner, Record, records};
 use format::page::{
@@ -695,7 +695,7 @@ fn kept_log_data(
     let is_sane = place.disk_group() == 0
         && (1..=BLOCK_FRAGMENTS_MAX).contains(&fragments)
         && end <= u64::from(geometry.segment_fragments)
-        && (12..=20).contains(&owner.block_shift)
+        && BLOCK_SHIFTS.contains(&owner.block_shift)
         && owner.birth.0 <= EPOCH_MAX;
     let block_bytes = 1_usize << owner.block_shift.min(20);
     let pointer = BlockPointer::to_data(place, fragments, owner.birth, block_bytes, bytes);

@@ -78,10 +78,7 @@ impl CreateOptions {
     /// [`OpenError::Geometry`], [`OpenError::Block`] or [`OpenError::Label`].
     pub fn plan(&self) -> Result<Geometry, OpenError> {
         let geometry = Geometry::plan(&self.geometry)?;
-        if !(12..=20).contains(&self.block_shift)
-            || u64::from(geometry.segment_fragments) << geometry.fragment_shift
-                < 4 << self.block_shift
-        {
+        if !geometry.can_have_blocks(self.block_shift) {
             return Err(OpenError::Block);
         }
         label_of(&self.label)?;

@@ -9,14 +9,16 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use format::fileset::{Cursor, Fileset as Entry, FilesetName, FilesetState, NamePart, joined};
+use format::fileset::{
+    Cursor, Fileset as Entry, FilesetName, FilesetState, NamePart, ROOT_SLOT, joined,
+};
 use format::ids::FilesetId;
 
 use super::{Core, Files, orphan, readahead};
 use crate::error::{FsError, FsResult};
+use crate::fileset::MountedFileset;
 use crate::fileset::birth::{NewRoot, make_first_pages};
-use crate::fileset::table::Node;
-use crate::fileset::{MountedFileset, table::FilesetTable};
+use crate::fileset::table::{FilesetTable, Index, Node};
 use crate::journal::Reservation;
 use crate::sync::Mutex;
 
@@ -131,6 +133,11 @@ impl Fileset {
         }
     }
 
+    /// Returns it, unless it was deleted.
+    fn check_there(&self) -> FsResult<&Fileset> {
+        if self.is_gone.load(Ordering::Acquire) { Err(FsError::Stale) } else { Ok(self) }
+    }
+
     /// Whether nobody may change what is in it.
     pub(super) fn is_read_only(&self) -> bool {
         self.is_read_only.load(Ordering::Acquire)
@@ -187,15 +194,11 @@ impl Core {
     /// Returns the fileset in `slot`; opens it if nobody has yet. Called with no lock held.
     pub(super) fn open_fileset(&self, slot: u32) -> FsResult<&Fileset> {
         if let Some(fileset) = self.filesets.by_slot(slot) {
-            return if fileset.is_gone.load(Ordering::Acquire) {
-                Err(FsError::Stale)
-            } else {
-                Ok(fileset)
-            };
+            return fileset.check_there();
         }
         let _opening = self.filesets.opening.lock();
         if let Some(fileset) = self.filesets.by_slot(slot) {
-            return Ok(fileset);
+            return fileset.check_there();
         }
         let anodes = MountedFileset::open(&self.store, slot)?;
         let fileset = self.filesets.enter(slot, Fileset::new(anodes));
@@ -210,7 +213,7 @@ impl Core {
     /// more. Called with no lock held.
     pub(crate) fn fileset_of_family(&self, family: FilesetId) -> FsResult<Option<&Fileset>> {
         if let Some(fileset) = self.filesets.by_family(family) {
-            return Ok((!fileset.is_gone.load(Ordering::Acquire)).then_some(fileset));
+            return Ok(fileset.check_there().ok());
         }
         let slot = self.filesets.table.lock(&self.store)?.slot_of_family(family);
         slot.map(|slot| self.open_fileset(slot)).transpose()
@@ -238,27 +241,18 @@ impl Core {
     /// Makes a fileset; it is durable when this returns.
     pub(crate) fn create_fileset(&self, path: &[NamePart], new: &NewFileset) -> FsResult<Node> {
         self.check_writable()?;
-        let (name, above) = path.split_last().ok_or(FsError::Invalid)?;
+        self.check_block_shift(new.block_shift)?;
         let mut change = self.store.begin(Reservation::LARGE)?;
         let mut index = self.filesets.table.lock(&self.store)?;
-        let above = match above {
-            [] => None,
-            above => index.node(index.slot_of(above)?).cloned(),
-        };
-        let above_slot = above.as_ref().map(|node| node.slot);
-        if index.child(above_slot, name).is_some() {
-            return Err(FsError::FilesetExists { name: joined(path) });
-        }
-        let model = above.or_else(|| index.node(format::fileset::ROOT_SLOT).cloned());
-        let block_shift = new.block_shift.or(model.as_ref().map(|node| node.block_shift));
-        let is_read_only = model.filter(|_| above_slot.is_some());
+        let (above, name) = check_new_name(&index, None, path)?;
+        let model = index.node(above.unwrap_or(ROOT_SLOT)).ok_or(FsError::Invalid)?;
+        let block_shift = new.block_shift.unwrap_or(model.block_shift);
+        let inherited = above.is_some() && model.is_read_only;
         let taken = index.take_slot(&self.store, &mut change)?;
         let id = FilesetId(change.epoch().0);
-        let mut entry =
-            Entry::new(id, taken.slot, name.clone(), block_shift.ok_or(FsError::Invalid)?);
-        entry.above = above_slot;
-        entry.is_read_only =
-            new.is_read_only.unwrap_or(is_read_only.is_some_and(|node| node.is_read_only));
+        let mut entry = Entry::new(id, taken.slot, name, block_shift);
+        entry.above = above;
+        entry.is_read_only = new.is_read_only.unwrap_or(inherited);
         entry.created_seconds = u64::try_from(self.store.now().seconds).unwrap_or(0);
         entry.uuid.copy_from_slice(&new.random[..16]);
         let root = NewRoot { owner: new.owner, key: key_of(&new.random), created: self.now() };
@@ -275,12 +269,14 @@ impl Core {
     /// Changes what a fileset is like, or its name; it is durable when this returns.
     pub(crate) fn change_fileset(&self, path: &[NamePart], new: &FilesetChange) -> FsResult<()> {
         self.check_writable()?;
+        self.check_block_shift(new.block_shift)?;
         let slot = self.filesets.table.lock(&self.store)?.slot_of(path)?;
         let fileset = self.open_fileset(slot)?;
         let mut change = self.store.begin(Reservation::SMALL)?;
         let mut index = self.filesets.table.lock(&self.store)?;
+        check_live(&index, slot)?;
         let above = match &new.name {
-            Some(name) => Some(check_new_name(&index, slot, name.parts())?),
+            Some(name) => Some(check_new_name(&index, Some(slot), name.parts())?),
             None => None,
         };
         let mut guard = fileset.anodes.lock();
@@ -308,11 +304,11 @@ impl Core {
         if slot == self.filesets.main.anodes.slot {
             return Err(in_use("it is mounted: unmount it first"));
         }
-        if slot == format::fileset::ROOT_SLOT {
+        if slot == ROOT_SLOT {
             return Err(in_use("it is the first of the pool, which always has one"));
         }
         let fileset = self.open_fileset(slot)?;
-        self.check_childless(slot, path)?;
+        check_childless(&*self.filesets.table.lock(&self.store)?, slot)?;
         fileset.is_gone.store(true, Ordering::Release);
         self.emptier.wait();
         let done = self.make_unreachable(fileset);
@@ -322,14 +318,9 @@ impl Core {
         done.map(|()| slot)
     }
 
-    fn check_childless(&self, slot: u32, path: &[NamePart]) -> FsResult<()> {
-        let index = self.filesets.table.lock(&self.store)?;
-        let below: Vec<_> = index.children(slot).map(|node| index.path_of(node.slot)).collect();
-        if below.is_empty() {
-            return Ok(());
-        }
-        let by = format!("these are below it: {}", below.join(", "));
-        Err(FsError::FilesetInUse { name: joined(path), by })
+    fn check_block_shift(&self, shift: Option<u8>) -> FsResult<()> {
+        let is_refused = |shift| !self.store.geometry().can_have_blocks(shift);
+        if shift.is_some_and(is_refused) { Err(FsError::Invalid) } else { Ok(()) }
     }
 
     fn make_unreachable(&self, fileset: &Fileset) -> FsResult<()> {
@@ -339,6 +330,9 @@ impl Core {
         self.store.journal.checkpoint()?;
         let mut change = self.store.begin(Reservation::SMALL)?;
         let mut index = self.filesets.table.lock(&self.store)?;
+        // Since the first look somebody may have deleted it, or made one below it.
+        check_live(&index, fileset.anodes.slot)?;
+        check_childless(&index, fileset.anodes.slot)?;
         let mut guard = fileset.anodes.lock();
         let entry = guard.change_entry(&mut change, |entry| {
             entry.state = FilesetState::Deleted(Cursor::START);
@@ -351,10 +345,25 @@ impl Core {
     }
 }
 
-/// Returns where the fileset in `slot` is, once it is called `path`.
+/// Refuses a fileset that was deleted meanwhile.
+fn check_live(index: &Index, slot: u32) -> FsResult<()> {
+    if index.node(slot).is_some_and(Node::is_live) { Ok(()) } else { Err(FsError::Stale) }
+}
+
+/// FT2: refuses a fileset that others are below.
+fn check_childless(index: &Index, slot: u32) -> FsResult<()> {
+    let below: Vec<_> = index.children(slot).map(|node| index.path_of(node.slot)).collect();
+    if below.is_empty() {
+        return Ok(());
+    }
+    let by = format!("these are below it: {}", below.join(", "));
+    Err(FsError::FilesetInUse { name: index.path_of(slot), by })
+}
+
+/// Returns where a fileset is once it is called `path`: the one in `slot`, or a new one.
 fn check_new_name(
-    index: &crate::fileset::table::Index,
-    slot: u32,
+    index: &Index,
+    slot: Option<u32>,
     path: &[NamePart],
 ) -> FsResult<(Option<u32>, NamePart)> {
     let (name, above) = path.split_last().ok_or(FsError::Invalid)?;
@@ -362,13 +371,13 @@ fn check_new_name(
         [] => None,
         above => Some(index.slot_of(above)?),
     };
-    let is_taken = index.child(above, name).is_some_and(|node| node.slot != slot);
+    let is_taken = index.child(above, name).is_some_and(|node| Some(node.slot) != slot);
     if is_taken {
         return Err(FsError::FilesetExists { name: joined(path) });
     }
     let mut next = above;
     while let Some(at) = next {
-        if at == slot {
+        if Some(at) == slot {
             let by = "it can't be below itself".to_owned();
             return Err(FsError::FilesetInUse { name: joined(path), by });
         }
