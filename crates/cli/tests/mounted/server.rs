@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use front::fuse::mountpoint::{self, Mountpoint};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::{HOLDFAST, Mounted, can_mount, write};
 
@@ -92,8 +92,14 @@ fn serve_logging_to(log: Stdio, mounted: &Mounted, before: &[&str]) -> Child {
     server
 }
 
+/// Sends a signal; one that stops the server has stopped all its threads when this returns.
 fn send(server: &Child, signal: Signal) {
-    kill_process(Pid::from_child(server), signal).expect("it runs");
+    let server = Pid::from_child(server);
+    kill_process(server, signal).expect("it runs");
+    if signal == Signal::STOP {
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(server), stopped).expect("it is a child");
+    }
 }
 
 /// Goal: a signal that asks a server to go is no crash: the directory is free, the pool closed.
