@@ -1,4 +1,7 @@
 //! Sealing: fixing a partial segment, summing it up, and handing it to the device.
+//!
+//! The birth of a block is the next epoch, read under the lock of the open segments, at or after
+//! the moment when the block was placed (GT1 of decision 0047).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -69,14 +72,10 @@ impl Segments {
         let fragment_bytes = self.fragment_bytes();
         let mut has_sealed = false;
         loop {
-            let (id, blocks) = match self.lock().full.front() {
-                Some(segment) => (segment.id, segment.blocks.clone()),
-                None => return has_sealed,
-            };
+            let Some((id, blocks, birth)) = self.first_full() else { return has_sealed };
             has_sealed = true;
             // Checksums, which take most of the time, with no lock that a writer waits for. The
             // segment stays where others find it, who may be faster.
-            let birth = self.store.journal.birth();
             for block in &blocks {
                 seal_block(block, birth, fragment_bytes);
             }
@@ -87,6 +86,15 @@ impl Segments {
                 self.finish(&mut state, segment);
             }
         }
+    }
+
+    /// Returns the full segment that waits longest, its blocks, and the birth that they get.
+    ///
+    /// The birth is as old as the list: what is placed later gets a later one, or the same.
+    fn first_full(&self) -> Option<(SegmentId, Vec<Arc<Block>>, Epoch)> {
+        let state = self.lock();
+        let segment = state.full.front()?;
+        Some((segment.id, segment.blocks.clone(), self.store.journal.birth()))
     }
 
     /// A segment with room for little more than a summary takes no more blocks.
@@ -236,19 +244,18 @@ impl Segments {
     /// Fixes a block that goes into the log with the transaction that installs it; `None` if its
     /// partial segment was sealed meanwhile.
     pub(crate) fn seal_for_log(&self, block: &Arc<Block>) -> Option<(BlockPointer, SharedBytes)> {
-        let birth = self.store.journal.birth();
-        self.fix_for_log(&mut self.lock(), block, birth)
+        self.fix_for_log(&mut self.lock(), block)
     }
 
     fn fix_for_log(
         &self,
         state: &mut State,
         block: &Arc<Block>,
-        birth: Epoch,
     ) -> Option<(BlockPointer, SharedBytes)> {
         if !block.is_filling() {
             return None;
         }
+        let birth = self.store.journal.birth();
         let fragment_bytes = self.fragment_bytes();
         let pointer = seal_block(block, birth, fragment_bytes)?;
         let data = block.state.lock().stored(fragment_bytes);
@@ -263,11 +270,10 @@ impl Segments {
         data: SharedBytes,
         length_bytes: usize,
     ) -> FsResult<(Arc<Block>, BlockPointer, SharedBytes)> {
-        let birth = self.store.journal.birth();
         let mut state = self.lock();
         let claim = Claim::default();
         let block = self.place_in(&mut state, Origin::User, owner, data, length_bytes, claim)?;
-        let fixed = self.fix_for_log(&mut state, &block, birth);
+        let fixed = self.fix_for_log(&mut state, &block);
         let (pointer, bytes) = fixed.expect("nobody else has seen the block");
         Ok((block, pointer, bytes))
     }
