@@ -126,7 +126,7 @@ pub(crate) struct CreateArgs {
 #[command(after_help = "Examples:\n  holdfast mount pool.hf /mnt --daemon\n  \
                         holdfast mount pool.hf /mnt -o ro,noexec")]
 pub(crate) struct MountArgs {
-    /// The pool's device
+    /// The pool's device; POOL:a/b is a fileset of it [default: its first, root]
     pub(crate) device: PathBuf,
     /// Where its files appear
     pub(crate) directory: PathBuf,

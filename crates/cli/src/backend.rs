@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::vnode::api::{FileSystem, Ino};
+use format::fileset::FilesetName;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -154,6 +155,8 @@ pub struct OpenOptions {
     pub device_deadline: Duration,
     /// Whether no other machine has the pool open, for the user says so.
     pub is_forced: bool,
+    /// The fileset whose files are served; `None`: the first.
+    pub fileset: Option<FilesetName>,
 }
 
 /// What to explain.

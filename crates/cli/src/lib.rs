@@ -19,6 +19,7 @@ mod exit;
 #[cfg(test)]
 mod fuzz;
 mod holders;
+mod named;
 mod output;
 pub mod size;
 mod status;

@@ -105,6 +105,9 @@ fn cannot_start(device: &Path, error: engine::OpenError) -> BackendError {
             let advice = format!("{error}: run `holdfast check {}`", device.display());
             failed(device, advice)
         }
+        engine::OpenError::Files(error @ FsError::NoFileset { .. }) => {
+            failed(device, format!("{error}: check the name, or leave it out to mount the first"))
+        }
         other => failed(device, other),
     }
 }
@@ -170,6 +173,7 @@ fn open_pool(options: &OpenOptions, device: &SharedDevice) -> Result<Pool, engin
         random: random_number(),
         neighbours: Arc::new(ThisMachine),
         is_forced: options.is_forced,
+        fileset: options.fileset.clone(),
         ..engine::OpenOptions::default()
     };
     Pool::open(Arc::clone(device), Arc::new(SystemClock::new()), open)

@@ -18,6 +18,7 @@ use crate::backend::{Backend, OpenOptions, OpenPool, Placement};
 use crate::bugs;
 use crate::daemon::{self, Answer, Relaunch};
 use crate::exit::{self, UsageError};
+use crate::named::Named;
 use crate::output::Output;
 use crate::status::{self, Served, StatusServer};
 
@@ -147,8 +148,16 @@ fn ready_text(served: &Served, has_replaced_dead: bool) -> String {
 /// Returns what the arguments ask of the pool and of the mount.
 pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, MountOptions)> {
     // Absolute, because the server leaves this directory and `status` shows it.
-    let device = std::fs::canonicalize(&args.device)
-        .with_context(|| format!("{}: check the path of the pool", args.device.display()))?;
+    let Named { pool, fileset, clone } = Named::of(&args.device)?;
+    if clone.is_some() {
+        let message = format!(
+            "{}: clones cannot be mounted by this version: name the fileset without @",
+            args.device.display()
+        );
+        return Err(UsageError::new(message).into());
+    }
+    let device = std::fs::canonicalize(&pool)
+        .with_context(|| format!("{}: check the path of the pool", pool.display()))?;
     let mut mount_options = MountOptions::new(&device.to_string_lossy());
     for options in &args.options {
         mount_options.apply(options).map_err(|error| UsageError::new(error.to_string()))?;
@@ -191,6 +200,7 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
         commit_interval: args.commit_interval,
         device_deadline: args.device_deadline,
         is_forced: args.force,
+        fileset,
     };
     Ok((options, mount_options))
 }
@@ -199,7 +209,7 @@ fn log_path(args: &MountArgs) -> anyhow::Result<PathBuf> {
     if let Some(path) = &args.log_file {
         return Ok(std::path::absolute(path)?);
     }
-    let device = std::fs::canonicalize(&args.device)?;
+    let device = std::fs::canonicalize(Named::of(&args.device)?.pool)?;
     Ok(status::run_directory()?.join(format!("{}.log", status::key_of(&device))))
 }
 

@@ -10,6 +10,7 @@ mod calls;
 mod content;
 mod create;
 mod device;
+mod filesets;
 mod handles;
 mod hung;
 mod locks;

@@ -177,6 +177,7 @@ impl Pools {
             commit_interval: Duration::from_secs(5),
             device_deadline: storage::device::DEADLINE_DEFAULT,
             is_forced: false,
+            fileset: None,
         };
         let what = format!("Holdfast in process, a pool of {} in a file", ByteSize(pool_bytes));
         Ok(self.opened("process", what, backend.open(&options)?))

@@ -1,0 +1,99 @@
+//! What a user names: a pool, a fileset in it, or a clone of that.
+//!
+//! They are written `POOL`, `POOL:a/b` and `POOL:a/b@monday`. What exists as a path is a pool,
+//! whatever colons it has; anything else is split at its last colon.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use format::fileset::{FilesetName, NamePart};
+
+use crate::exit::UsageError;
+
+/// What an argument names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// The pool's path.
+    pub(crate) pool: PathBuf,
+    /// The fileset; `None`: the argument names only the pool.
+    pub(crate) fileset: Option<FilesetName>,
+    /// A clone of that fileset.
+    pub(crate) clone: Option<NamePart>,
+}
+
+impl Named {
+    /// Returns what `argument` names. Looks whether it exists as a path.
+    pub(crate) fn of(argument: &Path) -> Result<Named, UsageError> {
+        // Of a path that cannot be looked at, whoever opens it tells why.
+        Named::split(argument, argument.try_exists().unwrap_or(true))
+    }
+
+    fn split(argument: &Path, is_path: bool) -> Result<Named, UsageError> {
+        let bytes = argument.as_os_str().as_bytes();
+        let colon = bytes.iter().rposition(|&byte| byte == b':').filter(|_| !is_path);
+        let Some(colon) = colon else {
+            return Ok(Named { pool: argument.to_owned(), fileset: None, clone: None });
+        };
+        let refused = |cause: &dyn Display| {
+            let argument = argument.display();
+            UsageError::new(format!("{argument}: {cause}: name a fileset as POOL:a/b"))
+        };
+        let (pool, name) = (&bytes[..colon], &bytes[colon + 1..]);
+        if pool.is_empty() {
+            return Err(refused(&"there is no pool before the colon"));
+        }
+        let name = std::str::from_utf8(name).map_err(|_| refused(&"the name is not UTF-8"))?;
+        let (fileset, clone) = match name.split_once('@') {
+            Some((fileset, clone)) => (fileset, Some(clone)),
+            None => (name, None),
+        };
+        let fileset = fileset.parse().map_err(|error| refused(&error))?;
+        let clone = clone.map(NamePart::new).transpose().map_err(|error| refused(&error))?;
+        let pool = OsStr::from_bytes(pool).into();
+        Ok(Named { pool, fileset: Some(fileset), clone })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_is_split_at_its_last_colon_unless_it_is_a_path() {
+        for (argument, is_path, pool, fileset, clone) in [
+            ("pool.hf", true, "pool.hf", None, None),
+            ("missing.hf", false, "missing.hf", None, None),
+            ("a:b", true, "a:b", None, None),
+            ("a:b", false, "a", Some("b"), None),
+            ("/srv/x:y:a/b", false, "/srv/x:y", Some("a/b"), None),
+            ("p:a/b@monday", false, "p", Some("a/b"), Some("monday")),
+        ] {
+            let named = Named::split(argument.as_ref(), is_path).expect("it is well formed");
+            assert_eq!(named.pool, Path::new(pool), "{argument}");
+            let found = named.fileset.map(|name| name.to_string());
+            assert_eq!(found.as_deref(), fileset, "{argument}");
+            assert_eq!(named.clone.as_ref().map(NamePart::as_str), clone, "{argument}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused_with_words() {
+        for (argument, words) in [
+            (&b":a"[..], "no pool before the colon"),
+            (b"p:", "empty"),
+            (b"p:a//b", "empty"),
+            (b"p:../a", "no part"),
+            (b"p:a@", "empty"),
+            (b"p:a@x@y", "may not hold"),
+            (b"p:a@x/y", "may not hold"),
+            (b"p:\xff", "not UTF-8"),
+        ] {
+            let argument = Path::new(OsStr::from_bytes(argument));
+            let refused = Named::split(argument, false).expect_err("it is no name").to_string();
+            assert!(refused.contains(words), "{refused}");
+            assert!(refused.contains("POOL:a/b"), "{refused}");
+        }
+    }
+}
