@@ -1,6 +1,7 @@
 //! At every write and flush: is what was acknowledged there, and is what is there a state between
 //! operations?
 
+mod creation;
 mod explorer;
 mod orphans;
 mod tail;

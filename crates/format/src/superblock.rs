@@ -7,6 +7,8 @@
 //!   anything older.
 //! - S2: A reader that does not know an incompatible feature refuses; one that does not know a
 //!   read-only-compatible feature opens read-only.
+//! - S3: The copies that a creation writes have sequence 1, and the first is written when all
+//!   others are durable. So where one is blank there is no pool: its creation was cut off.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};

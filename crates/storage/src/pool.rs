@@ -6,11 +6,19 @@
 //! of the pair at the end, then the others. So some copy always verifies (S1), the one with the
 //! highest sequence is current, and after an update no copy says anything older: one that rots
 //! later costs nothing.
+//!
+//! A pool comes into being with one write: a creation writes all copies but the first, flushes, and
+//! then writes the first. Of a pool that was never mounted, whose copies are those of its creation
+//! ([`SEQUENCE_OF_CREATION`]), every copy must therefore be there (S3): if one was never written
+//! the creation was cut off, and what lies below may be anything.
 
 use format::geometry::{Geometry, SUPERBLOCK_COPIES};
 use format::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 
 use crate::device::{AlignedBuffer, Device, DeviceError, Purpose, SharedDevice};
+
+/// Sequence of the copies that a creation writes; the first mount writes higher ones.
+const SEQUENCE_OF_CREATION: u64 = 1;
 
 /// What became of each copy of the superblock on one device.
 #[derive(Debug)]
@@ -32,6 +40,15 @@ pub enum PoolError {
         device: String,
         /// What is wrong with it.
         cause: SuperblockError,
+    },
+    /// The creation of the pool was cut off: there is no pool, and nothing is lost.
+    #[error(
+        "{device}: the creation of the pool was cut off, so there is none: make it again with \
+         holdfast create --force"
+    )]
+    Unfinished {
+        /// Name of the device.
+        device: String,
     },
     /// The device could not be read or written.
     #[error(transparent)]
@@ -99,6 +116,9 @@ pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolErro
     let Some(current) = found.into_iter().max_by_key(|superblock| superblock.sequence) else {
         return Err(PoolError::Superblock { device: name, cause: most_telling(&copies) });
     };
+    if is_unfinished(&current, &copies) {
+        return Err(PoolError::Unfinished { device: name });
+    }
     if current.geometry.device_bytes > size_bytes {
         return Err(PoolError::Truncated {
             device: name,
@@ -107,6 +127,15 @@ pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolErro
         });
     }
     Ok(SuperblockReport { current, copies })
+}
+
+/// Whether the creation of the pool has written some copies and not yet all (S3). One that is torn
+/// or rotten was written: the first mount tears copies as well.
+fn is_unfinished(current: &Superblock, copies: &[Option<SuperblockError>]) -> bool {
+    let blank = [0; 8];
+    let mut errors = copies.iter().flatten();
+    current.sequence == SEQUENCE_OF_CREATION
+        && errors.any(|error| *error == SuperblockError::BadMagic { found: blank })
 }
 
 /// Tells a truncated pool from a device that never was one.
@@ -184,6 +213,26 @@ pub fn write_superblock_copy(
     let offset = Geometry::superblock_offset(device.info().size_bytes, copy);
     let bytes = AlignedBuffer::copy_of(&superblock.encode(copy));
     device.write(Purpose::Superblock, offset, bytes)
+}
+
+/// Writes the first `superblock` of a pool to all copies, so that the last write makes the pool
+/// (S3).
+///
+/// # Errors
+///
+/// What the device said: there is no pool.
+pub fn write_first_superblocks(
+    device: &SharedDevice,
+    superblock: &mut Superblock,
+) -> Result<(), DeviceError> {
+    superblock.sequence = SEQUENCE_OF_CREATION;
+    for copy in 1..SUPERBLOCK_COPIES {
+        write_superblock_copy(device.as_ref(), superblock, copy)?;
+    }
+    device.flush(Purpose::Superblock)?;
+    // CRASH: only the write of this copy makes a pool of what is there.
+    write_superblock_copy(device.as_ref(), superblock, 0)?;
+    device.flush(Purpose::Superblock)
 }
 
 /// Writes `superblock` to all copies, the front pair and the pair at the end each between two

@@ -17,7 +17,9 @@ use crate::convert::to_u64;
 use crate::device::{
     AlignedBuffer, DeviceError, Operation, Purpose, RequestKind, SharedBytes, SharedDevice, Ticket,
 };
-use crate::pool::{PoolError, check_writable, read_superblock, update_all_superblocks};
+use crate::pool::{
+    PoolError, check_writable, read_superblock, update_all_superblocks, write_first_superblocks,
+};
 
 /// The space of a pool.
 #[derive(Clone, Debug)]
@@ -101,6 +103,15 @@ impl Volume {
     /// Returns what is locked while the pool is open: see [`crate::device::Device::lock_identity`].
     pub(crate) fn lock_identity(&self) -> Option<[u64; 2]> {
         self.device.lock_identity()
+    }
+
+    /// Writes every copy of the superblock of a new pool, durably: the last write makes the pool.
+    ///
+    /// # Errors
+    ///
+    /// What the device said: there is no pool.
+    pub fn write_first_superblocks(&self, superblock: &mut Superblock) -> Result<(), DeviceError> {
+        write_first_superblocks(&self.device, superblock)
     }
 
     /// Writes every copy of the superblock, durably; its sequence rises.

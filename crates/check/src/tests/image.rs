@@ -521,7 +521,7 @@ fn superblock(geometry: &Geometry) -> Superblock {
     label[..4].copy_from_slice(b"test");
     Superblock {
         pool_id: POOL,
-        sequence: 1,
+        sequence: 2,
         device_index: 0,
         device_count: 1,
         is_open: false,

@@ -44,7 +44,7 @@ fn every_kind_of_page_is_shown_with_what_it_holds() {
         assert!(text.contains("\nverifies\n"), "{text}");
         assert!(text.contains(expected), "{expected}: {text}");
     }
-    assert!(dump_text(&image, "superblock:3").contains("sequence: 1"));
+    assert!(dump_text(&image, "superblock:3").contains("sequence: 2"));
     assert!(!dump_text(&image, "superblock").contains("3,\n        3,"), "the secret is shown");
     let head = dump_text(&image, &geometry.journal_offset.to_string());
     assert!(head.contains("sequence 0 tail 0"), "{head}");

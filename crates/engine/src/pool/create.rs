@@ -148,8 +148,8 @@ impl Pool {
         storage::heartbeat::write_first(&volume, superblock.pool_id)?;
         journal::write_first_heads(&volume, superblock.pool_id)?;
         volume.flush(Purpose::Home)?;
-        // CRASH: only now is there a pool.
-        volume.update_superblocks(&mut superblock)?;
+        // CRASH: nothing may be missing once there is a pool, and the last write makes it (S3).
+        volume.write_first_superblocks(&mut superblock)?;
         Ok(())
     }
 }
