@@ -5,3 +5,4 @@
 //! means the same after a restart.
 
 pub mod fuse;
+pub mod nfs;

@@ -137,6 +137,42 @@ impl Journal {
         self.add_callback(state, 0, Some(end), done);
     }
 
+    /// Makes each of `classes` durable, and where there is none everything applied so far, as
+    /// [`Journal::commit_then`] does: with one write for all that can share it, because all wait
+    /// before this thread becomes the leader.
+    pub(crate) fn commit_each_then(&self, classes: Vec<(Option<u64>, Completion)>) {
+        let is_any_unknown = classes.iter().any(|(class, _)| class.is_none());
+        if is_any_unknown {
+            self.close_opened_before(u64::MAX);
+        }
+        let mut state = self.state.lock();
+        let end_of_all = is_any_unknown.then(|| state.log.cut());
+        let mut crowded = Vec::new();
+        let mut is_any_added = false;
+        for (class, callback) in classes {
+            let end = if class.is_none() { end_of_all } else { None };
+            let class = class.unwrap_or(0);
+            if state.waiters.callbacks() == CALLBACKS_MAX {
+                crowded.push((class, end, callback));
+            } else {
+                state.waiters.add(class, end, Some(callback));
+                is_any_added = true;
+            }
+        }
+        if state.waiters.is_delay_over() {
+            self.came.notify_one();
+        }
+        let leads = is_any_added && !std::mem::replace(&mut state.waiters.has_leader, true);
+        drop(state);
+        // W3. What waits here is written by this thread, if nobody else does.
+        for (class, end, callback) in crowded {
+            callback(self.wait_for(self.state.lock(), class, end));
+        }
+        if leads {
+            self.lead();
+        }
+    }
+
     /// Adds a waiter and blocks until it is served.
     fn wait_for(
         &self,

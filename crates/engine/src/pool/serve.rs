@@ -279,6 +279,16 @@ impl FileSystem for Pool {
         self.files().sync_file_then(caller, ino, completion);
     }
 
+    fn commit_each(&self, caller: &Caller, files: Vec<(Ino, Completion)>) {
+        let named = |(ino, completion): (Ino, Completion)| {
+            let core = Arc::clone(&self.core);
+            let told = move |done| completion(core.main_files().named(ino, b"", done));
+            let told: Completion = Box::new(told);
+            (ino, told)
+        };
+        self.files().sync_each_then(caller, files.into_iter().map(named).collect());
+    }
+
     fn sync(&self) -> FsResult<()> {
         self.core.sync_all()
     }

@@ -727,6 +727,14 @@ pub trait FileSystem: Send + Sync {
         completion(self.fsync(caller, ino, data_only));
     }
 
+    /// Does what [`FileSystem::commit_then`] does for each of `files`. Those that can share a write
+    /// do, and none waits for the thread that this one may be kept as.
+    fn commit_each(&self, caller: &Caller, files: Vec<(Ino, Completion)>) {
+        for (ino, completion) in files {
+            completion(self.fsync(caller, ino, false));
+        }
+    }
+
     /// Makes everything accepted so far durable.
     fn sync(&self) -> FsResult<()>;
 

@@ -1,0 +1,203 @@
+//! Requests that come twice are done once.
+//!
+//! A client sends a request again when its answer is late or its connection was lost. What reads is
+//! done again; what changes is remembered here with its answer (C. Juszczak, *Improving the
+//! performance and correctness of an NFS server*, 1989).
+//!
+//! # Invariants
+//! - DR1: A request that is being done is not done a second time: its answer goes to the connection
+//!   that asked last.
+//! - DR2: At most [`ENTRIES_MAX`] answers are kept, the oldest go first, none longer than
+//!   [`KEPT_TIME`]. Answers to changes are short, so this is some MiB.
+//!
+//! # Crashes
+//! All is forgotten: a request that is sent again to a server that has died since is done again.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::handle::HandleKey;
+use super::service::ReplySink;
+
+/// How long an answer is kept: longer than a client waits between two tries.
+const KEPT_TIME: Duration = Duration::from_secs(120);
+/// Most answers that are kept.
+const ENTRIES_MAX: usize = 32 << 10;
+/// Bytes from the front of a request that are summed up.
+const SUMMED_BYTES: usize = 512;
+
+/// What tells a request from another. The number alone does not: clients begin anew with theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct RequestKey {
+    peer: SocketAddr,
+    xid: u32,
+    program: u32,
+    procedure: u32,
+    length: usize,
+    checksum: u64,
+}
+
+impl RequestKey {
+    pub(super) fn new(
+        peer: SocketAddr,
+        (xid, program, procedure): (u32, u32, u32),
+        record: &[u8],
+    ) -> RequestKey {
+        let front = &record[..record.len().min(SUMMED_BYTES)];
+        let checksum = HandleKey([0; 16]).hash(front);
+        RequestKey { peer, xid, program, procedure, length: record.len(), checksum }
+    }
+}
+
+/// What is known of a request.
+enum Entry {
+    /// It is being done, for this connection.
+    Busy(Arc<dyn ReplySink>),
+    /// It was done, with this answer.
+    Done(Vec<u8>),
+}
+
+/// What is to be done with a request.
+pub(super) enum Arrival {
+    /// It is new: do it, and end it.
+    New(InProgress),
+    /// It is being done.
+    Busy,
+    /// It was done: this is the answer.
+    Done(Vec<u8>),
+}
+
+#[derive(Default)]
+struct Requests {
+    entries: HashMap<RequestKey, Entry>,
+    /// Those that are done, the oldest first.
+    done: VecDeque<(Instant, RequestKey)>,
+}
+
+/// The requests of the last time.
+#[derive(Default)]
+pub(super) struct Duplicates {
+    requests: Mutex<Requests>,
+}
+
+/// A request that is being done.
+pub(super) struct InProgress {
+    of: Arc<Duplicates>,
+    key: RequestKey,
+}
+
+impl Duplicates {
+    /// A request has come that `sink` wants the answer of.
+    pub(super) fn arrive(
+        self: &Arc<Duplicates>,
+        key: RequestKey,
+        sink: &Arc<dyn ReplySink>,
+    ) -> Arrival {
+        let mut requests = self.requests.lock();
+        requests.drop_old(Instant::now());
+        match requests.entries.get_mut(&key) {
+            Some(Entry::Done(reply)) => Arrival::Done(reply.clone()),
+            Some(Entry::Busy(waiting)) => {
+                // DR1: the connection that asked before may be gone.
+                std::mem::replace(waiting, Arc::clone(sink)).forgo();
+                Arrival::Busy
+            }
+            None => {
+                requests.entries.insert(key, Entry::Busy(Arc::clone(sink)));
+                Arrival::New(InProgress { of: Arc::clone(self), key })
+            }
+        }
+    }
+}
+
+impl Requests {
+    /// DR2.
+    fn drop_old(&mut self, now: Instant) {
+        while let Some(&(since, key)) = self.done.front() {
+            let is_old = now.saturating_duration_since(since) > KEPT_TIME;
+            if !is_old && self.done.len() <= ENTRIES_MAX {
+                return;
+            }
+            self.done.pop_front();
+            self.entries.remove(&key);
+        }
+    }
+}
+
+impl InProgress {
+    /// The request is done: keeps the answer, and sends it to whoever asked last.
+    pub(super) fn end(self, reply: Vec<u8>) {
+        let mut requests = self.of.requests.lock();
+        let waiting = requests.entries.insert(self.key, Entry::Done(reply.clone()));
+        requests.done.push_back((Instant::now(), self.key));
+        drop(requests);
+        if let Some(Entry::Busy(sink)) = waiting {
+            sink.send(reply);
+        }
+    }
+}
+
+impl Drop for InProgress {
+    /// What was not ended may be asked again.
+    fn drop(&mut self) {
+        let mut requests = self.of.requests.lock();
+        if matches!(requests.entries.get(&self.key), Some(Entry::Busy(_))) {
+            requests.entries.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Kept(Mutex<Vec<Vec<u8>>>);
+
+    impl ReplySink for Kept {
+        fn send(&self, reply: Vec<u8>) {
+            self.0.lock().push(reply);
+        }
+    }
+
+    fn key(xid: u32, record: &[u8]) -> RequestKey {
+        RequestKey::new(([127, 0, 0, 1], 900).into(), (xid, 100_003, 8), record)
+    }
+
+    #[test]
+    fn a_request_is_done_once_and_answered_where_it_was_asked_last() {
+        let requests = Arc::new(Duplicates::default());
+        let kept: [Arc<Kept>; 2] = Default::default();
+        let sinks = kept.clone().map(|kept| -> Arc<dyn ReplySink> { kept });
+        let arrive = |at: usize| requests.arrive(key(1, b"x"), &sinks[at]);
+        let Arrival::New(first) = arrive(0) else { panic!("it is new") };
+        assert!(matches!(arrive(1), Arrival::Busy));
+        first.end(b"done".to_vec());
+        assert!(kept[0].0.lock().is_empty());
+        assert_eq!(*kept[1].0.lock(), [b"done".to_vec()]);
+        assert!(matches!(arrive(0), Arrival::Done(reply) if reply == b"done"));
+        let other = requests.arrive(key(1, b"y"), &sinks[0]);
+        assert!(matches!(other, Arrival::New(_)), "another request with the same number");
+    }
+
+    #[test]
+    fn what_was_not_ended_may_be_asked_again_and_old_answers_go() {
+        let requests = Arc::new(Duplicates::default());
+        let sink: Arc<dyn ReplySink> = Arc::new(Kept::default());
+        drop(requests.arrive(key(0, b""), &sink));
+        for xid in 0..40_000 {
+            let Arrival::New(new) = requests.arrive(key(xid, b""), &sink) else {
+                panic!("{xid} is new")
+            };
+            new.end(Vec::new());
+        }
+        let mut kept = requests.requests.lock();
+        assert!(kept.entries.len() <= ENTRIES_MAX + 1);
+        kept.drop_old(Instant::now() + KEPT_TIME + KEPT_TIME);
+        assert_eq!(kept.entries.len(), 0);
+    }
+}

@@ -1,0 +1,359 @@
+//! What is exported to whom, and as whom a client's users act.
+//!
+//! Every request is checked against these rules, not only the one that mounts: a handle is no
+//! permission.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use engine::vnode::api::{
+    Attr, Caller, FileKind, FileSystem, FilesetUuid, FsError, FsResult, Handle, Ino,
+};
+
+use super::handle::{ExportId, HandleKey};
+use super::rpc::Credentials;
+
+/// User and group that stand for nobody (`nobody`, `nogroup` on Linux).
+const NOBODY: u32 = 65_534;
+/// Ports that only the superuser of a machine may use are below this.
+const SECURE_PORTS_END: u16 = 1024;
+/// Most networks of one export.
+const NETWORKS_MAX: usize = 64;
+/// Longest name of an export: what MOUNT can carry.
+const NAME_BYTES_MAX: usize = 1024;
+
+/// A text that is no rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}: {cause}")]
+pub struct RuleError {
+    text: String,
+    cause: String,
+}
+
+impl RuleError {
+    fn new(text: &str, cause: impl Into<String>) -> RuleError {
+        RuleError { text: text.to_owned(), cause: cause.into() }
+    }
+}
+
+/// Addresses that begin with the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    bits: u8,
+}
+
+impl Network {
+    /// Returns whether `address` is in the network.
+    #[must_use]
+    pub fn holds(&self, address: IpAddr) -> bool {
+        // An IPv4 client of a socket for both comes as an address of IPv6.
+        let shift = u32::from(self.bits);
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                let differ = own.to_bits() ^ other.to_bits();
+                differ.checked_shr(32 - shift).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                let differ = own.to_bits() ^ other.to_bits();
+                differ.checked_shr(128 - shift).unwrap_or(0) == 0
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+        }
+    }
+
+    /// This machine alone.
+    #[must_use]
+    pub fn loopback() -> Vec<Network> {
+        let v4 = Network { address: IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), bits: 8 };
+        let v6 = Network { address: IpAddr::V6(std::net::Ipv6Addr::LOCALHOST), bits: 128 };
+        vec![v4, v6]
+    }
+}
+
+impl FromStr for Network {
+    type Err = RuleError;
+
+    fn from_str(text: &str) -> Result<Network, RuleError> {
+        let wrong = || RuleError::new(text, "no network: write it as 10.0.0.0/8 or fd00::/8");
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let bits_max = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Ok(bits_max), |bits| bits.parse().map_err(|_| wrong()))?;
+        if bits > bits_max {
+            return Err(wrong());
+        }
+        Ok(Network { address, bits })
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
+}
+
+/// Which users of a client act as nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Squash {
+    /// None: its superuser is ours.
+    None,
+    /// The superuser.
+    Root,
+    /// All of them.
+    All,
+}
+
+/// The rules of one export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportRules {
+    /// What clients mount: a path from the root of the server.
+    pub name: String,
+    /// What is exported: a path from the root of the fileset, empty for all of it.
+    pub directory: Vec<u8>,
+    /// Who may use it.
+    pub networks: Vec<Network>,
+    /// Whether anything may be changed through it.
+    pub is_writable: bool,
+    /// Who acts as nobody.
+    pub squash: Squash,
+    /// User and group of nobody.
+    pub nobody: (u32, u32),
+    /// Whether requests must come from a port that only a client's superuser may use: else any user
+    /// of a client may claim to be any other.
+    pub needs_secure_port: bool,
+    /// Whether changes of names and attributes are answered before they are durable. They may be
+    /// lost when the server dies, and clients don't make them again. What is written is not
+    /// concerned: WRITE and COMMIT keep their promise.
+    pub is_async: bool,
+}
+
+impl ExportRules {
+    /// Returns an export that nobody but this machine may use, and only to read.
+    #[must_use]
+    pub fn new(name: &str) -> ExportRules {
+        ExportRules {
+            name: name.to_owned(),
+            directory: Vec::new(),
+            networks: Network::loopback(),
+            is_writable: false,
+            squash: Squash::Root,
+            nobody: (NOBODY, NOBODY),
+            needs_secure_port: true,
+            is_async: false,
+        }
+    }
+
+    fn apply(&mut self, option: &str, is_first_network: &mut bool) -> Result<(), RuleError> {
+        let (word, value) = option.split_once('=').unwrap_or((option, ""));
+        match (word, value) {
+            ("rw", "") => self.is_writable = true,
+            ("ro", "") => self.is_writable = false,
+            ("secure", "") => self.needs_secure_port = true,
+            ("insecure", "") => self.needs_secure_port = false,
+            ("sync", "") => self.is_async = false,
+            ("async", "") => self.is_async = true,
+            ("squash", "none") => self.squash = Squash::None,
+            ("squash", "root") => self.squash = Squash::Root,
+            ("squash", "all") => self.squash = Squash::All,
+            ("anon", ids) => {
+                let ids = ids
+                    .split_once(':')
+                    .and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+                self.nobody = ids.ok_or_else(|| RuleError::new(option, "write it as anon=U:G"))?;
+            }
+            ("to", network) => {
+                if std::mem::take(is_first_network) {
+                    self.networks.clear();
+                }
+                if self.networks.len() == NETWORKS_MAX {
+                    let cause = format!("an export has at most {NETWORKS_MAX} networks");
+                    return Err(RuleError::new(option, cause));
+                }
+                self.networks.push(network.parse()?);
+            }
+            ("dir", path) => self.directory = path.as_bytes().to_vec(),
+            _ => {
+                let cause = "no option of an export: there are rw, ro, to=NETWORK, \
+                             squash=none|root|all, anon=U:G, dir=PATH, secure, insecure, sync \
+                             and async";
+                return Err(RuleError::new(option, cause));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for ExportRules {
+    type Err = RuleError;
+
+    /// Reads `NAME` or `NAME:OPTION,...`.
+    fn from_str(text: &str) -> Result<ExportRules, RuleError> {
+        let (name, options) = text.split_once(':').unwrap_or((text, ""));
+        if !name.starts_with('/') || name.len() > NAME_BYTES_MAX {
+            let cause = "the name of an export is a path from /, as in /home:rw,to=10.0.0.0/8";
+            return Err(RuleError::new(text, cause));
+        }
+        let mut rules = ExportRules::new(trimmed(name));
+        let mut is_first_network = true;
+        for option in options.split(',').filter(|option| !option.is_empty()) {
+            rules.apply(option, &mut is_first_network)?;
+        }
+        Ok(rules)
+    }
+}
+
+/// Returns a path without slashes at its end, but for the root.
+fn trimmed(path: &str) -> &str {
+    match path.trim_end_matches('/') {
+        "" => "/",
+        path => path,
+    }
+}
+
+/// A directory of a fileset, and who may do what with what is below it.
+pub struct Export {
+    rules: ExportRules,
+    fs: Arc<dyn FileSystem>,
+    fileset: FilesetUuid,
+    root: Handle,
+    id: ExportId,
+}
+
+impl Export {
+    /// Exports a directory of the main fileset of `fs`. An error tells why that is not there.
+    pub fn new(rules: ExportRules, fs: Arc<dyn FileSystem>) -> FsResult<Export> {
+        let fileset = fs.main_fileset();
+        let root = find(&*fs, fs.root_of(fileset)?, &rules.directory)?.handle(fileset);
+        // Whoever gives an export another name gives it other handles.
+        let named = [&fileset.0.to_le_bytes()[..], rules.name.as_bytes()].concat();
+        let hash = HandleKey([0; 16]).hash(&named);
+        let id = ExportId(u32::try_from(hash >> 32).expect("32 bits"));
+        Ok(Export { rules, fs, fileset, root, id })
+    }
+
+    /// Returns the rules.
+    #[must_use]
+    pub fn rules(&self) -> &ExportRules {
+        &self.rules
+    }
+
+    pub(super) fn id(&self) -> ExportId {
+        self.id
+    }
+
+    pub(super) fn fs(&self) -> &Arc<dyn FileSystem> {
+        &self.fs
+    }
+
+    pub(super) fn fileset(&self) -> FilesetUuid {
+        self.fileset
+    }
+
+    /// Returns whether `ino` is the directory that is exported: nothing above it is.
+    pub(super) fn is_root(&self, ino: Ino) -> bool {
+        ino == self.root.ino
+    }
+
+    /// Returns the handle of the exported directory, or of one below it.
+    pub(super) fn find(&self, below: &[u8]) -> FsResult<Handle> {
+        let root = self.fs.resolve(&Caller::root(), self.root)?;
+        let found = find(&*self.fs, root.ino, below);
+        self.fs.forget(root.ino, 1);
+        found.map(|attr| attr.handle(self.fileset))
+    }
+
+    /// Returns whether a request from `peer` may use this export.
+    pub(super) fn admits(&self, peer: SocketAddr) -> bool {
+        let is_near = self.rules.networks.iter().any(|network| network.holds(peer.ip()));
+        is_near && (!self.rules.needs_secure_port || peer.port() < SECURE_PORTS_END)
+    }
+
+    /// Returns as whom a client's user acts; `None` for credentials that say nothing.
+    pub(super) fn caller(&self, credentials: &Credentials) -> Option<Caller> {
+        let (nobody, nogroup) = self.rules.nobody;
+        match credentials {
+            Credentials::Other => None,
+            Credentials::Sys { uid, gid, groups } if self.rules.squash != Squash::All => {
+                let is_squashed = self.rules.squash == Squash::Root;
+                let user = |uid| if is_squashed && uid == 0 { nobody } else { uid };
+                let group = |gid| if is_squashed && gid == 0 { nogroup } else { gid };
+                let groups = groups.iter().map(|&gid| group(gid)).collect();
+                Some(Caller::checked(user(*uid), group(*gid), groups))
+            }
+            Credentials::None | Credentials::Sys { .. } => {
+                Some(Caller::checked(nobody, nogroup, Vec::new()))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Export {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Export").field("rules", &self.rules).field("id", &self.id).finish()
+    }
+}
+
+/// Returns the directory at `path` below `from`, and leaves no reference.
+fn find(fs: &dyn FileSystem, from: Ino, path: &[u8]) -> FsResult<Attr> {
+    let mut at = fs.lookup(&Caller::root(), from, b".")?;
+    for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+        let is_climbing = name == b"..";
+        let next = if is_climbing {
+            Err(FsError::NotFound)
+        } else {
+            fs.lookup(&Caller::root(), at.ino, name)
+        };
+        fs.forget(at.ino, 1);
+        at = next?;
+    }
+    fs.forget(at.ino, 1);
+    if at.kind == FileKind::Directory { Ok(at) } else { Err(FsError::NotDirectory) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_holds_the_addresses_that_begin_with_its_bits() {
+        for (network, address, is_in) in [
+            ("10.0.0.0/8", "10.255.3.4", true),
+            ("10.0.0.0/8", "11.0.0.1", false),
+            ("10.0.0.0/8", "::ffff:10.1.1.1", true),
+            ("192.0.2.7", "192.0.2.7", true),
+            ("192.0.2.7", "192.0.2.6", false),
+            ("0.0.0.0/0", "203.0.113.9", true),
+            ("0.0.0.0/0", "2001:db8::1", false),
+            ("::/0", "2001:db8::1", true),
+            ("2001:db8::/32", "2001:db9::1", false),
+        ] {
+            let parsed: Network = network.parse().expect("it is one");
+            let address = address.parse().expect("it is one");
+            assert_eq!(parsed.holds(address), is_in, "{address} in {network}");
+        }
+        for network in ["10.0.0.0/33", "10.0.0/8", "", "::/129", "10.0.0.0/", "a/8"] {
+            assert!(network.parse::<Network>().is_err(), "{network}");
+        }
+    }
+
+    #[test]
+    fn rules_are_read_and_nonsense_is_refused() {
+        let rules: ExportRules = "/a/".parse().expect("it is one");
+        assert_eq!(rules, ExportRules::new("/a"));
+        let text = "/a:rw,to=10.0.0.0/8,to=::1,squash=all,anon=7:8,dir=/x/y,insecure,async";
+        let rules: ExportRules = text.parse().expect("it is one");
+        assert!(rules.is_writable && rules.is_async && !rules.needs_secure_port);
+        assert_eq!(rules.networks.len(), 2);
+        assert_eq!((rules.squash, rules.nobody), (Squash::All, (7, 8)));
+        assert_eq!(rules.directory, b"/x/y");
+        for text in ["a", "", "/a:rx", "/a:squash=some", "/a:to=", "/a:anon=5", "/a:rw=1"] {
+            assert!(text.parse::<ExportRules>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! MOUNT (RFC 1813, appendix I): from the name of an export to its handle.
+//!
+//! Versions 1 and 3: the first only to show and to forget mounts, for its handles are too short.
+//! Who has mounted what is known as long as clients say so, and nothing depends on it.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use super::export::Export;
+use super::rpc::{Call, Unserved};
+use super::service::Service;
+use super::xdr::{Garbage, Reader, Writer};
+
+pub(super) const PROGRAM: u32 = 100_005;
+pub(super) const VERSION_FIRST: u32 = 1;
+pub(super) const VERSION_LAST: u32 = 3;
+
+const NULL: u32 = 0;
+const MNT: u32 = 1;
+const DUMP: u32 = 2;
+const UMNT: u32 = 3;
+const UMNTALL: u32 = 4;
+const EXPORT: u32 = 5;
+
+const PATH_BYTES_MAX: usize = 1024;
+/// Most mounts that are remembered: the oldest are forgotten first.
+const MOUNTS_MAX: usize = 1024;
+/// Most entries that DUMP tells.
+const DUMPED_MAX: usize = 1024;
+const AUTH_SYS: u32 = 1;
+
+const OK: u32 = 0;
+const NOENT: u32 = 2;
+const ACCES: u32 = 13;
+const NAMETOOLONG: u32 = 63;
+
+/// Who has mounted what.
+#[derive(Debug, Default)]
+pub(super) struct Mounts(VecDeque<(IpAddr, Vec<u8>)>);
+
+impl Mounts {
+    fn add(&mut self, peer: IpAddr, path: &[u8]) {
+        self.remove(peer, Some(path));
+        if self.0.len() == MOUNTS_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((peer, path.to_vec()));
+    }
+
+    fn remove(&mut self, peer: IpAddr, path: Option<&[u8]>) {
+        self.0.retain(|(by, what)| *by != peer || path.is_some_and(|path| path != what));
+    }
+}
+
+/// Answers a call.
+pub(super) fn answer(
+    service: &Service,
+    peer: SocketAddr,
+    call: &Call,
+    args: &mut Reader<'_>,
+    out: &mut Writer,
+) -> Result<(), Unserved> {
+    match call.procedure {
+        NULL => {}
+        MNT if call.version == VERSION_LAST => mount(service, peer, path_of(args)?, out),
+        DUMP => {
+            for (by, what) in service.mounts().lock().0.iter().take(DUMPED_MAX) {
+                out.bool(true);
+                out.opaque(by.to_canonical().to_string().as_bytes());
+                out.opaque(what);
+            }
+            out.bool(false);
+        }
+        UMNT => service.mounts().lock().remove(peer.ip(), Some(path_of(args)?)),
+        UMNTALL => service.mounts().lock().remove(peer.ip(), None),
+        EXPORT => list(service, out),
+        _ => return Err(Unserved::Procedure),
+    }
+    Ok(())
+}
+
+fn path_of<'m>(args: &mut Reader<'m>) -> Result<&'m [u8], Unserved> {
+    args.opaque(PATH_BYTES_MAX).map_err(|Garbage| Unserved::Arguments)
+}
+
+fn mount(service: &Service, peer: SocketAddr, path: &[u8], out: &mut Writer) {
+    let found = handle_of(service, peer, path);
+    match &found {
+        Ok(_) => tracing::info!(%peer, path = %path.escape_ascii(), "mounted by NFS"),
+        Err(status) => {
+            tracing::warn!(%peer, path = %path.escape_ascii(), status, "NFS mount refused");
+        }
+    }
+    match found {
+        Ok(handle) => {
+            service.mounts().lock().add(peer.ip(), path);
+            out.u32(OK);
+            out.opaque(&handle);
+            out.u32(1);
+            out.u32(AUTH_SYS);
+        }
+        Err(status) => out.u32(status),
+    }
+}
+
+/// Returns the handle of an exported directory, or of one below it.
+fn handle_of(service: &Service, peer: SocketAddr, path: &[u8]) -> Result<Vec<u8>, u32> {
+    let exports = service.exports();
+    let inside = |export: &Arc<Export>| {
+        let below = below(path, export.rules().name.as_bytes())?;
+        Some((Arc::clone(export), below))
+    };
+    // The innermost: it has the fewest bytes left.
+    let found = exports.iter().filter_map(inside).min_by_key(|(_, below)| below.len());
+    let (export, below) = found.ok_or(NOENT)?;
+    if !export.admits(peer) {
+        return Err(ACCES);
+    }
+    let handle = export.find(below).map_err(|error| match error.errno() {
+        36 => NAMETOOLONG,
+        other => u32::try_from(other).unwrap_or(NOENT),
+    })?;
+    Ok(service.key().seal(export.id(), handle).to_vec())
+}
+
+/// Returns what is left of `path` below the export `name`; `None`: it is not below it.
+fn below<'p>(path: &'p [u8], name: &[u8]) -> Option<&'p [u8]> {
+    let rest = path.strip_prefix(name)?;
+    let is_inside = rest.is_empty() || rest.starts_with(b"/") || name.ends_with(b"/");
+    is_inside.then_some(rest)
+}
+
+fn list(service: &Service, out: &mut Writer) {
+    for export in service.exports() {
+        out.bool(true);
+        out.opaque(export.rules().name.as_bytes());
+        for network in &export.rules().networks {
+            out.bool(true);
+            out.opaque(network.to_string().as_bytes());
+        }
+        out.bool(false);
+    }
+    out.bool(false);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_below_an_export_only_at_a_slash() {
+        assert_eq!(below(b"/a/b", b"/a"), Some(&b"/b"[..]));
+        assert_eq!(below(b"/a", b"/a"), Some(&b""[..]));
+        assert_eq!(below(b"/ab", b"/a"), None);
+        assert_eq!(below(b"/ab", b"/"), Some(&b"ab"[..]));
+        assert_eq!(below(b"a", b"/"), None);
+    }
+
+    #[test]
+    fn mounts_are_remembered_up_to_a_bound() {
+        let mut mounts = Mounts::default();
+        for number in 0..u32::try_from(MOUNTS_MAX).expect("it is small") + 10 {
+            mounts.add(IpAddr::V4(number.into()), b"/a");
+            mounts.add(IpAddr::V4(number.into()), b"/a");
+        }
+        assert_eq!(mounts.0.len(), MOUNTS_MAX);
+        mounts.remove(IpAddr::V4(20.into()), None);
+        assert_eq!(mounts.0.len(), MOUNTS_MAX - 1);
+    }
+}

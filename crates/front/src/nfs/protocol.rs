@@ -1,0 +1,249 @@
+//! The words of NFSv3 (RFC 1813): numbers, attributes, and how a file system's errors are told.
+
+use engine::vnode::api::{Attr, FileKind, FilesetUuid, FsError, SetAttr, SetTime, Timestamp};
+
+use super::xdr::{Garbage, Reader, Writer};
+
+pub(super) const PROGRAM: u32 = 100_003;
+pub(super) const VERSION: u32 = 3;
+
+/// Most bytes that one READ or WRITE moves.
+pub(super) const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+/// What a listing is best asked in, and the most it brings.
+pub(super) const LISTING_BYTES: u32 = 64 << 10;
+/// Longest name and path that is read at all; what is longer than a name may be is refused later.
+pub(super) const PATH_BYTES_MAX: usize = 4096;
+/// Longest handle that the protocol has.
+pub(super) const HANDLE_BYTES_MAX: usize = 64;
+/// Bytes of the attributes of a file.
+pub(super) const ATTR_BYTES: usize = 84;
+
+/// Numbers of the procedures.
+pub(super) mod procedure {
+    pub(crate) const NULL: u32 = 0;
+    pub(crate) const GETATTR: u32 = 1;
+    pub(crate) const SETATTR: u32 = 2;
+    pub(crate) const LOOKUP: u32 = 3;
+    pub(crate) const ACCESS: u32 = 4;
+    pub(crate) const READLINK: u32 = 5;
+    pub(crate) const READ: u32 = 6;
+    pub(crate) const WRITE: u32 = 7;
+    pub(crate) const CREATE: u32 = 8;
+    pub(crate) const MKDIR: u32 = 9;
+    pub(crate) const SYMLINK: u32 = 10;
+    pub(crate) const MKNOD: u32 = 11;
+    pub(crate) const REMOVE: u32 = 12;
+    pub(crate) const RMDIR: u32 = 13;
+    pub(crate) const RENAME: u32 = 14;
+    pub(crate) const LINK: u32 = 15;
+    pub(crate) const READDIR: u32 = 16;
+    pub(crate) const READDIRPLUS: u32 = 17;
+    pub(crate) const FSSTAT: u32 = 18;
+    pub(crate) const FSINFO: u32 = 19;
+    pub(crate) const PATHCONF: u32 = 20;
+    pub(crate) const COMMIT: u32 = 21;
+}
+
+/// Returns how many words of an error's answer say that something is not there: attributes of the
+/// file, attributes before and after. `None`: there is no such procedure.
+pub(super) fn absent_words(number: u32) -> Option<usize> {
+    const WORDS: [usize; 22] = [0, 0, 2, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 4, 3, 1, 1, 1, 1, 1, 2];
+    WORDS.get(usize::try_from(number).ok()?).copied()
+}
+
+/// Returns whether a procedure changes something: done twice it may fail, or do harm.
+pub(super) fn is_change(number: u32) -> bool {
+    (procedure::WRITE..=procedure::LINK).contains(&number) || number == procedure::SETATTR
+}
+
+/// Returns whether a procedure may wait for a device, or moves many bytes.
+pub(super) fn may_take_long(number: u32) -> bool {
+    use procedure::{COMMIT, READ, READDIR, READDIRPLUS, SETATTR, WRITE};
+    [READ, WRITE, SETATTR, READDIR, READDIRPLUS, COMMIT].contains(&number)
+}
+
+/// How a call ended (`nfsstat3`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Status(pub(super) u32);
+
+impl Status {
+    pub(super) const OK: Status = Status(0);
+    pub(super) const PERM: Status = Status(1);
+    pub(super) const ACCES: Status = Status(13);
+    pub(super) const EXIST: Status = Status(17);
+    pub(super) const XDEV: Status = Status(18);
+    pub(super) const NOTDIR: Status = Status(20);
+    pub(super) const INVAL: Status = Status(22);
+    pub(super) const ROFS: Status = Status(30);
+    pub(super) const STALE: Status = Status(70);
+    pub(super) const BADHANDLE: Status = Status(10_001);
+    pub(super) const NOT_SYNC: Status = Status(10_002);
+    pub(super) const BAD_COOKIE: Status = Status(10_003);
+    pub(super) const TOOSMALL: Status = Status(10_005);
+    pub(super) const SERVERFAULT: Status = Status(10_006);
+    pub(super) const BADTYPE: Status = Status(10_007);
+}
+
+impl From<&FsError> for Status {
+    fn from(error: &FsError) -> Status {
+        // Where RFC 1813 has no number of its own for one of errno(3), it has that one.
+        Status(match error.errno() {
+            same @ (1 | 2 | 5 | 6 | 13 | 17 | 18 | 20 | 21 | 22 | 27 | 28 | 30 | 31) => {
+                u32::try_from(same).expect("they are small")
+            }
+            11 => 10_008,
+            36 => 63,
+            39 => 66,
+            95 => 10_004,
+            116 => 70,
+            117 => 5,
+            122 => 69,
+            _ => return Status::SERVERFAULT,
+        })
+    }
+}
+
+/// Returns the number by which a client tells one file system from another.
+pub(super) fn fsid_of(fileset: FilesetUuid) -> u64 {
+    let mut folded = [0; 8];
+    for (at, byte) in fileset.0.to_le_bytes().into_iter().enumerate() {
+        folded[at % 8] ^= byte;
+    }
+    u64::from_le_bytes(folded)
+}
+
+/// Writes attributes (`fattr3`).
+pub(super) fn put_attr(out: &mut Writer, attr: &Attr, fsid: u64) {
+    let kind = match attr.kind {
+        FileKind::Regular => 1,
+        FileKind::Directory => 2,
+        FileKind::BlockDevice => 3,
+        FileKind::CharDevice => 4,
+        FileKind::Symlink => 5,
+        FileKind::Socket => 6,
+        FileKind::Fifo => 7,
+    };
+    let (major, minor) = unpacked(attr.rdev);
+    out.words(&[kind, u32::from(attr.mode), attr.nlink, attr.uid, attr.gid]);
+    out.u64(attr.size_bytes);
+    out.u64(attr.blocks_512.saturating_mul(512));
+    out.words(&[major, minor]);
+    out.u64(fsid);
+    out.u64(attr.ino.0);
+    [attr.atime, attr.mtime, attr.ctime].into_iter().for_each(|time| put_time(out, time));
+}
+
+/// Writes attributes that may be missing (`post_op_attr`).
+pub(super) fn put_some_attr(out: &mut Writer, attr: Option<&Attr>, fsid: u64) {
+    out.bool(attr.is_some());
+    if let Some(attr) = attr {
+        put_attr(out, attr, fsid);
+    }
+}
+
+/// Writes attributes from before a change, those that matter (`pre_op_attr`).
+pub(super) fn put_before(out: &mut Writer, attr: Option<&Attr>) {
+    out.bool(attr.is_some());
+    if let Some(attr) = attr {
+        out.u64(attr.size_bytes);
+        put_time(out, attr.mtime);
+        put_time(out, attr.ctime);
+    }
+}
+
+/// Returns a time as the protocol has it, which is from 1970 to 2106: one before is told as the
+/// first, one after as the last.
+pub(super) fn seconds_of(time: Timestamp) -> (u32, u32) {
+    match u32::try_from(time.seconds) {
+        Ok(seconds) => (seconds, time.nanoseconds),
+        Err(_) if time.seconds < 0 => (0, 0),
+        Err(_) => (u32::MAX, time.nanoseconds),
+    }
+}
+
+fn put_time(out: &mut Writer, time: Timestamp) {
+    let (seconds, nanoseconds) = seconds_of(time);
+    out.u32(seconds);
+    out.u32(nanoseconds);
+}
+
+pub(super) fn read_time(reader: &mut Reader<'_>) -> Result<Timestamp, Garbage> {
+    Ok(Timestamp { seconds: i64::from(reader.u32()?), nanoseconds: reader.u32()? })
+}
+
+/// Reads attributes to set (`sattr3`).
+pub(super) fn read_set_attr(reader: &mut Reader<'_>) -> Result<SetAttr, Garbage> {
+    let mode = reader.bool()?.then(|| reader.u32()).transpose()?;
+    Ok(SetAttr {
+        mode: mode.map(mode_of),
+        uid: reader.bool()?.then(|| reader.u32()).transpose()?,
+        gid: reader.bool()?.then(|| reader.u32()).transpose()?,
+        size_bytes: reader.bool()?.then(|| reader.u64()).transpose()?,
+        atime: read_set_time(reader)?,
+        mtime: read_set_time(reader)?,
+        ctime: None,
+    })
+}
+
+fn mode_of(word: u32) -> u16 {
+    u16::try_from(word & 0o7777).expect("12 bits")
+}
+
+fn read_set_time(reader: &mut Reader<'_>) -> Result<Option<SetTime>, Garbage> {
+    match reader.u32()? {
+        0 => Ok(None),
+        1 => Ok(Some(SetTime::Now)),
+        2 => read_time(reader).map(|time| Some(SetTime::To(time))),
+        _ => Err(Garbage),
+    }
+}
+
+/// Returns a device number as Linux packs it; `None` for one that it can't have.
+pub(super) fn packed(major: u32, minor: u32) -> Option<u32> {
+    let is_possible = major < 1 << 12 && minor < 1 << 20;
+    is_possible.then_some(minor & 0xff | major << 8 | (minor & !0xff) << 12)
+}
+
+fn unpacked(rdev: u32) -> (u32, u32) {
+    (rdev >> 8 & 0xfff, rdev & 0xff | rdev >> 12 & 0xf_ff00)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_are_those_of_linux() {
+        for (major, minor) in [(0, 0), (8, 1), (259, 70_000), (4095, (1 << 20) - 1)] {
+            let rdev = packed(major, minor).expect("Linux has it");
+            assert_eq!(unpacked(rdev), (major, minor));
+        }
+        assert_eq!(packed(4096, 0), None);
+        assert_eq!(packed(0, 1 << 20), None);
+    }
+
+    #[test]
+    fn times_that_the_protocol_lacks_are_the_nearest_that_it_has() {
+        let at = |seconds| seconds_of(Timestamp { seconds, nanoseconds: 5 });
+        assert_eq!(at(-1), (0, 0));
+        assert_eq!(at(77), (77, 5));
+        assert_eq!(at(1 << 33), (u32::MAX, 5));
+    }
+
+    #[test]
+    fn every_error_has_a_status_of_the_protocol() {
+        for (error, status) in [
+            (FsError::NotFound, 2),
+            (FsError::NameTooLong, 63),
+            (FsError::NotEmpty, 66),
+            (FsError::QuotaExceeded, 69),
+            (FsError::Stale, 70),
+            (FsError::NotSupported, 10_004),
+            (FsError::TryLater, 10_008),
+            (FsError::Range, 10_006),
+            (FsError::ReadOnlyClone, 30),
+        ] {
+            assert_eq!(Status::from(&error), Status(status), "{error}");
+        }
+    }
+}

@@ -1,0 +1,552 @@
+//! What each call means: from the bytes of a record to the bytes of its answer, or to a commit that
+//! the answer waits for.
+//!
+//! A [`Service`] knows no socket: a connection, or a test, hands it records and is a [`ReplySink`].
+//!
+//! # Concurrency
+//!
+//! [`Service::serve`] may be called from any number of threads; order is the file system's affair.
+//! Changes that wait for group commit hold no thread, but for the one that leads it.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use engine::vnode::api::{Around, Attr, Caller, FileSystem, FsError, FsResult, Handle};
+use parking_lot::{Mutex, RwLock};
+
+use super::duplicate::{Arrival, Duplicates, InProgress, RequestKey};
+use super::export::Export;
+use super::handle::{HANDLE_BYTES, HandleKey};
+use super::mount::{self, Mounts};
+use super::protocol::{
+    self, HANDLE_BYTES_MAX, Status, fsid_of, put_attr, put_before, put_some_attr,
+};
+use super::rpc::{self, Call, Credentials, Unserved};
+use super::xdr::{Garbage, Reader, Writer};
+use super::{attributes, data, listing, names, portmap};
+
+/// Most exports of a server.
+const EXPORTS_MAX: usize = 1024;
+
+/// Where an answer goes.
+pub trait ReplySink: Send + Sync {
+    /// Sends an answer, with its record mark, or drops it where nobody is there any more. Must not
+    /// block.
+    fn send(&self, reply: Vec<u8>);
+
+    /// There will be no answer to a request here: it goes elsewhere.
+    fn forgo(&self) {}
+}
+
+/// Why something is not exported.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExportError {
+    /// Choose another name, or remove that one.
+    #[error("{name}: there is an export of that name already: choose another")]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// Remove some.
+    #[error("{name}: there are {EXPORTS_MAX} exports already: remove one")]
+    TooMany {
+        /// The name.
+        name: String,
+    },
+}
+
+/// Answers the calls of NFS, MOUNT and of a portmapper.
+pub struct Service {
+    key: HandleKey,
+    exports: RwLock<Vec<Arc<Export>>>,
+    duplicates: Arc<Duplicates>,
+    mounts: Mutex<Mounts>,
+    /// Where NFS and MOUNT are, for who asks the portmapper.
+    port: u16,
+}
+
+/// An answer that goes out when what was done is durable.
+#[must_use]
+pub struct Commit {
+    held: Held,
+    done: Box<dyn FnOnce(FsResult<()>) + Send>,
+}
+
+impl Commit {
+    /// Makes what was done durable and has the answers sent: now, or from another thread's call.
+    /// May keep this thread for as long as others come with theirs.
+    pub fn run(self) {
+        Commit::run_all(vec![self]);
+    }
+
+    /// Does so for several at once, which share writes.
+    pub fn run_all(mut commits: Vec<Commit>) {
+        while let Some(first) = commits.first() {
+            let fs = Arc::clone(first.held.export.fs());
+            let is_same = |other: &Commit| {
+                std::ptr::addr_eq(Arc::as_ptr(&fs), Arc::as_ptr(other.held.export.fs()))
+            };
+            let (same, others) = commits.into_iter().partition(is_same);
+            commits = others;
+            let split = |Commit { held, done }| (held, done);
+            let (held, done): (Vec<Held>, Vec<_>) = same.into_iter().map(split).unzip();
+            let inos = held.iter().map(|held| held.attr.ino);
+            let files = inos.zip(done).collect();
+            fs.commit_each(&Caller::root(), files);
+            drop(held);
+        }
+    }
+}
+
+impl fmt::Debug for Commit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Commit").field("ino", &self.held.attr.ino).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service").field("exports", &self.exports).finish_non_exhaustive()
+    }
+}
+
+impl Service {
+    /// Returns a service without exports whose handles are sealed by `key`, and that is to be found
+    /// at `port`.
+    #[must_use]
+    pub fn new(key: HandleKey, port: u16) -> Service {
+        Service {
+            key,
+            exports: RwLock::default(),
+            duplicates: Arc::default(),
+            mounts: Mutex::default(),
+            port,
+        }
+    }
+
+    /// Exports what `export` says, from now on.
+    pub fn add(&self, export: Export) -> Result<(), ExportError> {
+        let mut exports = self.exports.write();
+        let name = export.rules().name.clone();
+        if exports.iter().any(|other| other.rules().name == name || other.id() == export.id()) {
+            return Err(ExportError::NameTaken { name });
+        }
+        if exports.len() == EXPORTS_MAX {
+            return Err(ExportError::TooMany { name });
+        }
+        exports.push(Arc::new(export));
+        Ok(())
+    }
+
+    /// Exports it no more: its handles are stale from now on. Returns whether it was there.
+    pub fn remove(&self, name: &str) -> bool {
+        let mut exports = self.exports.write();
+        let count = exports.len();
+        exports.retain(|export| export.rules().name != name);
+        exports.len() < count
+    }
+
+    /// Returns the exports.
+    #[must_use]
+    pub fn exports(&self) -> Vec<Arc<Export>> {
+        self.exports.read().clone()
+    }
+
+    pub(super) fn key(&self) -> &HandleKey {
+        &self.key
+    }
+
+    pub(super) fn mounts(&self) -> &Mutex<Mounts> {
+        &self.mounts
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns whether `record` may wait for a device, or moves many bytes.
+    #[must_use]
+    pub fn may_take_long(record: &[u8]) -> bool {
+        let call = rpc::peek(record);
+        call.is_none_or(|(program, procedure)| {
+            program == protocol::PROGRAM && protocol::may_take_long(procedure)
+        })
+    }
+
+    /// Does what changes and reads have put off; nobody waits for it.
+    pub(super) fn run_deferred_work(&self) {
+        for export in self.exports.read().iter() {
+            if export.fs().has_deferred_work() {
+                export.fs().run_deferred_work();
+            }
+        }
+    }
+
+    /// Carries out the call in `record`, which came from `peer`. The answer goes to `sink`, at once
+    /// or after the commit that is returned. An error: this is no call, and nothing that comes
+    /// behind it can be trusted.
+    pub fn serve(
+        &self,
+        peer: SocketAddr,
+        record: &[u8],
+        sink: &Arc<dyn ReplySink>,
+    ) -> Result<Option<Commit>, NoCall> {
+        let mut args = Reader::new(record);
+        let call = Call::read(&mut args).map_err(|Garbage| NoCall)?;
+        let refuse = |why| {
+            sink.send(rpc::refusal(call.xid, why));
+            Ok(None)
+        };
+        if !call.is_known_version() {
+            return refuse(Unserved::Rpc);
+        }
+        match (call.program, call.version) {
+            (protocol::PROGRAM, protocol::VERSION) => {
+                self.serve_files(peer, &call, args, record, sink).or_else(refuse)
+            }
+            (protocol::PROGRAM, _) => refuse(Unserved::Version(3, 3)),
+            (mount::PROGRAM, mount::VERSION_FIRST..=mount::VERSION_LAST) => {
+                self.serve_mount(peer, &call, args, sink).or_else(refuse)
+            }
+            (mount::PROGRAM, _) => {
+                refuse(Unserved::Version(mount::VERSION_FIRST, mount::VERSION_LAST))
+            }
+            (portmap::PROGRAM, portmap::VERSION_FIRST..=portmap::VERSION_LAST) => {
+                let mut out = rpc::begin_answer(call.xid, 256);
+                match portmap::answer(self, &call, &mut args, &mut out) {
+                    Ok(()) => sink.send(rpc::end_answer(out)),
+                    Err(why) => return refuse(why),
+                }
+                Ok(None)
+            }
+            (portmap::PROGRAM, _) => {
+                refuse(Unserved::Version(portmap::VERSION_FIRST, portmap::VERSION_LAST))
+            }
+            _ => refuse(Unserved::Program),
+        }
+    }
+
+    fn serve_mount(
+        &self,
+        peer: SocketAddr,
+        call: &Call,
+        mut args: Reader<'_>,
+        sink: &Arc<dyn ReplySink>,
+    ) -> Result<Option<Commit>, Unserved> {
+        let mut out = rpc::begin_answer(call.xid, 256);
+        mount::answer(self, peer, call, &mut args, &mut out)?;
+        sink.send(rpc::end_answer(out));
+        Ok(None)
+    }
+
+    fn serve_files(
+        &self,
+        peer: SocketAddr,
+        call: &Call,
+        args: Reader<'_>,
+        record: &[u8],
+        sink: &Arc<dyn ReplySink>,
+    ) -> Result<Option<Commit>, Unserved> {
+        let absent = protocol::absent_words(call.procedure).ok_or(Unserved::Procedure)?;
+        if call.procedure == protocol::procedure::NULL {
+            sink.send(rpc::end_answer(rpc::begin_answer(call.xid, 64)));
+            return Ok(None);
+        }
+        if call.credentials == Credentials::Other {
+            return Err(Unserved::Credentials);
+        }
+        let answerer = if protocol::is_change(call.procedure) {
+            let number = (call.xid, call.program, call.procedure);
+            match self.duplicates.arrive(RequestKey::new(peer, number, record), sink) {
+                Arrival::New(new) => Answerer::Change(new),
+                Arrival::Busy => return Ok(None),
+                Arrival::Done(reply) => {
+                    sink.send(reply);
+                    return Ok(None);
+                }
+            }
+        } else {
+            Answerer::Other(Arc::clone(sink))
+        };
+        let work = Work { service: self, peer, credentials: &call.credentials };
+        let mut out = rpc::begin_answer(call.xid, 512);
+        let results = out.len();
+        let is_async_procedure = call.procedure != protocol::procedure::WRITE
+            && call.procedure != protocol::procedure::COMMIT;
+        let failed = Failure { xid: call.xid, procedure: call.procedure, absent };
+        match work.dispatch(call.procedure, args, &mut out) {
+            Ok(Done::Now) => answerer.answer(rpc::end_answer(out)),
+            Ok(Done::Durable(target)) if target.export.rules().is_async && is_async_procedure => {
+                answerer.answer(rpc::end_answer(out));
+            }
+            Ok(Done::Durable(target)) => {
+                let done = Box::new(move |done: FsResult<()>| {
+                    answerer.answer(match done {
+                        Ok(()) => rpc::end_answer(out),
+                        Err(error) => failed.answer(&Refused::Failed(error)),
+                    });
+                });
+                return Ok(Some(Commit { held: target.held, done }));
+            }
+            Err(Refused::Garbage) => answerer.answer(rpc::refusal(call.xid, Unserved::Arguments)),
+            Err(Refused::Seen(status, seen)) => {
+                out.truncate(results);
+                out.u32(status.0);
+                put_some_attr(&mut out, Some(&seen.0), seen.1);
+                answerer.answer(rpc::end_answer(out));
+            }
+            Err(refused) => answerer.answer(failed.answer(&refused)),
+        }
+        Ok(None)
+    }
+}
+
+/// What came is no call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoCall;
+
+/// Who gets the answer.
+enum Answerer {
+    Change(InProgress),
+    Other(Arc<dyn ReplySink>),
+}
+
+impl Answerer {
+    fn answer(self, reply: Vec<u8>) {
+        match self {
+            Answerer::Change(change) => change.end(reply),
+            Answerer::Other(sink) => sink.send(reply),
+        }
+    }
+}
+
+/// What an answer needs that says why a call failed.
+struct Failure {
+    xid: u32,
+    procedure: u32,
+    absent: usize,
+}
+
+impl Failure {
+    /// Returns the answer, and logs what the administrator must see.
+    fn answer(&self, refused: &Refused) -> Vec<u8> {
+        let status = match refused {
+            Refused::Status(status) | Refused::Seen(status, _) => *status,
+            Refused::Garbage => Status::INVAL,
+            Refused::Failed(error) => {
+                if matches!(error, FsError::Io { .. } | FsError::Corrupt { .. }) {
+                    tracing::error!(procedure = self.procedure, %error, "NFS call failed");
+                }
+                Status::from(error)
+            }
+        };
+        let mut out = rpc::begin_answer(self.xid, 64);
+        out.u32(status.0);
+        (0..self.absent).for_each(|_| out.u32(0));
+        rpc::end_answer(out)
+    }
+}
+
+/// How a call was carried out.
+pub(super) enum Done {
+    /// The answer can go.
+    Now,
+    /// The answer waits until what was done to this file is durable.
+    Durable(Target),
+}
+
+/// Why a call was not carried out.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// Its arguments make no sense.
+    Garbage,
+    /// As the protocol says it.
+    Status(Status),
+    /// As the file system says it.
+    Failed(FsError),
+    /// With the attributes of the file that was asked about.
+    Seen(Status, Box<(Attr, u64)>),
+}
+
+impl From<Garbage> for Refused {
+    fn from(Garbage: Garbage) -> Refused {
+        Refused::Garbage
+    }
+}
+
+impl From<FsError> for Refused {
+    fn from(error: FsError) -> Refused {
+        Refused::Failed(error)
+    }
+}
+
+impl From<Status> for Refused {
+    fn from(status: Status) -> Refused {
+        Refused::Status(status)
+    }
+}
+
+/// A file that is there for as long as this is: nobody else's has its number.
+pub(super) struct Held {
+    export: Arc<Export>,
+    /// As it was when the handle was looked at.
+    pub(super) attr: Attr,
+}
+
+impl Held {
+    /// Takes over a reference that somebody was given with `attr`.
+    pub(super) fn new(export: &Arc<Export>, attr: Attr) -> Held {
+        Held { export: Arc::clone(export), attr }
+    }
+
+    pub(super) fn fs(&self) -> &dyn FileSystem {
+        &**self.export.fs()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.fs().forget(self.attr.ino, 1);
+    }
+}
+
+/// What a call is about: a file, through an export, for somebody.
+pub(super) struct Target {
+    pub(super) export: Arc<Export>,
+    pub(super) caller: Caller,
+    pub(super) held: Held,
+    pub(super) fsid: u64,
+}
+
+impl Target {
+    pub(super) fn fs(&self) -> &dyn FileSystem {
+        &**self.export.fs()
+    }
+
+    pub(super) fn ino(&self) -> engine::vnode::api::Ino {
+        self.held.attr.ino
+    }
+
+    /// Returns another file as what the same call is about.
+    pub(super) fn beside(&self, held: Held) -> Target {
+        let (export, caller) = (Arc::clone(&self.export), self.caller.clone());
+        Target { export, caller, held, fsid: self.fsid }
+    }
+
+    /// Refuses a change through an export that allows none.
+    pub(super) fn check_writable(&self) -> Result<(), Refused> {
+        if self.export.rules().is_writable { Ok(()) } else { Err(Status::ROFS.into()) }
+    }
+
+    /// Returns somebody who may do what an owner may who has the file open: permission was asked at
+    /// the open, which is the client's, and NFS has none (RFC 1813, 4.4). `None`: nobody.
+    pub(super) fn owner(&self) -> Option<Caller> {
+        let is_owner = self.caller.uid == self.held.attr.uid;
+        is_owner.then(|| Caller { uid: 0, ..self.caller.clone() })
+    }
+
+    /// Returns the attributes as they are now, if they can be read.
+    pub(super) fn attr_now(&self) -> Option<Attr> {
+        self.fs().getattr(&self.caller, self.ino()).ok()
+    }
+
+    pub(super) fn put_attr(&self, out: &mut Writer, attr: &Attr) {
+        put_attr(out, attr, self.fsid);
+    }
+
+    pub(super) fn put_some_attr(&self, out: &mut Writer, attr: Option<&Attr>) {
+        put_some_attr(out, attr, self.fsid);
+    }
+
+    /// Writes attributes around a change (`wcc_data`), which have to be of the same moment: where
+    /// the change did not tell, only what is now.
+    pub(super) fn put_around(&self, out: &mut Writer, around: &Around) {
+        if let (Some(before), Some(after)) = (&around.before, &around.after) {
+            put_before(out, Some(before));
+            self.put_some_attr(out, Some(after));
+        } else {
+            put_before(out, None);
+            self.put_some_attr(out, self.attr_now().as_ref());
+        }
+    }
+}
+
+/// A call to NFS, before it is known what it is about.
+pub(super) struct Work<'s> {
+    pub(super) service: &'s Service,
+    peer: SocketAddr,
+    credentials: &'s Credentials,
+}
+
+impl Work<'_> {
+    fn dispatch(
+        &self,
+        procedure: u32,
+        mut args: Reader<'_>,
+        out: &mut Writer,
+    ) -> Result<Done, Refused> {
+        use protocol::procedure as is;
+        let args = &mut args;
+        match procedure {
+            is::GETATTR => attributes::get(self, args, out),
+            is::SETATTR => attributes::set(self, args, out),
+            is::LOOKUP => names::lookup(self, args, out),
+            is::ACCESS => attributes::access(self, args, out),
+            is::READLINK => attributes::read_link(self, args, out),
+            is::READ => data::read(self, args, out),
+            is::WRITE => data::write(self, args, out),
+            is::CREATE => names::create(self, args, out),
+            is::MKDIR => names::make_directory(self, args, out),
+            is::SYMLINK => names::symlink(self, args, out),
+            is::MKNOD => names::make_node(self, args, out),
+            is::REMOVE => names::remove(self, args, out, false),
+            is::RMDIR => names::remove(self, args, out, true),
+            is::RENAME => names::rename(self, args, out),
+            is::LINK => names::link(self, args, out),
+            is::READDIR => listing::read_dir(self, args, out),
+            is::READDIRPLUS => listing::read_dir_plus(self, args, out),
+            is::FSSTAT => attributes::fs_stat(self, args, out),
+            is::FSINFO => attributes::fs_info(self, args, out),
+            is::PATHCONF => attributes::path_conf(self, args, out),
+            is::COMMIT => data::commit(self, args, out),
+            _ => Err(Status::SERVERFAULT.into()),
+        }
+    }
+
+    /// Reads a handle and returns what it names, if this client may use it.
+    pub(super) fn target(&self, args: &mut Reader<'_>) -> Result<Target, Refused> {
+        let handle = args.opaque(HANDLE_BYTES_MAX)?;
+        let (export, handle) = self.service.key.unseal(handle).ok_or(Status::BADHANDLE)?;
+        let exports = self.service.exports.read();
+        let found = exports.iter().find(|other| other.id() == export);
+        let export = Arc::clone(found.ok_or(Status::STALE)?);
+        drop(exports);
+        if !export.admits(self.peer) {
+            return Err(Status::ACCES.into());
+        }
+        let caller = export.caller(self.credentials).ok_or(Status::ACCES)?;
+        let held = hold(&export, &caller, handle)?;
+        let fsid = fsid_of(export.fileset());
+        Ok(Target { export, caller, held, fsid })
+    }
+
+    /// Reads one more handle, of the export that `target` is of.
+    pub(super) fn second(&self, args: &mut Reader<'_>, target: &Target) -> Result<Held, Refused> {
+        let handle = args.opaque(HANDLE_BYTES_MAX)?;
+        let (export, handle) = self.service.key.unseal(handle).ok_or(Status::BADHANDLE)?;
+        if export != target.export.id() {
+            return Err(Status::XDEV.into());
+        }
+        Ok(hold(&target.export, &target.caller, handle)?)
+    }
+
+    /// Returns the handle of a file of the export that `target` is of.
+    pub(super) fn seal(&self, target: &Target, attr: &Attr) -> [u8; HANDLE_BYTES] {
+        self.service.key.seal(target.export.id(), attr.handle(target.export.fileset()))
+    }
+}
+
+fn hold(export: &Arc<Export>, caller: &Caller, handle: Handle) -> FsResult<Held> {
+    export.fs().resolve(caller, handle).map(|attr| Held::new(export, attr))
+}

@@ -1,0 +1,162 @@
+//! Requests that come twice, clients that misbehave, and what they may cost.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use super::client::{self, Client, FILE_SYNC, NFS, Trouble, Words};
+use super::{Direct, Served, direct, loopback, new_device, open_pool, service_of};
+
+const EXPORTS: [&str; 1] = ["/:rw,squash=none,insecure"];
+
+fn served() -> Served {
+    Served::new(service_of(&open_pool(&new_device(), 1), &EXPORTS))
+}
+
+/// Goal: a change that is asked twice is done once, and answered the same.
+#[test]
+fn a_request_that_comes_twice_is_done_once() {
+    let (mut client, root) = direct();
+    let args = Words::default().opaque(&root).opaque(b"d").set(Some(0o755), None);
+    let record = client.record(NFS, 9, &args);
+    let first = client::Wire::exchange(&mut client.wire, &record);
+    let again = client::Wire::exchange(&mut client.wire, &record);
+    assert_eq!(first, again);
+    // Another request with the same number is another.
+    client.xid -= 1;
+    assert!(client.mkdir(&root, "e").is_ok());
+    assert_eq!(client.mkdir(&root, "d").err(), Some(Trouble::Status(17)));
+}
+
+/// Goal: a request that comes again while it is being done is not done again; who asked last is
+/// answered.
+#[test]
+fn a_request_that_is_being_done_is_answered_once() {
+    let service = service_of(&open_pool(&new_device(), 1), &EXPORTS);
+    let mut client = Client::new(Direct::new(&service, loopback(900)));
+    let mut other = Direct::new(&service, loopback(900));
+    let root = client.mount("/").expect("it is exported");
+    let args = Words::default().opaque(&root).opaque(b"d").set(Some(0o755), None);
+    let record = client.record(NFS, 9, &args);
+    let (reply, commit) = client.wire.start(&record);
+    assert!(reply.is_none() && commit.is_some(), "it waits for its commit");
+    let (reply, second) = other.start(&record);
+    assert!(reply.is_none() && second.is_none(), "it is being done");
+    commit.expect("it is there").run();
+    assert!(client.wire.told().is_none());
+    let mut answer = client::open(client.xid, other.told().expect("it asked last"));
+    assert_eq!(answer.as_mut().expect("it is one").u32(), 0);
+}
+
+/// Goal: no message that is cut or is no call ends the server; what is a call is answered.
+#[test]
+fn garbage_is_refused_and_others_are_served() {
+    let served = served();
+    let mut good = served.client();
+    let root = good.mount("/").expect("it is exported");
+    let whole =
+        good.record(NFS, 7, &Words::default().opaque(&root).u64(0).u32(4).u32(2).opaque(b"abcd"));
+    for end in (0..whole.len()).step_by(3) {
+        let mut bad = served.client();
+        bad.wire.0.set_read_timeout(Some(Duration::from_secs(20))).expect("it is long");
+        bad.wire.send(&whole[..end]);
+        let mut head = [0; 4];
+        // An answer that refuses it, or the end.
+        let _ = bad.wire.0.read(&mut head).expect("the server says something");
+        assert!(good.getattr(&root).is_ok());
+    }
+    for bytes in [&[255; 64][..], b"GET / HTTP/1.1\r\n\r\n", &[0x80, 0, 0, 0], &[0; 5000]] {
+        let mut bad = TcpStream::connect(served.address).expect("it listens");
+        bad.write_all(bytes).expect("it reads");
+        bad.set_read_timeout(Some(Duration::from_secs(20))).expect("it is long");
+        assert_eq!(bad.read(&mut [0; 4]).ok(), Some(0), "it is closed");
+    }
+    assert_eq!(good.call((7, 1), 0, Words::default()).err(), Some(Trouble::Rpc(17)));
+    assert_eq!(good.call((100_003, 4), 0, Words::default()).err(), Some(Trouble::Rpc(18)));
+    assert_eq!(good.call(NFS, 22, Words::default()).err(), Some(Trouble::Rpc(19)));
+    assert_eq!(good.call(NFS, 1, Words::default()).err(), Some(Trouble::Rpc(20)));
+    assert!(good.getattr(&root).is_ok());
+    assert_eq!(served.server.panic_count(), 0);
+}
+
+/// Goal: a record may come in any pieces: fragments of it, and packets of those.
+#[test]
+fn a_record_may_come_in_pieces() {
+    let served = served();
+    let mut client = served.client();
+    let root = client.mount("/").expect("it is exported");
+    let record = client.record(NFS, 1, &Words::default().opaque(&root));
+    let mut bytes = Vec::new();
+    for (at, piece) in record.chunks(7).enumerate() {
+        let last = if (at + 1) * 7 >= record.len() { 1_u32 << 31 } else { 0 };
+        bytes.extend((last | u32::try_from(piece.len()).expect("it is short")).to_be_bytes());
+        bytes.extend(piece);
+    }
+    client.wire.0.set_nodelay(true).expect("it is a socket");
+    for piece in bytes.chunks(5) {
+        client.wire.0.write_all(piece).expect("the server reads");
+    }
+    let reply = client.wire.receive();
+    assert!(client::open(client.xid, reply).is_ok());
+    // And many of them in one packet.
+    let one = client.record(NFS, 1, &Words::default().opaque(&root));
+    let mark = (1_u32 << 31 | u32::try_from(one.len()).expect("it is short")).to_be_bytes();
+    let many = [&mark[..], &one].concat().repeat(300);
+    client.wire.0.write_all(&many).expect("the server reads");
+    for _ in 0..300 {
+        assert!(client::open(client.xid, client.wire.receive()).is_ok());
+    }
+}
+
+/// Goal: a client that asks and never reads costs a bounded number of bytes, and others are served.
+#[test]
+fn a_client_that_takes_no_answers_costs_little() {
+    let served = served();
+    let mut good = served.client();
+    let root = good.mount("/").expect("it is exported");
+    let file = good.create(&root, "f").expect("it is new");
+    let block = vec![7; 1 << 20];
+    good.write(&file, 0, &block, FILE_SYNC).expect("there is room");
+    let mut deaf = served.client();
+    deaf.wire.0.set_write_timeout(Some(Duration::from_millis(300))).expect("it is a socket");
+    let read = deaf.record(NFS, 6, &Words::default().opaque(&file).u64(0).u32(1 << 20));
+    let mark = (1_u32 << 31 | u32::try_from(read.len()).expect("it is short")).to_be_bytes();
+    let asked = [&mark[..], &read].concat();
+    let mut asked_bytes = 0;
+    while asked_bytes < 64 << 20 {
+        match deaf.wire.0.write(&asked) {
+            Ok(count) => asked_bytes += count,
+            Err(_) => break,
+        }
+        assert!(served.server.held_bytes() < 96 << 20, "{}", served.server.held_bytes());
+    }
+    assert!(asked_bytes < 64 << 20, "the server reads no more");
+    assert_eq!(good.read(&file, 0, 9), Ok((vec![7; 9], false)));
+    drop(deaf);
+    assert_eq!(good.read(&file, 0, 9), Ok((vec![7; 9], false)));
+}
+
+/// Goal: many clients at once, each with its own files; nothing is lost, nothing is held after.
+#[test]
+fn many_clients_at_once() {
+    let served = served();
+    std::thread::scope(|scope| {
+        for number in 0..16 {
+            let served = &served;
+            scope.spawn(move || {
+                let mut client = served.client();
+                let root = client.mount("/").expect("it is exported");
+                let dir = client.mkdir(&root, &format!("d{number}")).expect("it is new");
+                for round in 0..20 {
+                    let file = client.create(&dir, &format!("f{round}")).expect("it is new");
+                    let bytes = vec![u8::try_from(number).expect("small"); 5000];
+                    client.write(&file, 0, &bytes, FILE_SYNC).expect("there is room");
+                    assert_eq!(client.read(&file, 0, 9000), Ok((bytes, true)));
+                }
+                assert_eq!(client.list(&dir, 4096).expect("it is one").len(), 22);
+            });
+        }
+    });
+    assert_eq!(served.server.panic_count(), 0);
+    assert_eq!(served.server.held_bytes(), 0);
+}

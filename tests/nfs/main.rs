@@ -1,0 +1,78 @@
+//! The NFS front on a pool: by the service alone, and over loopback.
+
+#![expect(clippy::big_endian_bytes, reason = "XDR is big-endian")]
+
+mod bounds;
+mod client;
+mod procedures;
+mod rules;
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use engine::vnode::api::FileSystem;
+use engine::{CreateOptions, OpenOptions, Pool};
+use front::nfs::{Export, ExportRules, HandleKey, Server, ServerOptions, Service};
+use runtime::clock::ManualClock;
+use storage::device::{MemoryDevice, SharedDevice};
+
+use client::{Client, Direct, Socket};
+
+const POOL_BYTES: u64 = 64 << 20;
+const KEY: HandleKey = HandleKey([7; 16]);
+
+fn new_device() -> SharedDevice {
+    let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
+    let create = CreateOptions::new(POOL_BYTES, [3; 64]);
+    Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
+    device
+}
+
+fn open_pool(device: &SharedDevice, random: u64) -> Arc<Pool> {
+    let options = OpenOptions { random, ..OpenOptions::default() };
+    let pool = Pool::open(Arc::clone(device), Arc::new(ManualClock::new()), options);
+    Arc::new(pool.expect("the pool opens"))
+}
+
+/// Returns a service of `pool` with these exports.
+fn service_of(pool: &Arc<Pool>, exports: &[&str]) -> Arc<Service> {
+    let service = Service::new(KEY, 2049);
+    for rules in exports {
+        let rules: ExportRules = rules.parse().expect("a test writes rules");
+        let fs: Arc<dyn FileSystem> = Arc::<Pool>::clone(pool);
+        let export = Export::new(rules, fs).expect("it is there");
+        service.add(export).expect("it has a name of its own");
+    }
+    Arc::new(service)
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+/// Returns a client of a new pool that may do everything, and the handle of the root.
+fn direct() -> (Client<Direct>, Vec<u8>) {
+    let service = service_of(&open_pool(&new_device(), 1), &["/:rw,squash=none"]);
+    let mut client = Client::new(Direct::new(&service, loopback(900)));
+    let root = client.mount("/").expect("it is exported");
+    (client, root)
+}
+
+/// A server on a port of its own.
+struct Served {
+    server: Server,
+    address: SocketAddr,
+}
+
+impl Served {
+    fn new(service: Arc<Service>) -> Served {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+        let address = listener.local_addr().expect("it has one");
+        let server = Server::start(service, vec![listener], &ServerOptions::default());
+        Served { server: server.expect("it starts"), address }
+    }
+
+    fn client(&self) -> Client<Socket> {
+        Client::new(Socket::connect(self.address))
+    }
+}

@@ -1,0 +1,157 @@
+//! Who may do what: exports, networks, squashing, handles that are not to be believed.
+
+use super::client::{Client, FILE_SYNC, Trouble, Words};
+use super::{Direct, direct, loopback, new_device, open_pool, service_of};
+
+const ACCES: Trouble = Trouble::Status(13);
+const ROFS: Trouble = Trouble::Status(30);
+
+#[test]
+fn a_made_up_handle_is_refused() {
+    let (mut client, root) = direct();
+    for at in 0..root.len() {
+        let mut changed = root.clone();
+        changed[at] ^= 1;
+        assert_eq!(client.getattr(&changed), Err(Trouble::Status(10_001)), "byte {at}");
+    }
+    assert_eq!(client.getattr(&root[..40]), Err(Trouble::Status(10_001)));
+    assert_eq!(client.getattr(&[]), Err(Trouble::Status(10_001)));
+    assert_eq!(client.getattr(&[0; 65]), Err(Trouble::Rpc(16 + 4)));
+}
+
+#[test]
+fn a_handle_of_one_export_is_none_of_another_and_dies_with_its_export() {
+    let pool = open_pool(&new_device(), 1);
+    let service = service_of(&pool, &["/a:rw,squash=none", "/b:rw,squash=none", "/c:to=192.0.2.1"]);
+    let mut client = Client::new(Direct::new(&service, loopback(900)));
+    let (a, b) = (client.mount("/a").expect("it is"), client.mount("/b").expect("it is"));
+    assert_ne!(a, b);
+    client.create(&a, "f").expect("it is new");
+    let across = Words::default().opaque(&a).opaque(b"f").opaque(&b).opaque(b"g");
+    assert_eq!(client.nfs(14, across).err(), Some(Trouble::Status(18)));
+    assert_eq!(client.mount("/c").err(), Some(ACCES));
+    assert_eq!(client.mount("/d").err(), Some(Trouble::Status(2)));
+    assert!(service.remove("/a"));
+    assert_eq!(client.getattr(&a), Err(Trouble::Status(70)));
+    assert!(client.getattr(&b).is_ok());
+}
+
+#[test]
+fn a_handle_is_no_permission_networks_and_ports_are_asked_at_each_request() {
+    let service = service_of(&open_pool(&new_device(), 1), &["/:rw,squash=none,to=10.0.0.0/8"]);
+    let client =
+        |address: [u8; 4], port: u16| Client::new(Direct::new(&service, (address, port).into()));
+    let root = client([10, 1, 2, 3], 900).mount("/").expect("it may");
+    assert!(client([10, 9, 9, 9], 700).getattr(&root).is_ok());
+    assert_eq!(client([11, 1, 2, 3], 900).getattr(&root), Err(ACCES));
+    assert_eq!(client([10, 1, 2, 3], 1024).getattr(&root), Err(ACCES));
+    assert_eq!(client([11, 1, 2, 3], 900).mount("/"), Err(ACCES));
+}
+
+#[test]
+fn a_read_only_export_changes_nothing() {
+    let pool = open_pool(&new_device(), 1);
+    let service = service_of(&pool, &["/w:rw,squash=none", "/r:squash=none"]);
+    let mut client = Client::new(Direct::new(&service, loopback(900)));
+    let write = client.mount("/w").expect("it is");
+    let file = client.create(&write, "f").expect("it may");
+    client.write(&file, 0, b"x", FILE_SYNC).expect("it may");
+    let root = client.mount("/r").expect("it is");
+    let (file, _) = client.lookup(&root, "f").expect("it is");
+    assert_eq!(client.read(&file, 0, 9), Ok((b"x".to_vec(), true)));
+    assert_eq!(client.create(&root, "g").err(), Some(ROFS));
+    assert_eq!(client.write(&file, 0, b"y", FILE_SYNC).err(), Some(ROFS));
+    assert_eq!(client.remove(&root, "f").err(), Some(ROFS));
+    assert_eq!(client.mkdir(&root, "d").err(), Some(ROFS));
+    let chmod = Words::default().opaque(&file).set(Some(0), None).u32(0);
+    assert_eq!(client.nfs(2, chmod).err(), Some(ROFS));
+    let rename = Words::default().opaque(&root).opaque(b"f").opaque(&root).opaque(b"g");
+    assert_eq!(client.nfs(14, rename).err(), Some(ROFS));
+    let link = Words::default().opaque(&file).opaque(&root).opaque(b"g");
+    assert_eq!(client.nfs(15, link).err(), Some(ROFS));
+    let mut answer = client.nfs(4, Words::default().opaque(&root).u32(63)).expect("it is");
+    answer.some_attr();
+    assert_eq!(answer.u32(), 1 | 2);
+}
+
+#[test]
+fn users_are_squashed_as_the_export_says() {
+    let pool = open_pool(&new_device(), 1);
+    let exports = ["/n:rw,squash=none", "/r:rw,squash=root,anon=50:60", "/a:rw,squash=all"];
+    let service = service_of(&pool, &exports);
+    let mut client = Client::new(Direct::new(&service, loopback(900)));
+    let open = client.mount("/n").expect("it is");
+    let chmod = Words::default().opaque(&open).set(Some(0o777), None).u32(0);
+    client.nfs(2, chmod).expect("root may");
+    for (export, uid, owner) in [
+        ("/n", 0, (0, 7)),
+        ("/n", 5, (5, 7)),
+        ("/r", 0, (50, 7)),
+        ("/r", 5, (5, 7)),
+        ("/a", 5, (65_534, 65_534)),
+    ] {
+        (client.uid, client.gid) = (uid, 7);
+        let root = client.mount(export).expect("it is");
+        let file = client.create(&root, "f").expect("everybody may");
+        let attr = client.getattr(&file).expect("it is there");
+        assert_eq!((attr.uid, attr.gid), owner, "{export} as {uid}");
+        client.remove(&root, "f").expect("its owner may");
+    }
+}
+
+#[test]
+fn permissions_are_asked_at_each_request_but_not_of_an_owner() {
+    let (mut client, root) = direct();
+    let chmod = Words::default().opaque(&root).set(Some(0o777), None).u32(0);
+    client.nfs(2, chmod).expect("root may");
+    (client.uid, client.gid) = (5, 5);
+    let args = Words::default().opaque(&root).opaque(b"f").u32(1).set(Some(0), None);
+    let file = client.nfs(8, args).expect("everybody may").made().0;
+    // As after open(O_CREAT, 0): the file is open for writing, and the mode does not matter.
+    client.write(&file, 0, b"mine", FILE_SYNC).expect("it is the owner's");
+    assert_eq!(client.read(&file, 0, 4), Ok((b"mine".to_vec(), true)));
+    let truncate = Words::default().opaque(&file).set(None, Some(1)).u32(0);
+    client.nfs(2, truncate).expect("it is the owner's");
+    (client.uid, client.gid) = (6, 6);
+    assert_eq!(client.read(&file, 0, 4).err(), Some(ACCES));
+    assert_eq!(client.write(&file, 0, b"no", FILE_SYNC).err(), Some(ACCES));
+    let device = Words::default().opaque(&root).opaque(b"sda").u32(3);
+    let device = device.set(Some(0o666), None).u32(8).u32(0);
+    assert_eq!(client.nfs(11, device).err(), Some(Trouble::Status(1)));
+}
+
+#[test]
+fn nothing_above_an_exported_directory_is_seen() {
+    let pool = open_pool(&new_device(), 1);
+    let service = service_of(&pool, &["/:rw,squash=none"]);
+    let mut client = Client::new(Direct::new(&service, loopback(900)));
+    let top = client.mount("/").expect("it is");
+    let dir = client.mkdir(&top, "dir").expect("it is new");
+    client.mkdir(&dir, "sub").expect("it is new");
+    let service = service_of(&pool, &["/x:rw,squash=none,dir=/dir"]);
+    let mut client = Client::new(Direct::new(&service, loopback(900)));
+    let root = client.mount("/x").expect("it is");
+    let fileid = client.getattr(&root).expect("it is").fileid;
+    let (above, attr) = client.lookup(&root, "..").expect("it has one");
+    assert_eq!((&above, attr.fileid), (&root, fileid));
+    let sub = client.mount("/x/sub").expect("it is below");
+    assert_eq!(client.lookup(&sub, "..").expect("it has one").0, root);
+    assert_eq!(client.mount("/x/..").err(), Some(Trouble::Status(2)));
+    for (_, handle) in client.list(&root, 4096).expect("it is one").iter().take(2) {
+        assert_eq!(*handle, None, "no handle of what may be above");
+    }
+}
+
+#[test]
+fn names_that_are_none_are_refused() {
+    let (mut client, root) = direct();
+    let file = |name: &[u8]| Words::default().opaque(&root).opaque(name).u32(1).set(None, None);
+    for (name, status) in
+        [(&b""[..], 22), (b"a/b", 22), (b"a\0b", 22), (b".", 17), (b"..", 17), (&[b'x'; 256], 63)]
+    {
+        assert_eq!(client.nfs(8, file(name)).err(), Some(Trouble::Status(status)), "{name:?}");
+    }
+    let remove = Words::default().opaque(&root).opaque(b"..");
+    assert_eq!(client.nfs(13, remove).err(), Some(Trouble::Status(22)));
+    assert_eq!(client.lookup(&root, "a/b"), Err(Trouble::Status(22)));
+}
