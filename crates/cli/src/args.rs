@@ -1,11 +1,13 @@
 //! What can be asked of the program.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use format::superblock::{LabelError, label_of};
+use front::nfs::ExportRules;
 
 use crate::exit;
 use crate::size::{ByteSize, parse_time};
@@ -29,6 +31,8 @@ pub(crate) enum Command {
     Mount(MountArgs),
     /// Take a pool's files away again, and wait until the pool is closed
     Unmount(UnmountArgs),
+    /// Serve a pool's files over the network
+    Serve(ServeArgs),
     /// Show mounted pools
     Status(StatusArgs),
     /// Verify a whole pool, changing nothing
@@ -55,6 +59,7 @@ impl Command {
             Command::Create(args) => [Some(&*args.device), None],
             Command::Mount(args) => [Some(&*args.device), Some(&*args.directory)],
             Command::Unmount(args) => [args.directory.parent().map(or_here), None],
+            Command::Serve(args) => [Some(&*args.device), None],
             Command::Status(args) => [args.of.as_deref(), None],
             Command::Check(args) => [Some(&*args.device), None],
             Command::Dump(args) => [Some(&*args.device), None],
@@ -171,6 +176,46 @@ pub(crate) struct MountArgs {
     /// Serve, and tell the waiting parent on standard output
     #[arg(long, hide = true)]
     pub(crate) answer_parent: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  holdfast serve pool.hf --nfs 127.0.0.1:2049\n  \
+                        holdfast serve pool.hf:home --nfs 0.0.0.0:2049 --export \
+                        /home:rw,to=10.0.0.0/8\n\n\
+                        An export is NAME or NAME:OPTION,...: rw, ro [default], to=NETWORK (once \
+                        for each) [default: this machine], squash=none|root|all [default: root], \
+                        anon=UID:GID, dir=PATH, insecure (any port), async (names and attributes \
+                        are answered before they are durable)")]
+pub(crate) struct ServeArgs {
+    /// The pool's device; POOL:a/b is a fileset of it [default: its first, root]
+    pub(crate) device: PathBuf,
+    /// Where NFS and MOUNT listen; port 0: any that is free
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) nfs: SocketAddr,
+    /// What is exported, and to whom [default: all, to this machine, to read and write]
+    #[arg(long = "export", value_name = "EXPORT")]
+    pub(crate) exports: Vec<ExportRules>,
+    /// Where a portmapper listens, for clients that are not told a port; its port is 111
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) portmap: Option<SocketAddr>,
+    /// Memory for pages
+    #[arg(long, default_value = "256M")]
+    pub(crate) cache: ByteSize,
+    /// Age at which what was not synced is committed
+    #[arg(long, default_value = "5s", value_parser = parse_time)]
+    pub(crate) commit_interval: Duration,
+    /// How long the device may take to answer before a request fails
+    #[arg(long, default_value = "30s", value_parser = parse_time)]
+    pub(crate) device_deadline: Duration,
+    /// Serve a pool that was not closed although another machine may have it open: it has not
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Threads that answer clients
+    #[arg(long, default_value_t = 16)]
+    pub(crate) threads: usize,
+    /// Where the server writes its log [default: standard error]
+    #[arg(long)]
+    pub(crate) log_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

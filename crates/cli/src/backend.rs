@@ -360,6 +360,9 @@ pub trait OpenPool: Send + Sync {
     /// Returns the file system to mount. The same one each time.
     fn file_system(&self) -> Arc<dyn FileSystem>;
 
+    /// Returns what only this pool knows, the same in every opening.
+    fn secret(&self) -> [u8; 16];
+
     /// Returns facts and counters as one JSON object: sizes, cache, journal, jobs, `health` (`ok`,
     /// or what is wrong), `warnings` (what should be otherwise, each with what to do). Answers at
     /// once; takes no lock that an operation holds across I/O.

@@ -3,7 +3,7 @@
 //! ```text
 //!   main -> run -> args (what was asked)
 //!                   -> command::* (one file a command)
-//!                        -> backend (all that needs the engine), front (FUSE)
+//!                        -> backend (all that needs the engine), front (FUSE, NFS)
 //!                        -> output (human text or JSON, progress)
 //! ```
 //!
@@ -67,6 +67,7 @@ fn dispatch(
         Command::Create(args) => command::create::run(args, backend, output),
         Command::Mount(args) => command::mount::run(args, backend, relaunch, output),
         Command::Unmount(args) => command::unmount::run(args, output),
+        Command::Serve(args) => command::serve::run(args, backend, output),
         Command::Status(args) => command::status::run(args, output),
         Command::Check(args) => command::check::run(args, backend, output),
         Command::Dump(args) => command::dump::run(args, backend, output),

@@ -500,6 +500,10 @@ impl OpenPool for Served {
         Arc::<Pool>::clone(&self.pool)
     }
 
+    fn secret(&self) -> [u8; 16] {
+        self.pool.secret()
+    }
+
     fn status(&self) -> Value {
         let status = self.pool.status();
         let troubles = self.troubles(&status);

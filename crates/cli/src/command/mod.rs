@@ -8,6 +8,7 @@ pub(crate) mod dump;
 pub(crate) mod explain;
 pub(crate) mod mount;
 pub(crate) mod prove;
+pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod torture;
 pub(crate) mod unmount;

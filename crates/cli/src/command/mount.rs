@@ -23,7 +23,7 @@ use crate::output::Output;
 use crate::status::{self, Served, StatusServer};
 
 /// Smallest cache that holds the pages of the largest operation many times over.
-const CACHE_BYTES_MIN: u64 = 4 << 20;
+pub(crate) const CACHE_BYTES_MIN: u64 = 4 << 20;
 
 pub(crate) fn run(
     args: &MountArgs,
@@ -214,7 +214,7 @@ fn log_path(args: &MountArgs) -> anyhow::Result<PathBuf> {
 }
 
 /// Starts logging to `path`, or to standard error. `HOLDFAST_LOG` says how much (default: `info`).
-fn start_log(path: Option<&Path>) -> anyhow::Result<()> {
+pub(crate) fn start_log(path: Option<&Path>) -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_env("HOLDFAST_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     // What cannot be written, as on a full disk, is left out: to tell of it by standard error,
     // which is the log of a daemon, would end in a panic.

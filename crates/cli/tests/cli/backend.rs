@@ -33,6 +33,10 @@ struct FakePool {
 }
 
 impl OpenPool for FakePool {
+    fn secret(&self) -> [u8; 16] {
+        [0; 16]
+    }
+
     fn file_system(&self) -> Arc<dyn FileSystem> {
         self.fs.clone()
     }

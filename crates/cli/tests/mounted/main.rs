@@ -16,6 +16,7 @@ mod hung;
 mod locks;
 mod mount;
 mod names;
+mod serve;
 mod server;
 mod space;
 mod twice;

@@ -143,6 +143,7 @@ pub struct Pool {
     main_fileset: FilesetUuid,
     /// Of this opening alone.
     verifier: u64,
+    secret: [u8; 16],
 }
 
 impl CheckpointHooks for Core {
@@ -202,6 +203,12 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
+    /// Returns what only this pool knows, in every opening: fronts make their keys of it.
+    #[must_use]
+    pub fn secret(&self) -> [u8; 16] {
+        self.secret
+    }
+
     /// Opens the pool on `device`, replaying its log if it was not closed.
     ///
     /// # Errors
@@ -299,6 +306,7 @@ impl Pool {
             is_read_only,
             main_fileset,
             verifier,
+            secret,
         };
         if !is_read_only && pool.files().finish_orphans()? > 0 {
             // What they had can be used again, and counts as available, from then on.

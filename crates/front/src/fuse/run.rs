@@ -55,6 +55,12 @@ impl StopSignals {
         })?;
         Ok(StopSignals { arrived, handle, listener: Some(listener) })
     }
+
+    /// Waits for one of them; `None` if none can come any more.
+    #[must_use]
+    pub fn wait(&self) -> Option<i32> {
+        self.arrived.recv().ok()
+    }
 }
 
 /// Returns whether this process ignores `signal` (proc(5): `SigIgn`, a bit each from 1 on).

@@ -30,6 +30,16 @@ impl fmt::Debug for HandleKey {
 pub(super) struct ExportId(pub(super) u32);
 
 impl HandleKey {
+    /// Returns the key that is made of a secret, which serves other ends too.
+    #[must_use]
+    pub fn derived(secret: [u8; 16]) -> HandleKey {
+        let half = |label: &[u8]| HandleKey(secret).hash(label).to_le_bytes();
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&half(b"NFS handles, low"));
+        key[8..].copy_from_slice(&half(b"NFS handles, high"));
+        HandleKey(key)
+    }
+
     /// Returns the handle of `handle` in an export.
     pub(super) fn seal(&self, export: ExportId, handle: Handle) -> [u8; HANDLE_BYTES] {
         let mut bytes = [0; HANDLE_BYTES];
