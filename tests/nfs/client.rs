@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use front::nfs::{Commit, ReplySink, Service};
+use front::nfs::{Commit, NoCall, ReplySink, Service};
 use runtime::sync::Mutex;
 
 pub(crate) const NFS: (u32, u32) = (100_003, 3);
@@ -207,8 +207,16 @@ impl Direct {
 
     /// Serves a record; the answer, if there is one before a commit.
     pub(crate) fn start(&mut self, record: &[u8]) -> (Option<Vec<u8>>, Option<Commit>) {
-        let commit = self.service.serve(self.peer, record, &self.sink).expect("it is a call");
-        (self.told.try_recv().ok().map(|reply| reply[4..].to_vec()), commit)
+        self.try_start(record).expect("it is a call")
+    }
+
+    /// Serves what may be no call.
+    pub(crate) fn try_start(
+        &mut self,
+        record: &[u8],
+    ) -> Result<(Option<Vec<u8>>, Option<Commit>), NoCall> {
+        let commit = self.service.serve(self.peer, record, &self.sink)?;
+        Ok((self.told(), commit))
     }
 
     pub(crate) fn told(&mut self) -> Option<Vec<u8>> {

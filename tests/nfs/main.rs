@@ -4,6 +4,8 @@
 
 mod bounds;
 mod client;
+mod cost;
+mod fuzz;
 mod procedures;
 mod rules;
 

@@ -1,4 +1,4 @@
-//! File handles of NFS: sealed, and the same after every restart.
+//! Sealed handles: what clients of NFS hold, the same after every restart.
 //!
 //! # Layout
 //! 48 bytes: version (1), 3 zeros, fileset (16), inode (8), generation (8), export (4), seal (8).
@@ -40,7 +40,7 @@ impl HandleKey {
         HandleKey(key)
     }
 
-    /// Returns the handle of `handle` in an export.
+    /// Returns the sealed handle of `handle` in an export.
     pub(super) fn seal(&self, export: ExportId, handle: Handle) -> [u8; HANDLE_BYTES] {
         let mut bytes = [0; HANDLE_BYTES];
         bytes[0] = VERSION;
