@@ -1,5 +1,12 @@
 //! Who may do what: exports, networks, squashing, handles that are not to be believed.
 
+use std::sync::Arc;
+
+use engine::vnode::api::{FileSystem, FsError};
+use engine::{NewFileset, Pool};
+use format::fileset::FilesetName;
+use front::nfs::Export;
+
 use super::client::{Client, FILE_SYNC, Trouble, Words};
 use super::{Direct, direct, loopback, new_device, open_pool, service_of};
 
@@ -140,6 +147,49 @@ fn nothing_above_an_exported_directory_is_seen() {
     for (_, handle) in client.list(&root, 4096).expect("it is one").iter().take(2) {
         assert_eq!(*handle, None, "no handle of what may be above");
     }
+}
+
+/// Goal: filesets of one pool are served by one server, each with files of its own, and none is
+/// deleted that is served.
+#[test]
+fn filesets_of_one_pool_are_served_together() {
+    let (device, text) = (new_device(), "home/ann");
+    let pool = open_pool(&device, 100);
+    let name: FilesetName = text.parse().expect("it is one");
+    let above: FilesetName = "home".parse().expect("it is one");
+    for (name, number) in [(&above, 1), (&name, 2)] {
+        let new = NewFileset { random: [number; 32], ..NewFileset::default() };
+        pool.create_fileset(name, &new).expect("there is room");
+    }
+    let serve = |pool: &Arc<Pool>| {
+        let service = service_of(pool, &["/:rw,squash=none"]);
+        let uuid = pool.hold_fileset(&name).expect("it is there");
+        let rules = "/ann:rw,squash=none,fileset=home/ann".parse().expect("it is one");
+        let fs: Arc<dyn FileSystem> = Arc::<Pool>::clone(pool);
+        service.add(Export::of(rules, fs, uuid).expect("it is")).expect("it has another name");
+        Client::new(Direct::new(&service, loopback(900)))
+    };
+    let mut client = serve(&pool);
+    let (main, ann) = (client.mount("/").expect("it is"), client.mount("/ann").expect("it is"));
+    let fsids = [&main, &ann].map(|root| client.getattr(root).expect("it is there").fsid);
+    assert_ne!(fsids[0], fsids[1]);
+    let file = client.create(&ann, "f").expect("it is new");
+    client.write(&file, 0, b"of ann", FILE_SYNC).expect("there is room");
+    assert_eq!(client.lookup(&main, "f").err(), Some(Trouble::Status(2)));
+    assert_eq!(client.list(&ann, 4096).expect("it is one").len(), 3);
+    let rename = Words::default().opaque(&ann).opaque(b"f").opaque(&main).opaque(b"f");
+    assert_eq!(client.nfs(14, rename).err(), Some(Trouble::Status(18)));
+    let refused = pool.delete_fileset(&name);
+    assert!(matches!(refused, Err(FsError::FilesetInUse { .. })), "{refused:?}");
+    // As after a death: what was answered is there, in a fileset that nobody closed.
+    let again = open_pool(&device, 200);
+    let mut client = serve(&again);
+    assert_eq!(client.read(&file, 0, 100), Ok((b"of ann".to_vec(), true)));
+    client.remove(&ann, "f").expect("it is there");
+    drop(client);
+    again.close().expect("nothing fails");
+    let report = check::run(device, check::Options::default(), &mut |_| ());
+    assert!(report.is_clean(), "{}", report.to_text());
 }
 
 #[test]

@@ -184,7 +184,8 @@ pub(crate) struct MountArgs {
                         /home:rw,to=10.0.0.0/8\n\n\
                         An export is NAME or NAME:OPTION,...: rw, ro [default], to=NETWORK (once \
                         for each) [default: this machine], squash=none|root|all [default: root], \
-                        anon=UID:GID, dir=PATH, insecure (any port), async (names and attributes \
+                        anon=UID:GID, fileset=a/b, dir=PATH, insecure (any \
+                        port), async (names and attributes \
                         are answered before they are durable)")]
 pub(crate) struct ServeArgs {
     /// The pool's device; POOL:a/b is a fileset of it [default: its first, root]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::vnode::api::{FileSystem, Ino};
+use engine::vnode::api::{FileSystem, FilesetUuid, Ino};
 use format::fileset::FilesetName;
 use serde::Serialize;
 use serde_json::Value;
@@ -359,6 +359,10 @@ pub type OnProgress<'a> = &'a mut dyn FnMut(&str, u64, u64);
 pub trait OpenPool: Send + Sync {
     /// Returns the file system to mount. The same one each time.
     fn file_system(&self) -> Arc<dyn FileSystem>;
+
+    /// Opens one more fileset of the pool, whose files are asked for like those of the first; until
+    /// the pool is closed.
+    fn hold_fileset(&self, name: &FilesetName) -> Result<FilesetUuid, BackendError>;
 
     /// Returns what only this pool knows, the same in every opening.
     fn secret(&self) -> [u8; 16];

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use check::report::Finding;
-use engine::vnode::api::{FileSystem, FsError};
+use engine::vnode::api::{FileSystem, FilesetUuid, FsError};
 use engine::{FilesOptions, Pool};
+use format::fileset::FilesetName;
 use format::geometry::GeometryError;
 use format::superblock::SuperblockError;
 use inspect::InspectError;
@@ -498,6 +499,10 @@ fn loss_of(path: &Path, file: &FileDevice) -> Option<String> {
 impl OpenPool for Served {
     fn file_system(&self) -> Arc<dyn FileSystem> {
         Arc::<Pool>::clone(&self.pool)
+    }
+
+    fn hold_fileset(&self, name: &FilesetName) -> Result<FilesetUuid, BackendError> {
+        self.pool.hold_fileset(name).map_err(|error| failed(&self.path, error))
     }
 
     fn secret(&self) -> [u8; 16] {

@@ -52,7 +52,17 @@ fn serve(
     }
     for rules in exports {
         let directory = rules.directory.escape_ascii().to_string();
-        let export = Export::new(rules, pool.file_system()).with_context(|| {
+        let fs = pool.file_system();
+        let fileset = match &rules.fileset {
+            Some(name) => {
+                let parsed = name.parse().map_err(|error| {
+                    UsageError::new(format!("--export: fileset {name}: {error}: name it as a/b"))
+                })?;
+                pool.hold_fileset(&parsed).context("--export")?
+            }
+            None => fs.main_fileset(),
+        };
+        let export = Export::of(rules, fs, fileset).with_context(|| {
             format!("--export: {directory}: no directory to export: make it, or name another")
         })?;
         service.add(export).context("--export")?;

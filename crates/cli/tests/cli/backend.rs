@@ -9,7 +9,8 @@ use cli::backend::{
     ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, ProveOptions, ProveReport,
     TortureFinding, TortureReport,
 };
-use engine::vnode::api::FileSystem;
+use engine::vnode::api::{FileSystem, FilesetUuid};
+use format::fileset::FilesetName;
 use serde_json::{Value, json};
 
 use crate::memory_fs::MemoryFs;
@@ -33,6 +34,10 @@ struct FakePool {
 }
 
 impl OpenPool for FakePool {
+    fn hold_fileset(&self, _: &FilesetName) -> Result<FilesetUuid, BackendError> {
+        Ok(FilesetUuid(0))
+    }
+
     fn secret(&self) -> [u8; 16] {
         [0; 16]
     }

@@ -95,6 +95,17 @@ impl Pool {
         Ok(())
     }
 
+    /// Opens a fileset besides the main one, so that its files can be asked for
+    /// ([`crate::vnode::api::FileSystem::root_of`]). It can't be deleted as long as the pool is
+    /// open.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::FsError::NoFileset`].
+    pub fn hold_fileset(&self, name: &FilesetName) -> FsResult<FilesetUuid> {
+        self.core.hold_fileset(name.parts())
+    }
+
     /// Goes on with deletions that a crash or a close has interrupted.
     pub(super) fn resume_deletions(&self) -> FsResult<()> {
         for (name, node) in self.core.list_filesets()? {

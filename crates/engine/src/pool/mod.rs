@@ -335,14 +335,6 @@ impl Pool {
         self.core.main_files()
     }
 
-    fn check_fileset(&self, fileset: FilesetUuid) -> FsResult<()> {
-        if fileset == self.main_fileset { Ok(()) } else { Err(FsError::Stale) }
-    }
-
-    fn named<T>(&self, ino: Ino, name: &[u8], result: FsResult<T>) -> FsResult<T> {
-        self.files().named(ino, name, result)
-    }
-
     /// Takes everything home and marks the pool closed. It should not be used afterwards; what is
     /// synced all the same lies in the log behind the last checkpoint, where the next open finds
     /// it.

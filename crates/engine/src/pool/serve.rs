@@ -5,12 +5,42 @@ use std::sync::Arc;
 use format::anode::ROOT_ANODE;
 
 use super::Pool;
-use crate::error::FsResult;
+use crate::error::{FsError, FsResult};
+use crate::vnode::Files;
 use crate::vnode::api::{
     Access, Around, Attr, Caller, Completion, Data, DirEntry, Fallocate, FileSystem, FilesetUuid,
     Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr, Stability, StatFs,
     XattrMode,
 };
+
+impl Pool {
+    /// Returns the files of the fileset that `ino` is in: the main one's, or those of one that is
+    /// held.
+    fn files_of(&self, ino: Ino) -> FsResult<Files<'_>> {
+        self.core.files_of(ino)
+    }
+
+    fn named<T>(&self, ino: Ino, name: &[u8], result: FsResult<T>) -> FsResult<T> {
+        self.core.named(ino, name, result)
+    }
+
+    /// Reads files of several filesets.
+    fn read_one_by_one(&self, asked: &[ReadAsked<'_>], told: &mut ReadTold<'_>) {
+        for (index, asked) in asked.iter().enumerate() {
+            let ReadAsked { caller, ino, offset, length_bytes } = asked;
+            let mut bytes = Vec::new();
+            let read = self.read(caller, *ino, *offset, *length_bytes, &mut bytes);
+            let whole = [&bytes[..]];
+            told(index, read.map(|_| &whole[..]));
+        }
+    }
+
+    fn each_held(&self, each: impl FnMut(Files<'_>)) {
+        if self.core.has_held() {
+            self.core.held_files().for_each(each);
+        }
+    }
+}
 
 impl FileSystem for Pool {
     fn root(&self) -> Ino {
@@ -25,25 +55,34 @@ impl FileSystem for Pool {
         self.verifier
     }
 
+    fn root_of(&self, fileset: FilesetUuid) -> FsResult<Ino> {
+        Ok(self.core.files_named(fileset)?.root())
+    }
+
     fn resolve(&self, _caller: &Caller, handle: Handle) -> FsResult<Attr> {
-        self.check_fileset(handle.fileset)?;
-        self.named(handle.ino, b"", self.files().resolve(handle))
+        let files = self.files_of(handle.ino)?;
+        if files.uuid() != handle.fileset {
+            return Err(FsError::Stale);
+        }
+        self.named(handle.ino, b"", files.resolve(handle))
     }
 
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        self.named(parent, name, self.files().lookup_name(caller, parent, name))
+        self.named(parent, name, self.files_of(parent)?.lookup_name(caller, parent, name))
     }
 
     fn forget(&self, ino: Ino, count: u64) {
-        self.files().forget(ino, count);
+        if let Ok(files) = self.files_of(ino) {
+            files.forget(ino, count);
+        }
     }
 
     fn getattr(&self, _caller: &Caller, ino: Ino) -> FsResult<Attr> {
-        self.named(ino, b"", self.files().attributes(ino))
+        self.named(ino, b"", self.files_of(ino)?.attributes(ino))
     }
 
     fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
-        self.named(ino, b"", self.files().access_of(caller, ino))
+        self.named(ino, b"", self.files_of(ino)?.access_of(caller, ino))
     }
 
     fn setattr(
@@ -53,7 +92,7 @@ impl FileSystem for Pool {
         change: &SetAttr,
         around: Option<&mut Around>,
     ) -> FsResult<Attr> {
-        self.files().set_attributes(caller, ino, change, around)
+        self.files_of(ino)?.set_attributes(caller, ino, change, around)
     }
 
     fn create(
@@ -64,7 +103,7 @@ impl FileSystem for Pool {
         new: NewInode,
         around: Option<&mut Around>,
     ) -> FsResult<Attr> {
-        let made = self.files().make(caller, (parent, name), new, None, around);
+        let made = self.files_of(parent)?.make(caller, (parent, name), new, None, around);
         self.named(parent, name, made)
     }
 
@@ -77,11 +116,11 @@ impl FileSystem for Pool {
         new: NewInode,
         around: Option<&mut Around>,
     ) -> FsResult<Attr> {
-        self.files().make(caller, (parent, name), new, Some(target), around)
+        self.files_of(parent)?.make(caller, (parent, name), new, Some(target), around)
     }
 
     fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
-        self.files().read_link(caller, ino)
+        self.files_of(ino)?.read_link(caller, ino)
     }
 
     fn link(
@@ -92,12 +131,12 @@ impl FileSystem for Pool {
         name: &[u8],
         mut around: Option<&mut Around>,
     ) -> FsResult<Attr> {
-        let files = self.files();
+        let files = self.files_of(ino)?;
         files.with_reclaim(|| files.link_name(caller, ino, (parent, name), around.as_deref_mut()))
     }
 
     fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
-        self.files().make_nameless(caller, parent, new)
+        self.files_of(parent)?.make_nameless(caller, parent, new)
     }
 
     fn unlink(
@@ -107,7 +146,7 @@ impl FileSystem for Pool {
         name: &[u8],
         mut around: Option<&mut Around>,
     ) -> FsResult<()> {
-        let files = self.files();
+        let files = self.files_of(parent)?;
         let removed = files.with_reclaim(|| {
             files.remove_name(caller, (parent, name), false, around.as_deref_mut())
         });
@@ -121,7 +160,7 @@ impl FileSystem for Pool {
         name: &[u8],
         mut around: Option<&mut Around>,
     ) -> FsResult<()> {
-        let files = self.files();
+        let files = self.files_of(parent)?;
         files
             .with_reclaim(|| files.remove_name(caller, (parent, name), true, around.as_deref_mut()))
     }
@@ -134,7 +173,10 @@ impl FileSystem for Pool {
         mode: RenameMode,
         mut around: Option<&mut [Around; 2]>,
     ) -> FsResult<()> {
-        let files = self.files();
+        if source.0.slot() != target.0.slot() {
+            return Err(FsError::CrossFileset);
+        }
+        let files = self.files_of(source.0)?;
         files
             .with_reclaim(|| files.rename_name(caller, source, target, mode, around.as_deref_mut()))
     }
@@ -147,17 +189,21 @@ impl FileSystem for Pool {
         length_bytes: usize,
         into: &mut Vec<u8>,
     ) -> FsResult<usize> {
-        self.named(ino, b"", self.files().read_file(caller, ino, offset, length_bytes, into))
+        self.named(ino, b"", self.files_of(ino)?.read_file(caller, ino, offset, length_bytes, into))
     }
 
     fn read_each(&self, asked: &[ReadAsked<'_>], told: &mut ReadTold<'_>) {
+        let is_of_main = |asked: &ReadAsked<'_>| self.core.is_of_main(asked.ino);
+        if !asked.iter().all(is_of_main) {
+            return self.read_one_by_one(asked, told);
+        }
         self.files().read_files(asked, &mut |index, read| {
             told(index, self.named(asked[index].ino, b"", read));
         });
     }
 
     fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
-        self.named(ino, b"", self.files().write_file(caller, ino, offset, data))
+        self.named(ino, b"", self.files_of(ino)?.write_file(caller, ino, offset, data))
     }
 
     fn write_some(
@@ -169,10 +215,14 @@ impl FileSystem for Pool {
         stability: Stability,
         around: Option<&mut Around>,
     ) -> FsResult<usize> {
-        let written = self.files().write_some(caller, ino, offset, data, around);
+        let written = self.files_of(ino)?.write_some(caller, ino, offset, data, around);
         let written = written.and_then(|count| {
             let is_durable = stability == Stability::Durable;
-            if is_durable { self.files().sync_file(caller, ino).map(|()| count) } else { Ok(count) }
+            if is_durable {
+                self.files_of(ino)?.sync_file(caller, ino).map(|()| count)
+            } else {
+                Ok(count)
+            }
         });
         self.named(ino, b"", written)
     }
@@ -182,10 +232,13 @@ impl FileSystem for Pool {
             tracing::debug!(%error, "what writes have put off is not done");
         }
         self.files().read_ahead();
+        self.each_held(|files| files.read_ahead());
     }
 
     fn has_deferred_work(&self) -> bool {
-        self.core.segments.has_full() || self.files().has_read_ahead_to_do()
+        let mut has_more = false;
+        self.each_held(|files| has_more |= files.has_read_ahead_to_do());
+        has_more || self.core.segments.has_full() || self.files().has_read_ahead_to_do()
     }
 
     fn readdir(
@@ -195,7 +248,7 @@ impl FileSystem for Pool {
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry) -> bool,
     ) -> FsResult<()> {
-        self.named(ino, b"", self.files().list(caller, ino, cookie, each))
+        self.named(ino, b"", self.files_of(ino)?.list(caller, ino, cookie, each))
     }
 
     fn readdir_plus(
@@ -205,15 +258,15 @@ impl FileSystem for Pool {
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry, Option<&Attr>) -> bool,
     ) -> FsResult<()> {
-        self.named(ino, b"", self.files().list_with_attributes(caller, ino, cookie, each))
+        self.named(ino, b"", self.files_of(ino)?.list_with_attributes(caller, ino, cookie, each))
     }
 
     fn cookie_verifier(&self, caller: &Caller, ino: Ino) -> FsResult<u64> {
-        self.named(ino, b"", self.files().cookie_verifier(caller, ino))
+        self.named(ino, b"", self.files_of(ino)?.cookie_verifier(caller, ino))
     }
 
     fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
-        self.files().get_attribute(caller, ino, name)
+        self.files_of(ino)?.get_attribute(caller, ino, name)
     }
 
     fn setxattr(
@@ -225,11 +278,11 @@ impl FileSystem for Pool {
         mode: XattrMode,
         around: Option<&mut Around>,
     ) -> FsResult<()> {
-        self.files().set_attribute(caller, ino, name, (value, mode), around)
+        self.files_of(ino)?.set_attribute(caller, ino, name, (value, mode), around)
     }
 
     fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
-        self.files().list_attributes(caller, ino)
+        self.files_of(ino)?.list_attributes(caller, ino)
     }
 
     fn removexattr(
@@ -239,7 +292,7 @@ impl FileSystem for Pool {
         name: &[u8],
         around: Option<&mut Around>,
     ) -> FsResult<()> {
-        self.files().remove_attribute(caller, ino, name, around)
+        self.files_of(ino)?.remove_attribute(caller, ino, name, around)
     }
 
     fn fallocate(
@@ -250,12 +303,12 @@ impl FileSystem for Pool {
         length_bytes: u64,
         mode: Fallocate,
     ) -> FsResult<()> {
-        let done = self.files().fallocate_file(caller, ino, offset, length_bytes, mode);
+        let done = self.files_of(ino)?.fallocate_file(caller, ino, offset, length_bytes, mode);
         self.named(ino, b"", done)
     }
 
     fn seek(&self, caller: &Caller, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
-        self.named(ino, b"", self.files().seek_file(caller, ino, offset, what))
+        self.named(ino, b"", self.files_of(ino)?.seek_file(caller, ino, offset, what))
     }
 
     fn copy_range(
@@ -265,28 +318,31 @@ impl FileSystem for Pool {
         target: (Ino, u64),
         length_bytes: u64,
     ) -> FsResult<u64> {
-        let done = self.files().copy_file_range(caller, source, target, length_bytes);
+        let done = self.files_of(target.0)?.copy_file_range(caller, source, target, length_bytes);
         self.named(target.0, b"", done)
     }
 
     fn fsync(&self, caller: &Caller, ino: Ino, _data_only: bool) -> FsResult<()> {
-        self.named(ino, b"", self.files().sync_file(caller, ino))
+        self.named(ino, b"", self.files_of(ino)?.sync_file(caller, ino))
     }
 
     fn commit_then(&self, caller: &Caller, ino: Ino, _data_only: bool, completion: Completion) {
         let core = Arc::clone(&self.core);
-        let completion = Box::new(move |done| completion(core.main_files().named(ino, b"", done)));
-        self.files().sync_file_then(caller, ino, completion);
+        let completion: Completion = Box::new(move |done| completion(core.named(ino, b"", done)));
+        match self.files_of(ino) {
+            Ok(files) => files.sync_file_then(caller, ino, completion),
+            Err(error) => completion(Err(error)),
+        }
     }
 
     fn commit_each(&self, caller: &Caller, files: Vec<(Ino, Completion)>) {
         let named = |(ino, completion): (Ino, Completion)| {
             let core = Arc::clone(&self.core);
-            let told = move |done| completion(core.main_files().named(ino, b"", done));
+            let told = move |done| completion(core.named(ino, b"", done));
             let told: Completion = Box::new(told);
             (ino, told)
         };
-        self.files().sync_each_then(caller, files.into_iter().map(named).collect());
+        self.core.sync_each_then(caller, files.into_iter().map(named).collect());
     }
 
     fn sync(&self) -> FsResult<()> {
@@ -294,8 +350,7 @@ impl FileSystem for Pool {
     }
 
     fn statfs(&self, _caller: &Caller, fileset: FilesetUuid) -> FsResult<StatFs> {
-        self.check_fileset(fileset)?;
-        let files = self.files();
+        let files = self.core.files_named(fileset)?;
         files.reap_doomed();
         let space = files.store.alloc.counts();
         let geometry = files.store.geometry();

@@ -40,6 +40,14 @@ pub const FILE_BYTES_MAX: u64 = i64::MAX.unsigned_abs();
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ino(pub u64);
 
+impl Ino {
+    /// Returns the slot of the fileset that the inode is in.
+    #[must_use]
+    pub fn slot(self) -> u32 {
+        u32::try_from(self.0 >> 40).expect("24 bits are left")
+    }
+}
+
 /// Identity of a fileset: 128 bits that no other fileset has, of this pool or of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FilesetUuid(pub u128);

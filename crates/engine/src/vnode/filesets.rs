@@ -14,6 +14,7 @@ use format::fileset::{
 };
 use format::ids::FilesetId;
 
+use super::api::{FilesetUuid, Ino};
 use super::{Core, Files, orphan, readahead};
 use crate::error::{FsError, FsResult};
 use crate::fileset::MountedFileset;
@@ -40,6 +41,8 @@ pub(crate) struct Fileset {
     is_read_only: AtomicBool,
     /// Whether it was deleted: nobody may enter it.
     is_gone: AtomicBool,
+    /// Whether fronts may ask for its files, besides the main one's: it can't be deleted then.
+    is_held: AtomicBool,
 }
 
 /// A map from slots to what is there, in which nothing is ever replaced.
@@ -86,6 +89,8 @@ pub(crate) struct Filesets {
     opened: Mutex<Opened>,
     /// One is opened at a time.
     opening: Mutex<()>,
+    /// Whether any of the others is held.
+    has_held: AtomicBool,
     /// All that the pool has.
     pub(crate) table: FilesetTable,
 }
@@ -130,7 +135,13 @@ impl Fileset {
             doomed: orphan::Doomed::default(),
             readahead: readahead::Readahead::default(),
             is_gone: AtomicBool::new(false),
+            is_held: AtomicBool::new(false),
         }
+    }
+
+    /// Returns what handles name it by.
+    pub(crate) fn uuid(&self) -> FilesetUuid {
+        FilesetUuid(u128::from_le_bytes(self.anodes.uuid))
     }
 
     /// Returns it, unless it was deleted.
@@ -151,6 +162,7 @@ impl Filesets {
             others: SlotMap { top: OnceLock::new() },
             opened: Mutex::new(Opened::default()),
             opening: Mutex::new(()),
+            has_held: AtomicBool::new(false),
             table,
         }
     }
@@ -207,6 +219,63 @@ impl Core {
             (Files { core: self, fileset }).finish_orphans()?;
         }
         Ok(fileset)
+    }
+
+    /// Opens a fileset for fronts. It can't be deleted any more.
+    pub(crate) fn hold_fileset(&self, path: &[NamePart]) -> FsResult<FilesetUuid> {
+        let slot = self.filesets.table.lock(&self.store)?.slot_of(path)?;
+        let fileset = self.open_fileset(slot)?;
+        // Whoever deletes says so first, and then looks whether it is held.
+        fileset.is_held.store(true, Ordering::SeqCst);
+        if fileset.is_gone.load(Ordering::SeqCst) {
+            fileset.is_held.store(false, Ordering::SeqCst);
+            return Err(FsError::NoFileset { name: joined(path) });
+        }
+        self.filesets.has_held.store(true, Ordering::Release);
+        Ok(fileset.uuid())
+    }
+
+    /// Whether any fileset besides the main one is held.
+    pub(crate) fn has_held(&self) -> bool {
+        self.filesets.has_held.load(Ordering::Acquire)
+    }
+
+    /// Returns the files of each fileset that is held, besides the main one.
+    pub(crate) fn held_files(&self) -> impl Iterator<Item = Files<'_>> {
+        let is_held = |files: &Files<'_>| files.fileset.is_held.load(Ordering::Acquire);
+        self.all_files().skip(1).filter(is_held)
+    }
+
+    /// Whether `ino` is of the main fileset.
+    pub(crate) fn is_of_main(&self, ino: Ino) -> bool {
+        ino.slot() == self.filesets.main_slot()
+    }
+
+    /// Returns the files of the fileset that `ino` is in.
+    pub(crate) fn files_of(&self, ino: Ino) -> FsResult<Files<'_>> {
+        if self.is_of_main(ino) {
+            return Ok(self.main_files());
+        }
+        let fileset = self.filesets.by_slot(ino.slot());
+        let fileset = fileset.filter(|fileset| fileset.is_held.load(Ordering::Acquire));
+        Ok(Files { core: self, fileset: fileset.ok_or(FsError::Stale)? })
+    }
+
+    /// Returns the files of the fileset that handles name so.
+    pub(crate) fn files_named(&self, fileset: FilesetUuid) -> FsResult<Files<'_>> {
+        let main = self.main_files();
+        if main.uuid() == fileset {
+            return Ok(main);
+        }
+        self.held_files().find(|files| files.uuid() == fileset).ok_or(FsError::Stale)
+    }
+
+    /// Says of an error which file it is about, as [`Files::named`] does.
+    pub(crate) fn named<T>(&self, ino: Ino, name: &[u8], result: FsResult<T>) -> FsResult<T> {
+        match self.files_of(ino) {
+            Ok(files) => files.named(ino, name, result),
+            Err(_) => result,
+        }
     }
 
     /// Returns the fileset in use whose blocks name `family`, opened; `None`: there is none any
@@ -309,7 +378,11 @@ impl Core {
         }
         let fileset = self.open_fileset(slot)?;
         check_childless(&*self.filesets.table.lock(&self.store)?, slot)?;
-        fileset.is_gone.store(true, Ordering::Release);
+        fileset.is_gone.store(true, Ordering::SeqCst);
+        if fileset.is_held.load(Ordering::SeqCst) {
+            fileset.is_gone.store(false, Ordering::SeqCst);
+            return Err(in_use("it is served: end its server first"));
+        }
         self.emptier.wait();
         let done = self.make_unreachable(fileset);
         if done.is_err() {

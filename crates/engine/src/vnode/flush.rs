@@ -347,20 +347,6 @@ impl Files<'_> {
         }
     }
 
-    /// Syncs several files at once; see [`super::api::FileSystem::commit_each`].
-    pub(crate) fn sync_each_then(&self, caller: &Caller, files: Vec<(Ino, Completion)>) {
-        let mut classes = Vec::with_capacity(files.len());
-        for (ino, completion) in files {
-            match self.log_file(caller, ino) {
-                Ok(Logged::In(class)) => classes.push((Some(class), completion)),
-                Ok(Logged::Somewhere) => classes.push((None, completion)),
-                Ok(Logged::Nothing) => completion(Ok(())),
-                Err(error) => completion(Err(error)),
-            }
-        }
-        self.store.journal.commit_each_then(classes);
-    }
-
     /// Puts all of a file in the journal. Returns what must be committed then.
     fn log_file(&self, caller: &Caller, ino: Ino) -> FsResult<Logged> {
         self.check_alive()?;
@@ -381,6 +367,22 @@ impl Files<'_> {
         }
         // A vnode that came back from disk does not know its class.
         Ok(if class == 0 { Logged::Somewhere } else { Logged::In(class) })
+    }
+}
+
+impl Core {
+    /// Syncs several files at once; see [`super::api::FileSystem::commit_each`].
+    pub(crate) fn sync_each_then(&self, caller: &Caller, files: Vec<(Ino, Completion)>) {
+        let mut classes = Vec::with_capacity(files.len());
+        for (ino, completion) in files {
+            match self.files_of(ino).and_then(|files| files.log_file(caller, ino)) {
+                Ok(Logged::In(class)) => classes.push((Some(class), completion)),
+                Ok(Logged::Somewhere) => classes.push((None, completion)),
+                Ok(Logged::Nothing) => completion(Ok(())),
+                Err(error) => completion(Err(error)),
+            }
+        }
+        self.store.journal.commit_each_then(classes);
     }
 }
 

@@ -64,10 +64,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use format::anode::{Anode, AnodeKind, DiskTime};
+use format::anode::{Anode, AnodeKind, DiskTime, ROOT_ANODE};
 use format::ids::{AnodeNo, Generation};
 
-use self::api::{Around, Attr, FileKind, Ino, LINKS_MAX};
+use self::api::{Around, Attr, FileKind, FilesetUuid, Ino, LINKS_MAX};
 use self::table::{References, VnodeTable};
 use crate::error::{FsError, FsResult};
 use crate::segment::{Block, Segments};
@@ -241,6 +241,16 @@ impl Core {
 }
 
 impl Files<'_> {
+    /// Returns what handles name the fileset by.
+    pub(crate) fn uuid(&self) -> FilesetUuid {
+        self.fileset.uuid()
+    }
+
+    /// Returns the root directory.
+    pub(crate) fn root(&self) -> Ino {
+        self.ino(ROOT_ANODE)
+    }
+
     fn ino(&self, number: AnodeNo) -> Ino {
         self.fileset.ino(number)
     }

@@ -114,6 +114,8 @@ pub enum Squash {
 pub struct ExportRules {
     /// What clients mount: a path from the root of the server.
     pub name: String,
+    /// Name of the fileset that is exported; `None`: the one that the server was started with.
+    pub fileset: Option<String>,
     /// What is exported: a path from the root of the fileset, empty for all of it.
     pub directory: Vec<u8>,
     /// Who may use it.
@@ -139,6 +141,7 @@ impl ExportRules {
     pub fn new(name: &str) -> ExportRules {
         ExportRules {
             name: name.to_owned(),
+            fileset: None,
             directory: Vec::new(),
             networks: Network::loopback(),
             is_writable: false,
@@ -177,11 +180,12 @@ impl ExportRules {
                 }
                 self.networks.push(network.parse()?);
             }
+            ("fileset", name) if !name.is_empty() => self.fileset = Some(name.to_owned()),
             ("dir", path) => self.directory = path.as_bytes().to_vec(),
             _ => {
                 let cause = "no option of an export: there are rw, ro, to=NETWORK, \
-                             squash=none|root|all, anon=U:G, dir=PATH, secure, insecure, sync \
-                             and async";
+                             squash=none|root|all, anon=U:G, fileset=A/B, dir=PATH, secure, \
+                             insecure, sync and async";
                 return Err(RuleError::new(option, cause));
             }
         }
@@ -229,6 +233,15 @@ impl Export {
     /// Exports a directory of the main fileset of `fs`. An error tells why that is not there.
     pub fn new(rules: ExportRules, fs: Arc<dyn FileSystem>) -> FsResult<Export> {
         let fileset = fs.main_fileset();
+        Export::of(rules, fs, fileset)
+    }
+
+    /// Exports a directory of a fileset of `fs`.
+    pub fn of(
+        rules: ExportRules,
+        fs: Arc<dyn FileSystem>,
+        fileset: FilesetUuid,
+    ) -> FsResult<Export> {
         let root = find(&*fs, fs.root_of(fileset)?, &rules.directory)?.handle(fileset);
         // Whoever gives an export another name gives it other handles.
         let named = [&fileset.0.to_le_bytes()[..], rules.name.as_bytes()].concat();
