@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileSystem};
-use format::superblock::{Superblock, VOID_INTERVALS_MAX, VoidInterval};
+use format::superblock::{SUPERBLOCK_BYTES, Superblock, VOID_INTERVALS_MAX, VoidInterval};
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
 
 use super::{POOL_BYTES, content, defects, device_of, find, make, new_pool, open, read};
 
 fn superblock(image: &Image) -> Superblock {
-    let mut bytes = [0; 4096];
+    let mut bytes = [0; SUPERBLOCK_BYTES];
     image.read(0, &mut bytes);
     Superblock::decode(&bytes, 0).expect("the first copy is whole")
 }

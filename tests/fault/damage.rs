@@ -8,6 +8,7 @@ use format::defect::DefectCode;
 use format::ids::Place;
 use format::map::{is_split, pointer_at, set_pointer};
 use format::page::{PageBytes, PageKind, page_lsn, stamp};
+use format::superblock::SUPERBLOCK_BYTES;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
@@ -160,7 +161,7 @@ fn is_refused(image: &Image, expected: &str) {
 #[test]
 fn a_truncated_image_is_refused_untouched() {
     let base = full_image();
-    for kept in [POOL_BYTES / 2, POOL_BYTES - 4096, 1 << 20, 4096] {
+    for kept in [POOL_BYTES / 2, POOL_BYTES - 4096, 1 << 20, 32 << 10] {
         let mut image = Image::blank(kept);
         base.for_each_page(|offset, bytes| {
             if offset + 4096 <= kept {
@@ -183,7 +184,7 @@ fn what_is_not_ours_is_refused_untouched() {
 fn a_newer_format_is_refused_untouched() {
     let mut newer = full_image();
     for offset in [0, 64 << 10, POOL_BYTES - (128 << 10), POOL_BYTES - (64 << 10)] {
-        let mut page = vec![0; 4096];
+        let mut page = vec![0; SUPERBLOCK_BYTES];
         newer.read(offset, &mut page);
         page[12] = 9;
         let crc = crc32c::crc32c(&page[12..]);

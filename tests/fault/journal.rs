@@ -5,7 +5,7 @@ use std::sync::Arc;
 use engine::vnode::api::{Caller, FileSystem};
 use format::geometry::{JOURNAL_HEAD_COPIES, JOURNAL_HEADS};
 use format::journal::JournalHead;
-use format::superblock::Superblock;
+use format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
 
@@ -14,7 +14,7 @@ use super::{content, defects, device_of, find, forget_lsns, make, new_pool, open
 const FILE_BYTES: usize = 20_000;
 
 fn superblock(image: &Image) -> Superblock {
-    let mut bytes = [0; 4096];
+    let mut bytes = [0; SUPERBLOCK_BYTES];
     image.read(0, &mut bytes);
     Superblock::decode(&bytes, 0).expect("the first copy is whole")
 }

@@ -21,6 +21,7 @@ pub mod ids;
 pub mod journal;
 pub mod lsn_page;
 pub mod map;
+pub mod members;
 pub mod page;
 pub mod pointer;
 pub mod summary;

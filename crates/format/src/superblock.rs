@@ -17,13 +17,17 @@ use crate::checksum::crc32c;
 use crate::defect::{DefectCode, FoundDefect};
 use crate::geometry::{BLOCK_SHIFTS, Geometry};
 use crate::ids::{EPOCH_MAX, Epoch, LSN_MAX, Lsn, PoolId, SEQUENCE_MAX};
+use crate::members::{
+    Layout, LayoutDisk, MEMBERS_MAX, MEMBERSHIPS_MAX, Member, MemberDisk, Membership,
+    MembershipDisk, layout_of, members_of, memberships_of,
+};
 
 /// Bytes of a superblock copy.
-pub const SUPERBLOCK_BYTES: usize = 4096;
+pub const SUPERBLOCK_BYTES: usize = 32_768;
 /// First bytes of every device of a pool.
 pub const MAGIC: [u8; 8] = *b"HOLDFAST";
 /// Major version: readers refuse one that they do not know.
-pub const VERSION_MAJOR: u16 = 3;
+pub const VERSION_MAJOR: u16 = 4;
 /// Minor version: readers ignore one that they do not know.
 pub const VERSION_MINOR: u16 = 0;
 /// Most busy groups.
@@ -42,8 +46,6 @@ pub const INCOMPATIBLE_KNOWN: u64 = 0;
 /// Read-only-compatible features that this software knows: none so far.
 pub const READ_ONLY_COMPATIBLE_KNOWN: u64 = 0;
 
-/// Layout kind of a single device.
-const LAYOUT_SINGLE: u8 = 1;
 /// Roles of a disk group that holds everything.
 const ROLES_ALL: u8 = 7;
 
@@ -88,22 +90,6 @@ struct VoidIntervalDisk {
     epoch_first: U64,
     /// First epoch after it that is not.
     epoch_end: U64,
-}
-
-/// How an allocation group lies on devices. Format: `docs/FORMAT.md#layout`.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, Default)]
-#[repr(C)]
-struct LayoutDisk {
-    /// 1: single; 2: mirror; 3: stripe; 4: round-robin; 5: raid5. 0: none.
-    kind: u8,
-    /// Devices.
-    width: u8,
-    /// Stripe unit: binary logarithm of its bytes.
-    unit_shift: u8,
-    /// Zero.
-    reserved: u8,
-    /// Device numbers.
-    devices: [U16; 14],
 }
 
 /// A disk group. Format: `docs/FORMAT.md#disk-group`.
@@ -152,7 +138,7 @@ struct SuperblockDisk {
     features_incompatible: U64,
     /// Identity of this device.
     device_id: [u8; 16],
-    /// Raised when a device joins or leaves.
+    /// Raised when a device joins, leaves or is left behind: the newest of `memberships`.
     membership_epoch: U64,
     /// Name that the user gave, padded with zeros.
     label: [u8; LABEL_BYTES],
@@ -165,7 +151,7 @@ struct SuperblockDisk {
     /// Largest sector of the devices that the pool has been on, in bytes: chunks of the log fill
     /// whole ones.
     sector_bytes: U32,
-    /// Bytes of the device.
+    /// Bytes that the pool uses of each member.
     device_bytes: U64,
     /// Fragment size: binary logarithm.
     fragment_shift: u8,
@@ -203,8 +189,10 @@ struct SuperblockDisk {
     busy_count: U16,
     /// Void intervals in the list.
     void_count: U16,
+    /// Epochs of membership in the list.
+    membership_count: U16,
     /// Zero.
-    reserved_b: U32,
+    reserved_b: U16,
     /// Layouts.
     layouts: [LayoutDisk; LAYOUTS_MAX],
     /// Disk groups.
@@ -213,13 +201,21 @@ struct SuperblockDisk {
     voids: [VoidIntervalDisk; VOID_INTERVALS_MAX],
     /// Busy groups: disk group in the upper 8 bits, group in the lower 24.
     busy_groups: [U32; BUSY_GROUPS_MAX],
+    /// Epochs of membership, oldest first.
+    memberships: [MembershipDisk; MEMBERSHIPS_MAX],
     /// Zero. A reader of this major version ignores it.
-    reserved: [u8; 1360],
+    reserved: [u8; 816],
+    /// Members, by slot.
+    members: [MemberDisk; MEMBERS_MAX],
+    /// Zero. A reader of this major version ignores it.
+    reserved_c: [u8; 112],
 }
 
 const _: () = assert!(size_of::<SuperblockDisk>() == SUPERBLOCK_BYTES);
 const _: () = assert!(std::mem::offset_of!(SuperblockDisk, crc32c) == 8);
 const CRC_COVERS_FROM: usize = 12;
+/// Bytes of a copy before 4.0: what its checksum covers, so that an old pool is known for one.
+const SUPERBLOCK_BYTES_BEFORE_4: usize = 4096;
 
 /// LSNs and epochs from before a crash that mean nothing: first, and first after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,10 +248,8 @@ pub struct Superblock {
     pub pool_id: PoolId,
     /// Rises by one at each update.
     pub sequence: u64,
-    /// Number of this device in the pool.
+    /// Slot of the member whose label this is.
     pub device_index: u16,
-    /// Devices of the pool.
-    pub device_count: u16,
     /// Whether the pool is open, or was not closed.
     pub is_open: bool,
     /// How commits work.
@@ -266,10 +260,12 @@ pub struct Superblock {
     pub features_read_only: u64,
     /// Features that a reader must know.
     pub features_incompatible: u64,
-    /// Identity of this device.
-    pub device_id: [u8; 16],
-    /// Raised when a device joins or leaves.
-    pub membership_epoch: u64,
+    /// The members, by slot: at least one, at most [`MEMBERS_MAX`].
+    pub members: Vec<Member>,
+    /// How the pool lies on them.
+    pub layout: Layout,
+    /// Epochs of membership, oldest first: at least one, at most [`MEMBERSHIPS_MAX`].
+    pub memberships: Vec<Membership>,
     /// Name that the user gave, padded with zeros.
     pub label: [u8; LABEL_BYTES],
     /// Seconds since 1970 at creation.
@@ -391,15 +387,12 @@ impl FoundDefect for SuperblockError {
     }
 }
 
-/// Returns what a pool has that the format describes and this software does not do: members,
-/// layouts, and commits without a log.
+/// Returns what a pool has that the format describes and this software does not do: several
+/// layouts, and commits without a log. What of members it does not do `members.rs` says.
 fn not_implemented(disk: &SuperblockDisk) -> Option<&'static str> {
-    let [layout, other_layouts @ ..] = &disk.layouts;
+    let [_, other_layouts @ ..] = &disk.layouts;
     let [disk_group, other_disk_groups @ ..] = &disk.disk_groups;
-    let is_single = layout.kind == LAYOUT_SINGLE && layout.width == 1;
     let checks = [
-        (disk.device_count.get() == 1 && disk.device_index.get() == 0, "several devices"),
-        (is_single, "a layout other than a single device"),
         (other_layouts.iter().all(|layout| layout.kind == 0), "several layouts"),
         (disk_group.roles == ROLES_ALL, "disk groups with roles of their own"),
         (other_disk_groups.iter().all(|group| group.roles == 0), "several disk groups"),
@@ -423,10 +416,16 @@ impl Superblock {
             return Err(SuperblockError::BadMagic { found: disk.magic });
         }
         let (stored, computed) = (disk.crc32c.get(), crc32c(&bytes[CRC_COVERS_FROM..]));
-        if stored != computed {
-            return Err(SuperblockError::BadChecksum { stored, computed });
-        }
         let (major, minor) = (disk.version_major.get(), disk.version_minor.get());
+        if stored != computed {
+            let is_old = major < VERSION_MAJOR
+                && stored == crc32c(&bytes[CRC_COVERS_FROM..SUPERBLOCK_BYTES_BEFORE_4]);
+            return Err(if is_old {
+                SuperblockError::OldVersion { major, minor }
+            } else {
+                SuperblockError::BadChecksum { stored, computed }
+            });
+        }
         if major > VERSION_MAJOR {
             return Err(SuperblockError::UnsupportedVersion { major, minor });
         }
@@ -486,6 +485,16 @@ impl Superblock {
         if let Some(what) = not_implemented(disk) {
             return Err(SuperblockError::NotImplemented { what });
         }
+        let device_count = usize::from(disk.device_count.get());
+        let layout = layout_of(&disk.layouts[0], device_count)?;
+        let members = members_of(disk.members.get(..device_count).ok_or(bad("device_count"))?)?;
+        let own = members.get(usize::from(disk.device_index.get()));
+        if own.is_none_or(|member| member.id != disk.device_id) {
+            return Err(bad("device_index"));
+        }
+        let membership_count = usize::from(disk.membership_count.get());
+        let memberships = disk.memberships.get(..membership_count).ok_or(bad("memberships"))?;
+        let memberships = memberships_of(memberships, disk.membership_epoch.get())?;
         let voids = disk.voids.get(..usize::from(disk.void_count.get())).ok_or(bad("voids"))?;
         let busy_count = usize::from(disk.busy_count.get());
         let busy_groups = disk.busy_groups.get(..busy_count).ok_or(bad("busy_groups"))?;
@@ -493,14 +502,14 @@ impl Superblock {
             pool_id: PoolId(disk.pool_id),
             sequence: disk.sequence.get(),
             device_index: disk.device_index.get(),
-            device_count: disk.device_count.get(),
             is_open: disk.state != 0,
             consistency,
             features_compatible: disk.features_compatible.get(),
             features_read_only: disk.features_read_only.get(),
             features_incompatible: disk.features_incompatible.get(),
-            device_id: disk.device_id,
-            membership_epoch: disk.membership_epoch.get(),
+            members,
+            layout,
+            memberships,
             label: disk.label,
             created_seconds: disk.created.get(),
             mount_count: disk.mount_count.get(),
@@ -515,6 +524,27 @@ impl Superblock {
             voids: voids.iter().map(void_of).collect(),
             busy_groups: busy_groups.iter().map(|group| group.get()).collect(),
         })
+    }
+
+    /// Returns the identity of the member whose label this is.
+    #[must_use]
+    pub fn device_id(&self) -> [u8; 16] {
+        self.members.get(usize::from(self.device_index)).map_or([0; 16], |member| member.id)
+    }
+
+    /// Returns the newest epoch of membership.
+    #[must_use]
+    pub fn membership(&self) -> Membership {
+        self.memberships.last().copied().unwrap_or_default()
+    }
+
+    /// Notes that the states of members are others now, as they are in the table.
+    pub fn add_membership(&mut self) {
+        let next = self.membership().next(self.pool_id, &self.members);
+        if self.memberships.len() >= MEMBERSHIPS_MAX {
+            self.memberships.remove(0);
+        }
+        self.memberships.push(next);
     }
 
     /// Notes LSNs and epochs that are void. Where the list is full, the two oldest become one that
@@ -553,7 +583,10 @@ impl Superblock {
         disk.sequence = U64::new(self.sequence);
         disk.copy_index = U16::new(copy_index);
         disk.device_index = U16::new(self.device_index);
-        disk.device_count = U16::new(self.device_count);
+        assert!(self.members.len() <= MEMBERS_MAX && self.memberships.len() <= MEMBERSHIPS_MAX);
+        disk.device_count = U16::new(u16::try_from(self.members.len()).expect("bounded"));
+        let membership_count = u16::try_from(self.memberships.len()).expect("bounded");
+        disk.membership_count = U16::new(membership_count);
         disk.state = u8::from(self.is_open);
         disk.consistency = match self.consistency {
             Consistency::Journal => 0,
@@ -563,8 +596,8 @@ impl Superblock {
         disk.features_compatible = U64::new(self.features_compatible);
         disk.features_read_only = U64::new(self.features_read_only);
         disk.features_incompatible = U64::new(self.features_incompatible);
-        disk.device_id = self.device_id;
-        disk.membership_epoch = U64::new(self.membership_epoch);
+        disk.device_id = self.device_id();
+        disk.membership_epoch = U64::new(self.membership().number);
         disk.label = self.label;
         disk.created = U64::new(self.created_seconds);
         disk.mount_count = U64::new(self.mount_count);
@@ -586,8 +619,13 @@ impl Superblock {
         disk.epoch_base = U64::new(self.epoch_base.0);
         disk.busy_generation = U64::new(self.busy_generation);
         disk.secret = self.secret;
-        disk.layouts[0] =
-            LayoutDisk { kind: LAYOUT_SINGLE, width: 1, unit_shift: 16, ..LayoutDisk::default() };
+        disk.layouts[0] = self.layout.to_disk(self.members.len());
+        for (to, member) in disk.members.iter_mut().zip(&self.members) {
+            *to = member.to_disk();
+        }
+        for (to, membership) in disk.memberships.iter_mut().zip(&self.memberships) {
+            *to = membership.to_disk();
+        }
         disk.disk_groups[0] = DiskGroupDisk { roles: ROLES_ALL, ..DiskGroupDisk::default() };
         assert!(self.voids.len() <= VOID_INTERVALS_MAX);
         assert!(self.busy_groups.len() <= BUSY_GROUPS_MAX);
@@ -649,14 +687,14 @@ mod tests {
             pool_id: PoolId([1; 16]),
             sequence: 7,
             device_index: 0,
-            device_count: 1,
             is_open: true,
             consistency: Consistency::Journal,
             features_compatible: 0,
             features_incompatible: 0,
             features_read_only: 0,
-            device_id: [2; 16],
-            membership_epoch: 1,
+            members: vec![Member::new([2; 16], 1 << 30)],
+            layout: Layout::Single,
+            memberships: vec![Membership::FIRST],
             label: [0; LABEL_BYTES],
             created_seconds: 5,
             mount_count: 6,
@@ -677,7 +715,7 @@ mod tests {
     fn every_flipped_bit_is_refused() {
         let mut bytes = sample().encode(2);
         assert_eq!(Superblock::decode(&bytes, 2), Ok(sample()));
-        for bit in 0..SUPERBLOCK_BYTES * 8 {
+        for bit in (0..SUPERBLOCK_BYTES * 8).step_by(13) {
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(Superblock::decode(&bytes, 2).is_err(), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -688,6 +726,20 @@ mod tests {
     fn a_copy_in_the_wrong_position_is_refused() {
         let decoded = Superblock::decode(&sample().encode(2), 1);
         assert_eq!(decoded, Err(SuperblockError::Misplaced { expected: 1, found: 2 }));
+    }
+
+    /// Goal: a pool of an older version is told from a damaged one, though its copies were shorter.
+    #[test]
+    fn an_older_version_is_refused_by_name() {
+        let mut old = sample().encode(0);
+        old[12] = 3;
+        let crc = crc32c(&old[CRC_COVERS_FROM..SUPERBLOCK_BYTES_BEFORE_4]);
+        old[8..12].copy_from_slice(&crc.to_le_bytes());
+        let refused = SuperblockError::OldVersion { major: 3, minor: VERSION_MINOR };
+        assert_eq!(Superblock::decode(&old, 0), Err(refused));
+        old[100] ^= 1;
+        let decoded = Superblock::decode(&old, 0);
+        assert!(matches!(decoded, Err(SuperblockError::BadChecksum { .. })), "{decoded:?}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ use format::page::{
 };
 use format::pointer::BlockPointer;
 use format::summary::Summary;
-use format::superblock::Superblock;
+use format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use storage::device::SharedDevice;
 use storage::pool::read_superblock_bytes;
 use zerocopy::FromBytes;
@@ -118,7 +118,7 @@ pub fn dump(device: &SharedDevice, target: Target) -> Result<String, InspectErro
 
 fn dump_superblock(device: &SharedDevice, copy: u16) -> Result<String, InspectError> {
     let (offset, bytes) = read_superblock_bytes(device.as_ref(), copy)?;
-    let bytes: &PageBytes = bytes.first_chunk().expect("read as long as asked");
+    let bytes: &[u8; SUPERBLOCK_BYTES] = bytes.first_chunk().expect("read as long as asked");
     let mut text = format!("superblock copy {copy}, device byte {offset}\n");
     match Superblock::decode(bytes, copy) {
         Ok(superblock) => {

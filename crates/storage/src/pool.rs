@@ -15,6 +15,7 @@
 use format::geometry::{Geometry, SUPERBLOCK_COPIES};
 use format::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 
+use crate::convert::to_u64;
 use crate::device::{AlignedBuffer, Device, DeviceError, Purpose, SharedDevice};
 
 /// Sequence of the copies that a creation writes; the first mount writes higher ones.
@@ -145,7 +146,7 @@ fn front_copies_only(
     cause: SuperblockError,
 ) -> Result<SuperblockReport, PoolError> {
     let size_bytes = device.info().size_bytes;
-    let cause = match (size_bytes >= 4096).then(|| read_copy(device, 0, 0)) {
+    let cause = match (size_bytes >= to_u64(SUPERBLOCK_BYTES)).then(|| read_copy(device, 0, 0)) {
         Some(Ok(superblock)) => {
             return Err(PoolError::Truncated {
                 device: name,

@@ -4,7 +4,7 @@ use format::checksum::crc32c;
 use format::geometry::JOURNAL_HEADS;
 use format::journal::{CHUNK_HEADER_BYTES, ChunkHeader};
 use format::page::{PAGE_BYTES, page_lsn, stamp};
-use format::superblock::Superblock;
+use format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use runtime::prng::Prng;
 use storage::device::sim::Image;
 
@@ -50,7 +50,7 @@ pub(super) struct Base {
 
 impl Base {
     pub(super) fn of(image: Image) -> Base {
-        let mut bytes = [0; PAGE_BYTES];
+        let mut bytes = [0; SUPERBLOCK_BYTES];
         image.read(0, &mut bytes);
         let superblock = Superblock::decode(&bytes, 0).expect("whole");
         let mut pages = Vec::new();

@@ -127,12 +127,14 @@ fn changed_superblocks_under_good_checksums_are_survived() {
         let mut prng = Prng::from_seed(seed);
         let mut bytes = image.superblock.encode(0);
         // Most of what is behind the fields is zero, so aim at the fields.
-        let end = if prng.below(2) == 0 { 304 } else { PAGE_BYTES };
+        let end = if prng.below(2) == 0 { 304 } else { PAGE_BYTES + 512 };
         mutate(&mut prng, &mut bytes[16..end]);
         bytes[32..40].copy_from_slice(&99_u64.to_le_bytes());
         let crc = format::checksum::crc32c(&bytes[12..]);
         bytes[8..12].copy_from_slice(&crc.to_le_bytes());
-        image.write_page(format::geometry::Geometry::fixed_place(0), &bytes);
+        for (index, page) in (0..).zip(bytes.as_chunks::<PAGE_BYTES>().0) {
+            image.write_page(format::geometry::Geometry::fixed_place(index * 4096), page);
+        }
         examine(&image);
         let _ = dump(&bounded(&image), Target::Superblock(0));
         let _ = dump(&bounded(&image), Target::Journal);

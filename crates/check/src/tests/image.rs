@@ -25,6 +25,7 @@ use format::group::{
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place, PoolId};
 use format::journal::JournalHead;
 use format::map;
+use format::members::{Layout, Member, Membership};
 use format::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64,
 };
@@ -523,14 +524,14 @@ fn superblock(geometry: &Geometry) -> Superblock {
         pool_id: POOL,
         sequence: 2,
         device_index: 0,
-        device_count: 1,
         is_open: false,
         consistency: Consistency::Journal,
         features_compatible: 0,
         features_read_only: 0,
         features_incompatible: 0,
-        device_id: [1; 16],
-        membership_epoch: 1,
+        members: vec![Member::new([1; 16], geometry.device_bytes)],
+        layout: Layout::Single,
+        memberships: vec![Membership::FIRST],
         label,
         created_seconds: 0,
         mount_count: 1,

@@ -16,6 +16,7 @@ use format::geometry::{Geometry, GeometryOptions};
 use format::group::{GROUP_ENTRY_BYTES, TABLE_BITMAP_OFFSET, entry_offset};
 use format::ids::{AnodeNo, Epoch, FilesetId, Lsn, Place, PoolId};
 use format::lsn_page::LsnEntry;
+use format::members::{Layout, Member, Membership};
 use format::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64,
 };
@@ -110,14 +111,14 @@ impl Pool {
             pool_id: PoolId(take(&options.random, 0)),
             sequence: 0,
             device_index: 0,
-            device_count: 1,
             is_open: false,
             consistency: Consistency::Journal,
             features_compatible: 0,
             features_read_only: 0,
             features_incompatible: 0,
-            device_id: take(&options.random, 16),
-            membership_epoch: 1,
+            members: vec![Member::new(take(&options.random, 16), device.info().size_bytes)],
+            layout: Layout::Single,
+            memberships: vec![Membership::FIRST],
             label,
             created_seconds: u64::try_from(now.seconds).unwrap_or(0),
             mount_count: 0,

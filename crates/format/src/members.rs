@@ -1,0 +1,337 @@
+//! The members of a pool, as its superblock lists them, and how the pool lies on them.
+//!
+//! # Invariants
+//!
+//! - MB1: A slot names one member for as long as the member is there; a member that takes the place
+//!   of another has an identity of its own.
+//! - MB2: Each change of states has an epoch of membership of its own. Its number is one more than
+//!   the last, and its id a digest of the one before and of the table: two halves of a pool that
+//!   are opened apart have different tables, so their histories differ for ever.
+
+use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::hash::siphash13;
+use crate::ids::{PoolId, SEQUENCE_MAX};
+use crate::superblock::SuperblockError;
+
+/// Most members.
+pub const MEMBERS_MAX: usize = 255;
+/// Most slots that a layout names.
+pub const LAYOUT_SLOTS_MAX: usize = 32;
+/// Most epochs of membership that a label remembers.
+pub const MEMBERSHIPS_MAX: usize = 32;
+/// Bytes kept for the path of a member: a longer one is not kept, for it is a hint.
+pub const MEMBER_PATH_BYTES: usize = 80;
+/// Most members of a mirror.
+pub const MIRROR_WIDTH_MAX: usize = 3;
+
+const KIND_SINGLE: u8 = 1;
+const KIND_MIRROR: u8 = 2;
+/// Stripe unit that a layout without stripes says: binary logarithm.
+const UNIT_SHIFT: u8 = 16;
+
+/// How an allocation group lies on devices. Format: `docs/FORMAT.md#layout`.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct LayoutDisk {
+    /// 1: single; 2: mirror; 3: stripe; 4: round-robin; 5: raid5. 0: none.
+    pub kind: u8,
+    /// Slots that it names.
+    pub width: u8,
+    /// Stripe unit: binary logarithm of its bytes.
+    pub unit_shift: u8,
+    /// Zero.
+    pub reserved: u8,
+    /// Slots of members.
+    pub slots: [u8; LAYOUT_SLOTS_MAX],
+}
+
+/// A member. Format: `docs/FORMAT.md#member`.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug)]
+#[repr(C)]
+pub struct MemberDisk {
+    /// Identity of the device.
+    pub id: [u8; 16],
+    /// Bytes of the device when it became a member.
+    pub size_bytes: U64,
+    /// 1: online; 2: missing; 3: failed; 4: joining; 5: leaving.
+    pub state: u8,
+    /// Zero.
+    pub reserved: [u8; 7],
+    /// Last path that it was opened by, padded with zeros: a hint.
+    pub path: [u8; MEMBER_PATH_BYTES],
+}
+
+/// An epoch of membership. Format: `docs/FORMAT.md#membership`.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct MembershipDisk {
+    /// Rises by one at each change.
+    pub number: U64,
+    /// Digest of the epoch before and of the table. Tells two histories apart.
+    pub id: U64,
+}
+
+/// What a member is to the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// It has all that it should have.
+    Online,
+    /// It was not there when the pool was opened, and has missed writes.
+    Missing,
+    /// A write or a flush failed, and it has missed writes.
+    Failed,
+}
+
+impl MemberState {
+    /// Returns the word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            MemberState::Online => "online",
+            MemberState::Missing => "missing",
+            MemberState::Failed => "failed",
+        }
+    }
+
+    fn number(self) -> u8 {
+        match self {
+            MemberState::Online => 1,
+            MemberState::Missing => 2,
+            MemberState::Failed => 3,
+        }
+    }
+}
+
+/// A device of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Identity of the device.
+    pub id: [u8; 16],
+    /// Bytes of the device when it became a member.
+    pub size_bytes: u64,
+    /// What it is to the pool.
+    pub state: MemberState,
+    /// Last path that it was opened by, without zeros at its end: a hint. Empty: none.
+    pub path: Vec<u8>,
+}
+
+impl Member {
+    /// Returns a member that is online and has no path.
+    #[must_use]
+    pub fn new(id: [u8; 16], size_bytes: u64) -> Member {
+        Member { id, size_bytes, state: MemberState::Online, path: Vec::new() }
+    }
+
+    /// Whether it has all that it should have.
+    #[must_use]
+    pub fn is_online(&self) -> bool {
+        self.state == MemberState::Online
+    }
+
+    /// Notes the path that it was opened by; one that is too long is not kept.
+    pub fn set_path(&mut self, path: &[u8]) {
+        let fits = path.len() <= MEMBER_PATH_BYTES && !path.contains(&0);
+        self.path = if fits { path.to_owned() } else { Vec::new() };
+    }
+
+    pub(crate) fn to_disk(&self) -> MemberDisk {
+        let mut path = [0; MEMBER_PATH_BYTES];
+        let length = self.path.len();
+        path[..length].copy_from_slice(&self.path);
+        MemberDisk {
+            id: self.id,
+            size_bytes: U64::new(self.size_bytes),
+            state: self.state.number(),
+            reserved: [0; 7],
+            path,
+        }
+    }
+}
+
+/// An epoch of membership: see MB2.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// Rises by one at each change.
+    pub number: u64,
+    /// Digest of the epoch before and of the table.
+    pub id: u64,
+}
+
+impl Membership {
+    /// The epoch of a new pool.
+    pub const FIRST: Membership = Membership { number: 1, id: 0 };
+
+    /// Returns the epoch that follows this one, in which the members are as `members` says.
+    #[must_use]
+    pub fn next(self, pool_id: PoolId, members: &[Member]) -> Membership {
+        let mut text = Vec::with_capacity(16 + members.len() * 17);
+        text.extend(self.number.to_le_bytes());
+        text.extend(self.id.to_le_bytes());
+        for member in members {
+            text.extend(member.id);
+            text.push(member.state.number());
+        }
+        let (low, high) = pool_id.0.split_at(8);
+        let half = |half: &[u8]| half.first_chunk().map_or(0, |half| u64::from_le_bytes(*half));
+        let id = siphash13([half(low), half(high)], &text);
+        Membership { number: self.number + 1, id }
+    }
+
+    pub(crate) fn to_disk(self) -> MembershipDisk {
+        MembershipDisk { number: U64::new(self.number), id: U64::new(self.id) }
+    }
+}
+
+/// How a pool lies on its members: so far all of it in one way, on all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// On one.
+    Single,
+    /// The same on each of two or three.
+    Mirror,
+}
+
+impl Layout {
+    /// Returns the word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Layout::Single => "single",
+            Layout::Mirror => "mirror",
+        }
+    }
+
+    pub(crate) fn to_disk(self, members: usize) -> LayoutDisk {
+        let kind = match self {
+            Layout::Single => KIND_SINGLE,
+            Layout::Mirror => KIND_MIRROR,
+        };
+        let mut slots = [0; LAYOUT_SLOTS_MAX];
+        for (slot, number) in slots.iter_mut().zip(0..).take(members) {
+            *slot = number;
+        }
+        let width = u8::try_from(members).expect("a layout names few slots");
+        LayoutDisk { kind, width, unit_shift: UNIT_SHIFT, reserved: 0, slots }
+    }
+}
+
+/// Returns the layout of a pool with `members` members.
+pub(crate) fn layout_of(disk: &LayoutDisk, members: usize) -> Result<Layout, SuperblockError> {
+    let not = |what| Err(SuperblockError::NotImplemented { what });
+    let layout = match disk.kind {
+        KIND_SINGLE => Layout::Single,
+        KIND_MIRROR => Layout::Mirror,
+        3 => return not("the layout stripe"),
+        4 => return not("the layout round-robin"),
+        5 => return not("the layout raid5"),
+        _ => return Err(SuperblockError::BadField { field: "layout" }),
+    };
+    let widths = if layout == Layout::Single { 1..=1 } else { 2..=MIRROR_WIDTH_MAX };
+    if !widths.contains(&members) {
+        return not("another number of devices than its layout has");
+    }
+    let width = usize::from(disk.width);
+    let named = disk.slots.iter().zip(0..).take(width).all(|(&slot, number)| slot == number);
+    if width != members || !named {
+        return not("a layout on some of its devices");
+    }
+    Ok(layout)
+}
+
+/// Returns the members that `disk` lists: each with another identity, at least one of them online.
+pub(crate) fn members_of(disk: &[MemberDisk]) -> Result<Vec<Member>, SuperblockError> {
+    let bad = SuperblockError::BadField { field: "members" };
+    let mut members: Vec<Member> = Vec::with_capacity(disk.len());
+    for found in disk {
+        let state = match found.state {
+            1 => MemberState::Online,
+            2 => MemberState::Missing,
+            3 => MemberState::Failed,
+            4 | 5 => {
+                let what = "devices that join or leave";
+                return Err(SuperblockError::NotImplemented { what });
+            }
+            _ => return Err(bad),
+        };
+        if members.iter().any(|member| member.id == found.id) {
+            return Err(bad);
+        }
+        let length = found.path.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        let path = found.path.get(..length).unwrap_or_default().to_owned();
+        if path.contains(&0) {
+            return Err(bad);
+        }
+        members.push(Member { id: found.id, size_bytes: found.size_bytes.get(), state, path });
+    }
+    if members.iter().any(Member::is_online) { Ok(members) } else { Err(bad) }
+}
+
+/// Returns the epochs of membership that `disk` lists; the last has the number `newest`.
+pub(crate) fn memberships_of(
+    disk: &[MembershipDisk],
+    newest: u64,
+) -> Result<Vec<Membership>, SuperblockError> {
+    let found: Vec<Membership> = disk
+        .iter()
+        .map(|found| Membership { number: found.number.get(), id: found.id.get() })
+        .collect();
+    let rises = found.windows(2).all(|pair| pair[0].number.checked_add(1) == Some(pair[1].number));
+    let last = found.last().map(|last| last.number);
+    if rises && last == Some(newest) && newest < SEQUENCE_MAX {
+        Ok(found)
+    } else {
+        Err(SuperblockError::BadField { field: "memberships" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two() -> Vec<Member> {
+        vec![Member::new([1; 16], 1 << 30), Member::new([2; 16], 1 << 30)]
+    }
+
+    #[test]
+    fn what_is_not_done_is_refused_by_name() {
+        for (kind, name) in [(3, "stripe"), (4, "round-robin"), (5, "raid5")] {
+            let disk = LayoutDisk { kind, ..Layout::Mirror.to_disk(2) };
+            let error = layout_of(&disk, 2).expect_err("not done").to_string();
+            assert!(error.contains(name), "{error}");
+        }
+        assert_eq!(layout_of(&Layout::Mirror.to_disk(2), 2), Ok(Layout::Mirror));
+        assert!(layout_of(&Layout::Mirror.to_disk(2), 3).is_err());
+        assert!(layout_of(&Layout::Single.to_disk(1), 2).is_err());
+        assert!(layout_of(&Layout::Mirror.to_disk(4), 4).is_err());
+        let mut joining = two()[0].to_disk();
+        joining.state = 4;
+        let error = members_of(&[joining]).expect_err("not done").to_string();
+        assert!(error.contains("join"), "{error}");
+    }
+
+    #[test]
+    fn members_come_back_as_they_were_written_and_no_two_are_one() {
+        let mut members = two();
+        members[1].set_path(b"/srv/d1");
+        members[0].set_path(&[b'a'; MEMBER_PATH_BYTES + 1]);
+        members[0].state = MemberState::Failed;
+        let disk: Vec<MemberDisk> = members.iter().map(Member::to_disk).collect();
+        assert_eq!(members_of(&disk), Ok(members.clone()));
+        assert!(members_of(&[disk[1], disk[1]]).is_err(), "twice");
+        assert!(members_of(&disk[..1]).is_err(), "none online");
+        assert!(members[0].path.is_empty());
+    }
+
+    #[test]
+    fn halves_that_are_opened_apart_have_histories_apart() {
+        let pool_id = PoolId([7; 16]);
+        let [mut left, mut right] = [two(), two()];
+        left[1].state = MemberState::Missing;
+        right[0].state = MemberState::Missing;
+        let [left, right] = [left, right].map(|members| Membership::FIRST.next(pool_id, &members));
+        assert_eq!(left.number, right.number);
+        assert_ne!(left.id, right.id);
+    }
+}
