@@ -24,8 +24,8 @@ const QUIET_TICKS_MAX: u32 = 16;
 
 /// What a helper does next.
 pub(super) enum Job {
-    /// Answer the request in an entry of a queue.
-    Answer(usize, Found),
+    /// Answer the request in an entry of a queue; a helper was woken for it, or not.
+    Answer(usize, Found, bool),
     /// Lead a queue until its own thread, which has looked so often, looks again.
     StandIn(usize, u64),
     /// Do what requests have put off.
@@ -55,12 +55,13 @@ struct State {
 }
 
 impl Crew {
-    /// Adds a job; wakes a helper for it if `is_urgent`. What is not, whoever comes by does.
-    pub(super) fn add(&self, job: Job, is_urgent: bool) {
+    /// Leaves a request; wakes a helper for it if `is_urgent`. What is not, whoever comes by does.
+    pub(super) fn add(&self, queue: usize, found: Found, is_urgent: bool) {
         let mut state = self.state.lock();
-        state.jobs.push_back(job);
+        let is_called = is_urgent && state.idle > 0;
+        state.jobs.push_back(Job::Answer(queue, found, is_called));
         self.has_jobs.store(true, Ordering::Release);
-        if is_urgent && state.idle > 0 {
+        if is_called {
             self.has_job.notify_one();
         }
     }
@@ -79,19 +80,22 @@ impl Crew {
         self.state.lock().has_rest = false;
     }
 
-    /// Takes the oldest request that somebody left.
+    /// Takes the oldest request that somebody left, and for which no helper was woken.
     pub(super) fn take(&self) -> Option<(usize, Found)> {
         if !self.has_jobs.load(Ordering::Acquire) {
             return None;
         }
         let mut state = self.state.lock();
-        let is_request = |job: &Job| matches!(job, Job::Answer(..));
-        let Some(at) = state.jobs.iter().position(is_request) else {
-            self.has_jobs.store(false, Ordering::Release);
+        // Where all helpers are busy, whoever was woken is not there soon.
+        let are_busy = state.idle == 0;
+        let is_left =
+            |job: &Job| matches!(job, Job::Answer(_, _, is_called) if are_busy || !is_called);
+        let Some(at) = state.jobs.iter().position(is_left) else {
+            self.has_jobs.store(!state.jobs.is_empty(), Ordering::Release);
             return None;
         };
         match state.jobs.remove(at) {
-            Some(Job::Answer(queue, found)) => Some((queue, found)),
+            Some(Job::Answer(queue, found, _)) => Some((queue, found)),
             _ => None,
         }
     }
@@ -100,7 +104,7 @@ impl Crew {
     pub(super) fn take_read(&self) -> Option<(usize, Found)> {
         let mut state = self.state.lock();
         match state.jobs.pop_front() {
-            Some(Job::Answer(queue, found)) if found.is_read() => Some((queue, found)),
+            Some(Job::Answer(queue, found, _)) if found.is_read() => Some((queue, found)),
             Some(job) => {
                 state.jobs.push_front(job);
                 None

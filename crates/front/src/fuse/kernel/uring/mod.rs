@@ -14,9 +14,10 @@
 //! # Who answers
 //!
 //! The queue's thread (its *leader*) answers what it finds: one request at a time, and reads that
-//! are there together. What more there is of long writes and reads it leaves to *helpers*, which
-//! are not pinned. When it is stuck at one request a helper leads in its place (CW1).
-//! A reply is put in the entry by whoever has it, and the entry is given back by who leads.
+//! are there together. Long reads, and what more there is of long writes, it leaves to *helpers*,
+//! which are not pinned. When it is stuck at one request a helper leads in its place (CW1).
+//! A reply is put in the entry by whoever has it, and the entry is given back by who leads; that
+//! of a long read by its helper, for the kernel copies it then.
 //!
 //! # The end
 //!
@@ -33,6 +34,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
+use engine::vnode::api::{AlignedBuffer, SharedBytes};
 use rustix::thread::CpuSet;
 
 use self::crew::{Crew, Job};
@@ -52,8 +54,9 @@ const PAYLOAD_BYTES: usize = {
     1 << 20
 };
 
-/// A message from so many bytes on is long: to answer it takes about as long as to wake a helper.
-const LONG_BYTES_MIN: usize = 64 << 10;
+/// Data from so many bytes on is copied once, to memory that the file system may keep as it is,
+/// and not block by block. It keeps none that is smaller (decision 0030).
+const COPIED_BYTES_MIN: usize = PAYLOAD_BYTES / 8 * 7;
 
 /// The queues of a connection, made before the kernel is told of them: it asks nothing until each
 /// has an entry, so nothing may be missing then.
@@ -96,9 +99,10 @@ impl Serving {
         let crew = Arc::new(Crew::default());
         let mut serving = Serving { queues: queues.0, crew, threads: Vec::new() };
         let (tell, told) = channel();
-        let member = |first: usize, serving: &Serving| {
+        let member = |first: usize, gives_back: bool, serving: &Serving| {
             let (queues, device) = (Arc::clone(&serving.queues), Arc::clone(device));
-            let replies: Arc<dyn Replies> = Arc::new(QueueReplies { queues, first, device });
+            let replies: Arc<dyn Replies> =
+                Arc::new(QueueReplies { queues, first, gives_back, device });
             Member {
                 queues: Arc::clone(&serving.queues),
                 crew: Arc::clone(&serving.crew),
@@ -111,7 +115,7 @@ impl Serving {
         };
         let allowed = rustix::thread::sched_getaffinity(None).ok();
         for number in 0..serving.queues.len() {
-            let (member, tell) = (member(number, &serving), tell.clone());
+            let (member, tell) = (member(number, false, &serving), tell.clone());
             let pinned =
                 allowed.filter(|allowed| number < CpuSet::MAX_CPU && allowed.is_set(number));
             serving.spawn(format!("fuse-queue-{number}"), move || {
@@ -125,7 +129,7 @@ impl Serving {
             return Ok(Err(reason));
         }
         for number in 0..helpers {
-            let member = member(0, &serving);
+            let member = member(0, true, &serving);
             serving.spawn(format!("fuse-{number}"), move || member.help())?;
         }
         let (queues, crew) = (Arc::clone(&serving.queues), Arc::clone(&serving.crew));
@@ -222,7 +226,7 @@ impl Member {
         let (queues, crew) = (Arc::clone(&self.queues), Arc::clone(&self.crew));
         while let Some(job) = crew.next() {
             match job {
-                Job::Answer(number, found) => self.answer(number, found),
+                Job::Answer(number, found, _) => self.answer(number, found),
                 Job::Rest => {
                     self.exchange.run_deferred_work();
                     crew.end_rest();
@@ -281,19 +285,22 @@ impl Member {
         let mut found = std::mem::take(&mut self.found);
         let mut own = None;
         for one in found.drain(..) {
-            if one.is_read() && self.exchange.has_room() && own.is_none() {
+            // The kernel reads ahead: who has asked goes on meanwhile, on this processor.
+            let is_long_read = one.is_read() && one.is_long();
+            if one.is_read() && !is_long_read && self.exchange.has_room() && own.is_none() {
                 self.gather(number, &one);
-            } else if own.is_none() && !self.exchange.has_reads() {
+            } else if !is_long_read && own.is_none() && !self.exchange.has_reads() {
                 own = Some(one);
             } else {
-                let is_urgent = one.is_read() || one.bytes() >= LONG_BYTES_MIN;
-                self.crew.add(Job::Answer(number, one), is_urgent);
+                let is_urgent = one.is_read() || one.is_long();
+                self.crew.add(number, one, is_urgent);
             }
         }
         self.found = found;
         match own {
             Some(own) => self.answer(number, own),
-            None => self.answer_reads(),
+            None if self.exchange.has_reads() => self.answer_reads(),
+            None => {}
         }
     }
 
@@ -312,7 +319,13 @@ impl Member {
         let queues = Arc::clone(&self.queues);
         let Some(queue) = queues.get(number) else { return };
         let lent = queue.open(&found, &mut self.head);
-        let data = lent.as_ref().map(|held| Apart::Lent(payload_of(held)));
+        let payload = lent.as_ref().map(payload_of);
+        let copied = payload.filter(|payload| payload.len() >= COPIED_BYTES_MIN);
+        let copied = copied.map(|payload| SharedBytes::from(AlignedBuffer::copy_of(payload)));
+        let data = match &copied {
+            Some(copied) => Some(Apart::Shared(copied)),
+            None => payload.map(Apart::Lent),
+        };
         self.exchange.answer(Incoming { head: &self.head, data });
         if let Some(held) = lent {
             queue.close(held);

@@ -20,9 +20,13 @@ use zerocopy::FromBytes;
 
 use super::super::device::Device;
 use super::super::exchange::{Replies, ReplyParts, refusal, unique_of};
-use super::super::fuse_kernel::{InHeader, OutHeader, opcode};
+use super::super::fuse_kernel::{InHeader, OutHeader, ReadIn, opcode};
 use super::PAYLOAD_BYTES;
 use super::ring::{Held, Ring, Told};
+
+/// A request that moves so many bytes or more is long: to answer it takes longer than to wake a
+/// helper.
+const LONG_BYTES_MIN: usize = 64 << 10;
 
 /// Bytes of an entry's first argument at most.
 const ARGUMENT_BYTES_MAX: usize = 128;
@@ -89,7 +93,10 @@ struct State {
 pub(super) struct Found {
     pub(super) index: usize,
     opcode: u32,
+    /// Of the message.
     bytes: usize,
+    /// Of what a READ asks for.
+    asked_bytes: usize,
 }
 
 impl Found {
@@ -97,9 +104,9 @@ impl Found {
         self.opcode == opcode::READ
     }
 
-    /// Returns how long the message is.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
+    /// Returns whether so much data is moved that waking a helper costs little beside it.
+    pub(super) fn is_long(&self) -> bool {
+        self.bytes.max(self.asked_bytes) >= LONG_BYTES_MIN
     }
 }
 
@@ -143,13 +150,16 @@ impl Queue {
     fn keep(&self, held: Held) -> Option<Found> {
         let header = held.header();
         let (sent, _) = InHeader::read_from_prefix(&header.in_out).ok()?;
-        let (index, unique) = (held.index(), header.commit_id);
+        let (index, unique, header_of_read) = (held.index(), header.commit_id, header.op_in);
         let slot = self.slots.get(index)?;
         let mut state = slot.state.lock();
         (state.held, state.is_answered) = (Some(held), false);
         slot.unique.store(unique, Ordering::Release);
         let bytes = usize::try_from(sent.len).unwrap_or(0);
-        Some(Found { index, opcode: sent.opcode, bytes })
+        let asked =
+            ReadIn::read_from_prefix(&header_of_read).ok().filter(|_| sent.opcode == opcode::READ);
+        let asked_bytes = asked.map_or(0, |(asked, _)| usize::try_from(asked.size).unwrap_or(0));
+        Some(Found { index, opcode: sent.opcode, bytes, asked_bytes })
     }
 
     /// Copies the request in the entry `found` to `head`. Of a WRITE the data stays where it is,
@@ -188,7 +198,7 @@ impl Queue {
     }
 
     /// Puts `reply` where it belongs; returns whether its request is here.
-    fn answer(&self, unique: u64, reply: &ReplyParts<'_>) -> bool {
+    fn answer(&self, unique: u64, reply: &ReplyParts<'_>, gives_back: bool) -> bool {
         let is_it = |slot: &Slot| slot.unique.load(Ordering::Acquire) == unique;
         let Some(index) = self.slots.iter().position(is_it) else { return false };
         let slot = &self.slots[index];
@@ -201,7 +211,14 @@ impl Queue {
                 put(held, reply);
                 state.is_answered = true;
                 drop(state);
-                self.note(index);
+                if gives_back {
+                    self.done.lock().push(index);
+                    if let Err(error) = self.flush() {
+                        tracing::error!(%error, "an entry is not given back");
+                    }
+                } else {
+                    self.note(index);
+                }
             }
             None => state.early = [reply.head, &reply.data.concat()].concat(),
         }
@@ -310,6 +327,9 @@ pub(super) struct QueueReplies {
     pub(super) queues: Arc<Vec<Queue>>,
     /// Where to look first.
     pub(super) first: usize,
+    /// Whether the thread gives long replies back itself. It is that of a helper: the kernel copies
+    /// them in its name, beside the client and the queue's thread.
+    pub(super) gives_back: bool,
     pub(super) device: Arc<Device>,
 }
 
@@ -318,7 +338,9 @@ impl Replies for QueueReplies {
         let unique = unique_of(reply.head);
         let (before, from) = self.queues.split_at(self.first.min(self.queues.len()));
         // One that is nowhere was taken back with its connection.
-        let _ = from.iter().chain(before).any(|queue| queue.answer(unique, reply));
+        let bytes = reply.data.iter().map(|piece| piece.len()).sum::<usize>();
+        let gives_back = self.gives_back && bytes >= LONG_BYTES_MIN;
+        let _ = from.iter().chain(before).any(|queue| queue.answer(unique, reply, gives_back));
     }
 
     fn notify(&self, notice: &[u8]) {
