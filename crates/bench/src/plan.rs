@@ -35,6 +35,8 @@ pub struct Plan {
     pub small_files: u64,
     /// Small files that are written and synced.
     pub durable_files: u64,
+    /// Small files that are written one after the other for long, and then removed.
+    pub sustained_files: u64,
     /// Files of the tree.
     pub tree_files: u64,
     /// Files of the source that the Andrew-like phases copy and build.
@@ -64,6 +66,7 @@ impl Plan {
             names: scaled(50_000, scale, 64),
             small_files: scaled(20_000, scale, 64),
             durable_files: scaled(4000, scale, 64),
+            sustained_files: scaled(250_000, scale, 64),
             tree_files: scaled(50_000, scale, 64),
             andrew_files: scaled(5000, scale, 32),
             connectathon_files: scaled(5000, scale, 32),

@@ -84,10 +84,11 @@ impl std::fmt::Debug for Group {
 }
 
 /// Everything that can be run, in the order in which it is.
-pub const GROUPS: [&Group; 10] = [
+pub const GROUPS: [&Group; 11] = [
     &names::NAMES,
     &small::SMALL,
     &small::DURABLE,
+    &small::SUSTAINED,
     &random::OVERWRITE,
     &tree::TREE,
     &stream::STREAM,

@@ -1,4 +1,4 @@
-//! Small files that are written, with and without a sync of each.
+//! Small files that are written, with and without a sync of each, and for long.
 
 use std::io;
 
@@ -33,6 +33,66 @@ pub(super) static DURABLE: Group = Group {
     bytes: |plan| plan.durable_files * FILE_BYTES,
     run: |lap| run(lap, "create-4k-fsync", lap.plan.durable_files, true),
 };
+
+/// Files of one directory of a sustained run.
+const SUSTAINED_DIR_FILES: u64 = 1000;
+/// Bytes of a file of a sustained run: one block and a part of the next.
+const SUSTAINED_FILE_BYTES: usize = 6 << 10;
+
+pub(super) static SUSTAINED: Group = Group {
+    name: "sustained",
+    measures: &[
+        Measure {
+            name: "sustained-create",
+            what: "create, write 6 KiB, close, for long, 1,000 files a directory",
+            unit: Unit::Files,
+        },
+        Measure {
+            name: "sustained-remove",
+            what: "remove those files and directories, as rm -rf does",
+            unit: Unit::Files,
+        },
+    ],
+    is_threaded: false,
+    bytes: |plan| plan.sustained_files * FILE_BYTES,
+    run: run_sustained,
+};
+
+fn run_sustained(lap: &mut Lap<'_>) -> io::Result<()> {
+    let files = lap.plan.sustained_files;
+    let names = file_names("file-", SUSTAINED_DIR_FILES);
+    let dirs = file_names("dir-", files.div_ceil(SUSTAINED_DIR_FILES));
+    let top = lap.access.open_dir(&lap.dir, ".")?;
+    lap.time_on(1, "sustained-create", to_f64(files), |worker| {
+        let data = Buffer::new(SUSTAINED_FILE_BYTES);
+        let mut left = files;
+        for name in &dirs {
+            worker.access.make_dir(&top, name)?;
+            let dir = worker.access.open_dir(&top, name)?;
+            let here = left.min(SUSTAINED_DIR_FILES);
+            left -= here;
+            let mut names = names.iter();
+            let access = worker.access;
+            let made = worker.each(here, |_, _| {
+                let Some(name) = names.next() else { return Ok(()) };
+                let file = access.create(&dir, name, false)?;
+                let written = access.write(&file, 0, data.bytes());
+                access.close(file);
+                written
+            });
+            worker.access.close(dir);
+            made?;
+        }
+        Ok(())
+    })?;
+    if lap.wants(&["sustained-remove"]) {
+        lap.time_on(1, "sustained-remove", to_f64(files), |worker| {
+            dirs.iter().try_for_each(|name| super::remove_all(worker.access, &top, name, 0))
+        })?;
+    }
+    lap.access.close(top);
+    Ok(())
+}
 
 fn run(lap: &mut Lap<'_>, measure: &str, files: u64, is_synced: bool) -> io::Result<()> {
     let count = lap.part_of(files);
