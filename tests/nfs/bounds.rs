@@ -138,6 +138,71 @@ fn a_client_that_takes_no_answers_costs_little() {
     assert_eq!(good.read(&file, 0, 9), Ok((vec![7; 9], false)));
 }
 
+/// Goal: connections that say nothing, or begin a record and do not end it, keep nobody from being
+/// served, and cost what they have sent.
+#[test]
+fn idle_and_half_open_connections_keep_nobody_out() {
+    const COUNT: usize = 300;
+    let served = served();
+    let mut idle = Vec::new();
+    for number in 0..COUNT {
+        let mut socket = TcpStream::connect(served.address).expect("it listens");
+        let begun = [0x80, 0x0f, 0, 0, 1, 2, 3];
+        socket.write_all(&begun[..number % 8]).expect("it reads");
+        idle.push(socket);
+    }
+    let mut good = served.client();
+    let root = good.mount("/").expect("it is exported");
+    let file = good.create(&root, "f").expect("it is new");
+    good.write(&file, 0, b"x", FILE_SYNC).expect("there is room");
+    assert_eq!(served.server.connection_count(), COUNT + 1);
+    assert!(served.server.held_bytes() < COUNT * 8 + 1000, "{}", served.server.held_bytes());
+    drop(idle);
+    for _ in 0..TRIES_MAX {
+        if served.server.connection_count() == 1 {
+            break;
+        }
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    assert_eq!(served.server.connection_count(), 1);
+    assert_eq!(good.read(&file, 0, 9), Ok((b"x".to_vec(), true)));
+}
+
+/// Goal: a full pool says so, makes nothing half, and has room again for who removes.
+#[test]
+fn a_full_pool_says_so_and_takes_removals() {
+    const FULL: Trouble = Trouble::Status(28);
+    let (mut client, root) = direct();
+    let file = client.create(&root, "big").expect("it is new");
+    let block = vec![7; 1 << 20];
+    let mut offset = 0;
+    let refused = loop {
+        match client.write_some(&file, offset, &block) {
+            Ok(count) => offset += u64::try_from(count).expect("it is small"),
+            Err(error) => break error,
+        }
+        assert!(offset < 64 << 20, "the pool is no larger");
+    };
+    assert_eq!(refused, FULL);
+    let names =
+        |client: &mut client::Client<Direct>| client.list(&root, 65_536).expect("it is one").len();
+    let mut made = names(&mut client);
+    for number in 0..5000 {
+        match client.create(&root, &format!("small{number}")) {
+            Ok(_) => made += 1,
+            Err(error) => {
+                assert_eq!(error, FULL);
+                break;
+            }
+        }
+    }
+    assert_eq!(names(&mut client), made, "what was refused is not there");
+    client.remove(&root, "big").expect("removing always works");
+    let file = client.create(&root, "again").expect("there is room again");
+    client.write(&file, 0, &block, FILE_SYNC).expect("there is room again");
+    assert_eq!(client.read(&file, 0, 4), Ok((vec![7; 4], false)));
+}
+
 /// Goal: many clients at once, each with its own files; nothing is lost, nothing is held after.
 #[test]
 fn many_clients_at_once() {

@@ -330,6 +330,20 @@ impl<W: Wire> Client<W> {
         Ok((answer.u32(), answer.u64()))
     }
 
+    /// Writes durably what there is room for; returns how much that is.
+    pub(crate) fn write_some(
+        &mut self,
+        file: &[u8],
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<usize, Trouble> {
+        let count = u32::try_from(bytes.len()).expect("it is short");
+        let args = Words::default().opaque(file).u64(offset).u32(count).u32(FILE_SYNC);
+        let mut answer = self.nfs(7, args.opaque(bytes))?;
+        answer.wcc();
+        Ok(usize::try_from(answer.u32()).expect("it is short"))
+    }
+
     pub(crate) fn commit(&mut self, file: &[u8]) -> Result<u64, Trouble> {
         let mut answer = self.nfs(21, Words::default().opaque(file).u64(0).u32(0))?;
         answer.wcc();
