@@ -1,5 +1,7 @@
 //! What can be asked of the program.
 
+pub(crate) mod fileset;
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -35,6 +37,10 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Show mounted pools
     Status(StatusArgs),
+    /// Make, show, change, rename and delete the filesets of a pool
+    Fileset(fileset::FilesetArgs),
+    /// Show the jobs of a mounted pool, make them pause and go on
+    Job(fileset::JobArgs),
     /// Verify a whole pool, changing nothing
     Check(CheckArgs),
     /// Show the superblock, the journal or any page of a pool as text
@@ -61,6 +67,8 @@ impl Command {
             Command::Unmount(args) => [args.directory.parent().map(or_here), None],
             Command::Serve(args) => [Some(&*args.device), None],
             Command::Status(args) => [args.of.as_deref(), None],
+            Command::Fileset(args) => args.command.paths(),
+            Command::Job(args) => [Some(args.command.pool()), None],
             Command::Check(args) => [Some(&*args.device), None],
             Command::Dump(args) => [Some(&*args.device), None],
             Command::Explain(args) => [args.device.as_deref(), args.pool.as_deref()],
@@ -491,6 +499,14 @@ mod tests {
             "unmount DIR",
             "status",
             "status DIR --json",
+            "fileset create pool.hf:a/b block=64K readonly=on",
+            "fileset list pool.hf --json",
+            "fileset set pool.hf:a readonly=off",
+            "fileset rename pool.hf:a pool.hf:b",
+            "fileset delete pool.hf:a --recursive --wait",
+            "job list pool.hf --json",
+            "job pause pool.hf 1",
+            "job resume pool.hf 1",
             "check pool.hf",
             "dump pool.hf",
             "explain DIR/file:0-10",

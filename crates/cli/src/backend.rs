@@ -12,6 +12,8 @@ use format::fileset::FilesetName;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::control::{Answer, Peer, Request};
+
 /// Why something was not done. Each message ends with what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -374,6 +376,9 @@ pub trait OpenPool: Send + Sync {
 
     /// Explains a file of this pool.
     fn explain(&self, target: &ExplainTarget) -> Result<Vec<ExplainStep>, BackendError>;
+
+    /// Does what is asked of the pool beside its files. Who calls has seen to it that `peer` may.
+    fn control(&self, request: &Request, peer: Peer) -> Result<Answer, BackendError>;
 
     /// Makes everything durable, marks the pool clean and ends its jobs. Called once, after the
     /// last operation; references that the kernel has not given back are void from here on.

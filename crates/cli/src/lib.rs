@@ -13,6 +13,7 @@ mod args;
 pub mod backend;
 mod bugs;
 mod command;
+pub mod control;
 mod copies;
 pub mod daemon;
 mod exit;
@@ -69,6 +70,8 @@ fn dispatch(
         Command::Unmount(args) => command::unmount::run(args, output),
         Command::Serve(args) => command::serve::run(args, backend, output),
         Command::Status(args) => command::status::run(args, output),
+        Command::Fileset(args) => command::fileset::run(args, backend, output),
+        Command::Job(args) => command::job::run(args, backend, output),
         Command::Check(args) => command::check::run(args, backend, output),
         Command::Dump(args) => command::dump::run(args, backend, output),
         Command::Explain(args) => command::explain::run(args, backend, output),

@@ -31,6 +31,7 @@ use serde_json::{Value, json};
 
 use crate::backend::{ExplainStep, ExplainTarget, OpenPool};
 use crate::bugs;
+use crate::control::{self, Peer, Request, may_change};
 use crate::output::path_as_text;
 
 /// Longest line in either direction: an explanation of a large range has thousands of steps.
@@ -38,6 +39,10 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// How long one side waits for the other.
 const CLIENT_TIME: Duration = Duration::from_secs(5);
+
+/// How long a change is waited for: it is durable when it is answered, and takes a checkpoint of a
+/// slow disk.
+const CONTROL_TIME: Duration = Duration::from_secs(120);
 
 /// How long whoever only looks whether somebody listens waits for a place in the queue.
 const AT_ONCE: Duration = Duration::from_millis(1);
@@ -61,6 +66,13 @@ pub(crate) enum Question {
         /// First and last byte.
         range: Option<(u64, u64)>,
     },
+    /// Do something beside files.
+    Control {
+        /// Of the request.
+        version: u32,
+        /// See [`Request`]: of another version it may be anything.
+        request: Value,
+    },
 }
 
 /// An answer.
@@ -71,6 +83,8 @@ pub(crate) enum Answer {
     Status(Value),
     /// From the name to the byte.
     Explain(Vec<ExplainStep>),
+    /// What a request was answered.
+    Control(control::Answer),
     /// Why there is no answer.
     Error(String),
 }
@@ -270,7 +284,12 @@ fn status_of(served: &Served, pool: &dyn OpenPool) -> Value {
 }
 
 fn serve(stream: &UnixStream, served: &Served, pool: &dyn OpenPool) -> anyhow::Result<()> {
-    let answer = match receive(stream)? {
+    let line = receive_line(stream, control::LINE_BYTES_MAX)?;
+    let question = match serde_json::from_slice(&line) {
+        Ok(question) => question,
+        Err(error) => return send(stream, &Answer::Error(not_understood(&error))),
+    };
+    let answer = match question {
         Question::Status => Answer::Status(status_of(served, pool)),
         Question::Explain { node, range } => {
             let ino: Ino = NodeNumbers::new(pool.file_system().root()).ino_of(NodeId(node));
@@ -279,8 +298,47 @@ fn serve(stream: &UnixStream, served: &Served, pool: &dyn OpenPool) -> anyhow::R
                 Err(error) => Answer::Error(error.to_string()),
             }
         }
+        Question::Control { version, request } => {
+            let peer = sockopt::socket_peercred(stream)?;
+            let peer = Peer { uid: peer.uid.as_raw(), gid: peer.gid.as_raw() };
+            controlled(pool, (version, request), (peer, Peer::own()))
+        }
     };
     send(stream, &answer)
+}
+
+fn not_understood(error: &serde_json::Error) -> String {
+    let most = control::LINE_BYTES_MAX;
+    format!(
+        "the question is not understood ({error}): it is one line of JSON of at most {most} bytes, \
+         from a `holdfast` of the server's version"
+    )
+}
+
+/// Does what `peer` asks of the server of `own`.
+fn controlled(
+    pool: &dyn OpenPool,
+    (version, request): (u32, Value),
+    (peer, own): (Peer, Peer),
+) -> Answer {
+    let request = match Request::parse(version, request) {
+        Ok(request) => request,
+        Err(words) => return Answer::Error(words),
+    };
+    // CO1.
+    if request.is_change() && !may_change(peer.uid, own.uid) {
+        return Answer::Error(format!(
+            "user {} may change nothing here: only root and user {}, who runs the server, may",
+            peer.uid, own.uid
+        ));
+    }
+    if request.is_change() {
+        tracing::info!(uid = peer.uid, ?request, "asked for a change");
+    }
+    match pool.control(&request, peer) {
+        Ok(answer) => Answer::Control(answer),
+        Err(error) => Answer::Error(error.to_string()),
+    }
 }
 
 /// Connects to the server whose socket is `path`, and waits for `patience` at most while its queue
@@ -303,7 +361,11 @@ pub(crate) fn ask(path: &Path, question: &Question) -> anyhow::Result<Answer> {
     let stream = connect(path, CLIENT_TIME)
         .with_context(|| format!("no server answers on {}", path.display()))?;
     send(&stream, question)?;
-    receive(&stream)
+    let patience = match question {
+        Question::Control { .. } => CONTROL_TIME,
+        Question::Status | Question::Explain { .. } => CLIENT_TIME,
+    };
+    receive(&stream, patience)
 }
 
 fn send(mut stream: &UnixStream, message: &impl Serialize) -> anyhow::Result<()> {
@@ -313,11 +375,22 @@ fn send(mut stream: &UnixStream, message: &impl Serialize) -> anyhow::Result<()>
     Ok(stream.write_all(&line)?)
 }
 
-fn receive<T: for<'de> Deserialize<'de>>(stream: &UnixStream) -> anyhow::Result<T> {
-    stream.set_read_timeout(Some(CLIENT_TIME))?;
-    let mut line = Vec::new();
-    BufReader::new(stream).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+fn receive(stream: &UnixStream, patience: Duration) -> anyhow::Result<Answer> {
+    stream.set_read_timeout(Some(patience))?;
+    let line = line_of(stream, LINE_BYTES_MAX)?;
     Ok(serde_json::from_slice(&line)?)
+}
+
+/// Returns what a client sends.
+fn receive_line(stream: &UnixStream, bytes_max: u64) -> anyhow::Result<Vec<u8>> {
+    stream.set_read_timeout(Some(CLIENT_TIME))?;
+    line_of(stream, bytes_max)
+}
+
+fn line_of(stream: &UnixStream, bytes_max: u64) -> anyhow::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    BufReader::new(stream).take(bytes_max).read_until(b'\n', &mut line)?;
+    Ok(line)
 }
 
 /// A server that answered, or a mount whose server does not.
@@ -554,9 +627,13 @@ mod tests {
     #[test]
     fn a_bug_in_an_answer_is_told_and_the_next_is_answered() {
         let path = std::env::temp_dir().join(format!("holdfast-bug-{}", std::process::id()));
-        let server = StatusServer::listen_at(path.clone(), |stream| match receive(stream)? {
-            Question::Status => send(stream, &Answer::Error("well".to_owned())),
-            Question::Explain { node, .. } => panic!("a bug that the test planted: {node}"),
+        let server = StatusServer::listen_at(path.clone(), |stream| {
+            let question = serde_json::from_slice(&receive_line(stream, LINE_BYTES_MAX)?)?;
+            match question {
+                Question::Status => send(stream, &Answer::Error("well".to_owned())),
+                Question::Explain { node, .. } => panic!("a bug that the test planted: {node}"),
+                Question::Control { .. } => send(stream, &Answer::Error("no".to_owned())),
+            }
         });
         let server = server.expect("it listens");
         let explain = Question::Explain { node: 7, range: None };

@@ -1,18 +1,19 @@
 //! The engine, the checker and the harness behind [`Backend`].
 
 mod blank;
+mod control;
 mod create;
 mod jobs;
 mod neighbours;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use check::report::Finding;
 use engine::vnode::api::{FileSystem, FilesetUuid, FsError};
 use engine::{FilesOptions, Pool};
-use format::fileset::FilesetName;
+use format::fileset::{FilesetName, ROOT_NAME};
 use format::geometry::GeometryError;
 use format::superblock::SuperblockError;
 use inspect::InspectError;
@@ -33,6 +34,7 @@ use crate::backend::{
     ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, Placement, ProveAlphabet,
     ProveChoice, ProveFinding, ProveOptions, ProveReport, TortureFinding, TortureReport,
 };
+use crate::control::{Answer, Peer, Request};
 use crate::holders::lock_holders;
 
 /// How long a device in use is asked for again: the kernel lets go of a killed server's requests,
@@ -222,7 +224,11 @@ impl Backend for EngineBackend {
         let pool = pool.map_err(|error| cannot_start(path, error))?;
         let OpenOptions { is_read_only, commit_interval, .. } = *options;
         let mode = Mode { is_read_only, commit_interval };
-        Ok(Arc::new(Served::start(path.clone(), device, Some(file), mode, pool)))
+        let mut served = Served::start(path.clone(), device, Some(file), mode, pool);
+        if let Some(name) = &options.fileset {
+            served.fileset = Mutex::new(name.to_string());
+        }
+        Ok(Arc::new(served))
     }
 
     fn open_in_memory(&self, size_bytes: u64) -> Result<Arc<dyn OpenPool>, BackendError> {
@@ -439,6 +445,8 @@ struct Served {
     mode: Mode,
     pool: Arc<Pool>,
     jobs: Jobs,
+    /// The name of the fileset whose files are served.
+    fileset: Mutex<String>,
 }
 
 impl Served {
@@ -463,7 +471,8 @@ impl Served {
                 pool.tick().map_err(|error| error.to_string())
             }
         });
-        Served { path, device, file, mode, pool, jobs }
+        let fileset = Mutex::new(ROOT_NAME.to_owned());
+        Served { path, device, file, mode, pool, jobs, fileset }
     }
 
     /// Returns what is wrong; empty: nothing.
@@ -516,6 +525,7 @@ impl OpenPool for Served {
         let open = self.file.as_ref().and_then(|file| openness_of(&self.path, file));
         let mut status = status_of(&status, &health);
         status["warnings"] = json!(Vec::from_iter(open));
+        status["fileset"] = json!(*self.fileset.lock().unwrap_or_else(PoisonError::into_inner));
         status["is_read_only"] = json!(self.mode.is_read_only);
         status["commit_interval_ms"] = json!(self.mode.commit_interval.as_millis());
         status
@@ -526,6 +536,17 @@ impl OpenPool for Served {
         let synced = self.pool.sync().and_then(|()| self.pool.checkpoint());
         synced.map_err(|error| failed(&self.path, error))?;
         explain_on(&self.device, &self.path, target, Some(&self.pool))
+    }
+
+    fn control(&self, request: &Request, peer: Peer) -> Result<Answer, BackendError> {
+        let answer = control::control(&self.path, &self.pool, request, peer)?;
+        if let (Request::FilesetRename { .. }, Ok(all)) = (request, self.pool.filesets()) {
+            let main = all.into_iter().find(|it| it.uuid == self.pool.main_fileset());
+            if let Some(main) = main {
+                *self.fileset.lock().unwrap_or_else(PoisonError::into_inner) = main.name;
+            }
+        }
+        Ok(answer)
     }
 
     fn close(&self) -> Result<(), BackendError> {

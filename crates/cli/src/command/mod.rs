@@ -2,10 +2,13 @@
 
 pub(crate) mod bench;
 pub(crate) mod check;
+pub(crate) mod controlled;
 pub(crate) mod create;
 pub(crate) mod demo;
 pub(crate) mod dump;
 pub(crate) mod explain;
+pub(crate) mod fileset;
+pub(crate) mod job;
 pub(crate) mod mount;
 pub(crate) mod prove;
 pub(crate) mod serve;

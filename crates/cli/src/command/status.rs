@@ -39,7 +39,9 @@ pub(crate) fn run(args: &StatusArgs, output: &Output) -> anyhow::Result<u8> {
 pub(crate) fn text_of(found: &Found, is_verbose: bool) -> String {
     let pid = found.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
     let (pool, directory) = (printable(found.text("pool")), printable(found.text("directory")));
-    let mut text = format!("{pool} on {directory} (process {pid})\n");
+    let fileset = found.status["pool"]["fileset"].as_str().map(printable);
+    let fileset = fileset.map_or(String::new(), |name| format!(":{name}"));
+    let mut text = format!("{pool}{fileset} on {directory} (process {pid})\n");
     if !found.advice().is_empty() {
         let _ = writeln!(text, "  {}", found.advice());
     }

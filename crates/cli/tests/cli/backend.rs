@@ -9,6 +9,7 @@ use cli::backend::{
     ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, ProveOptions, ProveReport,
     TortureFinding, TortureReport,
 };
+use cli::control::{Answer, Peer, Request};
 use engine::vnode::api::{FileSystem, FilesetUuid};
 use format::fileset::FilesetName;
 use serde_json::{Value, json};
@@ -53,6 +54,11 @@ impl OpenPool for FakePool {
     fn explain(&self, target: &ExplainTarget) -> Result<Vec<ExplainStep>, BackendError> {
         let step = ExplainStep { layer: "target".to_owned(), fact: format!("{target:?}") };
         Ok(vec![step])
+    }
+
+    fn control(&self, request: &Request, _peer: Peer) -> Result<Answer, BackendError> {
+        let cause = format!("it has no filesets: {request:?}");
+        Err(BackendError::Failed { device: self.options.device.clone(), cause })
     }
 
     fn close(&self) -> Result<(), BackendError> {

@@ -52,3 +52,92 @@ fn a_mount_shows_the_fileset_that_it_names() {
     assert!(mounted.path("of-root").exists());
     mounted.finish();
 }
+
+/// Returns what a command printed, and whether it succeeded.
+fn told(mounted: &Mounted, arguments: &[&str]) -> (bool, String) {
+    let output = mounted.run(arguments);
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Goal: every command of filesets does the same on a mounted pool and on one that is not, and what
+/// is refused is told with what to do. Method: the same commands, once by the server, once without.
+#[test]
+fn filesets_are_made_changed_and_deleted_mounted_or_not() {
+    if !can_mount("filesets_are_made_changed_and_deleted_mounted_or_not") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let pool = mounted.text("pool.hf");
+    for is_mounted in [true, false] {
+        if !is_mounted {
+            mounted.unmount();
+        }
+        let does = |words: &str| {
+            let words = words.replace("POOL", &pool);
+            let (is_done, text) = told(&mounted, &words.split(' ').collect::<Vec<_>>());
+            assert!(is_done, "{words}: {text}");
+            text
+        };
+        let refuses = |words: &str, why: &str| {
+            let words = words.replace("POOL", &pool);
+            let (is_done, text) = told(&mounted, &words.split(' ').collect::<Vec<_>>());
+            assert!(!is_done && text.contains(why), "{words}: {text}");
+        };
+        does("fileset create POOL:a");
+        does("fileset create POOL:a/b block=64K readonly=on");
+        refuses("fileset create POOL:a/b", "there is a fileset a/b already");
+        refuses("fileset create POOL:x/y", "there is no fileset x: `holdfast fileset list");
+        refuses("fileset create POOL:c block=5K", "a power of two");
+        refuses("fileset create POOL:c colour=red", "no such property");
+        refuses("fileset create POOL", "name a fileset as POOL:a/b");
+        let list = does("fileset list POOL --json");
+        let of_b = list.lines().find(|line| line.contains("\"a/b\"")).expect("it is listed");
+        let of_b: serde_json::Value = serde_json::from_str(of_b).expect("one object a line");
+        assert_eq!(of_b["block_bytes"], 65_536);
+        assert_eq!(of_b["is_read_only"], true);
+        does("fileset set POOL:a/b readonly=off");
+        assert!(!does("fileset list POOL").contains("read-only"));
+        does("fileset rename POOL:a/b POOL:a/c");
+        refuses("fileset rename POOL:a POOL:a/c/d", "below itself");
+        refuses("fileset rename POOL:root POOL:r", "keeps its name");
+        refuses("fileset delete POOL:a", "these are below it: a/c");
+        refuses("fileset delete POOL:root", if is_mounted { "unmount" } else { "first" });
+        let deleted = does("fileset delete POOL:a --recursive --wait");
+        assert!(deleted.contains(":a/c is deleted") && deleted.contains(":a is deleted"));
+        assert_eq!(does("fileset list POOL").lines().count(), 1);
+        refuses("job pause POOL 7", if is_mounted { "there is no job 7" } else { "mount it" });
+    }
+    mounted.mount(&[]);
+    mounted.finish();
+}
+
+/// Goal: a mount point stands for its fileset, a directory in it does not, and `status` says which
+/// fileset a mount has.
+#[test]
+fn a_mount_point_stands_for_its_fileset() {
+    if !can_mount("a_mount_point_stands_for_its_fileset") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let (pool, directory) = (mounted.text("pool.hf"), mounted.text("mnt"));
+    let named = |name: &str| format!("{pool}:{name}");
+    mounted.holdfast(&["fileset", "create", &named("a")]);
+    mounted.unmount();
+    mounted.holdfast(&["mount", &named("a"), &directory, "--daemon"]);
+    fs::create_dir(mounted.path("below")).expect("it can be written");
+    let (_, status) = told(&mounted, &["status", &directory]);
+    assert!(status.starts_with(&format!("{pool}:a on ")), "{status}");
+    let below = mounted.text("mnt/below");
+    assert!(!told(&mounted, &["fileset", "set", &below, "readonly=on"]).0);
+    mounted.holdfast(&["fileset", "set", &directory, "readonly=on"]);
+    assert!(fs::write(mounted.path("file"), b"x").is_err(), "it is read-only");
+    mounted.holdfast(&["fileset", "set", &directory, "readonly=off"]);
+    write(&mounted.path("file"), b"x");
+    let (is_done, text) = told(&mounted, &["fileset", "delete", &directory]);
+    assert!(!is_done && text.contains("unmount it first"), "{text}");
+    mounted.holdfast(&["fileset", "rename", &directory, &named("b")]);
+    let (_, status) = told(&mounted, &["status", &directory]);
+    assert!(status.starts_with(&format!("{pool}:b on ")), "{status}");
+    mounted.finish();
+}

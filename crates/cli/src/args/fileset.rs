@@ -1,0 +1,127 @@
+//! What can be asked of filesets and jobs.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  holdfast fileset create pool.hf:home\n  \
+                        holdfast fileset create pool.hf:home/ann block=64K\n  \
+                        holdfast fileset list pool.hf\n  \
+                        holdfast fileset set pool.hf:home/ann readonly=on\n  \
+                        holdfast fileset rename pool.hf:home/ann pool.hf:home/anna\n  \
+                        holdfast fileset delete pool.hf:home --recursive --wait\n\n\
+                        A mounted pool is asked through its server; another is opened for the \
+                        command.\nThe directory of a mount stands for its fileset.")]
+pub(crate) struct FilesetArgs {
+    #[command(subcommand)]
+    pub(crate) command: FilesetCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FilesetCommand {
+    /// Make a fileset; the one above it in its name must be there
+    #[command(after_help = "Example:\n  holdfast fileset create pool.hf:home/ann block=64K")]
+    Create {
+        /// POOL:a/b
+        fileset: PathBuf,
+        /// block=SIZE, readonly=on|off [default: as the fileset above it]
+        #[arg(value_name = "KEY=VALUE")]
+        properties: Vec<String>,
+    },
+    /// Show the filesets of a pool
+    #[command(after_help = "Example:\n  holdfast fileset list pool.hf --json")]
+    List {
+        /// The pool, or a directory that it is mounted on
+        pool: PathBuf,
+    },
+    /// Change what a fileset is like; blocks change for new files
+    #[command(after_help = "Example:\n  holdfast fileset set pool.hf:home readonly=on block=64K")]
+    Set {
+        /// POOL:a/b
+        fileset: PathBuf,
+        /// block=SIZE, readonly=on|off
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        properties: Vec<String>,
+    },
+    /// Give a fileset another name; those below it move with it
+    #[command(after_help = "Example:\n  holdfast fileset rename pool.hf:home/ann pool.hf:ann")]
+    Rename {
+        /// POOL:a/b
+        fileset: PathBuf,
+        /// POOL:c, in the same pool
+        to: PathBuf,
+    },
+    /// Delete a fileset with all that is in it; refused while it is mounted, or others are below it
+    #[command(after_help = "Example:\n  holdfast fileset delete pool.hf:home --recursive --wait")]
+    Delete {
+        /// POOL:a/b
+        fileset: PathBuf,
+        /// Delete those below it too
+        #[arg(long)]
+        recursive: bool,
+        /// Return when all that they held is free
+        #[arg(long)]
+        wait: bool,
+    },
+}
+
+impl FilesetCommand {
+    /// Returns the paths that are looked at before anything else.
+    pub(crate) fn paths(&self) -> [Option<&Path>; 2] {
+        match self {
+            FilesetCommand::Create { fileset, .. }
+            | FilesetCommand::Set { fileset, .. }
+            | FilesetCommand::Delete { fileset, .. } => [Some(fileset), None],
+            FilesetCommand::List { pool } => [Some(pool), None],
+            FilesetCommand::Rename { fileset, to } => [Some(fileset), Some(to)],
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  holdfast job list pool.hf\n  \
+                        holdfast job pause pool.hf 1\n  \
+                        holdfast job resume /mnt 1\n\n\
+                        Jobs run while their pool is mounted.")]
+pub(crate) struct JobArgs {
+    #[command(subcommand)]
+    pub(crate) command: JobCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobCommand {
+    /// Show the jobs that have an end
+    #[command(after_help = "Example:\n  holdfast job list pool.hf --json")]
+    List {
+        /// A mounted pool, or a directory that it is mounted on
+        pool: PathBuf,
+    },
+    /// Make a job pause
+    #[command(after_help = "Example:\n  holdfast job pause pool.hf 1")]
+    Pause {
+        /// A mounted pool, or a directory that it is mounted on
+        pool: PathBuf,
+        /// Number or name, as `job list` shows them
+        job: String,
+    },
+    /// Make a job go on, also one that has failed
+    #[command(after_help = "Example:\n  holdfast job resume pool.hf 1")]
+    Resume {
+        /// A mounted pool, or a directory that it is mounted on
+        pool: PathBuf,
+        /// Number or name, as `job list` shows them
+        job: String,
+    },
+}
+
+impl JobCommand {
+    /// Returns the pool, or what it is mounted on.
+    pub(crate) fn pool(&self) -> &Path {
+        match self {
+            JobCommand::List { pool }
+            | JobCommand::Pause { pool, .. }
+            | JobCommand::Resume { pool, .. } => pool,
+        }
+    }
+}

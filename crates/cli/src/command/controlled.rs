@@ -1,0 +1,160 @@
+//! A pool that commands ask for something beside its files: through its server, or opened for the
+//! command where nobody serves it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::backend::{Backend, OpenOptions, OpenPool, Placement};
+use crate::control::{self, Answer, FilesetFacts, JobFacts, Peer, Request};
+use crate::exit::UsageError;
+use crate::named::Named;
+use crate::status::{self, Found, Question};
+
+/// Memory for pages of a pool that is opened for a command.
+const CACHE_BYTES: u64 = 64 << 20;
+/// As `mount` has them by default.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+const DEVICE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Who answers for a pool.
+enum Way {
+    /// The server that listens there.
+    Server(PathBuf),
+    /// The pool itself.
+    Opened(Arc<dyn OpenPool>),
+}
+
+/// Returns the server of the pool at `path`, or of what is mounted exactly there: a pool's file may
+/// lie in another mount, and a directory in a mount is no fileset.
+fn served(path: &Path) -> anyhow::Result<Option<Found>> {
+    let socket = status::socket_of(path)?;
+    let is_meant = |found: &Found| found.socket == socket || found.directory() == path;
+    Ok(status::find(path)?.filter(is_meant))
+}
+
+/// A pool that answers.
+pub(crate) struct Controlled {
+    way: Way,
+    /// The pool's path.
+    pub(crate) pool: PathBuf,
+    /// The fileset that the user named, by its name or by the directory it is mounted on.
+    pub(crate) fileset: Option<String>,
+}
+
+impl Controlled {
+    /// Finds who answers for what `argument` names. A pool that nobody serves is opened to be
+    /// changed, or only to be looked at.
+    pub(crate) fn find(
+        argument: &Path,
+        backend: &dyn Backend,
+        is_change: bool,
+    ) -> anyhow::Result<Controlled> {
+        let Named { pool, fileset, clone } = Named::of(argument)?;
+        let shown = argument.display();
+        if clone.is_some() {
+            let message = format!("{shown}: a clone is no fileset: name it without @");
+            return Err(UsageError::new(message).into());
+        }
+        let fileset = fileset.map(|name| name.to_string());
+        let device = std::fs::canonicalize(&pool)
+            .with_context(|| format!("{}: check the path of the pool", pool.display()))?;
+        if let Some(found) = served(&device)? {
+            let advice = found.advice();
+            anyhow::ensure!(advice.is_empty(), "{shown}: {advice}");
+            let mounted = found.status["pool"]["fileset"].as_str().filter(|_| device.is_dir());
+            let fileset = fileset.or_else(|| mounted.map(str::to_owned));
+            let pool = PathBuf::from(found.text("pool"));
+            return Ok(Controlled { way: Way::Server(found.socket), pool, fileset });
+        }
+        anyhow::ensure!(
+            !device.is_dir(),
+            "{}: no pool of yours is mounted there: `holdfast status` lists those that are",
+            pool.display()
+        );
+        let options = OpenOptions {
+            device: device.clone(),
+            is_read_only: !is_change,
+            has_no_atime: true,
+            cache_bytes: CACHE_BYTES,
+            placement: Placement::Log,
+            commit_interval: COMMIT_INTERVAL,
+            device_deadline: DEVICE_DEADLINE,
+            is_forced: false,
+            fileset: None,
+        };
+        let way = Way::Opened(backend.open(&options)?);
+        Ok(Controlled { way, pool: device, fileset })
+    }
+
+    /// Whether a server answers.
+    pub(crate) fn is_served(&self) -> bool {
+        matches!(self.way, Way::Server(_))
+    }
+
+    /// Returns the fileset that `argument` named.
+    pub(crate) fn named(&self, argument: &Path) -> anyhow::Result<String> {
+        self.fileset.clone().ok_or_else(|| {
+            let message = format!("{}: name a fileset as POOL:a/b", argument.display());
+            UsageError::new(message).into()
+        })
+    }
+
+    /// Asks for something.
+    pub(crate) fn ask(&self, request: &Request) -> anyhow::Result<Answer> {
+        let socket = match &self.way {
+            Way::Opened(pool) => return Ok(pool.control(request, Peer::own())?),
+            Way::Server(socket) => socket,
+        };
+        let question = Question::Control {
+            version: control::VERSION,
+            request: serde_json::to_value(request)?,
+        };
+        match status::ask(socket, &question)? {
+            status::Answer::Control(answer) => Ok(answer),
+            status::Answer::Error(error) => Err(anyhow::Error::msg(error)),
+            status::Answer::Status(_) | status::Answer::Explain(_) => {
+                anyhow::bail!("{}: the server answered nonsense", self.pool.display())
+            }
+        }
+    }
+
+    /// Returns all filesets, by name.
+    pub(crate) fn filesets(&self) -> anyhow::Result<Vec<FilesetFacts>> {
+        let (mut all, mut from) = (Vec::new(), Some(0));
+        while let Some(slot) = from {
+            let Answer::Filesets { list, next } = self.ask(&Request::FilesetList { from: slot })?
+            else {
+                anyhow::bail!("{}: the server answered nonsense", self.pool.display())
+            };
+            all.extend(list);
+            // Slots rise, so this ends.
+            from = next.filter(|&next| next > slot);
+        }
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+
+    /// Returns the jobs that have an end.
+    pub(crate) fn jobs(&self) -> anyhow::Result<Vec<JobFacts>> {
+        match self.ask(&Request::JobList {})? {
+            Answer::Jobs(jobs) => Ok(jobs),
+            Answer::Done | Answer::Filesets { .. } => {
+                anyhow::bail!("{}: the server answered nonsense", self.pool.display())
+            }
+        }
+    }
+
+    /// Lets go of the pool, and says how `done` what was asked came out.
+    pub(crate) fn finish<T>(self, done: anyhow::Result<T>) -> anyhow::Result<T> {
+        let closed = match self.way {
+            Way::Opened(pool) => pool.close(),
+            Way::Server(_) => Ok(()),
+        };
+        let done = done?;
+        closed?;
+        Ok(done)
+    }
+}

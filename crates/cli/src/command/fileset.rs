@@ -1,0 +1,180 @@
+//! `holdfast fileset`: makes, shows, changes, renames and deletes the filesets of a pool.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::controlled::Controlled;
+use crate::args::fileset::{FilesetArgs, FilesetCommand};
+use crate::backend::Backend;
+use crate::control::{FilesetFacts, Properties, Request};
+use crate::exit::{self, UsageError};
+use crate::named::Named;
+use crate::output::{Output, printable};
+use crate::size::ByteSize;
+use crate::status;
+
+/// How often a deletion is asked how far it is.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+pub(crate) fn run(
+    args: &FilesetArgs,
+    backend: &dyn Backend,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    match &args.command {
+        FilesetCommand::List { pool } => {
+            let at = Controlled::find(pool, backend, false)?;
+            let all = at.filesets();
+            let all = at.finish(all)?;
+            if all.iter().any(|fileset| fileset.freed_permille.is_some()) {
+                output.remark("Deleted filesets are listed until all that they held is free.");
+            }
+            all.iter().for_each(|fileset| output.fact(&line_of(fileset), &json!(fileset)));
+        }
+        FilesetCommand::Create { fileset, properties } => {
+            let properties = Properties::of(properties)?;
+            let make = |name| Request::FilesetCreate { name, properties };
+            change(fileset, backend, output, ("created", "is made"), &make)?;
+        }
+        FilesetCommand::Set { fileset, properties } => {
+            let properties = Properties::of(properties)?;
+            let set = |name| Request::FilesetSet { name, properties };
+            change(fileset, backend, output, ("changed", "is changed"), &set)?;
+        }
+        FilesetCommand::Rename { fileset, to } => {
+            let to = new_name(fileset, to)?;
+            let rename = |name| Request::FilesetRename { name, to: to.clone() };
+            change(fileset, backend, output, ("renamed", &format!("is {to} now")), &rename)?;
+        }
+        FilesetCommand::Delete { fileset, recursive, wait } => {
+            let at = Controlled::find(fileset, backend, true)?;
+            let done = delete(&at, fileset, (*recursive, *wait), output);
+            at.finish(done)?;
+        }
+    }
+    Ok(exit::DONE)
+}
+
+/// Does one change of a fileset, and says `done` of it: for programs, for people.
+fn change(
+    argument: &Path,
+    backend: &dyn Backend,
+    output: &Output,
+    done: (&str, &str),
+    request: &dyn Fn(String) -> Request,
+) -> anyhow::Result<()> {
+    let at = Controlled::find(argument, backend, true)?;
+    let name = at.named(argument);
+    let asked = name.and_then(|name| at.ask(&request(name.clone())).map(|_| name));
+    let pool = at.pool.display().to_string();
+    let name = at.finish(asked)?;
+    output.fact(&format!("{pool}:{name} {}", done.1), &json!({ done.0: name, "pool": pool }));
+    Ok(())
+}
+
+/// Returns the new name in `to`, which is in the pool of `from`.
+fn new_name(from: &Path, to: &Path) -> anyhow::Result<String> {
+    let (old, new) = (Named::of(from)?, Named::of(to)?);
+    let refused = |cause: &str| UsageError::new(format!("{}: {cause}", to.display()));
+    let name = new.fileset.filter(|_| new.clone.is_none());
+    let name = name.ok_or_else(|| refused("name the new fileset as POOL:c"))?;
+    let path = |pool: &Path| std::fs::canonicalize(pool).unwrap_or_else(|_| pool.to_owned());
+    // The directory of a mount stands for its fileset, so its pool is found by its server.
+    let pool_of = |pool: &Path| -> anyhow::Result<_> {
+        let found = if pool.is_dir() { status::find(pool)? } else { None };
+        Ok(found.map_or_else(|| path(pool), |found| path(Path::new(found.text("pool")))))
+    };
+    if pool_of(&old.pool)? != pool_of(&new.pool)? {
+        return Err(refused("a fileset stays in its pool: name the same pool twice").into());
+    }
+    Ok(name.to_string())
+}
+
+/// Deletes a fileset, and if that `is_recursive` those below it, the deepest first.
+fn delete(
+    at: &Controlled,
+    argument: &Path,
+    (is_recursive, must_wait): (bool, bool),
+    output: &Output,
+) -> anyhow::Result<()> {
+    let name = at.named(argument)?;
+    let pool = at.pool.display().to_string();
+    let below = format!("{name}/");
+    let all = at.filesets()?;
+    let is_live = |fileset: &&FilesetFacts| fileset.freed_permille.is_none();
+    let mut names: Vec<&FilesetFacts> =
+        all.iter().filter(is_live).filter(|it| it.name.starts_with(&below)).collect();
+    if !is_recursive && !names.is_empty() {
+        let names: Vec<&str> = names.iter().map(|it| it.name.as_str()).collect();
+        anyhow::bail!(
+            "{pool}:{name}: these are below it: {}: delete them first, or give --recursive",
+            names.join(", ")
+        );
+    }
+    if let Some(mounted) = names.iter().find(|it| it.is_mounted) {
+        anyhow::bail!(
+            "{pool}:{}: it is mounted: unmount it first; nothing is deleted",
+            mounted.name
+        );
+    }
+    // Those with more parts are below others.
+    names.sort_by_key(|it| std::cmp::Reverse(it.name.matches('/').count()));
+    let names = names.iter().map(|it| it.name.clone()).chain([name.clone()]);
+    for name in names {
+        at.ask(&Request::FilesetDelete { name: name.clone() })?;
+        let facts = json!({ "deleted": name, "pool": pool });
+        output.fact(&format!("{pool}:{name} is deleted"), &facts);
+    }
+    if must_wait {
+        return wait(at, output);
+    }
+    if !at.is_served() {
+        output.remark("What it held is freed while the pool is mounted; --wait frees it now.");
+    }
+    Ok(())
+}
+
+/// Waits until all that was deleted is free.
+fn wait(at: &Controlled, output: &Output) -> anyhow::Result<()> {
+    let mut progress = output.progress();
+    loop {
+        let all = at.filesets()?;
+        let freed: Vec<u64> = all.iter().filter_map(|it| it.freed_permille).collect();
+        let stopped = at.jobs()?.into_iter().find(|job| job.is_paused || job.failure.is_some());
+        let total = u64::try_from(freed.len()).unwrap_or(0) * 1000;
+        progress.tell("freed, in parts of 1,000", freed.iter().sum(), total);
+        if freed.is_empty() {
+            progress.finish();
+            return Ok(());
+        }
+        if let Some(job) = stopped {
+            let why = job.failure.unwrap_or_else(|| "somebody paused it".to_owned());
+            let (pool, id) = (at.pool.display(), job.id);
+            anyhow::bail!(
+                "{pool}: {} has stopped ({why}): `holdfast job resume {pool} {id}`",
+                job.name
+            );
+        }
+        std::thread::park_timeout(ASK_AGAIN);
+    }
+}
+
+fn line_of(fileset: &FilesetFacts) -> String {
+    let mut line = format!(
+        "{}  {} inodes, blocks {}",
+        printable(&fileset.name),
+        fileset.inodes,
+        ByteSize(fileset.block_bytes)
+    );
+    for (is_so, words) in
+        [(fileset.is_read_only, ", read-only"), (fileset.is_mounted, ", served here")]
+    {
+        line.push_str(if is_so { words } else { "" });
+    }
+    if let Some(permille) = fileset.freed_permille {
+        line += &format!(", deleted: {} % freed", permille / 10);
+    }
+    line
+}

@@ -1,0 +1,59 @@
+//! `holdfast job`: shows the jobs of a mounted pool, makes them pause and go on.
+
+use serde_json::json;
+
+use super::controlled::Controlled;
+use crate::args::fileset::{JobArgs, JobCommand};
+use crate::backend::Backend;
+use crate::control::{JobFacts, Request};
+use crate::exit;
+use crate::output::{Output, printable};
+
+pub(crate) fn run(args: &JobArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
+    let argument = args.command.pool();
+    let at = Controlled::find(argument, backend, false)?;
+    if !at.is_served() {
+        let pool = at.pool.display().to_string();
+        at.finish(Ok(()))?;
+        anyhow::bail!(
+            "{pool}: jobs run while their pool is mounted, and this one is not: mount it"
+        );
+    }
+    let (job, is_paused) = match &args.command {
+        JobCommand::List { .. } => {
+            let jobs = at.jobs()?;
+            if jobs.is_empty() {
+                output.remark("No job is under way.");
+            }
+            jobs.iter().for_each(|job| output.fact(&line_of(job), &json!(job)));
+            return Ok(exit::DONE);
+        }
+        JobCommand::Pause { job, .. } => (job, true),
+        JobCommand::Resume { job, .. } => (job, false),
+    };
+    let pool = at.pool.display();
+    let jobs = at.jobs()?;
+    let is_meant = |it: &&JobFacts| it.id.to_string() == *job || it.name == *job;
+    let Some(found) = jobs.iter().find(is_meant) else {
+        anyhow::bail!("{pool}: there is no job {job}: `holdfast job list {pool}` shows them");
+    };
+    at.ask(&Request::JobPause { job: found.id, is_paused })?;
+    let words = if is_paused { "pauses" } else { "goes on" };
+    let facts = json!({ "job": found.id, "is_paused": is_paused });
+    output.fact(&format!("{} {words}", printable(&found.name)), &facts);
+    Ok(exit::DONE)
+}
+
+fn line_of(job: &JobFacts) -> String {
+    let mut line = format!("{}  {}", job.id, printable(&job.name));
+    if let Some(percent) = job.done.saturating_mul(100).checked_div(job.total) {
+        line += &format!(": {percent} %");
+    }
+    match (&job.failure, job.is_paused, job.ends_in_seconds) {
+        (Some(failure), ..) => line += &format!(", stopped: {}", printable(failure)),
+        (None, true, _) => line += ", paused",
+        (None, false, Some(seconds)) => line += &format!(", {seconds} s left"),
+        (None, false, None) => {}
+    }
+    line
+}

@@ -1,0 +1,313 @@
+//! What a program may ask of an open pool beside its files, and what it is told: one typed request,
+//! one typed answer.
+//!
+//! A server gets them as lines of JSON on its status socket; without a server the same function,
+//! [`crate::backend::OpenPool::control`], acts on the pool that the command has opened. A request
+//! of another version, with a field or a word that is not known, or longer than [`LINE_BYTES_MAX`]
+//! is refused with words.
+//!
+//! A kind of thing that is changed (filesets, jobs; clones to come) has variants of its own in
+//! [`Request`], an answer in [`Answer`] if it lists, and a command that sends them.
+//!
+//! # Invariants
+//!
+//! - CO1: Only root and the server's own user change anything ([`may_change`]); whoever reaches the
+//!   socket may look.
+
+use format::fileset::FilesetName;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::exit::UsageError;
+use crate::size::ByteSize;
+
+/// What this program speaks. Raised by each change that an older one would take for something else.
+pub const VERSION: u32 = 1;
+/// Longest request: two names of filesets, which have no more than some dozen parts.
+pub(crate) const LINE_BYTES_MAX: u64 = 64 << 10;
+/// Most entries of one answer: whoever wants more asks again from there on.
+pub(crate) const LIST_MAX: usize = 500;
+
+/// What is asked for. Names are `a/b`, without the pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// The filesets in this slot and the next ones, [`LIST_MAX`] at most.
+    FilesetList {
+        /// The first slot.
+        from: u32,
+    },
+    /// Make a fileset. Its root directory belongs to whoever asks.
+    FilesetCreate {
+        /// Its name.
+        name: String,
+        /// What it is like; the rest is as the fileset above it.
+        properties: Properties,
+    },
+    /// Change what a fileset is like.
+    FilesetSet {
+        /// Its name.
+        name: String,
+        /// What changes.
+        properties: Properties,
+    },
+    /// Give a fileset another name.
+    FilesetRename {
+        /// Its name.
+        name: String,
+        /// The new one.
+        to: String,
+    },
+    /// Delete a fileset. It is out of reach when this is answered; a job frees what it held.
+    FilesetDelete {
+        /// Its name.
+        name: String,
+    },
+    /// The jobs that have an end.
+    JobList {},
+    /// Make a job pause, or go on.
+    JobPause {
+        /// Its number.
+        job: u64,
+        /// Whether it is to pause.
+        is_paused: bool,
+    },
+}
+
+impl Request {
+    /// Returns the request in `value`, or why it is none.
+    pub(crate) fn parse(version: u32, value: Value) -> Result<Request, String> {
+        if version != VERSION {
+            return Err(format!(
+                "the request has version {version} and the server knows {VERSION}: run the \
+                 `holdfast` that serves the pool, or mount it again with this one"
+            ));
+        }
+        serde_json::from_value(value).map_err(|error| format!("the request is refused: {error}"))
+    }
+
+    /// Whether it changes anything.
+    pub(crate) fn is_change(&self) -> bool {
+        !matches!(self, Request::FilesetList { .. } | Request::JobList {})
+    }
+}
+
+/// CO1: whether a process of user `uid` may change what a server of user `own` has.
+pub(crate) fn may_change(uid: u32, own: u32) -> bool {
+    uid == 0 || uid == own
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+impl Peer {
+    /// Returns this process.
+    pub(crate) fn own() -> Peer {
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        Peer { uid: uid.as_raw(), gid: gid.as_raw() }
+    }
+}
+
+/// What of a fileset can be chosen. `None`: as it was, or as the fileset above it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Properties {
+    /// Size of blocks of new files.
+    pub block_bytes: Option<u64>,
+    /// Whether nobody may change what is in it.
+    pub is_read_only: Option<bool>,
+}
+
+impl Properties {
+    /// Returns what `key=value` words say.
+    pub(crate) fn of(words: &[String]) -> Result<Properties, UsageError> {
+        const KNOWN: &str = "properties are block=SIZE and readonly=on|off";
+        let mut properties = Properties::default();
+        for word in words {
+            let refused = |cause: &str| UsageError::new(format!("`{word}`: {cause}: {KNOWN}"));
+            let (key, value) = word.split_once('=').ok_or_else(|| refused("it is no KEY=VALUE"))?;
+            let is_given_twice = match key {
+                "block" => {
+                    let size: ByteSize =
+                        value.parse().map_err(|error| refused(&format!("{error}")))?;
+                    properties.block_bytes.replace(size.0).is_some()
+                }
+                "readonly" => {
+                    let is_on = match value {
+                        "on" => true,
+                        "off" => false,
+                        _ => return Err(refused("it is on or off")),
+                    };
+                    properties.is_read_only.replace(is_on).is_some()
+                }
+                _ => return Err(refused("there is no such property")),
+            };
+            if is_given_twice {
+                return Err(refused("it is given twice"));
+            }
+        }
+        Ok(properties)
+    }
+}
+
+/// What is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// It is done, and durable.
+    Done,
+    /// Some filesets, by slot.
+    Filesets {
+        /// They.
+        list: Vec<FilesetFacts>,
+        /// Where to ask for more; `None`: these were the last.
+        next: Option<u32>,
+    },
+    /// Jobs, oldest first.
+    Jobs(Vec<JobFacts>),
+}
+
+/// What a pool tells of a fileset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesetFacts {
+    /// Its name.
+    pub name: String,
+    /// Its slot: the upper bits of its inode numbers.
+    pub slot: u32,
+    /// What handles name it by, as 32 hexadecimal digits.
+    pub uuid: String,
+    /// Size of blocks of new files.
+    pub block_bytes: u64,
+    /// Whether nobody may change what is in it.
+    pub is_read_only: bool,
+    /// When it was made: seconds since 1970.
+    pub created_seconds: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Whether the server that answers has it mounted.
+    pub is_mounted: bool,
+    /// Of a deleted one: how much of it is freed, in parts of 1,000. `None`: it is in use.
+    pub freed_permille: Option<u64>,
+}
+
+/// What a pool tells of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobFacts {
+    /// Its number since the mount.
+    pub id: u64,
+    /// What people call it.
+    pub name: String,
+    /// Done so far, in units of its own.
+    pub done: u64,
+    /// What will have been done at its end; 0: nobody knows.
+    pub total: u64,
+    /// When it ends if it goes on as it has; `None`: nobody knows.
+    pub ends_in_seconds: Option<u64>,
+    /// Whether somebody has told it to pause.
+    pub is_paused: bool,
+    /// Why it has stopped, if it has.
+    pub failure: Option<String>,
+}
+
+/// Returns `text` as a fileset's name, or why it is none.
+pub(crate) fn name_of(text: &str) -> Result<FilesetName, String> {
+    text.parse().map_err(|error| format!("{text}: {error}: name a fileset as a/b"))
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::prng::Prng;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Requests of a run without `HOLDFAST_FUZZ`.
+    const REQUESTS: u64 = 20_000;
+
+    fn good() -> Vec<Request> {
+        let name = || "a/b".to_owned();
+        let properties = Properties { block_bytes: Some(4096), is_read_only: Some(true) };
+        vec![
+            Request::FilesetList { from: 7 },
+            Request::FilesetCreate { name: name(), properties },
+            Request::FilesetSet { name: name(), properties: Properties::default() },
+            Request::FilesetRename { name: name(), to: "c".to_owned() },
+            Request::FilesetDelete { name: name() },
+            Request::JobList {},
+            Request::JobPause { job: 3, is_paused: false },
+        ]
+    }
+
+    #[test]
+    fn a_request_survives_its_line_and_what_is_not_known_is_refused() {
+        for request in good() {
+            let mut value = serde_json::to_value(&request).expect("it is plain");
+            assert_eq!(Request::parse(VERSION, value.clone()), Ok(request));
+            let older = Request::parse(0, value.clone()).expect_err("another version");
+            assert!(older.contains("version 0"), "{older}");
+            value["more"] = json!(1);
+            let refused = Request::parse(VERSION, value).expect_err("an unknown field");
+            assert!(refused.contains("more"), "{refused}");
+        }
+        let refused = Request::parse(VERSION, json!({ "do": "burn" })).expect_err("no such thing");
+        assert!(refused.contains("burn"), "{refused}");
+    }
+
+    /// Goal: no bytes end the parser. Method: lines of good requests with bytes changed, by seed.
+    #[test]
+    fn any_change_of_a_request_is_answered() {
+        let count = std::env::var("HOLDFAST_FUZZ").ok().and_then(|text| text.parse().ok());
+        let lines: Vec<Vec<u8>> =
+            good().iter().map(|it| serde_json::to_vec(it).expect("it is plain")).collect();
+        let mut understood = 0;
+        for seed in 0..count.unwrap_or(REQUESTS) {
+            let mut prng = Prng::from_seed(seed);
+            let mut below = |end: usize| usize::try_from(prng.next_u64()).expect("64 bits") % end;
+            let mut line = lines[below(lines.len())].clone();
+            for _ in 0..=below(3) {
+                let (at, other) = (below(line.len()), below(lines.len()));
+                match below(3) {
+                    0 => line[at] = u8::try_from(below(256)).expect("a byte"),
+                    1 => line.truncate(at + 1),
+                    _ => line = [&line[..at], &lines[other]].concat(),
+                }
+            }
+            let Ok(value) = serde_json::from_slice(&line) else { continue };
+            match Request::parse(VERSION, value) {
+                Ok(_) => understood += 1,
+                Err(words) => assert!(words.contains("refused"), "{words}"),
+            }
+        }
+        assert!(understood > 0, "no request was understood");
+    }
+
+    #[test]
+    fn only_root_and_the_servers_own_user_change_anything() {
+        assert!(may_change(0, 1000) && may_change(1000, 1000) && may_change(0, 0));
+        assert!(!may_change(1000, 0) && !may_change(1000, 1001));
+        let looks: Vec<Request> = good().into_iter().filter(|it| !it.is_change()).collect();
+        assert_eq!(looks, [Request::FilesetList { from: 7 }, Request::JobList {}]);
+    }
+
+    #[test]
+    fn properties_are_words_and_others_are_refused() {
+        let of = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+            Properties::of(&words).map_err(|error| error.to_string())
+        };
+        let both = Properties { block_bytes: Some(65_536), is_read_only: Some(true) };
+        assert_eq!(of(&["block=64K", "readonly=on"]), Ok(both));
+        assert_eq!(of(&[]), Ok(Properties::default()));
+        for word in ["block", "block=x", "readonly=maybe", "colour=red", "=", ""] {
+            let refused = of(&[word]).expect_err("no property");
+            assert!(refused.contains("block=SIZE and readonly"), "{refused}");
+        }
+        assert!(of(&["block=4K", "block=4K"]).is_err_and(|words| words.contains("twice")));
+    }
+}

@@ -1,0 +1,135 @@
+//! What is asked of an open pool beside its files, done by the engine.
+
+use std::path::Path;
+
+use engine::vnode::api::{FileSystem, FsError};
+use engine::{FilesetChange, FilesetInfo, JobStatus, NewFileset, Pool};
+use format::fileset::ROOT_SLOT;
+
+use super::{failed, random_bytes};
+use crate::backend::BackendError;
+use crate::control::{
+    Answer, FilesetFacts, JobFacts, LIST_MAX, Peer, Properties, Request, name_of,
+};
+
+/// Does what `request` asks for `peer`, who may ask it. See [`crate::backend::OpenPool::control`].
+pub(super) fn control(
+    path: &Path,
+    pool: &Pool,
+    request: &Request,
+    peer: Peer,
+) -> Result<Answer, BackendError> {
+    let named = |name: &str| name_of(name).map_err(|cause| failed(path, cause));
+    let done = match request {
+        Request::FilesetList { from } => return list(pool, *from).map_err(|e| refused(path, &e)),
+        Request::JobList {} => {
+            return Ok(Answer::Jobs(pool.jobs().into_iter().map(job_facts).collect()));
+        }
+        Request::FilesetCreate { name, properties } => {
+            let random = random_bytes()?;
+            let new = NewFileset {
+                block_shift: shift_of(properties),
+                is_read_only: properties.is_read_only,
+                owner: (peer.uid, peer.gid),
+                random: *random.first_chunk().expect("32 of 64 bytes"),
+            };
+            pool.create_fileset(&named(name)?, &new).map(|_| ())
+        }
+        Request::FilesetSet { name, properties } => {
+            let change = FilesetChange {
+                block_shift: shift_of(properties),
+                is_read_only: properties.is_read_only,
+                name: None,
+            };
+            pool.change_fileset(&named(name)?, &change)
+        }
+        Request::FilesetRename { name, to } => rename(path, pool, name, to)?,
+        Request::FilesetDelete { name } => pool.delete_fileset(&named(name)?),
+        Request::JobPause { job, is_paused } if pool.pause_job(*job, *is_paused) => Ok(()),
+        Request::JobPause { job, .. } => {
+            let list = path.display();
+            let cause = format!("there is no job {job}: `holdfast job list {list}` shows them");
+            return Err(failed(path, cause));
+        }
+    };
+    done.map(|()| Answer::Done).map_err(|error| refused(path, &error))
+}
+
+/// Renames a fileset; the first keeps its name, by which it is known.
+fn rename(
+    path: &Path,
+    pool: &Pool,
+    name: &str,
+    to: &str,
+) -> Result<Result<(), FsError>, BackendError> {
+    let names = name_of(name).and_then(|name| Ok((name, name_of(to)?)));
+    let (name, to) = names.map_err(|cause| failed(path, cause))?;
+    let all = pool.filesets().map_err(|error| refused(path, &error))?;
+    let is_first = |info: &FilesetInfo| info.slot == ROOT_SLOT && info.name == name.to_string();
+    if all.iter().any(is_first) {
+        let cause = format!("{name} is the first fileset of the pool, which keeps its name");
+        return Err(failed(path, cause));
+    }
+    let change = FilesetChange { name: Some(to), ..FilesetChange::default() };
+    Ok(pool.change_fileset(&name, &change))
+}
+
+/// Returns the binary logarithm of a size of blocks; of one that is no power of two one that the
+/// engine refuses.
+fn shift_of(properties: &Properties) -> Option<u8> {
+    let bytes = properties.block_bytes?;
+    let shift = if bytes.is_power_of_two() { bytes.trailing_zeros() } else { 0 };
+    Some(u8::try_from(shift).unwrap_or(0))
+}
+
+fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
+    let main = pool.main_fileset();
+    let mut all = pool.filesets()?;
+    all.retain(|info| info.slot >= from);
+    all.sort_by_key(|info| info.slot);
+    let next = all.get(LIST_MAX).map(|info| info.slot);
+    let facts = |info: FilesetInfo| FilesetFacts {
+        is_mounted: info.uuid == main,
+        name: info.name,
+        slot: info.slot,
+        uuid: format!("{:032x}", info.uuid.0),
+        block_bytes: info.block_bytes.into(),
+        is_read_only: info.is_read_only,
+        created_seconds: info.created_seconds,
+        inodes: info.inodes,
+        freed_permille: info.freed_permille,
+    };
+    Ok(Answer::Filesets { list: all.into_iter().take(LIST_MAX).map(facts).collect(), next })
+}
+
+fn job_facts(job: JobStatus) -> JobFacts {
+    let progress = job.progress.unwrap_or_default();
+    JobFacts {
+        id: job.id,
+        name: job.name,
+        done: progress.done,
+        total: progress.total,
+        ends_in_seconds: job.ends_in_ns.map(|ns| ns.div_ceil(1_000_000_000)),
+        is_paused: job.is_paused,
+        failure: job.failure,
+    }
+}
+
+/// Returns what the engine refuses, with what to do.
+#[allow(clippy::wildcard_enum_match_arm, reason = "what has no advice of its own is told as it is")]
+fn refused(path: &Path, error: &FsError) -> BackendError {
+    let pool = path.display();
+    let cause = match error {
+        FsError::NoFileset { .. } => {
+            format!("{error}: `holdfast fileset list {pool}` shows those that are there")
+        }
+        FsError::Invalid => {
+            "a block is a power of two from 4K to 1M, and a quarter of a segment at most".to_owned()
+        }
+        FsError::NoSpace => format!("{error}: delete files or filesets, and try again"),
+        FsError::Corrupt { .. } => format!("{error}: unmount, and run `holdfast check {pool}`"),
+        FsError::Stale => "the fileset was deleted meanwhile".to_owned(),
+        _ => error.to_string(),
+    };
+    failed(path, cause)
+}
