@@ -1,0 +1,290 @@
+//! Which of the devices found are members of a pool, and which of them are current: a judgement
+//! over their labels, without I/O.
+//!
+//! # Invariants
+//!
+//! - MJ1: The label with the newest epoch of membership is believed, and what its table says of
+//!   each member; not the age of a member's own label. A crash in the middle of an update leaves
+//!   older labels on members that have all that was acknowledged.
+//! - MJ2: A label whose newest epoch is not in the history of the newest label is of a half of the
+//!   pool that was opened apart. Nobody decides which half is right but the user.
+//! - MJ3: A member that has missed writes is never read.
+//!
+//! Not here: how devices are found, and what is written to them.
+
+use format::members::{Layout, Member};
+use format::superblock::Superblock;
+
+/// Why devices do not make a pool together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MembersError {
+    /// Nothing was given.
+    #[error("no device was given: name one of the pool")]
+    Nothing,
+    /// Devices of two pools were given together: name those of one.
+    #[error("{first} and {other} are of different pools: name the devices of one pool")]
+    OtherPool {
+        /// The device with the newest label.
+        first: String,
+        /// The one that does not fit.
+        other: String,
+    },
+    /// One member was found twice: a copy of a device, or one device under two names.
+    #[error("{first} and {other} are the same member of the pool: leave one out, it is a copy")]
+    Twice {
+        /// One of them.
+        first: String,
+        /// The other.
+        other: String,
+    },
+    /// The pool was opened by halves, and both were written to.
+    #[error(
+        "{first} and {other} are of one pool, but were opened apart and differ since: nothing was \
+         changed. Decide which one to keep, and leave the other out"
+    )]
+    Apart {
+        /// The device with the newest label.
+        first: String,
+        /// The one with another history.
+        other: String,
+    },
+    /// It was a member once, and another device has its place.
+    #[error("{device} is no member of the pool any more: leave it out")]
+    Replaced {
+        /// Its name.
+        device: String,
+    },
+    /// None that was found has all that the pool should have.
+    #[error("none of the devices found has all that the pool holds; missing: {missing}")]
+    NoneCurrent {
+        /// The paths of those that have.
+        missing: String,
+    },
+}
+
+/// A device that was found, and its label.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// What the user calls it.
+    pub name: String,
+    /// What its label says.
+    pub label: Superblock,
+}
+
+/// What became of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// Its member has all that it should have: the number of the device among those found.
+    Current(usize),
+    /// It is there and has missed writes: the same number.
+    Stale(usize),
+    /// It was not found.
+    Absent,
+}
+
+/// The members of a pool as they were found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// The number of the device whose label is believed (MJ1).
+    pub newest: usize,
+    /// What became of each slot.
+    pub slots: Vec<Slot>,
+}
+
+impl Judged {
+    /// Whether a member that should be current is not there.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.slots.iter().any(|slot| !matches!(slot, Slot::Current(_)))
+    }
+}
+
+/// Judges `found`, all that was found of one pool.
+///
+/// # Errors
+///
+/// See [`MembersError`]. Nothing may be written then.
+pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
+    let age =
+        |(_, found): &(usize, &Found)| (found.label.membership().number, found.label.sequence);
+    let (newest, first) = found.iter().enumerate().max_by_key(age).ok_or(MembersError::Nothing)?;
+    let table = &first.label.members;
+    let mut slots = vec![Slot::Absent; table.len()];
+    for (number, device) in found.iter().enumerate() {
+        check_history(first, device)?;
+        let id = device.label.device_id();
+        let member = table.iter().zip(&mut slots).find(|(member, _)| member.id == id);
+        let Some((member, slot)) = member else {
+            return Err(MembersError::Replaced { device: device.name.clone() });
+        };
+        if let Slot::Current(other) | Slot::Stale(other) = *slot {
+            let first = found.get(other).map_or_else(String::new, |other| other.name.clone());
+            return Err(MembersError::Twice { first, other: device.name.clone() });
+        }
+        // MJ3.
+        *slot = if member.is_online() { Slot::Current(number) } else { Slot::Stale(number) };
+    }
+    let judged = Judged { newest, slots };
+    let has_all = match first.label.layout {
+        Layout::Single => !judged.is_degraded(),
+        Layout::Mirror => judged.slots.iter().any(|slot| matches!(slot, Slot::Current(_))),
+    };
+    if has_all { Ok(judged) } else { Err(none_current(table)) }
+}
+
+/// MJ2.
+fn check_history(first: &Found, device: &Found) -> Result<(), MembersError> {
+    let (history, own) = (&first.label.memberships, device.label.membership());
+    let names = || (first.name.clone(), device.name.clone());
+    if device.label.pool_id != first.label.pool_id {
+        let (first, other) = names();
+        return Err(MembersError::OtherPool { first, other });
+    }
+    if history.contains(&own) {
+        return Ok(());
+    }
+    // An epoch that was forgotten cannot be compared: the same answer, and the user decides.
+    let (first, other) = names();
+    Err(MembersError::Apart { first, other })
+}
+
+fn none_current(table: &[Member]) -> MembersError {
+    let paths = table.iter().filter(|member| member.is_online()).map(|member| &member.path);
+    let missing: Vec<String> = paths.map(|path| format::text::shown(path)).collect();
+    MembersError::NoneCurrent { missing: missing.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use format::geometry::{Geometry, GeometryOptions};
+    use format::ids::{Epoch, Lsn, PoolId};
+    use format::members::{MemberState, Membership};
+    use format::superblock::{Consistency, LABEL_BYTES};
+
+    use super::*;
+
+    /// Returns the labels of a new mirror of `width`.
+    fn pool(width: u8) -> Vec<Found> {
+        let options = GeometryOptions {
+            device_bytes: 16 << 20,
+            fragment_bytes: 4096,
+            segment_bytes: None,
+            group_bytes: None,
+            journal_bytes: None,
+        };
+        let members: Vec<Member> =
+            (0..width).map(|slot| Member::new([slot + 1; 16], 16 << 20)).collect();
+        let label = Superblock {
+            pool_id: PoolId([9; 16]),
+            sequence: 1,
+            device_index: 0,
+            is_open: false,
+            consistency: Consistency::Journal,
+            features_compatible: 0,
+            features_read_only: 0,
+            features_incompatible: 0,
+            members,
+            layout: if width == 1 { Layout::Single } else { Layout::Mirror },
+            memberships: vec![Membership::FIRST],
+            label: [0; LABEL_BYTES],
+            created_seconds: 0,
+            mount_count: 0,
+            writer_term: 1,
+            sector_bytes: 512,
+            block_shift: 14,
+            geometry: Geometry::plan(&options).expect("16 MiB are enough"),
+            lsn_base: Lsn(0),
+            epoch_base: Epoch(2),
+            busy_generation: 1,
+            secret: [0; 16],
+            voids: Vec::new(),
+            busy_groups: Vec::new(),
+        };
+        (0..u16::from(width))
+            .map(|slot| Found {
+                name: format!("d{slot}"),
+                label: Superblock { device_index: slot, ..label.clone() },
+            })
+            .collect()
+    }
+
+    /// Says in the label of `found` that the member in `slot` is in `state` from now on.
+    fn leave_behind(found: &mut Found, slot: usize, state: MemberState) {
+        found.label.members[slot].state = state;
+        found.label.add_membership();
+        found.label.sequence += 1;
+    }
+
+    #[test]
+    fn all_members_of_a_new_pool_are_current_in_any_order() {
+        let mut found = pool(3);
+        found.reverse();
+        let judged = judge(&found).expect("they are one pool");
+        assert_eq!(judged.slots, [Slot::Current(2), Slot::Current(1), Slot::Current(0)]);
+        assert!(!judged.is_degraded());
+        let alone = judge(&pool(1)).expect("one device");
+        assert_eq!(alone.slots, [Slot::Current(0)]);
+    }
+
+    #[test]
+    fn a_member_that_missed_writes_is_not_current_and_alone_it_is_no_pool_if_it_knows() {
+        let mut found = pool(2);
+        leave_behind(&mut found[0], 1, MemberState::Failed);
+        let judged = judge(&found).expect("one of them has all");
+        assert_eq!(
+            (judged.newest, judged.slots.as_slice()),
+            (0, &[Slot::Current(0), Slot::Stale(1)][..])
+        );
+        assert!(judged.is_degraded());
+        // The label that was written last lies on a device whose table calls it failed: its member
+        // alone has nothing to give.
+        let mut knows = found.split_off(1);
+        knows[0].label.members[1].state = MemberState::Missing;
+        knows[0].label.members[0].set_path(b"/srv/d0");
+        let error = judge(&knows).expect_err("it has missed writes").to_string();
+        assert!(error.contains("/srv/d0"), "{error}");
+    }
+
+    /// Goal: a crash between the labels of an update leaves a pool. Method: the newest label tells
+    /// of a member that failed; that of another that is online does not yet.
+    #[test]
+    fn the_table_of_the_newest_label_decides_not_the_age_of_others() {
+        let mut found = pool(3);
+        leave_behind(&mut found[1], 2, MemberState::Failed);
+        let judged = judge(&found).expect("two of three have all");
+        assert_eq!(judged.newest, 1);
+        assert_eq!(judged.slots, [Slot::Current(0), Slot::Current(1), Slot::Stale(2)]);
+    }
+
+    #[test]
+    fn halves_that_were_opened_apart_are_refused_by_name() {
+        let mut found = pool(2);
+        leave_behind(&mut found[0], 1, MemberState::Missing);
+        leave_behind(&mut found[1], 0, MemberState::Missing);
+        for further in 0..2 {
+            let error = judge(&found).expect_err("their histories differ");
+            assert!(matches!(error, MembersError::Apart { .. }), "{further}: {error}");
+            let text = error.to_string();
+            assert!(text.contains("d0") && text.contains("d1"), "{text}");
+            // One half goes on for longer: its history does not hold that of the other either.
+            found[0].label.add_membership();
+        }
+    }
+
+    #[test]
+    fn strangers_copies_and_replaced_members_are_refused() {
+        let mut other = pool(2);
+        other[1].label.pool_id = PoolId([8; 16]);
+        assert!(matches!(judge(&other), Err(MembersError::OtherPool { .. })));
+        let mut twice = pool(2);
+        twice[1] = Found { name: "copy".to_owned(), ..twice[0].clone() };
+        assert!(matches!(judge(&twice), Err(MembersError::Twice { .. })));
+        let mut replaced = pool(2);
+        replaced[0].label.members[1].id = [7; 16];
+        replaced[0].label.add_membership();
+        let device = "d1".to_owned();
+        assert_eq!(judge(&replaced), Err(MembersError::Replaced { device }));
+        assert_eq!(judge(&[]), Err(MembersError::Nothing));
+    }
+}
