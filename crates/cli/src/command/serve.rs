@@ -1,11 +1,13 @@
 //! `holdfast serve`: opens a pool and serves it over the network until a signal comes.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 
 use anyhow::Context;
 use front::fuse::StopSignals;
-use front::nfs::{Export, ExportRules, HandleKey, Server, ServerOptions, Service, THREADS_MAX};
+use front::nfs::{
+    Export, ExportRules, HandleKey, Portmapper, Server, ServerOptions, Service, THREADS_MAX,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
@@ -25,7 +27,7 @@ pub(crate) fn run(args: &ServeArgs, backend: &dyn Backend, output: &Output) -> a
     raise_descriptor_limit();
     // Before the pool is opened, which may take a while: who is told that it is served can ask.
     let nfs = listen(args.nfs, "--nfs")?;
-    let portmap = args.portmap.map(|address| listen(address, "--portmap")).transpose()?;
+    let portmap = args.portmap.map(listen_both).transpose()?;
     let pool = backend.open(&options)?;
     let served = serve(args, &pool, nfs, portmap, &signals, output);
     // Whatever happened above, what was accepted is made durable.
@@ -40,7 +42,7 @@ fn serve(
     args: &ServeArgs,
     pool: &Arc<dyn OpenPool>,
     nfs: TcpListener,
-    portmap: Option<TcpListener>,
+    portmap: Option<(TcpListener, UdpSocket)>,
     signals: &StopSignals,
     output: &Output,
 ) -> anyhow::Result<()> {
@@ -67,7 +69,10 @@ fn serve(
         })?;
         service.add(export).context("--export")?;
     }
+    let (portmap, asked_by_udp) = portmap.unzip();
     let listeners = [nfs].into_iter().chain(portmap).collect();
+    let start = |socket| Portmapper::start(Arc::clone(&service), socket);
+    let _portmapper = asked_by_udp.map(start).transpose().context("--portmap")?;
     let options = ServerOptions { thread_count: args.threads };
     let server = Server::start(Arc::clone(&service), listeners, &options)?;
     let warnings = pool.status()["warnings"].take();
@@ -112,6 +117,16 @@ fn listen(address: SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).with_context(|| {
         format!("{option} {address}: cannot listen there: end who does, or give another port")
     })
+}
+
+/// Listens for a portmapper's questions, by TCP and UDP.
+fn listen_both(address: SocketAddr) -> anyhow::Result<(TcpListener, UdpSocket)> {
+    let listener = listen(address, "--portmap")?;
+    let address = listener.local_addr().context("--portmap")?;
+    let socket = UdpSocket::bind(address).with_context(|| {
+        format!("--portmap {address}: cannot listen there by UDP: end who does")
+    })?;
+    Ok((listener, socket))
 }
 
 /// Lets the process have as many connections as the administrator allows it.

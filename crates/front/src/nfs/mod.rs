@@ -27,7 +27,7 @@
 //! Nothing is kept here but answers to requests that may come twice. Handles are sealed by a key of
 //! the pool, so clients go on after a restart.
 //!
-//! Not here: locks (clients mount with `nolock`), Kerberos, UDP.
+//! Not here: locks (clients mount with `nolock`), Kerberos, UDP but for the portmapper.
 
 mod attributes;
 mod connection;
@@ -47,5 +47,6 @@ mod xdr;
 
 pub use export::{Export, ExportRules, Network, RuleError, Squash};
 pub use handle::HandleKey;
+pub use portmap::Portmapper;
 pub use server::{Server, ServerError, ServerOptions, THREADS_MAX};
 pub use service::{Commit, ExportError, NoCall, ReplySink, Service};

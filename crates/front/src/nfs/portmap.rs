@@ -1,10 +1,21 @@
 //! A portmapper (RFC 1833), as much of it as finds NFS and MOUNT: clients that are told the port do
 //! without it.
 //!
-//! Version 2 and GETADDR of versions 3 and 4. Nobody can register anything.
+//! Version 2, and GETADDR and DUMP of versions 3 and 4. Nobody can register anything.
+//!
+//! Clients of libtirpc (rpcinfo, showmount) ask by UDP: a [`Portmapper`] answers that, and nothing
+//! else that comes so. Its answers are not much longer than the questions.
 
-use super::rpc::{Call, Unserved};
-use super::service::Service;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::rpc::{self, Call, MARK_BYTES, Unserved};
+use super::service::{ReplySink, Service};
 use super::xdr::{Garbage, Reader, Writer};
 use super::{mount, protocol};
 
@@ -18,14 +29,27 @@ const GET: u32 = 3;
 const DUMP: u32 = 4;
 const TCP: u32 = 6;
 const STRING_BYTES_MAX: usize = 256;
+/// Longest question that comes by UDP.
+const DATAGRAM_BYTES_MAX: usize = 1024;
+/// How often the thread for UDP looks whether it is to end.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What is to be found: program and version.
-const SERVED: [(u32, u32); 3] =
-    [(protocol::PROGRAM, protocol::VERSION), (mount::PROGRAM, 1), (mount::PROGRAM, 3)];
+const SERVED: [(u32, u32); 6] = [
+    (PROGRAM, 2),
+    (PROGRAM, 3),
+    (PROGRAM, 4),
+    (protocol::PROGRAM, protocol::VERSION),
+    (mount::PROGRAM, 1),
+    (mount::PROGRAM, 3),
+];
+/// Where clients look for a portmapper, and for nothing else.
+const OWN_PORT: u16 = 111;
 
 /// Answers a call.
 pub(super) fn answer(
     service: &Service,
+    peer: SocketAddr,
     call: &Call,
     args: &mut Reader<'_>,
     out: &mut Writer,
@@ -34,15 +58,15 @@ pub(super) fn answer(
     match call.procedure {
         NULL => Ok(()),
         GET if is_old => get_port(service, args, out).map_err(|Garbage| Unserved::Arguments),
-        GET => get_address(service, args, out).map_err(|Garbage| Unserved::Arguments),
+        GET => get_address(service, peer, args, out).map_err(|Garbage| Unserved::Arguments),
         DUMP => {
             for (program, version) in SERVED {
                 out.words(&[1, program, version]);
                 if is_old {
-                    out.words(&[TCP, u32::from(service.port())]);
+                    out.words(&[TCP, u32::from(port_of(service, program))]);
                 } else {
                     out.opaque(b"tcp");
-                    out.opaque(address(service.port()).as_bytes());
+                    out.opaque(address(near(peer), port_of(service, program)).as_bytes());
                     out.opaque(b"superuser");
                 }
             }
@@ -57,35 +81,143 @@ fn is_served(program: u32, version: u32) -> bool {
     SERVED.contains(&(program, version))
 }
 
+fn port_of(service: &Service, program: u32) -> u16 {
+    if program == PROGRAM { OWN_PORT } else { service.port() }
+}
+
 fn get_port(service: &Service, args: &mut Reader<'_>, out: &mut Writer) -> Result<(), Garbage> {
     let (program, version, transport) = (args.u32()?, args.u32()?, args.u32()?);
     args.u32()?;
     let is_ours = is_served(program, version) && transport == TCP;
-    out.u32(if is_ours { u32::from(service.port()) } else { 0 });
+    out.u32(if is_ours { u32::from(port_of(service, program)) } else { 0 });
     Ok(())
 }
 
-fn get_address(service: &Service, args: &mut Reader<'_>, out: &mut Writer) -> Result<(), Garbage> {
+fn get_address(
+    service: &Service,
+    peer: SocketAddr,
+    args: &mut Reader<'_>,
+    out: &mut Writer,
+) -> Result<(), Garbage> {
     let (program, version) = (args.u32()?, args.u32()?);
     let network = args.opaque(STRING_BYTES_MAX)?;
     let is_ours = is_served(program, version) && network.starts_with(b"tcp");
-    let found = if is_ours { address(service.port()) } else { String::new() };
+    let found =
+        if is_ours { address(near(peer), port_of(service, program)) } else { String::new() };
     out.opaque(found.as_bytes());
     Ok(())
 }
 
-/// Returns any address with a port, as RFC 5665 writes one.
-fn address(port: u16) -> String {
+/// Returns an address with a port, as RFC 5665 writes one.
+fn address(host: IpAddr, port: u16) -> String {
     let [high, low] = [port >> 8, port & 0xff];
-    format!("0.0.0.0.{high}.{low}")
+    format!("{host}.{high}.{low}")
+}
+
+/// Returns the address by which `peer` reaches this machine: the one that a packet to it leaves by.
+fn near(peer: SocketAddr) -> IpAddr {
+    let any: IpAddr = match peer {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // Nothing is sent: the way is looked up.
+    let found = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(peer)?;
+        socket.local_addr()
+    });
+    found.map_or(any, |found| found.ip())
+}
+
+/// Answers the portmapper's questions that come by UDP. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Portmapper {
+    is_stopping: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Portmapper {
+    /// Answers who asks at `socket`.
+    pub fn start(service: Arc<Service>, socket: UdpSocket) -> std::io::Result<Portmapper> {
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let is_stopping = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&is_stopping);
+        let thread = std::thread::Builder::new().name("nfs-portmap".to_owned());
+        let thread = thread.spawn(move || {
+            let mut bytes = [0; DATAGRAM_BYTES_MAX];
+            while !stop.load(Ordering::Acquire) {
+                let Ok((count, peer)) = socket.recv_from(&mut bytes) else { continue };
+                if let Some(reply) = answer_datagram(&service, peer, &bytes[..count]) {
+                    // Who asked asks again.
+                    let _ = socket.send_to(&reply, peer);
+                }
+            }
+        })?;
+        Ok(Portmapper { is_stopping, thread: Some(thread) })
+    }
+}
+
+impl Drop for Portmapper {
+    fn drop(&mut self) {
+        self.is_stopping.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // It only answers.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Returns the answer to a question of the portmapper's; `None`: it is none.
+fn answer_datagram(service: &Service, peer: SocketAddr, record: &[u8]) -> Option<Vec<u8>> {
+    if rpc::peek(record)?.0 != PROGRAM {
+        return None;
+    }
+    let kept = Arc::new(Kept::default());
+    let sink: Arc<dyn ReplySink> = Arc::<Kept>::clone(&kept);
+    service.serve(peer, record, &sink).ok()?;
+    let reply = kept.0.lock().take()?;
+    reply.get(MARK_BYTES..).map(<[u8]>::to_vec)
+}
+
+#[derive(Default)]
+struct Kept(Mutex<Option<Vec<u8>>>);
+
+impl ReplySink for Kept {
+    fn send(&self, reply: Vec<u8>) {
+        *self.0.lock() = Some(reply);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nfs::HandleKey;
 
     #[test]
     fn an_address_ends_with_the_port_in_two_parts() {
-        assert_eq!(address(2049), "0.0.0.0.8.1");
+        assert_eq!(address(Ipv4Addr::LOCALHOST.into(), 2049), "127.0.0.1.8.1");
+        let peer = SocketAddr::from(([127, 0, 0, 1], 99));
+        assert_eq!(near(peer), IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+
+    #[test]
+    fn a_port_is_told_by_udp_and_nothing_else_is() {
+        let service = Arc::new(Service::new(HandleKey([1; 16]), 2049));
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("there is a port");
+        let address = socket.local_addr().expect("it has one");
+        let _portmapper = Portmapper::start(service, socket).expect("it starts");
+        let asker = UdpSocket::bind("127.0.0.1:0").expect("there is a port");
+        let ask = |program: u32, procedure: u32| {
+            let mut words = Writer::default();
+            words.words(&[7, 0, 2, program, 2, procedure, 0, 0, 0, 0]);
+            words.words(&[protocol::PROGRAM, protocol::VERSION, TCP, 0]);
+            asker.send_to(&words.into_inner(), address).expect("it can be sent");
+        };
+        // The first is not answered: what comes is the answer to the second.
+        ask(protocol::PROGRAM, 0);
+        ask(PROGRAM, GET);
+        asker.set_read_timeout(Some(Duration::from_secs(20))).expect("it is long");
+        let mut bytes = [0; 64];
+        let count = asker.recv(&mut bytes).expect("it answers");
+        assert_eq!(bytes[count - 4..count], [0, 0, 8, 1]);
     }
 }

@@ -214,7 +214,7 @@ impl Service {
             }
             (portmap::PROGRAM, portmap::VERSION_FIRST..=portmap::VERSION_LAST) => {
                 let mut out = rpc::begin_answer(call.xid, 256);
-                match portmap::answer(self, &call, &mut args, &mut out) {
+                match portmap::answer(self, peer, &call, &mut args, &mut out) {
                     Ok(()) => sink.send(rpc::end_answer(out)),
                     Err(why) => return refuse(why),
                 }
