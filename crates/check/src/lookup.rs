@@ -203,6 +203,20 @@ pub fn filesets(reader: &Reader) -> Vec<Fileset> {
     filesets
 }
 
+/// Returns the name of the fileset in `slot`, as users write it: parts that can't be found are `?`.
+pub fn fileset_name(filesets: &[Fileset], slot: u32) -> String {
+    let mut parts = Vec::new();
+    let mut next = Some(slot);
+    // A loop, which a hostile pool may have, ends with the filesets.
+    while let Some(slot) = next.filter(|_| parts.len() <= filesets.len()) {
+        let found = filesets.iter().find(|fileset| fileset.slot == slot);
+        parts.push(found.map_or("?", |fileset| fileset.name.as_str()));
+        next = found.and_then(|fileset| fileset.above);
+    }
+    parts.reverse();
+    parts.join("/")
+}
+
 /// Returns the number of the page of `directory` in which `name` would be, and the page.
 pub fn directory_page(
     reader: &Reader,

@@ -10,7 +10,7 @@ use format::fileset::ROOT_FILESET;
 use format::ids::AnodeNo;
 
 use crate::Check;
-use crate::lookup::{name_in, read_anode};
+use crate::lookup::{fileset_name, filesets, name_in, read_anode};
 use crate::reader::Reader;
 use crate::tree::Tree;
 
@@ -22,13 +22,18 @@ pub const DEPTH_MAX: usize = 128;
 /// Gives the defects from `first` on their paths.
 pub(crate) fn name_defects(check: &mut Check<'_>, tree: &Tree, first: usize) {
     let mut names = BTreeMap::new();
+    let mut fileset = None;
     for index in first..check.report.findings.len().min(first + PATHS_MAX) {
         let Some(finding) = check.report.findings.get(index) else { return };
         let subject = finding.defect.subject;
         if subject.fileset != tree.fileset.family || subject.anode.0 == 0 {
             continue;
         }
-        let path = path_of(&check.reader, tree, subject.anode.0, &mut names);
+        let mut path = path_of(&check.reader, tree, subject.anode.0, &mut names);
+        if let Some(path) = path.as_mut().filter(|_| tree.fileset.id != ROOT_FILESET) {
+            let name = || fileset_name(&filesets(&check.reader), tree.fileset.slot);
+            path.insert_str(0, &format!("{}:", fileset.get_or_insert_with(name)));
+        }
         if let Some(finding) = check.report.findings.get_mut(index) {
             finding.path = path;
         }
@@ -60,7 +65,5 @@ fn path_of(
         next = facts.named_in;
     }
     parts.reverse();
-    let path = format!("/{}", parts.join("/"));
-    let is_root = tree.fileset.id == ROOT_FILESET;
-    Some(if is_root { path } else { format!("{}:{path}", tree.fileset.id) })
+    Some(format!("/{}", parts.join("/")))
 }

@@ -275,6 +275,7 @@ pub(crate) struct DumpArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast explain /mnt/file:0-4095\n  \
                         holdfast explain --pool pool.hf /file\n  \
+                        holdfast explain --pool pool.hf:a/b /file\n  \
                         holdfast explain --device pool.hf --offset 1073741824")]
 pub(crate) struct ExplainArgs {
     /// A file under a mount, or with --pool in the pool; a range of bytes may follow a colon
@@ -284,7 +285,7 @@ pub(crate) struct ExplainArgs {
         conflicts_with = "device"
     )]
     pub(crate) path: Option<OsString>,
-    /// A pool that is not mounted
+    /// A pool that is not mounted; POOL:a/b is a fileset of it [default: its first, root]
     #[arg(long, conflicts_with = "device")]
     pub(crate) pool: Option<PathBuf>,
     /// Explain a place on this device

@@ -173,6 +173,8 @@ pub enum ExplainTarget {
     },
     /// Bytes of a file in a pool that is not mounted.
     Path {
+        /// Whose: `None`: the first fileset's.
+        fileset: Option<FilesetName>,
         /// The path from the root.
         path: Vec<u8>,
         /// First and last byte; `None`: the whole file.

@@ -17,7 +17,7 @@ use format::fileset::{FilesetName, ROOT_NAME};
 use format::geometry::GeometryError;
 use format::superblock::SuperblockError;
 use inspect::InspectError;
-use inspect::explain::{Explanation, explain_offset, explain_path};
+use inspect::explain::{Explanation, Whose, explain_offset, explain_path_in};
 use runtime::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 use storage::device::{
@@ -405,13 +405,17 @@ fn explain_on(
     let range_of =
         |range: &Option<(u64, u64)>| range.map(|(first, last)| first..last.saturating_add(1));
     let explained: Result<Explanation, InspectError> = match target {
-        ExplainTarget::Path { path, range } => explain_path(device, path, range_of(range)),
+        ExplainTarget::Path { fileset, path, range } => {
+            let whose = fileset.as_ref().map_or(Whose::First, Whose::Named);
+            explain_path_in(device, whose, path, range_of(range))
+        }
         ExplainTarget::Offset { offset } => explain_offset(device, *offset),
         ExplainTarget::Inode { ino, range } => {
             let path = pool.map(|pool| pool.path_of(*ino));
             let path = path.ok_or_else(|| failed(name, "give the path inside the pool"))?;
             let path = path.map_err(|error| failed(name, error))?;
-            explain_path(device, &path, range_of(range))
+            let uuid = pool.map_or(0, |pool| pool.main_fileset().0);
+            explain_path_in(device, Whose::Uuid(uuid.to_le_bytes()), &path, range_of(range))
         }
     };
     let explained = explained.map_err(|error| failed(name, error))?;

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use format::anode::{Anode, ROOT_ANODE, StorageMode, page_and_slot, slot_offset};
 use format::directory;
-use format::fileset::{Fileset, ROOT_FILESET};
+use format::fileset::{Fileset, FilesetName, ROOT_FILESET};
 use format::geometry::{Geometry, JOURNAL_HEADS, SUPERBLOCK_AREA_BYTES, SUPERBLOCK_COPIES};
 use format::group::{SegmentUsage, USAGES_PER_PAGE};
 use format::heartbeat::HEARTBEAT_OFFSET;
@@ -23,8 +23,8 @@ use crate::{InspectError, Opened};
 use check::convert::{index_of, to_u64, to_usize};
 use check::lookup::wanted_page;
 use check::lookup::{
-    DEPTH_MAX, FoundBlock, directory_page, each_block, each_data, filesets, find_block, find_data,
-    find_map_page, name_in, read_anode,
+    DEPTH_MAX, FoundBlock, directory_page, each_block, each_data, fileset_name, filesets,
+    find_block, find_data, find_map_page, name_in, read_anode,
 };
 use check::reader::{PageWanted, Reader};
 use check::report::json_string;
@@ -110,8 +110,29 @@ impl Explanation {
     }
 }
 
-/// Explains `path` of the root fileset, and the bytes of it in `range`; `None`: all of them. At
-/// most [`BLOCKS_MAX`] blocks are shown.
+/// Whose files an explanation is about.
+#[derive(Clone, Copy, Debug)]
+pub enum Whose<'a> {
+    /// The first fileset's.
+    First,
+    /// Of the fileset of this name.
+    Named(&'a FilesetName),
+    /// Of the fileset with these random bits.
+    Uuid([u8; 16]),
+}
+
+impl Whose<'_> {
+    fn is(self, all: &[Fileset], fileset: &Fileset) -> bool {
+        let is_live = fileset.state.cursor().is_none();
+        match self {
+            Whose::First => fileset.id == ROOT_FILESET,
+            Whose::Named(name) => is_live && fileset_name(all, fileset.slot) == name.to_string(),
+            Whose::Uuid(uuid) => is_live && fileset.uuid == uuid,
+        }
+    }
+}
+
+/// Explains `path` of the first fileset: see [`explain_path_in`].
 ///
 /// # Errors
 ///
@@ -121,15 +142,35 @@ pub fn explain_path(
     path: &[u8],
     range: Option<Range<u64>>,
 ) -> Result<Explanation, InspectError> {
+    explain_path_in(device, Whose::First, path, range)
+}
+
+/// Explains `path` of a fileset, and the bytes of it in `range`; `None`: all of them. At
+/// most [`BLOCKS_MAX`] blocks are shown.
+///
+/// # Errors
+///
+/// [`InspectError`]: no pool, or no such name.
+pub fn explain_path_in(
+    device: &SharedDevice,
+    whose: Whose<'_>,
+    path: &[u8],
+    range: Option<Range<u64>>,
+) -> Result<Explanation, InspectError> {
     let opened = Opened::replayed(device)?;
     let reader = &opened.reader;
     let mut explanation = Explanation::default();
     explain_superblock(&opened, &mut explanation);
     let name = || shown(path);
-    let fileset = filesets(reader).into_iter().find(|fileset| fileset.id == ROOT_FILESET);
-    let fileset =
-        fileset.ok_or_else(|| InspectError::not_there(name(), "there is no root fileset"))?;
-    explain_fileset(reader, &fileset, &mut explanation);
+    let all = filesets(reader);
+    let fileset = all.iter().find(|fileset| whose.is(&all, fileset)).ok_or_else(|| {
+        let why = match whose {
+            Whose::Named(name) => format!("there is no fileset {name}"),
+            Whose::First | Whose::Uuid(_) => "its fileset can't be read".to_owned(),
+        };
+        InspectError::not_there(name(), why)
+    })?;
+    explain_fileset(reader, (&all, fileset), &mut explanation);
     let table = fileset.table_anode();
     let mut anode = explain_anode(reader, &table, ROOT_ANODE, &mut explanation)
         .ok_or_else(|| InspectError::not_there(name(), "the root directory can't be read"))?;
@@ -152,8 +193,13 @@ fn explain_superblock(opened: &Opened, explanation: &mut Explanation) {
     explanation.add("superblock", None, Some(0), what);
 }
 
-fn explain_fileset(reader: &Reader, fileset: &Fileset, explanation: &mut Explanation) {
-    let what = format!("{} in slot {} of the fileset table", fileset.id, fileset.slot);
+fn explain_fileset(
+    reader: &Reader,
+    (all, fileset): (&[Fileset], &Fileset),
+    explanation: &mut Explanation,
+) {
+    let (name, slot) = (fileset_name(all, fileset.slot), fileset.slot);
+    let what = format!("{name} ({}) in slot {slot} of the fileset table", fileset.id);
     let page = check::lookup::fileset_table(reader)
         .and_then(|table| find_block(reader, &table, u64::from(fileset.slot) / 7));
     match page {
@@ -473,11 +519,12 @@ fn explain_owner(
     number: AnodeNo,
     explanation: &mut Explanation,
 ) {
-    let Some(entry) = filesets(reader).into_iter().find(|entry| entry.family == fileset) else {
+    let all = filesets(reader);
+    let Some(entry) = all.iter().find(|entry| entry.family == fileset) else {
         explanation.add("fileset", None, None, format!("{fileset}, which is not there"));
         return;
     };
-    explain_fileset(reader, &entry, explanation);
+    explain_fileset(reader, (&all, entry), explanation);
     if number.0 == 0 {
         explanation.add("anode", None, None, "the fileset's anode table".to_owned());
         return;

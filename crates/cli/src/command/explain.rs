@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::args::ExplainArgs;
 use crate::backend::{Backend, ExplainStep, ExplainTarget};
 use crate::exit::{self, UsageError};
+use crate::named::Named;
 use crate::output::Output;
 use crate::size::ByteSize;
 use crate::status::{self, Answer, Found, Question};
@@ -27,8 +28,13 @@ pub(crate) fn run(
         }
         (_, _, Some(pool), Some(path)) => {
             let (path, range) = split_range(path)?;
-            let target = ExplainTarget::Path { path: path.as_bytes().to_vec(), range };
-            backend.explain(pool, &target)?
+            let Named { pool: device, fileset, clone } = Named::of(pool)?;
+            if clone.is_some() {
+                let message = format!("{}: name the fileset without @", pool.display());
+                return Err(UsageError::new(message).into());
+            }
+            let path = path.as_bytes().to_vec();
+            backend.explain(&device, &ExplainTarget::Path { fileset, path, range })?
         }
         (_, _, None, Some(path)) => explain_mounted(path)?,
         _ => return Err(UsageError::new("give PATH, or --device and --offset").into()),

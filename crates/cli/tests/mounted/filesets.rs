@@ -134,10 +134,20 @@ fn a_mount_point_stands_for_its_fileset() {
     assert!(fs::write(mounted.path("file"), b"x").is_err(), "it is read-only");
     mounted.holdfast(&["fileset", "set", &directory, "readonly=off"]);
     write(&mounted.path("file"), b"x");
+    let (is_done, text) = told(&mounted, &["explain", &mounted.text("mnt/file")]);
+    assert!(is_done && text.contains("a (fileset:") && text.contains("file"), "{text}");
     let (is_done, text) = told(&mounted, &["fileset", "delete", &directory]);
     assert!(!is_done && text.contains("unmount it first"), "{text}");
     mounted.holdfast(&["fileset", "rename", &directory, &named("b")]);
     let (_, status) = told(&mounted, &["status", &directory]);
     assert!(status.starts_with(&format!("{pool}:b on ")), "{status}");
+    mounted.unmount();
+    let explains = |pool: &str| told(&mounted, &["explain", "--pool", pool, "/file"]);
+    let (is_done, text) = explains(&named("b"));
+    assert!(is_done && text.contains("b (fileset:"), "{text}");
+    let (is_done, text) = explains(&named("c"));
+    assert!(!is_done && text.contains("there is no fileset c"), "{text}");
+    assert!(!explains(&pool).0, "the first fileset has no such file");
+    mounted.mount(&[]);
     mounted.finish();
 }
