@@ -561,6 +561,8 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::backend::Backend;
+    use crate::wiring::EngineBackend;
 
     /// Goal: a server ends, whatever has become of its socket's path, and takes no socket away but
     /// its own. Method: the path is as it was, gone, and another server's; each end is waited for
@@ -621,6 +623,34 @@ mod tests {
         let gone = connect(&path, CLIENT_TIME).expect_err("nobody listens").kind();
         assert_eq!(gone, ErrorKind::ConnectionRefused);
         std::fs::remove_file(&path).expect("the socket is there");
+    }
+
+    /// Goal: a user who may change nothing changes nothing, is told who may, and may look (CO1).
+    #[test]
+    fn others_may_look_and_change_nothing() {
+        let pool = EngineBackend.open_in_memory(16 << 20).expect("there is memory");
+        let create = json!({ "do": "fileset-create", "name": "a", "properties": {} });
+        let ask = |request: &Value, uid: u32| {
+            let (peer, own) = (Peer { uid, gid: uid }, Peer { uid: 1000, gid: 1000 });
+            controlled(pool.as_ref(), (control::VERSION, request.clone()), (peer, own))
+        };
+        let refused = ask(&create, 1001);
+        let is_told = matches!(&refused, Answer::Error(words) if words.contains("user 1000"));
+        assert!(is_told, "{refused:?}");
+        let list = json!({ "do": "fileset-list", "from": 0 });
+        let count = || {
+            let answer = ask(&list, 1001);
+            let Answer::Control(control::Answer::Filesets { list, next: None }) = answer else {
+                panic!("{answer:?}")
+            };
+            list.len()
+        };
+        assert_eq!(count(), 1, "what was refused was done");
+        assert!(matches!(ask(&create, 1000), Answer::Control(control::Answer::Done)));
+        assert_eq!(count(), 2);
+        let delete = json!({ "do": "fileset-delete", "name": "a" });
+        assert!(matches!(ask(&delete, 0), Answer::Control(control::Answer::Done)));
+        pool.close().expect("memory does not fail");
     }
 
     /// Goal: a bug in one answer ends neither the thread nor the client, and the next is answered.
