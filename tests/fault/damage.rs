@@ -180,6 +180,19 @@ fn what_is_not_ours_is_refused_untouched() {
     is_refused(&foreign, "");
 }
 
+/// Goal: what lies behind the head of a superblock of few members is nobody's business.
+#[test]
+fn garbage_behind_the_head_of_a_superblock_does_not_count() {
+    let mut image = full_image();
+    for offset in [0, 64 << 10, POOL_BYTES - (128 << 10), POOL_BYTES - (64 << 10)] {
+        image.write(offset + 4096, &content(3, SUPERBLOCK_BYTES - 4096));
+    }
+    let shared: SharedDevice = SimDevice::open(image, SimOptions::default());
+    let report = check::run(Arc::clone(&shared), check::Options::default(), &mut |_| {});
+    assert!(report.is_clean() && report.noted.is_empty(), "{}", report.to_text());
+    open(&shared).expect("it is whole").close().expect("nothing fails");
+}
+
 #[test]
 fn a_newer_format_is_refused_untouched() {
     let mut newer = full_image();

@@ -203,17 +203,32 @@ struct SuperblockDisk {
     busy_groups: [U32; BUSY_GROUPS_MAX],
     /// Epochs of membership, oldest first.
     memberships: [MembershipDisk; MEMBERSHIPS_MAX],
-    /// Zero. A reader of this major version ignores it.
-    reserved: [u8; 816],
-    /// Members, by slot.
+    /// Members, by slot. What lies behind the last is zero.
     members: [MemberDisk; MEMBERS_MAX],
-    /// Zero. A reader of this major version ignores it.
-    reserved_c: [u8; 112],
+    /// Zero.
+    reserved: [u8; 928],
 }
 
 const _: () = assert!(size_of::<SuperblockDisk>() == SUPERBLOCK_BYTES);
 const _: () = assert!(std::mem::offset_of!(SuperblockDisk, crc32c) == 8);
 const CRC_COVERS_FROM: usize = 12;
+/// First bytes of a copy: all that says anything where there are few members. Behind them a reader
+/// that finds [`HEAD_MEMBERS_MAX`] members or fewer takes zeros for what is there.
+pub const SUPERBLOCK_HEAD_BYTES: usize = 4096;
+/// Most members of which a copy is no longer than its head.
+pub const HEAD_MEMBERS_MAX: usize = 7;
+const _: () = assert!(
+    std::mem::offset_of!(SuperblockDisk, members) + HEAD_MEMBERS_MAX * size_of::<MemberDisk>()
+        <= SUPERBLOCK_HEAD_BYTES
+);
+
+/// Returns how many bytes of a copy say anything, by its first.
+#[must_use]
+pub fn bytes_in_use(head: &[u8; SUPERBLOCK_HEAD_BYTES]) -> usize {
+    let at = std::mem::offset_of!(SuperblockDisk, device_count);
+    let members = usize::from(u16::from_le_bytes([head[at], head[at + 1]]));
+    if members <= HEAD_MEMBERS_MAX { SUPERBLOCK_HEAD_BYTES } else { SUPERBLOCK_BYTES }
+}
 /// Bytes of a copy before 4.0: what its checksum covers, so that an old pool is known for one.
 const SUPERBLOCK_BYTES_BEFORE_4: usize = 4096;
 

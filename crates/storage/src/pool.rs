@@ -13,7 +13,9 @@
 //! the creation was cut off, and what lies below may be anything.
 
 use format::geometry::{Geometry, SUPERBLOCK_COPIES};
-use format::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
+use format::superblock::{
+    SUPERBLOCK_BYTES, SUPERBLOCK_HEAD_BYTES, Superblock, SuperblockError, bytes_in_use,
+};
 
 use crate::convert::to_u64;
 use crate::device::{AlignedBuffer, Device, DeviceError, Purpose, SharedDevice};
@@ -146,7 +148,8 @@ fn front_copies_only(
     cause: SuperblockError,
 ) -> Result<SuperblockReport, PoolError> {
     let size_bytes = device.info().size_bytes;
-    let cause = match (size_bytes >= to_u64(SUPERBLOCK_BYTES)).then(|| read_copy(device, 0, 0)) {
+    let cause = match (size_bytes >= to_u64(SUPERBLOCK_HEAD_BYTES)).then(|| read_copy(device, 0, 0))
+    {
         Some(Ok(superblock)) => {
             return Err(PoolError::Truncated {
                 device: name,
@@ -170,16 +173,26 @@ pub fn read_superblock_bytes(
     copy: u16,
 ) -> Result<(u64, AlignedBuffer), DeviceError> {
     let offset = Geometry::superblock_offset(device.info().size_bytes, copy);
-    Ok((offset, device.read(Purpose::Superblock, offset, SUPERBLOCK_BYTES)?))
+    let mut bytes = device.read(Purpose::Superblock, offset, SUPERBLOCK_BYTES)?;
+    let in_use = bytes.first_chunk().map_or(SUPERBLOCK_BYTES, bytes_in_use);
+    bytes[in_use..].fill(0);
+    Ok((offset, bytes))
 }
 
 fn read_copy(device: &dyn Device, offset: u64, copy: u16) -> Result<Superblock, SuperblockError> {
     let unreadable = SuperblockError::BadField { field: "copy can't be read" };
-    let bytes = device
-        .read(Purpose::Superblock, offset, SUPERBLOCK_BYTES)
-        .map_err(|_| unreadable.clone())?;
-    let bytes = bytes.first_chunk::<SUPERBLOCK_BYTES>().ok_or(unreadable)?;
-    Superblock::decode(bytes, copy)
+    let read = |from: usize, length_bytes: usize| {
+        let offset = offset + to_u64(from);
+        device.read(Purpose::Superblock, offset, length_bytes).map_err(|_| unreadable.clone())
+    };
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    let (head, rest) = bytes.split_at_mut(SUPERBLOCK_HEAD_BYTES);
+    head.copy_from_slice(&read(0, SUPERBLOCK_HEAD_BYTES)?);
+    let in_use = head.first_chunk().map_or(SUPERBLOCK_BYTES, bytes_in_use);
+    if in_use > SUPERBLOCK_HEAD_BYTES {
+        rest.copy_from_slice(&read(SUPERBLOCK_HEAD_BYTES, rest.len())?);
+    }
+    Superblock::decode(&bytes, copy)
 }
 
 /// A newer version says more than a bad checksum, and that more than a foreign magic.
@@ -212,7 +225,9 @@ pub fn write_superblock_copy(
     copy: u16,
 ) -> Result<(), DeviceError> {
     let offset = Geometry::superblock_offset(device.info().size_bytes, copy);
-    let bytes = AlignedBuffer::copy_of(&superblock.encode(copy));
+    let bytes = superblock.encode(copy);
+    let in_use = bytes.first_chunk().map_or(SUPERBLOCK_BYTES, bytes_in_use);
+    let bytes = AlignedBuffer::copy_of(&bytes[..in_use]);
     device.write(Purpose::Superblock, offset, bytes)
 }
 
