@@ -206,8 +206,9 @@ impl MountedFileset {
         loop {
             let table = Arc::clone(&self.table.read());
             let found = read_anode_in(store, &table, None, self.family, number);
-            // A page of the table that went meanwhile looks damaged: the new table knows better.
-            if found.is_ok() || Arc::ptr_eq(&table, &self.table.read()) {
+            // A page of the table that went meanwhile looks damaged, or tells of what was: the new
+            // table knows better.
+            if Arc::ptr_eq(&table, &self.table.read()) {
                 return found;
             }
         }
