@@ -18,6 +18,7 @@
 use std::ops::Deref;
 
 pub use crate::error::{Completion, FsError, FsResult};
+pub use format::hash::siphash24;
 pub use runtime::clock::Timestamp;
 pub use storage::device::{AlignedBuffer, SharedBytes};
 
@@ -35,6 +36,9 @@ const LISTED_TOGETHER: usize = 64;
 /// Largest file, in bytes.
 pub const FILE_BYTES_MAX: u64 = i64::MAX.unsigned_abs();
 
+/// Bits of an inode number that are the anode's.
+pub(super) const ANODE_BITS: u32 = 40;
+
 /// Number of an inode, unique in the pool and the same after every restart: slot (24 bits) and
 /// anode number (40 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,7 +48,7 @@ impl Ino {
     /// Returns the slot of the fileset that the inode is in.
     #[must_use]
     pub fn slot(self) -> u32 {
-        u32::try_from(self.0 >> 40).expect("24 bits are left")
+        u32::try_from(self.0 >> ANODE_BITS).expect("24 bits are left")
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use engine::vnode::api::{FilesetUuid, Handle, Ino};
+use engine::vnode::api::{FilesetUuid, Handle, Ino, siphash24};
 
 /// Length of a handle; the protocol allows 64.
 pub(super) const HANDLE_BYTES: usize = 48;
@@ -74,59 +74,9 @@ impl HandleKey {
 
     /// Returns SipHash-2-4 of `bytes`.
     pub(super) fn hash(&self, bytes: &[u8]) -> u64 {
-        let (low, high) = self.0.split_at(8);
-        let word = |half: &[u8]| u64::from_le_bytes(half.try_into().expect("a half is 8 bytes"));
-        let mut state = State::new(word(low), word(high));
-        let (words, rest) = bytes.as_chunks::<8>();
-        for word in words {
-            state.mix(u64::from_le_bytes(*word));
-        }
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        last[7] = bytes.len().to_le_bytes()[0];
-        state.mix(u64::from_le_bytes(last));
-        state.end()
-    }
-}
-
-/// The state of SipHash.
-struct State([u64; 4]);
-
-impl State {
-    fn new(low: u64, high: u64) -> State {
-        State([
-            low ^ 0x736f_6d65_7073_6575,
-            high ^ 0x646f_7261_6e64_6f6d,
-            low ^ 0x6c79_6765_6e65_7261,
-            high ^ 0x7465_6462_7974_6573,
-        ])
-    }
-
-    fn round(&mut self) {
-        let [v0, v1, v2, v3] = &mut self.0;
-        *v0 = v0.wrapping_add(*v1);
-        *v2 = v2.wrapping_add(*v3);
-        *v1 = v1.rotate_left(13) ^ *v0;
-        *v3 = v3.rotate_left(16) ^ *v2;
-        *v0 = v0.rotate_left(32);
-        *v2 = v2.wrapping_add(*v1);
-        *v0 = v0.wrapping_add(*v3);
-        *v1 = v1.rotate_left(17) ^ *v2;
-        *v3 = v3.rotate_left(21) ^ *v0;
-        *v2 = v2.rotate_left(32);
-    }
-
-    fn mix(&mut self, word: u64) {
-        self.0[3] ^= word;
-        self.round();
-        self.round();
-        self.0[0] ^= word;
-    }
-
-    fn end(mut self) -> u64 {
-        self.0[2] ^= 0xff;
-        (0..4).for_each(|_| self.round());
-        self.0.iter().fold(0, |all, word| all ^ word)
+        let [low, high] = [self.0.first_chunk(), self.0.last_chunk()];
+        let word = |half: Option<&[u8; 8]>| half.map_or(0, |half| u64::from_le_bytes(*half));
+        siphash24([word(low), word(high)], bytes)
     }
 }
 
