@@ -222,13 +222,25 @@ const _: () = assert!(
         <= SUPERBLOCK_HEAD_BYTES
 );
 
-/// Returns how many bytes of a copy say anything, by its first.
+/// Returns how many bytes of a copy that begins with `head` say anything.
 #[must_use]
-pub fn bytes_in_use(head: &[u8; SUPERBLOCK_HEAD_BYTES]) -> usize {
+pub fn bytes_in_use(head: &[u8]) -> usize {
     let at = std::mem::offset_of!(SuperblockDisk, device_count);
-    let members = usize::from(u16::from_le_bytes([head[at], head[at + 1]]));
-    if members <= HEAD_MEMBERS_MAX { SUPERBLOCK_HEAD_BYTES } else { SUPERBLOCK_BYTES }
+    let members = head.get(at..).and_then(|count| count.first_chunk());
+    let is_short = members
+        .is_some_and(|members| usize::from(u16::from_le_bytes(*members)) <= HEAD_MEMBERS_MAX);
+    if is_short { SUPERBLOCK_HEAD_BYTES } else { SUPERBLOCK_BYTES }
 }
+
+/// Returns a copy as it was written: of few members, what a device has behind the head is no part
+/// of it.
+#[must_use]
+pub fn without_rest(mut bytes: [u8; SUPERBLOCK_BYTES]) -> [u8; SUPERBLOCK_BYTES] {
+    let in_use = bytes_in_use(&bytes);
+    bytes[in_use..].fill(0);
+    bytes
+}
+
 /// Bytes of a copy before 4.0: what its checksum covers, so that an old pool is known for one.
 const SUPERBLOCK_BYTES_BEFORE_4: usize = 4096;
 
@@ -730,7 +742,7 @@ mod tests {
     fn every_flipped_bit_is_refused() {
         let mut bytes = sample().encode(2);
         assert_eq!(Superblock::decode(&bytes, 2), Ok(sample()));
-        for bit in (0..SUPERBLOCK_BYTES * 8).step_by(13) {
+        for bit in 0..SUPERBLOCK_BYTES * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(Superblock::decode(&bytes, 2).is_err(), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);

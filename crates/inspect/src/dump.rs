@@ -27,7 +27,7 @@ use format::page::{
 };
 use format::pointer::BlockPointer;
 use format::summary::Summary;
-use format::superblock::{SUPERBLOCK_BYTES, Superblock};
+use format::superblock::Superblock;
 use storage::device::SharedDevice;
 use storage::pool::read_superblock_bytes;
 use zerocopy::FromBytes;
@@ -118,9 +118,8 @@ pub fn dump(device: &SharedDevice, target: Target) -> Result<String, InspectErro
 
 fn dump_superblock(device: &SharedDevice, copy: u16) -> Result<String, InspectError> {
     let (offset, bytes) = read_superblock_bytes(device.as_ref(), copy)?;
-    let bytes: &[u8; SUPERBLOCK_BYTES] = bytes.first_chunk().expect("read as long as asked");
     let mut text = format!("superblock copy {copy}, device byte {offset}\n");
-    match Superblock::decode(bytes, copy) {
+    match Superblock::decode(&bytes, copy) {
         Ok(superblock) => {
             // A dump may go into a report that others read; the secret is nobody's business.
             let shown = Superblock { secret: [0; 16], ..superblock };
@@ -128,7 +127,7 @@ fn dump_superblock(device: &SharedDevice, copy: u16) -> Result<String, InspectEr
         }
         Err(error) => {
             let _ = writeln!(text, "does not verify: {error}");
-            hex(&mut text, bytes);
+            hex(&mut text, &bytes);
         }
     }
     Ok(text)

@@ -163,7 +163,8 @@ fn front_copies_only(
     Err(PoolError::Superblock { device: name, cause })
 }
 
-/// Reads one copy of the superblock as it is, whatever it holds; returns where it lies as well.
+/// Reads one copy of the superblock, whatever it holds: as much as says anything, and zeros for the
+/// rest. Returns where it lies as well.
 ///
 /// # Errors
 ///
@@ -171,28 +172,25 @@ fn front_copies_only(
 pub fn read_superblock_bytes(
     device: &dyn Device,
     copy: u16,
-) -> Result<(u64, AlignedBuffer), DeviceError> {
+) -> Result<(u64, [u8; SUPERBLOCK_BYTES]), DeviceError> {
     let offset = Geometry::superblock_offset(device.info().size_bytes, copy);
-    let mut bytes = device.read(Purpose::Superblock, offset, SUPERBLOCK_BYTES)?;
-    let in_use = bytes.first_chunk().map_or(SUPERBLOCK_BYTES, bytes_in_use);
-    bytes[in_use..].fill(0);
-    Ok((offset, bytes))
+    Ok((offset, read_bytes(device, offset)?))
+}
+
+fn read_bytes(device: &dyn Device, offset: u64) -> Result<[u8; SUPERBLOCK_BYTES], DeviceError> {
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    let (head, rest) = bytes.split_at_mut(SUPERBLOCK_HEAD_BYTES);
+    head.copy_from_slice(&device.read(Purpose::Superblock, offset, head.len())?);
+    if bytes_in_use(head) > head.len() {
+        let offset = offset + to_u64(head.len());
+        rest.copy_from_slice(&device.read(Purpose::Superblock, offset, rest.len())?);
+    }
+    Ok(bytes)
 }
 
 fn read_copy(device: &dyn Device, offset: u64, copy: u16) -> Result<Superblock, SuperblockError> {
-    let unreadable = SuperblockError::BadField { field: "copy can't be read" };
-    let read = |from: usize, length_bytes: usize| {
-        let offset = offset + to_u64(from);
-        device.read(Purpose::Superblock, offset, length_bytes).map_err(|_| unreadable.clone())
-    };
-    let mut bytes = [0; SUPERBLOCK_BYTES];
-    let (head, rest) = bytes.split_at_mut(SUPERBLOCK_HEAD_BYTES);
-    head.copy_from_slice(&read(0, SUPERBLOCK_HEAD_BYTES)?);
-    let in_use = head.first_chunk().map_or(SUPERBLOCK_BYTES, bytes_in_use);
-    if in_use > SUPERBLOCK_HEAD_BYTES {
-        rest.copy_from_slice(&read(SUPERBLOCK_HEAD_BYTES, rest.len())?);
-    }
-    Superblock::decode(&bytes, copy)
+    let unreadable = |_| SuperblockError::BadField { field: "copy can't be read" };
+    Superblock::decode(&read_bytes(device, offset).map_err(unreadable)?, copy)
 }
 
 /// A newer version says more than a bad checksum, and that more than a foreign magic.
@@ -226,8 +224,7 @@ pub fn write_superblock_copy(
 ) -> Result<(), DeviceError> {
     let offset = Geometry::superblock_offset(device.info().size_bytes, copy);
     let bytes = superblock.encode(copy);
-    let in_use = bytes.first_chunk().map_or(SUPERBLOCK_BYTES, bytes_in_use);
-    let bytes = AlignedBuffer::copy_of(&bytes[..in_use]);
+    let bytes = AlignedBuffer::copy_of(&bytes[..bytes_in_use(&bytes)]);
     device.write(Purpose::Superblock, offset, bytes)
 }
 

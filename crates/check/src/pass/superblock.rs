@@ -1,7 +1,7 @@
 //! The copies of the superblock: which is current, and what is wrong with the others.
 
 use format::geometry::{Geometry, SUPERBLOCK_COPIES};
-use format::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError, bytes_in_use};
+use format::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError, without_rest};
 use format::text::shown;
 use storage::device::SharedDevice;
 use storage::pool::{PoolError, SuperblockReport, read_superblock};
@@ -63,10 +63,7 @@ fn defect_at(check: &Check<'_>, offset: u64, copy: u16) -> Option<Defect> {
         Ok(bytes) => bytes,
         Err(error) => return Some(DefectCode::SB006.found(error.to_string())),
     };
-    let mut whole: [u8; SUPERBLOCK_BYTES] = *bytes.first_chunk().expect("read as long as asked");
-    // Of few members the rest of a copy does not count.
-    let in_use = whole.first_chunk().map_or(SUPERBLOCK_BYTES, bytes_in_use);
-    whole[in_use..].fill(0);
+    let whole = without_rest(*bytes.first_chunk().expect("read as long as asked"));
     match Superblock::decode(&whole, copy) {
         Ok(found) if found.pool_id != current.pool_id => {
             Some(DefectCode::SB001.found(format!("is of pool {}", found.pool_id)))

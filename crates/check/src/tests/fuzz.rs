@@ -15,7 +15,7 @@ use super::image::{BIG, Image, SMALL};
 use super::replayed::{OWNER, open, put_links};
 use crate::{Options, run};
 use inspect::dump::{Target, dump};
-use inspect::explain::{explain_offset, explain_path};
+use inspect::explain::{Whose, explain_offset, explain_path};
 
 const SEEDS: u64 = 1500;
 
@@ -109,7 +109,7 @@ fn changed_metadata_under_good_checksums_is_survived() {
         let _ = (report.to_text(), report.to_json());
         let (place, _) = before[0];
         let _ = dump(&bounded(image), Target::Page(place));
-        let _ = explain_path(&bounded(image), b"/dir/hard", None);
+        let _ = explain_path(&bounded(image), Whose::First, b"/dir/hard", None);
         let _ = explain_offset(&bounded(image), image.offset(image.places[&(BIG, 4)]));
         for (place, whole) in before.into_iter().rev() {
             image.write_page(place, &whole);
