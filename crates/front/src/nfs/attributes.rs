@@ -56,8 +56,7 @@ pub(super) fn set(
     if change != SetAttr::default() {
         change_attr(&target, &change, &mut around)?;
     }
-    out.u32(Status::OK.0);
-    target.put_around(out, &around);
+    target.put_changed(out, &around);
     Ok(Done::Durable(target))
 }
 
@@ -103,8 +102,7 @@ pub(super) fn access(
         grant(access.executes, may::EXECUTE);
         grant(writes, may::MODIFY | may::EXTEND);
     }
-    out.u32(Status::OK.0);
-    target.put_some_attr(out, Some(&target.held.attr));
+    target.put_ok(out);
     out.u32(granted & asked);
     Ok(Done::Now)
 }
@@ -119,8 +117,7 @@ pub(super) fn read_link(
         return Err(Status::INVAL.into());
     }
     let path = target.fs().readlink(&target.caller, target.ino())?;
-    out.u32(Status::OK.0);
-    target.put_some_attr(out, Some(&target.held.attr));
+    target.put_ok(out);
     out.opaque(&path);
     Ok(Done::Now)
 }
@@ -132,13 +129,11 @@ pub(super) fn fs_stat(
 ) -> Result<Done, Refused> {
     let target = work.target(args)?;
     let sizes = target.fs().statfs(&target.caller, target.export.fileset())?;
-    out.u32(Status::OK.0);
-    target.put_some_attr(out, Some(&target.held.attr));
+    target.put_ok(out);
     let inodes = sizes.inode_count.saturating_add(sizes.inodes_free);
-    [sizes.total_bytes, sizes.free_bytes, sizes.available_bytes]
-        .into_iter()
-        .for_each(|bytes| out.u64(bytes));
-    [inodes, sizes.inodes_free, sizes.inodes_free].into_iter().for_each(|count| out.u64(count));
+    let bytes = [sizes.total_bytes, sizes.free_bytes, sizes.available_bytes];
+    let counts = [inodes, sizes.inodes_free, sizes.inodes_free];
+    bytes.into_iter().chain(counts).for_each(|number| out.u64(number));
     // It may all be different in a moment.
     out.u32(0);
     Ok(Done::Now)
@@ -150,11 +145,12 @@ pub(super) fn fs_info(
     out: &mut Writer,
 ) -> Result<Done, Refused> {
     let target = work.target(args)?;
-    out.u32(Status::OK.0);
-    target.put_some_attr(out, Some(&target.held.attr));
+    target.put_ok(out);
     let transfer = [TRANSFER_BYTES_MAX, TRANSFER_BYTES_MAX, TRANSFER_MULTIPLE];
     // To read, to write, to list.
-    transfer.into_iter().chain(transfer).chain([LISTING_BYTES]).for_each(|word| out.u32(word));
+    out.words(&transfer);
+    out.words(&transfer);
+    out.u32(LISTING_BYTES);
     out.u64(FILE_BYTES_MAX);
     // Times are exact to a nanosecond.
     out.words(&[0, 1, PROPERTIES]);
@@ -167,8 +163,7 @@ pub(super) fn path_conf(
     out: &mut Writer,
 ) -> Result<Done, Refused> {
     let target = work.target(args)?;
-    out.u32(Status::OK.0);
-    target.put_some_attr(out, Some(&target.held.attr));
+    target.put_ok(out);
     out.words(&[LINKS_MAX, count_of(NAME_BYTES_MAX)]);
     // Long names are refused, giving files away too; the case of letters counts and is kept.
     [true, true, false, true].into_iter().for_each(|is| out.bool(is));

@@ -97,8 +97,7 @@ pub(super) fn write(
         (Err(FsError::AccessDenied), Some(owner)) => write(&owner, &mut around)?,
         (done, _) => done?,
     };
-    out.u32(Status::OK.0);
-    target.put_around(out, &around);
+    target.put_changed(out, &around);
     out.u32(count_of(written));
     out.u32(if stable == UNSTABLE { UNSTABLE } else { FILE_SYNC });
     out.u64(target.fs().verifier());
@@ -114,8 +113,7 @@ pub(super) fn commit(
     let target = work.target(args)?;
     let (_offset, _count) = (args.u64()?, args.u32()?);
     target.check_writable()?;
-    out.u32(Status::OK.0);
-    target.put_around(out, &Around::default());
+    target.put_changed(out, &Around::default());
     out.u64(target.fs().verifier());
     Ok(Done::Durable(target))
 }

@@ -229,8 +229,7 @@ pub(super) fn remove(
     } else {
         fs.unlink(caller, parent, name, Some(&mut around))?;
     }
-    out.u32(Status::OK.0);
-    directory.put_around(out, &around);
+    directory.put_changed(out, &around);
     Ok(Done::Durable(directory))
 }
 
@@ -246,8 +245,7 @@ pub(super) fn rename(
     let mut around = [Around::default(), Around::default()];
     let (source, target) = ((from.ino(), old), (to.attr.ino, new));
     from.fs().rename(&from.caller, source, target, RenameMode::Replace, Some(&mut around))?;
-    out.u32(Status::OK.0);
-    from.put_around(out, &around[0]);
+    from.put_changed(out, &around[0]);
     from.beside(to).put_around(out, &around[1]);
     Ok(Done::Durable(from))
 }

@@ -23,6 +23,8 @@ const CALL: u32 = 0;
 const REPLY: u32 = 1;
 const RPC_VERSION: u32 = 2;
 const ACCEPTED: u32 = 0;
+/// How an accepted call came out: well.
+const SUCCESS: u32 = 0;
 const DENIED: u32 = 1;
 const AUTH_NONE: u32 = 0;
 const AUTH_SYS: u32 = 1;
@@ -194,18 +196,19 @@ pub(super) enum Unserved {
 /// Begins the answer to a call that is carried out: the results follow.
 pub(super) fn begin_answer(xid: u32, room_bytes: usize) -> Writer {
     let mut out = Writer::with_room(room_bytes);
-    begin(&mut out, xid, ACCEPTED);
-    out.u32(AUTH_NONE);
-    out.u32(0);
-    out.u32(0);
+    begin_accepted(&mut out, xid, SUCCESS);
     out
 }
 
+/// Begins an answer, with room for the mark of its record.
 fn begin(out: &mut Writer, xid: u32, verdict: u32) {
-    out.u32(0);
-    out.u32(xid);
-    out.u32(REPLY);
-    out.u32(verdict);
+    out.words(&[0, xid, REPLY, verdict]);
+}
+
+/// Begins the answer to a call that was understood, and came out as `status` says.
+fn begin_accepted(out: &mut Writer, xid: u32, status: u32) {
+    begin(out, xid, ACCEPTED);
+    out.words(&[AUTH_NONE, 0, status]);
 }
 
 /// Ends an answer: it becomes a record.
@@ -221,26 +224,20 @@ pub(super) fn refusal(xid: u32, why: Unserved) -> Vec<u8> {
     match why {
         Unserved::Rpc => {
             begin(&mut out, xid, DENIED);
-            [0, RPC_VERSION, RPC_VERSION].into_iter().for_each(|word| out.u32(word));
+            out.words(&[0, RPC_VERSION, RPC_VERSION]);
         }
         Unserved::Credentials => {
             begin(&mut out, xid, DENIED);
             // AUTH_ERROR, AUTH_REJECTEDCRED.
-            [1, 2].into_iter().for_each(|word| out.u32(word));
+            out.words(&[1, 2]);
         }
-        Unserved::Program | Unserved::Version(..) | Unserved::Procedure | Unserved::Arguments => {
-            begin(&mut out, xid, ACCEPTED);
-            out.u32(AUTH_NONE);
-            out.u32(0);
-            let (status, versions) = match why {
-                Unserved::Version(low, high) => (2, vec![low, high]),
-                Unserved::Procedure => (3, Vec::new()),
-                Unserved::Arguments => (4, Vec::new()),
-                Unserved::Program | Unserved::Rpc | Unserved::Credentials => (1, Vec::new()),
-            };
-            out.u32(status);
-            versions.into_iter().for_each(|word| out.u32(word));
+        Unserved::Program => begin_accepted(&mut out, xid, 1),
+        Unserved::Version(low, high) => {
+            begin_accepted(&mut out, xid, 2);
+            out.words(&[low, high]);
         }
+        Unserved::Procedure => begin_accepted(&mut out, xid, 3),
+        Unserved::Arguments => begin_accepted(&mut out, xid, 4),
     }
     end_answer(out)
 }

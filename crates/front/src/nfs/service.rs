@@ -17,7 +17,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::duplicate::{Arrival, Duplicates, InProgress, RequestKey};
 use super::export::Export;
-use super::handle::{HANDLE_BYTES, HandleKey};
+use super::handle::{ExportId, HANDLE_BYTES, HandleKey};
 use super::mount::{self, Mounts};
 use super::protocol::{
     self, HANDLE_BYTES_MAX, Status, fsid_of, put_attr, put_before, put_some_attr,
@@ -205,20 +205,17 @@ impl Service {
             (protocol::PROGRAM, protocol::VERSION) => {
                 self.serve_files(peer, &call, args, record, sink).or_else(refuse)
             }
-            (protocol::PROGRAM, _) => refuse(Unserved::Version(3, 3)),
+            (protocol::PROGRAM, _) => {
+                refuse(Unserved::Version(protocol::VERSION, protocol::VERSION))
+            }
             (mount::PROGRAM, mount::VERSION_FIRST..=mount::VERSION_LAST) => {
-                self.serve_mount(peer, &call, args, sink).or_else(refuse)
+                self.serve_beside(mount::answer, peer, &call, args, sink).or_else(refuse)
             }
             (mount::PROGRAM, _) => {
                 refuse(Unserved::Version(mount::VERSION_FIRST, mount::VERSION_LAST))
             }
             (portmap::PROGRAM, portmap::VERSION_FIRST..=portmap::VERSION_LAST) => {
-                let mut out = rpc::begin_answer(call.xid, 256);
-                match portmap::answer(self, peer, &call, &mut args, &mut out) {
-                    Ok(()) => sink.send(rpc::end_answer(out)),
-                    Err(why) => return refuse(why),
-                }
-                Ok(None)
+                self.serve_beside(portmap::answer, peer, &call, args, sink).or_else(refuse)
             }
             (portmap::PROGRAM, _) => {
                 refuse(Unserved::Version(portmap::VERSION_FIRST, portmap::VERSION_LAST))
@@ -227,15 +224,17 @@ impl Service {
         }
     }
 
-    fn serve_mount(
+    /// Answers a call to a program beside NFS, at once.
+    fn serve_beside(
         &self,
+        answer: AnswerBeside,
         peer: SocketAddr,
         call: &Call,
         mut args: Reader<'_>,
         sink: &Arc<dyn ReplySink>,
     ) -> Result<Option<Commit>, Unserved> {
         let mut out = rpc::begin_answer(call.xid, 256);
-        mount::answer(self, peer, call, &mut args, &mut out)?;
+        answer(self, peer, call, &mut args, &mut out)?;
         sink.send(rpc::end_answer(out));
         Ok(None)
     }
@@ -301,6 +300,10 @@ impl Service {
         Ok(None)
     }
 }
+
+/// How a program beside NFS answers a call.
+type AnswerBeside =
+    fn(&Service, SocketAddr, &Call, &mut Reader<'_>, &mut Writer) -> Result<(), Unserved>;
 
 /// What came is no call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -451,6 +454,18 @@ impl Target {
         self.fs().getattr(&self.caller, self.ino()).ok()
     }
 
+    /// Begins an answer that begins with the attributes of the file as they were at first.
+    pub(super) fn put_ok(&self, out: &mut Writer) {
+        out.u32(Status::OK.0);
+        self.put_some_attr(out, Some(&self.held.attr));
+    }
+
+    /// Begins an answer that begins with the attributes of the file around a change.
+    pub(super) fn put_changed(&self, out: &mut Writer, around: &Around) {
+        out.u32(Status::OK.0);
+        self.put_around(out, around);
+    }
+
     pub(super) fn put_attr(&self, out: &mut Writer, attr: &Attr) {
         put_attr(out, attr, self.fsid);
     }
@@ -514,10 +529,15 @@ impl Work<'_> {
         }
     }
 
+    /// Reads a handle that this server has given out.
+    fn unsealed(&self, args: &mut Reader<'_>) -> Result<(ExportId, Handle), Refused> {
+        let handle = args.opaque(HANDLE_BYTES_MAX)?;
+        Ok(self.service.key.unseal(handle).ok_or(Status::BADHANDLE)?)
+    }
+
     /// Reads a handle and returns what it names, if this client may use it.
     pub(super) fn target(&self, args: &mut Reader<'_>) -> Result<Target, Refused> {
-        let handle = args.opaque(HANDLE_BYTES_MAX)?;
-        let (export, handle) = self.service.key.unseal(handle).ok_or(Status::BADHANDLE)?;
+        let (export, handle) = self.unsealed(args)?;
         let exports = self.service.exports.read();
         let found = exports.iter().find(|other| other.id() == export);
         let export = Arc::clone(found.ok_or(Status::STALE)?);
@@ -533,8 +553,7 @@ impl Work<'_> {
 
     /// Reads one more handle, of the export that `target` is of.
     pub(super) fn second(&self, args: &mut Reader<'_>, target: &Target) -> Result<Held, Refused> {
-        let handle = args.opaque(HANDLE_BYTES_MAX)?;
-        let (export, handle) = self.service.key.unseal(handle).ok_or(Status::BADHANDLE)?;
+        let (export, handle) = self.unsealed(args)?;
         if export != target.export.id() {
             return Err(Status::XDEV.into());
         }
