@@ -64,9 +64,9 @@ fn rename(
 ) -> Result<Result<(), FsError>, BackendError> {
     let names = name_of(name).and_then(|name| Ok((name, name_of(to)?)));
     let (name, to) = names.map_err(|cause| failed(path, cause))?;
-    let all = pool.filesets().map_err(|error| refused(path, &error))?;
-    let is_first = |info: &FilesetInfo| info.slot == ROOT_SLOT && info.name == name.to_string();
-    if all.iter().any(is_first) {
+    let first = pool.filesets_from(ROOT_SLOT, 1).map_err(|error| refused(path, &error))?;
+    let is_it = |info: &FilesetInfo| info.slot == ROOT_SLOT && info.name == name.to_string();
+    if first.iter().any(is_it) {
         let cause = format!("{name} is the first fileset of the pool, which keeps its name");
         return Err(failed(path, cause));
     }
@@ -84,10 +84,8 @@ fn shift_of(properties: &Properties) -> Option<u8> {
 
 fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
     let main = pool.main_fileset();
-    let mut all = pool.filesets()?;
-    all.retain(|info| info.slot >= from);
-    all.sort_by_key(|info| info.slot);
-    let next = all.get(LIST_MAX).map(|info| info.slot);
+    let found = pool.filesets_from(from, LIST_MAX + 1)?;
+    let next = found.get(LIST_MAX).map(|info| info.slot);
     let facts = |info: FilesetInfo| FilesetFacts {
         is_mounted: info.uuid == main,
         name: info.name,
@@ -99,7 +97,7 @@ fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
         inodes: info.inodes,
         freed_permille: info.freed_permille,
     };
-    Ok(Answer::Filesets { list: all.into_iter().take(LIST_MAX).map(facts).collect(), next })
+    Ok(Answer::Filesets { list: found.into_iter().take(LIST_MAX).map(facts).collect(), next })
 }
 
 fn job_facts(job: JobStatus) -> JobFacts {

@@ -173,7 +173,12 @@ impl Index {
 
     /// Returns every fileset, by slot.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.values()
+        self.nodes_from(0)
+    }
+
+    /// Returns every fileset in `slot` and the next ones, by slot.
+    pub(crate) fn nodes_from(&self, slot: u32) -> impl Iterator<Item = &Node> {
+        self.nodes.range(slot..).map(|(_, node)| node)
     }
 
     /// Returns the fileset in `slot`.

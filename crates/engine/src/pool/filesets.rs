@@ -55,7 +55,16 @@ impl Pool {
     ///
     /// [`crate::error::FsError::Corrupt`] if the table of filesets can't be read.
     pub fn filesets(&self) -> FsResult<Vec<FilesetInfo>> {
-        let all = self.core.list_filesets()?;
+        self.filesets_from(0, usize::MAX)
+    }
+
+    /// Returns the filesets in slot `from` and the next ones, by slot, `count` at most.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::filesets`].
+    pub fn filesets_from(&self, from: u32, count: usize) -> FsResult<Vec<FilesetInfo>> {
+        let all = self.core.list_filesets(from, count)?;
         Ok(all.into_iter().map(|(name, node)| FilesetInfo::of(name, &node)).collect())
     }
 
@@ -108,7 +117,7 @@ impl Pool {
 
     /// Goes on with deletions that a crash or a close has interrupted.
     pub(super) fn resume_deletions(&self) -> FsResult<()> {
-        for (name, node) in self.core.list_filesets()? {
+        for (name, node) in self.core.list_filesets(0, usize::MAX)? {
             if !node.is_live() {
                 self.jobs.add(&self.core, Arc::new(Deletion::new(node.slot, &name)));
             }

@@ -288,11 +288,12 @@ impl Core {
         slot.map(|slot| self.open_fileset(slot)).transpose()
     }
 
-    /// Returns every fileset with its name, those too that are being freed.
-    pub(crate) fn list_filesets(&self) -> FsResult<Vec<(String, Node)>> {
+    /// Returns the filesets in slot `from` and the next ones with their names, `count` at most,
+    /// those too that are being freed.
+    pub(crate) fn list_filesets(&self, from: u32, count: usize) -> FsResult<Vec<(String, Node)>> {
         let index = self.filesets.table.lock(&self.store)?;
-        let mut all: Vec<_> =
-            index.nodes().map(|node| (index.path_of(node.slot), node.clone())).collect();
+        let found = index.nodes_from(from).take(count);
+        let mut all: Vec<_> = found.map(|node| (index.path_of(node.slot), node.clone())).collect();
         for (_, node) in &mut all {
             if let Some(fileset) = self.filesets.by_slot(node.slot) {
                 node.anodes_used = fileset.anodes.anodes_used();
