@@ -125,7 +125,7 @@ impl Journal {
     /// now, or from another thread after this has returned. The caller may be kept as long as
     /// others call this. The callback must not wait for the caller.
     pub(crate) fn commit_then(&self, class: u64, done: Completion) {
-        self.add_callback(self.state.lock(), class, None, done);
+        self.add_callbacks(self.state.lock(), [(class, None, done)]);
     }
 
     /// Makes everything applied so far durable as [`Journal::commit_all`] does, and calls `done`
@@ -134,7 +134,7 @@ impl Journal {
         self.close_opened_before(u64::MAX);
         let mut state = self.state.lock();
         let end = state.log.cut();
-        self.add_callback(state, 0, Some(end), done);
+        self.add_callbacks(state, [(0, Some(end), done)]);
     }
 
     /// Makes each of `classes` durable, and where there is none everything applied so far, as
@@ -147,30 +147,11 @@ impl Journal {
         }
         let mut state = self.state.lock();
         let end_of_all = is_any_unknown.then(|| state.log.cut());
-        let mut crowded = Vec::new();
-        let mut is_any_added = false;
-        for (class, callback) in classes {
-            let end = if class.is_none() { end_of_all } else { None };
-            let class = class.unwrap_or(0);
-            if state.waiters.callbacks() == CALLBACKS_MAX {
-                crowded.push((class, end, callback));
-            } else {
-                state.waiters.add(class, end, Some(callback));
-                is_any_added = true;
-            }
-        }
-        if state.waiters.is_delay_over() {
-            self.came.notify_one();
-        }
-        let leads = is_any_added && !std::mem::replace(&mut state.waiters.has_leader, true);
-        drop(state);
-        // W3. What waits here is written by this thread, if nobody else does.
-        for (class, end, callback) in crowded {
-            callback(self.wait_for(self.state.lock(), class, end));
-        }
-        if leads {
-            self.lead();
-        }
+        let waiters = classes.into_iter().map(|(class, done)| match class {
+            Some(class) => (class, None, done),
+            None => (0, end_of_all, done),
+        });
+        self.add_callbacks(state, waiters);
     }
 
     /// Adds a waiter and blocks until it is served.
@@ -187,25 +168,33 @@ impl Journal {
         done
     }
 
-    /// Adds a waiter with a callback, and becomes the leader if there is none (W1); blocks if there
-    /// are too many callbacks (W3).
-    fn add_callback(
+    /// Adds waiters with callbacks, and then becomes the leader if there is none (W1); blocks for
+    /// those for which there are too many callbacks (W3).
+    fn add_callbacks(
         &self,
         mut state: MutexGuard<'_, State>,
-        class: u64,
-        end: Option<Lsn>,
-        callback: Completion,
+        waiters: impl IntoIterator<Item = (u64, Option<Lsn>, Completion)>,
     ) {
-        if state.waiters.callbacks() == CALLBACKS_MAX {
-            return callback(self.wait_for(state, class, end));
+        let mut crowded = Vec::new();
+        let mut is_any_added = false;
+        for (class, end, callback) in waiters {
+            if state.waiters.callbacks() == CALLBACKS_MAX {
+                crowded.push((class, end, callback));
+            } else {
+                state.waiters.add(class, end, Some(callback));
+                is_any_added = true;
+            }
         }
-        state.waiters.add(class, end, Some(callback));
-        if state.waiters.is_delay_over() {
+        if is_any_added && state.waiters.is_delay_over() {
             self.came.notify_one();
         }
-        let has_leader = std::mem::replace(&mut state.waiters.has_leader, true);
+        let leads = is_any_added && !std::mem::replace(&mut state.waiters.has_leader, true);
         drop(state);
-        if !has_leader {
+        // What waits here is written by this thread, if nobody else does.
+        for (class, end, callback) in crowded {
+            callback(self.wait_for(self.state.lock(), class, end));
+        }
+        if leads {
             self.lead();
         }
     }

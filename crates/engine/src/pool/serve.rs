@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use format::anode::ROOT_ANODE;
-
 use super::Pool;
 use crate::error::{FsError, FsResult};
 use crate::vnode::Files;
@@ -22,6 +20,12 @@ impl Pool {
 
     fn named<T>(&self, ino: Ino, name: &[u8], result: FsResult<T>) -> FsResult<T> {
         self.core.named(ino, name, result)
+    }
+
+    /// Returns what calls `completion` with the file that an error is about.
+    fn named_when_done(&self, ino: Ino, completion: Completion) -> Completion {
+        let core = Arc::clone(&self.core);
+        Box::new(move |done| completion(core.named(ino, b"", done)))
     }
 
     /// Reads files of several filesets.
@@ -44,7 +48,7 @@ impl Pool {
 
 impl FileSystem for Pool {
     fn root(&self) -> Ino {
-        Ino(u64::from(self.core.filesets.main_slot()) << 40 | ROOT_ANODE.0)
+        self.files().root()
     }
 
     fn main_fileset(&self) -> FilesetUuid {
@@ -215,14 +219,11 @@ impl FileSystem for Pool {
         stability: Stability,
         around: Option<&mut Around>,
     ) -> FsResult<usize> {
-        let written = self.files_of(ino)?.write_some(caller, ino, offset, data, around);
+        let files = self.files_of(ino)?;
+        let written = files.write_some(caller, ino, offset, data, around);
         let written = written.and_then(|count| {
             let is_durable = stability == Stability::Durable;
-            if is_durable {
-                self.files_of(ino)?.sync_file(caller, ino).map(|()| count)
-            } else {
-                Ok(count)
-            }
+            if is_durable { files.sync_file(caller, ino).map(|()| count) } else { Ok(count) }
         });
         self.named(ino, b"", written)
     }
@@ -327,8 +328,7 @@ impl FileSystem for Pool {
     }
 
     fn commit_then(&self, caller: &Caller, ino: Ino, _data_only: bool, completion: Completion) {
-        let core = Arc::clone(&self.core);
-        let completion: Completion = Box::new(move |done| completion(core.named(ino, b"", done)));
+        let completion = self.named_when_done(ino, completion);
         match self.files_of(ino) {
             Ok(files) => files.sync_file_then(caller, ino, completion),
             Err(error) => completion(Err(error)),
@@ -336,12 +336,7 @@ impl FileSystem for Pool {
     }
 
     fn commit_each(&self, caller: &Caller, files: Vec<(Ino, Completion)>) {
-        let named = |(ino, completion): (Ino, Completion)| {
-            let core = Arc::clone(&self.core);
-            let told = move |done| completion(core.named(ino, b"", done));
-            let told: Completion = Box::new(told);
-            (ino, told)
-        };
+        let named = |(ino, completion)| (ino, self.named_when_done(ino, completion));
         self.core.sync_each_then(caller, files.into_iter().map(named).collect());
     }
 

@@ -67,16 +67,13 @@ use std::sync::atomic::AtomicU64;
 use format::anode::{Anode, AnodeKind, DiskTime, ROOT_ANODE};
 use format::ids::{AnodeNo, Generation};
 
-use self::api::{Around, Attr, FileKind, FilesetUuid, Ino, LINKS_MAX};
+use self::api::{ANODE_BITS, Around, Attr, FileKind, FilesetUuid, Ino, LINKS_MAX};
 use self::table::{References, VnodeTable};
 use crate::error::{FsError, FsResult};
 use crate::segment::{Block, Segments};
 use crate::store::{Change, Store};
 use crate::sync::{Mutex, RwLock};
 use runtime::clock::Timestamp;
-
-/// Bits of an inode number that are the anode's.
-const ANODE_BITS: u32 = 40;
 
 /// A file in memory.
 #[derive(Debug)]
@@ -219,8 +216,7 @@ impl Core {
 
     /// Returns the fileset that a file in memory is in.
     fn fileset_of(&self, vnode: &Vnode) -> &Fileset {
-        let slot = u32::try_from(vnode.ino.0 >> ANODE_BITS).expect("24 bits are left");
-        self.filesets.by_slot(slot).expect("files in memory are of mounted filesets")
+        self.filesets.by_slot(vnode.ino.slot()).expect("files in memory are of mounted filesets")
     }
 
     fn check_writable(&self) -> FsResult<()> {
@@ -256,7 +252,7 @@ impl Files<'_> {
     }
 
     fn number(&self, ino: Ino) -> FsResult<AnodeNo> {
-        if ino.0 >> ANODE_BITS != u64::from(self.fileset.anodes.slot) {
+        if ino.slot() != self.fileset.anodes.slot {
             return Err(FsError::Stale);
         }
         Ok(AnodeNo(ino.0 & ((1 << ANODE_BITS) - 1)))
