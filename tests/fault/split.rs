@@ -169,8 +169,13 @@ fn explain_shows_the_blocks_of_a_split_leaf() {
     let (device, pool, _) = split_file();
     pool.close().expect("nothing fails");
     let range = 3 * 16384 + 8192..3 * 16384 + 8200;
-    let there =
-        inspect::explain::explain_path(&device, b"/file", Some(range)).expect("it is there");
+    let there = inspect::explain::explain_path(
+        &device,
+        inspect::explain::Whose::First,
+        b"/file",
+        Some(range),
+    )
+    .expect("it is there");
     let text = there.to_text();
     assert!(text.contains("split into leaves of 4 KiB blocks"), "{text}");
     assert!(text.contains("14 of 4 KiB: 4096 bytes"), "{text}");

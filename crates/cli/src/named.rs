@@ -8,6 +8,7 @@ use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use format::fileset::{FilesetName, NamePart};
 
 use crate::exit::UsageError;
@@ -28,6 +29,21 @@ impl Named {
     pub(crate) fn of(argument: &Path) -> Result<Named, UsageError> {
         // Of a path that cannot be looked at, whoever opens it tells why.
         Named::split(argument, argument.try_exists().unwrap_or(true))
+    }
+
+    /// Returns what `argument` names where that may be no clone: `cause` is why not.
+    pub(crate) fn of_no_clone(argument: &Path, cause: &str) -> Result<Named, UsageError> {
+        let named = Named::of(argument)?;
+        match named.clone {
+            Some(_) => Err(UsageError::new(format!("{}: {cause}", argument.display()))),
+            None => Ok(named),
+        }
+    }
+
+    /// Returns the pool's path without links and relative parts.
+    pub(crate) fn device(&self) -> anyhow::Result<PathBuf> {
+        std::fs::canonicalize(&self.pool)
+            .with_context(|| format!("{}: check the path of the pool", self.pool.display()))
     }
 
     fn split(argument: &Path, is_path: bool) -> Result<Named, UsageError> {

@@ -284,7 +284,7 @@ fn status_of(served: &Served, pool: &dyn OpenPool) -> Value {
 }
 
 fn serve(stream: &UnixStream, served: &Served, pool: &dyn OpenPool) -> anyhow::Result<()> {
-    let line = receive_line(stream, control::LINE_BYTES_MAX)?;
+    let line = receive_line(stream, control::LINE_BYTES_MAX, CLIENT_TIME)?;
     let question = match serde_json::from_slice(&line) {
         Ok(question) => question,
         Err(error) => return send(stream, &Answer::Error(not_understood(&error))),
@@ -365,7 +365,8 @@ pub(crate) fn ask(path: &Path, question: &Question) -> anyhow::Result<Answer> {
         Question::Control { .. } => CONTROL_TIME,
         Question::Status | Question::Explain { .. } => CLIENT_TIME,
     };
-    receive(&stream, patience)
+    let line = receive_line(&stream, LINE_BYTES_MAX, patience)?;
+    Ok(serde_json::from_slice(&line)?)
 }
 
 fn send(mut stream: &UnixStream, message: &impl Serialize) -> anyhow::Result<()> {
@@ -375,19 +376,13 @@ fn send(mut stream: &UnixStream, message: &impl Serialize) -> anyhow::Result<()>
     Ok(stream.write_all(&line)?)
 }
 
-fn receive(stream: &UnixStream, patience: Duration) -> anyhow::Result<Answer> {
+/// Returns what the other side sends, at most `bytes_max` of it, within `patience`.
+fn receive_line(
+    stream: &UnixStream,
+    bytes_max: u64,
+    patience: Duration,
+) -> anyhow::Result<Vec<u8>> {
     stream.set_read_timeout(Some(patience))?;
-    let line = line_of(stream, LINE_BYTES_MAX)?;
-    Ok(serde_json::from_slice(&line)?)
-}
-
-/// Returns what a client sends.
-fn receive_line(stream: &UnixStream, bytes_max: u64) -> anyhow::Result<Vec<u8>> {
-    stream.set_read_timeout(Some(CLIENT_TIME))?;
-    line_of(stream, bytes_max)
-}
-
-fn line_of(stream: &UnixStream, bytes_max: u64) -> anyhow::Result<Vec<u8>> {
     let mut line = Vec::new();
     BufReader::new(stream).take(bytes_max).read_until(b'\n', &mut line)?;
     Ok(line)
@@ -658,7 +653,8 @@ mod tests {
     fn a_bug_in_an_answer_is_told_and_the_next_is_answered() {
         let path = std::env::temp_dir().join(format!("holdfast-bug-{}", std::process::id()));
         let server = StatusServer::listen_at(path.clone(), |stream| {
-            let question = serde_json::from_slice(&receive_line(stream, LINE_BYTES_MAX)?)?;
+            let line = receive_line(stream, LINE_BYTES_MAX, CLIENT_TIME)?;
+            let question = serde_json::from_slice(&line)?;
             match question {
                 Question::Status => send(stream, &Answer::Error("well".to_owned())),
                 Question::Explain { node, .. } => panic!("a bug that the test planted: {node}"),

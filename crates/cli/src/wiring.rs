@@ -17,7 +17,7 @@ use format::fileset::{FilesetName, ROOT_NAME};
 use format::geometry::GeometryError;
 use format::superblock::SuperblockError;
 use inspect::InspectError;
-use inspect::explain::{Explanation, Whose, explain_offset, explain_path_in};
+use inspect::explain::{Explanation, Whose, explain_offset, explain_path};
 use runtime::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 use storage::device::{
@@ -407,7 +407,7 @@ fn explain_on(
     let explained: Result<Explanation, InspectError> = match target {
         ExplainTarget::Path { fileset, path, range } => {
             let whose = fileset.as_ref().map_or(Whose::First, Whose::Named);
-            explain_path_in(device, whose, path, range_of(range))
+            explain_path(device, whose, path, range_of(range))
         }
         ExplainTarget::Offset { offset } => explain_offset(device, *offset),
         ExplainTarget::Inode { ino, range } => {
@@ -415,7 +415,7 @@ fn explain_on(
             let path = path.ok_or_else(|| failed(name, "give the path inside the pool"))?;
             let path = path.map_err(|error| failed(name, error))?;
             let uuid = pool.map_or(0, |pool| pool.main_fileset().0);
-            explain_path_in(device, Whose::Uuid(uuid.to_le_bytes()), &path, range_of(range))
+            explain_path(device, Whose::Uuid(uuid.to_le_bytes()), &path, range_of(range))
         }
     };
     let explained = explained.map_err(|error| failed(name, error))?;
@@ -544,10 +544,11 @@ impl OpenPool for Served {
 
     fn control(&self, request: &Request, peer: Peer) -> Result<Answer, BackendError> {
         let answer = control::control(&self.path, &self.pool, request, peer)?;
-        if let (Request::FilesetRename { .. }, Ok(all)) = (request, self.pool.filesets()) {
-            let main = all.into_iter().find(|it| it.uuid == self.pool.main_fileset());
-            if let Some(main) = main {
-                *self.fileset.lock().unwrap_or_else(PoisonError::into_inner) = main.name;
+        // It may be the one that is served, or above that.
+        if matches!(request, Request::FilesetRename { .. }) {
+            let main = self.pool.filesets_from(self.pool.root().slot(), 1);
+            if let Ok([main]) = main.as_deref() {
+                *self.fileset.lock().unwrap_or_else(PoisonError::into_inner) = main.name.clone();
             }
         }
         Ok(answer)

@@ -132,26 +132,13 @@ impl Whose<'_> {
     }
 }
 
-/// Explains `path` of the first fileset: see [`explain_path_in`].
-///
-/// # Errors
-///
-/// [`InspectError`]: no pool, or no such name.
-pub fn explain_path(
-    device: &SharedDevice,
-    path: &[u8],
-    range: Option<Range<u64>>,
-) -> Result<Explanation, InspectError> {
-    explain_path_in(device, Whose::First, path, range)
-}
-
 /// Explains `path` of a fileset, and the bytes of it in `range`; `None`: all of them. At
 /// most [`BLOCKS_MAX`] blocks are shown.
 ///
 /// # Errors
 ///
 /// [`InspectError`]: no pool, or no such name.
-pub fn explain_path_in(
+pub fn explain_path(
     device: &SharedDevice,
     whose: Whose<'_>,
     path: &[u8],

@@ -6,7 +6,7 @@ use storage::device::{AlignedBuffer, Device, Purpose, SharedDevice};
 use super::image::{ATTRIBUTES, BIG, DIR, Image, MANY, ROOT, SMALL};
 use super::replayed::{open, put_links};
 use inspect::dump::{Target, dump};
-use inspect::explain::{Explanation, explain_offset, explain_path};
+use inspect::explain::{Explanation, Whose, explain_offset, explain_path};
 
 fn device(image: &Image) -> SharedDevice {
     image.device.clone()
@@ -115,7 +115,7 @@ fn a_path_leads_to_the_bytes_and_the_bytes_lead_back() {
         for (path, number, index) in cases {
             let place = image.places[&(number, index)];
             let range = index * 16384..index * 16384 + 1;
-            let there = explain_path(&device(&image), path.as_bytes(), Some(range));
+            let there = explain_path(&device(&image), Whose::First, path.as_bytes(), Some(range));
             let there = there.expect("there");
             let blocks: Vec<_> =
                 there.layers.iter().filter(|layer| layer.layer == "block").collect();
@@ -167,18 +167,21 @@ fn every_region_of_the_device_has_a_name() {
     }
     assert!(explain_offset(&device(&image), 16 << 20).is_err());
     for absent in ["/nothing", "/dir/nothing", "/small/x"] {
-        assert!(explain_path(&device(&image), absent.as_bytes(), None).is_err(), "{absent}");
+        assert!(
+            explain_path(&device(&image), Whose::First, absent.as_bytes(), None).is_err(),
+            "{absent}"
+        );
     }
-    let split = explain_path(&device(&image), b"/many/n123", None).expect("there");
+    let split = explain_path(&device(&image), Whose::First, b"/many/n123", None).expect("there");
     assert!(has(&split, "dirent", "n123"), "{}", split.to_text());
-    let big = explain_path(&device(&image), b"/big", None).expect("there");
+    let big = explain_path(&device(&image), Whose::First, b"/big", None).expect("there");
     let count = |layer| big.layers.iter().filter(|found| found.layer == layer).count();
     assert_eq!((count("map"), count("block")), (1, 20), "{}", big.to_text());
-    let small = explain_path(&device(&image), b"/small", None).expect("there");
+    let small = explain_path(&device(&image), Whose::First, b"/small", None).expect("there");
     for what in ["\"user.a\" in the anode", "page 0 of anode:26: \"user.note\", \"user.long\""] {
         assert!(has(&small, "attribute", what), "{}", small.to_text());
     }
-    let hole = explain_path(&device(&image), b"/a", None).expect("there");
+    let hole = explain_path(&device(&image), Whose::First, b"/a", None).expect("there");
     assert!(has(&hole, "data", "in the anode"), "{}", hole.to_text());
 }
 

@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
-
 use crate::backend::{Backend, OpenOptions, OpenPool, Placement};
 use crate::control::{self, Answer, FilesetFacts, JobFacts, Peer, Request};
 use crate::exit::UsageError;
@@ -52,15 +50,10 @@ impl Controlled {
         backend: &dyn Backend,
         is_change: bool,
     ) -> anyhow::Result<Controlled> {
-        let Named { pool, fileset, clone } = Named::of(argument)?;
         let shown = argument.display();
-        if clone.is_some() {
-            let message = format!("{shown}: a clone is no fileset: name it without @");
-            return Err(UsageError::new(message).into());
-        }
-        let fileset = fileset.map(|name| name.to_string());
-        let device = std::fs::canonicalize(&pool)
-            .with_context(|| format!("{}: check the path of the pool", pool.display()))?;
+        let named = Named::of_no_clone(argument, "a clone is no fileset: name it without @")?;
+        let device = named.device()?;
+        let fileset = named.fileset.map(|name| name.to_string());
         if let Some(found) = served(&device)? {
             let advice = found.advice();
             anyhow::ensure!(advice.is_empty(), "{shown}: {advice}");
@@ -72,7 +65,7 @@ impl Controlled {
         anyhow::ensure!(
             !device.is_dir(),
             "{}: no pool of yours is mounted there: `holdfast status` lists those that are",
-            pool.display()
+            named.pool.display()
         );
         let options = OpenOptions {
             device: device.clone(),

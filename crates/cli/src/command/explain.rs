@@ -28,11 +28,8 @@ pub(crate) fn run(
         }
         (_, _, Some(pool), Some(path)) => {
             let (path, range) = split_range(path)?;
-            let Named { pool: device, fileset, clone } = Named::of(pool)?;
-            if clone.is_some() {
-                let message = format!("{}: name the fileset without @", pool.display());
-                return Err(UsageError::new(message).into());
-            }
+            let named = Named::of_no_clone(pool, "name the fileset without @")?;
+            let (device, fileset) = (named.pool, named.fileset);
             let path = path.as_bytes().to_vec();
             backend.explain(&device, &ExplainTarget::Path { fileset, path, range })?
         }

@@ -20,10 +20,11 @@ use crate::daemon::{self, Answer, Relaunch};
 use crate::exit::{self, UsageError};
 use crate::named::Named;
 use crate::output::Output;
+use crate::size::ByteSize;
 use crate::status::{self, Served, StatusServer};
 
 /// Smallest cache that holds the pages of the largest operation many times over.
-pub(crate) const CACHE_BYTES_MIN: u64 = 4 << 20;
+const CACHE_BYTES_MIN: u64 = 4 << 20;
 
 pub(crate) fn run(
     args: &MountArgs,
@@ -148,16 +149,9 @@ fn ready_text(served: &Served, has_replaced_dead: bool) -> String {
 /// Returns what the arguments ask of the pool and of the mount.
 pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, MountOptions)> {
     // Absolute, because the server leaves this directory and `status` shows it.
-    let Named { pool, fileset, clone } = Named::of(&args.device)?;
-    if clone.is_some() {
-        let message = format!(
-            "{}: clones cannot be mounted by this version: name the fileset without @",
-            args.device.display()
-        );
-        return Err(UsageError::new(message).into());
-    }
-    let device = std::fs::canonicalize(&pool)
-        .with_context(|| format!("{}: check the path of the pool", pool.display()))?;
+    let no_clone = "clones cannot be mounted by this version: name the fileset without @";
+    let named = Named::of_no_clone(&args.device, no_clone)?;
+    let device = named.device()?;
     let mut mount_options = MountOptions::new(&device.to_string_lossy());
     for options in &args.options {
         mount_options.apply(options).map_err(|error| UsageError::new(error.to_string()))?;
@@ -169,10 +163,7 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
         TransportName::Dev => TransportChoice::Dev,
     };
     if let Some(threads) = args.threads {
-        if !(1..=THREADS_MAX).contains(&threads) {
-            let message = format!("--threads must be from 1 to {THREADS_MAX}");
-            return Err(UsageError::new(message).into());
-        }
+        check_threads(threads, THREADS_MAX)?;
         mount_options.thread_count = threads;
     }
     if let Some(poll_us) = args.poll_us {
@@ -183,9 +174,7 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
         }
         mount_options.poll_time = poll_time;
     }
-    if args.cache.0 < CACHE_BYTES_MIN {
-        return Err(UsageError::new("--cache must be at least 4M").into());
-    }
+    check_cache(args.cache)?;
     let placement = match args.placement {
         PlacementName::Log => Placement::Log,
         PlacementName::Ffs => Placement::Ffs,
@@ -200,9 +189,22 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
         commit_interval: args.commit_interval,
         device_deadline: args.device_deadline,
         is_forced: args.force,
-        fileset,
+        fileset: named.fileset,
     };
     Ok((options, mount_options))
+}
+
+/// Refuses a cache that is too small to work with.
+pub(crate) fn check_cache(cache: ByteSize) -> Result<(), UsageError> {
+    let is_enough = cache.0 >= CACHE_BYTES_MIN;
+    if is_enough { Ok(()) } else { Err(UsageError::new("--cache must be at least 4M")) }
+}
+
+/// Refuses a number of threads that no server has.
+pub(crate) fn check_threads(threads: usize, max: usize) -> Result<(), UsageError> {
+    let is_possible = (1..=max).contains(&threads);
+    let refused = || UsageError::new(format!("--threads must be from 1 to {max}"));
+    if is_possible { Ok(()) } else { Err(refused()) }
 }
 
 fn log_path(args: &MountArgs) -> anyhow::Result<PathBuf> {

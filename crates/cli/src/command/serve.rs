@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::args::ServeArgs;
 use crate::backend::{Backend, OpenOptions, OpenPool, Placement};
 use crate::bugs;
-use crate::command::mount::{CACHE_BYTES_MIN, start_log};
+use crate::command::mount::{check_cache, check_threads, start_log};
 use crate::exit::{self, UsageError};
 use crate::named::Named;
 use crate::output::Output;
@@ -138,24 +138,12 @@ fn raise_descriptor_limit() {
 }
 
 fn options_of(args: &ServeArgs) -> anyhow::Result<OpenOptions> {
-    let Named { pool, fileset, clone } = Named::of(&args.device)?;
-    let shown = args.device.display();
-    if clone.is_some() {
-        let message =
-            format!("{shown}: clones cannot be served by this version: name the fileset without @");
-        return Err(UsageError::new(message).into());
-    }
-    if args.cache.0 < CACHE_BYTES_MIN {
-        return Err(UsageError::new("--cache must be at least 4M").into());
-    }
-    if !(1..=THREADS_MAX).contains(&args.threads) {
-        let message = format!("--threads must be from 1 to {THREADS_MAX}");
-        return Err(UsageError::new(message).into());
-    }
-    let device = std::fs::canonicalize(&pool)
-        .with_context(|| format!("{}: check the path of the pool", pool.display()))?;
+    let no_clone = "clones cannot be served by this version: name the fileset without @";
+    let named = Named::of_no_clone(&args.device, no_clone)?;
+    check_cache(args.cache)?;
+    check_threads(args.threads, THREADS_MAX)?;
     Ok(OpenOptions {
-        device,
+        device: named.device()?,
         is_read_only: false,
         has_no_atime: false,
         cache_bytes: args.cache.0,
@@ -163,7 +151,7 @@ fn options_of(args: &ServeArgs) -> anyhow::Result<OpenOptions> {
         commit_interval: args.commit_interval,
         device_deadline: args.device_deadline,
         is_forced: args.force,
-        fileset,
+        fileset: named.fileset,
     })
 }
 
