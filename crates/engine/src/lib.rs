@@ -1,8 +1,8 @@
 //! The file system, from buffers to vnode operations.
 //!
-//! Layers, lowest first: `convert`, `error`, `sync`, `buffer`, `journal`, `alloc`, `store`,
-//! `container`, `segment`, `dir`, `attributes`, `fileset`, `vnode`, `jobs`, `pool`. A file uses
-//! only what comes before it in this list.
+//! Layers, lowest first: `convert`, `error`, `sync`, `gate`, `buffer`, `journal`, `alloc`,
+//! `store`, `container`, `segment`, `dir`, `attributes`, `fileset`, `vnode`, `jobs`, `pool`. A
+//! file uses only what comes before it in this list.
 
 mod convert;
 pub mod error;
@@ -14,6 +14,7 @@ mod buffer;
 mod container;
 mod dir;
 mod fileset;
+mod gate;
 mod jobs;
 mod journal;
 mod pool;
@@ -27,4 +28,4 @@ pub use jobs::{CleanerCounts, CleanerGauge, JobProgress, JobStatus};
 pub use journal::{JournalCounts, RecoveryError, RecoveryReport};
 pub use pool::{CreateOptions, FilesetInfo, OpenError, OpenOptions, Pool, PoolStatus};
 pub use segment::{SegmentCacheCounts, WRITES_IN_FLIGHT_MAX};
-pub use vnode::{DIRTY_FILES_MAX, FilesOptions, FilesetChange, NewFileset};
+pub use vnode::{DIRTY_FILES_MAX, FilesOptions, FilesetChange, NewFileset, Still};

@@ -13,6 +13,7 @@ use storage::volume::Volume;
 use crate::alloc::{Allocator, Extent, Ledger};
 use crate::buffer::{Cache, PageRef, corrupt, page_of};
 use crate::error::FsResult;
+use crate::gate::{Gate, Inside};
 use crate::journal::{Applied, Journal, Own, OwnRange, Reservation, Tx};
 
 /// Of the pages that a transaction may move: those of two names, and of the anodes of two
@@ -50,6 +51,21 @@ impl Deref for View<'_> {
     }
 }
 
+/// Room for changes to come, which its holder begins without waiting. What is left of it is given
+/// back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Pot<'s>(Change<'s>);
+
+impl<'s> Pot<'s> {
+    /// Starts a change of the fileset whose gate the caller keeps closed. `None`: not so much room
+    /// is left.
+    pub(crate) fn begin(&mut self, reservation: Reservation) -> Option<Change<'s>> {
+        let store = self.0.store;
+        let tx = store.journal.begin_from(self.0.tx_mut(), reservation)?;
+        Some(Change::new(store, tx, None))
+    }
+}
+
 /// A transaction with what it takes from and gives back to the allocator. Dropped before its end,
 /// it was never there.
 #[derive(Debug)]
@@ -61,6 +77,8 @@ pub(crate) struct Change<'s> {
     pub(crate) near: Place,
     /// Pages that go home together with the anode that leads to them, by its number.
     with_anode: Vec<(AnodeNo, Place)>,
+    /// It is inside the gate of its fileset until it has ended or was given up.
+    _inside: Option<Inside<'s>>,
 }
 
 impl Store {
@@ -76,16 +94,39 @@ impl Store {
         self.clock.now()
     }
 
-    /// Starts a change. Called with no lock held.
-    pub(crate) fn begin(&self, reservation: Reservation) -> FsResult<Change<'_>> {
+    /// Starts a change of the pool's own, or of a fileset that nobody can reach. Called with no
+    /// lock held.
+    pub(crate) fn begin_pool(&self, reservation: Reservation) -> FsResult<Change<'_>> {
         let tx = self.journal.begin(reservation)?;
-        Ok(Change {
-            store: self,
-            tx: Some(tx),
-            ledger: Ledger::default(),
-            near: Place::NONE,
-            with_anode: Vec::new(),
-        })
+        Ok(Change::new(self, tx, None))
+    }
+
+    /// Starts a change of the fileset that has `gate`, which it enters before it gets its epoch
+    /// (GT1). Called with no lock held.
+    pub(crate) fn begin_in<'s>(
+        &'s self,
+        gate: &'s Gate,
+        reservation: Reservation,
+    ) -> FsResult<Change<'s>> {
+        loop {
+            let mut inside = None;
+            let mut enter = || {
+                inside = gate.try_enter();
+                inside.is_some()
+            };
+            if let Some(tx) = self.journal.begin_if(reservation, &mut enter)? {
+                return Ok(Change::new(self, tx, inside));
+            }
+            gate.wait_until_open();
+        }
+    }
+
+    /// Reserves room for `count` large changes and a small one, for whoever must not wait once he
+    /// has begun; fewer, if so much is not to be had. Called with no lock held.
+    pub(crate) fn fill_pot(&self, count: usize) -> FsResult<Pot<'_>> {
+        let count = count.min(self.journal.at_once(Reservation::LARGE));
+        let all = Reservation::LARGE.times_and(count, Reservation::SMALL);
+        self.begin_pool(all).map(Pot)
     }
 
     /// Returns a page as `change` sees it, or as everyone does.
@@ -117,6 +158,19 @@ impl Store {
             OwnRange::All(own) => Ok(look(own)),
             OwnRange::Part => Ok(look(&self.view(change, place, kind, owner)?[range])),
             OwnRange::Nothing => Ok(look(&self.cache.bytes(place, kind, owner)?[range])),
+        }
+    }
+}
+
+impl<'s> Change<'s> {
+    fn new(store: &'s Store, tx: Tx, inside: Option<Inside<'s>>) -> Change<'s> {
+        Change {
+            store,
+            tx: Some(tx),
+            ledger: Ledger::default(),
+            near: Place::NONE,
+            with_anode: Vec::new(),
+            _inside: inside,
         }
     }
 }

@@ -5,13 +5,14 @@
 //! 1. `preallocating`: one preallocation of a file at a time (`vnode`).
 //! 2. `refused`: one writer at a time who found no room (`vnode`).
 //! 3. `rename`: one rename of directories at a time (`vnode`).
-//! 4. vnodes, by rising inode number (`vnode`).
-//! 5. the fileset (`fileset`).
-//! 6. open segments (`segment`).
-//! 7. the allocator (`alloc`).
-//! 8. the turn to write the log (`journal`).
-//! 9. the transaction manager (`journal`).
-//! 10. cache shards, then buffers (`buffer`).
+//! 4. gates of filesets, by rising slot (`gate`).
+//! 5. vnodes, by rising inode number (`vnode`).
+//! 6. the table of filesets, then the fileset (`fileset`).
+//! 7. open segments (`segment`).
+//! 8. the allocator (`alloc`).
+//! 9. the turn to write the log (`journal`).
+//! 10. the transaction manager (`journal`).
+//! 11. cache shards, then buffers (`buffer`).
 //!
 //! What listings note for those who read ahead (`vnode`) is locked with nothing else.
 

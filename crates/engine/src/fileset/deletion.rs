@@ -72,7 +72,7 @@ impl Freeing<'_, '_> {
 impl FilesetTable {
     /// Frees a part of the deleted fileset in `slot`. Called with no lock held.
     pub(crate) fn free_some(&self, store: &Store, slot: u32) -> FsResult<Progress> {
-        let mut change = store.begin(Reservation::LARGE)?;
+        let mut change = store.begin_pool(Reservation::LARGE)?;
         let mut index = self.lock(store)?;
         if index.node(slot).is_none() {
             return Ok(Progress::Gone);

@@ -28,6 +28,7 @@
 //!
 //! Lock order within: turn in `begin`, checkpoint, turn to write the log, manager, buffers.
 
+mod begin;
 mod checkpoint;
 mod commit;
 mod data;
@@ -41,6 +42,7 @@ mod testing;
 mod tx;
 mod waiters;
 
+pub(crate) use begin::Reservation;
 pub(crate) use checkpoint::{first_head, write_first_heads};
 pub(crate) use recovery::KeptLogData;
 pub use recovery::{RecoveryError, RecoveryReport};
@@ -53,7 +55,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use format::defect::DefectCode;
 use format::geometry::{Geometry, JOURNAL_HEADS};
-use format::ids::{EPOCH_MAX, Epoch, Lsn, Place};
+use format::ids::{Epoch, Lsn, Place};
 use format::journal::{PageRuns, put_log_data, put_merge, put_page_image, put_update};
 use format::page::{STAMP_BYTES, STAMP_OFFSET};
 use format::superblock::Superblock;
@@ -80,36 +82,6 @@ pub(crate) const DIRTY_PAGES_DEFAULT: usize = 4096;
 const CLASS_PAGES_MAX: usize = 128;
 /// Memories of ended transactions that are kept: about as many as run at a time.
 const SPARE_MEMORIES_MAX: usize = 16;
-
-/// What a transaction may need at most: `begin` takes it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Reservation {
-    /// Bytes of log.
-    pub(crate) log_bytes: u64,
-    /// Pages.
-    pub(crate) pages: usize,
-    /// Pages at home between which content moves: they share the double-write area.
-    pub(crate) moves: usize,
-}
-
-impl Reservation {
-    /// For an operation that touches a handful of pages: names, attributes.
-    pub(crate) const SMALL: Reservation = Reservation { log_bytes: 48 << 10, pages: 32, moves: 24 };
-    /// For an operation that installs or frees many blocks.
-    pub(crate) const LARGE: Reservation =
-        Reservation { log_bytes: 160 << 10, pages: 128, moves: 0 };
-    /// For an operation on names that hands down long access lists.
-    pub(crate) const LARGE_NAMES: Reservation =
-        Reservation { moves: Reservation::SMALL.moves, ..Reservation::LARGE };
-    /// For what must not wait: see [`Journal::begin_unreserved`].
-    const NONE: Reservation = Reservation { log_bytes: 0, pages: 0, moves: 0 };
-
-    /// Whether a transaction that reserved this may log so many bytes of so many pages.
-    fn bears(self, logged_bytes: u64, pages: usize) -> bool {
-        self.log_bytes == Reservation::NONE.log_bytes
-            || (logged_bytes <= self.log_bytes && pages <= self.pages)
-    }
-}
 
 /// What `end` tells: which class the transaction belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -396,122 +368,12 @@ impl Journal {
         self.hooks.get().and_then(Weak::upgrade)
     }
 
-    /// Starts a transaction: waits until the log and the set of dirty pages have room for its
-    /// worst case. Called with no lock held (T2).
-    ///
-    /// # Errors
-    ///
-    /// [`FsError::ReadOnly`](crate::error::FsError::ReadOnly) if the journal has failed, or fails
-    /// while this waits.
-    pub(crate) fn begin(&self, reservation: Reservation) -> FsResult<Tx> {
-        {
-            let mut state = self.state.lock();
-            if state.waiting == 0
-                && let Some(tx) = self.begin_now(&mut state, reservation)?
-            {
-                return Ok(tx);
-            }
-            state.waiting += 1;
-        }
-        let begun = self.begin_in_turn(reservation);
-        self.state.lock().waiting -= 1;
-        begun
-    }
-
-    /// Starts a transaction if there is room for it.
-    fn begin_now(&self, state: &mut State, reservation: Reservation) -> FsResult<Option<Tx>> {
-        self.check_alive()?;
-        if state.next_epoch > EPOCH_MAX - recovery::EPOCH_JUMP {
-            self.fail_of(
-                &DefectCode::JR007.found("the pool's epochs are used up: copy it to a new pool"),
-            );
-            return self.check_alive().map(|()| None);
-        }
-        if !self.has_room(state, reservation) {
-            return Ok(None);
-        }
-        state.reserved_bytes += reservation.log_bytes;
-        state.reserved_pages += reservation.pages;
-        state.reserved_moves += reservation.moves;
-        let epoch = Epoch(state.next_epoch);
-        state.next_epoch += 1;
-        let memory = state.spare.pop().unwrap_or_default();
-        Ok(Some(Tx::new(epoch, reservation, memory)))
-    }
-
-    /// Makes room and starts a transaction, one caller after the other: whoever comes later waits
-    /// behind them, or a large reservation might wait for ever while small ones go on.
-    fn begin_in_turn(&self, reservation: Reservation) -> FsResult<Tx> {
-        let _turn = self.turn.lock();
-        let mut state = self.state.lock();
-        loop {
-            if let Some(tx) = self.begin_now(&mut state, reservation)? {
-                return Ok(tx);
-            }
-            if state.reserved_bytes > 0 && self.would_have_room(&state, reservation) {
-                // Others hold the room: each gives it back at its end, which a device can delay
-                // until its deadline.
-                self.space.wait(&mut state);
-            } else {
-                drop(state);
-                self.checkpoint()?;
-                state = self.state.lock();
-            }
-        }
-    }
-
-    /// Starts a small transaction of the system's own that must not wait, because its caller holds
-    /// locks: it lives on the half of the ring that T4 leaves.
-    pub(crate) fn begin_unreserved(&self) -> Tx {
-        let mut state = self.state.lock();
-        let epoch = Epoch(state.next_epoch);
-        state.next_epoch += 1;
-        let memory = state.spare.pop().unwrap_or_default();
-        Tx::new(epoch, Reservation::NONE, memory)
-    }
-
-    fn has_room(&self, state: &State, reservation: Reservation) -> bool {
-        let both = Reservation {
-            log_bytes: state.reserved_bytes + reservation.log_bytes,
-            pages: state.reserved_pages + reservation.pages,
-            moves: state.reserved_moves + reservation.moves,
-        };
-        self.would_have_room(state, both)
-    }
-
-    /// Returns whether there were room if nobody had reserved any.
-    fn would_have_room(&self, state: &State, reservation: Reservation) -> bool {
-        let active = state.log.position().0 - state.tail.0 + state.log.pending_bytes();
-        active + reservation.log_bytes <= self.options.active_bytes_max
-            && state.dirty.len() + reservation.pages <= self.options.dirty_pages_max
-            && state.moved.len() + reservation.moves <= self.double_write_pages()
-    }
-
-    /// K2: as many pages can go home together.
-    fn double_write_pages(&self) -> usize {
-        crate::convert::index_wide(self.volume.geometry().double_write_pages)
-    }
-
     /// Whether a checkpoint is worth while: half of a bound is used up.
     pub(crate) fn wants_checkpoint(&self) -> bool {
         let state = self.state.lock();
         let active = state.log.position().0 - state.tail.0;
         active * 2 > self.options.active_bytes_max
             || state.dirty.len() * 2 > self.options.dirty_pages_max
-    }
-
-    /// Gives a transaction up: nothing of it was ever seen.
-    pub(crate) fn abandon(&self, tx: Tx) {
-        let mut state = self.state.lock();
-        self.give_back(&mut state, tx.reservation);
-        state.keep(tx.memory);
-    }
-
-    fn give_back(&self, state: &mut State, reservation: Reservation) {
-        state.reserved_bytes -= reservation.log_bytes;
-        state.reserved_pages -= reservation.pages;
-        state.reserved_moves -= reservation.moves;
-        self.space.notify_all();
     }
 
     /// Declares, logs and applies all updates of a transaction, in one step (T2).

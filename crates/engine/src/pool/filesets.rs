@@ -10,7 +10,7 @@ use crate::error::FsResult;
 use crate::fileset::table::Node;
 use crate::jobs::Deletion;
 use crate::vnode::api::FilesetUuid;
-use crate::vnode::{FilesetChange, NewFileset};
+use crate::vnode::{FilesetChange, NewFileset, Still};
 
 /// What a pool tells of one of its filesets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +102,18 @@ impl Pool {
             self.jobs.add(&self.core, Arc::new(Deletion::new(slot, &name.to_string())));
         }
         Ok(())
+    }
+
+    /// Puts all that was accepted of a fileset in its maps, and keeps everybody waiting who would
+    /// change it, until what this returns is dropped: what a clone begins with. The caller must not
+    /// change the fileset meanwhile himself.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::FsError::NoFileset`]; [`crate::error::FsError::FilesetInUse`] if it changes
+    /// faster than it can be written: try again later.
+    pub fn hold_still(&self, name: &FilesetName) -> FsResult<Still<'_>> {
+        self.core.hold_still_named(name.parts())
     }
 
     /// Opens a fileset besides the main one, so that its files can be asked for

@@ -82,7 +82,7 @@ impl Files<'_> {
         change: &SetAttr,
         around: Option<&mut Around>,
     ) -> FsResult<Attr> {
-        let mut tx = self.store.begin(Reservation::SMALL)?;
+        let mut tx = self.begin(Reservation::SMALL)?;
         let mut state = vnode.state.write();
         let before = seen(self, &around, &state)?;
         let mut anode = state.anode()?.clone();

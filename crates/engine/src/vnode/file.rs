@@ -17,6 +17,7 @@ use super::{Core, Files, Vnode, VnodeState, attr_of, seen, tell};
 use crate::container::{Content, Leaves, Room};
 use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
+use crate::gate::Inside;
 use crate::journal::Reservation;
 use crate::segment::{BlockOwner, Claim, Origin};
 use crate::store::Change;
@@ -307,7 +308,7 @@ impl Files<'_> {
         done: &mut usize,
         around: Option<&mut Around>,
     ) -> FsResult<()> {
-        let mut state = self.settled(vnode)?;
+        let (_inside, mut state) = self.settled(vnode)?;
         self.check_content(caller, &state, WRITE)?;
         // Where room was made in between, the first part counts.
         let before = match &around {
@@ -482,7 +483,7 @@ impl Files<'_> {
         vnode: &'v Arc<Vnode>,
     ) -> FsResult<(Change<'_>, StateGuard<'v>)> {
         loop {
-            let change = self.store.begin(Reservation::LARGE)?;
+            let change = self.begin(Reservation::LARGE)?;
             let state = vnode.state.write();
             if !state.is_being_cut {
                 return Ok((change, state));
@@ -492,14 +493,19 @@ impl Files<'_> {
         }
     }
 
-    /// V5: locks a file of which nothing lies past the end. Called with no lock held.
-    pub(super) fn settled<'v>(&self, vnode: &'v Arc<Vnode>) -> FsResult<StateGuard<'v>> {
+    /// V5: enters the gate and locks a file of which nothing lies past the end. Called with no lock
+    /// held.
+    pub(super) fn settled<'v>(
+        &self,
+        vnode: &'v Arc<Vnode>,
+    ) -> FsResult<(Inside<'_>, StateGuard<'v>)> {
         loop {
+            let inside = self.fileset.gate.enter();
             let state = vnode.state.write();
             if !state.is_being_cut {
-                return Ok(state);
+                return Ok((inside, state));
             }
-            drop(state);
+            drop((state, inside));
             self.finish_truncate(vnode)?;
         }
     }
@@ -508,7 +514,7 @@ impl Files<'_> {
     /// orphan list for that, and is taken out.
     pub(crate) fn finish_truncate(&self, vnode: &Arc<Vnode>) -> FsResult<()> {
         loop {
-            let mut change = self.store.begin(Reservation::LARGE)?;
+            let mut change = self.begin(Reservation::LARGE)?;
             let mut state = vnode.state.write();
             // Nobody holds a file that is gone.
             let Some(mut anode) = state.anode.clone().filter(|_| state.is_being_cut) else {

@@ -20,6 +20,7 @@ use crate::error::{FsError, FsResult};
 use crate::fileset::MountedFileset;
 use crate::fileset::birth::{NewRoot, make_first_pages};
 use crate::fileset::table::{FilesetTable, Index, Node};
+use crate::gate::Gate;
 use crate::journal::Reservation;
 use crate::sync::Mutex;
 
@@ -35,6 +36,8 @@ pub(crate) struct Fileset {
     pub(crate) anodes: MountedFileset,
     /// One rename of a directory at a time: loops can't form behind its back.
     pub(super) rename_lock: Mutex<()>,
+    /// Whoever changes what is in it is inside.
+    pub(super) gate: Gate,
     pub(super) doomed: orphan::Doomed,
     pub(super) readahead: readahead::Readahead,
     /// Whether nobody may change what is in it.
@@ -132,6 +135,7 @@ impl Fileset {
             is_read_only: AtomicBool::new(anodes.is_read_only()),
             anodes,
             rename_lock: Mutex::new(()),
+            gate: Gate::default(),
             doomed: orphan::Doomed::default(),
             readahead: readahead::Readahead::default(),
             is_gone: AtomicBool::new(false),
@@ -312,7 +316,7 @@ impl Core {
     pub(crate) fn create_fileset(&self, path: &[NamePart], new: &NewFileset) -> FsResult<Node> {
         self.check_writable()?;
         self.check_block_shift(new.block_shift)?;
-        let mut change = self.store.begin(Reservation::LARGE)?;
+        let mut change = self.store.begin_pool(Reservation::LARGE)?;
         let mut index = self.filesets.table.lock(&self.store)?;
         let (above, name) = check_new_name(&index, None, path)?;
         let model = index.node(above.unwrap_or(ROOT_SLOT)).ok_or(FsError::Invalid)?;
@@ -342,7 +346,7 @@ impl Core {
         self.check_block_shift(new.block_shift)?;
         let slot = self.filesets.table.lock(&self.store)?.slot_of(path)?;
         let fileset = self.open_fileset(slot)?;
-        let mut change = self.store.begin(Reservation::SMALL)?;
+        let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
         let mut index = self.filesets.table.lock(&self.store)?;
         check_live(&index, slot)?;
         let above = match &new.name {
@@ -402,7 +406,7 @@ impl Core {
         // looks at nothing but its maps.
         self.sync_all()?;
         self.store.journal.checkpoint()?;
-        let mut change = self.store.begin(Reservation::SMALL)?;
+        let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
         let mut index = self.filesets.table.lock(&self.store)?;
         // Since the first look somebody may have deleted it, or made one below it.
         check_live(&index, fileset.anodes.slot)?;

@@ -17,7 +17,8 @@ use crate::convert::index_wide;
 use crate::error::{Completion, FsResult};
 use crate::journal::{Applied, Reservation};
 use crate::segment::Block;
-use crate::store::Change;
+use crate::store::{Change, Pot};
+use runtime::sync::RwLockWriteGuard;
 
 /// Most blocks that one transaction installs.
 const BLOCKS_PER_INSTALL: usize = 64;
@@ -32,6 +33,39 @@ type ReadyBlock = (u64, Arc<Block>, BlockPointer, u64);
 /// Most files of which one transaction installs blocks: each has a page of inodes of its own at
 /// worst.
 const FILES_PER_INSTALL: usize = 32;
+
+/// How many files were looked at, and which of them are left to others.
+type Looked<'v> = (usize, Vec<&'v Arc<Vnode>>);
+
+/// Where the changes come from that install what waits.
+pub(super) enum Changes<'p, 's> {
+    /// From the store: each waits for room, and enters the gate.
+    Waiting,
+    /// From a pot, for whoever keeps the gate closed.
+    Pot(&'p mut Pot<'s>),
+}
+
+impl<'s> Changes<'_, 's> {
+    /// Starts a change of the fileset that `vnode` is in; `None`: the pot is empty.
+    fn begin<'c>(&mut self, core: &'c Core, vnode: &Vnode) -> FsResult<Option<Change<'c>>>
+    where
+        's: 'c,
+    {
+        match self {
+            Changes::Waiting => core.begin_of(vnode, Reservation::LARGE).map(Some),
+            Changes::Pot(pot) => Ok(pot.begin(Reservation::LARGE)),
+        }
+    }
+
+    /// Locks a file for whoever holds others: if it is free, or if none but readers can hold it,
+    /// who lock files by rising number as he does.
+    fn lock<'v>(&self, vnode: &'v Vnode) -> Option<RwLockWriteGuard<'v, VnodeState>> {
+        match self {
+            Changes::Waiting => vnode.state.try_write(),
+            Changes::Pot(_) => Some(vnode.state.write()),
+        }
+    }
+}
 
 /// Where the journal has what was done to a file.
 enum Logged {
@@ -56,7 +90,7 @@ struct Installed {
 impl Core {
     /// Installs sealed blocks of a file, as many as one transaction can. Returns whether more wait.
     pub(crate) fn install_some(&self, vnode: &Arc<Vnode>) -> FsResult<bool> {
-        let change = self.store.begin(Reservation::LARGE)?;
+        let change = self.begin_of(vnode, Reservation::LARGE)?;
         let mut state = vnode.state.write();
         if state.anode.is_none() {
             return Ok(false);
@@ -72,12 +106,17 @@ impl Core {
     /// Installs all that waits of a file now, whatever is written to it meanwhile: a block that is
     /// rewritten after it was sealed is sealed again, for it holds what was accepted before.
     pub(crate) fn install_all(&self, vnode: &Arc<Vnode>) -> FsResult<()> {
+        self.install_all_by(vnode, &mut Changes::Waiting).map(|_| ())
+    }
+
+    /// As [`Core::install_all`]. Returns whether it is done: a pot may be empty before.
+    fn install_all_by(&self, vnode: &Arc<Vnode>, changes: &mut Changes<'_, '_>) -> FsResult<bool> {
         let mut wanted: Option<BTreeSet<u64>> = None;
         loop {
-            let change = self.store.begin(Reservation::LARGE)?;
+            let Some(change) = changes.begin(self, vnode)? else { return Ok(false) };
             let mut state = vnode.state.write();
             if state.anode.is_none() {
-                return Ok(());
+                return Ok(true);
             }
             let wanted = wanted.get_or_insert_with(|| state.pending.keys().copied().collect());
             // What waited in parts may wait as one block since.
@@ -87,7 +126,7 @@ impl Core {
                 .map(|block| block.span().start)
                 .collect();
             if wanted.is_empty() && !state.is_attr_dirty {
-                return Ok(());
+                return Ok(true);
             }
             let is_under_way = |block: &Arc<Block>| block.sealed().is_some_and(is_written);
             if !state.pending.values().all(is_under_way) {
@@ -102,9 +141,27 @@ impl Core {
                 wanted.remove(&index);
             }
             if wanted.is_empty() {
-                return Ok(());
+                return Ok(true);
             }
         }
+    }
+
+    /// Installs all that waits of the files of the fileset in `slot`. Returns whether it is done: a
+    /// pot may be empty before.
+    pub(super) fn install_dirty(&self, slot: u32, changes: &mut Changes<'_, '_>) -> FsResult<bool> {
+        let dirty = self.table.dirty_of(slot).into_iter();
+        let dirty: Vec<_> = dirty.filter_map(|ino| self.table.find(ino)).collect();
+        let mut rest = &dirty[..];
+        while !rest.is_empty() {
+            let Some((count, left)) = self.install_small(rest, changes)? else { return Ok(false) };
+            for vnode in left {
+                if vnode.state.read().is_dirty() && !self.install_all_by(vnode, changes)? {
+                    return Ok(false);
+                }
+            }
+            rest = &rest[count..];
+        }
+        Ok(true)
     }
 
     /// Installs `ready`, or as many from its front as lie in few enough groups; returns which.
@@ -193,7 +250,7 @@ impl Core {
     /// Puts what is not yet in the journal there, data included, if it is little. Returns the class
     /// to commit, or `None` if the data must go home first.
     fn install_in_log(&self, vnode: &Arc<Vnode>) -> FsResult<Option<u64>> {
-        let mut change = self.store.begin(Reservation::LARGE)?;
+        let mut change = self.begin_of(vnode, Reservation::LARGE)?;
         let mut state = vnode.state.write();
         if state.anode.is_none() || !state.is_dirty() {
             return Ok(Some(state.class));
@@ -241,36 +298,41 @@ impl Core {
         let find = |(fileset, number): (FilesetId, AnodeNo)| {
             self.table.find(self.filesets.by_family(fileset)?.ino(number))
         };
-        let waiting: Vec<_> = waiting.filter_map(find).collect();
-        let mut rest = &waiting[..];
-        while !rest.is_empty() {
-            let (count, left) = self.install_small(rest)?;
-            for vnode in left {
-                while self.install_some(vnode)? {}
+        let mut waiting: Vec<_> = waiting.filter_map(find).collect();
+        // A change is of one fileset.
+        waiting.sort_by_key(|vnode| vnode.ino.slot());
+        for of_one in waiting.chunk_by(|one, other| one.ino.slot() == other.ino.slot()) {
+            let mut rest = of_one;
+            while !rest.is_empty() {
+                let installed = self.install_small(rest, &mut Changes::Waiting)?;
+                let Some((count, left)) = installed else { break };
+                for vnode in left {
+                    while self.install_some(vnode)? {}
+                }
+                rest = &rest[count..];
             }
-            rest = &rest[count..];
         }
         Ok(())
     }
 
-    /// Installs what waits of small files in one transaction, of as many from the front of `vnodes`
-    /// as it may: the inodes of neighbours share pages, and their blocks lie side by side. Returns
-    /// how many it looked at, and which of them are left to others: larger files, and those that
-    /// somebody holds, for whom nobody is to wait who holds the rest.
+    /// Installs what waits of small files of one fileset in one transaction, of as many from the
+    /// front of `vnodes` as it may: the inodes of neighbours share pages, and their blocks lie side
+    /// by side. Returns how many it looked at, and which of them are left to others: larger files,
+    /// and those that somebody holds, for whom nobody is to wait who holds the rest. `None`: the
+    /// pot is empty.
     fn install_small<'v>(
         &self,
         vnodes: &'v [Arc<Vnode>],
-    ) -> FsResult<(usize, Vec<&'v Arc<Vnode>>)> {
+        changes: &mut Changes<'_, '_>,
+    ) -> FsResult<Option<Looked<'v>>> {
         let vnodes = &vnodes[..vnodes.len().min(FILES_PER_INSTALL)];
-        let one_by_one = || Ok((vnodes.len(), vnodes.iter().collect()));
-        if vnodes.len() == 1 {
-            return one_by_one();
-        }
-        let mut change = self.store.begin(Reservation::LARGE)?;
+        let one_by_one = || Ok(Some((vnodes.len(), vnodes.iter().collect())));
+        let [first, _, ..] = vnodes else { return one_by_one() };
+        let Some(mut change) = changes.begin(self, first)? else { return Ok(None) };
         let mut step = InstallStep::new(GROUPS_PER_INSTALL);
         let (mut count, mut left, mut entered) = (0, Vec::new(), Vec::with_capacity(vnodes.len()));
         for vnode in vnodes {
-            let locked = vnode.state.try_write();
+            let locked = changes.lock(vnode);
             let small = locked.and_then(|state| Some((waiting_in_root(&state)?, state)));
             if let Some((ready, state)) = small {
                 let blocks = step.kept_fragments().len() + ready.len();
@@ -297,7 +359,7 @@ impl Core {
                 left.push(vnode);
             }
         }
-        Ok((count, left))
+        Ok(Some((count, left)))
     }
 
     /// Puts the changes of files that have been dirty since `since_ns` into the journal.
@@ -428,15 +490,17 @@ fn waiting_tail(state: &VnodeState) -> Option<&Arc<Block>> {
     (block.span().start < end).then_some(block)
 }
 
-/// Returns the blocks of a file that can be installed, if there are any and its map is in its anode
-/// and stays there.
+/// Returns the blocks of a file that can be installed, if nothing but these or its attributes waits
+/// and its map is in its anode and stays there.
 fn waiting_in_root(state: &VnodeState) -> Option<Vec<ReadyBlock>> {
     let anode = state.anode.as_ref().filter(|anode| anode.height == 0)?;
     let ready = sealed_blocks(state, index_wide(ROOT_POINTERS));
     let is_in_root = |(start, block, ..): &ReadyBlock| {
         block.span().shift == anode.block_shift && start >> anode.block_shift < ROOT_POINTERS
     };
-    (!ready.is_empty() && ready.iter().all(is_in_root)).then_some(ready)
+    let is_some_done =
+        if state.pending.is_empty() { state.is_attr_dirty } else { !ready.is_empty() };
+    (is_some_done && ready.iter().all(is_in_root)).then_some(ready)
 }
 
 fn is_written((_, sequence): (BlockPointer, u64)) -> bool {

@@ -26,13 +26,15 @@
 //!
 //! # Concurrency
 //!
-//! An operation starts its change, then locks its vnodes by rising number, then the fileset, then
-//! ends the change. Nothing waits for the log while it holds a lock.
+//! An operation starts its change, and is inside its fileset's gate with it; or enters the gate,
+//! if it changes accepted content without a change (GT1). Then it locks its vnodes by rising
+//! number, then the fileset, then ends the change. Nothing waits for the log while it holds a lock.
 
 mod access;
 mod acl;
 pub mod api;
 mod attr;
+mod clone;
 mod file;
 mod filesets;
 mod flush;
@@ -54,6 +56,7 @@ mod unit;
 mod xattr;
 
 pub use attr::DIRTY_FILES_MAX;
+pub use clone::Still;
 pub(crate) use filesets::{Fileset, Filesets};
 pub use filesets::{FilesetChange, NewFileset};
 pub(crate) use relocate::Content;
@@ -70,6 +73,7 @@ use format::ids::{AnodeNo, Generation};
 use self::api::{ANODE_BITS, Around, Attr, FileKind, FilesetUuid, Ino, LINKS_MAX};
 use self::table::{References, VnodeTable};
 use crate::error::{FsError, FsResult};
+use crate::journal::Reservation;
 use crate::segment::{Block, Segments};
 use crate::store::{Change, Store};
 use crate::sync::{Mutex, RwLock};
@@ -219,6 +223,11 @@ impl Core {
         self.filesets.by_slot(vnode.ino.slot()).expect("files in memory are of mounted filesets")
     }
 
+    /// Starts a change of the fileset that a file in memory is in. Called with no lock held.
+    fn begin_of(&self, vnode: &Vnode, reservation: Reservation) -> FsResult<Change<'_>> {
+        self.store.begin_in(&self.fileset_of(vnode).gate, reservation)
+    }
+
     fn check_writable(&self) -> FsResult<()> {
         if self.options.is_read_only {
             return Err(FsError::ReadOnly { reason: "mounted read-only".to_owned() });
@@ -240,6 +249,11 @@ impl Files<'_> {
     /// Returns what handles name the fileset by.
     pub(crate) fn uuid(&self) -> FilesetUuid {
         self.fileset.uuid()
+    }
+
+    /// Starts a change of the fileset. Called with no lock held.
+    fn begin(&self, reservation: Reservation) -> FsResult<Change<'_>> {
+        self.core.store.begin_in(&self.fileset.gate, reservation)
     }
 
     /// Returns the root directory.

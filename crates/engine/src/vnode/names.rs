@@ -384,7 +384,7 @@ impl Files<'_> {
             let takes_large = is_large(&vnode.state.read())?;
             let reservation =
                 if takes_large { Reservation::LARGE_NAMES } else { Reservation::SMALL };
-            let change = self.store.begin(reservation)?;
+            let change = self.begin(reservation)?;
             let state = vnode.state.write();
             if takes_large || !is_large(&state)? {
                 return Ok((change, state));
@@ -447,7 +447,7 @@ impl Files<'_> {
         self.check_writable()?;
         check_name(name)?;
         let (file, directory) = (self.vnode(ino)?, self.vnode(parent)?);
-        let mut change = self.store.begin(Reservation::SMALL)?;
+        let mut change = self.begin(Reservation::SMALL)?;
         if Arc::ptr_eq(&file, &directory) {
             self.check_new(caller, &directory.state.read(), name)?;
             return Err(FsError::NotPermitted);
@@ -544,7 +544,7 @@ impl Files<'_> {
         looked_up: &Seen,
         wants_directory: bool,
     ) -> FsResult<Option<bool>> {
-        let mut change = self.store.begin(Reservation::SMALL)?;
+        let mut change = self.begin(Reservation::SMALL)?;
         let (mut directory_state, mut child_state) = lock_two(directory, child);
         let mut directory = self::directory(&directory_state)?.clone();
         let before = seen(self, &around, &directory_state)?;

@@ -101,7 +101,7 @@ impl Files<'_> {
                 Err(FsError::Stale) => return Ok(()),
                 other => other?,
             };
-            let mut change = self.store.begin(Reservation::LARGE)?;
+            let mut change = self.begin(Reservation::LARGE)?;
             let mut state = vnode.state.write();
             let Some(anode) = state.anode.as_ref() else { return Ok(()) };
             if !self.is_forgotten(anode) {
@@ -191,7 +191,7 @@ impl Files<'_> {
     fn reap_small(&self, numbers: &BTreeSet<AnodeNo>) -> FsResult<()> {
         let vnodes = numbers.iter().map(|number| self.vnode_of(*number));
         let vnodes = vnodes.collect::<FsResult<Vec<_>>>()?;
-        let mut change = self.store.begin(Reservation::LARGE)?;
+        let mut change = self.begin(Reservation::LARGE)?;
         // By rising number, as every operation locks.
         let mut states: Vec<_> = vnodes.iter().map(|vnode| vnode.state.write()).collect();
         states.retain(|state| {

@@ -89,7 +89,9 @@ impl Files<'_> {
         let _preallocating = self.preallocating.of(vnode).lock();
         let mut taken = Taken::default();
         let done = self.allocate(caller, vnode, &range, &mut taken).and_then(|()| {
-            self.note_write(&mut *self.settled(vnode)?, caller, vnode)?;
+            let (inside, mut state) = self.settled(vnode)?;
+            self.note_write(&mut state, caller, vnode)?;
+            drop((state, inside));
             if keeps_size { Ok(()) } else { self.reach(caller, vnode, range.end) }
         });
         if done.is_err()
@@ -137,10 +139,9 @@ impl Files<'_> {
             return Ok((range.end, Vec::new()));
         }
         if is_inline(&anode) && (anode.size_bytes > 0 || !state.pending.is_empty()) {
-            drop(change);
             self.leave_inline(&mut state)?;
             self.note_dirty(vnode);
-            drop(state);
+            drop((state, change));
             self.install_all(vnode)?;
             return Ok((range.start, Vec::new()));
         }

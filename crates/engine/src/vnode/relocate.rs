@@ -36,6 +36,7 @@ impl Core {
             Err(FsError::Stale) => return Ok(()),
             Err(error) => return Err(error),
         };
+        let _inside = fileset.gate.enter();
         let mut state = vnode.state.write();
         let Some(anode) = state.anode.as_ref() else { return Ok(()) };
         let is_same = anode.generation == entry.generation && anode.fileset == entry.fileset;

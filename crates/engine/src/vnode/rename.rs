@@ -171,7 +171,7 @@ impl Files<'_> {
         // A whiteout may be handed down long access lists.
         let is_large = mode.leaves_whiteout();
         let reservation = if is_large { Reservation::LARGE_NAMES } else { Reservation::SMALL };
-        let mut change = self.store.begin(reservation)?;
+        let mut change = self.begin(reservation)?;
         let mut guards = vnodes.lock();
         let Some(mut plan) = self.plan(vnodes, &guards, source_name, target_name)? else {
             return Ok(None);

@@ -203,6 +203,12 @@ impl VnodeTable {
         dirty.iter().filter(|(_, since)| **since <= since_ns).map(|(ino, _)| *ino).collect()
     }
 
+    /// Returns the files of the fileset in `slot` that are dirty.
+    pub(crate) fn dirty_of(&self, slot: u32) -> BTreeSet<Ino> {
+        let dirty = self.dirty.lock();
+        dirty.keys().filter(|ino| ino.slot() == slot).copied().collect()
+    }
+
     pub(crate) fn dirty_count(&self) -> usize {
         self.dirty.lock().len()
     }

@@ -279,7 +279,7 @@ impl Files<'_> {
         work: &mut dyn FnMut(&mut Change<'_>, &mut Lazy<'_>, &mut Anode) -> FsResult<bool>,
     ) -> FsResult<()> {
         let vnode = self.vnode(ino)?;
-        let mut change = self.store.begin(Reservation::LARGE)?;
+        let mut change = self.begin(Reservation::LARGE)?;
         let mut state = vnode.state.write();
         let before = seen(self, &around, &state)?;
         let mut anode = state.anode()?.clone();
