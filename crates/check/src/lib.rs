@@ -114,6 +114,8 @@ pub(crate) struct Check<'run> {
     pub(crate) sweep: Sweep,
     /// Blocks that were claimed, and whose bytes are not verified yet.
     pub(crate) blocks_waiting: Vec<BlockWaiting>,
+    /// Whether it is a clone that is looked at.
+    pub(crate) is_clone: bool,
     /// Whether some page that leads to others could not be used, so that what was found is not
     /// all there is, and nothing follows from what was not found.
     pub(crate) is_incomplete: bool,
@@ -212,6 +214,7 @@ pub fn run(device: SharedDevice, options: Options, progress: &mut dyn FnMut(Prog
         reader: Arc::new(Reader::new(device, geometry, pool_id)),
         options,
         report,
+        is_clone: false,
         is_incomplete: false,
         memory_bytes: 0,
         is_over: false,

@@ -18,7 +18,7 @@ use crate::Check;
 use crate::blocks::BlockWaiting;
 use crate::convert::{to_u64, to_usize};
 use crate::reader::PageWanted;
-use crate::space::Use;
+use crate::space::{Claim, Use};
 use format::defect::{DefectCode, Subject};
 
 /// What the blocks of a container are.
@@ -270,7 +270,7 @@ impl<'run> Check<'run> {
             return self.refuse(walk, pointer, what);
         }
         walk.walked.fragments += u64::from(fragments);
-        let is_claimed = self.claim(Use::Page, pointer.place, fragments, walk.subject);
+        let is_claimed = self.claim(Use::Page, pointer, walk.subject) != Claim::Refused;
         if !is_claimed {
             walk.walked.is_whole = false;
             self.is_incomplete = true;
@@ -300,7 +300,8 @@ impl<'run> Check<'run> {
         let block_bytes = 1 << shift;
         let fragment_shift = self.reader.geometry.fragment_shift;
         let reserved = u64::from(pointer.reserved_fragments(shift, fragment_shift));
-        self.space.fragments_reserved += reserved;
+        // A clone reserves nothing: nobody writes to it.
+        self.space.fragments_reserved += if self.is_clone { 0 } else { reserved };
         walk.walked.fragments += reserved;
         if pointer.stored().is_none() {
             return false;
@@ -319,7 +320,7 @@ impl<'run> Check<'run> {
         walk.walked.blocks += 1;
         walk.walked.fragments += u64::from(pointer.fragments);
         self.report.totals.blocks += 1;
-        self.claim(Use::Block, pointer.place, pointer.fragments, walk.subject)
+        self.claim(Use::Block, pointer, walk.subject) == Claim::First
     }
 
     /// Compares what `anode` says of its map with what a walk counted.

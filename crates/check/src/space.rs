@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use format::geometry::Geometry;
 use format::group::SegmentKind;
-use format::ids::Place;
+use format::ids::{Epoch, Place};
+use format::pointer::BlockPointer;
 
 use crate::Check;
 use crate::convert::index_of;
@@ -55,11 +56,57 @@ pub(crate) struct Space {
     pub(crate) fragments_stated: u64,
     /// What pointers to blocks reserve.
     pub(crate) fragments_reserved: u64,
+    /// Of a fileset of a family that has clones.
+    pub(crate) shares: Option<Shares>,
+}
+
+/// What a fileset may hold that others of its family hold too, and what it was found to hold.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    /// What was born in this epoch or before it, the parent holds too; 0: there is none.
+    pub(crate) epoch: Epoch,
+    /// Whether all that the parent holds was found.
+    pub(crate) is_parent_whole: bool,
+    /// A bit a fragment, by group: set when this one holds it.
+    used: BTreeMap<u32, Vec<u64>>,
+}
+
+/// What became of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// It is the first: what it leads to is to be looked at.
+    First,
+    /// The parent has it as well, and it was looked at there.
+    Shared,
+    /// It can't be.
+    Refused,
+}
+
+impl Shares {
+    pub(crate) fn new(epoch: Epoch, is_parent_whole: bool) -> Shares {
+        Shares { epoch, is_parent_whole, used: BTreeMap::new() }
+    }
+
+    /// Notes that the fileset holds `count` fragments; `false`: it holds one of them already.
+    fn add(&mut self, group: u32, first: u32, count: u32, words: usize) -> bool {
+        let used = self.used.entry(group).or_insert_with(|| vec![0; words]);
+        if (first..first + count).any(|bit| is_set(used, bit)) {
+            return false;
+        }
+        set_bits(used, first, count);
+        true
+    }
 }
 
 impl Space {
     pub(crate) fn new(geometry: Geometry) -> Space {
-        Space { geometry, groups: BTreeMap::new(), fragments_stated: 0, fragments_reserved: 0 }
+        Space {
+            geometry,
+            groups: BTreeMap::new(),
+            fragments_stated: 0,
+            fragments_reserved: 0,
+            shares: None,
+        }
     }
 
     /// Returns how many bytes the bits and segments of a group take.
@@ -98,18 +145,27 @@ impl GroupSpace {
         (first..first + count).any(|bit| is_set(&self.used, bit))
     }
 
+    /// Whether each bit of `count` from `first` on is set.
+    fn is_all_set(&self, first: u32, count: u32) -> bool {
+        (first..first + count).all(|bit| is_set(&self.used, bit))
+    }
+
     /// Notes that `count` fragments from `first` on are owned.
     pub(crate) fn set(&mut self, first: u32, count: u32) {
-        for bit in first..first + count {
-            if let Some(word) = self.used.get_mut(index_of(bit / 64)) {
-                *word |= 1 << (bit % 64);
-            }
-        }
+        set_bits(&mut self.used, first, count);
     }
 
     pub(crate) fn set_segment(&mut self, segment: u32, kind: Option<SegmentKind>, live: u32) {
         if let Some(stated) = self.segments.get_mut(index_of(segment)) {
             *stated = StatedSegment { kind, live, is_reported: false };
+        }
+    }
+}
+
+fn set_bits(bits: &mut [u64], first: u32, count: u32) {
+    for bit in first..first + count {
+        if let Some(word) = bits.get_mut(index_of(bit / 64)) {
+            *word |= 1 << (bit % 64);
         }
     }
 }
@@ -134,23 +190,28 @@ pub(crate) fn count_set(bits: &[u64], first: u32, end: u32) -> u32 {
 }
 
 impl Check<'_> {
-    /// Notes that a container owns `count` fragments at `place`; whether it may read on there.
-    pub(crate) fn claim(&mut self, holds: Use, place: Place, count: u32, subject: Subject) -> bool {
+    /// Notes that a container holds what `pointer` leads to.
+    pub(crate) fn claim(&mut self, holds: Use, pointer: &BlockPointer, subject: Subject) -> Claim {
+        let (place, count) = (pointer.place, pointer.fragments);
         let geometry = &self.reader.geometry;
         let group = place.group();
         let is_inside = place.disk_group() == 0 && geometry.device_offset(place, count).is_some();
         if !is_inside || place.fragment() < geometry.front_fragments() {
             let what = format!("pointer to {count} fragments at {place}");
             self.defect(DefectCode::MP001, subject, Some(place), what);
-            return false;
+            return Claim::Refused;
         }
         if !self.space.groups.contains_key(&group) {
             let what = format!("group {group} is not initialised");
             self.defect(DefectCode::AG008, subject, Some(place), what);
             if self.take_memory(self.space.group_bytes(group)).is_err() {
-                return false;
+                return Claim::Refused;
             }
             self.space.add_group(group, false);
+        }
+        match self.claim_shared(pointer, subject) {
+            Claim::First => {}
+            claim @ (Claim::Shared | Claim::Refused) => return claim,
         }
         self.report.totals.fragments += u64::from(count);
         // A block whose bytes are verified is dealt with when they were read.
@@ -162,10 +223,35 @@ impl Check<'_> {
         if space.is_any_set(place.fragment(), count) {
             let what = format!("{count} fragments belong to another container as well");
             self.defect(DefectCode::MP002, subject, Some(place), what);
-            return false;
+            return Claim::Refused;
         }
         space.set(place.fragment(), count);
-        true
+        Claim::First
+    }
+
+    /// Tells of what a fileset with clones holds whether its parent does, which was looked at
+    /// before it: that must be so of what was born before the parent was taken, and of nothing
+    /// else.
+    fn claim_shared(&mut self, pointer: &BlockPointer, subject: Subject) -> Claim {
+        let (place, count) = (pointer.place, pointer.fragments);
+        let words = index_of(self.reader.geometry.fragments_of(place.group()).div_ceil(64));
+        let Some(shares) = &mut self.space.shares else { return Claim::First };
+        if !shares.add(place.group(), place.fragment(), count, words) {
+            let what = format!("the fileset has {count} fragments twice");
+            self.defect(DefectCode::MP002, subject, Some(place), what);
+            return Claim::Refused;
+        }
+        let (is_born_before, is_whole) = (pointer.birth <= shares.epoch, shares.is_parent_whole);
+        let Some(space) = self.space.groups.get(&place.group()) else { return Claim::First };
+        if is_born_before && space.is_all_set(place.fragment(), count) {
+            return Claim::Shared;
+        }
+        if is_born_before && is_whole && !space.is_any_set(place.fragment(), count) {
+            let what =
+                format!("{count} fragments of epoch {}, and no clone has them", pointer.birth.0);
+            self.defect(DefectCode::FS011, subject, Some(place), what);
+        }
+        Claim::First
     }
 
     /// Checks that the segments under a claim are of the right kind; reports each once.

@@ -169,6 +169,8 @@ codes! {
     FS007 Severe "The pool's fileset table is missing."
     FS008 Major "Two filesets have the same name."
     FS009 Major "A fileset is below one that is not there, or below itself."
+    FS010 Severe "A fileset's parent is not the clone that it says."
+    FS011 Major "A fileset has what its clone should have as well."
 }
 
 impl DefectCode {

@@ -10,7 +10,7 @@ use crate::anode::{Anode, AnodeKind, StorageMode};
 use crate::checksum::crc32c;
 use crate::defect::{DefectCode, FoundDefect};
 use crate::geometry::BLOCK_SHIFTS;
-use crate::ids::{AnodeNo, FILESET_SLOTS_MAX, FilesetId};
+use crate::ids::{AnodeNo, EPOCH_MAX, Epoch, FILESET_SLOTS_MAX, FilesetId};
 use crate::page::SLOT_BYTES;
 
 /// Bytes of a fileset entry.
@@ -31,6 +31,7 @@ const FLAG_READ_ONLY: u8 = 1;
 const FLAGS_KNOWN: u8 = FLAG_READ_ONLY;
 
 const STATE_WRITABLE: u8 = 1;
+const STATE_CLONE: u8 = 2;
 const STATE_DELETED: u8 = 3;
 
 /// Byte for byte. Format: `docs/FORMAT.md#fileset-entry`.
@@ -39,7 +40,7 @@ const STATE_DELETED: u8 = 3;
 struct FilesetDisk {
     /// CRC-32C of bytes 4 to 511.
     crc32c: U32,
-    /// 0: free; 1: writable; 3: deleted, and not all of it is freed yet.
+    /// 0: free; 1: writable; 2: a clone; 3: deleted, and not all of it is freed yet.
     state: u8,
     /// Height of the anode table's map.
     height: u8,
@@ -51,7 +52,8 @@ struct FilesetDisk {
     id: U64,
     /// Own slot.
     slot: U32,
-    /// Slot of the fileset above it in the path of names, plus one; 0: none.
+    /// Slot of the fileset above it in the path of names, of a clone of the one that it was taken
+    /// of, plus one; 0: none.
     above: U32,
     /// Anodes in use.
     anodes_used: U64,
@@ -77,8 +79,13 @@ struct FilesetDisk {
     name: [u8; 64],
     /// Random bits that handles name it by.
     uuid: [u8; 16],
+    /// What was born in this epoch or before it belongs to the parent, too. 0: nothing does.
+    shared_epoch: U64,
+    /// Slot of the clone that was taken of it last, plus one; of a clone, of the one before it. 0:
+    /// none.
+    parent: U32,
     /// Zero.
-    reserved: [u8; 72],
+    reserved: [u8; 60],
     /// 8 pointers of the anode table.
     root: [u8; 256],
 }
@@ -122,6 +129,12 @@ impl NamePart {
             _ if text.contains(is_refused) => Err(NameError::Character),
             _ => Ok(NamePart(text.to_owned())),
         }
+    }
+
+    /// Returns what comes before every name, and is none.
+    #[must_use]
+    pub fn first() -> NamePart {
+        NamePart(String::new())
     }
 
     /// Returns the name of the fileset that every pool is born with.
@@ -225,6 +238,8 @@ impl Cursor {
 pub enum FilesetState {
     /// In use.
     Writable,
+    /// What a fileset was like at one moment: nobody changes it.
+    Clone,
     /// Nobody reaches it; what it held is freed up to the cursor.
     Deleted(Cursor),
 }
@@ -234,7 +249,7 @@ impl FilesetState {
     #[must_use]
     pub fn cursor(self) -> Option<Cursor> {
         match self {
-            FilesetState::Writable => None,
+            FilesetState::Writable | FilesetState::Clone => None,
             FilesetState::Deleted(cursor) => Some(cursor),
         }
     }
@@ -249,10 +264,15 @@ pub struct Fileset {
     pub family: FilesetId,
     /// Own slot.
     pub slot: u32,
-    /// Slot of the fileset above it in the path of names.
+    /// Slot of the fileset above it in the path of names; of a clone, of the one that it was taken
+    /// of.
     pub above: Option<u32>,
     /// What it is.
     pub state: FilesetState,
+    /// Slot of the clone that was taken of it last; of a clone, of the one before it.
+    pub parent: Option<u32>,
+    /// What was born in this epoch or before it belongs to the parent, too.
+    pub shared_epoch: Epoch,
     /// Whether nobody may change what is in it.
     pub is_read_only: bool,
     /// Default block size of files: binary logarithm.
@@ -330,6 +350,8 @@ impl Fileset {
             slot,
             above: None,
             state: FilesetState::Writable,
+            parent: None,
+            shared_epoch: Epoch(0),
             is_read_only: false,
             block_shift,
             anodes_used: 0,
@@ -365,6 +387,10 @@ impl Fileset {
             (disk.flags & !FLAGS_KNOWN == 0, "flags"),
             (disk.above.get() <= FILESET_SLOTS_MAX, "above"),
             (disk.above.get().checked_sub(1) != Some(slot), "above"),
+            (disk.parent.get() <= FILESET_SLOTS_MAX, "parent"),
+            (disk.parent.get().checked_sub(1) != Some(slot), "parent"),
+            ((disk.parent.get() == 0) == (disk.shared_epoch.get() == 0), "shared_epoch"),
+            (disk.shared_epoch.get() <= EPOCH_MAX, "shared_epoch"),
             (disk.family.get() != 0, "family"),
             (disk.anodes_end.get() <= crate::ids::ANODES_MAX, "anodes_end"),
             (disk.anodes_used.get() <= crate::ids::ANODES_MAX, "anodes_used"),
@@ -378,7 +404,8 @@ impl Fileset {
         let cursor = disk.cursor();
         let state = match disk.state {
             STATE_WRITABLE if cursor == Cursor::START => FilesetState::Writable,
-            STATE_WRITABLE => return Err(bad("cursor")),
+            STATE_CLONE if cursor == Cursor::START => FilesetState::Clone,
+            STATE_WRITABLE | STATE_CLONE => return Err(bad("cursor")),
             STATE_DELETED => FilesetState::Deleted(cursor),
             _ => return Err(bad("state")),
         };
@@ -388,6 +415,8 @@ impl Fileset {
             slot,
             above: disk.above.get().checked_sub(1),
             state,
+            parent: disk.parent.get().checked_sub(1),
+            shared_epoch: Epoch(disk.shared_epoch.get()),
             is_read_only: disk.flags & FLAG_READ_ONLY != 0,
             block_shift: disk.block_shift,
             anodes_used: disk.anodes_used.get(),
@@ -407,6 +436,7 @@ impl Fileset {
     pub fn encode(&self) -> [u8; FILESET_BYTES] {
         let (state, cursor) = match self.state {
             FilesetState::Writable => (STATE_WRITABLE, Cursor::START),
+            FilesetState::Clone => (STATE_CLONE, Cursor::START),
             FilesetState::Deleted(cursor) => (STATE_DELETED, cursor),
         };
         let disk = FilesetDisk {
@@ -430,7 +460,9 @@ impl Fileset {
             table_fragments: U64::new(self.table_fragments),
             name: self.name.encode(),
             uuid: self.uuid,
-            reserved: [0; 72],
+            shared_epoch: U64::new(self.shared_epoch.0),
+            parent: U32::new(self.parent.map_or(0, |slot| slot + 1)),
+            reserved: [0; 60],
             root: self.root,
         };
         let mut bytes: [u8; FILESET_BYTES] = zerocopy::transmute!(disk);
@@ -473,6 +505,7 @@ mod tests {
         let mut fileset = Fileset::new(ROOT_FILESET, 3, part("home"), 14);
         fileset.anodes_end = 99;
         fileset.above = Some(7);
+        (fileset.parent, fileset.shared_epoch) = (Some(5), Epoch(70));
         fileset.is_read_only = true;
         fileset.root[200] = 1;
         let mut bytes = fileset.encode();

@@ -494,6 +494,8 @@ impl PageHeader {
     }
 }
 
+/// Offset of the epoch in which a copy of a page was made, 8 bytes.
+pub const BIRTH_OFFSET: usize = std::mem::offset_of!(PageHeaderDisk, birth);
 /// Offset of the highest birth below a map page, 8 bytes.
 pub const BIRTH_MAX_OFFSET: usize = std::mem::offset_of!(PageHeaderDisk, birth_max);
 /// Offset of the `flags` field in every page.
@@ -528,6 +530,12 @@ pub fn page_lsn(bytes: &PageBytes) -> Lsn {
 pub fn read_u64(bytes: &[u8], offset: usize) -> u64 {
     let field = bytes.get(offset..).and_then(|rest| rest.first_chunk::<8>());
     field.map_or(0, |field| u64::from_le_bytes(*field))
+}
+
+/// Returns the epoch in which this copy of a page was made.
+#[must_use]
+pub fn birth_of(page: &PageBytes) -> Epoch {
+    Epoch(read_u64(page, BIRTH_OFFSET))
 }
 
 /// Reads a little-endian number at `offset`; 0 past the end.

@@ -27,7 +27,7 @@ pub const SUPERBLOCK_BYTES: usize = 32_768;
 /// First bytes of every device of a pool.
 pub const MAGIC: [u8; 8] = *b"HOLDFAST";
 /// Major version: readers refuse one that they do not know.
-pub const VERSION_MAJOR: u16 = 4;
+pub const VERSION_MAJOR: u16 = 5;
 /// Minor version: readers ignore one that they do not know.
 pub const VERSION_MINOR: u16 = 0;
 /// Most busy groups.

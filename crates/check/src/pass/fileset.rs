@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use format::anode::{Anode, POOL_DEFERRED_FREES, POOL_FILESET_TABLE, slot_offset};
-use format::fileset::{Cursor, FILESET_BYTES, Fileset};
+use format::fileset::{Cursor, FILESET_BYTES, Fileset, FilesetState};
 use format::ids::{AnodeNo, FilesetId};
 use format::page::{PageBytes, PageKind, PageOwner, SLOT_BYTES, SLOTS_PER_PAGE};
 
@@ -11,6 +11,7 @@ use super::{FILESET_PASSES, anode};
 use crate::convert::{to_u64, to_usize};
 use crate::map::{Content, Past};
 use crate::reader::PageWanted;
+use crate::space::Shares;
 use crate::sweep::Sweep;
 use crate::tree::Tree;
 use crate::{Check, Stop, path};
@@ -45,8 +46,12 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     };
     let filesets = read_table(check, &table);
     check.take_memory(to_u64(filesets.len() * size_of::<Fileset>()))?;
+    let parents = Parents::of(&filesets);
     let mut ids = BTreeSet::new();
-    for fileset in &filesets {
+    // A parent comes before what was taken after it: it is the older clone.
+    let mut in_order: Vec<&Fileset> = filesets.iter().collect();
+    in_order.sort_by_key(|it| if it.state == FilesetState::Clone { it.id.0 } else { u64::MAX });
+    for fileset in in_order {
         if !ids.insert(fileset.id) {
             let what = format!("slot {} has {}, as an earlier slot has", fileset.slot, fileset.id);
             check.defect(DefectCode::FS005, POOL, None, what);
@@ -54,7 +59,11 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
         }
         check.report.totals.filesets += 1;
         match fileset.state.cursor() {
-            None => one_fileset(check, fileset)?,
+            None => {
+                parents.prepare(check, fileset);
+                one_fileset(check, fileset)?;
+                (check.space.shares, check.is_clone) = (None, false);
+            }
             Some(cursor) => deleted_fileset(check, fileset, cursor),
         }
     }
@@ -62,6 +71,48 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     let filesets: Vec<&Fileset> = filesets.iter().filter(|it| ids.insert(it.id)).collect();
     names(check, &filesets);
     Ok(())
+}
+
+/// Which filesets there are, for those that have one of them as their parent.
+struct Parents {
+    /// Family and identity of each clone, by slot.
+    clones: BTreeMap<u32, (FilesetId, FilesetId)>,
+    /// Families with clones.
+    families: BTreeSet<FilesetId>,
+    /// Families of which something is being freed.
+    freed: BTreeSet<FilesetId>,
+}
+
+impl Parents {
+    fn of(filesets: &[Fileset]) -> Parents {
+        let clones = || filesets.iter().filter(|it| it.state == FilesetState::Clone);
+        let deleted = filesets.iter().filter(|it| it.state.cursor().is_some());
+        Parents {
+            clones: clones().map(|it| (it.slot, (it.family, it.id))).collect(),
+            families: clones().map(|it| it.family).collect(),
+            freed: deleted.map(|it| it.family).collect(),
+        }
+    }
+
+    /// Prepares the check of one of the filesets: what it may hold that its parent holds too.
+    fn prepare(&self, check: &mut Check<'_>, fileset: &Fileset) {
+        check.is_clone = fileset.state == FilesetState::Clone;
+        let found = fileset.parent.and_then(|slot| self.clones.get(&slot));
+        let expected = (fileset.family, FilesetId(fileset.shared_epoch.0));
+        let is_freed = self.freed.contains(&fileset.family);
+        if fileset.parent.is_some() && found != Some(&expected) && !is_freed {
+            let subject = Subject { fileset: fileset.family, anode: AnodeNo(0) };
+            let what = format!(
+                "slot {} has {:?} of epoch {} as its parent, and that is {found:?}",
+                fileset.slot, fileset.parent, fileset.shared_epoch.0
+            );
+            check.defect(DefectCode::FS010, subject, None, what);
+        }
+        if self.families.contains(&fileset.family) || is_freed {
+            let is_parent_whole = !check.is_incomplete && found.is_some() && !is_freed;
+            check.space.shares = Some(Shares::new(fileset.shared_epoch, is_parent_whole));
+        }
+    }
 }
 
 /// Claims what a deleted fileset still has: what lies past the cursor (DL1).
@@ -101,12 +152,14 @@ fn deleted_container(check: &mut Check<'_>, anode: &Anode, cursor: Cursor) {
 /// FT1, FT2: names are unique below each fileset, and each is below one that is in use.
 fn names(check: &mut Check<'_>, filesets: &[&Fileset]) {
     let live = || filesets.iter().filter(|fileset| fileset.state.cursor().is_none());
-    let above: BTreeMap<u32, Option<u32>> = live().map(|it| (it.slot, it.above)).collect();
+    let writable = live().filter(|it| it.state == FilesetState::Writable);
+    let above: BTreeMap<u32, Option<u32>> = writable.map(|it| (it.slot, it.above)).collect();
     let mut seen = BTreeSet::new();
     for fileset in live() {
         let subject = Subject { fileset: fileset.family, anode: AnodeNo(0) };
         let name = fileset.name.as_str();
-        if !seen.insert((fileset.above, &fileset.name)) {
+        let is_clone = fileset.state == FilesetState::Clone;
+        if !seen.insert((is_clone, fileset.above, &fileset.name)) {
             let what = format!("slot {} is called {name:?}, as an earlier slot is", fileset.slot);
             check.defect(DefectCode::FS008, subject, None, what);
         }

@@ -6,13 +6,13 @@ use format::anode::{AnodeKind, page_and_slot, slot_offset};
 use format::attributes::{self, AttributeName, Namespace, ValueAt};
 use format::bitmap;
 use format::directory::{self, NewDirent};
-use format::fileset::Fileset;
+use format::fileset::{Fileset, FilesetState, NamePart};
 use format::geometry::Geometry;
 use format::group::{
     DESCRIPTOR_FRAGMENTS_USED_OFFSET, DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentUsage,
     TOTAL_ANODES_USED_OFFSET, TOTAL_FRAGMENTS_RESERVED_OFFSET, entry_offset,
 };
-use format::ids::{AnodeNo, FilesetId, Generation, Lsn, Place};
+use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place};
 use format::map;
 use format::page::{
     AUX_OFFSET, COUNT_OFFSET, PAGE_HEADER_BYTES, PageBytes, stamp, write_u32, write_u64,
@@ -635,6 +635,26 @@ fn fileset_entries_are_checked() {
         });
     });
     expect(&[DefectCode::FS009], |image| image.edit_fileset(|fileset| fileset.above = Some(5)));
+    expect(&[DefectCode::FS010], |image| {
+        image.edit_fileset(|fileset| {
+            (fileset.parent, fileset.shared_epoch) = (Some(5), Epoch(1));
+        });
+    });
+    // The clone has nothing in it, and all that the fileset has is older.
+    let report = report_of(|image| {
+        image.edit(image.places[&(u64::MAX, 0)], |bytes| {
+            let slot = bytes[512..1024].first_chunk().expect("a slot");
+            let mut first = Fileset::decode(slot, 0).expect("whole").expect("in use");
+            let name = NamePart::new("monday").expect("a name");
+            let mut clone = Fileset::new(FilesetId(1 << 40), 1, name, 14);
+            (clone.family, clone.above, clone.state) = (first.family, Some(0), FilesetState::Clone);
+            (first.parent, first.shared_epoch) = (Some(1), Epoch(1 << 40));
+            bytes[512..1024].copy_from_slice(&first.encode());
+            bytes[1024..1536].copy_from_slice(&clone.encode());
+        });
+    });
+    assert_eq!(report.counts[&DefectCode::AN006], 3, "{}", report.to_text());
+    assert!(report.counts[&DefectCode::FS011] > 30, "{}", report.to_text());
     expect(&[DefectCode::FS007], |image| {
         image.edit(image.geometry.root_place(), |bytes| bytes[512..1024].fill(0));
     });
