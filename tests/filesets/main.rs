@@ -1,5 +1,6 @@
 //! Many filesets in one pool: made, named, changed, deleted, and what a crash leaves of that.
 
+mod clones;
 mod crash;
 
 use std::sync::Arc;

@@ -155,5 +155,26 @@ pub(crate) const FOUND: &[Row] = &[
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
     ),
     ("DeletionCursorKept", "filesets", "a_deletion_gives_back_all_that_the_fileset_held"),
+    (
+        "GateNotHeldByWrites",
+        "engine",
+        "vnode::clone::tests::a_fileset_that_is_held_still_has_all_that_was_accepted_in_its_maps",
+    ),
+    (
+        "CloneLeavesBlocksWaiting",
+        "engine",
+        "vnode::clone::tests::a_fileset_that_is_held_still_has_all_that_was_accepted_in_its_maps",
+    ),
+    ("CloneCommitsItsClassAlone", "filesets", "clones::a_crash_leaves_clones_as_they_were"),
+    ("SharedPageEdited", "filesets", "clones::clones_keep_what_their_fileset_was_like"),
+    ("SharedBitSet", "filesets", "clones::clones_keep_what_their_fileset_was_like"),
+    ("SharedBlockFreed", "filesets", "clones::clones_keep_what_their_fileset_was_like"),
+    ("OwnBlockKept", "filesets", "clones::clones_keep_what_their_fileset_was_like"),
+    (
+        "SplitHintOutlivesCopy",
+        "engine",
+        "vnode::clone::tests::a_clone_stays_what_its_fileset_was_like",
+    ),
+    ("CopyNotToldToFile", "filesets", "clones::clones_keep_what_their_fileset_was_like"),
     ("SummaryLost", "full", "promise::what_df_promises_can_be_written"),
 ];

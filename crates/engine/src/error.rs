@@ -1,6 +1,7 @@
 //! What can go wrong with an operation on files, and what the caller should do.
 
 pub use format::defect::{Defect, DefectCode};
+use format::page::{PageKind, PageOwner};
 
 /// Why an operation on files did not happen.
 ///
@@ -86,6 +87,15 @@ pub enum FsError {
         /// What keeps it, in words for the user.
         by: String,
     },
+    /// A page that clones hold too must be copied first. Whoever starts changes sees to it and
+    /// tries again: no program is ever told.
+    #[error("a page that a clone holds must be copied first")]
+    Shared {
+        /// What it holds.
+        kind: PageKind,
+        /// Whose it is.
+        owner: PageOwner,
+    },
     /// The operation is not there on this kind of file.
     #[error("operation not supported")]
     NotSupported,
@@ -154,7 +164,7 @@ impl FsError {
             FsError::NoAttribute => 61,
             FsError::QuotaExceeded => 122,
             FsError::CrossFileset => 18,
-            FsError::TryLater => 11,
+            FsError::TryLater | FsError::Shared { .. } => 11,
             FsError::ReadOnlyClone => 30,
             FsError::NotSupported => 95,
             FsError::Stale => 116,

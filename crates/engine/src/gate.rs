@@ -18,6 +18,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use format::ids::Epoch;
+
 use crate::sync::{Condvar, Mutex};
 
 /// Set while somebody closes the gate, or has.
@@ -30,6 +32,8 @@ const ONE: u64 = 2;
 pub(crate) struct Gate {
     /// How many are inside, and whether it is closed.
     word: AtomicU64,
+    /// What was born in this epoch or before it, clones hold too. Changed while it is closed.
+    shared_epoch: AtomicU64,
     /// Held for a moment by whoever looks before he waits, and by whoever ends a wait.
     waiting: Mutex<()>,
     opened: Condvar,
@@ -44,18 +48,32 @@ pub(crate) struct Inside<'g>(&'g Gate);
 #[derive(Debug)]
 pub(crate) struct Closed<'g>(&'g Gate);
 
-impl Default for Gate {
-    fn default() -> Gate {
+impl Closed<'_> {
+    /// A clone was taken: it holds what was born in `epoch` or before it.
+    pub(crate) fn share(&self, epoch: Epoch) {
+        self.0.shared_epoch.store(epoch.0, Ordering::Release);
+    }
+}
+
+impl Gate {
+    /// Returns the open gate of a fileset of which clones hold what was born in `shared_epoch` or
+    /// before it.
+    pub(crate) fn new(shared_epoch: Epoch) -> Gate {
         Gate {
             word: AtomicU64::new(0),
+            shared_epoch: AtomicU64::new(shared_epoch.0),
             waiting: Mutex::new(()),
             opened: Condvar::new(),
             left: Condvar::new(),
         }
     }
-}
 
-impl Gate {
+    /// Returns the epoch up to which what was born belongs to clones, too; 0: nothing does. It
+    /// stays as it is for whoever is inside.
+    pub(crate) fn shared_epoch(&self) -> Epoch {
+        Epoch(self.shared_epoch.load(Ordering::Acquire))
+    }
+
     /// Goes in, unless it is closed. Waits for nobody.
     pub(crate) fn try_enter(&self) -> Option<Inside<'_>> {
         let enter = |word: u64| (word & CLOSED == 0).then_some(word + ONE);
@@ -123,7 +141,7 @@ mod tests {
 
     #[test]
     fn who_closes_waits_for_those_inside_and_keeps_others_out() {
-        let gate = Gate::default();
+        let gate = Gate::new(Epoch(0));
         let is_left = AtomicBool::new(false);
         let inside = gate.enter();
         std::thread::scope(|scope| {
@@ -145,7 +163,7 @@ mod tests {
 
     #[test]
     fn many_who_enter_and_close_are_never_inside_together() {
-        let gate = Gate::default();
+        let gate = Gate::new(Epoch(0));
         let (inside, closed) = (AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -3,22 +3,46 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
+use format::bitmap;
 use format::defect::DefectCode;
 use format::geometry::Geometry;
-use format::ids::{AnodeNo, Epoch, Place, PoolId};
-use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner};
+use format::ids::{AnodeNo, EPOCH_MAX, Epoch, FilesetId, Lsn, Place, PoolId};
+use format::page::{
+    BIRTH_OFFSET, PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner, birth_of,
+};
 use runtime::clock::{Clock, Timestamp};
+use runtime::planted::{self, Planted};
 use storage::volume::Volume;
 
 use crate::alloc::{Allocator, Extent, Ledger};
 use crate::buffer::{Cache, PageRef, corrupt, page_of};
-use crate::error::FsResult;
+use crate::error::{FsError, FsResult};
 use crate::gate::{Gate, Inside};
 use crate::journal::{Applied, Journal, Own, OwnRange, Reservation, Tx};
 
 /// Of the pages that a transaction may move: those of two names, and of the anodes of two
 /// directories.
 const MOVES_KEPT: usize = 4;
+/// Refuses to change a page that clones hold too: what was born in `shared_epoch` or before it.
+fn check_own(
+    shared_epoch: Epoch,
+    page: &PageBytes,
+    kind: PageKind,
+    owner: PageOwner,
+) -> FsResult<()> {
+    let is_pools_own = owner.fileset == FilesetId(0);
+    let is_planted = if kind == PageKind::AnodeMap {
+        planted::is(Planted::SharedBitSet)
+    } else {
+        planted::is(Planted::SharedPageEdited)
+    };
+    let is_own = shared_epoch == Epoch(0) || birth_of(page) > shared_epoch;
+    if is_own || is_pools_own || is_planted {
+        return Ok(());
+    }
+    Err(FsError::Shared { kind, owner })
+}
+
 /// Byte of a page's header that holds its kind.
 const KIND_OFFSET: usize = 18;
 
@@ -57,12 +81,17 @@ impl Deref for View<'_> {
 pub(crate) struct Pot<'s>(Change<'s>);
 
 impl<'s> Pot<'s> {
-    /// Starts a change of the fileset whose gate the caller keeps closed. `None`: not so much room
+    /// Starts a change of the fileset whose gate the caller keeps closed, and of which clones hold
+    /// what was born in `shared_epoch` or before it. `None`: not so much room
     /// is left.
-    pub(crate) fn begin(&mut self, reservation: Reservation) -> Option<Change<'s>> {
+    pub(crate) fn begin(
+        &mut self,
+        reservation: Reservation,
+        shared_epoch: Epoch,
+    ) -> Option<Change<'s>> {
         let store = self.0.store;
         let tx = store.journal.begin_from(self.0.tx_mut(), reservation)?;
-        Some(Change::new(store, tx, None))
+        Some(Change::new(store, tx, None, shared_epoch))
     }
 }
 
@@ -77,6 +106,8 @@ pub(crate) struct Change<'s> {
     pub(crate) near: Place,
     /// Pages that go home together with the anode that leads to them, by its number.
     with_anode: Vec<(AnodeNo, Place)>,
+    /// What was born in this epoch or before it, clones of its fileset hold too; 0: nothing.
+    shared_epoch: Epoch,
     /// It is inside the gate of its fileset until it has ended or was given up.
     _inside: Option<Inside<'s>>,
 }
@@ -98,7 +129,7 @@ impl Store {
     /// lock held.
     pub(crate) fn begin_pool(&self, reservation: Reservation) -> FsResult<Change<'_>> {
         let tx = self.journal.begin(reservation)?;
-        Ok(Change::new(self, tx, None))
+        Ok(Change::new(self, tx, None, Epoch(0)))
     }
 
     /// Starts a change of the fileset that has `gate`, which it enters before it gets its epoch
@@ -115,7 +146,8 @@ impl Store {
                 inside.is_some()
             };
             if let Some(tx) = self.journal.begin_if(reservation, &mut enter)? {
-                return Ok(Change::new(self, tx, inside));
+                let shared_epoch = gate.shared_epoch();
+                return Ok(Change::new(self, tx, inside, shared_epoch));
             }
             gate.wait_until_open();
         }
@@ -163,13 +195,19 @@ impl Store {
 }
 
 impl<'s> Change<'s> {
-    fn new(store: &'s Store, tx: Tx, inside: Option<Inside<'s>>) -> Change<'s> {
+    fn new(
+        store: &'s Store,
+        tx: Tx,
+        inside: Option<Inside<'s>>,
+        shared_epoch: Epoch,
+    ) -> Change<'s> {
         Change {
             store,
             tx: Some(tx),
             ledger: Ledger::default(),
             near: Place::NONE,
             with_anode: Vec::new(),
+            shared_epoch,
             _inside: inside,
         }
     }
@@ -251,9 +289,70 @@ impl Change<'_> {
         }
         let base = match tx.base_of(place) {
             Some(base) => base,
-            None => self.store.cache.page_with_bytes(place, kind, owner)?,
+            None => {
+                let base = self.store.cache.page_with_bytes(place, kind, owner)?;
+                check_own(self.shared_epoch, page_of(&base.1), kind, owner)?;
+                base
+            }
         };
         Ok(tx.add_edit(base, range))
+    }
+
+    /// Sets or clears a bit of a bitmap page of the fileset.
+    pub(crate) fn set_bit(
+        &mut self,
+        place: Place,
+        kind: PageKind,
+        owner: PageOwner,
+        bit: u32,
+        is_set: bool,
+    ) -> FsResult<()> {
+        if let Some(own) = self.tx_mut().own_mut(place) {
+            bitmap::set(own, bit, is_set);
+            return Ok(());
+        }
+        let (buffer, bytes) = self.store.cache.page_with_bytes(place, kind, owner)?;
+        check_own(self.shared_epoch, page_of(&bytes), kind, owner)?;
+        self.tx_mut().set_bits(&buffer, bit, 1, is_set);
+        Ok(())
+    }
+
+    /// Returns the epoch up to which blocks belong to clones of the fileset, too: what it gives up
+    /// of them is not freed.
+    pub(crate) fn shared_epoch(&self) -> Epoch {
+        if planted::is(Planted::SharedBlockFreed) {
+            return Epoch(0);
+        }
+        let is_kept = planted::is(Planted::OwnBlockKept) && self.shared_epoch > Epoch(0);
+        if is_kept { Epoch(EPOCH_MAX) } else { self.shared_epoch }
+    }
+
+    /// Makes a copy of the page at `place`, which clones hold too, for the fileset itself; returns
+    /// its place. The caller points there who pointed to the old one.
+    pub(crate) fn copy_page(
+        &mut self,
+        place: Place,
+        kind: PageKind,
+        owner: PageOwner,
+    ) -> FsResult<Place> {
+        let (buffer, bytes) = self.store.cache.page_with_bytes(place, kind, owner)?;
+        self.near = place;
+        let copy = self.add_page(kind, owner)?;
+        let birth = self.epoch();
+        let header = PageHeader::parse(page_of(&bytes));
+        let header = header.map(|header| PageHeader { place: copy, birth, lsn: Lsn(0), ..header });
+        let page = self.tx_mut().own_mut(copy);
+        let (Some(header), Some(page)) = (header, page) else {
+            return Err(corrupt(DefectCode::AG003.found("a page without a header").at(place)));
+        };
+        page.copy_from_slice(page_of(&bytes));
+        header.encode(page);
+        if buffer.class() != 0 {
+            // CRASH: what an open class has put into the old page is in the copy: a crash keeps
+            // both or neither. A change of nothing makes the transaction part of that class.
+            self.tx_mut().add_u64(&buffer, BIRTH_OFFSET, 0);
+        }
+        Ok(copy)
     }
 
     /// Makes a new page of `kind` for `owner`; returns its place.
@@ -270,14 +369,18 @@ impl Change<'_> {
         Ok(place)
     }
 
-    /// Gives a page up: a tombstone stays in its place until that is used again.
+    /// Gives a page up: a tombstone stays in its place until that is used again. One that clones
+    /// hold stays theirs.
     pub(crate) fn free_page(
         &mut self,
         place: Place,
         kind: PageKind,
         owner: PageOwner,
     ) -> FsResult<()> {
-        let bytes = self.edit(place, kind, owner)?;
+        let bytes = match self.edit(place, kind, owner) {
+            Err(FsError::Shared { .. }) => return Ok(()),
+            bytes => bytes?,
+        };
         bytes[KIND_OFFSET] = PageKind::Tombstone.code();
         let fragments = self.store.geometry().page_fragments();
         self.free(&[Extent { place, fragments }])

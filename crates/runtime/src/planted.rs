@@ -85,6 +85,15 @@ bugs! {
     SealedBlockRewritten: "A block that is on its way to the device changes (SG1).",
     DeletionCursorKept:
         "The walk that frees a deleted fileset frees again what it has freed (DL1).",
+    GateNotHeldByWrites: "A write changes a file while its fileset is held still (GT2).",
+    CloneLeavesBlocksWaiting: "A clone is taken before all that was accepted is in the maps.",
+    CloneCommitsItsClassAlone: "A clone is answered while changes that it holds are not durable.",
+    SharedPageEdited: "A page that a clone holds is changed in place (US1).",
+    SharedBitSet: "A bitmap page that a clone holds is changed in place (US1).",
+    SharedBlockFreed: "A block that a clone holds is freed when the fileset gives it up (US5).",
+    OwnBlockKept: "A block that no clone holds stays in use when the fileset gives it up (US5).",
+    SplitHintOutlivesCopy: "A lookup goes on to the page of a directory that a clone holds (US6).",
+    CopyNotToldToFile: "A file in memory goes on with the map that a clone holds.",
     SummaryLost: "The last summary of a segment is not chained: the cleaner misses blocks.",
 }
 

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 
 use format::anode::{Anode, StorageMode};
 use format::defect::DefectCode;
+use format::ids::Epoch;
 use format::map::{
     COARSE_SHIFT, FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, fine_slot, page_index,
     pointer_at, split, split_slot,
@@ -54,7 +55,11 @@ pub(crate) struct InstallStep {
     groups: BTreeSet<u32>,
     splits: usize,
     taken: Extents,
+    /// What nothing leads to any more, clones neither.
     dropped: Extents,
+    /// Fragments that the file leads to no more.
+    given_up: u64,
+    shared_epoch: Epoch,
     kept_fragments: Vec<u32>,
 }
 
@@ -68,6 +73,8 @@ impl InstallStep {
             splits: 0,
             taken: Extents::default(),
             dropped: Extents::default(),
+            given_up: 0,
+            shared_epoch: Epoch(0),
             kept_fragments: Vec::new(),
         }
     }
@@ -102,9 +109,13 @@ impl InstallStep {
         }
     }
 
-    /// Nothing leads to `old` any more (CT2).
+    /// The file does not lead to `old` any more (CT2).
     fn note_dropped(&mut self, old: Option<BlockPointer>) {
         if let Some(old) = old {
+            self.given_up += u64::from(old.fragments);
+            if old.birth <= self.shared_epoch {
+                return;
+            }
             self.groups.insert(old.place.group());
             self.dropped.add(Extent { place: old.place, fragments: old.fragments });
         }
@@ -123,12 +134,13 @@ impl Store {
     ) -> FsResult<()> {
         let shift = anode.block_shift;
         let leaf = |block: &NewBlock| page_index(block.start >> shift, 0);
-        let (taken, dropped) = (step.taken.fragments(), step.dropped.fragments());
+        let (taken, given_up) = (step.taken.fragments(), step.given_up);
+        step.shared_epoch = change.shared_epoch();
         for below in blocks.chunk_by(|one, next| leaf(one) == leaf(next)) {
             self.install_below_leaf(change, anode, below, step)?;
         }
         anode.fragments += step.taken.fragments() - taken;
-        take_off(&mut anode.fragments, step.dropped.fragments() - dropped, DefectCode::AN004)
+        take_off(&mut anode.fragments, step.given_up - given_up, DefectCode::AN004)
     }
 
     /// Points one leaf of the map, or the anode, to blocks that lie below it.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use format::anode::{Anode, StorageMode};
 use format::defect::DefectCode;
-use format::ids::Place;
+use format::ids::{Epoch, Place};
 use format::map::{
     FINE_PER_COARSE, FINE_SHIFT, capacity_of_height, fine_index, fine_slot, is_split, page_index,
     page_slot, pointer_at, root_slot, split_slot,
@@ -16,6 +16,9 @@ use super::map_owner;
 use crate::buffer::{PageRef, corrupt, page_of};
 use crate::error::FsResult;
 use crate::store::{Store, View};
+
+/// Pages on the way from a fileset's entry to an anode: those of the highest map, and its own.
+const TABLE_PATH_PAGES: u64 = 4;
 
 /// What a file needs to have a block written.
 #[derive(Clone, Copy, Debug)]
@@ -104,15 +107,26 @@ impl<'s> Leaves<'s> {
         found.ok_or_else(|| corrupt(DefectCode::AN002.found("its size leads past every map")))
     }
 
-    /// Returns what installing a block of `1 << shift` bytes at `start` may need.
-    pub(crate) fn room_for(&mut self, anode: &Anode, start: u64, shift: u8) -> FsResult<Room> {
+    /// Returns what installing a block of `1 << shift` bytes at `start` may need in a fileset of
+    /// which clones hold what was born in `shared_epoch` or before it.
+    pub(crate) fn room_for(
+        &mut self,
+        anode: &Anode,
+        start: u64,
+        shift: u8,
+        shared_epoch: Epoch,
+    ) -> FsResult<Room> {
         let fragment_shift = self.store.geometry().fragment_shift;
-        let (mut has_hole, mut is_fine) = (false, false);
+        let (mut has_hole, mut is_fine, mut is_shared) = (false, false, false);
         let mut room = Room { map_pages: 0, held_fragments: 0, stored: None };
         self.look(anode, start..start.saturating_add(1 << shift), |unit| {
             has_hole |= unit.is_hole();
             is_fine |= unit.is_fine(anode);
-            room.held_fragments += u64::from(unit.held_fragments(fragment_shift));
+            let stored = unit.pointer.filter(|pointer| pointer.birth <= shared_epoch);
+            is_shared |= stored.is_some();
+            // What clones hold is not given back when a new version takes its place.
+            let shared = stored.map_or(0, |pointer| pointer.fragments);
+            room.held_fragments += u64::from(unit.held_fragments(fragment_shift) - shared);
             room.stored = room.stored.or(unit.pointer.map(|pointer| pointer.place));
         })?;
         room.map_pages = match (is_fine, shift < anode.block_shift) {
@@ -122,6 +136,10 @@ impl<'s> Leaves<'s> {
             (false, false) if has_hole => self.missing_map_pages(anode, start >> shift)?,
             _ => u64::from(has_hole),
         };
+        if shared_epoch > Epoch(0) && (has_hole || is_shared) {
+            // The way to it may have to be copied: its map, and that of the anode table.
+            room.map_pages += u64::from(anode.height) + 1 + TABLE_PATH_PAGES;
+        }
         Ok(room)
     }
 

@@ -22,6 +22,7 @@ mod install;
 mod leaves;
 mod map_page;
 mod truncate;
+mod unshare;
 mod walk;
 
 pub(crate) use data::Unit;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use format::anode::Anode;
 use format::defect::DefectCode;
-use format::ids::Place;
+use format::ids::{Epoch, Place};
 use format::map::{
     FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, capacity_of_height, fine_slot, page_slot,
     root_slot, set_pointer, span_of_pointer,
@@ -35,15 +35,18 @@ const PAGES_PER_STEP: usize = 80;
 /// What a step may still do, and what it has found.
 #[derive(Debug)]
 pub(crate) struct Step {
+    /// What was born in this epoch or before it, clones hold too: it is not freed.
+    shared_epoch: Epoch,
     pointers: usize,
     extents: Vec<Extent>,
     groups: Vec<u32>,
 }
 
 impl Step {
-    /// A step that has done nothing yet.
-    pub(crate) fn new() -> Step {
-        Step { pointers: POINTERS_PER_STEP, extents: Vec::new(), groups: Vec::new() }
+    /// A step of `change` that has done nothing yet.
+    pub(crate) fn new(change: &Change<'_>) -> Step {
+        let shared_epoch = change.shared_epoch();
+        Step { shared_epoch, pointers: POINTERS_PER_STEP, extents: Vec::new(), groups: Vec::new() }
     }
 
     /// Whether a transaction that touches so many pages may free one more.
@@ -59,7 +62,7 @@ impl Step {
     /// Whether the step may give up one more unit of a file, of which `stored` is stored; if so, it
     /// is noted.
     pub(crate) fn take_unit(&mut self, stored: Option<BlockPointer>, pages: usize) -> bool {
-        if let Some(pointer) = stored {
+        if let Some(pointer) = stored.filter(|pointer| pointer.birth > self.shared_epoch) {
             return self.take(pointer.place, pointer.fragments, pages);
         }
         if self.pointers == 0 || pages + self.groups.len() * 4 > PAGES_PER_STEP {
@@ -141,7 +144,7 @@ impl Store {
         content: Content,
     ) -> FsResult<bool> {
         let cut = Cut::at(size_bytes, anode);
-        let mut step = Step::new();
+        let mut step = Step::new(change);
         let is_done = self.truncate_root(change, anode, cut, content, &mut step)?;
         change.free(&step.extents)?;
         if planted::is(Planted::DoubleFree) {
@@ -245,7 +248,7 @@ impl Store {
         anode: &mut Anode,
         range: Range<u64>,
     ) -> FsResult<Option<u64>> {
-        let mut step = Step::new();
+        let mut step = Step::new(change);
         let (mut at, mut rest) = (range.start, None);
         while let Some(unit) = self.next_held(anode, at)?.filter(|unit| unit.end() <= range.end) {
             at = unit.end();

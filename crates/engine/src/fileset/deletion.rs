@@ -80,8 +80,8 @@ impl FilesetTable {
         let mut entry = index.read_entry(store, slot)?;
         let Some(cursor) = entry.state.cursor() else { return Ok(Progress::Gone) };
         let fragment_shift = store.geometry().fragment_shift;
-        let mut freeing =
-            Freeing { change: &mut change, step: Step::new(), cursor, fragment_shift };
+        let step = Step::new(&change);
+        let mut freeing = Freeing { change: &mut change, step, cursor, fragment_shift };
         let is_whole = free_from(store, &entry, &mut freeing)?.is_continue();
         let Freeing { step, cursor: reached, .. } = freeing;
         change.free(step.extents())?;

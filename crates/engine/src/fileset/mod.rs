@@ -15,6 +15,7 @@
 pub(crate) mod birth;
 pub(crate) mod deletion;
 pub(crate) mod table;
+mod unshare;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -26,8 +27,8 @@ use format::anode::{
 use format::bitmap::{self, BITS_PER_PAGE};
 use format::bytes::is_zero;
 use format::defect::DefectCode;
-use format::fileset::Fileset;
-use format::ids::{ANODES_MAX, AnodeNo, FilesetId, Lsn, Place};
+use format::fileset::{Fileset, FilesetState};
+use format::ids::{ANODES_MAX, AnodeNo, Epoch, FilesetId, Lsn, Place};
 use format::page::{
     PAGE_BODY_BYTES, PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageKind, PageOwner, SLOTS_PER_PAGE,
     read_u64,
@@ -239,10 +240,11 @@ impl MountedFileset {
         let owner = content_owner(&places.table, page);
         let at = places.place_of(page);
         let bytes = at.and_then(|at| store.cache.bytes(at, PageKind::Anode, owner).ok());
-        // A page that went meanwhile is a tombstone, or another's: the table knows better.
+        // A page that went meanwhile is a tombstone, or another's, or a clone's alone: the table
+        // knows better.
         match bytes.map(|bytes| decode_slot(page_of(&bytes), self.family, number, slot)) {
-            Some(Ok(anode)) => Ok(anode),
-            Some(Err(_)) | None => self.read_anode(store, number),
+            Some(Ok(anode)) if Arc::ptr_eq(&places.table, &self.table.read()) => Ok(anode),
+            _ => self.read_anode(store, number),
         }
     }
 
@@ -290,6 +292,16 @@ impl MountedFileset {
             state.pending_set.remove(&number);
             state.first_free = state.first_free.min(number);
         }
+    }
+
+    /// Whether it is what a fileset was like at one moment.
+    pub(crate) fn is_clone(&self) -> bool {
+        self.state.lock().entry.state == FilesetState::Clone
+    }
+
+    /// Returns the epoch up to which what was born belongs to its parent, too.
+    pub(crate) fn shared_epoch(&self) -> Epoch {
+        self.state.lock().entry.shared_epoch
     }
 
     /// Whether its entry says that nobody may change what is in it.
@@ -342,7 +354,7 @@ impl FilesetGuard<'_> {
         };
         self.ensure_table_page(store, change, number)?;
         self.check_free(store, change, number)?;
-        self.mark(store, change, map_page, number, true)?;
+        self.mark(change, map_page, number, true)?;
         let state = &mut *self.state;
         state.first_free = number + 1;
         state.entry.anodes_end = state.entry.anodes_end.max(number + 1);
@@ -484,7 +496,6 @@ impl FilesetGuard<'_> {
     /// Sets or clears the bit of `number`, which lies in the page at `map_page` of the anode map.
     fn mark(
         &self,
-        store: &Store,
         change: &mut Change<'_>,
         map_page: Place,
         number: u64,
@@ -492,14 +503,18 @@ impl FilesetGuard<'_> {
     ) -> FsResult<()> {
         let page = number / u64::from(BITS_PER_PAGE);
         let bit = narrow(number % u64::from(BITS_PER_PAGE));
-        if let Some(own) = change.tx_mut().own_mut(map_page) {
-            bitmap::set(own, bit, is_used);
-            return Ok(());
-        }
         let owner = content_owner(&self.state.map_anode, page);
-        let buffer = store.cache.page(map_page, PageKind::AnodeMap, owner)?;
-        change.tx_mut().set_bits(&buffer, bit, 1, is_used);
-        Ok(())
+        change.set_bit(map_page, PageKind::AnodeMap, owner, bit, is_used)
+    }
+
+    /// Returns the entry as this change leaves it.
+    pub(crate) fn entry(&self) -> &Fileset {
+        &self.state.entry
+    }
+
+    /// Returns where the entry is.
+    pub(crate) fn entry_place(&self) -> Place {
+        self.state.entry_place
     }
 
     /// Changes what the entry says of the fileset; returns it as it will be.
@@ -558,7 +573,7 @@ impl FilesetGuard<'_> {
         let page = number.0 / u64::from(BITS_PER_PAGE);
         let place = self.map_page(store, change, page)?;
         let place = place.ok_or_else(|| no_page(&self.state.map_anode, page))?;
-        self.mark(store, change, place, number.0, false)?;
+        self.mark(change, place, number.0, false)?;
         let used = self.state.entry.anodes_used.checked_sub(1);
         self.state.entry.anodes_used = used
             .ok_or_else(|| corrupt(DefectCode::FS003.found("counts fewer anodes than it has")))?;

@@ -76,7 +76,17 @@ impl Node {
         Some((done, self.anodes_end + 1))
     }
 
-    /// Whether it is in use.
+    /// Whether it is a clone, and not deleted.
+    pub(crate) fn is_clone(&self) -> bool {
+        self.state == FilesetState::Clone
+    }
+
+    /// Whether it was deleted, and is not all freed yet.
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.state.cursor().is_some()
+    }
+
+    /// Whether it is in use, and no clone.
     pub(crate) fn is_live(&self) -> bool {
         self.state == FilesetState::Writable
     }
@@ -95,6 +105,8 @@ pub(crate) struct Index {
     table: Anode,
     nodes: BTreeMap<u32, Node>,
     names: BTreeMap<(Option<u32>, NamePart), u32>,
+    /// Clones, by the fileset that each was taken of and its own name.
+    clones: BTreeMap<(u32, NamePart), u32>,
     families: BTreeMap<FilesetId, u32>,
     /// No slot below this is given out: each is in use, or was since the pool was opened (FT3).
     next_slot: u32,
@@ -142,6 +154,7 @@ impl Index {
             table,
             nodes: BTreeMap::new(),
             names: BTreeMap::new(),
+            clones: BTreeMap::new(),
             families: BTreeMap::new(),
             next_slot: 0,
         };
@@ -167,6 +180,9 @@ impl Index {
         if node.is_live() {
             self.names.insert((node.above, node.name.clone()), node.slot);
             self.families.insert(node.family, node.slot);
+        }
+        if let (true, Some(of)) = (node.is_clone(), node.above) {
+            self.clones.insert((of, node.name.clone()), node.slot);
         }
         self.nodes.insert(node.slot, node);
     }
@@ -211,6 +227,30 @@ impl Index {
         self.nodes.get(self.names.get(&(above, name.clone()))?)
     }
 
+    /// Returns the clone of the fileset in `of` that is called `name`.
+    pub(crate) fn clone_of(&self, of: u32, name: &NamePart) -> Option<&Node> {
+        self.nodes.get(self.clones.get(&(of, name.clone()))?)
+    }
+
+    /// Returns the slot of a fileset, or of a clone of it.
+    pub(crate) fn slot_of_node(
+        &self,
+        path: &[NamePart],
+        clone: Option<&NamePart>,
+    ) -> FsResult<u32> {
+        let of = self.slot_of(path)?;
+        let Some(name) = clone else { return Ok(of) };
+        let no_clone = || FsError::NoFileset { name: clone_name(&joined(path), name) };
+        self.clone_of(of, name).map(|node| node.slot).ok_or_else(no_clone)
+    }
+
+    /// Returns the clones of the fileset in `slot`.
+    pub(crate) fn clones_of(&self, slot: u32) -> impl Iterator<Item = &Node> {
+        let all = self.clones.range((slot, NamePart::first())..);
+        let of_slot = all.take_while(move |((of, _), _)| *of == slot);
+        of_slot.filter_map(|(_, slot)| self.nodes.get(slot))
+    }
+
     /// Returns the filesets directly below the one in `slot`.
     pub(crate) fn children(&self, slot: u32) -> impl Iterator<Item = &Node> {
         self.nodes.values().filter(move |node| node.above == Some(slot) && node.is_live())
@@ -218,6 +258,12 @@ impl Index {
 
     /// Returns the name of a fileset: its parts from the top, with slashes.
     pub(crate) fn path_of(&self, slot: u32) -> String {
+        if let Some(node) = self.nodes.get(&slot).filter(|node| node.is_clone()) {
+            return clone_name(
+                &node.above.map_or_else(String::new, |of| self.path_of(of)),
+                &node.name,
+            );
+        }
         let (mut parts, mut next) = (Vec::new(), Some(slot));
         // No path is longer than there are filesets: a table that contradicts FT2 ends here.
         while let Some(node) = next.and_then(|slot| self.nodes.get(&slot))
@@ -245,6 +291,17 @@ impl Index {
         store.add_content(change, &mut table, page, PageKind::FilesetTable)?;
         write_table(store, change, &table)?;
         Ok(TakenSlot { slot, grown: Some(table) })
+    }
+
+    /// Returns where the page of the entry in `slot` is, for one who has `taken` it.
+    pub(crate) fn entry_place(
+        &self,
+        store: &Store,
+        change: &Change<'_>,
+        taken: &TakenSlot,
+    ) -> FsResult<Place> {
+        let table = taken.grown.as_ref().unwrap_or(&self.table);
+        Index::entry_at(store, Some(change), table, taken.slot).map(|(place, ..)| place)
     }
 
     /// Returns where the entry in `slot` is, in a table that may have grown: the place of its page,
@@ -330,11 +387,19 @@ impl Index {
             if self.names.get(&name) == Some(&slot) {
                 self.names.remove(&name);
             }
+            if let (true, Some(of)) = (old.is_clone(), old.above) {
+                self.clones.remove(&(of, old.name.clone()));
+            }
             if self.families.get(&old.family) == Some(&slot) {
                 self.families.remove(&old.family);
             }
         }
     }
+}
+
+/// Returns the name of a clone, as users write it.
+fn clone_name(of: &str, name: &NamePart) -> String {
+    format!("{of}@{}", name.as_str())
 }
 
 /// Returns the fileset table as a container, from the pool's root page.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use format::fileset::FilesetName;
+use format::fileset::{FilesetName, NamePart};
 
 use super::Pool;
 use crate::error::FsResult;
@@ -23,6 +23,8 @@ pub struct FilesetInfo {
     pub uuid: FilesetUuid,
     /// Default size of blocks.
     pub block_bytes: u32,
+    /// Whether it is a clone.
+    pub is_clone: bool,
     /// Whether nobody may change what is in it.
     pub is_read_only: bool,
     /// When it was made: seconds since 1970.
@@ -40,7 +42,8 @@ impl FilesetInfo {
             slot: node.slot,
             uuid: FilesetUuid(u128::from_le_bytes(node.uuid)),
             block_bytes: 1 << node.block_shift,
-            is_read_only: node.is_read_only,
+            is_clone: node.is_clone(),
+            is_read_only: node.is_read_only || node.is_clone(),
             created_seconds: node.created_seconds,
             inodes: node.anodes_used,
             freed_permille: node.freed().map(|(done, total)| done.saturating_mul(1000) / total),
@@ -124,13 +127,39 @@ impl Pool {
     ///
     /// [`crate::error::FsError::NoFileset`].
     pub fn hold_fileset(&self, name: &FilesetName) -> FsResult<FilesetUuid> {
-        self.core.hold_fileset(name.parts())
+        self.core.hold_fileset(name.parts(), None)
+    }
+
+    /// As [`Pool::hold_fileset`], of the clone of `name` that is called `clone`.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::FsError::NoFileset`].
+    pub fn hold_clone(&self, name: &FilesetName, clone: &NamePart) -> FsResult<FilesetUuid> {
+        self.core.hold_fileset(name.parts(), Some(clone))
+    }
+
+    /// Takes a clone of a fileset: what it is like now, which nobody can change. It takes no space
+    /// but for what the fileset changes from now on. It is durable when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::FsError::FilesetExists`] for a name that is taken,
+    /// [`crate::error::FsError::FilesetInUse`] if the fileset changes too fast: try again.
+    pub fn create_clone(
+        &self,
+        name: &FilesetName,
+        clone: &NamePart,
+        random: [u8; 16],
+    ) -> FsResult<FilesetInfo> {
+        let (node, _) = self.core.create_clone(name.parts(), clone, random)?;
+        Ok(FilesetInfo::of(format!("{name}@{}", clone.as_str()), &node))
     }
 
     /// Goes on with deletions that a crash or a close has interrupted.
     pub(super) fn resume_deletions(&self) -> FsResult<()> {
         for (name, node) in self.core.list_filesets(0, usize::MAX)? {
-            if !node.is_live() {
+            if node.is_deleted() {
                 self.jobs.add(&self.core, Arc::new(Deletion::new(node.slot, &name)));
             }
         }

@@ -19,7 +19,7 @@ pub use filesets::FilesetInfo;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use format::fileset::{FilesetName, ROOT_SLOT};
+use format::fileset::{FilesetName, NamePart, ROOT_SLOT};
 use format::geometry::{Geometry, GeometryError};
 use format::ids::{Epoch, Lsn, PoolId};
 use format::journal::JournalHead;
@@ -71,6 +71,8 @@ pub struct OpenOptions {
     pub is_forced: bool,
     /// The fileset whose files are served; `None`: the first.
     pub fileset: Option<FilesetName>,
+    /// The clone of that fileset whose files are served, instead of its own.
+    pub clone: Option<NamePart>,
 }
 
 impl Default for OpenOptions {
@@ -86,6 +88,7 @@ impl Default for OpenOptions {
             neighbours: Arc::new(Alone),
             is_forced: false,
             fileset: None,
+            clone: None,
         }
     }
 }
@@ -282,7 +285,7 @@ impl Pool {
         let table = FilesetTable::default();
         let slot = match &options.fileset {
             None => ROOT_SLOT,
-            Some(name) => table.lock(&store)?.slot_of(name.parts())?,
+            Some(name) => table.lock(&store)?.slot_of_node(name.parts(), options.clone.as_ref())?,
         };
         let fileset = MountedFileset::open(&store, slot)?;
         let main_fileset = FilesetUuid(u128::from_le_bytes(fileset.uuid));
@@ -308,7 +311,8 @@ impl Pool {
             verifier,
             secret,
         };
-        if !is_read_only && pool.files().finish_orphans()? > 0 {
+        let is_changed = !is_read_only && !pool.files().is_of_clone();
+        if is_changed && pool.files().finish_orphans()? > 0 {
             // What they had can be used again, and counts as available, from then on.
             pool.checkpoint()?;
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Pool;
+use crate::alloc::Urgency;
 use crate::error::{FsError, FsResult};
 use crate::vnode::Files;
 use crate::vnode::api::{
@@ -94,9 +95,12 @@ impl FileSystem for Pool {
         caller: &Caller,
         ino: Ino,
         change: &SetAttr,
-        around: Option<&mut Around>,
+        mut around: Option<&mut Around>,
     ) -> FsResult<Attr> {
-        self.files_of(ino)?.set_attributes(caller, ino, change, around)
+        let files = self.files_of(ino)?;
+        let urgency = if change.size_bytes.is_some() { Urgency::Name } else { Urgency::User };
+        files
+            .unsharing(urgency, || files.set_attributes(caller, ino, change, around.as_deref_mut()))
     }
 
     fn create(
@@ -105,9 +109,12 @@ impl FileSystem for Pool {
         parent: Ino,
         name: &[u8],
         new: NewInode,
-        around: Option<&mut Around>,
+        mut around: Option<&mut Around>,
     ) -> FsResult<Attr> {
-        let made = self.files_of(parent)?.make(caller, (parent, name), new, None, around);
+        let files = self.files_of(parent)?;
+        let made = files.unsharing(Urgency::User, || {
+            files.make(caller, (parent, name), new, None, around.as_deref_mut())
+        });
         self.named(parent, name, made)
     }
 
@@ -118,9 +125,12 @@ impl FileSystem for Pool {
         name: &[u8],
         target: &[u8],
         new: NewInode,
-        around: Option<&mut Around>,
+        mut around: Option<&mut Around>,
     ) -> FsResult<Attr> {
-        self.files_of(parent)?.make(caller, (parent, name), new, Some(target), around)
+        let files = self.files_of(parent)?;
+        files.unsharing(Urgency::User, || {
+            files.make(caller, (parent, name), new, Some(target), around.as_deref_mut())
+        })
     }
 
     fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
@@ -136,11 +146,16 @@ impl FileSystem for Pool {
         mut around: Option<&mut Around>,
     ) -> FsResult<Attr> {
         let files = self.files_of(ino)?;
-        files.with_reclaim(|| files.link_name(caller, ino, (parent, name), around.as_deref_mut()))
+        files.with_reclaim(|| {
+            files.unsharing(Urgency::User, || {
+                files.link_name(caller, ino, (parent, name), around.as_deref_mut())
+            })
+        })
     }
 
     fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
-        self.files_of(parent)?.make_nameless(caller, parent, new)
+        let files = self.files_of(parent)?;
+        files.unsharing(Urgency::User, || files.make_nameless(caller, parent, new))
     }
 
     fn unlink(
@@ -152,7 +167,9 @@ impl FileSystem for Pool {
     ) -> FsResult<()> {
         let files = self.files_of(parent)?;
         let removed = files.with_reclaim(|| {
-            files.remove_name(caller, (parent, name), false, around.as_deref_mut())
+            files.unsharing(Urgency::Name, || {
+                files.remove_name(caller, (parent, name), false, around.as_deref_mut())
+            })
         });
         self.named(parent, name, removed)
     }
@@ -165,8 +182,11 @@ impl FileSystem for Pool {
         mut around: Option<&mut Around>,
     ) -> FsResult<()> {
         let files = self.files_of(parent)?;
-        files
-            .with_reclaim(|| files.remove_name(caller, (parent, name), true, around.as_deref_mut()))
+        files.with_reclaim(|| {
+            files.unsharing(Urgency::Name, || {
+                files.remove_name(caller, (parent, name), true, around.as_deref_mut())
+            })
+        })
     }
 
     fn rename(
@@ -181,8 +201,11 @@ impl FileSystem for Pool {
             return Err(FsError::CrossFileset);
         }
         let files = self.files_of(source.0)?;
-        files
-            .with_reclaim(|| files.rename_name(caller, source, target, mode, around.as_deref_mut()))
+        files.with_reclaim(|| {
+            files.unsharing(Urgency::Name, || {
+                files.rename_name(caller, source, target, mode, around.as_deref_mut())
+            })
+        })
     }
 
     fn read(
@@ -277,9 +300,12 @@ impl FileSystem for Pool {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
-        around: Option<&mut Around>,
+        mut around: Option<&mut Around>,
     ) -> FsResult<()> {
-        self.files_of(ino)?.set_attribute(caller, ino, name, (value, mode), around)
+        let files = self.files_of(ino)?;
+        files.unsharing(Urgency::User, || {
+            files.set_attribute(caller, ino, name, (value, mode), around.as_deref_mut())
+        })
     }
 
     fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
@@ -291,9 +317,12 @@ impl FileSystem for Pool {
         caller: &Caller,
         ino: Ino,
         name: &[u8],
-        around: Option<&mut Around>,
+        mut around: Option<&mut Around>,
     ) -> FsResult<()> {
-        self.files_of(ino)?.remove_attribute(caller, ino, name, around)
+        let files = self.files_of(ino)?;
+        files.unsharing(Urgency::User, || {
+            files.remove_attribute(caller, ino, name, around.as_deref_mut())
+        })
     }
 
     fn fallocate(
@@ -304,7 +333,9 @@ impl FileSystem for Pool {
         length_bytes: u64,
         mode: Fallocate,
     ) -> FsResult<()> {
-        let done = self.files_of(ino)?.fallocate_file(caller, ino, offset, length_bytes, mode);
+        let files = self.files_of(ino)?;
+        let allocate = || files.fallocate_file(caller, ino, offset, length_bytes, mode);
+        let done = files.unsharing(Urgency::User, allocate);
         self.named(ino, b"", done)
     }
 

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use format::anode::Anode;
+use format::ids::Epoch;
 use format::map::ROOT_POINTERS;
 
 use super::access::{clear_set_bits_of_chown, clear_set_bits_of_write, set_owner_and_mode};
@@ -128,14 +129,16 @@ impl Files<'_> {
         vnode: &Arc<Vnode>,
         is_read: &dyn Fn(&VnodeState) -> bool,
     ) {
-        if caller.keeps_atime || self.options.no_atime || self.options.is_read_only {
+        let is_kept = self.options.no_atime || self.options.is_read_only;
+        if caller.keeps_atime || is_kept || self.fileset.is_clone() {
             return;
         }
         let now = self.now();
         let is_due = |state: &VnodeState| {
             state.anode.as_ref().is_some_and(|anode| {
-                let is_old = anode.atime <= anode.mtime
-                    || anode.atime <= anode.ctime
+                // Where clones are, the first time would copy the page that the anode is in.
+                let has_clones = self.fileset.gate.shared_epoch() > Epoch(0);
+                let is_old = !has_clones && anode.atime <= anode.mtime.max(anode.ctime)
                     || now.seconds.saturating_sub(anode.atime.seconds) >= RELATIME_SECONDS;
                 is_old && is_read(state)
             })

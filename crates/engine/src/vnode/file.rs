@@ -14,6 +14,7 @@ use super::inline::{cut_inline, is_inline, settle_storage};
 use super::payload::Payload;
 use super::unit::Span;
 use super::{Core, Files, Vnode, VnodeState, attr_of, seen, tell};
+use crate::alloc::Urgency;
 use crate::container::{Content, Leaves, Room};
 use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
@@ -160,7 +161,7 @@ impl Core {
         };
         let page = u64::from(self.store.geometry().page_fragments());
         let Room { map_pages, held_fragments, stored } =
-            leaves.room_for(anode, span.start, span.shift)?;
+            leaves.room_for(anode, span.start, span.shift, self.shared_epoch_of(anode))?;
         let previous = state.waiting_as(span).map(|block| block.place).or(stored);
         let claim = Claim { extra_fragments: page * map_pages, held_fragments, previous };
         let block = self.segments.place(origin, owner, buffer, length, claim)?;
@@ -280,8 +281,9 @@ impl Files<'_> {
         let (mut refused_at, mut lost) = (None, 0);
         let mut turn = None;
         loop {
-            let result =
-                self.write_locked(caller, &vnode, offset, data, done, around.as_deref_mut());
+            let result = self.unsharing(Urgency::User, || {
+                self.write_locked(caller, &vnode, offset, data, done, around.as_deref_mut())
+            });
             if result != Err(FsError::NoSpace) {
                 return result;
             }
@@ -486,6 +488,7 @@ impl Files<'_> {
             let change = self.begin(Reservation::LARGE)?;
             let state = vnode.state.write();
             if !state.is_being_cut {
+                self.check_anode_own(&state)?;
                 return Ok((change, state));
             }
             drop((state, change));
@@ -498,11 +501,13 @@ impl Files<'_> {
     pub(super) fn settled<'v>(
         &self,
         vnode: &'v Arc<Vnode>,
-    ) -> FsResult<(Inside<'_>, StateGuard<'v>)> {
+    ) -> FsResult<(Option<Inside<'_>>, StateGuard<'v>)> {
         loop {
-            let inside = self.fileset.gate.enter();
+            let enters = !planted::is(Planted::GateNotHeldByWrites);
+            let inside = enters.then(|| self.fileset.gate.enter());
             let state = vnode.state.write();
             if !state.is_being_cut {
+                self.check_anode_own(&state)?;
                 return Ok((inside, state));
             }
             drop((state, inside));
@@ -513,6 +518,10 @@ impl Files<'_> {
     /// Frees what still lies past the end of a file that is being cut. One with a name is in the
     /// orphan list for that, and is taken out.
     pub(crate) fn finish_truncate(&self, vnode: &Arc<Vnode>) -> FsResult<()> {
+        self.unsharing(Urgency::System, || self.finish_cut(vnode))
+    }
+
+    fn finish_cut(&self, vnode: &Arc<Vnode>) -> FsResult<()> {
         loop {
             let mut change = self.begin(Reservation::LARGE)?;
             let mut state = vnode.state.write();

@@ -40,6 +40,8 @@ pub(crate) struct Fileset {
     pub(super) gate: Gate,
     pub(super) doomed: orphan::Doomed,
     pub(super) readahead: readahead::Readahead,
+    /// Whether it is what a fileset was like at one moment: nobody ever changes what is in it.
+    is_clone: bool,
     /// Whether nobody may change what is in it.
     is_read_only: AtomicBool,
     /// Whether it was deleted: nobody may enter it.
@@ -133,9 +135,10 @@ impl Fileset {
     pub(crate) fn new(anodes: MountedFileset) -> Fileset {
         Fileset {
             is_read_only: AtomicBool::new(anodes.is_read_only()),
-            anodes,
+            is_clone: anodes.is_clone(),
             rename_lock: Mutex::new(()),
-            gate: Gate::default(),
+            gate: Gate::new(anodes.shared_epoch()),
+            anodes,
             doomed: orphan::Doomed::default(),
             readahead: readahead::Readahead::default(),
             is_gone: AtomicBool::new(false),
@@ -151,6 +154,11 @@ impl Fileset {
     /// Returns it, unless it was deleted.
     fn check_there(&self) -> FsResult<&Fileset> {
         if self.is_gone.load(Ordering::Acquire) { Err(FsError::Stale) } else { Ok(self) }
+    }
+
+    /// Whether it is what a fileset was like at one moment.
+    pub(super) fn is_clone(&self) -> bool {
+        self.is_clone
     }
 
     /// Whether nobody may change what is in it.
@@ -187,9 +195,9 @@ impl Filesets {
         if slot == self.main.anodes.slot { Some(&self.main) } else { self.others.get(slot) }
     }
 
-    /// Returns the opened fileset whose blocks name `family`.
+    /// Returns the opened fileset whose blocks name `family` and that is no clone.
     pub(super) fn by_family(&self, family: FilesetId) -> Option<&Fileset> {
-        if self.main.anodes.family == family {
+        if self.main.anodes.family == family && !self.main.is_clone {
             return Some(&self.main);
         }
         let slot = *self.opened.lock().families.get(&family)?;
@@ -197,11 +205,11 @@ impl Filesets {
     }
 
     fn enter(&self, slot: u32, fileset: Fileset) -> &Fileset {
-        let family = fileset.anodes.family;
+        let family = (!fileset.is_clone).then_some(fileset.anodes.family);
         let entered = self.others.enter(slot, Box::new(fileset));
         let mut opened = self.opened.lock();
         opened.slots.push(slot);
-        opened.families.insert(family, slot);
+        opened.families.extend(family.map(|family| (family, slot)));
         entered
     }
 }
@@ -218,16 +226,20 @@ impl Core {
         }
         let anodes = MountedFileset::open(&self.store, slot)?;
         let fileset = self.filesets.enter(slot, Fileset::new(anodes));
-        if !self.options.is_read_only {
+        if !self.options.is_read_only && !fileset.is_clone {
             // Nobody had it open: what is in the list was left by a crash.
             (Files { core: self, fileset }).finish_orphans()?;
         }
         Ok(fileset)
     }
 
-    /// Opens a fileset for fronts. It can't be deleted any more.
-    pub(crate) fn hold_fileset(&self, path: &[NamePart]) -> FsResult<FilesetUuid> {
-        let slot = self.filesets.table.lock(&self.store)?.slot_of(path)?;
+    /// Opens a fileset, or a clone of it, for fronts. It can't be deleted any more.
+    pub(crate) fn hold_fileset(
+        &self,
+        path: &[NamePart],
+        clone: Option<&NamePart>,
+    ) -> FsResult<FilesetUuid> {
+        let slot = self.filesets.table.lock(&self.store)?.slot_of_node(path, clone)?;
         let fileset = self.open_fileset(slot)?;
         // Whoever deletes says so first, and then looks whether it is held.
         fileset.is_held.store(true, Ordering::SeqCst);
@@ -309,7 +321,7 @@ impl Core {
     /// Whether a deleted fileset is not all freed yet.
     pub(crate) fn has_deleted_filesets(&self) -> FsResult<bool> {
         let index = self.filesets.table.lock(&self.store)?;
-        Ok(index.nodes().any(|node| !node.is_live()))
+        Ok(index.nodes().any(Node::is_deleted))
     }
 
     /// Makes a fileset; it is durable when this returns.
@@ -430,6 +442,11 @@ fn check_live(index: &Index, slot: u32) -> FsResult<()> {
 
 /// FT2: refuses a fileset that others are below.
 fn check_childless(index: &Index, slot: u32) -> FsResult<()> {
+    let clones: Vec<_> = index.clones_of(slot).map(|node| index.path_of(node.slot)).collect();
+    if !clones.is_empty() {
+        let by = format!("it has clones: {}: delete these first", clones.join(", "));
+        return Err(FsError::FilesetInUse { name: index.path_of(slot), by });
+    }
     let below: Vec<_> = index.children(slot).map(|node| index.path_of(node.slot)).collect();
     if below.is_empty() {
         return Ok(());
@@ -472,8 +489,16 @@ fn key_of(random: &[u8; 32]) -> [u64; 2] {
 }
 
 impl Files<'_> {
+    /// Whether they are a clone's: nobody ever changes them.
+    pub(crate) fn is_of_clone(&self) -> bool {
+        self.fileset.is_clone()
+    }
+
     /// Refuses a change where nobody may make one.
     pub(super) fn check_writable(&self) -> FsResult<()> {
+        if self.fileset.is_clone() {
+            return Err(FsError::ReadOnlyClone);
+        }
         if self.fileset.is_read_only() {
             return Err(FsError::ReadOnly { reason: "the fileset is read-only".to_owned() });
         }

@@ -4,17 +4,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use format::anode::{Anode, AnodeKind};
-use format::ids::{AnodeNo, FilesetId};
+use format::ids::{AnodeNo, Epoch, FilesetId};
 use format::map::ROOT_POINTERS;
+use format::page::{PageKind, PageOwner};
 use format::pointer::BlockPointer;
 use runtime::planted::{self, Planted};
 
 use super::api::{Caller, Ino};
 use super::unit::Span;
 use super::{Core, Files, Vnode, VnodeState};
+use crate::alloc::Urgency;
 use crate::container::{InstallStep, NewBlock};
 use crate::convert::index_wide;
-use crate::error::{Completion, FsResult};
+use crate::error::{Completion, FsError, FsResult};
 use crate::journal::{Applied, Reservation};
 use crate::segment::Block;
 use crate::store::{Change, Pot};
@@ -53,7 +55,29 @@ impl<'s> Changes<'_, 's> {
     {
         match self {
             Changes::Waiting => core.begin_of(vnode, Reservation::LARGE).map(Some),
-            Changes::Pot(pot) => Ok(pot.begin(Reservation::LARGE)),
+            Changes::Pot(pot) => {
+                Ok(pot.begin(Reservation::LARGE, core.fileset_of(vnode).gate.shared_epoch()))
+            }
+        }
+    }
+
+    /// Copies a page that clones hold too, before it is changed. Returns whether it is done: a pot
+    /// may be empty before.
+    fn unshare(
+        &mut self,
+        core: &Core,
+        vnode: &Vnode,
+        page: (PageKind, PageOwner),
+    ) -> FsResult<bool> {
+        let fileset = core.fileset_of(vnode);
+        match self {
+            Changes::Waiting => core.unshare(fileset, page).map(|()| true),
+            Changes::Pot(pot) => {
+                let change = pot.begin(Reservation::LARGE, Epoch(0));
+                change.map_or(Ok(false), |change| {
+                    core.unshare_alone(fileset, change, page).map(|()| true)
+                })
+            }
         }
     }
 
@@ -90,17 +114,19 @@ struct Installed {
 impl Core {
     /// Installs sealed blocks of a file, as many as one transaction can. Returns whether more wait.
     pub(crate) fn install_some(&self, vnode: &Arc<Vnode>) -> FsResult<bool> {
-        let change = self.begin_of(vnode, Reservation::LARGE)?;
-        let mut state = vnode.state.write();
-        if state.anode.is_none() {
-            return Ok(false);
-        }
-        let ready = sealed_blocks(&state, BLOCKS_PER_INSTALL);
-        if ready.is_empty() && !state.is_attr_dirty {
-            return Ok(false);
-        }
-        self.install_ready(change, &mut state, vnode, ready)?;
-        Ok(!sealed_blocks(&state, 1).is_empty())
+        self.with_unsharing(self.fileset_of(vnode), Urgency::System, || {
+            let change = self.begin_of(vnode, Reservation::LARGE)?;
+            let mut state = vnode.state.write();
+            if state.anode.is_none() {
+                return Ok(false);
+            }
+            let ready = sealed_blocks(&state, BLOCKS_PER_INSTALL);
+            if ready.is_empty() && !state.is_attr_dirty {
+                return Ok(false);
+            }
+            self.install_ready(change, &mut state, vnode, ready)?;
+            Ok(!sealed_blocks(&state, 1).is_empty())
+        })
     }
 
     /// Installs all that waits of a file now, whatever is written to it meanwhile: a block that is
@@ -137,7 +163,17 @@ impl Core {
             let mut ready = sealed_blocks(&state, usize::MAX);
             ready.retain(|(index, ..)| wanted.contains(index) || tail == Some(*index));
             ready.truncate(BLOCKS_PER_INSTALL);
-            for index in self.install_ready(change, &mut state, vnode, ready)? {
+            let installed = match self.install_ready(change, &mut state, vnode, ready) {
+                Err(FsError::Shared { kind, owner }) => {
+                    drop(state);
+                    if !changes.unshare(self, vnode, (kind, owner))? {
+                        return Ok(false);
+                    }
+                    continue;
+                }
+                installed => installed?,
+            };
+            for index in installed {
                 wanted.remove(&index);
             }
             if wanted.is_empty() {
@@ -414,7 +450,12 @@ impl Files<'_> {
         self.check_alive()?;
         let vnode = self.vnode(ino)?;
         self.check_open(caller, vnode.state.read().anode()?)?;
-        let class = match self.install_in_log(&vnode)? {
+        let in_log = match self.install_in_log(&vnode) {
+            // What is sealed by now goes home first.
+            Err(FsError::Shared { .. }) => None,
+            class => class?,
+        };
+        let class = match in_log {
             Some(class) => class,
             None => {
                 // Once: what is written from now on is not this sync's, and must not delay it.

@@ -53,6 +53,7 @@ mod space;
 mod table;
 mod tmpfile;
 mod unit;
+mod unshare;
 mod xattr;
 
 pub use attr::DIRTY_FILES_MAX;

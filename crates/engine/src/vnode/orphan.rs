@@ -11,6 +11,7 @@ use runtime::planted::{self, Planted};
 use super::table::Left;
 use super::xattr::has_containers;
 use super::{Core, Files, Vnode, VnodeState};
+use crate::alloc::Urgency;
 use crate::container::Content;
 use crate::error::{FsError, FsResult};
 use crate::fileset::FilesetGuard;
@@ -96,6 +97,10 @@ impl Files<'_> {
 
     /// Frees a file without a name that nobody holds, in as many transactions as it takes.
     pub(crate) fn reap(&self, number: AnodeNo) -> FsResult<()> {
+        self.unsharing(Urgency::System, || self.free_file(number))
+    }
+
+    fn free_file(&self, number: AnodeNo) -> FsResult<()> {
         loop {
             let vnode = match self.vnode_of(number) {
                 Err(FsError::Stale) => return Ok(()),
@@ -148,7 +153,7 @@ impl Files<'_> {
     pub(crate) fn forget(&self, ino: super::api::Ino, count: u64) {
         let Ok(number) = self.number(ino) else { return };
         let Left::Nameless(vnode) = self.table.drop_references(ino, count) else { return };
-        if self.options.is_read_only {
+        if self.options.is_read_only || self.fileset.is_clone() {
             return;
         }
         let is_nameless = |anode: &Anode| anode.nlink == 0;
@@ -243,9 +248,11 @@ impl Files<'_> {
             let nlink = vnode.state.read().anode()?.nlink;
             let result = if nlink == 0 { self.reap(number) } else { self.finish_truncate(&vnode) };
             match result {
-                // One damaged file must not keep the pool closed: it stays in the list.
-                Err(error @ FsError::Corrupt { .. }) => {
-                    tracing::warn!(%error, anode = number.0, "a file in the orphan list is kept");
+                // One damaged file must not keep the pool closed, nor one for which there is no
+                // room as long as clones hold it: it stays in the list.
+                Err(error @ (FsError::Corrupt { .. } | FsError::NoSpace)) => {
+                    let anode = number.0;
+                    tracing::warn!(%error, anode, "a file in the orphan list is kept");
                 }
                 other => other?,
             }

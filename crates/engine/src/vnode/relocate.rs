@@ -75,7 +75,11 @@ impl Core {
             let span = Span { start: unit.start, shift: unit.shift };
             let Some(before) = span.start.checked_sub(start) else { continue };
             let expected = place.bits() + (before >> fragment_shift);
-            let pointer = unit.pointer.filter(|pointer| pointer.place.bits() == expected);
+            let is_it = |pointer: &BlockPointer| {
+                // What clones hold too stays where they look for it.
+                pointer.place.bits() == expected && pointer.birth > self.shared_epoch_of(anode)
+            };
+            let pointer = unit.pointer.filter(is_it);
             let is_waiting =
                 state.waiting_at(span.start).is_some() || !state.waiting_in(span).is_empty();
             if let Some(pointer) = pointer.filter(|_| !is_waiting) {

@@ -1,0 +1,125 @@
+//! What clones hold too is copied before it is changed.
+//!
+//! A change that comes to a page of theirs is given up, with [`FsError::Shared`]. Whoever started
+//! it, and holds nothing any more, has the page copied, with what leads to it from the entry of the
+//! fileset, and does the operation again: each time there is one page less that is shared. So a
+//! change reserves no more than it did without clones, and the first touch of a path pays once.
+//!
+//! The copying is a transaction of its own, behind the closed gate: nobody else changes the fileset
+//! meanwhile, and the old pages, which stay as they are, serve whoever reads.
+
+use format::anode::{Anode, StorageMode};
+use format::fileset::ANODE_TABLE_ANODE;
+use format::ids::Epoch;
+use format::page::{PageKind, PageOwner};
+
+use runtime::planted::{self, Planted};
+
+use super::{Core, Files, Fileset, VnodeState};
+use crate::alloc::Urgency;
+use crate::error::{FsError, FsResult};
+use crate::journal::Reservation;
+use crate::store::Change;
+
+/// Pages that are copied at once, at most, but in maps of billions of blocks: those of two ways of
+/// three map pages each, and what they lead to.
+const PATH_PAGES: u64 = 8;
+/// Times that an operation is begun again because of a shared page: more than the longest touches.
+const TRIES_MAX: usize = 1024;
+
+impl Core {
+    /// Does `operation`, and again each time that a page had to be copied for it. Called with no
+    /// lock held.
+    pub(crate) fn with_unsharing<T>(
+        &self,
+        fileset: &Fileset,
+        urgency: Urgency,
+        mut operation: impl FnMut() -> FsResult<T>,
+    ) -> FsResult<T> {
+        for _ in 0..TRIES_MAX {
+            match operation() {
+                Err(FsError::Shared { kind, owner }) => {
+                    self.with_reclaim(|| {
+                        self.check_space(PATH_PAGES, urgency)?;
+                        self.unshare(fileset, (kind, owner))
+                    })?;
+                }
+                other => return other,
+            }
+        }
+        Err(FsError::TryLater)
+    }
+
+    /// Copies a page of a fileset that clones hold too, and what leads to it. Called with no lock
+    /// held.
+    pub(super) fn unshare(&self, fileset: &Fileset, page: (PageKind, PageOwner)) -> FsResult<()> {
+        let change = self.store.begin_pool(Reservation::LARGE)?;
+        let _closed = fileset.gate.close();
+        self.unshare_alone(fileset, change, page)
+    }
+
+    /// As [`Core::unshare`], in `change`, for whoever keeps the gate closed.
+    pub(super) fn unshare_alone(
+        &self,
+        fileset: &Fileset,
+        mut change: Change<'_>,
+        (kind, owner): (PageKind, PageOwner),
+    ) -> FsResult<()> {
+        let shared_epoch = fileset.gate.shared_epoch();
+        let page = (kind, owner);
+        let mut guard = fileset.anodes.lock();
+        if owner.anode == ANODE_TABLE_ANODE {
+            guard.unshare_table(&self.store, &mut change, shared_epoch, page)?;
+            let applied = change.end();
+            guard.settle(applied.lsn);
+            return Ok(());
+        }
+        let copied = guard.unshare_container(&self.store, &mut change, shared_epoch, page)?;
+        let applied = change.end();
+        guard.settle(applied.lsn);
+        if let Some(anode) = copied.filter(|_| !planted::is(Planted::CopyNotToldToFile))
+            && let Some(vnode) = self.table.find(fileset.ino(owner.anode))
+        {
+            take_root(&mut vnode.state.write(), &anode, applied.class);
+        }
+        Ok(())
+    }
+
+    /// Returns the epoch up to which what was born belongs to clones, too, of the fileset that an
+    /// anode is in.
+    pub(super) fn shared_epoch_of(&self, anode: &Anode) -> Epoch {
+        let fileset = self.filesets.by_family(anode.fileset);
+        fileset.map_or(Epoch(0), |fileset| fileset.gate.shared_epoch())
+    }
+}
+
+impl Files<'_> {
+    /// As [`Core::with_unsharing`], of this fileset.
+    pub(crate) fn unsharing<T>(
+        &self,
+        urgency: Urgency,
+        operation: impl FnMut() -> FsResult<T>,
+    ) -> FsResult<T> {
+        self.with_unsharing(self.fileset, urgency, operation)
+    }
+
+    /// Refuses to change a file in memory whose anode lies in a page that clones hold too: there
+    /// may be no room for a copy of that when the file is written.
+    pub(super) fn check_anode_own(&self, state: &VnodeState) -> FsResult<()> {
+        let shared_epoch = self.fileset.gate.shared_epoch();
+        if shared_epoch == Epoch(0) {
+            return Ok(());
+        }
+        self.fileset.anodes.check_own(&self.store, state.anode()?.number, shared_epoch)
+    }
+}
+
+/// The map of a file begins elsewhere: everything else of the anode in memory, which may not be
+/// written yet, stays.
+fn take_root(state: &mut VnodeState, copied: &Anode, class: u64) {
+    let Some(anode) = state.anode.as_mut() else { return };
+    if anode.storage == StorageMode::Blocked && copied.storage == StorageMode::Blocked {
+        anode.root = copied.root;
+    }
+    state.class = class;
+}

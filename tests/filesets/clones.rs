@@ -1,0 +1,216 @@
+//! Clones: what a fileset was like stays so, whatever is done to it since and wherever a crash
+//! cuts.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode};
+use engine::{CreateOptions, OpenOptions, Pool};
+use format::fileset::NamePart;
+use runtime::clock::ManualClock;
+use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
+use storage::device::{MemoryDevice, SharedDevice};
+use testkit::canon::{Times, Tree, differences, walk};
+
+use super::{assert_clean, name, work};
+
+const POOL_BYTES: u64 = 128 << 20;
+const CRASH_POOL_BYTES: u64 = 32 << 20;
+
+fn part(text: &str) -> NamePart {
+    NamePart::new(text).expect("a test writes a name")
+}
+
+fn open(device: &SharedDevice, clone: Option<&str>) -> Pool {
+    let fileset = Some(name("root"));
+    let options = OpenOptions { fileset, clone: clone.map(part), ..OpenOptions::default() };
+    let clock = Arc::new(ManualClock::new());
+    Pool::open(Arc::clone(device), clock, options).expect("the pool opens")
+}
+
+fn new_pool(bytes: u64) -> SharedDevice {
+    let device: SharedDevice = MemoryDevice::new("memory", bytes);
+    let create = CreateOptions::new(bytes, [3; 64]);
+    Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
+    device
+}
+
+fn tree_of(pool: &Pool) -> Tree {
+    walk(pool, Times::Changes).expect("it can be read")
+}
+
+fn take(pool: &Pool, number: usize) -> String {
+    let text = format!("c{number}");
+    let random = [u8::try_from(number).expect("few"); 16];
+    pool.create_clone(&name("root"), &part(&text), random).expect("there is room");
+    text
+}
+
+#[track_caller]
+fn assert_same(found: &Tree, kept: &Tree, what: &str) {
+    let differ = differences(kept, found);
+    assert!(differ.is_empty(), "{what}: {:?}", differ.first());
+}
+
+/// Goal: each clone is what the fileset was like, after every later change, and the checker finds
+/// that every fragment is held, once. Method: random histories with clones between them.
+#[test]
+fn clones_keep_what_their_fileset_was_like() {
+    for seed in 0..6 {
+        let device = new_pool(POOL_BYTES);
+        let mut kept: Vec<(String, Tree)> = Vec::new();
+        for number in 0..4 {
+            let pool = open(&device, None);
+            work(&pool, seed * 100 + number, 150);
+            let before = tree_of(&pool);
+            kept.push((take(&pool, kept.len()), before));
+            work(&pool, seed * 100 + 50 + number, 100);
+            pool.close().expect("nothing fails");
+            drop(pool);
+            assert_clean(&device);
+            for (clone, tree) in &kept {
+                let pool = open(&device, Some(clone));
+                assert_same(&tree_of(&pool), tree, &format!("seed {seed}: {clone} of {number}"));
+                pool.close().expect("nothing fails");
+            }
+        }
+        assert_clean(&device);
+    }
+}
+
+/// Goal: nobody changes a clone, and what can't be done with clones is refused with words.
+#[test]
+fn a_clone_is_read_only_and_has_a_name_of_its_own() {
+    let device = new_pool(POOL_BYTES);
+    let pool = open(&device, None);
+    work(&pool, 1, 60);
+    take(&pool, 0);
+    let again = pool.create_clone(&name("root"), &part("c0"), [9; 16]);
+    assert_eq!(again.map(drop), Err(FsError::FilesetExists { name: "root@c0".to_owned() }));
+    let missing = pool.hold_clone(&name("root"), &part("c1"));
+    assert_eq!(missing.map(drop), Err(FsError::NoFileset { name: "root@c1".to_owned() }));
+    let of_none = pool.create_clone(&name("none"), &part("c1"), [9; 16]);
+    assert_eq!(of_none.map(drop), Err(FsError::NoFileset { name: "none".to_owned() }));
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let clone = open(&device, Some("c0"));
+    let new = NewInode::new(FileKind::Regular, 0o644);
+    let made = clone.create(&Caller::root(), clone.root(), b"new", new, None);
+    assert_eq!(made.map(drop), Err(FsError::ReadOnlyClone));
+    clone.close().expect("nothing fails");
+    assert_clean(&device);
+}
+
+/// Goal: a clone writes no data and no more than the log, whatever the fileset holds. Method: count
+/// the writes of the device while a clone is taken of a fileset that was synced.
+#[test]
+fn a_clone_costs_the_same_whatever_the_fileset_holds() {
+    let mut costs = Vec::new();
+    for files in [10_u32, 3_000] {
+        let device = SimDevice::new(POOL_BYTES, SimOptions::default());
+        let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+        let create = CreateOptions::new(POOL_BYTES, [3; 64]);
+        Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
+        let pool = open(&shared, None);
+        for number in 0..files {
+            let new = NewInode::new(FileKind::Regular, 0o644);
+            let name = format!("f{number}");
+            let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new, None);
+            let ino = made.expect("there is room").ino;
+            pool.write(&Caller::root(), ino, 0, &[7; 6_000]).expect("there is room");
+            pool.forget(ino, 1);
+        }
+        pool.sync().expect("nothing fails");
+        pool.checkpoint().expect("nothing fails");
+        let before = device.position();
+        take(&pool, 0);
+        costs.push(device.position() - before);
+        pool.close().expect("nothing fails");
+    }
+    assert!(costs[1] <= costs[0] + 1, "writes and flushes of 10 and of 3,000 files: {costs:?}");
+}
+
+/// What must be there at a cut: each clone, from the position at which it was answered on.
+struct Taken {
+    clone: String,
+    tree: Tree,
+    answered: usize,
+}
+
+fn judge(image: &Image, taken: &[Taken], at: usize) -> Result<(), String> {
+    let device = SimDevice::open(image.clone(), SimOptions::default());
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+    let checked = |when: &str| {
+        let report = check::run(Arc::clone(&shared), check::Options::default(), &mut |_| ());
+        if report.is_clean() { Ok(()) } else { Err(format!("{when}: {}", report.to_text())) }
+    };
+    checked("before the open")?;
+    let same = |when: &str| {
+        for Taken { clone, tree, answered } in taken {
+            if *answered <= at {
+                let pool = open(&shared, Some(clone));
+                if let Some(differ) = differences(tree, &tree_of(&pool)).first() {
+                    return Err(format!("{when}: {clone}: {differ:?}"));
+                }
+                pool.close().map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
+    };
+    let pool = open(&shared, None);
+    work(&pool, 77, 30);
+    pool.close().map_err(|error| error.to_string())?;
+    drop(pool);
+    checked("after more work")?;
+    same("after more work")
+}
+
+/// Goal: no crash loses a clone that was answered, changes one, or leaves a fragment that nobody
+/// holds. Method: cut at every write of a history with clones; what is found goes on.
+#[test]
+fn a_crash_leaves_clones_as_they_were() {
+    let mut judged = 0;
+    for seed in 0..3 {
+        let options = SimOptions { is_recorded: true, ..SimOptions::default() };
+        let device = SimDevice::new(CRASH_POOL_BYTES, SimOptions::default());
+        let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+        let create = CreateOptions::new(CRASH_POOL_BYTES, [9; 64]);
+        Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
+        let pool = open(&shared, None);
+        work(&pool, seed, 60);
+        pool.close().expect("nothing fails");
+        drop(pool);
+        let device = SimDevice::open(device.durable_image(), options);
+        let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+        let pool = open(&shared, None);
+        let mut taken = Vec::new();
+        for number in 0..3 {
+            work(&pool, seed * 10 + u64::try_from(number).expect("few"), 12);
+            let tree = tree_of(&pool);
+            let clone = take(&pool, number);
+            taken.push(Taken { clone, tree, answered: device.position() });
+            if number == 1 {
+                pool.checkpoint().expect("nothing fails");
+            }
+        }
+        work(&pool, seed + 40, 12);
+        pool.sync().expect("nothing fails");
+        pool.checkpoint().expect("nothing fails");
+        drop(pool);
+        let strategy =
+            Strategy { exhaustive_writes_max: 2, random_subsets: 1, torn_variants: 1, seed };
+        let mut seen = BTreeSet::new();
+        for point in device.recording().points() {
+            let at = point.position();
+            let there = taken.iter().filter(|it| it.answered <= at).count();
+            for image in point.images(&strategy) {
+                if seen.insert((image.image.content_hash(), there)) {
+                    judged += 1;
+                    judge(&image.image, &taken, at)
+                        .unwrap_or_else(|finding| panic!("seed {seed} cut at {at}: {finding}"));
+                }
+            }
+        }
+    }
+    assert!(judged > 100, "{judged} images mean little");
+}
