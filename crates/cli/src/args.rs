@@ -1,5 +1,6 @@
 //! What can be asked of the program.
 
+pub(crate) mod clone;
 pub(crate) mod fileset;
 
 use std::ffi::OsString;
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Make, show, change, rename and delete the filesets of a pool
     Fileset(fileset::FilesetArgs),
+    /// Take clones of a fileset, and show them
+    Clone(clone::CloneArgs),
     /// Show the jobs of a mounted pool, make them pause and go on
     Job(fileset::JobArgs),
     /// Verify a whole pool, changing nothing
@@ -68,6 +71,7 @@ impl Command {
             Command::Serve(args) => [Some(&*args.device), None],
             Command::Status(args) => [args.of.as_deref(), None],
             Command::Fileset(args) => args.command.paths(),
+            Command::Clone(args) => [Some(args.command.path()), None],
             Command::Job(args) => [Some(args.command.pool()), None],
             Command::Check(args) => [Some(&*args.device), None],
             Command::Dump(args) => [Some(&*args.device), None],

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::vnode::api::{FileSystem, FilesetUuid, Ino};
-use format::fileset::FilesetName;
+use format::fileset::{FilesetName, NamePart};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -159,6 +159,8 @@ pub struct OpenOptions {
     pub is_forced: bool,
     /// The fileset whose files are served; `None`: the first.
     pub fileset: Option<FilesetName>,
+    /// The clone of that fileset that is served, instead of its own files.
+    pub clone: Option<NamePart>,
 }
 
 /// What to explain.

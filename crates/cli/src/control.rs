@@ -6,7 +6,7 @@
 //! of another version, with a field or a word that is not known, or longer than [`LINE_BYTES_MAX`]
 //! is refused with words.
 //!
-//! A kind of thing that is changed (filesets, jobs; clones to come) has variants of its own in
+//! A kind of thing that is changed (filesets, clones, jobs) has variants of its own in
 //! [`Request`], an answer in [`Answer`] if it lists, and a command that sends them.
 //!
 //! # Invariants
@@ -14,7 +14,7 @@
 //! - CO1: Only root and the server's own user change anything ([`may_change`]); whoever reaches the
 //!   socket may look.
 
-use format::fileset::FilesetName;
+use format::fileset::{FilesetName, NamePart};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -62,6 +62,13 @@ pub enum Request {
     FilesetDelete {
         /// Its name.
         name: String,
+    },
+    /// Take a clone of a fileset: what it is like now.
+    CloneCreate {
+        /// The fileset's name.
+        fileset: String,
+        /// The clone's own.
+        clone: String,
     },
     /// The jobs that have an end.
     JobList {},
@@ -184,6 +191,9 @@ pub struct FilesetFacts {
     pub uuid: String,
     /// Size of blocks of new files.
     pub block_bytes: u64,
+    /// Whether it is a clone; its name is `a/b@monday` then.
+    #[serde(default)]
+    pub is_clone: bool,
     /// Whether nobody may change what is in it.
     pub is_read_only: bool,
     /// When it was made: seconds since 1970.
@@ -213,6 +223,11 @@ pub struct JobFacts {
     pub is_paused: bool,
     /// Why it has stopped, if it has.
     pub failure: Option<String>,
+}
+
+/// Returns `text` as a clone's own name, or why it is none.
+pub(crate) fn clone_of(text: &str) -> Result<NamePart, String> {
+    NamePart::new(text).map_err(|error| format!("{text}: {error}: name a clone as a/b@monday"))
 }
 
 /// Returns `text` as a fileset's name, or why it is none.

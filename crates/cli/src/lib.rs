@@ -71,6 +71,7 @@ fn dispatch(
         Command::Serve(args) => command::serve::run(args, backend, output),
         Command::Status(args) => command::status::run(args, output),
         Command::Fileset(args) => command::fileset::run(args, backend, output),
+        Command::Clone(args) => command::clone::run(args, backend, output),
         Command::Job(args) => command::job::run(args, backend, output),
         Command::Check(args) => command::check::run(args, backend, output),
         Command::Dump(args) => command::dump::run(args, backend, output),

@@ -177,6 +177,7 @@ fn open_pool(options: &OpenOptions, device: &SharedDevice) -> Result<Pool, engin
         neighbours: Arc::new(ThisMachine),
         is_forced: options.is_forced,
         fileset: options.fileset.clone(),
+        clone: options.clone.clone(),
         ..engine::OpenOptions::default()
     };
     Pool::open(Arc::clone(device), Arc::new(SystemClock::new()), open)
@@ -226,7 +227,8 @@ impl Backend for EngineBackend {
         let mode = Mode { is_read_only, commit_interval };
         let mut served = Served::start(path.clone(), device, Some(file), mode, pool);
         if let Some(name) = &options.fileset {
-            served.fileset = Mutex::new(name.to_string());
+            let clone = options.clone.as_ref().map(|clone| format!("@{}", clone.as_str()));
+            served.fileset = Mutex::new(format!("{name}{}", clone.unwrap_or_default()));
         }
         Ok(Arc::new(served))
     }

@@ -40,6 +40,8 @@ pub(crate) struct Controlled {
     pub(crate) pool: PathBuf,
     /// The fileset that the user named, by its name or by the directory it is mounted on.
     pub(crate) fileset: Option<String>,
+    /// The clone of it that the user named.
+    pub(crate) clone: Option<String>,
 }
 
 impl Controlled {
@@ -51,8 +53,9 @@ impl Controlled {
         is_change: bool,
     ) -> anyhow::Result<Controlled> {
         let shown = argument.display();
-        let named = Named::of_no_clone(argument, "a clone is no fileset: name it without @")?;
+        let named = Named::of(argument)?;
         let device = named.device()?;
+        let clone = named.clone.map(|name| name.as_str().to_owned());
         let fileset = named.fileset.map(|name| name.to_string());
         if let Some(found) = served(&device)? {
             let advice = found.advice();
@@ -60,7 +63,8 @@ impl Controlled {
             let mounted = found.status["pool"]["fileset"].as_str().filter(|_| device.is_dir());
             let fileset = fileset.or_else(|| mounted.map(str::to_owned));
             let pool = PathBuf::from(found.text("pool"));
-            return Ok(Controlled { way: Way::Server(found.socket), pool, fileset });
+            let way = Way::Server(found.socket);
+            return Ok(Controlled { way, pool, fileset, clone });
         }
         anyhow::ensure!(
             !device.is_dir(),
@@ -77,9 +81,10 @@ impl Controlled {
             device_deadline: DEVICE_DEADLINE,
             is_forced: false,
             fileset: None,
+            clone: None,
         };
         let way = Way::Opened(backend.open(&options)?);
-        Ok(Controlled { way, pool: device, fileset })
+        Ok(Controlled { way, pool: device, fileset, clone })
     }
 
     /// Whether a server answers.
@@ -89,8 +94,22 @@ impl Controlled {
 
     /// Returns the fileset that `argument` named.
     pub(crate) fn named(&self, argument: &Path) -> anyhow::Result<String> {
+        if self.clone.is_some() {
+            let message =
+                format!("{}: a clone is no fileset: name it without @", argument.display());
+            return Err(UsageError::new(message).into());
+        }
         self.fileset.clone().ok_or_else(|| {
             let message = format!("{}: name a fileset as POOL:a/b", argument.display());
+            UsageError::new(message).into()
+        })
+    }
+
+    /// Returns the fileset and the clone of it that `argument` named.
+    pub(crate) fn named_clone(&self, argument: &Path) -> anyhow::Result<(String, String)> {
+        let both = self.fileset.clone().zip(self.clone.clone());
+        both.ok_or_else(|| {
+            let message = format!("{}: name a clone as POOL:a/b@monday", argument.display());
             UsageError::new(message).into()
         })
     }

@@ -27,7 +27,8 @@ pub(crate) fn run(
         FilesetCommand::List { pool } => {
             let at = Controlled::find(pool, backend, false)?;
             let all = at.filesets();
-            let all = at.finish(all)?;
+            let mut all = at.finish(all)?;
+            all.retain(|fileset| !fileset.is_clone);
             if all.iter().any(|fileset| fileset.freed_permille.is_some()) {
                 output.remark("Deleted filesets are listed until all that they held is free.");
             }
@@ -103,7 +104,7 @@ fn delete(
     let pool = at.pool.display().to_string();
     let below = format!("{name}/");
     let all = at.filesets()?;
-    let is_live = |fileset: &&FilesetFacts| fileset.freed_permille.is_none();
+    let is_live = |fileset: &&FilesetFacts| fileset.freed_permille.is_none() && !fileset.is_clone;
     let mut names: Vec<&FilesetFacts> =
         all.iter().filter(is_live).filter(|it| it.name.starts_with(&below)).collect();
     if !is_recursive && !names.is_empty() {

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod check;
+pub(crate) mod clone;
 pub(crate) mod controlled;
 pub(crate) mod create;
 pub(crate) mod demo;

@@ -149,8 +149,7 @@ fn ready_text(served: &Served, has_replaced_dead: bool) -> String {
 /// Returns what the arguments ask of the pool and of the mount.
 pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, MountOptions)> {
     // Absolute, because the server leaves this directory and `status` shows it.
-    let no_clone = "clones cannot be mounted by this version: name the fileset without @";
-    let named = Named::of_no_clone(&args.device, no_clone)?;
+    let named = Named::of(&args.device)?;
     let device = named.device()?;
     let mut mount_options = MountOptions::new(&device.to_string_lossy());
     for options in &args.options {
@@ -190,6 +189,7 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
         device_deadline: args.device_deadline,
         is_forced: args.force,
         fileset: named.fileset,
+        clone: named.clone,
     };
     Ok((options, mount_options))
 }

@@ -138,8 +138,7 @@ fn raise_descriptor_limit() {
 }
 
 fn options_of(args: &ServeArgs) -> anyhow::Result<OpenOptions> {
-    let no_clone = "clones cannot be served by this version: name the fileset without @";
-    let named = Named::of_no_clone(&args.device, no_clone)?;
+    let named = Named::of(&args.device)?;
     check_cache(args.cache)?;
     check_threads(args.threads, THREADS_MAX)?;
     Ok(OpenOptions {
@@ -152,6 +151,7 @@ fn options_of(args: &ServeArgs) -> anyhow::Result<OpenOptions> {
         device_deadline: args.device_deadline,
         is_forced: args.force,
         fileset: named.fileset,
+        clone: named.clone,
     })
 }
 

@@ -9,7 +9,7 @@ use format::fileset::ROOT_SLOT;
 use super::{failed, random_bytes};
 use crate::backend::BackendError;
 use crate::control::{
-    Answer, FilesetFacts, JobFacts, LIST_MAX, Peer, Properties, Request, name_of,
+    Answer, FilesetFacts, JobFacts, LIST_MAX, Peer, Properties, Request, clone_of, name_of,
 };
 
 /// Does what `request` asks for `peer`, who may ask it. See [`crate::backend::OpenPool::control`].
@@ -45,6 +45,12 @@ pub(super) fn control(
         }
         Request::FilesetRename { name, to } => rename(path, pool, name, to)?,
         Request::FilesetDelete { name } => pool.delete_fileset(&named(name)?),
+        Request::CloneCreate { fileset, clone } => {
+            let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
+            let random = random_bytes()?;
+            let random = *random.first_chunk().expect("16 of 64 bytes");
+            pool.create_clone(&named(fileset)?, &clone, random).map(|_| ())
+        }
         Request::JobPause { job, is_paused } if pool.pause_job(*job, *is_paused) => Ok(()),
         Request::JobPause { job, .. } => {
             let list = path.display();
@@ -92,6 +98,7 @@ fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
         slot: info.slot,
         uuid: format!("{:032x}", info.uuid.0),
         block_bytes: info.block_bytes.into(),
+        is_clone: info.is_clone,
         is_read_only: info.is_read_only,
         created_seconds: info.created_seconds,
         inodes: info.inodes,

@@ -42,7 +42,7 @@ fn a_mount_shows_the_fileset_that_it_names() {
     for (name, words) in [
         ("b", "there is no fileset b: check the name"),
         ("a/", "a part of the name is empty"),
-        ("a@monday", "clones cannot be mounted by this version"),
+        ("a@monday", "there is no fileset a@monday"),
     ] {
         let refused = mount(name);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -149,5 +149,51 @@ fn a_mount_point_stands_for_its_fileset() {
     assert!(!is_done && text.contains("there is no fileset c"), "{text}");
     assert!(!explains(&pool).0, "the first fileset has no such file");
     mounted.mount(&[]);
+    mounted.finish();
+}
+
+/// Goal: a clone is taken of a mounted fileset and of one that is not, is listed, shown by a mount
+/// of its own, read-only, and stays what the fileset was.
+#[test]
+fn clones_are_taken_listed_and_mounted() {
+    if !can_mount("clones_are_taken_listed_and_mounted") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let pool = mounted.text("pool.hf");
+    write(&mounted.path("file"), b"on monday");
+    let monday = format!("{pool}:root@monday");
+    let (is_done, said) = told(&mounted, &["clone", "create", &monday]);
+    assert!(is_done && said.contains("root@monday is taken"), "{said}");
+    let (is_done, said) = told(&mounted, &["clone", "create", &monday]);
+    assert!(!is_done && said.contains("root@monday already: choose another name"), "{said}");
+    write(&mounted.path("file"), b"on tuesday, longer");
+    fs::write(mounted.path("new"), b"new").expect("there is room");
+    mounted.unmount();
+    let tuesday = format!("{pool}:root@tuesday");
+    let (is_done, said) = told(&mounted, &["clone", "create", &tuesday]);
+    assert!(is_done, "{said}");
+    let (is_done, said) = told(&mounted, &["clone", "list", &pool]);
+    assert!(is_done && said.contains("root@monday") && said.contains("root@tuesday"), "{said}");
+    let (is_done, said) = told(&mounted, &["fileset", "list", &pool]);
+    assert!(is_done && !said.contains('@'), "{said}");
+    let (is_done, said) = told(&mounted, &["fileset", "delete", &monday]);
+    assert!(!is_done && said.contains("a clone is no fileset"), "{said}");
+    let (is_done, said) = told(&mounted, &["clone", "create", &format!("{pool}:root")]);
+    assert!(!is_done && said.contains("name a clone as POOL:a/b@monday"), "{said}");
+    for (clone, content, has_new) in
+        [(&monday, &b"on monday"[..], false), (&tuesday, b"on tuesday, longer", true)]
+    {
+        let mount = ["mount", clone, &mounted.text("mnt"), "--daemon"];
+        let (is_done, said) = told(&mounted, &mount);
+        assert!(is_done, "{said}");
+        assert_eq!(fs::read(mounted.path("file")).expect("it is there"), content);
+        assert_eq!(mounted.path("new").exists(), has_new);
+        let refused = fs::write(mounted.path("file"), b"x").expect_err("a clone is read-only");
+        assert_eq!(refused.raw_os_error(), Some(30));
+        mounted.unmount();
+    }
+    mounted.mount(&[]);
+    assert_eq!(fs::read(mounted.path("file")).expect("it is there"), b"on tuesday, longer");
     mounted.finish();
 }

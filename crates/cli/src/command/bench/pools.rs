@@ -178,6 +178,7 @@ impl Pools {
             device_deadline: storage::device::DEADLINE_DEFAULT,
             is_forced: false,
             fileset: None,
+            clone: None,
         };
         let what = format!("Holdfast in process, a pool of {} in a file", ByteSize(pool_bytes));
         Ok(self.opened("process", what, backend.open(&options)?))

@@ -1,0 +1,44 @@
+//! What can be asked of clones.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  holdfast clone create pool.hf:home@monday\n  \
+                        holdfast clone list pool.hf:home\n  \
+                        holdfast mount pool.hf:home@monday /mnt\n\n\
+                        A clone is what a fileset was like at one moment. It takes no space by \
+                        itself: it keeps\nwhat the fileset changes or deletes from then on. Nobody \
+                        can change it.\nA mounted pool is asked through its server; another is \
+                        opened for the command.\nThe directory of a mount stands for its fileset.")]
+pub(crate) struct CloneArgs {
+    #[command(subcommand)]
+    pub(crate) command: CloneCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CloneCommand {
+    /// Take a clone of a fileset, in constant time
+    #[command(after_help = "Example:\n  holdfast clone create pool.hf:home@monday")]
+    Create {
+        /// POOL:a/b@monday
+        clone: PathBuf,
+    },
+    /// Show the clones of a fileset, or all of a pool
+    #[command(after_help = "Example:\n  holdfast clone list pool.hf:home --json")]
+    List {
+        /// POOL:a/b, or a pool, or a directory that a fileset is mounted on
+        fileset: PathBuf,
+    },
+}
+
+impl CloneCommand {
+    /// Returns the path that is looked at before anything else.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            CloneCommand::Create { clone } => clone,
+            CloneCommand::List { fileset } => fileset,
+        }
+    }
+}
