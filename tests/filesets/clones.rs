@@ -8,11 +8,12 @@ use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode};
 use engine::{CreateOptions, OpenOptions, Pool};
 use format::fileset::NamePart;
 use runtime::clock::ManualClock;
+use runtime::prng::Prng;
 use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
 use storage::device::{MemoryDevice, SharedDevice};
 use testkit::canon::{Times, Tree, differences, walk};
 
-use super::{assert_clean, name, work};
+use super::{assert_clean, free_all, name, work};
 
 const POOL_BYTES: u64 = 128 << 20;
 const CRASH_POOL_BYTES: u64 = 32 << 20;
@@ -78,6 +79,56 @@ fn clones_keep_what_their_fileset_was_like() {
     }
 }
 
+fn delete(pool: &Pool, clone: &str) {
+    pool.delete_clone(&name("root"), &part(clone)).expect("nobody holds it");
+}
+
+/// Goal: deleting clones in any order frees what nobody else holds, and nothing else. Method:
+/// random histories with clones, deleted by chance; the checker holds what is in use against what
+/// is held, in the middle too.
+#[test]
+fn a_deleted_clone_gives_back_what_it_alone_held() {
+    for seed in 0..8 {
+        let device = new_pool(POOL_BYTES);
+        let mut prng = Prng::from_seed(seed);
+        let mut kept: Vec<(String, Tree)> = Vec::new();
+        for number in 0..10 {
+            let pool = open(&device, None);
+            pool.tick().expect("nothing fails");
+            work(&pool, seed * 100 + number, 80);
+            if prng.below(5) < 3 {
+                let before = tree_of(&pool);
+                kept.push((take(&pool, usize::try_from(number).expect("few")), before));
+                work(&pool, seed * 100 + 50 + number, 60);
+            } else if !kept.is_empty() {
+                let chosen = usize::try_from(prng.below(kept.len().try_into().expect("few")));
+                let (clone, _) = kept.remove(chosen.expect("few"));
+                delete(&pool, &clone);
+                if prng.one_in(2) {
+                    work(&pool, seed * 100 + 70 + number, 40);
+                    free_all(&pool);
+                }
+            }
+            pool.close().expect("nothing fails");
+            drop(pool);
+            assert_clean(&device);
+            for (clone, tree) in &kept {
+                let pool = open(&device, Some(clone));
+                assert_same(&tree_of(&pool), tree, &format!("seed {seed}: {clone} of {number}"));
+                pool.close().expect("nothing fails");
+            }
+        }
+        let pool = open(&device, None);
+        free_all(&pool);
+        kept.iter().for_each(|(clone, _)| {
+            delete(&pool, clone);
+            free_all(&pool);
+        });
+        pool.close().expect("nothing fails");
+        assert_clean(&device);
+    }
+}
+
 /// Goal: nobody changes a clone, and what can't be done with clones is refused with words.
 #[test]
 fn a_clone_is_read_only_and_has_a_name_of_its_own() {
@@ -130,11 +181,13 @@ fn a_clone_costs_the_same_whatever_the_fileset_holds() {
     assert!(costs[1] <= costs[0] + 1, "writes and flushes of 10 and of 3,000 files: {costs:?}");
 }
 
-/// What must be there at a cut: each clone, from the position at which it was answered on.
+/// What must be there at a cut: each clone, from the position at which it was answered on to the
+/// one at which somebody began to delete it.
 struct Taken {
     clone: String,
     tree: Tree,
     answered: usize,
+    deleted: usize,
 }
 
 fn judge(image: &Image, taken: &[Taken], at: usize) -> Result<(), String> {
@@ -146,8 +199,8 @@ fn judge(image: &Image, taken: &[Taken], at: usize) -> Result<(), String> {
     };
     checked("before the open")?;
     let same = |when: &str| {
-        for Taken { clone, tree, answered } in taken {
-            if *answered <= at {
+        for Taken { clone, tree, answered, deleted } in taken {
+            if (*answered..*deleted).contains(&at) {
                 let pool = open(&shared, Some(clone));
                 if let Some(differ) = differences(tree, &tree_of(&pool)).first() {
                     return Err(format!("{when}: {clone}: {differ:?}"));
@@ -162,7 +215,13 @@ fn judge(image: &Image, taken: &[Taken], at: usize) -> Result<(), String> {
     pool.close().map_err(|error| error.to_string())?;
     drop(pool);
     checked("after more work")?;
-    same("after more work")
+    same("after more work")?;
+    let pool = open(&shared, None);
+    free_all(&pool);
+    pool.close().map_err(|error| error.to_string())?;
+    drop(pool);
+    checked("after all is freed")?;
+    same("after all is freed")
 }
 
 /// Goal: no crash loses a clone that was answered, changes one, or leaves a fragment that nobody
@@ -184,16 +243,25 @@ fn a_crash_leaves_clones_as_they_were() {
         let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
         let pool = open(&shared, None);
         let mut taken = Vec::new();
+        pool.tick().expect("nothing fails");
         for number in 0..3 {
             work(&pool, seed * 10 + u64::try_from(number).expect("few"), 12);
             let tree = tree_of(&pool);
             let clone = take(&pool, number);
-            taken.push(Taken { clone, tree, answered: device.position() });
+            taken.push(Taken { clone, tree, answered: device.position(), deleted: usize::MAX });
             if number == 1 {
                 pool.checkpoint().expect("nothing fails");
             }
         }
         work(&pool, seed + 40, 12);
+        // In the middle: a job frees it; then the newest, and the oldest.
+        for chosen in [1, 2, 0] {
+            taken[chosen].deleted = device.position();
+            delete(&pool, &taken[chosen].clone);
+            work(&pool, seed + 60, 5);
+            free_all(&pool);
+            work(&pool, seed + 70, 5);
+        }
         pool.sync().expect("nothing fails");
         pool.checkpoint().expect("nothing fails");
         drop(pool);
@@ -202,7 +270,8 @@ fn a_crash_leaves_clones_as_they_were() {
         let mut seen = BTreeSet::new();
         for point in device.recording().points() {
             let at = point.position();
-            let there = taken.iter().filter(|it| it.answered <= at).count();
+            let is_there = |it: &&Taken| (it.answered..it.deleted).contains(&at);
+            let there = taken.iter().filter(is_there).count();
             for image in point.images(&strategy) {
                 if seen.insert((image.image.content_hash(), there)) {
                     judged += 1;

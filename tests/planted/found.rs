@@ -176,5 +176,13 @@ pub(crate) const FOUND: &[Row] = &[
         "vnode::clone::tests::a_clone_stays_what_its_fileset_was_like",
     ),
     ("CopyNotToldToFile", "filesets", "clones::clones_keep_what_their_fileset_was_like"),
+    ("DeletionForgetsParent", "filesets", "clones::a_deleted_clone_gives_back_what_it_alone_held"),
+    ("DeletionForgetsChild", "filesets", "clones::a_deleted_clone_gives_back_what_it_alone_held"),
+    (
+        "DeletionComparesWholeBlocks",
+        "filesets",
+        "clones::a_deleted_clone_gives_back_what_it_alone_held",
+    ),
+    ("SharedAfterDeletion", "filesets", "clones::a_deleted_clone_gives_back_what_it_alone_held"),
     ("SummaryLost", "full", "promise::what_df_promises_can_be_written"),
 ];

@@ -65,6 +65,8 @@ pub(crate) struct Space {
 pub(crate) struct Shares {
     /// What was born in this epoch or before it, the parent holds too; 0: there is none.
     pub(crate) epoch: Epoch,
+    /// Whether it is a clone that is being freed: what it has and nobody else is still in use.
+    pub(crate) is_freed: bool,
     /// Whether all that the parent holds was found.
     pub(crate) is_parent_whole: bool,
     /// A bit a fragment, by group: set when this one holds it.
@@ -84,7 +86,7 @@ pub(crate) enum Claim {
 
 impl Shares {
     pub(crate) fn new(epoch: Epoch, is_parent_whole: bool) -> Shares {
-        Shares { epoch, is_parent_whole, used: BTreeMap::new() }
+        Shares { epoch, is_freed: false, is_parent_whole, used: BTreeMap::new() }
     }
 
     /// Notes that the fileset holds `count` fragments; `false`: it holds one of them already.
@@ -241,6 +243,10 @@ impl Check<'_> {
             self.defect(DefectCode::MP002, subject, Some(place), what);
             return Claim::Refused;
         }
+        if shares.is_freed {
+            self.claim_rest(pointer);
+            return Claim::Shared;
+        }
         let (is_born_before, is_whole) = (pointer.birth <= shares.epoch, shares.is_parent_whole);
         let Some(space) = self.space.groups.get(&place.group()) else { return Claim::First };
         if is_born_before && space.is_all_set(place.fragment(), count) {
@@ -252,6 +258,18 @@ impl Check<'_> {
             self.defect(DefectCode::FS011, subject, Some(place), what);
         }
         Claim::First
+    }
+
+    /// Notes that what of `pointer` nobody else holds is still in use.
+    fn claim_rest(&mut self, pointer: &BlockPointer) {
+        let (group, first) = (pointer.place.group(), pointer.place.fragment());
+        let Some(space) = self.space.groups.get_mut(&group) else { return };
+        for fragment in first..first + pointer.fragments {
+            if !is_set(&space.used, fragment) {
+                space.set(fragment, 1);
+                self.report.totals.fragments += 1;
+            }
+        }
     }
 
     /// Checks that the segments under a claim are of the right kind; reports each once.

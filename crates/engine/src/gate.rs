@@ -49,7 +49,7 @@ pub(crate) struct Inside<'g>(&'g Gate);
 pub(crate) struct Closed<'g>(&'g Gate);
 
 impl Closed<'_> {
-    /// A clone was taken: it holds what was born in `epoch` or before it.
+    /// From now on clones hold what was born in `epoch` or before it.
     pub(crate) fn share(&self, epoch: Epoch) {
         self.0.shared_epoch.store(epoch.0, Ordering::Release);
     }
@@ -98,6 +98,18 @@ impl Gate {
         while self.word.load(Ordering::Acquire) & CLOSED != 0 {
             self.opened.wait(&mut waiting);
         }
+    }
+
+    /// As [`Gate::new`], but closed: whoever calls [`Gate::take`] opens it.
+    pub(crate) fn new_closed(shared_epoch: Epoch) -> Gate {
+        let gate = Gate::new(shared_epoch);
+        gate.word.store(CLOSED, Ordering::Release);
+        gate
+    }
+
+    /// Takes over a gate that was closed from the start. Called once.
+    pub(crate) fn take(&self) -> Closed<'_> {
+        Closed(self)
     }
 
     /// Closes it, and waits until nobody is inside. A second closer waits until the first has

@@ -94,6 +94,12 @@ bugs! {
     OwnBlockKept: "A block that no clone holds stays in use when the fileset gives it up (US5).",
     SplitHintOutlivesCopy: "A lookup goes on to the page of a directory that a clone holds (US6).",
     CopyNotToldToFile: "A file in memory goes on with the map that a clone holds.",
+    DeletionForgetsParent:
+        "The walk that frees a clone frees what the clone before it holds (DL3).",
+    DeletionForgetsChild: "The walk that frees a clone frees what was kept after it (DL3).",
+    DeletionComparesWholeBlocks:
+        "The walk that frees a clone keeps a block of which a quarter is left elsewhere.",
+    SharedAfterDeletion: "A fileset goes on as if its deleted clone held what it had (US5).",
     SummaryLost: "The last summary of a segment is not chained: the cleaner misses blocks.",
 }
 

@@ -50,7 +50,12 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     let mut ids = BTreeSet::new();
     // A parent comes before what was taken after it: it is the older clone.
     let mut in_order: Vec<&Fileset> = filesets.iter().collect();
-    in_order.sort_by_key(|it| if it.state == FilesetState::Clone { it.id.0 } else { u64::MAX });
+    // One that is being freed comes last: what others hold of it is theirs.
+    in_order.sort_by_key(|it| match it.state {
+        FilesetState::Clone => (0, it.id.0),
+        FilesetState::Writable => (1, 0),
+        FilesetState::Deleted(_) => (2, 0),
+    });
     for fileset in in_order {
         if !ids.insert(fileset.id) {
             let what = format!("slot {} has {}, as an earlier slot has", fileset.slot, fileset.id);
@@ -64,7 +69,19 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
                 one_fileset(check, fileset)?;
                 (check.space.shares, check.is_clone) = (None, false);
             }
-            Some(cursor) => deleted_fileset(check, fileset, cursor),
+            Some(cursor) if parents.is_clone(fileset) => {
+                let mut shares = Shares::new(fileset.shared_epoch, false);
+                shares.is_freed = true;
+                (check.space.shares, check.is_clone) = (Some(shares), true);
+                deleted_fileset(check, fileset, cursor);
+                (check.space.shares, check.is_clone) = (None, false);
+            }
+            Some(cursor) => {
+                // The pool counts its anodes until the last of it is freed.
+                let anodes = &mut check.report.totals.anodes;
+                *anodes = anodes.saturating_add(fileset.anodes_used);
+                deleted_fileset(check, fileset, cursor);
+            }
         }
     }
     let mut ids = BTreeSet::new();
@@ -81,6 +98,8 @@ struct Parents {
     families: BTreeSet<FilesetId>,
     /// Families of which something is being freed.
     freed: BTreeSet<FilesetId>,
+    /// Slots that are the parent of another.
+    parents: BTreeSet<u32>,
 }
 
 impl Parents {
@@ -91,7 +110,13 @@ impl Parents {
             clones: clones().map(|it| (it.slot, (it.family, it.id))).collect(),
             families: clones().map(|it| it.family).collect(),
             freed: deleted.map(|it| it.family).collect(),
+            parents: filesets.iter().filter_map(|it| it.parent).collect(),
         }
+    }
+
+    /// Whether a deleted fileset is a clone: what was taken after it is there.
+    fn is_clone(&self, fileset: &Fileset) -> bool {
+        self.parents.contains(&fileset.slot)
     }
 
     /// Prepares the check of one of the filesets: what it may hold that its parent holds too.
@@ -119,8 +144,6 @@ impl Parents {
 fn deleted_fileset(check: &mut Check<'_>, fileset: &Fileset, cursor: Cursor) {
     let past = Some(Past { container: Cursor::TABLE, cursor });
     let content = Content::Pages(PageKind::Anode);
-    // The pool counts its anodes until the last of it is freed.
-    check.report.totals.anodes = check.report.totals.anodes.saturating_add(fileset.anodes_used);
     let table = fileset.table_anode();
     check.walk_past(&table, content, past, &mut |check, &(index, _), page| {
         for slot in 0..SLOTS_PER_PAGE {

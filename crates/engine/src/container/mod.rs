@@ -29,7 +29,7 @@ pub(crate) use data::Unit;
 pub(crate) use install::{InstallStep, NewBlock};
 pub(crate) use leaves::{Leaves, Room};
 pub(crate) use truncate::{Content, Step, take_off};
-pub(crate) use walk::{Target, Visit};
+pub(crate) use walk::{Target, Visit, Visitor};
 
 use format::anode::{Anode, StorageMode};
 use format::defect::DefectCode;

@@ -72,6 +72,22 @@ impl Step {
         true
     }
 
+    /// Whether the step may give up one more unit of a file, of which `parts` are to be freed; if
+    /// so, they are noted.
+    pub(crate) fn take_parts(&mut self, parts: &[Extent], pages: usize) -> bool {
+        match parts {
+            [] => self.take_unit(None, pages),
+            // Of one block: its quarters are few.
+            [first, rest @ ..] => {
+                let is_taken = self.take(first.place, first.fragments, pages);
+                if is_taken {
+                    self.extents.extend_from_slice(rest);
+                }
+                is_taken
+            }
+        }
+    }
+
     /// Whether the step may free one more block; if so, it is noted.
     fn take(&mut self, place: Place, fragments: u32, pages: usize) -> bool {
         let extent = Extent { place, fragments };

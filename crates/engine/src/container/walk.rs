@@ -55,8 +55,14 @@ pub(crate) struct Visit {
     pub(crate) target: Target,
 }
 
-/// Is told of each pointer; breaks to stop the walk before that pointer.
-pub(crate) type Visitor<'v> = dyn FnMut(&Visit) -> FsResult<ControlFlow<()>> + 'v;
+/// Who is told of each pointer.
+pub(crate) trait Visitor {
+    /// Whether to look at what lies below a page of the map, and at the page.
+    fn enters(&mut self, page: &Visit) -> FsResult<bool>;
+
+    /// Is told of a pointer; breaks to stop the walk before it.
+    fn visit(&mut self, visit: &Visit) -> FsResult<ControlFlow<()>>;
+}
 
 /// A walk of one container.
 struct Walk<'w> {
@@ -85,7 +91,7 @@ impl Store {
         (anode, container): (&Anode, u64),
         content: Content,
         from: Cursor,
-        visitor: &mut Visitor<'_>,
+        visitor: &mut dyn Visitor,
     ) -> FsResult<ControlFlow<()>> {
         if anode.storage == StorageMode::Inline {
             return Ok(ControlFlow::Continue(()));
@@ -115,16 +121,20 @@ impl Walk<'_> {
         Cursor::at(self.container, (first, blocks), shift, height)
     }
 
-    fn below(&self, below: Below, visitor: &mut Visitor<'_>) -> FsResult<ControlFlow<()>> {
+    fn below(&self, below: Below, visitor: &mut dyn Visitor) -> FsResult<ControlFlow<()>> {
         let Below { pointer, height, base } = below;
         let at = self.at(base, span_of_pointer(height), self.shift(), Cursor::height_of(height));
         if at <= self.from {
             return Ok(ControlFlow::Continue(()));
         }
         let Some(level) = height.checked_sub(1) else {
-            return visitor(&Visit { at, pointer, target: self.content_target(base) });
+            return visitor.visit(&Visit { at, pointer, target: self.content_target(base) });
         };
         let owner = map_owner(self.anode, base, level);
+        let visit = Visit { at, pointer, target: Target::Page { kind: PageKind::Map, owner } };
+        if !visitor.enters(&visit)? {
+            return Ok(ControlFlow::Continue(()));
+        }
         let page = self.store.view(None, pointer.place, PageKind::Map, owner)?;
         let done = if self.content == Content::Data && level == 0 && is_split(&page) {
             self.fine_leaves(&page, base, visitor)?
@@ -134,7 +144,7 @@ impl Walk<'_> {
         if done.is_break() {
             return Ok(done);
         }
-        visitor(&Visit { at, pointer, target: Target::Page { kind: PageKind::Map, owner } })
+        visitor.visit(&visit)
     }
 
     fn content_target(&self, index: u64) -> Target {
@@ -148,7 +158,7 @@ impl Walk<'_> {
         &self,
         page: &PageBytes,
         (base, level): (u64, u8),
-        visitor: &mut Visitor<'_>,
+        visitor: &mut dyn Visitor,
     ) -> FsResult<ControlFlow<()>> {
         for slot in 0..index_wide(POINTERS_PER_PAGE) {
             let Some(pointer) = pointer_at(page, slot) else { continue };
@@ -166,7 +176,7 @@ impl Walk<'_> {
         &self,
         page: &PageBytes,
         base: u64,
-        visitor: &mut Visitor<'_>,
+        visitor: &mut dyn Visitor,
     ) -> FsResult<ControlFlow<()>> {
         check_split(self.anode)?;
         for slot in 0..FINE_PER_COARSE {
@@ -178,12 +188,15 @@ impl Walk<'_> {
                 continue;
             }
             let owner = fine_owner(self.anode, first);
+            let visit = Visit { at, pointer, target: Target::Page { kind: PageKind::Map, owner } };
+            if !visitor.enters(&visit)? {
+                continue;
+            }
             let leaf = self.store.view(None, pointer.place, PageKind::Map, owner)?;
             if self.fine_blocks(&leaf, first, visitor)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
-            let target = Target::Page { kind: PageKind::Map, owner };
-            if visitor(&Visit { at, pointer, target })?.is_break() {
+            if visitor.visit(&visit)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
@@ -194,13 +207,13 @@ impl Walk<'_> {
         &self,
         leaf: &PageBytes,
         first: u64,
-        visitor: &mut Visitor<'_>,
+        visitor: &mut dyn Visitor,
     ) -> FsResult<ControlFlow<()>> {
         for slot in 0..POINTERS_PER_PAGE {
             let Some(pointer) = pointer_at(leaf, index_wide(slot)) else { continue };
             let at = self.at(first.saturating_add(slot), 1, FINE_SHIFT, 0);
             let target = Target::Data { shift: FINE_SHIFT };
-            if at > self.from && visitor(&Visit { at, pointer, target })?.is_break() {
+            if at > self.from && visitor.visit(&Visit { at, pointer, target })?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }

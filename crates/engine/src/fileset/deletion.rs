@@ -1,23 +1,27 @@
-//! A deleted fileset is freed: by a walk in post-order, in steps that are one transaction each. It
-//! changes none of the pages that it walks but for those that it frees, so it needs no space.
+//! A deleted fileset, or clone, is freed: by a walk in post-order, in steps that are one
+//! transaction each. It changes none of the pages that it walks but for those that it frees, so it
+//! needs no space.
 //!
 //! # Invariants
 //!
 //! - DL1: What lies at or before the cursor is free, and nobody reads it; what lies past it is as
 //!   the fileset left it. Each step frees and moves the cursor in one transaction.
 //! - DL2: The entry is cleared by the step that has freed the last of the anode table.
+//! - DL3: Of a clone only that is freed which neither the one before it holds, nor the one after
+//!   it at the same position. Neither changes meanwhile.
 
 use std::ops::ControlFlow;
 
 use format::anode::Anode;
 use format::fileset::{Cursor, Fileset, FilesetState};
-use format::ids::AnodeNo;
+use format::ids::{AnodeNo, Epoch};
 use format::page::{PageKind, SLOTS_PER_PAGE};
 use runtime::planted::{self, Planted};
 
 use super::read_anode_in;
-use super::table::FilesetTable;
-use crate::container::{Content, Step, Target, Visit};
+use super::table::{FilesetTable, Index};
+use crate::alloc::Extent;
+use crate::container::{Content, Step, Target, Visit, Visitor};
 use crate::convert::wide;
 use crate::error::FsResult;
 use crate::journal::Reservation;
@@ -25,29 +29,112 @@ use crate::store::{Change, Store};
 
 /// Anodes that one step looks at, so that many without blocks do not hold the lock for long.
 const ANODES_PER_STEP: usize = 4096;
+/// Pages of the anode table that one step looks at.
+const PAGES_PER_STEP: usize = 1 << 16;
 
 /// What a step has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// More is to be freed.
     More,
+    /// All that only a clone held is free; its entry is still there.
+    Whole,
     /// The fileset is gone.
     Gone,
 }
 
+/// What others of the family hold of a clone that is deleted: that stays.
+struct Others {
+    /// What was born in this epoch or before it, the clone before it holds.
+    shared_epoch: Epoch,
+    /// Anode table of the one after it.
+    child_table: Anode,
+}
+
 /// One step under way.
 struct Freeing<'s, 'c> {
+    store: &'s Store,
     change: &'c mut Change<'s>,
     step: Step,
     cursor: Cursor,
-    fragment_shift: u8,
+    others: Option<&'c Others>,
+    /// The container in hand as the one after has it.
+    twin: Option<Anode>,
 }
 
 impl Freeing<'_, '_> {
+    /// Whether others of the family have a page that the container in hand has, at the same place.
+    fn is_page_kept(&self, visit: &Visit) -> FsResult<bool> {
+        let Some(others) = self.others else { return Ok(false) };
+        if visit.pointer.birth <= others.shared_epoch {
+            return Ok(true);
+        }
+        let (Target::Page { kind, owner }, Some(twin)) = (visit.target, &self.twin) else {
+            return Ok(false);
+        };
+        Ok(self.store.place_of_page(twin, (kind, owner))? == Some(visit.pointer.place))
+    }
+
+    /// Returns what of the data that a pointer leads to nobody else of the family has.
+    fn own_parts(&self, visit: &Visit, shift: u8) -> FsResult<Vec<Extent>> {
+        let Some(stored) = visit.pointer.stored() else { return Ok(Vec::new()) };
+        let all = Extent { place: stored.place, fragments: stored.fragments };
+        let Some(others) = self.others else { return Ok(vec![all]) };
+        if stored.birth <= others.shared_epoch {
+            return Ok(Vec::new());
+        }
+        let start = visit.at.end.saturating_sub(1 << shift);
+        let units = match &self.twin {
+            Some(twin) => self.store.units(twin, start, visit.at.end)?,
+            None => Vec::new(),
+        };
+        let kept: Vec<Extent> = units
+            .iter()
+            .filter_map(|unit| unit.pointer)
+            .map(|pointer| Extent { place: pointer.place, fragments: pointer.fragments })
+            .collect();
+        if planted::is(Planted::DeletionComparesWholeBlocks) && !kept.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(without(all, &kept))
+    }
+}
+
+/// Returns the runs of fragments of `all` that lie in none of `kept`.
+fn without(all: Extent, kept: &[Extent]) -> Vec<Extent> {
+    let is_kept = |bits: u64| {
+        kept.iter().any(|extent| {
+            let first = extent.place.bits();
+            (first..first + u64::from(extent.fragments)).contains(&bits)
+        })
+    };
+    let mut runs: Vec<Extent> = Vec::new();
+    for offset in 0..all.fragments {
+        let one = Extent { place: all.place.advance(offset), fragments: 1 };
+        match runs.last_mut() {
+            _ if is_kept(one.place.bits()) => {}
+            Some(last) if last.touches(one) => last.join(one),
+            _ => runs.push(one),
+        }
+    }
+    runs
+}
+
+impl Visitor for Freeing<'_, '_> {
+    fn enters(&mut self, page: &Visit) -> FsResult<bool> {
+        let is_kept = self.is_page_kept(page)?;
+        if is_kept {
+            self.cursor = page.at;
+        }
+        Ok(!is_kept)
+    }
+
     /// Frees what a pointer leads to; breaks if the transaction may free no more.
     fn visit(&mut self, visit: &Visit) -> FsResult<ControlFlow<()>> {
         let pages = self.change.page_count();
         match visit.target {
+            // A page of the map was looked at before what lies below it.
+            Target::Page { kind, .. } if kind != PageKind::Map && self.is_page_kept(visit)? => {}
             Target::Page { kind, owner } => {
                 if !Step::has_room_for_page(pages) {
                     return Ok(ControlFlow::Break(()));
@@ -55,11 +142,14 @@ impl Freeing<'_, '_> {
                 self.change.free_page(visit.pointer.place, kind, owner)?;
             }
             Target::Data { shift } => {
-                if !self.step.take_unit(visit.pointer.stored(), pages) {
+                let parts = self.own_parts(visit, shift)?;
+                if !self.step.take_parts(&parts, pages) {
                     return Ok(ControlFlow::Break(()));
                 }
-                let kept = visit.pointer.reserved_fragments(shift, self.fragment_shift);
-                if kept > 0 {
+                // A clone reserves nothing.
+                let fragment_shift = self.store.geometry().fragment_shift;
+                let kept = visit.pointer.reserved_fragments(shift, fragment_shift);
+                if kept > 0 && self.others.is_none() {
                     self.change.unreserve(kept);
                 }
             }
@@ -79,12 +169,20 @@ impl FilesetTable {
         }
         let mut entry = index.read_entry(store, slot)?;
         let Some(cursor) = entry.state.cursor() else { return Ok(Progress::Gone) };
-        let fragment_shift = store.geometry().fragment_shift;
+        let others = others_of(store, &index, &entry)?;
         let step = Step::new(&change);
-        let mut freeing = Freeing { change: &mut change, step, cursor, fragment_shift };
+        let others = others.as_ref();
+        let mut freeing = Freeing { store, change: &mut change, step, cursor, others, twin: None };
         let is_whole = free_from(store, &entry, &mut freeing)?.is_continue();
         let Freeing { step, cursor: reached, .. } = freeing;
         change.free(step.extents())?;
+        if is_whole && others.is_some() {
+            entry.state = FilesetState::Deleted(reached);
+            index.write_entry(store, &mut change, &entry, None)?;
+            change.end();
+            index.note(&entry);
+            return Ok(Progress::Whole);
+        }
         if is_whole {
             let used = i64::try_from(entry.anodes_used).unwrap_or(0);
             change.count_anodes(-used);
@@ -102,6 +200,18 @@ impl FilesetTable {
     }
 }
 
+/// Returns what others hold of a clone; `None`: the fileset is none.
+fn others_of(store: &Store, index: &Index, entry: &Fileset) -> FsResult<Option<Others>> {
+    let Some(child) = index.child_in_family(entry.slot) else { return Ok(None) };
+    let mut child_table = index.read_entry(store, child.slot)?.table_anode();
+    if planted::is(Planted::DeletionForgetsChild) {
+        child_table.root.fill(0);
+    }
+    let is_planted = planted::is(Planted::DeletionForgetsParent);
+    let shared_epoch = if is_planted { Epoch(0) } else { entry.shared_epoch };
+    Ok(Some(Others { shared_epoch, child_table }))
+}
+
 /// Frees what lies past the cursor; breaks if the transaction may free no more.
 fn free_from(
     store: &Store,
@@ -116,7 +226,8 @@ fn free_from(
     }
     let from = freeing.cursor;
     let content = Content::Pages(PageKind::Anode);
-    store.walk_container((&table, Cursor::TABLE), content, from, &mut |visit| freeing.visit(visit))
+    freeing.twin = freeing.others.map(|others| others.child_table.clone());
+    store.walk_container((&table, Cursor::TABLE), content, from, freeing)
 }
 
 fn free_containers(
@@ -127,21 +238,36 @@ fn free_containers(
 ) -> FsResult<ControlFlow<()>> {
     let first = freeing.cursor.container;
     let per_page = wide(SLOTS_PER_PAGE);
-    let mut seen = 0;
+    let (mut seen, mut looked) = (0, 0);
     for page in first / per_page..entry.anodes_end.div_ceil(per_page) {
-        if store.block(None, table, page)?.is_none() {
+        let Some(found) = store.block(None, table, page)? else { continue };
+        let (mut child, mut is_kept) = (None, false);
+        if let Some(others) = freeing.others {
+            child = Some(&others.child_table);
+            let twin = store.block(None, &others.child_table, page)?;
+            // Who has the page has all that its anodes lead to.
+            is_kept = found.birth <= others.shared_epoch
+                || twin.is_some_and(|twin| twin.place == found.place);
+        }
+        looked += 1;
+        if is_kept {
+            let last = (page + 1) * per_page - 1;
+            freeing.cursor = Cursor { container: last, end: u64::MAX, height: u8::MAX };
+            if looked >= PAGES_PER_STEP {
+                return Ok(ControlFlow::Break(()));
+            }
             continue;
         }
         for number in (page * per_page).max(first.max(1))..(page + 1) * per_page {
             let anode = read_anode_in(store, table, None, entry.family, AnodeNo(number))?;
             let Some(anode) = anode else { continue };
+            freeing.twin = match child {
+                Some(child) => read_anode_in(store, child, None, entry.family, AnodeNo(number))?,
+                None => None,
+            };
             let from = freeing.cursor;
-            let walked = store.walk_container(
-                (&anode, number),
-                Content::of(&anode),
-                from,
-                &mut |visit| freeing.visit(visit),
-            )?;
+            let content = Content::of(&anode);
+            let walked = store.walk_container((&anode, number), content, from, freeing)?;
             if walked.is_break() {
                 return Ok(ControlFlow::Break(()));
             }

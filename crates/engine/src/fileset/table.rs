@@ -43,6 +43,7 @@ pub(crate) struct Node {
     pub(crate) above: Option<u32>,
     pub(crate) name: NamePart,
     pub(crate) state: FilesetState,
+    pub(crate) parent: Option<u32>,
     pub(crate) is_read_only: bool,
     pub(crate) block_shift: u8,
     pub(crate) created_seconds: u64,
@@ -60,6 +61,7 @@ impl Node {
             above: entry.above,
             name: entry.name.clone(),
             state: entry.state,
+            parent: entry.parent,
             is_read_only: entry.is_read_only,
             block_shift: entry.block_shift,
             created_seconds: entry.created_seconds,
@@ -251,6 +253,17 @@ impl Index {
         of_slot.filter_map(|(_, slot)| self.nodes.get(slot))
     }
 
+    /// Returns what was taken of the same fileset after the clone in `slot`: the next clone, or the
+    /// fileset itself.
+    pub(crate) fn child_in_family(&self, slot: u32) -> Option<&Node> {
+        self.nodes.values().find(|node| node.parent == Some(slot))
+    }
+
+    /// Whether a clone of this family was deleted, and is not all freed yet.
+    pub(crate) fn is_family_freed(&self, family: FilesetId) -> bool {
+        self.nodes.values().any(|node| node.family == family && node.is_deleted())
+    }
+
     /// Returns the filesets directly below the one in `slot`.
     pub(crate) fn children(&self, slot: u32) -> impl Iterator<Item = &Node> {
         self.nodes.values().filter(move |node| node.above == Some(slot) && node.is_live())
@@ -316,6 +329,11 @@ impl Index {
         let pointer = store.block(change, table, page)?;
         let place = pointer.ok_or_else(|| no_page(table, page))?.place;
         Ok((place, entry_owner(page), in_page))
+    }
+
+    /// Returns where the page of the entry in `slot` is.
+    pub(crate) fn place_of_entry(&self, store: &Store, slot: u32) -> FsResult<Place> {
+        Index::entry_at(store, None, &self.table, slot).map(|(place, ..)| place)
     }
 
     /// Writes the entry of a fileset that nobody has opened.

@@ -26,7 +26,7 @@ impl Job for Deletion {
 
     fn step(&self, core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
         for _ in 0..budget.units {
-            if core.filesets.table.free_some(&core.store, self.slot)? == Progress::Gone {
+            if core.free_deleted(self.slot)? == Progress::Gone {
                 return Ok(Step::Done);
             }
         }

@@ -119,6 +119,23 @@ impl Pool {
         self.core.hold_still_named(name.parts())
     }
 
+    /// Deletes the clone of `name` that is called `clone`: it is out of reach when this returns. Of
+    /// the newest clone all that it alone held is free then, and nobody could change the fileset
+    /// meanwhile; of an older one a job frees it.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::FsError::NoFileset`], [`crate::error::FsError::FilesetInUse`] while it is
+    /// mounted, or another clone of the fileset is being freed.
+    pub fn delete_clone(&self, name: &FilesetName, clone: &NamePart) -> FsResult<()> {
+        let slot = self.core.delete_clone(name.parts(), clone)?;
+        if self.has_resumed.load(Ordering::Relaxed) {
+            let name = format!("{name}@{}", clone.as_str());
+            self.jobs.add(&self.core, Arc::new(Deletion::new(slot, &name)));
+        }
+        Ok(())
+    }
+
     /// Opens a fileset besides the main one, so that its files can be asked for
     /// ([`crate::vnode::api::FileSystem::root_of`]). It can't be deleted as long as the pool is
     /// open.

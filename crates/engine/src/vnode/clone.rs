@@ -5,12 +5,13 @@
 //! installed first, and what came in between, with room that was reserved for it, once the gate is
 //! closed (decision 0047).
 
-use format::fileset::{FilesetState, NamePart};
+use format::fileset::{Cursor, FilesetState, NamePart};
 use format::ids::{Epoch, FilesetId};
 
 use super::flush::Changes;
 use super::{Core, Fileset};
 use crate::error::{FsError, FsResult};
+use crate::fileset::deletion::Progress;
 use crate::fileset::table::{Index, Node};
 use crate::gate::Closed;
 use crate::journal::Reservation;
@@ -97,6 +98,141 @@ impl Core {
         index.note(&entry);
         let made = index.node(clone.slot).cloned().ok_or(FsError::Invalid)?;
         Ok((made, applied.class))
+    }
+
+    /// Deletes a clone: it is out of reach, and that is durable, when this returns. Returns its
+    /// slot. Where the clone after it is there, a job frees what it alone held; of the newest clone
+    /// all is free when this returns, and nobody could change the fileset meanwhile.
+    pub(crate) fn delete_clone(&self, path: &[NamePart], name: &NamePart) -> FsResult<u32> {
+        self.check_writable()?;
+        let change = self.store.begin_pool(Reservation::SMALL)?;
+        let mut index = self.filesets.table.lock(&self.store)?;
+        let slot = index.slot_of_node(path, Some(name))?;
+        let in_use =
+            |by: &str| FsError::FilesetInUse { name: index.path_of(slot), by: by.to_owned() };
+        let is_opened = self.filesets.by_slot(slot).is_some();
+        if is_opened {
+            return Err(in_use("it is mounted or served, or was since the pool was opened"));
+        }
+        let mut entry = index.read_entry(&self.store, slot)?;
+        if index.is_family_freed(entry.family) {
+            return Err(in_use("another clone is being freed: try again when that is done"));
+        }
+        let child = index.child_in_family(slot).cloned().ok_or(FsError::Invalid)?;
+        let mut change = change;
+        entry.state = FilesetState::Deleted(Cursor::START);
+        index.write_entry(&self.store, &mut change, &entry, None)?;
+        let applied = change.end();
+        index.note(&entry);
+        drop(index);
+        self.store.journal.commit(applied.class)?;
+        if !child.is_clone() {
+            self.free_under_gate(self.open_fileset(child.slot)?)?;
+        }
+        Ok(slot)
+    }
+
+    /// Frees a part of a fileset or a clone that was deleted.
+    pub(crate) fn free_deleted(&self, slot: u32) -> FsResult<Progress> {
+        let child = self.filesets.table.lock(&self.store)?.child_in_family(slot).cloned();
+        match child {
+            Some(child) if !child.is_clone() => {
+                self.free_under_gate(self.open_fileset(child.slot)?)?;
+                Ok(Progress::Gone)
+            }
+            child => {
+                let progress = self.filesets.table.free_some(&self.store, slot)?;
+                if progress == Progress::Whole
+                    && let Some(child) = child
+                {
+                    self.end_clone(slot, child.slot, None)?;
+                    return Ok(Progress::Gone);
+                }
+                Ok(progress)
+            }
+        }
+    }
+
+    /// Frees what only the newest clone of a fileset held, if that was deleted.
+    fn free_under_gate(&self, fileset: &Fileset) -> FsResult<()> {
+        let closed = fileset.gate.close();
+        self.finish_clone_deletion(fileset, &closed)
+    }
+
+    /// Frees what only the newest clone of the main fileset held, if a crash has interrupted that.
+    pub(crate) fn finish_main_deletion(&self) -> FsResult<()> {
+        if self.filesets.main.anodes.shared_epoch() == Epoch(0) {
+            return Ok(());
+        }
+        self.free_under_gate(&self.filesets.main)
+    }
+
+    /// Does so for whoever keeps the gate of the fileset closed.
+    ///
+    /// CRASH: what the fileset has given up is durable before the walk looks at what it has, and
+    /// what was freed is before the fileset goes on: else a crash that undoes one and not the other
+    /// would have a block freed twice, or a free one in use.
+    pub(super) fn finish_clone_deletion(
+        &self,
+        fileset: &Fileset,
+        closed: &Closed<'_>,
+    ) -> FsResult<()> {
+        let slot = {
+            let index = self.filesets.table.lock(&self.store)?;
+            let parent = index.node(fileset.anodes.slot).and_then(|node| node.parent);
+            let deleted = parent.and_then(|slot| index.node(slot)).filter(|node| node.is_deleted());
+            let Some(deleted) = deleted else { return Ok(()) };
+            deleted.slot
+        };
+        let freed = self.free_newest(slot, fileset);
+        match freed {
+            Ok(_) if planted::is(Planted::SharedAfterDeletion) => {}
+            Ok(shared_epoch) => closed.share(shared_epoch),
+            // The walk goes on at the next open. Until then nothing may change what it compares.
+            Err(_) => fileset.make_read_only(),
+        }
+        freed.map(drop)
+    }
+
+    fn free_newest(&self, slot: u32, fileset: &Fileset) -> FsResult<Epoch> {
+        self.store.journal.commit_all()?;
+        while self.filesets.table.free_some(&self.store, slot)? == Progress::More {}
+        let shared_epoch = self.end_clone(slot, fileset.anodes.slot, Some(fileset))?;
+        self.store.journal.commit_all()?;
+        Ok(shared_epoch)
+    }
+
+    /// Takes the entry of a clone away of which all is free; the clone before it becomes the parent
+    /// of `child`, the fileset if it is `writable`. Returns the epoch up to which that is shared.
+    fn end_clone(&self, slot: u32, child: u32, writable: Option<&Fileset>) -> FsResult<Epoch> {
+        let mut change = self.store.begin_pool(Reservation::SMALL)?;
+        let mut index = self.filesets.table.lock(&self.store)?;
+        let entry = index.read_entry(&self.store, slot)?;
+        let (parent, shared_epoch) = (entry.parent, entry.shared_epoch);
+        index.clear_entry(&self.store, &mut change, slot)?;
+        let places = [slot, child].map(|slot| index.place_of_entry(&self.store, slot));
+        let [cleared, changed] = places;
+        // Neither entry is at home without the other.
+        if !change.tx_mut().moves_among(&[cleared?, changed?], 0) {
+            return Err(FsError::TryLater);
+        }
+        if let Some(fileset) = writable {
+            let mut guard = fileset.anodes.lock();
+            let entry = guard.change_entry(&mut change, |entry| {
+                (entry.parent, entry.shared_epoch) = (parent, shared_epoch);
+            })?;
+            let applied = change.end();
+            guard.settle(applied.lsn);
+            index.note(&entry);
+        } else {
+            let mut entry = index.read_entry(&self.store, child)?;
+            (entry.parent, entry.shared_epoch) = (parent, shared_epoch);
+            index.write_entry(&self.store, &mut change, &entry, None)?;
+            change.end();
+            index.note(&entry);
+        }
+        index.note_cleared(slot);
+        Ok(shared_epoch)
     }
 
     /// As [`Core::hold_still`], of the fileset of this name.

@@ -133,11 +133,16 @@ pub struct FilesetChange {
 
 impl Fileset {
     pub(crate) fn new(anodes: MountedFileset) -> Fileset {
+        let gate = Gate::new(anodes.shared_epoch());
+        Fileset::with_gate(anodes, gate)
+    }
+
+    fn with_gate(anodes: MountedFileset, gate: Gate) -> Fileset {
         Fileset {
             is_read_only: AtomicBool::new(anodes.is_read_only()),
             is_clone: anodes.is_clone(),
             rename_lock: Mutex::new(()),
-            gate: Gate::new(anodes.shared_epoch()),
+            gate,
             anodes,
             doomed: orphan::Doomed::default(),
             readahead: readahead::Readahead::default(),
@@ -159,6 +164,11 @@ impl Fileset {
     /// Whether it is what a fileset was like at one moment.
     pub(super) fn is_clone(&self) -> bool {
         self.is_clone
+    }
+
+    /// Refuses changes from now on, until the pool is opened again.
+    pub(super) fn make_read_only(&self) {
+        self.is_read_only.store(true, Ordering::Release);
     }
 
     /// Whether nobody may change what is in it.
@@ -225,7 +235,13 @@ impl Core {
             return fileset.check_there();
         }
         let anodes = MountedFileset::open(&self.store, slot)?;
-        let fileset = self.filesets.enter(slot, Fileset::new(anodes));
+        let gate = Gate::new_closed(anodes.shared_epoch());
+        let fileset = self.filesets.enter(slot, Fileset::with_gate(anodes, gate));
+        let closed = fileset.gate.take();
+        if !self.options.is_read_only && !fileset.is_clone {
+            self.finish_clone_deletion(fileset, &closed)?;
+        }
+        drop(closed);
         if !self.options.is_read_only && !fileset.is_clone {
             // Nobody had it open: what is in the list was left by a crash.
             (Files { core: self, fileset }).finish_orphans()?;
