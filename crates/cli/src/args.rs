@@ -40,7 +40,7 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Make, show, change, rename and delete the filesets of a pool
     Fileset(fileset::FilesetArgs),
-    /// Take clones of a fileset, and show them
+    /// Take clones of a fileset, show and delete them
     Clone(clone::CloneArgs),
     /// Show the jobs of a mounted pool, make them pause and go on
     Job(fileset::JobArgs),

@@ -70,6 +70,13 @@ pub enum Request {
         /// The clone's own.
         clone: String,
     },
+    /// Delete a clone. It is out of reach when this is answered.
+    CloneDelete {
+        /// The fileset's name.
+        fileset: String,
+        /// The clone's own.
+        clone: String,
+    },
     /// The jobs that have an end.
     JobList {},
     /// Make a job pause, or go on.

@@ -7,7 +7,8 @@ use clap::{Args, Subcommand};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast clone create pool.hf:home@monday\n  \
                         holdfast clone list pool.hf:home\n  \
-                        holdfast mount pool.hf:home@monday /mnt\n\n\
+                        holdfast mount pool.hf:home@monday /mnt\n  \
+                        holdfast clone delete pool.hf:home@monday --wait\n\n\
                         A clone is what a fileset was like at one moment. It takes no space by \
                         itself: it keeps\nwhat the fileset changes or deletes from then on. Nobody \
                         can change it.\nA mounted pool is asked through its server; another is \
@@ -25,6 +26,18 @@ pub(crate) enum CloneCommand {
         /// POOL:a/b@monday
         clone: PathBuf,
     },
+    /// Delete a clone; refused while it is mounted
+    #[command(after_help = "Example:\n  holdfast clone delete pool.hf:home@monday --wait\n\n\
+                            What only the newest clone held is freed at once, and nobody can \
+                            change the fileset\nmeanwhile; what an older one held is freed in the \
+                            background.")]
+    Delete {
+        /// POOL:a/b@monday
+        clone: PathBuf,
+        /// Return when all that it alone held is free
+        #[arg(long)]
+        wait: bool,
+    },
     /// Show the clones of a fileset, or all of a pool
     #[command(after_help = "Example:\n  holdfast clone list pool.hf:home --json")]
     List {
@@ -37,7 +50,7 @@ impl CloneCommand {
     /// Returns the path that is looked at before anything else.
     pub(crate) fn path(&self) -> &Path {
         match self {
-            CloneCommand::Create { clone } => clone,
+            CloneCommand::Create { clone } | CloneCommand::Delete { clone, .. } => clone,
             CloneCommand::List { fileset } => fileset,
         }
     }

@@ -1,4 +1,6 @@
-//! `holdfast clone`: takes and shows clones of filesets.
+//! `holdfast clone`: takes, shows and deletes clones of filesets.
+
+use std::path::Path;
 
 use serde_json::json;
 
@@ -22,6 +24,11 @@ pub(crate) fn run(args: &CloneArgs, backend: &dyn Backend, output: &Output) -> a
             let facts = json!({ "created": name, "pool": pool });
             output.fact(&format!("{pool}:{name} is taken"), &facts);
         }
+        CloneCommand::Delete { clone: argument, wait: must_wait } => {
+            let at = Controlled::find(argument, backend, true)?;
+            let done = delete(&at, argument, *must_wait, output);
+            at.finish(done)?;
+        }
         CloneCommand::List { fileset } => {
             let at = Controlled::find(fileset, backend, false)?;
             // The directory of a mount stands for the fileset that it shows, or for that clone's.
@@ -37,6 +44,20 @@ pub(crate) fn run(args: &CloneArgs, backend: &dyn Backend, output: &Output) -> a
         }
     }
     Ok(exit::DONE)
+}
+
+fn delete(
+    at: &Controlled,
+    argument: &Path,
+    must_wait: bool,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let (fileset, clone) = at.named_clone(argument)?;
+    let (name, pool) = (format!("{fileset}@{clone}"), at.pool.display().to_string());
+    at.ask(&Request::CloneDelete { fileset, clone })?;
+    let facts = json!({ "deleted": name, "pool": pool });
+    output.fact(&format!("{pool}:{name} is deleted"), &facts);
+    if must_wait { super::fileset::wait(at, output) } else { Ok(()) }
 }
 
 fn line_of(clone: &FilesetFacts) -> String {

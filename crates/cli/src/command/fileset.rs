@@ -138,7 +138,7 @@ fn delete(
 }
 
 /// Waits until all that was deleted is free.
-fn wait(at: &Controlled, output: &Output) -> anyhow::Result<()> {
+pub(super) fn wait(at: &Controlled, output: &Output) -> anyhow::Result<()> {
     let mut progress = output.progress();
     loop {
         let all = at.filesets()?;

@@ -51,6 +51,10 @@ pub(super) fn control(
             let random = *random.first_chunk().expect("16 of 64 bytes");
             pool.create_clone(&named(fileset)?, &clone, random).map(|_| ())
         }
+        Request::CloneDelete { fileset, clone } => {
+            let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
+            pool.delete_clone(&named(fileset)?, &clone)
+        }
         Request::JobPause { job, is_paused } if pool.pause_job(*job, *is_paused) => Ok(()),
         Request::JobPause { job, .. } => {
             let list = path.display();

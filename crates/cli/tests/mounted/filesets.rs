@@ -153,10 +153,10 @@ fn a_mount_point_stands_for_its_fileset() {
 }
 
 /// Goal: a clone is taken of a mounted fileset and of one that is not, is listed, shown by a mount
-/// of its own, read-only, and stays what the fileset was.
+/// of its own, read-only, stays what the fileset was, and is deleted.
 #[test]
-fn clones_are_taken_listed_and_mounted() {
-    if !can_mount("clones_are_taken_listed_and_mounted") {
+fn clones_are_taken_mounted_and_deleted() {
+    if !can_mount("clones_are_taken_mounted_and_deleted") {
         return;
     }
     let mounted = Mounted::new();
@@ -195,5 +195,15 @@ fn clones_are_taken_listed_and_mounted() {
     }
     mounted.mount(&[]);
     assert_eq!(fs::read(mounted.path("file")).expect("it is there"), b"on tuesday, longer");
+    let (is_done, said) = told(&mounted, &["clone", "delete", &monday, "--wait"]);
+    assert!(is_done && said.contains("root@monday is deleted"), "{said}");
+    let (is_done, said) = told(&mounted, &["clone", "delete", &monday]);
+    assert!(!is_done && said.contains("there is no fileset root@monday"), "{said}");
+    write(&mounted.path("file"), b"later");
+    let (is_done, said) = told(&mounted, &["clone", "delete", &tuesday]);
+    assert!(is_done, "{said}");
+    let (is_done, said) = told(&mounted, &["clone", "list", &pool]);
+    assert!(is_done && !said.contains('@'), "{said}");
+    assert_eq!(fs::read(mounted.path("file")).expect("it is there"), b"later");
     mounted.finish();
 }
