@@ -1,0 +1,232 @@
+#!/usr/bin/env bash
+# Measures what people feel every day, each beside a peer in the same run and in turns: a tree made,
+# copied and removed by both transports, small files read cold beside XFS, a check beside e2fsck.
+# Prints medians and the median of the ratios of a round, with the least and the greatest.
+#
+#   scripts/bench-everyday.sh [transports] [cold] [check] [attributes]     all, if none is named
+#   FILES=58000 ROUNDS=3 scripts/bench-everyday.sh cold
+#
+#   SOURCE      [/usr]     where small files are taken from: up to 9 KB each
+#   FILES       [50000]    how many of them
+#   CHECKED     [250000]   files of the tree that is checked
+#   ROUNDS      [4]
+#   PLACE       a directory on the disk to measure [a new one in TMPDIR, or in /var/tmp]
+#   HOLDFAST    the program [target/release/holdfast]
+#
+# Needs root: loop devices, mounts, dropping the kernel's caches. Loop devices pass O_DIRECT on.
+set -euo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=scripts/setup.sh
+. "$ROOT/scripts/setup.sh"
+
+SOURCE=${SOURCE:-/usr} FILES=${FILES:-50000} CHECKED=${CHECKED:-250000} ROUNDS=${ROUNDS:-4}
+HOLDFAST=${HOLDFAST:-$ROOT/target/release/holdfast}
+SMALL_BYTES=9000
+# Files of a directory of the tree that is checked, and their bytes.
+CHECKED_DIR_FILES=200 CHECKED_BYTES=20
+STREAM_MIB=${STREAM_MIB:-1024}
+
+fail() { printf 'bench-everyday: %s\n' "$*" >&2; exit 1; }
+[ "$(id -u)" = 0 ] || fail "loop devices, mounts and caches need root: sudo $0 $*"
+[ -x "$HOLDFAST" ] || fail "no $HOLDFAST: run cargo build --release -p cli, or set HOLDFAST"
+install_missing mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs git=git fio=fio
+
+place=$(mktemp -d "${PLACE:-${TMPDIR:-/var/tmp}}/holdfast-everyday.XXXXXX")
+export HOLDFAST_RUN_DIR=$place/run
+pool=$place/pool.hf mnt=$place/mnt peer=$place/peer
+loops=()
+mkdir "$mnt" "$peer"
+
+clean_up() {
+    local code=$?
+    trap - EXIT
+    set +e
+    ! mountpoint -q "$mnt" || "$HOLDFAST" unmount "$mnt" >/dev/null
+    ! mountpoint -q "$peer" || umount "$peer"
+    for loop in "${loops[@]}"; do losetup -d "$loop"; done
+    rm -rf "$place"
+    exit "$code"
+}
+trap clean_up EXIT
+trap 'exit 130' INT TERM HUP
+
+# attach FILE SIZE: makes a sparse file and a loop device on it; the device is in $loop.
+attach() {
+    truncate -s "$2" "$1"
+    loop=$(losetup --find --show --direct-io=on "$1")
+    loops+=("$loop")
+}
+
+# fresh FLAGS...: mounts a new pool on $pool, a loop device.
+fresh() {
+    "$HOLDFAST" create "$pool" --force >/dev/null
+    mount_it "$@"
+}
+mount_it() { "$HOLDFAST" mount "$pool" "$mnt" --daemon "$@" >/dev/null; }
+unmount_it() { "$HOLDFAST" unmount "$mnt" >/dev/null; }
+cold() { sync; echo 3 >/proc/sys/vm/drop_caches; }
+reads_of() { awk '{ print $1 }' "/sys/block/$(basename "$1")/stat"; }
+
+# took COMMAND...: prints its microseconds; fails if it does.
+took() {
+    local begin=${EPOCHREALTIME/./}
+    "$@" >/dev/null 2>"$place/said" || { cat "$place/said" >&2; fail "$* failed"; }
+    echo $((${EPOCHREALTIME/./} - begin))
+}
+
+# note MEASURE WHO MICROSECONDS
+note() { printf '%s\t%s\t%s\n' "$1" "$2" "$3" >>"$place/$section.times"; }
+
+# compare FIRST SECOND: of each measure both medians, and how many times faster FIRST is.
+compare() {
+    printf '\n%-24s %12s %12s    %s\n' "$section" "$1, ms" "$2, ms" "time of $2 / $1"
+    awk -F'\t' -v first="$1" -v second="$2" '
+        function middle(list, count,    i, j, kept) {
+            for (i = 2; i <= count; i++)
+                for (j = i; j > 1 && list[j - 1] > list[j]; j--) {
+                    kept = list[j]; list[j] = list[j - 1]; list[j - 1] = kept
+                }
+            return (list[int((count + 1) / 2)] + list[int(count / 2) + 1]) / 2
+        }
+        !($1 in seen) { seen[$1] = 1; order[++measures] = $1 }
+        { at = ++count[$1, $2]; times[$1, $2, at] = $3 }
+        END {
+            for (m = 1; m <= measures; m++) {
+                name = order[m]; n = count[name, first]
+                for (i = 1; i <= n; i++) {
+                    a[i] = times[name, first, i]; b[i] = times[name, second, i]; r[i] = b[i] / a[i]
+                }
+                centre = middle(r, n)
+                printf "%-24s %12.0f %12.0f    %.2f [%.2f, %.2f]\n", name, middle(a, n) / 1000,
+                    middle(b, n) / 1000, centre, r[1], r[n]
+            }
+        }' "$place/$section.times"
+}
+
+# The small files of SOURCE as one archive, and a repository of them.
+plant() {
+    [ -e "$place/tree.tar" ] && return 0
+    (cd "$SOURCE" && find . -xdev -type f -size -$((SMALL_BYTES + 1))c -printf '%P\0' 2>/dev/null \
+        | sed -zn "1,${FILES}p" >"$place/names")
+    tar -C "$SOURCE" --null -T "$place/names" -cf "$place/tree.tar"
+    printf 'tree: %s files of %s\n' "$(tr -dc '\0' <"$place/names" | wc -c)" "$SOURCE"
+}
+plant_repository() {
+    [ -d "$place/repository" ] && return 0
+    mkdir "$place/repository"
+    tar -C "$place/repository" -xf "$place/tree.tar"
+    git -C "$place/repository" init -q
+    git -C "$place/repository" -c core.safecrlf=false add -A
+    git -C "$place/repository" -c user.name=bench -c user.email=bench@localhost -c gc.auto=0 \
+        commit -qm planted
+}
+
+both() {
+    local first second
+    "$@" "$mnt/two-a" & first=$!
+    "$@" "$mnt/two-b" & second=$!
+    wait "$first" && wait "$second"
+}
+extract_in() { mkdir "$1" && tar -C "$1" -xf "$place/tree.tar"; }
+
+by_transport() {
+    local transport=$1
+    fresh --transport "$transport"
+    note "tar x" "$transport" "$(took extract_in "$mnt/tree")"
+    note "cp -r" "$transport" "$(took cp -r "$mnt/tree" "$mnt/copy")"
+    note "rm -r" "$transport" "$(took rm -r "$mnt/copy")"
+    note "git clone" "$transport" "$(took git clone -q --no-hardlinks "$place/repository" "$mnt/clone")"
+    note "tar x, two clients" "$transport" "$(took both extract_in)"
+    note "stream write" "$transport" "$(took dd if=/dev/zero "of=$mnt/stream" bs=1M "count=$STREAM_MIB" conv=fsync status=none)"
+    unmount_it
+    mount_it --transport "$transport"
+    note "stream read" "$transport" "$(took dd "if=$mnt/stream" of=/dev/null bs=1M status=none)"
+    note "random reads, 16 deep" "$transport" "$(took fio --name=r --filename="$mnt/stream" --rw=randread --bs=4k \
+        --iodepth=16 --ioengine=libaio --direct=1 --size="${STREAM_MIB}M" --io_size=128M --output=/dev/null)"
+    unmount_it
+}
+
+transports() {
+    plant
+    plant_repository
+    attach "$place/transports.img" 16G; pool=$loop
+    local round
+    for ((round = 0; round < ROUNDS; round++)); do
+        if ((round % 2)); then by_transport dev; by_transport uring; else by_transport uring; by_transport dev; fi
+    done
+    compare uring dev
+}
+
+read_all() { find "$1" -type f -print0 | xargs -0 cat; }
+
+cold_files() {
+    plant
+    attach "$place/cold.img" 8G; pool=$loop
+    attach "$place/cold-xfs.img" 8G; local xfs=$loop
+    mkfs.xfs -q "$xfs"
+    fresh; extract_in "$mnt/tree"; unmount_it
+    mount "$xfs" "$peer"; extract_in "$peer/tree"; umount "$peer"
+    local round before
+    for ((round = 0; round < ROUNDS; round++)); do
+        cold; mount_it; before=$(reads_of "$pool")
+        note "find | xargs cat" holdfast "$(took read_all "$mnt/tree")"
+        printf 'device reads: holdfast %s' "$(($(reads_of "$pool") - before))"
+        unmount_it
+        cold; mount "$xfs" "$peer"; before=$(reads_of "$xfs")
+        note "find | xargs cat" xfs "$(took read_all "$peer/tree")"
+        printf ', xfs %s\n' "$(($(reads_of "$xfs") - before))"
+        umount "$peer"
+    done
+    compare holdfast xfs
+}
+
+# many DIR: CHECKED files of a few bytes.
+many() {
+    perl -e 'my ($top, $files, $here, $bytes) = @ARGV;
+        for my $at (0 .. $files - 1) {
+            my $dir = sprintf("%s/dir-%05d", $top, int($at / $here));
+            mkdir $dir unless $at % $here;
+            open my $file, ">", "$dir/file-$at" or die "$dir: $!"; print $file "x" x $bytes; close $file;
+        }' "$1" "$CHECKED" "$CHECKED_DIR_FILES" "$CHECKED_BYTES"
+}
+
+checks() {
+    attach "$place/check.img" 8G; pool=$loop
+    attach "$place/check-ext4.img" 8G; local ext4=$loop
+    attach "$place/check-xfs.img" 8G; local xfs=$loop
+    mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$ext4"
+    mkfs.xfs -q "$xfs"
+    fresh; many "$mnt"; unmount_it
+    mount "$ext4" "$peer"; many "$peer"; umount "$peer"
+    mount "$xfs" "$peer"; many "$peer"; umount "$peer"
+    local round
+    for ((round = 0; round < ROUNDS; round++)); do
+        cold; note "check" holdfast "$(took "$HOLDFAST" check "$pool")"
+        cold; note "check" e2fsck "$(took e2fsck -f -n "$ext4")"
+        cold; note "check" xfs_repair "$(took xfs_repair -n "$xfs")"
+    done
+    compare holdfast e2fsck
+    compare holdfast xfs_repair
+}
+
+with_attributes() {
+    plant
+    attach "$place/attributes.img" 8G; pool=$loop
+    local round
+    for ((round = 0; round < ROUNDS; round++)); do
+        fresh; note "tar x" with "$(took extract_in "$mnt/tree")"; unmount_it
+        fresh -o noxattr; note "tar x" without "$(took extract_in "$mnt/tree")"; unmount_it
+    done
+    compare without with
+}
+
+[ $# -gt 0 ] || set -- transports cold check attributes
+for section in "$@"; do
+    case $section in
+        transports) transports ;;
+        cold) cold_files ;;
+        check) checks ;;
+        attributes) with_attributes ;;
+        *) fail "there is no $section: transports, cold, check or attributes" ;;
+    esac
+done
