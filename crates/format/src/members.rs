@@ -8,7 +8,7 @@
 //!   the last, and its id a digest of the one before and of the table: two halves of a pool that
 //!   are opened apart have different tables, so their histories differ for ever.
 
-use zerocopy::little_endian::U64;
+use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::hash::siphash13;
@@ -58,7 +58,9 @@ pub struct MemberDisk {
     /// 1: online; 2: missing; 3: failed; 4: joining; 5: leaving.
     pub state: u8,
     /// Zero.
-    pub reserved: [u8; 7],
+    pub reserved: [u8; 3],
+    /// MiB of the pool that were copied to a joining member, from the start; else 0.
+    pub copied_mib: U32,
     /// Last path that it was opened by, padded with zeros: a hint.
     pub path: [u8; MEMBER_PATH_BYTES],
 }
@@ -82,6 +84,9 @@ pub enum MemberState {
     Missing,
     /// A write or a flush failed, and it has missed writes.
     Failed,
+    /// It takes the place of another: it gets every write, and is not read until all that was
+    /// there before is copied to it.
+    Joining,
 }
 
 impl MemberState {
@@ -92,6 +97,7 @@ impl MemberState {
             MemberState::Online => "online",
             MemberState::Missing => "missing",
             MemberState::Failed => "failed",
+            MemberState::Joining => "joining",
         }
     }
 
@@ -100,6 +106,7 @@ impl MemberState {
             MemberState::Online => 1,
             MemberState::Missing => 2,
             MemberState::Failed => 3,
+            MemberState::Joining => 4,
         }
     }
 }
@@ -115,19 +122,27 @@ pub struct Member {
     pub state: MemberState,
     /// Last path that it was opened by, without zeros at its end: a hint. Empty: none.
     pub path: Vec<u8>,
+    /// MiB of the pool that were copied to it while it is joining; else 0.
+    pub copied_mib: u32,
 }
 
 impl Member {
     /// Returns a member that is online and has no path.
     #[must_use]
     pub fn new(id: [u8; 16], size_bytes: u64) -> Member {
-        Member { id, size_bytes, state: MemberState::Online, path: Vec::new() }
+        Member { id, size_bytes, state: MemberState::Online, path: Vec::new(), copied_mib: 0 }
     }
 
     /// Whether it has all that it should have.
     #[must_use]
     pub fn is_online(&self) -> bool {
         self.state == MemberState::Online
+    }
+
+    /// Whether it gets the writes of the pool.
+    #[must_use]
+    pub fn is_written(&self) -> bool {
+        matches!(self.state, MemberState::Online | MemberState::Joining)
     }
 
     /// Notes the path that it was opened by; one that is too long is not kept.
@@ -144,7 +159,8 @@ impl Member {
             id: self.id,
             size_bytes: U64::new(self.size_bytes),
             state: self.state.number(),
-            reserved: [0; 7],
+            reserved: [0; 3],
+            copied_mib: U32::new(self.copied_mib),
             path,
         }
     }
@@ -249,10 +265,8 @@ pub(crate) fn members_of(disk: &[MemberDisk]) -> Result<Vec<Member>, SuperblockE
             1 => MemberState::Online,
             2 => MemberState::Missing,
             3 => MemberState::Failed,
-            4 | 5 => {
-                let what = "devices that join or leave";
-                return Err(SuperblockError::NotImplemented { what });
-            }
+            4 => MemberState::Joining,
+            5 => return Err(SuperblockError::NotImplemented { what: "devices that leave" }),
             _ => return Err(bad),
         };
         if members.iter().any(|member| member.id == found.id) {
@@ -263,7 +277,11 @@ pub(crate) fn members_of(disk: &[MemberDisk]) -> Result<Vec<Member>, SuperblockE
         if path.contains(&0) {
             return Err(bad);
         }
-        members.push(Member { id: found.id, size_bytes: found.size_bytes.get(), state, path });
+        let (size_bytes, copied_mib) = (found.size_bytes.get(), found.copied_mib.get());
+        if copied_mib != 0 && state != MemberState::Joining {
+            return Err(bad);
+        }
+        members.push(Member { id: found.id, size_bytes, state, path, copied_mib });
     }
     if members.iter().any(Member::is_online) { Ok(members) } else { Err(bad) }
 }
@@ -306,9 +324,12 @@ mod tests {
         assert!(layout_of(&Layout::Single.to_disk(1), 2).is_err());
         assert!(layout_of(&Layout::Mirror.to_disk(4), 4).is_err());
         let mut joining = two()[0].to_disk();
-        joining.state = 4;
+        joining.state = 5;
         let error = members_of(&[joining]).expect_err("not done").to_string();
-        assert!(error.contains("join"), "{error}");
+        assert!(error.contains("leave"), "{error}");
+        joining.state = 1;
+        joining.copied_mib = U32::new(1);
+        assert!(members_of(&[joining]).is_err(), "what is online has all");
     }
 
     #[test]
@@ -316,7 +337,8 @@ mod tests {
         let mut members = two();
         members[1].set_path(b"/srv/d1");
         members[0].set_path(&[b'a'; MEMBER_PATH_BYTES + 1]);
-        members[0].state = MemberState::Failed;
+        members[0].state = MemberState::Joining;
+        members[0].copied_mib = 7;
         let disk: Vec<MemberDisk> = members.iter().map(Member::to_disk).collect();
         assert_eq!(members_of(&disk), Ok(members.clone()));
         assert!(members_of(&[disk[1], disk[1]]).is_err(), "twice");

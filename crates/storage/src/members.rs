@@ -8,11 +8,13 @@
 //!   older labels on members that have all that was acknowledged.
 //! - MJ2: A label whose newest epoch is not in the history of the newest label is of a half of the
 //!   pool that was opened apart. Nobody decides which half is right but the user.
-//! - MJ3: A member that has missed writes is never read.
+//! - MJ3: A member that has missed writes is never read, nor one that is joining.
+//! - MJ4: Fewer than half of the members that should be current are not believed unless the user
+//!   says so: the others may have gone on without them. Of two one is enough, for neither can tell.
 //!
 //! Not here: how devices are found, and what is written to them.
 
-use format::members::{Layout, Member};
+use format::members::{Layout, Member, MemberState};
 use format::superblock::Superblock;
 
 /// Why devices do not make a pool together.
@@ -55,6 +57,16 @@ pub enum MembersError {
         /// Its name.
         device: String,
     },
+    /// Fewer than half of those that have all were found: the others may have gone on without them.
+    #[error(
+        "fewer than half of the pool's devices were found, and the others may hold newer writes; \
+         missing: {missing}. Attach them, or name where they are with --member PATH; if they are \
+         gone for good, --accept-missing opens what is left"
+    )]
+    TooFew {
+        /// The paths of those that were not found.
+        missing: String,
+    },
     /// None that was found has all that the pool should have.
     #[error("none of the devices found has all that the pool holds; missing: {missing}")]
     NoneCurrent {
@@ -79,6 +91,8 @@ pub enum Slot {
     Current(usize),
     /// It is there and has missed writes: the same number.
     Stale(usize),
+    /// It takes the place of another, and does not have all yet: the same number.
+    Joining(usize),
     /// It was not found.
     Absent,
 }
@@ -118,12 +132,16 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
         let Some((member, slot)) = member else {
             return Err(MembersError::Replaced { device: device.name.clone() });
         };
-        if let Slot::Current(other) | Slot::Stale(other) = *slot {
+        if let Slot::Current(other) | Slot::Stale(other) | Slot::Joining(other) = *slot {
             let first = found.get(other).map_or_else(String::new, |other| other.name.clone());
             return Err(MembersError::Twice { first, other: device.name.clone() });
         }
         // MJ3.
-        *slot = if member.is_online() { Slot::Current(number) } else { Slot::Stale(number) };
+        *slot = match member.state {
+            MemberState::Online => Slot::Current(number),
+            MemberState::Joining => Slot::Joining(number),
+            MemberState::Missing | MemberState::Failed => Slot::Stale(number),
+        };
     }
     let judged = Judged { newest, slots };
     let has_all = match first.label.layout {
@@ -149,17 +167,40 @@ fn check_history(first: &Found, device: &Found) -> Result<(), MembersError> {
     Err(MembersError::Apart { first, other })
 }
 
+/// Refuses what `judged` found if it is fewer than half of the members that have all (MJ4).
+///
+/// # Errors
+///
+/// [`MembersError::TooFew`].
+pub fn check_enough(judged: &Judged, table: &[Member]) -> Result<(), MembersError> {
+    let current = table.iter().zip(&judged.slots).filter(|(member, _)| member.is_online());
+    let (found, absent): (Vec<_>, Vec<_>) =
+        current.partition(|(_, slot)| matches!(slot, Slot::Current(_)));
+    if found.len() >= absent.len() {
+        return Ok(());
+    }
+    let missing = paths_of(absent.into_iter().map(|(member, _)| member));
+    Err(MembersError::TooFew { missing })
+}
+
 fn none_current(table: &[Member]) -> MembersError {
-    let paths = table.iter().filter(|member| member.is_online()).map(|member| &member.path);
-    let missing: Vec<String> = paths.map(|path| format::text::shown(path)).collect();
-    MembersError::NoneCurrent { missing: missing.join(", ") }
+    let missing = paths_of(table.iter().filter(|member| member.is_online()));
+    MembersError::NoneCurrent { missing }
+}
+
+fn paths_of<'a>(members: impl Iterator<Item = &'a Member>) -> String {
+    let shown = |member: &Member| match member.path.as_slice() {
+        [] => "a device whose path is not known".to_owned(),
+        path => format::text::shown(path),
+    };
+    members.map(shown).collect::<Vec<String>>().join(", ")
 }
 
 #[cfg(test)]
 mod tests {
     use format::geometry::{Geometry, GeometryOptions};
     use format::ids::{Epoch, Lsn, PoolId};
-    use format::members::{MemberState, Membership};
+    use format::members::Membership;
     use format::superblock::{Consistency, LABEL_BYTES};
 
     use super::*;
