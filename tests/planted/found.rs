@@ -184,5 +184,22 @@ pub(crate) const FOUND: &[Row] = &[
         "clones::a_deleted_clone_gives_back_what_it_alone_held",
     ),
     ("SharedAfterDeletion", "filesets", "clones::a_deleted_clone_gives_back_what_it_alone_held"),
+    ("OneCopyAcknowledged", "members", "set::a_joining_member_gets_every_write_and_is_not_read"),
+    (
+        "FailureNotLabelled",
+        "members",
+        "set::a_member_that_fails_a_write_is_left_out_before_the_write_is_answered",
+    ),
+    ("JoiningMissesWrites", "members", "set::a_joining_member_gets_every_write_and_is_not_read"),
+    (
+        "AbsentNotLeftBehind",
+        "members",
+        "skeleton::a_member_that_missed_writes_is_not_read_when_it_comes_back",
+    ),
+    (
+        "RepairWithoutHold",
+        "members",
+        "set::a_copy_that_does_not_verify_is_repaired_unless_a_write_is_at_it",
+    ),
     ("SummaryLost", "full", "promise::what_df_promises_can_be_written"),
 ];

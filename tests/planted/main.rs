@@ -18,7 +18,8 @@ use self::found::FOUND;
 use self::suites::{Finding, Suite, Suites};
 
 /// What is asked in CI: suites of which one test takes seconds.
-const FAST: &[&str] = &["engine", "orders", "posix", "fault", "full", "filesets", "crash"];
+const FAST: &[&str] =
+    &["engine", "orders", "members", "posix", "fault", "full", "filesets", "crash"];
 
 fn row(name: &str, what: &str, finding: Option<&Finding>) -> String {
     let mut row = format!("{name},\"{what}\",");

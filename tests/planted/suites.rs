@@ -38,6 +38,7 @@ pub(crate) struct Finding {
 const SUITES: &[Suite] = &[
     Suite { name: "engine", environment: &[] },
     Suite { name: "orders", environment: &[] },
+    Suite { name: "members", environment: &[] },
     Suite { name: "posix", environment: &[] },
     Suite { name: "sim", environment: &[] },
     Suite { name: "budget", environment: &[] },

@@ -100,6 +100,11 @@ bugs! {
     DeletionComparesWholeBlocks:
         "The walk that frees a clone keeps a block of which a quarter is left elsewhere.",
     SharedAfterDeletion: "A fileset goes on as if its deleted clone held what it had (US5).",
+    OneCopyAcknowledged: "A write to a mirror is answered when its first copy is (MS1).",
+    FailureNotLabelled: "A member fails, and no label tells of it (MS1).",
+    JoiningMissesWrites: "A joining member does not get the writes of the pool (MS4).",
+    AbsentNotLeftBehind: "A pool is changed while a member is away, and no label tells of it.",
+    RepairWithoutHold: "A bad copy is written again while a write is at the range (RH1).",
     SummaryLost: "The last summary of a segment is not chained: the cleaner misses blocks.",
 }
 

@@ -18,10 +18,13 @@ use format::superblock::{
 };
 
 use crate::convert::to_u64;
-use crate::device::{AlignedBuffer, Device, DeviceError, Purpose, SharedDevice};
+use crate::device::{
+    AlignedBuffer, Device, DeviceError, Operation, Purpose, SharedBytes, SharedDevice, Ticket,
+};
+use crate::members::MembersError;
 
 /// Sequence of the copies that a creation writes; the first mount writes higher ones.
-const SEQUENCE_OF_CREATION: u64 = 1;
+pub(crate) const SEQUENCE_OF_CREATION: u64 = 1;
 
 /// What became of each copy of the superblock on one device.
 #[derive(Debug)]
@@ -53,6 +56,9 @@ pub enum PoolError {
         /// Name of the device.
         device: String,
     },
+    /// The devices do not make a pool together.
+    #[error(transparent)]
+    Members(#[from] MembersError),
     /// The device could not be read or written.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -210,6 +216,18 @@ fn most_telling(copies: &[Option<SuperblockError>]) -> SuperblockError {
         .max_by_key(|error| weight(error))
         .cloned()
         .unwrap_or(SuperblockError::BadMagic { found: [0; 8] })
+}
+
+/// Starts to write one copy.
+pub(crate) fn submit_superblock_copy(
+    device: &dyn Device,
+    superblock: &Superblock,
+    copy: u16,
+) -> Ticket {
+    let offset = Geometry::superblock_offset(device.info().size_bytes, copy);
+    let bytes = superblock.encode(copy);
+    let data = vec![SharedBytes::from(AlignedBuffer::copy_of(&bytes[..bytes_in_use(&bytes)]))];
+    device.submit(Purpose::Superblock, Operation::Write { offset, data })
 }
 
 /// Writes one copy, not yet durable.

@@ -3,8 +3,37 @@
 //! It owns all I/O of a pool, the fixed regions' too: nobody above it has a device, only the one
 //! who hands it over.
 //!
-//! So far one device, layout `single`: a place is an offset. Stripes, parity and mirrors come in
-//! here, beneath the same calls.
+//! On one device a place is an offset, and nothing is between the volume and the device. Over
+//! several lies a [`Composite`], which is a device too, the *linear space* of the pool: byte n of
+//! it is what [`Geometry::device_offset`] names.
+//!
+//! # How another layout is added
+//!
+//! 1. It gets a variant of [`format::members::Layout`], and `members::judge` says which members it
+//!    can do without.
+//! 2. `volume/NAME.rs` implements [`Composite`] over a [`MemberSet`], which knows the members,
+//!    sends to one ([`MemberSet::submit`]) or waits for several ([`MemberSet::together`]), flushes
+//!    all, writes labels, and fails members. The layout adds the arithmetic from a byte of the
+//!    linear space to slots and offsets, and what it does where a read fails or does not verify
+//!    ([`Composite::heal`]). `needed` of [`MemberSet::new`] is how many it cannot do without.
+//! 3. `volume/open.rs` puts it over the members. `info().size_bytes` of it is what the geometry
+//!    calls the bytes of the device.
+//!
+//! Fixed regions, below [`Geometry::groups_offset`], lie at the same offset of several members
+//! ([`Composite::copies`]): superblocks each member has for itself (`set.rs`), and heartbeat,
+//! journal, double-write area and group table go to all. Of what is in groups the purpose of a
+//! request says how it is kept ([`Purpose::redundancy`]).
+
+mod composite;
+mod mirror;
+mod open;
+mod ranges;
+mod set;
+
+pub use composite::{Composite, Healed, Verify};
+pub use open::Opening;
+pub use ranges::{Hold, InFlight};
+pub use set::{MemberCounts, MemberSet, Slot, View};
 
 use std::sync::Arc;
 
@@ -17,14 +46,14 @@ use crate::convert::to_u64;
 use crate::device::{
     AlignedBuffer, DeviceError, Operation, Purpose, RequestKind, SharedBytes, SharedDevice, Ticket,
 };
-use crate::pool::{
-    PoolError, check_writable, read_superblock, update_all_superblocks, write_first_superblocks,
-};
+use crate::pool::{PoolError, check_writable, update_all_superblocks, write_first_superblocks};
 
 /// The space of a pool.
 #[derive(Clone, Debug)]
 pub struct Volume {
     device: SharedDevice,
+    /// The same as `device`, over several; `None`: there is one.
+    composite: Option<Arc<dyn Composite>>,
     geometry: Arc<Geometry>,
 }
 
@@ -32,7 +61,8 @@ impl Volume {
     /// Returns the space that `geometry` lays out on `device`.
     #[must_use]
     pub fn new(device: SharedDevice, geometry: Geometry) -> Volume {
-        Volume { device, geometry: Arc::new(geometry) }
+        let composite = Arc::clone(&device).composite();
+        Volume { device, composite, geometry: Arc::new(geometry) }
     }
 
     /// Returns where everything lies.
@@ -42,14 +72,119 @@ impl Volume {
     }
 
     /// Reads the superblocks on `device`; returns the space of its pool, and what the current one
-    /// says.
+    /// says. It may be all that is left of several.
     ///
     /// # Errors
     ///
-    /// See [`read_superblock`].
+    /// See [`Volume::open_members`].
     pub fn open(device: SharedDevice) -> Result<(Volume, Superblock), PoolError> {
-        let superblock = read_superblock(device.as_ref())?.current;
-        Ok((Volume::new(device, superblock.geometry.clone()), superblock))
+        Volume::open_members(Opening::of_one(device))
+    }
+
+    /// Returns the pool as a device, for who reads it as one; of several the composite.
+    #[must_use]
+    pub fn device(&self) -> &SharedDevice {
+        &self.device
+    }
+
+    /// Returns the members, where there are several.
+    #[must_use]
+    pub fn members(&self) -> Option<&Arc<MemberSet>> {
+        self.composite.as_ref().map(|composite| composite.members())
+    }
+
+    /// Returns each whole copy of the fixed regions as a volume of its own, whose groups are not to
+    /// be asked for; none where there is one device. For who has to know which copy says what.
+    #[must_use]
+    pub fn fixed_copies(&self) -> Vec<Volume> {
+        let Some(composite) = &self.composite else { return Vec::new() };
+        let of_one =
+            |device| Volume { device, composite: None, geometry: Arc::clone(&self.geometry) };
+        composite.copies().into_iter().map(of_one).collect()
+    }
+
+    /// Looks for bytes that verify, where what was read from `place` does not: in each copy, or in
+    /// what can be computed. Copies that do not verify are written again. Where there is one device
+    /// nothing is read.
+    ///
+    /// # Errors
+    ///
+    /// See [`Composite::heal`].
+    pub fn heal(
+        &self,
+        purpose: Purpose,
+        place: Place,
+        length_bytes: usize,
+        verify: Verify<'_>,
+    ) -> Result<Healed, DeviceError> {
+        let Some(composite) = &self.composite else { return Ok(Healed::default()) };
+        let wide = u64::try_from(length_bytes).unwrap_or(u64::MAX);
+        let offset = self.offset_of(RequestKind::Read, place, wide)?;
+        composite.heal(purpose, offset, length_bytes, verify)
+    }
+
+    /// Reads `length_bytes` from `place` as copy number `copy` has them, of those that may be read;
+    /// `None`: there is no such copy, or only one device.
+    #[must_use]
+    pub fn read_copy(
+        &self,
+        copy: usize,
+        purpose: Purpose,
+        place: Place,
+        length_bytes: usize,
+    ) -> Option<Result<AlignedBuffer, DeviceError>> {
+        let composite = self.composite.as_ref()?;
+        let wide = u64::try_from(length_bytes).unwrap_or(u64::MAX);
+        match self.offset_of(RequestKind::Read, place, wide) {
+            Ok(offset) => composite.read_copy(copy, purpose, offset, length_bytes),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Copies a part of a fixed region from `source`, one of [`Volume::fixed_copies`], to all other
+    /// members. Not durable before a flush.
+    ///
+    /// # Errors
+    ///
+    /// What a device said.
+    pub fn copy_fixed(
+        &self,
+        source: &Volume,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+    ) -> Result<(), DeviceError> {
+        self.check_fixed(RequestKind::Write, offset, to_u64(length_bytes))?;
+        let Some(members) = self.members() else { return Ok(()) };
+        let bytes = SharedBytes::from(source.device.read(purpose, offset, length_bytes)?);
+        let view = members.view();
+        let is_other = |slot: &&Slot| {
+            slot.writable().is_some_and(|device| !Arc::ptr_eq(device, &source.device))
+        };
+        let submit = |slot: &Slot| {
+            let data = vec![bytes.clone()];
+            members.submit(slot, purpose, Operation::Write { offset, data })
+        };
+        let tickets = (0..).zip(view.iter()).filter(|(_, slot)| is_other(slot));
+        let tickets: Vec<_> = tickets.map(|(at, slot)| (at, submit(slot))).collect();
+        members.together(&view, tickets, None).wait().map(drop)
+    }
+
+    /// Says in the labels that members which are not there have missed writes, durably: see
+    /// [`MemberSet::leave_absent_behind`]. `superblock` becomes what they say.
+    ///
+    /// # Errors
+    ///
+    /// What a member said that the layout needs.
+    pub fn leave_absent_behind(&self, superblock: &mut Superblock) -> Result<(), DeviceError> {
+        let Some(members) = self.members() else { return Ok(()) };
+        members.leave_absent_behind()?;
+        if let Some(label) = members.label() {
+            superblock.sequence = label.sequence;
+            superblock.members = label.members;
+            superblock.memberships = label.memberships;
+        }
+        Ok(())
     }
 
     /// Returns what the user calls the device.
@@ -111,7 +246,10 @@ impl Volume {
     ///
     /// What the device said: there is no pool.
     pub fn write_first_superblocks(&self, superblock: &mut Superblock) -> Result<(), DeviceError> {
-        write_first_superblocks(&self.device, superblock)
+        match self.members() {
+            Some(members) => members.write_first_labels(superblock),
+            None => write_first_superblocks(&self.device, superblock),
+        }
     }
 
     /// Writes every copy of the superblock, durably; its sequence rises.
@@ -120,7 +258,10 @@ impl Volume {
     ///
     /// What the device said: the pool must stop writing.
     pub fn update_superblocks(&self, superblock: &mut Superblock) -> Result<(), DeviceError> {
-        update_all_superblocks(&self.device, superblock)
+        match self.members() {
+            Some(members) => members.update_labels(superblock),
+            None => update_all_superblocks(&self.device, superblock),
+        }
     }
 
     /// Refuses what does not lie in the regions in front of the groups: heartbeat, journal,

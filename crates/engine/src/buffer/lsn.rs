@@ -59,6 +59,13 @@ pub(super) struct Listed {
     page: Option<Arc<Buffer>>,
 }
 
+impl Listed {
+    /// Whether what it says of the page is believed.
+    pub(super) fn is_trusted(&self) -> bool {
+        self.page.is_some()
+    }
+}
+
 impl Cache {
     /// Returns the LSN page of the page at `place`, read if it is not in memory; `None` for a page
     /// whose LSN is not kept. Called with no shard locked.

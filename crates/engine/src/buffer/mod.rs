@@ -282,6 +282,7 @@ impl Cache {
             let evictions = self.shard(place).lock().evictions;
             let bytes = self.load(place)?;
             let listed = listed.get_or_insert_with(|| self.listed(place));
+            let bytes = self.newest(place, bytes, listed.as_ref());
             let mut shard = self.shard(place).lock();
             if let Some(buffer) = shard.buffers.get(&place) {
                 return Ok(Arc::clone(buffer));
@@ -328,7 +329,32 @@ impl Cache {
 
     fn load(&self, place: Place) -> FsResult<AlignedBuffer> {
         let bytes = self.volume.read_page(Purpose::Home, place).map_err(io)?;
-        self.verified(place, bytes)
+        let verified = self.verified(place, bytes);
+        verified.or_else(|error| self.healed(place, None).ok_or(error))
+    }
+
+    /// Returns the page at `place` as a copy has it that verifies, and is current where `listed`
+    /// says what that is; `None`: there is none.
+    fn healed(&self, place: Place, listed: Option<&lsn::Listed>) -> Option<AlignedBuffer> {
+        let is_it = |bytes: &[u8]| {
+            let page = AlignedBuffer::copy_of(bytes);
+            self.verified(place, page).is_ok_and(|page| self.is_current(&page, listed))
+        };
+        self.volume.heal(Purpose::Home, place, PAGE_BYTES, &is_it).ok()?.bytes
+    }
+
+    /// Returns `bytes`, or what another copy has where these are not what went home last.
+    fn newest(
+        &self,
+        place: Place,
+        bytes: AlignedBuffer,
+        listed: Option<&lsn::Listed>,
+    ) -> AlignedBuffer {
+        let listed = listed.filter(|listed| listed.is_trusted());
+        if listed.is_none() || self.is_current(&bytes, listed) {
+            return bytes;
+        }
+        self.healed(place, listed).unwrap_or(bytes)
     }
 
     /// Returns what was read from `place`, if it is a page of that place.

@@ -76,7 +76,7 @@ pub(super) fn restore_double_writes(
     Ok((count, sequence))
 }
 
-fn read_double_write_head(
+pub(super) fn read_double_write_head(
     volume: &Volume,
     pool_id: PoolId,
     index: u64,
@@ -88,7 +88,7 @@ fn read_double_write_head(
 }
 
 /// Reads a group; `None` unless every head and page of it is whole.
-fn read_group(
+pub(super) fn read_group(
     volume: &Volume,
     pool_id: PoolId,
     geometry: &Geometry,

@@ -170,6 +170,16 @@ impl Recovered<'_> {
         replayed: Option<&AlignedBuffer>,
     ) -> Result<AlignedBuffer, DeviceError> {
         let home = self.volume.read_page(Purpose::Home, entry.page)?;
+        let home = match self.header(entry, page_of(&home)) {
+            Some(_) => home,
+            None => {
+                let is_it = |bytes: &[u8]| {
+                    bytes.first_chunk().is_some_and(|page| self.header(entry, page).is_some())
+                };
+                let healed = self.volume.heal(Purpose::Home, entry.page, PAGE_BYTES, &is_it);
+                healed.ok().and_then(|healed| healed.bytes).unwrap_or(home)
+            }
+        };
         let at_home = self.header(entry, page_of(&home));
         if at_home.is_some_and(|lsn| lsn == self.end || replayed.is_none()) {
             return Ok(home);

@@ -31,6 +31,7 @@
 mod begin;
 mod checkpoint;
 mod commit;
+mod copies;
 mod data;
 mod double_write;
 mod failure;
@@ -44,9 +45,10 @@ mod waiters;
 
 pub(crate) use begin::Reservation;
 pub(crate) use checkpoint::{first_head, write_first_heads};
+pub(crate) use copies::head_at_rest;
 pub(crate) use recovery::KeptLogData;
 pub use recovery::{RecoveryError, RecoveryReport};
-pub(crate) use recovery::{align_head, check_room, head_at_rest, recover};
+pub(crate) use recovery::{align_head, check_room, recover};
 pub(crate) use tx::{Own, OwnRange, Tx};
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -34,6 +34,7 @@ use runtime::planted::{self, Planted};
 use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes, Ticket};
 use storage::volume::Volume;
 
+use super::copies::{Log, furthest_log};
 use super::double_write::{restore_double_writes, write_group};
 use super::lsn_pages::Recovered;
 use super::{JournalStart, checkpoint, ring_bytes};
@@ -163,7 +164,7 @@ pub(crate) struct Recovery {
     pub(crate) report: RecoveryReport,
 }
 
-struct Chunk {
+pub(super) struct Chunk {
     lsn: Lsn,
     bytes: AlignedBuffer,
     payload_bytes: usize,
@@ -179,15 +180,15 @@ impl Chunk {
 
 /// A head, and whether a newer one may be lost.
 #[derive(Clone, Copy, Debug)]
-struct Heads {
+pub(super) struct Heads {
     /// The newest head that verifies.
-    newest: JournalHead,
+    pub(super) newest: JournalHead,
     /// No copy of the other head verifies: one of them may have been newer.
     is_in_doubt: bool,
 }
 
 /// Reads all heads, and returns the newest that verifies.
-fn read_heads(volume: &Volume, pool_id: PoolId) -> Result<Heads, RecoveryError> {
+pub(super) fn read_heads(volume: &Volume, pool_id: PoolId) -> Result<Heads, RecoveryError> {
     let geometry = volume.geometry();
     let mut heads = Vec::new();
     let mut cause = None;
@@ -209,7 +210,7 @@ fn read_heads(volume: &Volume, pool_id: PoolId) -> Result<Heads, RecoveryError> 
 /// Returns the head at which the log of a pool that was closed ends; `None` if the log goes on
 /// behind it: then the newest head is lost, or somebody synced when it was being closed, and only a
 /// recovery tells what the log holds.
-pub(crate) fn head_at_rest(
+pub(super) fn head_at_rest_of(
     volume: &Volume,
     pool_id: PoolId,
 ) -> Result<Option<JournalHead>, RecoveryError> {
@@ -256,16 +257,11 @@ pub(crate) fn recover(
     epoch_base: Epoch,
     before_head: BeforeHead<'_>,
 ) -> Result<Recovery, RecoveryError> {
-    let heads = read_heads(volume, pool_id)?;
+    let Log { heads, chunks, end } = furthest_log(volume, pool_id)?;
     let head = heads.newest;
     let (double_writes, mut double_write_sequence) = restore_double_writes(volume, pool_id, &head)?;
-    let (chunks, end) = read_log(volume, pool_id, &heads)?;
-    let mut replay = Replay::new(&chunks)?;
+    let mut replay = Replay::of(volume, pool_id, &chunks)?;
     replay.report.double_writes = double_writes;
-    replay.read_pages(volume, &chunks)?;
-    replay.redo(&chunks)?;
-    replay.undo(&chunks)?;
-    replay.verify(volume.geometry(), pool_id)?;
     let lsn_pages = Recovered { volume, pool_id, end }.list(&replay.pages)?;
     if !lsn_pages.is_empty() {
         double_write_sequence += 1;
@@ -320,7 +316,7 @@ pub(crate) fn check_room(lsn: Lsn, epoch: u64) -> Result<(), RecoveryError> {
 }
 
 /// Reads whole chunks from the tail on. Returns them and where they end.
-fn read_log(
+pub(super) fn read_log(
     volume: &Volume,
     pool_id: PoolId,
     heads: &Heads,
@@ -535,6 +531,29 @@ impl Replay {
         Ok(Replay { kept, pages: BTreeMap::new(), epoch_max, report })
     }
 
+    /// Redoes and undoes what `chunks` say. Where a page that began as it is at home does not
+    /// verify then, it begins as another member has it.
+    fn of(volume: &Volume, pool_id: PoolId, chunks: &[Chunk]) -> Result<Replay, RecoveryError> {
+        let mut others: BTreeMap<Place, usize> = BTreeMap::new();
+        loop {
+            let mut replay = Replay::new(chunks)?;
+            replay.read_pages(volume, chunks)?;
+            for (place, copy) in &others {
+                let bytes = volume.read_copy(*copy, Purpose::Home, *place, PAGE_BYTES);
+                replay.pages.extend(bytes.and_then(Result::ok).map(|bytes| (*place, bytes)));
+            }
+            replay.redo(chunks)?;
+            replay.undo(chunks)?;
+            let Err((place, error)) = replay.verify(volume.geometry(), pool_id) else {
+                return Ok(replay);
+            };
+            let copy = others.entry(place).and_modify(|copy| *copy += 1).or_insert(0);
+            if volume.read_copy(*copy, Purpose::Home, place, PAGE_BYTES).is_none() {
+                return Err(RecoveryError::Page(error));
+            }
+        }
+    }
+
     /// Reads the pages that updates name, many at a time, as they are at home.
     fn read_pages(&mut self, volume: &Volume, chunks: &[Chunk]) -> Result<(), RecoveryError> {
         let mut places = BTreeSet::new();
@@ -616,11 +635,12 @@ impl Replay {
         Ok(())
     }
 
-    fn verify(&self, geometry: &Geometry, pool_id: PoolId) -> Result<(), RecoveryError> {
+    fn verify(&self, geometry: &Geometry, pool_id: PoolId) -> Result<(), (Place, PageError)> {
         // Of an LSN page what an earlier recovery of this log has listed is not in the log.
         let in_log = self.pages.iter().filter(|(place, _)| !geometry.is_lsn_page(**place));
         for (place, page) in in_log {
-            PageHeader::decode(page_of(page), pool_id, *place).map_err(RecoveryError::Page)?;
+            let header = PageHeader::decode(page_of(page), pool_id, *place);
+            header.map_err(|error| (*place, error))?;
         }
         Ok(())
     }

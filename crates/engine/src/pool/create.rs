@@ -5,8 +5,6 @@
 //! Creation writes the superblocks last, after everything they lead to is durable: a creation that
 //! was interrupted leaves no pool.
 
-use std::sync::Arc;
-
 use format::anode::{
     ANODE_MAP_ANODE, Anode, DiskTime, FIRST_FILE_ANODE, ORPHAN_ANODE, slot_offset,
 };
@@ -14,9 +12,10 @@ use format::bitmap;
 use format::fileset::{Fileset, NamePart, ROOT_FILESET, ROOT_SLOT};
 use format::geometry::{Geometry, GeometryOptions};
 use format::group::{GROUP_ENTRY_BYTES, TABLE_BITMAP_OFFSET, entry_offset};
+use format::hash::siphash13;
 use format::ids::{AnodeNo, Epoch, FilesetId, Lsn, Place, PoolId};
 use format::lsn_page::LsnEntry;
-use format::members::{Layout, Member, Membership};
+use format::members::{Layout, MIRROR_WIDTH_MAX, Member, Membership};
 use format::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64,
 };
@@ -29,7 +28,7 @@ use zerocopy::IntoBytes;
 
 use super::{OpenError, Pool};
 use crate::alloc::group::{GroupPages, table_page};
-use crate::convert::narrow;
+use crate::convert::{narrow, wide};
 use crate::fileset::birth::{FIRST_ANODES, NewRoot, internal, root_directory};
 use crate::journal;
 
@@ -102,9 +101,23 @@ impl Pool {
         clock: &dyn Clock,
         options: &CreateOptions,
     ) -> Result<(), OpenError> {
+        Pool::create_on(std::slice::from_ref(device), Layout::Single, clock, options)
+    }
+
+    /// Makes a pool that lies on `devices` as `layout` says; each has the bytes that the options
+    /// speak of, or more.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn create_on(
+        devices: &[SharedDevice],
+        layout: Layout,
+        clock: &dyn Clock,
+        options: &CreateOptions,
+    ) -> Result<(), OpenError> {
         let geometry = options.plan()?;
-        let volume = Volume::new(Arc::clone(device), geometry.clone());
-        volume.check_writable()?;
+        check_layout(layout, devices, &geometry)?;
         let label = label_of(&options.label)?;
         let now = clock.now();
         let mut superblock = Superblock {
@@ -116,14 +129,14 @@ impl Pool {
             features_compatible: 0,
             features_read_only: 0,
             features_incompatible: 0,
-            members: vec![Member::new(take(&options.random, 16), device.info().size_bytes)],
-            layout: Layout::Single,
+            members: members_on(devices, take(&options.random, 16)),
+            layout,
             memberships: vec![Membership::FIRST],
             label,
             created_seconds: u64::try_from(now.seconds).unwrap_or(0),
             mount_count: 0,
             writer_term: 1,
-            sector_bytes: volume.sector_bytes(),
+            sector_bytes: devices.iter().map(|one| one.info().sector_bytes).max().unwrap_or(512),
             block_shift: options.block_shift,
             lsn_base: journal::first_head(&geometry).tail,
             epoch_base: Epoch(2),
@@ -133,6 +146,8 @@ impl Pool {
             voids: Vec::new(),
             busy_groups: Vec::new(),
         };
+        let volume = Volume::of_new(devices, &superblock)?;
+        volume.check_writable()?;
         let created = DiskTime { seconds: now.seconds, nanoseconds: now.nanoseconds };
         let pages = first_pages(&superblock, options, created);
         let mut tickets = Vec::with_capacity(pages.len());
@@ -153,6 +168,52 @@ impl Pool {
         volume.write_first_superblocks(&mut superblock)?;
         Ok(())
     }
+}
+
+/// Refuses a layout that cannot lie on `devices`.
+fn check_layout(
+    layout: Layout,
+    devices: &[SharedDevice],
+    geometry: &Geometry,
+) -> Result<(), OpenError> {
+    let widths = match layout {
+        Layout::Single => 1..=1,
+        Layout::Mirror => 2..=MIRROR_WIDTH_MAX,
+    };
+    if !widths.contains(&devices.len()) {
+        let (kind, found) = (layout.word(), devices.len());
+        let (least, most) = (*widths.start(), *widths.end());
+        return Err(OpenError::Width { kind, found, least, most });
+    }
+    if layout != Layout::Single && geometry.fragment_bytes() != wide(PAGE_BYTES) {
+        return Err(OpenError::Fragment { kind: layout.word() });
+    }
+    match devices.iter().find(|device| device.info().size_bytes < geometry.device_bytes) {
+        Some(small) => Err(OpenError::SmallMember {
+            device: small.info().name.clone(),
+            found_bytes: small.info().size_bytes,
+            needed_bytes: geometry.device_bytes,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Returns the members of a new pool: the first has the identity `first`, the others what follows
+/// from it.
+fn members_on(devices: &[SharedDevice], first: [u8; 16]) -> Vec<Member> {
+    let (low, high) = first.split_at(8);
+    let key = [low, high].map(|half| half.first_chunk().map_or(0, |h| u64::from_le_bytes(*h)));
+    let member = |(number, device): (u64, &SharedDevice)| {
+        let half = |half: u64| siphash13(key, &[number.to_le_bytes(), half.to_le_bytes()].concat());
+        let other = u128::from(half(0)) << 64 | u128::from(half(1));
+        let id = if number == 0 { first } else { other.to_le_bytes() };
+        let mut member = Member::new(id, device.info().size_bytes);
+        if devices.len() > 1 {
+            member.set_path(device.info().name.as_bytes());
+        }
+        member
+    };
+    (0..).zip(devices).map(member).collect()
 }
 
 /// Returns every page that a new pool has, stamped.

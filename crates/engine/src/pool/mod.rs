@@ -26,10 +26,11 @@ use format::journal::JournalHead;
 use format::page::PAGE_BYTES;
 use format::superblock::{LABEL_BYTES, LabelError, Superblock};
 use runtime::clock::{Clock, Timestamp};
+use runtime::planted::{self, Planted};
 use storage::device::{DeviceError, SharedDevice};
 use storage::heartbeat::{Alone, Neighbours, Pulse, Taking};
 use storage::pool::PoolError;
-use storage::volume::Volume;
+use storage::volume::{Opening, Volume};
 
 use crate::alloc::policy::{LogPlacement, PlacementPolicy};
 use crate::alloc::{Allocator, Shortage, SpaceCounts};
@@ -106,6 +107,36 @@ pub enum OpenError {
     /// The name for the user is none: choose another.
     #[error(transparent)]
     Label(#[from] LabelError),
+    /// Give more devices, or fewer.
+    #[error("{kind} lies on {least} to {most} devices, not on {found}: give so many")]
+    Width {
+        /// Of the layout.
+        kind: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How few there may be.
+        least: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// Choose fragments of 4 KiB.
+    #[error("{kind} has fragments of 4 KiB: leave the size of fragments out")]
+    Fragment {
+        /// Of the layout.
+        kind: &'static str,
+    },
+    /// Choose a larger device, or make the pool smaller.
+    #[error(
+        "{device}: {found_bytes} bytes, and each member holds {needed_bytes}: give a larger device"
+    )]
+    SmallMember {
+        /// Its name.
+        device: String,
+        /// How large it is.
+        found_bytes: u64,
+        /// How large it must be.
+        needed_bytes: u64,
+    },
     /// No usable superblock: see the cause.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -222,7 +253,21 @@ impl Pool {
         clock: Arc<dyn Clock>,
         options: OpenOptions,
     ) -> Result<Pool, OpenError> {
-        let (volume, mut superblock) = Volume::open(device)?;
+        Pool::open_members(Opening::of_one(device), clock, options)
+    }
+
+    /// Opens the pool on several devices, as [`Pool::open`] does. Members that are not there are
+    /// left behind, durably, before anything else is written.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn open_members(
+        devices: Opening,
+        clock: Arc<dyn Clock>,
+        options: OpenOptions,
+    ) -> Result<Pool, OpenError> {
+        let (volume, mut superblock) = Volume::open_members(devices)?;
         let features =
             superblock.features_read_only & !format::superblock::READ_ONLY_COMPATIBLE_KNOWN;
         if features != 0 && !options.files.is_read_only {
@@ -240,6 +285,9 @@ impl Pool {
             None if volume.is_read_only() => return Err(OpenError::NotClosed),
             Some(_) | None => Some(take(&volume, &superblock, &clock, &options)?),
         };
+        if pulse.is_some() && !planted::is(Planted::AbsentNotLeftBehind) {
+            volume.leave_absent_behind(&mut superblock)?;
+        }
         let (start, recovery) = match rest {
             Some(head) => {
                 (go_on(&volume, &superblock, head, is_read_only)?, RecoveryReport::default())

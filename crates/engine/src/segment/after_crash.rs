@@ -122,6 +122,7 @@ impl<'a> Left<'a> {
         let bytes = volume.read(Purpose::Cleaner, start, index_wide(geometry.segment_bytes()))?;
         let (summaries, listed) = (BTreeMap::new(), BTreeSet::new());
         let mut left = Left { volume, superblock, id, usage, bytes, summaries, listed };
+        left.take_from_copies()?;
         left.find_summaries();
         Ok(Some(left))
     }
@@ -134,15 +135,49 @@ impl<'a> Left<'a> {
         self.geometry().segment_place(self.id.group, self.id.segment)
     }
 
-    fn find_summaries(&mut self) {
+    /// Returns the summary in `page` at `offset`, if it is one of this incarnation.
+    fn summary_in(&self, page: &PageBytes, offset: u32) -> Option<Summary> {
         let (pool_id, secret) = (self.superblock.pool_id, self.superblock.secret);
+        let summary = Summary::decode(page, pool_id, &secret, self.start().advance(offset));
+        summary.filter(|summary| summary.incarnation == self.usage.incarnation)
+    }
+
+    /// Where there are several copies: takes the summaries that any of them has, and writes them to
+    /// all, for what is believed now must be there whichever member is lost.
+    fn take_from_copies(&mut self) -> Result<(), DeviceError> {
         let (start, step) = (self.start(), self.geometry().page_fragments());
+        let (length, mut found) = (self.bytes.len(), BTreeMap::new());
+        for copy in 0.. {
+            let bytes = self.volume.read_copy(copy, Purpose::Cleaner, start, length);
+            let Some(bytes) = bytes else { break };
+            let Ok(bytes) = bytes else { continue };
+            for (index, page) in (0..).zip(bytes.as_chunks::<PAGE_BYTES>().0) {
+                if self.summary_in(page, index * step).is_some() {
+                    found.entry(index).or_insert(*page);
+                }
+            }
+        }
+        for (index, page) in found {
+            let at = index_wide(u64::from(index)) * PAGE_BYTES;
+            self.bytes[at..at + PAGE_BYTES].copy_from_slice(&page);
+            let pieces = vec![SharedBytes::from(AlignedBuffer::copy_of(&page))];
+            let place = start.advance(index * step);
+            self.volume.submit_write(Purpose::Data, place, pieces).wait()?;
+        }
+        Ok(())
+    }
+
+    fn find_summaries(&mut self) {
+        let step = self.geometry().page_fragments();
+        let mut found = Vec::new();
         for (index, page) in (0..).zip(self.bytes.as_chunks::<PAGE_BYTES>().0) {
             let offset = index * step;
-            let summary = Summary::decode(page, pool_id, &secret, start.advance(offset));
-            let Some(summary) = summary else { continue };
-            if summary.incarnation == self.usage.incarnation {
-                self.summaries.insert(offset, page_crc(page));
+            let Some(summary) = self.summary_in(page, offset) else { continue };
+            found.push((offset, page_crc(page), summary));
+        }
+        for (offset, crc, summary) in found {
+            {
+                self.summaries.insert(offset, crc);
                 let blocks =
                     summary.entries.iter().filter(|entry| entry.kind == SummaryKind::Block);
                 self.listed.extend(blocks.map(|entry| entry.offset));

@@ -341,7 +341,8 @@ impl Core {
         let held = match way {
             Way::Alone => {
                 let (_, _, lead) = self.store.volume.pages_around(run.place, run.fragments);
-                return self.verified(run, Brought { data: wait()?, lead });
+                let brought = Brought { data: wait()?, lead };
+                return self.verified(run, brought).or_else(|error| self.healed(run, error));
             }
             Way::Held(data, lead) => Some(Brought { data, lead }),
             Way::Later => {
@@ -374,7 +375,21 @@ impl Core {
         let volume = &self.store.volume;
         let (start, length, lead) = volume.pages_around(run.place, run.fragments);
         let buffer = volume.read(Purpose::Data, start, length).map_err(io)?;
-        self.verified(run, Brought { data: buffer.into(), lead })
+        let brought = Brought { data: buffer.into(), lead };
+        self.verified(run, brought).or_else(|error| self.healed(run, error))
+    }
+
+    /// Returns the bytes of a run as a copy has them that verifies; `error`: there is none.
+    fn healed(&self, run: &Run, error: FsError) -> FsResult<Brought> {
+        let volume = &self.store.volume;
+        let (start, length, lead) = volume.pages_around(run.place, run.fragments);
+        let is_it = |bytes: &[u8]| {
+            let data = SharedBytes::from(AlignedBuffer::copy_of(bytes));
+            self.verified(run, Brought { data, lead }).is_ok()
+        };
+        let healed = volume.heal(Purpose::Data, start, length, &is_it).map_err(io)?;
+        let Some(bytes) = healed.bytes else { return Err(error) };
+        Ok(Brought { data: bytes.into(), lead })
     }
 
     /// Returns the bytes of a run, if each block of it is the one that its pointer names.

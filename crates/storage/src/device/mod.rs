@@ -48,12 +48,14 @@ pub use deadline::DeadlineDevice;
 pub use file::{Access, FileDevice, FileOptions, OpenError, QUEUE_DEPTH, TransportChoice};
 pub use health::{DEADLINE_DEFAULT, DEADLINE_MIN, OVERDUE_MAX, STALLED_SHARE};
 pub use memory::MemoryDevice;
+pub(crate) use range::check_request;
 pub use threads::POOL_THREADS;
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::convert::to_u64;
+use crate::volume::Composite;
 
 /// Alignment, in bytes, of every buffer, offset and length that reaches a device.
 ///
@@ -112,11 +114,34 @@ impl Purpose {
         Purpose::Check,
     ];
 
+    /// Returns how a layout that has both ways keeps what is read or written for this.
+    #[must_use]
+    pub fn redundancy(self) -> Redundancy {
+        match self {
+            Purpose::Data | Purpose::Summary | Purpose::Cleaner => Redundancy::Parity,
+            Purpose::Superblock
+            | Purpose::Journal
+            | Purpose::DoubleWrite
+            | Purpose::Home
+            | Purpose::Check => Redundancy::Copies,
+        }
+    }
+
     /// Position in [`Purpose::ALL`].
     #[must_use]
     pub fn index(self) -> usize {
         Purpose::ALL.iter().position(|&purpose| purpose == self).expect("ALL lists every purpose")
     }
+}
+
+/// How what lies at a place is kept safe, where a layout has both ways: pages of metadata and fixed
+/// regions in copies, blocks of data and their summaries under parity. A mirror knows copies alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redundancy {
+    /// The same bytes on several members.
+    Copies,
+    /// Once, and a parity over it.
+    Parity,
 }
 
 /// One request to a device.
@@ -435,6 +460,11 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// [`DeviceError::Shortened`].
     fn check_end(&self) -> Result<(), DeviceError> {
         Ok(())
+    }
+
+    /// Returns the layout over several devices that this device is, if it is one.
+    fn composite(self: Arc<Self>) -> Option<Arc<dyn Composite>> {
+        None
     }
 
     /// Returns device and inode, as the system numbers them, of what is locked while the device is

@@ -31,7 +31,7 @@ mod tests;
 pub use fault::{Fault, FaultPlan, PowerSupply};
 pub use image::Image;
 pub use model::{CHANNELS_MAX, DiskModel};
-pub use recording::{CrashImage, CrashPoint, Event, Images, Points, Recording, Strategy};
+pub use recording::{CrashImage, CrashPoint, Event, Images, Points, Recording, Strategy, Timeline};
 pub use volatile::{Keep, RecordedWrite};
 
 use std::sync::Arc;
@@ -78,6 +78,8 @@ pub struct SimOptions {
     pub deadline: Duration,
     /// What feeds it.
     pub power: PowerSupply,
+    /// What orders its events among those of other devices.
+    pub timeline: Timeline,
     /// Whether to keep what [`SimDevice::recording`] returns.
     pub is_recorded: bool,
     /// Of what is left to chance in its answers.
@@ -94,6 +96,7 @@ impl Default for SimOptions {
             faults: FaultPlan::none(),
             deadline: DEADLINE_DEFAULT,
             power: PowerSupply::new(),
+            timeline: Timeline::default(),
             is_recorded: false,
             seed: 0,
         }
@@ -193,7 +196,9 @@ impl SimDevice {
             transport: "simulated",
         };
         let sector_bytes = u64::from(options.sector_bytes);
-        let recording = options.is_recorded.then(|| Recording::new(image.clone(), sector_bytes));
+        let recording = options
+            .is_recorded
+            .then(|| Recording::new(image.clone(), sector_bytes, options.timeline.clone()));
         let state = State {
             disk: Disk::new(options.model, image.size_bytes()),
             cache: WriteCache::new(image, sector_bytes),

@@ -16,6 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::image::Image;
 use super::volatile::{Keep, RecordedWrite};
@@ -54,21 +55,58 @@ impl Event {
     }
 }
 
+/// Counts the events of several devices, so that their recordings have one order.
+#[derive(Clone, Debug, Default)]
+pub struct Timeline(Arc<AtomicU64>);
+
+impl Timeline {
+    /// Returns the number of events on all devices so far.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::SeqCst)
+    }
+}
+
 /// What happened on a device since it was opened.
 #[derive(Clone, Debug)]
 pub struct Recording {
     base: Image,
     events: Vec<Event>,
+    /// When each event was, on the timeline.
+    times: Vec<u64>,
+    timeline: Timeline,
     sector_bytes: u64,
 }
 
 impl Recording {
-    pub(super) fn new(base: Image, sector_bytes: u64) -> Recording {
-        Recording { base, events: Vec::new(), sector_bytes }
+    pub(super) fn new(base: Image, sector_bytes: u64, timeline: Timeline) -> Recording {
+        Recording { base, events: Vec::new(), times: Vec::new(), timeline, sector_bytes }
     }
 
     pub(super) fn push(&mut self, event: Event) {
+        self.times.push(self.timeline.next());
         self.events.push(event);
+    }
+
+    /// Returns the crash point of this device for a power cut at `time` of the timeline, before the
+    /// event of that number.
+    #[must_use]
+    pub fn point_at(&self, time: u64) -> CrashPoint {
+        let count = self.times.partition_point(|&at| at < time);
+        let mut points = self.points();
+        for event in &self.events[..count] {
+            points.apply(event);
+        }
+        CrashPoint {
+            position: count,
+            durable: points.durable,
+            unflushed: points.cached.into_iter().collect(),
+            sector_bytes: self.sector_bytes,
+        }
     }
 
     /// Returns the number of events: the position a crash point would have now.

@@ -1,0 +1,193 @@
+//! The fixed regions of a pool on several devices, when it is opened: which copy is believed, and
+//! how the others are made equal.
+//!
+//! # Crashes
+//!
+//! All members get the same writes, and no step begins before the one before has ended on all. So
+//! each copy is what a crash may leave on a single device, and so is each mixture of them that
+//! takes every write from one. What is new is that a later recovery may find another mixture,
+//! because a member is gone. Therefore the log that is replayed, its head and the double-write area
+//! are made equal on all members, durably, before anything is written home (`docs/decisions/0060`).
+//!
+//! On one device nothing of this reads or writes anything.
+
+use format::double_write::DoubleWriteHead;
+use format::geometry::{DOUBLE_WRITE_ENTRIES_PER_HEAD, Geometry, JOURNAL_HEADS};
+use format::ids::{Lsn, PoolId};
+use format::journal::{CHUNK_BYTES_MAX, JournalHead};
+use storage::device::{DeviceError, Purpose};
+use storage::volume::Volume;
+
+use super::double_write::{read_double_write_head, read_group};
+use super::recovery::{Chunk, Heads, RecoveryError, head_at_rest_of, read_heads, read_log};
+use super::ring_bytes;
+use crate::convert::{index_wide, wide};
+
+/// What is copied at once.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// A log, and where it ends.
+pub(super) struct Log {
+    pub(super) heads: Heads,
+    pub(super) chunks: Vec<Chunk>,
+    pub(super) end: Lsn,
+}
+
+impl Log {
+    fn read(volume: &Volume, pool_id: PoolId) -> Result<Log, RecoveryError> {
+        let heads = read_heads(volume, pool_id)?;
+        let (chunks, end) = read_log(volume, pool_id, &heads)?;
+        Ok(Log { heads, chunks, end })
+    }
+
+    fn reach(&self) -> (u64, Lsn) {
+        (self.heads.newest.sequence, self.end)
+    }
+}
+
+/// As `head_at_rest_of`, on each copy: one that goes on decides, else the newest head.
+pub(crate) fn head_at_rest(
+    volume: &Volume,
+    pool_id: PoolId,
+) -> Result<Option<JournalHead>, RecoveryError> {
+    let copies = volume.fixed_copies();
+    if copies.is_empty() {
+        return head_at_rest_of(volume, pool_id);
+    }
+    let (mut newest, mut failure): (Option<JournalHead>, _) = (None, None);
+    for copy in &copies {
+        match head_at_rest_of(copy, pool_id) {
+            Ok(None) => return Ok(None),
+            Ok(Some(head)) => newest = newest.max_by(head),
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    match (newest, failure) {
+        (None, Some(error)) => Err(error),
+        (newest, _) => Ok(newest),
+    }
+}
+
+trait Newest {
+    fn max_by(self, other: JournalHead) -> Self;
+}
+
+impl Newest for Option<JournalHead> {
+    fn max_by(self, other: JournalHead) -> Option<JournalHead> {
+        Some(self.filter(|head| head.sequence >= other.sequence).unwrap_or(other))
+    }
+}
+
+/// Reads the log that goes furthest, and makes the other copies equal to it, durably.
+pub(super) fn furthest_log(volume: &Volume, pool_id: PoolId) -> Result<Log, RecoveryError> {
+    let copies = volume.fixed_copies();
+    if copies.is_empty() {
+        return Log::read(volume, pool_id);
+    }
+    let (mut furthest, mut failure): (Option<(&Volume, Log)>, _) = (None, None);
+    for copy in &copies {
+        match Log::read(copy, pool_id) {
+            Ok(log) => {
+                let is_further =
+                    furthest.as_ref().is_none_or(|(_, other)| log.reach() > other.reach());
+                if is_further {
+                    furthest = Some((copy, log));
+                }
+            }
+            Err(error) => failure = worse(failure, error),
+        }
+    }
+    let Some((source, log)) = furthest else {
+        return Err(failure.expect("there is at least one copy"));
+    };
+    if let Some(error) = failure {
+        if tells_of_more(&error, &log) {
+            return Err(error);
+        }
+        tracing::warn!("{error}; another member has the whole log");
+    }
+    make_equal(volume, source, &log)?;
+    make_double_writes_equal(volume, pool_id, &copies)?;
+    // CRASH: from here on every member gives the same log.
+    volume.flush(Purpose::Journal)?;
+    Ok(log)
+}
+
+/// Of two failures the one that tells of what is lost.
+fn worse(known: Option<RecoveryError>, error: RecoveryError) -> Option<RecoveryError> {
+    let tells = |error: &RecoveryError| {
+        matches!(error, RecoveryError::HeadLost { .. } | RecoveryError::Damaged { .. })
+    };
+    Some(known.filter(|known| tells(known) || !tells(&error)).unwrap_or(error))
+}
+
+/// Whether a copy that cannot be used proves that more was durable than `log` has.
+fn tells_of_more(error: &RecoveryError, log: &Log) -> bool {
+    match error {
+        RecoveryError::HeadLost { lost, .. } => *lost > log.heads.newest.sequence,
+        RecoveryError::Damaged { flushed, .. } => *flushed > log.end,
+        RecoveryError::Device(_)
+        | RecoveryError::NoHead { .. }
+        | RecoveryError::BadRecord { .. }
+        | RecoveryError::Exhausted { .. }
+        | RecoveryError::Page(_) => false,
+    }
+}
+
+/// Copies the heads and the active log of `source` to all other members, and as much behind its end
+/// as a chunk may be long: a piece of a chunk that another has there must not make its log longer.
+fn make_equal(volume: &Volume, source: &Volume, log: &Log) -> Result<(), DeviceError> {
+    let geometry = volume.geometry();
+    let heads = geometry.journal_offset;
+    volume.copy_fixed(source, Purpose::Journal, heads, index_wide(JOURNAL_HEADS * 4096))?;
+    let (ring, ring_offset) = (ring_bytes(geometry), heads + JOURNAL_HEADS * 4096);
+    let tail = log.heads.newest.tail.0 / 4096 * 4096;
+    let end = (log.end.0 + wide(CHUNK_BYTES_MAX)).next_multiple_of(4096).min(tail + ring);
+    let mut at = tail;
+    while at < end {
+        let in_ring = at % ring;
+        let length = PIECE_BYTES.min(end - at).min(ring - in_ring);
+        let offset = ring_offset + in_ring;
+        volume.copy_fixed(source, Purpose::Journal, offset, index_wide(length))?;
+        at += length;
+    }
+    Ok(())
+}
+
+/// Copies the double-write area of the member that has the newest whole group, or else its newest
+/// head, to all others.
+fn make_double_writes_equal(
+    volume: &Volume,
+    pool_id: PoolId,
+    copies: &[Volume],
+) -> Result<(), RecoveryError> {
+    let geometry = volume.geometry();
+    let mut newest: Option<((bool, u64), &Volume, u64)> = None;
+    for copy in copies {
+        let Ok(first) = read_double_write_head(copy, pool_id, 0) else { continue };
+        let (sequence, pages) = first.as_ref().map_or((0, 0), |f| (f.sequence, f.page_count));
+        let group = first.map(|first| read_group(copy, pool_id, geometry, &first));
+        let is_whole = matches!(group, Some(Ok(Some(_))));
+        let (rank, pages) = ((is_whole, sequence), if is_whole { pages } else { 0 });
+        if newest.is_none_or(|(other, ..)| rank > other) {
+            newest = Some((rank, copy, pages));
+        }
+    }
+    let Some((_, source, pages)) = newest else { return Ok(()) };
+    for index in 0..heads_of(geometry) {
+        let offset = DoubleWriteHead::head_offset(geometry, index);
+        volume.copy_fixed(source, Purpose::DoubleWrite, offset, 4096)?;
+    }
+    let start = DoubleWriteHead::page_offset(geometry, 0);
+    let mut at = 0;
+    while at < pages * 4096 {
+        let length = PIECE_BYTES.min(pages * 4096 - at);
+        volume.copy_fixed(source, Purpose::DoubleWrite, start + at, index_wide(length))?;
+        at += length;
+    }
+    Ok(())
+}
+
+fn heads_of(geometry: &Geometry) -> u64 {
+    geometry.double_write_pages.div_ceil(DOUBLE_WRITE_ENTRIES_PER_HEAD)
+}

@@ -1,0 +1,313 @@
+//! A mirror: a device made of devices, each of which holds the same.
+//!
+//! A write goes to all members at once and is answered when all have answered. A read of the fixed
+//! regions goes to the first member that is online, one of a group to the member that its offset
+//! names, each MiB to the next; where it fails it goes to the others.
+//!
+//! The end of the space, where the last copies of the superblock lie, is the end of each member:
+//! one may be larger than the pool.
+//!
+//! Not here: what becomes of a member that fails (`set.rs`).
+
+use std::sync::Arc;
+
+use format::geometry::SUPERBLOCK_AREA_BYTES;
+use runtime::planted::{self, Planted};
+
+use super::composite::{Composite, Healed, Verify};
+use super::set::{MemberSet, Slot, View};
+use crate::convert::to_u64;
+use crate::device::{
+    AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, PendingRequest, Purpose,
+    SharedBytes, SharedDevice, Ticket, check_request,
+};
+
+/// Bytes of a group after which the next member is read: large enough that a long read is one
+/// request, small enough that one file is read from all.
+const TURN_SHIFT: u32 = 20;
+
+/// See the module's header.
+#[derive(Debug)]
+pub(super) struct Mirror {
+    info: DeviceInfo,
+    set: Arc<MemberSet>,
+    /// Where the fixed regions end.
+    groups_offset: u64,
+}
+
+impl Mirror {
+    pub(super) fn new(info: DeviceInfo, set: Arc<MemberSet>, groups_offset: u64) -> Mirror {
+        Mirror { info, set, groups_offset }
+    }
+
+    /// Returns the slots that a read of `offset` goes to, the first first.
+    fn order(&self, view: &View, offset: u64) -> Vec<usize> {
+        let is_readable = |at: &usize| view[*at].readable().is_some();
+        let mut slots: Vec<usize> = (0..view.len()).filter(is_readable).collect();
+        if offset >= self.groups_offset && !slots.is_empty() {
+            let turn = (offset >> TURN_SHIFT) % to_u64(slots.len());
+            slots.rotate_left(usize::try_from(turn).unwrap_or(0));
+        }
+        slots
+    }
+
+    /// Returns where byte `offset` of the space is on the member in a slot.
+    fn offset_on(&self, slot: &Slot, offset: u64) -> u64 {
+        let labels = 2 * SUPERBLOCK_AREA_BYTES;
+        let own_bytes = slot.device.as_ref().map_or(0, |device| device.info().size_bytes);
+        match offset.checked_sub(self.info.size_bytes.saturating_sub(labels)) {
+            Some(behind) => own_bytes.saturating_sub(labels) + behind,
+            None => offset,
+        }
+    }
+
+    fn nobody(&self) -> Ticket {
+        Ticket::ready(Err(DeviceError::Failed { device: self.info.name.clone() }))
+    }
+
+    /// Sends what changes something to every member.
+    fn submit_change(&self, purpose: Purpose, operation: &Operation) -> Ticket {
+        let range = operation.offset().map(|start| start..start + operation.length_bytes());
+        let in_flight = range.map(|range| self.set.begin_write(range));
+        let view = self.set.view();
+        let writable = (0..).zip(view.iter()).filter(|(_, slot)| slot.writable().is_some());
+        let submit =
+            |(at, slot): (usize, &Slot)| (at, self.set.submit(slot, purpose, again(operation)));
+        let tickets: Vec<(usize, Ticket)> = writable.map(submit).collect();
+        if tickets.is_empty() {
+            return self.nobody();
+        }
+        self.set.together(&view, tickets, in_flight)
+    }
+
+    fn submit_reads(&self, purpose: Purpose, reads: Vec<(u64, AlignedBuffer)>) -> Vec<Ticket> {
+        let view = self.set.view();
+        let orders: Vec<(u64, usize, Vec<usize>)> = reads
+            .iter()
+            .map(|(offset, buffer)| (*offset, buffer.len(), self.order(&view, *offset)))
+            .collect();
+        let mut of_slot: Vec<Vec<Operation>> = view.iter().map(|_| Vec::new()).collect();
+        for ((offset, buffer), (.., order)) in reads.into_iter().zip(&orders) {
+            if let Some(&first) = order.first() {
+                let offset = self.offset_on(&view[first], offset);
+                of_slot[first].push(Operation::Read { offset, buffer });
+            }
+        }
+        let mut begun: Vec<_> = of_slot
+            .into_iter()
+            .zip(view.iter())
+            .map(|(operations, slot)| match operations.is_empty() {
+                true => Vec::new().into_iter(),
+                false => self.set.submit_all(slot, purpose, operations).into_iter(),
+            })
+            .collect();
+        let ticket = |(offset, length_bytes, order): (u64, usize, Vec<usize>)| {
+            let first = order.first().and_then(|&first| begun[first].next());
+            let Some(first) = first else { return self.nobody() };
+            let (set, view) = (Arc::clone(&self.set), Arc::clone(&view));
+            let others = order[1..].iter().map(|&at| (at, self.offset_on(&view[at], offset)));
+            let others = others.collect();
+            let read = PendingRead { set, view, purpose, length_bytes, first, others };
+            Ticket::new(Box::new(read))
+        };
+        orders.into_iter().map(ticket).collect()
+    }
+}
+
+/// Returns the same request once more; the bytes are shared.
+fn again(operation: &Operation) -> Operation {
+    match operation {
+        Operation::Read { offset, buffer } => {
+            Operation::Read { offset: *offset, buffer: AlignedBuffer::for_reading(buffer.len()) }
+        }
+        Operation::Write { offset, data } => {
+            Operation::Write { offset: *offset, data: data.clone() }
+        }
+        Operation::WriteThrough { offset, data } => {
+            Operation::WriteThrough { offset: *offset, data: data.clone() }
+        }
+        Operation::Flush => Operation::Flush,
+        Operation::Discard { offset, length_bytes } => {
+            Operation::Discard { offset: *offset, length_bytes: *length_bytes }
+        }
+    }
+}
+
+/// A read that goes to another member where the first fails.
+struct PendingRead {
+    set: Arc<MemberSet>,
+    view: View,
+    purpose: Purpose,
+    length_bytes: usize,
+    first: Ticket,
+    /// Slots, and where it is on their members.
+    others: Vec<(usize, u64)>,
+}
+
+impl PendingRequest for PendingRead {
+    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+        let PendingRead { set, view, purpose, length_bytes, first, others } = *self;
+        let error = match first.wait() {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        for (at, offset) in others {
+            let buffer = AlignedBuffer::for_reading(length_bytes);
+            let read = Operation::Read { offset, buffer };
+            if let Ok(done) = set.submit(&view[at], purpose, read).wait() {
+                tracing::warn!("{error}; read from another member");
+                return Ok(done);
+            }
+        }
+        Err(error)
+    }
+}
+
+impl Device for Mirror {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn composite(self: Arc<Self>) -> Option<Arc<dyn Composite>> {
+        Some(self)
+    }
+
+    fn check_end(&self) -> Result<(), DeviceError> {
+        for (at, slot) in (0..).zip(self.set.view().iter()) {
+            if let Some(device) = slot.writable()
+                && let Err(error) = device.check_end()
+            {
+                self.set.fail(at, device, error)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn lock_identity(&self) -> Option<[u64; 2]> {
+        self.set.view().iter().find_map(|slot| slot.readable()?.lock_identity())
+    }
+
+    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+        // What no member could do is the fault of none of them.
+        if let Err(error) = check_request(&self.info, purpose, &operation) {
+            return Ticket::ready(Err(error));
+        }
+        match operation {
+            Operation::Read { offset, buffer } => {
+                let tickets = self.submit_reads(purpose, vec![(offset, buffer)]);
+                tickets.into_iter().next().unwrap_or_else(|| self.nobody())
+            }
+            Operation::Write { .. }
+            | Operation::WriteThrough { .. }
+            | Operation::Flush
+            | Operation::Discard { .. } => self.submit_change(purpose, &operation),
+        }
+    }
+
+    fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
+        let is_read = |operation: &Operation| matches!(operation, Operation::Read { .. });
+        let is_plain = |operation: &Operation| {
+            is_read(operation) && check_request(&self.info, purpose, operation).is_ok()
+        };
+        if !operations.iter().all(is_plain) {
+            return operations.into_iter().map(|one| self.submit(purpose, one)).collect();
+        }
+        let reads = operations.into_iter().filter_map(|operation| match operation {
+            Operation::Read { offset, buffer } => Some((offset, buffer)),
+            Operation::Write { .. }
+            | Operation::WriteThrough { .. }
+            | Operation::Flush
+            | Operation::Discard { .. } => None,
+        });
+        self.submit_reads(purpose, reads.collect())
+    }
+}
+
+impl Composite for Mirror {
+    fn members(&self) -> &Arc<MemberSet> {
+        &self.set
+    }
+
+    fn copies(&self) -> Vec<SharedDevice> {
+        let view = self.set.view();
+        view.iter().filter_map(|slot| slot.readable().map(Arc::clone)).collect()
+    }
+
+    fn read_copy(
+        &self,
+        copy: usize,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+    ) -> Option<Result<AlignedBuffer, DeviceError>> {
+        let view = self.set.view();
+        let slot = view.iter().filter(|slot| slot.readable().is_some()).nth(copy)?;
+        let buffer = AlignedBuffer::for_reading(length_bytes);
+        let read = self.set.submit(slot, purpose, Operation::Read { offset, buffer }).wait();
+        Some(read.map(|done| done.buffer.expect("a read returns its buffer")))
+    }
+
+    fn heal(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+        verify: Verify<'_>,
+    ) -> Result<Healed, DeviceError> {
+        let range = offset..offset + to_u64(length_bytes);
+        let hold = self.set.try_hold(range);
+        let view = self.set.view();
+        let copies = self.set.read_each(&view, purpose, offset, length_bytes);
+        let is_good = |copy: &(usize, Result<AlignedBuffer, DeviceError>)| {
+            copy.1.as_ref().is_ok_and(|bytes| verify(bytes))
+        };
+        let (good, bad): (Vec<_>, Vec<_>) = copies.into_iter().partition(is_good);
+        let mut healed =
+            Healed { bytes: None, good: to_u64(good.len()), bad: to_u64(bad.len()), repaired: 0 };
+        let Some((_, Ok(bytes))) = good.into_iter().next() else {
+            bad.iter().for_each(|(at, _)| view[*at].count_damage(false));
+            return match bad.into_iter().find_map(|(_, copy)| copy.err()) {
+                Some(error) if healed.bad == 1 => Err(error),
+                Some(_) | None => Ok(healed),
+            };
+        };
+        // RH1: what was read under the hold is what is there now.
+        let may_write =
+            (hold.is_some() || planted::is(Planted::RepairWithoutHold)) && !self.info.is_read_only;
+        for (at, _) in bad {
+            let is_repaired = may_write && self.repair(&view, at, purpose, offset, &bytes)?;
+            view[at].count_damage(is_repaired);
+            healed.repaired += u64::from(is_repaired);
+            let name = view[at].device.as_ref().map_or("", |device| &device.info().name);
+            tracing::warn!(
+                device = name,
+                offset,
+                length_bytes,
+                is_repaired,
+                "what was read does not verify; another member has it"
+            );
+        }
+        healed.bytes = Some(bytes);
+        Ok(healed)
+    }
+}
+
+impl Mirror {
+    /// Writes `bytes` again to the member in slot `at`, which fails if it cannot.
+    fn repair(
+        &self,
+        view: &View,
+        at: usize,
+        purpose: Purpose,
+        offset: u64,
+        bytes: &AlignedBuffer,
+    ) -> Result<bool, DeviceError> {
+        let data = vec![SharedBytes::from(AlignedBuffer::clone(bytes))];
+        let write = self.set.submit(&view[at], purpose, Operation::Write { offset, data });
+        let Err(error) = write.wait() else { return Ok(true) };
+        if let Some(device) = &view[at].device {
+            self.set.fail(at, device, error)?;
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,90 @@
+//! Several devices in one pool: what each layout promises while members come, fail and go.
+
+mod crash;
+mod set;
+mod skeleton;
+
+use std::sync::Arc;
+
+use engine::vnode::api::{Caller, FileKind, FileSystem, FsResult, NewInode};
+use engine::{CreateOptions, OpenError, OpenOptions, Pool};
+use format::members::Layout;
+use runtime::clock::ManualClock;
+use storage::device::SharedDevice;
+use storage::device::sim::{Image, PowerSupply, SimDevice, SimOptions, Timeline};
+use storage::volume::Opening;
+
+/// As few as are laid out well.
+const POOL_BYTES: u64 = 10 << 20;
+
+/// Several simulated devices.
+type Devices = Vec<Arc<SimDevice>>;
+
+/// Returns devices called `/sim/dN` that hold `images`, of one power supply and one timeline.
+fn devices_of(images: Vec<Image>) -> Devices {
+    let (power, timeline) = (PowerSupply::new(), Timeline::default());
+    let device = |(number, image): (usize, Image)| {
+        let options = SimOptions {
+            name: format!("/sim/d{number}"),
+            power: power.clone(),
+            timeline: timeline.clone(),
+            is_recorded: true,
+            ..SimOptions::default()
+        };
+        SimDevice::open(image, options)
+    };
+    images.into_iter().enumerate().map(device).collect()
+}
+
+/// Returns the devices as a pool takes them.
+fn shared(devices: &[Arc<SimDevice>]) -> Vec<SharedDevice> {
+    devices.iter().map(|device| -> SharedDevice { Arc::<SimDevice>::clone(device) }).collect()
+}
+
+/// Returns the devices of a new mirror.
+fn new_mirror(count: usize) -> Devices {
+    let devices = devices_of(vec![Image::blank(POOL_BYTES); count]);
+    let mut options = CreateOptions::new(POOL_BYTES, [5; 64]);
+    options.geometry.journal_bytes = Some(1 << 20);
+    options.geometry.segment_bytes = Some(128 << 10);
+    options.geometry.group_bytes = Some(2 << 20);
+    Pool::create_on(&shared(&devices), Layout::Mirror, &ManualClock::new(), &options)
+        .expect("a mirror fits");
+    devices
+}
+
+/// Returns the devices after an orderly end, all or some of them.
+fn reopened(devices: &[Arc<SimDevice>], which: &[usize]) -> Devices {
+    devices_of(which.iter().map(|&at| devices[at].image()).collect())
+}
+
+/// Opens the pool on `devices`.
+fn open(devices: &[Arc<SimDevice>]) -> Result<Pool, OpenError> {
+    let options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
+    let opening = Opening { devices: shared(devices), accepts_missing: false };
+    Pool::open_members(opening, Arc::new(ManualClock::new()), options)
+}
+
+/// Writes `content` to a file, durably.
+fn put(pool: &Pool, name: &str, content: &[u8]) -> FsResult<()> {
+    let (caller, root) = (Caller::root(), pool.root());
+    let found = pool.lookup(&caller, root, name.as_bytes());
+    let made = |_| {
+        let new = NewInode::new(FileKind::Regular, 0o644);
+        pool.create(&caller, root, name.as_bytes(), new, None)
+    };
+    let ino = found.or_else(made)?.ino;
+    pool.write(&caller, ino, 0, content)?;
+    pool.fsync(&caller, ino, false)
+}
+
+/// Returns what a file holds; `None`: it is not there.
+fn get(pool: &Pool, name: &str) -> Option<Vec<u8>> {
+    let caller = Caller::root();
+    let attr = pool.lookup(&caller, pool.root(), name.as_bytes()).ok()?;
+    let length = usize::try_from(attr.size_bytes).expect("files are small");
+    let mut content = Vec::new();
+    pool.read(&caller, attr.ino, 0, length, &mut content).expect("it can be read");
+    assert_eq!(content.len(), length);
+    Some(content)
+}
