@@ -21,7 +21,7 @@ use std::io::{ErrorKind, IoSlice, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -56,6 +56,8 @@ pub(super) struct Connection {
     socket: TcpStream,
     pub(super) token: u64,
     pub(super) peer: SocketAddr,
+    /// Requests that came, their bytes, and those of answers that were given to be sent.
+    counts: [AtomicU64; 3],
     state: Mutex<State>,
 }
 
@@ -100,7 +102,8 @@ impl Connection {
         token: u64,
     ) -> Connection {
         let ground = Arc::clone(ground);
-        Connection { ground, socket, token, peer, state: Mutex::default() }
+        let (counts, state) = (Default::default(), Mutex::default());
+        Connection { ground, socket, token, peer, counts, state }
     }
 
     /// Has the socket watched for the first time.
@@ -186,6 +189,8 @@ impl Connection {
     /// A request is taken out of what was read: `bytes` less are held.
     pub(super) fn begin_request(&self, bytes: usize) {
         self.ground.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.counts[0].fetch_add(1, Ordering::Relaxed);
+        self.counts[1].fetch_add(u64::try_from(bytes).unwrap_or(0), Ordering::Relaxed);
         let mut state = self.state.lock();
         state.in_flight += 1;
         state.input_since = None;
@@ -315,6 +320,13 @@ impl Connection {
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 
+    /// Returns how many requests came, their bytes, the bytes of answers, and how many requests are
+    /// not answered.
+    pub(super) fn counts(&self) -> ([u64; 3], usize) {
+        let in_flight = self.state.lock().in_flight;
+        (self.counts.each_ref().map(|count| count.load(Ordering::Relaxed)), in_flight)
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.state.lock().is_closed
     }
@@ -329,6 +341,7 @@ impl ReplySink for Connection {
             return;
         }
         self.ground.held_bytes.fetch_add(reply.len(), Ordering::Relaxed);
+        self.counts[2].fetch_add(u64::try_from(reply.len()).unwrap_or(0), Ordering::Relaxed);
         state.output_bytes += reply.len();
         state.output.push_back(reply);
         let is_reading = state.is_reading;

@@ -19,8 +19,6 @@ use super::rpc::Credentials;
 const NOBODY: u32 = 65_534;
 /// Ports that only the superuser of a machine may use are below this.
 const SECURE_PORTS_END: u16 = 1024;
-/// Most networks of one export.
-const NETWORKS_MAX: usize = 64;
 /// Longest name of an export: what MOUNT can carry.
 const NAME_BYTES_MAX: usize = 1024;
 
@@ -136,6 +134,9 @@ pub struct ExportRules {
 }
 
 impl ExportRules {
+    /// Most networks of one export.
+    pub const NETWORKS_MAX: usize = 64;
+
     /// Returns an export that nobody but this machine may use, and only to read.
     #[must_use]
     pub fn new(name: &str) -> ExportRules {
@@ -174,8 +175,8 @@ impl ExportRules {
                 if std::mem::take(is_first_network) {
                     self.networks.clear();
                 }
-                if self.networks.len() == NETWORKS_MAX {
-                    let cause = format!("an export has at most {NETWORKS_MAX} networks");
+                if self.networks.len() == Self::NETWORKS_MAX {
+                    let cause = format!("an export has at most {} networks", Self::NETWORKS_MAX);
                     return Err(RuleError::new(option, cause));
                 }
                 self.networks.push(network.parse()?);
@@ -264,7 +265,9 @@ impl Export {
         &self.fs
     }
 
-    pub(super) fn fileset(&self) -> FilesetUuid {
+    /// Returns the fileset that is exported, or a directory of it.
+    #[must_use]
+    pub fn fileset(&self) -> FilesetUuid {
         self.fileset
     }
 

@@ -8,7 +8,8 @@
 //!
 //! `xdr` and `rpc` have the bytes, `protocol` the words; `handle` seals what clients keep;
 //! `export` says who may do what; `names`, `data`, `attributes` and `listing` are the procedures,
-//! `mount` and `portmap` the programs beside. Why it is so: decision 0070.
+//! `mount` and `portmap` the programs beside, `counts` what is counted. Why it is so: decision
+//! 0070.
 //!
 //! # What clients are promised
 //!
@@ -31,6 +32,7 @@
 
 mod attributes;
 mod connection;
+mod counts;
 mod data;
 mod duplicate;
 mod export;
@@ -45,8 +47,9 @@ mod server;
 mod service;
 mod xdr;
 
+pub use counts::{LATENCY_BOUNDS_US, ProcedureCounts};
 pub use export::{Export, ExportRules, Network, RuleError, Squash};
 pub use handle::HandleKey;
 pub use portmap::Portmapper;
-pub use server::{Server, ServerError, ServerOptions, THREADS_MAX};
+pub use server::{Client, Server, ServerError, ServerOptions, THREADS_MAX};
 pub use service::{Commit, ExportError, NoCall, ReplySink, Service};

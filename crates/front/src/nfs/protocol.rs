@@ -18,6 +18,32 @@ pub(super) const HANDLE_BYTES_MAX: usize = 64;
 /// Bytes of the attributes of a file.
 pub(super) const ATTR_BYTES: usize = 84;
 
+/// Names of the procedures, by number.
+pub(super) const PROCEDURE_NAMES: [&str; 22] = [
+    "NULL",
+    "GETATTR",
+    "SETATTR",
+    "LOOKUP",
+    "ACCESS",
+    "READLINK",
+    "READ",
+    "WRITE",
+    "CREATE",
+    "MKDIR",
+    "SYMLINK",
+    "MKNOD",
+    "REMOVE",
+    "RMDIR",
+    "RENAME",
+    "LINK",
+    "READDIR",
+    "READDIRPLUS",
+    "FSSTAT",
+    "FSINFO",
+    "PATHCONF",
+    "COMMIT",
+];
+
 /// Numbers of the procedures.
 pub(super) mod procedure {
     pub(crate) const NULL: u32 = 0;

@@ -10,9 +10,9 @@
 //! One of the threads may be kept as the leader of group commit, and any may wait for a device; the
 //! others go on.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -75,6 +75,36 @@ pub enum ServerError {
 impl From<rustix::io::Errno> for ServerError {
     fn from(error: rustix::io::Errno) -> ServerError {
         ServerError::System(error.into())
+    }
+}
+
+/// A machine that is connected, and what came of its connections since they began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its address.
+    pub address: IpAddr,
+    /// Connections.
+    pub connections: usize,
+    /// Requests that came.
+    pub requests: u64,
+    /// Bytes of requests.
+    pub received_bytes: u64,
+    /// Bytes of answers.
+    pub sent_bytes: u64,
+    /// Requests that are not answered yet.
+    pub in_flight: usize,
+}
+
+impl Client {
+    fn new(address: IpAddr) -> Client {
+        Client {
+            address,
+            connections: 0,
+            requests: 0,
+            received_bytes: 0,
+            sent_bytes: 0,
+            in_flight: 0,
+        }
     }
 }
 
@@ -170,6 +200,23 @@ impl Server {
     #[must_use]
     pub fn connection_count(&self) -> usize {
         self.shared.connections.lock().len()
+    }
+
+    /// Returns who is connected, by address.
+    #[must_use]
+    pub fn clients(&self) -> Vec<Client> {
+        let mut clients: BTreeMap<IpAddr, Client> = BTreeMap::new();
+        for connection in self.shared.connections.lock().values() {
+            let ([requests, received_bytes, sent_bytes], in_flight) = connection.counts();
+            let address = connection.peer.ip();
+            let client = clients.entry(address).or_insert_with(|| Client::new(address));
+            client.connections += 1;
+            client.requests += requests;
+            client.received_bytes += received_bytes;
+            client.sent_bytes += sent_bytes;
+            client.in_flight += in_flight;
+        }
+        clients.into_values().collect()
     }
 
     /// Returns how many bytes of requests and answers are held.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use engine::vnode::api::{Around, Attr, Caller, FileSystem, FsError, FsResult, Handle};
 use parking_lot::{Mutex, RwLock};
 
+use super::counts::{Counts, ProcedureCounts, Running};
 use super::duplicate::{Arrival, Duplicates, InProgress, RequestKey};
 use super::export::Export;
 use super::handle::{ExportId, HANDLE_BYTES, HandleKey};
@@ -62,6 +63,7 @@ pub struct Service {
     exports: RwLock<Vec<Arc<Export>>>,
     duplicates: Arc<Duplicates>,
     mounts: Mutex<Mounts>,
+    counts: Arc<Counts>,
     /// Where NFS and MOUNT are, for who asks the portmapper.
     port: u16,
 }
@@ -121,6 +123,7 @@ impl Service {
             exports: RwLock::default(),
             duplicates: Arc::default(),
             mounts: Mutex::default(),
+            counts: Arc::default(),
             port,
         }
     }
@@ -128,14 +131,22 @@ impl Service {
     /// Exports what `export` says, from now on.
     pub fn add(&self, export: Export) -> Result<(), ExportError> {
         let mut exports = self.exports.write();
-        let name = export.rules().name.clone();
-        if exports.iter().any(|other| other.rules().name == name || other.id() == export.id()) {
-            return Err(ExportError::NameTaken { name });
-        }
-        if exports.len() == EXPORTS_MAX {
-            return Err(ExportError::TooMany { name });
-        }
+        check_new(&exports, &export)?;
         exports.push(Arc::new(export));
+        Ok(())
+    }
+
+    /// Exports `new` in place of the exports that are called `old`, all at once: no request finds
+    /// some of them. With an error nothing has changed.
+    pub fn replace(&self, old: &[&str], new: Vec<Export>) -> Result<(), ExportError> {
+        let mut exports = self.exports.write();
+        let mut next: Vec<Arc<Export>> = exports.clone();
+        next.retain(|export| !old.contains(&export.rules().name.as_str()));
+        for export in new {
+            check_new(&next, &export)?;
+            next.push(Arc::new(export));
+        }
+        *exports = next;
         Ok(())
     }
 
@@ -151,6 +162,12 @@ impl Service {
     #[must_use]
     pub fn exports(&self) -> Vec<Arc<Export>> {
         self.exports.read().clone()
+    }
+
+    /// Returns how many calls were answered, and how long that took, by procedure.
+    #[must_use]
+    pub fn counts(&self) -> Vec<ProcedureCounts> {
+        self.counts.get()
     }
 
     pub(super) fn key(&self) -> &HandleKey {
@@ -249,16 +266,19 @@ impl Service {
     ) -> Result<Option<Commit>, Unserved> {
         let absent = protocol::absent_words(call.procedure).ok_or(Unserved::Procedure)?;
         if call.procedure == protocol::procedure::NULL {
-            sink.send(rpc::end_answer(rpc::begin_answer(call.xid, 64)));
+            let running = Running::new(&self.counts, call.procedure);
+            let answerer = Answerer { running, to: Whom::Other(Arc::clone(sink)) };
+            answerer.answer(rpc::end_answer(rpc::begin_answer(call.xid, 64)), false);
             return Ok(None);
         }
         if call.credentials == Credentials::Other {
             return Err(Unserved::Credentials);
         }
-        let answerer = if protocol::is_change(call.procedure) {
+        let running = Running::new(&self.counts, call.procedure);
+        let to = if protocol::is_change(call.procedure) {
             let number = (call.xid, call.program, call.procedure);
             match self.duplicates.arrive(RequestKey::new(peer, number, record), sink) {
-                Arrival::New(new) => Answerer::Change(new),
+                Arrival::New(new) => Whom::Change(new),
                 Arrival::Busy => return Ok(None),
                 Arrival::Done(reply) => {
                     sink.send(reply);
@@ -266,8 +286,9 @@ impl Service {
                 }
             }
         } else {
-            Answerer::Other(Arc::clone(sink))
+            Whom::Other(Arc::clone(sink))
         };
+        let answerer = Answerer { running, to };
         let work = Work { service: self, peer, credentials: &call.credentials };
         let mut out = rpc::begin_answer(call.xid, 512);
         let results = out.len();
@@ -275,30 +296,46 @@ impl Service {
             && call.procedure != protocol::procedure::COMMIT;
         let failed = Failure { xid: call.xid, procedure: call.procedure, absent };
         match work.dispatch(call.procedure, args, &mut out) {
-            Ok(Done::Now) => answerer.answer(rpc::end_answer(out)),
+            Ok(Done::Now) => answerer.answer(rpc::end_answer(out), false),
             Ok(Done::Durable(target)) if target.export.rules().is_async && is_async_procedure => {
-                answerer.answer(rpc::end_answer(out));
+                answerer.answer(rpc::end_answer(out), false);
             }
             Ok(Done::Durable(target)) => {
                 let done = Box::new(move |done: FsResult<()>| {
-                    answerer.answer(match done {
+                    let is_failed = done.is_err();
+                    let reply = match done {
                         Ok(()) => rpc::end_answer(out),
                         Err(error) => failed.answer(&Refused::Failed(error)),
-                    });
+                    };
+                    answerer.answer(reply, is_failed);
                 });
                 return Ok(Some(Commit { held: target.held, done }));
             }
-            Err(Refused::Garbage) => answerer.answer(rpc::refusal(call.xid, Unserved::Arguments)),
+            Err(Refused::Garbage) => {
+                answerer.answer(rpc::refusal(call.xid, Unserved::Arguments), true);
+            }
             Err(Refused::Seen(status, seen)) => {
                 out.truncate(results);
                 out.u32(status.0);
                 put_some_attr(&mut out, Some(&seen.0), seen.1);
-                answerer.answer(rpc::end_answer(out));
+                answerer.answer(rpc::end_answer(out), true);
             }
-            Err(refused) => answerer.answer(failed.answer(&refused)),
+            Err(refused) => answerer.answer(failed.answer(&refused), true),
         }
         Ok(None)
     }
+}
+
+/// Refuses an export that cannot be beside `others`.
+fn check_new(others: &[Arc<Export>], export: &Export) -> Result<(), ExportError> {
+    let name = &export.rules().name;
+    if others.iter().any(|other| other.rules().name == *name || other.id() == export.id()) {
+        return Err(ExportError::NameTaken { name: name.clone() });
+    }
+    if others.len() >= EXPORTS_MAX {
+        return Err(ExportError::TooMany { name: name.clone() });
+    }
+    Ok(())
 }
 
 /// How a program beside NFS answers a call.
@@ -309,17 +346,23 @@ type AnswerBeside =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoCall;
 
-/// Who gets the answer.
-enum Answerer {
+/// Who gets the answer, and what is counted of it.
+struct Answerer {
+    running: Running,
+    to: Whom,
+}
+
+enum Whom {
     Change(InProgress),
     Other(Arc<dyn ReplySink>),
 }
 
 impl Answerer {
-    fn answer(self, reply: Vec<u8>) {
-        match self {
-            Answerer::Change(change) => change.end(reply),
-            Answerer::Other(sink) => sink.send(reply),
+    fn answer(self, reply: Vec<u8>, is_failed: bool) {
+        self.running.end(is_failed);
+        match self.to {
+            Whom::Change(change) => change.end(reply),
+            Whom::Other(sink) => sink.send(reply),
         }
     }
 }
