@@ -1,6 +1,7 @@
 //! What can be asked of the program.
 
 pub(crate) mod clone;
+pub(crate) mod export;
 pub(crate) mod fileset;
 
 use std::ffi::OsString;
@@ -42,6 +43,10 @@ pub(crate) enum Command {
     Fileset(fileset::FilesetArgs),
     /// Take clones of a fileset, show and delete them
     Clone(clone::CloneArgs),
+    /// Export filesets of a served pool over the network, show and remove exports
+    Export(export::ExportArgs),
+    /// Let a server read its configuration again
+    Reload(ReloadArgs),
     /// Show the jobs of a mounted pool, make them pause and go on
     Job(fileset::JobArgs),
     /// Verify a whole pool, changing nothing
@@ -68,10 +73,12 @@ impl Command {
             Command::Create(args) => [Some(&*args.device), None],
             Command::Mount(args) => [Some(&*args.device), Some(&*args.directory)],
             Command::Unmount(args) => [args.directory.parent().map(or_here), None],
-            Command::Serve(args) => [Some(&*args.device), None],
+            Command::Serve(args) => return args.pools.iter().map(PathBuf::as_path).collect(),
             Command::Status(args) => [args.of.as_deref(), None],
             Command::Fileset(args) => args.command.paths(),
             Command::Clone(args) => [Some(args.command.path()), None],
+            Command::Export(args) => [Some(args.command.path()), None],
+            Command::Reload(args) => [Some(&*args.pool), None],
             Command::Job(args) => [Some(args.command.pool()), None],
             Command::Check(args) => [Some(&*args.device), None],
             Command::Dump(args) => [Some(&*args.device), None],
@@ -193,21 +200,48 @@ pub(crate) struct MountArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast serve pool.hf --nfs 127.0.0.1:2049\n  \
                         holdfast serve pool.hf:home --nfs 0.0.0.0:2049 --export \
-                        /home:rw,to=10.0.0.0/8\n\n\
+                        /home:rw,to=10.0.0.0/8\n  \
+                        holdfast serve a.hf b.hf --nfs 0.0.0.0:2049 --listen 127.0.0.1:8080\n  \
+                        holdfast serve --config holdfast.toml\n  \
+                        holdfast serve --config holdfast.toml --check\n\n\
                         An export is NAME or NAME:OPTION,...: rw, ro [default], to=NETWORK (once \
                         for each) [default: this machine], squash=none|root|all [default: root], \
                         anon=UID:GID, fileset=a/b, dir=PATH, insecure (any \
                         port), async (names and attributes \
                         are answered before they are durable)")]
 pub(crate) struct ServeArgs {
-    /// The pool's device; POOL:a/b is a fileset of it [default: its first, root]
-    pub(crate) device: PathBuf,
+    /// The pools' devices; POOL:a/b is a fileset of one [default: its first, root]
+    #[arg(value_name = "POOL", required_unless_present = "config")]
+    pub(crate) pools: Vec<PathBuf>,
+    /// What to serve, beside the command line: see the example below; SIGHUP reads it again
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Verify arguments and configuration, and serve nothing
+    #[arg(long)]
+    pub(crate) check: bool,
     /// Where NFS and MOUNT listen; port 0: any that is free
     #[arg(long, value_name = "ADDRESS:PORT")]
-    pub(crate) nfs: SocketAddr,
-    /// What is exported, and to whom [default: all, to this machine, to read and write]
+    pub(crate) nfs: Option<SocketAddr>,
+    /// What of the first pool is exported, and to whom, for as long as this server runs [default:
+    /// what `holdfast export add` has added; if nothing ever was: all of the first pool, to this
+    /// machine, to read and write]
     #[arg(long = "export", value_name = "EXPORT")]
     pub(crate) exports: Vec<ExportRules>,
+    /// Where HTTP listens: dashboard, metrics, JSON; port 0: any that is free
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// A name by which clients ask for HTTP, beside the address [default: localhost, on loopback]
+    #[arg(long = "host", value_name = "NAME")]
+    pub(crate) hosts: Vec<String>,
+    /// Certificates of HTTP, in PEM, with the server's first
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The key of those certificates
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Listen for HTTP on a network without TLS: whoever reads along learns the token
+    #[arg(long)]
+    pub(crate) insecure: bool,
     /// Where a portmapper listens, for clients that are not told a port; its port is 111
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) portmap: Option<SocketAddr>,
@@ -223,12 +257,26 @@ pub(crate) struct ServeArgs {
     /// Serve a pool that was not closed although another machine may have it open: it has not
     #[arg(long)]
     pub(crate) force: bool,
-    /// Threads that answer clients
-    #[arg(long, default_value_t = 16)]
-    pub(crate) threads: usize,
+    /// Threads that answer clients [default: 16]
+    #[arg(long)]
+    pub(crate) threads: Option<usize>,
+    /// Where the server keeps what outlives it: exports that were added, the token of HTTP
+    /// [default: /var/lib/holdfast for root, else ~/.local/state/holdfast]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) state: Option<PathBuf>,
     /// Where the server writes its log [default: standard error]
     #[arg(long)]
     pub(crate) log_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  holdfast reload pool.hf\n\n\
+                        Exports change at once, and clients of those that stay notice nothing. \
+                        What is broken,\nor needs a new start, is refused, and what was set \
+                        before stays.")]
+pub(crate) struct ReloadArgs {
+    /// A pool of the server
+    pub(crate) pool: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -509,6 +557,13 @@ mod tests {
             "fileset set pool.hf:a readonly=off",
             "fileset rename pool.hf:a pool.hf:b",
             "fileset delete pool.hf:a --recursive --wait",
+            "serve pool.hf --nfs 127.0.0.1:2049 --export /a:rw,to=10.0.0.0/8 --portmap 0.0.0.0:111",
+            "serve a.hf b.hf --listen 127.0.0.1:8080 --state DIR",
+            "serve --config holdfast.toml --check",
+            "export add pool.hf:a /a --to 10.0.0.0/8,fd00::/8 --rw --squash all",
+            "export list pool.hf --json",
+            "export remove pool.hf /a",
+            "reload pool.hf",
             "job list pool.hf --json",
             "job pause pool.hf 1",
             "job resume pool.hf 1",

@@ -14,12 +14,18 @@
 //! - CO1: Only root and the server's own user change anything ([`may_change`]); whoever reaches the
 //!   socket may look.
 
+mod export;
+
 use format::fileset::{FilesetName, NamePart};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::backend::BackendError;
 use crate::exit::UsageError;
 use crate::size::ByteSize;
+
+pub use export::{ClientFacts, ExportFacts, ExportSource, ExportSpec, SquashName};
 
 /// What this program speaks. Raised by each change that an older one would take for something else.
 pub const VERSION: u32 = 1;
@@ -27,9 +33,13 @@ pub const VERSION: u32 = 1;
 pub(crate) const LINE_BYTES_MAX: u64 = 64 << 10;
 /// Most entries of one answer: whoever wants more asks again from there on.
 pub(crate) const LIST_MAX: usize = 500;
+/// Most exports of one answer: each may have 64 networks and two paths.
+pub(crate) const EXPORTS_MAX: usize = 100;
+/// Most clients of one answer.
+pub(crate) const CLIENTS_MAX: usize = 4096;
 
 /// What is asked for. Names are `a/b`, without the pool.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// The filesets in this slot and the next ones, [`LIST_MAX`] at most.
@@ -86,6 +96,25 @@ pub enum Request {
         /// Whether it is to pause.
         is_paused: bool,
     },
+    /// What the server exports of this pool, by name, [`EXPORTS_MAX`] at most.
+    ExportList {
+        /// The first is behind this name; empty: the first of all.
+        after: String,
+    },
+    /// Export something of this pool from now on, also when the server is started again.
+    ExportAdd {
+        /// It.
+        export: ExportSpec,
+    },
+    /// Export it no more: its handles are stale from now on.
+    ExportRemove {
+        /// Its name.
+        name: String,
+    },
+    /// Who is connected to the server, by address.
+    ClientList {},
+    /// Read the configuration of the server again, and do what it says.
+    Reload {},
 }
 
 impl Request {
@@ -102,13 +131,33 @@ impl Request {
 
     /// Whether it changes anything.
     pub(crate) fn is_change(&self) -> bool {
-        !matches!(self, Request::FilesetList { .. } | Request::JobList {})
+        !matches!(
+            self,
+            Request::FilesetList { .. }
+                | Request::JobList {}
+                | Request::ExportList { .. }
+                | Request::ClientList {}
+        )
     }
 }
 
 /// CO1: whether a process of user `uid` may change what a server of user `own` has.
 pub(crate) fn may_change(uid: u32, own: u32) -> bool {
     uid == 0 || uid == own
+}
+
+/// Does `work` for `who` asked for `request`; a change is a line of the log, with what came of it.
+pub(crate) fn audited(
+    who: &str,
+    request: &Request,
+    work: impl FnOnce() -> Result<Answer, BackendError>,
+) -> Result<Answer, BackendError> {
+    let done = work();
+    if request.is_change() {
+        let result = done.as_ref().map_or_else(ToString::to_string, |_| "done".to_owned());
+        tracing::info!(target: "holdfast::audit", who, ?request, result, "change");
+    }
+    done
 }
 
 /// Who asks.
@@ -129,7 +178,7 @@ impl Peer {
 }
 
 /// What of a fileset can be chosen. `None`: as it was, or as the fileset above it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Properties {
     /// Size of blocks of new files.
@@ -171,7 +220,7 @@ impl Properties {
 }
 
 /// What is told.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     /// It is done, and durable.
@@ -185,10 +234,19 @@ pub enum Answer {
     },
     /// Jobs, oldest first.
     Jobs(Vec<JobFacts>),
+    /// Some exports, by name.
+    Exports {
+        /// They.
+        list: Vec<ExportFacts>,
+        /// Whether there are more behind the last.
+        has_more: bool,
+    },
+    /// Clients, by address.
+    Clients(Vec<ClientFacts>),
 }
 
 /// What a pool tells of a fileset.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FilesetFacts {
     /// Its name.
     pub name: String,
@@ -214,7 +272,7 @@ pub struct FilesetFacts {
 }
 
 /// What a pool tells of a job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct JobFacts {
     /// Its number since the mount.
     pub id: u64,
@@ -255,6 +313,7 @@ mod tests {
     fn good() -> Vec<Request> {
         let name = || "a/b".to_owned();
         let properties = Properties { block_bytes: Some(4096), is_read_only: Some(true) };
+        let export = ExportSpec::of(&front::nfs::ExportRules::new("/a"), Some(name()));
         vec![
             Request::FilesetList { from: 7 },
             Request::FilesetCreate { name: name(), properties },
@@ -263,6 +322,11 @@ mod tests {
             Request::FilesetDelete { name: name() },
             Request::JobList {},
             Request::JobPause { job: 3, is_paused: false },
+            Request::ExportList { after: String::new() },
+            Request::ExportAdd { export },
+            Request::ExportRemove { name: "/a".to_owned() },
+            Request::ClientList {},
+            Request::Reload {},
         ]
     }
 
@@ -314,7 +378,14 @@ mod tests {
         assert!(may_change(0, 1000) && may_change(1000, 1000) && may_change(0, 0));
         assert!(!may_change(1000, 0) && !may_change(1000, 1001));
         let looks: Vec<Request> = good().into_iter().filter(|it| !it.is_change()).collect();
-        assert_eq!(looks, [Request::FilesetList { from: 7 }, Request::JobList {}]);
+        let after = String::new();
+        let lists = [
+            Request::FilesetList { from: 7 },
+            Request::JobList {},
+            Request::ExportList { after },
+            Request::ClientList {},
+        ];
+        assert_eq!(looks, lists);
     }
 
     #[test]

@@ -16,12 +16,14 @@ mod command;
 pub mod control;
 mod copies;
 pub mod daemon;
+mod events;
 mod exit;
 #[cfg(test)]
 mod fuzz;
 mod holders;
 mod named;
 mod output;
+mod server;
 pub mod size;
 mod status;
 mod summary;
@@ -72,6 +74,8 @@ fn dispatch(
         Command::Status(args) => command::status::run(args, output),
         Command::Fileset(args) => command::fileset::run(args, backend, output),
         Command::Clone(args) => command::clone::run(args, backend, output),
+        Command::Export(args) => command::export::run(args, backend, output),
+        Command::Reload(args) => command::export::reload(args, backend, output),
         Command::Job(args) => command::job::run(args, backend, output),
         Command::Check(args) => command::check::run(args, backend, output),
         Command::Dump(args) => command::dump::run(args, backend, output),

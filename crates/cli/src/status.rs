@@ -9,6 +9,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -95,9 +96,9 @@ pub(crate) struct Served {
     /// The pool's device.
     #[serde(serialize_with = "path_as_text")]
     pub(crate) pool: PathBuf,
-    /// Where its files appear.
-    #[serde(serialize_with = "path_as_text")]
-    pub(crate) directory: PathBuf,
+    /// Where its files appear; `None`: it is served over the network.
+    #[serde(serialize_with = "optional_path_as_text")]
+    pub(crate) directory: Option<PathBuf>,
     /// The same, exactly: the text of a path that is no UTF-8 does not lead back to it.
     pub(crate) directory_bytes: Vec<u8>,
     /// What stat(2) has as its device, `major:minor`.
@@ -109,14 +110,19 @@ pub(crate) struct Served {
     pub(crate) log: Option<PathBuf>,
     /// By what the kernel asks, and why.
     #[serde(serialize_with = "transport_as_facts")]
-    pub(crate) transport: Arc<TransportUsed>,
+    pub(crate) transport: Option<Arc<TransportUsed>>,
+    /// Where NFS is served.
+    pub(crate) nfs: Option<SocketAddr>,
+    /// Where HTTP is served.
+    pub(crate) http: Option<SocketAddr>,
 }
 
 fn transport_as_facts<S: Serializer>(
-    used: &TransportUsed,
+    used: &Option<Arc<TransportUsed>>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    json!({ "name": used.name(), "reason": used.reason() }).serialize(serializer)
+    let facts = |used: &Arc<TransportUsed>| json!({ "name": used.name(), "reason": used.reason() });
+    used.as_ref().map(facts).serialize(serializer)
 }
 
 fn optional_path_as_text<S: Serializer>(
@@ -332,10 +338,8 @@ fn controlled(
             peer.uid, own.uid
         ));
     }
-    if request.is_change() {
-        tracing::info!(uid = peer.uid, ?request, "asked for a change");
-    }
-    match pool.control(&request, peer) {
+    let who = format!("user {}", peer.uid);
+    match control::audited(&who, &request, || pool.control(&request, peer)) {
         Ok(answer) => Answer::Control(answer),
         Err(error) => Answer::Error(error.to_string()),
     }
@@ -437,12 +441,13 @@ impl Found {
         self.status["server"][name].as_str().unwrap_or("")
     }
 
-    /// Returns where the files appear, exactly.
-    pub(crate) fn directory(&self) -> PathBuf {
+    /// Returns where the files appear, exactly; `None`: nowhere, they are served over the network.
+    pub(crate) fn directory(&self) -> Option<PathBuf> {
         let bytes = self.status["server"]["directory_bytes"].as_array();
         let bytes =
             bytes.into_iter().flatten().filter_map(|byte| u8::try_from(byte.as_u64()?).ok());
-        OsString::from_vec(bytes.collect()).into()
+        let bytes: Vec<u8> = bytes.collect();
+        (!bytes.is_empty()).then(|| OsString::from_vec(bytes).into())
     }
 
     /// Returns why there is no answer and what to do; empty: there was one.
@@ -525,9 +530,14 @@ pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Found>> {
     if let Ok(Answer::Status(status)) = ask(&socket, &Question::Status) {
         return Ok(Some(Found { status, socket, silence: None }));
     }
-    let is_in = |found: &Found| found.socket == socket || path.starts_with(found.directory());
+    let is_in = |found: &Found| {
+        found.socket == socket || found.directory().is_some_and(|it| path.starts_with(it))
+    };
     // The innermost, where one is mounted inside another.
-    Ok(all()?.into_iter().filter(is_in).max_by_key(|found| found.directory().as_os_str().len()))
+    Ok(all()?
+        .into_iter()
+        .filter(is_in)
+        .max_by_key(|found| found.directory().map(|it| it.as_os_str().len())))
 }
 
 /// Refuses a path that leads into a mount whose server does not answer: whoever looked there would

@@ -20,6 +20,7 @@ pub(crate) fn lines(pool: &Value) -> Vec<(&'static str, String)> {
     let warnings = pool["warnings"].as_array().into_iter().flatten().filter_map(text);
     lines.extend(warnings.map(|warning| ("warning", warning)));
     lines.extend(space(&pool["space"]).map(|space| ("space", space)));
+    lines.extend(nfs(&pool["nfs"]).map(|nfs| ("nfs", nfs)));
     lines.extend(doing(pool).map(|doing| ("now", doing)));
     lines.extend(power(pool).map(|power| ("if power failed now", power)));
     lines
@@ -27,6 +28,13 @@ pub(crate) fn lines(pool: &Value) -> Vec<(&'static str, String)> {
 
 fn size(bytes: u64) -> String {
     ByteSize(bytes).to_string()
+}
+
+fn nfs(nfs: &Value) -> Option<String> {
+    let (exports, connections) = (nfs["exports"].as_u64()?, nfs["connections"].as_u64()?);
+    let (answered, failed) = (nfs["answered"].as_u64()?, nfs["failed"].as_u64()?);
+    let counts = format!("{answered} requests answered, {failed} of them with an error");
+    Some(format!("{exports} exports, {connections} connections, {counts}"))
 }
 
 fn space(space: &Value) -> Option<String> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{Backend, OpenOptions, OpenPool, Placement};
-use crate::control::{self, Answer, FilesetFacts, JobFacts, Peer, Request};
+use crate::control::{self, Answer, ExportFacts, FilesetFacts, JobFacts, Peer, Request};
 use crate::exit::UsageError;
 use crate::named::Named;
 use crate::status::{self, Found, Question};
@@ -29,7 +29,8 @@ enum Way {
 /// lie in another mount, and a directory in a mount is no fileset.
 fn served(path: &Path) -> anyhow::Result<Option<Found>> {
     let socket = status::socket_of(path)?;
-    let is_meant = |found: &Found| found.socket == socket || found.directory() == path;
+    let is_meant =
+        |found: &Found| found.socket == socket || found.directory().as_deref() == Some(path);
     Ok(status::find(path)?.filter(is_meant))
 }
 
@@ -151,12 +152,37 @@ impl Controlled {
 
     /// Returns the jobs that have an end.
     pub(crate) fn jobs(&self) -> anyhow::Result<Vec<JobFacts>> {
-        match self.ask(&Request::JobList {})? {
-            Answer::Jobs(jobs) => Ok(jobs),
-            Answer::Done | Answer::Filesets { .. } => {
+        let Answer::Jobs(jobs) = self.ask(&Request::JobList {})? else {
+            anyhow::bail!("{}: the server answered nonsense", self.pool.display())
+        };
+        Ok(jobs)
+    }
+
+    /// Returns what the server exports of the pool, by name.
+    pub(crate) fn exports(&self) -> anyhow::Result<Vec<ExportFacts>> {
+        let mut all: Vec<ExportFacts> = Vec::new();
+        loop {
+            let after = all.last().map_or(String::new(), |last| last.export.name.clone());
+            let Answer::Exports { list, has_more } = self.ask(&Request::ExportList { after })?
+            else {
                 anyhow::bail!("{}: the server answered nonsense", self.pool.display())
+            };
+            let has_more = has_more && !list.is_empty();
+            all.extend(list);
+            if !has_more {
+                return Ok(all);
             }
         }
+    }
+
+    /// Refuses what only a server can do where there is none.
+    pub(crate) fn need_server(self, what: &str) -> anyhow::Result<Controlled> {
+        if self.is_served() {
+            return Ok(self);
+        }
+        let pool = self.pool.display().to_string();
+        self.finish(Ok(()))?;
+        anyhow::bail!("{pool}: {what}, and none serves this pool: start `holdfast serve {pool}`")
     }
 
     /// Lets go of the pool, and says how `done` what was asked came out.

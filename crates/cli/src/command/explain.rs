@@ -95,7 +95,7 @@ fn explain_mounted(path: &OsStr) -> anyhow::Result<Vec<ExplainStep>> {
 /// Returns the number by which the mount knows what `path` means: what has that name, or, if that
 /// is a link from elsewhere, what it leads to. `None`: neither is there.
 fn node_in(found: &Found, path: &Path, named: &Metadata) -> Option<u64> {
-    let device = std::fs::metadata(found.directory()).ok()?.dev();
+    let device = std::fs::metadata(found.directory()?).ok()?.dev();
     if named.dev() == device {
         return Some(named.ino());
     }

@@ -8,6 +8,7 @@ pub(crate) mod create;
 pub(crate) mod demo;
 pub(crate) mod dump;
 pub(crate) mod explain;
+pub(crate) mod export;
 pub(crate) mod fileset;
 pub(crate) mod job;
 pub(crate) mod mount;

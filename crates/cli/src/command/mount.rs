@@ -12,11 +12,14 @@ use front::fuse::{
 };
 use serde_json::{Value, json};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::{MountArgs, PlacementName, TransportName};
 use crate::backend::{Backend, OpenOptions, OpenPool, Placement};
 use crate::bugs;
 use crate::daemon::{self, Answer, Relaunch};
+use crate::events::Keep;
 use crate::exit::{self, UsageError};
 use crate::named::Named;
 use crate::output::Output;
@@ -117,15 +120,17 @@ fn mount_and_run(
     let session = front::fuse::mount(pool.file_system(), directory, mount_options)?;
     let served = Served {
         pool: options.device.clone(),
-        directory: session.directory().to_owned(),
+        directory: Some(session.directory().to_owned()),
         directory_bytes: session.directory().as_os_str().as_bytes().to_vec(),
         device: session.device().map(str::to_owned),
         pid: std::process::id(),
         log,
-        transport: Arc::clone(session.transport()),
+        transport: Some(Arc::clone(session.transport())),
+        nfs: None,
+        http: None,
     };
     let warnings = pool.status()["warnings"].take();
-    let mut text = ready_text(&served, session.has_replaced_dead());
+    let mut text = ready_text(&served, session.directory(), session.has_replaced_dead());
     for warning in warnings.as_array().into_iter().flatten().filter_map(Value::as_str) {
         tracing::warn!("{warning}");
         text += &format!("\nWarning: {warning}");
@@ -138,12 +143,12 @@ fn mount_and_run(
     Ok(front::fuse::run(session, signals)?)
 }
 
-fn ready_text(served: &Served, has_replaced_dead: bool) -> String {
+fn ready_text(served: &Served, directory: &Path, has_replaced_dead: bool) -> String {
     let mut text = String::new();
     if has_replaced_dead {
-        text = format!("{}: detached a mount whose server died\n", served.directory.display());
+        text = format!("{}: detached a mount whose server died\n", directory.display());
     }
-    text + &format!("{} is mounted on {}", served.pool.display(), served.directory.display())
+    text + &format!("{} is mounted on {}", served.pool.display(), directory.display())
 }
 
 /// Returns what the arguments ask of the pool and of the mount.
@@ -220,16 +225,14 @@ pub(crate) fn start_log(path: Option<&Path>) -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_env("HOLDFAST_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     // What cannot be written, as on a full disk, is left out: to tell of it by standard error,
     // which is the log of a daemon, would end in a panic.
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(false)
-        .log_internal_errors(false);
+    let layer = tracing_subscriber::fmt::layer().with_ansi(false).log_internal_errors(false);
+    let kept = tracing_subscriber::registry().with(filter).with(Keep);
     let started = match path {
         Some(path) => {
             let file: File = daemon::open_log(path)?;
-            builder.with_writer(std::sync::Mutex::new(file)).try_init()
+            kept.with(layer.with_writer(std::sync::Mutex::new(file))).try_init()
         }
-        None => builder.with_writer(std::io::stderr).try_init(),
+        None => kept.with(layer.with_writer(std::io::stderr)).try_init(),
     };
     // A second mount in one process (a test's) logs where the first does.
     let _ = started;

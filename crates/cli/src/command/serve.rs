@@ -1,116 +1,206 @@
-//! `holdfast serve`: opens a pool and serves it over the network until a signal comes.
+//! `holdfast serve`: opens pools and serves them over the network until a signal comes.
 
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
 use front::fuse::StopSignals;
-use front::nfs::{
-    Export, ExportRules, HandleKey, Portmapper, Server, ServerOptions, Service, THREADS_MAX,
-};
+use front::nfs::{ExportRules, HandleKey, Portmapper, Server, ServerOptions, Service, THREADS_MAX};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
+use signal_hook::consts::SIGHUP;
 
 use crate::args::ServeArgs;
 use crate::backend::{Backend, OpenOptions, OpenPool, Placement};
 use crate::bugs;
 use crate::command::mount::{check_cache, check_threads, start_log};
+use crate::control::{ExportSource, ExportSpec};
 use crate::exit::{self, UsageError};
 use crate::named::Named;
-use crate::output::Output;
+use crate::output::{Output, printable};
+use crate::server::config::Config;
+use crate::server::http::{HttpOptions, HttpServer};
+use crate::server::token::Token;
+use crate::server::{Asked, Hub, Nfs, ServedPool, StateDirectory, mount_line};
+use crate::size::ByteSize;
+use crate::status::{self, Served, StatusServer};
+
+/// Most pools of one server.
+const POOLS_MAX: usize = 64;
+/// Threads that answer NFS: as many as may wait for devices at once.
+const THREADS: usize = 16;
 
 pub(crate) fn run(args: &ServeArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
-    let options = options_of(args)?;
+    let plan = Plan::of(args)?;
+    if args.check {
+        let (pools, exports) = (plan.pools.len(), plan.config.map_or(0, |it| it.1.exports.len()));
+        let text = format!("All is well: {pools} pools, {exports} exports of the configuration");
+        output.fact(&text, &json!({ "pools": pools, "exports": exports }));
+        return Ok(exit::DONE);
+    }
     let signals = StopSignals::listen().context("cannot catch signals")?;
     bugs::start_counting();
     start_log(args.log_file.as_deref())?;
     raise_descriptor_limit();
-    // Before the pool is opened, which may take a while: who is told that it is served can ask.
-    let nfs = listen(args.nfs, "--nfs")?;
-    let portmap = args.portmap.map(listen_both).transpose()?;
-    let pool = backend.open(&options)?;
-    let served = serve(args, &pool, nfs, portmap, &signals, output);
+    // Before pools are opened, which may take a while: who is told that they are served can ask.
+    let nfs = plan.nfs.map(|address| listen(address, "--nfs")).transpose()?;
+    let portmap = plan.portmap.map(listen_both).transpose()?;
+    let web = plan.http.address.map(|address| listen(address, "--listen")).transpose()?;
+    let mut pools = Vec::new();
+    let opened = plan.pools.iter().try_for_each(|options| {
+        let pool = backend.open(options)?;
+        pools.push(ServedPool::new(options.device.clone(), pool));
+        anyhow::Ok(())
+    });
+    let open: Vec<Arc<dyn OpenPool>> = pools.iter().map(|it| Arc::clone(&it.pool)).collect();
+    let served =
+        opened.and_then(|()| serve(args, plan, pools, (nfs, portmap, web), &signals, output));
     // Whatever happened above, what was accepted is made durable.
-    let closed = pool.close();
+    let closed: Vec<_> = open.iter().map(|pool| pool.close()).collect();
     served?;
-    closed?;
+    closed.into_iter().collect::<Result<(), _>>()?;
     tracing::info!("closed");
     Ok(exit::DONE)
 }
 
+/// Where clients come to.
+type Listeners = (Option<TcpListener>, Option<(TcpListener, UdpSocket)>, Option<TcpListener>);
+
 fn serve(
     args: &ServeArgs,
-    pool: &Arc<dyn OpenPool>,
-    nfs: TcpListener,
-    portmap: Option<(TcpListener, UdpSocket)>,
+    plan: Plan,
+    pools: Vec<ServedPool>,
+    (listener, portmap, web): Listeners,
     signals: &StopSignals,
     output: &Output,
 ) -> anyhow::Result<()> {
-    let address = nfs.local_addr().context("--nfs")?;
-    let service = Arc::new(Service::new(HandleKey::derived(pool.secret()), address.port()));
-    let mut exports = args.exports.clone();
-    if exports.is_empty() {
-        exports.push(ExportRules { is_writable: true, ..ExportRules::new("/") });
-    }
-    for rules in exports {
-        let directory = rules.directory.escape_ascii().to_string();
-        let fs = pool.file_system();
-        let fileset = match &rules.fileset {
-            Some(name) => {
-                let parsed = name.parse().map_err(|error| {
-                    UsageError::new(format!("--export: fileset {name}: {error}: name it as a/b"))
-                })?;
-                pool.hold_fileset(&parsed).context("--export")?
-            }
-            None => fs.main_fileset(),
-        };
-        let export = Export::of(rules, fs, fileset).with_context(|| {
-            format!("--export: {directory}: no directory to export: make it, or name another")
-        })?;
-        service.add(export).context("--export")?;
-    }
+    let nfs = listener.as_ref().map(|listener| nfs_of(&pools, listener)).transpose()?;
+    let hub = Arc::new(Hub::new(pools, nfs, plan.state));
+    export_all(&hub, args, plan.config)?;
     let (portmap, asked_by_udp) = portmap.unzip();
-    let listeners = [nfs].into_iter().chain(portmap).collect();
-    let start = |socket| Portmapper::start(Arc::clone(&service), socket);
-    let _portmapper = asked_by_udp.map(start).transpose().context("--portmap")?;
-    let options = ServerOptions { thread_count: args.threads };
-    let server = Server::start(Arc::clone(&service), listeners, &options)?;
-    let warnings = pool.status()["warnings"].take();
-    for warning in warnings.as_array().into_iter().flatten().filter_map(Value::as_str) {
-        tracing::warn!("{warning}");
+    let start = |(nfs, socket): (&Nfs, _)| Portmapper::start(Arc::clone(&nfs.service), socket);
+    let _portmapper =
+        hub.nfs.as_ref().zip(asked_by_udp).map(start).transpose().context("--portmap")?;
+    if let Some((nfs, listener)) = hub.nfs.as_ref().zip(listener) {
+        let listeners = [listener].into_iter().chain(portmap).collect();
+        let options = ServerOptions { thread_count: plan.threads };
+        nfs.begin(Server::start(Arc::clone(&nfs.service), listeners, &options)?);
     }
-    tell(args, address, &service, output);
-    let signal = signals.wait();
-    tracing::info!(?signal, clients = server.connection_count(), "closing");
-    // What clients wait for is answered before the pool is closed.
-    drop(server);
+    let first = status::socket_of(&hub.pools[0].path)?.with_extension("http");
+    let http = HttpServer::start(&hub, &plan.http, web, &first)?;
+    let mut sockets = Vec::new();
+    for index in 0..hub.pools.len() {
+        sockets.push(answer_status(&hub, index, args, &http)?);
+    }
+    tell(&hub, &http, output);
+    let signal = loop {
+        match signals.wait() {
+            Some(SIGHUP) if args.config.is_some() => match hub.reload() {
+                Ok(()) => tracing::info!("the configuration is read again"),
+                Err(error) => tracing::error!("what was set before stays: {error:#}"),
+            },
+            other => break other,
+        }
+    };
+    tracing::info!(?signal, "closing");
+    drop((sockets, http));
+    // What clients wait for is answered before the pools are closed.
+    if let Some(nfs) = &hub.nfs {
+        nfs.end();
+    }
     Ok(())
 }
 
-fn tell(args: &ServeArgs, address: SocketAddr, service: &Service, output: &Output) {
-    let exports = service.exports();
-    let lines: Vec<String> =
-        exports.iter().map(|export| mount_line(address, &export.rules().name)).collect();
-    let names: Vec<&str> = exports.iter().map(|export| export.rules().name.as_str()).collect();
-    let facts = json!({
-        "served": args.device, "nfs": address.to_string(), "exports": names, "mount": lines,
-    });
-    let text = format!("{} is served at {address}\n{}", args.device.display(), lines.join("\n"));
-    output.fact(&text, &facts);
-    output.remark("Serving; ^C closes and ends.");
+/// Returns the service of `pools` that is found where `listener` listens.
+fn nfs_of(pools: &[ServedPool], listener: &TcpListener) -> anyhow::Result<Nfs> {
+    let address = listener.local_addr().context("--nfs")?;
+    // Handles are known again as long as the first pool is the same.
+    let secret = pools.first().context("no pool is given")?.pool.secret();
+    let service = Service::new(HandleKey::derived(secret), address.port());
+    Ok(Nfs::new(Arc::new(service), address))
 }
 
-/// Returns how a client mounts an export.
-fn mount_line(address: SocketAddr, name: &str) -> String {
-    let host = match address {
-        _ if address.ip().is_unspecified() => "SERVER".to_owned(),
-        SocketAddr::V4(v4) => v4.ip().to_string(),
-        SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
+/// Exports what command line and configuration say, what was kept, and where none says anything
+/// everything.
+fn export_all(
+    hub: &Hub,
+    args: &ServeArgs,
+    config: Option<(PathBuf, Config)>,
+) -> anyhow::Result<()> {
+    let mut says_nothing = args.exports.is_empty();
+    for rules in &args.exports {
+        let spec = ExportSpec::of(rules, rules.fileset.clone());
+        hub.export(0, &spec, ExportSource::CommandLine).context("--export")?;
+    }
+    if let Some((path, config)) = config {
+        says_nothing = false;
+        let shown = path.display().to_string();
+        hub.configure(path, config).context(shown)?;
+    }
+    if hub.nfs.is_none() {
+        return Ok(());
+    }
+    let has_kept = hub.export_kept()?;
+    if says_nothing && !has_kept && hub.pools.len() == 1 {
+        let all = ExportRules { is_writable: true, ..ExportRules::new("/") };
+        hub.export(0, &ExportSpec::of(&all, None), ExportSource::CommandLine)?;
+    }
+    Ok(())
+}
+
+/// Answers on the status socket of a pool.
+fn answer_status(
+    hub: &Arc<Hub>,
+    index: usize,
+    args: &ServeArgs,
+    http: &HttpServer,
+) -> anyhow::Result<StatusServer> {
+    let path = hub.pools[index].path.clone();
+    for warning in hub.pools[index].pool.status()["warnings"].as_array().into_iter().flatten() {
+        tracing::warn!("{}", warning.as_str().unwrap_or_default());
+    }
+    let socket = status::socket_of(&path)?;
+    let served = Served {
+        pool: path,
+        directory: None,
+        directory_bytes: Vec::new(),
+        device: None,
+        pid: std::process::id(),
+        log: args.log_file.as_deref().map(std::path::absolute).transpose()?,
+        transport: None,
+        nfs: hub.nfs.as_ref().map(|nfs| nfs.address),
+        http: http.address,
     };
-    let port = address.port();
-    format!(
-        "mount -t nfs -o vers=3,tcp,nolock,port={port},mountport={port} {host}:{name} DIRECTORY"
-    )
+    StatusServer::start(socket, served, Asked::about(hub, index))
+}
+
+fn tell(hub: &Hub, http: &HttpServer, output: &Output) {
+    let pools: Vec<String> = hub.pools.iter().map(|pool| pool.path.display().to_string()).collect();
+    let mut facts = json!({ "served": pools, "nfs": Value::Null, "exports": [], "mount": [] });
+    let mut text = format!("{} is served", pools.join(", "));
+    if let Some(nfs) = &hub.nfs {
+        let exports = nfs.service.exports();
+        let names: Vec<&str> = exports.iter().map(|it| it.rules().name.as_str()).collect();
+        let lines: Vec<String> = names.iter().map(|name| mount_line(nfs.address, name)).collect();
+        text += &format!(" by NFS at {}\n{}", nfs.address, lines.join("\n"));
+        facts["nfs"] = json!(nfs.address.to_string());
+        facts["exports"] = json!(names);
+        facts["mount"] = json!(lines);
+        if names.is_empty() {
+            let pool = printable(&pools[0]);
+            let advice = format!("Nothing is exported: holdfast export add {pool} /NAME");
+            output.remark(&advice);
+        }
+    }
+    if let Some(address) = http.address {
+        facts["http"] = json!(address.to_string());
+        facts["token"] = json!(Token::path_of(&hub.state).display().to_string());
+        let token = Token::path_of(&hub.state);
+        text += &format!("\nDashboard: {}\nIts token is in {}", http.url(), token.display());
+    }
+    output.fact(&text, &facts);
+    output.remark("Serving; ^C closes and ends.");
 }
 
 fn listen(address: SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
@@ -137,15 +227,84 @@ fn raise_descriptor_limit() {
     }
 }
 
-fn options_of(args: &ServeArgs) -> anyhow::Result<OpenOptions> {
-    let named = Named::of(&args.device)?;
-    check_cache(args.cache)?;
-    check_threads(args.threads, THREADS_MAX)?;
+/// What is to be served: the command line, and what the configuration says beside it.
+struct Plan {
+    pools: Vec<OpenOptions>,
+    nfs: Option<SocketAddr>,
+    portmap: Option<SocketAddr>,
+    http: HttpOptions,
+    state: StateDirectory,
+    threads: usize,
+    config: Option<(PathBuf, Config)>,
+}
+
+impl Plan {
+    fn of(args: &ServeArgs) -> anyhow::Result<Plan> {
+        let read = |path: &PathBuf| anyhow::Ok((path.clone(), Config::read(path)?));
+        let config = args.config.as_ref().map(read).transpose()?;
+        let said = config.as_ref().map(|(_, config)| config.clone()).unwrap_or_default();
+        // Exports of the configuration count the pools from its own first.
+        let own = said.pools.iter().map(|pool| (&pool.path, pool.cache.unwrap_or(args.cache)));
+        let given = args.pools.iter().map(|pool| (pool, args.cache));
+        let pools: Vec<_> = own
+            .chain(given)
+            .map(|(pool, cache)| options_of(args, pool, cache))
+            .collect::<Result<_, _>>()?;
+        let http = match args.listen {
+            Some(_) => http_options_of(args),
+            None => said.http,
+        };
+        let plan = Plan {
+            pools,
+            nfs: args.nfs.or(said.nfs),
+            portmap: args.portmap.or(said.portmap),
+            http,
+            state: StateDirectory::find(args.state.as_deref().or(said.state.as_deref()))?,
+            threads: args.threads.or(said.threads).unwrap_or(THREADS),
+            config,
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        let refused = |message: String| Err(UsageError::new(message).into());
+        if self.pools.is_empty() {
+            return refused(
+                "no pool is served: name one, or a [[pool]] in the configuration".into(),
+            );
+        }
+        if self.pools.len() > POOLS_MAX {
+            return refused(format!("a server has at most {POOLS_MAX} pools"));
+        }
+        if self.nfs.is_none() && self.http.address.is_none() {
+            let message = "nothing is served: give --nfs ADDRESS:PORT, --listen ADDRESS:PORT, or \
+                           both";
+            return refused(message.to_owned());
+        }
+        check_threads(self.threads, THREADS_MAX)?;
+        self.http.check().map_err(UsageError::new)?;
+        self.http.check_files()
+    }
+}
+
+fn http_options_of(args: &ServeArgs) -> HttpOptions {
+    HttpOptions {
+        address: args.listen,
+        hosts: args.hosts.clone(),
+        tls: args.tls_cert.clone().zip(args.tls_key.clone()),
+        is_insecure: args.insecure,
+    }
+}
+
+fn options_of(args: &ServeArgs, pool: &Path, cache: ByteSize) -> anyhow::Result<OpenOptions> {
+    check_cache(cache)?;
+    let named = Named::of(pool)?;
     Ok(OpenOptions {
         device: named.device()?,
         is_read_only: false,
         has_no_atime: false,
-        cache_bytes: args.cache.0,
+        cache_bytes: cache.0,
         placement: Placement::Log,
         commit_interval: args.commit_interval,
         device_deadline: args.device_deadline,
@@ -153,18 +312,4 @@ fn options_of(args: &ServeArgs) -> anyhow::Result<OpenOptions> {
         fileset: named.fileset,
         clone: named.clone,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_line_that_mounts_names_port_and_host() {
-        let line = |address: &str| mount_line(address.parse().expect("it is one"), "/a");
-        let options = "mount -t nfs -o vers=3,tcp,nolock,port=2049,mountport=2049";
-        assert_eq!(line("127.0.0.1:2049"), format!("{options} 127.0.0.1:/a DIRECTORY"));
-        assert_eq!(line("[::1]:2049"), format!("{options} [::1]:/a DIRECTORY"));
-        assert_eq!(line("0.0.0.0:2049"), format!("{options} SERVER:/a DIRECTORY"));
-    }
 }

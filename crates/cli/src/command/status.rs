@@ -1,4 +1,4 @@
-//! `holdfast status`: shows mounted pools.
+//! `holdfast status`: shows pools that are mounted or served.
 
 use std::fmt::Write;
 
@@ -41,7 +41,13 @@ pub(crate) fn text_of(found: &Found, is_verbose: bool) -> String {
     let (pool, directory) = (printable(found.text("pool")), printable(found.text("directory")));
     let fileset = found.status["pool"]["fileset"].as_str().map(printable);
     let fileset = fileset.map_or(String::new(), |name| format!(":{name}"));
-    let mut text = format!("{pool}{fileset} on {directory} (process {pid})\n");
+    let nfs = found.status["server"]["nfs"].as_str().map(printable);
+    let place = match (directory.is_empty(), nfs) {
+        (false, _) => format!("on {directory}"),
+        (true, Some(address)) => format!("by NFS at {address}"),
+        (true, None) => "by a server".to_owned(),
+    };
+    let mut text = format!("{pool}{fileset} {place} (process {pid})\n");
     if !found.advice().is_empty() {
         let _ = writeln!(text, "  {}", found.advice());
     }

@@ -31,7 +31,8 @@ pub(crate) fn run(args: &UnmountArgs, output: &Output) -> anyhow::Result<u8> {
     let shown = args.directory.display();
     let directory = absolute(&args.directory)?;
     // Before unmounting, while it can still be asked.
-    let found = status::find(&directory)?.filter(|found| found.directory() == directory);
+    let found =
+        status::find(&directory)?.filter(|found| found.directory().as_ref() == Some(&directory));
     let silence = found.as_ref().and_then(|found| found.silence);
     let entry = mount_at(&args.directory, &directory, found.as_ref())?;
     if silence == Some(Silence::Gone) {

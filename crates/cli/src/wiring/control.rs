@@ -25,6 +25,15 @@ pub(super) fn control(
         Request::JobList {} => {
             return Ok(Answer::Jobs(pool.jobs().into_iter().map(job_facts).collect()));
         }
+        // Whoever serves a pool over the network does not hand them on.
+        Request::ExportList { .. }
+        | Request::ExportAdd { .. }
+        | Request::ExportRemove { .. }
+        | Request::ClientList {}
+        | Request::Reload {} => {
+            let advice = format!("start `holdfast serve {}`", path.display());
+            return Err(failed(path, format!("the pool is not served over the network: {advice}")));
+        }
         Request::FilesetCreate { name, properties } => {
             let random = random_bytes()?;
             let new = NewFileset {

@@ -28,6 +28,7 @@ fn a_served_pool_answers_and_is_clean_after_the_signal() {
     assert!(holdfast(&["create", &pool, "--size", "256M"]).status.success());
     let mut child = Command::new(HOLDFAST)
         .args(["--json", "serve", &pool, "--nfs", "127.0.0.1:0", "--export", "/a:rw"])
+        .args(["--state", &work.join("state").display().to_string()])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -54,5 +55,179 @@ fn a_served_pool_answers_and_is_clean_after_the_signal() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
     assert!(child.wait().expect("it ends").success());
     assert!(holdfast(&["check", &pool]).status.success());
+    fs::remove_dir_all(&work).expect("nothing uses it");
+}
+
+/// A program that serves a pool, until it is dropped.
+struct Serving {
+    child: std::process::Child,
+    /// What it said when it served.
+    line: String,
+}
+
+impl Serving {
+    fn start(arguments: &[&str]) -> Serving {
+        let mut child = Command::new(HOLDFAST)
+            .args(["--json", "serve"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program can be started");
+        let mut line = String::new();
+        let stdout = child.stdout.as_mut().expect("it is piped");
+        BufReader::new(stdout).read_line(&mut line).expect("it says what it does");
+        Serving { child, line }
+    }
+
+    fn end(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+        assert!(self.child.wait().expect("it ends").success());
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn told(arguments: &[&str]) -> String {
+    let output = holdfast(arguments);
+    let (out, err) = (output.stdout, output.stderr);
+    format!("{}{}", String::from_utf8_lossy(&out), String::from_utf8_lossy(&err))
+}
+
+/// Goal: a served pool is asked as a mounted one, and is administered while it is served. Method:
+/// every command of filesets, clones, jobs and exports, and the server started again.
+#[test]
+fn a_served_pool_is_asked_and_its_exports_are_kept() {
+    let name = format!("holdfast-exports-{}", std::process::id());
+    let work = std::env::temp_dir().join(name);
+    fs::create_dir_all(&work).expect("the name is new");
+    let pool = work.join("pool.hf").to_str().expect("it is ASCII").to_owned();
+    let state = work.join("state").to_str().expect("it is ASCII").to_owned();
+    assert!(holdfast(&["create", &pool, "--size", "256M"]).status.success());
+    let alone = told(&["export", "list", &pool]);
+    assert!(alone.contains("start `holdfast serve"), "{alone}");
+    let start = || Serving::start(&[&pool, "--nfs", "127.0.0.1:0", "--state", &state]);
+    let serving = start();
+    assert!(serving.line.contains(":/ DIRECTORY"), "{}", serving.line);
+    let of = |name: &str| format!("{pool}:{name}");
+    let does = |arguments: &[&str]| {
+        let output = holdfast(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", told(arguments));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    does(&["fileset", "create", &of("a")]);
+    does(&["clone", "create", &of("a@monday")]);
+    does(&["job", "list", &pool]);
+    let networks = "10.0.0.0/8,127.0.0.0/8";
+    let added = does(&["export", "add", &of("a"), "/a", "--to", networks, "--rw"]);
+    assert!(added.contains("mount -t nfs") && added.contains(":/a DIRECTORY"), "{added}");
+    let list = does(&["export", "list", &pool]);
+    assert!(list.contains("/a  a, rw, to 10.0.0.0/8 127.0.0.0/8, squash root"), "{list}");
+    assert!(list.contains("/  root, rw, to this machine") && list.contains("until the server"));
+    let status = does(&["status", &pool]);
+    assert!(status.contains("by NFS at 127.0.0.1:") && status.contains("2 exports"), "{status}");
+    assert!(does(&["status"]).contains(&pool));
+    // Who asks about a directory is not told of a server that has none.
+    let elsewhere = told(&["status", work.to_str().expect("it is ASCII")]);
+    assert!(elsewhere.contains("not mounted"), "{elsewhere}");
+    does(&["clone", "delete", &of("a@monday")]);
+    let refused = told(&["fileset", "delete", &of("a")]);
+    assert!(refused.contains("is in use") || refused.contains("mounted"), "{refused}");
+    for (arguments, words) in [
+        (vec!["export", "add", &of("none"), "/none"], "none"),
+        (vec!["export", "add", &of("a"), "a"], "path from /"),
+        (vec!["export", "add", &of("a"), "/a"], "already"),
+        (vec!["export", "remove", &pool, "/none"], "export list"),
+        (vec!["export", "add", &of("a@monday"), "/m"], "clone"),
+    ] {
+        let refused = told(&arguments);
+        assert!(refused.contains(words), "{arguments:?}: {refused}");
+    }
+    serving.end();
+    let serving = start();
+    let list = does(&["export", "list", &pool]);
+    assert!(list.contains("/a  a, rw") && !list.contains("/  root"), "{list}");
+    does(&["export", "remove", &pool, "/a"]);
+    assert!(!does(&["export", "list", &pool]).contains("/a"));
+    serving.end();
+    let serving = start();
+    assert!(serving.line.contains("\"exports\":[]"), "{}", serving.line);
+    serving.end();
+    assert!(holdfast(&["check", &pool]).status.success());
+    fs::remove_dir_all(&work).expect("nothing uses it");
+}
+
+/// Goal: what `holdfast.toml` says is served, of two pools, and what it says later, by a signal and
+/// by a command; a broken one changes nothing, and is told with its line.
+#[test]
+fn a_configuration_is_applied_and_reloaded() {
+    let name = format!("holdfast-config-{}", std::process::id());
+    let work = std::env::temp_dir().join(name);
+    fs::create_dir_all(&work).expect("the name is new");
+    let (a, b, config) = (work.join("a.hf"), work.join("b.hf"), work.join("holdfast.toml"));
+    let text = |path: &std::path::Path| path.to_str().expect("it is ASCII").to_owned();
+    let (a, b, file) = (text(&a), text(&b), text(&config));
+    for pool in [&a, &b] {
+        assert!(holdfast(&["create", pool, "--size", "64M"]).status.success());
+    }
+    let head = "nfs = \"127.0.0.1:0\"\nstate = \"state\"\n[http]\nlisten = \"127.0.0.1:0\"\n\
+                [[pool]]\npath = \"a.hf\"\n[[pool]]\npath = \"b.hf\"\n";
+    let export =
+        |pool: &str, name: &str| format!("[[export]]\npool = \"{pool}\"\nname = \"{name}\"\n");
+    let write = |text: &str| fs::write(&config, text).expect("it can be written");
+    write(&format!("{head}[[exprot]]\n"));
+    let refused = told(&["serve", "--config", &file, "--check"]);
+    assert!(refused.contains("holdfast.toml:9:3: unknown field `exprot`"), "{refused}");
+    write(&(head.to_owned() + &export("a.hf", "/a") + &export("b.hf", "/b")));
+    let checked = told(&["serve", "--config", &file, "--check"]);
+    assert!(checked.contains("2 pools, 2 exports"), "{checked}");
+    let serving = Serving::start(&["--config", &file]);
+    assert!(serving.line.contains("\"exports\":[\"/a\",\"/b\"]"), "{}", serving.line);
+    let list = |pool: &str| told(&["export", "list", pool]);
+    assert!(list(&b).contains("/b  root, ro") && !list(&b).contains("/a  "), "{}", list(&b));
+    let refused = told(&["export", "remove", &a, "/a"]);
+    assert!(refused.contains("holdfast.toml: remove it there"), "{refused}");
+
+    write(&(head.to_owned() + &export("a.hf", "/other")));
+    assert!(holdfast(&["reload", &a]).status.success());
+    assert!(list(&a).contains("/other") && !list(&a).contains("/a  "), "{}", list(&a));
+    assert!(!list(&b).contains("/b"), "{}", list(&b));
+    for (broken, words) in [
+        (head.to_owned() + "[[export]]\nname = 7\n", "holdfast.toml:10:8: "),
+        (head.replace("127.0.0.1:0", "127.0.0.1:1"), "which needs the server to be started again"),
+        (
+            head.to_owned() + &export("a.hf", "/x") + "dir = \"/none\"\n",
+            "/none: no directory to export",
+        ),
+    ] {
+        write(&broken);
+        let refused = told(&["reload", &a]);
+        assert!(refused.contains(words) && refused.contains("stays"), "{words}: {refused}");
+        assert!(list(&a).contains("/other") && !list(&a).contains("/x  "), "{}", list(&a));
+    }
+    write(&(head.to_owned() + &export("b.hf", "/signalled")));
+    let pid = rustix::process::Pid::from_child(&serving.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).expect("it runs");
+    let begun = std::time::Instant::now();
+    while !list(&b).contains("/signalled") {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{}", list(&b));
+    }
+    let (_, rest) = serving.line.split_once("\"http\":\"").expect("it says where");
+    let address = rest.split('"').next().expect("it is quoted").to_owned();
+    let mut socket = TcpStream::connect(&address).expect("it listens");
+    let request = format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    socket.write_all(request.as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).expect("it answers");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("{\"ok\":true}"), "{answer}");
+    serving.end();
+    for pool in [&a, &b] {
+        assert!(holdfast(&["check", pool]).status.success());
+    }
     fs::remove_dir_all(&work).expect("nothing uses it");
 }

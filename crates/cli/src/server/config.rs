@@ -1,0 +1,308 @@
+//! `holdfast.toml`: what a server serves.
+//!
+//! People write it, the program reads it (decision 0071). An error says the file, the line and the
+//! column. A key that is not known is an error: it would be a setting that does not count.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::http::HttpOptions;
+use crate::control::ExportSpec;
+use crate::size::ByteSize;
+
+/// Longest file that is read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What the file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// Which pools, each with its own settings.
+    pub(crate) pools: Vec<PoolConfig>,
+    /// Where NFS listens.
+    pub(crate) nfs: Option<SocketAddr>,
+    /// Where a portmapper listens.
+    pub(crate) portmap: Option<SocketAddr>,
+    /// Where what outlives the server is kept.
+    pub(crate) state: Option<PathBuf>,
+    /// Threads that answer NFS.
+    pub(crate) threads: Option<usize>,
+    /// How HTTP is served.
+    pub(crate) http: HttpOptions,
+    /// What is exported: the number of the pool among [`Config::pools`], and how.
+    pub(crate) exports: Vec<(usize, ExportSpec)>,
+}
+
+/// What the file says of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PoolConfig {
+    /// Its path; `POOL:a/b` as on the command line.
+    pub(crate) path: PathBuf,
+    /// Memory for its pages.
+    pub(crate) cache: Option<ByteSize>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    nfs: Option<Spanned<String>>,
+    portmap: Option<Spanned<String>>,
+    state: Option<PathBuf>,
+    threads: Option<usize>,
+    http: Option<Http>,
+    #[serde(default, rename = "pool")]
+    pools: Vec<Spanned<Pool>>,
+    #[serde(default, rename = "export")]
+    exports: Vec<Spanned<ExportSpec>>,
+    /// Of what is not there yet.
+    schedule: Option<Spanned<toml::Value>>,
+    mount: Option<Spanned<toml::Value>>,
+    notify: Option<Spanned<toml::Value>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Http {
+    listen: Spanned<String>,
+    #[serde(default)]
+    hosts: Vec<String>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    #[serde(default)]
+    insecure: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pool {
+    path: PathBuf,
+    cache: Option<Spanned<String>>,
+}
+
+/// A place in a file and what is wrong there.
+struct Wrong {
+    at: Range<usize>,
+    cause: String,
+}
+
+impl Config {
+    /// Returns what the file at `path` says. Relative paths in it are from its directory.
+    pub(crate) fn read(path: &Path) -> anyhow::Result<Config> {
+        let shown = path.display();
+        let context = || format!("{shown}: check the path of the configuration");
+        let length = std::fs::metadata(path).with_context(context)?.len();
+        anyhow::ensure!(
+            length <= FILE_BYTES_MAX,
+            "{shown}: it has more than {FILE_BYTES_MAX} bytes"
+        );
+        let text = std::fs::read_to_string(path).with_context(context)?;
+        let base = std::path::absolute(path)?;
+        let base = base.parent().unwrap_or(Path::new("/"));
+        Config::parse(&text, base).map_err(|wrong| {
+            let (line, column) = place_of(&text, wrong.at.start);
+            anyhow::anyhow!("{shown}:{line}:{column}: {}", wrong.cause)
+        })
+    }
+
+    fn parse(text: &str, base: &Path) -> Result<Config, Wrong> {
+        let file: File = toml::from_str(text).map_err(|error| Wrong {
+            at: error.span().unwrap_or(0..0),
+            cause: error.message().trim().replace('\n', ", "),
+        })?;
+        for (what, given) in
+            [("schedule", &file.schedule), ("mount", &file.mount), ("notify", &file.notify)]
+        {
+            if let Some(given) = given {
+                let cause = format!(
+                    "`{what}` is not there yet: this version knows pools, exports, \
+                                     nfs and http"
+                );
+                return Err(Wrong { at: given.span(), cause });
+            }
+        }
+        let pools = file.pools.iter().map(|pool| pool_of(pool, base)).collect::<Result<_, _>>()?;
+        let mut config = Config {
+            pools,
+            nfs: file.nfs.as_ref().map(address_of).transpose()?,
+            portmap: file.portmap.as_ref().map(address_of).transpose()?,
+            state: file.state.map(|state| base.join(state)),
+            threads: file.threads,
+            http: HttpOptions::default(),
+            exports: Vec::new(),
+        };
+        if let Some(http) = file.http {
+            config.http = http_of(http, base)?;
+        }
+        for spec in &file.exports {
+            let export = config.export_of(spec, base)?;
+            let name = &export.1.name;
+            if config.exports.iter().any(|(_, other)| other.name == *name) {
+                let cause = format!("{name} is exported twice");
+                return Err(Wrong { at: spec.span(), cause });
+            }
+            config.exports.push(export);
+        }
+        Ok(config)
+    }
+
+    fn export_of(
+        &self,
+        spec: &Spanned<ExportSpec>,
+        base: &Path,
+    ) -> Result<(usize, ExportSpec), Wrong> {
+        let wrong = |cause: String| Wrong { at: spec.span(), cause };
+        let export = spec.get_ref();
+        let rules = export.rules().map_err(wrong)?;
+        let index = match &export.pool {
+            Some(pool) => {
+                let path = base.join(pool);
+                let index = self.pools.iter().position(|it| it.path == path);
+                index.ok_or_else(|| {
+                    wrong(format!("{}: no [[pool]] has that path", pool.display()))
+                })?
+            }
+            None if self.pools.len() < 2 => 0,
+            None => {
+                let cause = format!("{}: say of which pool: pool = \"PATH\"", rules.name);
+                return Err(wrong(cause));
+            }
+        };
+        Ok((index, ExportSpec { name: rules.name, pool: None, ..export.clone() }))
+    }
+
+    /// Returns what differs from `other` beside exports: what a running server cannot change.
+    pub(crate) fn fixed_difference(&self, other: &Config) -> Option<&'static str> {
+        let differs = [
+            ("pool", self.pools != other.pools),
+            ("nfs", self.nfs != other.nfs),
+            ("portmap", self.portmap != other.portmap),
+            ("state", self.state != other.state),
+            ("threads", self.threads != other.threads),
+            ("http", self.http != other.http),
+        ];
+        differs.into_iter().find(|(_, differs)| *differs).map(|(what, _)| what)
+    }
+}
+
+fn address_of(text: &Spanned<String>) -> Result<SocketAddr, Wrong> {
+    text.get_ref().parse().map_err(|_| Wrong {
+        at: text.span(),
+        cause: format!("{}: no address: write it as \"127.0.0.1:2049\"", text.get_ref()),
+    })
+}
+
+fn http_of(http: Http, base: &Path) -> Result<HttpOptions, Wrong> {
+    let at = http.listen.span();
+    let tls = match (http.tls_cert, http.tls_key) {
+        (Some(chain), Some(key)) => Some((base.join(chain), base.join(key))),
+        (None, None) => None,
+        _ => {
+            let cause = "tls_cert and tls_key go together".to_owned();
+            return Err(Wrong { at, cause });
+        }
+    };
+    let options = HttpOptions {
+        address: Some(address_of(&http.listen)?),
+        hosts: http.hosts,
+        tls,
+        is_insecure: http.insecure,
+    };
+    options.check().map_err(|cause| Wrong { at, cause })?;
+    Ok(options)
+}
+
+fn pool_of(pool: &Spanned<Pool>, base: &Path) -> Result<PoolConfig, Wrong> {
+    let size = |text: &Spanned<String>| {
+        let wrong = |cause: String| Wrong { at: text.span(), cause };
+        text.get_ref().parse::<ByteSize>().map_err(|error| wrong(error.to_string()))
+    };
+    let cache = pool.get_ref().cache.as_ref().map(size).transpose()?;
+    Ok(PoolConfig { path: base.join(&pool.get_ref().path), cache })
+}
+
+/// Returns line and column of a byte, counted from 1.
+fn place_of(text: &str, at: usize) -> (usize, usize) {
+    let before = text.get(..at).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    (line, column)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, Path::new("/etc")).map_err(|wrong| {
+            let (line, column) = place_of(text, wrong.at.start);
+            format!("{line}:{column}: {}", wrong.cause)
+        })
+    }
+
+    const WHOLE: &str = r#"
+nfs = "0.0.0.0:2049"
+state = "state"
+[http]
+listen = "127.0.0.1:8080"
+[[pool]]
+path = "/srv/a.hf"
+cache = "1G"
+[[pool]]
+path = "b.hf"
+[[export]]
+pool = "/srv/a.hf"
+name = "/home/"
+fileset = "home"
+to = ["10.0.0.0/8"]
+rw = true
+squash = "all"
+anon = [7, 8]
+async = true
+[[export]]
+pool = "b.hf"
+name = "/b"
+"#;
+
+    #[test]
+    fn a_whole_file_is_understood() {
+        let config = parse(WHOLE).expect("it is one");
+        assert_eq!(config.nfs, Some("0.0.0.0:2049".parse().expect("it is one")));
+        assert_eq!(config.state, Some("/etc/state".into()));
+        assert_eq!(config.pools[0].cache, Some(ByteSize(1 << 30)));
+        assert_eq!(config.pools[1].path, Path::new("/etc/b.hf"));
+        let (pool, home) = &config.exports[0];
+        assert_eq!((*pool, home.name.as_str(), home.anon), (0, "/home", Some((7, 8))));
+        assert!(home.rw && home.is_async && !home.insecure);
+        assert_eq!((config.exports[1].0, config.exports[1].1.name.as_str()), (1, "/b"));
+        assert_eq!(config.fixed_difference(&config), None);
+        let other = parse(&WHOLE.replace("2049", "2050")).expect("it is one");
+        assert_eq!(config.fixed_difference(&other), Some("nfs"));
+        assert_eq!(parse(""), Ok(Config::default()));
+    }
+
+    /// Goal: whoever errs is told where and what.
+    #[test]
+    fn mistakes_are_told_with_line_and_column() {
+        for (was, is, told) in [
+            ("nfs = ", "nfs == ", "2:6: "),
+            ("nfs = \"0.0.0.0:2049\"", "nfs = \"anywhere\"", "2:7: anywhere: no address"),
+            ("nfs = ", "nsf = ", "2:1: unknown field `nsf`"),
+            ("cache = \"1G\"", "cache = \"much\"", "8:9: "),
+            ("rw = true", "rw = \"yes\"", "16:6: invalid type"),
+            ("squash = \"all\"", "squash = \"some\"", "17:10: unknown variant"),
+            ("to = [\"10.0.0.0/8\"]", "to = [\"10/8\"]", "11:1: /home/: to: 10/8: no network"),
+            ("name = \"/b\"", "name = \"/home\"", "20:1: /home is exported twice"),
+            ("pool = \"b.hf\"", "", "20:1: /b: say of which pool"),
+            ("pool = \"b.hf\"", "pool = \"c.hf\"", "20:1: c.hf: no [[pool]]"),
+            ("127.0.0.1:8080", "0.0.0.0:8080", "5:10: 0.0.0.0:8080 is reached from other"),
+            ("[http]", "[[schedule]]\nx = 1\n[http]", "4:1: `schedule` is not there yet"),
+        ] {
+            let refused = parse(&WHOLE.replacen(was, is, 1)).expect_err(is);
+            assert!(refused.starts_with(told), "{is}: {refused}");
+        }
+    }
+}

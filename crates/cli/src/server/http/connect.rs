@@ -1,0 +1,132 @@
+//! Connections of HTTP: accepted, bounded, decrypted.
+//!
+//! Limits: [`CONNECTIONS_MAX`] at a time, the next waits in the kernel's queue; [`HEADER_TIME`] for
+//! the head of a request and for a handshake of TLS; [`CONNECTION_TIME`] for all of a connection.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::body::Body;
+use axum::http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::sockopt;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::Web;
+use super::guard::From;
+use crate::control::Peer;
+
+/// Most connections at a time: people who look, and a few programs.
+const CONNECTIONS_MAX: usize = 64;
+/// How long the head of a request, or a handshake, may take.
+pub(super) const HEADER_TIME: Duration = Duration::from_secs(5);
+/// How long a connection may last: clients connect again.
+const CONNECTION_TIME: Duration = Duration::from_secs(180);
+/// Longest head of a request.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Most headers of a request.
+const HEADERS_MAX: usize = 64;
+/// How long nobody is accepted after that has failed: it needs descriptors, which come back.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Returns what decrypts, with the certificates and the key in these files.
+pub(super) fn tls_of(certificates: &Path, key: &Path) -> anyhow::Result<TlsAcceptor> {
+    let shown = certificates.display();
+    let chain: Vec<_> = CertificateDer::pem_file_iter(certificates)
+        .and_then(Iterator::collect)
+        .with_context(|| format!("{shown}: no certificates in PEM"))?;
+    let private = PrivateKeyDer::from_pem_file(key)
+        .with_context(|| format!("{}: no private key in PEM", key.display()))?;
+    let config = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(chain, private)
+        .with_context(|| format!("{shown} and {} do not fit", key.display()))?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// A bound that is shared by all listeners.
+pub(super) fn new_bound() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(CONNECTIONS_MAX))
+}
+
+/// Serves who comes by TCP, for ever.
+pub(super) async fn accept_network(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    bound: Arc<Semaphore>,
+    web: Arc<Web>,
+) {
+    loop {
+        let Ok(place) = Arc::clone(&bound).acquire_owned().await else { return };
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "HTTP: cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let (tls, web, from) = (tls.clone(), Arc::clone(&web), From::Network(peer));
+        tokio::spawn(async move {
+            let _place = place;
+            match tls {
+                None => serve(stream, web, from).await,
+                Some(tls) => match timeout(HEADER_TIME, tls.accept(stream)).await {
+                    Ok(Ok(stream)) => serve(stream, web, from).await,
+                    Ok(Err(error)) => tracing::debug!(%peer, %error, "HTTP: no handshake"),
+                    Err(_) => tracing::debug!(%peer, "HTTP: a handshake took too long"),
+                },
+            }
+        });
+    }
+}
+
+/// Serves who comes by the unix socket, for ever.
+pub(super) async fn accept_local(listener: UnixListener, bound: Arc<Semaphore>, web: Arc<Web>) {
+    loop {
+        let Ok(place) = Arc::clone(&bound).acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        // Whoever the kernel does not name is nobody.
+        let Ok(peer) = sockopt::socket_peercred(&stream) else { continue };
+        let peer = Peer { uid: peer.uid.as_raw(), gid: peer.gid.as_raw() };
+        let web = Arc::clone(&web);
+        tokio::spawn(async move {
+            let _place = place;
+            serve(stream, web, From::Local(peer)).await;
+        });
+    }
+}
+
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, web: Arc<Web>, from: From) {
+    let answer = |request: Request<Incoming>| {
+        let web = Arc::clone(&web);
+        async move {
+            let response: Response<Body> = web.answer(request.map(Body::new), from).await;
+            Ok::<_, std::convert::Infallible>(response)
+        }
+    };
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIME)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .serve_connection(TokioIo::new(stream), hyper::service::service_fn(answer));
+    match timeout(CONNECTION_TIME, served).await {
+        Ok(Ok(())) | Err(_) => {}
+        Ok(Err(error)) => tracing::debug!(?from, %error, "HTTP: a connection has ended"),
+    }
+}

@@ -1,0 +1,244 @@
+//! `/metrics`: what a server counts, in the text format of Prometheus.
+//!
+//! Every number in a pool's status is a metric, by its path: what is added there is here, too.
+//! There are no names in it, of files or of filesets: pools go by their identity.
+
+use std::fmt::{Debug, Error, Formatter};
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Response, header};
+use axum::response::IntoResponse;
+use front::nfs::LATENCY_BOUNDS_US;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use serde_json::Value;
+
+use super::api::{Refusal, waiting};
+use crate::control::{Answer, JobFacts, Peer, Request};
+use crate::server::history::to_float;
+use crate::server::{Asked, Hub};
+
+/// What of a status only grows while a pool is open; anything else may shrink.
+const COUNTERS: [&str; 25] = [
+    "journal_transactions",
+    "journal_commits",
+    "journal_checkpoints",
+    "journal_home_pages",
+    "journal_lsn_pages",
+    "journal_merges",
+    "journal_record_bytes",
+    "cache_hits",
+    "cache_misses",
+    "cache_ahead",
+    "cache_ahead_used",
+    "segment_cache_hits",
+    "segment_cache_misses",
+    "segment_cache_ahead_bytes",
+    "segment_cache_used_bytes",
+    "segment_cache_refused",
+    "cleaner_since_mount_segments",
+    "cleaner_since_mount_user_bytes",
+    "cleaner_since_mount_moved_bytes",
+    "cleaner_since_mount_written_bytes",
+    "cleaner_since_mount_read_bytes",
+    "nfs_answered",
+    "nfs_failed",
+    "nfs_bugs",
+    "mount_count",
+];
+
+/// Deepest object in a status that is looked into.
+const DEPTH_MAX: usize = 4;
+
+pub(super) async fn show(State(hub): State<Arc<Hub>>) -> Result<Response<Body>, Refusal> {
+    let text = waiting(move || text_of(hub)).await?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+}
+
+/// Returns all metrics.
+pub(super) fn text_of(hub: Arc<Hub>) -> String {
+    let mut registry = Registry::with_prefix("holdfast");
+    registry.register_collector(Box::new(Collected(hub)));
+    let mut text = String::new();
+    // It is written to memory.
+    let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+    text
+}
+
+struct Collected(Arc<Hub>);
+
+impl Debug for Collected {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Collected")
+    }
+}
+
+/// One number of one pool.
+struct Number {
+    name: String,
+    pool: usize,
+    /// Where it is one of several, which.
+    index: Option<usize>,
+    value: f64,
+}
+
+impl Collector for Collected {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let hub = &self.0;
+        encode_operations(hub, &mut encoder)?;
+        let mut numbers = Vec::new();
+        for index in 0..hub.pools.len() {
+            let status = Asked::about(hub, index).status();
+            let is_ok = status["health"].as_str() == Some("ok");
+            let value = f64::from(u8::from(is_ok));
+            numbers.push(Number { name: "healthy".to_owned(), pool: index, index: None, value });
+            collect(&mut numbers, index, (String::new(), None), &status, 0);
+            collect_jobs(hub, index, &mut numbers);
+        }
+        numbers.sort_by(|a, b| (&a.name, a.pool, a.index).cmp(&(&b.name, b.pool, b.index)));
+        for same in numbers.chunk_by(|a, b| a.name == b.name) {
+            encode_numbers(hub, same, &mut encoder)?;
+        }
+        Ok(())
+    }
+}
+
+fn encode_numbers(
+    hub: &Hub,
+    same: &[Number],
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), Error> {
+    let name = &same[0].name;
+    let is_counter = COUNTERS.contains(&name.as_str());
+    let kind = if is_counter { MetricType::Counter } else { MetricType::Gauge };
+    let help = format!("{} of a pool, see `holdfast status`", name.replace('_', " "));
+    let mut family = encoder.encode_descriptor(name, &help, None, kind)?;
+    for number in same {
+        let mut labels = vec![("pool", hub.pools[number.pool].id.clone())];
+        labels.extend(number.index.map(|index| ("index", index.to_string())));
+        let metric = family.encode_family(&labels)?;
+        if is_counter {
+            ConstCounter::new(number.value).encode(metric)?;
+        } else {
+            ConstGauge::new(number.value).encode(metric)?;
+        }
+    }
+    Ok(())
+}
+
+/// Finds the numbers in a status.
+fn collect(
+    into: &mut Vec<Number>,
+    pool: usize,
+    (path, index): (String, Option<usize>),
+    value: &Value,
+    depth: usize,
+) {
+    if depth > DEPTH_MAX {
+        return;
+    }
+    let of_bool = |value: &Value| value.as_bool().map(|is_on| f64::from(u8::from(is_on)));
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let is_plain = name.bytes().all(|it| it.is_ascii_alphanumeric() || it == b'_');
+                // What is not a field but a name of something is no metric.
+                if is_plain {
+                    let joint = if path.is_empty() { "" } else { "_" };
+                    let path = format!("{path}{joint}{name}");
+                    collect(into, pool, (path, index), value, depth + 1);
+                }
+            }
+        }
+        Value::Array(list) => {
+            for (index, value) in list.iter().enumerate().filter(|(_, it)| it.is_object()) {
+                collect(into, pool, (path.clone(), Some(index)), value, depth + 1);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            let number = value.as_f64().or_else(|| of_bool(value));
+            into.extend(number.map(|value| Number { name: path, pool, index, value }));
+        }
+    }
+}
+
+fn collect_jobs(hub: &Hub, pool: usize, numbers: &mut Vec<Number>) {
+    let asked = hub.control(pool, &Request::JobList {}, Peer::own());
+    let Ok(Answer::Jobs(jobs)) = asked else { return };
+    let count = |is: &dyn Fn(&&JobFacts) -> bool| {
+        to_float(u64::try_from(jobs.iter().filter(is).count()).unwrap_or(u64::MAX))
+    };
+    let counts = [
+        ("jobs_running", count(&|job| !job.is_paused && job.failure.is_none())),
+        ("jobs_paused", count(&|job| job.is_paused)),
+        ("jobs_stopped", count(&|job| job.failure.is_some())),
+    ];
+    for (name, value) in counts {
+        numbers.push(Number { name: name.to_owned(), pool, index: None, value });
+    }
+}
+
+/// A histogram that was counted elsewhere.
+struct Histogram {
+    sum: f64,
+    count: u64,
+    buckets: Vec<(f64, u64)>,
+}
+
+impl EncodeMetric for Histogram {
+    fn encode(
+        &self,
+        mut encoder: prometheus_client::encoding::MetricEncoder<'_>,
+    ) -> Result<(), Error> {
+        encoder.encode_histogram::<NoLabelSet>(self.sum, self.count, &self.buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}
+
+fn encode_operations(hub: &Hub, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+    let Some(nfs) = &hub.nfs else { return Ok(()) };
+    let counts = nfs.service.counts();
+    let labels = |name: &'static str| [("front", "nfs"), ("operation", name)];
+    let help = "Operations that ended with an error";
+    let mut family =
+        encoder.encode_descriptor("operations_failed", help, None, MetricType::Counter)?;
+    for count in &counts {
+        let labels = labels(count.name);
+        ConstCounter::new(count.failed).encode(family.encode_family(&labels)?)?;
+    }
+    let help = "How long operations took, until their answers were given to be sent";
+    let name = "operation_duration_seconds";
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+    for count in &counts {
+        let bounds = LATENCY_BOUNDS_US.iter().map(|&bound| to_float(bound) / 1e6);
+        let bounds = bounds.chain([f64::MAX]);
+        let histogram = Histogram {
+            sum: to_float(count.latency_ns) / 1e9,
+            count: count.answered,
+            buckets: bounds.zip(count.buckets).collect(),
+        };
+        let labels = labels(count.name);
+        histogram.encode(family.encode_family(&labels)?)?;
+    }
+    let clients = nfs.clients();
+    let in_flight: u64 = clients.iter().map(|client| client.in_flight).sum();
+    let count = u64::try_from(clients.len()).unwrap_or(u64::MAX);
+    for (name, help, value) in [
+        ("clients", "Machines that are connected by NFS", count),
+        ("requests_in_flight", "Requests of NFS that are not answered yet", in_flight),
+    ] {
+        let gauge = ConstGauge::new(to_float(value));
+        gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,291 @@
+//! The HTTP interface of a server: JSON for programs, metrics for Prometheus, a page for people.
+//!
+//! ```text
+//!   connect (sockets, bounds, TLS) -> Web::answer -> guard (who may) -> api | metrics | page
+//! ```
+//!
+//! A change is a [`crate::control::Request`], whatever that can say: it is read, checked and done
+//! as on a status socket, so a command that is added is served here without more.
+//!
+//! # Concurrency
+//!
+//! One thread runs the connections (tokio). What may wait, for a checkpoint or a device, is done by
+//! at most [`WORKERS_MAX`] others.
+//!
+//! Not here: what a request does ([`super::Hub`]).
+
+mod api;
+mod connect;
+mod guard;
+mod metrics;
+mod openapi;
+mod page;
+
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderValue, Request, Response, StatusCode, header};
+use hyper_util::service::TowerToHyperService;
+use tokio::sync::oneshot;
+
+use self::guard::{From, Guard, Refused, Role};
+use super::Hub;
+use super::token::Token;
+use crate::control::Peer;
+use crate::events::now_seconds;
+use crate::server::history::STEP;
+
+/// Most threads that do what may wait.
+const WORKERS_MAX: usize = 8;
+/// How long an answer may take before the client is told to ask again.
+const ANSWER_TIME: Duration = Duration::from_secs(120);
+
+/// How HTTP is to be served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HttpOptions {
+    /// Where; `None`: only on the unix socket.
+    pub(crate) address: Option<SocketAddr>,
+    /// More names by which clients may ask.
+    pub(crate) hosts: Vec<String>,
+    /// Files with certificates and key.
+    pub(crate) tls: Option<(PathBuf, PathBuf)>,
+    /// Whether the token may cross a network in the clear.
+    pub(crate) is_insecure: bool,
+}
+
+impl HttpOptions {
+    /// Returns why this must not be done.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let Some(address) = self.address else { return Ok(()) };
+        if address.ip().to_canonical().is_loopback() || self.tls.is_some() || self.is_insecure {
+            return Ok(());
+        }
+        Err(format!(
+            "{address} is reached from other machines, and the token would cross the network in \
+             the clear: give --tls-cert and --tls-key, or --insecure, or listen at 127.0.0.1"
+        ))
+    }
+
+    /// Refuses certificates and a key that are not there, or do not fit.
+    pub(crate) fn check_files(&self) -> anyhow::Result<()> {
+        let tls = self.tls.as_ref();
+        tls.map(|(chain, key)| connect::tls_of(chain, key)).transpose().map(|_| ())
+    }
+
+    /// Returns the names of a server that listens at `address`.
+    fn names(&self, address: SocketAddr) -> Vec<String> {
+        let ip = address.ip();
+        let mut names = self.hosts.clone();
+        if !ip.is_unspecified() {
+            names.push(if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() });
+        }
+        if ip.is_unspecified() || ip.is_loopback() {
+            names.extend(["localhost", "127.0.0.1", "[::1]"].map(str::to_owned));
+        }
+        names
+    }
+}
+
+/// What answers requests.
+pub(super) struct Web {
+    hub: Arc<Hub>,
+    guard: Guard,
+    router: Router,
+}
+
+impl Web {
+    /// Answers a request that came `from` there.
+    async fn answer(&self, mut request: Request<Body>, from: From) -> Response<Body> {
+        let role = match self.guard.check(&request, from) {
+            Ok(role) => role,
+            Err(refused) => {
+                let path = request.uri().path().escape_debug().to_string();
+                tracing::info!(?from, path, cause = refused.cause, "HTTP: refused");
+                return finished(refusal(&refused));
+            }
+        };
+        request.extensions_mut().insert(Asker { role, from });
+        let router = TowerToHyperService::new(self.router.clone());
+        let answered = hyper::service::Service::call(&router, request);
+        let response = match tokio::time::timeout(ANSWER_TIME, answered).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(never)) => match never {},
+            Err(_) => {
+                let cause = "it takes long, and goes on: look later how it has ended";
+                refusal(&Refused::new(StatusCode::GATEWAY_TIMEOUT, cause))
+            }
+        };
+        finished(response)
+    }
+}
+
+/// Who asks, for the handlers.
+#[derive(Clone, Copy, Debug)]
+struct Asker {
+    role: Role,
+    from: From,
+}
+
+impl Asker {
+    /// Returns as whom things are done; `None`: nothing may be.
+    fn peer(&self) -> Option<Peer> {
+        match self.role {
+            Role::Administrator(peer) => Some(peer),
+            Role::Anyone => None,
+        }
+    }
+}
+
+/// Returns the answer to what is refused.
+fn refusal(refused: &Refused) -> Response<Body> {
+    let body = serde_json::json!({ "error": refused.cause }).to_string();
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = refused.status;
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
+
+/// Adds what each answer tells a browser: to keep nothing, to guess nothing, to show it in no page
+/// of others.
+fn finished(mut response: Response<Body>) -> Response<Body> {
+    let headers = response.headers_mut();
+    for (name, value) in [
+        ("cache-control", "no-store"),
+        ("x-content-type-options", "nosniff"),
+        ("x-frame-options", "DENY"),
+        ("referrer-policy", "no-referrer"),
+        ("cross-origin-resource-policy", "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    let nothing = "default-src 'none'; frame-ancestors 'none'";
+    headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(nothing));
+    response
+}
+
+/// The HTTP interface of a server, until it is dropped.
+pub(crate) struct HttpServer {
+    /// Where it listens by TCP.
+    pub(crate) address: Option<SocketAddr>,
+    /// By what name its own machine reaches it.
+    url: String,
+    socket: PathBuf,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl HttpServer {
+    /// Serves HTTP of `hub` by `listener` and at the unix socket `socket`, which replaces what is
+    /// there.
+    pub(crate) fn start(
+        hub: &Arc<Hub>,
+        options: &HttpOptions,
+        listener: Option<TcpListener>,
+        socket: &Path,
+    ) -> anyhow::Result<HttpServer> {
+        let tls =
+            options.tls.as_ref().map(|(chain, key)| connect::tls_of(chain, key)).transpose()?;
+        let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+        let (own, is_tls) = (Peer::own(), tls.is_some());
+        let guard = Guard {
+            hosts: address.map(|address| options.names(address)).unwrap_or_default(),
+            port: address.map_or(0, |address| address.port()),
+            is_tls,
+            token: Token::of(&hub.state)?,
+            own,
+        };
+        let web = Web { hub: Arc::clone(hub), guard, router: api::router(hub) };
+        let _ = std::fs::remove_file(socket);
+        let local = UnixListener::bind(socket)
+            .with_context(|| format!("cannot listen on {}", socket.display()))?;
+        local.set_nonblocking(true)?;
+        if let Some(listener) = &listener {
+            listener.set_nonblocking(true)?;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .max_blocking_threads(WORKERS_MAX)
+            .thread_name("http-work")
+            .build()?;
+        let (stop, stopped) = oneshot::channel();
+        let run = async move {
+            let started = start_all(Arc::new(web), tls, listener, local);
+            if let Err(error) = started {
+                tracing::error!(%error, "HTTP: cannot listen");
+            }
+            // Told, or whoever would tell is gone.
+            let _ = stopped.await;
+        };
+        let thread = std::thread::Builder::new().name("http".to_owned()).spawn(move || {
+            runtime.block_on(run);
+            runtime.shutdown_timeout(Duration::from_secs(5));
+        })?;
+        let socket = socket.to_owned();
+        let scheme = if is_tls { "https" } else { "http" };
+        let host = options.hosts.first().cloned().or_else(|| {
+            let ip = address?.ip();
+            Some(match ip {
+                _ if ip.is_unspecified() => "localhost".to_owned(),
+                IpAddr::V6(ip) => format!("[{ip}]"),
+                IpAddr::V4(ip) => ip.to_string(),
+            })
+        });
+        let port = address.map_or(0, |address| address.port());
+        let url = format!("{scheme}://{}:{port}/", host.unwrap_or_default());
+        Ok(HttpServer { address, url, socket, stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl HttpServer {
+    /// Returns where the dashboard is.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+}
+
+fn start_all(
+    web: Arc<Web>,
+    tls: Option<tokio_rustls::TlsAcceptor>,
+    listener: Option<TcpListener>,
+    local: UnixListener,
+) -> std::io::Result<()> {
+    let bound = connect::new_bound();
+    let local = tokio::net::UnixListener::from_std(local)?;
+    tokio::spawn(connect::accept_local(local, Arc::clone(&bound), Arc::clone(&web)));
+    if let Some(listener) = listener {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        tokio::spawn(connect::accept_network(listener, tls, bound, Arc::clone(&web)));
+    }
+    tokio::spawn(async move {
+        loop {
+            if let Some(nfs) = &web.hub.nfs {
+                web.hub.history.take(nfs.service.counts(), now_seconds(), STEP);
+            }
+            tokio::time::sleep(STEP).await;
+        }
+    });
+    Ok(())
+}
+
+impl Drop for HttpServer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // Its requests are caught one by one.
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+#[cfg(test)]
+mod tests;

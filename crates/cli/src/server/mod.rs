@@ -1,0 +1,300 @@
+//! What `holdfast serve` runs: pools, what of them is exported, and who may ask for what.
+//!
+//! ```text
+//!   status socket of each pool --+
+//!                                +--> Asked --> Hub --> pools, exports (NFS), state directory
+//!   HTTP (server::http) ---------+
+//! ```
+//!
+//! A request that is about the server (exports, clients) is done here, any other by the pool.
+//!
+//! # Invariants
+//!
+//! - SV1: What `export add` was answered is in the state directory, durable, and is exported again
+//!   when the server is started again.
+//! - SV2: Changes of exports are made one at a time; requests of clients wait for none of them.
+//!
+//! # Concurrency
+//!
+//! Any thread may ask. `Hub::changing` is taken first, and no lock of a pool or of NFS is held
+//! while it is waited for.
+
+pub(crate) mod config;
+mod exports;
+mod history;
+pub(crate) mod http;
+mod state;
+pub(crate) mod token;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context;
+use engine::vnode::api::{FileSystem, FilesetUuid};
+use format::fileset::FilesetName;
+use front::nfs::{Server, Service};
+use serde_json::{Value, json};
+
+use self::config::Config;
+use self::exports::Exports;
+use self::history::History;
+pub(crate) use self::state::StateDirectory;
+use crate::backend::{BackendError, ExplainStep, ExplainTarget, OpenPool};
+use crate::control::{Answer, CLIENTS_MAX, ClientFacts, Peer, Request};
+use crate::events::now_seconds;
+
+/// A pool that is served.
+pub(crate) struct ServedPool {
+    /// Its path.
+    pub(crate) path: PathBuf,
+    /// Its identity, as 32 hexadecimal digits.
+    pub(crate) id: String,
+    /// It.
+    pub(crate) pool: Arc<dyn OpenPool>,
+}
+
+impl ServedPool {
+    /// Returns `pool`, which was opened at `path`.
+    pub(crate) fn new(path: PathBuf, pool: Arc<dyn OpenPool>) -> ServedPool {
+        let id = pool.status()["pool_id"].as_str().unwrap_or("unknown").to_owned();
+        ServedPool { path, id, pool }
+    }
+
+    fn failed(&self, cause: impl Into<String>) -> BackendError {
+        BackendError::Failed { device: self.path.clone(), cause: cause.into() }
+    }
+}
+
+/// NFS, as far as it is served.
+pub(crate) struct Nfs {
+    /// What answers.
+    pub(crate) service: Arc<Service>,
+    /// Where.
+    pub(crate) address: SocketAddr,
+    /// Who listens; `None`: nobody yet, or any more.
+    server: Mutex<Option<Server>>,
+}
+
+impl Nfs {
+    /// Returns an NFS service at `address` that nobody listens for yet.
+    pub(crate) fn new(service: Arc<Service>, address: SocketAddr) -> Nfs {
+        Nfs { service, address, server: Mutex::new(None) }
+    }
+
+    /// Calls `look` with the server, if it listens.
+    fn with_server<T>(&self, look: impl FnOnce(&Server) -> T) -> Option<T> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(look)
+    }
+
+    /// From now on `server` listens.
+    pub(crate) fn begin(&self, server: Server) {
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+    }
+
+    /// Nobody listens any more: what clients wait for is answered when this returns.
+    pub(crate) fn end(&self) {
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(server);
+    }
+
+    fn clients(&self) -> Vec<ClientFacts> {
+        let facts = |client: front::nfs::Client| ClientFacts {
+            address: client.address.to_string(),
+            connections: client.connections.try_into().unwrap_or(u64::MAX),
+            requests: client.requests,
+            received_bytes: client.received_bytes,
+            sent_bytes: client.sent_bytes,
+            in_flight: client.in_flight.try_into().unwrap_or(u64::MAX),
+        };
+        let clients = self.with_server(Server::clients).unwrap_or_default();
+        clients.into_iter().take(CLIENTS_MAX).map(facts).collect()
+    }
+
+    /// Returns counts for `status`.
+    fn status(&self) -> Value {
+        let counts = self.service.counts();
+        let answered: u64 = counts.iter().map(|count| count.answered).sum();
+        let failed: u64 = counts.iter().map(|count| count.failed).sum();
+        let of_server = |server: &Server| {
+            json!({
+                "connections": server.connection_count(),
+                "held_bytes": server.held_bytes(),
+                "bugs": server.panic_count(),
+            })
+        };
+        let mut status = self.with_server(of_server).unwrap_or_else(|| json!({}));
+        status["address"] = json!(self.address.to_string());
+        status["exports"] = json!(self.service.exports().len());
+        status["answered"] = json!(answered);
+        status["failed"] = json!(failed);
+        status
+    }
+}
+
+/// A running server.
+pub(crate) struct Hub {
+    /// What it serves.
+    pub(crate) pools: Vec<ServedPool>,
+    /// How clients reach files; `None`: they do not.
+    pub(crate) nfs: Option<Nfs>,
+    /// What outlives it.
+    pub(crate) state: StateDirectory,
+    /// What it has done.
+    pub(crate) history: History,
+    /// When it began: seconds since 1970.
+    pub(crate) started_seconds: u64,
+    /// What it was last configured by; `None`: the command line alone.
+    config: Mutex<Option<(PathBuf, Config)>>,
+    exports: Exports,
+    /// SV2.
+    changing: Mutex<()>,
+}
+
+impl Hub {
+    /// Returns a server of `pools` that exports nothing yet.
+    pub(crate) fn new(pools: Vec<ServedPool>, nfs: Option<Nfs>, state: StateDirectory) -> Hub {
+        Hub {
+            pools,
+            nfs,
+            state,
+            history: History::default(),
+            started_seconds: now_seconds(),
+            config: Mutex::default(),
+            exports: Exports::default(),
+            changing: Mutex::default(),
+        }
+    }
+
+    /// Does what is asked of the pool of number `index`. Who calls has seen to it that `peer` may.
+    #[allow(clippy::wildcard_enum_match_arm, reason = "what is not the server's is the pool's")]
+    pub(crate) fn control(
+        &self,
+        index: usize,
+        request: &Request,
+        peer: Peer,
+    ) -> Result<Answer, BackendError> {
+        let served = &self.pools[index];
+        match request {
+            Request::ExportList { after } => self.export_list(index, after),
+            Request::ExportAdd { export } => self.export_add(index, export),
+            Request::ExportRemove { name } => self.export_remove(index, name),
+            Request::Reload {} => {
+                let reloaded = self.reload();
+                reloaded
+                    .map(|()| Answer::Done)
+                    .map_err(|error| served.failed(format!("{error:#}; what was set before stays")))
+            }
+            Request::ClientList {} => {
+                Ok(Answer::Clients(self.nfs.as_ref().map(Nfs::clients).unwrap_or_default()))
+            }
+            other => {
+                let answer = served.pool.control(other, peer)?;
+                if matches!(other, Request::FilesetRename { .. }) {
+                    self.filesets_renamed(index);
+                }
+                Ok(answer)
+            }
+        }
+    }
+
+    /// Exports what `config`, which was read from `path`, says.
+    pub(crate) fn configure(&self, path: PathBuf, config: Config) -> anyhow::Result<()> {
+        self.export_configured(&config.exports)?;
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, config));
+        Ok(())
+    }
+
+    /// Reads the configuration again, and does what it says now. With an error all is as before.
+    pub(crate) fn reload(&self) -> anyhow::Result<()> {
+        let before = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (path, before) = before
+            .context("the server was started without --config: there is nothing to reload")?;
+        let config = Config::read(&path)?;
+        if let Some(what) = before.fixed_difference(&config) {
+            anyhow::bail!(
+                "{}: `{what}` has changed, which needs the server to be started again",
+                path.display()
+            );
+        }
+        self.configure(path, config)
+    }
+
+    fn served_by_nfs(&self, served: &ServedPool) -> Result<&Nfs, BackendError> {
+        self.nfs.as_ref().ok_or_else(|| {
+            served.failed("the server does not serve NFS: start it with --nfs ADDRESS:PORT")
+        })
+    }
+}
+
+/// A pool of a server, for its status socket: what is asked about the server goes there.
+pub(crate) struct Asked {
+    hub: Arc<Hub>,
+    index: usize,
+}
+
+impl Asked {
+    /// Returns the pool of number `index` of a server.
+    pub(crate) fn about(hub: &Arc<Hub>, index: usize) -> Arc<dyn OpenPool> {
+        Arc::new(Asked { hub: Arc::clone(hub), index })
+    }
+
+    fn pool(&self) -> &dyn OpenPool {
+        self.hub.pools[self.index].pool.as_ref()
+    }
+}
+
+impl OpenPool for Asked {
+    fn file_system(&self) -> Arc<dyn FileSystem> {
+        self.pool().file_system()
+    }
+
+    fn hold_fileset(&self, name: &FilesetName) -> Result<FilesetUuid, BackendError> {
+        self.pool().hold_fileset(name)
+    }
+
+    fn secret(&self) -> [u8; 16] {
+        self.pool().secret()
+    }
+
+    fn status(&self) -> Value {
+        let mut status = self.pool().status();
+        if let Some(nfs) = &self.hub.nfs {
+            status["nfs"] = nfs.status();
+        }
+        status
+    }
+
+    fn explain(&self, target: &ExplainTarget) -> Result<Vec<ExplainStep>, BackendError> {
+        self.pool().explain(target)
+    }
+
+    fn control(&self, request: &Request, peer: Peer) -> Result<Answer, BackendError> {
+        self.hub.control(self.index, request, peer)
+    }
+
+    fn close(&self) -> Result<(), BackendError> {
+        self.pool().close()
+    }
+}
+
+/// Returns how a client mounts the export `name`.
+pub(crate) fn mount_line(address: SocketAddr, name: &str) -> String {
+    let host = match address {
+        _ if address.ip().is_unspecified() => "SERVER".to_owned(),
+        SocketAddr::V4(v4) => v4.ip().to_string(),
+        SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
+    };
+    let port = address.port();
+    format!(
+        "mount -t nfs -o vers=3,tcp,nolock,port={port},mountport={port} {host}:{name} DIRECTORY"
+    )
+}
+
+/// Returns the path of a pool as people write it.
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+use front::nfs::{ExportRules, HandleKey};
+
+use super::*;
+use crate::backend::Backend;
+use crate::control::{ExportSource, ExportSpec};
+use crate::wiring::EngineBackend;
+
+#[test]
+fn the_line_that_mounts_names_port_and_host() {
+    let line = |address: &str| mount_line(address.parse().expect("it is one"), "/a");
+    let options = "mount -t nfs -o vers=3,tcp,nolock,port=2049,mountport=2049";
+    assert_eq!(line("127.0.0.1:2049"), format!("{options} 127.0.0.1:/a DIRECTORY"));
+    assert_eq!(line("[::1]:2049"), format!("{options} [::1]:/a DIRECTORY"));
+    assert_eq!(line("0.0.0.0:2049"), format!("{options} SERVER:/a DIRECTORY"));
+}
+
+/// A server of a pool in memory that nobody listens for, and its state directory.
+fn hub_of(pool: &Arc<dyn OpenPool>, state: &Path) -> Hub {
+    let service = Arc::new(Service::new(HandleKey([7; 16]), 2049));
+    let nfs = Nfs::new(service, "127.0.0.1:2049".parse().expect("it is one"));
+    let pools = vec![ServedPool::new("/srv/pool.hf".into(), Arc::clone(pool))];
+    Hub::new(pools, Some(nfs), StateDirectory::find(Some(state)).expect("it is given"))
+}
+
+fn new_directory(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("holdfast-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    path
+}
+
+fn spec(name: &str, fileset: Option<&str>) -> ExportSpec {
+    ExportSpec::of(&ExportRules::new(name), fileset.map(str::to_owned))
+}
+
+fn asked(hub: &Hub, request: &Request) -> Result<Answer, String> {
+    hub.control(0, request, Peer::own()).map_err(|error| error.to_string())
+}
+
+fn names(hub: &Hub) -> Vec<(String, Option<String>)> {
+    let list = asked(hub, &Request::ExportList { after: String::new() });
+    let Ok(Answer::Exports { list, has_more: false }) = list else { panic!("{list:?}") };
+    list.into_iter().map(|it| (it.export.name, it.export.fileset)).collect()
+}
+
+/// Goal: what was added is exported again by the next server, under the name that its fileset has
+/// by then, what was removed is not, and what cannot be exported any more stops nobody (SV1).
+#[test]
+fn exports_outlive_their_server() {
+    let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
+    let state = new_directory("exports");
+    let hub = hub_of(&pool, &state);
+    assert!(!hub.export_kept().expect("nothing is there"));
+    let create = |name: &str| Request::FilesetCreate {
+        name: name.to_owned(),
+        properties: crate::control::Properties::default(),
+    };
+    assert_eq!(asked(&hub, &create("a")), Ok(Answer::Done));
+    assert_eq!(asked(&hub, &create("b")), Ok(Answer::Done));
+    for (name, fileset) in [("/a", Some("a")), ("/b", Some("b")), ("/all", None)] {
+        let request = Request::ExportAdd { export: spec(name, fileset) };
+        assert_eq!(asked(&hub, &request), Ok(Answer::Done));
+        let again = asked(&hub, &request).expect_err("the name is taken");
+        assert!(again.contains("already"), "{again}");
+    }
+    let to = "home".to_owned();
+    let rename = Request::FilesetRename { name: "a".to_owned(), to };
+    assert_eq!(asked(&hub, &rename), Ok(Answer::Done));
+    let remove = Request::ExportRemove { name: "/b".to_owned() };
+    assert_eq!(asked(&hub, &remove), Ok(Answer::Done));
+    let gone = asked(&hub, &remove).expect_err("it is gone");
+    assert!(gone.contains("export list"), "{gone}");
+    let of = |name: &str, fileset: &str| (name.to_owned(), Some(fileset.to_owned()));
+    let kept = [of("/a", "home"), of("/all", "root")];
+    assert_eq!(names(&hub), kept);
+    let next = hub_of(&pool, &state);
+    // The configuration comes first, and has the name.
+    next.export(0, &spec("/all", Some("b")), ExportSource::Configuration).expect("it is there");
+    assert!(next.export_kept().expect("it is whole"));
+    assert_eq!(names(&next), [of("/a", "home"), of("/all", "b")]);
+    let refused = asked(&next, &Request::ExportRemove { name: "/all".to_owned() });
+    assert!(refused.is_err_and(|words| words.contains("holdfast.toml")));
+    let mode = std::fs::metadata(state.join(format!("exports-{}.toml", next.pools[0].id)));
+    let mode = std::os::unix::fs::PermissionsExt::mode(&mode.expect("it is kept").permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    pool.close().expect("memory does not fail");
+    std::fs::remove_dir_all(&state).expect("it is ours");
+}
+
+/// Goal: what makes no sense or is not there is refused with words, and is not exported.
+#[test]
+fn what_cannot_be_exported_is_refused() {
+    let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
+    let state = new_directory("refused");
+    let hub = hub_of(&pool, &state);
+    let dir = Some("/none".to_owned());
+    for (export, words) in [
+        (spec("/a", Some("none")), "none"),
+        (spec("/a", Some("../x")), "name a fileset as a/b"),
+        (ExportSpec { dir, ..spec("/a", None) }, "no directory to export"),
+        (ExportSpec { to: vec!["10/8".to_owned()], ..spec("/a", None) }, "no network"),
+        (spec("a", None), "path from /"),
+    ] {
+        let refused = asked(&hub, &Request::ExportAdd { export }).expect_err("it is refused");
+        assert!(refused.contains(words), "{refused}");
+    }
+    // Where it cannot be kept.
+    std::fs::write(&state, "a file").expect("nothing is there");
+    let add = Request::ExportAdd { export: spec("/a", None) };
+    let refused = asked(&hub, &add).expect_err("it cannot be kept");
+    assert!(refused.contains("cannot keep"), "{refused}");
+    assert_eq!(names(&hub), []);
+    pool.close().expect("memory does not fail");
+    std::fs::remove_file(&state).expect("it is ours");
+}
