@@ -1,6 +1,8 @@
 //! Several devices in one pool: what each layout promises while members come, fail and go.
 
 mod crash;
+mod raid5;
+mod raid5_crash;
 mod set;
 mod skeleton;
 

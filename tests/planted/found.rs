@@ -201,5 +201,16 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "set::a_copy_that_does_not_verify_is_repaired_unless_a_write_is_at_it",
     ),
+    ("StripeNotPadded", "members", "raid5::everything_is_there_with_any_member_lost"),
+    ("RotationWrong", "members", "raid5::everything_is_there_with_any_member_lost"),
+    ("CopiesOnOneMember", "members", "raid5::everything_is_there_with_any_member_lost"),
+    ("ParityForgotten", "members", "raid5::everything_is_there_with_any_member_lost"),
+    ("DegradedParityForgotten", "members", "raid5::everything_is_there_with_any_member_lost"),
+    ("SecondCopyForgotten", "members", "raid5::everything_is_there_with_any_member_lost"),
+    (
+        "LogDataWithoutParity",
+        "members",
+        "raid5_crash::no_cut_and_no_lost_member_takes_what_was_acknowledged",
+    ),
     ("SummaryLost", "full", "promise::what_df_promises_can_be_written"),
 ];

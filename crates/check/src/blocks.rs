@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use format::defect::{DefectCode, Subject};
 use format::pointer::BlockPointer;
+use storage::device::Purpose;
 
 use crate::convert::{to_u64, to_usize};
 use crate::reader::Reader;
@@ -63,7 +64,8 @@ impl Check<'_> {
                 Some((offset, to_usize(bytes)))
             })
             .collect();
-        reader.read_many(&ranges, GAP_BYTES_MAX, &mut |position, result| {
+        let how = (Purpose::CheckData, GAP_BYTES_MAX);
+        reader.read_many(how, &ranges, &mut |position, result| {
             let Some(&BlockWaiting { subject, index, pointer }) = blocks.get(position) else {
                 return;
             };

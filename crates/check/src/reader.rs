@@ -151,20 +151,35 @@ impl Reader {
     ///
     /// What the device said.
     pub fn read(&self, offset: u64, length: usize) -> Result<SharedBytes, DeviceError> {
-        self.finish(self.submit(offset, length), offset, length)
+        self.finish(self.submit(Purpose::Check, offset, length), offset, length)
+    }
+
+    /// Reads `length` bytes of blocks or summaries from `offset`; neither need be aligned.
+    ///
+    /// # Errors
+    ///
+    /// What the device said.
+    pub fn read_data(&self, offset: u64, length: usize) -> Result<SharedBytes, DeviceError> {
+        self.finish(self.submit(Purpose::CheckData, offset, length), offset, length)
     }
 
     /// Reads many ranges with many requests in flight, and hands each to `each` in order. Ranges
     /// that follow each other on the device, with at most `gap_bytes_max` between them, are read at
     /// once.
-    pub(crate) fn read_many(&self, ranges: &[(u64, usize)], gap_bytes_max: u64, each: Each<'_>) {
+    pub(crate) fn read_many(
+        &self,
+        (purpose, gap_bytes_max): (Purpose, u64),
+        ranges: &[(u64, usize)],
+        each: Each<'_>,
+    ) {
         let mut in_flight = VecDeque::new();
         let (mut next, mut bytes) = (0, 0);
         loop {
             let is_room = in_flight.len() < READS_IN_FLIGHT && bytes < READ_BYTES_IN_FLIGHT;
             if next < ranges.len() && is_room {
                 let run = run_at(ranges, next, gap_bytes_max);
-                in_flight.push_back((next, run, self.submit(run.offset, run.length)));
+                let ticket = self.submit(purpose, run.offset, run.length);
+                in_flight.push_back((next, run, ticket));
                 bytes += run.length;
                 next += run.count;
                 continue;
@@ -172,7 +187,8 @@ impl Reader {
             let Some((first, run, ticket)) = in_flight.pop_front() else { return };
             bytes -= run.length;
             let parts = ranges.get(first..first + run.count).unwrap_or(&[]);
-            self.hand_on(first, parts, run, self.finish(ticket, run.offset, run.length), each);
+            let read = self.finish(ticket, run.offset, run.length);
+            self.hand_on(purpose, (first, parts, run), read, each);
         }
     }
 
@@ -180,9 +196,8 @@ impl Reader {
     /// alone, so that one bad sector costs no neighbour.
     fn hand_on(
         &self,
-        first: usize,
-        parts: &[(u64, usize)],
-        run: Run,
+        purpose: Purpose,
+        (first, parts, run): (usize, &[(u64, usize)], Run),
         read: Result<SharedBytes, DeviceError>,
         each: Each<'_>,
     ) {
@@ -196,7 +211,8 @@ impl Reader {
             Err(error) if parts.len() == 1 => each(first, Err(error)),
             Err(_) => {
                 for (position, &(offset, length)) in parts.iter().enumerate() {
-                    let alone = self.finish(self.submit(offset, length), offset, length);
+                    let alone = self.submit(purpose, offset, length);
+                    let alone = self.finish(alone, offset, length);
                     each(first + position, alone.as_deref().map_err(Clone::clone));
                 }
             }
@@ -204,10 +220,10 @@ impl Reader {
     }
 
     /// Begins to read `length` bytes from `offset`.
-    pub(crate) fn submit(&self, offset: u64, length: usize) -> Ticket {
+    pub(crate) fn submit(&self, purpose: Purpose, offset: u64, length: usize) -> Ticket {
         let (start, end) = aligned(offset, length);
         let buffer = AlignedBuffer::for_reading(to_usize(end - start));
-        self.volume.submit_read_at(Purpose::Check, start, buffer)
+        self.volume.submit_read_at(purpose, start, buffer)
     }
 
     /// Waits for what [`Reader::submit`] began.
@@ -265,7 +281,7 @@ impl Reader {
             .collect();
         let mut answers: Vec<Result<Box<PageBytes>, ReadError>> =
             wanted.iter().map(|wanted| Err(ReadError::Outside(wanted.place))).collect();
-        self.read_many(&ranges, 0, &mut |position, result| {
+        self.read_many((Purpose::Check, 0), &ranges, &mut |position, result| {
             let index = inside[position];
             answers[index] = match result {
                 Ok(bytes) => {
@@ -383,7 +399,7 @@ mod tests {
         let start = |index: u64| if index.is_multiple_of(7) { index * 60 } else { index * 64 };
         let ranges: Vec<_> = (0..200_u64).map(|index| (start(index), 64)).collect();
         let mut seen = Vec::new();
-        reader.read_many(&ranges, 0, &mut |position, result| {
+        reader.read_many((Purpose::Check, 0), &ranges, &mut |position, result| {
             let bytes = result.expect("in range");
             assert_eq!(bytes, &*reader.read(ranges[position].0, 64).expect("in range"));
             seen.push(position);

@@ -129,16 +129,23 @@ impl Space {
             used: vec![0; words],
             segments: vec![unknown; index_of(geometry.segments_of(group))],
         };
-        let front = front_fragments(geometry, group);
-        space.set(0, front);
+        for place in front_pages(geometry, group) {
+            space.set(place.fragment(), geometry.page_fragments());
+        }
         self.groups.entry(group).or_insert(space)
     }
 }
 
-/// Returns how many fragments at the start of `group` no container may own.
+/// Returns the first fragment of `group` that a container may own.
+#[cfg(test)]
 pub(crate) fn front_fragments(geometry: &Geometry, group: u32) -> u32 {
-    let root = if group == 0 { geometry.page_fragments() } else { 0 };
-    geometry.front_fragments() + root
+    geometry.page_place(group, geometry.front_pages() + u32::from(group == 0)).fragment()
+}
+
+/// Returns the pages at the start of `group` that no container may own.
+pub(crate) fn front_pages(geometry: &Geometry, group: u32) -> impl Iterator<Item = Place> {
+    let pages = geometry.front_pages() + u32::from(group == 0);
+    (0..pages).map(move |page| geometry.page_place(group, page))
 }
 
 impl GroupSpace {

@@ -23,7 +23,7 @@ use std::ops::Deref;
 use format::group::SegmentKind;
 use format::ids::Place;
 use format::page::{PAGE_BYTES, PageBytes};
-use storage::device::{SharedBytes, Ticket};
+use storage::device::{Purpose, SharedBytes, Ticket};
 
 use crate::Check;
 use crate::convert::{index_of, to_u64, to_usize};
@@ -258,7 +258,8 @@ impl Sweep {
             let bytes = u64::from(run.pages) * to_u64(PAGE_BYTES);
             self.rest_bytes = self.rest_bytes.saturating_sub(bytes);
             self.held_bytes += run.length;
-            let state = State::Asked(reader.submit(run.offset, to_usize(run.length)));
+            let state =
+                State::Asked(reader.submit(Purpose::Check, run.offset, to_usize(run.length)));
             self.held.insert(run.offset, Held { length: run.length, pages_left: run.pages, state });
             self.in_flight.push_back(run.offset);
         }

@@ -16,6 +16,12 @@
 //! the LSN of a page is kept.
 //!
 //! The front of a group, up to the end of a segment, is its first metadata segments.
+//!
+//! In a `raid5` pool all of this is the pool as its users see it: `stripes.rs` says where a byte of
+//! it lies on members. A segment is whole stripes there, and pages lie in the lower half of
+//! metadata segments alone ([`Geometry::metadata_fragments`]), those of fronts too.
+
+mod striped;
 
 use std::ops::RangeInclusive;
 
@@ -24,6 +30,7 @@ use crate::group::{GROUPS_PER_TABLE_PAGE, USAGES_PER_PAGE};
 use crate::ids::Place;
 use crate::lsn_page::{LSN_PAGES_PER_GROUP_MAX, LSNS_PER_PAGE, LsnEntry};
 use crate::page::PAGE_BYTES;
+use crate::stripes::StripeShape;
 
 /// Block sizes that files can have, as binary logarithms.
 pub const BLOCK_SHIFTS: RangeInclusive<u8> = 12..=20;
@@ -66,11 +73,14 @@ pub const JOURNAL_HEAD_COPIES: u64 = 2;
 const PAGE: u64 = 4096;
 const _: () = assert!(PAGE_BYTES == 4096);
 const MIB: u64 = 1 << 20;
+/// Largest segment: what one write of pages has pieces for.
+const SEGMENT_BYTES_MAX: u64 = 4 * MIB;
 
 /// Where everything lies. Kept in the superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes of the device that the pool uses.
+    /// Bytes of the pool, from its first superblock to its last: so many it uses of its device, or
+    /// of each, but where data lies in stripes ([`Geometry::member_bytes`]).
     pub device_bytes: u64,
     /// Binary logarithm of the fragment size: 10, 11 or 12.
     pub fragment_shift: u8,
@@ -92,6 +102,8 @@ pub struct Geometry {
     pub group_table_offset: u64,
     /// First byte of group 0.
     pub groups_offset: u64,
+    /// How wide the stripes of the groups are; `None`: there are none.
+    pub stripe: Option<StripeShape>,
 }
 
 /// What a user may choose at creation.
@@ -144,6 +156,13 @@ impl Geometry {
     ///
     /// See [`GeometryError`].
     pub fn plan(options: &GeometryOptions) -> Result<Geometry, GeometryError> {
+        Geometry::plan_with(options, None)
+    }
+
+    fn plan_with(
+        options: &GeometryOptions,
+        stripe: Option<StripeShape>,
+    ) -> Result<Geometry, GeometryError> {
         let bytes = options.device_bytes / PAGE * PAGE;
         if bytes < POOL_BYTES_MIN {
             return Err(GeometryError::TooSmall { bytes });
@@ -160,7 +179,7 @@ impl Geometry {
         let group_bytes = options.group_bytes.unwrap_or_else(|| default_group_bytes(bytes));
         let journal_bytes =
             options.journal_bytes.unwrap_or_else(|| default_journal_bytes(bytes)) / PAGE * PAGE;
-        check_options(bytes, segment_bytes, group_bytes, journal_bytes)?;
+        check_options(bytes, (segment_bytes, stripe), group_bytes, journal_bytes)?;
 
         let journal_offset = 2 * SUPERBLOCK_AREA_BYTES;
         let double_write_offset = journal_offset + journal_bytes;
@@ -182,8 +201,12 @@ impl Geometry {
             group_count -= 1;
         }
         let narrow = |value: u64| u32::try_from(value).expect("options are checked");
+        let whole = |shape: StripeShape| {
+            let ends = groups_offset + 2 * SUPERBLOCK_AREA_BYTES;
+            ends + bytes.saturating_sub(ends) / shape.data_bytes() * shape.data_bytes()
+        };
         let geometry = Geometry {
-            device_bytes: bytes,
+            device_bytes: stripe.map_or(bytes, whole),
             fragment_shift: u8::try_from(fragment_bytes.ilog2()).expect("10 to 12"),
             segment_fragments: narrow(segment_bytes / fragment_bytes),
             group_fragments: narrow(group_bytes / fragment_bytes),
@@ -194,6 +217,7 @@ impl Geometry {
             double_write_pages,
             group_table_offset,
             groups_offset,
+            stripe,
         };
         if geometry.map_pages() > GROUP_MAP_PAGES_MAX
             || geometry.lsn_pages() > LSN_PAGES_PER_GROUP_MAX
@@ -228,7 +252,7 @@ impl Geometry {
             (self.device_bytes >= POOL_BYTES_MIN, "device_bytes"),
             (self.device_bytes <= POOL_BYTES_MAX, "device_bytes"),
             ((10..=12).contains(&self.fragment_shift), "fragment_shift"),
-            (self.segment_fragments.is_power_of_two(), "segment_fragments"),
+            (self.has_whole_stripes(), "segment_fragments"),
             ((16..=4096).contains(&self.segment_fragments), "segment_fragments"),
             (self.group_fragments >= self.segment_fragments, "group_fragments"),
             (self.group_fragments <= 1 << 30, "group_fragments"),
@@ -344,26 +368,26 @@ impl Geometry {
     /// Returns the place of page `index` of the free map of `group`.
     #[must_use]
     pub fn free_map_place(&self, group: u32, index: u32) -> Place {
-        Place::new(0, group, (1 + index) * self.page_fragments())
+        self.page_place(group, 1 + index)
     }
 
     /// Returns the place of page `index` of the busy map of `group`.
     #[must_use]
     pub fn busy_map_place(&self, group: u32, index: u32) -> Place {
-        Place::new(0, group, (1 + self.map_pages() + index) * self.page_fragments())
+        self.page_place(group, 1 + self.map_pages() + index)
     }
 
     /// Returns the place of page `index` of the segment usage of `group`.
     #[must_use]
     pub fn usage_place(&self, group: u32, index: u32) -> Place {
-        Place::new(0, group, (1 + 2 * self.map_pages() + index) * self.page_fragments())
+        self.page_place(group, 1 + 2 * self.map_pages() + index)
     }
 
     /// Returns the place of the page of busy anodes of `group`.
     #[must_use]
     pub fn busy_anodes_place(&self, group: u32) -> Place {
         let index = 1 + 2 * self.map_pages() + self.usage_pages();
-        Place::new(0, group, index * self.page_fragments())
+        self.page_place(group, index)
     }
 
     /// Returns how many LSN pages a group has room for.
@@ -375,7 +399,7 @@ impl Geometry {
     /// Returns the place of LSN page `index` of `group`.
     #[must_use]
     pub fn lsn_page_place(&self, group: u32, index: u32) -> Place {
-        Place::new(0, group, (self.lsn_pages_start() + index) * self.page_fragments())
+        self.page_place(group, self.lsn_pages_start() + index)
     }
 
     /// Pages of a group in front of its LSN pages.
@@ -424,27 +448,31 @@ impl Geometry {
             return page.is_some_and(|page| page < self.group_table_lsn_pages());
         }
         let (start, step) = (self.lsn_pages_start(), self.page_fragments());
-        let page = place.fragment() / step;
-        place.fragment().is_multiple_of(step) && (start..start + self.lsn_pages()).contains(&page)
+        let in_segment = place.fragment() % self.segment_fragments;
+        let page = self.segment_of(place) * self.metadata_pages() + in_segment / step;
+        in_segment < self.metadata_fragments()
+            && in_segment.is_multiple_of(step)
+            && (start..start + self.lsn_pages()).contains(&page)
     }
 
-    /// Returns how many fragments the front of every group takes: what no file may take.
+    /// Returns the first fragment behind the front of every group: what lies before it no file may
+    /// take.
     #[must_use]
     pub fn front_fragments(&self) -> u32 {
-        (self.lsn_pages_start() + self.lsn_pages()) * self.page_fragments()
+        self.page_fragment(self.front_pages())
     }
 
     /// Returns how many segments the front of `group` touches; they are metadata segments.
     #[must_use]
     pub fn front_segments(&self, _group: u32) -> u32 {
         // The pool's root page follows the front of group 0.
-        (self.front_fragments() + self.page_fragments()).div_ceil(self.segment_fragments)
+        (self.front_pages() + 1).div_ceil(self.metadata_pages())
     }
 
     /// Returns the place of the pool's root page: an anode page behind the front of group 0.
     #[must_use]
     pub fn root_place(&self) -> Place {
-        Place::new(0, 0, self.front_fragments())
+        self.page_place(0, self.front_pages())
     }
 
     /// Returns the place of the page that follows the one at `place` on the device. Places in fixed
@@ -574,12 +602,20 @@ fn default_journal_bytes(device_bytes: u64) -> u64 {
 
 fn check_options(
     device_bytes: u64,
-    segment_bytes: u64,
+    (segment_bytes, stripe): (u64, Option<StripeShape>),
     group_bytes: u64,
     journal_bytes: u64,
 ) -> Result<(), GeometryError> {
     let bad = |what, value, rule| Err(GeometryError::BadOption { what, value, rule });
-    if !segment_bytes.is_power_of_two() || !(128 << 10..=4 * MIB).contains(&segment_bytes) {
+    if let Some(shape) = stripe {
+        let is_whole = segment_bytes.is_multiple_of(shape.data_bytes().saturating_mul(2).max(1));
+        if !is_whole || !(64 << 10..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
+            let rule = "a segment is an even number of stripes, from 64 KiB to 4 MiB";
+            return bad("segment", segment_bytes, rule);
+        }
+    } else if !segment_bytes.is_power_of_two()
+        || !(128 << 10..=SEGMENT_BYTES_MAX).contains(&segment_bytes)
+    {
         let rule = "a segment is a power of two from 128 KiB to 4 MiB";
         return bad("segment", segment_bytes, rule);
     }
@@ -600,7 +636,7 @@ fn check_options(
 mod tests {
     use super::*;
 
-    fn options(device_bytes: u64, fragment_bytes: u32) -> GeometryOptions {
+    pub(super) fn options(device_bytes: u64, fragment_bytes: u32) -> GeometryOptions {
         GeometryOptions {
             device_bytes,
             fragment_bytes,

@@ -13,6 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::hash::siphash13;
 use crate::ids::{PoolId, SEQUENCE_MAX};
+use crate::stripes::{RAID5_WIDTH_MIN, StripeShape, UNIT_SHIFTS};
 use crate::superblock::SuperblockError;
 
 /// Most members.
@@ -28,6 +29,7 @@ pub const MIRROR_WIDTH_MAX: usize = 3;
 
 const KIND_SINGLE: u8 = 1;
 const KIND_MIRROR: u8 = 2;
+const KIND_RAID5: u8 = 5;
 /// Stripe unit that a layout without stripes says: binary logarithm.
 const UNIT_SHIFT: u8 = 16;
 
@@ -207,6 +209,11 @@ pub enum Layout {
     Single,
     /// The same on each of two or three.
     Mirror,
+    /// Data in stripes with parity over all, metadata in two copies on two: see `stripes.rs`.
+    Raid5 {
+        /// Stripe unit: binary logarithm of its bytes, in [`UNIT_SHIFTS`].
+        unit_shift: u8,
+    },
 }
 
 impl Layout {
@@ -216,20 +223,34 @@ impl Layout {
         match self {
             Layout::Single => "single",
             Layout::Mirror => "mirror",
+            Layout::Raid5 { .. } => "raid5",
+        }
+    }
+
+    /// Returns how wide the stripes of a pool with `members` members are; `None`: it has none.
+    #[must_use]
+    pub fn stripe(self, members: usize) -> Option<StripeShape> {
+        match self {
+            Layout::Single | Layout::Mirror => None,
+            Layout::Raid5 { unit_shift } => {
+                let members = u8::try_from(members).expect("a layout names few slots");
+                Some(StripeShape { members, unit_shift })
+            }
         }
     }
 
     pub(crate) fn to_disk(self, members: usize) -> LayoutDisk {
-        let kind = match self {
-            Layout::Single => KIND_SINGLE,
-            Layout::Mirror => KIND_MIRROR,
+        let (kind, unit_shift) = match self {
+            Layout::Single => (KIND_SINGLE, UNIT_SHIFT),
+            Layout::Mirror => (KIND_MIRROR, UNIT_SHIFT),
+            Layout::Raid5 { unit_shift } => (KIND_RAID5, unit_shift),
         };
         let mut slots = [0; LAYOUT_SLOTS_MAX];
         for (slot, number) in slots.iter_mut().zip(0..).take(members) {
             *slot = number;
         }
         let width = u8::try_from(members).expect("a layout names few slots");
-        LayoutDisk { kind, width, unit_shift: UNIT_SHIFT, reserved: 0, slots }
+        LayoutDisk { kind, width, unit_shift, reserved: 0, slots }
     }
 }
 
@@ -241,10 +262,16 @@ pub(crate) fn layout_of(disk: &LayoutDisk, members: usize) -> Result<Layout, Sup
         KIND_MIRROR => Layout::Mirror,
         3 => return not("the layout stripe"),
         4 => return not("the layout round-robin"),
-        5 => return not("the layout raid5"),
+        KIND_RAID5 if UNIT_SHIFTS.contains(&disk.unit_shift) => {
+            Layout::Raid5 { unit_shift: disk.unit_shift }
+        }
         _ => return Err(SuperblockError::BadField { field: "layout" }),
     };
-    let widths = if layout == Layout::Single { 1..=1 } else { 2..=MIRROR_WIDTH_MAX };
+    let widths = match layout {
+        Layout::Single => 1..=1,
+        Layout::Mirror => 2..=MIRROR_WIDTH_MAX,
+        Layout::Raid5 { .. } => RAID5_WIDTH_MIN..=LAYOUT_SLOTS_MAX,
+    };
     if !widths.contains(&members) {
         return not("another number of devices than its layout has");
     }
@@ -314,7 +341,7 @@ mod tests {
 
     #[test]
     fn what_is_not_done_is_refused_by_name() {
-        for (kind, name) in [(3, "stripe"), (4, "round-robin"), (5, "raid5")] {
+        for (kind, name) in [(3, "stripe"), (4, "round-robin")] {
             let disk = LayoutDisk { kind, ..Layout::Mirror.to_disk(2) };
             let error = layout_of(&disk, 2).expect_err("not done").to_string();
             assert!(error.contains(name), "{error}");
@@ -322,6 +349,11 @@ mod tests {
         assert_eq!(layout_of(&Layout::Mirror.to_disk(2), 2), Ok(Layout::Mirror));
         assert!(layout_of(&Layout::Mirror.to_disk(2), 3).is_err());
         assert!(layout_of(&Layout::Single.to_disk(1), 2).is_err());
+        let raid5 = Layout::Raid5 { unit_shift: 14 };
+        for (members, is_known) in [(2, false), (3, true), (32, true)] {
+            assert_eq!(layout_of(&raid5.to_disk(members), members).is_ok(), is_known, "{members}");
+        }
+        assert!(layout_of(&Layout::Raid5 { unit_shift: 17 }.to_disk(3), 3).is_err());
         assert!(layout_of(&Layout::Mirror.to_disk(4), 4).is_err());
         let mut joining = two()[0].to_disk();
         joining.state = 5;

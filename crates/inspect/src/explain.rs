@@ -19,6 +19,7 @@ use format::summary::{Summary, SummaryKind};
 use format::text::{quoted, shown};
 use storage::device::SharedDevice;
 
+use crate::stripe::members_of;
 use crate::{InspectError, Opened};
 use check::convert::{index_of, to_u64, to_usize};
 use check::lookup::wanted_page;
@@ -67,6 +68,9 @@ impl Explanation {
 
     fn add_at(&mut self, geometry: &Geometry, layer: &'static str, place: Place, what: String) {
         self.add(layer, Some(place), geometry.device_offset(place, 1), what);
+        for line in members_of(geometry, place, 1, true) {
+            self.add("copies", None, None, line);
+        }
     }
 
     /// Returns the explanation for people: a line a layer.
@@ -342,16 +346,24 @@ fn explain_block(
     let FoundBlock { index, shift, pointer } = found;
     let bytes = u64::from(pointer.fragments) * reader.geometry.fragment_bytes();
     let offset = reader.geometry.device_offset(pointer.place, pointer.fragments);
-    let verdict = match offset.map(|offset| reader.read(offset, to_usize(bytes))) {
+    let is_page = pointer.check_kind == CheckKind::Page;
+    let read = |offset| match is_page {
+        true => reader.read(offset, to_usize(bytes)),
+        false => reader.read_data(offset, to_usize(bytes)),
+    };
+    let verdict = match offset.map(read) {
         None => "which is outside the pool",
         Some(Err(_)) => "which can't be read",
-        Some(Ok(_)) if pointer.check_kind == CheckKind::Page => "a page",
+        Some(Ok(_)) if is_page => "a page",
         Some(Ok(data)) if pointer.verifies(&data) => "verifies",
         Some(Ok(_)) => "fails its checksum",
     };
     let size = if *shift == anode.block_shift { "" } else { " of 4 KiB" };
     let what = format!("{index}{size}: {bytes} bytes, {}, {verdict}", pointer.birth);
     explanation.add("block", Some(pointer.place), offset, what);
+    for line in members_of(&reader.geometry, pointer.place, pointer.fragments, is_page) {
+        explanation.add("stripe", None, None, line);
+    }
     explain_segment(reader, pointer.place, explanation);
 }
 
@@ -368,7 +380,7 @@ fn explain_segment(reader: &Reader, place: Place, explanation: &mut Explanation)
     };
     let what = format!("{segment} of group {}: {what}", place.group());
     let start = geometry.segment_place(place.group(), segment);
-    explanation.add_at(geometry, "segment", start, what);
+    explanation.add("segment", Some(start), geometry.device_offset(start, 1), what);
 }
 
 fn usage_of(reader: &Reader, group: u32, segment: u32) -> Option<SegmentUsage> {
@@ -552,7 +564,7 @@ pub fn owner_by_summary(opened: &Opened, place: Place) -> Option<Owner> {
     let geometry = &reader.geometry;
     let segment = geometry.segment_place(place.group(), geometry.segment_of(place));
     let start = geometry.device_offset(segment, geometry.segment_fragments)?;
-    let bytes = reader.read(start, to_usize(geometry.segment_bytes())).ok()?;
+    let bytes = reader.read_data(start, to_usize(geometry.segment_bytes())).ok()?;
     let fragment_bytes = to_usize(geometry.fragment_bytes());
     let wanted = place.fragment() - segment.fragment();
     for (offset, _) in (0..geometry.segment_fragments).zip(bytes.chunks(fragment_bytes)) {

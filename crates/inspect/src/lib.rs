@@ -8,6 +8,7 @@
 
 pub mod dump;
 pub mod explain;
+mod stripe;
 
 use format::defect::DefectCode;
 use format::superblock::Superblock;

@@ -105,6 +105,14 @@ bugs! {
     JoiningMissesWrites: "A joining member does not get the writes of the pool (MS4).",
     AbsentNotLeftBehind: "A pool is changed while a member is away, and no label tells of it.",
     RepairWithoutHold: "A bad copy is written again while a write is at the range (RH1).",
+    StripeNotPadded: "A flush leaves a stripe that the next one goes on with (decision 0065).",
+    RotationWrong: "Parity of every row is written to the last member (SP2).",
+    CopiesOnOneMember: "Both copies of a page lie on one member (SP3).",
+    ParityForgotten: "A stripe is written with a parity of zeros (R5).",
+    DegradedParityForgotten: "While a member is out a stripe is written without its parity (R6).",
+    SecondCopyForgotten: "A page in a pool in stripes is written in one copy alone.",
+    LogDataWithoutParity:
+        "Recovery leaves a stripe as it is whose units are of two ages (decision 0065).",
     SummaryLost: "The last summary of a segment is not chained: the cleaner misses blocks.",
 }
 

@@ -8,5 +8,6 @@ pub mod counters;
 pub mod device;
 pub mod heartbeat;
 pub mod members;
+pub mod parity;
 pub mod pool;
 pub mod volume;

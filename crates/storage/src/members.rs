@@ -147,6 +147,10 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
     let has_all = match first.label.layout {
         Layout::Single => !judged.is_degraded(),
         Layout::Mirror => judged.slots.iter().any(|slot| matches!(slot, Slot::Current(_))),
+        Layout::Raid5 { .. } => {
+            let is_away = |slot: &&Slot| !matches!(slot, Slot::Current(_));
+            judged.slots.iter().filter(is_away).count() <= 1
+        }
     };
     if has_all { Ok(judged) } else { Err(none_current(table)) }
 }

@@ -27,6 +27,7 @@
 mod composite;
 mod mirror;
 mod open;
+mod raid5;
 mod ranges;
 mod set;
 
@@ -121,6 +122,18 @@ impl Volume {
         let wide = u64::try_from(length_bytes).unwrap_or(u64::MAX);
         let offset = self.offset_of(RequestKind::Read, place, wide)?;
         composite.heal(purpose, offset, length_bytes, verify)
+    }
+
+    /// Whether the units of the rows that a range lies in agree with their parity: see
+    /// [`Composite::agrees`].
+    #[must_use]
+    pub fn agrees(&self, purpose: Purpose, place: Place, length_bytes: usize) -> bool {
+        let wide = u64::try_from(length_bytes).unwrap_or(u64::MAX);
+        let offset = self.offset_of(RequestKind::Read, place, wide);
+        let agree = |composite: &Arc<dyn Composite>| {
+            offset.is_ok_and(|offset| composite.agrees(purpose, offset, length_bytes))
+        };
+        self.composite.as_ref().is_none_or(agree)
     }
 
     /// Reads `length_bytes` from `place` as copy number `copy` has them, of those that may be read;

@@ -171,8 +171,9 @@ fn usage_page(check: &mut Check<'_>, group: u32, index: u32) {
 
 /// Checks that the segments under the front of `group` are for metadata.
 fn front(check: &mut Check<'_>, group: u32, place: Place) {
-    let fragments = crate::space::front_fragments(&check.reader.geometry, group);
-    for segment in 0..fragments.div_ceil(check.reader.geometry.segment_fragments) {
+    let geometry = &check.reader.geometry;
+    let last = crate::space::front_pages(geometry, group).last();
+    for segment in 0..=last.map_or(0, |place| geometry.segment_of(place)) {
         let space = check.space.groups.get(&group).expect("added before");
         let kind = space.segments.get(index_of(segment)).and_then(|stated| stated.kind);
         if let Some(kind) = kind

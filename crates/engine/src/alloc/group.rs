@@ -14,6 +14,7 @@ use format::page::{PageBytes, PageHeader, PageKind, PageOwner};
 use storage::device::Purpose;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use super::spare::Free;
 use super::{Allocator, Extent, Level, State, group_page_index};
 use crate::buffer::{Buffer, corrupt, io, page_of};
 use crate::convert::{index, narrow, wide};
@@ -63,6 +64,11 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// Returns what its metadata segments have left.
+    pub(super) fn free(&self) -> Free {
+        Free { pages: self.free_pages, segments: narrow(wide(self.metadata.len())) }
+    }
+
     pub(super) fn metadata_with_room(&self) -> Option<u32> {
         let has_room = |segment: &u32| {
             let segment = &self.segments[index(*segment)];
@@ -192,8 +198,9 @@ fn clear_bits(words: &[u64]) -> u32 {
     words.iter().map(|word| word.count_zeros()).sum()
 }
 
+/// Returns a bit for each page of a metadata segment, set where none can be.
 fn empty_pages(geometry: &Geometry) -> Vec<u64> {
-    let pages = geometry.segment_fragments / geometry.page_fragments();
+    let pages = geometry.metadata_pages();
     let mut words = vec![0_u64; index(pages.div_ceil(64))];
     if let Some(last) = words.last_mut()
         && !pages.is_multiple_of(64)
@@ -215,7 +222,7 @@ impl Allocator {
         }
         let group = self.load(number)?;
         state.spare.forget(number);
-        state.spare.change(0, group.free_pages);
+        state.spare.change(Free::default(), group.free());
         state.groups.insert(number, group);
         Ok(())
     }
@@ -396,7 +403,7 @@ impl Allocator {
         let geometry = self.geometry();
         let mut words = empty_pages(geometry);
         let step = geometry.page_fragments();
-        for page in 0..geometry.segment_fragments / step {
+        for page in 0..geometry.metadata_pages() {
             let fragment = segment * geometry.segment_fragments + page * step;
             let buffer = self.free_map_buffer(number, fragment / bitmap::BITS_PER_PAGE)?;
             if bitmap::is_set(page_of(&buffer.bytes()), fragment % bitmap::BITS_PER_PAGE) {
@@ -430,8 +437,10 @@ impl GroupPages {
         extra_pages: u32,
         epoch: Epoch,
     ) -> GroupPages {
-        let front = geometry.front_fragments() + extra_pages * geometry.page_fragments();
-        let front_segments = front.div_ceil(geometry.segment_fragments);
+        let (step, per_segment) = (geometry.page_fragments(), geometry.metadata_pages());
+        let front_pages = geometry.front_pages() + extra_pages;
+        let front_segments = front_pages.div_ceil(per_segment);
+        let fragments_used = front_pages * step;
         let mut pages = Vec::new();
         let page = |place, kind, index| {
             let mut bytes: PageBytes = [0; format::page::PAGE_BYTES];
@@ -444,9 +453,14 @@ impl GroupPages {
         for map in 0..geometry.map_pages() {
             let place = geometry.free_map_place(number, map);
             let (place, mut bytes) = page(place, PageKind::FreeMap, group_page_index(number, map));
+            // No page of fragments lies across two pages of the map.
             let first = map * bitmap::BITS_PER_PAGE;
-            for bit in first..front.min(first + bitmap::BITS_PER_PAGE) {
-                bitmap::set(&mut bytes, bit - first, true);
+            let fragments =
+                (0..front_pages).map(|page| geometry.page_place(number, page).fragment());
+            for bit in fragments.flat_map(|fragment| fragment..fragment + step) {
+                if (first..first + bitmap::BITS_PER_PAGE).contains(&bit) {
+                    bitmap::set(&mut bytes, bit - first, true);
+                }
             }
             pages.push((place, bytes));
         }
@@ -456,9 +470,8 @@ impl GroupPages {
                 page(place, PageKind::SegmentUsage, group_page_index(number, usage));
             for segment in 0..front_segments {
                 if segment / format::group::USAGES_PER_PAGE == usage {
-                    let start = segment * geometry.segment_fragments;
-                    let live = (front - start).min(geometry.segment_fragments);
-                    put_front_usage(&mut bytes, segment, live, epoch);
+                    let pages = (front_pages - segment * per_segment).min(per_segment);
+                    put_front_usage(&mut bytes, segment, pages * step, epoch);
                 }
             }
             pages.push((place, bytes));
@@ -470,7 +483,7 @@ impl GroupPages {
         }
         let place = geometry.descriptor_place(number);
         let (place, mut bytes) = page(place, PageKind::GroupDescriptor, u64::from(number));
-        let mut disk = descriptor(geometry, number, front, front_segments);
+        let mut disk = descriptor(geometry, number, fragments_used, front_segments);
         (0..lsn_pages).for_each(|index| set_bit(&mut disk.lsn_pages_used, index));
         disk.store(&mut bytes);
         pages.push((place, bytes));
@@ -478,7 +491,7 @@ impl GroupPages {
         entry.state = 1;
         entry.fragments.set(geometry.fragments_of(number));
         entry.birth.set(epoch.0);
-        GroupPages { pages, fragments_used: front, entry }
+        GroupPages { pages, fragments_used, entry }
     }
 }
 

@@ -60,7 +60,7 @@ use crate::sync::Mutex;
 use self::change::Looked;
 use self::group::{Group, OWN_PLACES};
 use self::policy::{PlacementPolicy, SegmentView};
-use self::spare::Spare;
+use self::spare::{Free, Spare};
 
 /// Free segments that only the cleaner may take: it needs room to copy into.
 const CLEANER_SEGMENTS: u32 = 2;
@@ -252,8 +252,8 @@ impl Allocator {
     }
 
     /// Adds what changed of a group's free pages to the count of all.
-    fn note_spare(state: &mut State, number: u32, before: u32) {
-        let after = state.groups.get(&number).map_or(0, |group| group.free_pages);
+    fn note_spare(state: &mut State, number: u32, before: Free) {
+        let after = state.groups.get(&number).map(Group::free).unwrap_or_default();
         state.spare.change(before, after);
     }
 
@@ -344,7 +344,7 @@ impl Allocator {
             let number = (first + step) % self.geometry().group_count;
             self.ensure_group(&mut state, number)?;
             let group = state.groups.get_mut(&number).expect("ensured");
-            let spare = group.free_pages;
+            let spare = group.free();
             let Some(segment) = self.metadata_segment(group, number)? else { continue };
             let fragment = group.take_page(segment, self.geometry());
             Self::note_spare(&mut state, number, spare);
@@ -521,7 +521,7 @@ impl Allocator {
             let group = state.groups.get_mut(&number).expect("taken from it");
             let segment = self.geometry().segment_of(extent.place);
             if group.segments[index(segment)].kind == SegmentKind::Metadata {
-                let spare = group.free_pages;
+                let spare = group.free();
                 group.release_page(extent.place.fragment(), self.geometry());
                 Self::note_spare(&mut state, number, spare);
                 state.used -= u64::from(extent.fragments);
@@ -542,7 +542,7 @@ impl Allocator {
                 state.pending_fragments -= u64::from(extent.fragments);
                 let number = extent.place.group();
                 let group = state.groups.get_mut(&number).expect("freed from it");
-                let spare = group.free_pages;
+                let spare = group.free();
                 group.release(extent, self.geometry());
                 Self::note_spare(&mut state, number, spare);
             }

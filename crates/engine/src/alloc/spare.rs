@@ -23,15 +23,28 @@ const COUNTED_AT_OPEN: u32 = 16;
 /// Groups that are counted at a tick: 1 TiB in about a minute.
 const COUNTED_AT_TICK: u32 = 4;
 
-/// Free pages of metadata segments.
+/// What the metadata segments of a group have left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Free {
+    /// Pages that nobody has.
+    pub(super) pages: u32,
+    /// Metadata segments: in stripes, each has fragments that nothing can have.
+    pub(super) segments: u32,
+}
+
+/// Free pages of metadata segments, and how many such segments there are.
 #[derive(Debug)]
 pub(super) struct Spare {
-    /// Those of groups in memory.
+    /// Free pages of groups in memory.
     loaded: u64,
+    /// Metadata segments of groups in memory.
+    loaded_segments: u64,
     /// Those of groups that were counted and are not in memory, where there are any.
-    counted: BTreeMap<u32, u32>,
-    /// The sum of these.
+    counted: BTreeMap<u32, Free>,
+    /// The sum of their pages.
     counted_sum: u64,
+    /// The sum of their segments.
+    counted_segments: u64,
     /// The first group that is not counted.
     next: u32,
     /// Groups in use that are neither in memory nor counted.
@@ -43,8 +56,10 @@ impl Spare {
     pub(super) fn new(groups_used: u64) -> Spare {
         Spare {
             loaded: 0,
+            loaded_segments: 0,
             counted: BTreeMap::new(),
             counted_sum: 0,
+            counted_segments: 0,
             next: 0,
             unknown_groups: groups_used,
         }
@@ -57,7 +72,8 @@ impl Spare {
 
     /// Returns a group that is not in memory and has a page to give.
     pub(super) fn elsewhere(&self) -> Option<u32> {
-        self.counted.first_key_value().map(|(number, _)| *number)
+        let mut counted = self.counted.iter();
+        counted.find(|(_, free)| free.pages > 0).map(|(number, _)| *number)
     }
 
     /// Group `number` has come into use.
@@ -71,30 +87,33 @@ impl Spare {
     pub(super) fn forget(&mut self, number: u32) {
         if number >= self.next {
             self.unknown_groups = self.unknown_groups.saturating_sub(1);
-        } else if let Some(pages) = self.counted.remove(&number) {
-            self.counted_sum -= u64::from(pages);
+        } else if let Some(free) = self.counted.remove(&number) {
+            self.counted_sum -= u64::from(free.pages);
+            self.counted_segments -= u64::from(free.segments);
         }
     }
 
-    /// A group in memory had `before` free pages and has `after`.
-    pub(super) fn change(&mut self, before: u32, after: u32) {
-        self.loaded = self.loaded + u64::from(after) - u64::from(before);
+    /// A group in memory had `before` and has `after`.
+    pub(super) fn change(&mut self, before: Free, after: Free) {
+        self.loaded = self.loaded + u64::from(after.pages) - u64::from(before.pages);
+        let segments = self.loaded_segments + u64::from(after.segments);
+        self.loaded_segments = segments - u64::from(before.segments);
     }
 
     /// Group `next`, which is in use and not in memory, has so many.
-    fn count(&mut self, pages: u32) {
+    fn count(&mut self, free: Free) {
         self.unknown_groups = self.unknown_groups.saturating_sub(1);
-        if pages > 0 {
-            self.counted.insert(self.next, pages);
-            self.counted_sum += u64::from(pages);
+        if free != Free::default() {
+            self.counted.insert(self.next, free);
+            self.counted_sum += u64::from(free.pages);
+            self.counted_segments += u64::from(free.segments);
         }
     }
 }
 
 /// Returns the pages of a group's front segments that are free in a group that is new.
 fn front_pages(geometry: &Geometry) -> u32 {
-    let front = geometry.front_segments(0) * geometry.segment_fragments;
-    (front - geometry.front_fragments()) / geometry.page_fragments()
+    geometry.front_segments(0) * geometry.metadata_pages() - geometry.front_pages()
 }
 
 impl Allocator {
@@ -121,9 +140,9 @@ impl Allocator {
             }
             // A group that can't be read keeps what is assumed of it; who needs it is told why.
             if !state.groups.contains_key(&number)
-                && let Ok(Some(pages)) = self.free_pages_of(number)
+                && let Ok(Some(free)) = self.free_pages_of(number)
             {
-                state.spare.count(pages);
+                state.spare.count(free);
             }
             state.spare.next = number + 1;
         }
@@ -131,22 +150,23 @@ impl Allocator {
 
     /// Returns the free pages in metadata segments of a group as the disk has them; `None`: it is
     /// not in use.
-    fn free_pages_of(&self, number: u32) -> FsResult<Option<u32>> {
+    fn free_pages_of(&self, number: u32) -> FsResult<Option<Free>> {
         if !self.is_initialised(number)? {
             return Ok(None);
         }
         let geometry = self.geometry();
-        let mut free = 0;
+        let (mut free, mut segments) = (0, 0);
         for segment in 0..geometry.segments_of(number) {
             let buffer = self.usage_buffer(number, segment)?;
             let usage = SegmentUsage::of(page_of(&buffer.bytes()), segment);
             if let Some(usage) = usage.filter(|usage| usage.kind == SegmentKind::Metadata) {
                 // One without a page in use is free for anything.
-                let rest = geometry.segment_fragments.saturating_sub(usage.live);
+                let rest = geometry.metadata_fragments().saturating_sub(usage.live);
                 free += if usage.live > 0 { rest } else { 0 };
+                segments += u32::from(usage.live > 0);
             }
         }
-        Ok(Some(free / geometry.page_fragments()))
+        Ok(Some(Free { pages: free / geometry.page_fragments(), segments }))
     }
 
     /// What blocks can't have of what nobody has.
@@ -154,7 +174,15 @@ impl Allocator {
         let geometry = self.geometry();
         let front = u64::from(geometry.front_segments(0) * geometry.segment_fragments);
         let page = u64::from(geometry.page_fragments());
-        self.spare_pages(state) * page + state.groups_unused * front
+        self.spare_pages(state) * page + self.gaps(state) + state.groups_unused * front
+    }
+
+    /// Fragments of metadata segments in which no page can be.
+    fn gaps(&self, state: &State) -> u64 {
+        let spare = &state.spare;
+        let unknown = spare.unknown_groups * u64::from(self.geometry().front_segments(0));
+        let segments = spare.loaded_segments + spare.counted_segments + unknown;
+        segments * u64::from(self.geometry().metadata_gap())
     }
 
     /// Free pages of metadata segments, of groups of which nothing is known as of new ones.
@@ -168,7 +196,6 @@ impl Allocator {
     pub(super) fn available(&self, state: &State) -> u64 {
         let geometry = self.geometry();
         let segment = u64::from(geometry.segment_fragments);
-        let page = u64::from(geometry.page_fragments());
         let room =
             self.capacity.saturating_sub(self.taken(state) + self.spare(state) + self.reserve);
         if planted::is(Planted::StatfsLies) {
@@ -177,7 +204,7 @@ impl Allocator {
         let unused_pages = state.groups_unused * u64::from(front_pages(geometry));
         let spare_pages = self.spare_pages(state) + unused_pages;
         let map_pages = (room / self.block_fragments).div_ceil(POINTERS_PER_PAGE);
-        let missing = (map_pages * page).saturating_sub(spare_pages * page);
-        room.saturating_sub(missing.next_multiple_of(segment))
+        let missing = map_pages.saturating_sub(spare_pages);
+        room.saturating_sub(missing.div_ceil(u64::from(geometry.metadata_pages())) * segment)
     }
 }

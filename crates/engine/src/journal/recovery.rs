@@ -139,7 +139,7 @@ pub struct RecoveryReport {
 
 /// Inline log data of a class that is kept.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct KeptLogData {
+pub(crate) struct KeptLogData<'a> {
     /// Where it is: inside a group, all of it.
     pub(crate) place: Place,
     /// Fragments it takes.
@@ -148,10 +148,12 @@ pub(crate) struct KeptLogData {
     pub(crate) owner: LogDataOwner,
     /// As in its pointer.
     pub(crate) check: [u32; 4],
+    /// What is stored of it.
+    pub(crate) bytes: &'a [u8],
 }
 
 /// What is done with the inline log data before the log is given up: see [`recover`].
-pub(crate) type BeforeHead<'a> = &'a dyn Fn(&[KeptLogData], Lsn) -> Result<u64, DeviceError>;
+pub(crate) type BeforeHead<'a> = &'a dyn Fn(&[KeptLogData<'_>], Lsn) -> Result<u64, DeviceError>;
 
 /// The result of a recovery.
 #[derive(Debug)]
@@ -249,8 +251,9 @@ pub(crate) fn align_head(
 
 /// Replays the log of a pool that was not closed, or finds that there is nothing to replay.
 ///
-/// `before_head` is called with the inline log data, which is home and durable, and the position of
-/// the last chunk, before the log is given up; it returns how many it has listed.
+/// `before_head` is called with the inline log data, which is home and durable, or in stripes for
+/// it to write, and the position of the last chunk, before the log is given up; it returns how many
+/// it has listed.
 pub(crate) fn recover(
     volume: &Volume,
     pool_id: PoolId,
@@ -668,12 +671,13 @@ impl Replay {
         Ok(())
     }
 
-    /// Writes pages and inline log data home and flushes; returns the latter.
-    fn write_home(
+    /// Writes pages and inline log data home and flushes; returns the latter. In stripes it is
+    /// written with the summaries that list it, by whole stripes (`segment::after_crash`).
+    fn write_home<'c>(
         &mut self,
         volume: &Volume,
-        chunks: &[Chunk],
-    ) -> Result<Vec<KeptLogData>, RecoveryError> {
+        chunks: &'c [Chunk],
+    ) -> Result<Vec<KeptLogData<'c>>, RecoveryError> {
         let (mut tickets, mut data) = (Vec::new(), Vec::new());
         for (place, page) in std::mem::take(&mut self.pages) {
             let pieces = vec![SharedBytes::from(page)];
@@ -686,7 +690,9 @@ impl Replay {
                     self.report.log_data += 1;
                     let kept = kept_log_data(volume, place, owner, bytes);
                     data.push(kept.ok_or(RecoveryError::BadRecord { at: chunk.lsn })?);
-                    tickets.push(write_log_data(volume, place, bytes)?);
+                    if volume.geometry().stripe.is_none() {
+                        tickets.push(write_log_data(volume, place, bytes)?);
+                    }
                 }
             }
         }
@@ -701,12 +707,12 @@ impl Replay {
 }
 
 /// Returns what is known of inline log data; `None` if it can't be so.
-fn kept_log_data(
+fn kept_log_data<'c>(
     volume: &Volume,
     place: Place,
     owner: LogDataOwner,
-    bytes: &[u8],
-) -> Option<KeptLogData> {
+    bytes: &'c [u8],
+) -> Option<KeptLogData<'c>> {
     let geometry = volume.geometry();
     let fragments = wide(bytes.len()).div_ceil(geometry.fragment_bytes());
     let fragments = u32::try_from(fragments).ok()?;
@@ -719,7 +725,7 @@ fn kept_log_data(
         && owner.birth.0 <= EPOCH_MAX;
     let block_bytes = 1_usize << owner.block_shift.min(20);
     let pointer = BlockPointer::to_data(place, fragments, owner.birth, block_bytes, bytes);
-    is_sane.then_some(KeptLogData { place, fragments, owner, check: pointer.check })
+    is_sane.then_some(KeptLogData { place, fragments, owner, check: pointer.check, bytes })
 }
 
 /// Writes inline log data home. What shares its first or last page is either home already, inline

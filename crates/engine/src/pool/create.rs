@@ -5,6 +5,8 @@
 //! Creation writes the superblocks last, after everything they lead to is durable: a creation that
 //! was interrupted leaves no pool.
 
+use std::ops::RangeInclusive;
+
 use format::anode::{
     ANODE_MAP_ANODE, Anode, DiskTime, FIRST_FILE_ANODE, ORPHAN_ANODE, slot_offset,
 };
@@ -15,11 +17,12 @@ use format::group::{GROUP_ENTRY_BYTES, TABLE_BITMAP_OFFSET, entry_offset};
 use format::hash::siphash13;
 use format::ids::{AnodeNo, Epoch, FilesetId, Lsn, Place, PoolId};
 use format::lsn_page::LsnEntry;
-use format::members::{Layout, MIRROR_WIDTH_MAX, Member, Membership};
+use format::members::{LAYOUT_SLOTS_MAX, Layout, MIRROR_WIDTH_MAX, Member, Membership};
 use format::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64,
 };
 use format::pointer::BlockPointer;
+use format::stripes::RAID5_WIDTH_MIN;
 use format::superblock::{Consistency, Superblock, label_of};
 use runtime::clock::Clock;
 use storage::device::{AlignedBuffer, Purpose, SharedBytes, SharedDevice};
@@ -77,7 +80,26 @@ impl CreateOptions {
     ///
     /// [`OpenError::Geometry`], [`OpenError::Block`] or [`OpenError::Label`].
     pub fn plan(&self) -> Result<Geometry, OpenError> {
-        let geometry = Geometry::plan(&self.geometry)?;
+        self.plan_on(Layout::Single, 1)
+    }
+
+    /// The same of a pool on `members` devices, of which each has the bytes that the options speak
+    /// of.
+    ///
+    /// # Errors
+    ///
+    /// As [`CreateOptions::plan`].
+    pub fn plan_on(&self, layout: Layout, members: usize) -> Result<Geometry, OpenError> {
+        let geometry = match layout {
+            Layout::Single | Layout::Mirror => Geometry::plan(&self.geometry)?,
+            Layout::Raid5 { .. } => {
+                let widths = RAID5_WIDTH_MIN..=LAYOUT_SLOTS_MAX;
+                let is_width = widths.contains(&members);
+                let stripe = is_width.then(|| layout.stripe(members)).flatten();
+                let stripe = stripe.ok_or_else(|| wrong_width(layout, members, &widths))?;
+                Geometry::plan_striped(&self.geometry, stripe)?
+            }
+        };
         if !geometry.can_have_blocks(self.block_shift) {
             return Err(OpenError::Block);
         }
@@ -116,7 +138,7 @@ impl Pool {
         clock: &dyn Clock,
         options: &CreateOptions,
     ) -> Result<(), OpenError> {
-        let geometry = options.plan()?;
+        let geometry = options.plan_on(layout, devices.len())?;
         check_layout(layout, devices, &geometry)?;
         let label = label_of(&options.label)?;
         let now = clock.now();
@@ -170,6 +192,11 @@ impl Pool {
     }
 }
 
+fn wrong_width(layout: Layout, found: usize, widths: &RangeInclusive<usize>) -> OpenError {
+    let (least, most) = (*widths.start(), *widths.end());
+    OpenError::Width { kind: layout.word(), found, least, most }
+}
+
 /// Refuses a layout that cannot lie on `devices`.
 fn check_layout(
     layout: Layout,
@@ -179,20 +206,19 @@ fn check_layout(
     let widths = match layout {
         Layout::Single => 1..=1,
         Layout::Mirror => 2..=MIRROR_WIDTH_MAX,
+        Layout::Raid5 { .. } => RAID5_WIDTH_MIN..=LAYOUT_SLOTS_MAX,
     };
     if !widths.contains(&devices.len()) {
-        let (kind, found) = (layout.word(), devices.len());
-        let (least, most) = (*widths.start(), *widths.end());
-        return Err(OpenError::Width { kind, found, least, most });
+        return Err(wrong_width(layout, devices.len(), &widths));
     }
     if layout != Layout::Single && geometry.fragment_bytes() != wide(PAGE_BYTES) {
         return Err(OpenError::Fragment { kind: layout.word() });
     }
-    match devices.iter().find(|device| device.info().size_bytes < geometry.device_bytes) {
+    match devices.iter().find(|device| device.info().size_bytes < geometry.member_bytes()) {
         Some(small) => Err(OpenError::SmallMember {
             device: small.info().name.clone(),
             found_bytes: small.info().size_bytes,
-            needed_bytes: geometry.device_bytes,
+            needed_bytes: geometry.member_bytes(),
         }),
         None => Ok(()),
     }
@@ -226,7 +252,7 @@ fn first_pages(
     let epoch = Epoch(1);
     let group = GroupPages::build(geometry, pool_id, 0, FIRST_PAGES, epoch);
     let page_fragments = geometry.page_fragments();
-    let behind_front = |index: u32| geometry.root_place().advance(index * page_fragments);
+    let behind_front = |index: u32| geometry.page_place(0, geometry.front_pages() + index);
     let pointer = |index| BlockPointer::to_page(behind_front(index), page_fragments, epoch);
     let mut pages = group.pages;
     let mut add = |place, kind, owner, fill: &mut dyn FnMut(&mut PageBytes)| {

@@ -11,6 +11,10 @@
 //! There is room. A partial segment keeps room for its summary behind its blocks (`has_room`), and
 //! an unlisted block means that this very summary, or the page of it that lists the block, is not
 //! there: no block that is in use can lie in its place. The free map tells which those are.
+//!
+//! In stripes the blocks themselves are written here too: see `stripes`.
+
+mod stripes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,6 +41,9 @@ struct Left<'a> {
     usage: SegmentUsage,
     /// Its pages.
     bytes: AlignedBuffer,
+    /// In stripes: pages before this one are left as they are, and what is listed becomes part of
+    /// `bytes` and is not written yet.
+    first: Option<u32>,
     /// Summary pages of its incarnation: offset in fragments, and checksum.
     summaries: BTreeMap<u32, u32>,
     /// Offsets of the blocks that they list.
@@ -52,10 +59,10 @@ struct Left<'a> {
 pub(crate) fn summarise_log_data(
     volume: &Volume,
     superblock: &Superblock,
-    kept: &[KeptLogData],
+    kept: &[KeptLogData<'_>],
     lsn: Lsn,
 ) -> Result<u64, DeviceError> {
-    let mut segments: BTreeMap<SegmentId, BTreeMap<u32, &KeptLogData>> = BTreeMap::new();
+    let mut segments: BTreeMap<SegmentId, BTreeMap<u32, &KeptLogData<'_>>> = BTreeMap::new();
     let geometry = volume.geometry();
     for block in kept {
         let segment = geometry.segment_of(block.place);
@@ -64,19 +71,18 @@ pub(crate) fn summarise_log_data(
         segments.entry(id).or_default().insert(offset, block);
     }
     let mut count = 0;
-    for (id, mut kept) in segments {
-        let Some(mut left) = Left::read(volume, superblock, id)? else { continue };
-        kept.retain(|offset, _| !left.listed.contains(offset));
-        let entries: Vec<SummaryEntry> =
-            kept.iter().map(|(offset, block)| entry_of(*offset, block)).collect();
-        for entries in entries.chunks(ENTRIES_PER_SUMMARY) {
-            count += left.list(entries, lsn)?;
+    for (id, kept) in segments {
+        if geometry.stripe.is_some() {
+            count += stripes::write_home(volume, superblock, id, &kept, lsn)?;
+            continue;
         }
+        let Some(mut left) = Left::read(volume, superblock, id)? else { continue };
+        count += left.list_all(&kept, lsn)?;
     }
     Ok(count)
 }
 
-fn entry_of(offset: u32, block: &KeptLogData) -> SummaryEntry {
+fn entry_of(offset: u32, block: &KeptLogData<'_>) -> SummaryEntry {
     SummaryEntry {
         kind: SummaryKind::Block,
         block_shift: block.owner.block_shift,
@@ -103,6 +109,18 @@ fn home_page(
     Ok(header.filter(|header| header.kind == kind).map(|_| *page_of(&bytes)))
 }
 
+/// Returns the usage of a segment; `None`: it is none for data, or can't be read.
+fn usage_of(
+    volume: &Volume,
+    superblock: &Superblock,
+    id: SegmentId,
+) -> Result<Option<SegmentUsage>, DeviceError> {
+    let place = volume.geometry().usage_place(id.group, id.segment / USAGES_PER_PAGE);
+    let page = home_page(volume, superblock, place, PageKind::SegmentUsage)?;
+    let usage = page.and_then(|page| SegmentUsage::of(&page, id.segment));
+    Ok(usage.filter(|usage| usage.kind == SegmentKind::Data))
+}
+
 impl<'a> Left<'a> {
     /// Reads a segment; `None` if it is none for data, or its usage can't be read: then the group
     /// can't be used at all, and says so when it is.
@@ -112,16 +130,12 @@ impl<'a> Left<'a> {
         id: SegmentId,
     ) -> Result<Option<Left<'a>>, DeviceError> {
         let geometry = volume.geometry();
-        let place = geometry.usage_place(id.group, id.segment / USAGES_PER_PAGE);
-        let page = home_page(volume, superblock, place, PageKind::SegmentUsage)?;
-        let usage = page.and_then(|page| SegmentUsage::of(&page, id.segment));
-        let Some(usage) = usage.filter(|usage| usage.kind == SegmentKind::Data) else {
-            return Ok(None);
-        };
+        let Some(usage) = usage_of(volume, superblock, id)? else { return Ok(None) };
         let start = geometry.segment_place(id.group, id.segment);
         let bytes = volume.read(Purpose::Cleaner, start, index_wide(geometry.segment_bytes()))?;
         let (summaries, listed) = (BTreeMap::new(), BTreeSet::new());
-        let mut left = Left { volume, superblock, id, usage, bytes, summaries, listed };
+        let mut left =
+            Left { volume, superblock, id, usage, bytes, first: None, summaries, listed };
         left.take_from_copies()?;
         left.find_summaries();
         Ok(Some(left))
@@ -185,6 +199,22 @@ impl<'a> Left<'a> {
         }
     }
 
+    /// Lists those of `kept` that no summary does. Returns how many.
+    fn list_all(
+        &mut self,
+        kept: &BTreeMap<u32, &KeptLogData<'_>>,
+        lsn: Lsn,
+    ) -> Result<u64, DeviceError> {
+        let unlisted = kept.iter().filter(|(offset, _)| !self.listed.contains(offset));
+        let entries: Vec<SummaryEntry> =
+            unlisted.map(|(offset, block)| entry_of(*offset, block)).collect();
+        let mut count = 0;
+        for entries in entries.chunks(ENTRIES_PER_SUMMARY) {
+            count += self.list(entries, lsn)?;
+        }
+        Ok(count)
+    }
+
     /// Writes one summary page where nothing is that anybody needs.
     fn list(&mut self, entries: &[SummaryEntry], lsn: Lsn) -> Result<u64, DeviceError> {
         let Some(offset) = self.room(entries)? else {
@@ -206,6 +236,11 @@ impl<'a> Left<'a> {
         };
         let bytes = summary.encode(self.superblock.pool_id, &self.superblock.secret);
         self.summaries.insert(offset, page_crc(&bytes));
+        if self.first.is_some() {
+            let at = index_wide(u64::from(offset) << self.geometry().fragment_shift);
+            self.bytes[at..at + PAGE_BYTES].copy_from_slice(&bytes);
+            return Ok(wide(entries.len()));
+        }
         let pieces = vec![SharedBytes::from(AlignedBuffer::copy_of(&bytes))];
         self.volume.submit_write(Purpose::Data, summary.place, pieces).wait()?;
         Ok(wide(entries.len()))
@@ -219,7 +254,8 @@ impl<'a> Left<'a> {
         let first = end.next_multiple_of(step);
         let whole = self.geometry().segment_fragments;
         let behind = (first..whole).step_by(index_wide(u64::from(step)));
-        let before = (0..first.min(whole)).step_by(index_wide(u64::from(step))).rev();
+        let start = self.first.unwrap_or(0);
+        let before = (start..first.min(whole)).step_by(index_wide(u64::from(step))).rev();
         for offset in behind.chain(before) {
             if !self.summaries.contains_key(&offset) && !self.is_used(offset, step)? {
                 return Ok(Some(offset));

@@ -10,6 +10,7 @@ use format::ids::{Epoch, Lsn, Place};
 use format::page::{PAGE_BYTES, page_crc};
 use format::pointer::BlockPointer;
 use format::summary::{ENTRIES_PER_SUMMARY, Summary, SummaryEntry, SummaryKind};
+use runtime::planted::{self, Planted};
 use storage::device::{AlignedBuffer, Purpose, SharedBytes};
 
 use super::in_flight::NOT_SUBMITTED;
@@ -220,9 +221,23 @@ impl Segments {
             pieces.push(SharedBytes::from(AlignedBuffer::copy_of(&bytes)));
             segment.cursor += page_fragments;
         }
+        self.fill_stripe(segment, &mut pieces);
         debug_assert!(wide(pieces.len()) <= wide(storage::device::WRITE_PIECES_MAX));
         debug_assert_eq!(PAGE_BYTES % fragment_bytes, 0);
         pieces
+    }
+
+    /// Ends a partial segment with a stripe: zeros behind its summary. So no stripe is ever written
+    /// in two parts, and parity needs nothing that was written before (decision 0065).
+    fn fill_stripe(&self, segment: &mut OpenSegment, pieces: &mut Vec<SharedBytes>) {
+        let stripe = self.store.geometry().stripe_fragments();
+        let end = segment.cursor.next_multiple_of(stripe);
+        if end == segment.cursor || planted::is(Planted::StripeNotPadded) {
+            return;
+        }
+        let gap = self.fragment_bytes() * crate::convert::index(end - segment.cursor);
+        pieces.push(SharedBytes::from(AlignedBuffer::zeroed(gap)));
+        segment.cursor = end;
     }
 
     /// Notes which write carries a block, for those who read or install it.

@@ -379,17 +379,25 @@ impl Core {
         self.verified(run, brought).or_else(|error| self.healed(run, error))
     }
 
-    /// Returns the bytes of a run as a copy has them that verifies; `error`: there is none.
+    /// Returns the bytes of a run, each block as a copy has it, or the rest of its row says, that
+    /// verifies; `error`: there is one device.
     fn healed(&self, run: &Run, error: FsError) -> FsResult<Brought> {
         let volume = &self.store.volume;
-        let (start, length, lead) = volume.pages_around(run.place, run.fragments);
-        let is_it = |bytes: &[u8]| {
-            let data = SharedBytes::from(AlignedBuffer::copy_of(bytes));
-            self.verified(run, Brought { data, lead }).is_ok()
-        };
-        let healed = volume.heal(Purpose::Data, start, length, &is_it).map_err(io)?;
-        let Some(bytes) = healed.bytes else { return Err(error) };
-        Ok(Brought { data: bytes.into(), lead })
+        if volume.members().is_none() {
+            return Err(error);
+        }
+        let mut whole = AlignedBuffer::zeroed(self.stored_bytes(run.fragments));
+        let mut at = 0;
+        for pointer in &run.pointers {
+            let (start, length, lead) = volume.pages_around(pointer.place, pointer.fragments);
+            let stored = lead..lead + self.stored_bytes(pointer.fragments);
+            let is_it = |bytes: &[u8]| pointer.verifies(&bytes[stored.clone()]);
+            let healed = volume.heal(Purpose::Data, start, length, &is_it).map_err(io)?;
+            let Some(bytes) = healed.bytes else { return Err(bad_data(pointer)) };
+            whole[at..at + stored.len()].copy_from_slice(&bytes[stored.clone()]);
+            at += stored.len();
+        }
+        Ok(Brought { data: whole.into(), lead: 0 })
     }
 
     /// Returns the bytes of a run, if each block of it is the one that its pointer names.

@@ -97,13 +97,15 @@ pub enum Purpose {
     Summary,
     /// Reads and writes of the cleaner.
     Cleaner,
-    /// Reads of a check.
+    /// Reads of a check: pages, and fixed regions.
     Check,
+    /// Reads of a check: blocks of file data, and their summaries.
+    CheckData,
 }
 
 impl Purpose {
     /// Every purpose, in the order of the counters.
-    pub const ALL: [Purpose; 8] = [
+    pub const ALL: [Purpose; 9] = [
         Purpose::Superblock,
         Purpose::Journal,
         Purpose::DoubleWrite,
@@ -112,13 +114,16 @@ impl Purpose {
         Purpose::Summary,
         Purpose::Cleaner,
         Purpose::Check,
+        Purpose::CheckData,
     ];
 
     /// Returns how a layout that has both ways keeps what is read or written for this.
     #[must_use]
     pub fn redundancy(self) -> Redundancy {
         match self {
-            Purpose::Data | Purpose::Summary | Purpose::Cleaner => Redundancy::Parity,
+            Purpose::Data | Purpose::Summary | Purpose::Cleaner | Purpose::CheckData => {
+                Redundancy::Parity
+            }
             Purpose::Superblock
             | Purpose::Journal
             | Purpose::DoubleWrite

@@ -40,6 +40,13 @@ pub trait Composite: Device {
         length_bytes: usize,
     ) -> Option<Result<AlignedBuffer, DeviceError>>;
 
+    /// Whether the units of the rows that a range lies in agree with their parity, as far as can be
+    /// told: of what is in copies, or while a member is out, nothing can.
+    fn agrees(&self, purpose: Purpose, offset: u64, length_bytes: usize) -> bool {
+        let _ = (purpose, offset, length_bytes);
+        true
+    }
+
     /// Reads a range of the pool in every way that there is, and returns what verifies. What does
     /// not is written again, unless a write is at the range: then it is left as it is.
     ///

@@ -11,6 +11,7 @@ use format::superblock::{Superblock, SuperblockError};
 use super::Volume;
 use super::composite::Composite;
 use super::mirror::Mirror;
+use super::raid5::Raid5;
 use super::set::{MemberSet, Slot};
 use crate::convert::to_u64;
 use crate::device::{DeviceInfo, SharedDevice};
@@ -102,6 +103,11 @@ impl Volume {
             Layout::Mirror => {
                 let set = MemberSet::new(slots, label, 1);
                 Arc::new(Mirror::new(info, set, geometry.groups_offset))
+            }
+            Layout::Raid5 { .. } => {
+                let stripes = geometry.stripes().ok_or_else(|| not("raid5 without stripes"))?;
+                let set = MemberSet::new(slots, label, superblock.members.len() - 1);
+                Arc::new(Raid5::new(info, set, stripes))
             }
         };
         let device: SharedDevice = composite;

@@ -256,6 +256,12 @@ impl SimDevice {
         self.shared.state.lock().recording.clone().expect("SimOptions::is_recorded is set")
     }
 
+    /// Returns what orders its events among those of other devices.
+    #[must_use]
+    pub fn timeline(&self) -> &Timeline {
+        &self.shared.options.timeline
+    }
+
     /// Returns the position in the recording: see [`Recording::position`].
     #[must_use]
     pub fn position(&self) -> usize {

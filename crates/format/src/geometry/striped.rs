@@ -1,0 +1,199 @@
+//! What stripes change of where the parts of a pool lie: how long it is, how long segments are, and
+//! where their metadata pages can be. Without stripes: nothing.
+
+use super::{
+    Geometry, GeometryError, GeometryOptions, MIB, PAGE, SEGMENT_BYTES_MAX, SUPERBLOCK_AREA_BYTES,
+    default_group_bytes, default_journal_bytes,
+};
+use crate::ids::Place;
+use crate::stripes::{StripeShape, Stripes};
+
+impl Geometry {
+    /// Lays out a pool in stripes of `shape`, on members of which the smallest has
+    /// `options.device_bytes`.
+    ///
+    /// # Errors
+    ///
+    /// See [`GeometryError`].
+    pub fn plan_striped(
+        options: &GeometryOptions,
+        shape: StripeShape,
+    ) -> Result<Geometry, GeometryError> {
+        if options.fragment_bytes != 4096 {
+            let rule = "a pool in stripes has fragments of 4096 bytes";
+            let value = u64::from(options.fragment_bytes);
+            return Err(GeometryError::BadOption { what: "fragment", value, rule });
+        }
+        let member_bytes = options.device_bytes / PAGE * PAGE;
+        let too_small = || GeometryError::TooSmall { bytes: options.device_bytes };
+        let (data, stripe) = (u64::from(shape.members).saturating_sub(1), shape.data_bytes());
+        let segment_bytes =
+            options.segment_bytes.unwrap_or_else(|| default_striped_segment(member_bytes, stripe));
+        let pool_bytes = member_bytes.saturating_mul(data);
+        let group_bytes = options.group_bytes.unwrap_or_else(|| default_group_bytes(pool_bytes));
+        let group_bytes = (group_bytes / segment_bytes.max(1)).max(16) * segment_bytes;
+        let journal_bytes =
+            options.journal_bytes.unwrap_or_else(|| default_journal_bytes(member_bytes));
+        let mut wanted = GeometryOptions {
+            device_bytes: pool_bytes,
+            segment_bytes: Some(segment_bytes),
+            group_bytes: Some(group_bytes),
+            journal_bytes: Some(journal_bytes),
+            ..options.clone()
+        };
+        let planned = Geometry::plan_with(&wanted, Some(shape))?;
+        let ends = planned.groups_offset + 2 * SUPERBLOCK_AREA_BYTES;
+        let mut rows = member_bytes.checked_sub(ends).ok_or_else(too_small)? >> shape.unit_shift;
+        // The regions of a smaller pool are as long or shorter; what they are rounded to may take a
+        // few rows more.
+        loop {
+            wanted.device_bytes = ends + rows * stripe;
+            let planned = Geometry::plan_with(&wanted, Some(shape))?;
+            if planned.member_bytes() <= member_bytes {
+                return Ok(planned);
+            }
+            rows = rows.checked_sub(1).ok_or_else(too_small)?;
+        }
+    }
+
+    /// A segment is a power of two, or an even number of whole stripes.
+    pub(super) fn has_whole_stripes(&self) -> bool {
+        let Some(shape) = self.stripe else { return self.segment_fragments.is_power_of_two() };
+        let two = shape.data_bytes().saturating_mul(2);
+        let is_whole = u64::from(self.segment_fragments)
+            .checked_shl(u32::from(self.fragment_shift))
+            .is_some_and(|bytes| bytes > 0 && bytes.is_multiple_of(two));
+        is_whole && self.fragment_shift == 12
+    }
+
+    /// Returns how many bytes the pool uses of each member.
+    #[must_use]
+    pub fn member_bytes(&self) -> u64 {
+        let Some(shape) = self.stripe else { return self.device_bytes };
+        let ends = self.groups_offset.saturating_add(2 * SUPERBLOCK_AREA_BYTES);
+        let rows = self.device_bytes.saturating_sub(ends) / shape.data_bytes().max(1);
+        ends.saturating_add(rows << shape.unit_shift)
+    }
+
+    /// Returns the bytes of a pool in stripes of `shape`, whose groups begin at `groups_offset` and
+    /// that uses `member_bytes` of each member.
+    #[must_use]
+    pub fn striped_bytes(member_bytes: u64, groups_offset: u64, shape: StripeShape) -> u64 {
+        let ends = groups_offset.saturating_add(2 * SUPERBLOCK_AREA_BYTES);
+        let rows = member_bytes.saturating_sub(ends) >> shape.unit_shift;
+        ends.saturating_add(rows.saturating_mul(shape.data_bytes()))
+    }
+
+    /// Returns where groups lie on members; `None`: where the pool says.
+    #[must_use]
+    pub fn stripes(&self) -> Option<Stripes> {
+        let shape = self.stripe?;
+        let segment_rows = self.segment_bytes() / shape.data_bytes();
+        Some(Stripes { shape, groups_offset: self.groups_offset, segment_rows })
+    }
+
+    /// Returns what a partial segment ends with a multiple of, in fragments: a stripe, or a page.
+    #[must_use]
+    pub fn stripe_fragments(&self) -> u32 {
+        let Some(shape) = self.stripe else { return self.page_fragments() };
+        u32::try_from(shape.data_bytes() >> self.fragment_shift).unwrap_or(self.segment_fragments)
+    }
+
+    /// Returns how many fragments at the start of a metadata segment can be pages: all, or those
+    /// that two copies have room for.
+    #[must_use]
+    pub fn metadata_fragments(&self) -> u32 {
+        if self.stripe.is_some() { self.segment_fragments / 2 } else { self.segment_fragments }
+    }
+
+    /// Returns the fragments of a metadata segment that nothing can have.
+    #[must_use]
+    pub fn metadata_gap(&self) -> u32 {
+        self.segment_fragments - self.metadata_fragments()
+    }
+
+    /// Returns how many pages a metadata segment can have.
+    #[must_use]
+    pub fn metadata_pages(&self) -> u32 {
+        self.metadata_fragments() / self.page_fragments()
+    }
+
+    /// Returns the first fragment of page `index` of a group, of those that metadata segments from
+    /// the first on can have.
+    pub(super) fn page_fragment(&self, index: u32) -> u32 {
+        let segment = index / self.metadata_pages();
+        let in_segment = index % self.metadata_pages() * self.page_fragments();
+        segment * self.segment_fragments + in_segment
+    }
+
+    /// Returns the place of page `index` of `group`, its descriptor being page 0: those of the
+    /// front, and then those behind it. The pages at the end of a metadata segment are not next to
+    /// those of the next.
+    #[must_use]
+    pub fn page_place(&self, group: u32, index: u32) -> Place {
+        Place::new(0, group, self.page_fragment(index))
+    }
+
+    /// Returns how many pages the front of every group has.
+    #[must_use]
+    pub fn front_pages(&self) -> u32 {
+        self.lsn_pages_start() + self.lsn_pages()
+    }
+}
+
+/// Rows enough that what a flush leaves empty of its last stripe is a small part of a segment.
+fn default_striped_segment(member_bytes: u64, stripe_bytes: u64) -> u64 {
+    let (wanted, rows_min) = if member_bytes >= 256 * MIB { (MIB, 8) } else { (128 << 10, 4) };
+    let rows_max = (SEGMENT_BYTES_MAX / stripe_bytes.max(1) / 2 * 2).max(2);
+    (wanted / stripe_bytes.max(1) / 2 * 2).max(rows_min).min(rows_max) * stripe_bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::options;
+    use super::*;
+
+    /// Goal: pools in stripes of any width fit on their members, use nearly all of them, and have
+    /// their fronts where two copies have room.
+    #[test]
+    fn pools_in_stripes_fit_on_their_members() {
+        for members in [3, 4, 5, 7, 8, 16, 32] {
+            for unit_shift in [12, 14, 16] {
+                let shape = StripeShape { members, unit_shift };
+                for member_bytes in [64 << 20, (300 << 20) + 12_345, 8 << 30, 1 << 40] {
+                    let options = options(member_bytes, 4096);
+                    let geometry = Geometry::plan_striped(&options, shape).expect("it fits");
+                    assert_eq!(geometry.verify(), Ok(()), "{geometry:?}");
+                    let used = geometry.member_bytes();
+                    assert!(used <= member_bytes, "{geometry:?}");
+                    let again = Geometry::striped_bytes(used, geometry.groups_offset, shape);
+                    assert_eq!(again, geometry.device_bytes, "{geometry:?}");
+                    let stripes = geometry.stripes().expect("it has stripes");
+                    assert!(stripes.segment_rows >= 2 && stripes.segment_rows.is_multiple_of(2));
+                    let last = geometry.group_count - 1;
+                    let end = Place::new(0, last, geometry.fragments_of(last) - 1);
+                    let end = geometry.device_offset(end, 1).expect("inside");
+                    let unit = stripes.locate(end).expect("in the groups");
+                    assert!(unit.member_offset + PAGE <= used - 2 * SUPERBLOCK_AREA_BYTES);
+                    assert!(end > geometry.device_bytes * 9 / 10, "{geometry:?}");
+                    for index in 0..geometry.front_pages() + 4 {
+                        let place = geometry.page_place(0, index);
+                        let offset = geometry.device_offset(place, 1).expect("inside");
+                        let first = stripes.locate(offset).expect("in the groups");
+                        assert!(stripes.second_copy(&first).is_some(), "{index} {geometry:?}");
+                        assert!(geometry.segment_of(place) < 1 + geometry.front_segments(0));
+                    }
+                    let lsn = geometry.lsn_page_place(0, geometry.lsn_pages() - 1);
+                    assert!(geometry.is_lsn_page(lsn));
+                    assert!(!geometry.is_lsn_page(geometry.root_place()));
+                }
+            }
+        }
+        let shape = StripeShape { members: 4, unit_shift: 14 };
+        for bad in [options(1 << 30, 1024), options(1 << 20, 4096)] {
+            assert!(Geometry::plan_striped(&bad, shape).is_err(), "{bad:?}");
+        }
+        let odd = GeometryOptions { segment_bytes: Some(1 << 20), ..options(1 << 30, 4096) };
+        assert!(Geometry::plan_striped(&odd, shape).is_err(), "1 MiB is not whole stripes");
+    }
+}

@@ -1,0 +1,252 @@
+//! Where the bytes of groups lie on the members of a `raid5` pool: pure arithmetic.
+//!
+//! # Layout
+//!
+//! ```text
+//!   four members, U = unit          d0    d1    d2    d3
+//!   fixed regions                   F     F     F     F      the same on each
+//!   row 0 (groups_offset)           D0    D1    D2    P
+//!   row 1 (groups_offset + U)       D4    D5    P     D3
+//!   row 2                           D8    P     D6    D7
+//! ```
+//!
+//! A metadata segment has no parity. The first copy of a page lies where data would, the second
+//! half a segment of rows further on another member. So its upper half has no room of its own.
+//!
+//! # Invariants
+//!
+//! - SP1: Each byte of the groups has one place, and no two have the same.
+//! - SP2: The units of a row and its parity lie on members of their own.
+//! - SP3: The two copies of a page lie on two members, and no first copy lies where a second does.
+//!
+//! Decision 0065 says why.
+
+use runtime::planted::{self, Planted};
+
+/// Fewest members of a `raid5` pool.
+pub const RAID5_WIDTH_MIN: usize = 3;
+/// Stripe unit: binary logarithm of the default block, so that a block lies in one unit.
+pub const UNIT_SHIFT_DEFAULT: u8 = 14;
+/// Smallest and largest stripe unit: a page, and what fixed regions are aligned to.
+pub const UNIT_SHIFTS: std::ops::RangeInclusive<u8> = 12..=16;
+
+/// How wide stripes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StripeShape {
+    /// Members: [`RAID5_WIDTH_MIN`] to [`crate::members::LAYOUT_SLOTS_MAX`].
+    pub members: u8,
+    /// Stripe unit: binary logarithm of its bytes, in [`UNIT_SHIFTS`].
+    pub unit_shift: u8,
+}
+
+impl StripeShape {
+    /// Returns the bytes of a unit.
+    #[must_use]
+    pub fn unit_bytes(self) -> u64 {
+        1 << self.unit_shift
+    }
+
+    /// Returns the bytes of data in a stripe.
+    #[must_use]
+    pub fn data_bytes(self) -> u64 {
+        u64::from(self.members).saturating_sub(1) << self.unit_shift
+    }
+}
+
+/// The arithmetic of one pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stripes {
+    /// How wide.
+    pub shape: StripeShape,
+    /// First byte of the groups, of the pool and of each member.
+    pub groups_offset: u64,
+    /// Rows of a segment: an even number.
+    pub segment_rows: u64,
+}
+
+/// Where a byte of the groups lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnitPlace {
+    /// Row, counted from the first group.
+    pub row: u64,
+    /// Which unit of the row's data.
+    pub index: u64,
+    /// Slot of the member.
+    pub member: usize,
+    /// Byte of the member.
+    pub member_offset: u64,
+    /// Bytes from there to the end of the unit.
+    pub rest_bytes: u64,
+}
+
+/// What lies at a byte of a member, behind its fixed regions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberByte {
+    /// Data, or the first copy of a page: this byte of the pool.
+    Data(u64),
+    /// Parity of this row; nothing in a metadata segment, unless it is a second copy.
+    Parity(u64),
+}
+
+impl Stripes {
+    fn members(&self) -> u64 {
+        u64::from(self.shape.members)
+    }
+
+    /// Returns the slot whose member has the parity of `row`.
+    #[must_use]
+    pub fn parity_member(&self, row: u64) -> usize {
+        let turn = if planted::is(Planted::RotationWrong) { 0 } else { row % self.members() };
+        slot(self.members() - 1 - turn)
+    }
+
+    /// Returns the slot whose member has data unit `index` of `row`.
+    #[must_use]
+    pub fn data_member(&self, row: u64, index: u64) -> usize {
+        slot((self.members() - 1 - row % self.members() + 1 + index) % self.members())
+    }
+
+    /// Returns the byte of each member at which its unit of `row` begins.
+    #[must_use]
+    pub fn row_offset(&self, row: u64) -> u64 {
+        self.groups_offset + (row << self.shape.unit_shift)
+    }
+
+    /// Returns where byte `offset` of the pool lies; `None`: in front of the groups.
+    #[must_use]
+    pub fn locate(&self, offset: u64) -> Option<UnitPlace> {
+        let behind = offset.checked_sub(self.groups_offset)?;
+        let row = behind / self.shape.data_bytes();
+        let in_row = behind % self.shape.data_bytes();
+        let (index, in_unit) = (in_row >> self.shape.unit_shift, in_row % self.shape.unit_bytes());
+        Some(UnitPlace {
+            row,
+            index,
+            member: self.data_member(row, index),
+            member_offset: self.row_offset(row) + in_unit,
+            rest_bytes: self.shape.unit_bytes() - in_unit,
+        })
+    }
+
+    /// Returns the first byte of the pool that lies in `row`.
+    #[must_use]
+    pub fn row_start(&self, row: u64) -> u64 {
+        self.groups_offset + row * self.shape.data_bytes()
+    }
+
+    /// Returns where the second copy of what `first` is the place of lies, were it a page: a slot
+    /// and a byte of its member; `None`: it lies where no page can be.
+    #[must_use]
+    pub fn second_copy(&self, first: &UnitPlace) -> Option<(usize, u64)> {
+        let half = self.segment_rows / 2;
+        if first.row % self.segment_rows >= half {
+            return None;
+        }
+        let step = 1 + first.row % (self.members() - 1);
+        let step = if planted::is(Planted::CopiesOnOneMember) { 0 } else { step };
+        let member = u64::try_from(first.member).ok()? + step;
+        Some((slot(member % self.members()), first.member_offset + (half << self.shape.unit_shift)))
+    }
+
+    /// Returns what byte `offset` of member `member` holds; `None`: it lies in the fixed regions.
+    #[must_use]
+    pub fn at_member(&self, member: usize, offset: u64) -> Option<MemberByte> {
+        let behind = offset.checked_sub(self.groups_offset)?;
+        let (row, in_unit) = (behind >> self.shape.unit_shift, behind % self.shape.unit_bytes());
+        let parity = self.parity_member(row);
+        if member == parity {
+            return Some(MemberByte::Parity(row));
+        }
+        let distance = (member + slot(self.members()) - parity - 1) % slot(self.members());
+        let index = u64::try_from(distance).ok()?;
+        let in_row = (index << self.shape.unit_shift) + in_unit;
+        Some(MemberByte::Data(self.row_start(row) + in_row))
+    }
+}
+
+fn slot(number: u64) -> usize {
+    usize::try_from(number).expect("at most 32 members")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn all() -> impl Iterator<Item = Stripes> {
+        (3..=32).flat_map(|members| {
+            [(12, 4), (14, 2), (14, 8), (16, 6)].map(|(unit_shift, segment_rows)| Stripes {
+                shape: StripeShape { members, unit_shift },
+                groups_offset: 3 << 16,
+                segment_rows,
+            })
+        })
+    }
+
+    /// SP1, SP2, over two turns of the rotation and two segments at least.
+    #[test]
+    fn each_unit_has_a_place_of_its_own_and_parity_is_on_another_member() {
+        for stripes in all() {
+            let width = usize::from(stripes.shape.members);
+            let rows = u64::from(stripes.shape.members) * 2 * stripes.segment_rows;
+            let mut seen = BTreeSet::new();
+            let mut parities = vec![0_u64; width];
+            for row in 0..rows {
+                let mut members = BTreeSet::from([stripes.parity_member(row)]);
+                parities[stripes.parity_member(row)] += 1;
+                for index in 0..u64::from(stripes.shape.members) - 1 {
+                    let offset = stripes.row_start(row) + index * stripes.shape.unit_bytes();
+                    let place = stripes.locate(offset).expect("in the groups");
+                    assert_eq!((place.row, place.index), (row, index), "{stripes:?}");
+                    assert_eq!(place.rest_bytes, stripes.shape.unit_bytes());
+                    assert!(members.insert(place.member), "{stripes:?} {row}");
+                    assert!(seen.insert((place.member, place.member_offset)), "{stripes:?}");
+                    assert_eq!(
+                        stripes.at_member(place.member, place.member_offset),
+                        Some(MemberByte::Data(offset))
+                    );
+                    let inner = stripes.locate(offset + 4095).expect("in the groups");
+                    assert_eq!(inner.member_offset, place.member_offset + 4095);
+                    assert_eq!(inner.rest_bytes, place.rest_bytes - 4095);
+                }
+                assert_eq!(members.len(), width, "{stripes:?} {row}");
+                let parity = stripes.parity_member(row);
+                let at = stripes.at_member(parity, stripes.row_offset(row));
+                assert_eq!(at, Some(MemberByte::Parity(row)));
+            }
+            let all_alike = parities.iter().all(|count| *count == 2 * stripes.segment_rows);
+            assert!(all_alike, "parity rotates: {stripes:?} {parities:?}");
+            assert_eq!(stripes.locate(stripes.groups_offset - 1), None);
+        }
+    }
+
+    /// SP3.
+    #[test]
+    fn two_copies_of_a_page_lie_on_two_members_and_none_on_another_page() {
+        for stripes in all() {
+            let rows = u64::from(stripes.shape.members) * 2 * stripes.segment_rows;
+            let (mut seen, mut partners) = (BTreeSet::new(), BTreeSet::new());
+            for row in 0..rows {
+                for index in 0..u64::from(stripes.shape.members) - 1 {
+                    let offset = stripes.row_start(row) + index * stripes.shape.unit_bytes();
+                    let first = stripes.locate(offset).expect("in the groups");
+                    let is_lower = row % stripes.segment_rows < stripes.segment_rows / 2;
+                    let second = stripes.second_copy(&first);
+                    assert_eq!(second.is_some(), is_lower, "{stripes:?} {row}");
+                    let Some((member, at)) = second else { continue };
+                    assert_ne!(member, first.member, "{stripes:?} {row}");
+                    partners.insert((first.member, member));
+                    for place in [(first.member, first.member_offset), (member, at)] {
+                        assert!(seen.insert(place), "{stripes:?} {row} {place:?}");
+                    }
+                    // Within its own segment.
+                    let second_row = (at - stripes.groups_offset) / stripes.shape.unit_bytes();
+                    assert_eq!(second_row / stripes.segment_rows, row / stripes.segment_rows);
+                }
+            }
+            let of_members: BTreeSet<usize> = partners.iter().map(|(first, _)| *first).collect();
+            assert_eq!(of_members.len(), usize::from(stripes.shape.members), "{stripes:?}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Where a place of a pool in stripes lies: member, row, unit, parity, and the other copy.
+
+use format::geometry::Geometry;
+use format::ids::Place;
+
+/// Says on which members what lies at `place` is: of blocks each unit and its parity, of a page
+/// both copies. Nothing where the pool has no stripes.
+pub(crate) fn members_of(
+    geometry: &Geometry,
+    place: Place,
+    fragments: u32,
+    is_page: bool,
+) -> Vec<String> {
+    let (Some(stripes), Some(start)) =
+        (geometry.stripes(), geometry.device_offset(place, fragments))
+    else {
+        return Vec::new();
+    };
+    let end = start + (u64::from(fragments) << geometry.fragment_shift);
+    let (mut lines, mut at) = (Vec::new(), start);
+    while let Some(unit) = stripes.locate(at).filter(|_| at < end) {
+        let (member, byte) = (unit.member, unit.member_offset);
+        if is_page {
+            let second = stripes.second_copy(&unit).map_or_else(
+                || "no room for a second copy".to_owned(),
+                |(member, byte)| format!("second copy on member {member}, byte {byte}"),
+            );
+            lines.push(format!("first copy on member {member}, byte {byte}; {second}"));
+        } else {
+            let (row, index) = (unit.row, unit.index);
+            let (parity, from) = (stripes.parity_member(row), stripes.row_offset(row));
+            lines.push(format!(
+                "row {row}, unit {index} on member {member}, byte {byte}; \
+                 parity on member {parity}, byte {from}"
+            ));
+        }
+        at += unit.rest_bytes;
+    }
+    lines
+}

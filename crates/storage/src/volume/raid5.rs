@@ -1,0 +1,205 @@
+//! `raid5`: a device made of devices. Data lies in stripes with parity, each written once and
+//! whole; pages of metadata lie in two copies on two members, fixed regions on all.
+//!
+//! `format::stripes` says where a byte lies. Which of the two ways something is kept the purpose
+//! of a request says ([`Purpose::redundancy`]): of a pool that is whole, a read needs not know.
+//!
+//! # Invariants
+//!
+//! - R5: A write under parity is of whole stripes; data and parity go out together, and nothing is
+//!   read for it. Any other is refused: nothing could make parity agree but reading.
+//! - R6: What a member that is out should have is in the rest of its row, or in the other copy.
+//!
+//! # Crashes
+//!
+//! A stripe that was being written may be any mixture. Nobody points to what is in it: decision
+//! 0065 has the argument.
+//!
+//! Not here: what becomes of a member that fails (`set.rs`).
+
+mod heal;
+mod read;
+mod write;
+
+use std::sync::Arc;
+
+use format::geometry::SUPERBLOCK_AREA_BYTES;
+use format::stripes::{Stripes, UnitPlace};
+
+use super::composite::{Composite, Healed, Verify};
+use super::mirror::Mirror;
+use super::set::{MemberSet, Slot};
+use crate::convert::{to_u64, to_usize};
+use crate::device::{
+    AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, Purpose, Redundancy,
+    SharedDevice, Ticket, check_request,
+};
+
+/// See the module's header.
+#[derive(Debug)]
+pub(super) struct Raid5 {
+    info: DeviceInfo,
+    set: Arc<MemberSet>,
+    /// The fixed regions, which lie on each member.
+    fixed: Mirror,
+    stripes: Stripes,
+}
+
+/// What a range has in one unit.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    place: UnitPlace,
+    length_bytes: usize,
+    /// Where it begins in the range.
+    at: usize,
+}
+
+impl Part {
+    /// Returns where it lies in the bytes of the range.
+    fn range(&self) -> std::ops::Range<usize> {
+        self.at..self.at + self.length_bytes
+    }
+
+    /// Returns the first byte of its member behind it.
+    fn member_end(&self) -> u64 {
+        self.place.member_offset + to_u64(self.length_bytes)
+    }
+}
+
+/// Returns what `length_bytes` from byte `offset` of the pool, in its groups, have in each unit.
+fn parts_of(stripes: &Stripes, offset: u64, length_bytes: usize) -> Vec<Part> {
+    let (mut parts, mut at) = (Vec::new(), 0);
+    while at < length_bytes {
+        let Some(place) = stripes.locate(offset + to_u64(at)) else { break };
+        let length = to_usize(place.rest_bytes).min(length_bytes - at);
+        parts.push(Part { place, length_bytes: length, at });
+        at += length;
+    }
+    parts
+}
+
+impl Raid5 {
+    pub(super) fn new(info: DeviceInfo, set: Arc<MemberSet>, stripes: Stripes) -> Raid5 {
+        let fixed = Mirror::new(info.clone(), Arc::clone(&set), stripes.groups_offset);
+        Raid5 { info, set, fixed, stripes }
+    }
+
+    fn parts(&self, offset: u64, length_bytes: usize) -> Vec<Part> {
+        parts_of(&self.stripes, offset, length_bytes)
+    }
+
+    /// Whether an operation lies in front of the groups, or is of the labels behind them.
+    fn is_fixed(&self, operation: &Operation) -> bool {
+        let offset = operation.offset().unwrap_or(0);
+        offset + operation.length_bytes() <= self.stripes.groups_offset
+            || offset >= self.info.size_bytes.saturating_sub(2 * SUPERBLOCK_AREA_BYTES)
+    }
+
+    fn refused(&self, operation: &Operation) -> Ticket {
+        Ticket::ready(Err(DeviceError::OutOfRange {
+            device: self.info.name.clone(),
+            kind: operation.kind(),
+            offset: operation.offset().unwrap_or(0),
+            length_bytes: operation.length_bytes(),
+        }))
+    }
+}
+
+/// Returns the error of a member that may not be read.
+fn absent(slots: &[Slot], member: usize) -> DeviceError {
+    let device = slots.get(member).and_then(|slot| slot.device.as_ref());
+    let device = device.map_or_else(
+        || format!("member {member}, which is not there"),
+        |device| device.info().name.clone(),
+    );
+    DeviceError::Failed { device }
+}
+
+impl Device for Raid5 {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn composite(self: Arc<Self>) -> Option<Arc<dyn Composite>> {
+        Some(self)
+    }
+
+    fn check_end(&self) -> Result<(), DeviceError> {
+        self.fixed.check_end()
+    }
+
+    fn lock_identity(&self) -> Option<[u64; 2]> {
+        self.fixed.lock_identity()
+    }
+
+    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+        if let Err(error) = check_request(&self.info, purpose, &operation) {
+            return Ticket::ready(Err(error));
+        }
+        if matches!(operation, Operation::Flush) {
+            return self.set.submit_flush(purpose);
+        }
+        if self.is_fixed(&operation) {
+            return self.fixed.submit(purpose, operation);
+        }
+        let is_behind = operation.offset().is_some_and(|at| at >= self.stripes.groups_offset);
+        match operation {
+            Operation::Read { offset, buffer } => self.submit_read(purpose, offset, buffer),
+            Operation::Write { offset, data } if is_behind => match purpose.redundancy() {
+                Redundancy::Parity => self.submit_stripes(purpose, offset, data),
+                Redundancy::Copies => self.submit_copies(purpose, offset, &data),
+            },
+            // A hint, which nobody gives for what is in groups.
+            Operation::Discard { .. } => Ticket::ready(Ok(Completion::default())),
+            Operation::Write { .. } | Operation::WriteThrough { .. } | Operation::Flush => {
+                self.refused(&operation)
+            }
+        }
+    }
+}
+
+impl Composite for Raid5 {
+    fn members(&self) -> &Arc<MemberSet> {
+        &self.set
+    }
+
+    fn copies(&self) -> Vec<SharedDevice> {
+        self.fixed.copies()
+    }
+
+    fn read_copy(
+        &self,
+        copy: usize,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+    ) -> Option<Result<AlignedBuffer, DeviceError>> {
+        if offset + to_u64(length_bytes) <= self.stripes.groups_offset {
+            return self.fixed.read_copy(copy, purpose, offset, length_bytes);
+        }
+        match purpose.redundancy() {
+            Redundancy::Copies => self.read_copy_of_pages(copy, purpose, offset, length_bytes),
+            Redundancy::Parity => self.read_version(copy, purpose, offset, length_bytes),
+        }
+    }
+
+    fn agrees(&self, purpose: Purpose, offset: u64, length_bytes: usize) -> bool {
+        purpose.redundancy() == Redundancy::Copies || self.rows_agree(purpose, offset, length_bytes)
+    }
+
+    fn heal(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+        verify: Verify<'_>,
+    ) -> Result<Healed, DeviceError> {
+        if offset + to_u64(length_bytes) <= self.stripes.groups_offset {
+            return self.fixed.heal(purpose, offset, length_bytes, verify);
+        }
+        match purpose.redundancy() {
+            Redundancy::Copies => self.heal_pages(purpose, offset, length_bytes, verify),
+            Redundancy::Parity => self.heal_blocks(purpose, offset, length_bytes, verify),
+        }
+    }
+}

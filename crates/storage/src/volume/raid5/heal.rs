@@ -1,0 +1,261 @@
+//! Looking for bytes that verify, where those that were read do not, and writing again what is bad.
+
+use std::collections::BTreeSet;
+
+use super::{Part, Raid5};
+use crate::convert::to_u64;
+use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes};
+use crate::volume::composite::{Healed, Verify};
+use crate::volume::ranges::Hold;
+
+impl Raid5 {
+    /// Returns where copy `copy` of parts lies: member and byte of each; `None`: no page can be
+    /// there.
+    fn copy_of(&self, copy: usize, parts: &[Part]) -> Option<Vec<(usize, u64)>> {
+        let first = |part: &Part| Some((part.place.member, part.place.member_offset));
+        let second = |part: &Part| self.stripes.second_copy(&part.place);
+        match copy {
+            0 => parts.iter().map(first).collect(),
+            1 => parts.iter().map(second).collect(),
+            _ => None,
+        }
+    }
+
+    /// Reads one copy of pages; `None`: one of its members may not be read.
+    fn read_pages_at(
+        &self,
+        purpose: Purpose,
+        parts: &[Part],
+        at: &[(usize, u64)],
+    ) -> Option<Result<AlignedBuffer, DeviceError>> {
+        let view = self.set.view();
+        if at.iter().any(|(member, _)| view[*member].readable().is_none()) {
+            return None;
+        }
+        let length_bytes = parts.iter().map(|part| part.length_bytes).sum();
+        let mut whole = AlignedBuffer::zeroed(length_bytes);
+        for (part, &(member, offset)) in parts.iter().zip(at) {
+            let buffer = AlignedBuffer::for_reading(part.length_bytes);
+            let read = Operation::Read { offset, buffer };
+            match self.set.submit(&view[member], purpose, read).wait() {
+                Ok(done) => {
+                    let bytes = done.buffer.expect("a read returns its buffer");
+                    whole[part.range()].copy_from_slice(&bytes);
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        Some(Ok(whole))
+    }
+
+    /// Reads copy number `copy` of pages, of those that may be read.
+    pub(super) fn read_copy_of_pages(
+        &self,
+        copy: usize,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+    ) -> Option<Result<AlignedBuffer, DeviceError>> {
+        let parts = self.parts(offset, length_bytes);
+        let copies = (0..2).filter_map(|copy| self.copy_of(copy, &parts));
+        copies.filter_map(|at| self.read_pages_at(purpose, &parts, &at)).nth(copy)
+    }
+
+    /// Reads blocks in the way numbered `version`: as their members have them, then with each unit
+    /// in turn as the rest of its row says.
+    pub(super) fn read_version(
+        &self,
+        version: usize,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+    ) -> Option<Result<AlignedBuffer, DeviceError>> {
+        let parts = self.parts(offset, length_bytes);
+        if version > parts.len() {
+            return None;
+        }
+        let source = self.source(purpose);
+        let shares = source.read_shares(source.range_of(&parts));
+        let mut whole = AlignedBuffer::zeroed(length_bytes);
+        for (number, part) in parts.iter().enumerate() {
+            let to = &mut whole[part.range()];
+            let put =
+                if number + 1 == version { shares.rebuild(part, to) } else { shares.put(part, to) };
+            if let Err(error) = put {
+                return Some(Err(error));
+            }
+        }
+        Some(Ok(whole))
+    }
+
+    /// Whether the rows of a range are the sums that they should be; a member that may not be read
+    /// tells nothing, one that fails to be read tells that something is wrong.
+    pub(super) fn rows_agree(&self, purpose: Purpose, offset: u64, length_bytes: usize) -> bool {
+        let parts = self.parts(offset, length_bytes);
+        let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return true };
+        let source = self.source(purpose);
+        if source.view.iter().any(|slot| slot.readable().is_none()) {
+            return true;
+        }
+        let rows = first.place.row..last.place.row + 1;
+        let range = self.stripes.row_offset(rows.start)..self.stripes.row_offset(rows.end);
+        source.read_shares(range).is_zero_sum()
+    }
+
+    pub(super) fn heal_pages(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+        verify: Verify<'_>,
+    ) -> Result<Healed, DeviceError> {
+        let hold = self.set.try_hold(offset..offset + to_u64(length_bytes));
+        let parts = self.parts(offset, length_bytes);
+        let (mut healed, mut bad, mut error) = (Healed::default(), Vec::new(), None);
+        for at in (0..2).filter_map(|copy| self.copy_of(copy, &parts)) {
+            match self.read_pages_at(purpose, &parts, &at) {
+                Some(Ok(bytes)) if verify(&bytes) => {
+                    healed.good += 1;
+                    healed.bytes.get_or_insert(bytes);
+                }
+                Some(Ok(_)) => bad.push(at),
+                Some(Err(failed)) => {
+                    error = Some(failed);
+                    bad.push(at);
+                }
+                None => {}
+            }
+        }
+        healed.bad = to_u64(bad.len());
+        let Some(bytes) = &healed.bytes else {
+            let view = self.set.view();
+            bad.iter().flatten().for_each(|(member, _)| view[*member].count_damage(false));
+            return match error {
+                Some(error) if healed.bad == 1 => Err(error),
+                Some(_) | None => Ok(healed),
+            };
+        };
+        let mut repaired = 0;
+        for at in bad {
+            let mut is_repaired = true;
+            for (part, &(member, offset)) in parts.iter().zip(&at) {
+                let good = &bytes[part.range()];
+                is_repaired &= self.repair(purpose, member, offset, good, hold.as_ref())?;
+            }
+            repaired += u64::from(is_repaired);
+        }
+        healed.repaired = repaired;
+        Ok(healed)
+    }
+
+    pub(super) fn heal_blocks(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+        verify: Verify<'_>,
+    ) -> Result<Healed, DeviceError> {
+        let parts = self.parts(offset, length_bytes);
+        let (Some(first), Some(last)) = (parts.first(), parts.last()) else {
+            return Ok(Healed::default());
+        };
+        // Whoever writes one of the units writes the whole row.
+        let rows =
+            self.stripes.row_start(first.place.row)..self.stripes.row_start(last.place.row + 1);
+        let hold = self.set.try_hold(rows);
+        let source = self.source(purpose);
+        let shares = source.read_shares(source.range_of(&parts));
+        let mut whole = AlignedBuffer::zeroed(length_bytes);
+        let (mut healed, mut error, mut rebuilt) = (Healed::default(), None, Vec::new());
+        for part in &parts {
+            if !shares.has(part) && source.view[part.place.member].readable().is_some() {
+                rebuilt.push(*part);
+            }
+            if let Err(failed) = shares.put(part, &mut whole[part.range()]) {
+                error = Some(failed);
+            }
+        }
+        if let Some(error) = error {
+            return Err(error);
+        }
+        if !verify(&whole) {
+            let Some(helped) = those_that_help(&shares, &parts, &mut whole, verify) else {
+                healed.bad = 1;
+                let view = &source.view;
+                parts.iter().for_each(|part| view[part.place.member].count_damage(false));
+                return Ok(healed);
+            };
+            rebuilt.extend(helped);
+        }
+        healed.bad = to_u64(rebuilt.len());
+        healed.good = 1;
+        for part in rebuilt {
+            let place = part.place;
+            let good = &whole[part.range()];
+            let is_repaired =
+                self.repair(purpose, place.member, place.member_offset, good, hold.as_ref())?;
+            healed.repaired += u64::from(is_repaired);
+        }
+        healed.bytes = Some(whole);
+        Ok(healed)
+    }
+
+    /// Writes bytes again to the member in slot `member`, which fails if it cannot, unless somebody
+    /// may be writing there.
+    fn repair(
+        &self,
+        purpose: Purpose,
+        member: usize,
+        offset: u64,
+        bytes: &[u8],
+        hold: Option<&Hold>,
+    ) -> Result<bool, DeviceError> {
+        let view = self.set.view();
+        let slot = &view[member];
+        let mut is_repaired = hold.is_some() && !self.info.is_read_only;
+        if is_repaired {
+            let data = vec![SharedBytes::from(AlignedBuffer::copy_of(bytes))];
+            let write = self.set.submit(slot, purpose, Operation::Write { offset, data });
+            if let Err(error) = write.wait() {
+                is_repaired = false;
+                if let Some(device) = &slot.device {
+                    self.set.fail(member, device, error)?;
+                }
+            }
+        }
+        slot.count_damage(is_repaired);
+        let device = slot.device.as_ref().map_or("", |device| &device.info().name);
+        tracing::warn!(
+            device,
+            offset,
+            is_repaired,
+            "what was read does not verify; it was put together from other members"
+        );
+        Ok(is_repaired)
+    }
+}
+
+/// Looks for the part without whose own bytes the whole verifies, or for the member without all of
+/// whose parts it does. Then it does.
+fn those_that_help(
+    shares: &super::read::Shares,
+    parts: &[Part],
+    whole: &mut AlignedBuffer,
+    verify: Verify<'_>,
+) -> Option<Vec<Part>> {
+    let with: Vec<Part> = parts.iter().filter(|part| shares.has(part)).copied().collect();
+    let of_member =
+        |member: usize| with.iter().filter(|part| part.place.member == member).copied().collect();
+    let mut suspects: Vec<Vec<Part>> = with.iter().map(|part| vec![*part]).collect();
+    let members = with.iter().map(|part| part.place.member).collect::<BTreeSet<usize>>();
+    suspects.extend(members.into_iter().map(of_member).filter(|parts: &Vec<Part>| parts.len() > 1));
+    for suspects in suspects {
+        let own = AlignedBuffer::clone(whole);
+        let rebuild = |part: &Part| shares.rebuild(part, &mut whole[part.range()]).is_ok();
+        if suspects.iter().all(rebuild) && verify(whole) {
+            return Some(suspects);
+        }
+        *whole = own;
+    }
+    None
+}

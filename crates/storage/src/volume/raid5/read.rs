@@ -1,0 +1,262 @@
+//! Reading: each member's share at once; what a member does not give comes from the rest of its
+//! row, or from the other copy.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use format::stripes::Stripes;
+
+use super::{Part, Raid5, absent, parts_of};
+use crate::convert::{to_u64, to_usize};
+use crate::device::{
+    AlignedBuffer, Completion, DeviceError, Operation, PendingRequest, Purpose, Redundancy, Ticket,
+};
+use crate::parity::xor_into;
+use crate::volume::set::{MemberSet, View};
+
+/// What it takes to read on when a request is waited for.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    pub(super) set: Arc<MemberSet>,
+    pub(super) view: View,
+    pub(super) stripes: Stripes,
+    pub(super) purpose: Purpose,
+}
+
+/// What each member answered, of the same bytes of all.
+pub(super) struct Shares {
+    range: Range<u64>,
+    answers: Vec<Result<AlignedBuffer, DeviceError>>,
+}
+
+impl Source {
+    /// Begins to read `range` of the member in slot `member`.
+    fn submit(&self, member: usize, range: &Range<u64>) -> Ticket {
+        let slot = &self.view[member];
+        if slot.readable().is_none() {
+            return Ticket::ready(Err(absent(&self.view, member)));
+        }
+        let buffer = AlignedBuffer::for_reading(to_usize(range.end - range.start));
+        let read = Operation::Read { offset: range.start, buffer };
+        self.set.submit(slot, self.purpose, read)
+    }
+
+    /// Reads `range` of each member: what rows need to be put together.
+    pub(super) fn read_shares(&self, range: Range<u64>) -> Shares {
+        let tickets: Vec<Ticket> =
+            (0..self.view.len()).map(|member| self.submit(member, &range)).collect();
+        Shares { range, answers: tickets.into_iter().map(bytes_of).collect() }
+    }
+
+    /// Returns the bytes of all members that parts need for a rebuild: those of one part, or whole
+    /// rows.
+    pub(super) fn range_of(&self, parts: &[Part]) -> Range<u64> {
+        match parts {
+            [] => 0..0,
+            [part] => part.place.member_offset..part.member_end(),
+            [first, .., last] => {
+                self.stripes.row_offset(first.place.row)
+                    ..self.stripes.row_offset(last.place.row + 1)
+            }
+        }
+    }
+
+    /// Reads parts whose members, or one of them, could not be read; `error` is what was said.
+    fn read_around(
+        &self,
+        parts: &[Part],
+        buffer: &mut AlignedBuffer,
+        error: &DeviceError,
+    ) -> Result<(), DeviceError> {
+        match self.purpose.redundancy() {
+            Redundancy::Parity => {
+                let shares = self.read_shares(self.range_of(parts));
+                parts.iter().try_for_each(|part| {
+                    shares.put(part, &mut buffer[part.range()]).map_err(|_| error.clone())
+                })
+            }
+            Redundancy::Copies => parts
+                .iter()
+                .try_for_each(|part| self.put_page(part, &mut buffer[part.range()], error)),
+        }
+    }
+
+    /// Reads a part of pages from the first copy that can be read.
+    fn put_page(&self, part: &Part, to: &mut [u8], error: &DeviceError) -> Result<(), DeviceError> {
+        let range = part.place.member_offset..part.member_end();
+        if let Ok(bytes) = bytes_of(self.submit(part.place.member, &range)) {
+            to.copy_from_slice(&bytes);
+            return Ok(());
+        }
+        let Some((member, at)) = self.stripes.second_copy(&part.place) else {
+            // No page is ever here: whoever reads over it looks at what lies around.
+            to.fill(0);
+            return Ok(());
+        };
+        let range = at..at + to_u64(part.length_bytes);
+        let bytes = bytes_of(self.submit(member, &range)).map_err(|_| error.clone())?;
+        to.copy_from_slice(&bytes);
+        Ok(())
+    }
+}
+
+impl Shares {
+    fn of(&self, member: usize, part: &Part) -> Option<&[u8]> {
+        let from = to_usize(part.place.member_offset.checked_sub(self.range.start)?);
+        self.answers.get(member)?.as_ref().ok()?.get(from..from + part.length_bytes)
+    }
+
+    /// Puts a part into `to`: as its member has it, or from the rest of the row.
+    pub(super) fn put(&self, part: &Part, to: &mut [u8]) -> Result<(), DeviceError> {
+        match self.of(part.place.member, part) {
+            Some(bytes) => {
+                to.copy_from_slice(bytes);
+                Ok(())
+            }
+            None => self.rebuild(part, to),
+        }
+    }
+
+    /// Puts a part into `to` as the rest of its row says.
+    pub(super) fn rebuild(&self, part: &Part, to: &mut [u8]) -> Result<(), DeviceError> {
+        let mut others = Vec::with_capacity(self.answers.len());
+        for (member, answer) in self.answers.iter().enumerate() {
+            if member == part.place.member {
+                continue;
+            }
+            match self.of(member, part) {
+                Some(bytes) => others.push(bytes),
+                None => return Err(answer.as_ref().err().cloned().unwrap_or_else(lost)),
+            }
+        }
+        to.fill(0);
+        xor_into(to, &others);
+        Ok(())
+    }
+
+    /// Whether all members gave their shares, and these cancel out.
+    pub(super) fn is_zero_sum(&self) -> bool {
+        let shares: Option<Vec<&[u8]>> =
+            self.answers.iter().map(|answer| answer.as_deref().ok()).collect();
+        let Some(shares) = shares else { return false };
+        let mut sum = vec![0; to_usize(self.range.end - self.range.start)];
+        xor_into(&mut sum, &shares);
+        sum.iter().all(|byte| *byte == 0)
+    }
+
+    /// Whether the member of a part gave it.
+    pub(super) fn has(&self, part: &Part) -> bool {
+        self.of(part.place.member, part).is_some()
+    }
+}
+
+fn lost() -> DeviceError {
+    DeviceError::Failed { device: "a member".to_owned() }
+}
+
+/// Waits for a read.
+fn bytes_of(ticket: Ticket) -> Result<AlignedBuffer, DeviceError> {
+    ticket.wait().map(|done| done.buffer.expect("a read returns its buffer"))
+}
+
+/// A read of one unit, which goes straight into the buffer of who asked.
+struct OnePart {
+    source: Source,
+    part: Part,
+    ticket: Ticket,
+}
+
+impl PendingRequest for OnePart {
+    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+        let OnePart { source, part, ticket } = *self;
+        let error = match ticket.wait() {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        let mut buffer = AlignedBuffer::for_reading(part.length_bytes);
+        source.read_around(&[part], &mut buffer, &error)?;
+        Ok(Completion { buffer: Some(buffer) })
+    }
+}
+
+/// A read of several units: one request a member, over parity that lies between.
+struct ManyParts {
+    source: Source,
+    parts: Vec<Part>,
+    buffer: AlignedBuffer,
+    tickets: Vec<(usize, Range<u64>, Ticket)>,
+    /// The part in front of the groups, and how much it fills.
+    front: Option<(Ticket, usize)>,
+}
+
+impl PendingRequest for ManyParts {
+    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+        let ManyParts { source, parts, mut buffer, tickets, front } = *self;
+        let mut failed = None;
+        for (member, range, ticket) in tickets {
+            let bytes = match bytes_of(ticket) {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    failed.get_or_insert(error);
+                    continue;
+                }
+            };
+            for part in parts.iter().filter(|part| part.place.member == member) {
+                let from = to_usize(part.place.member_offset - range.start);
+                buffer[part.range()].copy_from_slice(&bytes[from..from + part.length_bytes]);
+            }
+        }
+        if let Some(error) = failed {
+            source.read_around(&parts, &mut buffer, &error)?;
+        }
+        if let Some((ticket, length_bytes)) = front {
+            buffer[..length_bytes].copy_from_slice(&bytes_of(ticket)?);
+        }
+        Ok(Completion { buffer: Some(buffer) })
+    }
+}
+
+impl Raid5 {
+    pub(super) fn source(&self, purpose: Purpose) -> Source {
+        let (set, view) = (Arc::clone(&self.set), self.set.view());
+        Source { set, view, stripes: self.stripes, purpose }
+    }
+
+    /// Reads what ends in the groups; who checks a pool may begin in front of them.
+    pub(super) fn submit_read(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        buffer: AlignedBuffer,
+    ) -> Ticket {
+        let source = self.source(purpose);
+        let front_bytes = to_usize(self.stripes.groups_offset.saturating_sub(offset));
+        let mut parts =
+            parts_of(&self.stripes, offset + to_u64(front_bytes), buffer.len() - front_bytes);
+        parts.iter_mut().for_each(|part| part.at += front_bytes);
+        if let (0, [part]) = (front_bytes, parts.as_slice()) {
+            let slot = &source.view[part.place.member];
+            let ticket = if slot.readable().is_some() {
+                let read = Operation::Read { offset: part.place.member_offset, buffer };
+                self.set.submit(slot, purpose, read)
+            } else {
+                Ticket::ready(Err(absent(&source.view, part.place.member)))
+            };
+            return Ticket::new(Box::new(OnePart { source, part: *part, ticket }));
+        }
+        let front = (front_bytes > 0).then(|| {
+            let buffer = AlignedBuffer::for_reading(front_bytes);
+            let read = Operation::Read { offset, buffer };
+            (crate::device::Device::submit(&self.fixed, purpose, read), front_bytes)
+        });
+        let mut tickets = Vec::new();
+        for member in 0..source.view.len() {
+            let of_member = parts.iter().filter(|part| part.place.member == member);
+            let start = of_member.clone().map(|part| part.place.member_offset).min();
+            let end = of_member.map(Part::member_end).max();
+            let Some((start, end)) = start.zip(end) else { continue };
+            tickets.push((member, start..end, source.submit(member, &(start..end))));
+        }
+        Ticket::new(Box::new(ManyParts { source, parts, buffer, tickets, front }))
+    }
+}
