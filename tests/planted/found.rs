@@ -200,6 +200,10 @@ pub(crate) const FOUND: &[Row] = &[
         "RepairWithoutHold",
         "members",
         "set::a_copy_that_does_not_verify_is_repaired_unless_a_write_is_at_it",
+    (
+        "MoveTakesNewBirth",
+        "engine",
+        "vnode::relocate::tests::a_block_that_is_moved_keeps_its_birth",
     ),
     ("StripeNotPadded", "members", "raid5::everything_is_there_with_any_member_lost"),
     ("RotationWrong", "members", "raid5::everything_is_there_with_any_member_lost"),

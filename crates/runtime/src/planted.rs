@@ -113,6 +113,7 @@ bugs! {
     SecondCopyForgotten: "A page in a pool in stripes is written in one copy alone.",
     LogDataWithoutParity:
         "Recovery leaves a stripe as it is whose units are of two ages (decision 0065).",
+    MoveTakesNewBirth: "A block that the cleaner moves gets a new birth (MV1).",
     SummaryLost: "The last summary of a segment is not chained: the cleaner misses blocks.",
 }
 

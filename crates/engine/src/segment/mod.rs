@@ -94,7 +94,7 @@ impl Claim {
         let is_held = self.extra_fragments == 0 && u64::from(fragments) <= self.held_fragments;
         match origin {
             Origin::User if is_held => Urgency::Held,
-            Origin::User | Origin::Cleaner => origin.urgency(),
+            Origin::User | Origin::Cleaner(_) => origin.urgency(),
         }
     }
 }
@@ -119,6 +119,8 @@ struct BlockState {
     promised: u64,
     /// Bytes of the file once the last write into this block was done.
     file_bytes: u64,
+    /// The birth that it had before it was moved; `None`: it gets one when it is sealed.
+    kept_birth: Option<Epoch>,
     progress: Progress,
 }
 
@@ -320,6 +322,7 @@ impl Segments {
                 fragments,
                 promised,
                 file_bytes: 0,
+                kept_birth: origin.kept_birth(),
                 progress: Progress::Filling,
             }),
         });
@@ -345,7 +348,7 @@ impl Segments {
             match origin {
                 Origin::User => self.defer_sealing(state, segment),
                 // Nobody waits for the cleaner, and what it leaves would go to the device at once.
-                Origin::Cleaner => self.finish(state, segment),
+                Origin::Cleaner(_) => self.finish(state, segment),
             }
         }
         let stream = if state.open.contains_key(&wanted) {
@@ -442,6 +445,8 @@ impl Segments {
             block_state.data = whole.into();
         }
         change(block_state.data.make_mut());
+        // What was moved is another version from now on.
+        block_state.kept_birth = None;
         true
     }
 

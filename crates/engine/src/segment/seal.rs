@@ -1,7 +1,8 @@
 //! Sealing: fixing a partial segment, summing it up, and handing it to the device.
 //!
 //! The birth of a block is the next epoch, read under the lock of the open segments, at or after
-//! the moment when the block was placed (GT1 of decision 0047).
+//! the moment when the block was placed (GT1 of decision 0047). A block that was moved keeps the
+//! birth that it had (MV1 of decision 0050).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -143,7 +144,7 @@ impl Segments {
             let fragments = u64::from(block.fragments());
             match block.origin {
                 Origin::User => state.written.user += fragments,
-                Origin::Cleaner => state.written.moved += fragments,
+                Origin::Cleaner(_) => state.written.moved += fragments,
             }
         }
         state.written.all += u64::from(segment.cursor - segment.piece_start);
@@ -328,6 +329,8 @@ fn seal_block(block: &Block, birth: Epoch, fragment_bytes: usize) -> Option<Bloc
         Progress::Sealed { pointer, .. } => return Some(*pointer),
         Progress::Filling => {}
     }
+    let kept_birth = state.kept_birth.filter(|_| !planted::is(Planted::MoveTakesNewBirth));
+    let birth = kept_birth.unwrap_or(birth);
     let block_bytes = 1_usize << block.owner.block_shift;
     let stored = crate::convert::index(state.fragments) * fragment_bytes;
     let pointer = BlockPointer::to_data(

@@ -1,6 +1,6 @@
 //! Streams: which blocks go to one segment after the other.
 
-use format::ids::Place;
+use format::ids::{Epoch, Place};
 
 use super::{BlockOwner, OPEN_SEGMENTS_MAX, Segments, State};
 use crate::alloc::{Level, Urgency};
@@ -11,8 +11,8 @@ use crate::error::{FsError, FsResult};
 pub(crate) enum Origin {
     /// A user.
     User,
-    /// The cleaner, who moves it.
-    Cleaner,
+    /// The cleaner, who moves it: it keeps this birth.
+    Cleaner(Epoch),
 }
 
 impl Origin {
@@ -20,7 +20,15 @@ impl Origin {
     pub(super) fn urgency(self) -> Urgency {
         match self {
             Origin::User => Urgency::User,
-            Origin::Cleaner => Urgency::System,
+            Origin::Cleaner(_) => Urgency::System,
+        }
+    }
+
+    /// Returns the birth of a block that was there before.
+    pub(super) fn kept_birth(self) -> Option<Epoch> {
+        match self {
+            Origin::User => None,
+            Origin::Cleaner(birth) => Some(birth),
         }
     }
 
@@ -28,7 +36,7 @@ impl Origin {
     fn plain(self) -> Level {
         match self {
             Origin::User => Level::FIRST,
-            Origin::Cleaner => Level::MOVED,
+            Origin::Cleaner(_) => Level::MOVED,
         }
     }
 
@@ -36,7 +44,7 @@ impl Origin {
     fn level_after(self, before: Option<Level>) -> Level {
         let next = match self {
             Origin::User => Level::risen,
-            Origin::Cleaner => Level::sunk,
+            Origin::Cleaner(_) => Level::sunk,
         };
         before.map_or(self.plain(), next)
     }
@@ -75,7 +83,7 @@ impl Segments {
         wanted: Stream,
         fragments: u32,
     ) -> FsResult<Stream> {
-        if origin == Origin::Cleaner
+        if origin != Origin::User
             && self.store.alloc.is_scarce()?
             && let Some(other) = self.other_with_room(state, origin, fragments)
         {

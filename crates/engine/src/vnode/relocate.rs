@@ -46,8 +46,9 @@ impl Core {
         for (span, pointer) in self.live_parts(&state, entry, place)? {
             let buffer = self.read_for_move(content, &pointer, span)?;
             let length = self.stored_bytes(pointer.fragments);
+            let origin = Origin::Cleaner(pointer.birth);
             let mut writing = self.writing(&mut state);
-            self.place_block(&mut writing, span, buffer.into(), length, Origin::Cleaner)?;
+            self.place_block(&mut writing, span, buffer.into(), length, origin)?;
             // Before anybody can install the block and call the file clean.
             self.note_dirty(&vnode);
         }
@@ -112,5 +113,116 @@ impl Core {
         let data = data.filter(|data| pointer.verifies(data)).ok_or_else(|| bad_data(pointer))?;
         buffer[..length].copy_from_slice(data);
         Ok(buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use format::ids::Epoch;
+    use format::summary::SummaryKind;
+    use runtime::clock::ManualClock;
+    use storage::device::{MemoryDevice, Purpose, SharedDevice};
+
+    use super::*;
+    use crate::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
+    use crate::{CreateOptions, OpenOptions, Pool};
+
+    const POOL_BYTES: u64 = 48 << 20;
+    const BLOCK_BYTES: u64 = 16 << 10;
+    const BLOCKS: u64 = 800;
+
+    fn new_pool() -> Pool {
+        let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
+        let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+        Pool::create(&device, &ManualClock::new(), &options).expect("a pool fits");
+        Pool::open(device, Arc::new(ManualClock::new()), OpenOptions::default()).expect("it opens")
+    }
+
+    /// Makes a file of which each part of 20 blocks is of another birth.
+    fn new_file(pool: &Pool) -> Ino {
+        let new = NewInode::new(FileKind::Regular, 0o644);
+        let made = pool.create(&Caller::root(), pool.root(), b"file", new, None).expect("room");
+        for part in 0..BLOCKS / 20 {
+            let data = vec![part.to_le_bytes()[0]; index_wide(20 * BLOCK_BYTES)];
+            let offset = part * 20 * BLOCK_BYTES;
+            pool.write(&Caller::root(), made.ino, offset, &data).expect("there is room");
+            pool.fsync(&Caller::root(), made.ino, false).expect("nothing fails");
+        }
+        // Segments are worth to be cleaned.
+        for block in (0..BLOCKS).step_by(3) {
+            let data = vec![3; index_wide(BLOCK_BYTES)];
+            pool.write(&Caller::root(), made.ino, block * BLOCK_BYTES, &data).expect("room");
+        }
+        pool.sync().expect("nothing fails");
+        made.ino
+    }
+
+    /// Returns the pointers of a file, by where they begin.
+    fn pointers(core: &Core, ino: Ino) -> BTreeMap<u64, BlockPointer> {
+        let vnode = core.table.find(ino).expect("it is in use");
+        let state = vnode.state.read();
+        let anode = state.anode.as_ref().expect("it is there");
+        let units = core.store.units(anode, 0, BLOCKS * BLOCK_BYTES).expect("nothing fails");
+        units.iter().filter_map(|unit| Some((unit.start, unit.pointer?))).collect()
+    }
+
+    #[test]
+    fn a_block_that_is_moved_keeps_its_birth() {
+        let pool = new_pool();
+        let ino = new_file(&pool);
+        let core = pool.core();
+        let before = pointers(core, ino);
+        let births: std::collections::BTreeSet<Epoch> =
+            before.values().map(|pointer| pointer.birth).collect();
+        assert!(births.len() > 10, "{births:?}");
+        core.emptier.empty_thoroughly(core, u32::MAX).expect("nothing fails");
+        let after = pointers(core, ino);
+        let is_moved = |(start, pointer): (&u64, &BlockPointer)| {
+            after.get(start).is_some_and(|now| now.place != pointer.place)
+        };
+        assert!(before.iter().filter(|it| is_moved(*it)).count() > 100, "few blocks were moved");
+        for (start, pointer) in &before {
+            let now = after.get(start).copied().expect("it is there");
+            assert_eq!(BlockPointer { place: pointer.place, ..now }, *pointer, "at {start}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_to_a_block_on_its_way_is_a_version_of_its_own() {
+        let pool = new_pool();
+        let ino = new_file(&pool);
+        let core = pool.core();
+        let before = pointers(core, ino);
+        let (first, second) = (before[&BLOCK_BYTES], before[&(2 * BLOCK_BYTES)]);
+        let anode = core.table.find(ino).expect("in use").state.read().anode.clone();
+        let anode = anode.expect("it is there");
+        for (index, pointer) in (1..).zip([first, second]) {
+            let read = core.store.volume.read(Purpose::Cleaner, pointer.place, 16 << 10);
+            let mut bytes = AlignedBuffer::zeroed(16 << 10);
+            bytes.copy_from_slice(&read.expect("memory does not fail"));
+            let content = Content { start: pointer.place, bytes };
+            let entry = SummaryEntry {
+                kind: SummaryKind::Block,
+                block_shift: anode.block_shift,
+                fragments: pointer.fragments,
+                offset: 0,
+                fileset: anode.fileset,
+                anode: anode.number,
+                generation: anode.generation,
+                index,
+                birth: pointer.birth,
+                check: pointer.check,
+            };
+            core.move_block(&content, &entry).expect("nothing fails");
+        }
+        pool.write(&Caller::root(), ino, BLOCK_BYTES + 100, &[9; 5]).expect("there is room");
+        pool.sync().expect("nothing fails");
+        let after = pointers(core, ino);
+        assert!(after[&BLOCK_BYTES].birth > first.birth, "it was written to");
+        assert_eq!(after[&(2 * BLOCK_BYTES)].birth, second.birth, "it was moved alone");
+        assert!(after[&(2 * BLOCK_BYTES)].place != second.place);
     }
 }
