@@ -1,4 +1,5 @@
-//! Blocks of files: their bytes against the checksums of the pointers to them.
+//! Blocks of files: their bytes against the checksums of the pointers to them, and their births
+//! against the summaries of their segments.
 //!
 //! A walk only notes which blocks there are. They are read later, in the order in which they lie on
 //! the device, neighbours together, whichever files they are of: the blocks of small files would
@@ -9,13 +10,16 @@
 //! [`BLOCKS_WAITING_MAX`] blocks are noted, then they are read: 24 MiB, and 16 bytes for each while
 //! they are.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use format::defect::{DefectCode, Subject};
+use format::ids::Epoch;
 use format::pointer::BlockPointer;
+use format::summary::{Summary, SummaryKind};
 use storage::device::Purpose;
 
-use crate::convert::{to_u64, to_usize};
+use crate::convert::{index_of, to_u64, to_usize};
 use crate::reader::Reader;
 use crate::tree::Tree;
 use crate::{Check, Stop};
@@ -85,8 +89,66 @@ impl Check<'_> {
                 }
             }
         });
+        for of_one in
+            blocks.chunk_by(|one, next| segment_of(&reader, one) == segment_of(&reader, next))
+        {
+            self.compare_births(of_one);
+        }
         // The memory serves the next.
         blocks.clear();
         self.blocks_waiting = blocks;
     }
+
+    /// Holds the births of blocks of one segment against its summaries, as far as these are known:
+    /// after a crash the last may be missing.
+    fn compare_births(&mut self, blocks: &[BlockWaiting]) {
+        let Some(first) = blocks.first() else { return };
+        let (group, segment) = segment_of(&self.reader, first);
+        let start = self.reader.geometry.segment_place(group, segment);
+        let born = self.births_in(group, segment);
+        for BlockWaiting { subject, index, pointer } in blocks {
+            let ahead = pointer.place.bits().saturating_sub(start.bits());
+            let Ok(offset) = u32::try_from(ahead) else { continue };
+            let Some((first, (fragments, birth))) = born.range(..=offset).next_back() else {
+                continue;
+            };
+            if offset - first < *fragments && *birth != pointer.birth {
+                let what = format!(
+                    "block {index} is of epoch {}, its segment says {}",
+                    pointer.birth.0, birth.0
+                );
+                self.defect(DefectCode::MP008, *subject, Some(pointer.place), what);
+            }
+        }
+    }
+
+    /// Returns the blocks that the summaries of a segment list, by where each begins: how long it
+    /// is, and its birth. The summaries are followed from the last one to the first.
+    fn births_in(&self, group: u32, segment: u32) -> BTreeMap<u32, (u32, Epoch)> {
+        let mut born = BTreeMap::new();
+        let space = self.space.groups.get(&group);
+        let stated = space.and_then(|space| space.segments.get(index_of(segment)));
+        let Some(stated) = stated else { return born };
+        let (geometry, superblock) = (&self.reader.geometry, &self.superblock.current);
+        let start = geometry.segment_place(group, segment);
+        let mut next = stated.filled.checked_sub(geometry.page_fragments());
+        while let Some(offset) = next {
+            let place = start.advance(offset);
+            let Ok(page) = self.reader.read_raw_page(place) else { break };
+            let summary = Summary::decode(&page, superblock.pool_id, &superblock.secret, place);
+            let Some(summary) = summary.filter(|it| it.incarnation == stated.incarnation) else {
+                break;
+            };
+            let blocks = summary.entries.iter().filter(|entry| entry.kind == SummaryKind::Block);
+            born.extend(blocks.map(|entry| (entry.offset, (entry.fragments, entry.birth))));
+            next = summary.previous.checked_sub(1).filter(|before| *before < offset);
+        }
+        born
+    }
+}
+
+/// Returns the group and the number of the segment that a block lies in.
+fn segment_of(reader: &Reader, block: &BlockWaiting) -> (u32, u32) {
+    let place = block.pointer.place;
+    (place.group(), reader.geometry.segment_of(place))
 }

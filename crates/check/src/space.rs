@@ -24,6 +24,10 @@ pub(crate) struct StatedSegment {
     /// `None`: not known, because its page can't be used.
     pub(crate) kind: Option<SegmentKind>,
     pub(crate) live: u32,
+    /// Where its last summary ends, in fragments.
+    pub(crate) filled: u32,
+    /// In which epoch it was opened.
+    pub(crate) incarnation: Epoch,
     /// Whether a claim of the wrong kind was reported.
     is_reported: bool,
 }
@@ -122,7 +126,13 @@ impl Space {
     pub(crate) fn add_group(&mut self, group: u32, is_initialised: bool) -> &mut GroupSpace {
         let geometry = &self.geometry;
         let words = index_of(geometry.fragments_of(group).div_ceil(64));
-        let unknown = StatedSegment { kind: None, live: 0, is_reported: false };
+        let unknown = StatedSegment {
+            kind: None,
+            live: 0,
+            filled: 0,
+            incarnation: Epoch(0),
+            is_reported: false,
+        };
         let mut space = GroupSpace {
             stated: None,
             is_initialised,
@@ -166,7 +176,14 @@ impl GroupSpace {
 
     pub(crate) fn set_segment(&mut self, segment: u32, kind: Option<SegmentKind>, live: u32) {
         if let Some(stated) = self.segments.get_mut(index_of(segment)) {
-            *stated = StatedSegment { kind, live, is_reported: false };
+            *stated = StatedSegment { kind, live, ..*stated };
+        }
+    }
+
+    /// Notes where the last summary of a segment ends, and when the segment was opened.
+    pub(crate) fn set_written(&mut self, segment: u32, filled: u32, incarnation: Epoch) {
+        if let Some(stated) = self.segments.get_mut(index_of(segment)) {
+            *stated = StatedSegment { filled, incarnation, ..*stated };
         }
     }
 }

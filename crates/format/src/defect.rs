@@ -125,6 +125,7 @@ codes! {
     MP005 Severe "The bytes of a block are not those that were written."
     MP006 Severe "A container has no page where one must be."
     MP007 Severe "A container has a page where none may be."
+    MP008 Major "A block's birth is not the one that its segment's summary has."
     AN001 Severe "An anode fails its checksum."
     AN002 Severe "An anode has a field out of its bounds."
     AN003 Severe "An anode lies in the slot of another."

@@ -166,6 +166,9 @@ fn usage_page(check: &mut Check<'_>, group: u32, index: u32) {
         let live = usage.map_or(0, |usage| usage.live);
         let space = check.space.groups.get_mut(&group).expect("added before");
         space.set_segment(segment, usage.map(|usage| usage.kind), live);
+        if let Some(usage) = usage {
+            space.set_written(segment, usage.filled, usage.incarnation);
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use format::fileset::{Fileset, FilesetState, NamePart};
 use format::geometry::Geometry;
 use format::group::{
     DESCRIPTOR_FRAGMENTS_USED_OFFSET, DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentUsage,
-    TOTAL_ANODES_USED_OFFSET, TOTAL_FRAGMENTS_RESERVED_OFFSET, entry_offset,
+    TOTAL_ANODES_USED_OFFSET, TOTAL_FRAGMENTS_RESERVED_OFFSET, USAGES_PER_PAGE, entry_offset,
 };
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place};
 use format::map;
@@ -18,6 +18,7 @@ use format::page::{
     AUX_OFFSET, COUNT_OFFSET, PAGE_HEADER_BYTES, PageBytes, stamp, write_u32, write_u64,
 };
 use format::pointer::{BlockPointer, SplitHint};
+use format::summary::{Summary, SummaryEntry, SummaryKind};
 use storage::device::{
     AlignedBuffer, Device, DeviceError, DeviceInfo, MemoryDevice, Operation, Purpose, RequestKind,
     Ticket,
@@ -344,6 +345,53 @@ fn pointers_are_checked() {
             map::set_pointer(bytes, 0, Some(&swapped));
         });
     });
+}
+
+/// Plants a summary that lists the last block of a file, with a birth.
+fn put_summary(image: &Image, birth: Epoch) {
+    let of_file = image.places.iter().filter(|((number, index), _)| *number == BIG && *index < 99);
+    let ((_, index), data) = of_file.max_by_key(|(_, place)| place.bits()).expect("it has blocks");
+    let geometry = &image.geometry;
+    let segment = geometry.segment_of(*data);
+    let start = geometry.segment_place(data.group(), segment);
+    let entry = SummaryEntry {
+        kind: SummaryKind::Block,
+        block_shift: 14,
+        fragments: 1,
+        offset: data.fragment() - start.fragment(),
+        fileset: FilesetId(1),
+        anode: AnodeNo(BIG),
+        generation: Generation(1000 + BIG),
+        index: *index,
+        birth,
+        check: [0; 4],
+    };
+    let place = start.advance(geometry.segment_fragments - geometry.page_fragments());
+    let summary = Summary {
+        place,
+        lsn: Lsn(1),
+        incarnation: Epoch(7),
+        piece_start: 0,
+        previous: 0,
+        previous_crc: 0,
+        entries: vec![entry],
+    };
+    image.write_page(place, &summary.encode(super::image::POOL, &image.superblock.secret));
+    image.edit(geometry.usage_place(data.group(), segment / USAGES_PER_PAGE), |bytes| {
+        let usage = SegmentUsage::of(bytes, segment).expect("it is in use");
+        let filled = geometry.segment_fragments;
+        let usage = SegmentUsage { filled, incarnation: Epoch(7), ..usage };
+        let offset = SegmentUsage::offset(segment);
+        bytes[offset..offset + 32].copy_from_slice(&usage.encode());
+    });
+}
+
+#[test]
+fn a_block_with_another_birth_than_its_summary_has_is_found() {
+    let image = Image::new(4096);
+    put_summary(&image, Epoch(5));
+    assert!(check(&image).is_clean(), "{}", check(&image).to_text());
+    expect(&[DefectCode::MP008], |image| put_summary(image, Epoch(77)));
 }
 
 #[test]
