@@ -2,6 +2,7 @@
 
 mod clones;
 mod crash;
+mod moving;
 
 use std::sync::Arc;
 

@@ -200,6 +200,7 @@ pub(crate) const FOUND: &[Row] = &[
         "RepairWithoutHold",
         "members",
         "set::a_copy_that_does_not_verify_is_repaired_unless_a_write_is_at_it",
+    ),
     (
         "MoveTakesNewBirth",
         "engine",
@@ -216,5 +217,14 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "raid5_crash::no_cut_and_no_lost_member_takes_what_was_acknowledged",
     ),
+    ("MoveMissesAHolder", "filesets", "moving::whoever_holds_a_block_finds_it_where_it_was_moved"),
+    ("MoveStopsAtFirstFork", "engine", "fileset::family::tests::whoever_holds_a_block_is_found"),
+    ("MoveIgnoresCursor", "filesets", "moving::a_clone_that_is_being_freed_follows_what_is_moved"),
+    (
+        "MoveFreesWholeBlock",
+        "filesets",
+        "moving::whoever_holds_a_block_finds_it_where_it_was_moved",
+    ),
+    ("MoveVnodeNotTold", "filesets", "moving::whoever_holds_a_block_finds_it_where_it_was_moved"),
     ("SummaryLost", "full", "promise::what_df_promises_can_be_written"),
 ];

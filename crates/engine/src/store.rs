@@ -153,6 +153,23 @@ impl Store {
         }
     }
 
+    /// Starts a change of pages of several filesets, clones' too, whose places alone it changes. It
+    /// enters all `gates` before it gets its epoch, or none: `None`. Called with no lock held.
+    pub(crate) fn begin_inside<'s>(
+        &'s self,
+        gates: &[&'s Gate],
+        reservation: Reservation,
+    ) -> FsResult<Option<(Change<'s>, Vec<Inside<'s>>)>> {
+        let mut inside = Vec::with_capacity(gates.len());
+        let mut enter = || {
+            inside.clear();
+            inside.extend(gates.iter().map_while(|gate| gate.try_enter()));
+            inside.len() == gates.len()
+        };
+        let tx = self.journal.begin_if(reservation, &mut enter)?;
+        Ok(tx.map(|tx| (Change::new(self, tx, None, Epoch(0)), inside)))
+    }
+
     /// Reserves room for `count` large changes and a small one, for whoever must not wait once he
     /// has begun; fewer, if so much is not to be had. Called with no lock held.
     pub(crate) fn fill_pot(&self, count: usize) -> FsResult<Pot<'_>> {
@@ -353,6 +370,14 @@ impl Change<'_> {
             self.tx_mut().add_u64(&buffer, BIRTH_OFFSET, 0);
         }
         Ok(copy)
+    }
+
+    /// Changes nothing of a page, but belongs to the class that has changed it last, and so does
+    /// whoever changes it next.
+    pub(crate) fn note(&mut self, place: Place, kind: PageKind, owner: PageOwner) -> FsResult<()> {
+        let (buffer, _) = self.store.cache.page_with_bytes(place, kind, owner)?;
+        self.tx_mut().add_u64(&buffer, BIRTH_OFFSET, 0);
+        Ok(())
     }
 
     /// Makes a new page of `kind` for `owner`; returns its place.

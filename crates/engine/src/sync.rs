@@ -14,6 +14,9 @@
 //! 10. the transaction manager (`journal`).
 //! 11. cache shards, then buffers (`buffer`).
 //!
+//! Whoever moves blocks that clones hold keeps others from opening filesets, by trial, before he
+//! enters gates (`vnode`).
+//!
 //! What listings note for those who read ahead (`vnode`) is locked with nothing else.
 
 pub(crate) use runtime::sync::{Condvar, Mutex, MutexGuard, RwLock};

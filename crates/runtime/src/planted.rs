@@ -114,6 +114,12 @@ bugs! {
     LogDataWithoutParity:
         "Recovery leaves a stripe as it is whose units are of two ages (decision 0065).",
     MoveTakesNewBirth: "A block that the cleaner moves gets a new birth (MV1).",
+    MoveMissesAHolder: "A block that is moved stays where it was for one who holds it (MV2).",
+    MoveStopsAtFirstFork: "Of two who are below one clone, one is asked whether it holds a block.",
+    MoveIgnoresCursor:
+        "A move follows pointers of a deleted clone that its walk has left behind (MV2).",
+    MoveFreesWholeBlock: "A move frees what of a block nobody has held any more (MV5).",
+    MoveVnodeNotTold: "A file in memory reads a block where it was before it was moved (MV4).",
     SummaryLost: "The last summary of a segment is not chained: the cleaner misses blocks.",
 }
 

@@ -17,7 +17,7 @@ const _: () = assert!(HEADER_RANGE.start <= FLAGS_RANGE.start);
 
 /// Where a map page is, and whose it is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MapPage {
+pub(crate) struct MapPage {
     pub(super) place: Place,
     pub(super) owner: PageOwner,
 }

@@ -20,6 +20,7 @@ mod data;
 mod entry;
 mod install;
 mod leaves;
+mod locate;
 mod map_page;
 mod truncate;
 mod unshare;
@@ -28,6 +29,7 @@ mod walk;
 pub(crate) use data::Unit;
 pub(crate) use install::{InstallStep, NewBlock};
 pub(crate) use leaves::{Leaves, Room};
+pub(crate) use locate::{Located, PointerAt};
 pub(crate) use truncate::{Content, Step, take_off};
 pub(crate) use walk::{Target, Visit, Visitor};
 

@@ -14,6 +14,8 @@
 
 pub(crate) mod birth;
 pub(crate) mod deletion;
+pub(crate) mod family;
+pub(crate) mod moved;
 pub(crate) mod table;
 mod unshare;
 

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use format::anode::{ANODE_BYTES, Anode, POOL_FILESET_TABLE, page_and_slot, slot_offset};
 use format::defect::DefectCode;
 use format::fileset::{Fileset, FilesetState, NamePart, joined};
-use format::ids::{FILESET_SLOTS_MAX, FilesetId, Place};
+use format::ids::{EPOCH_MAX, Epoch, FILESET_SLOTS_MAX, FilesetId, Place};
 use format::page::{PAGE_BODY_BYTES, PageKind, PageOwner, SLOTS_PER_PAGE};
 
 use super::{decode_slot, entry_owner, entry_position, slot_range};
@@ -44,6 +44,10 @@ pub(crate) struct Node {
     pub(crate) name: NamePart,
     pub(crate) state: FilesetState,
     pub(crate) parent: Option<u32>,
+    /// It holds nothing that was born later.
+    pub(crate) epoch: Epoch,
+    /// What was born in this epoch or before it belongs to the parent, too.
+    pub(crate) shared_epoch: Epoch,
     pub(crate) is_read_only: bool,
     pub(crate) block_shift: u8,
     pub(crate) created_seconds: u64,
@@ -62,6 +66,11 @@ impl Node {
             name: entry.name.clone(),
             state: entry.state,
             parent: entry.parent,
+            epoch: match entry.state {
+                FilesetState::Clone => Epoch(entry.id.0),
+                FilesetState::Writable | FilesetState::Deleted(_) => Epoch(EPOCH_MAX),
+            },
+            shared_epoch: entry.shared_epoch,
             is_read_only: entry.is_read_only,
             block_shift: entry.block_shift,
             created_seconds: entry.created_seconds,
@@ -334,6 +343,18 @@ impl Index {
     /// Returns where the page of the entry in `slot` is.
     pub(crate) fn place_of_entry(&self, store: &Store, slot: u32) -> FsResult<Place> {
         Index::entry_at(store, None, &self.table, slot).map(|(place, ..)| place)
+    }
+
+    /// Makes `change` part of the class that has changed the page of the entry in `slot` last, and
+    /// whoever changes it next part of this one's.
+    pub(crate) fn note_entry(
+        &self,
+        store: &Store,
+        change: &mut Change<'_>,
+        slot: u32,
+    ) -> FsResult<()> {
+        let (place, owner, _) = Index::entry_at(store, None, &self.table, slot)?;
+        change.note(place, PageKind::FilesetTable, owner)
     }
 
     /// Writes the entry of a fileset that nobody has opened.

@@ -2,7 +2,7 @@
 //!
 //! Mechanism. `alloc::policy` says which segment; any answer is safe. The summaries of the segment
 //! say whose its blocks were. Each that is live is moved out by `vnode`, which knows how
-//! (`vnode/relocate.rs`).
+//! (`vnode/relocate.rs`, and `vnode/held.rs` for what clones hold too).
 //!
 //! Two ask for it: the runner of jobs, before space is short, and writers who find none.
 
@@ -23,7 +23,7 @@ use crate::buffer::io;
 use crate::convert::{narrow, wide};
 use crate::error::{FsError, FsResult};
 use crate::segment::Segments;
-use crate::vnode::{Content, Core, Empties};
+use crate::vnode::{Content, Core, Empties, Moves};
 
 /// Segments that are cleaned between two checkpoints: the cleaner has so many to copy into.
 const SEGMENTS_PER_SETTLING: usize = 4;
@@ -101,6 +101,19 @@ impl Cleaner {
         attempts_max: usize,
     ) -> FsResult<()> {
         let _running = self.running.lock();
+        let mut moves = Moves::default();
+        let done = self.clean_some(core, enough, policy, (attempts_max, &mut moves));
+        core.give_up_held(&mut moves);
+        done
+    }
+
+    fn clean_some(
+        &self,
+        core: &Core,
+        enough: u32,
+        policy: &dyn CleaningPolicy,
+        (attempts_max, moves): (usize, &mut Moves),
+    ) -> FsResult<()> {
         let mut tried = BTreeSet::new();
         for attempt in 1..=attempts_max {
             if core.store.alloc.free_segments(enough)? >= enough {
@@ -110,11 +123,11 @@ impl Cleaner {
             candidates.retain(|view| !tried.contains(&view.segment));
             let Some(chosen) = policy.choose(&candidates) else { break };
             tried.insert(chosen);
-            match self.clean_segment(core, chosen.into()) {
+            match self.clean_segment(core, chosen.into(), moves) {
                 Ok(()) => {}
                 // Not even the cleaner's own segments are free: what is pending must be released.
                 Err(FsError::NoSpace) => {
-                    settle_moves(core)?;
+                    settle_moves(core, moves)?;
                     if core.store.alloc.free_segments(1)? == 0 {
                         return Ok(());
                     }
@@ -131,17 +144,21 @@ impl Cleaner {
                 Err(error) => return Err(error),
             }
             if attempt % SEGMENTS_PER_SETTLING == 0 {
-                settle_moves(core)?;
+                settle_moves(core, moves)?;
             }
         }
-        settle_moves(core)
+        settle_moves(core, moves)
     }
 
-    fn clean_segment(&self, core: &Core, id: SegmentId) -> FsResult<()> {
+    fn clean_segment(&self, core: &Core, id: SegmentId, moves: &mut Moves) -> FsResult<()> {
         let (content, entries) = self.live_candidates(core, id)?;
+        let mut held = Vec::new();
         for entry in entries {
-            core.move_block(&content, &entry)?;
+            if core.move_block(&content, &entry)? {
+                held.push(entry);
+            }
         }
+        core.copy_held(&content, &held, moves)?;
         self.segments.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -184,8 +201,9 @@ impl Cleaner {
 }
 
 /// Installs what was moved and checkpoints, so that the emptied segments are free.
-fn settle_moves(core: &Core) -> FsResult<()> {
+fn settle_moves(core: &Core, moves: &mut Moves) -> FsResult<()> {
     core.segments.seal_moved();
+    core.settle_held(moves)?;
     core.install_waiting()?;
     core.store.journal.checkpoint()?;
     core.segments.tidy();

@@ -5,10 +5,15 @@
 use format::defect::DefectCode;
 use format::ids::{EPOCH_MAX, Epoch};
 
-use super::tx::Tx;
+use super::tx::{TX_PAGES_MAX, Tx};
 use super::{Journal, State, recovery};
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
+
+/// Most clones and filesets that may hold one block: what moving it changes stays well below what
+/// one transaction may.
+const MOVED_MEMBERS_MAX: usize = 256;
+const _: () = assert!(MOVED_MEMBERS_MAX + 64 < TX_PAGES_MAX);
 
 /// What a transaction may need at most: `begin` takes it.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +37,12 @@ impl Reservation {
         Reservation { moves: Reservation::SMALL.moves, ..Reservation::LARGE };
     /// For what must not wait: see [`Journal::begin_unreserved`].
     pub(super) const NONE: Reservation = Reservation { log_bytes: 0, pages: 0, moves: 0 };
+
+    /// Returns what moving blocks that up to `members` hold may need: a page of each, those that
+    /// more pointers are in, and the maps of free space.
+    pub(crate) fn for_move(members: usize) -> Reservation {
+        Reservation { pages: 64 + members, ..Reservation::LARGE }
+    }
 
     /// Returns what `count` transactions of this kind and one `other` may need.
     pub(crate) fn times_and(self, count: usize, other: Reservation) -> Reservation {
@@ -190,6 +201,13 @@ impl Journal {
         let bytes = index_wide(self.options.active_bytes_max / 4 / reservation.log_bytes.max(1));
         let pages = self.options.dirty_pages_max / 4 / reservation.pages.max(1);
         bytes.min(pages).max(1)
+    }
+
+    /// Returns how many clones and filesets may hold one block, so that a transaction can move it:
+    /// it changes a page of each, and two such have room at once.
+    pub(crate) fn moved_members_max(&self) -> usize {
+        let for_one = self.options.dirty_pages_max / 2;
+        for_one.saturating_sub(Reservation::for_move(0).pages).min(MOVED_MEMBERS_MAX)
     }
 
     /// Starts a transaction with a part of what `pot` has reserved and not used; it gets its epoch

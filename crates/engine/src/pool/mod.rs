@@ -472,6 +472,15 @@ impl Pool {
         self.core.store.journal.checkpoint()
     }
 
+    /// Empties every segment that gives anything back.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::ReadOnly`] once the pool has failed.
+    pub fn clean(&self) -> FsResult<()> {
+        if self.is_read_only { Ok(()) } else { self.core.clean() }
+    }
+
     /// Returns a path from the root to a file.
     ///
     /// # Errors

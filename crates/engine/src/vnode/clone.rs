@@ -12,6 +12,7 @@ use super::flush::Changes;
 use super::{Core, Fileset};
 use crate::error::{FsError, FsResult};
 use crate::fileset::deletion::Progress;
+use crate::fileset::family::Family;
 use crate::fileset::table::{Index, Node};
 use crate::gate::Closed;
 use crate::journal::Reservation;
@@ -58,6 +59,22 @@ impl Core {
         Ok((made.0, paused_ns))
     }
 
+    /// Refuses one more of a family of which a move might have to change more pages than a
+    /// transaction can.
+    pub(super) fn check_family_room(&self, index: &Index, family: FilesetId) -> FsResult<()> {
+        let most = self.store.journal.moved_members_max();
+        if Family::of(index, family).len() < most {
+            return Ok(());
+        }
+        let of_family = index.nodes().find(|node| node.family == family && node.is_live());
+        let name = of_family.map_or_else(String::new, |node| index.path_of(node.slot));
+        let by = format!(
+            "{most} clones and filesets have blocks in common with it, which is all that the log \
+             of this pool can move together: delete a clone first"
+        );
+        Err(FsError::FilesetInUse { name, by })
+    }
+
     /// Makes the entry of a clone of a fileset that is held still; returns it, and its class.
     ///
     /// CRASH: the first change of the fileset after it copies a path up to the fileset's entry, on
@@ -74,6 +91,7 @@ impl Core {
         let mut change = change.ok_or(FsError::TryLater)?;
         let mut index = self.filesets.table.lock(&self.store)?;
         check_clone_name(&index, fileset.anodes.slot, name)?;
+        self.check_family_room(&index, fileset.anodes.family)?;
         let taken = index.take_slot(&self.store, &mut change)?;
         let mut guard = fileset.anodes.lock();
         let epoch = change.epoch();

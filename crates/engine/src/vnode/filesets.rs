@@ -22,7 +22,7 @@ use crate::fileset::birth::{NewRoot, make_first_pages};
 use crate::fileset::table::{FilesetTable, Index, Node};
 use crate::gate::Gate;
 use crate::journal::Reservation;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 
 /// Slots below one node of a [`SlotMap`].
 const FAN_OUT: usize = 256;
@@ -44,6 +44,8 @@ pub(crate) struct Fileset {
     is_clone: bool,
     /// Whether nobody may change what is in it.
     is_read_only: AtomicBool,
+    /// Whether what a crash has left of it is finished: before that only jobs look at it.
+    is_ready: AtomicBool,
     /// Whether it was deleted: nobody may enter it.
     is_gone: AtomicBool,
     /// Whether fronts may ask for its files, besides the main one's: it can't be deleted then.
@@ -134,7 +136,9 @@ pub struct FilesetChange {
 impl Fileset {
     pub(crate) fn new(anodes: MountedFileset) -> Fileset {
         let gate = Gate::new(anodes.shared_epoch());
-        Fileset::with_gate(anodes, gate)
+        let fileset = Fileset::with_gate(anodes, gate);
+        fileset.is_ready.store(true, Ordering::Release);
+        fileset
     }
 
     fn with_gate(anodes: MountedFileset, gate: Gate) -> Fileset {
@@ -146,6 +150,7 @@ impl Fileset {
             anodes,
             doomed: orphan::Doomed::default(),
             readahead: readahead::Readahead::default(),
+            is_ready: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
             is_held: AtomicBool::new(false),
         }
@@ -196,6 +201,12 @@ impl Filesets {
         std::iter::once(&self.main).chain(others)
     }
 
+    /// Keeps everybody from opening a fileset; `None`: somebody opens one. Whoever waits for that
+    /// holds nothing.
+    pub(super) fn keep_unopened(&self) -> Option<MutexGuard<'_, ()>> {
+        self.opening.try_lock()
+    }
+
     /// Returns the slot of the one that is always there.
     pub(crate) fn main_slot(&self) -> u32 {
         self.main.anodes.slot
@@ -227,12 +238,37 @@ impl Filesets {
 impl Core {
     /// Returns the fileset in `slot`; opens it if nobody has yet. Called with no lock held.
     pub(super) fn open_fileset(&self, slot: u32) -> FsResult<&Fileset> {
-        if let Some(fileset) = self.filesets.by_slot(slot) {
+        let is_ready = |fileset: &&Fileset| fileset.is_ready.load(Ordering::Acquire);
+        if let Some(fileset) = self.filesets.by_slot(slot).filter(is_ready) {
             return fileset.check_there();
         }
         let _opening = self.filesets.opening.lock();
+        let fileset = self.open_unready(slot)?;
+        if !is_ready(&fileset) {
+            if !self.options.is_read_only && !fileset.is_clone {
+                // Nobody had it open: what is in the list was left by a crash.
+                (Files { core: self, fileset }).finish_orphans()?;
+            }
+            fileset.is_ready.store(true, Ordering::Release);
+        }
+        fileset.check_there()
+    }
+
+    /// Returns the fileset in `slot` for a job that looks at it, and must not wait for space: what
+    /// a crash has left of it is finished when somebody else opens it. `None`: another one is being
+    /// opened.
+    pub(super) fn open_for_job(&self, slot: u32) -> FsResult<Option<&Fileset>> {
         if let Some(fileset) = self.filesets.by_slot(slot) {
-            return fileset.check_there();
+            return fileset.check_there().map(Some);
+        }
+        let Some(_opening) = self.filesets.opening.try_lock() else { return Ok(None) };
+        self.open_unready(slot)?.check_there().map(Some)
+    }
+
+    /// Does so for whoever keeps others from opening any.
+    fn open_unready(&self, slot: u32) -> FsResult<&Fileset> {
+        if let Some(fileset) = self.filesets.by_slot(slot) {
+            return Ok(fileset);
         }
         let anodes = MountedFileset::open(&self.store, slot)?;
         let gate = Gate::new_closed(anodes.shared_epoch());
@@ -240,11 +276,6 @@ impl Core {
         let closed = fileset.gate.take();
         if !self.options.is_read_only && !fileset.is_clone {
             self.finish_clone_deletion(fileset, &closed)?;
-        }
-        drop(closed);
-        if !self.options.is_read_only && !fileset.is_clone {
-            // Nobody had it open: what is in the list was left by a crash.
-            (Files { core: self, fileset }).finish_orphans()?;
         }
         Ok(fileset)
     }
@@ -317,7 +348,7 @@ impl Core {
             return Ok(fileset.check_there().ok());
         }
         let slot = self.filesets.table.lock(&self.store)?.slot_of_family(family);
-        slot.map(|slot| self.open_fileset(slot)).transpose()
+        slot.map_or(Ok(None), |slot| self.open_for_job(slot))
     }
 
     /// Returns the filesets in slot `from` and the next ones with their names, `count` at most,

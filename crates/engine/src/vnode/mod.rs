@@ -38,6 +38,7 @@ mod clone;
 mod file;
 mod filesets;
 mod flush;
+mod held;
 mod inline;
 mod list;
 mod names;
@@ -60,6 +61,7 @@ pub use attr::DIRTY_FILES_MAX;
 pub use clone::Still;
 pub(crate) use filesets::{Fileset, Filesets};
 pub use filesets::{FilesetChange, NewFileset};
+pub(crate) use held::Moves;
 pub(crate) use relocate::Content;
 pub(crate) use room::Empties;
 
@@ -290,7 +292,10 @@ impl Files<'_> {
             let anode = self.fileset.anodes.read_anode(&self.store, number)?;
             let anode = anode.filter(|anode| anode.kind != AnodeKind::Internal);
             let anode = anode.ok_or(FsError::Stale)?;
-            Ok(Vnode::new(self.ino(number), anode))
+            let mut vnode = Vnode::new(self.ino(number), anode);
+            // V5 is about files that go on.
+            vnode.state.get_mut().is_being_cut &= !self.fileset.is_clone();
+            Ok(vnode)
         };
         self.table.find_or_load(self.ino(number), load)
     }

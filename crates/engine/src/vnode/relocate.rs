@@ -5,7 +5,7 @@
 //! whose it was. It is verified and placed one level deeper; its pointer changes as for any
 //! rewrite, so a crash in the middle leaves the block in one place or the other.
 
-use format::ids::Place;
+use format::ids::{Epoch, Place};
 use format::map::{COARSE_SHIFT, FINE_SHIFT};
 use format::pointer::BlockPointer;
 use format::summary::SummaryEntry;
@@ -13,7 +13,9 @@ use storage::device::AlignedBuffer;
 
 use super::read::bad_data;
 use super::unit::Span;
-use super::{Core, Files, VnodeState};
+use super::{Core, Files, Fileset, VnodeState};
+use crate::alloc::Extent;
+use crate::container::Located;
 use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
 use crate::segment::{Origin, Segments};
@@ -26,24 +28,42 @@ pub(crate) struct Content {
 }
 
 impl Core {
-    /// Moves a block one level deeper if its file still has it here.
-    pub(crate) fn move_block(&self, content: &Content, entry: &SummaryEntry) -> FsResult<()> {
-        let place = content.start.advance(entry.offset);
+    /// Moves a block one level deeper if its fileset still has it here, and no clone has it.
+    /// Returns whether others may hold it, who are to be asked.
+    pub(crate) fn move_block(&self, content: &Content, entry: &SummaryEntry) -> FsResult<bool> {
         // A fileset that is gone has no block that is live.
-        let Some(fileset) = self.fileset_of_family(entry.fileset)? else { return Ok(()) };
+        let Some(fileset) = self.fileset_of_family(entry.fileset)? else { return Ok(true) };
+        let shared_epoch = fileset.gate.shared_epoch();
+        if entry.birth <= shared_epoch {
+            return Ok(true);
+        }
+        let is_moved = self.move_own_block(fileset, content, entry)?;
+        Ok(!is_moved && shared_epoch > Epoch(0))
+    }
+
+    /// Moves what of a block `fileset` alone holds. Returns whether that was any.
+    fn move_own_block(
+        &self,
+        fileset: &Fileset,
+        content: &Content,
+        entry: &SummaryEntry,
+    ) -> FsResult<bool> {
+        let place = content.start.advance(entry.offset);
         let vnode = match (Files { core: self, fileset }).vnode_of(entry.anode) {
             Ok(vnode) => vnode,
-            Err(FsError::Stale) => return Ok(()),
+            Err(FsError::Stale) => return Ok(false),
             Err(error) => return Err(error),
         };
         let _inside = fileset.gate.enter();
         let mut state = vnode.state.write();
-        let Some(anode) = state.anode.as_ref() else { return Ok(()) };
+        let Some(anode) = state.anode.as_ref() else { return Ok(false) };
         let is_same = anode.generation == entry.generation && anode.fileset == entry.fileset;
         if !is_same || state.is_being_cut {
-            return Ok(());
+            return Ok(is_same);
         }
-        for (span, pointer) in self.live_parts(&state, entry, place)? {
+        let parts = self.live_parts(&state, entry, place)?;
+        let is_any = !parts.is_empty();
+        for (span, pointer) in parts {
             let buffer = self.read_for_move(content, &pointer, span)?;
             let length = self.stored_bytes(pointer.fragments);
             let origin = Origin::Cleaner(pointer.birth);
@@ -52,7 +72,7 @@ impl Core {
             // Before anybody can install the block and call the file clean.
             self.note_dirty(&vnode);
         }
-        Ok(())
+        Ok(is_any)
     }
 
     /// Returns what of the block at `place` its file still has there, and nothing newer of: all of
@@ -96,22 +116,57 @@ impl Core {
         pointer: &BlockPointer,
         span: Span,
     ) -> FsResult<AlignedBuffer> {
-        let place = pointer.place;
         let mut buffer = AlignedBuffer::zeroed(index_wide(span.bytes()));
         let length = self.stored_bytes(pointer.fragments);
         if length > buffer.len() {
             return Err(bad_data(pointer));
         }
-        if let Some((data, before)) = self.segments.in_flight(Segments::extent(pointer)) {
-            buffer[..length].copy_from_slice(&data[before..before + length]);
-            return Ok(buffer);
+        self.bytes_of(content, Segments::extent(pointer), &mut buffer[..length])
+            .filter(|bytes| pointer.verifies(bytes))
+            .ok_or_else(|| bad_data(pointer))?;
+        Ok(buffer)
+    }
+
+    /// Copies what a segment that is being emptied holds in `extent`; `None`: that is elsewhere.
+    ///
+    /// What can't be verified is left where it is: a read names it, a scrub may mend it, and
+    /// nothing is made to fit.
+    fn bytes_of<'b>(
+        &self,
+        content: &Content,
+        extent: Extent,
+        to: &'b mut [u8],
+    ) -> Option<&'b [u8]> {
+        if let Some((data, before)) = self.segments.in_flight(extent) {
+            to.copy_from_slice(data.get(before..before + to.len())?);
+            return Some(to);
         }
-        let ahead = place.bits().saturating_sub(content.start.bits());
+        let ahead = extent.place.bits().checked_sub(content.start.bits())?;
         let before = index_wide(ahead << self.store.geometry().fragment_shift);
-        let data = content.bytes.get(before..before.saturating_add(length));
-        // Left where it is: a read names it, a scrub may mend it, and nothing is made to fit.
-        let data = data.filter(|data| pointer.verifies(data)).ok_or_else(|| bad_data(pointer))?;
-        buffer[..length].copy_from_slice(data);
+        to.copy_from_slice(content.bytes.get(before..before.saturating_add(to.len()))?);
+        Some(to)
+    }
+
+    /// Returns what is stored of a block that is moved whole, and of which `pointers` verify a part
+    /// each.
+    pub(super) fn read_held(
+        &self,
+        content: &Content,
+        entry: &SummaryEntry,
+        from: Place,
+        pointers: &[Located],
+    ) -> FsResult<AlignedBuffer> {
+        let whole = Extent { place: from, fragments: entry.fragments };
+        let mut buffer = AlignedBuffer::zeroed(self.stored_bytes(entry.fragments));
+        let is_there = self.bytes_of(content, whole, &mut buffer).is_some();
+        for Located { pointer, .. } in pointers {
+            let before = pointer.place.bits().saturating_sub(from.bits());
+            let start = index_wide(before << self.store.geometry().fragment_shift);
+            let part = buffer.get(start..start + self.stored_bytes(pointer.fragments));
+            if !is_there || !part.is_some_and(|part| pointer.verifies(part)) {
+                return Err(bad_data(pointer));
+            }
+        }
         Ok(buffer)
     }
 }
@@ -121,7 +176,6 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use format::ids::Epoch;
     use format::summary::SummaryKind;
     use runtime::clock::ManualClock;
     use storage::device::{MemoryDevice, Purpose, SharedDevice};

@@ -68,6 +68,12 @@ impl Core {
         self.emptier.empty_thoroughly(self, PROMISED_SEGMENTS)
     }
 
+    /// Empties every segment that gives anything back. Called with no lock held.
+    pub(crate) fn clean(&self) -> FsResult<()> {
+        self.settle_space()?;
+        self.emptier.empty_thoroughly(self, u32::MAX)
+    }
+
     fn settle_space(&self) -> FsResult<()> {
         self.segments.seal_full();
         self.install_waiting()?;

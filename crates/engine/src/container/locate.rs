@@ -1,0 +1,114 @@
+//! Where the pointers are that lead to a block: for whoever moves it, and points there where it is
+//! then.
+
+use format::anode::{Anode, StorageMode};
+use format::ids::Place;
+use format::map::{
+    FINE_SHIFT, capacity_of_height, fine_slot, is_split, page_slot, pointer_at, root_slot,
+    split_slot,
+};
+use format::page::PageKind;
+use format::pointer::BlockPointer;
+
+use super::data::{check_split, fine_owner};
+use super::map_owner;
+use super::map_page::MapPage;
+use crate::error::FsResult;
+use crate::store::{Change, Store};
+
+/// What has a pointer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PointerAt {
+    /// The anode, in this slot of its root.
+    Anode(usize),
+    /// A map page, in this slot.
+    Map(MapPage, usize),
+}
+
+/// A pointer to a block, or to a quarter of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Located {
+    /// Where what it leads to begins in the file, in bytes.
+    pub(crate) start: u64,
+    /// How much that is: binary logarithm.
+    pub(crate) shift: u8,
+    pub(crate) pointer: BlockPointer,
+    pub(crate) at: PointerAt,
+}
+
+impl Store {
+    /// Returns the pointers of a file to what is stored of the `1 << shift` bytes at `start`, which
+    /// are one block of it, or of those that it was divided into.
+    pub(crate) fn locate(&self, anode: &Anode, start: u64, shift: u8) -> FsResult<Vec<Located>> {
+        let index = start >> anode.block_shift;
+        let is_inline = anode.storage == StorageMode::Inline;
+        if is_inline || shift > anode.block_shift || index >= capacity_of_height(anode.height) {
+            return Ok(Vec::new());
+        }
+        let one = |pointer: Option<BlockPointer>, at| {
+            let pointer = pointer.and_then(BlockPointer::stored);
+            pointer
+                .filter(|_| shift == anode.block_shift)
+                .map(|pointer| vec![Located { start, shift, pointer, at }])
+        };
+        let slot = root_slot(index, anode.height);
+        let mut pointer = anode.root_pointer(slot);
+        if anode.height == 0 {
+            return Ok(one(pointer, PointerAt::Anode(slot)).unwrap_or_default());
+        }
+        for level in (0..anode.height).rev() {
+            let Some(found) = pointer else { return Ok(Vec::new()) };
+            let page = MapPage::new(found.place, map_owner(anode, index, level));
+            let view = self.view(None, page.place, PageKind::Map, page.owner)?;
+            if level == 0 && is_split(&view) {
+                let above = |fine| pointer_at(&view, split_slot(fine));
+                return self.locate_fine(anode, start, shift, above);
+            }
+            let slot = page_slot(index, level);
+            pointer = pointer_at(&view, slot);
+            if level == 0 {
+                return Ok(one(pointer, PointerAt::Map(page, slot)).unwrap_or_default());
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Does so below a split leaf: `above` returns its pointer to the fine leaf that has a block.
+    fn locate_fine(
+        &self,
+        anode: &Anode,
+        start: u64,
+        shift: u8,
+        above: impl Fn(u64) -> Option<BlockPointer>,
+    ) -> FsResult<Vec<Located>> {
+        check_split(anode)?;
+        let first = start >> FINE_SHIFT;
+        // The quarters of a block have the same fine leaf.
+        let Some(leaf) = above(first) else { return Ok(Vec::new()) };
+        let page = MapPage::new(leaf.place, fine_owner(anode, first));
+        let view = self.view(None, page.place, PageKind::Map, page.owner)?;
+        let parts = (first..first + (1 << shift.saturating_sub(FINE_SHIFT))).filter_map(|fine| {
+            let pointer = pointer_at(&view, fine_slot(fine)).and_then(BlockPointer::stored)?;
+            let at = PointerAt::Map(page, fine_slot(fine));
+            Some(Located { start: fine << FINE_SHIFT, shift: FINE_SHIFT, pointer, at })
+        });
+        Ok(parts.collect())
+    }
+}
+
+impl MapPage {
+    /// Returns where the page is.
+    pub(crate) fn place(self) -> Place {
+        self.place
+    }
+
+    /// Lets pointer `slot` lead to `place`: nothing else of it changes, nor of the page.
+    pub(crate) fn set_place(
+        self,
+        change: &mut Change<'_>,
+        slot: usize,
+        place: Place,
+    ) -> FsResult<()> {
+        self.replace(change, slot..slot + 1, |_, old| old.map(|old| BlockPointer { place, ..old }))
+    }
+}
