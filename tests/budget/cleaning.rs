@@ -14,6 +14,9 @@ const BLOCK_BYTES: u64 = 16 << 10;
 const ROUNDS_BEFORE: u64 = 6;
 const ROUNDS: u64 = 4;
 
+/// Clones that are taken while the file is overwritten once.
+const CLONES: u8 = 50;
+
 /// A file of as many blocks as fill `percent` of the data space.
 fn filled(counted: &Counted, percent: u64) -> (Ino, u64) {
     let pool = &counted.pool;
@@ -122,4 +125,53 @@ fn cleaning_costs_no_more_where_all_blocks_are_alike() {
 fn cleaning_at_nine_tenths_where_all_blocks_are_alike() {
     let nine_tenths = amplification(Pattern::Uniform, 90);
     assert!(nine_tenths.0 <= 500, "{nine_tenths:?}");
+}
+
+/// Overwrites random blocks of a quarter of the data space while clones hold versions of them that
+/// take half of it: data written in hundredths of what was given. Without clones the other half are
+/// blocks of the same file that nobody overwrites.
+fn beside_clones(clones: u8) -> u64 {
+    let counted = Counted::new(POOL_BYTES / 2, 14);
+    let (percent, step) = if clones > 0 { (25, 1) } else { (75, 3) };
+    let (ino, blocks) = filled(&counted, percent);
+    let overwritten = blocks / step;
+    let mut prng = Prng::from_seed(7);
+    let mut overwrite = |writes: u64| {
+        for number in 0..writes {
+            let data = vec![u8::try_from(number % 251).expect("small"); 16 << 10];
+            let offset = prng.below(overwritten) * step * BLOCK_BYTES;
+            let written = counted.pool.write(&Caller::root(), ino, offset, &data);
+            written.unwrap_or_else(|error| panic!("overwrite {number} of {writes}: {error}"));
+            counted.clock.advance_ns(1_000_000);
+            if number % 64 == 0 {
+                counted.pool.tick().expect("nothing fails");
+            }
+        }
+        counted.pool.sync().expect("nothing fails");
+    };
+    for number in 0..clones {
+        overwrite(overwritten / u64::from(CLONES));
+        let name = format::fileset::NamePart::new(&format!("c{number}")).expect("a name");
+        let root = "root".parse().expect("a name");
+        counted.pool.create_clone(&root, &name, [number; 16]).expect("there is room");
+    }
+    overwrite(ROUNDS_BEFORE * overwritten);
+    let writes = 2 * ROUNDS * overwritten;
+    let before = counted.pool.status().cleaner.since_mount.moved_fragments;
+    let cost = counted.cost(|| overwrite(writes));
+    let written = cost.of(Purpose::Data, RequestKind::Write).bytes * 100 / (writes * BLOCK_BYTES);
+    let sizes = counted.pool.statfs(&Caller::root(), counted.pool.main_fileset()).expect("sizes");
+    let used = 100 - 100 * sizes.free_bytes / sizes.total_bytes;
+    let moved = counted.pool.status().cleaner.since_mount.moved_fragments - before;
+    println!("{clones} clones, {used} % used: written {written} %, {moved} fragments moved");
+    assert!((60..=85).contains(&used) && moved > 1000, "{used} % used, {moved} moved");
+    written
+}
+
+/// Goal: a pool of which clones hold two thirds goes on, and cleaning costs about as much as
+/// without clones in a pool that is as full.
+#[test]
+fn cleaning_beside_clones_costs_about_what_it_costs_without() {
+    let (without, beside) = (beside_clones(0), beside_clones(CLONES));
+    assert!(beside <= without * 5 / 4, "{beside} beside clones, {without} without");
 }

@@ -201,11 +201,6 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "set::a_copy_that_does_not_verify_is_repaired_unless_a_write_is_at_it",
     ),
-    (
-        "MoveTakesNewBirth",
-        "engine",
-        "vnode::relocate::tests::a_block_that_is_moved_keeps_its_birth",
-    ),
     ("StripeNotPadded", "members", "raid5::everything_is_there_with_any_member_lost"),
     ("RotationWrong", "members", "raid5::everything_is_there_with_any_member_lost"),
     ("CopiesOnOneMember", "members", "raid5::everything_is_there_with_any_member_lost"),
@@ -216,6 +211,11 @@ pub(crate) const FOUND: &[Row] = &[
         "LogDataWithoutParity",
         "members",
         "raid5_crash::no_cut_and_no_lost_member_takes_what_was_acknowledged",
+    ),
+    (
+        "MoveTakesNewBirth",
+        "engine",
+        "vnode::relocate::tests::a_block_that_is_moved_keeps_its_birth",
     ),
     ("MoveMissesAHolder", "filesets", "moving::whoever_holds_a_block_finds_it_where_it_was_moved"),
     ("MoveStopsAtFirstFork", "engine", "fileset::family::tests::whoever_holds_a_block_is_found"),
