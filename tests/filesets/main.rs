@@ -3,6 +3,7 @@
 mod clones;
 mod crash;
 mod moving;
+mod quota;
 
 use std::sync::Arc;
 
@@ -77,8 +78,8 @@ fn free_all(pool: &Pool) {
 
 fn used_bytes(pool: &Pool) -> u64 {
     pool.checkpoint().expect("nothing fails");
-    let sizes = pool.statfs(&Caller::root(), pool.main_fileset()).expect("there are sizes");
-    sizes.total_bytes - sizes.free_bytes
+    let status = pool.status();
+    (status.space.used + status.space.promised) << status.geometry.fragment_shift
 }
 
 #[track_caller]

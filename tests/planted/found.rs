@@ -154,6 +154,13 @@ pub(crate) const FOUND: &[Row] = &[
         "sim",
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
     ),
+    (
+        "AcceptedNotCounted",
+        "filesets",
+        "quota::a_quota_refuses_writes_and_what_was_accepted_is_never_refused_later",
+    ),
+    ("ReferencedForgotten", "filesets", "quota::what_is_referenced_is_counted_whatever_is_done"),
+    ("CloneCountsNothing", "filesets", "quota::what_is_referenced_is_counted_whatever_is_done"),
     ("DeletionCursorKept", "filesets", "a_deletion_gives_back_all_that_the_fileset_held"),
     (
         "GateNotHeldByWrites",

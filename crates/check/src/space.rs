@@ -60,6 +60,8 @@ pub(crate) struct Space {
     pub(crate) fragments_stated: u64,
     /// What pointers to blocks reserve.
     pub(crate) fragments_reserved: u64,
+    /// What filesets reserve.
+    pub(crate) reservations_bytes: u64,
     /// Of a fileset of a family that has clones.
     pub(crate) shares: Option<Shares>,
 }
@@ -111,6 +113,7 @@ impl Space {
             groups: BTreeMap::new(),
             fragments_stated: 0,
             fragments_reserved: 0,
+            reservations_bytes: 0,
             shares: None,
         }
     }

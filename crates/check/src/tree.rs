@@ -50,6 +50,8 @@ pub(crate) struct Tree {
     pub(crate) facts: BTreeMap<u64, Facts>,
     /// Anodes in use.
     pub(crate) used: u64,
+    /// Fragments that the anodes say they take.
+    pub(crate) fragments: u64,
     pub(crate) anode_map: Option<Anode>,
     pub(crate) orphans: Option<Anode>,
     /// Whether memory for facts ran out.
@@ -63,6 +65,7 @@ impl Tree {
             fileset,
             facts: BTreeMap::new(),
             used: 0,
+            fragments: 0,
             anode_map: None,
             orphans: None,
             is_over: false,

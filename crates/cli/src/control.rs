@@ -185,12 +185,17 @@ pub struct Properties {
     pub block_bytes: Option<u64>,
     /// Whether nobody may change what is in it.
     pub is_read_only: Option<bool>,
+    /// Most bytes that it may reference; 0: no limit.
+    pub quota_bytes: Option<u64>,
+    /// Bytes that are kept free for it, less what it references; 0: none.
+    pub reservation_bytes: Option<u64>,
 }
 
 impl Properties {
     /// Returns what `key=value` words say.
     pub(crate) fn of(words: &[String]) -> Result<Properties, UsageError> {
-        const KNOWN: &str = "properties are block=SIZE and readonly=on|off";
+        const KNOWN: &str = "properties are block=SIZE, readonly=on|off, quota=SIZE|none and \
+                             reservation=SIZE|none";
         let mut properties = Properties::default();
         for word in words {
             let refused = |cause: &str| UsageError::new(format!("`{word}`: {cause}: {KNOWN}"));
@@ -209,6 +214,14 @@ impl Properties {
                     };
                     properties.is_read_only.replace(is_on).is_some()
                 }
+                "quota" => {
+                    let bytes = limit_of(value).map_err(|cause| refused(&cause))?;
+                    properties.quota_bytes.replace(bytes).is_some()
+                }
+                "reservation" => {
+                    let bytes = limit_of(value).map_err(|cause| refused(&cause))?;
+                    properties.reservation_bytes.replace(bytes).is_some()
+                }
                 _ => return Err(refused("there is no such property")),
             };
             if is_given_twice {
@@ -216,6 +229,19 @@ impl Properties {
             }
         }
         Ok(properties)
+    }
+}
+
+/// Returns the limit that `text` says; 0: none.
+pub(crate) fn limit_of(text: &str) -> Result<u64, String> {
+    if text == "none" {
+        return Ok(0);
+    }
+    let size: ByteSize = text.parse().map_err(|error| format!("{error}"))?;
+    if size.0 == 0 {
+        Err("a limit of nothing: write none for no limit".to_owned())
+    } else {
+        Ok(size.0)
     }
 }
 
@@ -265,6 +291,15 @@ pub struct FilesetFacts {
     pub created_seconds: u64,
     /// Inodes in use.
     pub inodes: u64,
+    /// Bytes that it references: those of its files and of its metadata.
+    #[serde(default)]
+    pub referenced_bytes: u64,
+    /// Most that it may reference. `None`: no limit.
+    #[serde(default)]
+    pub quota_bytes: Option<u64>,
+    /// Kept free for it, less what it references. `None`: nothing.
+    #[serde(default)]
+    pub reservation_bytes: Option<u64>,
     /// Whether the server that answers has it mounted.
     pub is_mounted: bool,
     /// Of a deleted one: how much of it is freed, in parts of 1,000. `None`: it is in use.
@@ -312,7 +347,12 @@ mod tests {
 
     fn good() -> Vec<Request> {
         let name = || "a/b".to_owned();
-        let properties = Properties { block_bytes: Some(4096), is_read_only: Some(true) };
+        let properties = Properties {
+            block_bytes: Some(4096),
+            is_read_only: Some(true),
+            quota_bytes: Some(1 << 30),
+            reservation_bytes: Some(1 << 20),
+        };
         let export = ExportSpec::of(&front::nfs::ExportRules::new("/a"), Some(name()));
         vec![
             Request::FilesetList { from: 7 },
@@ -394,12 +434,20 @@ mod tests {
             let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
             Properties::of(&words).map_err(|error| error.to_string())
         };
-        let both = Properties { block_bytes: Some(65_536), is_read_only: Some(true) };
-        assert_eq!(of(&["block=64K", "readonly=on"]), Ok(both));
+        let all = Properties {
+            block_bytes: Some(65_536),
+            is_read_only: Some(true),
+            quota_bytes: Some(10 << 30),
+            reservation_bytes: Some(1 << 30),
+        };
+        assert_eq!(of(&["block=64K", "readonly=on", "quota=10G", "reservation=1G"]), Ok(all));
+        assert_eq!(of(&["quota=none"]).map(|it| it.quota_bytes), Ok(Some(0)));
         assert_eq!(of(&[]), Ok(Properties::default()));
-        for word in ["block", "block=x", "readonly=maybe", "colour=red", "=", ""] {
+        for word in
+            ["block", "block=x", "readonly=maybe", "colour=red", "=", "", "quota=", "quota=0"]
+        {
             let refused = of(&[word]).expect_err("no property");
-            assert!(refused.contains("block=SIZE and readonly"), "{refused}");
+            assert!(refused.contains("block=SIZE, readonly"), "{refused}");
         }
         assert!(of(&["block=4K", "block=4K"]).is_err_and(|words| words.contains("twice")));
     }

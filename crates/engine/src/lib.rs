@@ -1,6 +1,6 @@
 //! The file system, from buffers to vnode operations.
 //!
-//! Layers, lowest first: `convert`, `error`, `sync`, `gate`, `buffer`, `journal`, `alloc`,
+//! Layers, lowest first: `convert`, `error`, `sync`, `gate`, `usage`, `buffer`, `journal`, `alloc`,
 //! `store`, `container`, `segment`, `dir`, `attributes`, `fileset`, `vnode`, `jobs`, `pool`. A
 //! file uses only what comes before it in this list.
 
@@ -20,6 +20,7 @@ mod journal;
 mod pool;
 mod segment;
 mod store;
+mod usage;
 pub mod vnode;
 
 pub use alloc::{Shortage, SpaceCounts};

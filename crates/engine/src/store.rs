@@ -19,6 +19,7 @@ use crate::buffer::{Cache, PageRef, corrupt, page_of};
 use crate::error::{FsError, FsResult};
 use crate::gate::{Gate, Inside};
 use crate::journal::{Applied, Journal, Own, OwnRange, Reservation, Tx};
+use crate::usage::Usage;
 
 /// Of the pages that a transaction may move: those of two names, and of the anodes of two
 /// directories.
@@ -75,6 +76,15 @@ impl Deref for View<'_> {
     }
 }
 
+/// What a change does to what its fileset references, in fragments.
+#[derive(Debug)]
+struct Counted {
+    usage: Arc<Usage>,
+    change: i64,
+    /// What was accepted, and is installed.
+    accepted: u64,
+}
+
 /// Room for changes to come, which its holder begins without waiting. What is left of it is given
 /// back when it is dropped.
 #[derive(Debug)]
@@ -108,6 +118,8 @@ pub(crate) struct Change<'s> {
     with_anode: Vec<(AnodeNo, Place)>,
     /// What was born in this epoch or before it, clones of its fileset hold too; 0: nothing.
     shared_epoch: Epoch,
+    /// What it does to what its fileset references.
+    counted: Option<Counted>,
     /// It is inside the gate of its fileset until it has ended or was given up.
     _inside: Option<Inside<'s>>,
 }
@@ -225,6 +237,7 @@ impl<'s> Change<'s> {
             near: Place::NONE,
             with_anode: Vec::new(),
             shared_epoch,
+            counted: None,
             _inside: inside,
         }
     }
@@ -435,10 +448,50 @@ impl Change<'_> {
         self.store.alloc.unreserve(tx, &mut self.ledger, fragments);
     }
 
+    /// Adds to the pool's count of bytes that filesets have reserved.
+    pub(crate) fn count_reservations(&mut self, delta: i64) {
+        let tx = self.tx.as_mut().expect("a change has its transaction until its end");
+        self.store.alloc.count_reservations(tx, delta);
+    }
+
     /// Adds to the pool's count of anodes in use.
     pub(crate) fn count_anodes(&mut self, delta: i64) {
         let tx = self.tx.as_mut().expect("a change has its transaction until its end");
         self.store.alloc.count_anodes(tx, delta);
+    }
+
+    /// Adds `change` to a 64-bit count of a page that everyone changes.
+    pub(crate) fn add_to_count(
+        &mut self,
+        (place, kind, owner): (Place, PageKind, PageOwner),
+        offset: usize,
+        change: i64,
+    ) -> FsResult<()> {
+        let buffer = self.store.cache.page(place, kind, owner)?;
+        self.tx_mut().add_u64(&buffer, offset, change);
+        Ok(())
+    }
+
+    /// QT3: the fileset of `usage` will reference so much more, or less, once this has ended;
+    /// `accepted` of what was accepted is installed then.
+    pub(crate) fn note_usage(&mut self, usage: &Arc<Usage>, change: i64, accepted: u64) {
+        let new = || Counted { usage: Arc::clone(usage), change: 0, accepted: 0 };
+        let counted = self.counted.get_or_insert_with(new);
+        counted.change += change;
+        counted.accepted += accepted;
+    }
+
+    /// Holds what the change takes for a user against the quota, what was accepted before aside.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::QuotaExceeded`]: the change is to be given up.
+    pub(crate) fn admit(&mut self) -> FsResult<()> {
+        let Some(counted) = &mut self.counted else { return Ok(()) };
+        let more = u64::try_from(counted.change).unwrap_or(0).saturating_sub(counted.accepted);
+        counted.usage.accept(more, 0, true)?;
+        counted.accepted += more;
+        Ok(())
     }
 
     /// Applies the change.
@@ -446,6 +499,9 @@ impl Change<'_> {
         let tx = self.tx.take().expect("a change has its transaction until its end");
         let applied = self.store.journal.end(tx);
         self.store.alloc.settle(std::mem::take(&mut self.ledger), applied.lsn);
+        if let Some(counted) = self.counted.take() {
+            counted.usage.settle(counted.change, counted.accepted);
+        }
         applied
     }
 }

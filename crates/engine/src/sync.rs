@@ -17,6 +17,8 @@
 //! Whoever moves blocks that clones hold keeps others from opening filesets, by trial, before he
 //! enters gates (`vnode`).
 //!
+//! What a fileset references (`usage`) is locked with nothing below it.
+//!
 //! What listings note for those who read ahead (`vnode`) is locked with nothing else.
 
 pub(crate) use runtime::sync::{Condvar, Mutex, MutexGuard, RwLock};

@@ -182,6 +182,8 @@ struct AnodeDisk {
 }
 
 const _: () = assert!(size_of::<AnodeDisk>() == ANODE_BYTES);
+/// Where in an anode the count of its fragments is.
+pub const FRAGMENTS_OFFSET: usize = std::mem::offset_of!(AnodeDisk, fragments);
 const _: () = assert!(ROOT_POINTERS == 8);
 
 /// A verified anode.

@@ -172,6 +172,7 @@ codes! {
     FS009 Major "A fileset is below one that is not there, or below itself."
     FS010 Severe "A fileset's parent is not the clone that it says."
     FS011 Major "A fileset has what its clone should have as well."
+    FS012 Major "A fileset's count of the fragments that it references is wrong."
 }
 
 impl DefectCode {

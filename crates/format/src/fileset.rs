@@ -6,12 +6,12 @@ use std::str::FromStr;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::anode::{Anode, AnodeKind, StorageMode};
+use crate::anode::{Anode, AnodeKind, StorageMode, slot_offset};
 use crate::checksum::crc32c;
 use crate::defect::{DefectCode, FoundDefect};
 use crate::geometry::BLOCK_SHIFTS;
 use crate::ids::{AnodeNo, EPOCH_MAX, Epoch, FILESET_SLOTS_MAX, FilesetId};
-use crate::page::SLOT_BYTES;
+use crate::page::{PAGE_HEADER_BYTES, PageBytes, SLOT_BYTES, SLOTS_PER_PAGE, read_u64};
 
 /// Bytes of a fileset entry.
 pub const FILESET_BYTES: usize = SLOT_BYTES;
@@ -85,12 +85,43 @@ struct FilesetDisk {
     /// none.
     parent: U32,
     /// Zero.
-    reserved: [u8; 60],
+    reserved_b: [u8; 4],
+    /// Most bytes that it may reference; 0: no limit. Which writes are refused?
+    quota: U64,
+    /// Bytes that are kept free for it, less what it references. What may nobody else have?
+    reservation: U64,
+    /// Zero.
+    reserved: [u8; 40],
     /// 8 pointers of the anode table.
     root: [u8; 256],
 }
 
 const _: () = assert!(size_of::<FilesetDisk>() == FILESET_BYTES);
+
+/// Byte for byte. Format: `docs/FORMAT.md#fileset-counts`.
+///
+/// What changes with each installation of blocks: operations add to it, so it lies beside the entry
+/// and not under its checksum.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct FilesetCountsDisk {
+    /// Fragments that it references: those of all its anodes and of its anode table. How much of
+    /// its quota is used?
+    fragments: U64,
+    /// Zero.
+    reserved: [u8; 40],
+}
+
+/// Bytes of the counts of one entry.
+pub const COUNTS_BYTES: usize = 48;
+const _: () = assert!(size_of::<FilesetCountsDisk>() == COUNTS_BYTES);
+const _: () = assert!(PAGE_HEADER_BYTES + SLOTS_PER_PAGE * COUNTS_BYTES <= SLOT_BYTES);
+
+/// Returns where in a page of the fileset table the counts of the entry in `slot` of the page are.
+#[must_use]
+pub fn counts_offset(slot: usize) -> usize {
+    PAGE_HEADER_BYTES + slot * COUNTS_BYTES
+}
 
 /// One part of a fileset's name: 1 to [`NAME_PART_BYTES`] bytes of text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -295,6 +326,12 @@ pub struct Fileset {
     pub uuid: [u8; 16],
     /// 8 pointers of the anode table.
     pub root: [u8; 256],
+    /// Most bytes that it may reference; 0: no limit.
+    pub quota_bytes: u64,
+    /// Bytes that are kept free for it, less what it references.
+    pub reservation_bytes: u64,
+    /// Fragments that it references. They are beside the entry, not in it ([`counts_offset`]).
+    pub fragments: u64,
 }
 
 /// Why 512 bytes are not a usable fileset entry.
@@ -363,7 +400,42 @@ impl Fileset {
             name,
             uuid: [0; 16],
             root: [0; 256],
+            quota_bytes: 0,
+            reservation_bytes: 0,
+            fragments: 0,
         }
+    }
+
+    /// Verifies the entry in `slot` of a page of the table, which is `number` in the pool, and
+    /// returns the fileset with its counts; `None` if it is free.
+    ///
+    /// # Errors
+    ///
+    /// See [`FilesetError`].
+    ///
+    /// # Panics
+    ///
+    /// If a page has no such slot.
+    pub fn decode_in(
+        page: &PageBytes,
+        slot: usize,
+        number: u32,
+    ) -> Result<Option<Fileset>, FilesetError> {
+        let bytes = page.get(slot_offset(slot)..).and_then(|rest| rest.first_chunk());
+        let bytes = bytes.expect("slots lie inside the page");
+        let Some(mut fileset) = Fileset::decode(bytes, number)? else { return Ok(None) };
+        fileset.fragments = read_u64(page, counts_offset(slot));
+        if fileset.fragments > crate::ids::FRAGMENTS_MAX {
+            return Err(FilesetError::BadField { slot: number, field: "fragments" });
+        }
+        Ok(Some(fileset))
+    }
+
+    /// Returns the bytes of the counts beside this entry.
+    #[must_use]
+    pub fn encode_counts(&self) -> [u8; COUNTS_BYTES] {
+        let disk = FilesetCountsDisk { fragments: U64::new(self.fragments), reserved: [0; 40] };
+        zerocopy::transmute!(disk)
     }
 
     /// Verifies `slot` and returns the fileset; `None` if it is free.
@@ -428,6 +500,9 @@ impl Fileset {
             name: NamePart::decode(&disk.name).ok_or_else(|| bad("name"))?,
             uuid: disk.uuid,
             root: disk.root,
+            quota_bytes: disk.quota.get(),
+            reservation_bytes: disk.reservation.get(),
+            fragments: 0,
         }))
     }
 
@@ -462,7 +537,10 @@ impl Fileset {
             uuid: self.uuid,
             shared_epoch: U64::new(self.shared_epoch.0),
             parent: U32::new(self.parent.map_or(0, |slot| slot + 1)),
-            reserved: [0; 60],
+            reserved_b: [0; 4],
+            quota: U64::new(self.quota_bytes),
+            reservation: U64::new(self.reservation_bytes),
+            reserved: [0; 40],
             root: self.root,
         };
         let mut bytes: [u8; FILESET_BYTES] = zerocopy::transmute!(disk);
@@ -508,6 +586,7 @@ mod tests {
         (fileset.parent, fileset.shared_epoch) = (Some(5), Epoch(70));
         fileset.is_read_only = true;
         fileset.root[200] = 1;
+        (fileset.quota_bytes, fileset.reservation_bytes) = (10 << 30, 1 << 30);
         let mut bytes = fileset.encode();
         assert_eq!(Fileset::decode(&bytes, 3), Ok(Some(fileset)));
         for bit in 0..FILESET_BYTES * 8 {
@@ -515,6 +594,21 @@ mod tests {
             assert!(Fileset::decode(&bytes, 3).is_err(), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
+    }
+
+    #[test]
+    fn the_counts_of_an_entry_lie_beside_it_and_are_held_against_their_bound() {
+        let mut page = [0; crate::page::PAGE_BYTES];
+        let mut fileset = Fileset::new(FilesetId(9), 13, part("home"), 14);
+        fileset.fragments = 77;
+        let (entry, counts) = (slot_offset(6), counts_offset(6));
+        page[entry..entry + FILESET_BYTES].copy_from_slice(&fileset.encode());
+        page[counts..counts + COUNTS_BYTES].copy_from_slice(&fileset.encode_counts());
+        assert_eq!(Fileset::decode_in(&page, 6, 13), Ok(Some(fileset)));
+        assert_eq!(Fileset::decode_in(&page, 5, 12), Ok(None));
+        page[counts + 7] = 0x80;
+        let refused = FilesetError::BadField { slot: 13, field: "fragments" };
+        assert_eq!(Fileset::decode_in(&page, 6, 13), Err(refused));
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub struct PoolTotalsDisk {
     pub anodes_used: U64,
     /// Fragments kept for blocks that are reserved. What may nobody else have?
     pub fragments_reserved: U64,
+    /// Bytes that filesets have reserved. Does an open have to add their rests up?
+    pub reservations: U64,
 }
 
 /// Offset, in the group table's root, of the fragments in use.
@@ -38,6 +40,8 @@ pub const TOTAL_GROUPS_USED_OFFSET: usize = PAGE_HEADER_BYTES + 8;
 pub const TOTAL_ANODES_USED_OFFSET: usize = PAGE_HEADER_BYTES + 16;
 /// Offset, in the group table's root, of the fragments that are reserved.
 pub const TOTAL_FRAGMENTS_RESERVED_OFFSET: usize = PAGE_HEADER_BYTES + 24;
+/// Offset, in the group table's root, of the bytes that filesets have reserved.
+pub const TOTAL_RESERVATIONS_OFFSET: usize = PAGE_HEADER_BYTES + 32;
 /// Offset, in the group table's root, of the bitmap of initialised table pages: 2,048 bytes hold
 /// 16,384 pages of 62 groups, more than a million groups; larger pools use longer groups.
 pub const TABLE_BITMAP_OFFSET: usize = 2048;

@@ -327,7 +327,8 @@ fn dump_slots(text: &mut String, header: &PageHeader, bytes: &PageBytes) {
 fn dump_fileset(text: &mut String, fileset: &Fileset) {
     let _ = writeln!(
         text,
-        "slot {} {} {}: anodes {} end {} table pages {} fragments {} height {}",
+        "slot {} {} {}: anodes {} end {} table pages {} fragments {} height {} quota {} \
+         reservation {}",
         fileset.slot,
         fileset.id,
         quoted(fileset.name.as_str().as_bytes()),
@@ -335,7 +336,9 @@ fn dump_fileset(text: &mut String, fileset: &Fileset) {
         fileset.anodes_end,
         fileset.table_pages,
         fileset.table_fragments,
-        fileset.height
+        fileset.height,
+        fileset.quota_bytes,
+        fileset.reservation_bytes
     );
     for (index, pointer) in check::lookup::root_pointers(&fileset.table_anode()) {
         dump_pointer(text, "block", index, &pointer);

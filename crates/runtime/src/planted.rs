@@ -99,6 +99,9 @@ bugs! {
     DeletionForgetsChild: "The walk that frees a clone frees what was kept after it (DL3).",
     DeletionComparesWholeBlocks:
         "The walk that frees a clone keeps a block of which a quarter is left elsewhere.",
+    AcceptedNotCounted: "Writes that wait do not count against the quota (QT2).",
+    ReferencedForgotten: "A cut file still counts in what its fileset references (F4).",
+    CloneCountsNothing: "A clone forgets what it references (F4).",
     SharedAfterDeletion: "A fileset goes on as if its deleted clone held what it had (US5).",
     OneCopyAcknowledged: "A write to a mirror is answered when its first copy is (MS1).",
     FailureNotLabelled: "A member fails, and no label tells of it (MS1).",

@@ -47,6 +47,14 @@ fn compare_table(check: &mut Check<'_>, tree: &Tree, pages: u64, fragments: u64)
         let what = format!("{} says {stated} anodes in use, has {counted}", fileset.id);
         check.defect(DefectCode::FS003, tree.subject(0), None, what);
     }
+    // What each anode says was held against its map: where that is wrong, so is the sum.
+    let counted = tree.fragments.saturating_add(fragments);
+    let is_sound = !check.report.counts.contains_key(&DefectCode::AN004);
+    if !check.is_incomplete && is_sound && fileset.fragments != counted {
+        let stated = fileset.fragments;
+        let what = format!("{} says it references {stated} fragments, has {counted}", fileset.id);
+        check.defect(DefectCode::FS012, tree.subject(0), None, what);
+    }
 }
 
 /// Notes a slot that can't be used.
@@ -77,6 +85,7 @@ fn table_page(check: &mut Check<'_>, tree: &mut Tree, index: u64, page: &PageByt
 fn one_anode(check: &mut Check<'_>, tree: &mut Tree, place: Place, anode: &Anode) {
     let number = anode.number;
     tree.used += 1;
+    tree.fragments = tree.fragments.saturating_add(anode.fragments);
     // The pool counts those that can change.
     check.report.totals.anodes += u64::from(!check.is_clone);
     if number.0 >= tree.fileset.anodes_end {

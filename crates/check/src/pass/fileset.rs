@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use format::anode::{Anode, POOL_DEFERRED_FREES, POOL_FILESET_TABLE, slot_offset};
-use format::fileset::{Cursor, FILESET_BYTES, Fileset, FilesetState};
+use format::fileset::{Cursor, Fileset, FilesetState};
 use format::ids::{AnodeNo, FilesetId};
 use format::page::{PageBytes, PageKind, PageOwner, SLOT_BYTES, SLOTS_PER_PAGE};
 
@@ -65,6 +65,8 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
         check.report.totals.filesets += 1;
         match fileset.state.cursor() {
             None => {
+                let reservations = &mut check.space.reservations_bytes;
+                *reservations = reservations.saturating_add(fileset.reservation_bytes);
                 parents.prepare(check, fileset);
                 one_fileset(check, fileset)?;
                 (check.space.shares, check.is_clone) = (None, false);
@@ -235,11 +237,9 @@ fn read_table(check: &mut Check<'_>, table: &Anode) -> Vec<Fileset> {
     let content = Content::Pages(PageKind::FilesetTable);
     let walked = check.walk(table, content, &mut |check, &(index, _), page| {
         for slot in 0..SLOTS_PER_PAGE {
-            let bytes = page.get(slot_offset(slot)..).and_then(|rest| rest.first_chunk());
-            let bytes: &[u8; FILESET_BYTES] = bytes.expect("a page holds 7 slots");
             let number = index.saturating_mul(to_u64(SLOTS_PER_PAGE)).saturating_add(to_u64(slot));
             let Ok(number) = u32::try_from(number) else { continue };
-            match Fileset::decode(bytes, number) {
+            match Fileset::decode_in(page, slot, number) {
                 Ok(fileset) => filesets.extend(fileset),
                 Err(error) => {
                     let place = check.reader.geometry.root_place();

@@ -3,7 +3,7 @@
 use format::defect::{DefectCode, Subject};
 use format::group::{
     TOTAL_ANODES_USED_OFFSET, TOTAL_FRAGMENTS_RESERVED_OFFSET, TOTAL_FRAGMENTS_USED_OFFSET,
-    TOTAL_GROUPS_USED_OFFSET,
+    TOTAL_GROUPS_USED_OFFSET, TOTAL_RESERVATIONS_OFFSET,
 };
 use format::ids::{AnodeNo, FilesetId};
 use format::page::{PageKind, PageOwner, read_u64};
@@ -33,6 +33,7 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
         ("fragments in use", TOTAL_FRAGMENTS_USED_OFFSET, fragments_used),
         ("fragments reserved", TOTAL_FRAGMENTS_RESERVED_OFFSET, check.space.fragments_reserved),
         ("groups in use", TOTAL_GROUPS_USED_OFFSET, groups_used),
+        ("bytes reserved by filesets", TOTAL_RESERVATIONS_OFFSET, check.space.reservations_bytes),
         ("anodes in use", TOTAL_ANODES_USED_OFFSET, check.report.totals.anodes),
     ];
     for (what, offset, counted) in pairs {

@@ -16,7 +16,7 @@ use format::anode::{Anode, AnodeKind, StorageMode, page_and_slot, slot_offset};
 use format::attributes::{self, AttributeName, Namespace, ValueAt};
 use format::bitmap;
 use format::directory::{self, NewDirent, cookie_of, hash_of, page_number};
-use format::fileset::{Fileset, NamePart, ROOT_FILESET};
+use format::fileset::{Fileset, NamePart, ROOT_FILESET, counts_offset};
 use format::geometry::{Geometry, GeometryOptions};
 use format::group::{
     DescriptorDisk, GroupEntryDisk, SegmentKind, SegmentUsage, TABLE_BITMAP_OFFSET,
@@ -393,12 +393,16 @@ impl Image {
         let pages: Vec<_> = pages.into_iter().collect();
         self.write_container(&mut table, PageKind::Anode, &pages);
         fileset.set_table_anode(&table);
+        let fragments = self.anodes.values().map(|anode| anode.fragments);
+        fileset.fragments = fragments.sum::<u64>() + table.fragments;
         fileset
     }
 
     fn write_root(&mut self, fileset: &Fileset) {
         let mut page = [0; PAGE_BYTES];
         page[slot_offset(0)..slot_offset(1)].copy_from_slice(&fileset.encode());
+        let counts = counts_offset(0)..counts_offset(1);
+        page[counts].copy_from_slice(&fileset.encode_counts());
         let mut table = Anode::new(AnodeKind::Internal, AnodeNo(0), FilesetId(0), 12);
         self.write_container(&mut table, PageKind::FilesetTable, &[(0, page)]);
         let place = self.geometry.root_place();

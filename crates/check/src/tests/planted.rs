@@ -703,6 +703,11 @@ fn fileset_entries_are_checked() {
     });
     assert_eq!(report.counts[&DefectCode::AN006], 3, "{}", report.to_text());
     assert!(report.counts[&DefectCode::FS011] > 30, "{}", report.to_text());
+    expect(&[DefectCode::FS012], |image| {
+        image.edit(image.places[&(u64::MAX, 0)], |bytes| {
+            bytes[format::fileset::counts_offset(0)] ^= 1;
+        });
+    });
     expect(&[DefectCode::FS007], |image| {
         image.edit(image.geometry.root_place(), |bytes| bytes[512..1024].fill(0));
     });

@@ -6,9 +6,9 @@ use clap::{Args, Subcommand};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast fileset create pool.hf:home\n  \
-                        holdfast fileset create pool.hf:home/ann block=64K\n  \
+                        holdfast fileset create pool.hf:home/ann block=64K --quota 10G\n  \
                         holdfast fileset list pool.hf\n  \
-                        holdfast fileset set pool.hf:home/ann readonly=on\n  \
+                        holdfast fileset set pool.hf:home/ann quota=20G readonly=on\n  \
                         holdfast fileset rename pool.hf:home/ann pool.hf:home/anna\n  \
                         holdfast fileset delete pool.hf:home --recursive --wait\n\n\
                         A mounted pool is asked through its server; another is opened for the \
@@ -21,13 +21,21 @@ pub(crate) struct FilesetArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum FilesetCommand {
     /// Make a fileset; the one above it in its name must be there
-    #[command(after_help = "Example:\n  holdfast fileset create pool.hf:home/ann block=64K")]
+    #[command(
+        after_help = "Example:\n  holdfast fileset create pool.hf:home/ann block=64K --quota 10G"
+    )]
     Create {
         /// POOL:a/b
         fileset: PathBuf,
-        /// block=SIZE, readonly=on|off [default: as the fileset above it]
+        /// block=SIZE, readonly=on|off [default: as the fileset above it], quota=SIZE
         #[arg(value_name = "KEY=VALUE")]
         properties: Vec<String>,
+        /// Most that it may reference [default: no limit]
+        #[arg(long, value_name = "SIZE")]
+        quota: Option<String>,
+        /// Room that is kept free for it, less what it references [default: none]
+        #[arg(long, value_name = "SIZE")]
+        reservation: Option<String>,
     },
     /// Show the filesets of a pool
     #[command(after_help = "Example:\n  holdfast fileset list pool.hf --json")]
@@ -36,11 +44,14 @@ pub(crate) enum FilesetCommand {
         pool: PathBuf,
     },
     /// Change what a fileset is like; blocks change for new files
-    #[command(after_help = "Example:\n  holdfast fileset set pool.hf:home readonly=on block=64K")]
+    #[command(
+        after_help = "Examples:\n  holdfast fileset set pool.hf:home readonly=on block=64K\n  \
+                            holdfast fileset set pool.hf:home quota=none"
+    )]
     Set {
         /// POOL:a/b
         fileset: PathBuf,
-        /// block=SIZE, readonly=on|off
+        /// block=SIZE, readonly=on|off, quota=SIZE|none, reservation=SIZE|none
         #[arg(value_name = "KEY=VALUE", required = true)]
         properties: Vec<String>,
     },

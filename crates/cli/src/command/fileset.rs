@@ -34,8 +34,11 @@ pub(crate) fn run(
             }
             all.iter().for_each(|fileset| output.fact(&line_of(fileset), &json!(fileset)));
         }
-        FilesetCommand::Create { fileset, properties } => {
-            let properties = Properties::of(properties)?;
+        FilesetCommand::Create { fileset, properties, quota, reservation } => {
+            let mut words = properties.clone();
+            words.extend(quota.iter().map(|size| format!("quota={size}")));
+            words.extend(reservation.iter().map(|size| format!("reservation={size}")));
+            let properties = Properties::of(&words)?;
             let make = |name| Request::FilesetCreate { name, properties };
             change(fileset, backend, output, ("created", "is made"), &make)?;
         }
@@ -164,11 +167,17 @@ pub(super) fn wait(at: &Controlled, output: &Output) -> anyhow::Result<()> {
 
 fn line_of(fileset: &FilesetFacts) -> String {
     let mut line = format!(
-        "{}  {} inodes, blocks {}",
+        "{}  {} inodes, references {}, blocks {}",
         printable(&fileset.name),
         fileset.inodes,
+        ByteSize(fileset.referenced_bytes),
         ByteSize(fileset.block_bytes)
     );
+    for (limit, word) in
+        [(fileset.quota_bytes, "quota"), (fileset.reservation_bytes, "reservation")]
+    {
+        line += &limit.map_or_else(String::new, |bytes| format!(", {word} {}", ByteSize(bytes)));
+    }
     for (is_so, words) in
         [(fileset.is_read_only, ", read-only"), (fileset.is_mounted, ", served here")]
     {

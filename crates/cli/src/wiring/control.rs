@@ -39,6 +39,8 @@ pub(super) fn control(
             let new = NewFileset {
                 block_shift: shift_of(properties),
                 is_read_only: properties.is_read_only,
+                quota_bytes: properties.quota_bytes.unwrap_or(0),
+                reservation_bytes: properties.reservation_bytes.unwrap_or(0),
                 owner: (peer.uid, peer.gid),
                 random: *random.first_chunk().expect("32 of 64 bytes"),
             };
@@ -48,6 +50,8 @@ pub(super) fn control(
             let change = FilesetChange {
                 block_shift: shift_of(properties),
                 is_read_only: properties.is_read_only,
+                quota_bytes: properties.quota_bytes,
+                reservation_bytes: properties.reservation_bytes,
                 name: None,
             };
             pool.change_fileset(&named(name)?, &change)
@@ -115,6 +119,9 @@ fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
         is_read_only: info.is_read_only,
         created_seconds: info.created_seconds,
         inodes: info.inodes,
+        referenced_bytes: info.referenced_bytes,
+        quota_bytes: (info.quota_bytes > 0).then_some(info.quota_bytes),
+        reservation_bytes: (info.reservation_bytes > 0).then_some(info.reservation_bytes),
         freed_permille: info.freed_permille,
     };
     Ok(Answer::Filesets { list: found.into_iter().take(LIST_MAX).map(facts).collect(), next })

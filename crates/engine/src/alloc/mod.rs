@@ -44,7 +44,8 @@ use format::defect::DefectCode;
 use format::geometry::Geometry;
 use format::group::{
     DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentKind, SegmentUsage, TOTAL_FRAGMENTS_RESERVED_OFFSET,
-    TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET, is_lsn_page_used, lsn_page_bit,
+    TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET, TOTAL_RESERVATIONS_OFFSET,
+    is_lsn_page_used, lsn_page_bit,
 };
 use format::ids::{AnodeNo, Epoch, Lsn, Place};
 use format::page::{PageHeader, PageKind, PageOwner, read_u64};
@@ -56,6 +57,7 @@ use crate::convert::{index, narrow};
 use crate::error::{FsError, FsResult};
 use crate::journal::{Journal, Tx};
 use crate::sync::Mutex;
+use crate::usage::Kept;
 
 use self::change::Looked;
 use self::group::{Group, OWN_PLACES};
@@ -137,6 +139,8 @@ pub(crate) struct Allocator {
     /// Fragments that files and metadata can have altogether.
     capacity: u64,
     reserve: u64,
+    /// What is kept free for filesets.
+    pub(crate) kept: Kept,
     /// Fragments of a block of the default size.
     block_fragments: u64,
     /// Fragments of a segment that blocks of the default size can't have.
@@ -161,7 +165,9 @@ pub struct SpaceCounts {
     pub pending: u64,
     /// What blocks can't have: free pages among metadata, and what groups need once they are used.
     pub spare: u64,
-    /// What one file written now can have.
+    /// Kept free for filesets: the rests of their reservations.
+    pub kept: u64,
+    /// What one file written now can have, in a fileset for which nothing is kept.
     pub available: u64,
 }
 
@@ -219,6 +225,7 @@ impl Allocator {
             root,
             capacity,
             reserve,
+            kept: Kept::default(),
             block_fragments,
             lost_fragments,
             state,
@@ -247,6 +254,7 @@ impl Allocator {
             reserve: self.reserve,
             pending: state.pending_fragments,
             spare: self.spare(&state),
+            kept: self.kept.fragments(),
             available: self.available(&state),
         }
     }
@@ -257,32 +265,35 @@ impl Allocator {
         state.spare.change(before, after);
     }
 
-    /// Promises `fragments` to a caller who will use or return them.
+    /// Promises `fragments` to a caller who will use or return them. `own` is what is kept free for
+    /// his fileset.
     ///
     /// # Errors
     ///
     /// [`FsError::NoSpace`] if a user's promise would touch the reserve (G4).
-    pub(crate) fn promise(&self, fragments: u64, urgency: Urgency) -> FsResult<()> {
+    pub(crate) fn promise(&self, fragments: u64, urgency: Urgency, own: u64) -> FsResult<()> {
         let mut state = self.state.lock();
         self.need()?;
         let is_data = matches!(urgency, Urgency::User | Urgency::Held);
         let spare = if is_data { self.spare(&state) } else { 0 };
-        if self.taken(&state) + spare + fragments + self.kept_from(urgency) > self.capacity {
+        let kept = self.kept_from(urgency, own);
+        if self.taken(&state) + spare + fragments + kept > self.capacity {
             return Err(FsError::NoSpace);
         }
         state.promised += fragments;
         Ok(())
     }
 
-    /// Whether metadata may have `fragments`, spare pages among them.
+    /// Whether metadata may have `fragments`, spare pages among them. `own` is what is kept free
+    /// for its fileset.
     ///
     /// # Errors
     ///
     /// [`FsError::NoSpace`] if they would touch what is kept from `urgency`.
-    pub(crate) fn check_room(&self, fragments: u64, urgency: Urgency) -> FsResult<()> {
+    pub(crate) fn check_room(&self, fragments: u64, urgency: Urgency, own: u64) -> FsResult<()> {
         let state = self.state.lock();
         self.need()?;
-        let wanted = self.taken(&state) + fragments + self.kept_from(urgency);
+        let wanted = self.taken(&state) + fragments + self.kept_from(urgency, own);
         if wanted > self.capacity { Err(FsError::NoSpace) } else { Ok(()) }
     }
 
@@ -292,11 +303,13 @@ impl Allocator {
         state.used + state.promised + reserved + state.pending_fragments
     }
 
-    fn kept_from(&self, urgency: Urgency) -> u64 {
+    /// Returns what is kept for others from somebody for whose fileset `own` is kept.
+    fn kept_from(&self, urgency: Urgency, own: u64) -> u64 {
+        let for_others = self.kept.fragments().saturating_sub(own);
         match urgency {
             Urgency::User if planted::is(Planted::ReserveForgotten) => 0,
-            Urgency::User => self.reserve,
-            Urgency::Name => self.reserve / 2,
+            Urgency::User => self.reserve + for_others,
+            Urgency::Name => self.reserve / 2 + for_others,
             Urgency::Held if planted::is(Planted::HeldRefused) => self.reserve,
             // Less than names leave, so that they can't use up what it needs.
             Urgency::Held => self.reserve / 4,
@@ -427,14 +440,19 @@ impl Allocator {
         }
     }
 
+    /// Adds `delta` to the pool's count of bytes that filesets have reserved.
+    pub(crate) fn count_reservations(&self, tx: &mut Tx, delta: i64) {
+        tx.add_u64(&self.root, TOTAL_RESERVATIONS_OFFSET, delta);
+    }
+
+    /// Whether any fileset has a reservation.
+    pub(crate) fn has_reservations(&self) -> bool {
+        read_u64(page_of(&self.root.bytes()), TOTAL_RESERVATIONS_OFFSET) > 0
+    }
+
     /// Adds `delta` to the pool's count of anodes in use.
     pub(crate) fn count_anodes(&self, tx: &mut Tx, delta: i64) {
         tx.add_u64(&self.root, format::group::TOTAL_ANODES_USED_OFFSET, delta);
-    }
-
-    /// Returns the pool's count of anodes in use.
-    pub(crate) fn anodes_used(&self) -> u64 {
-        read_u64(page_of(&self.root.bytes()), format::group::TOTAL_ANODES_USED_OFFSET)
     }
 
     /// Logs how far an open data segment is written, in a transaction of its own: two that install

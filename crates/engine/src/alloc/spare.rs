@@ -198,6 +198,7 @@ impl Allocator {
         let segment = u64::from(geometry.segment_fragments);
         let room =
             self.capacity.saturating_sub(self.taken(state) + self.spare(state) + self.reserve);
+        let room = room.saturating_sub(self.kept.fragments());
         if planted::is(Planted::StatfsLies) {
             return room + self.spare(state);
         }

@@ -184,7 +184,8 @@ impl Store {
         Ok(())
     }
 
-    /// Keeps room for the blocks that `range` touches below its first leaf. Returns where to go on
+    /// Keeps room for the blocks that `range` touches below its first leaf; `own` fragments are
+    /// kept free for the fileset. Returns where to go on
     /// in another transaction, and for which ranges no room was kept before.
     ///
     /// # Errors
@@ -195,6 +196,7 @@ impl Store {
         change: &mut Change<'_>,
         anode: &mut Anode,
         range: Range<u64>,
+        own: u64,
     ) -> FsResult<(u64, Vec<Range<u64>>)> {
         let first = range.start >> anode.block_shift;
         let end = end_of_leaf(anode, first).min(range.end);
@@ -208,7 +210,7 @@ impl Store {
         let map_pages = self.missing_map_pages(anode, first)? + fine_leaves;
         let pages = map_pages * u64::from(self.geometry().page_fragments());
         // Held until reservations and pages count themselves.
-        self.alloc.promise(wanted + pages, Urgency::User)?;
+        self.alloc.promise(wanted + pages, Urgency::User, own)?;
         if anode.storage == StorageMode::Inline {
             anode.storage = StorageMode::Blocked;
             anode.root.fill(0);

@@ -25,8 +25,10 @@ const TABLE_PATH_PAGES: u64 = 4;
 pub(crate) struct Room {
     /// Map pages that may be made; more the higher the map grows.
     pub(crate) map_pages: u64,
-    /// Fragments that the file has for it already, stored or reserved.
+    /// Fragments that the file gives back for it, stored or reserved: not what clones hold too.
     pub(crate) held_fragments: u64,
+    /// Fragments that the file counts for it already.
+    pub(crate) counted_fragments: u64,
     /// Where what is stored of it begins.
     pub(crate) stored: Option<Place>,
 }
@@ -118,7 +120,7 @@ impl<'s> Leaves<'s> {
     ) -> FsResult<Room> {
         let fragment_shift = self.store.geometry().fragment_shift;
         let (mut has_hole, mut is_fine, mut is_shared) = (false, false, false);
-        let mut room = Room { map_pages: 0, held_fragments: 0, stored: None };
+        let mut room = Room { map_pages: 0, held_fragments: 0, counted_fragments: 0, stored: None };
         self.look(anode, start..start.saturating_add(1 << shift), |unit| {
             has_hole |= unit.is_hole();
             is_fine |= unit.is_fine(anode);
@@ -127,6 +129,8 @@ impl<'s> Leaves<'s> {
             // What clones hold is not given back when a new version takes its place.
             let shared = stored.map_or(0, |pointer| pointer.fragments);
             room.held_fragments += u64::from(unit.held_fragments(fragment_shift) - shared);
+            let part = unit.quarter_at(start, shift, fragment_shift).unwrap_or(unit);
+            room.counted_fragments += u64::from(part.held_fragments(fragment_shift));
             room.stored = room.stored.or(unit.pointer.map(|pointer| pointer.place));
         })?;
         room.map_pages = match (is_fine, shift < anode.block_shift) {

@@ -28,7 +28,7 @@ mod walk;
 
 pub(crate) use data::Unit;
 pub(crate) use install::{InstallStep, NewBlock};
-pub(crate) use leaves::{Leaves, Room};
+pub(crate) use leaves::Leaves;
 pub(crate) use locate::{Located, PointerAt};
 pub(crate) use truncate::{Content, Step, take_off};
 pub(crate) use walk::{Target, Visit, Visitor};

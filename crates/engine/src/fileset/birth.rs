@@ -73,9 +73,11 @@ pub(crate) fn make_first_pages(
         let (_, slot) = page_and_slot(anode.number);
         let owner = content_owner(&table, 0);
         let bytes = change.edit_range(place, PageKind::Anode, owner, slot_range(slot))?;
+        entry.fragments += anode.fragments;
         bytes.copy_from_slice(&anode.encode());
     }
     entry.set_table_anode(&table);
+    entry.fragments += table.fragments;
     entry.anodes_used = FIRST_ANODES;
     entry.anodes_end = FIRST_FILE_ANODE.0;
     change.count_anodes(i64::try_from(FIRST_ANODES).expect("a handful"));

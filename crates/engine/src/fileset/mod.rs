@@ -6,6 +6,8 @@
 //! - F2: An anode without a name is in the orphan list until it is freed; so is a file whose blocks
 //!   past its end are not all freed yet. After a crash both are finished.
 //! - F3: A freed anode number is used again only after the checkpoint that took its freeing home.
+//! - F4: Beside the entry stands the sum of the fragments of all anodes and of the anode table:
+//!   what the fileset references. Whoever writes an anode counts what its slot said before.
 //!
 //! # Concurrency
 //!
@@ -16,6 +18,7 @@ pub(crate) mod birth;
 pub(crate) mod deletion;
 pub(crate) mod family;
 pub(crate) mod moved;
+mod orphans;
 pub(crate) mod table;
 mod unshare;
 
@@ -23,30 +26,26 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
+use self::orphans::ORPHANS_PER_PAGE;
 use format::anode::{
-    ANODE_BYTES, ANODE_MAP_ANODE, Anode, FIRST_FILE_ANODE, ORPHAN_ANODE, page_and_slot, slot_offset,
+    ANODE_BYTES, ANODE_MAP_ANODE, Anode, FIRST_FILE_ANODE, FRAGMENTS_OFFSET, ORPHAN_ANODE,
+    page_and_slot, slot_offset,
 };
 use format::bitmap::{self, BITS_PER_PAGE};
 use format::bytes::is_zero;
 use format::defect::DefectCode;
-use format::fileset::{Fileset, FilesetState};
+use format::fileset::{Fileset, FilesetState, counts_offset};
 use format::ids::{ANODES_MAX, AnodeNo, Epoch, FilesetId, Lsn, Place};
-use format::page::{
-    PAGE_BODY_BYTES, PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageKind, PageOwner, SLOTS_PER_PAGE,
-    read_u64,
-};
+use format::page::{PAGE_BYTES, PageBytes, PageKind, PageOwner, SLOTS_PER_PAGE, read_u64};
 use runtime::planted::{self, Planted};
 
 use crate::buffer::{corrupt, page_of};
 use crate::container::{content_owner, no_page};
-use crate::convert::{index_wide, narrow, wide};
+use crate::convert::{narrow, wide};
 use crate::error::{FsError, FsResult};
 use crate::store::{Change, Store};
 use crate::sync::{Mutex, MutexGuard, RwLock};
-
-/// Slots of an orphan page.
-const ORPHANS_PER_PAGE: u64 = 496;
-const _: () = assert!(PAGE_BODY_BYTES / 8 == 496);
+use crate::usage::{Limits, Usage};
 
 /// A mounted fileset.
 #[derive(Debug)]
@@ -59,6 +58,10 @@ pub(crate) struct MountedFileset {
     pub(crate) slot: u32,
     /// Default block size of files: binary logarithm.
     pub(crate) block_shift: u8,
+    /// What it references, and how much it may.
+    pub(crate) usage: Arc<Usage>,
+    /// Place of the page of the fileset table that holds the entry, and the counts beside it.
+    entry_place: Place,
     /// The anode table as a container; replaced as it grows.
     table: RwLock<Arc<Anode>>,
     state: Mutex<State>,
@@ -67,8 +70,6 @@ pub(crate) struct MountedFileset {
 #[derive(Debug)]
 struct State {
     entry: Fileset,
-    /// Place of the page of the fileset table that holds the entry.
-    entry_place: Place,
     /// No anode below this is free, but for pending ones.
     first_free: u64,
     /// Freed anodes that may not be used yet (F3).
@@ -155,8 +156,9 @@ impl MountedFileset {
             let what = "the orphan list has more pages than the pool has room for";
             return Err(corrupt(DefectCode::AN005.found(what).of(entry.family, ORPHAN_ANODE)));
         }
+        let limits = limits_of(&entry, geometry.fragment_shift);
+        let usage = Arc::new(Usage::new(entry.fragments, limits, store.alloc.kept.clone()));
         let state = State {
-            entry_place,
             first_free: FIRST_FILE_ANODE.0,
             pending: VecDeque::new(),
             pending_set: BTreeSet::new(),
@@ -171,37 +173,13 @@ impl MountedFileset {
             uuid: entry.uuid,
             slot,
             block_shift: entry.block_shift,
+            usage,
+            entry_place,
             table: RwLock::new(table),
             state: Mutex::new(state),
         };
         fileset.find_free_orphan_slots(store)?;
         Ok(fileset)
-    }
-
-    fn find_free_orphan_slots(&self, store: &Store) -> FsResult<()> {
-        let taken: BTreeSet<u64> = self.orphans(store)?.into_iter().map(|(slot, _)| slot).collect();
-        let mut state = self.state.lock();
-        let end = state.orphan_slots_end;
-        state.orphan_slots_free = (0..end).filter(|slot| !taken.contains(slot)).collect();
-        Ok(())
-    }
-
-    /// Returns slot and anode of every orphan.
-    pub(crate) fn orphans(&self, store: &Store) -> FsResult<Vec<(u64, AnodeNo)>> {
-        let anode = self.state.lock().orphan_anode.clone();
-        let mut orphans = Vec::new();
-        for page in 0..anode.pages {
-            let Some(bytes) = store.content(None, &anode, page, PageKind::OrphanList)? else {
-                continue;
-            };
-            for slot in 0..ORPHANS_PER_PAGE {
-                let number = read_u64(&bytes[..], orphan_offset(slot));
-                if number != 0 {
-                    orphans.push((page * ORPHANS_PER_PAGE + slot, AnodeNo(number)));
-                }
-            }
-        }
-        Ok(orphans)
     }
 
     /// Returns anode `number`; `None` if it is free.
@@ -269,7 +247,25 @@ impl MountedFileset {
         anode: &Anode,
     ) -> FsResult<()> {
         let table = Arc::clone(&self.table.read());
-        write_anode_in(store, &table, change, anode)
+        let before = write_anode_in(store, &table, change, anode)?;
+        self.count_anode(change, before, anode.fragments)
+    }
+
+    /// F4: counts what an anode takes whose slot said `before`.
+    fn count_anode(&self, change: &mut Change<'_>, before: u64, after: u64) -> FsResult<()> {
+        self.count_fragments(change, i64_of(after) - i64_of(before))
+    }
+
+    /// F4: counts what the fileset will reference more, or less.
+    fn count_fragments(&self, change: &mut Change<'_>, fragments: i64) -> FsResult<()> {
+        if fragments == 0 || fragments < 0 && planted::is(Planted::ReferencedForgotten) {
+            return Ok(());
+        }
+        let (page, slot) = entry_position(self.slot);
+        let at = (self.entry_place, PageKind::FilesetTable, entry_owner(page));
+        change.add_to_count(at, counts_offset(slot), fragments)?;
+        change.note_usage(&self.usage, fragments, 0);
+        Ok(())
     }
 
     /// Takes the fileset's lock, to allocate in it.
@@ -456,15 +452,17 @@ impl FilesetGuard<'_> {
         }
         let mut table = Anode::clone(&self.table);
         store.add_content(change, &mut table, page, PageKind::Anode)?;
-        self.set_table(table);
+        self.set_table(change, table)?;
         self.table_page = None;
         Ok(())
     }
 
-    fn set_table(&mut self, table: Anode) {
+    fn set_table(&mut self, change: &mut Change<'_>, table: Anode) -> FsResult<()> {
+        self.fileset.count_anode(change, self.table.fragments, table.fragments)?;
         self.state.entry.set_table_anode(&table);
         self.table = Arc::new(table);
         self.is_table_new = true;
+        Ok(())
     }
 
     /// Returns an anode as `change` sees it, new ones included.
@@ -486,13 +484,18 @@ impl FilesetGuard<'_> {
     ) -> FsResult<()> {
         let (page, slot) = page_and_slot(anode.number);
         let known = self.table_page.filter(|(known, _)| *known == page);
-        let Some((_, place)) = known else {
-            return write_anode_in(store, &self.table, change, anode);
+        let before = match known {
+            None => write_anode_in(store, &self.table, change, anode)?,
+            Some((_, place)) => {
+                let owner = content_owner(&self.table, page);
+                let bytes = change.edit_range(place, PageKind::Anode, owner, slot_range(slot))?;
+                let before = fragments_in(bytes);
+                bytes.copy_from_slice(&anode.encode());
+                anode_is_at(change, anode.number, place)?;
+                before
+            }
         };
-        let owner = content_owner(&self.table, page);
-        let bytes = change.edit_range(place, PageKind::Anode, owner, slot_range(slot))?;
-        bytes.copy_from_slice(&anode.encode());
-        anode_is_at(change, anode.number, place)
+        self.fileset.count_anode(change, before, anode.fragments)
     }
 
     /// Sets or clears the bit of `number`, which lies in the page at `map_page` of the anode map.
@@ -509,14 +512,15 @@ impl FilesetGuard<'_> {
         change.set_bit(map_page, PageKind::AnodeMap, owner, bit, is_used)
     }
 
-    /// Returns the entry as this change leaves it.
-    pub(crate) fn entry(&self) -> &Fileset {
-        &self.state.entry
+    /// Returns the entry as this change leaves it, with what it referenced before.
+    pub(crate) fn entry(&self) -> Fileset {
+        let fragments = self.fileset.usage.counts().used;
+        Fileset { fragments, ..self.state.entry.clone() }
     }
 
     /// Returns where the entry is.
     pub(crate) fn entry_place(&self) -> Place {
-        self.state.entry_place
+        self.fileset.entry_place
     }
 
     /// Changes what the entry says of the fileset; returns it as it will be.
@@ -528,12 +532,12 @@ impl FilesetGuard<'_> {
         self.save();
         edit(&mut self.state.entry);
         self.write_entry(change)?;
-        Ok(self.state.entry.clone())
+        Ok(self.entry())
     }
 
     fn write_entry(&self, change: &mut Change<'_>) -> FsResult<()> {
         let (page, slot) = entry_position(self.fileset.slot);
-        let (place, owner) = (self.state.entry_place, entry_owner(page));
+        let (place, owner) = (self.fileset.entry_place, entry_owner(page));
         let bytes = change.edit_range(place, PageKind::FilesetTable, owner, slot_range(slot))?;
         bytes.copy_from_slice(&self.state.entry.encode());
         Ok(())
@@ -570,7 +574,9 @@ impl FilesetGuard<'_> {
         number: AnodeNo,
     ) -> FsResult<()> {
         let (_, bytes) = anode_slot(store, &self.table, change, number)?;
+        let before = fragments_in(bytes);
         bytes.fill(0);
+        self.fileset.count_anode(change, before, 0)?;
         self.drop_empty_page(store, change, number)?;
         let page = number.0 / u64::from(BITS_PER_PAGE);
         let place = self.map_page(store, change, page)?;
@@ -604,74 +610,7 @@ impl FilesetGuard<'_> {
         let mut table = Anode::clone(&self.table);
         store.remove_content(change, &mut table, page, PageKind::Anode)?;
         self.table_page = None;
-        self.set_table(table);
-        Ok(())
-    }
-
-    /// Enters `number` in the orphan list; returns its slot.
-    pub(crate) fn add_orphan(
-        &mut self,
-        store: &Store,
-        change: &mut Change<'_>,
-        number: AnodeNo,
-    ) -> FsResult<u32> {
-        self.save();
-        let slot = match self.state.orphan_slots_free.pop_first() {
-            Some(slot) => slot,
-            None => self.grow_orphans(store, change)?,
-        };
-        self.note_slot(SlotChange::Taken(slot));
-        // An anode has 32 bits for slot plus one.
-        let narrow = u32::try_from(slot).ok().filter(|slot| *slot < u32::MAX);
-        let narrow = narrow.ok_or(FsError::NoSpace)?;
-        self.put_orphan(store, change, slot, number.0)?;
-        Ok(narrow)
-    }
-
-    fn grow_orphans(&mut self, store: &Store, change: &mut Change<'_>) -> FsResult<u64> {
-        let page = self.state.orphan_anode.pages;
-        let (state, saved) = self.saved();
-        saved.orphan_anode.get_or_insert_with(|| state.orphan_anode.clone());
-        store.add_content(change, &mut state.orphan_anode, page, PageKind::OrphanList)?;
-        let anode = self.state.orphan_anode.clone();
-        self.fileset.write_anode(store, change, &anode)?;
-        let first = self.state.orphan_slots_end;
-        self.state.orphan_slots_end += ORPHANS_PER_PAGE;
-        self.state.orphan_slots_free.extend(first + 1..first + ORPHANS_PER_PAGE);
-        Ok(first)
-    }
-
-    /// Takes `slot` out of the orphan list.
-    pub(crate) fn remove_orphan(
-        &mut self,
-        store: &Store,
-        change: &mut Change<'_>,
-        slot: u32,
-    ) -> FsResult<()> {
-        let slot = u64::from(slot);
-        self.save();
-        self.put_orphan(store, change, slot, 0)?;
-        self.state.orphan_slots_free.insert(slot);
-        self.note_slot(SlotChange::Freed(slot));
-        Ok(())
-    }
-
-    fn put_orphan(
-        &self,
-        store: &Store,
-        change: &mut Change<'_>,
-        slot: u64,
-        value: u64,
-    ) -> FsResult<()> {
-        let (page, in_page) = (slot / ORPHANS_PER_PAGE, slot % ORPHANS_PER_PAGE);
-        let anode = &self.state.orphan_anode;
-        let pointer = store.block(Some(change), anode, page)?;
-        let pointer = pointer.ok_or_else(|| no_page(anode, page))?;
-        let (owner, offset) = (content_owner(anode, page), orphan_offset(in_page));
-        let range = offset..offset + 8;
-        let bytes = change.edit_range(pointer.place, PageKind::OrphanList, owner, range)?;
-        bytes.copy_from_slice(&value.to_le_bytes());
-        Ok(())
+        self.set_table(change, table)
     }
 
     /// The change has ended at `lsn`: what was allocated stays.
@@ -710,10 +649,6 @@ impl Drop for FilesetGuard<'_> {
     }
 }
 
-fn orphan_offset(slot_in_page: u64) -> usize {
-    PAGE_HEADER_BYTES + index_wide(slot_in_page) * 8
-}
-
 fn entry_position(slot: u32) -> (u64, usize) {
     page_and_slot(AnodeNo(u64::from(slot)))
 }
@@ -729,10 +664,24 @@ fn read_entry(store: &Store, slot: u32) -> FsResult<(Fileset, Place)> {
     let pointer = store.block(None, &table, page)?;
     let place = pointer.ok_or_else(|| no_page(&table, page))?.place;
     let view = store.view(None, place, PageKind::FilesetTable, entry_owner(page))?;
-    let offset = slot_offset(entry_slot);
-    let bytes = view[offset..].first_chunk().expect("slots lie inside the page");
-    let entry = Fileset::decode(bytes, slot).map_err(corrupt)?.ok_or(FsError::NotFound)?;
-    Ok((entry, place))
+    let entry = Fileset::decode_in(&view, entry_slot, slot).map_err(corrupt)?;
+    Ok((entry.ok_or(FsError::NotFound)?, place))
+}
+
+/// Returns the quota and the reservation of a fileset, in fragments.
+pub(crate) fn limits_of(entry: &Fileset, fragment_shift: u8) -> Limits {
+    let quota = (entry.quota_bytes > 0).then_some(entry.quota_bytes >> fragment_shift);
+    Limits { quota, reservation: entry.reservation_bytes >> fragment_shift }
+}
+
+/// Returns how many fragments the anode in a slot says it takes; 0: it is free.
+fn fragments_in(slot: &[u8]) -> u64 {
+    read_u64(slot, FRAGMENTS_OFFSET)
+}
+
+/// Returns a count as it changes by.
+pub(crate) fn i64_of(fragments: u64) -> i64 {
+    i64::try_from(fragments).unwrap_or(i64::MAX)
 }
 
 fn decode_slot(
@@ -774,15 +723,18 @@ fn anode_slot<'c>(
     Ok((pointer.place, bytes))
 }
 
+/// Writes an anode; returns how many fragments its slot said it took before.
 fn write_anode_in(
     store: &Store,
     table: &Anode,
     change: &mut Change<'_>,
     anode: &Anode,
-) -> FsResult<()> {
+) -> FsResult<u64> {
     let (place, bytes) = anode_slot(store, table, change, anode.number)?;
+    let before = fragments_in(bytes);
     bytes.copy_from_slice(&anode.encode());
-    anode_is_at(change, anode.number, place)
+    anode_is_at(change, anode.number, place)?;
+    Ok(before)
 }
 
 /// Tells `change` where an anode is that it has written.

@@ -17,9 +17,9 @@
 
 use std::collections::BTreeMap;
 
-use format::anode::{ANODE_BYTES, Anode, POOL_FILESET_TABLE, page_and_slot, slot_offset};
+use format::anode::{ANODE_BYTES, Anode, POOL_FILESET_TABLE, page_and_slot};
 use format::defect::DefectCode;
-use format::fileset::{Fileset, FilesetState, NamePart, joined};
+use format::fileset::{COUNTS_BYTES, Fileset, FilesetState, NamePart, counts_offset, joined};
 use format::ids::{EPOCH_MAX, Epoch, FILESET_SLOTS_MAX, FilesetId, Place};
 use format::page::{PAGE_BODY_BYTES, PageKind, PageOwner, SLOTS_PER_PAGE};
 
@@ -55,6 +55,12 @@ pub(crate) struct Node {
     /// Anodes that were in use when the index was made, or the fileset was.
     pub(crate) anodes_used: u64,
     pub(crate) anodes_end: u64,
+    /// Fragments that it referenced then.
+    pub(crate) fragments: u64,
+    /// Most bytes that it may reference; 0: no limit.
+    pub(crate) quota_bytes: u64,
+    /// Bytes that are kept free for it.
+    pub(crate) reservation_bytes: u64,
 }
 
 impl Node {
@@ -77,7 +83,16 @@ impl Node {
             uuid: entry.uuid,
             anodes_used: entry.anodes_used,
             anodes_end: entry.anodes_end,
+            fragments: entry.fragments,
+            quota_bytes: entry.quota_bytes,
+            reservation_bytes: entry.reservation_bytes,
         }
+    }
+
+    /// QT4: returns the rest of its reservation, in fragments.
+    pub(crate) fn kept(&self, fragment_shift: u8) -> u64 {
+        let reservation = self.reservation_bytes >> fragment_shift;
+        if self.is_live() { reservation.saturating_sub(self.fragments) } else { 0 }
     }
 
     /// Returns how much of a deleted fileset is freed, and of how much: each anode is one, and the
@@ -177,9 +192,7 @@ impl Index {
             for slot in 0..SLOTS_PER_PAGE {
                 let number = page * wide(SLOTS_PER_PAGE) + wide(slot);
                 let Ok(number) = u32::try_from(number) else { continue };
-                let bytes = view[slot_offset(slot)..].first_chunk();
-                let bytes = bytes.expect("slots lie inside the page");
-                if let Some(entry) = Fileset::decode(bytes, number).map_err(corrupt)? {
+                if let Some(entry) = Fileset::decode_in(&view, slot, number).map_err(corrupt)? {
                     index.enter(Node::of(&entry));
                 }
             }
@@ -368,6 +381,11 @@ impl Index {
         let table = taken.and_then(|taken| taken.grown.as_ref()).unwrap_or(&self.table);
         let bytes = Index::entry_to_edit(store, change, table, entry.slot)?;
         bytes.copy_from_slice(&entry.encode());
+        if taken.is_some() {
+            // From now on operations add to them.
+            let counts = Index::counts_to_edit(store, change, table, entry.slot)?;
+            counts.copy_from_slice(&entry.encode_counts());
+        }
         Ok(())
     }
 
@@ -379,7 +397,19 @@ impl Index {
         slot: u32,
     ) -> FsResult<()> {
         Index::entry_to_edit(store, change, &self.table, slot)?.fill(0);
+        Index::counts_to_edit(store, change, &self.table, slot)?.fill(0);
         Ok(())
+    }
+
+    fn counts_to_edit<'c>(
+        store: &Store,
+        change: &'c mut Change<'_>,
+        table: &Anode,
+        slot: u32,
+    ) -> FsResult<&'c mut [u8]> {
+        let (place, owner, in_page) = Index::entry_at(store, Some(change), table, slot)?;
+        let range = counts_offset(in_page)..counts_offset(in_page) + COUNTS_BYTES;
+        change.edit_range(place, PageKind::FilesetTable, owner, range)
     }
 
     fn entry_to_edit<'c>(
@@ -396,8 +426,7 @@ impl Index {
     pub(crate) fn read_entry(&self, store: &Store, slot: u32) -> FsResult<Fileset> {
         let (place, owner, in_page) = Index::entry_at(store, None, &self.table, slot)?;
         let view = store.view(None, place, PageKind::FilesetTable, owner)?;
-        let bytes = view[slot_offset(in_page)..].first_chunk().expect("slots lie inside the page");
-        Fileset::decode(bytes, slot).map_err(corrupt)?.ok_or(FsError::NotFound)
+        Fileset::decode_in(&view, in_page, slot).map_err(corrupt)?.ok_or(FsError::NotFound)
     }
 
     /// Notes an entry as it now is on disk: the change that wrote it has ended.

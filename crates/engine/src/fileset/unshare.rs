@@ -6,7 +6,7 @@ use format::anode::{ANODE_MAP_ANODE, Anode, ORPHAN_ANODE, page_and_slot};
 use format::ids::{AnodeNo, Epoch};
 use format::page::{PageKind, PageOwner};
 
-use super::{FilesetGuard, MountedFileset, anode_slot};
+use super::{FilesetGuard, MountedFileset, write_anode_in};
 use crate::container::content_owner;
 use crate::error::{FsError, FsResult};
 use crate::store::{Change, Store};
@@ -43,7 +43,7 @@ impl FilesetGuard<'_> {
         store.unshare_path(change, &mut table, shared_epoch, page)?;
         self.table_page = None;
         // Always another one: whoever has read a page of it meanwhile sees that he must look again.
-        self.set_table(table);
+        self.set_table(change, table)?;
         self.write_entry(change)
     }
 
@@ -64,8 +64,8 @@ impl FilesetGuard<'_> {
             return Ok(None);
         };
         store.unshare_path(change, &mut anode, shared_epoch, (kind, owner))?;
-        let (_, bytes) = anode_slot(store, &self.table, change, owner.anode)?;
-        bytes.copy_from_slice(&anode.encode());
+        let before = write_anode_in(store, &self.table, change, &anode)?;
+        self.fileset.count_anode(change, before, anode.fragments)?;
         if owner.anode == ORPHAN_ANODE {
             let (state, saved) = self.saved();
             saved.orphan_anode.get_or_insert_with(|| state.orphan_anode.clone());

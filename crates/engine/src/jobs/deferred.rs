@@ -112,6 +112,7 @@ mod tests {
                 reserve: free,
                 pending: waits,
                 spare: free,
+                kept: 0,
                 available: free,
             };
             let is_due = seen.is_due(second * SECOND_NS, transactions, &space);
@@ -147,6 +148,7 @@ mod tests {
             reserve: 0,
             pending: CAPACITY,
             spare: 0,
+            kept: 0,
             available: 0,
         };
         assert!((0..100).all(|second| !seen.is_due(second * SECOND_NS, 7, &space)));

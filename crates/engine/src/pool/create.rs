@@ -11,7 +11,7 @@ use format::anode::{
     ANODE_MAP_ANODE, Anode, DiskTime, FIRST_FILE_ANODE, ORPHAN_ANODE, slot_offset,
 };
 use format::bitmap;
-use format::fileset::{Fileset, NamePart, ROOT_FILESET, ROOT_SLOT};
+use format::fileset::{COUNTS_BYTES, Fileset, NamePart, ROOT_FILESET, ROOT_SLOT, counts_offset};
 use format::geometry::{Geometry, GeometryOptions};
 use format::group::{GROUP_ENTRY_BYTES, TABLE_BITMAP_OFFSET, entry_offset};
 use format::hash::siphash13;
@@ -280,7 +280,11 @@ fn first_pages(
         fileset.anodes_end = FIRST_FILE_ANODE.0;
         fileset.created_seconds = superblock.created_seconds;
         fileset.uuid = first_uuid(pool_id);
+        // The page of the table, and that of the anode map.
+        fileset.fragments = 2 * u64::from(page_fragments);
         put_slot(bytes, 0, &fileset.encode());
+        let counts = counts_offset(0);
+        bytes[counts..counts + COUNTS_BYTES].copy_from_slice(&fileset.encode_counts());
     });
     let owner = PageOwner { fileset: ROOT_FILESET, ..PageOwner::default() };
     add(behind_front(2), PageKind::Anode, owner, &mut |bytes| {

@@ -31,12 +31,19 @@ pub struct FilesetInfo {
     pub created_seconds: u64,
     /// Inodes in use.
     pub inodes: u64,
+    /// Bytes that it references: those of its files and of its metadata.
+    pub referenced_bytes: u64,
+    /// Most that it may reference; 0: no limit.
+    pub quota_bytes: u64,
+    /// Kept free for it, less what it references; 0: nothing.
+    pub reservation_bytes: u64,
     /// Of a deleted fileset: how much of it is freed, in parts of 1,000. `None`: it is in use.
     pub freed_permille: Option<u64>,
 }
 
-impl FilesetInfo {
-    fn of(name: String, node: &Node) -> FilesetInfo {
+impl Pool {
+    fn fileset_info(&self, name: String, node: &Node) -> FilesetInfo {
+        let fragment_shift = self.core.store.geometry().fragment_shift;
         FilesetInfo {
             name,
             slot: node.slot,
@@ -46,12 +53,13 @@ impl FilesetInfo {
             is_read_only: node.is_read_only || node.is_clone(),
             created_seconds: node.created_seconds,
             inodes: node.anodes_used,
+            referenced_bytes: node.fragments << fragment_shift,
+            quota_bytes: node.quota_bytes,
+            reservation_bytes: node.reservation_bytes,
             freed_permille: node.freed().map(|(done, total)| done.saturating_mul(1000) / total),
         }
     }
-}
 
-impl Pool {
     /// Returns every fileset of the pool, those too that are being freed.
     ///
     /// # Errors
@@ -68,7 +76,7 @@ impl Pool {
     /// As [`Pool::filesets`].
     pub fn filesets_from(&self, from: u32, count: usize) -> FsResult<Vec<FilesetInfo>> {
         let all = self.core.list_filesets(from, count)?;
-        Ok(all.into_iter().map(|(name, node)| FilesetInfo::of(name, &node)).collect())
+        Ok(all.into_iter().map(|(name, node)| self.fileset_info(name, &node)).collect())
     }
 
     /// Makes a fileset. It is durable when this returns.
@@ -79,7 +87,7 @@ impl Pool {
     /// above it is not there, [`crate::error::FsError::NoSpace`] in a full pool.
     pub fn create_fileset(&self, name: &FilesetName, new: &NewFileset) -> FsResult<FilesetInfo> {
         let node = self.core.create_fileset(name.parts(), new)?;
-        Ok(FilesetInfo::of(name.to_string(), &node))
+        Ok(self.fileset_info(name.to_string(), &node))
     }
 
     /// Changes what a fileset is like, or its name. It is durable when this returns.
@@ -170,7 +178,7 @@ impl Pool {
         random: [u8; 16],
     ) -> FsResult<FilesetInfo> {
         let (node, _) = self.core.create_clone(name.parts(), clone, random)?;
-        Ok(FilesetInfo::of(format!("{name}@{}", clone.as_str()), &node))
+        Ok(self.fileset_info(format!("{name}@{}", clone.as_str()), &node))
     }
 
     /// Goes on with deletions that a crash or a close has interrupted.

@@ -331,6 +331,11 @@ impl Pool {
         let verifier = verifier_of(&superblock, options.random, clock.now());
         let store = Arc::new(Store { volume, cache, journal, alloc, clock });
         let table = FilesetTable::default();
+        if store.alloc.has_reservations() {
+            let shift = store.geometry().fragment_shift;
+            let kept = table.lock(&store)?.nodes().map(|node| node.kept(shift)).sum();
+            store.alloc.kept.change(0, kept);
+        }
         let slot = match &options.fileset {
             None => ROOT_SLOT,
             Some(name) => table.lock(&store)?.slot_of_node(name.parts(), options.clone.as_ref())?,

@@ -382,17 +382,21 @@ impl FileSystem for Pool {
         let geometry = files.store.geometry();
         let bytes = |fragments: u64| fragments << geometry.fragment_shift;
         let taken = space.used + space.promised + space.reserved;
-        let free = space.capacity.saturating_sub(taken);
-        let available = space.available;
-        let inodes_free = bytes(available) / 512;
+        let usage = files.fileset.anodes.usage.counts();
+        let left = usage.left().unwrap_or(u64::MAX);
+        let for_others = space.kept.saturating_sub(usage.kept);
+        let free = space.capacity.saturating_sub(taken + for_others).min(left);
+        let available = (space.available + usage.kept).min(left);
+        // What it has and may still have: the rest of the pool belongs to others.
+        let total = usage.used.saturating_add(usage.accepted).saturating_add(free);
         Ok(StatFs {
             block_bytes: 1 << files.fileset.anodes.block_shift,
             fragment_bytes: u32::try_from(geometry.fragment_bytes()).expect("at most 4096"),
-            total_bytes: bytes(space.capacity),
+            total_bytes: bytes(total),
             free_bytes: bytes(free),
             available_bytes: bytes(available),
-            inode_count: files.store.alloc.anodes_used(),
-            inodes_free,
+            inode_count: files.fileset.anodes.anodes_used(),
+            inodes_free: bytes(available) / 512,
         })
     }
 }

@@ -55,6 +55,7 @@ use crate::convert::{index_wide, narrow, wide};
 use crate::error::FsResult;
 use crate::store::Store;
 use crate::sync::{Mutex, MutexGuard};
+use crate::usage::Usage;
 
 /// Most open segments: the one that was used least lately is finished before another is opened.
 const OPEN_SEGMENTS_MAX: usize = 8;
@@ -82,8 +83,12 @@ pub(crate) struct BlockOwner {
 pub(crate) struct Claim {
     /// Fragments that metadata may need when it is installed.
     pub(crate) extra_fragments: u64,
-    /// Fragments that the file has for it already, stored or reserved.
+    /// Fragments that it gives back for it, stored or reserved: not what clones hold too.
     pub(crate) held_fragments: u64,
+    /// Fragments that the file counts for it already.
+    pub(crate) counted_fragments: u64,
+    /// Fragments that were accepted for what waits in its place.
+    pub(crate) accepted_fragments: u64,
     /// Where an earlier version of the block is, if there is one.
     pub(crate) previous: Option<Place>,
 }
@@ -117,6 +122,8 @@ struct BlockState {
     fragments: u32,
     /// Fragments promised by the allocator for it, metadata included.
     promised: u64,
+    /// Fragments that the file counted for it when it was placed.
+    counted: u64,
     /// Bytes of the file once the last write into this block was done.
     file_bytes: u64,
     /// The birth that it had before it was moved; `None`: it gets one when it is sealed.
@@ -125,6 +132,16 @@ struct BlockState {
 }
 
 impl BlockState {
+    /// QT2: returns what it adds to what the fileset references.
+    fn accepted(&self) -> u64 {
+        self.accepted_with(0)
+    }
+
+    /// Returns what it adds once it has `more` fragments.
+    fn accepted_with(&self, more: u32) -> u64 {
+        (u64::from(self.fragments) + u64::from(more)).saturating_sub(self.counted)
+    }
+
     /// Returns what is stored of the block.
     fn stored(&self, fragment_bytes: usize) -> SharedBytes {
         self.data.slice(0..fragment_bytes * crate::convert::index(self.fragments))
@@ -138,10 +155,17 @@ pub(crate) struct Block {
     pub(crate) owner: BlockOwner,
     origin: Origin,
     segment: SegmentId,
+    /// Where it counts until it is installed.
+    usage: Arc<Usage>,
     state: Mutex<BlockState>,
 }
 
 impl Block {
+    /// Returns how many fragments were accepted for it beyond what its file had.
+    pub(crate) fn accepted_fragments(&self) -> u64 {
+        self.state.lock().accepted()
+    }
+
     /// Returns the front of the block, at least what is stored of it; past its end it reads as
     /// zeros.
     pub(crate) fn data(&self) -> SharedBytes {
@@ -276,23 +300,45 @@ impl Segments {
     ///
     /// # Errors
     ///
-    /// [`crate::error::FsError::NoSpace`].
+    /// [`crate::error::FsError::NoSpace`]; [`crate::error::FsError::QuotaExceeded`] by `usage`,
+    /// where the block counts until it is installed.
     pub(crate) fn place(
         &self,
-        origin: Origin,
+        (origin, usage): (Origin, &Arc<Usage>),
         owner: BlockOwner,
         data: SharedBytes,
         length_bytes: usize,
         claim: Claim,
     ) -> FsResult<Arc<Block>> {
         let mut state = self.state.lock();
-        self.place_in(&mut state, origin, owner, data, length_bytes, claim)
+        self.place_counted(&mut state, (origin, usage), owner, data, length_bytes, claim)
+    }
+
+    /// QT2: gives a block a place, and counts it.
+    fn place_counted(
+        &self,
+        state: &mut State,
+        (origin, usage): (Origin, &Arc<Usage>),
+        owner: BlockOwner,
+        data: SharedBytes,
+        length_bytes: usize,
+        claim: Claim,
+    ) -> FsResult<Arc<Block>> {
+        let fragments = u64::from(self.fragments_for(length_bytes));
+        let more = fragments.saturating_sub(claim.counted_fragments);
+        let instead = claim.accepted_fragments;
+        usage.accept(more, instead, origin == Origin::User)?;
+        let placed = self.place_in(state, (origin, usage), owner, data, length_bytes, claim);
+        if placed.is_err() {
+            usage.accept(instead, more, false)?;
+        }
+        placed
     }
 
     fn place_in(
         &self,
         state: &mut State,
-        origin: Origin,
+        (origin, usage): (Origin, &Arc<Usage>),
         owner: BlockOwner,
         data: SharedBytes,
         length_bytes: usize,
@@ -300,7 +346,8 @@ impl Segments {
     ) -> FsResult<Arc<Block>> {
         let fragments = self.fragments_for(length_bytes);
         let promised = u64::from(fragments) + claim.extra_fragments;
-        self.store.alloc.promise(promised, claim.urgency(origin, fragments))?;
+        let own = usage.counts().kept;
+        self.store.alloc.promise(promised, claim.urgency(origin, fragments), own)?;
         let room = self
             .stream_of(origin, owner, claim.previous)
             .and_then(|stream| self.room(state, origin, stream, fragments));
@@ -317,10 +364,12 @@ impl Segments {
             owner,
             origin,
             segment: segment.id,
+            usage: Arc::clone(usage),
             state: Mutex::new(BlockState {
                 data,
                 fragments,
                 promised,
+                counted: claim.counted_fragments,
                 file_bytes: 0,
                 kept_birth: origin.kept_birth(),
                 progress: Progress::Filling,
@@ -466,8 +515,14 @@ impl Segments {
         if !is_last || !self.has_room(segment, more) {
             return false;
         }
+        let (before, after) = (block_state.accepted(), block_state.accepted_with(more));
+        if block.usage.accept(after, before, true).is_err() {
+            return false;
+        }
         // Refused, it may find room as a new version of what the file holds (G5).
-        if self.store.alloc.promise(u64::from(more), Urgency::User).is_err() {
+        let own = block.usage.counts().kept;
+        if self.store.alloc.promise(u64::from(more), Urgency::User, own).is_err() {
+            block.usage.give_back(after - before);
             return false;
         }
         segment.cursor += more;
@@ -478,6 +533,14 @@ impl Segments {
 
     /// Nobody needs the block any more: it was rewritten elsewhere, or cut off.
     pub(crate) fn kill(&self, block: &Arc<Block>) {
+        if self.replaced(block) {
+            block.usage.give_back(block.accepted_fragments());
+        }
+    }
+
+    /// As [`Segments::kill`], of a block that another has replaced: what was accepted for it was
+    /// given back when that was placed. Returns whether it was alive.
+    pub(crate) fn replaced(&self, block: &Arc<Block>) -> bool {
         let mut state = self.state.lock();
         let promised = {
             let mut block_state = block.state.lock();
@@ -489,10 +552,12 @@ impl Segments {
             self.store.alloc.unpromise(promised);
             done_with(&mut state, block);
         }
+        promised.is_some()
     }
 
     /// The pointers of these blocks are in a map now, or pointers to so many fragments from their
-    /// fronts: their promises are used up but for what was kept for metadata.
+    /// fronts: their promises are used up but for what was kept for metadata. What was accepted for
+    /// them was given back by the change (QT3).
     pub(crate) fn installed<'b>(&self, blocks: impl IntoIterator<Item = (&'b Arc<Block>, u32)>) {
         let mut state = self.state.lock();
         let mut rest = 0;

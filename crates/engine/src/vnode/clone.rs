@@ -95,11 +95,16 @@ impl Core {
         let taken = index.take_slot(&self.store, &mut change)?;
         let mut guard = fileset.anodes.lock();
         let epoch = change.epoch();
-        let mut clone = guard.entry().clone();
+        let mut clone = guard.entry();
+        if planted::is(Planted::CloneCountsNothing) {
+            clone.fragments = 0;
+        }
         (clone.id, clone.slot, clone.state) = (FilesetId(epoch.0), taken.slot, FilesetState::Clone);
         (clone.above, clone.name) = (Some(fileset.anodes.slot), name.clone());
         clone.created_seconds = u64::try_from(self.store.now().seconds).unwrap_or(0);
         clone.uuid = random;
+        // Limits of what never changes would say nothing.
+        (clone.quota_bytes, clone.reservation_bytes) = (0, 0);
         index.write_entry(&self.store, &mut change, &clone, Some(&taken))?;
         let entry = guard.change_entry(&mut change, |entry| {
             (entry.parent, entry.shared_epoch) = (Some(taken.slot), epoch);

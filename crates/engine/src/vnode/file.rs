@@ -15,7 +15,7 @@ use super::payload::Payload;
 use super::unit::Span;
 use super::{Core, Files, Vnode, VnodeState, attr_of, seen, tell};
 use crate::alloc::Urgency;
-use crate::container::{Content, Leaves, Room};
+use crate::container::{Content, Leaves};
 use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
 use crate::gate::Inside;
@@ -160,16 +160,24 @@ impl Core {
             directory: anode.parent,
         };
         let page = u64::from(self.store.geometry().page_fragments());
-        let Room { map_pages, held_fragments, stored } =
-            leaves.room_for(anode, span.start, span.shift, self.shared_epoch_of(anode))?;
-        let previous = state.waiting_as(span).map(|block| block.place).or(stored);
-        let claim = Claim { extra_fragments: page * map_pages, held_fragments, previous };
-        let block = self.segments.place(origin, owner, buffer, length, claim)?;
+        let fileset = self.filesets.by_family(anode.fileset).ok_or(FsError::Stale)?;
+        let room = leaves.room_for(anode, span.start, span.shift, fileset.gate.shared_epoch())?;
+        let covered = state.waiting_in(span);
+        let waiting = covered.iter().filter_map(|start| state.pending.get(start));
+        let claim = Claim {
+            extra_fragments: page * room.map_pages,
+            held_fragments: room.held_fragments,
+            counted_fragments: room.counted_fragments,
+            accepted_fragments: waiting.map(|block| block.accepted_fragments()).sum(),
+            previous: state.waiting_as(span).map(|block| block.place).or(room.stored),
+        };
+        let usage = &fileset.anodes.usage;
+        let block = self.segments.place((origin, usage), owner, buffer, length, claim)?;
         // UN1: what it covers waits no longer.
-        for start in state.waiting_in(span) {
+        for start in covered {
             if let Some(old) = state.pending.remove(&start) {
                 block.set_file_bytes(block.file_bytes().max(old.file_bytes()));
-                self.segments.kill(&old);
+                self.segments.replaced(&old);
             }
         }
         state.pending.insert(span.start, block);

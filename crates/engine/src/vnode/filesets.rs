@@ -17,12 +17,13 @@ use format::ids::FilesetId;
 use super::api::{FilesetUuid, Ino};
 use super::{Core, Files, orphan, readahead};
 use crate::error::{FsError, FsResult};
-use crate::fileset::MountedFileset;
 use crate::fileset::birth::{NewRoot, make_first_pages};
 use crate::fileset::table::{FilesetTable, Index, Node};
+use crate::fileset::{MountedFileset, i64_of, limits_of};
 use crate::gate::Gate;
 use crate::journal::Reservation;
 use crate::sync::{Mutex, MutexGuard};
+use crate::usage::Limits;
 
 /// Slots below one node of a [`SlotMap`].
 const FAN_OUT: usize = 256;
@@ -116,6 +117,10 @@ pub struct NewFileset {
     pub block_shift: Option<u8>,
     /// Whether nobody may change what is in it; `None`: as the fileset above it.
     pub is_read_only: Option<bool>,
+    /// Most bytes that it may reference; 0: no limit. Not inherited.
+    pub quota_bytes: u64,
+    /// Bytes that are kept free for it, less what it references. Not inherited.
+    pub reservation_bytes: u64,
     /// Owner and group of its root directory.
     pub owner: (u32, u32),
     /// Random bits: what handles name it by, and the key of its root directory.
@@ -129,6 +134,10 @@ pub struct FilesetChange {
     pub block_shift: Option<u8>,
     /// Whether nobody may change what is in it.
     pub is_read_only: Option<bool>,
+    /// Most bytes that it may reference; 0: no limit.
+    pub quota_bytes: Option<u64>,
+    /// Bytes that are kept free for it, less what it references.
+    pub reservation_bytes: Option<u64>,
     /// Another name.
     pub name: Option<FilesetName>,
 }
@@ -360,6 +369,7 @@ impl Core {
         for (_, node) in &mut all {
             if let Some(fileset) = self.filesets.by_slot(node.slot) {
                 node.anodes_used = fileset.anodes.anodes_used();
+                node.fragments = fileset.anodes.usage.counts().used;
             }
         }
         Ok(all)
@@ -386,6 +396,9 @@ impl Core {
         let mut entry = Entry::new(id, taken.slot, name, block_shift);
         entry.above = above;
         entry.is_read_only = new.is_read_only.unwrap_or(inherited);
+        (entry.quota_bytes, entry.reservation_bytes) = (new.quota_bytes, new.reservation_bytes);
+        self.check_reservation(&joined(path), &entry, 0)?;
+        change.count_reservations(i64_of(entry.reservation_bytes));
         entry.created_seconds = u64::try_from(self.store.now().seconds).unwrap_or(0);
         entry.uuid.copy_from_slice(&new.random[..16]);
         let root = NewRoot { owner: new.owner, key: key_of(&new.random), created: self.now() };
@@ -394,6 +407,7 @@ impl Core {
         let applied = change.end();
         index.note_new(&entry, taken);
         let made = index.node(entry.slot).cloned().ok_or(FsError::Invalid)?;
+        self.store.alloc.kept.change(0, made.kept(self.store.geometry().fragment_shift));
         drop(index);
         self.store.journal.commit(applied.class)?;
         Ok(made)
@@ -413,16 +427,26 @@ impl Core {
             None => None,
         };
         let mut guard = fileset.anodes.lock();
+        let reservation_before = guard.entry().reservation_bytes;
+        let kept_before = fileset.anodes.usage.counts().kept;
         let entry = guard.change_entry(&mut change, |entry| {
             entry.block_shift = new.block_shift.unwrap_or(entry.block_shift);
             entry.is_read_only = new.is_read_only.unwrap_or(entry.is_read_only);
+            entry.quota_bytes = new.quota_bytes.unwrap_or(entry.quota_bytes);
+            entry.reservation_bytes = new.reservation_bytes.unwrap_or(entry.reservation_bytes);
             if let Some((above, name)) = above {
                 (entry.above, entry.name) = (above, name);
             }
         })?;
+        if new.quota_bytes.is_some() || new.reservation_bytes.is_some() {
+            self.check_reservation(&joined(path), &entry, kept_before)?;
+        }
+        change.count_reservations(i64_of(entry.reservation_bytes) - i64_of(reservation_before));
         let applied = change.end();
         guard.settle(applied.lsn);
         fileset.is_read_only.store(entry.is_read_only, Ordering::Release);
+        let limits = limits_of(&entry, self.store.geometry().fragment_shift);
+        fileset.anodes.usage.set_limits(limits);
         index.note(&entry);
         drop(index);
         self.store.journal.commit(applied.class)
@@ -455,6 +479,19 @@ impl Core {
         done.map(|()| slot)
     }
 
+    /// Refuses a reservation for which the pool has no room, or that its quota forbids to use, of a
+    /// fileset for which `kept` fragments are kept already.
+    fn check_reservation(&self, name: &str, entry: &Entry, kept: u64) -> FsResult<()> {
+        let limits = limits_of(entry, self.store.geometry().fragment_shift);
+        let rest = limits.reservation.saturating_sub(entry.fragments);
+        if limits.quota.is_some_and(|quota| quota < limits.reservation) {
+            let by = "its quota is below its reservation: raise the one, or lower the other";
+            return Err(FsError::FilesetInUse { name: name.to_owned(), by: by.to_owned() });
+        }
+        let available = self.store.alloc.counts().available;
+        if rest > kept.saturating_add(available) { Err(FsError::NoSpace) } else { Ok(()) }
+    }
+
     fn check_block_shift(&self, shift: Option<u8>) -> FsResult<()> {
         let is_refused = |shift| !self.store.geometry().can_have_blocks(shift);
         if shift.is_some_and(is_refused) { Err(FsError::Invalid) } else { Ok(()) }
@@ -471,11 +508,15 @@ impl Core {
         check_live(&index, fileset.anodes.slot)?;
         check_childless(&index, fileset.anodes.slot)?;
         let mut guard = fileset.anodes.lock();
+        let reservation = guard.entry().reservation_bytes;
         let entry = guard.change_entry(&mut change, |entry| {
             entry.state = FilesetState::Deleted(Cursor::START);
+            (entry.quota_bytes, entry.reservation_bytes) = (0, 0);
         })?;
+        change.count_reservations(-i64_of(reservation));
         let applied = change.end();
         guard.settle(applied.lsn);
+        fileset.anodes.usage.set_limits(Limits::default());
         index.note(&entry);
         drop(index);
         self.store.journal.commit(applied.class)

@@ -255,7 +255,10 @@ impl Core {
         if is_all {
             anode.size_bytes = state.size_bytes;
         }
-        self.fileset_of(vnode).anodes.write_anode(&self.store, change, &anode)?;
+        let anodes = &self.fileset_of(vnode).anodes;
+        anodes.write_anode(&self.store, change, &anode)?;
+        let accepted = blocks.iter().map(|(_, block, _)| block.accepted_fragments()).sum();
+        change.note_usage(&anodes.usage, 0, accepted);
         Ok(Installed { anode, blocks, is_all })
     }
 

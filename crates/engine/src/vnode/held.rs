@@ -55,6 +55,7 @@ use crate::gate::Gate;
 use crate::journal::Reservation;
 use crate::segment::{Block, BlockOwner, Claim, Origin};
 use crate::store::Change;
+use crate::usage::Usage;
 
 /// Blocks that are looked at, and moved, under one taking of all locks.
 const BLOCKS_PER_MOVE: usize = 64;
@@ -329,6 +330,7 @@ impl Core {
         let Some(found) = self.in_family(first.fileset, &numbers, false, find)? else {
             return Ok(());
         };
+        let nobodys = Arc::new(Usage::nobodys());
         for (entry, holder) in found {
             let from = content.start.advance(entry.offset);
             let data = self.read_held(content, entry, from, &holder.pointers)?;
@@ -340,9 +342,12 @@ impl Core {
                 block_shift: entry.block_shift,
                 directory: holder.parent,
             };
-            let claim = Claim { previous: Some(from), ..Claim::default() };
+            // Who holds it has counted it, and goes on so.
+            let counted_fragments = u64::from(entry.fragments);
+            let claim = Claim { counted_fragments, previous: Some(from), ..Claim::default() };
             let length = self.stored_bytes(entry.fragments);
             let origin = Origin::Cleaner(entry.birth);
+            let origin = (origin, &nobodys);
             let block = self.segments.place(origin, owner, data.into(), length, claim)?;
             moves.0.push(Moving { entry: *entry, from, block });
         }

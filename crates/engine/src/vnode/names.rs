@@ -20,7 +20,8 @@ use super::api::{
 use super::file::make_blocked;
 use super::xattr::Lazy;
 use super::{
-    Core, Files, Vnode, VnodeState, anode_kind_of, attr_of, generation_of, mix, seen, tell, to_disk,
+    Core, Files, Fileset, Vnode, VnodeState, anode_kind_of, attr_of, generation_of, mix, seen,
+    tell, to_disk,
 };
 use crate::alloc::Urgency;
 use crate::convert::{index_wide, wide};
@@ -54,20 +55,30 @@ pub(crate) fn target_of(anode: &Anode) -> Target {
 }
 
 impl Core {
+    /// New names are refused while the pool has no room for their pages, and for `pages` besides.
+    pub(super) fn check_space_of(
+        &self,
+        fileset: &Fileset,
+        pages: u64,
+        urgency: Urgency,
+    ) -> FsResult<()> {
+        let fragments = (4 + pages) * u64::from(self.store.geometry().page_fragments());
+        self.store.alloc.check_room(fragments, urgency, fileset.anodes.usage.counts().kept)
+    }
+}
+
+impl Files<'_> {
     /// Refuses a new file where there is no room for it.
     pub(crate) fn check_room(&self) -> FsResult<()> {
         self.check_space(0, Urgency::User)?;
         self.store.alloc.check_pages(0)
     }
 
-    /// New names are refused while the pool has no room for their pages, and for `pages` besides.
+    /// As [`Core::check_space_of`], of this fileset.
     pub(crate) fn check_space(&self, pages: u64, urgency: Urgency) -> FsResult<()> {
-        let fragments = (4 + pages) * u64::from(self.store.geometry().page_fragments());
-        self.store.alloc.check_room(fragments, urgency)
+        self.check_space_of(self.fileset, pages, urgency)
     }
-}
 
-impl Files<'_> {
     /// Looks a name up and takes a reference.
     pub(crate) fn lookup_name(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         let directory = self.vnode(parent)?;
@@ -266,7 +277,8 @@ impl Files<'_> {
                 directory.data_version += 1;
                 directory.nlink += u32::from(new.kind == FileKind::Directory);
                 fileset.write_anode(&mut change, &directory)?;
-                fileset.write_anode(&mut change, &anode)
+                fileset.write_anode(&mut change, &anode)?;
+                change.admit()
             });
         if let Err(error) = result {
             if let Some(long) = &long {
@@ -416,14 +428,16 @@ impl Files<'_> {
         };
         let mut buffer = AlignedBuffer::zeroed(index_wide(anode.block_bytes()));
         buffer[..target.len()].copy_from_slice(target);
+        let usage = &self.fileset.anodes.usage;
         let (block, pointer, data) =
-            self.segments.place_for_log(owner, buffer.into(), target.len())?;
+            self.segments.place_for_log(usage, owner, buffer.into(), target.len())?;
         anode.set_root_pointer(0, Some(&pointer));
         anode.fragments += u64::from(pointer.fragments);
         if let Err(error) = change.install(&[Segments::extent(&pointer)]) {
             self.segments.kill(&block);
             return Err(error);
         }
+        change.note_usage(usage, 0, block.accepted_fragments());
         change.tx_mut().add_log_data(pointer.place, block.log_data_owner(&pointer), data);
         Ok(Some(block))
     }

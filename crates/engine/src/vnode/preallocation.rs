@@ -71,8 +71,12 @@ impl Core {
         let wanted_bytes = range.end - range.start;
         let wanted = wanted_bytes >> self.store.geometry().fragment_shift;
         let held = vnode.state.read().anode()?.fragments;
-        let available = self.store.alloc.counts().available;
-        if wanted > held.saturating_add(available) { Err(FsError::NoSpace) } else { Ok(()) }
+        let own = self.fileset_of(vnode).anodes.usage.counts().kept;
+        let available = self.store.alloc.counts().available + own;
+        if wanted > held.saturating_add(available) {
+            return Err(FsError::NoSpace);
+        }
+        self.fileset_of(vnode).anodes.usage.check(wanted.saturating_sub(held))
     }
 }
 
@@ -145,8 +149,10 @@ impl Files<'_> {
             self.install_all(vnode)?;
             return Ok((range.start, Vec::new()));
         }
-        let reserved = self.store.reserve_blocks(&mut change, &mut anode, range)?;
+        let own = self.fileset.anodes.usage.counts().kept;
+        let reserved = self.store.reserve_blocks(&mut change, &mut anode, range, own)?;
         self.fileset.anodes.write_anode(&self.store, &mut change, &anode)?;
+        change.admit()?;
         let applied = change.end();
         state.anode = Some(anode);
         state.class = applied.class;

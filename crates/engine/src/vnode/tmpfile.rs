@@ -46,6 +46,7 @@ impl Files<'_> {
         anode.nlink = 0;
         self.orphan(fileset.guard(), &mut change, &mut anode)?;
         fileset.write_anode(&mut change, &anode)?;
+        change.admit()?;
         // V1: the vnode is there, locked, before anybody can find the anode on its page.
         let child = Arc::new(Vnode::new(self.ino(anode.number), anode));
         let mut child_state = child.state.write();

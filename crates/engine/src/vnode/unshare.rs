@@ -40,7 +40,7 @@ impl Core {
             match operation() {
                 Err(FsError::Shared { kind, owner }) => {
                     self.with_reclaim(|| {
-                        self.check_space(PATH_PAGES, urgency)?;
+                        self.check_space_of(fileset, PATH_PAGES, urgency)?;
                         self.unshare(fileset, (kind, owner))
                     })?;
                 }

@@ -300,6 +300,7 @@ impl Files<'_> {
         anode: Anode,
     ) -> FsResult<()> {
         fileset.write_anode(&mut change, &anode)?;
+        change.admit()?;
         let applied = change.end();
         fileset.settle(applied.lsn);
         self.replace(state, anode, applied.class);

@@ -1,0 +1,116 @@
+//! The list of anodes without a name, and of files that are being cut (F2).
+
+use std::collections::BTreeSet;
+
+use format::ids::AnodeNo;
+use format::page::{PAGE_BODY_BYTES, PAGE_HEADER_BYTES, PageKind, read_u64};
+
+use super::{FilesetGuard, MountedFileset, SlotChange};
+use crate::container::{content_owner, no_page};
+use crate::convert::index_wide;
+use crate::error::{FsError, FsResult};
+use crate::store::{Change, Store};
+
+/// Slots of an orphan page.
+pub(super) const ORPHANS_PER_PAGE: u64 = 496;
+const _: () = assert!(PAGE_BODY_BYTES / 8 == 496);
+
+impl MountedFileset {
+    pub(super) fn find_free_orphan_slots(&self, store: &Store) -> FsResult<()> {
+        let taken: BTreeSet<u64> = self.orphans(store)?.into_iter().map(|(slot, _)| slot).collect();
+        let mut state = self.state.lock();
+        let end = state.orphan_slots_end;
+        state.orphan_slots_free = (0..end).filter(|slot| !taken.contains(slot)).collect();
+        Ok(())
+    }
+
+    /// Returns slot and anode of every orphan.
+    pub(crate) fn orphans(&self, store: &Store) -> FsResult<Vec<(u64, AnodeNo)>> {
+        let anode = self.state.lock().orphan_anode.clone();
+        let mut orphans = Vec::new();
+        for page in 0..anode.pages {
+            let Some(bytes) = store.content(None, &anode, page, PageKind::OrphanList)? else {
+                continue;
+            };
+            for slot in 0..ORPHANS_PER_PAGE {
+                let number = read_u64(&bytes[..], orphan_offset(slot));
+                if number != 0 {
+                    orphans.push((page * ORPHANS_PER_PAGE + slot, AnodeNo(number)));
+                }
+            }
+        }
+        Ok(orphans)
+    }
+}
+
+impl FilesetGuard<'_> {
+    /// Enters `number` in the orphan list; returns its slot.
+    pub(crate) fn add_orphan(
+        &mut self,
+        store: &Store,
+        change: &mut Change<'_>,
+        number: AnodeNo,
+    ) -> FsResult<u32> {
+        self.save();
+        let slot = match self.state.orphan_slots_free.pop_first() {
+            Some(slot) => slot,
+            None => self.grow_orphans(store, change)?,
+        };
+        self.note_slot(SlotChange::Taken(slot));
+        // An anode has 32 bits for slot plus one.
+        let narrow = u32::try_from(slot).ok().filter(|slot| *slot < u32::MAX);
+        let narrow = narrow.ok_or(FsError::NoSpace)?;
+        self.put_orphan(store, change, slot, number.0)?;
+        Ok(narrow)
+    }
+
+    fn grow_orphans(&mut self, store: &Store, change: &mut Change<'_>) -> FsResult<u64> {
+        let page = self.state.orphan_anode.pages;
+        let (state, saved) = self.saved();
+        saved.orphan_anode.get_or_insert_with(|| state.orphan_anode.clone());
+        store.add_content(change, &mut state.orphan_anode, page, PageKind::OrphanList)?;
+        let anode = self.state.orphan_anode.clone();
+        self.fileset.write_anode(store, change, &anode)?;
+        let first = self.state.orphan_slots_end;
+        self.state.orphan_slots_end += ORPHANS_PER_PAGE;
+        self.state.orphan_slots_free.extend(first + 1..first + ORPHANS_PER_PAGE);
+        Ok(first)
+    }
+
+    /// Takes `slot` out of the orphan list.
+    pub(crate) fn remove_orphan(
+        &mut self,
+        store: &Store,
+        change: &mut Change<'_>,
+        slot: u32,
+    ) -> FsResult<()> {
+        let slot = u64::from(slot);
+        self.save();
+        self.put_orphan(store, change, slot, 0)?;
+        self.state.orphan_slots_free.insert(slot);
+        self.note_slot(SlotChange::Freed(slot));
+        Ok(())
+    }
+
+    fn put_orphan(
+        &self,
+        store: &Store,
+        change: &mut Change<'_>,
+        slot: u64,
+        value: u64,
+    ) -> FsResult<()> {
+        let (page, in_page) = (slot / ORPHANS_PER_PAGE, slot % ORPHANS_PER_PAGE);
+        let anode = &self.state.orphan_anode;
+        let pointer = store.block(Some(change), anode, page)?;
+        let pointer = pointer.ok_or_else(|| no_page(anode, page))?;
+        let (owner, offset) = (content_owner(anode, page), orphan_offset(in_page));
+        let range = offset..offset + 8;
+        let bytes = change.edit_range(pointer.place, PageKind::OrphanList, owner, range)?;
+        bytes.copy_from_slice(&value.to_le_bytes());
+        Ok(())
+    }
+}
+
+fn orphan_offset(slot_in_page: u64) -> usize {
+    PAGE_HEADER_BYTES + index_wide(slot_in_page) * 8
+}
