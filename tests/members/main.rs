@@ -3,8 +3,11 @@
 mod crash;
 mod raid5;
 mod raid5_crash;
+mod replace;
+mod scrub;
 mod set;
 mod skeleton;
+mod torture;
 
 use std::sync::Arc;
 

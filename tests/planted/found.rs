@@ -204,6 +204,12 @@ pub(crate) const FOUND: &[Row] = &[
         "skeleton::a_member_that_missed_writes_is_not_read_when_it_comes_back",
     ),
     (
+        "LogsNotMadeEqual",
+        "members",
+        "crash::a_cut_in_a_recovery_and_another_member_missing_lose_nothing",
+    ),
+    ("CopiedWithoutHold", "members", "replace::a_piece_waits_for_the_write_that_is_at_it"),
+    (
         "RepairWithoutHold",
         "members",
         "set::a_copy_that_does_not_verify_is_repaired_unless_a_write_is_at_it",

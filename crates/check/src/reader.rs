@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::defect::{DefectCode, FoundDefect};
 use format::geometry::Geometry;
@@ -66,6 +67,8 @@ impl Overlay {
 pub struct Reader {
     volume: Volume,
     overlay: Overlay,
+    /// Of several devices: bytes that did not verify on one and did on another.
+    from_copies: AtomicU64,
     /// Pages that the log changes: each must verify after the replay.
     pub(crate) logged: BTreeSet<Place>,
     pub(crate) lsn_pages: LsnPages,
@@ -127,7 +130,8 @@ impl Reader {
     pub fn new(device: SharedDevice, geometry: Geometry, pool_id: PoolId) -> Reader {
         let (overlay, lsn_pages) = (Overlay::default(), LsnPages::default());
         let volume = Volume::new(device, geometry.clone());
-        Reader { volume, overlay, logged: BTreeSet::new(), lsn_pages, geometry, pool_id }
+        let (logged, from_copies) = (BTreeSet::new(), AtomicU64::new(0));
+        Reader { volume, overlay, from_copies, logged, lsn_pages, geometry, pool_id }
     }
 
     /// Returns how large the device is; the pool may be smaller.
@@ -262,8 +266,53 @@ impl Reader {
     /// See [`ReadError`].
     pub fn read_page(&self, wanted: &PageWanted) -> Result<Box<PageBytes>, ReadError> {
         let bytes = self.read_raw_page(wanted.place)?;
-        self.verify(wanted, &bytes)?;
-        Ok(bytes)
+        self.verified(wanted, bytes)
+    }
+
+    /// Returns `bytes` if they are the page that is wanted, else what another copy has that is.
+    pub(crate) fn verified(
+        &self,
+        wanted: &PageWanted,
+        bytes: Box<PageBytes>,
+    ) -> Result<Box<PageBytes>, ReadError> {
+        let Err(error) = self.verify(wanted, &bytes) else { return Ok(bytes) };
+        let is_it = |bytes: &[u8]| {
+            bytes.first_chunk().is_some_and(|page| self.verify(wanted, page).is_ok())
+        };
+        let copy = self.other_copy(wanted.place, PAGE_BYTES, &is_it);
+        copy.map(|copy| boxed(&copy)).ok_or(error)
+    }
+
+    /// Returns the bytes at `place` as a copy has them that verifies; `None`: there is none, or
+    /// only one device, or a replay has written there.
+    pub(crate) fn other_copy(
+        &self,
+        place: Place,
+        length: usize,
+        is_it: &dyn Fn(&[u8]) -> bool,
+    ) -> Option<AlignedBuffer> {
+        self.volume.members()?;
+        let fragments = to_u64(length).div_ceil(self.geometry.fragment_bytes());
+        let offset = self.geometry.device_offset(place, u32::try_from(fragments).ok()?)?;
+        if self.overlay.holds(offset, to_u64(length)) {
+            return None;
+        }
+        let copies =
+            (0..).map_while(|copy| self.volume.read_copy(copy, Purpose::Check, place, length));
+        let found = copies.filter_map(Result::ok).find(|bytes| is_it(bytes))?;
+        self.from_copies.fetch_add(1, Ordering::Relaxed);
+        Some(found)
+    }
+
+    /// Whether there may be other copies.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.volume.members().is_some()
+    }
+
+    /// Returns how often what was read did not verify, and another copy did.
+    #[must_use]
+    pub fn from_copies(&self) -> u64 {
+        self.from_copies.load(Ordering::Relaxed)
     }
 
     /// Reads and verifies many pages; the answers are in the order of the questions.
@@ -284,10 +333,7 @@ impl Reader {
         self.read_many((Purpose::Check, 0), &ranges, &mut |position, result| {
             let index = inside[position];
             answers[index] = match result {
-                Ok(bytes) => {
-                    let bytes = boxed(bytes);
-                    self.verify(&wanted[index], &bytes).map(|()| bytes)
-                }
+                Ok(bytes) => self.verified(&wanted[index], boxed(bytes)),
                 Err(error) => Err(ReadError::Device(error)),
             };
         });

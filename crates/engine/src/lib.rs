@@ -25,8 +25,10 @@ pub mod vnode;
 
 pub use alloc::{Shortage, SpaceCounts};
 pub use buffer::{CacheCounts, LsnCounts};
-pub use jobs::{CleanerCounts, CleanerGauge, JobProgress, JobStatus};
+pub use jobs::{CleanerCounts, CleanerGauge, JobProgress, JobStatus, ScrubReport};
 pub use journal::{JournalCounts, RecoveryError, RecoveryReport};
-pub use pool::{CreateOptions, FilesetInfo, OpenError, OpenOptions, Pool, PoolStatus};
+pub use pool::{
+    CreateOptions, FilesetInfo, MemberStatus, OpenError, OpenOptions, Pool, PoolStatus,
+};
 pub use segment::{SegmentCacheCounts, WRITES_IN_FLIGHT_MAX};
 pub use vnode::{DIRTY_FILES_MAX, FilesOptions, FilesetChange, NewFileset, Still};

@@ -25,6 +25,7 @@
 //! request says how it is kept ([`Purpose::redundancy`]).
 
 mod composite;
+mod joining;
 mod mirror;
 mod open;
 mod raid5;
@@ -32,6 +33,7 @@ mod ranges;
 mod set;
 
 pub use composite::{Composite, Healed, Verify};
+pub use joining::{Copied, ReplaceError};
 pub use open::Opening;
 pub use ranges::{Hold, InFlight};
 pub use set::{MemberCounts, MemberSet, Slot, View};
@@ -152,6 +154,47 @@ impl Volume {
             Ok(offset) => composite.read_copy(copy, purpose, offset, length_bytes),
             Err(error) => Some(Err(error)),
         }
+    }
+
+    /// Returns where what the pool uses of each member ends.
+    #[must_use]
+    pub fn used_end(&self) -> u64 {
+        joining::copied_end(&self.geometry)
+    }
+
+    /// Reads a range of the pool from all members that may be read; returns the offsets of the
+    /// pages that are not the same on all, or cannot be read on one. Writes may be at the range: a
+    /// page that differs for a moment is told too.
+    ///
+    /// # Errors
+    ///
+    /// There are no members to be held against each other.
+    pub fn differing_pages(
+        &self,
+        offset: u64,
+        length_bytes: usize,
+    ) -> Result<Vec<u64>, DeviceError> {
+        let Some(members) = self.members() else { return Ok(Vec::new()) };
+        let view = members.view();
+        let read = |offset, length| members.read_each(&view, Purpose::Cleaner, offset, length);
+        let copies = read(offset, length_bytes);
+        let offsets = (offset..offset + to_u64(length_bytes)).step_by(PAGE_BYTES);
+        let are_same = |copies: &[(usize, Result<AlignedBuffer, DeviceError>)], at: usize| {
+            let page_of = |copy: &(usize, Result<AlignedBuffer, DeviceError>)| {
+                let bytes = copy.1.as_ref().ok()?;
+                bytes.get(at..at + PAGE_BYTES).map(<[u8]>::to_vec)
+            };
+            let mut pages = copies.iter().map(page_of);
+            let first = pages.next().flatten();
+            first.is_some() && pages.all(|page| page == first)
+        };
+        let can_all = copies.iter().all(|(_, copy)| copy.is_ok());
+        let differs = |at: &u64| match can_all {
+            true => !are_same(&copies, usize::try_from(at - offset).unwrap_or(0)),
+            // One bad sector must not stand for its neighbours.
+            false => !are_same(&read(*at, PAGE_BYTES), 0),
+        };
+        Ok(offsets.filter(differs).collect())
     }
 
     /// Copies a part of a fixed region from `source`, one of [`Volume::fixed_copies`], to all other

@@ -31,7 +31,7 @@ use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner};
 use runtime::planted::{self, Planted};
 use rustc_hash::FxHashMap;
 use storage::device::{AlignedBuffer, Purpose};
-use storage::volume::Volume;
+use storage::volume::{Healed, Volume};
 
 use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
@@ -338,9 +338,26 @@ impl Cache {
     fn healed(&self, place: Place, listed: Option<&lsn::Listed>) -> Option<AlignedBuffer> {
         let is_it = |bytes: &[u8]| {
             let page = AlignedBuffer::copy_of(bytes);
-            self.verified(place, page).is_ok_and(|page| self.is_current(&page, listed))
+            let verified = self.verified(place, page);
+            verified.is_ok_and(|page| listed.is_none() || self.is_current(&page, listed))
         };
         self.volume.heal(Purpose::Home, place, PAGE_BYTES, &is_it).ok()?.bytes
+    }
+
+    /// Writes the page at `place` again where it is bad on a member and good on another; `None`: no
+    /// copy is a page of that place.
+    pub(crate) fn mend(&self, place: Place) -> Option<Healed> {
+        let read = |copy| self.volume.read_copy(copy, Purpose::Home, place, PAGE_BYTES);
+        let is_page = |bytes: AlignedBuffer| self.verified(place, bytes).is_ok();
+        if !(0..).map_while(read).filter_map(Result::ok).any(is_page) {
+            return None;
+        }
+        let listed = self.listed(place).filter(lsn::Listed::is_trusted);
+        let is_it = |bytes: &[u8]| {
+            let page = self.verified(place, AlignedBuffer::copy_of(bytes));
+            page.is_ok_and(|page| listed.is_none() || self.is_current(&page, listed.as_ref()))
+        };
+        self.volume.heal(Purpose::Home, place, PAGE_BYTES, &is_it).ok()
     }
 
     /// Returns `bytes`, or what another copy has where these are not what went home last.

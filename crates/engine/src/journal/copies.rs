@@ -15,6 +15,7 @@ use format::double_write::DoubleWriteHead;
 use format::geometry::{DOUBLE_WRITE_ENTRIES_PER_HEAD, Geometry, JOURNAL_HEADS};
 use format::ids::{Lsn, PoolId};
 use format::journal::{CHUNK_BYTES_MAX, JournalHead};
+use runtime::planted::{self, Planted};
 use storage::device::{DeviceError, Purpose};
 use storage::volume::Volume;
 
@@ -80,24 +81,49 @@ impl Newest for Option<JournalHead> {
 
 /// Reads the log that goes furthest, and makes the other copies equal to it, durably.
 pub(super) fn furthest_log(volume: &Volume, pool_id: PoolId) -> Result<Log, RecoveryError> {
-    let copies = volume.fixed_copies();
+    let mut copies = volume.fixed_copies();
     if copies.is_empty() {
         return Log::read(volume, pool_id);
     }
-    let (mut furthest, mut failure): (Option<(&Volume, Log)>, _) = (None, None);
-    for copy in &copies {
+    loop {
+        let (source, log) = furthest_of(&copies, pool_id)?;
+        if planted::is(Planted::LogsNotMadeEqual) {
+            return Ok(log);
+        }
+        let made = make_equal(volume, &copies[source], &log).map_err(RecoveryError::from);
+        match made.and_then(|()| make_double_writes_equal(volume, pool_id, &copies)) {
+            Ok(()) => {
+                // CRASH: from here on every member gives the same log.
+                volume.flush(Purpose::Journal)?;
+                return Ok(log);
+            }
+            // It could be read a moment ago: the others have all that was acknowledged, and it gets
+            // what they have.
+            Err(error) if copies.len() > 1 => {
+                tracing::warn!("{error}; the log of another member is taken");
+                copies.remove(source);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Returns which of `copies` has the log that goes furthest, and that log.
+fn furthest_of(copies: &[Volume], pool_id: PoolId) -> Result<(usize, Log), RecoveryError> {
+    let (mut furthest, mut failure): (Option<(usize, Log)>, _) = (None, None);
+    for (at, copy) in copies.iter().enumerate() {
         match Log::read(copy, pool_id) {
             Ok(log) => {
                 let is_further =
                     furthest.as_ref().is_none_or(|(_, other)| log.reach() > other.reach());
                 if is_further {
-                    furthest = Some((copy, log));
+                    furthest = Some((at, log));
                 }
             }
             Err(error) => failure = worse(failure, error),
         }
     }
-    let Some((source, log)) = furthest else {
+    let Some((at, log)) = furthest else {
         return Err(failure.expect("there is at least one copy"));
     };
     if let Some(error) = failure {
@@ -106,11 +132,7 @@ pub(super) fn furthest_log(volume: &Volume, pool_id: PoolId) -> Result<Log, Reco
         }
         tracing::warn!("{error}; another member has the whole log");
     }
-    make_equal(volume, source, &log)?;
-    make_double_writes_equal(volume, pool_id, &copies)?;
-    // CRASH: from here on every member gives the same log.
-    volume.flush(Purpose::Journal)?;
-    Ok(log)
+    Ok((at, log))
 }
 
 /// Of two failures the one that tells of what is lost.

@@ -126,6 +126,19 @@ impl Pool {
         Pool::create_on(std::slice::from_ref(device), Layout::Single, clock, options)
     }
 
+    /// Refuses what [`Pool::create_on`] would refuse on so many devices. Touches none.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn check_members(
+        layout: Layout,
+        count: usize,
+        options: &CreateOptions,
+    ) -> Result<(), OpenError> {
+        check_width(layout, count, &options.plan_on(layout, count)?)
+    }
+
     /// Makes a pool that lies on `devices` as `layout` says; each has the bytes that the options
     /// speak of, or more.
     ///
@@ -203,17 +216,7 @@ fn check_layout(
     devices: &[SharedDevice],
     geometry: &Geometry,
 ) -> Result<(), OpenError> {
-    let widths = match layout {
-        Layout::Single => 1..=1,
-        Layout::Mirror => 2..=MIRROR_WIDTH_MAX,
-        Layout::Raid5 { .. } => RAID5_WIDTH_MIN..=LAYOUT_SLOTS_MAX,
-    };
-    if !widths.contains(&devices.len()) {
-        return Err(wrong_width(layout, devices.len(), &widths));
-    }
-    if layout != Layout::Single && geometry.fragment_bytes() != wide(PAGE_BYTES) {
-        return Err(OpenError::Fragment { kind: layout.word() });
-    }
+    check_width(layout, devices.len(), geometry)?;
     match devices.iter().find(|device| device.info().size_bytes < geometry.member_bytes()) {
         Some(small) => Err(OpenError::SmallMember {
             device: small.info().name.clone(),
@@ -222,6 +225,21 @@ fn check_layout(
         }),
         None => Ok(()),
     }
+}
+
+fn check_width(layout: Layout, found: usize, geometry: &Geometry) -> Result<(), OpenError> {
+    let widths = match layout {
+        Layout::Single => 1..=1,
+        Layout::Mirror => 2..=MIRROR_WIDTH_MAX,
+        Layout::Raid5 { .. } => RAID5_WIDTH_MIN..=LAYOUT_SLOTS_MAX,
+    };
+    if !widths.contains(&found) {
+        return Err(wrong_width(layout, found, &widths));
+    }
+    if layout != Layout::Single && geometry.fragment_bytes() != wide(PAGE_BYTES) {
+        return Err(OpenError::Fragment { kind: layout.word() });
+    }
+    Ok(())
 }
 
 /// Returns the members of a new pool: the first has the identity `first`, the others what follows

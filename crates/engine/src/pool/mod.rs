@@ -11,10 +11,12 @@
 
 mod create;
 mod filesets;
+mod members;
 mod serve;
 
 pub use create::CreateOptions;
 pub use filesets::FilesetInfo;
+pub use members::MemberStatus;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +25,7 @@ use format::fileset::{FilesetName, NamePart, ROOT_SLOT};
 use format::geometry::{Geometry, GeometryError};
 use format::ids::{Epoch, Lsn, PoolId};
 use format::journal::JournalHead;
+use format::members::Layout;
 use format::page::PAGE_BYTES;
 use format::superblock::{LABEL_BYTES, LabelError, Superblock};
 use runtime::clock::{Clock, Timestamp};
@@ -38,7 +41,7 @@ use crate::buffer::{Cache, CacheCounts, LsnCounts};
 use crate::error::{FsError, FsResult};
 use crate::fileset::MountedFileset;
 use crate::fileset::table::FilesetTable;
-use crate::jobs::{CleanerGauge, JobStatus, Jobs};
+use crate::jobs::{CleanerGauge, JobStatus, Jobs, ScrubCounts};
 use crate::journal::{
     self, ACTIVE_LOG_BYTES_DEFAULT, CheckpointHooks, DIRTY_PAGES_DEFAULT, Journal, JournalCounts,
     JournalOptions, JournalStart, RecoveryError, RecoveryReport,
@@ -170,6 +173,8 @@ pub struct Pool {
     pulse: Option<Arc<Pulse>>,
     core: Arc<Core>,
     jobs: Jobs,
+    /// What the last scrub has found.
+    scrub: Mutex<Option<Arc<ScrubCounts>>>,
     /// Whether the jobs of the life before go on.
     has_resumed: AtomicBool,
     recovery: RecoveryReport,
@@ -194,6 +199,10 @@ impl CheckpointHooks for Core {
 /// Everything that `status` tells.
 #[derive(Clone, Debug)]
 pub struct PoolStatus {
+    /// How the pool lies on its members.
+    pub layout: Layout,
+    /// The members, where there are several.
+    pub members: Vec<MemberStatus>,
     /// Name that the user gave.
     pub label: String,
     /// Identity of the pool.
@@ -357,6 +366,7 @@ impl Pool {
             pulse,
             core,
             jobs,
+            scrub: Mutex::new(None),
             has_resumed: AtomicBool::new(false),
             recovery,
             is_read_only,
@@ -377,6 +387,12 @@ impl Pool {
 
     fn volume(&self) -> &Volume {
         &self.core.store.volume
+    }
+
+    /// Returns the pool as one device, for who reads it beside the engine.
+    #[must_use]
+    pub fn device(&self) -> SharedDevice {
+        Arc::clone(self.volume().device())
     }
 
     /// Returns what belongs to the pool.
@@ -434,6 +450,7 @@ impl Pool {
         // Here and not at the open: it reads the whole table of filesets.
         if !self.has_resumed.swap(true, Ordering::Relaxed) {
             self.resume_deletions()?;
+            self.resume_copy();
         }
         match self.jobs.tick(&self.core) {
             // A full pool is no reason to stop the clock.
@@ -502,6 +519,8 @@ impl Pool {
         let superblock = self.superblock.lock();
         let label_end = superblock.label.iter().position(|&byte| byte == 0).unwrap_or(LABEL_BYTES);
         PoolStatus {
+            layout: superblock.layout,
+            members: self.members(),
             label: format::text::shown(&superblock.label[..label_end]),
             pool_id: superblock.pool_id,
             device: self.volume().name().to_owned(),

@@ -181,6 +181,13 @@ impl MemberSet {
         self.view().iter().any(|slot| slot.state != MemberState::Online)
     }
 
+    /// Whether the layout can do without the member in `slot`.
+    #[must_use]
+    pub fn can_lose(&self, slot: &Slot) -> bool {
+        let others = online_count(&self.view()) - usize::from(slot.state == MemberState::Online);
+        others >= self.needed
+    }
+
     /// Tells the range, in bytes of the pool, of a write that is about to begin; waits while
     /// somebody holds it. To be called before [`MemberSet::view`].
     #[must_use]

@@ -268,6 +268,12 @@ impl SimDevice {
         self.shared.state.lock().recording.as_ref().map_or(0, Recording::position)
     }
 
+    /// Returns the time of its timeline: see [`Recording::point_at`].
+    #[must_use]
+    pub fn time(&self) -> u64 {
+        self.shared.options.timeline.now()
+    }
+
     /// Returns the counts of the requests so far.
     #[must_use]
     pub fn counts(&self) -> IoCounts {

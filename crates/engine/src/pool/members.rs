@@ -1,0 +1,107 @@
+//! The members of an open pool: what they are, one that fails on demand, one that is replaced.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use format::members::Member;
+use storage::device::{DeviceError, SharedDevice};
+use storage::volume::{MemberCounts, ReplaceError};
+
+use super::Pool;
+use crate::jobs::{Copying, Scrub, ScrubReport};
+
+/// What `status` tells of a member.
+#[derive(Clone, Debug)]
+pub struct MemberStatus {
+    /// Its slot.
+    pub slot: usize,
+    /// What its label and the table say.
+    pub member: Member,
+    /// What happened to it since the pool was opened.
+    pub counts: MemberCounts,
+}
+
+impl Pool {
+    /// Returns the members, by slot, where there are several.
+    #[must_use]
+    pub fn members(&self) -> Vec<MemberStatus> {
+        let Some(set) = self.volume().members() else { return Vec::new() };
+        let table = set.label().map_or_else(Vec::new, |label| label.members);
+        let view = set.view();
+        let both = table.into_iter().zip(view.iter()).enumerate();
+        both.map(|(slot, (member, at))| MemberStatus { slot, member, counts: at.counts() })
+            .collect()
+    }
+
+    /// Leaves the member in `slot` behind, as if a write to it had failed. The labels say so,
+    /// durably, when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplaceError::Needed`] and others: see [`ReplaceError`].
+    pub fn fail_member(&self, slot: usize) -> Result<(), ReplaceError> {
+        let members = self.volume().members().ok_or(ReplaceError::NotSeveral)?;
+        let view = members.view();
+        let at = view.get(slot).ok_or(ReplaceError::NoSlot { slot })?;
+        if !members.can_lose(at) {
+            return Err(ReplaceError::Needed { slot });
+        }
+        let Some(device) = at.writable() else { return Ok(()) };
+        let error = DeviceError::Failed { device: device.info().name.clone() };
+        Ok(members.fail(slot, device, error)?)
+    }
+
+    /// Puts `device` in the place of the member in `slot`. A job copies everything to it
+    /// ([`Pool::jobs`]); it has every write from the moment this returns.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReplaceError`].
+    pub fn replace_member(
+        &self,
+        slot: usize,
+        device: SharedDevice,
+        id: [u8; 16],
+    ) -> Result<(), ReplaceError> {
+        let name = device.info().name.clone();
+        self.volume().begin_replace(slot, device, id)?;
+        // Before the first tick it is found there.
+        if self.has_resumed.load(Ordering::Relaxed) {
+            self.jobs.add(&self.core, Arc::new(Copying::new(slot, &name, 0)));
+        }
+        Ok(())
+    }
+
+    /// Begins to hold all copies against each other, by a job. Returns whether it began: one that is
+    /// under way goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplaceError::NotSeveral`]: of one device there is nothing to repair from; or
+    /// [`ReplaceError::Layout`].
+    pub fn scrub(&self) -> Result<bool, ReplaceError> {
+        self.volume().mirror()?;
+        let mut last = self.scrub.lock();
+        if last.as_ref().is_some_and(|counts| !counts.report().is_done) {
+            return Ok(false);
+        }
+        let counts = last.insert(Arc::default());
+        self.jobs.add(&self.core, Arc::new(Scrub::new(&self.core, counts)));
+        Ok(true)
+    }
+
+    /// Returns what the last scrub since the open has found; `None`: there was none.
+    #[must_use]
+    pub fn scrub_report(&self) -> Option<ScrubReport> {
+        self.scrub.lock().as_ref().map(|counts| counts.report())
+    }
+
+    /// Goes on with a copy that a crash or a close has interrupted.
+    pub(super) fn resume_copy(&self) {
+        let Some((slot, copied)) = self.volume().joining() else { return };
+        let view = self.volume().members().map(|members| members.view());
+        let device = view.and_then(|view| view.get(slot)?.device.clone());
+        let name = device.map_or_else(String::new, |device| device.info().name.clone());
+        self.jobs.add(&self.core, Arc::new(Copying::new(slot, &name, copied.done_mib)));
+    }
+}

@@ -1,0 +1,233 @@
+//! A device takes the place of a member while the pool is in use, and whatever happens meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use engine::{OpenOptions, Pool};
+use format::members::MemberState;
+use runtime::clock::ManualClock;
+use runtime::prng::Prng;
+use storage::device::sim::{Fault, FaultPlan, Image};
+use storage::device::{AlignedBuffer, Device, Purpose, RequestKind, SharedBytes, SharedDevice};
+use storage::volume::{Opening, ReplaceError, Volume};
+
+use super::{Devices, POOL_BYTES, devices_of, get, new_mirror, open, put, reopened, shared};
+
+/// Content that fills many MiB of the pool, so that a copy takes many steps.
+const FILES: usize = 5;
+const FILE_BYTES: usize = 400 << 10;
+
+fn content(name: usize, version: usize) -> Vec<u8> {
+    format!("file {name} version {version} ").bytes().cycle().take(FILE_BYTES).collect()
+}
+
+fn states(pool: &Pool) -> Vec<MemberState> {
+    pool.members().iter().map(|member| member.member.state).collect()
+}
+
+/// Lets jobs work until no member is joining.
+fn finish(pool: &Pool) {
+    for _ in 0..1000 {
+        pool.tick().expect("nothing fails");
+        if !states(pool).contains(&MemberState::Joining) {
+            return;
+        }
+    }
+    panic!("the copy does not end: {:?}", pool.jobs());
+}
+
+/// A mirror of two whose second is to be replaced by a third device, with files in it.
+fn filled() -> Devices {
+    let images: Vec<Image> = new_mirror(2).iter().map(|device| device.image()).collect();
+    let junk = devices_of(vec![Image::blank(POOL_BYTES)]);
+    for offset in (0..POOL_BYTES).step_by(1 << 20) {
+        let bytes = AlignedBuffer::copy_of(&[0xa5; 4096]);
+        junk[0].write(Purpose::Data, offset, bytes).expect("in range");
+    }
+    let devices = devices_of([images, vec![junk[0].image()]].concat());
+    let pool = open(&devices[..2].to_vec()).expect("a new mirror opens");
+    for name in 0..FILES {
+        put(&pool, &format!("f{name}"), &content(name, 0)).expect("there is room");
+    }
+    pool.close().expect("nothing fails");
+    devices
+}
+
+fn begin(pool: &Pool, devices: &Devices) {
+    let new: SharedDevice = devices[2].clone();
+    pool.replace_member(1, new, [77; 16]).expect("the first has all");
+    assert_eq!(states(pool), [MemberState::Online, MemberState::Joining]);
+}
+
+fn verify(pool: &Pool, versions: &BTreeMap<usize, usize>, what: &str) {
+    for (name, version) in versions {
+        let found = get(pool, &format!("f{name}"));
+        assert!(found == Some(content(*name, *version)), "{what}: file {name} is another");
+    }
+}
+
+fn check_alone(devices: &Devices, what: &str) {
+    let (volume, _) =
+        Volume::open_members(Opening { devices: shared(devices), accepts_missing: false })
+            .expect("it is a member");
+    let report = check::run(Arc::clone(volume.device()), check::Options::default(), &mut |_| {});
+    assert!(report.findings.is_empty(), "{what}: {:?}", report.findings);
+}
+
+/// Goal: a device that has joined has everything, also what was written while it was copied to.
+#[test]
+fn a_new_device_gets_what_was_there_and_what_is_written_meanwhile() {
+    let devices = filled();
+    let pool = open(&devices[..2].to_vec()).expect("it was closed");
+    pool.tick().expect("nothing fails");
+    begin(&pool, &devices);
+    let mut versions = BTreeMap::new();
+    let mut round = 0;
+    while states(&pool).contains(&MemberState::Joining) {
+        round += 1;
+        assert!(round < 100, "the copy does not end");
+        put(&pool, &format!("f{}", round % FILES), &content(round % FILES, round)).expect("room");
+        versions.insert(round % FILES, round);
+        pool.tick().expect("nothing fails");
+    }
+    assert!(pool.jobs().is_empty());
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let new = reopened(&devices, &[2]);
+    let pool = open(&new).expect("it has all");
+    verify(&pool, &versions, "the new device alone");
+    pool.close().expect("it can be written");
+    drop(pool);
+    check_alone(&new, "the new device alone");
+    let old = devices_of(vec![devices[0].image(), devices[1].image()]);
+    let error = open(&old).expect_err("the old one is no member").to_string();
+    assert!(error.contains("/sim/d1") && error.contains("no member"), "{error}");
+}
+
+/// Goal: a cut at any moment of the copy loses nothing, and the copy goes on afterwards.
+#[test]
+fn a_copy_goes_on_after_a_cut_and_misses_nothing() {
+    let devices = filled();
+    let pool = open(&devices[..2].to_vec()).expect("it was closed");
+    pool.tick().expect("nothing fails");
+    let begun = devices[0].time();
+    begin(&pool, &devices);
+    let mut acknowledged: Vec<(u64, usize, usize)> = Vec::new();
+    for round in 1..8 {
+        let name = round % FILES;
+        put(&pool, &format!("f{name}"), &content(name, round)).expect("there is room");
+        acknowledged.push((devices[0].time(), name, round));
+        pool.tick().expect("nothing fails");
+    }
+    finish(&pool);
+    drop(pool);
+    let recordings: Vec<_> = devices.iter().map(|device| device.recording()).collect();
+    let (end, mut prng) = (devices[0].time(), Prng::from_seed(1));
+    let mut resumed = 0;
+    for time in (begun..=end).step_by(19) {
+        let images: Vec<Image> =
+            recordings.iter().map(|r| r.point_at(time).image(&mut prng).image).collect();
+        let what = format!("cut at {time} of {begun} to {end}");
+        let mut all = devices_of(images);
+        // Before the label of the first tells of it, the old one is the member.
+        let label = storage::pool::read_superblock(all[0].as_ref()).expect("a label").current;
+        let new = label.members[1].id == [77; 16];
+        all.remove(if new { 1 } else { 2 });
+        let Ok(pool) = open(&all) else { panic!("{what}: it does not open") };
+        resumed += usize::from(states(&pool).contains(&MemberState::Joining));
+        finish(&pool);
+        pool.close().expect("nothing fails");
+        drop(pool);
+        let mut versions = BTreeMap::new();
+        for (_, name, round) in acknowledged.iter().filter(|(at, ..)| *at <= time) {
+            versions.insert(*name, *round);
+        }
+        // A version that was being written may be there in part.
+        if let Some((_, name, _)) = acknowledged.iter().find(|(at, ..)| *at > time) {
+            versions.remove(name);
+        }
+        if new {
+            let alone = reopened(&all, &[1]);
+            let pool = open(&alone).unwrap_or_else(|error| panic!("{what}: {error}"));
+            verify(&pool, &versions, &what);
+            drop(pool);
+        }
+        check_alone(&all, &what);
+    }
+    assert!(resumed > 3, "{resumed}");
+}
+
+/// Goal: a joining device that dies costs nothing, and another can be taken.
+#[test]
+fn a_new_device_that_dies_is_left_out_and_another_can_join() {
+    let devices = filled();
+    let pool = open(&devices[..2].to_vec()).expect("it was closed");
+    pool.tick().expect("nothing fails");
+    begin(&pool, &devices);
+    let faults = vec![Fault::Fail { kind: RequestKind::Write, nth: 6, persists: true }];
+    devices[2].arm(FaultPlan { faults });
+    finish(&pool);
+    assert_eq!(states(&pool), [MemberState::Online, MemberState::Failed]);
+    assert!(pool.jobs().is_empty());
+    put(&pool, "f0", &content(0, 9)).expect("one is enough");
+    let another = devices_of(vec![Image::blank(POOL_BYTES)]);
+    let new: SharedDevice = another[0].clone();
+    pool.replace_member(1, new, [78; 16]).expect("the first has all");
+    finish(&pool);
+    assert_eq!(states(&pool), [MemberState::Online; 2]);
+    drop(pool);
+    let pool = open(&another).expect("it has all");
+    assert!(get(&pool, "f0") == Some(content(0, 9)));
+}
+
+/// Goal: what cannot end is refused before anything changes.
+#[test]
+fn what_cannot_be_replaced_is_refused() {
+    let devices = filled();
+    let pool = open(&devices[..2].to_vec()).expect("it was closed");
+    let device = |bytes: u64| -> SharedDevice { devices_of(vec![Image::blank(bytes)])[0].clone() };
+    let refused = |slot, bytes| {
+        let error = pool.replace_member(slot, device(bytes), [8; 16]);
+        error.expect_err("it is refused")
+    };
+    assert!(matches!(refused(1, POOL_BYTES - 4096), ReplaceError::TooSmall { .. }));
+    assert!(matches!(refused(2, POOL_BYTES), ReplaceError::NoSlot { slot: 2 }));
+    begin(&pool, &devices);
+    assert!(matches!(refused(1, POOL_BYTES), ReplaceError::Joins { slot: 1 }));
+    assert!(matches!(pool.fail_member(0), Err(ReplaceError::Needed { slot: 0 })));
+    pool.fail_member(1).expect("the first has all");
+    assert!(matches!(refused(0, POOL_BYTES), ReplaceError::Needed { slot: 0 }));
+    let single = devices_of(vec![Image::blank(POOL_BYTES)]);
+    let one: SharedDevice = single[0].clone();
+    let create = engine::CreateOptions::new(POOL_BYTES, [4; 64]);
+    Pool::create(&one, &ManualClock::new(), &create).expect("a pool fits");
+    let options = OpenOptions::default();
+    let pool = Pool::open(one, Arc::new(ManualClock::new()), options).expect("just made");
+    let error = pool.replace_member(0, device(POOL_BYTES), [8; 16]);
+    assert!(matches!(error, Err(ReplaceError::NotSeveral)));
+}
+
+/// Goal: no piece is copied while a write is at it (JN1): what was read before would undo it.
+#[test]
+fn a_piece_waits_for_the_write_that_is_at_it() {
+    let devices = filled();
+    let opening = Opening { devices: shared(&devices[..2]), accepts_missing: false };
+    let (volume, superblock) = Volume::open_members(opening).expect("a mirror");
+    let new: SharedDevice = devices[2].clone();
+    volume.begin_replace(1, new, [77; 16]).expect("the first has all");
+    let place = superblock.geometry.root_place();
+    let offset = superblock.geometry.device_offset(place, 1).expect("in a group");
+    let piece = u32::try_from(offset >> 20).expect("small");
+    let bytes = volume.read_page(Purpose::Home, place).expect("it can be read");
+    let write = volume.submit_write(Purpose::Home, place, vec![SharedBytes::from(bytes)]);
+    let mut at = 0;
+    for _ in 0..20 {
+        at = volume.copy_step(1, at, 8).expect("nothing fails");
+    }
+    assert_eq!(at, piece, "it stands before the write");
+    write.wait().expect("nothing fails");
+    for _ in 0..20 {
+        at = volume.copy_step(1, at, 8).expect("nothing fails");
+    }
+    assert!(volume.joining().is_none(), "it goes on: {at}");
+}

@@ -1,0 +1,110 @@
+//! Scrub: what is bad on one member is written again with what another has, and nothing else.
+
+use engine::{Pool, ScrubReport};
+use runtime::prng::Prng;
+use storage::device::RequestKind;
+use storage::device::sim::{Fault, FaultPlan};
+
+use super::{Devices, POOL_BYTES, get, new_mirror, open, put, reopened};
+
+const FILES: usize = 40;
+
+fn content(name: usize) -> Vec<u8> {
+    let length = 1000 + name * 3000;
+    format!("file {name} ").bytes().cycle().take(length).collect()
+}
+
+fn filled() -> Devices {
+    let devices = reopened(&new_mirror(2), &[0, 1]);
+    let pool = open(&devices).expect("a new mirror opens");
+    for name in 0..FILES {
+        put(&pool, &format!("f{name}"), &content(name)).expect("there is room");
+    }
+    pool.close().expect("nothing fails");
+    drop(pool);
+    reopened(&devices, &[0, 1])
+}
+
+fn scrub(pool: &Pool) -> ScrubReport {
+    assert!(pool.scrub().expect("there are two"));
+    for _ in 0..1000 {
+        pool.tick().expect("nothing fails");
+        let report = pool.scrub_report().expect("one was begun");
+        if report.is_done {
+            return report;
+        }
+    }
+    panic!("the scrub does not end: {:?}", pool.jobs());
+}
+
+/// Goal: rot on one member is repaired from the other, wherever it is, and then that member alone
+/// has everything. Method: bits all over the groups turn over.
+#[test]
+fn what_rots_on_one_member_is_written_again_from_the_other() {
+    let mut repaired = 0;
+    for seed in 0..8 {
+        let devices = filled();
+        let pool = open(&devices).expect("it was closed");
+        assert_eq!(scrub(&pool).differing, 0, "nothing has rotted");
+        let (mut prng, bad) = (Prng::from_seed(seed), usize::from(seed % 2 == 0));
+        let groups = pool.status().geometry.groups_offset;
+        for _ in 0..3000 {
+            let offset = groups + prng.below(POOL_BYTES - (128 << 10) - groups);
+            devices[bad].rot(offset, 1 << prng.below(8));
+        }
+        let found = scrub(&pool);
+        assert!(found.repaired > 0, "seed {seed}: {found:?}");
+        assert_eq!(found.lost, 0, "seed {seed}: {found:?}");
+        repaired += found.repaired;
+        let again = scrub(&pool);
+        assert_eq!((again.repaired, again.lost), (0, 0), "seed {seed}: {again:?}");
+        assert_eq!(again.differing, again.unused);
+        pool.close().expect("nothing fails");
+        drop(pool);
+        let alone = reopened(&devices, &[bad]);
+        let pool = open(&alone).expect("it has all");
+        for name in 0..FILES {
+            let found = get(&pool, &format!("f{name}"));
+            assert!(found == Some(content(name)), "seed {seed}: file {name} is another");
+        }
+    }
+    println!("{repaired} repaired");
+}
+
+/// Goal: a write that one member has lost, and told nobody of, is found: the other has the newer.
+#[test]
+fn a_write_that_one_member_has_lost_is_written_again() {
+    for nth in 0..40 {
+        let devices = filled();
+        let pool = open(&devices).expect("it was closed");
+        let faults = vec![Fault::LoseWrite { purpose: None, nth }];
+        devices[1].arm(FaultPlan { faults });
+        for name in 0..6 {
+            put(&pool, &format!("f{name}"), &vec![7; 20_000]).expect("both take it");
+        }
+        pool.checkpoint().expect("both take it");
+        let found = scrub(&pool);
+        assert_eq!(found.lost, 0, "{nth}: {found:?}");
+        pool.close().expect("both take it");
+        drop(pool);
+        let alone = reopened(&devices, &[1]);
+        let Ok(pool) = open(&alone) else { continue };
+        for name in 6..FILES {
+            let found = get(&pool, &format!("f{name}"));
+            assert!(found == Some(content(name)), "{nth}: file {name} is another");
+        }
+    }
+}
+
+/// Goal: sectors that cannot be read are written again, and a member that takes no write fails.
+#[test]
+fn what_cannot_be_read_is_written_again() {
+    let devices = filled();
+    let pool = open(&devices).expect("it was closed");
+    let kind = RequestKind::Read;
+    let faults = (0..30).map(|nth| Fault::Fail { kind, nth: nth * 2, persists: false });
+    devices[1].arm(FaultPlan { faults: faults.collect() });
+    let found = scrub(&pool);
+    assert_eq!(found.lost, 0, "{found:?}");
+    assert!(pool.members().iter().all(|member| member.member.is_online()));
+}
