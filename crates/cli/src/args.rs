@@ -1,8 +1,10 @@
 //! What can be asked of the program.
 
 pub(crate) mod clone;
+pub(crate) mod device;
 pub(crate) mod export;
 pub(crate) mod fileset;
+pub(crate) mod members;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -13,6 +15,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use format::superblock::{LabelError, label_of};
 use front::nfs::ExportRules;
 
+use self::members::{GroupSpec, MemberArgs, parse_group};
 use crate::exit;
 use crate::size::{ByteSize, parse_time};
 
@@ -47,6 +50,10 @@ pub(crate) enum Command {
     Export(export::ExportArgs),
     /// Let a server read its configuration again
     Reload(ReloadArgs),
+    /// Show the devices of a pool, fail and replace them
+    Device(device::DeviceArgs),
+    /// Hold all copies of what a pool has against each other, and repair
+    Scrub(device::ScrubArgs),
     /// Show the jobs of a mounted pool, make them pause and go on
     Job(fileset::JobArgs),
     /// Verify a whole pool, changing nothing
@@ -70,7 +77,7 @@ impl Command {
     /// is in, for at a mount itself it does not look. A path that a range may follow is not here.
     pub(crate) fn paths(&self) -> Vec<&Path> {
         let paths = match self {
-            Command::Create(args) => [Some(&*args.device), None],
+            Command::Create(args) => return args.devices(),
             Command::Mount(args) => [Some(&*args.device), Some(&*args.directory)],
             Command::Unmount(args) => [args.directory.parent().map(or_here), None],
             Command::Serve(args) => return args.pools.iter().map(PathBuf::as_path).collect(),
@@ -79,6 +86,8 @@ impl Command {
             Command::Clone(args) => [Some(args.command.path()), None],
             Command::Export(args) => [Some(args.command.path()), None],
             Command::Reload(args) => [Some(&*args.pool), None],
+            Command::Device(args) => [Some(args.command.pool()), None],
+            Command::Scrub(args) => [Some(&*args.pool), None],
             Command::Job(args) => [Some(args.command.pool()), None],
             Command::Check(args) => [Some(&*args.device), None],
             Command::Dump(args) => [Some(&*args.device), None],
@@ -119,11 +128,17 @@ pub(crate) enum TransportName {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  holdfast create pool.hf --size 16T")]
+#[command(after_help = "Examples:\n  holdfast create pool.hf --size 16T\n  \
+                        holdfast create --group mirror:d0.hf,d1.hf --size 2G")]
 pub(crate) struct CreateArgs {
     /// A file (made if it is missing) or block device
-    pub(crate) device: PathBuf,
-    /// Size of a new file; a block device is used whole
+    #[arg(required_unless_present = "groups", conflicts_with = "groups")]
+    pub(crate) device: Option<PathBuf>,
+    /// Several devices: mirror:DEVICE,DEVICE[,DEVICE], each with all of the pool, or raid5 of 3 to
+    /// 32, any of which may be lost; single:DEVICE is one
+    #[arg(long = "group", value_name = "KIND:DEVICE,...", value_parser = parse_group)]
+    pub(crate) groups: Vec<GroupSpec>,
+    /// Size of each new file; a block device is used whole
     #[arg(long)]
     pub(crate) size: Option<ByteSize>,
     /// Unit of allocation: 1K, 2K or 4K
@@ -134,7 +149,7 @@ pub(crate) struct CreateArgs {
     pub(crate) block: ByteSize,
     /// Size of an allocation group [default: by the size of the pool]
     #[arg(long)]
-    pub(crate) group_size: Option<ByteSize>,
+    pub(crate) allocation_group_size: Option<ByteSize>,
     /// Size of the journal [default: by the size of the pool]
     #[arg(long)]
     pub(crate) journal_size: Option<ByteSize>,
@@ -144,6 +159,14 @@ pub(crate) struct CreateArgs {
     /// Overwrite what is on the device
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+impl CreateArgs {
+    /// Returns the devices that are named.
+    pub(crate) fn devices(&self) -> Vec<&Path> {
+        let grouped = self.groups.iter().flat_map(|group| &group.devices);
+        self.device.iter().chain(grouped).map(PathBuf::as_path).collect()
+    }
 }
 
 #[derive(Clone, Debug, Args)]
@@ -176,6 +199,8 @@ pub(crate) struct MountArgs {
     /// Mount a pool that was not closed although another machine may have it open: it has not
     #[arg(long)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) members: MemberArgs,
     /// Threads that answer the kernel [default: two for each processor, at least 4]
     #[arg(long)]
     pub(crate) threads: Option<usize>,
@@ -264,6 +289,8 @@ pub(crate) struct ServeArgs {
     /// [default: /var/lib/holdfast for root, else ~/.local/state/holdfast]
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) state: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) members: MemberArgs,
     /// Where the server writes its log [default: standard error]
     #[arg(long)]
     pub(crate) log_file: Option<PathBuf>,
@@ -308,8 +335,10 @@ pub(crate) struct StatusArgs {
 #[derive(Debug, Args)]
 #[command(after_help = exit::CHECK_HELP)]
 pub(crate) struct CheckArgs {
-    /// The pool's device
+    /// The pool's device, or one of them
     pub(crate) device: PathBuf,
+    #[command(flatten)]
+    pub(crate) members: MemberArgs,
 }
 
 #[derive(Debug, Args)]
@@ -543,8 +572,12 @@ mod tests {
     fn promised_spellings_are_understood() {
         for line in [
             "create pool.hf --size 16T",
-            "create pool.hf --size 1.5G --fragment 1K --block 16K --group-size 1G \
+            "create pool.hf --size 1.5G --fragment 1K --block 16K --allocation-group-size 1G \
              --journal-size 64M --label x --force",
+            "create --group mirror:d0,d1 --size 2G",
+            "create --group single:d0",
+            "mount d0 DIR --member d1 --degraded --accept-missing",
+            "check d0 --member d1",
             "mount pool.hf DIR --daemon",
             "mount pool.hf DIR -o ro,noexec -o nodev --cache 1G --placement ffs \
              --commit-interval 5s --device-deadline 10s --threads 4 --writeback-cache \
@@ -564,6 +597,10 @@ mod tests {
             "export list pool.hf --json",
             "export remove pool.hf /a",
             "reload pool.hf",
+            "device list d0 --json",
+            "device fail d0 d1",
+            "device replace d0 d1 d2 --wait",
+            "scrub d0 --wait",
             "job list pool.hf --json",
             "job pause pool.hf 1",
             "job resume pool.hf 1",

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use engine::vnode::api::{FileSystem, FilesetUuid, Ino};
 use format::fileset::{FilesetName, NamePart};
+use format::members::Layout;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -81,8 +82,10 @@ pub enum BackendError {
 /// What `create` makes.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
-    /// A file, made if it is missing, or a block device.
-    pub device: PathBuf,
+    /// Files, made if they are missing, or block devices.
+    pub devices: Vec<PathBuf>,
+    /// How the pool lies on them.
+    pub layout: Layout,
     /// Size of the device; `None`: as large as it is.
     pub size_bytes: Option<u64>,
     /// Unit of allocation.
@@ -138,11 +141,22 @@ pub enum Placement {
     Hotspot,
 }
 
+/// Where the members of a pool are, beside the one that is named.
+#[derive(Clone, Debug, Default)]
+pub struct Members {
+    /// Where to look: the identity of a device decides whether it is one.
+    pub hints: Vec<PathBuf>,
+    /// Whether fewer than half of them will do, and no others are looked for.
+    pub accepts_missing: bool,
+}
+
 /// How a pool is opened.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// The pool's device.
+    /// The pool's device, or one of them.
     pub device: PathBuf,
+    /// The others.
+    pub members: Members,
     /// Refuse every change; what a crash left in the journal is replayed all the same.
     pub is_read_only: bool,
     /// Never renew access times.
@@ -405,7 +419,12 @@ pub trait Backend {
 
     /// Verifies a pool that is not in use. Defects are in the report; an error means that the check
     /// itself could not be done.
-    fn check(&self, device: &Path, progress: OnProgress<'_>) -> Result<CheckReport, BackendError>;
+    fn check(
+        &self,
+        device: &Path,
+        members: &Members,
+        progress: OnProgress<'_>,
+    ) -> Result<CheckReport, BackendError>;
 
     /// Shows a structure of a pool, which may be in use: then what it shows may be changing.
     /// `what` is the user's word, `superblock` for one; the error names the words that are known.

@@ -16,6 +16,8 @@
 
 mod export;
 
+use std::path::PathBuf;
+
 use format::fileset::{FilesetName, NamePart};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -87,6 +89,26 @@ pub enum Request {
         /// The clone's own.
         clone: String,
     },
+    /// The devices.
+    DeviceList {},
+    /// Leave a device behind.
+    DeviceFail {
+        /// Its path, slot or id.
+        device: String,
+    },
+    /// Put another device in the place of one. A job copies.
+    DeviceReplace {
+        /// Path, slot or id of the old one.
+        old: String,
+        /// Path of the new one, as the server finds it.
+        new: PathBuf,
+        /// Whether what is on the new one is overwritten.
+        is_forced: bool,
+    },
+    /// Begin to hold all copies against each other; one that is under way goes on.
+    Scrub {},
+    /// What the last scrub has found.
+    ScrubStatus {},
     /// The jobs that have an end.
     JobList {},
     /// Make a job pause, or go on.
@@ -137,6 +159,8 @@ impl Request {
                 | Request::JobList {}
                 | Request::ExportList { .. }
                 | Request::ClientList {}
+                | Request::DeviceList {}
+                | Request::ScrubStatus {}
         )
     }
 }
@@ -269,6 +293,64 @@ pub enum Answer {
     },
     /// Clients, by address.
     Clients(Vec<ClientFacts>),
+    /// Devices, by slot.
+    Devices(Vec<DeviceFacts>),
+    /// What the last scrub has found; `None`: there was none since the pool was opened.
+    Scrub(Option<ScrubFacts>),
+}
+
+/// What a scrub has found so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ScrubFacts {
+    /// Bytes of the pool that were held against each other.
+    pub read_bytes: u64,
+    /// Pages of 4 KiB that were not the same on all devices.
+    pub differing: u64,
+    /// Pages and blocks that were written again.
+    pub repaired: u64,
+    /// Pages and blocks of which no copy verifies, or that could not be written.
+    pub lost: u64,
+    /// Differing pages that nothing uses.
+    pub unused: u64,
+    /// Whether it has come to the end.
+    pub is_done: bool,
+}
+
+/// What a pool tells of a device. Counts are since it was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceFacts {
+    /// Its slot.
+    pub slot: u64,
+    /// Its identity, as 32 hexadecimal digits.
+    pub id: String,
+    /// Where it was opened last; empty: nobody knows.
+    pub path: String,
+    /// `online`, `missing`, `failed` or `joining`.
+    pub state: String,
+    /// Its size when it became a member.
+    pub size_bytes: u64,
+    /// What the pool uses of it.
+    pub pool_bytes: u64,
+    /// How much was copied to it while it is joining.
+    pub copied_bytes: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Reads that failed.
+    pub read_errors: u64,
+    /// Writes and flushes that failed.
+    pub write_errors: u64,
+    /// Ranges that did not verify.
+    pub checksum_errors: u64,
+    /// Ranges that were written again with what another device had.
+    pub repaired: u64,
 }
 
 /// What a pool tells of a fileset.
@@ -360,6 +442,11 @@ mod tests {
             Request::FilesetSet { name: name(), properties: Properties::default() },
             Request::FilesetRename { name: name(), to: "c".to_owned() },
             Request::FilesetDelete { name: name() },
+            Request::DeviceList {},
+            Request::DeviceFail { device: "0".to_owned() },
+            Request::DeviceReplace { old: "1".to_owned(), new: "/d".into(), is_forced: true },
+            Request::Scrub {},
+            Request::ScrubStatus {},
             Request::JobList {},
             Request::JobPause { job: 3, is_paused: false },
             Request::ExportList { after: String::new() },
@@ -421,6 +508,8 @@ mod tests {
         let after = String::new();
         let lists = [
             Request::FilesetList { from: 7 },
+            Request::DeviceList {},
+            Request::ScrubStatus {},
             Request::JobList {},
             Request::ExportList { after },
             Request::ClientList {},

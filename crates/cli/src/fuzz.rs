@@ -14,7 +14,7 @@ use runtime::prng::Prng;
 use super::*;
 use crate::backend::{
     BackendError, CheckReport, CreateOptions, CreateReport, DumpReport, ExplainStep, ExplainTarget,
-    OnProgress, OpenOptions, OpenPool, ProveOptions, ProveReport, TortureReport,
+    Members, OnProgress, OpenOptions, OpenPool, ProveOptions, ProveReport, TortureReport,
 };
 
 const CORPUS: &str = include_str!("../corpus/commands.txt");
@@ -64,7 +64,7 @@ fn missing<T>(device: &Path) -> Result<T, BackendError> {
 
 impl Backend for NoPools {
     fn create(&self, options: &CreateOptions) -> Result<CreateReport, BackendError> {
-        missing(&options.device)
+        missing(options.devices.first().map_or(Path::new(""), |path| path))
     }
 
     fn open(&self, options: &OpenOptions) -> Result<Arc<dyn OpenPool>, BackendError> {
@@ -75,7 +75,12 @@ impl Backend for NoPools {
         missing(Path::new("memory"))
     }
 
-    fn check(&self, device: &Path, _progress: OnProgress<'_>) -> Result<CheckReport, BackendError> {
+    fn check(
+        &self,
+        device: &Path,
+        _members: &Members,
+        _progress: OnProgress<'_>,
+    ) -> Result<CheckReport, BackendError> {
         missing(device)
     }
 

@@ -73,6 +73,8 @@ fn dispatch(
         Command::Serve(args) => command::serve::run(args, backend, output),
         Command::Status(args) => command::status::run(args, output),
         Command::Fileset(args) => command::fileset::run(args, backend, output),
+        Command::Scrub(args) => command::scrub::run(args, backend, output),
+        Command::Device(args) => command::device::run(args, backend, output),
         Command::Clone(args) => command::clone::run(args, backend, output),
         Command::Export(args) => command::export::run(args, backend, output),
         Command::Reload(args) => command::export::reload(args, backend, output),

@@ -450,6 +450,15 @@ impl Found {
         (!bytes.is_empty()).then(|| OsString::from_vec(bytes).into())
     }
 
+    /// Whether a device of its pool is at `path`.
+    pub(crate) fn has_member(&self, path: &Path) -> bool {
+        let members = self.status["pool"]["members"].as_array().into_iter().flatten();
+        let path = std::fs::canonicalize(path);
+        path.is_ok_and(|path| {
+            members.filter_map(|member| member["path"].as_str()).any(|own| Path::new(own) == path)
+        })
+    }
+
     /// Returns why there is no answer and what to do; empty: there was one.
     pub(crate) fn advice(&self) -> &str {
         self.text("problem")
@@ -531,7 +540,9 @@ pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Found>> {
         return Ok(Some(Found { status, socket, silence: None }));
     }
     let is_in = |found: &Found| {
-        found.socket == socket || found.directory().is_some_and(|it| path.starts_with(it))
+        found.socket == socket
+            || found.directory().is_some_and(|it| path.starts_with(it))
+            || found.has_member(&path)
     };
     // The innermost, where one is mounted inside another.
     Ok(all()?

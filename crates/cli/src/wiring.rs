@@ -3,7 +3,9 @@
 mod blank;
 mod control;
 mod create;
+mod devices;
 mod jobs;
+mod members;
 mod neighbours;
 
 use std::path::{Path, PathBuf};
@@ -12,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use check::report::Finding;
 use engine::vnode::api::{FileSystem, FilesetUuid, FsError};
-use engine::{FilesOptions, Pool};
+use engine::{FilesOptions, MemberStatus, Pool};
 use format::fileset::{FilesetName, ROOT_NAME};
 use format::geometry::GeometryError;
 use format::superblock::SuperblockError;
@@ -24,6 +26,7 @@ use storage::device::{
     Access, DEADLINE_MIN, FileDevice, FileOptions, MemoryDevice, OpenError, SharedDevice,
 };
 use storage::pool::PoolError;
+use storage::volume::Opening;
 use testkit::prove;
 use testkit::torture::{Options, PoolGround};
 
@@ -31,8 +34,9 @@ use self::jobs::{Jobs, TICK};
 use self::neighbours::ThisMachine;
 use crate::backend::{
     Backend, BackendError, CheckReport, CreateOptions, CreateReport, DefectReport, DumpReport,
-    ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, Placement, ProveAlphabet,
-    ProveChoice, ProveFinding, ProveOptions, ProveReport, TortureFinding, TortureReport,
+    ExplainStep, ExplainTarget, Members, OnProgress, OpenOptions, OpenPool, Placement,
+    ProveAlphabet, ProveChoice, ProveFinding, ProveOptions, ProveReport, TortureFinding,
+    TortureReport,
 };
 use crate::control::{Answer, Peer, Request};
 use crate::holders::lock_holders;
@@ -137,15 +141,10 @@ fn option_of(error: &GeometryError) -> &'static str {
     let GeometryError::BadOption { what, .. } = error else { return "--size" };
     match *what {
         "fragment" => "--fragment",
-        "group" => "--group-size",
+        "group" => "--allocation-group-size",
         "journal" => "--journal-size",
         _ => "--size",
     }
-}
-
-fn open_device(path: &Path, access: Access) -> Result<SharedDevice, BackendError> {
-    let device = open_device_with(path, FileOptions { access, ..FileOptions::default() })?;
-    Ok(device)
 }
 
 fn open_device_with(path: &Path, options: FileOptions) -> Result<Arc<FileDevice>, BackendError> {
@@ -162,7 +161,7 @@ fn open_device_with(path: &Path, options: FileOptions) -> Result<Arc<FileDevice>
     }
 }
 
-fn open_pool(options: &OpenOptions, device: &SharedDevice) -> Result<Pool, engine::OpenError> {
+fn open_pool(options: &OpenOptions, devices: Opening) -> Result<Pool, engine::OpenError> {
     let commit_interval_ns = u64::try_from(options.commit_interval.as_nanos()).unwrap_or(u64::MAX);
     let open = engine::OpenOptions {
         cache_bytes: usize::try_from(options.cache_bytes).unwrap_or(usize::MAX),
@@ -180,7 +179,11 @@ fn open_pool(options: &OpenOptions, device: &SharedDevice) -> Result<Pool, engin
         clone: options.clone.clone(),
         ..engine::OpenOptions::default()
     };
-    Pool::open(Arc::clone(device), Arc::new(SystemClock::new()), open)
+    Pool::open_members(devices, Arc::new(SystemClock::new()), open)
+}
+
+fn to_read() -> FileOptions {
+    FileOptions { access: Access::ReadOnly, ..FileOptions::default() }
 }
 
 /// Returns random bits; none where the system gives none: the pool has more to tell openings by.
@@ -206,26 +209,24 @@ impl Backend for EngineBackend {
             let reason = format!("at least {} ms", DEADLINE_MIN.as_millis());
             return Err(BackendError::Option { option: "--device-deadline", reason });
         }
-        let device_for = |access| {
+        let devices_for = |access| {
             let deadline = options.device_deadline;
-            let options = FileOptions { access, deadline, ..FileOptions::default() };
-            open_device_with(path, options)
+            let file_options = FileOptions { access, deadline, ..FileOptions::default() };
+            members::find(path, &options.members, file_options)
         };
         let access = if options.is_read_only { Access::ReadAlone } else { Access::ReadWrite };
-        let mut file = device_for(access)?;
-        let mut device: SharedDevice = file.clone();
-        let mut pool = open_pool(options, &device);
+        let mut found = devices_for(access)?;
+        let mut pool = open_pool(options, found.opening());
         if options.is_read_only && matches!(pool, Err(engine::OpenError::NotClosed)) {
             // A log that must be replayed is written home, for a read-only mount too.
-            drop((device, file));
-            file = device_for(Access::ReadWrite).map_err(not_replayed)?;
-            device = file.clone();
-            pool = open_pool(options, &device);
+            drop(found);
+            found = devices_for(Access::ReadWrite).map_err(not_replayed)?;
+            pool = open_pool(options, found.opening());
         }
         let pool = pool.map_err(|error| cannot_start(path, error))?;
         let OpenOptions { is_read_only, commit_interval, .. } = *options;
         let mode = Mode { is_read_only, commit_interval };
-        let mut served = Served::start(path.clone(), device, Some(file), mode, pool);
+        let mut served = Served::start(path.clone(), found.files, mode, pool);
         if let Some(name) = &options.fileset {
             let clone = options.clone.as_ref().map(|clone| format!("@{}", clone.as_str()));
             served.fileset = Mutex::new(format!("{name}{}", clone.unwrap_or_default()));
@@ -245,11 +246,16 @@ impl Backend for EngineBackend {
         let commit_interval_ns = FilesOptions::default().commit_interval_ns;
         let commit_interval = Duration::from_nanos(commit_interval_ns);
         let mode = Mode { is_read_only: false, commit_interval };
-        Ok(Arc::new(Served::start(path.to_owned(), device, None, mode, pool)))
+        Ok(Arc::new(Served::start(path.to_owned(), Vec::new(), mode, pool)))
     }
 
-    fn check(&self, path: &Path, progress: OnProgress<'_>) -> Result<CheckReport, BackendError> {
-        let device = open_device(path, Access::ReadOnly)?;
+    fn check(
+        &self,
+        path: &Path,
+        members: &Members,
+        progress: OnProgress<'_>,
+    ) -> Result<CheckReport, BackendError> {
+        let device = members::device_to_read(path, members, to_read())?;
         if let Err(error) = storage::pool::read_superblock(device.as_ref()) {
             return Err(cannot_use(path, &error));
         }
@@ -283,7 +289,7 @@ impl Backend for EngineBackend {
             option: "WHAT",
             reason: error.to_string(),
         })?;
-        let device = open_device(path, Access::ReadOnly)?;
+        let device = members::device_to_read(path, &Members::default(), to_read())?;
         let text = inspect::dump::dump(&device, target).map_err(|error| failed(path, error))?;
         let value = json!({ "what": what, "text": text });
         Ok(DumpReport { text, value })
@@ -294,7 +300,7 @@ impl Backend for EngineBackend {
         path: &Path,
         target: &ExplainTarget,
     ) -> Result<Vec<ExplainStep>, BackendError> {
-        let device = open_device(path, Access::ReadOnly)?;
+        let device = members::device_to_read(path, &Members::default(), to_read())?;
         explain_on(&device, path, target, None)
     }
 
@@ -441,12 +447,14 @@ struct Mode {
     commit_interval: Duration,
 }
 
+/// Files of devices, each with its path.
+type Files = Arc<Mutex<Vec<(PathBuf, Arc<FileDevice>)>>>;
+
 /// An open pool, with the thread that does its background work.
 struct Served {
     path: PathBuf,
-    device: SharedDevice,
-    /// What the device is on; `None`: memory.
-    file: Option<Arc<FileDevice>>,
+    /// What the devices are on; none: memory.
+    files: Files,
     /// How it was opened.
     mode: Mode,
     pool: Arc<Pool>,
@@ -458,37 +466,52 @@ struct Served {
 impl Served {
     fn start(
         path: PathBuf,
-        device: SharedDevice,
-        file: Option<Arc<FileDevice>>,
+        files: Vec<(PathBuf, Arc<FileDevice>)>,
         mode: Mode,
         pool: Pool,
     ) -> Served {
         let pool = Arc::new(pool);
-        let mut watch = (path.clone(), file.clone());
+        let mut told: Vec<PathBuf> = Vec::new();
+        let files: Files = Arc::new(Mutex::new(files));
+        let watched = Arc::clone(&files);
         let jobs = Jobs::start(TICK, {
             let pool = Arc::clone(&pool);
             move || {
-                let (path, file) = &mut watch;
-                // Said once: it does not come back.
-                if let Some(loss) = file.as_ref().and_then(|file| loss_of(path, file)) {
-                    tracing::error!("{loss}");
-                    *file = None;
+                for (path, file) in all_of(&watched) {
+                    // Said once: it does not come back.
+                    if !told.contains(&path)
+                        && let Some(loss) = loss_of(&path, &file)
+                    {
+                        tracing::error!("{loss}");
+                        told.push(path);
+                    }
                 }
                 pool.tick().map_err(|error| error.to_string())
             }
         });
         let fileset = Mutex::new(ROOT_NAME.to_owned());
-        Served { path, device, file, mode, pool, jobs, fileset }
+        Served { path, files, mode, pool, jobs, fileset }
+    }
+
+    /// Looks from now on at what a new device is on too.
+    fn watch(&self, path: &Path, file: Arc<FileDevice>) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.push((path.to_owned(), file));
     }
 
     /// Returns what is wrong; empty: nothing.
     fn troubles(&self, status: &engine::PoolStatus) -> Vec<String> {
         let failure = status.read_only.clone();
-        let loss = self.file.as_ref().and_then(|file| loss_of(&self.path, file));
+        let files = all_of(&self.files);
+        let losses = files.iter().filter_map(|(path, file)| loss_of(path, file));
         // A pool that has failed has no background work, and said why.
         let jobs = self.jobs.trouble().filter(|_| failure.is_none());
-        [failure, loss, jobs].into_iter().flatten().collect()
+        failure.into_iter().chain(losses).chain(jobs).collect()
     }
+}
+
+fn all_of(files: &Files) -> Vec<(PathBuf, Arc<FileDevice>)> {
+    files.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// Says that others than its owner may open a pool's file; `None`: they may not.
@@ -528,9 +551,11 @@ impl OpenPool for Served {
         let status = self.pool.status();
         let troubles = self.troubles(&status);
         let health = if troubles.is_empty() { "ok".to_owned() } else { troubles.join("; ") };
-        let open = self.file.as_ref().and_then(|file| openness_of(&self.path, file));
+        let files = all_of(&self.files);
+        let open = files.iter().filter_map(|(path, file)| openness_of(path, file));
+        let warnings: Vec<String> = open.chain(degraded(&status)).collect();
         let mut status = status_of(&status, &health);
-        status["warnings"] = json!(Vec::from_iter(open));
+        status["warnings"] = json!(warnings);
         status["fileset"] = json!(*self.fileset.lock().unwrap_or_else(PoisonError::into_inner));
         status["is_read_only"] = json!(self.mode.is_read_only);
         status["commit_interval_ms"] = json!(self.mode.commit_interval.as_millis());
@@ -541,10 +566,16 @@ impl OpenPool for Served {
         // What is only in memory has no place yet.
         let synced = self.pool.sync().and_then(|()| self.pool.checkpoint());
         synced.map_err(|error| failed(&self.path, error))?;
-        explain_on(&self.device, &self.path, target, Some(&self.pool))
+        explain_on(&self.pool.device(), &self.path, target, Some(&self.pool))
     }
 
     fn control(&self, request: &Request, peer: Peer) -> Result<Answer, BackendError> {
+        if let Request::DeviceFail { device } = request {
+            return devices::fail(self, device).map(|()| Answer::Done);
+        }
+        if let Request::DeviceReplace { old, new, is_forced } = request {
+            return devices::replace(self, old, new, *is_forced).map(|()| Answer::Done);
+        }
         let answer = control::control(&self.path, &self.pool, request, peer)?;
         // It may be the one that is served, or above that.
         if matches!(request, Request::FilesetRename { .. }) {
@@ -562,6 +593,24 @@ impl OpenPool for Served {
     }
 }
 
+/// Says that the pool goes on without a member, if it does.
+fn degraded(status: &engine::PoolStatus) -> Option<String> {
+    let away = status.members.iter().filter(|member| !member.member.is_online());
+    let away: Vec<String> = away
+        .map(|MemberStatus { slot, member, .. }| {
+            let path = format::text::shown(&member.path);
+            format!("{path} (slot {slot}) is {}", member.state.word())
+        })
+        .collect();
+    (!away.is_empty()).then(|| {
+        format!(
+            "the pool is degraded: {}; what it holds is in fewer copies until the member is \
+             replaced: `holdfast device replace`",
+            away.join(", ")
+        )
+    })
+}
+
 fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
     let geometry = &status.geometry;
     let bytes = |fragments: u64| fragments << geometry.fragment_shift;
@@ -569,6 +618,13 @@ fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
         "label": status.label,
         "pool_id": status.pool_id.to_string(),
         "device": status.device,
+        "layout": status.layout.word(),
+        "is_degraded": status.members.iter().any(|member| !member.member.is_online()),
+        "members": status
+            .members
+            .iter()
+            .map(|member| json!(devices::facts_of(member, geometry.member_bytes())))
+            .collect::<Vec<Value>>(),
         "transport": status.transport,
         "mount_count": status.mount_count,
         "health": health,

@@ -7,13 +7,16 @@ use serde_json::json;
 
 use crate::args::CheckArgs;
 use crate::backend::{Backend, CheckReport};
+use crate::command::mount::members_of;
 use crate::exit;
 use crate::output::Output;
 
 pub(crate) fn run(args: &CheckArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let mut progress = output.progress();
     let report =
-        backend.check(&args.device, &mut |what, done, total| progress.tell(what, done, total));
+        backend.check(&args.device, &members_of(&args.members), &mut |what, done, total| {
+            progress.tell(what, done, total)
+        });
     progress.finish();
     let report = report?;
     let is_clean = report.defects.is_empty() && report.unlisted_count == 0;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Backend, OpenOptions, OpenPool, Placement};
+use crate::backend::{Backend, Members, OpenOptions, OpenPool, Placement};
 use crate::control::{self, Answer, ExportFacts, FilesetFacts, JobFacts, Peer, Request};
 use crate::exit::UsageError;
 use crate::named::Named;
@@ -29,8 +29,11 @@ enum Way {
 /// lie in another mount, and a directory in a mount is no fileset.
 fn served(path: &Path) -> anyhow::Result<Option<Found>> {
     let socket = status::socket_of(path)?;
-    let is_meant =
-        |found: &Found| found.socket == socket || found.directory().as_deref() == Some(path);
+    let is_meant = |found: &Found| {
+        found.socket == socket
+            || found.directory().as_deref() == Some(path)
+            || found.has_member(path)
+    };
     Ok(status::find(path)?.filter(is_meant))
 }
 
@@ -74,6 +77,7 @@ impl Controlled {
         );
         let options = OpenOptions {
             device: device.clone(),
+            members: Members::default(),
             is_read_only: !is_change,
             has_no_atime: true,
             cache_bytes: CACHE_BYTES,

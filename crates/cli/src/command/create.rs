@@ -1,7 +1,8 @@
 //! `holdfast create`: makes a pool.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use format::members::Layout;
 use serde_json::json;
 
 use crate::args::CreateArgs;
@@ -18,8 +19,10 @@ const BLOCK_BYTES_MAX: u64 = 1 << 20;
 
 pub(crate) fn run(args: &CreateArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let report = create(backend, options_of(args)?)?;
-    let facts = json!({ "created": args.device.to_string_lossy(), "pool": report });
-    output.fact(&text_of(&args.device, &report), &facts);
+    let devices: Vec<_> = args.devices().iter().map(|path| path.to_string_lossy()).collect();
+    let first = args.devices().first().map_or_else(PathBuf::new, |path| path.to_path_buf());
+    let facts = json!({ "created": devices.join(","), "pool": report });
+    output.fact(&text_of(&first, &report), &facts);
     for warning in &report.warnings {
         output.remark(&format!("Warning: {warning}"));
     }
@@ -44,19 +47,26 @@ fn options_of(args: &CreateArgs) -> anyhow::Result<CreateOptions> {
     if !is_block {
         return Err(UsageError::new("--block must be a power of two from 4K to 1M").into());
     }
-    if args.size.is_none() && !args.device.exists() {
+    if args.groups.len() > 1 {
+        let message = "this version makes pools of one group: give --group once";
+        return Err(UsageError::new(message).into());
+    }
+    let layout = args.groups.first().map_or(Layout::Single, |group| group.layout);
+    let devices: Vec<PathBuf> = args.devices().into_iter().map(Path::to_path_buf).collect();
+    if let (None, Some(missing)) = (args.size, devices.iter().find(|path| !path.exists())) {
         let message = format!(
             "{} does not exist: give --size to make a file, or check the path of the device",
-            args.device.display()
+            missing.display()
         );
         return Err(UsageError::new(message).into());
     }
     Ok(CreateOptions {
-        device: args.device.clone(),
+        devices,
+        layout,
         size_bytes: args.size.map(|size| size.0),
         fragment_bytes,
         block_bytes,
-        group_bytes: args.group_size.map(|size| size.0),
+        group_bytes: args.allocation_group_size.map(|size| size.0),
         journal_bytes: args.journal_size.map(|size| size.0),
         label: args.label.clone(),
         owner_uid: rustix::process::geteuid().as_raw(),

@@ -45,7 +45,8 @@ pub(crate) fn run(args: &DemoArgs, backend: &dyn Backend, output: &Output) -> an
 
 fn create_options(device: &Path, size_bytes: u64) -> CreateOptions {
     CreateOptions {
-        device: device.to_owned(),
+        devices: vec![device.to_owned()],
+        layout: format::members::Layout::Single,
         size_bytes: Some(size_bytes),
         fragment_bytes: 4096,
         block_bytes: 16_384,
@@ -69,6 +70,7 @@ fn mount_args(device: &Path, directory: &Path) -> MountArgs {
         placement: PlacementName::Log,
         commit_interval: Duration::from_secs(5),
         device_deadline: storage::device::DEADLINE_DEFAULT,
+        members: crate::args::members::MemberArgs::default(),
         force: false,
         threads: None,
         poll_us: None,

@@ -15,8 +15,9 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use crate::args::members::MemberArgs;
 use crate::args::{MountArgs, PlacementName, TransportName};
-use crate::backend::{Backend, OpenOptions, OpenPool, Placement};
+use crate::backend::{Backend, Members, OpenOptions, OpenPool, Placement};
 use crate::bugs;
 use crate::daemon::{self, Answer, Relaunch};
 use crate::events::Keep;
@@ -186,6 +187,7 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
     };
     let options = OpenOptions {
         device,
+        members: members_of(&args.members),
         is_read_only: mount_options.is_read_only,
         has_no_atime: mount_options.has_no_atime(),
         cache_bytes: args.cache.0,
@@ -197,6 +199,14 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
         clone: named.clone,
     };
     Ok((options, mount_options))
+}
+
+/// Returns where the members of a pool are.
+pub(crate) fn members_of(args: &MemberArgs) -> Members {
+    // Absolute: the server leaves this directory.
+    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    let hints = args.members.iter().map(absolute).collect();
+    Members { hints, accepts_missing: args.accept_missing }
 }
 
 /// Refuses a cache that is too small to work with.

@@ -14,7 +14,7 @@ use signal_hook::consts::SIGHUP;
 use crate::args::ServeArgs;
 use crate::backend::{Backend, OpenOptions, OpenPool, Placement};
 use crate::bugs;
-use crate::command::mount::{check_cache, check_threads, start_log};
+use crate::command::mount::{check_cache, check_threads, members_of, start_log};
 use crate::control::{ExportSource, ExportSpec};
 use crate::exit::{self, UsageError};
 use crate::named::Named;
@@ -302,6 +302,7 @@ fn options_of(args: &ServeArgs, pool: &Path, cache: ByteSize) -> anyhow::Result<
     let named = Named::of(pool)?;
     Ok(OpenOptions {
         device: named.device()?,
+        members: members_of(&args.members),
         is_read_only: false,
         has_no_atime: false,
         cache_bytes: cache.0,

@@ -54,6 +54,7 @@ pub(crate) fn text_of(found: &Found, is_verbose: bool) -> String {
     for (name, line) in summary::lines(&found.status["pool"]) {
         let _ = writeln!(text, "  {name}: {}", printable(&line));
     }
+    text.push_str(&members_of(&found.status["pool"]));
     let transport = &found.status["server"]["transport"];
     if let (Some(name), Some(reason)) = (transport["name"].as_str(), transport["reason"].as_str()) {
         let _ = writeln!(text, "  requests: by {name} ({})", printable(reason));
@@ -69,6 +70,39 @@ pub(crate) fn text_of(found: &Found, is_verbose: bool) -> String {
             counts.as_object_mut().and_then(|counts| counts.remove(said));
         }
         flatten(&mut text, 1, &counts);
+    }
+    text
+}
+
+/// Draws the members of a pool of several devices: what each is, and its errors by kind.
+fn members_of(pool: &Value) -> String {
+    let members = pool["members"].as_array().filter(|members| !members.is_empty());
+    let Some(members) = members else { return String::new() };
+    let count = |member: &Value, name: &str| member[name].as_u64().unwrap_or(0);
+    let word = |member: &Value, name: &str| printable(member[name].as_str().unwrap_or("?"));
+    let state = if pool["is_degraded"] == true { "degraded" } else { "online" };
+    let layout = printable(pool["layout"].as_str().unwrap_or("?"));
+    let paths: Vec<String> = members.iter().map(|member| word(member, "path")).collect();
+    let width = paths.iter().map(String::len).max().unwrap_or(0).max(layout.len());
+    let mut text = format!(
+        "  {:<width$}    {:<8}  {:>5} {:>5} {:>5} {:>8}\n",
+        "member", "state", "read", "write", "check", "repaired"
+    );
+    let _ = writeln!(text, "  {layout:<width$}    {state}");
+    for (member, path) in members.iter().zip(&paths) {
+        let _ = write!(
+            text,
+            "    {path:<width$}  {:<8}  {:>5} {:>5} {:>5} {:>8}",
+            word(member, "state"),
+            count(member, "read_errors"),
+            count(member, "write_errors"),
+            count(member, "checksum_errors"),
+            count(member, "repaired"),
+        );
+        if member["state"] == "joining" {
+            let _ = write!(text, "  {} copied", ByteSize(count(member, "copied_bytes")));
+        }
+        text.push('\n');
     }
     text
 }

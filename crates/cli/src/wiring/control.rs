@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use engine::vnode::api::{FileSystem, FsError};
-use engine::{FilesetChange, FilesetInfo, JobStatus, NewFileset, Pool};
+use engine::{FilesetChange, FilesetInfo, JobStatus, NewFileset, Pool, ScrubReport};
 use format::fileset::ROOT_SLOT;
 
-use super::{failed, random_bytes};
+use super::{devices, failed, random_bytes};
 use crate::backend::BackendError;
 use crate::control::{
-    Answer, FilesetFacts, JobFacts, LIST_MAX, Peer, Properties, Request, clone_of, name_of,
+    Answer, FilesetFacts, JobFacts, LIST_MAX, Peer, Properties, Request, ScrubFacts, clone_of,
+    name_of,
 };
 
 /// Does what `request` asks for `peer`, who may ask it. See [`crate::backend::OpenPool::control`].
@@ -33,6 +34,17 @@ pub(super) fn control(
         | Request::Reload {} => {
             let advice = format!("start `holdfast serve {}`", path.display());
             return Err(failed(path, format!("the pool is not served over the network: {advice}")));
+        }
+        // Whoever has the files of the devices does these.
+        Request::DeviceList {} | Request::DeviceFail { .. } | Request::DeviceReplace { .. } => {
+            return Ok(Answer::Devices(devices::list(pool)));
+        }
+        Request::Scrub {} => {
+            let begun = pool.scrub().map(|_| Answer::Done);
+            return begun.map_err(|error| failed(path, error));
+        }
+        Request::ScrubStatus {} => {
+            return Ok(Answer::Scrub(pool.scrub_report().map(scrub_facts)));
         }
         Request::FilesetCreate { name, properties } => {
             let random = random_bytes()?;
@@ -125,6 +137,11 @@ fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
         freed_permille: info.freed_permille,
     };
     Ok(Answer::Filesets { list: found.into_iter().take(LIST_MAX).map(facts).collect(), next })
+}
+
+fn scrub_facts(found: ScrubReport) -> ScrubFacts {
+    let ScrubReport { read_bytes, differing, repaired, lost, unused, is_done } = found;
+    ScrubFacts { read_bytes, differing, repaired, lost, unused, is_done }
 }
 
 fn job_facts(job: JobStatus) -> JobFacts {

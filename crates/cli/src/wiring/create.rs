@@ -12,7 +12,7 @@
 //! What was there is first made unrecognisable (`wipe`), durably. So a creation that was cut off
 //! leaves no pool, and never the superblocks of the old one above pages of the new.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use format::geometry::{Geometry, SUPERBLOCK_AREA_BYTES};
@@ -40,32 +40,90 @@ const DISCARD_BYTES: u64 = 64 << 30;
 
 /// Makes a pool. See the module's header.
 pub(super) fn create(options: &CreateOptions) -> Result<CreateReport, BackendError> {
-    let path = &options.device;
-    if !path.exists() {
-        let device = new_file(options)?;
-        let plan = plan_of(options, device.info().size_bytes)?;
-        return make(path, device, &plan).inspect_err(|_| {
-            // MK2: where there was nothing before, nothing is left behind.
+    let paths = paths_of(options)?;
+    let mut made = Vec::new();
+    let created = create_on(options, &paths, &mut made);
+    created.inspect_err(|_| {
+        // MK2: where there was nothing before, nothing is left behind.
+        for path in &made {
             let _ = std::fs::remove_file(path);
-        });
+        }
+    })
+}
+
+/// Returns the paths that are named: of several absolute ones, for the labels keep them.
+fn paths_of(options: &CreateOptions) -> Result<Vec<PathBuf>, BackendError> {
+    if let [path] = options.devices.as_slice() {
+        return Ok(vec![path.clone()]);
     }
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for path in &options.devices {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = std::fs::canonicalize(folder.unwrap_or(Path::new(".")));
+        let whole = match (std::fs::canonicalize(path), folder, path.file_name()) {
+            (Ok(whole), ..) => whole,
+            (Err(_), Ok(folder), Some(name)) => folder.join(name),
+            (Err(_), ..) => return Err(BackendError::Missing { device: path.clone() }),
+        };
+        if paths.contains(&whole) {
+            let reason = format!("{} is named twice: a device is in one place", path.display());
+            return Err(BackendError::Option { option: "--group", reason });
+        }
+        paths.push(whole);
+    }
+    Ok(paths)
+}
+
+/// A device that is ready to be made a member, and whether anything is on it.
+struct Ready {
+    path: PathBuf,
+    device: Arc<FileDevice>,
+    is_used: bool,
+}
+
+fn create_on(
+    options: &CreateOptions,
+    paths: &[PathBuf],
+    made: &mut Vec<PathBuf>,
+) -> Result<CreateReport, BackendError> {
+    let mut all = Vec::with_capacity(paths.len());
+    for path in paths {
+        if path.exists() {
+            all.push(existing(options, path)?);
+            continue;
+        }
+        let device = new_file(options, path)?;
+        made.push(path.clone());
+        all.push(Ready { path: path.clone(), device, is_used: false });
+    }
+    for ready in all.iter_mut().filter(|ready| !made.contains(&ready.path)) {
+        ready.device = resized(options, &ready.path, Arc::clone(&ready.device))?;
+    }
+    let smallest = all.iter().map(|ready| ready.device.info().size_bytes).min().unwrap_or(0);
+    let plan = plan_of(options, smallest)?;
+    let first = paths.first().map_or(Path::new(""), PathBuf::as_path);
+    engine::Pool::check_members(options.layout, all.len(), &plan)
+        .map_err(|error| cannot_start(first, error))?;
+    // MK1: from here on only the device can fail.
+    for Ready { path, device, .. } in all.iter().filter(|ready| ready.is_used) {
+        wipe(device.as_ref(), path.is_file()).map_err(|error| failed(path, error))?;
+    }
+    make(options, &all, &plan)
+}
+
+/// Returns a device that is there, if it may be overwritten.
+fn existing(options: &CreateOptions, path: &Path) -> Result<Ready, BackendError> {
     let device = open_device_with(path, FileOptions::default())?;
     check_writable(device.as_ref()).map_err(|error| cannot_use(path, &error))?;
     let found = what_is_there(path, &device).map_err(|error| failed(path, error))?;
     if let (Some(found), false) = (&found, options.is_forced) {
-        return Err(BackendError::Foreign { device: path.clone(), found: found.clone() });
+        return Err(BackendError::Foreign { device: path.to_owned(), found: found.clone() });
     }
     // Somebody may have it whom no lock knows.
     let shared: SharedDevice = Arc::<FileDevice>::clone(&device);
     storage::heartbeat::wait_until_free(&shared, &ThisMachine)
         .map_err(|error| cannot_use(path, &error))?;
-    let device = resized(options, device)?;
-    let plan = plan_of(options, device.info().size_bytes)?;
-    // MK1: from here on only the device can fail.
-    if found.is_some() {
-        wipe(device.as_ref(), path.is_file()).map_err(|error| failed(path, error))?;
-    }
-    make(path, device, &plan)
+    Ok(Ready { path: path.to_owned(), device, is_used: found.is_some() })
 }
 
 /// Returns what the engine is asked for, on a device of `device_bytes`, or why it would refuse.
@@ -85,7 +143,9 @@ fn plan_of(
     plan.block_shift = u8::try_from(options.block_bytes.ilog2()).unwrap_or(0);
     plan.label.clone_from(&options.label);
     plan.owner = (options.owner_uid, options.owner_gid);
-    plan.plan().map_err(|error| cannot_start(&options.device, error))?;
+    let first = options.devices.first().map_or(Path::new(""), PathBuf::as_path);
+    let count = options.devices.len();
+    plan.plan_on(options.layout, count).map_err(|error| cannot_start(first, error))?;
     Ok(plan)
 }
 
@@ -93,7 +153,7 @@ fn plan_of(
 /// with none for which there could be no pool.
 fn with_slack(
     options: &CreateOptions,
-    wanted: u64,
+    (path, wanted): (&Path, u64),
     sized: &mut dyn FnMut(u64) -> Result<Arc<FileDevice>, OpenError>,
 ) -> Result<Arc<FileDevice>, BackendError> {
     plan_of(options, wanted - wanted % DEVICE_ALIGN_BYTES)?;
@@ -105,16 +165,15 @@ fn with_slack(
         }
         sized => sized,
     }
-    .map_err(|error| cannot_open(&options.device, error))
+    .map_err(|error| cannot_open(path, error))
 }
 
-fn new_file(options: &CreateOptions) -> Result<Arc<FileDevice>, BackendError> {
-    let path = &options.device;
+fn new_file(options: &CreateOptions, path: &Path) -> Result<Arc<FileDevice>, BackendError> {
     let wanted = options.size_bytes.ok_or_else(|| BackendError::Option {
         option: "--size",
         reason: format!("{} is not there yet: say how large to make it", path.display()),
     })?;
-    with_slack(options, wanted, &mut |size_bytes| {
+    with_slack(options, (path, wanted), &mut |size_bytes| {
         FileDevice::create(path, size_bytes, FileOptions::default())
     })
 }
@@ -122,9 +181,10 @@ fn new_file(options: &CreateOptions) -> Result<Arc<FileDevice>, BackendError> {
 /// Returns the device at the length that was asked for: a file gets it, a block device has it.
 fn resized(
     options: &CreateOptions,
+    path: &Path,
     device: Arc<FileDevice>,
 ) -> Result<Arc<FileDevice>, BackendError> {
-    let (path, size_bytes) = (&options.device, device.info().size_bytes);
+    let size_bytes = device.info().size_bytes;
     let wanted = match options.size_bytes {
         Some(wanted) if wanted - wanted % DEVICE_ALIGN_BYTES != size_bytes => wanted,
         Some(_) | None => {
@@ -142,7 +202,8 @@ fn resized(
         let device = path.display();
         return Err(refused(format!("{device} has {size_bytes} bytes: give --force to cut it")));
     }
-    with_slack(options, wanted, &mut |size_bytes| device.resize(size_bytes, FileOptions::default()))
+    let resize = &mut |size_bytes| device.resize(size_bytes, FileOptions::default());
+    with_slack(options, (path, wanted), resize)
 }
 
 /// Makes what is on the device unrecognisable, durably, and gives its room back where that is
@@ -170,18 +231,24 @@ fn wipe(device: &FileDevice, is_file: bool) -> Result<(), DeviceError> {
 
 /// Makes a pool on what is blank by now.
 fn make(
-    path: &Path,
-    device: Arc<FileDevice>,
+    options: &CreateOptions,
+    all: &[Ready],
     plan: &engine::CreateOptions,
 ) -> Result<CreateReport, BackendError> {
-    let warnings = Vec::from_iter(openness_of(path, &device));
-    let counting = CountingDevice::new(device);
-    let device: SharedDevice = counting.clone();
-    engine::Pool::create(&device, &SystemClock::new(), plan)
-        .map_err(|error| cannot_start(path, error))?;
-    let written_bytes = counting.snapshot().of_kind(RequestKind::Write).bytes;
+    let warnings = all.iter().filter_map(|ready| openness_of(&ready.path, &ready.device)).collect();
+    let counted: Vec<Arc<CountingDevice>> =
+        all.iter().map(|ready| CountingDevice::new(ready.device.clone())).collect();
+    let devices: Vec<SharedDevice> =
+        counted.iter().map(|device| -> SharedDevice { device.clone() }).collect();
+    let Some((first, device)) = all.iter().map(|ready| &ready.path).zip(&devices).next() else {
+        return Err(BackendError::Missing { device: PathBuf::new() });
+    };
+    engine::Pool::create_on(&devices, options.layout, &SystemClock::new(), plan)
+        .map_err(|error| cannot_start(first, error))?;
+    let written_bytes: u64 =
+        counted.iter().map(|device| device.snapshot().of_kind(RequestKind::Write).bytes).sum();
     let report = storage::pool::read_superblock(device.as_ref());
-    let superblock = report.map_err(|error| cannot_use(path, &error))?.current;
+    let superblock = report.map_err(|error| cannot_use(first, &error))?.current;
     let geometry = &superblock.geometry;
     Ok(CreateReport {
         pool_id: superblock.pool_id.to_string(),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use cli::backend::{
     Backend, BackendError, CheckReport, CreateOptions, CreateReport, DefectReport, DumpReport,
-    ExplainStep, ExplainTarget, OnProgress, OpenOptions, OpenPool, ProveOptions, ProveReport,
-    TortureFinding, TortureReport,
+    ExplainStep, ExplainTarget, Members, OnProgress, OpenOptions, OpenPool, ProveOptions,
+    ProveReport, TortureFinding, TortureReport,
 };
 use cli::control::{Answer, Peer, Request};
 use engine::vnode::api::{FileSystem, FilesetUuid};
@@ -84,7 +84,7 @@ fn read(device: &Path) -> Result<String, BackendError> {
 
 impl Backend for FakeBackend {
     fn create(&self, options: &CreateOptions) -> Result<CreateReport, BackendError> {
-        fs::write(&options.device, POOL).expect("the test's own file");
+        fs::write(&options.devices[0], POOL).expect("the test's own file");
         Ok(CreateReport {
             pool_id: "0".repeat(32),
             size_bytes: options.size_bytes.unwrap_or(0),
@@ -107,7 +107,12 @@ impl Backend for FakeBackend {
         Err(BackendError::Failed { device: "memory".into(), cause: "not in these tests".into() })
     }
 
-    fn check(&self, device: &Path, progress: OnProgress<'_>) -> Result<CheckReport, BackendError> {
+    fn check(
+        &self,
+        device: &Path,
+        _members: &Members,
+        progress: OnProgress<'_>,
+    ) -> Result<CheckReport, BackendError> {
         let content = read(device)?;
         progress("pages", 1, 1);
         let mut report = CheckReport { pages_read: 1, ..CheckReport::default() };

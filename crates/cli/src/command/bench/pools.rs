@@ -14,7 +14,7 @@ use front::fuse::mountpoint::{self, Mountpoint};
 use serde_json::Value;
 
 use crate::args::{BenchArgs, BenchTarget};
-use crate::backend::{Backend, CreateOptions, OpenOptions, OpenPool, Placement};
+use crate::backend::{Backend, CreateOptions, Members, OpenOptions, OpenPool, Placement};
 use crate::command::create;
 use crate::daemon::Relaunch;
 use crate::size::ByteSize;
@@ -151,7 +151,8 @@ impl Pools {
     ) -> anyhow::Result<PathBuf> {
         let device = self.directory().join(format!("{name}.hf"));
         let options = CreateOptions {
-            device: device.clone(),
+            devices: vec![device.clone()],
+            layout: format::members::Layout::Single,
             size_bytes: Some(pool_bytes),
             fragment_bytes: 4096,
             block_bytes: 16_384,
@@ -170,6 +171,7 @@ impl Pools {
         let device = self.create("process", pool_bytes, backend)?;
         let options = OpenOptions {
             device,
+            members: Members::default(),
             is_read_only: false,
             has_no_atime: false,
             cache_bytes: CACHE_BYTES,

@@ -1,0 +1,79 @@
+//! What can be asked of the devices of a pool.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  holdfast device list d0.hf\n  \
+                        holdfast device fail d0.hf d1.hf\n  \
+                        holdfast device replace d0.hf d1.hf new.hf --wait\n\n\
+                        POOL is any device of the pool, or a directory that it is mounted on. A \
+                        device is named by\nits path, its slot or its id, as `device list` shows \
+                        them. A mounted pool is asked through its\nserver; another is opened for \
+                        the command.")]
+pub(crate) struct DeviceArgs {
+    #[command(subcommand)]
+    pub(crate) command: DeviceCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeviceCommand {
+    /// Show the devices of a pool, what each is and what happened to it
+    #[command(after_help = "Example:\n  holdfast device list d0.hf --json")]
+    List {
+        /// The pool
+        pool: PathBuf,
+    },
+    /// Leave a device behind, as if it had failed
+    #[command(after_help = "Example:\n  holdfast device fail d0.hf d1.hf\n\n\
+                            Refused where the others do not have all that the pool holds.")]
+    Fail {
+        /// The pool
+        pool: PathBuf,
+        /// Its path, slot or id
+        device: String,
+    },
+    /// Put another device in the place of one, and copy everything to it
+    #[command(after_help = "Example:\n  holdfast device replace d0.hf d1.hf new.hf --wait\n\n\
+                            The old device gets nothing more from now on. A job copies; it goes \
+                            on after a crash, and\nwhen the pool is opened again.")]
+    Replace {
+        /// The pool
+        pool: PathBuf,
+        /// Path, slot or id of the old one
+        old: String,
+        /// The new one: a file (made if it is missing) or block device
+        new: PathBuf,
+        /// Return when the new one has all
+        #[arg(long)]
+        wait: bool,
+        /// Overwrite what is on the new one
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+impl DeviceCommand {
+    /// Returns the pool, or what it is mounted on.
+    pub(crate) fn pool(&self) -> &Path {
+        match self {
+            DeviceCommand::List { pool }
+            | DeviceCommand::Fail { pool, .. }
+            | DeviceCommand::Replace { pool, .. } => pool,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  holdfast scrub d0.hf --wait\n\n\
+                        Reads all copies, and writes again what is bad on one device and good on \
+                        another. A job:\n`holdfast job list` shows how far it is. A pool that is \
+                        not mounted is opened, and waited for.")]
+pub(crate) struct ScrubArgs {
+    /// Any device of the pool, or a directory that it is mounted on
+    pub(crate) pool: PathBuf,
+    /// Return when it has ended, and say what it has found
+    #[arg(long)]
+    pub(crate) wait: bool,
+}

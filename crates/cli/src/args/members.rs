@@ -1,0 +1,99 @@
+//! What can be said of the devices of a pool.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use clap::Args;
+use format::members::Layout;
+
+/// How several devices are given, wherever a pool is opened.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct MemberArgs {
+    /// A member of the pool that is elsewhere; others are found by the path in the labels, and in
+    /// the folders of the members given
+    #[arg(long = "member", value_name = "PATH")]
+    pub(crate) members: Vec<PathBuf>,
+    /// Open the pool although a member is missing: that is done anyway where the others have all
+    #[arg(long)]
+    pub(crate) degraded: bool,
+    /// Open what is left though the missing devices may hold newer writes; of others only those
+    /// that are named are used
+    #[arg(long)]
+    pub(crate) accept_missing: bool,
+}
+
+/// `KIND:DEVICE,DEVICE[=ROLE,...]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GroupSpec {
+    /// How the pool lies on them.
+    pub(crate) layout: Layout,
+    /// The devices.
+    pub(crate) devices: Vec<PathBuf>,
+}
+
+/// Stripe unit of a new raid5, as a binary logarithm: 64 KiB, which a disk reads in the time of a
+/// seek, and of which a segment of 1 MiB is a whole number of stripes for most widths.
+const RAID5_UNIT_SHIFT: u8 = 16;
+
+/// Kinds that the format has.
+const KINDS: &str = "single, mirror, stripe, round-robin, raid5";
+
+/// Returns the group that `text` spells.
+pub(crate) fn parse_group(text: &str) -> Result<GroupSpec, String> {
+    let (kind, rest) = text
+        .split_once(':')
+        .ok_or_else(|| format!("spell it KIND:DEVICE,DEVICE; kinds are {KINDS}"))?;
+    let layout = match kind {
+        "single" => Layout::Single,
+        "mirror" => Layout::Mirror,
+        "raid5" => Layout::Raid5 { unit_shift: RAID5_UNIT_SHIFT },
+        "stripe" | "round-robin" => {
+            return Err(format!("this version makes single, mirror and raid5, not {kind} yet"));
+        }
+        _ => return Err(format!("there is no kind {kind}; kinds are {KINDS}")),
+    };
+    let devices = match rest.rsplit_once('=') {
+        None => rest,
+        Some((_, roles)) => {
+            let is_role = |role: &str| ["data", "metadata", "journal"].contains(&role);
+            return Err(match roles.split(',').find(|role| !is_role(role)) {
+                Some(role) => format!(
+                    "there is no role {role} (what follows the last = are roles): data, metadata, \
+                     journal"
+                ),
+                None => "this version has no roles yet: leave them out".to_owned(),
+            });
+        }
+    };
+    let devices: Vec<PathBuf> =
+        devices.split(',').map(|path| OsStr::from_bytes(path.as_bytes()).into()).collect();
+    if devices.iter().any(|path| path.as_os_str().is_empty()) {
+        return Err("a device has no name: write them with a comma between two".to_owned());
+    }
+    Ok(GroupSpec { layout, devices })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_spelled_kind_devices_roles() {
+        let group = parse_group("mirror:d0,/a:b/d1").expect("the kind ends at the first colon");
+        assert_eq!(group.layout, Layout::Mirror);
+        assert_eq!(group.devices, [PathBuf::from("d0"), PathBuf::from("/a:b/d1")]);
+        for (text, words) in [
+            ("mirror", "KIND:"),
+            ("stripe:a,b,c", "not stripe yet"),
+            ("mirrored:a,b", "no kind mirrored"),
+            ("mirror:a,b=metadata,journal", "no roles yet"),
+            ("mirror:a=b,c", "no role b"),
+            ("mirror:a,,b", "no name"),
+            ("single:", "no name"),
+        ] {
+            let error = parse_group(text).expect_err(text);
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+}

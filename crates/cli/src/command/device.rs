@@ -1,0 +1,119 @@
+//! `holdfast device`: shows the devices of a pool, fails and replaces them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::controlled::Controlled;
+use crate::args::device::{DeviceArgs, DeviceCommand};
+use crate::backend::Backend;
+use crate::control::{Answer, DeviceFacts, Request};
+use crate::exit;
+use crate::output::{Output, printable};
+use crate::size::ByteSize;
+
+/// How often a copy is asked how far it is.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
+    let is_change = !matches!(args.command, DeviceCommand::List { .. });
+    let at = Controlled::find(args.command.pool(), backend, is_change)?;
+    let pool = at.pool.display().to_string();
+    match &args.command {
+        DeviceCommand::List { .. } => {
+            let devices = devices(&at);
+            for device in at.finish(devices)? {
+                output.fact(&line_of(&device), &json!(device));
+            }
+        }
+        DeviceCommand::Fail { device, .. } => {
+            let asked = at.ask(&Request::DeviceFail { device: named(device) });
+            at.finish(asked)?;
+            let facts = json!({ "failed": device, "pool": pool });
+            output
+                .fact(&format!("{} has failed, and gets nothing more", printable(device)), &facts);
+        }
+        DeviceCommand::Replace { old, new, wait: must_wait, force, .. } => {
+            let done = replace(&at, (old, new), (*must_wait, *force), output);
+            at.finish(done)?;
+        }
+    }
+    Ok(exit::DONE)
+}
+
+/// Returns a device as the server finds it: a path that leads somewhere from here in full.
+fn named(device: &str) -> String {
+    let is_path = device.contains('/') || Path::new(device).exists();
+    let whole = if is_path { std::fs::canonicalize(device).ok() } else { None };
+    whole.map_or_else(|| device.to_owned(), |whole| whole.display().to_string())
+}
+
+fn replace(
+    at: &Controlled,
+    (old, new): (&str, &Path),
+    (must_wait, is_forced): (bool, bool),
+    output: &Output,
+) -> anyhow::Result<()> {
+    let new = std::path::absolute(new)?;
+    let path = new.display().to_string();
+    at.ask(&Request::DeviceReplace { old: named(old), new, is_forced })?;
+    let facts = json!({ "replaced": old, "by": path });
+    output.fact(&format!("{} is replaced by {}", printable(old), printable(&path)), &facts);
+    // Without a server nobody else goes on with the copy.
+    if must_wait || !at.is_served() { wait(at, output) } else { Ok(()) }
+}
+
+/// Waits until no device is joining any more.
+fn wait(at: &Controlled, output: &Output) -> anyhow::Result<()> {
+    let mut progress = output.progress();
+    loop {
+        let joining = devices(at)?.into_iter().find(|device| device.state == "joining");
+        let stopped = at.jobs()?.into_iter().find(|job| job.is_paused || job.failure.is_some());
+        let Some(device) = joining else {
+            progress.finish();
+            return Ok(());
+        };
+        progress.tell("copied, in bytes", device.copied_bytes, device.pool_bytes);
+        if let Some(job) = stopped {
+            let why = job.failure.unwrap_or_else(|| "somebody paused it".to_owned());
+            let (pool, id) = (at.pool.display(), job.id);
+            anyhow::bail!(
+                "{pool}: {} has stopped ({why}): `holdfast job resume {pool} {id}`",
+                job.name
+            );
+        }
+        std::thread::park_timeout(ASK_AGAIN);
+    }
+}
+
+fn devices(at: &Controlled) -> anyhow::Result<Vec<DeviceFacts>> {
+    let Answer::Devices(list) = at.ask(&Request::DeviceList {})? else {
+        anyhow::bail!("{}: the server answered nonsense", at.pool.display());
+    };
+    Ok(list)
+}
+
+fn line_of(device: &DeviceFacts) -> String {
+    let DeviceFacts { slot, path, state, id, .. } = device;
+    let path = if path.is_empty() { "(no path is known)" } else { path };
+    let mut line = format!(
+        "{slot}  {state:<8}  {}  {}  id {id}",
+        printable(path),
+        ByteSize(device.size_bytes)
+    );
+    for (count, what) in [
+        (device.read_errors, "reads failed"),
+        (device.write_errors, "writes failed"),
+        (device.checksum_errors, "did not verify"),
+        (device.repaired, "repaired"),
+    ] {
+        if count > 0 {
+            line += &format!(", {count} {what}");
+        }
+    }
+    if state == "joining" {
+        line += &format!(", {} copied", ByteSize(device.copied_bytes));
+    }
+    line
+}

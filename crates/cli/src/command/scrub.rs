@@ -1,0 +1,76 @@
+//! `holdfast scrub`: holds all copies of what a pool has against each other, and repairs.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::controlled::Controlled;
+use crate::args::device::ScrubArgs;
+use crate::backend::Backend;
+use crate::control::{Answer, Request, ScrubFacts};
+use crate::exit;
+use crate::output::Output;
+use crate::size::ByteSize;
+
+/// How often it is asked how far it is.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+pub(crate) fn run(args: &ScrubArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
+    let at = Controlled::find(&args.pool, backend, true)?;
+    let (pool, is_served) = (at.pool.display().to_string(), at.is_served());
+    let begun = at.ask(&Request::Scrub {}).map(|_| ());
+    // Without a server nobody else goes on with it.
+    let must_wait = args.wait || !is_served;
+    let found = begun.and_then(|()| if must_wait { wait(&at, output).map(Some) } else { Ok(None) });
+    let Some(found) = at.finish(found)? else {
+        let facts = json!({ "scrubbing": pool });
+        output.fact(&format!("{pool}: a scrub is under way: `holdfast job list {pool}`"), &facts);
+        return Ok(exit::DONE);
+    };
+    output.fact(&text_of(&pool, &found), &json!(found));
+    Ok(if found.lost == 0 { exit::DONE } else { exit::FAILED })
+}
+
+fn wait(at: &Controlled, output: &Output) -> anyhow::Result<ScrubFacts> {
+    let mut progress = output.progress();
+    loop {
+        let Answer::Scrub(Some(found)) = at.ask(&Request::ScrubStatus {})? else {
+            anyhow::bail!("{}: the scrub has ended with its server", at.pool.display());
+        };
+        if found.is_done {
+            progress.finish();
+            return Ok(found);
+        }
+        let jobs = at.jobs()?;
+        let job = jobs.iter().find(|job| job.name == "scrub");
+        if let Some(job) = job.filter(|job| job.is_paused || job.failure.is_some()) {
+            let why = job.failure.clone().unwrap_or_else(|| "somebody paused it".to_owned());
+            let (pool, id) = (at.pool.display(), job.id);
+            anyhow::bail!(
+                "{pool}: the scrub has stopped ({why}): `holdfast job resume {pool} {id}`"
+            );
+        }
+        let total = job.map_or(0, |job| job.total);
+        progress.tell("held against each other, in bytes", found.read_bytes, total);
+        std::thread::park_timeout(ASK_AGAIN);
+    }
+}
+
+fn text_of(pool: &str, found: &ScrubFacts) -> String {
+    let ScrubFacts { differing, repaired, lost, unused, .. } = found;
+    let read = ByteSize(found.read_bytes);
+    if *differing == 0 {
+        return format!("{pool}: {read}, the same on all devices");
+    }
+    let mut text = format!(
+        "{pool}: {read}; {differing} pages differ between the devices: {repaired} pages and blocks \
+         were written again, {unused} are of nothing in use"
+    );
+    if *lost > 0 {
+        text += &format!(
+            ", of {lost} no copy verifies or takes it: `holdfast check` names them, and the \
+             server's log has where"
+        );
+    }
+    text
+}

@@ -1,0 +1,198 @@
+//! The devices of a pool are found, whichever of them is named.
+//!
+//! The one that is named says in its label where the others were last: their paths are looked at,
+//! then the folders of the members known, then what the user names besides. A path is a hint: the
+//! label of what lies there decides.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fs::OpenOptions as FileOpenOptions;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use format::superblock::{MAGIC, Superblock};
+use storage::device::{FileDevice, FileOptions, SharedDevice};
+use storage::pool::read_superblock;
+use storage::volume::{Opening, Volume};
+
+use super::{cannot_use, open_device_with};
+use crate::backend::{BackendError, Members};
+
+/// Most files of a folder that are looked at: more are no folder of pools.
+const FOLDER_FILES_MAX: usize = 1024;
+/// Where the superblock has the identity of its pool.
+const POOL_ID_OFFSET: usize = 16;
+
+/// The devices of one pool, the one that was named first.
+pub(super) struct FoundDevices {
+    pub(super) files: Vec<(PathBuf, Arc<FileDevice>)>,
+    accepts_missing: bool,
+}
+
+impl FoundDevices {
+    /// Returns them as the engine opens them.
+    pub(super) fn opening(&self) -> Opening {
+        let shared = |(_, file): &(PathBuf, Arc<FileDevice>)| -> SharedDevice {
+            Arc::<FileDevice>::clone(file)
+        };
+        let devices = self.files.iter().map(shared).collect();
+        Opening { devices, accepts_missing: self.accepts_missing }
+    }
+}
+
+/// Opens the pool on `path` to be read, as one device, whatever it lies on.
+pub(super) fn device_to_read(
+    path: &Path,
+    members: &Members,
+    options: FileOptions,
+) -> Result<SharedDevice, BackendError> {
+    let found = find(path, members, options)?;
+    if let [(_, device)] = found.files.as_slice()
+        && !label_of(device).is_ok_and(|label| label.members.len() > 1)
+    {
+        return Ok(Arc::<FileDevice>::clone(device));
+    }
+    let mut opening = found.opening();
+    // Nothing is written: what is there can be looked at.
+    opening.accepts_missing = true;
+    let (volume, _) = Volume::open_members(opening).map_err(|error| cannot_use(path, &error))?;
+    Ok(Arc::clone(volume.device()))
+}
+
+/// Opens the device at `path`, and all other members of its pool that are found.
+pub(super) fn find(
+    path: &Path,
+    members: &Members,
+    options: FileOptions,
+) -> Result<FoundDevices, BackendError> {
+    let device = open_device_with(path, options)?;
+    let accepts_missing = members.accepts_missing;
+    let mut found = FoundDevices { files: vec![(path.to_owned(), device)], accepts_missing };
+    // What is wrong with it whoever opens it says.
+    let label = label_of(&found.files[0].1).ok().filter(|label| label.members.len() > 1);
+    let Some(label) = label else { return Ok(found) };
+    let mut search = Search::new(&label, path);
+    for hint in &members.hints {
+        // What the user names must be there, and whoever judges says whether it fits.
+        if search.is_new(hint) {
+            found.files.push((hint.clone(), open_device_with(hint, options)?));
+            search.follow(&found.files)?;
+        }
+    }
+    while let Some(candidate) = search.next().filter(|_| !accepts_missing) {
+        if search.is_full() || !search.is_new(&candidate) || !search.is_of_pool(&candidate) {
+            continue;
+        }
+        let device = open_device_with(&candidate, options)?;
+        // Between a member that was replaced, or a copy, and a member only the label tells.
+        let is_wanted = label_of(&device).is_ok_and(|label| search.wants(&label));
+        if is_wanted {
+            found.files.push((candidate, device));
+            search.follow(&found.files)?;
+        }
+    }
+    Ok(found)
+}
+
+fn label_of(device: &Arc<FileDevice>) -> Result<Superblock, storage::pool::PoolError> {
+    read_superblock(device.as_ref()).map(|report| report.current)
+}
+
+/// What is looked for, and where.
+struct Search {
+    /// The newest label so far.
+    label: Superblock,
+    /// Identities that were found.
+    found: BTreeSet<[u8; 16]>,
+    /// Files that were looked at, by device and inode.
+    seen: BTreeSet<(u64, u64)>,
+    waiting: VecDeque<PathBuf>,
+    folders: BTreeSet<PathBuf>,
+}
+
+impl Search {
+    fn new(label: &Superblock, path: &Path) -> Search {
+        let mut search = Search {
+            label: label.clone(),
+            found: BTreeSet::from([label.device_id()]),
+            seen: BTreeSet::new(),
+            waiting: VecDeque::new(),
+            folders: BTreeSet::new(),
+        };
+        search.is_new(path);
+        search.add_paths(path);
+        search
+    }
+
+    /// Adds where the label says that members were, and the folder of a member.
+    fn add_paths(&mut self, path: &Path) {
+        let paths = self.label.members.iter().map(|member| &member.path);
+        let known = paths.filter(|path| !path.is_empty());
+        self.waiting.extend(known.map(|path| PathBuf::from(std::ffi::OsStr::from_bytes(path))));
+        let folder = std::fs::canonicalize(path).ok().and_then(|path| Some(path.parent()?.into()));
+        let Some(folder) = folder.filter(|folder| self.folders.insert(PathBuf::clone(folder)))
+        else {
+            return;
+        };
+        let files = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        let mut files: Vec<PathBuf> =
+            files.take(FOLDER_FILES_MAX).map(|entry| entry.path()).collect();
+        files.sort();
+        self.waiting.extend(files);
+    }
+
+    /// Goes on from the labels of what was found.
+    fn follow(&mut self, files: &[(PathBuf, Arc<FileDevice>)]) -> Result<(), BackendError> {
+        let Some((path, device)) = files.last() else { return Ok(()) };
+        let label = label_of(device).map_err(|error| cannot_use(path, &error))?;
+        self.found.insert(label.device_id());
+        let age = |label: &Superblock| (label.membership().number, label.sequence);
+        if age(&label) > age(&self.label) {
+            self.label = label;
+        }
+        self.add_paths(path);
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<PathBuf> {
+        self.waiting.pop_front()
+    }
+
+    /// Whether all members were found.
+    fn is_full(&self) -> bool {
+        self.label.members.iter().all(|member| self.found.contains(&member.id))
+    }
+
+    /// Whether the file at `path` was not looked at yet.
+    fn is_new(&mut self, path: &Path) -> bool {
+        let number = std::fs::metadata(path).map(|stat| (stat.dev(), stat.ino()));
+        number.is_ok_and(|number| self.seen.insert(number))
+    }
+
+    /// Whether what lies at `path` begins as a member of this pool does.
+    fn is_of_pool(&self, path: &Path) -> bool {
+        let Ok(kind) = std::fs::metadata(path).map(|stat| stat.file_type()) else { return false };
+        if !kind.is_file() && !kind.is_block_device() {
+            return false;
+        }
+        let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
+        let file = FileOpenOptions::new().read(true).custom_flags(nonblocking).open(path);
+        let mut head = [0; 512];
+        if file.and_then(|mut file| file.read_exact(&mut head)).is_err() {
+            return false;
+        }
+        let id = POOL_ID_OFFSET..POOL_ID_OFFSET + self.label.pool_id.0.len();
+        head.starts_with(&MAGIC) && head.get(id) == Some(&self.label.pool_id.0[..])
+    }
+
+    /// Whether a label is of a member that is missing so far. One of another history is wanted too:
+    /// whoever judges refuses it by name.
+    fn wants(&self, label: &Superblock) -> bool {
+        let id = label.device_id();
+        let is_member = self.label.members.iter().any(|member| member.id == id);
+        let is_newer = label.membership().number > self.label.membership().number;
+        !self.found.contains(&id) && (is_member || is_newer)
+    }
+}
