@@ -2,6 +2,7 @@
 
 mod clones;
 mod crash;
+mod forks;
 mod moving;
 mod quota;
 

@@ -190,6 +190,10 @@ pub(crate) const FOUND: &[Row] = &[
         "filesets",
         "clones::a_deleted_clone_gives_back_what_it_alone_held",
     ),
+    ("HoldIgnored", "filesets", "forks::a_clone_that_is_held_stays"),
+    ("ForkOwnsItsClone", "filesets", "forks::each_node_of_a_tree_of_forks_stays_what_it_was"),
+    ("ForkReservesNothing", "filesets", "forks::a_fork_takes_on_what_its_clone_reserves"),
+    ("ReservingNotNoted", "filesets", "forks::a_fork_takes_on_what_its_clone_reserves"),
     ("SharedAfterDeletion", "filesets", "clones::a_deleted_clone_gives_back_what_it_alone_held"),
     ("OneCopyAcknowledged", "members", "set::a_joining_member_gets_every_write_and_is_not_read"),
     (

@@ -1,6 +1,7 @@
 //! Who owns which fragment: one bit for each, filled from the pointers of every container.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use format::geometry::Geometry;
 use format::group::SegmentKind;
@@ -66,17 +67,24 @@ pub(crate) struct Space {
     pub(crate) shares: Option<Shares>,
 }
 
+/// What one node of a family holds: a bit a fragment, by group.
+pub(crate) type Held = BTreeMap<u32, Vec<u64>>;
+
 /// What a fileset may hold that others of its family hold too, and what it was found to hold.
 #[derive(Debug)]
 pub(crate) struct Shares {
     /// What was born in this epoch or before it, the parent holds too; 0: there is none.
     pub(crate) epoch: Epoch,
-    /// Whether it is a clone that is being freed: what it has and nobody else is still in use.
+    /// Of a clone: the epoch that took it, after which nothing of it was born.
+    pub(crate) taken_in: Option<Epoch>,
+    /// Whether it is being freed: what it has and nobody else is still in use.
     pub(crate) is_freed: bool,
     /// Whether all that the parent holds was found.
     pub(crate) is_parent_whole: bool,
-    /// A bit a fragment, by group: set when this one holds it.
-    used: BTreeMap<u32, Vec<u64>>,
+    /// What the parent holds; `None`: what is known is what all others hold.
+    pub(crate) parent: Option<Rc<Held>>,
+    /// What this one holds.
+    used: Held,
 }
 
 /// What became of a claim.
@@ -91,8 +99,29 @@ pub(crate) enum Claim {
 }
 
 impl Shares {
-    pub(crate) fn new(epoch: Epoch, is_parent_whole: bool) -> Shares {
-        Shares { epoch, is_freed: false, is_parent_whole, used: BTreeMap::new() }
+    pub(crate) fn new(epoch: Epoch) -> Shares {
+        Shares {
+            epoch,
+            taken_in: None,
+            is_freed: false,
+            is_parent_whole: false,
+            parent: None,
+            used: Held::new(),
+        }
+    }
+
+    /// Returns what it was found to hold.
+    pub(crate) fn into_held(self) -> Held {
+        self.used
+    }
+
+    /// Returns whether each of some fragments is the parent's, and whether any is; `None`: what the
+    /// parent holds is not known.
+    fn parent_has(&self, group: u32, first: u32, count: u32) -> Option<(bool, bool)> {
+        let held = self.parent.as_ref()?.get(&group);
+        let is_held = |bit| held.is_some_and(|bits| is_set(bits, bit));
+        let mut bits = first..first + count;
+        Some((bits.clone().all(is_held), bits.any(is_held)))
     }
 
     /// Notes that the fileset holds `count` fragments; `false`: it holds one of them already.
@@ -275,11 +304,21 @@ impl Check<'_> {
             return Claim::Shared;
         }
         let (is_born_before, is_whole) = (pointer.birth <= shares.epoch, shares.is_parent_whole);
+        let is_born_after = shares.taken_in.is_some_and(|epoch| pointer.birth > epoch);
         let Some(space) = self.space.groups.get(&place.group()) else { return Claim::First };
-        if is_born_before && space.is_all_set(place.fragment(), count) {
+        let (has_all, has_any) =
+            shares.parent_has(place.group(), place.fragment(), count).unwrap_or_else(|| {
+                let (first, count) = (place.fragment(), count);
+                (space.is_all_set(first, count), space.is_any_set(first, count))
+            });
+        if is_born_after {
+            let what = format!("a clone has {count} fragments of epoch {}", pointer.birth.0);
+            self.defect(DefectCode::FS013, subject, Some(place), what);
+        }
+        if is_born_before && has_all {
             return Claim::Shared;
         }
-        if is_born_before && is_whole && !space.is_any_set(place.fragment(), count) {
+        if is_born_before && is_whole && !has_any {
             let what =
                 format!("{count} fragments of epoch {}, and no clone has them", pointer.birth.0);
             self.defect(DefectCode::FS011, subject, Some(place), what);

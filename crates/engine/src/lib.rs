@@ -31,4 +31,4 @@ pub use pool::{
     CreateOptions, FilesetInfo, MemberStatus, OpenError, OpenOptions, Pool, PoolStatus,
 };
 pub use segment::{SegmentCacheCounts, WRITES_IN_FLIGHT_MAX};
-pub use vnode::{DIRTY_FILES_MAX, FilesOptions, FilesetChange, NewFileset, Still};
+pub use vnode::{DIRTY_FILES_MAX, FilesOptions, FilesetChange, NewFileset, Restored, Still};

@@ -173,6 +173,8 @@ codes! {
     FS010 Severe "A fileset's parent is not the clone that it says."
     FS011 Major "A fileset has what its clone should have as well."
     FS012 Major "A fileset's count of the fragments that it references is wrong."
+    FS013 Major "A clone has what was made after it was taken."
+    FS014 Minor "A fileset reserves room, and its entry says that it never did."
 }
 
 impl DefectCode {

@@ -28,11 +28,15 @@ pub const NAME_PART_BYTES: usize = 64;
 pub const ROOT_NAME: &str = "root";
 /// Bit of `flags`: nobody may change what is in the fileset.
 const FLAG_READ_ONLY: u8 = 1;
-const FLAGS_KNOWN: u8 = FLAG_READ_ONLY;
+/// Bit of `flags`: pointers of its files may reserve room.
+const FLAG_MAY_RESERVE: u8 = 2;
+const FLAGS_KNOWN: u8 = FLAG_READ_ONLY | FLAG_MAY_RESERVE;
 
 const STATE_WRITABLE: u8 = 1;
 const STATE_CLONE: u8 = 2;
 const STATE_DELETED: u8 = 3;
+const STATE_DELETED_CLONE: u8 = 4;
+const STATE_HOLD: u8 = 5;
 
 /// Byte for byte. Format: `docs/FORMAT.md#fileset-entry`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
@@ -40,20 +44,21 @@ const STATE_DELETED: u8 = 3;
 struct FilesetDisk {
     /// CRC-32C of bytes 4 to 511.
     crc32c: U32,
-    /// 0: free; 1: writable; 2: a clone; 3: deleted, and not all of it is freed yet.
+    /// 0: free; 1: writable; 2: a clone; 3: deleted, and not all of it is freed yet; 4: a clone that
+    /// is so; 5: no fileset, but a hold of a clone.
     state: u8,
     /// Height of the anode table's map.
     height: u8,
     /// Default block size of files: binary logarithm.
     block_shift: u8,
-    /// Bit 0: read-only.
+    /// Bit 0: read-only. Bit 1: pointers of its files may reserve room.
     flags: u8,
     /// Identity: the number of the transaction that made it. Detects an entry in the wrong slot.
     id: U64,
     /// Own slot.
     slot: U32,
     /// Slot of the fileset above it in the path of names, of a clone of the one that it was taken
-    /// of, plus one; 0: none.
+    /// of, of a hold of the clone, plus one; 0: none.
     above: U32,
     /// Anodes in use.
     anodes_used: U64,
@@ -81,8 +86,8 @@ struct FilesetDisk {
     uuid: [u8; 16],
     /// What was born in this epoch or before it belongs to the parent, too. 0: nothing does.
     shared_epoch: U64,
-    /// Slot of the clone that was taken of it last, plus one; of a clone, of the one before it. 0:
-    /// none.
+    /// Slot of the clone that was taken of it last, or that it was forked from, plus one; of a clone,
+    /// of the one before it. 0: none.
     parent: U32,
     /// Zero.
     reserved_b: [u8; 4],
@@ -273,6 +278,10 @@ pub enum FilesetState {
     Clone,
     /// Nobody reaches it; what it held is freed up to the cursor.
     Deleted(Cursor),
+    /// So is a clone.
+    DeletedClone(Cursor),
+    /// It is none, and holds nothing: a name by which somebody keeps a clone from being deleted.
+    Hold,
 }
 
 impl FilesetState {
@@ -280,8 +289,24 @@ impl FilesetState {
     #[must_use]
     pub fn cursor(self) -> Option<Cursor> {
         match self {
-            FilesetState::Writable | FilesetState::Clone => None,
-            FilesetState::Deleted(cursor) => Some(cursor),
+            FilesetState::Writable | FilesetState::Clone | FilesetState::Hold => None,
+            FilesetState::Deleted(cursor) | FilesetState::DeletedClone(cursor) => Some(cursor),
+        }
+    }
+
+    /// Whether it is a clone, also one that was deleted.
+    #[must_use]
+    pub fn is_of_clone(self) -> bool {
+        matches!(self, FilesetState::Clone | FilesetState::DeletedClone(_))
+    }
+
+    /// Returns what it is once freeing has come so far.
+    #[must_use]
+    pub fn freed_to(self, cursor: Cursor) -> FilesetState {
+        if self.is_of_clone() {
+            FilesetState::DeletedClone(cursor)
+        } else {
+            FilesetState::Deleted(cursor)
         }
     }
 }
@@ -296,16 +321,20 @@ pub struct Fileset {
     /// Own slot.
     pub slot: u32,
     /// Slot of the fileset above it in the path of names; of a clone, of the one that it was taken
-    /// of.
+    /// of; of a hold, of the clone.
     pub above: Option<u32>,
     /// What it is.
     pub state: FilesetState,
-    /// Slot of the clone that was taken of it last; of a clone, of the one before it.
+    /// Slot of the clone that was taken of it last, or that it was forked from; of a clone, of the
+    /// one before it.
     pub parent: Option<u32>,
     /// What was born in this epoch or before it belongs to the parent, too.
     pub shared_epoch: Epoch,
     /// Whether nobody may change what is in it.
     pub is_read_only: bool,
+    /// Whether pointers of its files may reserve room: set before the first does, and never
+    /// cleared.
+    pub may_reserve: bool,
     /// Default block size of files: binary logarithm.
     pub block_shift: u8,
     /// Anodes in use.
@@ -390,6 +419,7 @@ impl Fileset {
             parent: None,
             shared_epoch: Epoch(0),
             is_read_only: false,
+            may_reserve: false,
             block_shift,
             anodes_used: 0,
             anodes_end: 0,
@@ -477,8 +507,10 @@ impl Fileset {
         let state = match disk.state {
             STATE_WRITABLE if cursor == Cursor::START => FilesetState::Writable,
             STATE_CLONE if cursor == Cursor::START => FilesetState::Clone,
-            STATE_WRITABLE | STATE_CLONE => return Err(bad("cursor")),
+            STATE_HOLD if cursor == Cursor::START => FilesetState::Hold,
+            STATE_WRITABLE | STATE_CLONE | STATE_HOLD => return Err(bad("cursor")),
             STATE_DELETED => FilesetState::Deleted(cursor),
+            STATE_DELETED_CLONE => FilesetState::DeletedClone(cursor),
             _ => return Err(bad("state")),
         };
         Ok(Some(Fileset {
@@ -490,6 +522,7 @@ impl Fileset {
             parent: disk.parent.get().checked_sub(1),
             shared_epoch: Epoch(disk.shared_epoch.get()),
             is_read_only: disk.flags & FLAG_READ_ONLY != 0,
+            may_reserve: disk.flags & FLAG_MAY_RESERVE != 0,
             block_shift: disk.block_shift,
             anodes_used: disk.anodes_used.get(),
             anodes_end: disk.anodes_end.get(),
@@ -513,13 +546,16 @@ impl Fileset {
             FilesetState::Writable => (STATE_WRITABLE, Cursor::START),
             FilesetState::Clone => (STATE_CLONE, Cursor::START),
             FilesetState::Deleted(cursor) => (STATE_DELETED, cursor),
+            FilesetState::DeletedClone(cursor) => (STATE_DELETED_CLONE, cursor),
+            FilesetState::Hold => (STATE_HOLD, Cursor::START),
         };
         let disk = FilesetDisk {
             crc32c: U32::new(0),
             state,
             height: self.height,
             block_shift: self.block_shift,
-            flags: if self.is_read_only { FLAG_READ_ONLY } else { 0 },
+            flags: if self.is_read_only { FLAG_READ_ONLY } else { 0 }
+                | if self.may_reserve { FLAG_MAY_RESERVE } else { 0 },
             id: U64::new(self.id.0),
             slot: U32::new(self.slot),
             above: U32::new(self.above.map_or(0, |slot| slot + 1)),
@@ -584,7 +620,7 @@ mod tests {
         fileset.anodes_end = 99;
         fileset.above = Some(7);
         (fileset.parent, fileset.shared_epoch) = (Some(5), Epoch(70));
-        fileset.is_read_only = true;
+        (fileset.is_read_only, fileset.may_reserve) = (true, true);
         fileset.root[200] = 1;
         (fileset.quota_bytes, fileset.reservation_bytes) = (10 << 30, 1 << 30);
         let mut bytes = fileset.encode();
@@ -615,6 +651,10 @@ mod tests {
     fn a_deleted_fileset_keeps_its_cursor_and_one_in_use_has_none() {
         let mut fileset = Fileset::new(FilesetId(9), 1, part("old"), 14);
         let cursor = Cursor { container: Cursor::TABLE, end: 4096, height: 2 };
+        fileset.state = FilesetState::Clone;
+        fileset.state = fileset.state.freed_to(cursor);
+        let again = Fileset::decode(&fileset.encode(), 1).expect("whole").expect("in use");
+        assert_eq!(again.state, FilesetState::DeletedClone(cursor));
         fileset.state = FilesetState::Deleted(cursor);
         let mut bytes = fileset.encode();
         let decoded = Fileset::decode(&bytes, 1).expect("whole").expect("in use");

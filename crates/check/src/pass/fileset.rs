@@ -1,17 +1,18 @@
 //! The pool's root page and its table of filesets.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use format::anode::{Anode, POOL_DEFERRED_FREES, POOL_FILESET_TABLE, slot_offset};
 use format::fileset::{Cursor, Fileset, FilesetState};
-use format::ids::{AnodeNo, FilesetId};
+use format::ids::{AnodeNo, Epoch, FilesetId};
 use format::page::{PageBytes, PageKind, PageOwner, SLOT_BYTES, SLOTS_PER_PAGE};
 
 use super::{FILESET_PASSES, anode};
 use crate::convert::{to_u64, to_usize};
 use crate::map::{Content, Past};
 use crate::reader::PageWanted;
-use crate::space::Shares;
+use crate::space::{Held, Shares};
 use crate::sweep::Sweep;
 use crate::tree::Tree;
 use crate::{Check, Stop, path};
@@ -44,20 +45,22 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
         check.is_incomplete = true;
         return Ok(());
     };
-    let filesets = read_table(check, &table);
+    let (holds, filesets): (Vec<Fileset>, Vec<Fileset>) =
+        read_table(check, &table).into_iter().partition(|it| it.state == FilesetState::Hold);
     check.take_memory(to_u64(filesets.len() * size_of::<Fileset>()))?;
-    let parents = Parents::of(&filesets);
+    let mut parents = Parents::of(&filesets);
     let mut ids = BTreeSet::new();
     // A parent comes before what was taken after it: it is the older clone.
     let mut in_order: Vec<&Fileset> = filesets.iter().collect();
     // One that is being freed comes last: what others hold of it is theirs.
     in_order.sort_by_key(|it| match it.state {
         FilesetState::Clone => (0, it.id.0),
-        FilesetState::Writable => (1, 0),
-        FilesetState::Deleted(_) => (2, 0),
+        FilesetState::Writable | FilesetState::Hold => (1, 0),
+        FilesetState::Deleted(_) | FilesetState::DeletedClone(_) => (2, 0),
     });
     for fileset in in_order {
-        if !ids.insert(fileset.id) {
+        // Clones of several filesets that were taken at one moment have one identity.
+        if !ids.insert((fileset.id, fileset.state.is_of_clone().then_some(fileset.above))) {
             let what = format!("slot {} has {}, as an earlier slot has", fileset.slot, fileset.id);
             check.defect(DefectCode::FS005, POOL, None, what);
             continue;
@@ -69,77 +72,133 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
                 *reservations = reservations.saturating_add(fileset.reservation_bytes);
                 parents.prepare(check, fileset);
                 one_fileset(check, fileset)?;
-                (check.space.shares, check.is_clone) = (None, false);
-            }
-            Some(cursor) if parents.is_clone(fileset) => {
-                let mut shares = Shares::new(fileset.shared_epoch, false);
-                shares.is_freed = true;
-                (check.space.shares, check.is_clone) = (Some(shares), true);
-                deleted_fileset(check, fileset, cursor);
-                (check.space.shares, check.is_clone) = (None, false);
+                parents.keep(check, fileset)?;
             }
             Some(cursor) => {
-                // The pool counts its anodes until the last of it is freed.
-                let anodes = &mut check.report.totals.anodes;
-                *anodes = anodes.saturating_add(fileset.anodes_used);
+                if !fileset.state.is_of_clone() {
+                    // The pool counts its anodes until the last of it is freed.
+                    let anodes = &mut check.report.totals.anodes;
+                    *anodes = anodes.saturating_add(fileset.anodes_used);
+                }
+                parents.prepare_freed(check, fileset);
                 deleted_fileset(check, fileset, cursor);
+                (check.space.shares, check.is_clone) = (None, false);
             }
         }
     }
     let mut ids = BTreeSet::new();
-    let filesets: Vec<&Fileset> = filesets.iter().filter(|it| ids.insert(it.id)).collect();
+    let is_first = |it: &&Fileset| ids.insert((it.id, it.state.is_of_clone().then_some(it.above)));
+    let filesets: Vec<&Fileset> = filesets.iter().filter(is_first).collect();
     names(check, &filesets);
+    hold_names(check, &holds, &filesets);
     Ok(())
 }
 
-/// Which filesets there are, for those that have one of them as their parent.
+/// A clone that may be the parent of others.
+struct Parent {
+    family: FilesetId,
+    id: FilesetId,
+    is_freed: bool,
+    /// How many have it as their parent, and are not looked at yet.
+    children: usize,
+    /// What it holds, for those.
+    held: Option<Rc<Held>>,
+}
+
+/// The trees of families: which clones there are, for those that have one of them as their parent.
 struct Parents {
-    /// Family and identity of each clone, by slot.
-    clones: BTreeMap<u32, (FilesetId, FilesetId)>,
-    /// Families with clones.
+    clones: BTreeMap<u32, Parent>,
+    /// Families of more than one node.
     families: BTreeSet<FilesetId>,
-    /// Families of which something is being freed.
-    freed: BTreeSet<FilesetId>,
-    /// Slots that are the parent of another.
-    parents: BTreeSet<u32>,
 }
 
 impl Parents {
     fn of(filesets: &[Fileset]) -> Parents {
-        let clones = || filesets.iter().filter(|it| it.state == FilesetState::Clone);
-        let deleted = filesets.iter().filter(|it| it.state.cursor().is_some());
+        let clones = filesets.iter().filter(|it| it.state.is_of_clone());
+        let children = |slot| filesets.iter().filter(|it| it.parent == Some(slot)).count();
+        let parent_of = |it: &Fileset| Parent {
+            family: it.family,
+            id: it.id,
+            is_freed: it.state.cursor().is_some(),
+            children: children(it.slot),
+            held: None,
+        };
+        let is_related = |it: &&Fileset| it.state.is_of_clone() || it.parent.is_some();
         Parents {
-            clones: clones().map(|it| (it.slot, (it.family, it.id))).collect(),
-            families: clones().map(|it| it.family).collect(),
-            freed: deleted.map(|it| it.family).collect(),
-            parents: filesets.iter().filter_map(|it| it.parent).collect(),
+            clones: clones.map(|it| (it.slot, parent_of(it))).collect(),
+            families: filesets.iter().filter(is_related).map(|it| it.family).collect(),
         }
     }
 
-    /// Whether a deleted fileset is a clone: what was taken after it is there.
-    fn is_clone(&self, fileset: &Fileset) -> bool {
-        self.parents.contains(&fileset.slot)
-    }
-
     /// Prepares the check of one of the filesets: what it may hold that its parent holds too.
-    fn prepare(&self, check: &mut Check<'_>, fileset: &Fileset) {
+    fn prepare(&mut self, check: &mut Check<'_>, fileset: &Fileset) {
         check.is_clone = fileset.state == FilesetState::Clone;
-        let found = fileset.parent.and_then(|slot| self.clones.get(&slot));
+        let subject = Subject { fileset: fileset.family, anode: AnodeNo(0) };
+        let found = fileset.parent.and_then(|slot| self.clones.get_mut(&slot));
         let expected = (fileset.family, FilesetId(fileset.shared_epoch.0));
-        let is_freed = self.freed.contains(&fileset.family);
-        if fileset.parent.is_some() && found != Some(&expected) && !is_freed {
-            let subject = Subject { fileset: fileset.family, anode: AnodeNo(0) };
+        let known = found.as_ref().map(|parent| (parent.family, parent.id));
+        let is_younger = !check.is_clone || fileset.id.0 > fileset.shared_epoch.0;
+        if fileset.parent.is_some() && (known != Some(expected) || !is_younger) {
             let what = format!(
-                "slot {} has {:?} of epoch {} as its parent, and that is {found:?}",
+                "slot {} has {:?} of epoch {} as its parent, and that is {known:?}",
                 fileset.slot, fileset.parent, fileset.shared_epoch.0
             );
             check.defect(DefectCode::FS010, subject, None, what);
         }
-        if self.families.contains(&fileset.family) || is_freed {
-            let is_parent_whole = !check.is_incomplete && found.is_some() && !is_freed;
-            check.space.shares = Some(Shares::new(fileset.shared_epoch, is_parent_whole));
+        if found.as_ref().is_some_and(|parent| parent.is_freed && parent.children > 1) {
+            let what = format!(
+                "slot {} and another have {:?} as their parent, and that is being freed",
+                fileset.slot, fileset.parent
+            );
+            check.defect(DefectCode::FS010, subject, None, what);
+        }
+        if !self.families.contains(&fileset.family) {
+            return;
+        }
+        let mut shares = Shares::new(fileset.shared_epoch);
+        if check.is_clone {
+            shares.taken_in = Some(Epoch(fileset.id.0));
+        }
+        if let Some(parent) = found {
+            parent.children = parent.children.saturating_sub(1);
+            shares.is_parent_whole = !check.is_incomplete && !parent.is_freed;
+            // The last of its children is the last to ask.
+            let is_last = parent.children == 0;
+            shares.parent = if is_last { parent.held.take() } else { parent.held.clone() };
+        }
+        check.space.shares = Some(shares);
+    }
+
+    /// As [`Parents::prepare`], of one that is being freed: what others hold is theirs.
+    fn prepare_freed(&self, check: &mut Check<'_>, fileset: &Fileset) {
+        check.is_clone = fileset.state.is_of_clone();
+        if self.families.contains(&fileset.family) {
+            let mut shares = Shares::new(fileset.shared_epoch);
+            shares.is_freed = true;
+            check.space.shares = Some(shares);
         }
     }
+
+    /// Keeps what a clone holds for as long as it has children that were not looked at.
+    fn keep(&mut self, check: &mut Check<'_>, fileset: &Fileset) -> Result<(), Stop> {
+        let mut shares = check.space.shares.take();
+        check.is_clone = false;
+        let asked = shares.as_mut().and_then(|shares| shares.parent.take());
+        if let Some(held) = asked.and_then(|asked| Rc::try_unwrap(asked).ok()) {
+            check.memory_bytes = check.memory_bytes.saturating_sub(bytes_of(&held));
+        }
+        let Some(parent) = self.clones.get_mut(&fileset.slot) else { return Ok(()) };
+        if let Some(shares) = shares.filter(|_| parent.children > 0) {
+            let held = shares.into_held();
+            check.take_memory(bytes_of(&held))?;
+            parent.held = Some(Rc::new(held));
+        }
+        Ok(())
+    }
+}
+
+fn bytes_of(held: &Held) -> u64 {
+    held.values().map(|words| to_u64(words.len() * 8)).sum()
 }
 
 /// Claims what a deleted fileset still has: what lies past the cursor (DL1).
@@ -172,6 +231,25 @@ fn deleted_container(check: &mut Check<'_>, anode: &Anode, cursor: Cursor) {
     let content = anode.content_kind().map_or(Content::Data, Content::Pages);
     let past = Some(Past { container: anode.number.0, cursor });
     check.walk_past(anode, content, past, &mut |_, _, _| {});
+}
+
+/// Each hold is one of a clone in use, and has a name of its own there.
+fn hold_names(check: &mut Check<'_>, holds: &[Fileset], filesets: &[&Fileset]) {
+    let clones = filesets.iter().filter(|it| it.state == FilesetState::Clone);
+    let clones: BTreeSet<u32> = clones.map(|it| it.slot).collect();
+    let mut seen = BTreeSet::new();
+    for hold in holds {
+        let subject = Subject { fileset: hold.family, anode: AnodeNo(0) };
+        let name = hold.name.as_str();
+        if !hold.above.is_some_and(|slot| clones.contains(&slot)) {
+            let what = format!("the hold {name:?} is of slot {:?}, which has no clone", hold.above);
+            check.defect(DefectCode::FS009, subject, None, what);
+        }
+        if !seen.insert((hold.above, name)) {
+            let what = format!("slot {} is the hold {name:?}, as an earlier slot is", hold.slot);
+            check.defect(DefectCode::FS008, subject, None, what);
+        }
+    }
 }
 
 /// FT1, FT2: names are unique below each fileset, and each is below one that is in use.
@@ -208,9 +286,16 @@ fn one_fileset(check: &mut Check<'_>, fileset: &Fileset) -> Result<(), Stop> {
     let mut tree = Tree::new(fileset.clone());
     let (outer_incomplete, first_finding) = (check.is_incomplete, check.report.findings.len());
     check.is_incomplete = false;
+    let reserved = check.space.fragments_reserved;
     for pass in &FILESET_PASSES {
         check.step(pass.name);
         (pass.run)(check, &mut tree)?;
+    }
+    let reserved = check.space.fragments_reserved.saturating_sub(reserved);
+    if reserved > 0 && !fileset.may_reserve {
+        let subject = Subject { fileset: fileset.family, anode: AnodeNo(0) };
+        let what = format!("slot {} reserves {reserved} fragments", fileset.slot);
+        check.defect(DefectCode::FS014, subject, None, what);
     }
     path::name_defects(check, &tree, first_finding);
     tree.release(check);

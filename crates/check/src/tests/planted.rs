@@ -708,6 +708,13 @@ fn fileset_entries_are_checked() {
             bytes[format::fileset::counts_offset(0)] ^= 1;
         });
     });
+    // A clone that was taken before anything was made.
+    let report = report_of(|image| {
+        image.edit_fileset(|fileset| {
+            (fileset.state, fileset.id) = (FilesetState::Clone, FilesetId(0));
+        });
+    });
+    assert!(report.counts[&DefectCode::FS013] > 30, "{}", report.to_text());
     expect(&[DefectCode::FS007], |image| {
         image.edit(image.geometry.root_place(), |bytes| bytes[512..1024].fill(0));
     });

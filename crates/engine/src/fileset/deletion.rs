@@ -7,13 +7,13 @@
 //! - DL1: What lies at or before the cursor is free, and nobody reads it; what lies past it is as
 //!   the fileset left it. Each step frees and moves the cursor in one transaction.
 //! - DL2: The entry is cleared by the step that has freed the last of the anode table.
-//! - DL3: Of a clone only that is freed which neither the one before it holds, nor the one after
-//!   it at the same position. Neither changes meanwhile.
+//! - DL3: Only that is freed which neither the clone before it holds, nor the one after it at the
+//!   same position. Neither changes meanwhile. What is deleted has one child at most.
 
 use std::ops::ControlFlow;
 
 use format::anode::Anode;
-use format::fileset::{Cursor, Fileset, FilesetState};
+use format::fileset::{Cursor, Fileset};
 use format::ids::{AnodeNo, Epoch};
 use format::page::{PageKind, SLOTS_PER_PAGE};
 use runtime::planted::{self, Planted};
@@ -43,12 +43,14 @@ pub(crate) enum Progress {
     Gone,
 }
 
-/// What others of the family hold of a clone that is deleted: that stays.
+/// What others of the family hold of what is deleted: that stays.
 struct Others {
     /// What was born in this epoch or before it, the clone before it holds.
     shared_epoch: Epoch,
-    /// Anode table of the one after it.
-    child_table: Anode,
+    /// Anode table of the one after it, if there is one.
+    child_table: Option<Anode>,
+    /// Whether what stays may reserve room that nobody gives back but this: then it is looked at.
+    has_reserved: bool,
 }
 
 /// One step under way.
@@ -58,11 +60,16 @@ struct Freeing<'s, 'c> {
     step: Step,
     cursor: Cursor,
     others: Option<&'c Others>,
+    is_clone: bool,
     /// The container in hand as the one after has it.
     twin: Option<Anode>,
 }
 
 impl Freeing<'_, '_> {
+    fn has_reserved(&self) -> bool {
+        self.others.is_some_and(|others| others.has_reserved)
+    }
+
     /// Whether others of the family have a page that the container in hand has, at the same place.
     fn is_page_kept(&self, visit: &Visit) -> FsResult<bool> {
         let Some(others) = self.others else { return Ok(false) };
@@ -122,11 +129,11 @@ fn without(all: Extent, kept: &[Extent]) -> Vec<Extent> {
 
 impl Visitor for Freeing<'_, '_> {
     fn enters(&mut self, page: &Visit) -> FsResult<bool> {
-        let is_kept = self.is_page_kept(page)?;
-        if is_kept {
+        let is_skipped = !self.has_reserved() && self.is_page_kept(page)?;
+        if is_skipped {
             self.cursor = page.at;
         }
-        Ok(!is_kept)
+        Ok(!is_skipped)
     }
 
     /// Frees what a pointer leads to; breaks if the transaction may free no more.
@@ -134,7 +141,9 @@ impl Visitor for Freeing<'_, '_> {
         let pages = self.change.page_count();
         match visit.target {
             // A page of the map was looked at before what lies below it.
-            Target::Page { kind, .. } if kind != PageKind::Map && self.is_page_kept(visit)? => {}
+            Target::Page { kind, .. }
+                if (kind != PageKind::Map || self.has_reserved())
+                    && self.is_page_kept(visit)? => {}
             Target::Page { kind, owner } => {
                 if !Step::has_room_for_page(pages) {
                     return Ok(ControlFlow::Break(()));
@@ -149,7 +158,7 @@ impl Visitor for Freeing<'_, '_> {
                 // A clone reserves nothing.
                 let fragment_shift = self.store.geometry().fragment_shift;
                 let kept = visit.pointer.reserved_fragments(shift, fragment_shift);
-                if kept > 0 && self.others.is_none() {
+                if kept > 0 && !self.is_clone {
                     self.change.unreserve(kept);
                 }
             }
@@ -172,27 +181,32 @@ impl FilesetTable {
         let others = others_of(store, &index, &entry)?;
         let step = Step::new(&change);
         let others = others.as_ref();
-        let mut freeing = Freeing { store, change: &mut change, step, cursor, others, twin: None };
+        let is_clone = entry.state.is_of_clone();
+        let change_ref = &mut change;
+        let mut freeing =
+            Freeing { store, change: change_ref, step, cursor, others, is_clone, twin: None };
         let is_whole = free_from(store, &entry, &mut freeing)?.is_continue();
         let Freeing { step, cursor: reached, .. } = freeing;
         change.free(step.extents())?;
-        if is_whole && others.is_some() {
-            entry.state = FilesetState::Deleted(reached);
+        if is_whole && others.is_some_and(|others| others.child_table.is_some()) {
+            entry.state = entry.state.freed_to(reached);
             index.write_entry(store, &mut change, &entry, None)?;
             change.end();
             index.note(&entry);
             return Ok(Progress::Whole);
         }
         if is_whole {
-            let used = i64::try_from(entry.anodes_used).unwrap_or(0);
-            change.count_anodes(-used);
+            if !is_clone {
+                let used = i64::try_from(entry.anodes_used).unwrap_or(0);
+                change.count_anodes(-used);
+            }
             index.clear_entry(store, &mut change, slot)?;
             change.end();
             index.note_cleared(slot);
             return Ok(Progress::Gone);
         }
         let moved = if planted::is(Planted::DeletionCursorKept) { cursor } else { reached };
-        entry.state = FilesetState::Deleted(moved);
+        entry.state = entry.state.freed_to(moved);
         index.write_entry(store, &mut change, &entry, None)?;
         change.end();
         index.note(&entry);
@@ -200,16 +214,25 @@ impl FilesetTable {
     }
 }
 
-/// Returns what others hold of a clone; `None`: the fileset is none.
+/// Returns what others hold of what is deleted; `None`: nothing.
 fn others_of(store: &Store, index: &Index, entry: &Fileset) -> FsResult<Option<Others>> {
-    let Some(child) = index.child_in_family(entry.slot) else { return Ok(None) };
-    let mut child_table = index.read_entry(store, child.slot)?.table_anode();
-    if planted::is(Planted::DeletionForgetsChild) {
-        child_table.root.fill(0);
+    let child = index.children_in_family(entry.slot).next();
+    if child.is_none() && entry.parent.is_none() {
+        return Ok(None);
+    }
+    let read = |slot| index.read_entry(store, slot).map(|child| child.table_anode());
+    let mut child_table = child.map(|child| read(child.slot)).transpose()?;
+    if let Some(table) = &mut child_table
+        && planted::is(Planted::DeletionForgetsChild)
+    {
+        table.root.fill(0);
     }
     let is_planted = planted::is(Planted::DeletionForgetsParent);
     let shared_epoch = if is_planted { Epoch(0) } else { entry.shared_epoch };
-    Ok(Some(Others { shared_epoch, child_table }))
+    // What it reserves, the pool counts.
+    let is_any_reserved = entry.may_reserve && store.alloc.counts().reserved > 0;
+    let has_reserved = !entry.state.is_of_clone() && is_any_reserved;
+    Ok(Some(Others { shared_epoch, child_table, has_reserved }))
 }
 
 /// Frees what lies past the cursor; breaks if the transaction may free no more.
@@ -226,7 +249,7 @@ fn free_from(
     }
     let from = freeing.cursor;
     let content = Content::Pages(PageKind::Anode);
-    freeing.twin = freeing.others.map(|others| others.child_table.clone());
+    freeing.twin = freeing.others.and_then(|others| others.child_table.clone());
     store.walk_container((&table, Cursor::TABLE), content, from, freeing)
 }
 
@@ -243,11 +266,12 @@ fn free_containers(
         let Some(found) = store.block(None, table, page)? else { continue };
         let (mut child, mut is_kept) = (None, false);
         if let Some(others) = freeing.others {
-            child = Some(&others.child_table);
-            let twin = store.block(None, &others.child_table, page)?;
+            child = others.child_table.as_ref();
+            let twin = child.map(|child| store.block(None, child, page)).transpose()?.flatten();
             // Who has the page has all that its anodes lead to.
-            is_kept = found.birth <= others.shared_epoch
-                || twin.is_some_and(|twin| twin.place == found.place);
+            is_kept = !others.has_reserved
+                && (found.birth <= others.shared_epoch
+                    || twin.is_some_and(|twin| twin.place == found.place));
         }
         looked += 1;
         if is_kept {

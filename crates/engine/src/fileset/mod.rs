@@ -19,6 +19,7 @@ pub(crate) mod deletion;
 pub(crate) mod family;
 pub(crate) mod moved;
 mod orphans;
+pub(crate) mod reserved;
 pub(crate) mod table;
 mod unshare;
 
@@ -305,6 +306,11 @@ impl MountedFileset {
     /// Whether its entry says that nobody may change what is in it.
     pub(crate) fn is_read_only(&self) -> bool {
         self.state.lock().entry.is_read_only
+    }
+
+    /// Whether its entry says that pointers of its files may reserve room.
+    pub(crate) fn may_reserve(&self) -> bool {
+        self.state.lock().entry.may_reserve
     }
 
     /// Returns how many anodes are in use.

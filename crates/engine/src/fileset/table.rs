@@ -10,12 +10,15 @@
 //! - FT3: A slot that was given up is not used again while the pool is open: what is in memory goes
 //!   by slot and anode.
 //!
+//! - FT4: The nodes of a family are a tree: a clone's parent is an older clone, a fileset's is the
+//!   clone that it was taken of last or that it was forked from, and no fileset has children.
+//!
 //! # Concurrency
 //!
 //! The table's lock is taken above a fileset's. It is held from the first look at the index to the
 //! end of the transaction that changes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use format::anode::{ANODE_BYTES, Anode, POOL_FILESET_TABLE, page_and_slot};
 use format::defect::DefectCode;
@@ -31,6 +34,8 @@ use crate::error::{FsError, FsResult};
 use crate::store::{Change, Store};
 use crate::sync::{Mutex, MutexGuard};
 
+/// Most holds of a clone: a refusal to delete it names them all.
+pub(crate) const HOLDS_MAX: usize = 16;
 /// Most filesets of a pool: what the index of them takes in memory is bounded by it.
 pub(crate) const FILESETS_MAX: usize = 1 << 17;
 const _: () = assert!(PAGE_BODY_BYTES >= SLOTS_PER_PAGE * ANODE_BYTES);
@@ -38,6 +43,8 @@ const _: () = assert!(PAGE_BODY_BYTES >= SLOTS_PER_PAGE * ANODE_BYTES);
 /// What the index keeps of a fileset.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
+    /// Of a clone: the epoch that took it.
+    pub(crate) id: FilesetId,
     pub(crate) family: FilesetId,
     pub(crate) slot: u32,
     pub(crate) above: Option<u32>,
@@ -66,6 +73,7 @@ pub(crate) struct Node {
 impl Node {
     fn of(entry: &Fileset) -> Node {
         Node {
+            id: entry.id,
             family: entry.family,
             slot: entry.slot,
             above: entry.above,
@@ -73,8 +81,8 @@ impl Node {
             state: entry.state,
             parent: entry.parent,
             epoch: match entry.state {
-                FilesetState::Clone => Epoch(entry.id.0),
-                FilesetState::Writable | FilesetState::Deleted(_) => Epoch(EPOCH_MAX),
+                state if state.is_of_clone() => Epoch(entry.id.0),
+                _ => Epoch(EPOCH_MAX),
             },
             shared_epoch: entry.shared_epoch,
             is_read_only: entry.is_read_only,
@@ -133,12 +141,21 @@ pub(crate) struct Index {
     names: BTreeMap<(Option<u32>, NamePart), u32>,
     /// Clones, by the fileset that each was taken of and its own name.
     clones: BTreeMap<(u32, NamePart), u32>,
-    families: BTreeMap<FilesetId, u32>,
+    /// Holds, by the clone that each keeps and its own name; and their slots.
+    holds: BTreeMap<(u32, NamePart), u32>,
+    hold_slots: BTreeSet<u32>,
+    /// Slots of each family, those too that are being freed.
+    families: BTreeSet<(FilesetId, u32)>,
+    /// Children in the tree of a family: slots of the parent and of the child (FT4).
+    children: BTreeSet<(u32, u32)>,
+    /// Clones that somebody reads, and how many do: they can't be deleted.
+    pinned: BTreeMap<u32, usize>,
     /// No slot below this is given out: each is in use, or was since the pool was opened (FT3).
     next_slot: u32,
 }
 
 /// A slot that a change has taken.
+#[derive(Clone)]
 pub(crate) struct TakenSlot {
     pub(crate) slot: u32,
     /// The table with a page more; `None`: there was one for the slot.
@@ -181,7 +198,11 @@ impl Index {
             nodes: BTreeMap::new(),
             names: BTreeMap::new(),
             clones: BTreeMap::new(),
-            families: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            hold_slots: BTreeSet::new(),
+            families: BTreeSet::new(),
+            children: BTreeSet::new(),
+            pinned: BTreeMap::new(),
             next_slot: 0,
         };
         // A table has no holes: slots are taken from the lowest, and its pages stay.
@@ -201,10 +222,16 @@ impl Index {
     }
 
     fn enter(&mut self, node: Node) {
+        if let (FilesetState::Hold, Some(clone)) = (node.state, node.above) {
+            self.holds.insert((clone, node.name), node.slot);
+            self.hold_slots.insert(node.slot);
+            return;
+        }
         if node.is_live() {
             self.names.insert((node.above, node.name.clone()), node.slot);
-            self.families.insert(node.family, node.slot);
         }
+        self.families.insert((node.family, node.slot));
+        self.children.extend(node.parent.map(|parent| (parent, node.slot)));
         if let (true, Some(of)) = (node.is_clone(), node.above) {
             self.clones.insert((of, node.name.clone()), node.slot);
         }
@@ -226,9 +253,46 @@ impl Index {
         self.nodes.get(&slot)
     }
 
-    /// Returns the slot of the fileset in use whose blocks name `family`.
-    pub(crate) fn slot_of_family(&self, family: FilesetId) -> Option<u32> {
-        self.families.get(&family).copied()
+    /// Returns the names by which a clone is held.
+    pub(crate) fn holds_of(&self, clone: u32) -> impl Iterator<Item = &NamePart> {
+        let all = self.holds.range((clone, NamePart::first())..);
+        all.take_while(move |((of, _), _)| *of == clone).map(|((_, name), _)| name)
+    }
+
+    /// Returns the slot of the hold of a clone that is called `name`.
+    pub(crate) fn hold_of(&self, clone: u32, name: &NamePart) -> Option<u32> {
+        self.holds.get(&(clone, name.clone())).copied()
+    }
+
+    /// Returns every node of a family by slot, those too that are being freed.
+    pub(crate) fn family(&self, family: FilesetId) -> impl Iterator<Item = &Node> {
+        let of_family = self.families.range((family, 0)..=(family, u32::MAX));
+        of_family.filter_map(|(_, slot)| self.nodes.get(slot))
+    }
+
+    /// Returns the children of a node in the tree of its family: what was taken or forked right
+    /// after it.
+    pub(crate) fn children_in_family(&self, slot: u32) -> impl Iterator<Item = &Node> {
+        let children = self.children.range((slot, 0)..=(slot, u32::MAX));
+        children.filter_map(|(_, child)| self.nodes.get(child))
+    }
+
+    /// Keeps a clone from being deleted until [`Index::unpin`].
+    pub(crate) fn pin(&mut self, slot: u32) {
+        *self.pinned.entry(slot).or_insert(0) += 1;
+    }
+
+    /// Takes one [`Index::pin`] back.
+    pub(crate) fn unpin(&mut self, slot: u32) {
+        let left = self.pinned.remove(&slot).unwrap_or(0).saturating_sub(1);
+        if left > 0 {
+            self.pinned.insert(slot, left);
+        }
+    }
+
+    /// Whether somebody reads a clone.
+    pub(crate) fn is_pinned(&self, slot: u32) -> bool {
+        self.pinned.contains_key(&slot)
     }
 
     /// Returns the fileset of this name.
@@ -275,15 +339,14 @@ impl Index {
         of_slot.filter_map(|(_, slot)| self.nodes.get(slot))
     }
 
-    /// Returns what was taken of the same fileset after the clone in `slot`: the next clone, or the
-    /// fileset itself.
-    pub(crate) fn child_in_family(&self, slot: u32) -> Option<&Node> {
-        self.nodes.values().find(|node| node.parent == Some(slot))
+    /// Whether anything of this family was deleted, and is not all freed yet.
+    pub(crate) fn is_family_freed(&self, family: FilesetId) -> bool {
+        self.family(family).any(Node::is_deleted)
     }
 
-    /// Whether a clone of this family was deleted, and is not all freed yet.
-    pub(crate) fn is_family_freed(&self, family: FilesetId) -> bool {
-        self.nodes.values().any(|node| node.family == family && node.is_deleted())
+    /// Whether a clone of this family was.
+    pub(crate) fn is_clone_freed(&self, family: FilesetId) -> bool {
+        self.family(family).any(|node| node.is_deleted() && node.state.is_of_clone())
     }
 
     /// Returns the filesets directly below the one in `slot`.
@@ -293,7 +356,7 @@ impl Index {
 
     /// Returns the name of a fileset: its parts from the top, with slashes.
     pub(crate) fn path_of(&self, slot: u32) -> String {
-        if let Some(node) = self.nodes.get(&slot).filter(|node| node.is_clone()) {
+        if let Some(node) = self.nodes.get(&slot).filter(|node| node.state.is_of_clone()) {
             return clone_name(
                 &node.above.map_or_else(String::new, |of| self.path_of(of)),
                 &node.name,
@@ -313,16 +376,30 @@ impl Index {
 
     /// Returns a slot that is free, with a page of the table for it.
     pub(crate) fn take_slot(&self, store: &Store, change: &mut Change<'_>) -> FsResult<TakenSlot> {
-        let mut free = self.next_slot..FILESET_SLOTS_MAX;
-        let slot = free.find(|slot| !self.nodes.contains_key(slot)).ok_or(FsError::NoSpace)?;
-        if self.nodes.len() >= FILESETS_MAX {
+        self.take_slot_after(store, change, None)
+    }
+
+    /// As [`Index::take_slot`], for one who has taken `last` in the same change.
+    pub(crate) fn take_slot_after(
+        &self,
+        store: &Store,
+        change: &mut Change<'_>,
+        last: Option<&TakenSlot>,
+    ) -> FsResult<TakenSlot> {
+        let first = last.map_or(self.next_slot, |last| last.slot + 1);
+        let mut free = first.max(self.next_slot)..FILESET_SLOTS_MAX;
+        let is_free =
+            |slot: &u32| !self.nodes.contains_key(slot) && !self.hold_slots.contains(slot);
+        let slot = free.find(is_free).ok_or(FsError::NoSpace)?;
+        if self.nodes.len() + self.hold_slots.len() >= FILESETS_MAX {
             return Err(FsError::NoSpace);
         }
+        let grown = last.and_then(|last| last.grown.clone());
         let (page, _) = entry_position(slot);
-        if store.block(Some(change), &self.table, page)?.is_some() {
-            return Ok(TakenSlot { slot, grown: None });
+        if store.block(Some(change), grown.as_ref().unwrap_or(&self.table), page)?.is_some() {
+            return Ok(TakenSlot { slot, grown });
         }
-        let mut table = self.table.clone();
+        let mut table = grown.unwrap_or_else(|| self.table.clone());
         store.add_content(change, &mut table, page, PageKind::FilesetTable)?;
         write_table(store, change, &table)?;
         Ok(TakenSlot { slot, grown: Some(table) })
@@ -450,6 +527,9 @@ impl Index {
     }
 
     fn drop_names(&mut self, slot: u32) {
+        if self.hold_slots.remove(&slot) {
+            self.holds.retain(|_, hold| *hold != slot);
+        }
         if let Some(old) = self.nodes.get(&slot) {
             let name = (old.above, old.name.clone());
             if self.names.get(&name) == Some(&slot) {
@@ -458,8 +538,9 @@ impl Index {
             if let (true, Some(of)) = (old.is_clone(), old.above) {
                 self.clones.remove(&(of, old.name.clone()));
             }
-            if self.families.get(&old.family) == Some(&slot) {
-                self.families.remove(&old.family);
+            self.families.remove(&(old.family, slot));
+            if let Some(parent) = old.parent {
+                self.children.remove(&(parent, slot));
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::error::FsResult;
 use crate::fileset::table::Node;
 use crate::jobs::Deletion;
 use crate::vnode::api::FilesetUuid;
-use crate::vnode::{FilesetChange, NewFileset, Still};
+use crate::vnode::{FilesetChange, NewFileset, Restored, Still};
 
 /// What a pool tells of one of its filesets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub struct FilesetInfo {
     pub reservation_bytes: u64,
     /// Of a deleted fileset: how much of it is freed, in parts of 1,000. `None`: it is in use.
     pub freed_permille: Option<u64>,
+    /// Of a clone: by whom it is held.
+    pub holds: Vec<String>,
 }
 
 impl Pool {
@@ -56,6 +58,7 @@ impl Pool {
             referenced_bytes: node.fragments << fragment_shift,
             quota_bytes: node.quota_bytes,
             reservation_bytes: node.reservation_bytes,
+            holds: Vec::new(),
             freed_permille: node.freed().map(|(done, total)| done.saturating_mul(1000) / total),
         }
     }
@@ -76,7 +79,12 @@ impl Pool {
     /// As [`Pool::filesets`].
     pub fn filesets_from(&self, from: u32, count: usize) -> FsResult<Vec<FilesetInfo>> {
         let all = self.core.list_filesets(from, count)?;
-        Ok(all.into_iter().map(|(name, node)| self.fileset_info(name, &node)).collect())
+        let index = self.core.filesets.table.lock(&self.core.store)?;
+        let info = |(name, node): (String, Node)| {
+            let holds = index.holds_of(node.slot).map(|hold| hold.as_str().to_owned()).collect();
+            FilesetInfo { holds, ..self.fileset_info(name, &node) }
+        };
+        Ok(all.into_iter().map(info).collect())
     }
 
     /// Makes a fileset. It is durable when this returns.
@@ -179,6 +187,83 @@ impl Pool {
     ) -> FsResult<FilesetInfo> {
         let (node, _) = self.core.create_clone(name.parts(), clone, random)?;
         Ok(self.fileset_info(format!("{name}@{}", clone.as_str()), &node))
+    }
+
+    /// As [`Pool::create_clone`], of a fileset and of all below it, at one moment: all or none.
+    /// `random` gives each its own bits. Returns their names.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::create_clone`]; [`crate::error::FsError::FilesetInUse`] if there are too many.
+    pub fn create_clones_below(
+        &self,
+        name: &FilesetName,
+        clone: &NamePart,
+        random: &mut dyn FnMut() -> [u8; 16],
+    ) -> FsResult<Vec<String>> {
+        let (made, _) = self.core.create_clones_below(name.parts(), clone, random)?;
+        let index = self.core.filesets.table.lock(&self.core.store)?;
+        Ok(made.into_iter().map(|node| index.path_of(node.slot)).collect())
+    }
+
+    /// Keeps a clone from being deleted, by the name `hold`, or takes that back if it is not to be
+    /// held any more. It is durable when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::FsError::FilesetExists`] if it is held by that name already,
+    /// [`crate::error::FsError::NoFileset`] if there is no such clone or hold,
+    /// [`crate::error::FsError::FilesetInUse`] if it has too many.
+    pub fn set_hold(
+        &self,
+        (name, clone): (&FilesetName, &NamePart),
+        hold: &NamePart,
+        is_held: bool,
+    ) -> FsResult<()> {
+        self.core.hold_clone((name.parts(), clone), hold, is_held)
+    }
+
+    /// Makes the fileset `new` that begins as a clone is. It takes no space but for what it changes.
+    /// It is durable when this returns.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::create_fileset`]; [`crate::error::FsError::NoSpace`] if there is no room for what
+    /// the clone's files reserve.
+    pub fn fork_clone(
+        &self,
+        (name, clone): (&FilesetName, &NamePart),
+        new: &FilesetName,
+        random: [u8; 16],
+    ) -> FsResult<FilesetInfo> {
+        let node = self.core.create_fork((name.parts(), clone), new.parts(), random)?;
+        Ok(self.fileset_info(new.to_string(), &node))
+    }
+
+    /// Makes a fileset what its clone is: it keeps its name, its number and its handles. What it
+    /// held since is freed in the background. It is durable when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::FsError::FilesetInUse`] while it is mounted or served, or a clone of it is
+    /// being freed; as [`Pool::fork_clone`].
+    pub fn restore_fileset(&self, name: &FilesetName, clone: &NamePart) -> FsResult<Restored> {
+        let restored = self.core.restore_fileset((name.parts(), clone))?;
+        if self.has_resumed.load(Ordering::Relaxed) {
+            let name = format!("{name} before its restore");
+            self.jobs.add(&self.core, Arc::new(Deletion::new(restored.old_slot, &name)));
+        }
+        Ok(restored)
+    }
+
+    /// Gives a fork the clones that it goes back to; returns their new names.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::FsError::FilesetInUse`] if there are none,
+    /// [`crate::error::FsError::FilesetExists`] if it has a clone of the same name itself.
+    pub fn promote_fileset(&self, name: &FilesetName) -> FsResult<Vec<String>> {
+        self.core.promote_fileset(name.parts())
     }
 
     /// Goes on with deletions that a crash or a close has interrupted.

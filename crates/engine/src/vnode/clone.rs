@@ -5,7 +5,8 @@
 //! installed first, and what came in between, with room that was reserved for it, once the gate is
 //! closed (decision 0047).
 
-use format::fileset::{Cursor, FilesetState, NamePart};
+use format::fileset::{Cursor, Fileset as Entry, FilesetState, NamePart};
+use format::geometry::BLOCK_SHIFTS;
 use format::ids::{Epoch, FilesetId};
 
 use super::flush::Changes;
@@ -13,7 +14,7 @@ use super::{Core, Fileset};
 use crate::error::{FsError, FsResult};
 use crate::fileset::deletion::Progress;
 use crate::fileset::family::Family;
-use crate::fileset::table::{Index, Node};
+use crate::fileset::table::{HOLDS_MAX, Index, Node};
 use crate::gate::Closed;
 use crate::journal::Reservation;
 use crate::store::Pot;
@@ -24,12 +25,15 @@ const POT_CHANGES: usize = 4;
 /// Times that a fileset is flushed to be held still, before the answer is that it is too busy.
 const TRIES: usize = 8;
 
-/// A fileset that is held still until this is dropped.
+/// Most filesets of which clones are taken at one moment: their entries go home together.
+const CLONES_AT_ONCE: usize = 16;
+
+/// Filesets that are held still until this is dropped.
 #[derive(Debug)]
 pub struct Still<'c> {
-    /// Room for what its holder does; given back after the gate is open.
+    /// Room for what its holder does; given back after the gates are open.
     pot: Pot<'c>,
-    closed: Closed<'c>,
+    closed: Vec<(&'c Fileset, Closed<'c>)>,
 }
 
 impl Core {
@@ -41,13 +45,54 @@ impl Core {
         name: &NamePart,
         random: [u8; 16],
     ) -> FsResult<(Node, u64)> {
-        self.check_writable()?;
         let slot = self.filesets.table.lock(&self.store)?.slot_of(path)?;
-        let fileset = self.open_fileset(slot)?;
-        check_clone_name(&*self.filesets.table.lock(&self.store)?, slot, name)?;
-        let mut still = self.hold_still(fileset)?;
+        let (mut made, paused_ns) = self.create_clones(&[slot], name, &mut || random)?;
+        Ok((made.pop().ok_or(FsError::Invalid)?, paused_ns))
+    }
+
+    /// As [`Core::create_clone`], of a fileset and of all below it, at one moment.
+    pub(crate) fn create_clones_below(
+        &self,
+        path: &[NamePart],
+        name: &NamePart,
+        random: &mut dyn FnMut() -> [u8; 16],
+    ) -> FsResult<(Vec<Node>, u64)> {
+        let slots = {
+            let index = self.filesets.table.lock(&self.store)?;
+            let slot = index.slot_of(path)?;
+            let (mut slots, mut looked) = (vec![slot], 0);
+            while let Some(above) = slots.get(looked).copied() {
+                slots.extend(index.children(above).map(|node| node.slot));
+                looked += 1;
+                if slots.len() > CLONES_AT_ONCE {
+                    let by = format!(
+                        "more than {CLONES_AT_ONCE} filesets are at and below it: take clones of \
+                         parts, or of each"
+                    );
+                    return Err(FsError::FilesetInUse { name: index.path_of(slot), by });
+                }
+            }
+            slots
+        };
+        self.create_clones(&slots, name, random)
+    }
+
+    /// Takes clones of the filesets in `slots` at one moment, all or none.
+    fn create_clones(
+        &self,
+        slots: &[u32],
+        name: &NamePart,
+        random: &mut dyn FnMut() -> [u8; 16],
+    ) -> FsResult<(Vec<Node>, u64)> {
+        self.check_writable()?;
+        let mut filesets = Vec::new();
+        for slot in slots {
+            filesets.push(self.open_fileset(*slot)?);
+            check_clone_name(&*self.filesets.table.lock(&self.store)?, *slot, name)?;
+        }
+        let mut still = self.hold_all_still(&filesets)?;
         let since_ns = self.store.clock.monotonic_ns();
-        let made = self.take_roots(fileset, &mut still, name, random);
+        let made = self.take_roots(&mut still, name, random);
         drop(still);
         let paused_ns = self.store.clock.monotonic_ns().saturating_sub(since_ns);
         let made = made?;
@@ -75,52 +120,119 @@ impl Core {
         Err(FsError::FilesetInUse { name, by })
     }
 
-    /// Makes the entry of a clone of a fileset that is held still; returns it, and its class.
+    /// Makes the entries of clones of filesets that are held still; returns them, and their class.
     ///
     /// CRASH: the first change of the fileset after it copies a path up to the fileset's entry, on
     /// a page that this transaction has changed. So no crash keeps a later change and loses the
     /// clone.
     fn take_roots(
         &self,
-        fileset: &Fileset,
         still: &mut Still<'_>,
         name: &NamePart,
-        random: [u8; 16],
-    ) -> FsResult<(Node, u64)> {
+        random: &mut dyn FnMut() -> [u8; 16],
+    ) -> FsResult<(Vec<Node>, u64)> {
         let change = still.pot.begin(Reservation::SMALL, Epoch(0));
         let mut change = change.ok_or(FsError::TryLater)?;
         let mut index = self.filesets.table.lock(&self.store)?;
-        check_clone_name(&index, fileset.anodes.slot, name)?;
-        self.check_family_room(&index, fileset.anodes.family)?;
-        let taken = index.take_slot(&self.store, &mut change)?;
-        let mut guard = fileset.anodes.lock();
         let epoch = change.epoch();
-        let mut clone = guard.entry();
-        if planted::is(Planted::CloneCountsNothing) {
-            clone.fragments = 0;
+        let (mut clones, mut guards, mut entries) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut places, mut last) = (Vec::new(), None);
+        // Filesets are locked by rising slot.
+        for (fileset, _) in &still.closed {
+            check_clone_name(&index, fileset.anodes.slot, name)?;
+            fileset.check_current()?;
+            self.check_family_room(&index, fileset.anodes.family)?;
+            let taken = index.take_slot_after(&self.store, &mut change, last.as_ref())?;
+            let mut guard = fileset.anodes.lock();
+            let clone = self.clone_of(&guard.entry(), (epoch, taken.slot), (name, random()));
+            index.write_entry(&self.store, &mut change, &clone, Some(&taken))?;
+            let entry = guard.change_entry(&mut change, |entry| {
+                (entry.parent, entry.shared_epoch) = (Some(taken.slot), epoch);
+            })?;
+            places.push(guard.entry_place());
+            places.push(index.entry_place(&self.store, &change, &taken)?);
+            guards.push(guard);
+            entries.push(entry);
+            clones.push((clone, taken.clone()));
+            last = Some(taken);
         }
-        (clone.id, clone.slot, clone.state) = (FilesetId(epoch.0), taken.slot, FilesetState::Clone);
-        (clone.above, clone.name) = (Some(fileset.anodes.slot), name.clone());
-        clone.created_seconds = u64::try_from(self.store.now().seconds).unwrap_or(0);
-        clone.uuid = random;
-        // Limits of what never changes would say nothing.
-        (clone.quota_bytes, clone.reservation_bytes) = (0, 0);
-        index.write_entry(&self.store, &mut change, &clone, Some(&taken))?;
-        let entry = guard.change_entry(&mut change, |entry| {
-            (entry.parent, entry.shared_epoch) = (Some(taken.slot), epoch);
-        })?;
-        // GT5: neither entry is at home without the other.
-        let places = [guard.entry_place(), index.entry_place(&self.store, &change, &taken)?];
+        // GT5: no entry is at home without the others.
         if !change.tx_mut().moves_among(&places, 0) {
             return Err(FsError::TryLater);
         }
         let applied = change.end();
-        guard.settle(applied.lsn);
-        still.closed.share(epoch);
-        index.note_new(&clone, taken);
-        index.note(&entry);
-        let made = index.node(clone.slot).cloned().ok_or(FsError::Invalid)?;
+        guards.into_iter().for_each(|guard| guard.settle(applied.lsn));
+        still.closed.iter().for_each(|(_, closed)| closed.share(epoch));
+        let mut made = Vec::new();
+        for ((clone, taken), entry) in clones.into_iter().zip(entries) {
+            index.note_new(&clone, taken);
+            index.note(&entry);
+            made.push(index.node(clone.slot).cloned().ok_or(FsError::Invalid)?);
+        }
         Ok((made, applied.class))
+    }
+
+    /// Returns the entry of a clone of `entry` that is taken now.
+    fn clone_of(
+        &self,
+        entry: &Entry,
+        (epoch, slot): (Epoch, u32),
+        (name, random): (&NamePart, [u8; 16]),
+    ) -> Entry {
+        let mut clone = entry.clone();
+        if planted::is(Planted::CloneCountsNothing) {
+            clone.fragments = 0;
+        }
+        // Limits of what never changes would say nothing.
+        (clone.quota_bytes, clone.reservation_bytes) = (0, 0);
+        (clone.id, clone.slot, clone.state) = (FilesetId(epoch.0), slot, FilesetState::Clone);
+        (clone.above, clone.name) = (Some(entry.slot), name.clone());
+        clone.created_seconds = u64::try_from(self.store.now().seconds).unwrap_or(0);
+        clone.uuid = random;
+        clone
+    }
+
+    /// Keeps a clone from being deleted, by a name, or takes that back; it is durable when this
+    /// returns.
+    pub(crate) fn hold_clone(
+        &self,
+        (path, clone): (&[NamePart], &NamePart),
+        name: &NamePart,
+        is_held: bool,
+    ) -> FsResult<()> {
+        self.check_writable()?;
+        let mut change = self.store.begin_pool(Reservation::SMALL)?;
+        let mut index = self.filesets.table.lock(&self.store)?;
+        let slot = index.slot_of_node(path, Some(clone))?;
+        let known = index.hold_of(slot, name);
+        let shown = format!("{} held by {}", index.path_of(slot), name.as_str());
+        let class = if is_held {
+            if known.is_some() {
+                return Err(FsError::FilesetExists { name: shown });
+            }
+            if index.holds_of(slot).count() >= HOLDS_MAX {
+                let by = format!("it has {HOLDS_MAX} holds: release one first");
+                return Err(FsError::FilesetInUse { name: index.path_of(slot), by });
+            }
+            let family = index.node(slot).ok_or(FsError::Invalid)?.family;
+            let taken = index.take_slot(&self.store, &mut change)?;
+            let id = FilesetId(change.epoch().0);
+            let mut hold = Entry::new(id, taken.slot, name.clone(), *BLOCK_SHIFTS.start());
+            (hold.family, hold.state, hold.above) = (family, FilesetState::Hold, Some(slot));
+            hold.created_seconds = u64::try_from(self.store.now().seconds).unwrap_or(0);
+            index.write_entry(&self.store, &mut change, &hold, Some(&taken))?;
+            let applied = change.end();
+            index.note_new(&hold, taken);
+            applied.class
+        } else {
+            let known = known.ok_or(FsError::NoFileset { name: shown })?;
+            index.clear_entry(&self.store, &mut change, known)?;
+            let applied = change.end();
+            index.note_cleared(known);
+            applied.class
+        };
+        drop(index);
+        self.store.journal.commit(class)
     }
 
     /// Deletes a clone: it is out of reach, and that is durable, when this returns. Returns its
@@ -138,18 +250,31 @@ impl Core {
             return Err(in_use("it is mounted or served, or was since the pool was opened"));
         }
         let mut entry = index.read_entry(&self.store, slot)?;
-        if index.is_family_freed(entry.family) {
-            return Err(in_use("another clone is being freed: try again when that is done"));
+        let holds: Vec<_> = index.holds_of(slot).map(NamePart::as_str).collect();
+        if !holds.is_empty() && !planted::is(Planted::HoldIgnored) {
+            return Err(in_use(&format!("it is held by {}: release it first", holds.join(", "))));
         }
-        let child = index.child_in_family(slot).cloned().ok_or(FsError::Invalid)?;
+        if index.is_pinned(slot) {
+            return Err(in_use("it is being read: try again when that is done"));
+        }
+        if index.is_family_freed(entry.family) {
+            return Err(in_use("another one is being freed: try again when that is done"));
+        }
+        // DL3: each of two would hold what the other does not.
+        let children: Vec<_> = index.children_in_family(slot).cloned().collect();
+        if children.len() > 1 {
+            let names: Vec<_> = children.iter().map(|child| index.path_of(child.slot)).collect();
+            let by = format!("these go back to it: {}: delete all but one first", names.join(", "));
+            return Err(in_use(&by));
+        }
         let mut change = change;
-        entry.state = FilesetState::Deleted(Cursor::START);
+        entry.state = entry.state.freed_to(Cursor::START);
         index.write_entry(&self.store, &mut change, &entry, None)?;
         let applied = change.end();
         index.note(&entry);
         drop(index);
         self.store.journal.commit(applied.class)?;
-        if !child.is_clone() {
+        if let Some(child) = children.first().filter(|child| child.is_live()) {
             self.free_under_gate(self.open_fileset(child.slot)?)?;
         }
         Ok(slot)
@@ -157,9 +282,12 @@ impl Core {
 
     /// Frees a part of a fileset or a clone that was deleted.
     pub(crate) fn free_deleted(&self, slot: u32) -> FsResult<Progress> {
-        let child = self.filesets.table.lock(&self.store)?.child_in_family(slot).cloned();
+        let child = {
+            let index = self.filesets.table.lock(&self.store)?;
+            index.children_in_family(slot).next().cloned()
+        };
         match child {
-            Some(child) if !child.is_clone() => {
+            Some(child) if child.is_live() => {
                 self.free_under_gate(self.open_fileset(child.slot)?)?;
                 Ok(Progress::Gone)
             }
@@ -268,19 +396,37 @@ impl Core {
     /// Puts all that was accepted of a fileset in its maps and keeps everybody out who would change
     /// it. Called with no lock held.
     pub(crate) fn hold_still<'c>(&'c self, fileset: &'c Fileset) -> FsResult<Still<'c>> {
-        let slot = fileset.anodes.slot;
+        self.hold_all_still(&[fileset])
+    }
+
+    /// As [`Core::hold_still`], of several filesets at one moment: the gates are closed one after
+    /// the other, by rising slot, and from the last on none of them changes.
+    fn hold_all_still<'c>(&'c self, filesets: &[&'c Fileset]) -> FsResult<Still<'c>> {
+        let mut filesets = filesets.to_vec();
+        filesets.sort_by_key(|fileset| fileset.anodes.slot);
+        let slot_of = |fileset: &&Fileset| fileset.anodes.slot;
         for _ in 0..TRIES {
             self.segments.seal();
             self.install_waiting()?;
-            self.install_dirty(slot, &mut Changes::Waiting)?;
+            for slot in filesets.iter().map(slot_of) {
+                self.install_dirty(slot, &mut Changes::Waiting)?;
+            }
             let mut pot = self.store.fill_pot(POT_CHANGES)?;
-            let closed = fileset.gate.close();
+            // LOCK: by rising slot, and nobody inside one of them waits at another.
+            let close = |fileset: &&'c Fileset| (*fileset, fileset.gate.close());
+            let closed: Vec<_> = filesets.iter().map(close).collect();
             self.segments.seal();
-            let is_left = planted::is(Planted::CloneLeavesBlocksWaiting);
-            if is_left || self.install_dirty(slot, &mut Changes::Pot(&mut pot))? {
+            let mut is_all = true;
+            if !planted::is(Planted::CloneLeavesBlocksWaiting) {
+                for slot in filesets.iter().map(slot_of) {
+                    is_all = is_all && self.install_dirty(slot, &mut Changes::Pot(&mut pot))?;
+                }
+            }
+            if is_all {
                 return Ok(Still { pot, closed });
             }
         }
+        let slot = filesets.first().map_or(0, slot_of);
         let name = self.filesets.table.lock(&self.store)?.path_of(slot);
         let by = "it changes faster than it can be written: try again when it is quieter";
         Err(FsError::FilesetInUse { name, by: by.to_owned() })

@@ -160,7 +160,7 @@ impl Core {
             directory: anode.parent,
         };
         let page = u64::from(self.store.geometry().page_fragments());
-        let fileset = self.filesets.by_family(anode.fileset).ok_or(FsError::Stale)?;
+        let fileset = self.filesets.by_slot(state.fileset_slot).ok_or(FsError::Stale)?;
         let room = leaves.room_for(anode, span.start, span.shift, fileset.gate.shared_epoch())?;
         let covered = state.waiting_in(span);
         let waiting = covered.iter().filter_map(|start| state.pending.get(start));

@@ -47,13 +47,18 @@ pub(crate) struct Fileset {
     is_read_only: AtomicBool,
     /// Whether what a crash has left of it is finished: before that only jobs look at it.
     is_ready: AtomicBool,
-    /// Whether it was deleted: nobody may enter it.
-    is_gone: AtomicBool,
+    /// Whether it was deleted or restored: nobody may enter it.
+    pub(super) is_gone: AtomicBool,
+    /// Whether its slot has another tree since: it was restored.
+    pub(super) is_superseded: AtomicBool,
+    /// What its slot has since then, once somebody has opened that.
+    successor: OnceLock<Box<Fileset>>,
     /// Whether fronts may ask for its files, besides the main one's: it can't be deleted then.
     is_held: AtomicBool,
 }
 
-/// A map from slots to what is there, in which nothing is ever replaced.
+/// A map from slots to what is there. Nothing ever leaves it: what was restored leads to its
+/// successor.
 #[derive(Debug)]
 struct SlotMap {
     top: OnceLock<Box<[Middle]>>,
@@ -76,15 +81,23 @@ impl SlotMap {
     fn get(&self, slot: u32) -> Option<&Fileset> {
         let [high, middle, low] = indexes(slot);
         let leaf = self.top.get()?.get(high)?.get()?.get(middle)?.get()?;
-        leaf.get(low)?.get().map(Box::as_ref)
+        let mut fileset = leaf.get(low)?.get()?;
+        while let Some(successor) = fileset.successor.get() {
+            fileset = successor;
+        }
+        Some(fileset)
     }
 
-    /// Enters a fileset where none is yet; returns the one that is there.
+    /// Enters a fileset where none is yet, or as the successor of what is there; returns the one
+    /// that is there then.
     fn enter(&self, slot: u32, fileset: Box<Fileset>) -> &Fileset {
         let [high, middle, low] = indexes(slot);
         let middles = &self.top.get_or_init(empty)[high];
         let leaf = &middles.get_or_init(empty)[middle];
-        leaf.get_or_init(empty)[low].get_or_init(|| fileset)
+        match self.get(slot) {
+            Some(last) => last.successor.get_or_init(|| fileset),
+            None => leaf.get_or_init(empty)[low].get_or_init(|| fileset),
+        }
     }
 }
 
@@ -107,7 +120,8 @@ pub(crate) struct Filesets {
 #[derive(Debug, Default)]
 struct Opened {
     slots: Vec<u32>,
-    families: BTreeMap<FilesetId, u32>,
+    /// Slots of those of a family that are no clones.
+    families: BTreeMap<FilesetId, Vec<u32>>,
 }
 
 /// What a new fileset is like.
@@ -161,6 +175,8 @@ impl Fileset {
             readahead: readahead::Readahead::default(),
             is_ready: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
+            is_superseded: AtomicBool::new(false),
+            successor: OnceLock::new(),
             is_held: AtomicBool::new(false),
         }
     }
@@ -173,6 +189,22 @@ impl Fileset {
     /// Returns it, unless it was deleted.
     fn check_there(&self) -> FsResult<&Fileset> {
         if self.is_gone.load(Ordering::Acquire) { Err(FsError::Stale) } else { Ok(self) }
+    }
+
+    /// Refuses one that was restored since it was looked up. Asked under the table's lock.
+    pub(super) fn check_current(&self) -> FsResult<()> {
+        if self.is_superseded.load(Ordering::SeqCst) { Err(FsError::Stale) } else { Ok(()) }
+    }
+
+    /// Lets no front enter any more, unless one has.
+    pub(super) fn close_to_fronts(&self) -> Result<(), ()> {
+        // Whoever holds it says so first, and then looks whether it is gone.
+        self.is_gone.store(true, Ordering::SeqCst);
+        if self.is_held.load(Ordering::SeqCst) {
+            self.is_gone.store(false, Ordering::SeqCst);
+            return Err(());
+        }
+        Ok(())
     }
 
     /// Whether it is what a fileset was like at one moment.
@@ -225,21 +257,30 @@ impl Filesets {
         if slot == self.main.anodes.slot { Some(&self.main) } else { self.others.get(slot) }
     }
 
-    /// Returns the opened fileset whose blocks name `family` and that is no clone.
-    pub(super) fn by_family(&self, family: FilesetId) -> Option<&Fileset> {
-        if self.main.anodes.family == family && !self.main.is_clone {
-            return Some(&self.main);
-        }
-        let slot = *self.opened.lock().families.get(&family)?;
-        self.others.get(slot)
+    /// As [`Filesets::by_slot`], unless it was restored and nobody has opened what it is now.
+    fn by_slot_current(&self, slot: u32) -> Option<&Fileset> {
+        self.by_slot(slot).filter(|fileset| fileset.check_current().is_ok())
+    }
+
+    /// Returns the opened filesets whose blocks name `family` and that are no clones.
+    pub(super) fn opened_of(&self, family: FilesetId) -> impl Iterator<Item = &Fileset> {
+        let main = Some(&self.main).filter(|main| main.anodes.family == family && !main.is_clone);
+        let slots = self.opened.lock().families.get(&family).cloned().unwrap_or_default();
+        main.into_iter().chain(slots.into_iter().filter_map(|slot| self.others.get(slot)))
     }
 
     fn enter(&self, slot: u32, fileset: Fileset) -> &Fileset {
         let family = (!fileset.is_clone).then_some(fileset.anodes.family);
+        let is_first = self.others.get(slot).is_none();
         let entered = self.others.enter(slot, Box::new(fileset));
+        if !is_first {
+            return entered;
+        }
         let mut opened = self.opened.lock();
         opened.slots.push(slot);
-        opened.families.extend(family.map(|family| (family, slot)));
+        if let Some(family) = family {
+            opened.families.entry(family).or_default().push(slot);
+        }
         entered
     }
 }
@@ -248,7 +289,7 @@ impl Core {
     /// Returns the fileset in `slot`; opens it if nobody has yet. Called with no lock held.
     pub(super) fn open_fileset(&self, slot: u32) -> FsResult<&Fileset> {
         let is_ready = |fileset: &&Fileset| fileset.is_ready.load(Ordering::Acquire);
-        if let Some(fileset) = self.filesets.by_slot(slot).filter(is_ready) {
+        if let Some(fileset) = self.filesets.by_slot_current(slot).filter(is_ready) {
             return fileset.check_there();
         }
         let _opening = self.filesets.opening.lock();
@@ -267,7 +308,7 @@ impl Core {
     /// a crash has left of it is finished when somebody else opens it. `None`: another one is being
     /// opened.
     pub(super) fn open_for_job(&self, slot: u32) -> FsResult<Option<&Fileset>> {
-        if let Some(fileset) = self.filesets.by_slot(slot) {
+        if let Some(fileset) = self.filesets.by_slot_current(slot) {
             return fileset.check_there().map(Some);
         }
         let Some(_opening) = self.filesets.opening.try_lock() else { return Ok(None) };
@@ -276,7 +317,7 @@ impl Core {
 
     /// Does so for whoever keeps others from opening any.
     fn open_unready(&self, slot: u32) -> FsResult<&Fileset> {
-        if let Some(fileset) = self.filesets.by_slot(slot) {
+        if let Some(fileset) = self.filesets.by_slot_current(slot) {
             return Ok(fileset);
         }
         let anodes = MountedFileset::open(&self.store, slot)?;
@@ -350,14 +391,24 @@ impl Core {
         }
     }
 
-    /// Returns the fileset in use whose blocks name `family`, opened; `None`: there is none any
-    /// more. Called with no lock held.
-    pub(crate) fn fileset_of_family(&self, family: FilesetId) -> FsResult<Option<&Fileset>> {
-        if let Some(fileset) = self.filesets.by_family(family) {
-            return Ok(fileset.check_there().ok());
+    /// Returns the filesets in use whose blocks name `family`, opened for a job, and whether these
+    /// are all. Called with no lock held.
+    pub(crate) fn filesets_of_family(&self, family: FilesetId) -> FsResult<(Vec<&Fileset>, bool)> {
+        let slots: Vec<u32> = {
+            let index = self.filesets.table.lock(&self.store)?;
+            index.family(family).filter(|node| node.is_live()).map(|node| node.slot).collect()
+        };
+        let (mut found, mut is_all) = (Vec::with_capacity(slots.len()), true);
+        for slot in slots {
+            match self.open_for_job(slot) {
+                Ok(Some(fileset)) => found.push(fileset),
+                Ok(None) => is_all = false,
+                // It was deleted meanwhile.
+                Err(FsError::Stale | FsError::NotFound) => {}
+                Err(error) => return Err(error),
+            }
         }
-        let slot = self.filesets.table.lock(&self.store)?.slot_of_family(family);
-        slot.map_or(Ok(None), |slot| self.open_for_job(slot))
+        Ok((found, is_all))
     }
 
     /// Returns the filesets in slot `from` and the next ones with their names, `count` at most,
@@ -422,6 +473,7 @@ impl Core {
         let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
         let mut index = self.filesets.table.lock(&self.store)?;
         check_live(&index, slot)?;
+        fileset.check_current()?;
         let above = match &new.name {
             Some(name) => Some(check_new_name(&index, Some(slot), name.parts())?),
             None => None,
@@ -466,11 +518,7 @@ impl Core {
         }
         let fileset = self.open_fileset(slot)?;
         check_childless(&*self.filesets.table.lock(&self.store)?, slot)?;
-        fileset.is_gone.store(true, Ordering::SeqCst);
-        if fileset.is_held.load(Ordering::SeqCst) {
-            fileset.is_gone.store(false, Ordering::SeqCst);
-            return Err(in_use("it is served: end its server first"));
-        }
+        fileset.close_to_fronts().map_err(|()| in_use("it is served: end its server first"))?;
         self.emptier.wait();
         let done = self.make_unreachable(fileset);
         if done.is_err() {
@@ -506,7 +554,9 @@ impl Core {
         let mut index = self.filesets.table.lock(&self.store)?;
         // Since the first look somebody may have deleted it, or made one below it.
         check_live(&index, fileset.anodes.slot)?;
+        fileset.check_current()?;
         check_childless(&index, fileset.anodes.slot)?;
+        check_no_clone_freed(&index, fileset)?;
         let mut guard = fileset.anodes.lock();
         let reservation = guard.entry().reservation_bytes;
         let entry = guard.change_entry(&mut change, |entry| {
@@ -524,8 +574,18 @@ impl Core {
 }
 
 /// Refuses a fileset that was deleted meanwhile.
-fn check_live(index: &Index, slot: u32) -> FsResult<()> {
+pub(super) fn check_live(index: &Index, slot: u32) -> FsResult<()> {
     if index.node(slot).is_some_and(Node::is_live) { Ok(()) } else { Err(FsError::Stale) }
+}
+
+/// DL3: refuses to free a fileset beside a clone that is being freed: the one is to be compared
+/// with the other.
+fn check_no_clone_freed(index: &Index, fileset: &Fileset) -> FsResult<()> {
+    if !index.is_clone_freed(fileset.anodes.family) {
+        return Ok(());
+    }
+    let by = "a clone that it goes back to is being freed: try again when that is done".to_owned();
+    Err(FsError::FilesetInUse { name: index.path_of(fileset.anodes.slot), by })
 }
 
 /// FT2: refuses a fileset that others are below.
@@ -544,7 +604,7 @@ fn check_childless(index: &Index, slot: u32) -> FsResult<()> {
 }
 
 /// Returns where a fileset is once it is called `path`: the one in `slot`, or a new one.
-fn check_new_name(
+pub(super) fn check_new_name(
     index: &Index,
     slot: Option<u32>,
     path: &[NamePart],

@@ -334,10 +334,12 @@ impl Core {
     /// Installs all that waits. Called with no lock held.
     pub(crate) fn install_waiting(&self) -> FsResult<()> {
         let waiting = self.segments.take_installable().into_iter();
-        let find = |(fileset, number): (FilesetId, AnodeNo)| {
-            self.table.find(self.filesets.by_family(fileset)?.ino(number))
+        // Of those of a family it is one's, and it costs a look to ask the others.
+        let find = |(family, number): (FilesetId, AnodeNo)| {
+            let opened = self.filesets.opened_of(family);
+            opened.filter_map(move |fileset| self.table.find(fileset.ino(number)))
         };
-        let mut waiting: Vec<_> = waiting.filter_map(find).collect();
+        let mut waiting: Vec<_> = waiting.flat_map(find).collect();
         // A change is of one fileset.
         waiting.sort_by_key(|vnode| vnode.ino.slot());
         for of_one in waiting.chunk_by(|one, other| one.ino.slot() == other.ino.slot()) {

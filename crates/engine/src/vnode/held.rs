@@ -483,6 +483,10 @@ impl Core {
             let vnodes = self.vnodes_of(&opened, numbers)?;
             let states = vnodes.iter().map(|(ino, vnode)| (*ino, vnode.state.write())).collect();
             let index = self.filesets.table.lock(&self.store)?;
+            if opened.iter().any(|fileset| fileset.check_current().is_err()) {
+                // One was restored meanwhile: its slot has another tree.
+                continue;
+            }
             let family = Family::of(&index, family);
             let is_known = |it: &Member| !it.is_writable || wanted.has(it.slot);
             if !family.members().all(is_known) || family.len() > wanted.len() {

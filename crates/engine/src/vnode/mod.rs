@@ -38,6 +38,7 @@ mod clone;
 mod file;
 mod filesets;
 mod flush;
+mod fork;
 mod held;
 mod inline;
 mod list;
@@ -61,6 +62,7 @@ pub use attr::DIRTY_FILES_MAX;
 pub use clone::Still;
 pub(crate) use filesets::{Fileset, Filesets};
 pub use filesets::{FilesetChange, NewFileset};
+pub use fork::Restored;
 pub(crate) use held::Moves;
 pub(crate) use relocate::Content;
 pub(crate) use room::Empties;
@@ -96,6 +98,8 @@ pub(crate) struct Vnode {
 /// What changes of a file in memory.
 #[derive(Debug)]
 pub(crate) struct VnodeState {
+    /// Slot of the fileset that the file is in.
+    fileset_slot: u32,
     /// The anode, `None` once the file is freed. Its size is the one on disk (V3).
     anode: Option<Anode>,
     /// Bytes of the file as programs see it.
@@ -308,6 +312,7 @@ impl Vnode {
             number: anode.number,
             references: References::default(),
             state: RwLock::new(VnodeState {
+                fileset_slot: ino.slot(),
                 size_bytes: anode.size_bytes,
                 is_being_cut: anode_is_being_cut(&anode),
                 anode: Some(anode),

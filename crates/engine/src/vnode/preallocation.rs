@@ -10,6 +10,7 @@
 //!
 //! - PA1: A preallocation that fails keeps no room that the file did not have before. It is many
 //!   transactions: a crash between two of them keeps what they have taken.
+//! - PA2: The entry of a fileset of which any pointer reserves room says so.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use super::inline::{is_inline, settle_storage};
 use super::{Core, Files, Vnode};
 use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
+use crate::journal::Reservation;
 use crate::sync::Mutex;
 
 /// Locks of those who preallocate: files share them by number.
@@ -117,6 +119,7 @@ impl Files<'_> {
     ) -> FsResult<()> {
         self.make_room()?;
         self.with_reclaim(|| self.check_allocation(vnode, range))?;
+        self.note_may_reserve()?;
         let mut at = range.start;
         while at < range.end {
             let (next, ranges) =
@@ -125,6 +128,22 @@ impl Files<'_> {
             at = next;
         }
         Ok(())
+    }
+
+    /// Before the first file of the fileset reserves room its entry says so: else whoever becomes
+    /// like it would have to read all maps to know.
+    ///
+    /// CRASH: what is reserved may be of another class, so the entry is durable first.
+    fn note_may_reserve(&self) -> FsResult<()> {
+        if self.fileset.anodes.may_reserve() || planted::is(Planted::ReservingNotNoted) {
+            return Ok(());
+        }
+        let mut change = self.begin(Reservation::SMALL)?;
+        let mut guard = self.fileset.anodes.lock();
+        guard.change_entry(&mut change, |entry| entry.may_reserve = true)?;
+        let applied = change.end();
+        guard.settle(applied.lsn);
+        self.store.journal.commit(applied.class)
     }
 
     /// Reserves room for the first blocks of `range`, as many as one transaction can. Returns where

@@ -28,17 +28,20 @@ pub(crate) struct Content {
 }
 
 impl Core {
-    /// Moves a block one level deeper if its fileset still has it here, and no clone has it.
-    /// Returns whether others may hold it, who are to be asked.
+    /// Moves a block one level deeper if a fileset still has it here, and no clone has it. Returns
+    /// whether others may hold it, who are to be asked.
     pub(crate) fn move_block(&self, content: &Content, entry: &SummaryEntry) -> FsResult<bool> {
-        // A fileset that is gone has no block that is live.
-        let Some(fileset) = self.fileset_of_family(entry.fileset)? else { return Ok(true) };
-        let shared_epoch = fileset.gate.shared_epoch();
-        if entry.birth <= shared_epoch {
-            return Ok(true);
+        let (filesets, is_all) = self.filesets_of_family(entry.fileset)?;
+        let mut must_ask = !is_all || filesets.is_empty();
+        for fileset in filesets {
+            let shared_epoch = fileset.gate.shared_epoch();
+            if entry.birth > shared_epoch && self.move_own_block(fileset, content, entry)? {
+                // What was born since its clone was taken nobody else has.
+                return Ok(false);
+            }
+            must_ask |= shared_epoch > Epoch(0);
         }
-        let is_moved = self.move_own_block(fileset, content, entry)?;
-        Ok(!is_moved && shared_epoch > Epoch(0))
+        Ok(must_ask)
     }
 
     /// Moves what of a block `fileset` alone holds. Returns whether that was any.
@@ -98,7 +101,7 @@ impl Core {
             let expected = place.bits() + (before >> fragment_shift);
             let is_it = |pointer: &BlockPointer| {
                 // What clones hold too stays where they look for it.
-                pointer.place.bits() == expected && pointer.birth > self.shared_epoch_of(anode)
+                pointer.place.bits() == expected && pointer.birth > self.shared_epoch_of(state)
             };
             let pointer = unit.pointer.filter(is_it);
             let is_waiting =

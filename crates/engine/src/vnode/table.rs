@@ -139,6 +139,21 @@ impl VnodeTable {
         self.dirty.lock().remove(&ino);
     }
 
+    /// Forgets all of the fileset in `slot`, which nobody uses and whose tree is another now.
+    pub(crate) fn remove_all_of(&self, slot: u32) {
+        let is_other = |ino: &Ino| ino.slot() != slot;
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let gone: Vec<Ino> =
+                shard.vnodes.keys().copied().filter(|ino| !is_other(ino)).collect();
+            gone.into_iter().for_each(|ino| shard.take_vnode(ino));
+            shard.references.retain(|ino, _| is_other(ino));
+            shard.linkable.retain(is_other);
+            shard.nameless.retain(is_other);
+        }
+        self.dirty.lock().retain(|ino, _| is_other(ino));
+    }
+
     /// Adds a reference; returns the vnode, if it is in memory.
     pub(crate) fn add_reference(&self, ino: Ino) -> Option<Arc<Vnode>> {
         self.shard(ino).lock().add_reference(ino).map(Arc::clone)

@@ -85,10 +85,10 @@ impl Core {
         Ok(())
     }
 
-    /// Returns the epoch up to which what was born belongs to clones, too, of the fileset that an
-    /// anode is in.
-    pub(super) fn shared_epoch_of(&self, anode: &Anode) -> Epoch {
-        let fileset = self.filesets.by_family(anode.fileset);
+    /// Returns the epoch up to which what was born belongs to clones, too, of the fileset that a
+    /// file is in.
+    pub(super) fn shared_epoch_of(&self, state: &VnodeState) -> Epoch {
+        let fileset = self.filesets.by_slot(state.fileset_slot);
         fileset.map_or(Epoch(0), |fileset| fileset.gate.shared_epoch())
     }
 }

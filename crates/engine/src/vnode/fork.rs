@@ -1,0 +1,276 @@
+//! What goes on from a clone: a fork is a fileset of its own that begins as the clone is; a restore
+//! puts one in the place of the fileset that the clone was taken of.
+//!
+//! # Invariants
+//!
+//! - FK1: A clone whose entry is durable is all that a fork needs: its pages are those of the
+//!   clone, and what was born in the clone's epoch or before it is shared (GT1).
+//! - FK2: A restore changes two entries in one transaction, and neither is at home without the
+//!   other: the fileset's slot, name and handles go on with a fork of the clone, and what it held
+//!   until then is in a slot of its own, deleted.
+//!
+//! # Crashes
+//!
+//! The first change of a fork copies a path up to its entry, on a page that the fork's transaction
+//! has changed: no crash keeps such a change and loses the fork. Until the transaction of a restore
+//! is durable the fileset is as it was.
+//!
+//! # Concurrency
+//!
+//! The clone is pinned, so nobody deletes it meanwhile. A fileset that is restored is entered by
+//! nobody: no front holds it, its name leads to it again only when all is done.
+
+use std::sync::atomic::Ordering;
+
+use format::fileset::{Cursor, Fileset as Entry, FilesetState, NamePart, joined};
+use format::ids::{Epoch, FilesetId};
+use runtime::planted::{self, Planted};
+
+use super::filesets::{check_live, check_new_name};
+use super::{Core, Fileset};
+use crate::alloc::Urgency;
+use crate::error::{FsError, FsResult};
+use crate::fileset::reserved::reserved_of;
+use crate::fileset::table::{Index, Node};
+use crate::journal::Reservation;
+use crate::store::Change;
+
+/// Clones that one transaction of a promotion renames.
+const RENAMES_PER_STEP: usize = 16;
+
+/// A clone that can't be deleted until this is dropped.
+struct Pinned<'c> {
+    core: &'c Core,
+    slot: u32,
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        // The index was read when it was pinned.
+        if let Ok(mut index) = self.core.filesets.table.lock(&self.core.store) {
+            index.unpin(self.slot);
+        }
+    }
+}
+
+/// What a restore has left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Clones of the fileset that are younger than the one it went back to: they stay.
+    pub later: Vec<String>,
+    /// Slot of what the fileset held until then: it is being freed.
+    pub(crate) old_slot: u32,
+}
+
+impl Core {
+    /// Keeps the clone of this name from being deleted.
+    fn pin_clone(&self, path: &[NamePart], name: &NamePart) -> FsResult<Pinned<'_>> {
+        let mut index = self.filesets.table.lock(&self.store)?;
+        let slot = index.slot_of_node(path, Some(name))?;
+        index.pin(slot);
+        Ok(Pinned { core: self, slot })
+    }
+
+    /// Returns the entry of a pinned clone, durable, and what its files reserve.
+    fn fork_source(&self, clone: &Pinned<'_>) -> FsResult<(Entry, u64)> {
+        // FK1: the clone may have been taken a moment ago.
+        self.store.journal.commit_all()?;
+        let entry = self.filesets.table.lock(&self.store)?.read_entry(&self.store, clone.slot)?;
+        let reserved = reserved_of(&self.store, &entry)?;
+        self.store.alloc.check_room(reserved, Urgency::User, 0)?;
+        Ok((entry, reserved))
+    }
+
+    /// Makes a fileset that begins as a clone is; it is durable when this returns.
+    pub(crate) fn create_fork(
+        &self,
+        (path, clone): (&[NamePart], &NamePart),
+        new: &[NamePart],
+        random: [u8; 16],
+    ) -> FsResult<Node> {
+        self.check_writable()?;
+        let pinned = self.pin_clone(path, clone)?;
+        let (source, reserved) = self.fork_source(&pinned)?;
+        let mut change = self.store.begin_pool(Reservation::SMALL)?;
+        let mut index = self.filesets.table.lock(&self.store)?;
+        let (above, name) = check_new_name(&index, None, new)?;
+        self.check_family_room(&index, source.family)?;
+        let taken = index.take_slot(&self.store, &mut change)?;
+        let mut fork = fork_of(&source, change.epoch());
+        (fork.slot, fork.above, fork.name, fork.uuid) = (taken.slot, above, name, random);
+        fork.created_seconds = u64::try_from(self.store.now().seconds).unwrap_or(0);
+        index.write_entry(&self.store, &mut change, &fork, Some(&taken))?;
+        take_on(&mut change, &fork, reserved);
+        let applied = change.end();
+        index.note_new(&fork, taken);
+        let made = index.node(fork.slot).cloned().ok_or(FsError::Invalid)?;
+        drop(index);
+        self.store.journal.commit(applied.class)?;
+        Ok(made)
+    }
+
+    /// Makes a fileset that nobody uses what its clone is; durable when this returns. What it held
+    /// since is freed by a job.
+    pub(crate) fn restore_fileset(
+        &self,
+        (path, clone): (&[NamePart], &NamePart),
+    ) -> FsResult<Restored> {
+        self.check_writable()?;
+        let pinned = self.pin_clone(path, clone)?;
+        let slot = self.filesets.table.lock(&self.store)?.slot_of(path)?;
+        let in_use = |by: &str| FsError::FilesetInUse { name: joined(path), by: by.to_owned() };
+        if slot == self.filesets.main_slot() {
+            return Err(in_use("it is mounted: unmount it, and restore it then"));
+        }
+        let source = self.fork_source(&pinned)?;
+        let fileset = self.open_fileset(slot)?;
+        fileset.close_to_fronts().map_err(|()| in_use("it is served: end its server first"))?;
+        self.emptier.wait();
+        let done = self.put_fork(fileset, &source);
+        if done.is_err() {
+            fileset.is_gone.store(false, Ordering::SeqCst);
+        }
+        let (restored, class) = done?;
+        self.table.remove_all_of(slot);
+        self.store.journal.commit(class)?;
+        Ok(restored)
+    }
+
+    /// Puts a fork of a clone in the place of a fileset that nobody uses; returns what that has
+    /// left, and the transaction's class.
+    fn put_fork(
+        &self,
+        fileset: &Fileset,
+        (source, reserved): &(Entry, u64),
+    ) -> FsResult<(Restored, u64)> {
+        // As before a deletion: the walk looks at nothing but maps.
+        self.sync_all()?;
+        self.store.journal.checkpoint()?;
+        let slot = fileset.anodes.slot;
+        let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
+        let mut index = self.filesets.table.lock(&self.store)?;
+        check_live(&index, slot)?;
+        fileset.check_current()?;
+        if index.is_clone_freed(source.family) {
+            let by = "a clone is being freed: try again when that is done".to_owned();
+            return Err(FsError::FilesetInUse { name: index.path_of(slot), by });
+        }
+        self.check_family_room(&index, source.family)?;
+        let guard = fileset.anodes.lock();
+        let now = guard.entry();
+        if now.reservation_bytes > 0 {
+            let by = "it has a reservation: set reservation=none first".to_owned();
+            return Err(FsError::FilesetInUse { name: index.path_of(slot), by });
+        }
+        let taken = index.take_slot(&self.store, &mut change)?;
+        let mut old = now.clone();
+        (old.slot, old.state) = (taken.slot, FilesetState::Deleted(Cursor::START));
+        old.quota_bytes = 0;
+        let mut new = fork_of(source, change.epoch());
+        (new.slot, new.above, new.name, new.uuid) = (slot, now.above, now.name.clone(), now.uuid);
+        (new.is_read_only, new.created_seconds) = (now.is_read_only, now.created_seconds);
+        new.quota_bytes = now.quota_bytes;
+        index.write_entry(&self.store, &mut change, &old, Some(&taken))?;
+        index.write_entry(&self.store, &mut change, &new, Some(&taken))?;
+        let places = [guard.entry_place(), index.entry_place(&self.store, &change, &taken)?];
+        // FK2: neither is at home without the other.
+        if !change.tx_mut().moves_among(&places, 0) {
+            return Err(FsError::TryLater);
+        }
+        take_on(&mut change, &new, *reserved);
+        let applied = change.end();
+        drop(guard);
+        index.note(&new);
+        index.note_new(&old, taken);
+        fileset.is_superseded.store(true, Ordering::SeqCst);
+        let is_later = |node: &&Node| node.id.0 > source.id.0;
+        let later = index.clones_of(slot).filter(is_later);
+        let later = later.map(|node| index.path_of(node.slot)).collect();
+        Ok((Restored { later, old_slot: old.slot }, applied.class))
+    }
+
+    /// Gives a fork the clones on its path: they are called after it from then on. Returns their
+    /// new names. Each step stands by itself, so one that a crash cuts is begun again.
+    pub(crate) fn promote_fileset(&self, path: &[NamePart]) -> FsResult<Vec<String>> {
+        self.check_writable()?;
+        let slot = self.filesets.table.lock(&self.store)?.slot_of(path)?;
+        let mut names = Vec::new();
+        loop {
+            let mut change = self.store.begin_pool(Reservation::LARGE)?;
+            let mut index = self.filesets.table.lock(&self.store)?;
+            check_live(&index, slot)?;
+            let others = clones_of_others(&index, slot)?;
+            if others.is_empty() {
+                break;
+            }
+            let mut renamed = Vec::new();
+            // The oldest first: what a crash leaves is a path of which the rest is the others'.
+            for clone in others.into_iter().take(RENAMES_PER_STEP) {
+                let mut entry = index.read_entry(&self.store, clone)?;
+                entry.above = Some(slot);
+                index.write_entry(&self.store, &mut change, &entry, None)?;
+                renamed.push(entry);
+            }
+            let applied = change.end();
+            for entry in renamed {
+                index.note(&entry);
+                names.push(index.path_of(entry.slot));
+            }
+            drop(index);
+            self.store.journal.commit(applied.class)?;
+        }
+        if names.is_empty() {
+            let by = "it has no clones of another fileset to take over: it is no fork, or was \
+                      promoted"
+                .to_owned();
+            return Err(FsError::FilesetInUse { name: joined(path), by });
+        }
+        Ok(names)
+    }
+}
+
+/// Returns the clones on the path of the fileset in `slot` that are another's, the oldest first.
+fn clones_of_others(index: &Index, slot: u32) -> FsResult<Vec<u32>> {
+    let (mut others, mut next) = (Vec::new(), index.node(slot).and_then(|node| node.parent));
+    // FT4: epochs fall towards the first, so this ends.
+    while let Some(clone) = next.and_then(|slot| index.node(slot)).filter(|node| node.is_clone()) {
+        if clone.above != Some(slot) {
+            if let Some(taken) = index.clone_of(slot, &clone.name) {
+                return Err(FsError::FilesetExists { name: index.path_of(taken.slot) });
+            }
+            others.push(clone.slot);
+        }
+        let parent = clone.parent.and_then(|slot| index.node(slot));
+        next = parent.filter(|parent| parent.id.0 < clone.id.0).map(|parent| parent.slot);
+    }
+    others.reverse();
+    Ok(others)
+}
+
+/// Returns the entry of a fork of a clone, but for its slot and names.
+fn fork_of(source: &Entry, epoch: Epoch) -> Entry {
+    let mut fork = source.clone();
+    (fork.id, fork.state) = (FilesetId(epoch.0), FilesetState::Writable);
+    fork.is_read_only = false;
+    (fork.quota_bytes, fork.reservation_bytes) = (0, 0);
+    let shared = if planted::is(Planted::ForkOwnsItsClone) {
+        source.shared_epoch
+    } else {
+        Epoch(source.id.0)
+    };
+    (fork.parent, fork.shared_epoch) = (Some(source.slot), shared);
+    fork
+}
+
+/// The pool counts a fork's anodes, and what it reserves.
+fn take_on(change: &mut Change<'_>, fork: &Entry, mut reserved: u64) {
+    change.count_anodes(i64::try_from(fork.anodes_used).unwrap_or(0));
+    if planted::is(Planted::ForkReservesNothing) {
+        return;
+    }
+    while reserved > 0 {
+        let some = u32::try_from(reserved).unwrap_or(u32::MAX);
+        change.reserve(some);
+        reserved -= u64::from(some);
+    }
+}
