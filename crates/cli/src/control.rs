@@ -75,12 +75,51 @@ pub enum Request {
         /// Its name.
         name: String,
     },
+    /// Make a fileset that begins as a clone is.
+    FilesetFork {
+        /// The name of the fileset that the clone was taken of.
+        fileset: String,
+        /// The clone's own.
+        clone: String,
+        /// The new fileset's name.
+        to: String,
+    },
+    /// Make a fileset what its clone is. The younger clones are told.
+    FilesetRestore {
+        /// The fileset's name.
+        fileset: String,
+        /// The clone's own.
+        clone: String,
+    },
+    /// Give a fork the clones that it goes back to. Their new names are told.
+    FilesetPromote {
+        /// The fork's name.
+        name: String,
+    },
     /// Take a clone of a fileset: what it is like now.
     CloneCreate {
         /// The fileset's name.
         fileset: String,
         /// The clone's own.
         clone: String,
+    },
+    /// Take clones of a fileset and of all below it, at one moment. Their names are told.
+    CloneCreateBelow {
+        /// The fileset's name.
+        fileset: String,
+        /// Each clone's own.
+        clone: String,
+    },
+    /// Keep a clone from being deleted, or no longer.
+    CloneHold {
+        /// The fileset's name.
+        fileset: String,
+        /// The clone's own.
+        clone: String,
+        /// By whom it is held.
+        hold: String,
+        /// Whether it is from now on.
+        is_held: bool,
     },
     /// Delete a clone. It is out of reach when this is answered.
     CloneDelete {
@@ -293,6 +332,8 @@ pub enum Answer {
     },
     /// Clients, by address.
     Clients(Vec<ClientFacts>),
+    /// It is done, and durable; these are the names that it concerns.
+    Names(Vec<String>),
     /// Devices, by slot.
     Devices(Vec<DeviceFacts>),
     /// What the last scrub has found; `None`: there was none since the pool was opened.
@@ -367,6 +408,9 @@ pub struct FilesetFacts {
     /// Whether it is a clone; its name is `a/b@monday` then.
     #[serde(default)]
     pub is_clone: bool,
+    /// Of a clone: by whom it is held; it can't be deleted then.
+    #[serde(default)]
+    pub holds: Vec<String>,
     /// Whether nobody may change what is in it.
     pub is_read_only: bool,
     /// When it was made: seconds since 1970.
@@ -442,6 +486,11 @@ mod tests {
             Request::FilesetSet { name: name(), properties: Properties::default() },
             Request::FilesetRename { name: name(), to: "c".to_owned() },
             Request::FilesetDelete { name: name() },
+            Request::FilesetFork { fileset: name(), clone: name(), to: name() },
+            Request::FilesetRestore { fileset: name(), clone: name() },
+            Request::FilesetPromote { name: name() },
+            Request::CloneCreateBelow { fileset: name(), clone: name() },
+            Request::CloneHold { fileset: name(), clone: name(), hold: name(), is_held: true },
             Request::DeviceList {},
             Request::DeviceFail { device: "0".to_owned() },
             Request::DeviceReplace { old: "1".to_owned(), new: "/d".into(), is_forced: true },

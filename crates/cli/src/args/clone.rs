@@ -21,12 +21,32 @@ pub(crate) struct CloneArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum CloneCommand {
     /// Take a clone of a fileset, in constant time
-    #[command(after_help = "Example:\n  holdfast clone create pool.hf:home@monday")]
+    #[command(after_help = "Examples:\n  holdfast clone create pool.hf:home@monday\n  \
+                            holdfast clone create --recursive pool.hf:home@monday")]
     Create {
         /// POOL:a/b@monday
         clone: PathBuf,
+        /// Take clones of the filesets below it too, all at one moment or none
+        #[arg(long)]
+        recursive: bool,
     },
-    /// Delete a clone; refused while it is mounted
+    /// Keep a clone from being deleted, by a name
+    #[command(after_help = "Example:\n  holdfast clone hold pool.hf:home@monday backup")]
+    Hold {
+        /// POOL:a/b@monday
+        clone: PathBuf,
+        /// By whom it is held, or for what
+        name: String,
+    },
+    /// Take a hold of a clone back
+    #[command(after_help = "Example:\n  holdfast clone release pool.hf:home@monday backup")]
+    Release {
+        /// POOL:a/b@monday
+        clone: PathBuf,
+        /// The name of the hold, as `clone list` shows it
+        name: String,
+    },
+    /// Delete a clone; refused while it is mounted or held, or several go back to it
     #[command(after_help = "Example:\n  holdfast clone delete pool.hf:home@monday --wait\n\n\
                             What only the newest clone held is freed at once, and nobody can \
                             change the fileset\nmeanwhile; what an older one held is freed in the \
@@ -50,7 +70,10 @@ impl CloneCommand {
     /// Returns the path that is looked at before anything else.
     pub(crate) fn path(&self) -> &Path {
         match self {
-            CloneCommand::Create { clone } | CloneCommand::Delete { clone, .. } => clone,
+            CloneCommand::Create { clone, .. }
+            | CloneCommand::Hold { clone, .. }
+            | CloneCommand::Release { clone, .. }
+            | CloneCommand::Delete { clone, .. } => clone,
             CloneCommand::List { fileset } => fileset,
         }
     }

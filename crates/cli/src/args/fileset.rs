@@ -10,6 +10,9 @@ use clap::{Args, Subcommand};
                         holdfast fileset list pool.hf\n  \
                         holdfast fileset set pool.hf:home/ann quota=20G readonly=on\n  \
                         holdfast fileset rename pool.hf:home/ann pool.hf:home/anna\n  \
+                        holdfast fileset fork pool.hf:home@monday pool.hf:trial\n  \
+                        holdfast fileset restore pool.hf:home@monday\n  \
+                        holdfast fileset promote pool.hf:trial\n  \
                         holdfast fileset delete pool.hf:home --recursive --wait\n\n\
                         A mounted pool is asked through its server; another is opened for the \
                         command.\nThe directory of a mount stands for its fileset.")]
@@ -63,6 +66,37 @@ pub(crate) enum FilesetCommand {
         /// POOL:c, in the same pool
         to: PathBuf,
     },
+    /// Make a fileset that begins as a clone is, in constant time
+    #[command(
+        after_help = "Example:\n  holdfast fileset fork pool.hf:home@monday pool.hf:trial\n\n\
+                            The clone can't be deleted while it has both a fork and a younger \
+                            clone, or two forks."
+    )]
+    Fork {
+        /// POOL:a/b@monday
+        clone: PathBuf,
+        /// POOL:c, in the same pool
+        to: PathBuf,
+    },
+    /// Make a fileset what a clone of it is; refused while it is mounted or served
+    #[command(after_help = "Example:\n  holdfast fileset restore pool.hf:home@monday\n\n\
+                            What the fileset held since is deleted: take a clone of it first to \
+                            keep it. Younger\nclones stay. The name, the inode numbers and the \
+                            NFS handles stay too.")]
+    Restore {
+        /// POOL:a/b@monday
+        clone: PathBuf,
+        /// Return when all that the fileset held since is free
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Give a fork the clones that it goes back to: they are called after it from then on
+    #[command(after_help = "Example:\n  holdfast fileset promote pool.hf:trial\n\n\
+                            The fileset that had them can be deleted then.")]
+    Promote {
+        /// POOL:c
+        fileset: PathBuf,
+    },
     /// Delete a fileset with all that is in it; refused while it is mounted, or others are below it
     #[command(after_help = "Example:\n  holdfast fileset delete pool.hf:home --recursive --wait")]
     Delete {
@@ -83,7 +117,10 @@ impl FilesetCommand {
         match self {
             FilesetCommand::Create { fileset, .. }
             | FilesetCommand::Set { fileset, .. }
+            | FilesetCommand::Promote { fileset }
             | FilesetCommand::Delete { fileset, .. } => [Some(fileset), None],
+            FilesetCommand::Fork { clone, to } => [Some(clone), Some(to)],
+            FilesetCommand::Restore { clone, .. } => [Some(clone), None],
             FilesetCommand::List { pool } => [Some(pool), None],
             FilesetCommand::Rename { fileset, to } => [Some(fileset), Some(to)],
         }

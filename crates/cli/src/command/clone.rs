@@ -13,7 +13,20 @@ use crate::output::{Output, printable};
 
 pub(crate) fn run(args: &CloneArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     match &args.command {
-        CloneCommand::Create { clone: argument } => {
+        CloneCommand::Create { clone: argument, recursive: true } => {
+            let at = Controlled::find(argument, backend, true)?;
+            let asked = at.named_clone(argument).and_then(|(fileset, clone)| {
+                at.ask_names(&Request::CloneCreateBelow { fileset, clone })
+            });
+            let pool = at.pool.display().to_string();
+            for name in at.finish(asked)? {
+                let facts = json!({ "created": name, "pool": pool });
+                output.fact(&format!("{pool}:{name} is taken"), &facts);
+            }
+        }
+        CloneCommand::Hold { clone, name } => hold(clone, name, true, (backend, output))?,
+        CloneCommand::Release { clone, name } => hold(clone, name, false, (backend, output))?,
+        CloneCommand::Create { clone: argument, recursive: false } => {
             let at = Controlled::find(argument, backend, true)?;
             let asked = at.named_clone(argument).and_then(|(fileset, clone)| {
                 let name = format!("{fileset}@{clone}");
@@ -46,6 +59,27 @@ pub(crate) fn run(args: &CloneArgs, backend: &dyn Backend, output: &Output) -> a
     Ok(exit::DONE)
 }
 
+fn hold(
+    argument: &Path,
+    hold: &str,
+    is_held: bool,
+    (backend, output): (&dyn Backend, &Output),
+) -> anyhow::Result<()> {
+    let at = Controlled::find(argument, backend, true)?;
+    let asked = at.named_clone(argument).and_then(|(fileset, clone)| {
+        let name = format!("{fileset}@{clone}");
+        let request = Request::CloneHold { fileset, clone, hold: hold.to_owned(), is_held };
+        at.ask(&request).map(|_| name)
+    });
+    let pool = at.pool.display().to_string();
+    let name = at.finish(asked)?;
+    let (done, words) =
+        if is_held { ("held", "is held by") } else { ("released", "no longer has") };
+    let facts = json!({ done: name, "hold": hold, "pool": pool });
+    output.fact(&format!("{pool}:{name} {words} {hold}"), &facts);
+    Ok(())
+}
+
 fn delete(
     at: &Controlled,
     argument: &Path,
@@ -60,7 +94,46 @@ fn delete(
     if must_wait { super::fileset::wait(at, output) } else { Ok(()) }
 }
 
+/// Returns a time as people write it, in UTC.
+fn time_of(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Years begin in March, so that a leap day is the last of its year: civil_from_days, Howard
+    // Hinnant, "chrono-Compatible Low-Level Date Algorithms", 2013.
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / 146_097, shifted % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day_of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let (day, is_next) = (day_of_year - (153 * month + 2) / 5 + 1, month >= 10);
+    let (year, month) = (year + era * 400 + u64::from(is_next), (month + 2) % 12 + 1);
+    let (hour, minute) = (second / 3_600, second / 60 % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{:02} UTC", second % 60)
+}
+
 fn line_of(clone: &FilesetFacts) -> String {
     let served = if clone.is_mounted { ", served here" } else { "" };
-    format!("{}  {} inodes{served}", printable(&clone.name), clone.inodes)
+    let held = match &clone.holds[..] {
+        [] => String::new(),
+        holds => format!(", held by {}", printable(&holds.join(", "))),
+    };
+    let taken = time_of(clone.created_seconds);
+    format!("{}  {taken}  {} inodes{held}{served}", printable(&clone.name), clone.inodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_dates() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59:59 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (1_709_251_200, "2024-03-01 00:00:00 UTC"),
+            (4_102_444_799, "2099-12-31 23:59:59 UTC"),
+        ] {
+            assert_eq!(time_of(seconds), text);
+        }
+    }
 }

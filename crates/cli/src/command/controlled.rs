@@ -56,9 +56,28 @@ impl Controlled {
         backend: &dyn Backend,
         is_change: bool,
     ) -> anyhow::Result<Controlled> {
+        Controlled::find_serving(argument, backend, (is_change, false))
+    }
+
+    /// As [`Controlled::find`], to change the fileset whose clone `argument` names: what the pool
+    /// is opened with is the clone, so that nobody has the fileset.
+    pub(crate) fn find_beside(
+        argument: &Path,
+        backend: &dyn Backend,
+    ) -> anyhow::Result<Controlled> {
+        Controlled::find_serving(argument, backend, (true, true))
+    }
+
+    fn find_serving(
+        argument: &Path,
+        backend: &dyn Backend,
+        (is_change, is_clone_served): (bool, bool),
+    ) -> anyhow::Result<Controlled> {
         let shown = argument.display();
         let named = Named::of(argument)?;
         let device = named.device()?;
+        let served_clone = named.clone.clone().filter(|_| is_clone_served);
+        let served_fileset = named.fileset.clone().filter(|_| served_clone.is_some());
         let clone = named.clone.map(|name| name.as_str().to_owned());
         let fileset = named.fileset.map(|name| name.to_string());
         if let Some(found) = served(&device)? {
@@ -85,8 +104,8 @@ impl Controlled {
             commit_interval: COMMIT_INTERVAL,
             device_deadline: DEVICE_DEADLINE,
             is_forced: false,
-            fileset: None,
-            clone: None,
+            fileset: served_fileset,
+            clone: served_clone,
         };
         let way = Way::Opened(backend.open(&options)?);
         Ok(Controlled { way, pool: device, fileset, clone })
@@ -160,6 +179,14 @@ impl Controlled {
             anyhow::bail!("{}: the server answered nonsense", self.pool.display())
         };
         Ok(jobs)
+    }
+
+    /// Asks for a change of which names are told.
+    pub(crate) fn ask_names(&self, request: &Request) -> anyhow::Result<Vec<String>> {
+        let Answer::Names(names) = self.ask(request)? else {
+            anyhow::bail!("{}: the server answered nonsense", self.pool.display())
+        };
+        Ok(names)
     }
 
     /// Returns what the server exports of the pool, by name.

@@ -52,6 +52,35 @@ pub(crate) fn run(
             let rename = |name| Request::FilesetRename { name, to: to.clone() };
             change(fileset, backend, output, ("renamed", &format!("is {to} now")), &rename)?;
         }
+        FilesetCommand::Fork { clone, to } => {
+            let new = new_name(clone, to)?;
+            let at = Controlled::find(clone, backend, true)?;
+            let asked = at.named_clone(clone).and_then(|(fileset, own)| {
+                let from = format!("{fileset}@{own}");
+                let fork = Request::FilesetFork { fileset, clone: own, to: new.clone() };
+                at.ask(&fork).map(|_| from)
+            });
+            let pool = at.pool.display().to_string();
+            let from = at.finish(asked)?;
+            let facts = json!({ "created": new, "from": from, "pool": pool });
+            output.fact(&format!("{pool}:{new} is made, and begins as {from} is"), &facts);
+        }
+        FilesetCommand::Restore { clone, wait } => {
+            let at = Controlled::find_beside(clone, backend)?;
+            let done = restore(&at, clone, *wait, output);
+            at.finish(done)?;
+        }
+        FilesetCommand::Promote { fileset } => {
+            let at = Controlled::find(fileset, backend, true)?;
+            let asked = at.named(fileset).and_then(|name| {
+                let names = at.ask_names(&Request::FilesetPromote { name: name.clone() })?;
+                Ok((name, names))
+            });
+            let pool = at.pool.display().to_string();
+            let (name, names) = at.finish(asked)?;
+            let facts = json!({ "promoted": name, "clones": names, "pool": pool });
+            output.fact(&format!("{pool}:{name} has these now: {}", names.join(", ")), &facts);
+        }
         FilesetCommand::Delete { fileset, recursive, wait } => {
             let at = Controlled::find(fileset, backend, true)?;
             let done = delete(&at, fileset, (*recursive, *wait), output);
@@ -76,6 +105,28 @@ fn change(
     let name = at.finish(asked)?;
     output.fact(&format!("{pool}:{name} {}", done.1), &json!({ done.0: name, "pool": pool }));
     Ok(())
+}
+
+/// Makes a fileset what its clone is, and tells which clones hang on what it was.
+fn restore(
+    at: &Controlled,
+    argument: &Path,
+    must_wait: bool,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let (fileset, clone) = at.named_clone(argument)?;
+    let (name, pool) = (format!("{fileset}@{clone}"), at.pool.display().to_string());
+    let request = Request::FilesetRestore { fileset: fileset.clone(), clone };
+    let later = at.ask_names(&request)?;
+    let facts = json!({ "restored": fileset, "to": name, "later": later, "pool": pool });
+    output.fact(&format!("{pool}:{fileset} is what {name} is"), &facts);
+    if !later.is_empty() {
+        output.remark(&format!(
+            "These clones stay, and go back to what the fileset was: {}.",
+            later.join(", ")
+        ));
+    }
+    if must_wait { wait(at, output) } else { Ok(()) }
 }
 
 /// Returns the new name in `to`, which is in the pool of `from`.

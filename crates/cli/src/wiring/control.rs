@@ -4,7 +4,7 @@ use std::path::Path;
 
 use engine::vnode::api::{FileSystem, FsError};
 use engine::{FilesetChange, FilesetInfo, JobStatus, NewFileset, Pool, ScrubReport};
-use format::fileset::ROOT_SLOT;
+use format::fileset::{FilesetName, NamePart, ROOT_SLOT};
 
 use super::{devices, failed, random_bytes};
 use crate::backend::BackendError;
@@ -70,11 +70,38 @@ pub(super) fn control(
         }
         Request::FilesetRename { name, to } => rename(path, pool, name, to)?,
         Request::FilesetDelete { name } => pool.delete_fileset(&named(name)?),
+        Request::FilesetFork { fileset, clone, to } => {
+            let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
+            let random = random_bytes()?;
+            let random = *random.first_chunk().expect("16 of 64 bytes");
+            pool.fork_clone((&named(fileset)?, &clone), &named(to)?, random).map(|_| ())
+        }
+        Request::FilesetRestore { fileset, clone } => {
+            let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
+            let restored = pool.restore_fileset(&named(fileset)?, &clone);
+            let later = restored.map(|restored| restored.later);
+            return later.map(Answer::Names).map_err(|error| refused(path, &error));
+        }
+        Request::FilesetPromote { name } => {
+            let names = pool.promote_fileset(&named(name)?);
+            return names.map(Answer::Names).map_err(|error| refused(path, &error));
+        }
         Request::CloneCreate { fileset, clone } => {
             let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
             let random = random_bytes()?;
             let random = *random.first_chunk().expect("16 of 64 bytes");
             pool.create_clone(&named(fileset)?, &clone, random).map(|_| ())
+        }
+        Request::CloneCreateBelow { fileset, clone } => {
+            let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
+            let names = clones_below(pool, &named(fileset)?, &clone)?;
+            return names.map(Answer::Names).map_err(|error| refused(path, &error));
+        }
+        Request::CloneHold { fileset, clone, hold, is_held } => {
+            let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
+            let hold = NamePart::new(hold)
+                .map_err(|error| failed(path, format!("{hold}: {error}: name a hold as backup")))?;
+            pool.set_hold((&named(fileset)?, &clone), &hold, *is_held)
         }
         Request::CloneDelete { fileset, clone } => {
             let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
@@ -88,6 +115,27 @@ pub(super) fn control(
         }
     };
     done.map(|()| Answer::Done).map_err(|error| refused(path, &error))
+}
+
+/// Takes clones of a fileset and of all below it.
+fn clones_below(
+    pool: &Pool,
+    fileset: &FilesetName,
+    clone: &NamePart,
+) -> Result<Result<Vec<String>, FsError>, BackendError> {
+    let (mut bits, mut drawn) = (random_bytes()?, 0_u64);
+    // Each of them has bits of its own: those of this command, and which of its clones it is.
+    let random = &mut || {
+        let mut own: [u8; 16] = *bits.first_chunk().expect("16 of 64 bytes");
+        if let Ok(fresh) = random_bytes() {
+            bits = fresh;
+        } else {
+            drawn += 1;
+            own[..8].copy_from_slice(&drawn.to_le_bytes());
+        }
+        own
+    };
+    Ok(pool.create_clones_below(fileset, clone, random))
 }
 
 /// Renames a fileset; the first keeps its name, by which it is known.
@@ -128,6 +176,7 @@ fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
         uuid: format!("{:032x}", info.uuid.0),
         block_bytes: info.block_bytes.into(),
         is_clone: info.is_clone,
+        holds: info.holds,
         is_read_only: info.is_read_only,
         created_seconds: info.created_seconds,
         inodes: info.inodes,
