@@ -434,6 +434,8 @@ pub(crate) enum ProveAlphabet {
     Kinds,
     /// 8: one for each thing that a recovery puts together
     Core,
+    /// 10: these, and clones that are taken and deleted
+    Clones,
 }
 
 #[derive(Debug, Args)]

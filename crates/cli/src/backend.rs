@@ -310,6 +310,8 @@ pub enum ProveAlphabet {
     Kinds,
     /// So few that of three all workloads can be tried.
     Core,
+    /// These, and clones that are taken and deleted.
+    Clones,
 }
 
 /// What to prove.

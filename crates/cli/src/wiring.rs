@@ -349,6 +349,7 @@ impl Backend for EngineBackend {
             ProveAlphabet::All => prove::Alphabet::All,
             ProveAlphabet::Kinds => prove::Alphabet::Kinds,
             ProveAlphabet::Core => prove::Alphabet::Core,
+            ProveAlphabet::Clones => prove::Alphabet::Clones,
         };
         let set_count = prove::Set::new(*bound, alphabet).count();
         let choice = match *choice {

@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, FsError, FsResult};
 use engine::{CreateOptions, OpenOptions, Pool, Shortage};
+use format::fileset::{FilesetName, NamePart, ROOT_NAME};
 use runtime::clock::ManualClock;
 use storage::device::sim::{Image, SimDevice, SimOptions};
 use storage::device::{RequestKind, SharedDevice};
 
 use super::failure::{Failing, Failure, Target};
 use super::workload::{Action, FallocateKind, Name, Workload};
-use crate::canon::Times;
+use crate::canon::{Times, Tree};
 use crate::ops::{Applied, FILL_ZEROS, Op, Outcome, Place, Route, Session, Step};
 use crate::torture::{is_chain, is_change};
 
@@ -41,11 +42,30 @@ pub(super) struct Recorded {
     pub(super) ended: Option<(usize, Applied)>,
 }
 
+/// A clone that was taken, and what it must be.
+#[derive(Debug)]
+pub(super) struct Cloned {
+    pub(super) name: String,
+    pub(super) tree: Tree,
+    /// Where the recording stood when it was answered.
+    pub(super) answered: usize,
+    /// Where it stood when somebody began to delete it.
+    pub(super) deleted: Option<usize>,
+}
+
+impl Cloned {
+    /// Whether it must be there after a cut at `position`.
+    pub(super) fn is_at(&self, position: usize) -> bool {
+        self.answered <= position && self.deleted.is_none_or(|deleted| position <= deleted)
+    }
+}
+
 /// What was done.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) device: Arc<SimDevice>,
     pub(super) recorded: Vec<Recorded>,
+    pub(super) clones: Vec<Cloned>,
     /// Where each checkpoint of the workload stands in the recording.
     pub(super) checkpoints: Vec<(usize, u64)>,
     /// Operations that the engine does not have.
@@ -88,6 +108,7 @@ struct Worker<'a> {
     session: Session<'a>,
     device: &'a SimDevice,
     run: Vec<Recorded>,
+    clones: Vec<Cloned>,
     unsupported: BTreeSet<&'static str>,
     /// So that every write has bytes of its own.
     fill: u32,
@@ -142,6 +163,7 @@ fn work(
         session,
         device: &device,
         run,
+        clones: Vec::new(),
         unsupported,
         fill: 1,
         has_full_target: false,
@@ -171,8 +193,26 @@ fn work(
     let ticked = pool.tick();
     failing.excused(ticked).map_err(|error| format!("background work: {error}"))?;
     worker.close().map_err(|error| format!("close: {error}"))?;
-    let Worker { run: recorded, unsupported, .. } = worker;
-    Ok(Run { has_failed: failing.has_failed(), device, recorded, checkpoints, unsupported })
+    let Worker { run: recorded, clones, unsupported, .. } = worker;
+    let has_failed = failing.has_failed();
+    Ok(Run { has_failed, device, recorded, clones, checkpoints, unsupported })
+}
+
+fn main_name() -> FilesetName {
+    ROOT_NAME.parse().expect("it is the name of the first fileset")
+}
+
+fn part(text: &str) -> NamePart {
+    NamePart::new(text).expect("a letter and a number")
+}
+
+/// Opens what a clone of the first fileset is.
+pub(super) fn open_clone(device: &Arc<SimDevice>, name: &str) -> Result<Pool, String> {
+    let shared: SharedDevice = Arc::<SimDevice>::clone(device);
+    let (fileset, clone) = (Some(main_name()), Some(part(name)));
+    let options =
+        OpenOptions { cache_bytes: CACHE_BYTES, fileset, clone, ..OpenOptions::default() };
+    Pool::open(shared, Arc::new(ManualClock::new()), options).map_err(|error| error.to_string())
 }
 
 pub(super) fn route(name: Name) -> Route {
@@ -306,8 +346,43 @@ impl Worker<'_> {
             Action::RemoveXattr(name) => self.remove_xattr(name),
             Action::Fsync(name) => self.apply(Op::Fsync { file: held(name), data_only: false }),
             Action::Sync => self.apply(Op::Sync),
+            Action::Clone => self.take_clone(),
+            Action::DeleteClone => self.delete_clone(),
             Action::Checkpoint(_) => Ok(()),
         }
+    }
+
+    /// For the judge of the fileset it is a sync.
+    fn take_clone(&mut self) -> FsResult<()> {
+        let (began, was_alive) = (self.device.position(), !self.failing.is_pool_dead(self.pool));
+        let tree = crate::canon::walk(self.pool, Times::Ignored);
+        let number = self.clones.len();
+        let (name, random) = (format!("c{number}"), [u8::try_from(number).unwrap_or(0); 16]);
+        let done = self.pool.create_clone(&main_name(), &part(&name), random);
+        if let Err(error) = done {
+            self.refused(Vec::new(), began, was_alive, &error);
+            return Err(error);
+        }
+        self.note(Op::Sync, began, Some(Applied { outcome: Outcome::Done, made: None }));
+        // What can't be read is found when the fileset is judged.
+        if let Ok(tree) = tree {
+            let answered = self.device.position();
+            self.clones.push(Cloned { name, tree, answered, deleted: None });
+        }
+        Ok(())
+    }
+
+    fn delete_clone(&mut self) -> FsResult<()> {
+        let (began, was_alive) = (self.device.position(), !self.failing.is_pool_dead(self.pool));
+        let oldest = self.clones.iter_mut().find(|clone| clone.deleted.is_none());
+        let Some(oldest) = oldest else { return Ok(()) };
+        oldest.deleted = Some(began);
+        let name = part(&oldest.name);
+        let done = self.pool.delete_clone(&main_name(), &name);
+        if let Err(error) = &done {
+            self.refused(Vec::new(), began, was_alive, error);
+        }
+        done
     }
 
     /// What the engine does not have is noted and left out.

@@ -32,7 +32,12 @@ fn longer_workloads_run_and_their_numbers_name_them() {
     let sizes = [alphabet(), alphabet_of_kinds(), core_alphabet()].map(|all| all.len());
     assert_eq!(sizes, [76, 19, 8]);
     let base = new_pool();
-    let sets = [(2, Alphabet::All, 1499), (3, Alphabet::Kinds, 1499), (3, Alphabet::Core, 499)];
+    let sets = [
+        (2, Alphabet::All, 1499),
+        (3, Alphabet::Kinds, 1499),
+        (3, Alphabet::Core, 499),
+        (3, Alphabet::Clones, 499),
+    ];
     for (bound, alphabet, step) in sets {
         let set = Set::new(bound, alphabet);
         let mut texts = BTreeSet::new();
@@ -148,6 +153,26 @@ fn the_parts_of_a_set_are_the_set() {
     let parts: BTreeSet<u64> = (0..7).flat_map(|index| chosen(&set, &part(index))).collect();
     let sizes: usize = (0..7).map(|index| chosen(&set, &part(index)).len()).sum();
     assert_eq!((u64_of(parts.len()), u64_of(sizes)), (set.count(), set.count()));
+}
+
+/// Goal: no power cut loses a clone, changes one, or leaves what nobody holds. Method: workloads of
+/// three operations, one in so many of those that take or delete a clone.
+#[test]
+fn no_cut_loses_or_changes_a_clone() {
+    let (alphabet, bound) = (Alphabet::Clones, 3);
+    let set = Set::new(bound, alphabet);
+    let has_clone = |index: &u64| set.get(*index).to_string().contains("clone");
+    let with_clones: Vec<u64> = (0..set.count()).step_by(499).filter(has_clone).take(12).collect();
+    assert_eq!(with_clones.len(), 12);
+    let mut judged = 0;
+    for index in with_clones {
+        let options =
+            Options { bound, alphabet, choice: Choice::Only(index), failures: false, seed: 4 };
+        let report = prove(&options, |_, _| ()).expect("a pool fits");
+        assert!(report.findings.is_empty(), "{}", report.findings[0].message);
+        judged += report.judged;
+    }
+    assert!(judged > 200, "{judged} states mean little");
 }
 
 /// Goal: each request and need of space of some workloads fails, and nothing acknowledged is lost.
