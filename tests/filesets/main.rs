@@ -1,8 +1,10 @@
 //! Many filesets in one pool: made, named, changed, deleted, and what a crash leaves of that.
 
 mod clones;
+mod clones_dir;
 mod crash;
 mod forks;
+mod full;
 mod moving;
 mod quota;
 

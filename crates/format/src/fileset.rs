@@ -44,8 +44,8 @@ const STATE_HOLD: u8 = 5;
 struct FilesetDisk {
     /// CRC-32C of bytes 4 to 511.
     crc32c: U32,
-    /// 0: free; 1: writable; 2: a clone; 3: deleted, and not all of it is freed yet; 4: a clone that
-    /// is so; 5: no fileset, but a hold of a clone.
+    /// 0: free; 1: writable; 2: a clone; 3: deleted, and not all of it is freed yet; 4: a clone
+    /// that is so; 5: no fileset, but a hold of a clone.
     state: u8,
     /// Height of the anode table's map.
     height: u8,
@@ -86,8 +86,8 @@ struct FilesetDisk {
     uuid: [u8; 16],
     /// What was born in this epoch or before it belongs to the parent, too. 0: nothing does.
     shared_epoch: U64,
-    /// Slot of the clone that was taken of it last, or that it was forked from, plus one; of a clone,
-    /// of the one before it. 0: none.
+    /// Slot of the clone that was taken of it last, or that it was forked from, plus one; of a
+    /// clone, of the one before it. 0: none.
     parent: U32,
     /// Zero.
     reserved_b: [u8; 4],

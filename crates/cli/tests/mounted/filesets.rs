@@ -207,3 +207,63 @@ fn clones_are_taken_mounted_and_deleted() {
     assert_eq!(fs::read(mounted.path("file")).expect("it is there"), b"later");
     mounted.finish();
 }
+
+/// Goal: forks, restores, promotions, holds and `.clones` through the program, on a mounted pool
+/// and on one that nobody serves.
+#[test]
+fn forks_and_restores_begin_as_their_clone_is() {
+    if !can_mount("forks_and_restores_begin_as_their_clone_is") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let pool = mounted.text("pool.hf");
+    write(&mounted.path("file"), b"on monday");
+    let monday = format!("{pool}:root@monday");
+    let done = |arguments: &[&str], words: &str| {
+        let (is_done, said) = told(&mounted, arguments);
+        assert!(is_done && said.contains(words), "{arguments:?}: {said}");
+    };
+    let refused = |arguments: &[&str], words: &str| {
+        let (is_done, said) = told(&mounted, arguments);
+        assert!(!is_done && said.contains(words), "{arguments:?}: {said}");
+    };
+    done(&["clone", "create", &monday], "root@monday is taken");
+    write(&mounted.path("file"), b"on tuesday");
+    assert!(
+        !fs::read_dir(mounted.path("."))
+            .expect("a directory")
+            .flatten()
+            .any(|entry| { entry.file_name() == ".clones" })
+    );
+    let inside = mounted.path(".clones/monday/file");
+    assert_eq!(fs::read(&inside).expect("it is reached"), b"on monday");
+    let error = fs::write(&inside, b"x").expect_err("a clone is read-only");
+    assert_eq!(error.raw_os_error(), Some(30));
+    let error = fs::create_dir(mounted.path(".clones")).expect_err("the name is taken");
+    assert_eq!(error.raw_os_error(), Some(17));
+    assert!(!mounted.path(".clones/wednesday").exists());
+    done(&["clone", "create", &format!("{pool}:root@wednesday")], "is taken");
+    assert!(mounted.path(".clones/wednesday/file").exists(), "the kernel remembers no absence");
+    let trial = format!("{pool}:trial");
+    done(&["fileset", "fork", &monday, &trial], "trial is made, and begins as root@monday is");
+    refused(&["fileset", "restore", &monday], "unmount it");
+    mounted.unmount();
+    done(&["clone", "hold", &monday, "backup"], "is held by backup");
+    done(&["clone", "list", &pool], "held by backup");
+    done(&["fileset", "restore", &monday, "--wait"], "root is what root@monday is");
+    mounted.mount(&[]);
+    assert_eq!(fs::read(mounted.path("file")).expect("it is there"), b"on monday");
+    write(&mounted.path("file"), b"again");
+    mounted.unmount();
+    done(&["mount", &trial, &mounted.text("mnt"), "--daemon"], "");
+    assert_eq!(fs::read(mounted.path("file")).expect("it is there"), b"on monday");
+    mounted.unmount();
+    refused(&["clone", "delete", &monday], "backup");
+    done(&["clone", "release", &monday, "backup"], "no longer has backup");
+    refused(&["clone", "delete", &monday], "trial");
+    done(&["fileset", "promote", &trial], "trial@monday");
+    done(&["clone", "create", "--recursive", &format!("{pool}:root@all")], "root@all is taken");
+    refused(&["fileset", "delete", &trial], "trial@monday");
+    mounted.mount(&[]);
+    mounted.finish();
+}

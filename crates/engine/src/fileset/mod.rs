@@ -308,11 +308,6 @@ impl MountedFileset {
         self.state.lock().entry.is_read_only
     }
 
-    /// Whether its entry says that pointers of its files may reserve room.
-    pub(crate) fn may_reserve(&self) -> bool {
-        self.state.lock().entry.may_reserve
-    }
-
     /// Returns how many anodes are in use.
     pub(crate) fn anodes_used(&self) -> u64 {
         self.state.lock().entry.anodes_used
@@ -413,7 +408,8 @@ impl FilesetGuard<'_> {
             }
         }
         let fresh = end.max(FIRST_FILE_ANODE.0);
-        if fresh >= ANODES_MAX {
+        // The last number names the directory of clones.
+        if fresh >= ANODES_MAX - 1 {
             return Err(FsError::NoSpace);
         }
         let place = last.filter(|(page, _)| fresh / u64::from(BITS_PER_PAGE) == *page);

@@ -10,11 +10,18 @@ use format::fileset::{Cursor, Fileset};
 use format::ids::AnodeNo;
 use format::page::SLOTS_PER_PAGE;
 
-use super::read_anode_in;
+use super::{MountedFileset, read_anode_in};
 use crate::container::{Content, Target, Visit, Visitor};
 use crate::convert::wide;
 use crate::error::FsResult;
 use crate::store::Store;
+
+impl MountedFileset {
+    /// Whether its entry says that pointers of its files may reserve room.
+    pub(crate) fn may_reserve(&self) -> bool {
+        self.state.lock().entry.may_reserve
+    }
+}
 
 struct Sum {
     fragment_shift: u8,

@@ -223,8 +223,8 @@ impl Pool {
         self.core.hold_clone((name.parts(), clone), hold, is_held)
     }
 
-    /// Makes the fileset `new` that begins as a clone is. It takes no space but for what it changes.
-    /// It is durable when this returns.
+    /// Makes the fileset `new` that begins as a clone is. It takes no space but for what it
+    /// changes. It is durable when this returns.
     ///
     /// # Errors
     ///

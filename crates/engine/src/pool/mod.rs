@@ -9,6 +9,7 @@
 //! Not here: how a pool is made (`create.rs`), its filesets (`filesets.rs`), operations on files
 //! (`serve.rs`).
 
+mod clones;
 mod create;
 mod filesets;
 mod members;

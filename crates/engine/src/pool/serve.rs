@@ -16,6 +16,9 @@ impl Pool {
     /// Returns the files of the fileset that `ino` is in: the main one's, or those of one that is
     /// held.
     fn files_of(&self, ino: Ino) -> FsResult<Files<'_>> {
+        if ino.is_clones_directory() {
+            return Err(FsError::ReadOnlyClone);
+        }
         self.core.files_of(ino)
     }
 
@@ -65,15 +68,25 @@ impl FileSystem for Pool {
     }
 
     fn resolve(&self, _caller: &Caller, handle: Handle) -> FsResult<Attr> {
-        let files = self.files_of(handle.ino)?;
-        if files.uuid() != handle.fileset {
-            return Err(FsError::Stale);
+        let files = self.core.files_of(handle.ino);
+        match files.ok().filter(|files| files.uuid() == handle.fileset) {
+            Some(files) if !handle.ino.is_clones_directory() => {
+                self.named(handle.ino, b"", files.resolve(handle))
+            }
+            _ => self.resolve_in_clones(handle),
         }
-        self.named(handle.ino, b"", files.resolve(handle))
     }
 
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        self.named(parent, name, self.files_of(parent)?.lookup_name(caller, parent, name))
+        if parent.is_clones_directory() {
+            return self.lookup_clone(caller, parent, name);
+        }
+        match self.files_of(parent)?.lookup_name(caller, parent, name) {
+            Err(FsError::NotFound) if self.is_clones_name(parent, name) => {
+                self.clones_attr(Ino::clones_of_slot(parent.slot()))
+            }
+            found => self.named(parent, name, found),
+        }
     }
 
     fn forget(&self, ino: Ino, count: u64) {
@@ -83,10 +96,16 @@ impl FileSystem for Pool {
     }
 
     fn getattr(&self, _caller: &Caller, ino: Ino) -> FsResult<Attr> {
+        if ino.is_clones_directory() {
+            return self.clones_attr(ino);
+        }
         self.named(ino, b"", self.files_of(ino)?.attributes(ino))
     }
 
     fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
+        if ino.is_clones_directory() {
+            return Ok(Pool::clones_access());
+        }
         self.named(ino, b"", self.files_of(ino)?.access_of(caller, ino))
     }
 
@@ -111,6 +130,7 @@ impl FileSystem for Pool {
         new: NewInode,
         mut around: Option<&mut Around>,
     ) -> FsResult<Attr> {
+        self.refuse_clones_name(parent, name)?;
         let files = self.files_of(parent)?;
         let made = files.unsharing(Urgency::User, || {
             files.make(caller, (parent, name), new, None, around.as_deref_mut())
@@ -127,6 +147,7 @@ impl FileSystem for Pool {
         new: NewInode,
         mut around: Option<&mut Around>,
     ) -> FsResult<Attr> {
+        self.refuse_clones_name(parent, name)?;
         let files = self.files_of(parent)?;
         files.unsharing(Urgency::User, || {
             files.make(caller, (parent, name), new, Some(target), around.as_deref_mut())
@@ -145,6 +166,7 @@ impl FileSystem for Pool {
         name: &[u8],
         mut around: Option<&mut Around>,
     ) -> FsResult<Attr> {
+        self.refuse_clones_name(parent, name)?;
         let files = self.files_of(ino)?;
         files.with_reclaim(|| {
             files.unsharing(Urgency::User, || {
@@ -171,7 +193,7 @@ impl FileSystem for Pool {
                 files.remove_name(caller, (parent, name), false, around.as_deref_mut())
             })
         });
-        self.named(parent, name, removed)
+        self.named(parent, name, self.keep_clones_name(parent, name, removed))
     }
 
     fn rmdir(
@@ -182,11 +204,12 @@ impl FileSystem for Pool {
         mut around: Option<&mut Around>,
     ) -> FsResult<()> {
         let files = self.files_of(parent)?;
-        files.with_reclaim(|| {
+        let removed = files.with_reclaim(|| {
             files.unsharing(Urgency::Name, || {
                 files.remove_name(caller, (parent, name), true, around.as_deref_mut())
             })
-        })
+        });
+        self.keep_clones_name(parent, name, removed)
     }
 
     fn rename(
@@ -200,12 +223,14 @@ impl FileSystem for Pool {
         if source.0.slot() != target.0.slot() {
             return Err(FsError::CrossFileset);
         }
+        self.refuse_clones_name(target.0, target.1)?;
         let files = self.files_of(source.0)?;
-        files.with_reclaim(|| {
+        let renamed = files.with_reclaim(|| {
             files.unsharing(Urgency::Name, || {
                 files.rename_name(caller, source, target, mode, around.as_deref_mut())
             })
-        })
+        });
+        self.keep_clones_name(source.0, source.1, renamed)
     }
 
     fn read(
@@ -272,6 +297,9 @@ impl FileSystem for Pool {
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry) -> bool,
     ) -> FsResult<()> {
+        if ino.is_clones_directory() {
+            return self.list_clones(ino, cookie, each);
+        }
         self.named(ino, b"", self.files_of(ino)?.list(caller, ino, cookie, each))
     }
 
@@ -282,14 +310,23 @@ impl FileSystem for Pool {
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry, Option<&Attr>) -> bool,
     ) -> FsResult<()> {
+        if ino.is_clones_directory() {
+            return self.list_clones(ino, cookie, &mut |entry| each(entry, None));
+        }
         self.named(ino, b"", self.files_of(ino)?.list_with_attributes(caller, ino, cookie, each))
     }
 
     fn cookie_verifier(&self, caller: &Caller, ino: Ino) -> FsResult<u64> {
+        if ino.is_clones_directory() {
+            return Ok(0);
+        }
         self.named(ino, b"", self.files_of(ino)?.cookie_verifier(caller, ino))
     }
 
     fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
+        if ino.is_clones_directory() {
+            return Err(FsError::NoAttribute);
+        }
         self.files_of(ino)?.get_attribute(caller, ino, name)
     }
 
@@ -309,6 +346,9 @@ impl FileSystem for Pool {
     }
 
     fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
+        if ino.is_clones_directory() {
+            return Ok(Vec::new());
+        }
         self.files_of(ino)?.list_attributes(caller, ino)
     }
 
@@ -355,6 +395,9 @@ impl FileSystem for Pool {
     }
 
     fn fsync(&self, caller: &Caller, ino: Ino, _data_only: bool) -> FsResult<()> {
+        if ino.is_clones_directory() {
+            return Ok(());
+        }
         self.named(ino, b"", self.files_of(ino)?.sync_file(caller, ino))
     }
 

@@ -44,7 +44,27 @@ pub(super) const ANODE_BITS: u32 = 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ino(pub u64);
 
+/// Anode number that no file is given, the last: that of the directory of a fileset's clones.
+const CLONES_NUMBER: u64 = (1 << ANODE_BITS) - 1;
+const _: () = assert!(format::ids::ANODES_MAX - 1 == CLONES_NUMBER);
+
 impl Ino {
+    /// Whether it is the directory of a fileset's clones.
+    #[must_use]
+    pub fn is_clones_directory(self) -> bool {
+        self.0 & CLONES_NUMBER == CLONES_NUMBER
+    }
+
+    /// Returns the directory of the clones of the fileset in a slot.
+    pub(crate) fn clones_of_slot(slot: u32) -> Ino {
+        Ino(u64::from(slot) << ANODE_BITS | CLONES_NUMBER)
+    }
+
+    /// Returns the root directory of the fileset in a slot.
+    pub(crate) fn root_of_slot(slot: u32) -> Ino {
+        Ino(u64::from(slot) << ANODE_BITS | format::anode::ROOT_ANODE.0)
+    }
+
     /// Returns the slot of the fileset that the inode is in.
     #[must_use]
     pub fn slot(self) -> u32 {

@@ -337,12 +337,20 @@ impl Core {
         clone: Option<&NamePart>,
     ) -> FsResult<FilesetUuid> {
         let slot = self.filesets.table.lock(&self.store)?.slot_of_node(path, clone)?;
+        match self.hold_slot(slot) {
+            Err(FsError::Stale) => Err(FsError::NoFileset { name: joined(path) }),
+            held => held,
+        }
+    }
+
+    /// As [`Core::hold_fileset`], of the fileset or clone in `slot`.
+    pub(crate) fn hold_slot(&self, slot: u32) -> FsResult<FilesetUuid> {
         let fileset = self.open_fileset(slot)?;
         // Whoever deletes says so first, and then looks whether it is held.
         fileset.is_held.store(true, Ordering::SeqCst);
         if fileset.is_gone.load(Ordering::SeqCst) {
             fileset.is_held.store(false, Ordering::SeqCst);
-            return Err(FsError::NoFileset { name: joined(path) });
+            return Err(FsError::Stale);
         }
         self.filesets.has_held.store(true, Ordering::Release);
         Ok(fileset.uuid())

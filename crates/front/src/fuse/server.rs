@@ -242,7 +242,8 @@ impl Server {
     ) -> Result<Reply<'static>, Errno> {
         let parent = self.numbers.ino_of(parent);
         match self.fs.lookup(caller, parent, name) {
-            Err(FsError::NotFound) => Ok(Reply::Absent),
+            // Clones come behind the kernel's back: it is not to remember that there is none.
+            Err(FsError::NotFound) if !parent.is_clones_directory() => Ok(Reply::Absent),
             found => self.entry("lookup", parent, found),
         }
     }

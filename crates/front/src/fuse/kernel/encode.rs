@@ -180,12 +180,19 @@ fn entry(node: &Node, block_bytes: u32) -> EntryOut {
     EntryOut {
         nodeid: node.id.0,
         generation: node.attr.generation,
-        entry_valid: CACHE_TIME.as_secs(),
+        entry_valid: time_of_entry(node).as_secs(),
         attr_valid: time_of_attributes(node).as_secs(),
         entry_valid_nsec: 0,
         attr_valid_nsec: 0,
         attr: attr(node, block_bytes),
     }
+}
+
+/// For how long the kernel may take a name to lead where it does. Directories of which anything
+/// may change behind its back are those of clones.
+fn time_of_entry(node: &Node) -> Duration {
+    let is_of_clones = node.attr.kind == FileKind::Directory && node.attr.blocks_may_change;
+    if is_of_clones { Duration::ZERO } else { CACHE_TIME }
 }
 
 /// Node id 0: there is no such name, and the kernel may remember it (FU1).
