@@ -3,6 +3,7 @@
 mod clones;
 mod clones_dir;
 mod crash;
+mod diff;
 mod forks;
 mod full;
 mod moving;

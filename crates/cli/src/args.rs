@@ -5,6 +5,7 @@ pub(crate) mod device;
 pub(crate) mod export;
 pub(crate) mod fileset;
 pub(crate) mod members;
+pub(crate) mod transfer;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -54,6 +55,8 @@ pub(crate) enum Command {
     Device(device::DeviceArgs),
     /// Hold all copies of what a pool has against each other, and repair
     Scrub(device::ScrubArgs),
+    /// Show which paths two clones have differently, or a clone and its fileset
+    Diff(transfer::DiffArgs),
     /// Show the jobs of a mounted pool, make them pause and go on
     Job(fileset::JobArgs),
     /// Verify a whole pool, changing nothing
@@ -88,6 +91,7 @@ impl Command {
             Command::Reload(args) => [Some(&*args.pool), None],
             Command::Device(args) => [Some(args.command.pool()), None],
             Command::Scrub(args) => [Some(&*args.pool), None],
+            Command::Diff(args) => [Some(&*args.from), Some(&*args.to)],
             Command::Job(args) => [Some(args.command.pool()), None],
             Command::Check(args) => [Some(&*args.device), None],
             Command::Dump(args) => [Some(&*args.device), None],

@@ -3,6 +3,7 @@
 //! The rest of the program speaks only [`Backend`] and [`OpenPool`], so this is the one file to
 //! change when they change. Tests have a backend of their own.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::control::{Answer, Peer, Request};
+use crate::transfer::{OnBytes, Transfer};
 
 /// Why something was not done. Each message ends with what to do.
 #[derive(Debug, thiserror::Error)]
@@ -399,6 +401,16 @@ pub trait OpenPool: Send + Sync {
 
     /// Does what is asked of the pool beside its files. Who calls has seen to it that `peer` may.
     fn control(&self, request: &Request, peer: Peer) -> Result<Answer, BackendError>;
+
+    /// Does what is asked and moves more than an answer: through `file`, in one direction. Returns
+    /// totals, as one JSON object. Who calls has seen to it that `peer` may.
+    fn transfer(
+        &self,
+        request: &Transfer,
+        peer: Peer,
+        file: &mut File,
+        progress: OnBytes<'_>,
+    ) -> Result<Value, BackendError>;
 
     /// Makes everything durable, marks the pool clean and ends its jobs. Called once, after the
     /// last operation; references that the kernel has not given back are void from here on.

@@ -27,6 +27,7 @@ mod server;
 pub mod size;
 mod status;
 mod summary;
+pub mod transfer;
 pub mod wiring;
 
 use std::ffi::OsString;
@@ -78,6 +79,7 @@ fn dispatch(
         Command::Clone(args) => command::clone::run(args, backend, output),
         Command::Export(args) => command::export::run(args, backend, output),
         Command::Reload(args) => command::export::reload(args, backend, output),
+        Command::Diff(args) => command::diff::run(args, backend, output),
         Command::Job(args) => command::job::run(args, backend, output),
         Command::Check(args) => command::check::run(args, backend, output),
         Command::Dump(args) => command::dump::run(args, backend, output),

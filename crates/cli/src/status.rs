@@ -8,6 +8,7 @@
 //! nor reads within [`CLIENT_TIME`] is dropped.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -34,6 +35,7 @@ use crate::backend::{ExplainStep, ExplainTarget, OpenPool};
 use crate::bugs;
 use crate::control::{self, Peer, Request, may_change};
 use crate::output::path_as_text;
+use crate::transfer::{self, Transfer, Transfers};
 
 /// Longest line in either direction: an explanation of a large range has thousands of steps.
 const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -67,6 +69,13 @@ pub(crate) enum Question {
         /// First and last byte.
         range: Option<(u64, u64)>,
     },
+    /// Do something that moves more than an answer.
+    Transfer {
+        /// Of the request.
+        version: u32,
+        /// See [`Transfer`].
+        request: Value,
+    },
     /// Do something beside files.
     Control {
         /// Of the request.
@@ -86,6 +95,17 @@ pub(crate) enum Answer {
     Explain(Vec<ExplainStep>),
     /// What a request was answered.
     Control(control::Answer),
+    /// Pass the descriptor now.
+    Ready,
+    /// How far a transfer is.
+    Progress {
+        /// Bytes done.
+        done: u64,
+        /// Of so many; 0: nobody knows.
+        total: u64,
+    },
+    /// How a transfer came out.
+    Transferred(Value),
     /// Why there is no answer.
     Error(String),
 }
@@ -204,7 +224,8 @@ impl StatusServer {
         served: Served,
         pool: Arc<dyn OpenPool>,
     ) -> anyhow::Result<StatusServer> {
-        StatusServer::listen_at(path, move |stream| serve(stream, &served, pool.as_ref()))
+        let transfers = Transfers::default();
+        StatusServer::listen_at(path, move |stream| serve(stream, &served, &pool, &transfers))
     }
 
     fn listen_at(
@@ -289,14 +310,19 @@ fn status_of(served: &Served, pool: &dyn OpenPool) -> Value {
     json!({ "server": served, "bugs": bugs, "pool": status })
 }
 
-fn serve(stream: &UnixStream, served: &Served, pool: &dyn OpenPool) -> anyhow::Result<()> {
+fn serve(
+    stream: &UnixStream,
+    served: &Served,
+    pool: &Arc<dyn OpenPool>,
+    transfers: &Transfers,
+) -> anyhow::Result<()> {
     let line = receive_line(stream, control::LINE_BYTES_MAX, CLIENT_TIME)?;
     let question = match serde_json::from_slice(&line) {
         Ok(question) => question,
         Err(error) => return send(stream, &Answer::Error(not_understood(&error))),
     };
     let answer = match question {
-        Question::Status => Answer::Status(status_of(served, pool)),
+        Question::Status => Answer::Status(status_of(served, pool.as_ref())),
         Question::Explain { node, range } => {
             let ino: Ino = NodeNumbers::new(pool.file_system().root()).ino_of(NodeId(node));
             match pool.explain(&ExplainTarget::Inode { ino, range }) {
@@ -305,12 +331,39 @@ fn serve(stream: &UnixStream, served: &Served, pool: &dyn OpenPool) -> anyhow::R
             }
         }
         Question::Control { version, request } => {
-            let peer = sockopt::socket_peercred(stream)?;
-            let peer = Peer { uid: peer.uid.as_raw(), gid: peer.gid.as_raw() };
-            controlled(pool, (version, request), (peer, Peer::own()))
+            controlled(pool.as_ref(), (version, request), (peer_of(stream)?, Peer::own()))
+        }
+        Question::Transfer { version, request } => {
+            let (peer, own) = (peer_of(stream)?, Peer::own());
+            let begun = match Transfer::parse(version, request) {
+                // TF1.
+                Ok(_) if !may_change(peer.uid, own.uid) => Err(not_allowed(peer, own)),
+                Ok(request) => {
+                    let begun = transfers.begin(stream, pool, request, peer);
+                    begun.map_err(|error| format!("{error:#}"))
+                }
+                Err(words) => Err(words),
+            };
+            match begun {
+                // The rest is the transfer's own thread's.
+                Ok(()) => return Ok(()),
+                Err(words) => Answer::Error(words),
+            }
         }
     };
     send(stream, &answer)
+}
+
+fn peer_of(stream: &UnixStream) -> anyhow::Result<Peer> {
+    let peer = sockopt::socket_peercred(stream)?;
+    Ok(Peer { uid: peer.uid.as_raw(), gid: peer.gid.as_raw() })
+}
+
+fn not_allowed(peer: Peer, own: Peer) -> String {
+    format!(
+        "user {} may change nothing here: only root and user {}, who runs the server, may",
+        peer.uid, own.uid
+    )
 }
 
 fn not_understood(error: &serde_json::Error) -> String {
@@ -333,10 +386,7 @@ fn controlled(
     };
     // CO1.
     if request.is_change() && !may_change(peer.uid, own.uid) {
-        return Answer::Error(format!(
-            "user {} may change nothing here: only root and user {}, who runs the server, may",
-            peer.uid, own.uid
-        ));
+        return Answer::Error(not_allowed(peer, own));
     }
     let who = format!("user {}", peer.uid);
     match control::audited(&who, &request, || pool.control(&request, peer)) {
@@ -366,14 +416,28 @@ pub(crate) fn ask(path: &Path, question: &Question) -> anyhow::Result<Answer> {
         .with_context(|| format!("no server answers on {}", path.display()))?;
     send(&stream, question)?;
     let patience = match question {
-        Question::Control { .. } => CONTROL_TIME,
+        Question::Control { .. } | Question::Transfer { .. } => CONTROL_TIME,
         Question::Status | Question::Explain { .. } => CLIENT_TIME,
     };
     let line = receive_line(&stream, LINE_BYTES_MAX, patience)?;
     Ok(serde_json::from_slice(&line)?)
 }
 
-fn send(mut stream: &UnixStream, message: &impl Serialize) -> anyhow::Result<()> {
+/// Asks the server whose socket is `path` for a transfer through `file`.
+pub(crate) fn transfer(
+    path: &Path,
+    request: &Transfer,
+    file: File,
+    progress: transfer::OnBytes<'_>,
+) -> anyhow::Result<Value> {
+    let stream = connect(path, CLIENT_TIME)
+        .with_context(|| format!("no server answers on {}", path.display()))?;
+    let request = serde_json::to_value(request)?;
+    send(&stream, &Question::Transfer { version: control::VERSION, request })?;
+    transfer::follow(&stream, file, progress)
+}
+
+pub(crate) fn send(mut stream: &UnixStream, message: &impl Serialize) -> anyhow::Result<()> {
     stream.set_write_timeout(Some(CLIENT_TIME))?;
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
@@ -679,7 +743,9 @@ mod tests {
             match question {
                 Question::Status => send(stream, &Answer::Error("well".to_owned())),
                 Question::Explain { node, .. } => panic!("a bug that the test planted: {node}"),
-                Question::Control { .. } => send(stream, &Answer::Error("no".to_owned())),
+                Question::Control { .. } | Question::Transfer { .. } => {
+                    send(stream, &Answer::Error("no".to_owned()))
+                }
             }
         });
         let server = server.expect("it listens");

@@ -7,9 +7,12 @@ mod devices;
 mod jobs;
 mod members;
 mod neighbours;
+mod transfer;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use check::report::Finding;
@@ -32,6 +35,7 @@ use testkit::torture::{Options, PoolGround};
 
 use self::jobs::{Jobs, TICK};
 use self::neighbours::ThisMachine;
+use self::transfer::Watched;
 use crate::backend::{
     Backend, BackendError, CheckReport, CreateOptions, CreateReport, DefectReport, DumpReport,
     ExplainStep, ExplainTarget, Members, OnProgress, OpenOptions, OpenPool, Placement,
@@ -40,6 +44,7 @@ use crate::backend::{
 };
 use crate::control::{Answer, Peer, Request};
 use crate::holders::lock_holders;
+use crate::transfer::{OnBytes, Transfer};
 
 /// How long a device in use is asked for again: the kernel lets go of a killed server's requests,
 /// and with them of its lock, a moment after the server is gone.
@@ -462,6 +467,10 @@ struct Served {
     jobs: Jobs,
     /// The name of the fileset whose files are served.
     fileset: Mutex<String>,
+    /// Held shared by each transfer, and by whoever closes the pool alone.
+    transfers: RwLock<()>,
+    /// Whether somebody closes it.
+    is_closing: AtomicBool,
 }
 
 impl Served {
@@ -491,7 +500,8 @@ impl Served {
             }
         });
         let fileset = Mutex::new(ROOT_NAME.to_owned());
-        Served { path, files, mode, pool, jobs, fileset }
+        let (transfers, is_closing) = (RwLock::new(()), AtomicBool::new(false));
+        Served { path, files, mode, pool, jobs, fileset, transfers, is_closing }
     }
 
     /// Looks from now on at what a new device is on too.
@@ -588,7 +598,22 @@ impl OpenPool for Served {
         Ok(answer)
     }
 
+    fn transfer(
+        &self,
+        request: &Transfer,
+        peer: Peer,
+        file: &mut File,
+        progress: OnBytes<'_>,
+    ) -> Result<Value, BackendError> {
+        // Whoever closes the pool waits for this, and this looks whether somebody does.
+        let _under_way = self.transfers.read().unwrap_or_else(PoisonError::into_inner);
+        let mut file = Watched::new(file, &self.is_closing);
+        transfer::transfer(&self.path, &self.pool, request, peer, &mut file, progress)
+    }
+
     fn close(&self) -> Result<(), BackendError> {
+        self.is_closing.store(true, Ordering::Release);
+        let _alone = self.transfers.write().unwrap_or_else(PoisonError::into_inner);
         self.jobs.stop();
         self.pool.close().map_err(|error| failed(&self.path, error))
     }

@@ -31,4 +31,7 @@ pub use pool::{
     CreateOptions, FilesetInfo, MemberStatus, OpenError, OpenOptions, Pool, PoolStatus,
 };
 pub use segment::{SegmentCacheCounts, WRITES_IN_FLIGHT_MAX};
-pub use vnode::{DIRTY_FILES_MAX, FilesOptions, FilesetChange, NewFileset, Restored, Still};
+pub use vnode::{
+    Became, DIFF_RANGES_MAX, DIRTY_FILES_MAX, Difference, FilesOptions, FilesetChange, NewFileset,
+    Restored, Still,
+};

@@ -129,6 +129,9 @@ bugs! {
         "A move follows pointers of a deleted clone that its walk has left behind (MV2).",
     MoveFreesWholeBlock: "A move frees what of a block nobody has held any more (MV5).",
     MoveVnodeNotTold: "A file in memory reads a block where it was before it was moved (MV4).",
+    DiffSkipsSubtree: "The diff of two nodes skips pages that both have differently (VD1).",
+    DiffComparesWholeBlocks:
+        "The diff of two nodes takes one block for another of its range (VD1).",
     SummaryLost: "The last summary of a segment is not chained: the cleaner misses blocks.",
 }
 

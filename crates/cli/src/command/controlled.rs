@@ -1,6 +1,7 @@
 //! A pool that commands ask for something beside its files: through its server, or opened for the
 //! command where nobody serves it.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,8 @@ use crate::control::{self, Answer, ExportFacts, FilesetFacts, JobFacts, Peer, Re
 use crate::exit::UsageError;
 use crate::named::Named;
 use crate::status::{self, Found, Question};
+use crate::transfer::{OnBytes, Transfer};
+use serde_json::Value;
 
 /// Memory for pages of a pool that is opened for a command.
 const CACHE_BYTES: u64 = 64 << 20;
@@ -151,9 +154,26 @@ impl Controlled {
         match status::ask(socket, &question)? {
             status::Answer::Control(answer) => Ok(answer),
             status::Answer::Error(error) => Err(anyhow::Error::msg(error)),
-            status::Answer::Status(_) | status::Answer::Explain(_) => {
+            status::Answer::Status(_)
+            | status::Answer::Explain(_)
+            | status::Answer::Ready
+            | status::Answer::Progress { .. }
+            | status::Answer::Transferred(_) => {
                 anyhow::bail!("{}: the server answered nonsense", self.pool.display())
             }
+        }
+    }
+
+    /// Asks for something that moves more than an answer, through `file`.
+    pub(crate) fn transfer(
+        &self,
+        request: &Transfer,
+        mut file: File,
+        progress: OnBytes<'_>,
+    ) -> anyhow::Result<Value> {
+        match &self.way {
+            Way::Opened(pool) => Ok(pool.transfer(request, Peer::own(), &mut file, progress)?),
+            Way::Server(socket) => status::transfer(socket, request, file, progress),
         }
     }
 

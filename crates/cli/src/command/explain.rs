@@ -88,7 +88,11 @@ fn explain_mounted(path: &OsStr) -> anyhow::Result<Vec<ExplainStep>> {
     match status::ask(&found.socket, &Question::Explain { node, range })? {
         Answer::Explain(steps) => Ok(steps),
         Answer::Error(error) => Err(anyhow::anyhow!(error)),
-        Answer::Status(_) | Answer::Control(_) => anyhow::bail!("the server answered nonsense"),
+        Answer::Status(_)
+        | Answer::Control(_)
+        | Answer::Ready
+        | Answer::Progress { .. }
+        | Answer::Transferred(_) => anyhow::bail!("the server answered nonsense"),
     }
 }
 

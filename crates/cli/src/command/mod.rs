@@ -7,6 +7,7 @@ pub(crate) mod controlled;
 pub(crate) mod create;
 pub(crate) mod demo;
 pub(crate) mod device;
+pub(crate) mod diff;
 pub(crate) mod dump;
 pub(crate) mod explain;
 pub(crate) mod export;

@@ -26,6 +26,7 @@ pub(crate) mod http;
 mod state;
 pub(crate) mod token;
 
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,6 +44,7 @@ pub(crate) use self::state::StateDirectory;
 use crate::backend::{BackendError, ExplainStep, ExplainTarget, OpenPool};
 use crate::control::{Answer, CLIENTS_MAX, ClientFacts, Peer, Request};
 use crate::events::now_seconds;
+use crate::transfer::{OnBytes, Transfer};
 
 /// A pool that is served.
 pub(crate) struct ServedPool {
@@ -271,6 +273,16 @@ impl OpenPool for Asked {
 
     fn control(&self, request: &Request, peer: Peer) -> Result<Answer, BackendError> {
         self.hub.control(self.index, request, peer)
+    }
+
+    fn transfer(
+        &self,
+        request: &Transfer,
+        peer: Peer,
+        file: &mut File,
+        progress: OnBytes<'_>,
+    ) -> Result<Value, BackendError> {
+        self.pool().transfer(request, peer, file, progress)
     }
 
     fn close(&self) -> Result<(), BackendError> {

@@ -208,7 +208,7 @@ fn job_facts(job: JobStatus) -> JobFacts {
 
 /// Returns what the engine refuses, with what to do.
 #[allow(clippy::wildcard_enum_match_arm, reason = "what has no advice of its own is told as it is")]
-fn refused(path: &Path, error: &FsError) -> BackendError {
+pub(super) fn refused(path: &Path, error: &FsError) -> BackendError {
     let pool = path.display();
     let cause = match error {
         FsError::NoFileset { .. } => {

@@ -1,6 +1,6 @@
 //! A backend whose pools are files that say what they are, and whose files are in memory.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use cli::backend::{
     ProveReport, TortureFinding, TortureReport,
 };
 use cli::control::{Answer, Peer, Request};
+use cli::transfer::{OnBytes, Transfer};
 use engine::vnode::api::{FileSystem, FilesetUuid};
 use format::fileset::FilesetName;
 use serde_json::{Value, json};
@@ -57,6 +58,17 @@ impl OpenPool for FakePool {
     }
 
     fn control(&self, request: &Request, _peer: Peer) -> Result<Answer, BackendError> {
+        let cause = format!("it has no filesets: {request:?}");
+        Err(BackendError::Failed { device: self.options.device.clone(), cause })
+    }
+
+    fn transfer(
+        &self,
+        request: &Transfer,
+        _peer: Peer,
+        _file: &mut File,
+        _progress: OnBytes<'_>,
+    ) -> Result<Value, BackendError> {
         let cause = format!("it has no filesets: {request:?}");
         Err(BackendError::Failed { device: self.options.device.clone(), cause })
     }

@@ -17,6 +17,7 @@
 //! The caller holds the lock of the container: its vnode's, or the fileset's for its own.
 
 mod data;
+mod diff;
 mod entry;
 mod install;
 mod leaves;
@@ -27,6 +28,7 @@ mod unshare;
 mod walk;
 
 pub(crate) use data::Unit;
+pub(crate) use diff::{Versions, is_one_file};
 pub(crate) use install::{InstallStep, NewBlock};
 pub(crate) use leaves::Leaves;
 pub(crate) use locate::{Located, PointerAt};

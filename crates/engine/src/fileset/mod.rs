@@ -16,6 +16,7 @@
 
 pub(crate) mod birth;
 pub(crate) mod deletion;
+pub(crate) mod diff;
 pub(crate) mod family;
 pub(crate) mod moved;
 mod orphans;

@@ -1,5 +1,6 @@
 //! The filesets of a pool: listed, made, changed, deleted.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -10,7 +11,7 @@ use crate::error::FsResult;
 use crate::fileset::table::Node;
 use crate::jobs::Deletion;
 use crate::vnode::api::FilesetUuid;
-use crate::vnode::{FilesetChange, NewFileset, Restored, Still};
+use crate::vnode::{Difference, FilesetChange, NewFileset, Restored, Still};
 
 /// What a pool tells of one of its filesets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -264,6 +265,37 @@ impl Pool {
     /// [`crate::error::FsError::FilesetExists`] if it has a clone of the same name itself.
     pub fn promote_fileset(&self, name: &FilesetName) -> FsResult<Vec<String>> {
         self.core.promote_fileset(name.parts())
+    }
+
+    /// Tells of each path that two clones have differently, by rising path; `to` may be the fileset
+    /// itself, as it is now: then a clone of it is taken for that, called `diff-` and some digits
+    /// of `random`, and deleted again.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::FsError::NoFileset`]; [`crate::error::FsError::Invalid`] if the two are not
+    /// of one family.
+    pub fn diff(
+        &self,
+        from: (&FilesetName, &NamePart),
+        to: (&FilesetName, Option<&NamePart>),
+        random: [u8; 16],
+        tell: &mut dyn FnMut(&Difference) -> ControlFlow<()>,
+    ) -> FsResult<()> {
+        let compare = |to: (&FilesetName, &NamePart), tell| {
+            let before = self.core.pin_clone(from.0.parts(), from.1)?;
+            let after = self.core.pin_clone(to.0.parts(), to.1)?;
+            self.core.differences(&before.node, &after.node, tell)
+        };
+        let Some(clone) = to.1 else {
+            let digits = u64::from_le_bytes(random[..8].try_into().expect("8 of 16 bytes"));
+            let made = NamePart::new(&format!("diff-{digits:016x}")).expect("digits make a name");
+            self.create_clone(to.0, &made, random)?;
+            let done = compare((to.0, &made), tell);
+            let deleted = self.delete_clone(to.0, &made);
+            return done.and(deleted);
+        };
+        compare((to.0, clone), tell)
     }
 
     /// Goes on with deletions that a crash or a close has interrupted.

@@ -26,6 +26,7 @@ use format::fileset::{Cursor, Fileset as Entry, FilesetState, NamePart, joined};
 use format::ids::{Epoch, FilesetId};
 use runtime::planted::{self, Planted};
 
+use super::diff::Pinned;
 use super::filesets::{check_live, check_new_name};
 use super::{Core, Fileset};
 use crate::alloc::Urgency;
@@ -38,21 +39,6 @@ use crate::store::Change;
 /// Clones that one transaction of a promotion renames.
 const RENAMES_PER_STEP: usize = 16;
 
-/// A clone that can't be deleted until this is dropped.
-struct Pinned<'c> {
-    core: &'c Core,
-    slot: u32,
-}
-
-impl Drop for Pinned<'_> {
-    fn drop(&mut self) {
-        // The index was read when it was pinned.
-        if let Ok(mut index) = self.core.filesets.table.lock(&self.core.store) {
-            index.unpin(self.slot);
-        }
-    }
-}
-
 /// What a restore has left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
@@ -63,14 +49,6 @@ pub struct Restored {
 }
 
 impl Core {
-    /// Keeps the clone of this name from being deleted.
-    fn pin_clone(&self, path: &[NamePart], name: &NamePart) -> FsResult<Pinned<'_>> {
-        let mut index = self.filesets.table.lock(&self.store)?;
-        let slot = index.slot_of_node(path, Some(name))?;
-        index.pin(slot);
-        Ok(Pinned { core: self, slot })
-    }
-
     /// Returns the entry of a pinned clone, durable, and what its files reserve.
     fn fork_source(&self, clone: &Pinned<'_>) -> FsResult<(Entry, u64)> {
         // FK1: the clone may have been taken a moment ago.

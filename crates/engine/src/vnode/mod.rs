@@ -35,6 +35,7 @@ mod acl;
 pub mod api;
 mod attr;
 mod clone;
+mod diff;
 mod file;
 mod filesets;
 mod flush;
@@ -60,6 +61,7 @@ mod xattr;
 
 pub use attr::DIRTY_FILES_MAX;
 pub use clone::Still;
+pub use diff::{Became, DIFF_RANGES_MAX, Difference};
 pub(crate) use filesets::{Fileset, Filesets};
 pub use filesets::{FilesetChange, NewFileset};
 pub use fork::Restored;

@@ -1,0 +1,77 @@
+//! `holdfast diff`: which paths two nodes have differently.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+
+use serde_json::Value;
+
+use super::controlled::Controlled;
+use crate::args::transfer::DiffArgs;
+use crate::backend::Backend;
+use crate::exit::{self, UsageError};
+use crate::named::Named;
+use crate::output::{Output, printable};
+use crate::transfer::Transfer;
+
+/// Ranges of a file that are told to people.
+const RANGES_SHOWN: usize = 8;
+
+pub(crate) fn run(args: &DiffArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
+    let to = Named::of(&args.to)?;
+    let from = Named::of(&args.from)?;
+    if to.device()? != from.device()? {
+        let (from, to) = (args.from.display(), args.to.display());
+        let message = format!("{from} and {to}: the two are of one pool, and of one family");
+        return Err(UsageError::new(message).into());
+    }
+    // Of the fileset itself a clone is taken.
+    let at = Controlled::find(&args.from, backend, to.clone.is_none())?;
+    let done = tell(&at, args, &to, output);
+    at.finish(done)?;
+    Ok(exit::DONE)
+}
+
+fn tell(at: &Controlled, args: &DiffArgs, to: &Named, output: &Output) -> anyhow::Result<()> {
+    let (fileset, from) = at.named_clone(&args.from)?;
+    let to_fileset = to.fileset.as_ref().map_or_else(|| fileset.clone(), ToString::to_string);
+    let to = to.clone.as_ref().map(|clone| clone.as_str().to_owned());
+    let request = Transfer::Diff { fileset, from, to_fileset, to };
+    let (read, write) = std::io::pipe()?;
+    std::thread::scope(|scope| {
+        let file = File::from(OwnedFd::from(write));
+        let asked = scope.spawn(|| at.transfer(&request, file, &mut |_, _| ()));
+        for line in BufReader::new(read).lines() {
+            let value: Value = serde_json::from_str(&line?)?;
+            output.fact(&line_of(&value), &value);
+        }
+        asked.join().map_err(|_| anyhow::anyhow!("the comparison met a bug"))?.map(drop)
+    })
+}
+
+/// Returns a difference as people read it.
+fn line_of(value: &Value) -> String {
+    let text = |name: &str| printable(value[name].as_str().unwrap_or(""));
+    let mut line = format!("{:<8}  {}", text("became"), text("path"));
+    if value["from"].is_string() {
+        line.push_str(&format!(" (was {})", text("from")));
+    }
+    let mut facts: Vec<String> = Vec::new();
+    let ranges = value["ranges"].as_array().map_or(&[][..], Vec::as_slice);
+    for range in ranges.iter().take(RANGES_SHOWN) {
+        facts.push(format!("bytes {} to {}", range[0], range[1]));
+    }
+    if let Some(more) = ranges.len().checked_sub(RANGES_SHOWN + 1) {
+        facts.push(format!("{} more ranges", more + 1));
+    }
+    if value["size_before"] != value["size_after"] {
+        facts.push(format!("size {} to {}", value["size_before"], value["size_after"]));
+    }
+    if value["has_attributes"] == true {
+        facts.push("attributes".to_owned());
+    }
+    if !facts.is_empty() {
+        line.push_str(&format!(": {}", facts.join(", ")));
+    }
+    line
+}

@@ -1,0 +1,241 @@
+//! What is asked of an open pool and moves more than one answer: the difference of two nodes, a
+//! stream of one. The bytes go through a descriptor that whoever asks passes along; on the socket
+//! there are only the request, how far it is, and how it came out.
+//!
+//! # Invariants
+//!
+//! - TF1: Only root and the server's own user ask for these: a stream has every file.
+//! - TF2: A transfer has a thread of its own, so a server goes on answering others; there are
+//!   [`TRANSFERS_MAX`] at a time.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, IoSlice, IoSliceMut};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::backend::OpenPool;
+use crate::control::{Peer, VERSION};
+use crate::status::{self, Answer};
+
+/// Transfers that a server does at a time: each holds a thread and some megabytes.
+const TRANSFERS_MAX: usize = 4;
+/// How often a server says how far it is.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+/// How long whoever asked may take to pass the descriptor.
+const DESCRIPTOR_TIME: Duration = Duration::from_secs(5);
+/// The byte that a descriptor comes with.
+const DESCRIPTOR_MARK: [u8; 1] = [b'.'];
+
+/// What is asked for. Names are `a/b`, without the pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Transfer {
+    /// A line of JSON for each path that a clone and another node have differently.
+    Diff {
+        /// The fileset of the clone.
+        fileset: String,
+        /// The clone's own name.
+        from: String,
+        /// The fileset of the other node.
+        to_fileset: String,
+        /// The clone of that; `None`: the fileset itself, as it is now.
+        to: Option<String>,
+    },
+}
+
+/// Told how much is done, and of how much; 0: nobody knows.
+pub type OnBytes<'p> = &'p mut dyn FnMut(u64, u64);
+
+impl Transfer {
+    /// Returns the request in `value`, or why it is none.
+    pub(crate) fn parse(version: u32, value: Value) -> Result<Transfer, String> {
+        if version != VERSION {
+            return Err(format!(
+                "the request has version {version} and the server knows {VERSION}: run the \
+                 `holdfast` that serves the pool, or mount it again with this one"
+            ));
+        }
+        serde_json::from_value(value).map_err(|error| format!("the request is refused: {error}"))
+    }
+}
+
+/// The transfers of a server that are under way.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Transfers(Arc<AtomicUsize>);
+
+/// One of them, until it is dropped.
+struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Transfers {
+    fn enter(&self) -> Option<Place> {
+        let more = |count: usize| (count < TRANSFERS_MAX).then_some(count + 1);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(Place(Arc::clone(&self.0)))
+    }
+
+    /// Does what the client of `stream` asked for, in a thread of its own. Returns why not.
+    pub(crate) fn begin(
+        &self,
+        stream: &UnixStream,
+        pool: &Arc<dyn OpenPool>,
+        request: Transfer,
+        peer: Peer,
+    ) -> anyhow::Result<()> {
+        let place = self.enter().with_context(|| {
+            format!("{TRANSFERS_MAX} transfers are under way: try again when one has ended")
+        })?;
+        let (stream, pool) = (stream.try_clone()?, Arc::clone(pool));
+        tracing::info!(uid = peer.uid, ?request, "asked for a transfer");
+        std::thread::Builder::new().name("transfer".to_owned()).spawn(move || {
+            let _place = place;
+            let done = catch_unwind(AssertUnwindSafe(|| serve(&stream, &*pool, &request, peer)));
+            let answer = match done {
+                Ok(Ok(value)) => Answer::Transferred(value),
+                Ok(Err(error)) => Answer::Error(format!("{error:#}")),
+                Err(_) => Answer::Error("the server met a bug: see its log".to_owned()),
+            };
+            if let Err(error) = status::send(&stream, &answer) {
+                tracing::debug!(%error, "the client of a transfer has gone");
+            }
+        })?;
+        Ok(())
+    }
+}
+
+fn serve(
+    stream: &UnixStream,
+    pool: &dyn OpenPool,
+    request: &Transfer,
+    peer: Peer,
+) -> anyhow::Result<Value> {
+    status::send(stream, &Answer::Ready)?;
+    let mut file = take_descriptor(stream)?;
+    let mut last = Instant::now();
+    let mut progress = |done, total| {
+        if last.elapsed() >= PROGRESS_INTERVAL {
+            last = Instant::now();
+            // Who does not listen any more closes the descriptor, too.
+            let _ = status::send(stream, &Answer::Progress { done, total });
+        }
+    };
+    Ok(pool.transfer(request, peer, &mut file, &mut progress)?)
+}
+
+fn take_descriptor(stream: &UnixStream) -> anyhow::Result<File> {
+    stream.set_read_timeout(Some(DESCRIPTOR_TIME))?;
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut mark = [0; DESCRIPTOR_MARK.len()];
+    let mut into = [IoSliceMut::new(&mut mark)];
+    rustix::net::recvmsg(stream, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+        .context("no descriptor came")?;
+    let passed = ancillary.drain().find_map(|message| {
+        if let RecvAncillaryMessage::ScmRights(mut all) = message { all.next() } else { None }
+    });
+    Ok(File::from(passed.context("no descriptor came")?))
+}
+
+fn pass_descriptor(stream: &UnixStream, file: &File) -> anyhow::Result<()> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let passed = [file.as_fd()];
+    anyhow::ensure!(
+        ancillary.push(SendAncillaryMessage::ScmRights(&passed)),
+        "no room for a descriptor"
+    );
+    let mark = [IoSlice::new(&DESCRIPTOR_MARK)];
+    rustix::net::sendmsg(stream, &mark, &mut ancillary, SendFlags::empty())?;
+    Ok(())
+}
+
+/// Asks the server behind `stream`, which has the request already, and waits for the end.
+pub(crate) fn follow(
+    stream: &UnixStream,
+    file: File,
+    progress: OnBytes<'_>,
+) -> anyhow::Result<Value> {
+    // The thread of a transfer may be busy for as long as it likes, as long as it lives.
+    stream.set_read_timeout(None)?;
+    let mut lines = BufReader::new(stream);
+    let mut file = Some(file);
+    loop {
+        let mut line = Vec::new();
+        let count = lines.read_until(b'\n', &mut line)?;
+        anyhow::ensure!(count > 0, "the server has gone away: `holdfast status` shows those there");
+        match serde_json::from_slice(&line)? {
+            Answer::Ready => match file.take() {
+                Some(file) => pass_descriptor(stream, &file)?,
+                None => anyhow::bail!("the server answered nonsense"),
+            },
+            Answer::Progress { done, total } => progress(done, total),
+            Answer::Transferred(value) => return Ok(value),
+            Answer::Error(error) => return Err(anyhow::Error::msg(error)),
+            Answer::Status(_) | Answer::Explain(_) | Answer::Control(_) => {
+                anyhow::bail!("the server answered nonsense")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn good() -> Vec<Transfer> {
+        let name = || "a/b".to_owned();
+        let to = Some("tuesday".to_owned());
+        let from = || "monday".to_owned();
+        vec![Transfer::Diff { fileset: name(), from: from(), to_fileset: name(), to }]
+    }
+
+    #[test]
+    fn a_request_survives_its_line_and_what_is_not_known_is_refused() {
+        for request in good() {
+            let mut value = serde_json::to_value(&request).expect("it is plain");
+            assert_eq!(Transfer::parse(VERSION, value.clone()), Ok(request));
+            assert!(Transfer::parse(0, value.clone()).is_err_and(|it| it.contains("version 0")));
+            value["more"] = json!(1);
+            assert!(Transfer::parse(VERSION, value).is_err_and(|it| it.contains("more")));
+        }
+    }
+
+    /// Goal: a descriptor comes over a socket as what it is; a socket without one says so.
+    #[test]
+    fn a_descriptor_is_passed_over_a_socket() {
+        let (here, there) = UnixStream::pair().expect("a pair");
+        let (mut read, write) = std::io::pipe().expect("a pipe");
+        let file = File::from(std::os::fd::OwnedFd::from(write));
+        pass_descriptor(&here, &file).expect("there is room");
+        drop(file);
+        let mut taken = take_descriptor(&there).expect("it was passed");
+        taken.write_all(b"here").expect("somebody reads");
+        drop(taken);
+        let mut text = String::new();
+        read.read_to_string(&mut text).expect("it ends");
+        assert_eq!(text, "here");
+        (&here).write_all(b".").expect("there is room");
+        assert!(take_descriptor(&there).is_err(), "a byte alone is no descriptor");
+    }
+}
