@@ -5,6 +5,7 @@ use std::path::Path;
 use engine::vnode::api::{FileSystem, FsError};
 use engine::{FilesetChange, FilesetInfo, JobStatus, NewFileset, Pool, ScrubReport};
 use format::fileset::{FilesetName, NamePart, ROOT_SLOT};
+use format::members::Layout;
 
 use super::{devices, failed, random_bytes};
 use crate::backend::BackendError;
@@ -39,10 +40,7 @@ pub(super) fn control(
         Request::DeviceList {} | Request::DeviceFail { .. } | Request::DeviceReplace { .. } => {
             return Ok(Answer::Devices(devices::list(pool)));
         }
-        Request::Scrub {} => {
-            let begun = pool.scrub().map(|_| Answer::Done);
-            return begun.map_err(|error| failed(path, error));
-        }
+        Request::Scrub {} => return begin_scrub(path, pool),
         Request::ScrubStatus {} => {
             return Ok(Answer::Scrub(pool.scrub_report().map(scrub_facts)));
         }
@@ -186,6 +184,21 @@ fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
         freed_permille: info.freed_permille,
     };
     Ok(Answer::Filesets { list: found.into_iter().take(LIST_MAX).map(facts).collect(), next })
+}
+
+fn begin_scrub(path: &Path, pool: &Pool) -> Result<Answer, BackendError> {
+    let layout = pool.status().layout;
+    if layout != Layout::Mirror {
+        let words = format!("only mirrors are scrubbed by this version, not {}", layout.word());
+        return Err(failed(path, words));
+    }
+    let online = pool.members().iter().filter(|it| it.member.is_online()).count();
+    if online < 2 {
+        let words = "one device alone has all that the pool holds, so there is nothing to hold it \
+                     against: replace the others first";
+        return Err(failed(path, words));
+    }
+    pool.scrub().map(|_| Answer::Done).map_err(|error| failed(path, error))
 }
 
 fn scrub_facts(found: ScrubReport) -> ScrubFacts {

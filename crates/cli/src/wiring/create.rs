@@ -229,6 +229,10 @@ fn wipe(device: &FileDevice, is_file: bool) -> Result<(), DeviceError> {
     Ok(())
 }
 
+fn as_shared(device: &Arc<CountingDevice>) -> SharedDevice {
+    Arc::<CountingDevice>::clone(device)
+}
+
 /// Makes a pool on what is blank by now.
 fn make(
     options: &CreateOptions,
@@ -238,8 +242,7 @@ fn make(
     let warnings = all.iter().filter_map(|ready| openness_of(&ready.path, &ready.device)).collect();
     let counted: Vec<Arc<CountingDevice>> =
         all.iter().map(|ready| CountingDevice::new(ready.device.clone())).collect();
-    let devices: Vec<SharedDevice> =
-        counted.iter().map(|device| -> SharedDevice { device.clone() }).collect();
+    let devices: Vec<SharedDevice> = counted.iter().map(as_shared).collect();
     let Some((first, device)) = all.iter().map(|ready| &ready.path).zip(&devices).next() else {
         return Err(BackendError::Missing { device: PathBuf::new() });
     };

@@ -37,7 +37,7 @@ pub(super) fn facts_of(status: &MemberStatus, pool_bytes: u64) -> DeviceFacts {
     let io = |kind| counts.io.of_kind(kind);
     DeviceFacts {
         slot: u64::try_from(*slot).unwrap_or(0),
-        id: format!("{:032x}", u128::from_be_bytes(member.id)),
+        id: member.id.iter().map(|byte| format!("{byte:02x}")).collect(),
         path: format::text::shown(&member.path),
         state: member.state.word().to_owned(),
         size_bytes: member.size_bytes,
@@ -85,12 +85,17 @@ pub(super) fn replace(
     is_forced: bool,
 ) -> Result<(), BackendError> {
     let slot = slot_of(served, old)?;
-    let device = device_for(served, new, is_forced)?;
     let id = *random_bytes()?.first_chunk().expect("16 of 64 bytes");
-    served
-        .pool
-        .replace_member(slot, Arc::<FileDevice>::clone(&device), id)
-        .map_err(|error| refused(served, &error))?;
+    let was_there = new.exists();
+    let device = device_for(served, new, is_forced)?;
+    let begun = served.pool.replace_member(slot, Arc::<FileDevice>::clone(&device), id);
+    begun.map_err(|error| {
+        // Where there was nothing before, nothing is left behind.
+        if !was_there {
+            let _ = std::fs::remove_file(new);
+        }
+        refused(served, &error)
+    })?;
     served.watch(new, device);
     Ok(())
 }

@@ -72,8 +72,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Begins to hold all copies against each other, by a job. Returns whether it began: one that is
-    /// under way goes on.
+    /// Begins to hold all copies against each other, by a job. Returns whether it began: one that
+    /// is under way goes on.
     ///
     /// # Errors
     ///
