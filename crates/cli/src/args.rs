@@ -6,6 +6,7 @@ pub(crate) mod export;
 pub(crate) mod fileset;
 pub(crate) mod members;
 pub(crate) mod transfer;
+pub(crate) mod schedule;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -49,6 +50,10 @@ pub(crate) enum Command {
     Clone(clone::CloneArgs),
     /// Export filesets of a served pool over the network, show and remove exports
     Export(export::ExportArgs),
+    /// Take clones by schedule, and keep so many of them
+    Schedule(schedule::ScheduleArgs),
+    /// Show what the clients of a server do now
+    Top(schedule::TopArgs),
     /// Let a server read its configuration again
     Reload(ReloadArgs),
     /// Show the devices of a pool, fail and replace them
@@ -73,6 +78,8 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Make and mount a small pool to play with
     Demo(DemoArgs),
+    /// Write man pages, and completions for shells
+    Generate(GenerateArgs),
 }
 
 impl Command {
@@ -88,6 +95,8 @@ impl Command {
             Command::Fileset(args) => args.command.paths(),
             Command::Clone(args) => [Some(args.command.path()), None],
             Command::Export(args) => [Some(args.command.path()), None],
+            Command::Schedule(args) => [Some(args.command.path()), None],
+            Command::Top(args) => [Some(&*args.pool), None],
             Command::Reload(args) => [Some(&*args.pool), None],
             Command::Device(args) => [Some(args.command.pool()), None],
             Command::Scrub(args) => [Some(&*args.pool), None],
@@ -98,7 +107,7 @@ impl Command {
             Command::Explain(args) => [args.device.as_deref(), args.pool.as_deref()],
             Command::Demo(args) => [Some(&*args.directory), None],
             Command::Bench(args) => [Some(&*args.place), None],
-            Command::Torture(_) | Command::Prove(_) => [None, None],
+            Command::Torture(_) | Command::Prove(_) | Command::Generate(_) => [None, None],
         };
         paths.into_iter().flatten().collect()
     }
@@ -298,6 +307,13 @@ pub(crate) struct ServeArgs {
     /// Where the server writes its log [default: standard error]
     #[arg(long)]
     pub(crate) log_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  holdfast generate /tmp/holdfast-pages")]
+pub(crate) struct GenerateArgs {
+    /// Where they are written; made if it is missing
+    pub(crate) directory: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -607,6 +623,10 @@ mod tests {
             "device fail d0 d1",
             "device replace d0 d1 d2 --wait",
             "scrub d0 --wait",
+            "schedule set pool.hf:a hourly=24,daily=7",
+            "schedule set pool.hf:a none",
+            "schedule list pool.hf --json",
+            "top pool.hf --every 1s --times 2",
             "job list pool.hf --json",
             "job pause pool.hf 1",
             "job resume pool.hf 1",

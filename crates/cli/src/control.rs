@@ -27,7 +27,8 @@ use crate::backend::BackendError;
 use crate::exit::UsageError;
 use crate::size::ByteSize;
 
-pub use export::{ClientFacts, ExportFacts, ExportSource, ExportSpec, SquashName};
+pub use crate::server::schedule::{Counts, Schedule};
+pub use export::{ClientFacts, ExportFacts, ExportSource, ExportSpec, OperationFacts, SquashName};
 
 /// What this program speaks. Raised by each change that an older one would take for something else.
 pub const VERSION: u32 = 1;
@@ -174,6 +175,17 @@ pub enum Request {
     },
     /// Who is connected to the server, by address.
     ClientList {},
+    /// How many operations there were, by kind, since the server began.
+    OperationList {},
+    /// Take clones of a fileset by schedule from now on, also when the server is started again.
+    ScheduleSet {
+        /// The fileset.
+        fileset: String,
+        /// How many of each kind are kept; none: there is no schedule any more.
+        keep: Counts,
+    },
+    /// The schedules of this pool.
+    ScheduleList {},
     /// Read the configuration of the server again, and do what it says.
     Reload {},
 }
@@ -200,6 +212,8 @@ impl Request {
                 | Request::ClientList {}
                 | Request::DeviceList {}
                 | Request::ScrubStatus {}
+                | Request::OperationList {}
+                | Request::ScheduleList {}
         )
     }
 }
@@ -332,6 +346,10 @@ pub enum Answer {
     },
     /// Clients, by address.
     Clients(Vec<ClientFacts>),
+    /// Operations, by kind.
+    Operations(Vec<OperationFacts>),
+    /// Schedules, by fileset.
+    Schedules(Vec<Schedule>),
     /// It is done, and durable; these are the names that it concerns.
     Names(Vec<String>),
     /// Devices, by slot.
@@ -479,6 +497,7 @@ mod tests {
             quota_bytes: Some(1 << 30),
             reservation_bytes: Some(1 << 20),
         };
+        let keep = Counts::default();
         let export = ExportSpec::of(&front::nfs::ExportRules::new("/a"), Some(name()));
         vec![
             Request::FilesetList { from: 7 },
@@ -502,6 +521,9 @@ mod tests {
             Request::ExportAdd { export },
             Request::ExportRemove { name: "/a".to_owned() },
             Request::ClientList {},
+            Request::OperationList {},
+            Request::ScheduleSet { fileset: name(), keep: Counts { hourly: 24, ..keep } },
+            Request::ScheduleList {},
             Request::Reload {},
         ]
     }
@@ -562,6 +584,8 @@ mod tests {
             Request::JobList {},
             Request::ExportList { after },
             Request::ClientList {},
+            Request::OperationList {},
+            Request::ScheduleList {},
         ];
         assert_eq!(looks, lists);
     }

@@ -80,6 +80,8 @@ fn dispatch(
         Command::Export(args) => command::export::run(args, backend, output),
         Command::Reload(args) => command::export::reload(args, backend, output),
         Command::Diff(args) => command::diff::run(args, backend, output),
+        Command::Schedule(args) => command::schedule::run(args, backend, output),
+        Command::Top(args) => command::schedule::top(args, backend, output),
         Command::Job(args) => command::job::run(args, backend, output),
         Command::Check(args) => command::check::run(args, backend, output),
         Command::Dump(args) => command::dump::run(args, backend, output),
@@ -87,6 +89,7 @@ fn dispatch(
         Command::Torture(args) => command::torture::run(args, backend, output),
         Command::Prove(args) => command::prove::run(args, backend, output),
         Command::Bench(args) => command::bench::run(args, backend, relaunch, output),
+        Command::Generate(args) => command::generate::run(args, output),
         Command::Demo(args) => command::demo::run(args, backend, output),
     }
 }

@@ -1,6 +1,8 @@
 //! `holdfast mount`: opens a pool and serves it until it is unmounted.
 
+use std::any::Any;
 use std::fs::File;
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -72,10 +74,37 @@ fn start_daemon(args: &MountArgs, relaunch: &Relaunch, output: &Output) -> anyho
     }
 }
 
+/// What serves a pool beside its mount, until it is dropped.
+pub(crate) struct Beside {
+    /// Who is asked about the pool.
+    pub(crate) asked: Arc<dyn OpenPool>,
+    /// Where NFS and HTTP are.
+    pub(crate) nfs: Option<SocketAddr>,
+    pub(crate) http: Option<SocketAddr>,
+    /// What ends it.
+    pub(crate) guard: Box<dyn Any>,
+}
+
+/// Begins to serve a pool beside its mount; its device is given.
+pub(crate) type Begin<'b> = &'b dyn Fn(&Path, &Arc<dyn OpenPool>) -> anyhow::Result<Beside>;
+
 /// Opens, mounts and serves; calls `ready` with a text and facts when the mount answers.
 pub(crate) fn serve(
     args: &MountArgs,
     backend: &dyn Backend,
+    ready: &mut dyn FnMut(&str, &Value) -> anyhow::Result<()>,
+) -> anyhow::Result<u8> {
+    let nothing = |_: &Path, pool: &Arc<dyn OpenPool>| {
+        Ok(Beside { asked: Arc::clone(pool), nfs: None, http: None, guard: Box::new(()) })
+    };
+    serve_beside(args, backend, &nothing, ready)
+}
+
+/// As [`serve`], with what `begin` begins.
+pub(crate) fn serve_beside(
+    args: &MountArgs,
+    backend: &dyn Backend,
+    begin: Begin<'_>,
     ready: &mut dyn FnMut(&str, &Value) -> anyhow::Result<()>,
 ) -> anyhow::Result<u8> {
     let signals = StopSignals::listen().context("cannot catch signals")?;
@@ -91,7 +120,10 @@ pub(crate) fn serve(
     }
 
     let pool = backend.open(&options)?;
-    let end = mount_and_run(&pool, &options, &mount_options, &directory, log, signals, ready);
+    let end = begin(&options.device, &pool).and_then(|beside| {
+        let at = (&*directory, log, signals);
+        mount_and_run(&pool, &options, &mount_options, at, beside, ready)
+    });
     // Whatever happened above, what was accepted is made durable.
     let closed = pool.close();
     let end = end.and_then(|end| closed.map(|()| end).map_err(anyhow::Error::from));
@@ -113,9 +145,8 @@ fn mount_and_run(
     pool: &Arc<dyn OpenPool>,
     options: &OpenOptions,
     mount_options: &MountOptions,
-    directory: &Path,
-    log: Option<PathBuf>,
-    signals: StopSignals,
+    (directory, log, signals): (&Path, Option<PathBuf>, StopSignals),
+    beside: Beside,
     ready: &mut dyn FnMut(&str, &Value) -> anyhow::Result<()>,
 ) -> anyhow::Result<EndCause> {
     let session = front::fuse::mount(pool.file_system(), directory, mount_options)?;
@@ -127,8 +158,8 @@ fn mount_and_run(
         pid: std::process::id(),
         log,
         transport: Some(Arc::clone(session.transport())),
-        nfs: None,
-        http: None,
+        nfs: beside.nfs,
+        http: beside.http,
     };
     let warnings = pool.status()["warnings"].take();
     let mut text = ready_text(&served, session.directory(), session.has_replaced_dead());
@@ -139,9 +170,11 @@ fn mount_and_run(
     let replaced_dead = session.has_replaced_dead();
     let facts = json!({ "mounted": served, "replaced_dead": replaced_dead, "warnings": warnings });
     let socket = status::socket_of(&served.pool)?;
-    let _status = StatusServer::start(socket, served, Arc::clone(pool))?;
+    let _status = StatusServer::start(socket, served, Arc::clone(&beside.asked))?;
     ready(&text, &facts)?;
-    Ok(front::fuse::run(session, signals)?)
+    let end = front::fuse::run(session, signals)?;
+    drop(beside.guard);
+    Ok(end)
 }
 
 fn ready_text(served: &Served, directory: &Path, has_replaced_dead: bool) -> String {

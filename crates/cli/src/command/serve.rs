@@ -22,7 +22,7 @@ use crate::output::{Output, printable};
 use crate::server::config::Config;
 use crate::server::http::{HttpOptions, HttpServer};
 use crate::server::token::Token;
-use crate::server::{Asked, Hub, Nfs, ServedPool, StateDirectory, mount_line};
+use crate::server::{Asked, Hub, Nfs, ServedPool, StateDirectory, Timetable, mount_line, notify};
 use crate::size::ByteSize;
 use crate::status::{self, Served, StatusServer};
 
@@ -93,7 +93,9 @@ fn serve(
     for index in 0..hub.pools.len() {
         sockets.push(answer_status(&hub, index, args, &http)?);
     }
+    let clock = Timetable::start(&hub)?;
     tell(&hub, &http, output);
+    notify::tell("READY=1");
     let signal = loop {
         match signals.wait() {
             Some(SIGHUP) if args.config.is_some() => match hub.reload() {
@@ -104,7 +106,8 @@ fn serve(
         }
     };
     tracing::info!(?signal, "closing");
-    drop((sockets, http));
+    notify::tell("STOPPING=1");
+    drop((sockets, http, clock));
     // What clients wait for is answered before the pools are closed.
     if let Some(nfs) = &hub.nfs {
         nfs.end();
@@ -113,7 +116,7 @@ fn serve(
 }
 
 /// Returns the service of `pools` that is found where `listener` listens.
-fn nfs_of(pools: &[ServedPool], listener: &TcpListener) -> anyhow::Result<Nfs> {
+pub(crate) fn nfs_of(pools: &[ServedPool], listener: &TcpListener) -> anyhow::Result<Nfs> {
     let address = listener.local_addr().context("--nfs")?;
     // Handles are known again as long as the first pool is the same.
     let secret = pools.first().context("no pool is given")?.pool.secret();

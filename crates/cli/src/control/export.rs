@@ -170,6 +170,21 @@ pub struct ClientFacts {
     pub in_flight: u64,
 }
 
+/// What a server tells of a kind of operation, since it began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OperationFacts {
+    /// By which protocol: `nfs`.
+    pub front: String,
+    /// Its name there.
+    pub operation: String,
+    /// How many were answered.
+    pub answered: u64,
+    /// How many of those with an error.
+    pub failed: u64,
+    /// How long all of them took together.
+    pub latency_ns: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

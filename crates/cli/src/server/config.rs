@@ -33,6 +33,8 @@ pub(crate) struct Config {
     pub(crate) threads: Option<usize>,
     /// How HTTP is served.
     pub(crate) http: HttpOptions,
+    /// Commands that are told what happens.
+    pub(crate) notify: Vec<Vec<String>>,
     /// What is exported: the number of the pool among [`Config::pools`], and how.
     pub(crate) exports: Vec<(usize, ExportSpec)>,
 }
@@ -61,7 +63,8 @@ struct File {
     /// Of what is not there yet.
     schedule: Option<Spanned<toml::Value>>,
     mount: Option<Spanned<toml::Value>>,
-    notify: Option<Spanned<toml::Value>>,
+    #[serde(default)]
+    notify: Vec<Spanned<Notify>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -74,6 +77,13 @@ struct Http {
     tls_key: Option<PathBuf>,
     #[serde(default)]
     insecure: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Notify {
+    /// Program and arguments: there is no shell.
+    command: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -113,13 +123,11 @@ impl Config {
             at: error.span().unwrap_or(0..0),
             cause: error.message().trim().replace('\n', ", "),
         })?;
-        for (what, given) in
-            [("schedule", &file.schedule), ("mount", &file.mount), ("notify", &file.notify)]
-        {
+        for (what, given) in [("schedule", &file.schedule), ("mount", &file.mount)] {
             if let Some(given) = given {
                 let cause = format!(
-                    "`{what}` is not there yet: this version knows pools, exports, \
-                                     nfs and http"
+                    "`{what}` is not there yet: this version knows pools, exports, nfs, http and \
+                     notify; schedules are set by `holdfast schedule set`"
                 );
                 return Err(Wrong { at: given.span(), cause });
             }
@@ -132,8 +140,18 @@ impl Config {
             state: file.state.map(|state| base.join(state)),
             threads: file.threads,
             http: HttpOptions::default(),
+            notify: Vec::new(),
             exports: Vec::new(),
         };
+        for notify in file.notify {
+            let at = notify.span();
+            let Notify { command } = notify.into_inner();
+            if command.is_empty() {
+                let cause = "a command has a program: command = [\"/usr/bin/...\"]".to_owned();
+                return Err(Wrong { at, cause });
+            }
+            config.notify.push(command);
+        }
         if let Some(http) = file.http {
             config.http = http_of(http, base)?;
         }
@@ -265,6 +283,8 @@ async = true
 [[export]]
 pool = "b.hf"
 name = "/b"
+[[notify]]
+command = ["/usr/bin/logger", "-t"]
 "#;
 
     #[test]
@@ -278,6 +298,7 @@ name = "/b"
         assert_eq!((*pool, home.name.as_str(), home.anon), (0, "/home", Some((7, 8))));
         assert!(home.rw && home.is_async && !home.insecure);
         assert_eq!((config.exports[1].0, config.exports[1].1.name.as_str()), (1, "/b"));
+        assert_eq!(config.notify, [["/usr/bin/logger", "-t"]]);
         assert_eq!(config.fixed_difference(&config), None);
         let other = parse(&WHOLE.replace("2049", "2050")).expect("it is one");
         assert_eq!(config.fixed_difference(&other), Some("nfs"));
@@ -299,6 +320,8 @@ name = "/b"
             ("pool = \"b.hf\"", "", "20:1: /b: say of which pool"),
             ("pool = \"b.hf\"", "pool = \"c.hf\"", "20:1: c.hf: no [[pool]]"),
             ("127.0.0.1:8080", "0.0.0.0:8080", "5:10: 0.0.0.0:8080 is reached from other"),
+            ("command = [\"/usr/bin/logger\", \"-t\"]", "command = []", "23:1: a command has"),
+            ("command = ", "webhook = ", "24:1: unknown field `webhook`"),
             ("[http]", "[[schedule]]\nx = 1\n[http]", "4:1: `schedule` is not there yet"),
         ] {
             let refused = parse(&WHOLE.replacen(was, is, 1)).expect_err(is);

@@ -98,6 +98,11 @@ impl Hub {
             }
             None => fs.main_fileset(),
         };
+        if self.is_mounted && fileset == fs.main_fileset() {
+            let cause = "it is mounted, and the kernel would not see what clients change: export \
+                         another fileset";
+            return Err(served.failed(format!("{}: {cause}", rules.name)));
+        }
         Export::of(rules, fs, fileset).map_err(|error| {
             let directory = spec.dir.as_deref().unwrap_or("/");
             served.failed(refusal(directory, &error))

@@ -23,13 +23,17 @@ pub(crate) mod config;
 mod exports;
 mod history;
 pub(crate) mod http;
+mod notices;
+pub(crate) mod notify;
+pub(crate) mod schedule;
 mod state;
+mod timetable;
 pub(crate) mod token;
 
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 use engine::vnode::api::{FileSystem, FilesetUuid};
@@ -40,9 +44,11 @@ use serde_json::{Value, json};
 use self::config::Config;
 use self::exports::Exports;
 use self::history::History;
+use self::schedule::Schedules;
 pub(crate) use self::state::StateDirectory;
+pub(crate) use self::timetable::Timetable;
 use crate::backend::{BackendError, ExplainStep, ExplainTarget, OpenPool};
-use crate::control::{Answer, CLIENTS_MAX, ClientFacts, Peer, Request};
+use crate::control::{Answer, CLIENTS_MAX, ClientFacts, OperationFacts, Peer, Request};
 use crate::events::now_seconds;
 use crate::transfer::{OnBytes, Transfer};
 
@@ -113,6 +119,18 @@ impl Nfs {
         clients.into_iter().take(CLIENTS_MAX).map(facts).collect()
     }
 
+    /// Returns how many operations there were, by kind.
+    pub(crate) fn operations(&self) -> Vec<OperationFacts> {
+        let facts = |count: front::nfs::ProcedureCounts| OperationFacts {
+            front: "nfs".to_owned(),
+            operation: count.name.to_owned(),
+            answered: count.answered,
+            failed: count.failed,
+            latency_ns: count.latency_ns,
+        };
+        self.service.counts().into_iter().map(facts).collect()
+    }
+
     /// Returns counts for `status`.
     fn status(&self) -> Value {
         let counts = self.service.counts();
@@ -149,6 +167,10 @@ pub(crate) struct Hub {
     /// What it was last configured by; `None`: the command line alone.
     config: Mutex<Option<(PathBuf, Config)>>,
     exports: Exports,
+    /// Whether the main fileset of each pool is mounted: the kernel keeps what it knows of it.
+    is_mounted: bool,
+    /// Clones by schedule.
+    schedules: Mutex<Schedules>,
     /// SV2.
     changing: Mutex<()>,
 }
@@ -164,8 +186,16 @@ impl Hub {
             started_seconds: now_seconds(),
             config: Mutex::default(),
             exports: Exports::default(),
+            is_mounted: false,
+            schedules: Mutex::default(),
             changing: Mutex::default(),
         }
+    }
+
+    /// The main fileset of each pool is mounted, and so is not exported.
+    pub(crate) fn with_mounts(mut self) -> Hub {
+        self.is_mounted = true;
+        self
     }
 
     /// Does what is asked of the pool of number `index`. Who calls has seen to it that `peer` may.
@@ -181,6 +211,11 @@ impl Hub {
             Request::ExportList { after } => self.export_list(index, after),
             Request::ExportAdd { export } => self.export_add(index, export),
             Request::ExportRemove { name } => self.export_remove(index, name),
+            Request::OperationList {} => {
+                Ok(Answer::Operations(self.nfs.as_ref().map(Nfs::operations).unwrap_or_default()))
+            }
+            Request::ScheduleSet { fileset, keep } => self.schedule_set(index, fileset, keep),
+            Request::ScheduleList {} => Ok(self.schedule_list(index)),
             Request::Reload {} => {
                 let reloaded = self.reload();
                 reloaded
@@ -220,6 +255,16 @@ impl Hub {
             );
         }
         self.configure(path, config)
+    }
+
+    /// Returns the commands that are told what happens.
+    fn notify_commands(&self) -> Vec<Vec<String>> {
+        let config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        config.as_ref().map(|(_, config)| config.notify.clone()).unwrap_or_default()
+    }
+
+    fn schedules(&self) -> MutexGuard<'_, Schedules> {
+        self.schedules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn served_by_nfs(&self, served: &ServedPool) -> Result<&Nfs, BackendError> {

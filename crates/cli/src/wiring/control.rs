@@ -32,6 +32,9 @@ pub(super) fn control(
         | Request::ExportAdd { .. }
         | Request::ExportRemove { .. }
         | Request::ClientList {}
+        | Request::OperationList {}
+        | Request::ScheduleSet { .. }
+        | Request::ScheduleList {}
         | Request::Reload {} => {
             let advice = format!("start `holdfast serve {}`", path.display());
             return Err(failed(path, format!("the pool is not served over the network: {advice}")));

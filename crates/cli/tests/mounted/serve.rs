@@ -67,9 +67,15 @@ struct Serving {
 
 impl Serving {
     fn start(arguments: &[&str]) -> Serving {
+        Serving::start_for(arguments, "")
+    }
+
+    /// Starts it for a service manager that listens there.
+    fn start_for(arguments: &[&str], manager: &str) -> Serving {
         let mut child = Command::new(HOLDFAST)
             .args(["--json", "serve"])
             .args(arguments)
+            .env("NOTIFY_SOCKET", manager)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the program can be started");
@@ -229,5 +235,61 @@ fn a_configuration_is_applied_and_reloaded() {
     for pool in [&a, &b] {
         assert!(holdfast(&["check", pool]).status.success());
     }
+    fs::remove_dir_all(&work).expect("nothing uses it");
+}
+
+/// Goal: clones are taken by schedule, also after a new start; who started the server is told when
+/// it serves and when it ends; and what clients do is shown.
+#[test]
+fn a_server_keeps_schedules_and_tells_its_manager() {
+    let name = format!("holdfast-schedule-{}", std::process::id());
+    let work = std::env::temp_dir().join(name);
+    fs::create_dir_all(&work).expect("the name is new");
+    let text = |path: std::path::PathBuf| path.to_str().expect("it is ASCII").to_owned();
+    let (pool, state) = (text(work.join("pool.hf")), text(work.join("state")));
+    let manager = text(work.join("notify"));
+    let told_manager = std::os::unix::net::UnixDatagram::bind(&manager).expect("it is free");
+    let patience = Some(std::time::Duration::from_secs(30));
+    told_manager.set_read_timeout(patience).expect("it is no zero");
+    let hears = |words: &str| {
+        let mut bytes = [0; 64];
+        let count = told_manager.recv(&mut bytes).expect("the manager is told");
+        assert_eq!(String::from_utf8_lossy(&bytes[..count]), words);
+    };
+    assert!(holdfast(&["create", &pool, "--size", "256M"]).status.success());
+    let arguments = [&pool, "--nfs", "127.0.0.1:0", "--state", &state];
+    let serving = Serving::start_for(&arguments, &manager);
+    hears("READY=1");
+    let of = |name: &str| format!("{pool}:{name}");
+    assert!(holdfast(&["fileset", "create", &of("a")]).status.success());
+    let set = told(&["schedule", "set", &of("a"), "hourly=24,daily=7"]);
+    assert!(set.contains("keeps hourly=24,daily=7"), "{set}");
+    for (arguments, words) in [
+        (vec!["schedule", "set", &of("none"), "daily=7"], "no fileset none"),
+        (vec!["schedule", "set", &pool, "daily=7"], "name a fileset"),
+        (vec!["schedule", "set", &of("a"), "yearly=7"], "hourly=24,daily=7"),
+    ] {
+        let refused = told(&arguments);
+        assert!(refused.contains(words), "{arguments:?}: {refused}");
+    }
+    let clones = || told(&["clone", "list", &of("a")]);
+    let begun = std::time::Instant::now();
+    while !(clones().contains("a@hourly-") && clones().contains("a@daily-")) {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{}", clones());
+    }
+    let top = told(&["--json", "top", &pool, "--every", "100ms", "--times", "1"]);
+    assert!(top.contains("\"operations\":[]") && top.contains("\"clients\":[]"), "{top}");
+    serving.end();
+    hears("STOPPING=1");
+    let alone = told(&["schedule", "list", &pool]);
+    assert!(alone.contains("start `holdfast serve"), "{alone}");
+    let serving = Serving::start(&arguments);
+    let list = told(&["schedule", "list", &pool]);
+    assert!(list.contains("a  hourly=24,daily=7"), "{list}");
+    assert!(told(&["schedule", "set", &of("a"), "none"]).contains("keeps none"));
+    assert!(!told(&["schedule", "list", &pool]).contains("hourly"));
+    assert!(clones().contains("a@hourly-"), "what was taken stays");
+    serving.end();
+    assert!(holdfast(&["check", &pool]).status.success());
     fs::remove_dir_all(&work).expect("nothing uses it");
 }

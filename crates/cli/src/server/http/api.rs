@@ -60,6 +60,7 @@ pub(super) fn router(hub: &Arc<Hub>) -> Router {
         .route("/api/v1/pools/{pool}/clones", get(clones))
         .route("/api/v1/pools/{pool}/jobs", get(jobs))
         .route("/api/v1/pools/{pool}/exports", get(exports))
+        .route("/api/v1/pools/{pool}/schedules", get(schedules))
         .route("/api/v1/pools/{pool}/control", post(control))
         .route("/api/v1/clients", get(clients))
         .route("/api/v1/operations", get(operations))
@@ -217,17 +218,15 @@ async fn clients(State(hub): Shared) -> Response<Body> {
 }
 
 async fn operations(State(hub): Shared) -> Response<Body> {
-    let counts = hub.nfs.as_ref().map(|nfs| nfs.service.counts()).unwrap_or_default();
-    let facts = |count: front::nfs::ProcedureCounts| {
-        json!({
-            "front": "nfs",
-            "operation": count.name,
-            "answered": count.answered,
-            "failed": count.failed,
-            "latency_ns": count.latency_ns,
-        })
+    json_response(&hub.nfs.as_ref().map(crate::server::Nfs::operations).unwrap_or_default())
+}
+
+async fn schedules(State(hub): Shared, Path(id): Path<String>) -> Done {
+    let index = index_of(&hub, &id)?;
+    let Answer::Schedules(list) = hub.schedule_list(index) else {
+        return Ok(json_response(&json!([])));
     };
-    json_response(&counts.into_iter().map(facts).collect::<Vec<Value>>())
+    Ok(json_response(&list))
 }
 
 async fn history(State(hub): Shared) -> Response<Body> {

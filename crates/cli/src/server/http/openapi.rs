@@ -5,9 +5,12 @@ use schemars::JsonSchema;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use crate::control::{Answer, ClientFacts, ExportFacts, FilesetFacts, JobFacts, Request};
+use crate::control::{
+    Answer, ClientFacts, ExportFacts, FilesetFacts, JobFacts, OperationFacts, Request,
+};
 use crate::events::Kept;
 use crate::server::history::Sample;
+use crate::server::schedule::Schedule;
 
 /// A path that is answered.
 pub(super) struct Route {
@@ -57,9 +60,12 @@ routes! {
         Told::Json(of::<Vec<JobFacts>>);
     "get" "/api/v1/pools/{pool}/exports" "What of it is exported" =>
         Told::Json(of::<Vec<ExportFacts>>);
+    "get" "/api/v1/pools/{pool}/schedules" "Its clones by schedule" =>
+        Told::Json(of::<Vec<Schedule>>);
     "post" "/api/v1/pools/{pool}/control" "Do something" => Told::Json(of::<Answer>);
     "get" "/api/v1/clients" "Who is connected" => Told::Json(of::<Vec<ClientFacts>>);
-    "get" "/api/v1/operations" "Operations by kind, since the start" => Told::Json(objects);
+    "get" "/api/v1/operations" "Operations by kind, since the start" =>
+        Told::Json(of::<Vec<OperationFacts>>);
     "get" "/api/v1/history" "The last hour" => Told::Json(of::<Vec<Sample>>);
     "get" "/api/v1/events" "The last warnings and errors" => Told::Json(of::<Vec<Kept>>);
 }

@@ -1,0 +1,68 @@
+//! What can be asked of schedules, and of what clients do now.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::server::schedule::Counts;
+use crate::size::parse_time;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  holdfast schedule set pool.hf:home hourly=24,daily=7\n  \
+                        holdfast schedule list pool.hf\n  \
+                        holdfast schedule set pool.hf:home none\n\n\
+                        The server takes a clone at each full hour, day, week (from Monday) and \
+                        month, by UTC, named\nhourly-2026-11-23_19-00, and deletes the oldest of \
+                        those that are more than are kept.")]
+pub(crate) struct ScheduleArgs {
+    #[command(subcommand)]
+    pub(crate) command: ScheduleCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ScheduleCommand {
+    /// Say how many clones of each kind a served fileset keeps
+    #[command(after_help = "Example:\n  holdfast schedule set pool.hf:home \
+                            hourly=24,daily=7,weekly=4,monthly=12")]
+    Set {
+        /// POOL:a/b
+        fileset: PathBuf,
+        /// hourly=N,daily=N,weekly=N,monthly=N, or none; clones that are there stay then
+        #[arg(value_parser = Counts::parse)]
+        keep: Counts,
+    },
+    /// Show the schedules of a served pool
+    #[command(after_help = "Example:\n  holdfast schedule list pool.hf --json")]
+    List {
+        /// A served pool
+        pool: PathBuf,
+    },
+}
+
+impl ScheduleCommand {
+    /// Returns the path that is looked at before anything else.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            ScheduleCommand::Set { fileset: path, .. } | ScheduleCommand::List { pool: path } => {
+                path
+            }
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  holdfast top pool.hf\n  holdfast top pool.hf --every 5s \
+                        --times 3 --json\n\n\
+                        Shows, of each client and each kind of operation, how many there were a \
+                        second since the\nlast look, and how long they took.")]
+pub(crate) struct TopArgs {
+    /// A served pool
+    pub(crate) pool: PathBuf,
+    /// How long to look
+    #[arg(long, default_value = "2s", value_parser = parse_time)]
+    pub(crate) every: Duration,
+    /// How often [default: until ^C]
+    #[arg(long)]
+    pub(crate) times: Option<u64>,
+}

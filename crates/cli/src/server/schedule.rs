@@ -1,0 +1,407 @@
+//! Clones by schedule: one at each full hour, day, week or month, and only so many of each kept.
+//!
+//! # Policy
+//!
+//! 1. A clone is due when none has the name of the period that is now: `hourly-2026-11-23_19-00`,
+//!    by UTC. So a server that was not there at the full hour takes it when it is back, and a clock
+//!    that is set back takes none twice.
+//! 2. Of the clones that are named so, the newest ones are kept, by their names; the others are
+//!    deleted. Whatever is named in another way is nobody's but the user's.
+//! 3. What is named after now, by a clock that was wrong, neither counts nor is deleted.
+//!
+//! [`plan`] decides, from the time and the names; [`Hub::keep_schedules`] does.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Hub, ServedPool};
+use crate::backend::BackendError;
+use crate::control::{Answer, Peer, Request, audited, name_of};
+
+/// Most clones of one kind that a schedule keeps.
+const KEPT_MAX: u32 = 1000;
+const HOUR: u64 = 3600;
+const DAY: u64 = 24 * HOUR;
+/// The first of January 1970 was a Thursday: so many days before the next Monday week began.
+const MONDAY_OFFSET_DAYS: u64 = 3;
+
+/// How many clones of each kind are kept; 0: none is taken, and none deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Counts {
+    /// One an hour.
+    pub hourly: u32,
+    /// One a day.
+    pub daily: u32,
+    /// One a week, from Monday.
+    pub weekly: u32,
+    /// One a month.
+    pub monthly: u32,
+}
+
+/// A schedule of a fileset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Schedule {
+    /// The fileset.
+    pub fileset: String,
+    /// What is kept of it.
+    pub keep: Counts,
+}
+
+impl Counts {
+    fn of(&self) -> [(Period, u32); 4] {
+        [
+            (Period::Hour, self.hourly),
+            (Period::Day, self.daily),
+            (Period::Week, self.weekly),
+            (Period::Month, self.monthly),
+        ]
+    }
+
+    /// Returns why these make no sense.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let is_possible = self.of().iter().all(|(_, count)| *count <= KEPT_MAX);
+        let most = format!("a schedule keeps at most {KEPT_MAX} clones of a kind");
+        if is_possible { Ok(()) } else { Err(most) }
+    }
+
+    /// Reads `hourly=24,daily=7`, or `none`.
+    pub(crate) fn parse(text: &str) -> Result<Counts, String> {
+        let mut counts = Counts::default();
+        if text == "none" {
+            return Ok(counts);
+        }
+        for word in text.split(',') {
+            let wrong =
+                || format!("`{word}`: write it as hourly=24,daily=7,weekly=4,monthly=12, or none");
+            let (kind, count) = word.split_once('=').ok_or_else(wrong)?;
+            let field = match kind {
+                "hourly" => &mut counts.hourly,
+                "daily" => &mut counts.daily,
+                "weekly" => &mut counts.weekly,
+                "monthly" => &mut counts.monthly,
+                _ => return Err(wrong()),
+            };
+            *field = count.parse().map_err(|_| wrong())?;
+        }
+        counts.check().map(|()| counts)
+    }
+
+    /// Returns them as they are written.
+    pub(crate) fn text(&self) -> String {
+        let kept = self.of().into_iter().filter(|(_, count)| *count > 0);
+        let words: Vec<_> = kept.map(|(period, n)| format!("{}={n}", period.word())).collect();
+        if words.is_empty() { "none".to_owned() } else { words.join(",") }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Period {
+    Hour,
+    Day,
+    Week,
+    Month,
+}
+
+impl Period {
+    fn word(self) -> &'static str {
+        match self {
+            Period::Hour => "hourly",
+            Period::Day => "daily",
+            Period::Week => "weekly",
+            Period::Month => "monthly",
+        }
+    }
+
+    /// Returns the name of the clone of the period that `seconds` is in.
+    fn name_at(self, seconds: u64) -> String {
+        let day = seconds / DAY;
+        let begin = match self {
+            Period::Hour => seconds / HOUR * HOUR,
+            Period::Day => day * DAY,
+            Period::Week => {
+                let weekday = (day + MONDAY_OFFSET_DAYS) % 7;
+                day.saturating_sub(weekday) * DAY
+            }
+            Period::Month => (day + 1 - date_of(day).2) * DAY,
+        };
+        let (year, month, day) = date_of(begin / DAY);
+        let hour = begin % DAY / HOUR;
+        format!("{}-{year:04}-{month:02}-{day:02}_{hour:02}-00", self.word())
+    }
+
+    /// Returns whether a schedule has named a clone so.
+    fn has_named(self, name: &str) -> bool {
+        const SHAPE: &[u8] = b"0000-00-00_00-00";
+        let rest = name.strip_prefix(self.word()).and_then(|rest| rest.strip_prefix('-'));
+        let fits = |(have, shape): (u8, &u8)| match shape {
+            b'0' => have.is_ascii_digit(),
+            other => have == *other,
+        };
+        rest.is_some_and(|rest| rest.len() == SHAPE.len() && rest.bytes().zip(SHAPE).all(fits))
+    }
+}
+
+/// Returns year, month and day of a day after the first of January 1970 (days_from_civil of
+/// H. Hinnant, the other way round).
+fn date_of(days: u64) -> (u64, u64, u64) {
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let of_era = shifted % 146_097;
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    (year, month, day)
+}
+
+/// What is to be done now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Due {
+    take: Vec<String>,
+    delete: Vec<String>,
+}
+
+/// Returns what is due at `seconds` where there are clones of these `names`.
+fn plan(counts: &Counts, seconds: u64, names: &[String]) -> Due {
+    let mut due = Due::default();
+    for (period, count) in counts.of().into_iter().filter(|(_, count)| *count > 0) {
+        let now = period.name_at(seconds);
+        // The policy's second and third sentence: names are in the order of time.
+        let mut own: Vec<&String> =
+            names.iter().filter(|name| period.has_named(name) && **name <= now).collect();
+        own.sort_unstable();
+        let is_missing = own.last() != Some(&&now);
+        let kept = usize::try_from(count).unwrap_or(usize::MAX) - usize::from(is_missing);
+        let surplus = own.len().saturating_sub(kept);
+        due.delete.extend(own.into_iter().take(surplus).cloned());
+        due.take.extend(is_missing.then_some(now));
+    }
+    due
+}
+
+/// What is in the file of a pool's schedules.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptFile {
+    #[serde(default, rename = "schedule")]
+    schedules: Vec<Schedule>,
+}
+
+fn file_of(served: &ServedPool) -> String {
+    format!("schedules-{}.toml", served.id)
+}
+
+/// Schedules of a server's pools: by number of the pool and fileset.
+pub(crate) type Schedules = BTreeMap<(usize, String), Counts>;
+
+impl Hub {
+    /// Reads the schedules that were set of each pool.
+    pub(crate) fn read_schedules(&self) -> anyhow::Result<()> {
+        for (index, served) in self.pools.iter().enumerate() {
+            let name = file_of(served);
+            let Some(text) = self.state.read(&name)? else { continue };
+            let path = self.state.path_of(&name);
+            let kept: KeptFile = toml::from_str(&text).map_err(|error| {
+                anyhow::anyhow!("{}: {error}: mend the file, or remove it", path.display())
+            })?;
+            let mut schedules = self.schedules();
+            for schedule in kept.schedules {
+                schedules.insert((index, schedule.fileset), schedule.keep);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn schedule_set(
+        &self,
+        index: usize,
+        fileset: &str,
+        keep: &Counts,
+    ) -> Result<Answer, BackendError> {
+        let served = &self.pools[index];
+        keep.check().map_err(|cause| served.failed(cause))?;
+        name_of(fileset).map_err(|cause| served.failed(cause))?;
+        if *keep != Counts::default() && !self.clone_names(index)?.contains_key(fileset) {
+            let list = format!("`holdfast fileset list {}`", served.path.display());
+            return Err(served.failed(format!("there is no fileset {fileset}: {list} shows them")));
+        }
+        let mut schedules = self.schedules();
+        let key = (index, fileset.to_owned());
+        let mut next = schedules.clone();
+        if *keep == Counts::default() {
+            next.remove(&key);
+        } else {
+            next.insert(key, *keep);
+        }
+        let file = KeptFile { schedules: list_of(&next, index) };
+        let text = toml::to_string(&file).map_err(|error| served.failed(error.to_string()))?;
+        let written = self.state.write(&file_of(served), &text);
+        written.map_err(|error| served.failed(format!("{error:#}")))?;
+        *schedules = next;
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn schedule_list(&self, index: usize) -> Answer {
+        Answer::Schedules(list_of(&self.schedules(), index))
+    }
+
+    /// Does what schedules want at `seconds` after 1970. Failures are logged, and tried again at
+    /// the next call.
+    pub(crate) fn keep_schedules(&self, seconds: u64) {
+        let schedules = self.schedules().clone();
+        for index in 0..self.pools.len() {
+            let own: Vec<Schedule> = list_of(&schedules, index);
+            if own.is_empty() {
+                continue;
+            }
+            let names = match self.clone_names(index) {
+                Ok(names) => names,
+                Err(error) => {
+                    tracing::error!("schedules: {error}");
+                    continue;
+                }
+            };
+            for Schedule { fileset, keep } in own {
+                match names.get(&fileset) {
+                    Some(names) => {
+                        self.keep_schedule(index, &fileset, &plan(&keep, seconds, names))
+                    }
+                    None => tracing::warn!(fileset, "schedules: there is no such fileset"),
+                }
+            }
+        }
+    }
+
+    fn keep_schedule(&self, index: usize, fileset: &str, due: &Due) {
+        let fileset_of = || fileset.to_owned();
+        let take =
+            |clone: &String| Request::CloneCreate { fileset: fileset_of(), clone: clone.clone() };
+        let delete =
+            |clone: &String| Request::CloneDelete { fileset: fileset_of(), clone: clone.clone() };
+        // What is taken first is there when something fails.
+        for request in due.take.iter().map(take).chain(due.delete.iter().map(delete)) {
+            let done = audited("schedule", &request, || self.control(index, &request, Peer::own()));
+            if let Err(error) = done {
+                tracing::error!("schedules: {error}");
+            }
+        }
+    }
+
+    /// Returns the names of the clones of each fileset.
+    fn clone_names(&self, index: usize) -> Result<BTreeMap<String, Vec<String>>, BackendError> {
+        let (mut names, mut from) = (BTreeMap::<String, Vec<String>>::new(), Some(0));
+        while let Some(slot) = from {
+            let request = Request::FilesetList { from: slot };
+            let Answer::Filesets { list, next } =
+                self.pools[index].pool.control(&request, Peer::own())?
+            else {
+                break;
+            };
+            for facts in list.into_iter().filter(|facts| facts.freed_permille.is_none()) {
+                match facts.name.split_once('@') {
+                    Some((fileset, clone)) => {
+                        names.entry(fileset.to_owned()).or_default().push(clone.to_owned());
+                    }
+                    None => {
+                        names.entry(facts.name).or_default();
+                    }
+                }
+            }
+            from = next.filter(|&next| next > slot);
+        }
+        Ok(names)
+    }
+}
+
+fn list_of(schedules: &Schedules, index: usize) -> Vec<Schedule> {
+    let own = schedules.iter().filter(|((pool, _), _)| *pool == index);
+    own.map(|((_, fileset), keep)| Schedule { fileset: fileset.clone(), keep: *keep }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2026-11-23 19:42 UTC, a Monday.
+    const NOW: u64 = 1_795_462_920;
+
+    #[test]
+    fn names_are_those_of_the_calendar() {
+        let at = |seconds| {
+            [Period::Hour, Period::Day, Period::Week, Period::Month].map(|it| it.name_at(seconds))
+        };
+        assert_eq!(
+            at(NOW),
+            [
+                "hourly-2026-11-23_19-00",
+                "daily-2026-11-23_00-00",
+                "weekly-2026-11-23_00-00",
+                "monthly-2026-11-01_00-00"
+            ]
+        );
+        // A Sunday, the 29th of February of a leap year, and the last second of a century.
+        assert_eq!(at(NOW - DAY)[2], "weekly-2026-11-16_00-00");
+        assert_eq!(at(1_709_164_800)[1], "daily-2024-02-29_00-00");
+        assert_eq!(at(4_102_444_799)[0], "hourly-2099-12-31_23-00");
+        assert_eq!(at(0)[3], "monthly-1970-01-01_00-00");
+        assert_eq!(at(0)[2], "weekly-1970-01-01_00-00");
+    }
+
+    /// Goal: after any time there are the newest clones of each kind, and what is the user's.
+    /// Method: the plan is carried out on a list of names, in steps that skip hours and days.
+    #[test]
+    fn the_newest_are_kept_and_nothing_else_is_touched() {
+        let counts = Counts::parse("hourly=24,daily=7,weekly=2").expect("it is one");
+        let mine = ["monday", "hourly-mine", "hourly-2026-11-23_19-00-old", "daily-2026-11-23"];
+        let mut names: Vec<String> = mine.iter().map(ToString::to_string).collect();
+        let mut seconds = NOW;
+        for step in 0..500_u64 {
+            let due = plan(&counts, seconds, &names);
+            assert!(due.delete.iter().all(|name| names.contains(name)), "{due:?}");
+            assert!(due.take.iter().all(|name| !names.contains(name)), "{due:?}");
+            names.retain(|name| !due.delete.contains(name));
+            names.extend(due.take);
+            assert_eq!(plan(&counts, seconds, &names), Due::default(), "once is enough");
+            seconds += if step % 50 == 49 { 3 * DAY } else { HOUR / 2 };
+        }
+        let count = |period: Period| names.iter().filter(|name| period.has_named(name)).count();
+        assert_eq!((count(Period::Hour), count(Period::Day), count(Period::Week)), (24, 7, 2));
+        assert!(names.contains(&Period::Hour.name_at(seconds - HOUR / 2)));
+        for name in mine {
+            assert!(names.iter().any(|it| it == name), "{name} was deleted");
+        }
+    }
+
+    /// Goal: a clock that is wrong for a while costs no clone.
+    #[test]
+    fn a_clock_that_jumps_deletes_nothing_of_use() {
+        let counts = Counts::parse("hourly=2").expect("it is one");
+        let names: Vec<String> =
+            [1, 0].map(|hours| Period::Hour.name_at(NOW - hours * HOUR)).to_vec();
+        // Set back: what it would take is older than what is there.
+        assert_eq!(plan(&counts, NOW - HOUR, &names), Due::default());
+        let due = plan(&counts, 0, &names);
+        assert_eq!((due.take.len(), due.delete.len()), (1, 0));
+        // What a clock of the future left is neither counted nor deleted.
+        let mut with_future = names.clone();
+        with_future.push(Period::Hour.name_at(NOW + 1000 * DAY));
+        assert_eq!(plan(&counts, NOW, &with_future), Due::default());
+        // What a schedule no longer takes is left to the user.
+        assert_eq!(plan(&Counts::default(), NOW, &names), Due::default());
+    }
+
+    #[test]
+    fn counts_are_words_and_others_are_refused() {
+        let counts = Counts::parse("daily=7,hourly=24").expect("it is one");
+        assert_eq!(counts.text(), "hourly=24,daily=7");
+        assert_eq!(Counts::parse("none"), Ok(Counts::default()));
+        for text in ["", "hourly", "hourly=x", "yearly=1", "hourly=-1", "hourly=1001"] {
+            assert!(Counts::parse(text).is_err(), "{text}");
+        }
+    }
+}
