@@ -45,7 +45,7 @@ fn filled() -> Devices {
         junk[0].write(Purpose::Data, offset, bytes).expect("in range");
     }
     let devices = devices_of([images, vec![junk[0].image()]].concat());
-    let pool = open(&devices[..2].to_vec()).expect("a new mirror opens");
+    let pool = open(&devices[..2]).expect("a new mirror opens");
     for name in 0..FILES {
         put(&pool, &format!("f{name}"), &content(name, 0)).expect("there is room");
     }
@@ -78,7 +78,7 @@ fn check_alone(devices: &Devices, what: &str) {
 #[test]
 fn a_new_device_gets_what_was_there_and_what_is_written_meanwhile() {
     let devices = filled();
-    let pool = open(&devices[..2].to_vec()).expect("it was closed");
+    let pool = open(&devices[..2]).expect("it was closed");
     pool.tick().expect("nothing fails");
     begin(&pool, &devices);
     let mut versions = BTreeMap::new();
@@ -108,7 +108,7 @@ fn a_new_device_gets_what_was_there_and_what_is_written_meanwhile() {
 #[test]
 fn a_copy_goes_on_after_a_cut_and_misses_nothing() {
     let devices = filled();
-    let pool = open(&devices[..2].to_vec()).expect("it was closed");
+    let pool = open(&devices[..2]).expect("it was closed");
     pool.tick().expect("nothing fails");
     let begun = devices[0].time();
     begin(&pool, &devices);
@@ -161,7 +161,7 @@ fn a_copy_goes_on_after_a_cut_and_misses_nothing() {
 #[test]
 fn a_new_device_that_dies_is_left_out_and_another_can_join() {
     let devices = filled();
-    let pool = open(&devices[..2].to_vec()).expect("it was closed");
+    let pool = open(&devices[..2]).expect("it was closed");
     pool.tick().expect("nothing fails");
     begin(&pool, &devices);
     let faults = vec![Fault::Fail { kind: RequestKind::Write, nth: 6, persists: true }];
@@ -184,7 +184,7 @@ fn a_new_device_that_dies_is_left_out_and_another_can_join() {
 #[test]
 fn what_cannot_be_replaced_is_refused() {
     let devices = filled();
-    let pool = open(&devices[..2].to_vec()).expect("it was closed");
+    let pool = open(&devices[..2]).expect("it was closed");
     let device = |bytes: u64| -> SharedDevice { devices_of(vec![Image::blank(bytes)])[0].clone() };
     let refused = |slot, bytes| {
         let error = pool.replace_member(slot, device(bytes), [8; 16]);

@@ -5,8 +5,8 @@ pub(crate) mod device;
 pub(crate) mod export;
 pub(crate) mod fileset;
 pub(crate) mod members;
-pub(crate) mod transfer;
 pub(crate) mod schedule;
+pub(crate) mod transfer;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
