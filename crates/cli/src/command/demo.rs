@@ -1,5 +1,5 @@
-//! `holdfast demo`: makes a pool if there is none, mounts it, exports a fileset of it to this machine,
-//! and shows it, with a dashboard.
+//! `holdfast demo`: makes a pool if there is none, mounts it, exports a fileset of it to this
+//! machine, and shows it, with a dashboard.
 
 use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener};
@@ -77,8 +77,8 @@ impl Drop for Serving {
     }
 }
 
-/// Exports a fileset of the pool beside the one that is mounted, and shows a dashboard. Returns what
-/// to say of it.
+/// Exports a fileset of the pool beside the one that is mounted, and shows a dashboard. Returns
+/// what to say of it.
 fn begin(
     device: &Path,
     pool: &Arc<dyn OpenPool>,

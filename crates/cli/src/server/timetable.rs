@@ -1,5 +1,5 @@
-//! The thread that looks at a server's schedules, and at what is to be told of its pools, for as long
-//! as it runs.
+//! The thread that looks at a server's schedules, and at what is to be told of its pools, for as
+//! long as it runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
