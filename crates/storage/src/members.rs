@@ -67,6 +67,15 @@ pub enum MembersError {
         /// The paths of those that were not found.
         missing: String,
     },
+    /// More members of a pool in stripes are away than its parity is for.
+    #[error(
+        "a pool in stripes (raid5) does without one device, and more are not there or have missed \
+         writes: {missing}. Attach them, or name where they are with --member PATH"
+    )]
+    TooManyAway {
+        /// The paths of those that are away.
+        missing: String,
+    },
     /// None that was found has all that the pool should have.
     #[error("none of the devices found has all that the pool holds; missing: {missing}")]
     NoneCurrent {
@@ -152,7 +161,15 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
             judged.slots.iter().filter(is_away).count() <= 1
         }
     };
-    if has_all { Ok(judged) } else { Err(none_current(table)) }
+    match first.label.layout {
+        _ if has_all => Ok(judged),
+        Layout::Single | Layout::Mirror => Err(none_current(table)),
+        Layout::Raid5 { .. } => {
+            let both = table.iter().zip(&judged.slots);
+            let away = both.filter(|(_, slot)| !matches!(slot, Slot::Current(_)));
+            Err(MembersError::TooManyAway { missing: paths_of(away.map(|(member, _)| member)) })
+        }
+    }
 }
 
 /// MJ2.
@@ -270,6 +287,37 @@ mod tests {
         assert!(!judged.is_degraded());
         let alone = judge(&pool(1)).expect("one device");
         assert_eq!(alone.slots, [Slot::Current(0)]);
+    }
+
+    /// Goal: a pool in stripes does without one member, whether it is absent or has missed writes,
+    /// and names those that are away where they are more.
+    #[test]
+    fn a_pool_in_stripes_does_without_one_member_and_names_those_that_are_away() {
+        let in_stripes = || {
+            let mut found = pool(4);
+            for (slot, device) in found.iter_mut().enumerate() {
+                device.label.layout = Layout::Raid5 { unit_shift: 14 };
+                for (number, member) in device.label.members.iter_mut().enumerate() {
+                    member.set_path(format!("/srv/d{number}").as_bytes());
+                }
+                assert_eq!(usize::from(device.label.device_index), slot);
+            }
+            found
+        };
+        for away in 0..4 {
+            let mut found = in_stripes();
+            found.remove(away);
+            let judged = judge(&found).expect("three of four have all");
+            assert_eq!(judged.slots[away], Slot::Absent);
+            assert!(judged.is_degraded());
+        }
+        let mut stale = in_stripes();
+        leave_behind(&mut stale[0], 2, MemberState::Failed);
+        assert_eq!(judge(&stale).expect("three have all").slots[2], Slot::Stale(2));
+        stale.remove(1);
+        let error = judge(&stale).expect_err("one is away, one has missed writes").to_string();
+        assert!(error.contains("/srv/d1, /srv/d2"), "{error}");
+        assert!(!error.contains("/srv/d0") && !error.contains("/srv/d3"), "{error}");
     }
 
     #[test]

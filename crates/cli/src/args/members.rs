@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use format::members::Layout;
+use format::stripes::UNIT_SHIFT_DEFAULT;
 
 /// How several devices are given, wherever a pool is opened.
 #[derive(Clone, Debug, Default, Args)]
@@ -32,10 +33,6 @@ pub(crate) struct GroupSpec {
     pub(crate) devices: Vec<PathBuf>,
 }
 
-/// Stripe unit of a new raid5, as a binary logarithm: 64 KiB, which a disk reads in the time of a
-/// seek, and of which a segment of 1 MiB is a whole number of stripes for most widths.
-const RAID5_UNIT_SHIFT: u8 = 16;
-
 /// Kinds that the format has.
 const KINDS: &str = "single, mirror, stripe, round-robin, raid5";
 
@@ -47,7 +44,7 @@ pub(crate) fn parse_group(text: &str) -> Result<GroupSpec, String> {
     let layout = match kind {
         "single" => Layout::Single,
         "mirror" => Layout::Mirror,
-        "raid5" => Layout::Raid5 { unit_shift: RAID5_UNIT_SHIFT },
+        "raid5" => Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT },
         "stripe" | "round-robin" => {
             return Err(format!("this version makes single, mirror and raid5, not {kind} yet"));
         }

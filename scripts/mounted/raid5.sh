@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# A pool in stripes over four files under load: one is filled with garbage, the load goes on and what
+# is there is read; the server is killed; then the file is away, and the pool goes on without it.
+. "$(dirname "$0")/lib.sh"
+is_ours || { NAME=raid5; skip "the test makes its own pool"; }
+NAME=raid5
+WORK=${WORK:-$(mktemp -d "${TMPDIR:-/tmp}/holdfast-raid5.XXXXXX")}
+mkdir -p "$WORK"
+trap clean_up EXIT
+[ -r /dev/fuse ] && [ -w /dev/fuse ] || skip "there is no /dev/fuse that may be opened"
+find_program
+MOUNT=$WORK/mnt
+export HOLDFAST_RUN_DIR=$WORK/run
+mkdir -p "$MOUNT" "$WORK/elsewhere"
+MIB=$(by_scale 128 2048)
+FILES=$(by_scale 60 2000)
+POOL=$WORK/d0.hf
+
+# Writes files of 1 to 400 KiB, some of them synced one by one, and notes their sums.
+write_part() {
+    mkdir "$DIR/$1"
+    for ((n = 0; n < FILES; n++)); do
+        head -c $(((n * 37 % 400 + 1) * 1024)) /dev/urandom >"$DIR/$1/$n"
+        if ((n % 10 == 0)); then sync "$DIR/$1/$n"; fi
+    done
+    (cd "$DIR/$1" && sha256sum -- * >"$WORK/$1.sums")
+}
+verify() {
+    local part
+    for part in "$DIR"/*/; do
+        part=$(basename "$part")
+        (cd "$DIR/$part" && sha256sum --quiet -c "$WORK/$part.sums") || fail "$part is another, $1"
+    done
+}
+
+"$HOLDFAST" create --group "raid5:$WORK/d0.hf,$WORK/d1.hf" --size "${MIB}M" >"$WORK/refused" 2>&1 \
+    && fail "a pool in stripes on two devices"
+grep -q "3 to 32 devices" "$WORK/refused" || fail "the refusal does not say how many"
+[ ! -e "$WORK/d1.hf" ] || fail "a refused creation leaves a file"
+group=raid5:$WORK/d0.hf,$WORK/d1.hf,$WORK/d2.hf,$WORK/d3.hf
+"$HOLDFAST" create --group "$group" --size "${MIB}M" >/dev/null
+mount_pool
+DIR=$MOUNT/work
+mkdir "$DIR"
+write_part before
+cycle_pool
+
+# Nothing of it is in memory: it is read from the files.
+write_part during &
+load=$!
+dd if=/dev/urandom of="$WORK/d2.hf" bs=1M count="$MIB" conv=notrunc status=none
+wait "$load" || fail "the load with one device full of garbage"
+verify "with one device full of garbage"
+sync "$DIR"/*/*
+kill_server
+
+mv "$WORK/d2.hf" "$WORK/elsewhere/"
+mount_pool
+"$HOLDFAST" status "$MOUNT" | grep -q degraded || fail "status does not say that it is degraded"
+verify "killed, and without that device"
+write_part after
+verify "degraded"
+unmount_pool
+check_pool
+
+# By another of its devices, and with two of them away.
+POOL=$WORK/d3.hf
+mount_pool
+verify "degraded, mounted again by another device"
+"$HOLDFAST" device replace "$POOL" 2 "$WORK/d4.hf" >"$WORK/refused" 2>&1 && fail "it is replaced"
+grep -q "cannot be replaced by this version" "$WORK/refused" || fail "the refusal does not say why: $(cat "$WORK/refused")"
+cd /
+unmount_pool
+mv "$WORK/d1.hf" "$WORK/elsewhere/"
+"$HOLDFAST" mount "$POOL" "$MOUNT" --daemon >"$WORK/refused" 2>&1 && fail "two are away"
+grep -q "does without one device" "$WORK/refused" || fail "refused: $(cat "$WORK/refused")"
+mv "$WORK/elsewhere/d1.hf" "$WORK/"
+check_pool
+say "PASSED: $((FILES * 3)) files, a device of four filled with garbage and lost"
