@@ -154,13 +154,6 @@ pub(crate) const FOUND: &[Row] = &[
         "sim",
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
     ),
-    (
-        "AcceptedNotCounted",
-        "filesets",
-        "quota::a_quota_refuses_writes_and_what_was_accepted_is_never_refused_later",
-    ),
-    ("ReferencedForgotten", "filesets", "quota::what_is_referenced_is_counted_whatever_is_done"),
-    ("CloneCountsNothing", "filesets", "quota::what_is_referenced_is_counted_whatever_is_done"),
     ("DeletionCursorKept", "filesets", "a_deletion_gives_back_all_that_the_fileset_held"),
     (
         "GateNotHeldByWrites",
@@ -190,10 +183,17 @@ pub(crate) const FOUND: &[Row] = &[
         "filesets",
         "clones::a_deleted_clone_gives_back_what_it_alone_held",
     ),
-    ("HoldIgnored", "filesets", "forks::a_clone_that_is_held_stays"),
+    (
+        "AcceptedNotCounted",
+        "filesets",
+        "quota::a_quota_refuses_writes_and_what_was_accepted_is_never_refused_later",
+    ),
+    ("ReferencedForgotten", "filesets", "quota::what_is_referenced_is_counted_whatever_is_done"),
+    ("CloneCountsNothing", "filesets", "quota::what_is_referenced_is_counted_whatever_is_done"),
     ("ForkOwnsItsClone", "filesets", "forks::each_node_of_a_tree_of_forks_stays_what_it_was"),
-    ("ForkReservesNothing", "filesets", "forks::a_fork_takes_on_what_its_clone_reserves"),
+    ("HoldIgnored", "filesets", "forks::a_clone_that_is_held_stays"),
     ("ReservingNotNoted", "filesets", "forks::a_fork_takes_on_what_its_clone_reserves"),
+    ("ForkReservesNothing", "filesets", "forks::a_fork_takes_on_what_its_clone_reserves"),
     ("SharedAfterDeletion", "filesets", "clones::a_deleted_clone_gives_back_what_it_alone_held"),
     ("OneCopyAcknowledged", "members", "set::a_joining_member_gets_every_write_and_is_not_read"),
     (
@@ -243,5 +243,7 @@ pub(crate) const FOUND: &[Row] = &[
         "moving::whoever_holds_a_block_finds_it_where_it_was_moved",
     ),
     ("MoveVnodeNotTold", "filesets", "moving::whoever_holds_a_block_finds_it_where_it_was_moved"),
+    ("DiffSkipsSubtree", "filesets", "diff::diff_tells_what_whole_trees_show"),
+    ("DiffComparesWholeBlocks", "filesets", "diff::diff_tells_what_whole_trees_show"),
     ("SummaryLost", "full", "promise::what_df_promises_can_be_written"),
 ];

@@ -715,6 +715,11 @@ fn fileset_entries_are_checked() {
         });
     });
     assert!(report.counts[&DefectCode::FS013] > 30, "{}", report.to_text());
+    // Room is reserved behind the end of a file.
+    let report = report_of(|image| {
+        image.edit_anode(SMALL, |anode| anode.set_root_pointer(1, Some(&BlockPointer::RESERVED)));
+    });
+    assert_eq!(report.counts[&DefectCode::FS014], 1, "{}", report.to_text());
     expect(&[DefectCode::FS007], |image| {
         image.edit(image.geometry.root_place(), |bytes| bytes[512..1024].fill(0));
     });

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast clone create pool.hf:home@monday\n  \
+                        holdfast clone create --recursive pool.hf:home@noon\n  \
                         holdfast clone list pool.hf:home\n  \
                         holdfast mount pool.hf:home@monday /mnt\n  \
                         holdfast clone delete pool.hf:home@monday --wait\n\n\

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast fileset create pool.hf:home\n  \
                         holdfast fileset create pool.hf:home/ann block=64K --quota 10G\n  \
+                        holdfast fileset create pool.hf:mail --quota 10G --reservation 1G\n  \
                         holdfast fileset list pool.hf\n  \
                         holdfast fileset set pool.hf:home/ann quota=20G readonly=on\n  \
                         holdfast fileset rename pool.hf:home/ann pool.hf:home/anna\n  \

@@ -40,6 +40,9 @@ pub(crate) fn run(args: &ServeArgs, backend: &dyn Backend, output: &Output) -> a
         return Ok(exit::DONE);
     }
     let signals = StopSignals::listen().context("cannot catch signals")?;
+    if args.config.is_some() {
+        signals.catch_hangup().context("cannot catch SIGHUP")?;
+    }
     bugs::start_counting();
     start_log(args.log_file.as_deref())?;
     raise_descriptor_limit();

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::program::holdfast;
 
 /// Options in the documents that are those of other programs.
-const FOREIGN_OPTIONS: [&str; 8] = [
+const FOREIGN_OPTIONS: [&str; 9] = [
     "--release",
     "--device=/dev/fuse",
     "--cap-add",
@@ -15,6 +15,7 @@ const FOREIGN_OPTIONS: [&str; 8] = [
     "--",
     "--locked",
     "--setrw",
+    "--offline",
 ];
 
 fn document(path: &str) -> String {

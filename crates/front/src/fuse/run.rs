@@ -56,6 +56,11 @@ impl StopSignals {
         Ok(StopSignals { arrived, handle, listener: Some(listener) })
     }
 
+    /// Catches SIGHUP too where it was ignored: for a server that reads its configuration then.
+    pub fn catch_hangup(&self) -> std::io::Result<()> {
+        self.handle.add_signal(SIGHUP)
+    }
+
     /// Waits for one of them; `None` if none can come any more.
     #[must_use]
     pub fn wait(&self) -> Option<i32> {
