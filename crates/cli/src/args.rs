@@ -147,7 +147,7 @@ pub(crate) struct CreateArgs {
     /// A file (made if it is missing) or block device
     #[arg(required_unless_present = "groups", conflicts_with = "groups")]
     pub(crate) device: Option<PathBuf>,
-    /// Several devices: mirror:DEVICE,DEVICE[,DEVICE], each with all of the pool, or raid5 of 3 to
+    /// Several devices: mirror:DEVICE,DEVICE of 2 or 3, each with all of the pool, or raid5 of 3 to
     /// 32, any of which may be lost; single:DEVICE is one
     #[arg(long = "group", value_name = "KIND:DEVICE,...", value_parser = parse_group)]
     pub(crate) groups: Vec<GroupSpec>,
