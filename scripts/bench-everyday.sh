@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Measures what people feel every day, each beside a peer in the same run and in turns: a tree made,
-# copied and removed by both transports, small files read cold beside XFS, a check beside e2fsck.
+# copied and removed by both transports, and with and without processors kept from halting, small
+# files read cold beside XFS, a check beside e2fsck.
 # Prints medians and the median of the ratios of a round, with the least and the greatest.
 #
-#   scripts/bench-everyday.sh [transports] [cold] [check] [attributes]     all, if none is named
+#   scripts/bench-everyday.sh [transports] [latency] [cold] [check] [attributes]    all, if none named
 #   FILES=58000 ROUNDS=3 scripts/bench-everyday.sh cold
 #
 #   SOURCE      [/usr]     where small files are taken from: up to 9 KB each
@@ -129,32 +130,37 @@ both() {
 }
 extract_in() { mkdir "$1" && tar -C "$1" -xf "$place/tree.tar"; }
 
-by_transport() {
-    local transport=$1
-    fresh --transport "$transport"
-    note "tar x" "$transport" "$(took extract_in "$mnt/tree")"
-    note "cp -r" "$transport" "$(took cp -r "$mnt/tree" "$mnt/copy")"
-    note "rm -r" "$transport" "$(took rm -r "$mnt/copy")"
-    note "git clone" "$transport" "$(took git clone -q --no-hardlinks "$place/repository" "$mnt/clone")"
-    note "tar x, two clients" "$transport" "$(took both extract_in)"
-    note "stream write" "$transport" "$(took dd if=/dev/zero "of=$mnt/stream" bs=1M "count=$STREAM_MIB" conv=fsync status=none)"
+# everyday NAME FLAGS...: the work of a day on a mount with these flags.
+everyday() {
+    local name=$1
+    shift
+    fresh "$@"
+    note "tar x" "$name" "$(took extract_in "$mnt/tree")"
+    note "cp -r" "$name" "$(took cp -r "$mnt/tree" "$mnt/copy")"
+    note "rm -r" "$name" "$(took rm -r "$mnt/copy")"
+    note "git clone" "$name" "$(took git clone -q --no-hardlinks "$place/repository" "$mnt/clone")"
+    note "tar x, two clients" "$name" "$(took both extract_in)"
+    note "stream write" "$name" "$(took dd if=/dev/zero "of=$mnt/stream" bs=1M "count=$STREAM_MIB" conv=fsync status=none)"
     unmount_it
-    mount_it --transport "$transport"
-    note "stream read" "$transport" "$(took dd "if=$mnt/stream" of=/dev/null bs=1M status=none)"
-    note "random reads, 16 deep" "$transport" "$(took fio --name=r --filename="$mnt/stream" --rw=randread --bs=4k \
+    mount_it "$@"
+    note "stream read" "$name" "$(took dd "if=$mnt/stream" of=/dev/null bs=1M status=none)"
+    note "random reads, 16 deep" "$name" "$(took fio --name=r --filename="$mnt/stream" --rw=randread --bs=4k \
         --iodepth=16 --ioengine=libaio --direct=1 --size="${STREAM_MIB}M" --io_size=128M --output=/dev/null)"
     unmount_it
 }
 
-transports() {
+# in_turns FIRST SECOND FLAG: the everyday work with FLAG FIRST and FLAG SECOND, in turns.
+in_turns() {
     plant
     plant_repository
-    attach "$place/transports.img" 16G; pool=$loop
-    local round
+    attach "$place/$section.img" 16G; pool=$loop
+    local round first=$1 second=$2
     for ((round = 0; round < ROUNDS; round++)); do
-        if ((round % 2)); then by_transport dev; by_transport uring; else by_transport uring; by_transport dev; fi
+        if ((round % 2)); then first=$2 second=$1; else first=$1 second=$2; fi
+        everyday "$first" "$3" "$first"
+        everyday "$second" "$3" "$second"
     done
-    compare uring dev
+    compare "$1" "$2"
 }
 
 read_all() { find "$1" -type f -print0 | xargs -0 cat; }
@@ -220,13 +226,14 @@ with_attributes() {
     compare without with
 }
 
-[ $# -gt 0 ] || set -- transports cold check attributes
+[ $# -gt 0 ] || set -- transports latency cold check attributes
 for section in "$@"; do
     case $section in
-        transports) transports ;;
+        transports) in_turns uring dev --transport ;;
+        latency) in_turns auto off --cpu-latency ;;
         cold) cold_files ;;
         check) checks ;;
         attributes) with_attributes ;;
-        *) fail "there is no $section: transports, cold, check or attributes" ;;
+        *) fail "there is no $section: transports, latency, cold, check or attributes" ;;
     esac
 done

@@ -140,6 +140,17 @@ pub(crate) enum TransportName {
     Dev,
 }
 
+/// Whether processors are kept from halting while a client works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CpuLatencyName {
+    /// On a virtual machine of at most 8 processors, as root
+    Auto,
+    /// Wherever /dev/cpu_dma_latency can be opened
+    On,
+    /// Never
+    Off,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast create pool.hf --size 16T\n  \
                         holdfast create --group mirror:d0.hf,d1.hf --size 2G")]
@@ -223,6 +234,9 @@ pub(crate) struct MountArgs {
     /// By what the kernel asks
     #[arg(long, value_enum, default_value = "dev")]
     pub(crate) transport: TransportName,
+    /// Keep processors from halting while a client works: faster, and takes power
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) cpu_latency: CpuLatencyName,
     /// Let the kernel gather writes: faster, and lost with the server until fsync
     #[arg(long)]
     pub(crate) writeback_cache: bool,

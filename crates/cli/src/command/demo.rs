@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use front::nfs::{ExportRules, Server, ServerOptions, Squash};
 
-use crate::args::{DemoArgs, MountArgs, PlacementName, TransportName};
+use crate::args::{CpuLatencyName, DemoArgs, MountArgs, PlacementName, TransportName};
 use crate::backend::{Backend, CreateOptions, OpenPool};
 use crate::command::mount::Beside;
 use crate::command::{create, mount, serve, status as status_command};
@@ -139,6 +139,7 @@ fn create_options(device: &Path, size_bytes: u64) -> CreateOptions {
 fn mount_args(device: &Path, directory: &Path) -> MountArgs {
     MountArgs {
         transport: TransportName::Dev,
+        cpu_latency: CpuLatencyName::Auto,
         device: device.to_owned(),
         directory: directory.to_owned(),
         daemon: false,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use front::fuse::{
-    EndCause, MountOptions, POLL_TIME_MAX, StopSignals, THREADS_MAX, TransportChoice,
+    CpuLatency, EndCause, MountOptions, POLL_TIME_MAX, StopSignals, THREADS_MAX, TransportChoice,
 };
 use serde_json::{Value, json};
 use tracing_subscriber::EnvFilter;
@@ -18,7 +18,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::members::MemberArgs;
-use crate::args::{MountArgs, PlacementName, TransportName};
+use crate::args::{CpuLatencyName, MountArgs, PlacementName, TransportName};
 use crate::backend::{Backend, Members, OpenOptions, OpenPool, Placement};
 use crate::bugs;
 use crate::daemon::{self, Answer, Relaunch};
@@ -199,6 +199,11 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
         TransportName::Auto => TransportChoice::Auto,
         TransportName::Uring => TransportChoice::Uring,
         TransportName::Dev => TransportChoice::Dev,
+    };
+    mount_options.cpu_latency = match args.cpu_latency {
+        CpuLatencyName::Auto => CpuLatency::Auto,
+        CpuLatencyName::On => CpuLatency::On,
+        CpuLatencyName::Off => CpuLatency::Off,
     };
     if let Some(threads) = args.threads {
         check_threads(threads, THREADS_MAX)?;

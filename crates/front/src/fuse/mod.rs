@@ -46,7 +46,9 @@ mod transport;
 pub use kernel::exchange::{Exchange, KeptReplies, Replies, ReplyParts};
 pub use kernel::inbox::{Apart, Incoming};
 pub use mount::{MountError, MountedSession, Unmounted, mount};
-pub use options::{MountOptions, POLL_TIME_MAX, THREADS_MAX, TransportChoice, UnknownOption};
+pub use options::{
+    CpuLatency, MountOptions, POLL_TIME_MAX, THREADS_MAX, TransportChoice, UnknownOption,
+};
 pub use run::{EndCause, StopSignals, run};
 pub use server::{Server, Told};
 pub use transport::{Transport, TransportError, TransportUsed};

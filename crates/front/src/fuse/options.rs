@@ -83,6 +83,17 @@ pub enum TransportChoice {
     Dev,
 }
 
+/// Whether processors are kept from halting while a client works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuLatency {
+    /// On a virtual machine of few processors, where waking a halted one takes longest.
+    Auto,
+    /// Wherever it may be asked for.
+    On,
+    /// Never.
+    Off,
+}
+
 /// How a directory is mounted.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -106,6 +117,8 @@ pub struct MountOptions {
     pub has_no_xattrs: bool,
     /// By what the kernel's requests come.
     pub transport: TransportChoice,
+    /// Whether processors are kept from halting while a client works.
+    pub cpu_latency: CpuLatency,
     /// Flags of mount(8): `noexec`, `nodev` and so on.
     flags: Vec<MountFlag>,
 }
@@ -137,6 +150,7 @@ impl MountOptions {
             poll_time: POLL_TIME_DEFAULT,
             has_no_xattrs: false,
             transport: TransportChoice::Dev,
+            cpu_latency: CpuLatency::Auto,
             flags: if is_root { vec![MountFlag::Dev, MountFlag::Suid] } else { Vec::new() },
         }
     }

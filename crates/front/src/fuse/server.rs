@@ -10,6 +10,7 @@
 //! Not here: bytes of the protocol (`kernel.rs`), permissions (the kernel has checked them, FU4).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::vnode::api::{
     Attr, Caller, Data, DirEntry, FileKind, FileSystem, FilesetUuid, FsError, FsResult, Ino,
@@ -53,6 +54,8 @@ pub struct Server {
     numbers: NodeNumbers,
     has_xattrs: bool,
     has_acls: bool,
+    /// Messages that were answered, or are about to be.
+    answered: AtomicU64,
 }
 
 impl Server {
@@ -65,7 +68,8 @@ impl Server {
         let asked = fs.getxattr(&Caller::root(), root, ACCESS_LIST);
         let has_acls = has_xattrs && asked.err().is_none_or(is_there);
         let fileset = fs.main_fileset();
-        Server { numbers: NodeNumbers::new(root), fs, fileset, has_xattrs, has_acls }
+        let (numbers, answered) = (NodeNumbers::new(root), AtomicU64::new(0));
+        Server { numbers, fs, fileset, has_xattrs, has_acls, answered }
     }
 
     /// Returns a server that has no extended attributes, whatever the file system has, and so no
@@ -78,6 +82,16 @@ impl Server {
     /// Returns whether the file system has POSIX access lists.
     pub(super) fn has_acls(&self) -> bool {
         self.has_acls
+    }
+
+    /// Counts messages that are answered.
+    pub(super) fn count_answered(&self, messages: u64) {
+        self.answered.fetch_add(messages, Ordering::Relaxed);
+    }
+
+    /// Returns how many messages were answered.
+    pub(super) fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
     }
 
     /// Does what requests have put off; nobody waits for it.

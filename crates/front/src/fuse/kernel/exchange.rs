@@ -134,6 +134,7 @@ impl Exchange {
             return;
         };
         let Exchange { server, dialect, replies, encoder, scratch, panic_count, .. } = self;
+        server.count_answered(1);
         let (dialect, head_maker) = (*dialect, &*encoder);
         // Whoever has the reply to a sync sends it, whatever happens.
         let is_sync = Cell::new(false);
@@ -217,6 +218,7 @@ impl Exchange {
     pub fn answer_gathered(&mut self) {
         let reads = std::mem::take(&mut self.reads);
         let uniques = std::mem::take(&mut self.uniques);
+        self.server.count_answered(reads.len().try_into().unwrap_or(0));
         let mut left = self.ask_for(&reads, &uniques);
         if reads.len() > 1 {
             // EX1: a bug costs one of them, and nobody knows which.

@@ -6,6 +6,7 @@
 //!   device       read a message, write a reply            encode       replies to bytes
 //!   poll         how long to look before sleeping         exchange     one message, one reply
 //!   inbox        where a message is read to               leader       one thread for one client
+//!   latency      keeps processors from halting
 //! ```
 //!
 //! # Concurrency
@@ -27,6 +28,7 @@ pub(super) mod exchange;
 mod fuse_kernel;
 pub(super) mod inbox;
 mod init;
+mod latency;
 mod leader;
 mod poll;
 mod uring;
@@ -47,10 +49,11 @@ use self::device::{Device, Read};
 use self::exchange::{Exchange, Replies, ReplyParts, refusal};
 use self::inbox::{Inbox, Incoming};
 use self::init::{Answer, Requested};
+use self::latency::Latency;
 use self::leader::{Clients, Lead, ThreadNo};
 use self::poll::{Crew, GatherPolicy, PollPolicy};
 use self::uring::{Queues, Serving};
-use super::options::THREADS_MAX;
+use super::options::{CpuLatency, THREADS_MAX};
 use super::transport::{Transport, TransportError, TransportUsed};
 use super::{MountOptions, Server, mountpoint};
 
@@ -67,6 +70,7 @@ pub(super) struct KernelTransport {
     dialect: Dialect,
     thread_count: usize,
     poll_time: Duration,
+    cpu_latency: CpuLatency,
     queues: Option<Queues>,
     used: Arc<TransportUsed>,
 }
@@ -102,6 +106,7 @@ impl KernelTransport {
                     dialect,
                     thread_count: options.thread_count.clamp(1, THREADS_MAX),
                     poll_time: options.poll_time,
+                    cpu_latency: options.cpu_latency,
                     queues: queues.ok(),
                     used: Arc::new(used),
                 })
@@ -166,7 +171,9 @@ impl Replies for Device {
 
 impl Transport for KernelTransport {
     fn serve(self: Box<Self>, server: Arc<Server>) -> Result<(), TransportError> {
-        let KernelTransport { device, dialect, thread_count, poll_time, queues, used } = *self;
+        // Until it is served no more.
+        let _latency = Latency::start(self.cpu_latency, &server)?;
+        let KernelTransport { device, dialect, thread_count, poll_time, queues, used, .. } = *self;
         let device = Arc::new(device);
         if let Some(queues) = queues {
             match Serving::start(queues, &server, &device, dialect, thread_count)? {
