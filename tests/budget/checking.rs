@@ -23,13 +23,12 @@ fn small_files() -> Arc<CountingDevice> {
 }
 
 /// Goal: a check reads a tree of small files in runs: of metadata alone at most one request for 150
-/// files, with its data one for 35, most of them for summaries, whose births are held against
-/// those of pointers (MP008); and it reads little that it does not need.
+/// files, with its data one for 80; and it reads little that it does not need.
 #[test]
 fn a_check_of_small_files_reads_in_runs() {
     let device = small_files();
     let files = u64::try_from(DIRS * FILES_PER_DIR).expect("few");
-    for (data, files_per_read) in [(true, 35), (false, 150)] {
+    for (data, files_per_read) in [(true, 80), (false, 150)] {
         let before = device.snapshot();
         let shared: SharedDevice = Arc::<CountingDevice>::clone(&device);
         let options = check::Options { data, ..check::Options::default() };
