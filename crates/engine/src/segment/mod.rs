@@ -616,6 +616,11 @@ impl Segments {
         }
     }
 
+    /// Returns how many blocks were placed.
+    pub(crate) fn placed(&self) -> u64 {
+        self.state.lock().placed
+    }
+
     /// Returns what was written so far.
     pub(crate) fn written(&self) -> WriteCounts {
         self.state.lock().written

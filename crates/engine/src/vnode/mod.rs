@@ -146,6 +146,7 @@ pub(crate) struct Core {
     /// Blocks that programs have written: so a writer who found no room knows whether others did.
     blocks_written: AtomicU64,
     emptier: Arc<dyn Empties>,
+    barren: room::Barren,
     kept: payload::KeptBuffers,
 }
 
@@ -213,6 +214,7 @@ impl Core {
             options,
             blocks_written: AtomicU64::new(0),
             emptier,
+            barren: room::Barren::default(),
             kept: payload::KeptBuffers::default(),
         }
     }

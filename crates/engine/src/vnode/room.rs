@@ -1,13 +1,15 @@
 //! Room for writers: what waits is installed, what was freed is released, segments are emptied.
 //!
 //! Policy: a writer begins to look when fewer than [`FEW_SEGMENTS`] are free. Who finds no space at
-//! all releases everything that waits once, and tries again.
+//! all releases everything that waits once, and tries again. A reclaim that began and ended in the
+//! same state of the pool (its [`Moment`]) has found nothing; until that changes, none is made.
 
 use std::fmt::Debug;
 
 use super::Core;
 use crate::alloc::{FEW_SEGMENTS, LOW_SEGMENTS, PROMISED_SEGMENTS};
 use crate::error::{FsError, FsResult};
+use crate::sync::Mutex;
 
 /// Who empties segments: a job, above this layer. Called with no lock held.
 pub(crate) trait Empties: Debug + Send + Sync {
@@ -23,7 +25,27 @@ pub(crate) trait Empties: Debug + Send + Sync {
     fn wait(&self);
 }
 
+/// How far a pool is: what gives space back or takes it moves one of the three on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    transactions: u64,
+    blocks_placed: u64,
+    writes_answered: u64,
+}
+
+/// When a reclaim found nothing last.
+#[derive(Debug, Default)]
+pub(crate) struct Barren(Mutex<Option<Moment>>);
+
 impl Core {
+    fn moment(&self) -> Moment {
+        Moment {
+            transactions: self.store.journal.counts().transactions,
+            blocks_placed: self.segments.placed(),
+            writes_answered: self.store.journal.data_answered(),
+        }
+    }
+
     /// Before a write: bounds what is in memory and sees to it that there are segments to write
     /// to. Called with no lock held.
     pub(crate) fn make_room(&self) -> FsResult<()> {
@@ -61,6 +83,17 @@ impl Core {
     /// Makes freed space usable, however little each segment gives back: what the pool has promised
     /// is there, if only in pieces.
     pub(crate) fn reclaim_promised(&self) -> FsResult<()> {
+        let before = self.moment();
+        if *self.barren.0.lock() == Some(before) {
+            return Ok(());
+        }
+        self.reclaim_all()?;
+        let has_found = self.moment() != before;
+        *self.barren.0.lock() = (!has_found).then_some(before);
+        Ok(())
+    }
+
+    fn reclaim_all(&self) -> FsResult<()> {
         self.reap_all_doomed();
         // Each block that waits holds the map pages that it may need: what is installed does not.
         self.segments.seal();
