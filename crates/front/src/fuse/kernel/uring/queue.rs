@@ -350,7 +350,77 @@ impl Replies for QueueReplies {
 
 #[cfg(test)]
 mod tests {
+    use runtime::prng::Prng;
+    use zerocopy::IntoBytes;
+
+    use super::super::super::decode::{Dialect, Envelope, decode};
+    use super::super::super::inbox::Incoming;
     use super::*;
+
+    fn fill(bytes: &mut [u8], prng: &mut Prng) {
+        bytes.fill_with(|| prng.next_u64().to_le_bytes()[0]);
+    }
+
+    /// Changes lengths and kind of what is in an entry, and in one of three cases all headers.
+    fn fill_at_random(held: &mut Held, prng: &mut Prng) {
+        const OPCODES: [u32; 6] =
+            [opcode::READ, opcode::WRITE, opcode::LOOKUP, opcode::SETATTR, opcode::GETXATTR, 9999];
+        let edges = [0, 1, 39, 40, 41, 128, 167, 168, 169, 4096, 1 << 20, (1 << 20) + 1, u32::MAX];
+        let pick = |prng: &mut Prng| {
+            let length = u64::try_from(edges.len()).expect("few");
+            edges[usize::try_from(prng.below(length)).expect("few")]
+        };
+        let header = held.header_mut();
+        if prng.one_in(3) {
+            fill(&mut header.in_out, prng);
+            fill(&mut header.op_in, prng);
+        }
+        if let Ok((sent, _)) = InHeader::mut_from_prefix(&mut header.in_out) {
+            sent.opcode = OPCODES[usize::try_from(prng.below(6)).expect("few")];
+            sent.len = pick(prng);
+        }
+        header.payload_bytes = pick(prng);
+        header.commit_id = 1 + prng.below(u64::MAX - 1);
+        fill(&mut held.payload_mut()[..256], prng);
+    }
+
+    /// Goal: whatever is in an entry, what is read of it lies in it, and a reply finds its place.
+    #[test]
+    fn entries_of_any_sort_are_read_within_their_bounds() {
+        let prng = &mut Prng::from_seed(41);
+        let ring = Ring::new(-1, 0, 2).expect("io_uring can be had where this is tested");
+        let queue = Queue::new(ring, 2);
+        let mut held = Held::new(1);
+        let (mut head, mut decoded) = (Vec::new(), 0);
+        for _ in 0..20_000 {
+            fill_at_random(&mut held, prng);
+            let unique = held.header().commit_id;
+            let found = queue.keep(held).expect("headers have a header's length");
+            let lent = queue.open(&found, &mut head);
+            let fixed = size_of::<InHeader>() + ARGUMENT_BYTES_MAX;
+            assert!(head.len() <= fixed + PAYLOAD_BYTES);
+            assert!(lent.is_none() || head.len() <= fixed);
+            if let Some(envelope) = Envelope::of(&head) {
+                let data = lent.as_ref().map(|held| super::super::Apart::Lent(payload_of(held)));
+                let incoming = Incoming { head: &head, data };
+                let _ = decode(&envelope, incoming, Dialect::default());
+                decoded += 1;
+            }
+            let reply = vec![7; usize::try_from(prng.below(3) << 19).expect("small") + 9];
+            let out = OutHeader { len: 0, error: 0, unique };
+            let parts = ReplyParts { head: out.as_bytes(), data: &[&reply] };
+            assert!(queue.answer(unique, &parts, false), "the request is here");
+            if let Some(held) = lent {
+                queue.close(held);
+            }
+            assert_eq!(queue.done.lock().pop(), Some(1));
+            held = queue.slots[1].state.lock().held.take().expect("it is ours");
+            let bytes = usize::try_from(held.header().payload_bytes).expect("small");
+            assert_eq!(bytes, if reply.len() <= PAYLOAD_BYTES { reply.len() } else { 0 });
+            queue.slots[1].unique.store(0, Ordering::Release);
+        }
+        assert!(decoded > 10_000, "{decoded}");
+    }
 
     #[test]
     fn many_ring_once_and_who_rings_late_silences_nobody() {

@@ -60,7 +60,7 @@ pub(super) struct Held {
 unsafe impl Send for Held {}
 
 impl Held {
-    fn new(index: usize) -> Held {
+    pub(super) fn new(index: usize) -> Held {
         let mut first = AlignedBuffer::for_reading(HEADER_BYTES);
         let mut second = AlignedBuffer::for_reading(PAYLOAD_BYTES);
         let header = NonNull::from(&mut first[..]).cast();
