@@ -9,6 +9,7 @@ mod listing;
 mod looks;
 mod lsn;
 mod placement;
+mod sending;
 mod stalls;
 mod together;
 

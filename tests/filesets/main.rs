@@ -8,6 +8,8 @@ mod forks;
 mod full;
 mod moving;
 mod quota;
+mod receiving;
+mod send;
 
 use std::sync::Arc;
 
@@ -55,8 +57,8 @@ fn new_fileset(random: u8) -> NewFileset {
 
 fn names(pool: &Pool) -> Vec<String> {
     let all = pool.filesets().expect("the table can be read");
-    let mut names: Vec<String> =
-        all.into_iter().filter(|it| it.freed_permille.is_none()).map(|it| it.name).collect();
+    let is_shown = |it: &engine::FilesetInfo| it.freed_permille.is_none() && !it.is_receiving;
+    let mut names: Vec<String> = all.into_iter().filter(is_shown).map(|it| it.name).collect();
     names.sort();
     names
 }

@@ -241,5 +241,12 @@ pub(crate) const FOUND: &[Row] = &[
     ("MoveVnodeNotTold", "filesets", "moving::whoever_holds_a_block_finds_it_where_it_was_moved"),
     ("DiffSkipsSubtree", "filesets", "diff::diff_tells_what_whole_trees_show"),
     ("DiffComparesWholeBlocks", "filesets", "diff::diff_tells_what_whole_trees_show"),
+    ("RemovalNotSent", "filesets", "send::what_is_received_is_what_was_sent"),
+    ("HoleNotSent", "filesets", "send::a_hole_made_since_is_received"),
+    ("HardLinkLost", "filesets", "send::what_is_received_is_what_was_sent"),
+    ("PartialShown", "filesets", "send::a_stream_that_breaks_off_goes_on_by_its_token"),
+    ("PartialKept", "filesets", "send::what_is_received_is_what_was_sent"),
+    ("ReceivedLinksNotVerified", "filesets", "send::a_stream_without_one_of_its_files_is_refused"),
+    ("ReceivedNotSynced", "filesets", "send::what_a_token_says_outlives_a_crash"),
     ("SummaryLost", "full", "promise::what_df_promises_can_be_written"),
 ];

@@ -1,8 +1,8 @@
 //! The file system, from buffers to vnode operations.
 //!
 //! Layers, lowest first: `convert`, `error`, `sync`, `gate`, `usage`, `buffer`, `journal`, `alloc`,
-//! `store`, `container`, `segment`, `dir`, `attributes`, `fileset`, `vnode`, `jobs`, `pool`. A
-//! file uses only what comes before it in this list.
+//! `store`, `container`, `segment`, `dir`, `attributes`, `fileset`, `stream`, `vnode`, `jobs`,
+//! `pool`. A file uses only what comes before it in this list.
 
 mod convert;
 pub mod error;
@@ -20,6 +20,7 @@ mod journal;
 mod pool;
 mod segment;
 mod store;
+mod stream;
 mod usage;
 pub mod vnode;
 
@@ -31,7 +32,8 @@ pub use pool::{
     CreateOptions, FilesetInfo, MemberStatus, OpenError, OpenOptions, Pool, PoolStatus,
 };
 pub use segment::{SegmentCacheCounts, WRITES_IN_FLIGHT_MAX};
+pub use stream::{ReceiveError, ResumeToken, SendError, TokenError};
 pub use vnode::{
     Became, DIFF_RANGES_MAX, DIRTY_FILES_MAX, Difference, FilesOptions, FilesetChange, NewFileset,
-    Restored, Still,
+    ReceiveFailure, Received, Restored, Still,
 };

@@ -12,6 +12,7 @@ use crate::defect::{DefectCode, FoundDefect};
 use crate::geometry::BLOCK_SHIFTS;
 use crate::ids::{AnodeNo, EPOCH_MAX, Epoch, FILESET_SLOTS_MAX, FilesetId};
 use crate::page::{PAGE_HEADER_BYTES, PageBytes, SLOT_BYTES, SLOTS_PER_PAGE, read_u64};
+use crate::stream::STREAM_GENERATION_MAX;
 
 /// Bytes of a fileset entry.
 pub const FILESET_BYTES: usize = SLOT_BYTES;
@@ -37,6 +38,7 @@ const STATE_CLONE: u8 = 2;
 const STATE_DELETED: u8 = 3;
 const STATE_DELETED_CLONE: u8 = 4;
 const STATE_HOLD: u8 = 5;
+const STATE_RECEIVING: u8 = 6;
 
 /// Byte for byte. Format: `docs/FORMAT.md#fileset-entry`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
@@ -95,8 +97,13 @@ struct FilesetDisk {
     quota: U64,
     /// Bytes that are kept free for it, less what it references. What may nobody else have?
     reservation: U64,
+    /// What is added to an epoch to make a generation. Keeps them above those that were received.
+    generation_base: U64,
+    /// Of a received clone what names its content in every pool; of a fileset that receives the
+    /// same of what comes. 0: `uuid` does.
+    origin: [u8; 16],
     /// Zero.
-    reserved: [u8; 40],
+    reserved: [u8; 16],
     /// 8 pointers of the anode table.
     root: [u8; 256],
 }
@@ -282,6 +289,8 @@ pub enum FilesetState {
     DeletedClone(Cursor),
     /// It is none, and holds nothing: a name by which somebody keeps a clone from being deleted.
     Hold,
+    /// Nobody reaches it; of the stream that it receives all up to here has come.
+    Receiving(Cursor),
 }
 
 impl FilesetState {
@@ -289,7 +298,10 @@ impl FilesetState {
     #[must_use]
     pub fn cursor(self) -> Option<Cursor> {
         match self {
-            FilesetState::Writable | FilesetState::Clone | FilesetState::Hold => None,
+            FilesetState::Writable
+            | FilesetState::Clone
+            | FilesetState::Hold
+            | FilesetState::Receiving(_) => None,
             FilesetState::Deleted(cursor) | FilesetState::DeletedClone(cursor) => Some(cursor),
         }
     }
@@ -353,6 +365,10 @@ pub struct Fileset {
     pub name: NamePart,
     /// Random bits that handles name it by.
     pub uuid: [u8; 16],
+    /// What is added to an epoch to make a generation.
+    pub generation_base: u64,
+    /// What names its content in every pool, of one that was received; 0: `uuid` does.
+    pub origin: [u8; 16],
     /// 8 pointers of the anode table.
     pub root: [u8; 256],
     /// Most bytes that it may reference; 0: no limit.
@@ -429,6 +445,8 @@ impl Fileset {
             table_fragments: 0,
             name,
             uuid: [0; 16],
+            generation_base: 0,
+            origin: [0; 16],
             root: [0; 256],
             quota_bytes: 0,
             reservation_bytes: 0,
@@ -493,6 +511,7 @@ impl Fileset {
             (disk.parent.get().checked_sub(1) != Some(slot), "parent"),
             ((disk.parent.get() == 0) == (disk.shared_epoch.get() == 0), "shared_epoch"),
             (disk.shared_epoch.get() <= EPOCH_MAX, "shared_epoch"),
+            (disk.generation_base.get() < STREAM_GENERATION_MAX, "generation_base"),
             (disk.family.get() != 0, "family"),
             (disk.anodes_end.get() <= crate::ids::ANODES_MAX, "anodes_end"),
             (disk.anodes_used.get() <= crate::ids::ANODES_MAX, "anodes_used"),
@@ -511,6 +530,7 @@ impl Fileset {
             STATE_WRITABLE | STATE_CLONE | STATE_HOLD => return Err(bad("cursor")),
             STATE_DELETED => FilesetState::Deleted(cursor),
             STATE_DELETED_CLONE => FilesetState::DeletedClone(cursor),
+            STATE_RECEIVING => FilesetState::Receiving(cursor),
             _ => return Err(bad("state")),
         };
         Ok(Some(Fileset {
@@ -532,6 +552,8 @@ impl Fileset {
             table_fragments: disk.table_fragments.get(),
             name: NamePart::decode(&disk.name).ok_or_else(|| bad("name"))?,
             uuid: disk.uuid,
+            generation_base: disk.generation_base.get(),
+            origin: disk.origin,
             root: disk.root,
             quota_bytes: disk.quota.get(),
             reservation_bytes: disk.reservation.get(),
@@ -548,6 +570,7 @@ impl Fileset {
             FilesetState::Deleted(cursor) => (STATE_DELETED, cursor),
             FilesetState::DeletedClone(cursor) => (STATE_DELETED_CLONE, cursor),
             FilesetState::Hold => (STATE_HOLD, Cursor::START),
+            FilesetState::Receiving(cursor) => (STATE_RECEIVING, cursor),
         };
         let disk = FilesetDisk {
             crc32c: U32::new(0),
@@ -576,7 +599,9 @@ impl Fileset {
             reserved_b: [0; 4],
             quota: U64::new(self.quota_bytes),
             reservation: U64::new(self.reservation_bytes),
-            reserved: [0; 40],
+            generation_base: U64::new(self.generation_base),
+            origin: self.origin,
+            reserved: [0; 16],
             root: self.root,
         };
         let mut bytes: [u8; FILESET_BYTES] = zerocopy::transmute!(disk);
@@ -621,6 +646,7 @@ mod tests {
         fileset.above = Some(7);
         (fileset.parent, fileset.shared_epoch) = (Some(5), Epoch(70));
         (fileset.is_read_only, fileset.may_reserve) = (true, true);
+        (fileset.generation_base, fileset.origin) = (77, [9; 16]);
         fileset.root[200] = 1;
         (fileset.quota_bytes, fileset.reservation_bytes) = (10 << 30, 1 << 30);
         let mut bytes = fileset.encode();

@@ -132,6 +132,13 @@ bugs! {
     DiffSkipsSubtree: "The diff of two nodes skips pages that both have differently (VD1).",
     DiffComparesWholeBlocks:
         "The diff of two nodes takes one block for another of its range (VD1).",
+    RemovalNotSent: "A stream does not say what is gone.",
+    HoleNotSent: "A stream does not say where a file has a hole now.",
+    HardLinkLost: "A stream says that a file has one name.",
+    PartialShown: "A stream that broke off is shown (RV1).",
+    PartialKept: "The fileset that received a stream stays behind (RV1).",
+    ReceivedLinksNotVerified: "Names that were received are not held against anodes (RV1).",
+    ReceivedNotSynced: "What came is called there before it is durable (RV2).",
     SummaryLost: "The last summary of a segment is not chained: the cleaner misses blocks.",
 }
 

@@ -56,7 +56,9 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     in_order.sort_by_key(|it| match it.state {
         FilesetState::Clone => (0, it.id.0),
         FilesetState::Writable | FilesetState::Hold => (1, 0),
-        FilesetState::Deleted(_) | FilesetState::DeletedClone(_) => (2, 0),
+        FilesetState::Deleted(_) | FilesetState::DeletedClone(_) | FilesetState::Receiving(_) => {
+            (2, 0)
+        }
     });
     for fileset in in_order {
         // Clones of several filesets that were taken at one moment have one identity.
@@ -66,7 +68,7 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
             continue;
         }
         check.report.totals.filesets += 1;
-        match fileset.state.cursor() {
+        match cursor_of(fileset) {
             None => {
                 let reservations = &mut check.space.reservations_bytes;
                 *reservations = reservations.saturating_add(fileset.reservation_bytes);
@@ -92,6 +94,13 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     names(check, &filesets);
     hold_names(check, &holds, &filesets);
     Ok(())
+}
+
+/// Returns past which position only the space of a fileset is looked at: what is deleted has
+/// nothing before it, and what a stream makes is in no order until it is whole. `None`: all of it.
+fn cursor_of(fileset: &Fileset) -> Option<Cursor> {
+    let is_receiving = matches!(fileset.state, FilesetState::Receiving(_));
+    if is_receiving { Some(Cursor::START) } else { fileset.state.cursor() }
 }
 
 /// A clone that may be the parent of others.
@@ -254,7 +263,7 @@ fn hold_names(check: &mut Check<'_>, holds: &[Fileset], filesets: &[&Fileset]) {
 
 /// FT1, FT2: names are unique below each fileset, and each is below one that is in use.
 fn names(check: &mut Check<'_>, filesets: &[&Fileset]) {
-    let live = || filesets.iter().filter(|fileset| fileset.state.cursor().is_none());
+    let live = || filesets.iter().filter(|fileset| cursor_of(fileset).is_none());
     let writable = live().filter(|it| it.state == FilesetState::Writable);
     let above: BTreeMap<u32, Option<u32>> = writable.map(|it| (it.slot, it.above)).collect();
     let mut seen = BTreeSet::new();

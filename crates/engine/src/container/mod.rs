@@ -28,7 +28,7 @@ mod unshare;
 mod walk;
 
 pub(crate) use data::Unit;
-pub(crate) use diff::{Versions, is_one_file};
+pub(crate) use diff::{ChangedPage, ChangedRange, Versions, is_one_file};
 pub(crate) use install::{InstallStep, NewBlock};
 pub(crate) use leaves::Leaves;
 pub(crate) use locate::{Located, PointerAt};

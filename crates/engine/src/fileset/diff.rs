@@ -23,6 +23,8 @@ use crate::store::Store;
 pub(crate) struct NodeView {
     pub(crate) table: Anode,
     pub(crate) family: FilesetId,
+    /// Whether files without a name count as well.
+    has_all: bool,
 }
 
 /// An anode that two nodes have differently.
@@ -37,7 +39,12 @@ pub(crate) struct ChangedAnode {
 impl NodeView {
     /// Returns the node that an entry describes.
     pub(crate) fn of(entry: &Fileset) -> NodeView {
-        NodeView { table: entry.table_anode(), family: entry.family }
+        NodeView { table: entry.table_anode(), family: entry.family, has_all: false }
+    }
+
+    /// Returns the node that an entry describes, with all anodes that it has.
+    pub(crate) fn whole(entry: &Fileset) -> NodeView {
+        NodeView { has_all: true, ..NodeView::of(entry) }
     }
 
     /// Returns an anode that has a name, or belongs to one that has.
@@ -48,6 +55,9 @@ impl NodeView {
         }
         let found = read_anode_in(store, &self.table, None, self.family, number)?;
         let Some(anode) = found else { return Ok(None) };
+        if self.has_all {
+            return Ok(Some(anode));
+        }
         if anode.kind != AnodeKind::Internal {
             return Ok(Some(anode).filter(|anode| anode.nlink > 0));
         }

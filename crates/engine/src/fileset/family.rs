@@ -124,7 +124,7 @@ fn member_of(node: &Node, nodes: &BTreeMap<u32, &Node>) -> Member {
         let Some(above) = above else { break };
         (parent, shared_epoch) = (above.parent, above.shared_epoch);
     }
-    let is_writable = node.is_live();
+    let is_writable = node.is_live() || node.is_receiving();
     Member { slot: node.slot, epoch: node.epoch, shared_epoch, parent, is_writable }
 }
 

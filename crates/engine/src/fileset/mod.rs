@@ -13,6 +13,8 @@
 //!
 //! [`FilesetGuard`] is the fileset's lock: it is held from the first allocation of an anode or
 //! orphan slot to the end of the transaction. Reading anodes needs no lock but the vnode's.
+//!
+//! Long: what the lock guards and what a change that is given up must put back are one.
 
 pub(crate) mod birth;
 pub(crate) mod deletion;
@@ -20,6 +22,7 @@ pub(crate) mod diff;
 pub(crate) mod family;
 pub(crate) mod moved;
 mod orphans;
+mod received;
 pub(crate) mod reserved;
 pub(crate) mod table;
 mod unshare;
@@ -64,6 +67,8 @@ pub(crate) struct MountedFileset {
     pub(crate) usage: Arc<Usage>,
     /// Place of the page of the fileset table that holds the entry, and the counts beside it.
     entry_place: Place,
+    /// What is added to an epoch to make a generation.
+    generation_base: u64,
     /// The anode table as a container; replaced as it grows.
     table: RwLock<Arc<Anode>>,
     state: Mutex<State>,
@@ -177,6 +182,7 @@ impl MountedFileset {
             block_shift: entry.block_shift,
             usage,
             entry_place,
+            generation_base: entry.generation_base,
             table: RwLock::new(table),
             state: Mutex::new(state),
         };

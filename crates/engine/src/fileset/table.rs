@@ -120,6 +120,11 @@ impl Node {
         self.state.cursor().is_some()
     }
 
+    /// Whether it receives a stream: nobody finds it.
+    pub(crate) fn is_receiving(&self) -> bool {
+        matches!(self.state, FilesetState::Receiving(_))
+    }
+
     /// Whether it is in use, and no clone.
     pub(crate) fn is_live(&self) -> bool {
         self.state == FilesetState::Writable
@@ -351,7 +356,9 @@ impl Index {
 
     /// Returns the filesets directly below the one in `slot`.
     pub(crate) fn children(&self, slot: u32) -> impl Iterator<Item = &Node> {
-        self.nodes.values().filter(move |node| node.above == Some(slot) && node.is_live())
+        self.nodes
+            .values()
+            .filter(move |node| node.above == Some(slot) && (node.is_live() || node.is_receiving()))
     }
 
     /// Returns the name of a fileset: its parts from the top, with slashes.

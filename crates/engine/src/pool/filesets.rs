@@ -1,17 +1,22 @@
 //! The filesets of a pool: listed, made, changed, deleted.
 
+use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use format::fileset::{FilesetName, NamePart};
+use format::stream::Totals;
 
 use super::Pool;
 use crate::error::FsResult;
 use crate::fileset::table::Node;
 use crate::jobs::Deletion;
+use crate::stream::{ResumeToken, SendError};
 use crate::vnode::api::FilesetUuid;
-use crate::vnode::{Difference, FilesetChange, NewFileset, Restored, Still};
+use crate::vnode::{
+    Difference, FilesetChange, NewFileset, ReceiveFailure, Received, Restored, Still,
+};
 
 /// What a pool tells of one of its filesets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +31,8 @@ pub struct FilesetInfo {
     pub block_bytes: u32,
     /// Whether it is a clone.
     pub is_clone: bool,
+    /// Whether it receives a stream: nobody finds it.
+    pub is_receiving: bool,
     /// Whether nobody may change what is in it.
     pub is_read_only: bool,
     /// When it was made: seconds since 1970.
@@ -53,6 +60,7 @@ impl Pool {
             uuid: FilesetUuid(u128::from_le_bytes(node.uuid)),
             block_bytes: 1 << node.block_shift,
             is_clone: node.is_clone(),
+            is_receiving: node.is_receiving(),
             is_read_only: node.is_read_only || node.is_clone(),
             created_seconds: node.created_seconds,
             inodes: node.anodes_used,
@@ -296,6 +304,82 @@ impl Pool {
             return done.and(deleted);
         };
         compare((to.0, clone), tell)
+    }
+
+    /// Sends a clone: writes to `out` what makes it of `from`, an earlier clone, or of nothing.
+    /// `resume` is where an earlier stream of the two broke off. `progress` is told which anode is
+    /// sent, and below which number all are.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError::Write`] if `out` refuses; else what the pool says.
+    pub fn send(
+        &self,
+        (name, clone): (&FilesetName, &NamePart),
+        from: Option<&NamePart>,
+        resume: Option<ResumeToken>,
+        out: &mut dyn Write,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Totals, SendError> {
+        let from = from.map(|from| self.core.pin_clone(name.parts(), from)).transpose()?;
+        let to = self.core.pin_clone(name.parts(), clone)?;
+        self.core.send(from.as_ref(), &to, resume, out, progress)
+    }
+
+    /// Receives a stream: makes the fileset of this name of it, or its next state, and the clone
+    /// that was sent. Nobody sees anything of it before it is whole.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReceiveFailure`].
+    pub fn receive(
+        &self,
+        name: &FilesetName,
+        input: &mut dyn Read,
+        random: [u8; 32],
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Received, ReceiveFailure> {
+        let done = self.core.receive(name.parts(), input, random, progress);
+        self.free_given_up()?;
+        done
+    }
+
+    /// Reads a stream to its end, verifies it, and looks whether the fileset of this name could
+    /// receive it. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReceiveFailure`].
+    pub fn verify_stream(
+        &self,
+        name: &FilesetName,
+        input: &mut dyn Read,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Received, ReceiveFailure> {
+        self.core.verify_stream(name.parts(), input, progress)
+    }
+
+    /// Gives up what came of a stream to the fileset of this name; a job frees it. Returns whether
+    /// anything had come.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::FsError::FilesetInUse`] while somebody sends to it.
+    pub fn abort_receiving(&self, name: &FilesetName) -> FsResult<bool> {
+        let slot = self.core.abort_receiving(name.parts())?;
+        self.free_given_up()?;
+        Ok(slot.is_some())
+    }
+
+    /// Has freed by jobs what was given up of streams.
+    fn free_given_up(&self) -> FsResult<()> {
+        for (slot, name) in self.core.filesets.take_given_up() {
+            // Before the first tick it is found there, with what was interrupted.
+            if self.has_resumed.load(Ordering::Relaxed) {
+                self.jobs.add(&self.core, Arc::new(Deletion::new(slot, &name)));
+            }
+        }
+        Ok(())
     }
 
     /// Goes on with deletions that a crash or a close has interrupted.

@@ -32,8 +32,15 @@ const CLONES_AT_ONCE: usize = 16;
 #[derive(Debug)]
 pub struct Still<'c> {
     /// Room for what its holder does; given back after the gates are open.
-    pot: Pot<'c>,
+    pub(super) pot: Pot<'c>,
     closed: Vec<(&'c Fileset, Closed<'c>)>,
+}
+
+impl Still<'_> {
+    /// What was born up to now others hold too.
+    pub(super) fn share(&self, epoch: Epoch) {
+        self.closed.iter().for_each(|(_, closed)| closed.share(epoch));
+    }
 }
 
 impl Core {
@@ -62,7 +69,8 @@ impl Core {
             let slot = index.slot_of(path)?;
             let (mut slots, mut looked) = (vec![slot], 0);
             while let Some(above) = slots.get(looked).copied() {
-                slots.extend(index.children(above).map(|node| node.slot));
+                let below = index.children(above).filter(|node| node.is_live());
+                slots.extend(below.map(|node| node.slot));
                 looked += 1;
                 if slots.len() > CLONES_AT_ONCE {
                     let by = format!(
@@ -162,7 +170,7 @@ impl Core {
         }
         let applied = change.end();
         guards.into_iter().for_each(|guard| guard.settle(applied.lsn));
-        still.closed.iter().for_each(|(_, closed)| closed.share(epoch));
+        still.share(epoch);
         let mut made = Vec::new();
         for ((clone, taken), entry) in clones.into_iter().zip(entries) {
             index.note_new(&clone, taken);
@@ -187,6 +195,7 @@ impl Core {
         (clone.quota_bytes, clone.reservation_bytes) = (0, 0);
         (clone.id, clone.slot, clone.state) = (FilesetId(epoch.0), slot, FilesetState::Clone);
         (clone.above, clone.name) = (Some(entry.slot), name.clone());
+        clone.origin = [0; 16];
         clone.created_seconds = u64::try_from(self.store.now().seconds).unwrap_or(0);
         clone.uuid = random;
         clone
@@ -259,6 +268,15 @@ impl Core {
         }
         if index.is_family_freed(entry.family) {
             return Err(in_use("another one is being freed: try again when that is done"));
+        }
+        let is_receiving = |child: &Node| child.is_receiving();
+        if let Some(child) = index.children_in_family(slot).find(|child| is_receiving(child)) {
+            let to = index.path_of(child.slot);
+            let by = format!(
+                "a stream to {to} that begins from it comes, or broke off: receive the rest, or \
+                 give up what came (`holdfast receive POOL:{to} --abort`)"
+            );
+            return Err(in_use(&by));
         }
         // DL3: each of two would hold what the other does not.
         let children: Vec<_> = index.children_in_family(slot).cloned().collect();

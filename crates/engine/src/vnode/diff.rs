@@ -11,7 +11,7 @@ use std::ops::{ControlFlow, Range};
 
 use format::anode::{Anode, AnodeKind, ROOT_ANODE, StorageMode};
 use format::directory::dirents;
-use format::fileset::NamePart;
+use format::fileset::{Fileset as Entry, NamePart};
 use format::ids::AnodeNo;
 use format::page::PageKind;
 use format::pointer::BlockPointer;
@@ -96,7 +96,8 @@ struct Found {
 #[derive(Debug)]
 pub(crate) struct Pinned<'c> {
     core: &'c Core,
-    pub(super) slot: u32,
+    pub(crate) slot: u32,
+    pub(crate) entry: Entry,
     pub(crate) node: NodeView,
 }
 
@@ -116,7 +117,7 @@ impl Core {
         let slot = index.slot_of_node(path, Some(clone))?;
         let entry = index.read_entry(&self.store, slot)?;
         index.pin(slot);
-        Ok(Pinned { core: self, slot, node: NodeView::of(&entry) })
+        Ok(Pinned { core: self, slot, node: NodeView::of(&entry), entry })
     }
 
     /// Tells of each path that two nodes of one family have differently, by rising path.

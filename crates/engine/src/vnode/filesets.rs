@@ -49,7 +49,7 @@ pub(crate) struct Fileset {
     is_ready: AtomicBool,
     /// Whether it was deleted or restored: nobody may enter it.
     pub(super) is_gone: AtomicBool,
-    /// Whether its slot has another tree since: it was restored.
+    /// Whether its slot has another tree since: it was restored, or got what a stream brought.
     pub(super) is_superseded: AtomicBool,
     /// What its slot has since then, once somebody has opened that.
     successor: OnceLock<Box<Fileset>>,
@@ -112,6 +112,8 @@ pub(crate) struct Filesets {
     opening: Mutex<()>,
     /// Whether any of the others is held.
     has_held: AtomicBool,
+    /// What was given up of streams: slots and names.
+    given_up: Mutex<Vec<(u32, String)>>,
     /// All that the pool has.
     pub(crate) table: FilesetTable,
 }
@@ -231,8 +233,20 @@ impl Filesets {
             opened: Mutex::new(Opened::default()),
             opening: Mutex::new(()),
             has_held: AtomicBool::new(false),
+            given_up: Mutex::new(Vec::new()),
             table,
         }
+    }
+
+    /// Waits until nobody opens a fileset. Called with no lock held.
+    pub(super) fn wait_until_unopened(&self) {
+        drop(self.opening.lock());
+    }
+
+    /// Whether fronts serve the fileset in `slot`.
+    pub(super) fn is_used(&self, slot: u32) -> bool {
+        let is_held = |fileset: &Fileset| fileset.is_held.load(Ordering::SeqCst);
+        slot == self.main_slot() || self.by_slot(slot).is_some_and(is_held)
     }
 
     /// Returns each fileset that is opened.
@@ -248,6 +262,27 @@ impl Filesets {
         self.opening.try_lock()
     }
 
+    /// Returns what was given up of streams and nobody frees yet: slots and names.
+    pub(crate) fn take_given_up(&self) -> Vec<(u32, String)> {
+        std::mem::take(&mut *self.given_up.lock())
+    }
+
+    /// Notes that what came of a stream is given up.
+    pub(super) fn note_given_up(&self, slot: u32, name: String) {
+        self.given_up.lock().push((slot, name));
+    }
+
+    /// Nobody finds the fileset any more: it is gone.
+    pub(super) fn forget(&self, fileset: &Fileset) {
+        fileset.is_gone.store(true, Ordering::SeqCst);
+        let (slot, family) = (fileset.anodes.slot, fileset.anodes.family);
+        let mut opened = self.opened.lock();
+        opened.slots.retain(|it| *it != slot);
+        if let Some(slots) = opened.families.get_mut(&family) {
+            slots.retain(|it| *it != slot);
+        }
+    }
+
     /// Returns the slot of the one that is always there.
     pub(crate) fn main_slot(&self) -> u32 {
         self.main.anodes.slot
@@ -258,7 +293,7 @@ impl Filesets {
     }
 
     /// As [`Filesets::by_slot`], unless it was restored and nobody has opened what it is now.
-    fn by_slot_current(&self, slot: u32) -> Option<&Fileset> {
+    pub(super) fn by_slot_current(&self, slot: u32) -> Option<&Fileset> {
         self.by_slot(slot).filter(|fileset| fileset.check_current().is_ok())
     }
 
@@ -404,7 +439,8 @@ impl Core {
     pub(crate) fn filesets_of_family(&self, family: FilesetId) -> FsResult<(Vec<&Fileset>, bool)> {
         let slots: Vec<u32> = {
             let index = self.filesets.table.lock(&self.store)?;
-            index.family(family).filter(|node| node.is_live()).map(|node| node.slot).collect()
+            let is_written = |node: &&Node| node.is_live() || node.is_receiving();
+            index.family(family).filter(is_written).map(|node| node.slot).collect()
         };
         let (mut found, mut is_all) = (Vec::with_capacity(slots.len()), true);
         for slot in slots {
@@ -426,7 +462,7 @@ impl Core {
         let found = index.nodes_from(from).take(count);
         let mut all: Vec<_> = found.map(|node| (index.path_of(node.slot), node.clone())).collect();
         for (_, node) in &mut all {
-            if let Some(fileset) = self.filesets.by_slot(node.slot) {
+            if let Some(fileset) = self.filesets.by_slot_current(node.slot) {
                 node.anodes_used = fileset.anodes.anodes_used();
                 node.fragments = fileset.anodes.usage.counts().used;
             }
@@ -611,18 +647,24 @@ fn check_childless(index: &Index, slot: u32) -> FsResult<()> {
     Err(FsError::FilesetInUse { name: index.path_of(slot), by })
 }
 
+/// Returns which fileset one called `path` is below, and its own name.
+pub(super) fn place_of_name(index: &Index, path: &[NamePart]) -> FsResult<(Option<u32>, NamePart)> {
+    let (name, above) = path.split_last().ok_or(FsError::Invalid)?;
+    let above = match above {
+        [] => None,
+        above => Some(index.slot_of(above)?),
+    };
+    Ok((above, name.clone()))
+}
+
 /// Returns where a fileset is once it is called `path`: the one in `slot`, or a new one.
 pub(super) fn check_new_name(
     index: &Index,
     slot: Option<u32>,
     path: &[NamePart],
 ) -> FsResult<(Option<u32>, NamePart)> {
-    let (name, above) = path.split_last().ok_or(FsError::Invalid)?;
-    let above = match above {
-        [] => None,
-        above => Some(index.slot_of(above)?),
-    };
-    let is_taken = index.child(above, name).is_some_and(|node| Some(node.slot) != slot);
+    let (above, name) = place_of_name(index, path)?;
+    let is_taken = index.child(above, &name).is_some_and(|node| Some(node.slot) != slot);
     if is_taken {
         return Err(FsError::FilesetExists { name: joined(path) });
     }
@@ -634,10 +676,10 @@ pub(super) fn check_new_name(
         }
         next = index.node(at).and_then(|node| node.above);
     }
-    Ok((above, name.clone()))
+    Ok((above, name))
 }
 
-fn key_of(random: &[u8; 32]) -> [u64; 2] {
+pub(super) fn key_of(random: &[u8; 32]) -> [u64; 2] {
     let word = |from: usize| {
         random[from..].first_chunk().map_or(0, |bytes: &[u8; 8]| u64::from_le_bytes(*bytes))
     };

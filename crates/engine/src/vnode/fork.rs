@@ -148,6 +148,8 @@ impl Core {
         (new.slot, new.above, new.name, new.uuid) = (slot, now.above, now.name.clone(), now.uuid);
         (new.is_read_only, new.created_seconds) = (now.is_read_only, now.created_seconds);
         new.quota_bytes = now.quota_bytes;
+        // No generation is given twice to a file of one number.
+        new.generation_base = new.generation_base.max(now.generation_base);
         index.write_entry(&self.store, &mut change, &old, Some(&taken))?;
         index.write_entry(&self.store, &mut change, &new, Some(&taken))?;
         let places = [guard.entry_place(), index.entry_place(&self.store, &change, &taken)?];
@@ -231,6 +233,7 @@ fn fork_of(source: &Entry, epoch: Epoch) -> Entry {
     (fork.id, fork.state) = (FilesetId(epoch.0), FilesetState::Writable);
     fork.is_read_only = false;
     (fork.quota_bytes, fork.reservation_bytes) = (0, 0);
+    fork.origin = [0; 16];
     let shared = if planted::is(Planted::ForkOwnsItsClone) {
         source.shared_epoch
     } else {
@@ -241,7 +244,7 @@ fn fork_of(source: &Entry, epoch: Epoch) -> Entry {
 }
 
 /// The pool counts a fork's anodes, and what it reserves.
-fn take_on(change: &mut Change<'_>, fork: &Entry, mut reserved: u64) {
+pub(super) fn take_on(change: &mut Change<'_>, fork: &Entry, mut reserved: u64) {
     change.count_anodes(i64::try_from(fork.anodes_used).unwrap_or(0));
     if planted::is(Planted::ForkReservesNothing) {
         return;

@@ -49,9 +49,11 @@ mod payload;
 mod preallocation;
 mod read;
 mod readahead;
+mod receive;
 mod relocate;
 mod rename;
 mod room;
+mod send;
 mod space;
 mod table;
 mod tmpfile;
@@ -66,6 +68,7 @@ pub(crate) use filesets::{Fileset, Filesets};
 pub use filesets::{FilesetChange, NewFileset};
 pub use fork::Restored;
 pub(crate) use held::Moves;
+pub use receive::{ReceiveFailure, Received};
 pub(crate) use relocate::Content;
 pub(crate) use room::Empties;
 
@@ -75,7 +78,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use format::anode::{Anode, AnodeKind, DiskTime, ROOT_ANODE};
-use format::ids::{AnodeNo, Generation};
+use format::ids::{AnodeNo, EPOCH_MAX, Generation};
 
 use self::api::{ANODE_BITS, Around, Attr, FileKind, FilesetUuid, Ino, LINKS_MAX};
 use self::table::{References, VnodeTable};
@@ -117,6 +120,19 @@ pub(crate) struct VnodeState {
 }
 
 impl VnodeState {
+    /// Returns a file of which nothing is in memory that is not stored.
+    fn of(fileset_slot: u32, anode: Anode) -> VnodeState {
+        VnodeState {
+            fileset_slot,
+            size_bytes: anode.size_bytes,
+            is_being_cut: anode_is_being_cut(&anode),
+            anode: Some(anode),
+            pending: BTreeMap::new(),
+            is_attr_dirty: false,
+            class: 0,
+        }
+    }
+
     /// Returns the anode, or an error if the file is gone.
     fn anode(&self) -> FsResult<&Anode> {
         self.anode.as_ref().ok_or(FsError::Stale)
@@ -315,15 +331,7 @@ impl Vnode {
             ino,
             number: anode.number,
             references: References::default(),
-            state: RwLock::new(VnodeState {
-                fileset_slot: ino.slot(),
-                size_bytes: anode.size_bytes,
-                is_being_cut: anode_is_being_cut(&anode),
-                anode: Some(anode),
-                pending: BTreeMap::new(),
-                is_attr_dirty: false,
-                class: 0,
-            }),
+            state: RwLock::new(VnodeState::of(ino.slot(), anode)),
         }
     }
 }
@@ -433,9 +441,12 @@ pub(crate) fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Returns the generation of an anode made by the transaction with this epoch.
-fn generation_of(change: &Change<'_>) -> Generation {
-    Generation(change.epoch().0)
+impl Files<'_> {
+    /// Returns the generation of an anode made by this transaction.
+    fn generation_of(&self, change: &Change<'_>) -> Generation {
+        let base = self.fileset.anodes.generation_base();
+        Generation(change.epoch().0.saturating_add(base).min(EPOCH_MAX))
+    }
 }
 
 #[cfg(test)]

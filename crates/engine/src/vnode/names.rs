@@ -20,8 +20,7 @@ use super::api::{
 use super::file::make_blocked;
 use super::xattr::Lazy;
 use super::{
-    Core, Files, Fileset, Vnode, VnodeState, anode_kind_of, attr_of, generation_of, mix, seen,
-    tell, to_disk,
+    Core, Files, Fileset, Vnode, VnodeState, anode_kind_of, attr_of, mix, seen, tell, to_disk,
 };
 use crate::alloc::Urgency;
 use crate::convert::{index_wide, wide};
@@ -351,7 +350,7 @@ impl Files<'_> {
         let shift = if kind == AnodeKind::Directory { 12 } else { self.fileset.anodes.block_shift };
         let mut anode = Anode::new(kind, number, self.fileset.anodes.family, shift);
         let now = self.now();
-        anode.generation = generation_of(change);
+        anode.generation = self.generation_of(change);
         anode.birth = change.epoch();
         let (mode, gid) = inherited(caller, directory, new.kind, new.mode & MODE_MASK);
         let default = self.default_acl(directory)?;
@@ -405,7 +404,7 @@ impl Files<'_> {
     }
 
     /// Stores the target of a symbolic link: in the anode, or in a block that is inline log data.
-    fn put_link_target(
+    pub(super) fn put_link_target(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
@@ -440,6 +439,17 @@ impl Files<'_> {
         change.note_usage(usage, 0, block.accepted_fragments());
         change.tx_mut().add_log_data(pointer.place, block.log_data_owner(&pointer), data);
         Ok(Some(block))
+    }
+
+    /// Gives a link that was received its target, which is too long for its anode.
+    pub(super) fn put_long_target(&self, base: &Anode, target: &[u8]) -> FsResult<()> {
+        let mut change = self.begin(Reservation::LARGE)?;
+        let mut anode = Anode { birth: change.epoch(), ..base.clone() };
+        let long = self.put_link_target(&mut change, &mut anode, Some(target))?;
+        self.fileset.anodes.write_anode(&self.store, &mut change, &anode)?;
+        let applied = change.end();
+        self.settle_link_target(long, applied.log_data);
+        Ok(())
     }
 
     fn settle_link_target(&self, long: Option<Arc<Block>>, id: Option<crate::journal::LogDataId>) {

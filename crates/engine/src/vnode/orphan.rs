@@ -66,7 +66,7 @@ impl Core {
         self.all_files().for_each(|files| files.reap_doomed());
     }
 
-    fn kill_pending(&self, state: &mut super::VnodeState) {
+    pub(super) fn kill_pending(&self, state: &mut super::VnodeState) {
         for block in std::mem::take(&mut state.pending).values() {
             self.segments.kill(block);
         }

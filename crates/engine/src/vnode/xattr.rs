@@ -26,7 +26,7 @@ use format::page::PageKind;
 use super::access::{READ, WRITE, is_privileged, mode_allowed_with_list};
 use super::acl::{self, ACCESS, AclPart, DEFAULT};
 use super::api::{Around, Caller, Ino, XattrMode};
-use super::{Files, VnodeState, generation_of, seen, tell};
+use super::{Files, VnodeState, seen, tell};
 use crate::alloc::Urgency;
 use crate::buffer::corrupt;
 use crate::container::Content;
@@ -421,7 +421,7 @@ impl Files<'_> {
         let number = fileset.guard().allocate_anode(&self.store, change)?;
         let mut container = Anode::new(AnodeKind::Internal, number, anode.fileset, 12);
         container.storage = StorageMode::Blocked;
-        container.generation = generation_of(change);
+        container.generation = self.generation_of(change);
         container.birth = change.epoch();
         container.parent = anode.number;
         *container_field(anode, namespace) = number;

@@ -1,0 +1,210 @@
+//! Streams of nodes, record by record: written to whatever takes bytes, read from whatever has
+//! them. What records are is the format's; what they do is `vnode`'s.
+
+use std::fmt;
+use std::io::{ErrorKind, Read, Write};
+use std::str::FromStr;
+
+use format::stream::{RECORD_HEAD_BYTES, Record, RecordHead, StreamError, Totals};
+use runtime::planted::{self, Planted};
+
+use crate::error::FsError;
+
+/// Why a node was not sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The pool says why.
+    #[error(transparent)]
+    Fs(#[from] FsError),
+    /// Whoever takes the stream does not.
+    #[error("the stream can't be written: {0}")]
+    Write(std::io::Error),
+    /// The token is of another stream.
+    #[error("the token is of another stream: give the same two clones as when it broke off")]
+    ForeignToken,
+}
+
+/// Why a node was not received.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReceiveError {
+    /// The pool says why.
+    #[error(transparent)]
+    Fs(#[from] FsError),
+    /// The stream is not what it should be: send it again.
+    #[error("the stream is damaged: {0}: send it again")]
+    Bad(#[from] StreamError),
+    /// The stream is whole and makes no sense.
+    #[error("the stream is refused: {what}")]
+    Senseless {
+        /// What it says that can't be.
+        what: String,
+    },
+    /// The stream ends early.
+    #[error("the stream ends early, behind record {records}")]
+    Truncated {
+        /// Records that came.
+        records: u64,
+    },
+    /// Where it comes from fails.
+    #[error("the stream can't be read: {0}")]
+    Read(std::io::Error),
+    /// The fileset is not what the stream begins from.
+    #[error("{what}")]
+    Target {
+        /// Why, and what to do.
+        what: String,
+    },
+}
+
+impl ReceiveError {
+    /// Whether what was received so far is right, and the rest may follow.
+    #[must_use]
+    pub fn is_resumable(&self) -> bool {
+        matches!(self, ReceiveError::Truncated { .. } | ReceiveError::Read(_))
+    }
+}
+
+/// Where a stream broke off, for whoever sends the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResumeToken {
+    pub(crate) from: [u8; 16],
+    pub(crate) to: [u8; 16],
+    pub(crate) at: (u64, u64),
+}
+
+/// The text is no token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is no token: `receive` tells it when a stream breaks off")]
+pub struct TokenError;
+
+impl fmt::Display for ResumeToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (from, to) = (u128::from_le_bytes(self.from), u128::from_le_bytes(self.to));
+        write!(f, "{from:x}-{to:x}-{:x}-{:x}", self.at.0, self.at.1)
+    }
+}
+
+impl FromStr for ResumeToken {
+    type Err = TokenError;
+
+    fn from_str(text: &str) -> Result<ResumeToken, TokenError> {
+        let mut parts = text.split('-');
+        let mut wide = || u128::from_str_radix(parts.next()?, 16).ok();
+        let (from, to) = (wide().ok_or(TokenError)?, wide().ok_or(TokenError)?);
+        let mut number = || u64::from_str_radix(parts.next()?, 16).ok();
+        let at = (number().ok_or(TokenError)?, number().ok_or(TokenError)?);
+        if parts.next().is_some() {
+            return Err(TokenError);
+        }
+        Ok(ResumeToken { from: from.to_le_bytes(), to: to.to_le_bytes(), at })
+    }
+}
+
+/// Writes records.
+pub(crate) struct StreamWriter<'w> {
+    out: &'w mut dyn Write,
+    stream: u64,
+    totals: Totals,
+}
+
+impl<'w> StreamWriter<'w> {
+    pub(crate) fn new(out: &'w mut dyn Write, stream: u64) -> StreamWriter<'w> {
+        StreamWriter { out, stream, totals: Totals::default() }
+    }
+
+    pub(crate) fn write(&mut self, record: &Record) -> Result<(), SendError> {
+        if planted::is(Planted::RemovalNotSent) && matches!(record, Record::Remove(..)) {
+            return Ok(());
+        }
+        let bytes = record.encode(self.totals.records, self.stream);
+        self.out.write_all(&bytes).map_err(SendError::Write)?;
+        count(&mut self.totals, record);
+        Ok(())
+    }
+
+    /// Writes the last record; returns what there were before it.
+    pub(crate) fn end(mut self) -> Result<Totals, SendError> {
+        let totals = self.totals;
+        self.write(&Record::End(totals))?;
+        self.out.flush().map_err(SendError::Write)?;
+        Ok(totals)
+    }
+}
+
+fn count(totals: &mut Totals, record: &Record) {
+    totals.records = totals.records.saturating_add(1);
+    match record {
+        Record::Anode(..) => totals.anodes = totals.anodes.saturating_add(1),
+        Record::Remove(..) => totals.removed = totals.removed.saturating_add(1),
+        Record::Data(_, data) => {
+            let bytes = u64::try_from(data.len()).unwrap_or(u64::MAX);
+            totals.data_bytes = totals.data_bytes.saturating_add(bytes);
+        }
+        Record::Begin(_)
+        | Record::Hole(..)
+        | Record::Page(_)
+        | Record::NoPage(_)
+        | Record::AnodeEnd
+        | Record::End(_) => {}
+    }
+}
+
+/// Reads records, each verified.
+pub(crate) struct StreamReader<'r> {
+    input: &'r mut dyn Read,
+    stream: Option<u64>,
+    /// What has come so far.
+    pub(crate) totals: Totals,
+    body: Vec<u8>,
+}
+
+impl<'r> StreamReader<'r> {
+    pub(crate) fn new(input: &'r mut dyn Read) -> StreamReader<'r> {
+        StreamReader { input, stream: None, totals: Totals::default(), body: Vec::new() }
+    }
+
+    /// Returns the next record. The last one is held against all before it.
+    pub(crate) fn next_record(&mut self) -> Result<Record, ReceiveError> {
+        let sequence = self.totals.records;
+        let mut head = [0; RECORD_HEAD_BYTES];
+        read_all(self.input, &mut head, sequence)?;
+        let head = RecordHead::decode(head, sequence)?;
+        self.body.resize(head.body_bytes, 0);
+        read_all(self.input, &mut self.body, sequence)?;
+        let record = head.record(&self.body, sequence, self.stream)?;
+        if let Record::Begin(begin) = &record {
+            self.stream = Some(begin.stream());
+        }
+        if let Record::End(totals) = &record
+            && *totals != self.totals
+        {
+            let what = "its last record counts other records than came".to_owned();
+            return Err(ReceiveError::Senseless { what });
+        }
+        count(&mut self.totals, &record);
+        Ok(record)
+    }
+}
+
+fn read_all(input: &mut dyn Read, bytes: &mut [u8], records: u64) -> Result<(), ReceiveError> {
+    input.read_exact(bytes).map_err(|error| {
+        let is_end = error.kind() == ErrorKind::UnexpectedEof;
+        if is_end { ReceiveError::Truncated { records } } else { ReceiveError::Read(error) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_survives_its_text_and_other_texts_are_none() {
+        let token = ResumeToken { from: [0; 16], to: [9; 16], at: (77, u64::MAX) };
+        assert_eq!(token.to_string().parse(), Ok(token));
+        for text in ["", "1-2-3", "1-2-3-4-5", "x-2-3-4", "1-2-3-"] {
+            assert_eq!(text.parse::<ResumeToken>(), Err(TokenError), "{text}");
+        }
+    }
+}

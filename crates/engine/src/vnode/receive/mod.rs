@@ -1,0 +1,652 @@
+//! Receiving a node: what a stream says is made in a fileset that nobody can find, and shown in one
+//! transaction once it is whole (decision 0056).
+//!
+//! # Invariants
+//!
+//! - RV1: Until the last record has come and all names were held against all anodes, no fileset of
+//!   the pool is changed but the one that receives.
+//! - RV2: What the entry of the receiving fileset says has come is durable.
+//! - RV3: Each record may be applied twice, the second time behind a crash.
+//!
+//! # Crashes
+//!
+//! The entry of the receiving fileset tells where the stream goes on. What came behind that is
+//! partly there, and comes again.
+//!
+//! Not here: the last look at names (`verify.rs`), how the fileset is shown (`shown.rs`).
+
+mod shown;
+mod target;
+mod verify;
+
+use std::io::Read;
+use std::sync::Arc;
+
+use format::anode::{Anode, AnodeKind, FIRST_FILE_ANODE, ROOT_ANODE, StorageMode};
+use format::directory;
+use format::fileset::{Cursor, FilesetState, NamePart};
+use format::ids::{AnodeNo, FilesetId};
+use format::page::{PAGE_BYTES, PageKind, read_u64};
+use format::stream::{AnodeFlags, Begin, Record, SentPage, Totals};
+
+use runtime::planted::{self, Planted};
+
+use super::api::{Caller, Fallocate, SetAttr};
+use super::{Core, Files, Vnode};
+use crate::alloc::Urgency;
+use crate::container::{Content, is_one_file};
+use crate::convert::wide;
+use crate::error::{FsError, FsResult};
+use crate::journal::Reservation;
+use crate::stream::{ReceiveError, ResumeToken, StreamReader};
+
+/// Anodes after which what came is made durable.
+const ANODES_KEPT: u64 = 4096;
+/// Bytes of data after which it is.
+const BYTES_KEPT: u64 = 256 << 20;
+
+/// What was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// What the stream had.
+    pub totals: Totals,
+    /// The clone that has it now, beside the fileset.
+    pub clone: NamePart,
+}
+
+/// Why nothing was received, and how to go on.
+#[derive(Debug)]
+pub struct ReceiveFailure {
+    /// Why.
+    pub error: ReceiveError,
+    /// What `send` goes on from; `None`: what came is given up.
+    pub token: Option<ResumeToken>,
+}
+
+impl From<ReceiveError> for ReceiveFailure {
+    fn from(error: ReceiveError) -> ReceiveFailure {
+        ReceiveFailure { error, token: None }
+    }
+}
+
+impl From<FsError> for ReceiveFailure {
+    fn from(error: FsError) -> ReceiveFailure {
+        ReceiveError::from(error).into()
+    }
+}
+
+type Done<T> = Result<T, ReceiveError>;
+
+fn senseless(what: impl Into<String>) -> ReceiveError {
+    ReceiveError::Senseless { what: what.into() }
+}
+
+/// A stream that is being received.
+struct Receiving<'c> {
+    core: &'c Core,
+    files: Files<'c>,
+    target: Vec<NamePart>,
+    begin: Begin,
+    current: Option<Current>,
+    /// The last anode that came in turn.
+    last: Option<AnodeNo>,
+    /// Of a file that came in turn and is not whole: the bytes that are there.
+    data_end: u64,
+    anodes: u64,
+    bytes: u64,
+}
+
+/// The anode whose records come.
+struct Current {
+    sent: Anode,
+    is_extra: bool,
+}
+
+impl Drop for Receiving<'_> {
+    fn drop(&mut self) {
+        // The index was read when it was pinned.
+        if let Ok(mut index) = self.core.filesets.table.lock(&self.core.store) {
+            index.unpin(self.files.fileset.anodes.slot);
+        }
+    }
+}
+
+impl Core {
+    /// Makes of a stream the fileset of this name, or the next state of it. `progress` is told
+    /// which anode came, and below which number all are.
+    pub(crate) fn receive(
+        &self,
+        path: &[NamePart],
+        input: &mut dyn Read,
+        random: [u8; 32],
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Received, ReceiveFailure> {
+        self.check_writable().map_err(ReceiveError::from)?;
+        let mut reader = StreamReader::new(input);
+        let begin = first_of(&mut reader)?;
+        let mut receiving = self.begin_receiving(path, begin, random)?;
+        let done = receiving.take_all(&mut reader, progress).and_then(|totals| {
+            if !planted::is(Planted::ReceivedLinksNotVerified) {
+                receiving.verify()?;
+            }
+            receiving.show(&random)?;
+            Ok(Received { totals, clone: receiving.begin.to_name.clone() })
+        });
+        let error = match done {
+            Ok(received) => return Ok(received),
+            Err(error) => error,
+        };
+        if planted::is(Planted::PartialShown) && error.is_resumable() {
+            receiving.show(&random)?;
+        }
+        if error.is_resumable() {
+            let token = receiving.keep().ok().map(|at| ResumeToken {
+                from: receiving.begin.from,
+                to: receiving.begin.to,
+                at,
+            });
+            return Err(ReceiveFailure { error, token });
+        }
+        drop(receiving);
+        // What a target that changed has received can still be of use, should it change back.
+        let is_kept = matches!(
+            error,
+            ReceiveError::Target { .. }
+                | ReceiveError::Fs(FsError::TryLater | FsError::FilesetInUse { .. })
+        );
+        if !is_kept {
+            self.abort_receiving(path)?;
+        }
+        Err(error.into())
+    }
+
+    /// Reads a stream to its end and verifies each record by itself, and whether the fileset of
+    /// this name could receive it. Changes nothing.
+    pub(crate) fn verify_stream(
+        &self,
+        path: &[NamePart],
+        input: &mut dyn Read,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Received, ReceiveFailure> {
+        let mut reader = StreamReader::new(input);
+        let begin = first_of(&mut reader)?;
+        self.check_target(path, &begin)?;
+        let (mut kind, mut last) = (None, None);
+        loop {
+            let record = reader.next_record()?;
+            match (&record, kind) {
+                (Record::Anode(bytes, flags), None) => {
+                    let sent = anode_of(self, &begin, bytes)?;
+                    if !flags.is_extra {
+                        in_turn(last, sent.number)?;
+                        last = Some(sent.number);
+                        progress(sent.number.0, begin.anodes_end);
+                    }
+                    kind = Some(Content::of(&sent));
+                }
+                (Record::AnodeEnd, Some(_)) => kind = None,
+                (Record::Page(page), Some(Content::Pages(kind))) => drop(page_of(kind, page)?),
+                (Record::NoPage(_), Some(Content::Pages(_))) => {}
+                (Record::Data(..) | Record::Hole(..), Some(Content::Data)) => {}
+                (Record::Remove(number, is_extra), None) => {
+                    check_number(&begin, *number)?;
+                    if !is_extra {
+                        in_turn(last, *number)?;
+                        last = Some(*number);
+                    }
+                }
+                (Record::End(totals), None) => {
+                    let clone = begin.to_name.clone();
+                    return Ok(Received { totals: *totals, clone });
+                }
+                _ => return Err(senseless("a record stands where it can't be").into()),
+            }
+        }
+    }
+}
+
+fn first_of(reader: &mut StreamReader<'_>) -> Done<Begin> {
+    let Record::Begin(begin) = reader.next_record()? else {
+        return Err(senseless("it has no beginning"));
+    };
+    Ok(*begin)
+}
+
+/// Anodes in turn rise.
+fn in_turn(last: Option<AnodeNo>, number: AnodeNo) -> Done<()> {
+    match last {
+        Some(last) if number <= last => Err(senseless(format!("{number} comes behind {last}"))),
+        _ => Ok(()),
+    }
+}
+
+fn check_number(begin: &Begin, number: AnodeNo) -> Done<()> {
+    let is_possible = number == ROOT_ANODE || number >= FIRST_FILE_ANODE;
+    if is_possible && number.0 < begin.anodes_end {
+        return Ok(());
+    }
+    Err(senseless(format!("no file has {number}")))
+}
+
+/// Returns the anode that a record has, if there can be such a one.
+fn anode_of(core: &Core, begin: &Begin, bytes: &[u8; 512]) -> Done<Anode> {
+    let (number, family) = (AnodeNo(read_u64(bytes, 8)), FilesetId(read_u64(bytes, 16)));
+    let decoded =
+        Anode::decode(bytes, family, number).map_err(|error| senseless(format!("{error}")))?;
+    let anode = decoded.ok_or_else(|| senseless("an anode is empty"))?;
+    check_number(begin, number)?;
+    let holds = [
+        (anode.generation.0 <= begin.generation_max, "generation"),
+        ((anode.kind == AnodeKind::Internal) == (anode.nlink == 0), "count of names"),
+        (number != ROOT_ANODE || anode.kind == AnodeKind::Directory, "kind"),
+        (anode.residency.0 == 0, "residency"),
+        (anode.orphan_slot.is_none() && anode.fragments == 0 && anode.height == 0, "place"),
+        (anode.storage == StorageMode::Inline || anode.root == [0; 256], "map"),
+        (core.store.geometry().can_have_blocks(anode.block_shift), "block size in this pool"),
+        (Content::of(&anode) == Content::Data || anode.block_shift == 12, "block size"),
+        (Content::of(&anode) == Content::Data || anode.storage == StorageMode::Blocked, "storage"),
+        (anode.size_bytes <= super::api::FILE_BYTES_MAX, "size"),
+    ];
+    match holds.iter().find(|(holds, _)| !holds) {
+        Some((_, what)) => Err(senseless(format!("{number} has no such {what}"))),
+        None => Ok(anode),
+    }
+}
+
+/// Returns a page that was sent, verified, without a header.
+fn page_of(kind: PageKind, sent: &SentPage) -> Done<Box<[u8; PAGE_BYTES]>> {
+    let mut page = Box::new([0; PAGE_BYTES]);
+    sent.put(&mut page);
+    let verified = if kind == PageKind::Directory {
+        directory::verify(&page[..], sent.index()).map_err(|error| error.to_string())
+    } else {
+        format::attributes::verify(&page).map_err(|error| error.to_string())
+    };
+    verified.map_err(|error| senseless(format!("page {}: {error}", sent.index())))?;
+    Ok(page)
+}
+
+impl Receiving<'_> {
+    fn take_all(
+        &mut self,
+        reader: &mut StreamReader<'_>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Done<Totals> {
+        loop {
+            let record = reader.next_record()?;
+            let of = self.current.take();
+            self.current = match (record, of) {
+                (Record::Anode(bytes, flags), None) => {
+                    let sent = anode_of(self.core, &self.begin, &bytes)?;
+                    progress(sent.number.0, self.begin.anodes_end);
+                    Some(self.begin_anode(sent, flags)?)
+                }
+                (Record::Remove(number, is_extra), None) => {
+                    check_number(&self.begin, number)?;
+                    self.arrive(number, is_extra)?;
+                    if number == ROOT_ANODE {
+                        return Err(senseless("it takes the root away"));
+                    }
+                    self.remove(number)?;
+                    None
+                }
+                (Record::End(totals), None) => return Ok(totals),
+                (Record::AnodeEnd, Some(of)) => {
+                    self.end_anode(&of)?;
+                    None
+                }
+                (record, Some(of)) => {
+                    self.content(record, &of)?;
+                    Some(of)
+                }
+                _ => return Err(senseless("a record stands where it can't be")),
+            };
+        }
+    }
+
+    /// An anode has come, and with it all before it in turn. Now and then that is made durable.
+    fn arrive(&mut self, number: AnodeNo, is_extra: bool) -> Done<()> {
+        if is_extra {
+            return Ok(());
+        }
+        in_turn(self.last, number)?;
+        self.anodes += 1;
+        if self.anodes >= ANODES_KEPT || self.bytes >= BYTES_KEPT {
+            (self.last, self.data_end) = (Some(number), 0);
+            self.keep()?;
+        }
+        (self.last, self.data_end) = (Some(number), 0);
+        Ok(())
+    }
+
+    /// Makes what came durable, and says so in the entry; returns where the stream goes on.
+    fn keep(&mut self) -> FsResult<(u64, u64)> {
+        (self.anodes, self.bytes) = (0, 0);
+        let at = (self.last.map_or(self.begin.resume.0, |last| last.0), self.data_end);
+        // RV2: first it is durable.
+        if !planted::is(Planted::ReceivedNotSynced) {
+            self.core.sync_all()?;
+        }
+        let mut change = self.files.begin(Reservation::SMALL)?;
+        let mut guard = self.files.fileset.anodes.lock();
+        let cursor = Cursor { container: at.0, end: at.1, height: 0 };
+        guard.change_entry(&mut change, |entry| entry.state = FilesetState::Receiving(cursor))?;
+        let applied = change.end();
+        guard.settle(applied.lsn);
+        self.core.store.journal.commit(applied.class)?;
+        Ok(at)
+    }
+
+    fn existing(&self, number: AnodeNo) -> FsResult<Option<Anode>> {
+        self.files.fileset.anodes.read_anode(&self.core.store, number)
+    }
+
+    fn begin_anode(&mut self, sent: Anode, flags: AnodeFlags) -> Done<Current> {
+        let number = sent.number;
+        self.arrive(number, flags.is_extra)?;
+        let existing = self.existing(number)?;
+        let same = existing.as_ref().filter(|it| is_one_file(it, &sent));
+        if !flags.is_new && same.is_none() {
+            return Err(senseless(format!("it changes {number}, which is not there")));
+        }
+        let is_kept = (!flags.is_new || flags.is_resumed)
+            && same.is_some_and(|it| it.storage == sent.storage)
+            && sent.storage == StorageMode::Blocked;
+        let base = self.base_of(&sent);
+        match &existing {
+            None => self.make(&base)?,
+            Some(_) if !is_kept => self.empty(number, Some(&base))?,
+            Some(old) if Content::of(old) == Content::Data => self.shrink(&sent)?,
+            Some(_) => {}
+        }
+        self.data_end = if flags.is_resumed { self.begin.resume.1 } else { 0 };
+        Ok(Current { sent, is_extra: flags.is_extra })
+    }
+
+    /// Returns an anode as it is before its content comes.
+    fn base_of(&self, sent: &Anode) -> Anode {
+        let mut base = sent.clone();
+        base.fileset = self.files.fileset.anodes.family;
+        base.pages = 0;
+        if base.kind == AnodeKind::Directory {
+            (base.entries, base.depth) = (0, 0);
+        }
+        if base.storage == StorageMode::Blocked {
+            base.size_bytes = 0;
+        }
+        base
+    }
+
+    /// Does a change of the receiving fileset, and again each time that a page had to be copied.
+    fn changing<T>(&self, operation: impl FnMut() -> FsResult<T>) -> FsResult<T> {
+        self.files.unsharing(Urgency::User, operation)
+    }
+
+    fn make(&self, base: &Anode) -> FsResult<()> {
+        let store = &self.core.store;
+        if self.files.fileset.anodes.is_pending(base.number) {
+            // F3: its number is free once the checkpoint has taken that home.
+            store.journal.checkpoint()?;
+        }
+        self.files.check_space(4, Urgency::User)?;
+        self.changing(|| {
+            let mut change = self.files.begin(Reservation::LARGE)?;
+            let mut guard = self.files.fileset.anodes.lock();
+            guard.allocate_number(store, &mut change, base.number)?;
+            let base = Anode { birth: change.epoch(), ..base.clone() };
+            guard.write_anode(store, &mut change, &base)?;
+            let applied = change.end();
+            guard.settle(applied.lsn);
+            Ok(())
+        })
+    }
+
+    /// Frees what an anode holds; then it is `base`, or free.
+    fn empty(&self, number: AnodeNo, base: Option<&Anode>) -> FsResult<()> {
+        while !self.changing(|| self.empty_some(number, base))? {}
+        Ok(())
+    }
+
+    fn empty_some(&self, number: AnodeNo, base: Option<&Anode>) -> FsResult<bool> {
+        let (store, fileset) = (&self.core.store, self.files.fileset);
+        let mut change = self.files.begin(Reservation::LARGE)?;
+        let ino = self.files.ino(number);
+        let vnode = self.core.table.find(ino);
+        let mut state = vnode.as_ref().map(|vnode| vnode.state.write());
+        let known = state.as_ref().and_then(|state| state.anode.clone());
+        let found = match known {
+            Some(anode) => Some(anode),
+            None => fileset.anodes.read_anode_of(store, &change, number)?,
+        };
+        let Some(mut anode) = found else { return Ok(true) };
+        let content = Content::of(&anode);
+        let is_done = anode.storage == StorageMode::Inline
+            || store.truncate_blocks(&mut change, &mut anode, 0, content)?;
+        anode.size_bytes = 0;
+        if anode.kind == AnodeKind::Directory {
+            (anode.entries, anode.depth) = (0, 0);
+        }
+        let mut guard = fileset.anodes.lock();
+        match base {
+            _ if !is_done => guard.write_anode(store, &mut change, &anode)?,
+            Some(base) => {
+                let base = Anode { birth: change.epoch(), ..base.clone() };
+                guard.write_anode(store, &mut change, &base)?;
+            }
+            None => guard.free_anode(store, &mut change, number)?,
+        }
+        let applied = change.end();
+        guard.settle(applied.lsn);
+        if let Some(state) = &mut state {
+            self.core.kill_pending(state);
+            (state.size_bytes, state.class) = (0, applied.class);
+            // Nobody moves a block of it in the middle; then whoever has the vnode finds it gone.
+            state.is_being_cut = !is_done;
+            state.anode = (!is_done).then_some(anode);
+            if is_done {
+                self.core.table.remove(ino);
+            }
+        }
+        Ok(is_done)
+    }
+
+    fn remove(&self, number: AnodeNo) -> FsResult<()> {
+        match self.existing(number)? {
+            Some(_) => self.empty(number, None),
+            None => Ok(()),
+        }
+    }
+
+    fn vnode(&self, number: AnodeNo) -> FsResult<Arc<Vnode>> {
+        self.files.vnode_of(number)
+    }
+
+    /// Cuts a file that is longer than it will be.
+    fn shrink(&self, sent: &Anode) -> FsResult<()> {
+        if sent.kind != AnodeKind::Regular {
+            return Ok(());
+        }
+        let vnode = self.vnode(sent.number)?;
+        let size = vnode.state.read().size_bytes;
+        if size <= sent.size_bytes {
+            return Ok(());
+        }
+        let set = SetAttr::default();
+        self.changing(|| {
+            self.files.truncate(&Caller::root(), &vnode, sent.size_bytes, &set, None).map(drop)
+        })
+    }
+
+    fn content(&mut self, record: Record, of: &Current) -> Done<()> {
+        let sent = &of.sent;
+        let in_file = |offset: u64, length: u64| {
+            let end = offset.checked_add(length).filter(|end| *end <= sent.size_bytes);
+            let is_blocked = sent.storage == StorageMode::Blocked;
+            end.filter(|_| is_blocked)
+                .ok_or_else(|| senseless(format!("{} holds no bytes at {offset}", sent.number)))
+        };
+        match (record, Content::of(sent), sent.kind) {
+            (Record::Data(offset, data), Content::Data, AnodeKind::Regular) => {
+                let end = in_file(offset, wide(data.len()))?;
+                let (ino, caller) = (self.files.ino(sent.number), Caller::root());
+                self.files.write_file(&caller, ino, offset, &data)?;
+                self.bytes = self.bytes.saturating_add(wide(data.len()));
+                self.data_end = if of.is_extra { 0 } else { end };
+                if self.bytes >= BYTES_KEPT && !of.is_extra {
+                    self.keep()?;
+                }
+                Ok(())
+            }
+            (Record::Data(0, data), Content::Data, AnodeKind::Symlink) => {
+                let is_whole = in_file(0, wide(data.len()))? == sent.size_bytes;
+                if !is_whole || data.len() > super::api::SYMLINK_BYTES_MAX {
+                    return Err(senseless(format!("{} has half a target", sent.number)));
+                }
+                Ok(self.changing(|| self.files.put_long_target(&self.base_of(sent), &data))?)
+            }
+            (Record::Hole(offset, length), Content::Data, AnodeKind::Regular) => {
+                let end = in_file(offset, length)?;
+                let block = sent.block_bytes();
+                // What lies behind the end of the file is no part of it.
+                let end = if end == sent.size_bytes { end.div_ceil(block) * block } else { end };
+                let (ino, caller) = (self.files.ino(sent.number), Caller::root());
+                let mode = Fallocate::PunchHole;
+                Ok(self.changing(|| {
+                    self.files.fallocate_file(&caller, ino, offset, end - offset, mode)
+                })?)
+            }
+            (Record::Page(page), Content::Pages(kind), _) => {
+                let bytes = page_of(kind, &page)?;
+                self.files.check_space(4, Urgency::User)?;
+                Ok(self.changing(|| self.put_page(sent.number, kind, &page, &bytes))?)
+            }
+            (Record::NoPage(index), Content::Pages(kind), _) => {
+                Ok(self.changing(|| self.drop_page(sent.number, kind, index))?)
+            }
+            _ => Err(senseless(format!("{} has no such content", sent.number))),
+        }
+    }
+
+    fn put_page(
+        &self,
+        number: AnodeNo,
+        kind: PageKind,
+        page: &SentPage,
+        bytes: &[u8; PAGE_BYTES],
+    ) -> FsResult<()> {
+        let (store, anodes) = (&self.core.store, &self.files.fileset.anodes);
+        let mut change = self.files.begin(Reservation::LARGE)?;
+        let found = anodes.read_anode_of(store, &change, number)?;
+        let mut anode = found.ok_or(FsError::Stale)?;
+        let names = if kind == PageKind::Directory { directory::count(bytes) } else { 0 };
+        let mut before = 0;
+        match store.edit_content(&mut change, &anode, page.index(), kind)? {
+            Some(old) => {
+                before = if kind == PageKind::Directory { directory::count(old) } else { 0 };
+                page.put(old);
+            }
+            None => page.put(store.add_content(&mut change, &mut anode, page.index(), kind)?),
+        }
+        anode.entries = anode.entries.saturating_sub(before).saturating_add(names);
+        // What the pointer told of the page is of what it was.
+        let pointer = store.block(Some(&change), &anode, page.index())?;
+        if let Some(pointer) = pointer.filter(|it| it.split_hint().is_some()) {
+            let bare = pointer.with_split_hint(None);
+            store.set_block(&mut change, &mut anode, page.index(), Some(&bare))?;
+        }
+        anodes.write_anode(store, &mut change, &anode)?;
+        change.end();
+        Ok(())
+    }
+
+    fn drop_page(&self, number: AnodeNo, kind: PageKind, index: u64) -> FsResult<()> {
+        let (store, anodes) = (&self.core.store, &self.files.fileset.anodes);
+        let mut change = self.files.begin(Reservation::LARGE)?;
+        let found = anodes.read_anode_of(store, &change, number)?;
+        let mut anode = found.ok_or(FsError::Stale)?;
+        let Some(page) = store.content(Some(&change), &anode, index, kind)? else { return Ok(()) };
+        let names = if kind == PageKind::Directory { directory::count(&page[..]) } else { 0 };
+        drop(page);
+        store.remove_content(&mut change, &mut anode, index, kind)?;
+        anode.entries = anode.entries.saturating_sub(names);
+        anodes.write_anode(store, &mut change, &anode)?;
+        change.end();
+        Ok(())
+    }
+
+    /// All of an anode has come: it gets its attributes.
+    fn end_anode(&mut self, of: &Current) -> Done<()> {
+        let sent = &of.sent;
+        if sent.kind == AnodeKind::Regular {
+            self.end_file(sent)?;
+        } else {
+            let (store, anodes) = (&self.core.store, &self.files.fileset.anodes);
+            let counts = self.changing(|| {
+                let mut change = self.files.begin(Reservation::LARGE)?;
+                let found = anodes.read_anode_of(store, &change, sent.number)?;
+                let anode = found.ok_or(FsError::Stale)?;
+                let counts = (anode.pages, anode.entries, anode.storage);
+                anodes.write_anode(store, &mut change, &finished(sent, &anode, sent.size_bytes))?;
+                change.end();
+                Ok(counts)
+            })?;
+            if counts != (sent.pages, sent.entries, sent.storage) {
+                let (pages, entries, _) = counts;
+                return Err(senseless(format!(
+                    "{} says {} pages and {} names, and {pages} and {entries} came",
+                    sent.number, sent.pages, sent.entries
+                )));
+            }
+        }
+        self.data_end = 0;
+        Ok(())
+    }
+
+    fn end_file(&self, sent: &Anode) -> FsResult<()> {
+        let vnode = self.vnode(sent.number)?;
+        let (caller, set) = (Caller::root(), SetAttr::default());
+        let size = vnode.state.read().size_bytes;
+        if size < sent.size_bytes {
+            self.changing(|| {
+                self.files.extend(&caller, &vnode, sent.size_bytes, &set, None).map(drop)
+            })?;
+        }
+        self.changing(|| {
+            let (mut change, mut state) = self.files.begin_settled(&vnode)?;
+            let anode = state.anode()?;
+            // V3: the size on disk stays what it is until the blocks are in the map.
+            let anode = finished(sent, anode, anode.size_bytes);
+            self.files.fileset.anodes.write_anode(&self.core.store, &mut change, &anode)?;
+            let applied = change.end();
+            state.anode = Some(anode);
+            state.class = applied.class;
+            Ok(())
+        })
+    }
+}
+
+/// Returns an anode as it was sent, with the content that it has here.
+fn finished(sent: &Anode, here: &Anode, size_bytes: u64) -> Anode {
+    let mut anode = sent.clone();
+    (anode.fileset, anode.birth) = (here.fileset, here.birth);
+    (anode.storage, anode.height, anode.root) = (here.storage, here.height, here.root);
+    (anode.fragments, anode.pages) = (here.fragments, here.pages);
+    anode.orphan_slot = here.orphan_slot;
+    anode.size_bytes = size_bytes;
+    anode
+}
+
+const _: () = assert!(format::anode::ANODE_BYTES == 512);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn anodes_come_in_turn() {
+        assert!(
+            in_turn(None, AnodeNo(1)).is_ok() && in_turn(Some(AnodeNo(1)), AnodeNo(16)).is_ok()
+        );
+        assert!(in_turn(Some(AnodeNo(16)), AnodeNo(16)).is_err());
+    }
+}

@@ -1,0 +1,279 @@
+//! Who may receive a stream, and the fileset that receives it.
+
+use format::fileset::{Cursor, Fileset as Entry, FilesetState, NamePart, joined};
+use format::ids::{Epoch, FilesetId};
+use format::stream::Begin;
+
+use super::super::filesets::{check_live, key_of, place_of_name};
+use super::super::fork::take_on;
+use super::super::send::identity_of;
+use super::super::{Core, Files, Fileset};
+use super::{Done, Receiving};
+use crate::alloc::Urgency;
+use crate::error::{FsError, FsResult};
+use crate::fileset::birth::{NewRoot, make_first_pages};
+use crate::fileset::reserved::reserved_of;
+use crate::fileset::table::{Index, Node};
+use crate::journal::Reservation;
+use crate::stream::ReceiveError;
+
+/// Pages that a new fileset takes at most: one of its table, of the anode table, of the anode map
+/// and of names, and those of the maps that lead to them.
+const PAGES_OF_A_NEW_ONE: u64 = 16;
+
+/// What a stream meets in a pool.
+pub(super) struct Target {
+    /// What came of it already: the slot of the receiving fileset.
+    pub(super) partial: Option<u32>,
+    /// What it begins from.
+    pub(super) base: Option<Base>,
+}
+
+/// The clone that a stream begins from, and the fileset that it is of.
+pub(super) struct Base {
+    pub(super) clone: Entry,
+    pub(super) fileset: Entry,
+}
+
+fn refused(what: String) -> ReceiveError {
+    ReceiveError::Target { what }
+}
+
+impl Core {
+    /// Looks whether the fileset of this name can receive a stream.
+    pub(super) fn check_target(&self, path: &[NamePart], begin: &Begin) -> Done<Target> {
+        let index = self.filesets.table.lock(&self.store)?;
+        let shown = joined(path);
+        let partial = receiving_at(&index, path)?.map(|node| node.slot);
+        let base = self.base_of_stream(&index, path, begin)?;
+        let Some(slot) = partial else {
+            if begin.resume != (0, 0) {
+                return Err(refused(format!(
+                    "nothing of the stream has come to {shown} before: send it whole, without \
+                     --resume"
+                )));
+            }
+            return Ok(Target { partial, base });
+        };
+        let entry = index.read_entry(&self.store, slot)?;
+        let parent = base.as_ref().map(|base| base.clone.slot);
+        let advice = format!("`holdfast receive --abort` gives up what came to {shown}");
+        if entry.origin != begin.to || entry.parent != parent {
+            return Err(refused(format!("{shown} is receiving another stream: {advice}")));
+        }
+        let FilesetState::Receiving(at) = entry.state else { return Err(FsError::Stale.into()) };
+        if begin.resume > (at.container, at.end) {
+            return Err(refused(format!(
+                "the stream goes on behind what has come to {shown}: send it from its token, or \
+                 whole; {advice}"
+            )));
+        }
+        Ok(Target { partial, base })
+    }
+
+    /// Returns what a stream begins from, if the fileset of this name is that still.
+    pub(super) fn base_of_stream(
+        &self,
+        index: &Index,
+        path: &[NamePart],
+        begin: &Begin,
+    ) -> Done<Option<Base>> {
+        let (shown, found) = (joined(path), index.find(path));
+        let Some(from) = &begin.from_name else {
+            return match found {
+                Some(_) => Err(refused(format!(
+                    "there is a fileset {shown} already: receive into a new one, or send what \
+                     changed since a clone that both have (--from)"
+                ))),
+                None => Ok(None),
+            };
+        };
+        let slot = found.map(|node| node.slot);
+        let slot = slot.ok_or_else(|| FsError::NoFileset { name: shown.clone() })?;
+        let is_held = self.filesets.is_used(slot);
+        if is_held {
+            // A front may write at any time.
+            return Err(refused(format!("{shown} is mounted or served: unmount it first")));
+        }
+        let fileset = index.read_entry(&self.store, slot)?;
+        let newest = match fileset.parent {
+            Some(parent) => Some(index.read_entry(&self.store, parent)?),
+            None => None,
+        };
+        // One that is being freed is compared with what is below it.
+        let is_it =
+            |clone: &Entry| identity_of(clone) == begin.from && clone.state == FilesetState::Clone;
+        let Some(clone) = newest.clone().filter(|it| is_it(it)) else {
+            let newest = newest.map_or_else(
+                || "it has no clone".to_owned(),
+                |clone| format!("the newest clone of {shown} is {}, another", clone.name.as_str()),
+            );
+            return Err(refused(format!(
+                "the stream begins from a clone {}, and {newest}",
+                from.as_str()
+            )));
+        };
+        let is_changed = clone.table_anode() != fileset.table_anode();
+        if is_changed {
+            let name = clone.name.as_str();
+            return Err(refused(format!(
+                "{shown} has changed since its clone {name}: it must be what it was then; keep \
+                 what changed elsewhere, and keep the fileset read-only (`holdfast fileset set`)"
+            )));
+        }
+        if index.clone_of(slot, &begin.to_name).is_some() {
+            let name = format!("{shown}@{}", begin.to_name.as_str());
+            return Err(FsError::FilesetExists { name }.into());
+        }
+        Ok(Some(Base { clone, fileset }))
+    }
+
+    /// Returns who receives a stream: the fileset that has some of it already, or a new one.
+    pub(super) fn begin_receiving(
+        &self,
+        path: &[NamePart],
+        begin: Begin,
+        random: [u8; 32],
+    ) -> Done<Receiving<'_>> {
+        let target = self.check_target(path, &begin)?;
+        let slot = match target.partial {
+            Some(slot) => slot,
+            None => self.make_receiving(path, &begin, target.base, random)?,
+        };
+        let in_use = FsError::FilesetInUse {
+            name: joined(path),
+            by: "somebody else is sending to it".to_owned(),
+        };
+        {
+            let mut index = self.filesets.table.lock(&self.store)?;
+            if index.is_pinned(slot) {
+                return Err(in_use.into());
+            }
+            index.pin(slot);
+        }
+        let fileset = match self.open_fileset(slot) {
+            Ok(fileset) => fileset,
+            Err(error) => {
+                self.filesets.table.lock(&self.store)?.unpin(slot);
+                return Err(error.into());
+            }
+        };
+        Ok(Receiving {
+            core: self,
+            files: Files { core: self, fileset },
+            target: path.to_vec(),
+            begin,
+            current: None,
+            last: None,
+            data_end: 0,
+            anodes: 0,
+            bytes: 0,
+        })
+    }
+
+    /// Makes a fileset that nobody can find: an empty one, or what the stream begins from.
+    fn make_receiving(
+        &self,
+        path: &[NamePart],
+        begin: &Begin,
+        base: Option<Base>,
+        random: [u8; 32],
+    ) -> FsResult<u32> {
+        // What the files of the clone reserve, whoever is written to has once more.
+        let reserved = match &base {
+            Some(base) => reserved_of(&self.store, &base.clone)?,
+            None => 0,
+        };
+        let pages = PAGES_OF_A_NEW_ONE * u64::from(self.store.geometry().page_fragments());
+        self.store.alloc.check_room(pages + reserved, Urgency::User, 0)?;
+        if !self.store.geometry().can_have_blocks(begin.block_shift) {
+            return Err(FsError::Invalid);
+        }
+        let mut change = self.store.begin_pool(Reservation::LARGE)?;
+        let mut index = self.filesets.table.lock(&self.store)?;
+        if let Some(base) = &base {
+            check_live(&index, base.fileset.slot)?;
+            let is_there = |node: &Node| node.is_clone() && node.id == base.clone.id;
+            if !index.node(base.clone.slot).is_some_and(is_there) {
+                return Err(FsError::TryLater);
+            }
+            self.check_family_room(&index, base.fileset.family)?;
+        }
+        let (above, name) = place_of_name(&index, path)?;
+        let taken = index.take_slot(&self.store, &mut change)?;
+        let id = FilesetId(change.epoch().0);
+        let mut entry = match &base {
+            Some(base) => Entry { id, slot: taken.slot, ..base.fileset.clone() },
+            None => Entry::new(id, taken.slot, name.clone(), begin.block_shift),
+        };
+        (entry.above, entry.name) = (above, name);
+        entry.state = FilesetState::Receiving(Cursor::START);
+        entry.is_read_only = false;
+        // It keeps to the quota of the fileset, whose reservation stays where it is.
+        entry.reservation_bytes = 0;
+        if let Some(base) = &base {
+            (entry.parent, entry.shared_epoch) = (Some(base.clone.slot), Epoch(base.clone.id.0));
+        }
+        entry.origin = begin.to;
+        entry.generation_base = entry.generation_base.max(begin.generation_max);
+        entry.created_seconds = u64::try_from(self.store.now().seconds).unwrap_or(0);
+        entry.uuid.copy_from_slice(&random[..16]);
+        if base.is_some() {
+            take_on(&mut change, &entry, reserved);
+        } else {
+            let root = NewRoot { owner: (0, 0), key: key_of(&random), created: self.now() };
+            make_first_pages(&self.store, &mut change, &mut entry, &root)?;
+        }
+        index.write_entry(&self.store, &mut change, &entry, Some(&taken))?;
+        let applied = change.end();
+        index.note_new(&entry, taken);
+        drop(index);
+        self.store.journal.commit(applied.class)?;
+        Ok(entry.slot)
+    }
+
+    /// Gives up what came of a stream to the fileset of this name. Returns the slot of what is
+    /// freed from now on; `None`: nothing had come.
+    pub(crate) fn abort_receiving(&self, path: &[NamePart]) -> FsResult<Option<u32>> {
+        self.check_writable()?;
+        let slot = {
+            let index = self.filesets.table.lock(&self.store)?;
+            receiving_at(&index, path)?.map(|node| node.slot)
+        };
+        let Some(slot) = slot else { return Ok(None) };
+        if self.filesets.table.lock(&self.store)?.is_pinned(slot) {
+            let by = "somebody is sending to it: end that first".to_owned();
+            return Err(FsError::FilesetInUse { name: joined(path), by });
+        }
+        let fileset = self.open_fileset(slot)?;
+        self.give_up(fileset)?;
+        self.filesets.forget(fileset);
+        self.table.remove_all_of(slot);
+        self.filesets.note_given_up(slot, joined(path));
+        Ok(Some(slot))
+    }
+
+    fn give_up(&self, fileset: &Fileset) -> FsResult<()> {
+        self.sync_all()?;
+        // As of a fileset that is deleted: the walk looks at nothing but its maps.
+        self.store.journal.checkpoint()?;
+        let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
+        let mut index = self.filesets.table.lock(&self.store)?;
+        let mut guard = fileset.anodes.lock();
+        let entry = guard.change_entry(&mut change, |entry| {
+            entry.state = FilesetState::Deleted(Cursor::START);
+        })?;
+        let applied = change.end();
+        guard.settle(applied.lsn);
+        index.note(&entry);
+        drop(index);
+        self.store.journal.commit(applied.class)
+    }
+}
+
+/// Returns what receives a stream to the fileset of this name.
+fn receiving_at<'i>(index: &'i Index, path: &[NamePart]) -> FsResult<Option<&'i Node>> {
+    let (above, name) = place_of_name(index, path)?;
+    let is_it = |node: &&Node| node.is_receiving() && (node.above, &node.name) == (above, &name);
+    Ok(index.nodes().find(is_it))
+}

@@ -1,0 +1,215 @@
+//! What a fileset that receives is to the others: its quota, its counts, its family.
+
+use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, FsError, Ino, NewInode};
+use engine::{FilesetChange, Pool, ReceiveError};
+
+use super::send::{
+    POOL_BYTES, assert_same, known, open, part, pool_of, receive, records, send_from, take,
+};
+use super::{assert_clean, free_all, name, names};
+
+fn create(pool: &Pool, file: &str, bytes: &[u8]) -> Ino {
+    let (caller, new) = (Caller::root(), NewInode::new(FileKind::Regular, 0o644));
+    let made = pool.create(&caller, pool.root(), file.as_bytes(), new, None);
+    let ino = made.expect("there is room").ino;
+    pool.write(&caller, ino, 0, bytes).expect("there is room");
+    pool.forget(ino, 1);
+    ino
+}
+
+fn change(pool: &Pool, quota_bytes: Option<u64>, reservation_bytes: Option<u64>) {
+    let change = FilesetChange { quota_bytes, reservation_bytes, ..FilesetChange::default() };
+    pool.change_fileset(&name("copy"), &change).expect("it is there");
+}
+
+fn referenced(pool: &Pool, fileset: &str) -> u64 {
+    let all = pool.filesets().expect("the table can be read");
+    all.iter().find(|it| it.name == fileset).expect("it is there").referenced_bytes
+}
+
+/// Goal: what is received counts in what its fileset references; one that runs over the quota
+/// leaves nothing, and says so; quota and reservation stay what they were, also after a reopening.
+#[test]
+fn what_is_received_keeps_to_the_quota_of_its_fileset() {
+    const RESERVATION: u64 = 16 << 20;
+    let device = pool_of(POOL_BYTES, 3);
+    let source = open(&device, "root", None);
+    create(&source, "first", &[1; 1 << 20]);
+    take(&source, "c0");
+    create(&source, "second", &vec![2; 6 << 20]);
+    take(&source, "c1");
+    let target = pool_of(POOL_BYTES, 9);
+    let pool = open(&target, "root", None);
+    receive(&pool, &send_from(&source, None, "c0", None)).expect("there is room");
+    let before = referenced(&pool, "copy");
+    assert!(before > 1 << 20 && before < 2 << 20, "{before}");
+    change(&pool, Some(4 << 20), None);
+    let next = send_from(&source, Some("c0"), "c1", None);
+    let failure = receive(&pool, &next).expect_err("6 MiB more are too many");
+    assert!(matches!(failure.error, ReceiveError::Fs(FsError::QuotaExceeded)), "{failure:?}");
+    assert!(failure.token.is_none());
+    free_all(&pool);
+    assert_eq!(names(&pool), ["copy", "copy@c0", "root"]);
+    assert_eq!(referenced(&pool, "copy"), before);
+    change(&pool, Some(24 << 20), Some(RESERVATION));
+    let kept = pool.status().space.kept;
+    receive(&pool, &next).expect("there is room now");
+    let after = referenced(&pool, "copy");
+    assert!(after > before + (6 << 20) && referenced(&pool, "copy@c1") == after, "{after}");
+    // What it has is kept free for it no more.
+    assert_eq!(kept - pool.status().space.kept, (after - before) >> 12);
+    let shown = (pool.status().space.kept, pool.status().space.reserved);
+    pool.close().expect("nothing fails");
+    drop(pool);
+    assert_clean(&target);
+    let pool = open(&target, "copy", None);
+    assert_eq!((pool.status().space.kept, pool.status().space.reserved), shown);
+    let info = pool.filesets().expect("the table can be read");
+    let copy = info.iter().find(|it| it.name == "copy").expect("it is there");
+    assert_eq!((copy.quota_bytes, copy.reservation_bytes), (24 << 20, RESERVATION));
+    assert_eq!(referenced(&pool, "copy"), after);
+    let past = pool.create(
+        &Caller::root(),
+        pool.root(),
+        b"past",
+        NewInode::new(FileKind::Regular, 0o644),
+        None,
+    );
+    let past = past.expect("there is room").ino;
+    let refused = pool.write(&Caller::root(), past, 0, &vec![3; 18 << 20]);
+    assert_eq!(refused, Err(FsError::QuotaExceeded));
+    pool.close().expect("nothing fails");
+    drop(pool);
+    assert_clean(&target);
+}
+
+/// Goal: while a stream is received, or has broken off, the clone that it begins from stays, clones
+/// and forks can be taken, and the rest is received if the newest clone is still the one.
+#[test]
+fn a_clone_that_a_stream_begins_from_stays_while_it_comes() {
+    let device = pool_of(POOL_BYTES, 3);
+    let source = open(&device, "root", None);
+    create(&source, "first", &[1; 100_000]);
+    take(&source, "c0");
+    create(&source, "second", &[2; 3 << 20]);
+    take(&source, "c1");
+    let target = pool_of(POOL_BYTES, 9);
+    let pool = open(&target, "root", None);
+    receive(&pool, &send_from(&source, None, "c0", None)).expect("there is room");
+    let next = send_from(&source, Some("c0"), "c1", None);
+    let broken = receive(&pool, &next[..next.len() / 2]).expect_err("it breaks off");
+    let token = broken.token.expect("it goes on");
+    let refused = pool.delete_clone(&name("copy"), &part("c0")).expect_err("a stream needs it");
+    assert!(refused.to_string().contains("stream"), "{refused}");
+    let deleted = pool.delete_fileset(&name("copy")).expect_err("it has a clone");
+    assert!(matches!(deleted, FsError::FilesetInUse { .. }), "{deleted}");
+    pool.fork_clone((&name("copy"), &part("c0")), &name("fork"), [7; 16]).expect("there is room");
+    pool.create_clones_below(&name("copy"), &part("all"), &mut || [8; 16]).expect("it is quiet");
+    let rest = send_from(&source, Some("c0"), "c1", Some(token));
+    let other = receive(&pool, &rest).expect_err("another clone is the newest");
+    assert!(other.error.to_string().contains("newest clone"), "{other:?}");
+    pool.delete_clone(&name("copy"), &part("all")).expect("nobody needs it");
+    free_all(&pool);
+    receive(&pool, &rest).expect("c0 is the newest again");
+    assert_eq!(names(&pool), ["copy", "copy@c0", "copy@c1", "fork", "root"]);
+    let by = pool.delete_clone(&name("copy"), &part("c0")).expect_err("it has two children");
+    assert!(by.to_string().contains("fork") && by.to_string().contains("copy@c1"), "{by}");
+    pool.delete_fileset(&name("fork")).expect("nobody uses it");
+    free_all(&pool);
+    pool.delete_clone(&name("copy"), &part("c0")).expect("nobody needs it");
+    free_all(&pool);
+    pool.close().expect("nothing fails");
+    drop(pool);
+    assert_clean(&target);
+    let kept = known_of(&device, source, "root", "c1");
+    let pool = open(&target, "copy", None);
+    assert_same(&known(&pool), &kept, "without c0");
+    pool.close().expect("nothing fails");
+}
+
+fn known_of(
+    device: &storage::device::SharedDevice,
+    pool: Pool,
+    fileset: &str,
+    clone: &str,
+) -> super::send::Known {
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let pool = open(device, fileset, Some(clone));
+    let known = known(&pool);
+    pool.close().expect("nothing fails");
+    known
+}
+
+/// Goal: a fork of a clone that nobody changed receives what came after the clone, in the same
+/// pool, and the room that the clone's files reserve is counted for whoever is written to.
+#[test]
+fn a_fork_receives_what_its_origin_became() {
+    let device = pool_of(POOL_BYTES, 3);
+    let pool = open(&device, "root", None);
+    let (caller, first) = (Caller::root(), create(&pool, "first", &[1; 100_000]));
+    let all = Fallocate::Allocate { keep_size: false };
+    pool.fallocate(&caller, first, 0, 10 << 20, all).expect("there is room");
+    take(&pool, "c0");
+    let reserved = pool.status().space.reserved;
+    assert!(reserved > 2_000, "{reserved}");
+    create(&pool, "second", &[2; 1 << 20]);
+    pool.write(&caller, first, 0, &[3; 2 << 20]).expect("it is reserved");
+    take(&pool, "c1");
+    let root_reserves = pool.status().space.reserved;
+    pool.fork_clone((&name("root"), &part("c0")), &name("copy"), [7; 16]).expect("there is room");
+    assert_eq!(pool.status().space.reserved, root_reserves + reserved);
+    let next = send_from(&pool, Some("c0"), "c1", None);
+    let broken = receive(&pool, &next[..next.len() / 3]).expect_err("it breaks off");
+    assert!(broken.token.is_some() && pool.status().space.reserved > root_reserves + reserved);
+    assert!(pool.abort_receiving(&name("copy")).expect("nobody sends"));
+    free_all(&pool);
+    assert_eq!(pool.status().space.reserved, root_reserves + reserved, "what is given up");
+    receive(&pool, &next).expect("there is room");
+    assert!(pool.status().space.reserved <= root_reserves + reserved);
+    assert_eq!(names(&pool), ["copy", "copy@c1", "root", "root@c0", "root@c1"]);
+    let kept = known_of(&device, pool, "root", "c1");
+    assert_clean(&device);
+    let pool = open(&device, "copy", None);
+    assert_same(&known(&pool), &kept, "a fork");
+    create(&pool, "third", &[4; 100_000]);
+    pool.close().expect("nothing fails");
+    drop(pool);
+    assert_clean(&device);
+}
+
+/// Goal: a stream of thousands of records that is cut at each thousandth goes on by its token.
+#[test]
+fn a_stream_cut_at_each_thousandth_record_goes_on() {
+    let device = pool_of(POOL_BYTES, 3);
+    let source = open(&device, "root", None);
+    (0..1100_u32).for_each(|number| {
+        create(&source, &format!("file {number}"), &number.to_le_bytes().repeat(80));
+    });
+    take(&source, "c0");
+    let target = pool_of(POOL_BYTES, 9);
+    let whole = records(&send_from(&source, None, "c0", None)).len();
+    assert!(whole > 3000, "{whole} records");
+    let (mut token, mut cuts) = (None, 0);
+    loop {
+        let stream = send_from(&source, None, "c0", token);
+        let starts = records(&stream);
+        let pool = open(&target, "root", None);
+        let end = starts.get(1000).copied().unwrap_or(stream.len());
+        let done = receive(&pool, &stream[..end]);
+        pool.close().expect("nothing fails");
+        drop(pool);
+        assert_clean(&target);
+        match done {
+            Ok(_) => break,
+            Err(failure) => token = Some(failure.token.expect("it goes on")),
+        }
+        cuts += 1;
+        assert!(cuts < 9, "it does not come forward");
+    }
+    assert!(cuts >= whole / 1000, "{cuts} cuts of {whole} records");
+    let kept = known_of(&device, source, "root", "c0");
+    let pool = open(&target, "copy", None);
+    assert_same(&known(&pool), &kept, "c0");
+    pool.close().expect("nothing fails");
+}
