@@ -62,6 +62,10 @@ pub(crate) enum Command {
     Scrub(device::ScrubArgs),
     /// Show which paths two clones have differently, or a clone and its fileset
     Diff(transfer::DiffArgs),
+    /// Write a stream of a clone: whole, or what changed since an earlier one
+    Send(transfer::SendArgs),
+    /// Make a fileset of a stream, or its next state
+    Receive(transfer::ReceiveArgs),
     /// Show the jobs of a mounted pool, make them pause and go on
     Job(fileset::JobArgs),
     /// Verify a whole pool, changing nothing
@@ -101,6 +105,8 @@ impl Command {
             Command::Device(args) => [Some(args.command.pool()), None],
             Command::Scrub(args) => [Some(&*args.pool), None],
             Command::Diff(args) => [Some(&*args.from), Some(&*args.to)],
+            Command::Send(args) => [Some(&*args.clone), None],
+            Command::Receive(args) => [Some(&*args.fileset), None],
             Command::Job(args) => [Some(args.command.pool()), None],
             Command::Check(args) => [Some(&*args.device), None],
             Command::Dump(args) => [Some(&*args.device), None],

@@ -97,6 +97,11 @@ pub enum Request {
         /// The fork's name.
         name: String,
     },
+    /// Give up what came of a stream to a fileset.
+    ReceiveAbort {
+        /// Its name.
+        name: String,
+    },
     /// Take a clone of a fileset: what it is like now.
     CloneCreate {
         /// The fileset's name.
@@ -429,6 +434,9 @@ pub struct FilesetFacts {
     /// Of a clone: by whom it is held; it can't be deleted then.
     #[serde(default)]
     pub holds: Vec<String>,
+    /// Whether a stream to it broke off, or comes: nobody finds it.
+    #[serde(default)]
+    pub is_receiving: bool,
     /// Whether nobody may change what is in it.
     pub is_read_only: bool,
     /// When it was made: seconds since 1970.

@@ -82,6 +82,8 @@ fn dispatch(
         Command::Diff(args) => command::diff::run(args, backend, output),
         Command::Schedule(args) => command::schedule::run(args, backend, output),
         Command::Top(args) => command::schedule::top(args, backend, output),
+        Command::Send(args) => command::send::run(args, backend, output),
+        Command::Receive(args) => command::receive::run(args, backend, output),
         Command::Job(args) => command::job::run(args, backend, output),
         Command::Check(args) => command::check::run(args, backend, output),
         Command::Dump(args) => command::dump::run(args, backend, output),

@@ -25,6 +25,11 @@ impl Output {
         Output { is_json }
     }
 
+    /// Whether facts are for programs.
+    pub(crate) fn is_json(&self) -> bool {
+        self.is_json
+    }
+
     /// Prints a fact: `text` for people or `value` for programs.
     pub(crate) fn fact(&self, text: &str, value: &Value) {
         let line = if self.is_json { value.to_string() } else { text.trim_end().to_owned() };

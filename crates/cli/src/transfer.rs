@@ -53,6 +53,24 @@ pub enum Transfer {
         /// The clone of that; `None`: the fileset itself, as it is now.
         to: Option<String>,
     },
+    /// A stream of a clone.
+    Send {
+        /// Its fileset.
+        fileset: String,
+        /// Its own name.
+        clone: String,
+        /// An earlier clone that whoever receives has; `None`: nothing.
+        from: Option<String>,
+        /// Where an earlier stream broke off.
+        resume: Option<String>,
+    },
+    /// Make a fileset, or its next state, of a stream.
+    Receive {
+        /// Its name.
+        fileset: String,
+        /// Only verify the stream, and look whether the fileset could receive it.
+        is_dry_run: bool,
+    },
 }
 
 /// Told how much is done, and of how much; 0: nobody knows.
@@ -207,7 +225,11 @@ mod tests {
         let name = || "a/b".to_owned();
         let to = Some("tuesday".to_owned());
         let from = || "monday".to_owned();
-        vec![Transfer::Diff { fileset: name(), from: from(), to_fileset: name(), to }]
+        vec![
+            Transfer::Diff { fileset: name(), from: from(), to_fileset: name(), to },
+            Transfer::Send { fileset: name(), clone: from(), from: None, resume: Some(from()) },
+            Transfer::Receive { fileset: name(), is_dry_run: true },
+        ]
     }
 
     #[test]

@@ -158,7 +158,8 @@ fn delete(
     let pool = at.pool.display().to_string();
     let below = format!("{name}/");
     let all = at.filesets()?;
-    let is_live = |fileset: &&FilesetFacts| fileset.freed_permille.is_none() && !fileset.is_clone;
+    let is_live =
+        |it: &&FilesetFacts| it.freed_permille.is_none() && !it.is_clone && !it.is_receiving;
     let mut names: Vec<&FilesetFacts> =
         all.iter().filter(is_live).filter(|it| it.name.starts_with(&below)).collect();
     if !is_recursive && !names.is_empty() {
@@ -229,9 +230,11 @@ fn line_of(fileset: &FilesetFacts) -> String {
     {
         line += &limit.map_or_else(String::new, |bytes| format!(", {word} {}", ByteSize(bytes)));
     }
-    for (is_so, words) in
-        [(fileset.is_read_only, ", read-only"), (fileset.is_mounted, ", served here")]
-    {
+    for (is_so, words) in [
+        (fileset.is_read_only, ", read-only"),
+        (fileset.is_mounted, ", served here"),
+        (fileset.is_receiving, ", receiving a stream"),
+    ] {
         line.push_str(if is_so { words } else { "" });
     }
     if let Some(permille) = fileset.freed_permille {

@@ -87,6 +87,17 @@ pub(super) fn control(
             let names = pool.promote_fileset(&named(name)?);
             return names.map(Answer::Names).map_err(|error| refused(path, &error));
         }
+        Request::ReceiveAbort { name } => match pool.abort_receiving(&named(name)?) {
+            Ok(false) => {
+                let list = path.display();
+                let cause = format!(
+                    "nothing of a stream has come to {name}: `holdfast fileset \
+                                     list {list}` shows what is there"
+                );
+                return Err(failed(path, cause));
+            }
+            done => done.map(drop),
+        },
         Request::CloneCreate { fileset, clone } => {
             let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
             let random = random_bytes()?;
@@ -178,6 +189,7 @@ fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
         block_bytes: info.block_bytes.into(),
         is_clone: info.is_clone,
         holds: info.holds,
+        is_receiving: info.is_receiving,
         is_read_only: info.is_read_only,
         created_seconds: info.created_seconds,
         inodes: info.inodes,

@@ -1,13 +1,14 @@
 //! Transfers, done by the engine.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufReader, BufWriter, Read, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::vnode::api::FsError;
-use engine::{Became, Difference, Pool};
+use engine::{Became, Difference, Pool, ReceiveError, ResumeToken, SendError};
+use format::stream::Totals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
@@ -16,6 +17,9 @@ use super::{failed, random_bytes};
 use crate::backend::BackendError;
 use crate::control::{Peer, clone_of, name_of};
 use crate::transfer::{OnBytes, Transfer};
+
+/// Bytes that are written to, or read from, a pipe or file at once.
+const STREAM_BUFFER_BYTES: usize = 1 << 20;
 
 /// Most bytes that one write gives a pipe: whoever closes the pool waits for it.
 const WRITE_BYTES_MAX: usize = 64 << 10;
@@ -44,6 +48,13 @@ impl<'w> Watched<'w> {
     }
 }
 
+impl Read for Watched<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        self.wait(PollFlags::IN)?;
+        self.file.read(bytes)
+    }
+}
+
 impl Write for Watched<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.wait(PollFlags::OUT)?;
@@ -62,7 +73,7 @@ pub(super) fn transfer(
     request: &Transfer,
     _peer: Peer,
     file: &mut Watched<'_>,
-    _progress: OnBytes<'_>,
+    progress: OnBytes<'_>,
 ) -> Result<Value, BackendError> {
     match request {
         Transfer::Diff { fileset, from, to_fileset, to } => {
@@ -94,7 +105,79 @@ pub(super) fn transfer(
             unwritten.and_then(|()| out.flush()).map_err(|error| failed(path, error))?;
             Ok(json!({ "differences": count }))
         }
+        Transfer::Send { fileset, clone, from, resume } => {
+            send(path, pool, (fileset, clone, from.as_deref(), resume.as_deref()), file, progress)
+        }
+        Transfer::Receive { fileset, is_dry_run } => {
+            receive(path, pool, fileset, *is_dry_run, file, progress)
+        }
     }
+}
+
+fn send(
+    path: &Path,
+    pool: &Pool,
+    (fileset, clone, from, resume): (&str, &str, Option<&str>, Option<&str>),
+    file: &mut Watched<'_>,
+    progress: OnBytes<'_>,
+) -> Result<Value, BackendError> {
+    let fileset = name_of(fileset).map_err(|cause| failed(path, cause))?;
+    let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
+    let from = from.map(clone_of).transpose().map_err(|cause| failed(path, cause))?;
+    let token = resume.map(str::parse::<ResumeToken>).transpose();
+    let token = token.map_err(|error| failed(path, error))?;
+    let mut out = BufWriter::with_capacity(STREAM_BUFFER_BYTES, file);
+    let sent = pool.send((&fileset, &clone), from.as_ref(), token, &mut out, progress);
+    match sent {
+        Ok(totals) => Ok(totals_of(&totals)),
+        Err(SendError::Fs(error)) => Err(refused(path, &error)),
+        Err(error) => Err(failed(path, error)),
+    }
+}
+
+fn receive(
+    path: &Path,
+    pool: &Pool,
+    fileset: &str,
+    is_dry_run: bool,
+    file: &mut Watched<'_>,
+    progress: OnBytes<'_>,
+) -> Result<Value, BackendError> {
+    let name = name_of(fileset).map_err(|cause| failed(path, cause))?;
+    let mut input = BufReader::with_capacity(STREAM_BUFFER_BYTES, file);
+    let received = if is_dry_run {
+        pool.verify_stream(&name, &mut input, progress)
+    } else {
+        let random = random_bytes()?;
+        let random = *random.first_chunk().expect("32 of 64 bytes");
+        pool.receive(&name, &mut input, random, progress)
+    };
+    let failure = match received {
+        Ok(received) => {
+            let mut facts = totals_of(&received.totals);
+            facts["clone"] = json!(received.clone.as_str());
+            return Ok(facts);
+        }
+        Err(failure) => failure,
+    };
+    let cause = match (&failure.error, failure.token) {
+        (error, Some(token)) => format!(
+            "{error}: what came is kept, and nobody sees it: go on with `holdfast send ... \
+             --resume {token}`, or give it up with `holdfast receive --abort`"
+        ),
+        (ReceiveError::Fs(error), None) => return Err(refused(path, error)),
+        (error, None) => error.to_string(),
+    };
+    Err(failed(path, cause))
+}
+
+fn totals_of(totals: &Totals) -> Value {
+    json!({
+        "records": totals.records,
+        "anodes": totals.anodes,
+        "removed": totals.removed,
+        "data_bytes": totals.data_bytes,
+    })
 }
 
 fn line_of(difference: &Difference) -> Value {

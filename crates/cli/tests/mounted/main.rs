@@ -19,6 +19,7 @@ mod names;
 mod serve;
 mod server;
 mod space;
+mod transfer;
 mod twice;
 mod unmount;
 

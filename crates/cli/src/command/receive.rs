@@ -1,0 +1,55 @@
+//! `holdfast receive`: a fileset of a stream.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use serde_json::json;
+
+use super::controlled::Controlled;
+use super::send::words_of;
+use crate::args::transfer::ReceiveArgs;
+use crate::backend::Backend;
+use crate::control::Request;
+use crate::exit;
+use crate::output::{Output, printable};
+use crate::transfer::Transfer;
+
+pub(crate) fn run(
+    args: &ReceiveArgs,
+    backend: &dyn Backend,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    let at = Controlled::find(&args.fileset, backend, !args.dry_run)?;
+    let done = receive(&at, args, output);
+    at.finish(done)?;
+    Ok(exit::DONE)
+}
+
+fn receive(at: &Controlled, args: &ReceiveArgs, output: &Output) -> anyhow::Result<()> {
+    let fileset = at.named(&args.fileset)?;
+    let (name, pool) = (printable(&fileset), at.pool.display().to_string());
+    if args.abort {
+        at.ask(&Request::ReceiveAbort { name: fileset })?;
+        let facts = json!({ "aborted": name, "pool": pool });
+        output.fact(&format!("what came to {pool}:{name} is given up"), &facts);
+        return Ok(());
+    }
+    let request = Transfer::Receive { fileset, is_dry_run: args.dry_run };
+    let file = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let mut progress = output.progress();
+    let tell = &mut |done, total| progress.tell("inodes", done, total);
+    let received = at.transfer(&request, file, tell);
+    progress.finish();
+    let mut facts = received?;
+    let clone = printable(facts["clone"].as_str().unwrap_or(""));
+    let words = words_of(&facts);
+    facts["fileset"] = json!(name);
+    facts["pool"] = json!(pool);
+    let text = if args.dry_run {
+        format!("{pool}:{name} can receive it as {name}@{clone}: {words}")
+    } else {
+        format!("{pool}:{name} is what was sent, and {name}@{clone} keeps it: {words}")
+    };
+    output.fact(&text, &facts);
+    Ok(())
+}
