@@ -4,7 +4,7 @@ use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, FsError, Ino, 
 use engine::{FilesetChange, Pool, ReceiveError};
 
 use super::send::{
-    POOL_BYTES, assert_same, known, open, part, pool_of, receive, records, send_from, take,
+    POOL_BYTES, assert_same, known, mend, open, part, pool_of, receive, records, send_from, take,
 };
 use super::{assert_clean, free_all, name, names};
 
@@ -212,4 +212,38 @@ fn a_stream_cut_at_each_thousandth_record_goes_on() {
     let pool = open(&target, "copy", None);
     assert_same(&known(&pool), &kept, "c0");
     pool.close().expect("nothing fails");
+}
+
+/// Goal: a stream that names the last of all inode numbers costs no more than what it has: it is
+/// refused, since nothing leads to that file, and what came is freed in a few steps.
+#[test]
+fn a_number_without_neighbours_costs_what_one_file_does() {
+    const LAST: u64 = (1 << 40) - 1000;
+    let device = pool_of(POOL_BYTES, 3);
+    let source = open(&device, "root", None);
+    create(&source, "first", &[1; 100_000]);
+    create(&source, "second", &[2; 1000]);
+    take(&source, "c0");
+    let whole = send_from(&source, None, "c0", None);
+    let starts = records(&whole);
+    let end = |at: usize| starts.get(at + 1).copied().unwrap_or(whole.len());
+    let mut all: Vec<Vec<u8>> =
+        (0..starts.len()).map(|at| whole[starts[at]..end(at)].to_vec()).collect();
+    all[0][96..104].copy_from_slice(&(LAST + 1).to_le_bytes());
+    let last = all.iter_mut().rfind(|record| record[4] == 2).expect("there are files");
+    last[32 + 8..32 + 16].copy_from_slice(&LAST.to_le_bytes());
+    let crc = format::checksum::crc32c(&last[32 + 4..32 + 512]);
+    last[32..36].copy_from_slice(&crc.to_le_bytes());
+    all.iter_mut().zip(0_u64..).for_each(|(record, sequence)| mend(record, sequence, &whole));
+    let target = pool_of(POOL_BYTES, 9);
+    let pool = open(&target, "root", None);
+    let failure = receive(&pool, &all.concat()).expect_err("no name leads to it");
+    assert!(matches!(failure.error, ReceiveError::Senseless { .. }), "{failure:?}");
+    assert!(failure.error.to_string().contains("name"), "{failure:?}");
+    free_all(&pool);
+    assert_eq!(names(&pool), ["root"]);
+    pool.close().expect("nothing fails");
+    drop(pool);
+    assert_clean(&target);
+    source.close().expect("nothing fails");
 }

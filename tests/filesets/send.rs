@@ -386,7 +386,7 @@ fn a_hostile_stream_leaves_nothing() {
 }
 
 /// Makes checksum, number and stream of a record right again.
-fn mend(record: &mut [u8], sequence: u64, good: &[u8]) {
+pub(super) fn mend(record: &mut [u8], sequence: u64, good: &[u8]) {
     record[16..24].copy_from_slice(&sequence.to_le_bytes());
     record[24..32].copy_from_slice(&good[24..32]);
     let crc = format::checksum::crc32c(&record[4..]);
@@ -527,6 +527,33 @@ fn a_pool_that_runs_full_keeps_nothing_of_a_stream() {
     pool.close().expect("nothing fails");
     drop(pool);
     assert_clean(&device);
+}
+
+/// Goal: so does one that holds an earlier state: that stays, with its clone.
+#[test]
+fn a_pool_that_runs_full_keeps_nothing_of_a_difference() {
+    let source = source(52, 1);
+    let caller = Caller::root();
+    let new = NewInode::new(FileKind::Regular, 0o644);
+    let big = source.pool.create(&caller, source.pool.root(), b"big", new, None).expect("it fits");
+    source.pool.write(&caller, big.ino, 0, &vec![5; 30 << 20]).expect("there is room");
+    take(&source.pool, "c9");
+    let device = pool_of(32 << 20, 9);
+    let pool = open(&device, "root", None);
+    receive(&pool, &send_from(&source.pool, None, "c0", None)).expect("there is room");
+    let before = used(&pool);
+    let next = send_from(&source.pool, Some("c0"), "c9", None);
+    let failure = receive(&pool, &next).expect_err("it does not fit");
+    assert!(matches!(failure.error, ReceiveError::Fs(FsError::NoSpace)), "{failure:?}");
+    assert!(failure.token.is_none());
+    free_all(&pool);
+    assert_eq!(names(&pool), ["copy", "copy@c0", "root"]);
+    let (now, page) = (used(&pool), 64);
+    assert!(now <= before + page, "{now} fragments in use, and {before} before");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    assert_received(&device, None, &source.known[0], "seed 52, c0");
+    assert_received(&device, Some("c0"), &source.known[0], "seed 52, c0");
 }
 
 /// Goal: what cannot be received is refused with its reason, and what is there stays.

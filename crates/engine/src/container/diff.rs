@@ -184,6 +184,20 @@ impl Store {
         })
     }
 
+    /// Returns the first page of a container from page `from` on, past whatever holes there are.
+    pub(crate) fn next_page(
+        &self,
+        anode: &Anode,
+        from: u64,
+    ) -> FsResult<Option<(u64, BlockPointer)>> {
+        let mut found = None;
+        let _ = self.differing_pages(Versions::new(None, Some(anode)), from, &mut |page| {
+            found = page.after.map(|pointer| (page.index, pointer));
+            Ok(ControlFlow::Break(()))
+        })?;
+        Ok(found)
+    }
+
     /// Tells of each range of a file's first bytes, as many as its later version has, that the
     /// versions have at different places, from byte `from` on.
     pub(crate) fn differing_ranges(

@@ -262,8 +262,10 @@ fn free_containers(
     let first = freeing.cursor.container;
     let per_page = wide(SLOTS_PER_PAGE);
     let (mut seen, mut looked) = (0, 0);
-    for page in first / per_page..entry.anodes_end.div_ceil(per_page) {
-        let Some(found) = store.block(None, table, page)? else { continue };
+    let mut next = first / per_page;
+    // A table that a stream has made may have holes of any size.
+    while let Some((page, found)) = store.next_page(table, next)? {
+        next = page + 1;
         let (mut child, mut is_kept) = (None, false);
         if let Some(others) = freeing.others {
             child = others.child_table.as_ref();

@@ -52,10 +52,9 @@ pub(crate) fn reserved_of(store: &Store, entry: &Fileset) -> FsResult<u64> {
     let mut sum = Sum { fragment_shift, fragments: 0 };
     let table = entry.table_anode();
     let per_page = wide(SLOTS_PER_PAGE);
-    for page in 0..entry.anodes_end.div_ceil(per_page) {
-        if store.block(None, &table, page)?.is_none() {
-            continue;
-        }
+    let mut next = 0;
+    while let Some((page, _)) = store.next_page(&table, next)? {
+        next = page + 1;
         for number in page * per_page..(page + 1) * per_page {
             let anode = read_anode_in(store, &table, None, entry.family, AnodeNo(number))?;
             let Some(anode) = anode.filter(|anode| anode.kind == AnodeKind::Regular) else {
