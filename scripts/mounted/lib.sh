@@ -71,6 +71,43 @@ begin() {
     say "in $DIR, scale $SCALE"
 }
 
+# begin_members NAME: as `begin`, for a test that makes a pool of several files of its own in $WORK.
+begin_members() {
+    NAME=$1
+    is_ours || skip "the test makes its own pool"
+    WORK=${WORK:-$(mktemp -d "${TMPDIR:-/tmp}/holdfast-$NAME.XXXXXX")}
+    mkdir -p "$WORK"
+    trap clean_up EXIT
+    [ -r /dev/fuse ] && [ -w /dev/fuse ] || skip "there is no /dev/fuse that may be opened"
+    find_program
+    MOUNT=$WORK/mnt POOL=$WORK/d0.hf
+    export HOLDFAST_RUN_DIR=$WORK/run
+    mkdir -p "$MOUNT" "$WORK/elsewhere"
+}
+
+# Prints the state of a device of $POOL, named by a part of its path.
+state_of() { "$HOLDFAST" device list "$POOL" | grep -F "$1" | awk '{ print $2 }'; }
+is_state() { [ "$(state_of "$1")" = "$2" ] || fail "$1 is $(state_of "$1"), not $2"; }
+
+# wait_online DEVICE: waits until a job has made it whole.
+wait_online() {
+    local n
+    for ((n = 0; n < 600; n++)); do
+        [ "$(state_of "$1")" = online ] && return
+        sleep 0.2
+    done
+    fail "$1 is $(state_of "$1"), not online: $("$HOLDFAST" job list "$POOL")"
+}
+
+scrub_pool() {
+    "$HOLDFAST" scrub "$POOL" --wait >"$WORK/scrub.log" || { cat "$WORK/scrub.log" >&2; fail "scrub $1"; }
+}
+scrub_is_clean() {
+    scrub_pool "$1"
+    grep -q " 0 pages and blocks\|the same" "$WORK/scrub.log" \
+        || fail "scrub is not clean, $1: $(cat "$WORK/scrub.log")"
+}
+
 find_program() {
     local candidate
     for candidate in "${HOLDFAST:-}" "$ROOT/target/release/holdfast" "$ROOT/target/debug/holdfast"; do

@@ -3,23 +3,11 @@
 # new device takes its place, the server is killed in the middle of the copy, and in the end the new
 # device alone has everything.
 . "$(dirname "$0")/lib.sh"
-is_ours || { NAME=mirror; skip "the test makes its own pool"; }
-NAME=mirror
-WORK=${WORK:-$(mktemp -d "${TMPDIR:-/tmp}/holdfast-mirror.XXXXXX")}
-mkdir -p "$WORK"
-trap clean_up EXIT
-[ -r /dev/fuse ] && [ -w /dev/fuse ] || skip "there is no /dev/fuse that may be opened"
-find_program
-MOUNT=$WORK/mnt
-export HOLDFAST_RUN_DIR=$WORK/run
-mkdir -p "$MOUNT" "$WORK/elsewhere"
+begin_members mirror
 SIZE=$(by_scale 256M 4G)
 FILES=$(by_scale 60 2000)
-POOL=$WORK/d0.hf
 
 holdfast() { "$HOLDFAST" "$@"; }
-state_of() { holdfast device list "$POOL" | grep -F "$1" | awk '{ print $2 }'; }
-is_state() { [ "$(state_of "$1")" = "$2" ] || fail "$1 is $(state_of "$1"), not $2"; }
 
 holdfast create --group "mirror:$WORK/d0.hf,$WORK/d1.hf" --size "$SIZE" >/dev/null
 mount_pool
@@ -58,11 +46,7 @@ note
 kill_server
 mount_pool
 verify "$DIR" "killed in the middle of the copy"
-for ((n = 0; n < 600; n++)); do
-    [ "$(state_of d2.hf)" = online ] && break
-    sleep 0.2
-done
-is_state d2.hf online
+wait_online d2.hf
 for ((n = 0; n < 5; n++)); do write "after$n"; done
 note
 unmount_pool
@@ -83,14 +67,14 @@ is_state d0.hf missing
 verify "$DIR" "with a device that missed writes"
 holdfast device replace "$POOL" 0 "$WORK/d3.hf" --wait >/dev/null
 is_state d3.hf online
-"$HOLDFAST" scrub "$POOL" --wait | grep -q " 0 pages and blocks\|the same" || fail "scrub is not clean"
+scrub_is_clean "after a replacement"
 
 # Rot on one device, of which the other knows better: a scrub writes it again.
 for ((n = 100; n < 120; n++)); do
     printf 'rot' | dd of="$WORK/d3.hf" bs=1 seek=$((n * 1048576 + 4096 * n)) conv=notrunc status=none
 done
-"$HOLDFAST" scrub "$POOL" --wait >"$WORK/scrub.log" || { cat "$WORK/scrub.log" >&2; fail "scrub"; }
-"$HOLDFAST" scrub "$POOL" --wait | grep -q " 0 pages and blocks\|the same" || fail "scrub twice"
+scrub_pool "of rot"
+scrub_is_clean "twice"
 cd /
 unmount_pool
 check_pool

@@ -2,19 +2,9 @@
 # A pool in stripes over four files under load: one is filled with garbage, the load goes on and what
 # is there is read; the server is killed; then the file is away, and the pool goes on without it.
 . "$(dirname "$0")/lib.sh"
-is_ours || { NAME=raid5; skip "the test makes its own pool"; }
-NAME=raid5
-WORK=${WORK:-$(mktemp -d "${TMPDIR:-/tmp}/holdfast-raid5.XXXXXX")}
-mkdir -p "$WORK"
-trap clean_up EXIT
-[ -r /dev/fuse ] && [ -w /dev/fuse ] || skip "there is no /dev/fuse that may be opened"
-find_program
-MOUNT=$WORK/mnt
-export HOLDFAST_RUN_DIR=$WORK/run
-mkdir -p "$MOUNT" "$WORK/elsewhere"
+begin_members raid5
 MIB=$(by_scale 128 2048)
 FILES=$(by_scale 60 2000)
-POOL=$WORK/d0.hf
 
 # Writes files of 1 to 400 KiB, some of them synced one by one, and notes their sums.
 write_part() {
@@ -67,13 +57,39 @@ check_pool
 POOL=$WORK/d3.hf
 mount_pool
 verify "degraded, mounted again by another device"
-"$HOLDFAST" device replace "$POOL" 2 "$WORK/d4.hf" >"$WORK/refused" 2>&1 && fail "it is replaced"
-grep -q "cannot be replaced by this version" "$WORK/refused" || fail "the refusal does not say why: $(cat "$WORK/refused")"
+
+# A spare comes, as an old device of another pool; files are written meanwhile, and the server is killed.
+head -c "${MIB}M" /dev/urandom >"$WORK/d4.hf"
+"$HOLDFAST" scrub "$POOL" >"$WORK/refused" 2>&1 && fail "a scrub with one device away"
+grep -q "away or joining" "$WORK/refused" || fail "the refusal does not say why: $(cat "$WORK/refused")"
+"$HOLDFAST" device replace "$POOL" 2 "$WORK/d4.hf" --force >/dev/null || fail "a spare is refused"
+write_part joining
+sync "$DIR"/*/*
+kill_server
+mount_pool
+verify "killed in the middle of the rebuild"
+wait_online d4.hf
+verify "rebuilt"
+scrub_is_clean "after the rebuild"
+cycle_pool
+for ((n = 50; n < 90; n++)); do
+    printf 'rot' | dd of="$WORK/d4.hf" bs=1 seek=$((n * 1048576 + 4096 * n)) conv=notrunc status=none
+done
+scrub_pool "of rot"
+scrub_is_clean "twice"
 cd /
 unmount_pool
+
+# What was rebuilt has all: another is away. Then two are.
 mv "$WORK/d1.hf" "$WORK/elsewhere/"
+mount_pool
+verify "rebuilt, and without another device"
+cd /
+unmount_pool
+mv "$WORK/d0.hf" "$WORK/elsewhere/"
 "$HOLDFAST" mount "$POOL" "$MOUNT" --daemon >"$WORK/refused" 2>&1 && fail "two are away"
 grep -q "does without one device" "$WORK/refused" || fail "refused: $(cat "$WORK/refused")"
-mv "$WORK/elsewhere/d1.hf" "$WORK/"
+grep -q "d0.hf" "$WORK/refused" || fail "it does not name one that is away"
+mv "$WORK/elsewhere/d0.hf" "$WORK/"
 check_pool
-say "PASSED: $((FILES * 3)) files, a device of four filled with garbage and lost"
+say "PASSED: $((FILES * 4)) files, a device of four filled with garbage, lost and replaced"

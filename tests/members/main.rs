@@ -3,6 +3,9 @@
 mod crash;
 mod raid5;
 mod raid5_crash;
+mod raid5_scrub;
+mod rebuild;
+mod rebuild_crash;
 mod replace;
 mod scrub;
 mod set;

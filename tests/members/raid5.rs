@@ -28,7 +28,7 @@ pub(crate) fn new_raid5(count: usize) -> Devices {
     devices
 }
 
-fn all_but(count: usize, lost: usize) -> Vec<usize> {
+pub(crate) fn all_but(count: usize, lost: usize) -> Vec<usize> {
     (0..count).filter(|at| *at != lost).collect()
 }
 

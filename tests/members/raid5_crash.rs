@@ -8,9 +8,9 @@
 use std::sync::Arc;
 
 use engine::{OpenOptions, Pool};
-use runtime::clock::ManualClock;
+use runtime::clock::{Clock, ManualClock};
 use runtime::prng::Prng;
-use storage::device::sim::Image;
+use storage::device::sim::{Image, Timeline};
 use storage::volume::Opening;
 use testkit::canon::Times;
 use testkit::crash::{History, judge};
@@ -20,7 +20,7 @@ use super::raid5::new_raid5;
 use super::{Devices, devices_of, reopened, shared};
 
 /// One operation, and where the timeline stood when it began and when it was acknowledged.
-struct Recorded {
+pub(crate) struct Recorded {
     step: Step,
     began: u64,
     ended: u64,
@@ -44,18 +44,21 @@ enum Harm {
 }
 
 fn open(devices: &Devices) -> Result<Pool, String> {
+    open_by(devices, Arc::new(ManualClock::new()))
+}
+
+pub(crate) fn open_by(devices: &Devices, clock: Arc<dyn Clock>) -> Result<Pool, String> {
     let options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
     let opening = Opening { devices: shared(devices), accepts_missing: false };
-    let clock = Arc::new(ManualClock::new());
     Pool::open_members(opening, clock, options).map_err(|error| format!("does not open: {error}"))
 }
 
-fn without(images: &[Image], missing: Option<usize>) -> Devices {
+pub(crate) fn without(images: &[Image], missing: Option<usize>) -> Devices {
     let kept = images.iter().enumerate().filter(|(at, _)| Some(*at) != missing);
     devices_of(kept.map(|(_, image)| image.clone()).collect())
 }
 
-fn judged(devices: &Devices, history: &History) -> Result<(), String> {
+pub(crate) fn judged(devices: &Devices, history: &History) -> Result<(), String> {
     let pool = open(devices)?;
     judge(history, &pool).map(drop).map_err(|findings| {
         let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
@@ -68,11 +71,24 @@ fn run(base: &Devices, seed: u64, steps: usize) -> (Devices, Vec<Recorded>) {
     let all: Vec<usize> = (0..base.len()).collect();
     let devices = reopened(base, &all);
     let pool = open(&devices).expect("a new pool opens");
-    let timeline = devices[0].timeline().clone();
-    let (mut session, mut prng) = (Session::new(&pool, Times::Ignored), Prng::from_seed(seed));
+    let recorded = work(&pool, devices[0].timeline(), (seed, steps), |_, _| ());
+    drop(pool);
+    (devices, recorded)
+}
+
+/// Does `steps` operations that `seed` chooses, and ticks and checkpoints between them; `beside`
+/// is called before each, with its number.
+pub(crate) fn work(
+    pool: &Pool,
+    timeline: &Timeline,
+    (seed, steps): (u64, usize),
+    mut beside: impl FnMut(&Pool, usize),
+) -> Vec<Recorded> {
+    let (mut session, mut prng) = (Session::new(pool, Times::Ignored), Prng::from_seed(seed));
     let mut recorded = Vec::new();
     let profile = if prng.one_in(2) { Profile::syncing() } else { Profile::crash() };
-    for step in Generator::history(seed, profile, steps) {
+    for (number, step) in Generator::history(seed, profile, steps).into_iter().enumerate() {
+        beside(pool, number);
         let began = timeline.now();
         let applied = session.apply(&step);
         recorded.push(Recorded { step, began, ended: timeline.now(), applied });
@@ -83,11 +99,10 @@ fn run(base: &Devices, seed: u64, steps: usize) -> (Devices, Vec<Recorded>) {
             pool.checkpoint().expect("nothing fails");
         }
     }
-    drop(pool);
-    (devices, recorded)
+    recorded
 }
 
-fn history_at(base: &Pool, recorded: &[Recorded], time: u64) -> History {
+pub(crate) fn history_at(base: &Pool, recorded: &[Recorded], time: u64) -> History {
     let mut history = History::after(base).expect("the base can be walked");
     for entry in recorded.iter().filter(|entry| entry.began < time) {
         let number = history.begin(0, entry.step.clone());
@@ -99,7 +114,7 @@ fn history_at(base: &Pool, recorded: &[Recorded], time: u64) -> History {
 }
 
 /// Returns the members as a power cut at `time` may have left them.
-fn cut(devices: &Devices, time: u64, prng: &mut Prng) -> Vec<Image> {
+pub(crate) fn cut(devices: &Devices, time: u64, prng: &mut Prng) -> Vec<Image> {
     let point = |device: &Arc<storage::device::sim::SimDevice>| {
         device.recording().point_at(time).image(prng).image
     };
@@ -204,7 +219,7 @@ fn explore(seed: u64, steps: usize, cut_one_in: u64) -> Explored {
     explored
 }
 
-fn setting(name: &str) -> Option<u64> {
+pub(crate) fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 

@@ -229,6 +229,26 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "raid5_crash::no_cut_and_no_lost_member_takes_what_was_acknowledged",
     ),
+    ("RebuildSkipsOpen", "members", "rebuild::a_rebuild_reads_and_writes_live_segments_alone"),
+    ("RebuildForgetsParity", "members", "rebuild::a_new_device_is_made_whole_beside_writers"),
+    (
+        "OnlineBeforeFlush",
+        "members",
+        "rebuild_crash::no_cut_in_a_rebuild_takes_what_was_acknowledged",
+    ),
+    ("CursorAhead", "members", "rebuild_crash::no_cut_in_a_rebuild_takes_what_was_acknowledged"),
+    ("ReplacedKeepsIdentity", "members", "rebuild::a_new_device_is_made_whole_beside_writers"),
+    (
+        "RecoveryTrustsJoining",
+        "members",
+        "rebuild::rows_with_a_joining_member_do_not_count_as_agreed",
+    ),
+    (
+        "PinForgotten",
+        "engine",
+        "alloc::pin::tests::a_segment_that_empties_while_it_is_pinned_is_free_only_afterwards",
+    ),
+    ("ScrubTrustsBadRow", "members", "raid5_scrub::parity_is_never_made_to_match_what_is_bad"),
     (
         "MoveTakesNewBirth",
         "engine",

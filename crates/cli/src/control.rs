@@ -364,7 +364,7 @@ pub enum Answer {
 }
 
 /// What a scrub has found so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ScrubFacts {
     /// Bytes of the pool that were held against each other.
     pub read_bytes: u64,
@@ -376,6 +376,12 @@ pub struct ScrubFacts {
     pub lost: u64,
     /// Differing pages that nothing uses.
     pub unused: u64,
+    /// Runs of rows whose parity was written again.
+    #[serde(default)]
+    pub parities: u64,
+    /// Which are lost: the first of them, files by their paths.
+    #[serde(default)]
+    pub names: Vec<String>,
     /// Whether it has come to the end.
     pub is_done: bool,
 }
@@ -395,8 +401,14 @@ pub struct DeviceFacts {
     pub size_bytes: u64,
     /// What the pool uses of it.
     pub pool_bytes: u64,
-    /// How much was copied to it while it is joining.
+    /// How much of that was made anew, or needs not be, while it is joining.
     pub copied_bytes: u64,
+    /// Blocks and pages that no other device gave when it was rebuilt, since the pool was opened.
+    #[serde(default)]
+    pub lost: u64,
+    /// Which: the first of them, files by their paths.
+    #[serde(default)]
+    pub lost_names: Vec<String>,
     /// Reads.
     pub reads: u64,
     /// Bytes read.

@@ -649,7 +649,7 @@ fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
         "members": status
             .members
             .iter()
-            .map(|member| json!(devices::facts_of(member, geometry.member_bytes())))
+            .map(|member| json!(devices::facts_of(member, geometry)))
             .collect::<Vec<Value>>(),
         "transport": status.transport,
         "mount_count": status.mount_count,

@@ -26,7 +26,7 @@ pub mod vnode;
 
 pub use alloc::{Shortage, SpaceCounts};
 pub use buffer::{CacheCounts, LsnCounts};
-pub use jobs::{CleanerCounts, CleanerGauge, JobProgress, JobStatus, ScrubReport};
+pub use jobs::{CleanerCounts, CleanerGauge, JobProgress, JobStatus, RebuildReport, ScrubReport};
 pub use journal::{JournalCounts, RecoveryError, RecoveryReport};
 pub use pool::{
     CreateOptions, FilesetInfo, MemberStatus, OpenError, OpenOptions, Pool, PoolStatus,

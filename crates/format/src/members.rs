@@ -61,7 +61,7 @@ pub struct MemberDisk {
     pub state: u8,
     /// Zero.
     pub reserved: [u8; 3],
-    /// MiB of the pool that were copied to a joining member, from the start; else 0.
+    /// MiB of the pool, from the start, of which a joining member has its share; else 0.
     pub copied_mib: U32,
     /// Last path that it was opened by, padded with zeros: a hint.
     pub path: [u8; MEMBER_PATH_BYTES],
@@ -124,7 +124,7 @@ pub struct Member {
     pub state: MemberState,
     /// Last path that it was opened by, without zeros at its end: a hint. Empty: none.
     pub path: Vec<u8>,
-    /// MiB of the pool that were copied to it while it is joining; else 0.
+    /// MiB of the pool of which it has its share while it is joining; else 0.
     pub copied_mib: u32,
 }
 

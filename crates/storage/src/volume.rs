@@ -14,8 +14,10 @@
 //! 2. `volume/NAME.rs` implements [`Composite`] over a [`MemberSet`], which knows the members,
 //!    sends to one ([`MemberSet::submit`]) or waits for several ([`MemberSet::together`]), flushes
 //!    all, writes labels, and fails members. The layout adds the arithmetic from a byte of the
-//!    linear space to slots and offsets, and what it does where a read fails or does not verify
-//!    ([`Composite::heal`]). `needed` of [`MemberSet::new`] is how many it cannot do without.
+//!    linear space to slots and offsets, what it does where a read fails or does not verify
+//!    ([`Composite::heal`]), and how what a member should have is made anew
+//!    ([`Composite::remake`]) and verified ([`Composite::compare`]). `needed` of
+//!    [`MemberSet::new`] is how many it cannot do without.
 //! 3. `volume/open.rs` puts it over the members. `info().size_bytes` of it is what the geometry
 //!    calls the bytes of the device.
 //!
@@ -30,9 +32,10 @@ mod mirror;
 mod open;
 mod raid5;
 mod ranges;
+mod salvage;
 mod set;
 
-pub use composite::{Composite, Healed, Verify};
+pub use composite::{Compared, Composite, Healed, ParityMended, Remade, Verify};
 pub use joining::{Copied, ReplaceError};
 pub use open::Opening;
 pub use ranges::{Hold, InFlight};
@@ -47,7 +50,8 @@ use format::superblock::Superblock;
 
 use crate::convert::to_u64;
 use crate::device::{
-    AlignedBuffer, DeviceError, Operation, Purpose, RequestKind, SharedBytes, SharedDevice, Ticket,
+    AlignedBuffer, DeviceError, Operation, Purpose, Redundancy, RequestKind, SharedBytes,
+    SharedDevice, Ticket,
 };
 use crate::pool::{PoolError, check_writable, update_all_superblocks, write_first_superblocks};
 
@@ -162,39 +166,42 @@ impl Volume {
         joining::copied_end(&self.geometry)
     }
 
-    /// Reads a range of the pool from all members that may be read; returns the offsets of the
-    /// pages that are not the same on all, or cannot be read on one. Writes may be at the range: a
-    /// page that differs for a moment is told too.
+    /// Reads a piece of the pool, which is kept as `kept` says, in every way that there is: see
+    /// [`Composite::compare`]. In stripes no write is at it meanwhile; `None`: one is, to be tried
+    /// again a little later.
     ///
     /// # Errors
     ///
-    /// There are no members to be held against each other.
-    pub fn differing_pages(
+    /// See [`Composite::compare`].
+    pub fn compare(
         &self,
-        offset: u64,
-        length_bytes: usize,
-    ) -> Result<Vec<u64>, DeviceError> {
-        let Some(members) = self.members() else { return Ok(Vec::new()) };
-        let view = members.view();
-        let read = |offset, length| members.read_each(&view, Purpose::Cleaner, offset, length);
-        let copies = read(offset, length_bytes);
-        let offsets = (offset..offset + to_u64(length_bytes)).step_by(PAGE_BYTES);
-        let are_same = |copies: &[(usize, Result<AlignedBuffer, DeviceError>)], at: usize| {
-            let page_of = |copy: &(usize, Result<AlignedBuffer, DeviceError>)| {
-                let bytes = copy.1.as_ref().ok()?;
-                bytes.get(at..at + PAGE_BYTES).map(<[u8]>::to_vec)
-            };
-            let mut pages = copies.iter().map(page_of);
-            let first = pages.next().flatten();
-            first.is_some() && pages.all(|page| page == first)
-        };
-        let can_all = copies.iter().all(|(_, copy)| copy.is_ok());
-        let differs = |at: &u64| match can_all {
-            true => !are_same(&copies, usize::try_from(at - offset).unwrap_or(0)),
-            // One bad sector must not stand for its neighbours.
-            false => !are_same(&read(*at, PAGE_BYTES), 0),
-        };
-        Ok(offsets.filter(differs).collect())
+        piece: std::ops::Range<u64>,
+        kept: Redundancy,
+    ) -> Result<Option<Compared>, DeviceError> {
+        let Some(composite) = &self.composite else { return Ok(None) };
+        if self.geometry.stripe.is_none() || piece.end <= self.geometry.groups_offset {
+            return composite.compare(piece, kept).map(Some);
+        }
+        // A stripe in flight agrees with nothing.
+        let Some(hold) = composite.members().try_hold(piece.clone()) else { return Ok(None) };
+        let compared = composite.compare(piece, kept);
+        drop(hold);
+        compared.map(Some)
+    }
+
+    /// Writes parity anew where it does not agree with its row, if the data of the row is what it
+    /// should be: see [`Composite::mend_parity`]. `rows` are bytes of the pool.
+    ///
+    /// # Errors
+    ///
+    /// See [`Composite::mend_parity`].
+    pub fn mend_parity(
+        &self,
+        rows: std::ops::Range<u64>,
+        verify: Verify<'_>,
+    ) -> Result<ParityMended, DeviceError> {
+        let Some(composite) = &self.composite else { return Ok(ParityMended::Agrees) };
+        composite.mend_parity(rows, verify)
     }
 
     /// Copies a part of a fixed region from `source`, one of [`Volume::fixed_copies`], to all other

@@ -72,9 +72,9 @@ fn wait(at: &Controlled, output: &Output) -> anyhow::Result<()> {
         let stopped = at.jobs()?.into_iter().find(|job| job.is_paused || job.failure.is_some());
         let Some(device) = joining else {
             progress.finish();
-            return Ok(());
+            return tell_lost(at, output);
         };
-        progress.tell("copied, in bytes", device.copied_bytes, device.pool_bytes);
+        progress.tell("made anew, in bytes", device.copied_bytes, device.pool_bytes);
         if let Some(job) = stopped {
             let why = job.failure.unwrap_or_else(|| "somebody paused it".to_owned());
             let (pool, id) = (at.pool.display(), job.id);
@@ -85,6 +85,20 @@ fn wait(at: &Controlled, output: &Output) -> anyhow::Result<()> {
         }
         std::thread::park_timeout(ASK_AGAIN);
     }
+}
+
+/// Says what no other device gave.
+fn tell_lost(at: &Controlled, output: &Output) -> anyhow::Result<()> {
+    for device in devices(at)?.into_iter().filter(|device| device.lost > 0) {
+        let (lost, names) = (device.lost, device.lost_names.join("\n  "));
+        let words = format!(
+            "{}: {lost} blocks and pages are lost, for no other device gives them: {}\n  {names}",
+            printable(&device.path),
+            "restore these files from a backup"
+        );
+        output.fact(&words, &json!({ "lost": lost, "lost_names": device.lost_names }));
+    }
+    Ok(())
 }
 
 fn devices(at: &Controlled) -> anyhow::Result<Vec<DeviceFacts>> {
@@ -107,13 +121,14 @@ fn line_of(device: &DeviceFacts) -> String {
         (device.write_errors, "writes failed"),
         (device.checksum_errors, "did not verify"),
         (device.repaired, "repaired"),
+        (device.lost, "lost in the rebuild"),
     ] {
         if count > 0 {
             line += &format!(", {count} {what}");
         }
     }
     if state == "joining" {
-        line += &format!(", {} copied", ByteSize(device.copied_bytes));
+        line += &format!(", {} made anew", ByteSize(device.copied_bytes));
     }
     line
 }

@@ -57,19 +57,23 @@ fn wait(at: &Controlled, output: &Output) -> anyhow::Result<ScrubFacts> {
 }
 
 fn text_of(pool: &str, found: &ScrubFacts) -> String {
-    let ScrubFacts { differing, repaired, lost, unused, .. } = found;
+    let ScrubFacts { differing, repaired, lost, unused, parities, .. } = found;
     let read = ByteSize(found.read_bytes);
-    if *differing == 0 {
+    if (*differing, *repaired, *lost) == (0, 0, 0) {
         return format!("{pool}: {read}, the same on all devices");
     }
     let mut text = format!(
         "{pool}: {read}; {differing} pages differ between the devices: {repaired} pages and blocks \
          were written again, {unused} are of nothing in use"
     );
+    if *parities > 0 {
+        text += &format!(", of {parities} runs of rows the parity was written again");
+    }
     if *lost > 0 {
         text += &format!(
-            ", of {lost} no copy verifies or takes it: `holdfast check` names them, and the \
-             server's log has where"
+            ", of {lost} no copy verifies or takes it: the server's log has all, here are the \
+             first:\n  {}",
+            found.names.join("\n  ")
         );
     }
     text

@@ -202,23 +202,33 @@ fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
 }
 
 fn begin_scrub(path: &Path, pool: &Pool) -> Result<Answer, BackendError> {
-    let layout = pool.status().layout;
-    if layout != Layout::Mirror {
-        let words = format!("only mirrors are scrubbed by this version, not {}", layout.word());
-        return Err(failed(path, words));
-    }
-    let online = pool.members().iter().filter(|it| it.member.is_online()).count();
-    if online < 2 {
-        let words = "one device alone has all that the pool holds, so there is nothing to hold it \
-                     against: replace the others first";
+    let members = pool.members();
+    let online = members.iter().filter(|it| it.member.is_online()).count();
+    let refusal = match pool.status().layout {
+        Layout::Single => Some(
+            "the pool lies on one device, so there is nothing to hold it against: `holdfast check` \
+             verifies it",
+        ),
+        Layout::Mirror if online < 2 => Some(
+            "one device alone has all that the pool holds, so there is nothing to hold it against: \
+             replace the others first",
+        ),
+        Layout::Raid5 { .. } if online < members.len() => Some(
+            "a device of the raid5 is away or joining, so there is nothing to hold the others \
+             against: replace it, or wait until it is online",
+        ),
+        Layout::Mirror | Layout::Raid5 { .. } => None,
+    };
+    if let Some(words) = refusal {
         return Err(failed(path, words));
     }
     pool.scrub().map(|_| Answer::Done).map_err(|error| failed(path, error))
 }
 
 fn scrub_facts(found: ScrubReport) -> ScrubFacts {
-    let ScrubReport { read_bytes, differing, repaired, lost, unused, is_done } = found;
-    ScrubFacts { read_bytes, differing, repaired, lost, unused, is_done }
+    let ScrubReport { read_bytes, differing, repaired, lost, unused, parities, names, is_done } =
+        found;
+    ScrubFacts { read_bytes, differing, repaired, lost, unused, parities, names, is_done }
 }
 
 fn job_facts(job: JobStatus) -> JobFacts {

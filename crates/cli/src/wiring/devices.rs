@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use engine::{MemberStatus, Pool};
+use format::geometry::Geometry;
 use storage::device::{Device, FileDevice, FileOptions, RequestKind};
 use storage::pool::check_writable;
 use storage::volume::ReplaceError;
@@ -19,7 +20,7 @@ pub(super) fn list(pool: &Pool) -> Vec<DeviceFacts> {
     let status = pool.status();
     let pool_bytes = status.geometry.member_bytes();
     let mut devices: Vec<DeviceFacts> =
-        status.members.iter().map(|member| facts_of(member, pool_bytes)).collect();
+        status.members.iter().map(|member| facts_of(member, &status.geometry)).collect();
     if devices.is_empty() {
         devices.push(DeviceFacts {
             path: status.device,
@@ -32,8 +33,13 @@ pub(super) fn list(pool: &Pool) -> Vec<DeviceFacts> {
     devices
 }
 
-pub(super) fn facts_of(status: &MemberStatus, pool_bytes: u64) -> DeviceFacts {
-    let MemberStatus { slot, member, counts } = status;
+pub(super) fn facts_of(status: &MemberStatus, geometry: &Geometry) -> DeviceFacts {
+    let MemberStatus { slot, member, counts, rebuilt } = status;
+    let pool_bytes = geometry.member_bytes();
+    let rebuilt = rebuilt.clone().unwrap_or_default();
+    // The cursor is in MiB of the pool; in stripes a device has a share of each.
+    let walked = u128::from(member.copied_mib) << 20;
+    let share = walked * u128::from(pool_bytes) / u128::from(geometry.device_bytes.max(1));
     let io = |kind| counts.io.of_kind(kind);
     DeviceFacts {
         slot: u64::try_from(*slot).unwrap_or(0),
@@ -42,7 +48,9 @@ pub(super) fn facts_of(status: &MemberStatus, pool_bytes: u64) -> DeviceFacts {
         state: member.state.word().to_owned(),
         size_bytes: member.size_bytes,
         pool_bytes,
-        copied_bytes: u64::from(member.copied_mib) << 20,
+        copied_bytes: u64::try_from(share).unwrap_or(pool_bytes),
+        lost: rebuilt.lost,
+        lost_names: rebuilt.names,
         reads: io(RequestKind::Read).requests,
         read_bytes: io(RequestKind::Read).bytes,
         writes: io(RequestKind::Write).requests,

@@ -11,6 +11,7 @@ use format::group::{
 };
 use format::ids::{Epoch, Place, PoolId};
 use format::page::{PageBytes, PageHeader, PageKind, PageOwner};
+use runtime::planted::{self, Planted};
 use storage::device::Purpose;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -40,14 +41,17 @@ pub(super) struct Segment {
     pub(super) incarnation: Epoch,
     /// How long its blocks are expected to last.
     pub(super) level: Level,
+    /// How many have it pinned (G6).
+    pub(super) pins: u32,
     /// Of a metadata segment: a bit per page that is held.
     pages: Vec<u64>,
 }
 
 impl Segment {
-    fn is_free(&self) -> bool {
+    pub(super) fn is_free(&self) -> bool {
         let is_data_or_free = matches!(self.kind, SegmentKind::Free | SegmentKind::Data);
-        self.held == 0 && !self.is_open && is_data_or_free
+        let is_pinned = self.pins > 0 && !planted::is(Planted::PinForgotten);
+        self.held == 0 && !self.is_open && !is_pinned && is_data_or_free
     }
 }
 
@@ -171,7 +175,7 @@ impl Group {
             self.free_pages -= clear_bits(&entry.pages);
             entry.pages = Vec::new();
             entry.kind = SegmentKind::Data;
-            self.free_count += 1;
+            self.free_count += u32::from(entry.is_free());
             self.metadata.retain(|number| *number != segment);
         }
     }
@@ -347,7 +351,7 @@ impl Allocator {
     }
 
     /// Returns every page that is looked at when a group is loaded.
-    fn pages_to_load(&self, number: u32) -> Vec<Place> {
+    pub(super) fn pages_to_load(&self, number: u32) -> Vec<Place> {
         let geometry = self.geometry();
         let maps = (0..geometry.map_pages()).map(|page| geometry.free_map_place(number, page));
         let usages = (0..geometry.usage_pages()).map(|page| geometry.usage_place(number, page));
@@ -383,6 +387,7 @@ impl Allocator {
                 filled: usage.filled,
                 incarnation: usage.incarnation,
                 level: Level::MOVED,
+                pins: 0,
                 pages: Vec::new(),
             };
             if usage.kind == SegmentKind::Metadata && usage.live == 0 {

@@ -17,6 +17,8 @@
 //!   reserve: the new version counts beside the old one, or beside what is reserved for it, only
 //!   until it is installed and a checkpoint has released the old one. So after a reclaim it has
 //!   room, whatever else the pool holds.
+//! - G6: A segment that is pinned is neither opened nor made one of another kind, though nothing in
+//!   it is held any more: it is not free before the pin is gone.
 //!
 //! # Concurrency
 //!
@@ -29,12 +31,14 @@ mod change;
 mod extent;
 pub(crate) mod group;
 mod level;
+mod pin;
 pub mod policy;
 mod shortage;
 mod spare;
 
 pub(crate) use extent::{Extent, Extents};
 pub(crate) use level::Level;
+pub(crate) use pin::Pin;
 pub use shortage::Shortage;
 
 use std::collections::{BTreeMap, VecDeque};

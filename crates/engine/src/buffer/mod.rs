@@ -214,6 +214,11 @@ impl Cache {
         &self.shards[index_wide(mixed) % SHARDS]
     }
 
+    /// Whether the page at `place` is in memory.
+    pub(crate) fn is_in_memory(&self, place: Place) -> bool {
+        self.find(place).is_some()
+    }
+
     fn find(&self, place: Place) -> Option<Arc<Buffer>> {
         self.shard(place).lock().find(place).map(Arc::clone)
     }

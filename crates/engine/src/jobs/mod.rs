@@ -23,16 +23,18 @@
 //! The list of walks is locked while it is read or changed, never during a step.
 
 mod cleaner;
-mod copying;
 mod deferred;
 mod deletion;
 mod flusher;
 mod gauge;
+mod pieces;
+mod rebuild;
 mod scrub;
 
-pub(crate) use self::copying::Copying;
 pub(crate) use self::deletion::Deletion;
 pub use self::gauge::{CleanerCounts, CleanerGauge};
+pub use self::rebuild::RebuildReport;
+pub(crate) use self::rebuild::{Rebuild, RebuildCounts};
 pub use self::scrub::ScrubReport;
 pub(crate) use self::scrub::{Scrub, ScrubCounts};
 

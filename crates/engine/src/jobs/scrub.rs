@@ -1,8 +1,8 @@
-//! Scrub: all copies of what a pool holds are read and held against each other, and what is bad on
-//! one member is written again with what another has.
+//! Scrub: all that a pool holds is read in every way that there is, and what is bad is written
+//! again with what the rest gives.
 //!
-//! Copies that are equal are left: rot does not strike two devices alike. Of each page that is not
-//! the same everywhere, what lies there says which copy is right:
+//! Of what all members hold alike, copies that are equal are left: rot does not strike two devices
+//! alike. Of each page that is not the same everywhere, what lies there says which copy is right:
 //!
 //! 1. In a metadata segment, and in the group table: the page that verifies at this place, and is
 //!    the one that went home last.
@@ -13,29 +13,33 @@
 //! The kind of a segment is that of the usage page at home. It may be behind what memory knows, but
 //! for a segment that was free: that is left to the next scrub.
 //!
-//! Nothing is written but by [`Volume::heal`], which holds the range against writers.
+//! In stripes segments in use alone are looked at: `stripes` says how.
+//!
+//! Nothing is written but by [`Volume::heal`] and [`Volume::mend_parity`], which hold the range
+//! against writers.
+
+mod stripes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use format::geometry::Geometry;
 use format::group::{SegmentKind, SegmentUsage, USAGES_PER_PAGE};
 use format::ids::Place;
 use format::page::{PAGE_BYTES, PageHeader};
-use format::pointer::BlockPointer;
-use format::summary::{Summary, SummaryEntry, SummaryKind};
-use storage::device::Purpose;
+use format::summary::{SummaryEntry, SummaryKind};
+use storage::device::{DeviceError, Purpose};
 use storage::volume::{Healed, Volume};
 
+use super::pieces::{Kept, LOST_NAMED_MAX, PASSED_OVER_MAX, is_block, summary_of};
 use super::{Budget, Job, JobProgress, Step};
 use crate::alloc::SegmentId;
 use crate::buffer::page_of;
 use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
+use crate::sync::Mutex;
 use crate::vnode::Core;
-
-/// What is read at a time, of each member.
-const PIECE_BYTES: u64 = 1 << 20;
 
 /// What a scrub has found so far.
 #[derive(Debug, Default)]
@@ -45,15 +49,17 @@ pub(crate) struct ScrubCounts {
     repaired: AtomicU64,
     lost: AtomicU64,
     unused: AtomicU64,
+    parities: AtomicU64,
     is_done: AtomicU64,
+    names: Mutex<Vec<String>>,
 }
 
 /// The same at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubReport {
-    /// Bytes of the pool that were held against each other.
+    /// Bytes of the pool that were looked at; in stripes what nothing uses counts too.
     pub read_bytes: u64,
-    /// Pages of 4 KiB that were not the same on all members.
+    /// Pages of 4 KiB that were not the same on all members, or whose rows do not agree.
     pub differing: u64,
     /// Pages and blocks that were written again.
     pub repaired: u64,
@@ -61,6 +67,10 @@ pub struct ScrubReport {
     pub lost: u64,
     /// Differing pages that nothing uses.
     pub unused: u64,
+    /// Runs of rows whose parity was written again.
+    pub parities: u64,
+    /// Which are lost: the first of them, files by their paths.
+    pub names: Vec<String>,
     /// Whether it has come to the end.
     pub is_done: bool,
 }
@@ -75,7 +85,31 @@ impl ScrubCounts {
             repaired: of(&self.repaired),
             lost: of(&self.lost),
             unused: of(&self.unused),
+            parities: of(&self.parities),
+            names: self.names.lock().clone(),
             is_done: of(&self.is_done) > 0,
+        }
+    }
+
+    fn lose(&self, what: String) {
+        tracing::error!(what, "a scrub finds nothing that verifies, or cannot write it");
+        self.lost.fetch_add(1, Ordering::Relaxed);
+        let mut names = self.names.lock();
+        if names.len() < LOST_NAMED_MAX {
+            names.push(what);
+        }
+    }
+
+    /// Counts what became of something bad.
+    fn count(&self, healed: Option<&Healed>, what: impl FnOnce() -> String) {
+        match healed {
+            None => _ = self.unused.fetch_add(1, Ordering::Relaxed),
+            // What was mended with its neighbour is the same by now.
+            Some(Healed { bytes: Some(_), bad: 0, .. }) => {}
+            Some(Healed { bytes: Some(_), bad, repaired, .. }) if bad == repaired => {
+                self.repaired.fetch_add(1, Ordering::Relaxed);
+            }
+            Some(_) => self.lose(what()),
         }
     }
 }
@@ -102,23 +136,34 @@ impl Job for Scrub {
 
     fn step(&self, core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
         let volume = &core.store.volume;
-        let end = volume.used_end();
-        for _ in 0..budget.units {
+        let (mut read, mut passed_over) = (0, 0);
+        while read < budget.units && passed_over < PASSED_OVER_MAX {
             let at = self.at.load(Ordering::Relaxed);
-            if at >= end {
+            let Some(piece) = volume.piece_at(at) else {
                 volume.flush(Purpose::Cleaner).map_err(|error| core.store.journal.fail(&error))?;
                 self.counts.is_done.store(1, Ordering::Relaxed);
                 return Ok(Step::Done);
-            }
-            let length = (PIECE_BYTES - at % PIECE_BYTES).min(end - at);
-            let pages = volume.differing_pages(at, index_wide(length));
-            let pages = pages.map_err(|error| FsError::Io { cause: error.to_string() })?;
-            let mut segments = BTreeMap::new();
-            for offset in pages {
-                self.mend(core, offset, &mut segments)?;
+            };
+            let (end, length) = (piece.end, piece.end - at);
+            match Kept::of(core, &piece) {
+                Ok(Some(kept)) => {
+                    read += 1;
+                    let compared = volume.compare(piece.clone(), kept.redundancy());
+                    // A write is at it.
+                    let Some(compared) = compared.map_err(io)? else { return Ok(Step::Wait) };
+                    match kept {
+                        Kept::Alike => self.mend_all(core, &compared.differing)?,
+                        Kept::Segment(pin) => self.mend_segment(core, &pin, compared)?,
+                    }
+                }
+                Ok(None) => passed_over += 1,
+                Err(error) => {
+                    let (from, to) = (piece.start, end - 1);
+                    self.counts.lose(format!("bytes {from} to {to} of the pool: {error}"));
+                }
             }
             self.counts.read_bytes.fetch_add(length, Ordering::Relaxed);
-            self.at.store(at + length, Ordering::Relaxed);
+            self.at.store(end, Ordering::Relaxed);
         }
         Ok(Step::Again)
     }
@@ -147,7 +192,24 @@ impl Listed {
     }
 }
 
+fn io(error: DeviceError) -> FsError {
+    FsError::Io { cause: error.to_string() }
+}
+
+/// Returns the place at byte `offset` of the pool, in a group or in front of them.
+fn place_at(geometry: &Geometry, offset: u64) -> Option<Place> {
+    match offset < geometry.groups_offset {
+        true => Some(Geometry::fixed_place(offset)),
+        false => geometry.place_at(offset),
+    }
+}
+
 impl Scrub {
+    fn mend_all(&self, core: &Core, differing: &[u64]) -> FsResult<()> {
+        let mut segments = BTreeMap::new();
+        differing.iter().try_for_each(|&offset| self.mend(core, offset, &mut segments))
+    }
+
     /// Repairs the page at `offset`, which is not the same on all members.
     fn mend(
         &self,
@@ -157,7 +219,7 @@ impl Scrub {
     ) -> FsResult<()> {
         self.counts.differing.fetch_add(1, Ordering::Relaxed);
         let geometry = core.store.geometry();
-        let Some(place) = geometry.place_at(offset) else {
+        let Some(place) = place_at(geometry, offset) else {
             self.counts.unused.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         };
@@ -168,19 +230,7 @@ impl Scrub {
             Some(SegmentKind::Data) => self.mend_data(core, place, segments)?,
             Some(_) | None => None,
         };
-        let count = match healed {
-            None => &self.counts.unused,
-            // What was mended with its neighbour is the same by now.
-            Some(Healed { bytes: Some(_), bad: 0, .. }) => return Ok(()),
-            Some(Healed { bytes: Some(_), bad, repaired, .. }) if bad == repaired => {
-                &self.counts.repaired
-            }
-            Some(_) => {
-                tracing::error!(%place, "a scrub finds no copy that verifies, or cannot write it");
-                &self.counts.lost
-            }
-        };
-        count.fetch_add(1, Ordering::Relaxed);
+        self.counts.count(healed.as_ref(), || format!("what lies at {place}"));
         Ok(())
     }
 
@@ -206,12 +256,7 @@ impl Scrub {
             return Ok(None);
         };
         let block = start.advance(entry.offset);
-        let is_it = |bytes: &[u8]| {
-            let block_bytes = 1_usize << entry.block_shift.min(20);
-            let pointer =
-                BlockPointer::to_data(block, entry.fragments, entry.birth, block_bytes, bytes);
-            pointer.check == entry.check
-        };
+        let is_it = |bytes: &[u8]| is_block(entry, block, bytes);
         heal(block, core.stored_bytes(entry.fragments), &is_it)
     }
 }
@@ -220,11 +265,6 @@ impl Scrub {
 fn has_copy(volume: &Volume, place: Place, is_it: &dyn Fn(&[u8]) -> bool) -> bool {
     let read = |copy| volume.read_copy(copy, Purpose::Cleaner, place, PAGE_BYTES);
     (0..).map_while(read).any(|copy| copy.is_ok_and(|bytes| is_it(&bytes)))
-}
-
-fn summary_of(core: &Core, bytes: &[u8], place: Place) -> Option<Summary> {
-    let page = bytes.first_chunk()?;
-    Summary::decode(page, core.segments.pool_id(), core.segments.secret(), place)
 }
 
 /// Reads what the summaries of a segment list, on any of the members.

@@ -8,7 +8,7 @@ use storage::device::{DeviceError, SharedDevice};
 use storage::volume::{MemberCounts, ReplaceError};
 
 use super::Pool;
-use crate::jobs::{Copying, Scrub, ScrubReport};
+use crate::jobs::{Rebuild, RebuildCounts, RebuildReport, Scrub, ScrubReport};
 
 /// What `status` tells of a member.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub struct MemberStatus {
     pub member: Member,
     /// What happened to it since the pool was opened.
     pub counts: MemberCounts,
+    /// What the last rebuild since then has done, if it was of this slot.
+    pub rebuilt: Option<RebuildReport>,
 }
 
 impl Pool {
@@ -28,9 +30,13 @@ impl Pool {
         let Some(set) = self.volume().members() else { return Vec::new() };
         let table = set.label().map_or_else(Vec::new, |label| label.members);
         let view = set.view();
+        let report = self.rebuild_report();
         let both = table.into_iter().zip(view.iter()).enumerate();
-        both.map(|(slot, (member, at))| MemberStatus { slot, member, counts: at.counts() })
-            .collect()
+        both.map(|(slot, (member, at))| {
+            let rebuilt = report.clone().filter(|report| report.slot == slot);
+            MemberStatus { slot, member, counts: at.counts(), rebuilt }
+        })
+        .collect()
     }
 
     /// Leaves the member in `slot` behind, as if a write to it had failed. The labels say so,
@@ -51,7 +57,7 @@ impl Pool {
         Ok(members.fail(slot, device, error)?)
     }
 
-    /// Puts `device` in the place of the member in `slot`. A job copies everything to it
+    /// Puts `device` in the place of the member in `slot`. A job makes all anew that it should have
     /// ([`Pool::jobs`]); it has every write from the moment this returns.
     ///
     /// # Errors
@@ -67,20 +73,30 @@ impl Pool {
         self.volume().begin_replace(slot, device, id)?;
         // Before the first tick it is found there.
         if self.has_resumed.load(Ordering::Relaxed) {
-            self.jobs.add(&self.core, Arc::new(Copying::new(slot, &name, 0)));
+            let counts = self.new_rebuild(slot);
+            self.jobs.add(&self.core, Arc::new(Rebuild::new(slot, &name, 0, &counts)));
         }
         Ok(())
     }
 
-    /// Begins to hold all copies against each other, by a job. Returns whether it began: one that
-    /// is under way goes on.
+    /// Returns what the last rebuild since the open has done; `None`: there was none.
+    #[must_use]
+    pub fn rebuild_report(&self) -> Option<RebuildReport> {
+        self.rebuild.lock().as_ref().map(|counts| counts.report())
+    }
+
+    fn new_rebuild(&self, slot: usize) -> Arc<RebuildCounts> {
+        Arc::clone(self.rebuild.lock().insert(Arc::new(RebuildCounts::of(slot))))
+    }
+
+    /// Begins to hold against each other whatever the pool is kept in, by a job. Returns whether it
+    /// began: one that is under way goes on.
     ///
     /// # Errors
     ///
-    /// [`ReplaceError::NotSeveral`]: of one device there is nothing to repair from; or
-    /// [`ReplaceError::Layout`].
+    /// [`ReplaceError::NotSeveral`]: of one device there is nothing to repair from.
     pub fn scrub(&self) -> Result<bool, ReplaceError> {
-        self.volume().mirror()?;
+        self.volume().members().ok_or(ReplaceError::NotSeveral)?;
         let mut last = self.scrub.lock();
         if last.as_ref().is_some_and(|counts| !counts.report().is_done) {
             return Ok(false);
@@ -96,12 +112,13 @@ impl Pool {
         self.scrub.lock().as_ref().map(|counts| counts.report())
     }
 
-    /// Goes on with a copy that a crash or a close has interrupted.
-    pub(super) fn resume_copy(&self) {
+    /// Goes on with a rebuild that a crash or a close has interrupted.
+    pub(super) fn resume_rebuild(&self) {
         let Some((slot, copied)) = self.volume().joining() else { return };
         let view = self.volume().members().map(|members| members.view());
         let device = view.and_then(|view| view.get(slot)?.device.clone());
         let name = device.map_or_else(String::new, |device| device.info().name.clone());
-        self.jobs.add(&self.core, Arc::new(Copying::new(slot, &name, copied.done_mib)));
+        let counts = self.new_rebuild(slot);
+        self.jobs.add(&self.core, Arc::new(Rebuild::new(slot, &name, copied.done_mib, &counts)));
     }
 }

@@ -42,7 +42,7 @@ use crate::buffer::{Cache, CacheCounts, LsnCounts};
 use crate::error::{FsError, FsResult};
 use crate::fileset::MountedFileset;
 use crate::fileset::table::FilesetTable;
-use crate::jobs::{CleanerGauge, JobStatus, Jobs, ScrubCounts};
+use crate::jobs::{CleanerGauge, JobStatus, Jobs, RebuildCounts, ScrubCounts};
 use crate::journal::{
     self, ACTIVE_LOG_BYTES_DEFAULT, CheckpointHooks, DIRTY_PAGES_DEFAULT, Journal, JournalCounts,
     JournalOptions, JournalStart, RecoveryError, RecoveryReport,
@@ -176,6 +176,8 @@ pub struct Pool {
     jobs: Jobs,
     /// What the last scrub has found.
     scrub: Mutex<Option<Arc<ScrubCounts>>>,
+    /// What the last rebuild has done.
+    rebuild: Mutex<Option<Arc<RebuildCounts>>>,
     /// Whether the jobs of the life before go on.
     has_resumed: AtomicBool,
     recovery: RecoveryReport,
@@ -368,6 +370,7 @@ impl Pool {
             core,
             jobs,
             scrub: Mutex::new(None),
+            rebuild: Mutex::new(None),
             has_resumed: AtomicBool::new(false),
             recovery,
             is_read_only,
@@ -451,7 +454,7 @@ impl Pool {
         // Here and not at the open: it reads the whole table of filesets.
         if !self.has_resumed.swap(true, Ordering::Relaxed) {
             self.resume_deletions()?;
-            self.resume_copy();
+            self.resume_rebuild();
         }
         match self.jobs.tick(&self.core) {
             // A full pool is no reason to stop the clock.

@@ -43,6 +43,7 @@ mod fork;
 mod held;
 mod inline;
 mod list;
+mod lost;
 mod names;
 mod orphan;
 mod payload;

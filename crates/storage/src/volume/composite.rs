@@ -1,9 +1,10 @@
 //! What a layout over several devices is to the volume: a device with more to ask.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::set::MemberSet;
-use crate::device::{AlignedBuffer, Device, DeviceError, Purpose, SharedDevice};
+use crate::device::{AlignedBuffer, Device, DeviceError, Purpose, Redundancy, SharedDevice};
 
 /// Says whether bytes are what should be there.
 pub type Verify<'a> = &'a dyn Fn(&[u8]) -> bool;
@@ -19,6 +20,35 @@ pub struct Healed {
     pub bad: u64,
     /// Of those how many were written again.
     pub repaired: u64,
+}
+
+/// What a piece holds, as it was made anew for a joining member.
+#[derive(Debug)]
+pub struct Remade {
+    /// Its bytes, as all members together give them.
+    pub bytes: AlignedBuffer,
+    /// Pages of it that nobody gives: bytes of the pool. They were written as zeros.
+    pub lost: Vec<u64>,
+}
+
+/// What a piece holds, and whether all ways to read it say the same.
+#[derive(Debug)]
+pub struct Compared {
+    /// Its bytes, as they are read; zeros where nothing is.
+    pub bytes: AlignedBuffer,
+    /// Pages, as bytes of the pool, of which two ways to read them differ, or one fails.
+    pub differing: Vec<u64>,
+}
+
+/// What became of rows whose units did not agree with their parity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParityMended {
+    /// They do.
+    Agrees,
+    /// They do now.
+    Written,
+    /// They do not: what is in them does not verify, or somebody writes there.
+    Left,
 }
 
 /// A layout over several devices. As a [`Device`] it is the linear space of the pool.
@@ -61,4 +91,45 @@ pub trait Composite: Device {
         length_bytes: usize,
         verify: Verify<'_>,
     ) -> Result<Healed, DeviceError>;
+
+    /// Returns the piece that begins at byte `offset` of the pool, or has it: what is made anew, or
+    /// compared, at one time. `None`: it lies behind what the pool uses.
+    fn piece_at(&self, offset: u64) -> Option<Range<u64>>;
+
+    /// Writes what the joining member in `slot` should have of a piece, which nobody else may write
+    /// to meanwhile. `kept` says how what lies there is kept. Not durable before a flush. `None`:
+    /// the member is not joining any more.
+    ///
+    /// # Errors
+    ///
+    /// What a member said that gives nothing at all, or that the layout needs.
+    fn remake(
+        &self,
+        slot: usize,
+        piece: Range<u64>,
+        kept: Redundancy,
+    ) -> Result<Option<Remade>, DeviceError>;
+
+    /// Reads a piece in every way that there is. Writes may be at it: a page that differs for a
+    /// moment is told too.
+    ///
+    /// # Errors
+    ///
+    /// What a member said that gives nothing at all, or without which there is nothing to compare.
+    fn compare(&self, piece: Range<u64>, kept: Redundancy) -> Result<Compared, DeviceError>;
+
+    /// Writes the parity of rows anew where it does not agree with them, if `verify` says that the
+    /// data of all of them is what it should be. Not durable before a flush.
+    ///
+    /// # Errors
+    ///
+    /// What a member said that the layout needs.
+    fn mend_parity(
+        &self,
+        rows: Range<u64>,
+        verify: Verify<'_>,
+    ) -> Result<ParityMended, DeviceError> {
+        let _ = (rows, verify);
+        Ok(ParityMended::Agrees)
+    }
 }

@@ -1,35 +1,40 @@
-//! A device takes the place of a member: it gets every write from the first moment, and all that
-//! was there before is copied to it, from the start of the pool to its end.
+//! A device takes the place of a member: it gets every write from the first moment, and what it
+//! should have of all that was there before is made anew on it, from the start of the pool to its
+//! end. How that is done of one piece the layout knows ([`super::composite::Composite::remake`]).
 //!
 //! # Invariants
 //!
-//! - JN1: What lies below the cursor is the same on the joining member as on the others, whatever
-//!   was written since. A piece is copied while its range is held (RH1): a write before it went to
-//!   the others and is read with it, a write after it goes to the joining member too.
+//! - JN1: What lies below the cursor is on the joining member what the others say that it should
+//!   be, whatever was written since. A piece is made anew while its range is held (RH1): a write
+//!   before it went to the others and is read with it, a write after it goes to the joining member
+//!   too.
+//! - JN2: Whoever walks says how a piece is kept, and sees to it that nothing there comes to be
+//!   kept in another way before the piece is done.
 //!
 //! # Crashes
 //!
-//! The cursor is in the table of the labels, and what lies below it was flushed before. A copy goes
-//! on from there. What a crash leaves of writes below the cursor is what it may leave of any
-//! member: recovery writes home to the joining one as well.
+//! The cursor is in the table of the labels, and what lies below it was flushed before. The walk
+//! goes on from there. What a crash leaves of writes below the cursor is what it may leave of any
+//! member: recovery writes home to the joining one as well, without looking at what it has.
 //!
-//! The superblocks of a member are its own, and are not copied.
+//! The superblocks of a member are its own, and are not copied. Decision 0066 has the argument for
+//! stripes.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use format::geometry::{Geometry, SUPERBLOCK_AREA_BYTES};
-use format::members::{Layout, Member, MemberState};
+use format::members::{Member, MemberState};
 use format::superblock::SUPERBLOCK_BYTES;
 use runtime::planted::{self, Planted};
 
 use super::Volume;
-use super::set::{MemberSet, Slot};
-use crate::convert::{to_u64, to_usize};
-use crate::device::{DeviceError, Operation, Purpose, SharedBytes, SharedDevice};
+use super::composite::Remade;
+use super::set::Slot;
+use crate::convert::to_u64;
+use crate::device::{DeviceError, Purpose, Redundancy, SharedDevice};
 
-/// Unit of the cursor, and what is copied while its range is held.
-const PIECE_BYTES: u64 = 1 << 20;
+/// Unit of the cursor, and a piece of what all members hold alike.
+pub(super) const PIECE_BYTES: u64 = 1 << 20;
 /// Parts of the whole after which the cursor is written to the labels: a crash repeats one.
 const CURSOR_PARTS: u64 = 128;
 
@@ -37,15 +42,9 @@ const CURSOR_PARTS: u64 = 128;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplaceError {
-    /// Only mirrors have members to replace.
+    /// Only pools of several devices have members to replace.
     #[error("the pool lies on one device: there is nothing to copy a member from")]
     NotSeveral,
-    /// Only mirrors can.
-    #[error("members of a pool that lies as {kind} cannot be replaced by this version")]
-    Layout {
-        /// How it lies.
-        kind: &'static str,
-    },
     /// Name another.
     #[error("there is no member in slot {slot}")]
     NoSlot {
@@ -95,10 +94,10 @@ pub enum ReplaceError {
     Device(#[from] DeviceError),
 }
 
-/// How far a copy is.
+/// How far a walk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// MiB that are copied.
+    /// MiB of the pool that are done.
     pub done_mib: u32,
     /// MiB in all.
     pub total_mib: u32,
@@ -106,7 +105,8 @@ pub struct Copied {
 
 impl Volume {
     /// Puts `device` in the place of the member in `slot`, which gets nothing more from now on. It
-    /// is written to from now on, and is to be copied to by [`Volume::copy_step`].
+    /// is written to from now on; [`Volume::remake_piece`] is to make it whole, piece by piece, and
+    /// then [`Volume::end_join`] says so.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Volume {
         device: SharedDevice,
         id: [u8; 16],
     ) -> Result<(), ReplaceError> {
-        let members = self.mirror()?;
+        let members = self.members().ok_or(ReplaceError::NotSeveral)?;
         let info = device.info();
         let (name, found_bytes) = (info.name.clone(), info.size_bytes);
         let needed_bytes = self.geometry().member_bytes();
@@ -141,6 +141,7 @@ impl Volume {
             else {
                 return false;
             };
+            let id = if planted::is(Planted::ReplacedKeepsIdentity) { member.id } else { id };
             *member = Member::new(id, found_bytes);
             if name.starts_with('/') {
                 member.set_path(name.as_bytes());
@@ -151,21 +152,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Returns the members, if each has all that the pool holds, at the same offset.
-    ///
-    /// # Errors
-    ///
-    /// [`ReplaceError::NotSeveral`] or [`ReplaceError::Layout`].
-    pub fn mirror(&self) -> Result<&Arc<MemberSet>, ReplaceError> {
-        let members = self.members().ok_or(ReplaceError::NotSeveral)?;
-        match members.label().map(|label| label.layout) {
-            Some(Layout::Mirror) => Ok(members),
-            Some(other) => Err(ReplaceError::Layout { kind: other.word() }),
-            None => Err(ReplaceError::NotSeveral),
-        }
-    }
-
-    /// Returns the slot of the member that is joining, and how far its copy is.
+    /// Returns the slot of the member that is joining, and how far it is.
     #[must_use]
     pub fn joining(&self) -> Option<(usize, Copied)> {
         let members = self.members()?;
@@ -177,69 +164,53 @@ impl Volume {
         Some((slot, Copied { done_mib, total_mib: total_mib(self.geometry()) }))
     }
 
-    /// Copies at most `pieces` MiB, from MiB `from` on, to the joining member in `slot`. Returns
-    /// where it goes on; the same if a write is at the next piece: to be tried again a little
-    /// later. At the end the member is online.
+    /// Returns the piece of the pool that begins at byte `offset`, or has it: what is walked in one
+    /// step. `None`: it lies behind the end, or there is one device.
+    #[must_use]
+    pub fn piece_at(&self, offset: u64) -> Option<Range<u64>> {
+        self.composite.as_ref()?.piece_at(offset)
+    }
+
+    /// Makes what the joining member in `slot` should have of a piece anew (JN1). `kept` says how
+    /// it is kept (JN2). `None`: a write is at it, to be tried again a little later; or the member
+    /// is not joining any more.
     ///
     /// # Errors
     ///
-    /// What a member said that is read from, or that the layout needs. A joining member that fails
-    /// is no error: it is failed then.
-    pub fn copy_step(&self, slot: usize, from: u32, pieces: u32) -> Result<u32, DeviceError> {
-        let Some(members) = self.members() else { return Ok(from) };
-        let total = total_mib(self.geometry());
-        let mut at = from;
-        while at < total && at - from < pieces {
-            if !self.copy_piece(members, slot, at)? {
-                break;
-            }
-            at += 1;
+    /// What a member said that gives nothing at all, or that the layout needs. A joining member
+    /// that fails is no error: it is failed then.
+    pub fn remake_piece(
+        &self,
+        slot: usize,
+        piece: Range<u64>,
+        kept: Redundancy,
+    ) -> Result<Option<Remade>, DeviceError> {
+        let Some(composite) = &self.composite else { return Ok(None) };
+        let hold = composite.members().try_hold(piece.clone());
+        if hold.is_none() && !planted::is(Planted::CopiedWithoutHold) {
+            return Ok(None);
         }
-        let part = (total / u32::try_from(CURSOR_PARTS).unwrap_or(1)).max(1);
-        if at >= total {
-            self.end_join(members, slot)?;
-        } else if at / part != from / part {
-            self.note_cursor(members, slot, at)?;
-        }
-        Ok(at)
+        let remade = composite.remake(slot, piece, kept)?;
+        drop(hold);
+        Ok(remade)
     }
 
-    /// Copies one MiB (JN1). Returns whether it could be held.
-    fn copy_piece(
-        &self,
-        members: &Arc<MemberSet>,
-        slot: usize,
-        piece: u32,
-    ) -> Result<bool, DeviceError> {
-        let start = u64::from(piece) * PIECE_BYTES;
-        let end = (start + PIECE_BYTES).min(copied_end(self.geometry()));
-        for range in without_labels(start..end) {
-            let hold = members.try_hold(range.clone());
-            if hold.is_none() && !planted::is(Planted::CopiedWithoutHold) {
-                return Ok(false);
-            }
-            let length = to_usize(range.end - range.start);
-            let bytes = self.device().read(Purpose::Cleaner, range.start, length)?;
-            let view = members.view();
-            let joining = view.get(slot).filter(|slot| slot.state == MemberState::Joining);
-            let Some(joining) = joining else { return Ok(false) };
-            let (offset, data) = (range.start, vec![SharedBytes::from(bytes)]);
-            let write =
-                members.submit(joining, Purpose::Cleaner, Operation::Write { offset, data });
-            members.together(&view, vec![(slot, write)], None).wait()?;
-            drop(hold);
+    /// Says in the labels that all below byte `to` of the pool is done, after it is durable, if the
+    /// way from byte `from` was far enough.
+    ///
+    /// # Errors
+    ///
+    /// What a member said that the layout needs.
+    pub fn note_walked(&self, slot: usize, from: u64, to: u64) -> Result<(), DeviceError> {
+        let Some(members) = self.members() else { return Ok(()) };
+        let part = (u64::from(total_mib(self.geometry())) / CURSOR_PARTS).max(1) * PIECE_BYTES;
+        if to / part == from / part {
+            return Ok(());
         }
-        Ok(true)
-    }
-
-    /// Says in the labels how far the copy is, after it is durable.
-    fn note_cursor(
-        &self,
-        members: &Arc<MemberSet>,
-        slot: usize,
-        copied_mib: u32,
-    ) -> Result<(), DeviceError> {
+        // CRASH: what lies below the cursor is durable before the labels say so.
         members.submit_flush(Purpose::Cleaner).wait()?;
+        let ahead = if planted::is(Planted::CursorAhead) { part } else { 0 };
+        let copied_mib = u32::try_from((to + ahead) / PIECE_BYTES).unwrap_or(u32::MAX);
         members.change(|_, label| {
             let member = label.members.get_mut(slot);
             if let Some(member) = member.filter(|it| it.state == MemberState::Joining) {
@@ -250,9 +221,16 @@ impl Volume {
     }
 
     /// The joining member has all: it is online from now on.
-    fn end_join(&self, members: &Arc<MemberSet>, slot: usize) -> Result<(), DeviceError> {
-        // CRASH: all that was copied is durable before the labels say so.
-        members.submit_flush(Purpose::Cleaner).wait()?;
+    ///
+    /// # Errors
+    ///
+    /// What a member said that the layout needs.
+    pub fn end_join(&self, slot: usize) -> Result<(), DeviceError> {
+        let Some(members) = self.members() else { return Ok(()) };
+        if !planted::is(Planted::OnlineBeforeFlush) {
+            // CRASH: all that was made anew is durable before the labels say so.
+            members.submit_flush(Purpose::Cleaner).wait()?;
+        }
         members.change(|slots, _| {
             let Some(at) = slots.get_mut(slot) else { return false };
             let has_all = at.state == MemberState::Joining;
@@ -264,7 +242,7 @@ impl Volume {
     }
 }
 
-/// Where the labels at the end of the smallest member begin.
+/// Where the labels at the end of the pool begin.
 pub(super) fn copied_end(geometry: &Geometry) -> u64 {
     geometry.device_bytes - 2 * SUPERBLOCK_AREA_BYTES
 }
@@ -274,8 +252,13 @@ fn total_mib(geometry: &Geometry) -> u32 {
     u32::try_from(pieces).expect("the largest pool has 2^31 MiB")
 }
 
+/// Returns the MiB, or what is left of it, that begins at `offset` or has it, up to `end`.
+pub(super) fn mib_at(offset: u64, end: u64) -> Option<Range<u64>> {
+    (offset < end).then(|| offset..((offset / PIECE_BYTES + 1) * PIECE_BYTES).min(end))
+}
+
 /// Returns what of `range` is not a superblock at the front of a member.
-fn without_labels(range: Range<u64>) -> Vec<Range<u64>> {
+pub(super) fn without_labels(range: Range<u64>) -> Vec<Range<u64>> {
     let label_bytes = to_u64(SUPERBLOCK_BYTES);
     let between =
         [label_bytes..SUPERBLOCK_AREA_BYTES, SUPERBLOCK_AREA_BYTES + label_bytes..u64::MAX];

@@ -9,17 +9,21 @@
 //!
 //! Not here: what becomes of a member that fails (`set.rs`).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use format::geometry::SUPERBLOCK_AREA_BYTES;
+use format::members::MemberState;
+use format::page::PAGE_BYTES;
 use runtime::planted::{self, Planted};
 
-use super::composite::{Composite, Healed, Verify};
+use super::composite::{Compared, Composite, Healed, Remade, Verify};
+use super::joining::{mib_at, without_labels};
 use super::set::{MemberSet, Slot, View};
-use crate::convert::to_u64;
+use crate::convert::{to_u64, to_usize};
 use crate::device::{
     AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, PendingRequest, Purpose,
-    SharedBytes, SharedDevice, Ticket, check_request,
+    Redundancy, SharedBytes, SharedDevice, Ticket, check_request,
 };
 
 /// Bytes of a group after which the next member is read: large enough that a long read is one
@@ -247,6 +251,54 @@ impl Composite for Mirror {
         Some(read.map(|done| done.buffer.expect("a read returns its buffer")))
     }
 
+    fn piece_at(&self, offset: u64) -> Option<Range<u64>> {
+        mib_at(offset, self.info.size_bytes.saturating_sub(2 * SUPERBLOCK_AREA_BYTES))
+    }
+
+    fn remake(
+        &self,
+        slot: usize,
+        piece: Range<u64>,
+        _kept: Redundancy,
+    ) -> Result<Option<Remade>, DeviceError> {
+        let mut remade = Remade {
+            bytes: AlignedBuffer::zeroed(to_usize(piece.end - piece.start)),
+            lost: vec![],
+        };
+        let view = self.set.view();
+        for range in without_labels(piece.clone()) {
+            let joining = view.get(slot).filter(|slot| slot.state == MemberState::Joining);
+            let Some(joining) = joining else { return Ok(None) };
+            let (bytes, lost) = self.salvage_copies(&view, &range)?;
+            remade.lost.extend(lost);
+            let at = to_usize(range.start - piece.start);
+            remade.bytes[at..at + bytes.len()].copy_from_slice(&bytes);
+            let (offset, data) = (range.start, vec![SharedBytes::from(bytes)]);
+            let write = Operation::Write { offset, data };
+            let write = self.set.submit(joining, Purpose::Cleaner, write);
+            self.set.together(&view, vec![(slot, write)], None).wait()?;
+        }
+        Ok(Some(remade))
+    }
+
+    fn compare(&self, piece: Range<u64>, _kept: Redundancy) -> Result<Compared, DeviceError> {
+        let view = self.set.view();
+        let copies = self.set.salvage(&view, Purpose::Cleaner, &piece)?;
+        let copies: Vec<_> = copies.into_iter().flatten().collect();
+        let Some(first) = copies.first() else {
+            return Err(DeviceError::Failed { device: self.info.name.clone() });
+        };
+        let is_same = |at: &usize| {
+            let page = |bytes: &AlignedBuffer| bytes[*at..*at + PAGE_BYTES].to_vec();
+            let expected = page(&first.bytes);
+            copies.iter().all(|copy| copy.has(*at) && page(&copy.bytes) == expected)
+        };
+        let pages = (0..first.bytes.len()).step_by(PAGE_BYTES);
+        let differing =
+            pages.filter(|at| !is_same(at)).map(|at| piece.start + to_u64(at)).collect();
+        Ok(Compared { bytes: AlignedBuffer::clone(&first.bytes), differing })
+    }
+
     fn heal(
         &self,
         purpose: Purpose,
@@ -293,6 +345,30 @@ impl Composite for Mirror {
 }
 
 impl Mirror {
+    /// Reads a range from the member whose turn it is, and of what that one does not give the pages
+    /// that others do. Returns the bytes, and the pages that nobody gives, which are zeros.
+    fn salvage_copies(
+        &self,
+        view: &View,
+        range: &Range<u64>,
+    ) -> Result<(AlignedBuffer, Vec<u64>), DeviceError> {
+        let length = to_usize(range.end - range.start);
+        if let Ok(bytes) = self.read(Purpose::Cleaner, range.start, length) {
+            return Ok((bytes, Vec::new()));
+        }
+        let copies = self.set.salvage(view, Purpose::Cleaner, range)?;
+        let copies: Vec<_> = copies.into_iter().flatten().collect();
+        let (mut bytes, mut lost) = (AlignedBuffer::zeroed(length), Vec::new());
+        for (number, page) in (0..).zip(bytes.as_chunks_mut::<PAGE_BYTES>().0) {
+            let at = number * PAGE_BYTES;
+            match copies.iter().find(|copy| copy.has(at)) {
+                Some(copy) => page.copy_from_slice(&copy.bytes[at..at + PAGE_BYTES]),
+                None => lost.push(range.start + to_u64(at)),
+            }
+        }
+        Ok((bytes, lost))
+    }
+
     /// Writes `bytes` again to the member in slot `at`, which fails if it cannot.
     fn repair(
         &self,

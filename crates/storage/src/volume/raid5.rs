@@ -15,18 +15,23 @@
 //! A stripe that was being written may be any mixture. Nobody points to what is in it: decision
 //! 0065 has the argument.
 //!
-//! Not here: what becomes of a member that fails (`set.rs`).
+//! Not here: what becomes of a member that fails (`set.rs`), and how a walk over the pool makes a
+//! member whole (`joining.rs`).
 
 mod heal;
+mod parity;
 mod read;
+mod remake;
 mod write;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use format::geometry::SUPERBLOCK_AREA_BYTES;
 use format::stripes::{Stripes, UnitPlace};
 
-use super::composite::{Composite, Healed, Verify};
+use super::composite::{Compared, Composite, Healed, ParityMended, Remade, Verify};
+use super::joining::mib_at;
 use super::mirror::Mirror;
 use super::set::{MemberSet, Slot};
 use crate::convert::{to_u64, to_usize};
@@ -201,5 +206,45 @@ impl Composite for Raid5 {
             Redundancy::Copies => self.heal_pages(purpose, offset, length_bytes, verify),
             Redundancy::Parity => self.heal_blocks(purpose, offset, length_bytes, verify),
         }
+    }
+
+    fn piece_at(&self, offset: u64) -> Option<Range<u64>> {
+        let Some(behind) = offset.checked_sub(self.stripes.groups_offset) else {
+            return mib_at(offset, self.stripes.groups_offset);
+        };
+        let segment_bytes = self.stripes.segment_rows * self.stripes.shape.data_bytes();
+        let start = self.stripes.groups_offset + behind / segment_bytes * segment_bytes;
+        let end = self.info.size_bytes.saturating_sub(2 * SUPERBLOCK_AREA_BYTES);
+        (start + segment_bytes <= end).then(|| start..start + segment_bytes)
+    }
+
+    fn remake(
+        &self,
+        slot: usize,
+        piece: Range<u64>,
+        kept: Redundancy,
+    ) -> Result<Option<Remade>, DeviceError> {
+        if piece.end <= self.stripes.groups_offset {
+            return self.fixed.remake(slot, piece, kept);
+        }
+        self.remake_segment(slot, piece, kept)
+    }
+
+    fn compare(&self, piece: Range<u64>, kept: Redundancy) -> Result<Compared, DeviceError> {
+        if piece.end <= self.stripes.groups_offset {
+            return self.fixed.compare(piece, kept);
+        }
+        match kept {
+            Redundancy::Parity => self.compare_rows(piece),
+            Redundancy::Copies => self.compare_pages(piece),
+        }
+    }
+
+    fn mend_parity(
+        &self,
+        rows: Range<u64>,
+        verify: Verify<'_>,
+    ) -> Result<ParityMended, DeviceError> {
+        self.mend_rows(rows, verify)
     }
 }

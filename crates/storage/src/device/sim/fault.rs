@@ -68,6 +68,11 @@ pub enum Fault {
         /// Which bits of it.
         mask: u8,
     },
+    /// Reads of the page at `offset` fail until it is written again.
+    BadSector {
+        /// A multiple of 4 KiB.
+        offset: u64,
+    },
     /// The `nth` write fails with [`crate::device::DeviceError::NoSpace`], and nothing of it lands.
     NoRoom {
         /// Which.
@@ -161,6 +166,21 @@ impl FaultPlan {
         self.faults.iter().any(hits)
     }
 
+    fn is_bad_in(fault: &Fault, start: u64, length_bytes: u64) -> bool {
+        matches!(*fault, Fault::BadSector { offset }
+            if offset < start + length_bytes && start < offset + 4096)
+    }
+
+    /// Whether a sector of a range cannot be read.
+    pub(super) fn has_bad_sector(&self, start: u64, length_bytes: u64) -> bool {
+        self.faults.iter().any(|fault| FaultPlan::is_bad_in(fault, start, length_bytes))
+    }
+
+    /// What is written can be read again.
+    pub(super) fn mend_sectors(&mut self, start: u64, length_bytes: u64) {
+        self.faults.retain(|fault| !FaultPlan::is_bad_in(fault, start, length_bytes));
+    }
+
     pub(super) fn timing(&self, of_kind: RequestKind, index: u64) -> Timing {
         let hit = self.faults.iter().find_map(|fault| {
             if let Fault::Hang { kind, nth, takes_effect, persists } = *fault
@@ -210,6 +230,7 @@ impl FaultPlan {
                 | Fault::LoseWrite { .. }
                 | Fault::MisdirectWrite { .. }
                 | Fault::Rot { .. }
+                | Fault::BadSector { .. }
                 | Fault::NoRoom { .. }
                 | Fault::Full { .. }
                 | Fault::CutPower { .. } => {}

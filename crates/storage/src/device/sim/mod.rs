@@ -480,7 +480,11 @@ impl Shared {
             state.rot(offset, mask);
             state.harm.lies += 1;
         }
-        let fails = state.faults.fails(kind, index);
+        let fails = state.faults.fails(kind, index)
+            || kind == RequestKind::Read && state.faults.has_bad_sector(offset, length_bytes);
+        if kind == RequestKind::Write {
+            state.faults.mend_sectors(offset, length_bytes);
+        }
         match operation {
             Operation::Read { mut buffer, .. } => {
                 let answer_ns = state.disk.read(now_ns, offset, length_bytes);

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use runtime::planted::{self, Planted};
+
 use super::{Part, Raid5};
 use crate::convert::to_u64;
 use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes};
 use crate::volume::composite::{Healed, Verify};
 use crate::volume::ranges::Hold;
+use crate::volume::set::Slot;
 
 impl Raid5 {
     /// Returns where copy `copy` of parts lies: member and byte of each; `None`: no page can be
@@ -88,12 +91,17 @@ impl Raid5 {
         Some(Ok(whole))
     }
 
-    /// Whether the rows of a range are the sums that they should be; a member that may not be read
-    /// tells nothing, one that fails to be read tells that something is wrong.
+    /// Whether the rows of a range are the sums that they should be; a member that is not there
+    /// tells nothing, one that fails to be read tells that something is wrong, and so does one that
+    /// is joining: it may have been written to, and nobody may look.
     pub(super) fn rows_agree(&self, purpose: Purpose, offset: u64, length_bytes: usize) -> bool {
         let parts = self.parts(offset, length_bytes);
         let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return true };
         let source = self.source(purpose);
+        let is_joining = |slot: &Slot| slot.readable().is_none() && slot.writable().is_some();
+        if source.view.iter().any(is_joining) && !planted::is(Planted::RecoveryTrustsJoining) {
+            return false;
+        }
         if source.view.iter().any(|slot| slot.readable().is_none()) {
             return true;
         }
@@ -202,7 +210,7 @@ impl Raid5 {
 
     /// Writes bytes again to the member in slot `member`, which fails if it cannot, unless somebody
     /// may be writing there.
-    fn repair(
+    pub(super) fn repair(
         &self,
         purpose: Purpose,
         member: usize,

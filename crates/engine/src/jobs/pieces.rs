@@ -1,0 +1,113 @@
+//! What lies in a piece of the pool, for jobs that walk over all of it: how it is kept, and which
+//! blocks the summaries of a segment list.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use format::ids::Place;
+use format::page::PAGE_BYTES;
+use format::pointer::BlockPointer;
+use format::summary::{Summary, SummaryEntry, SummaryKind};
+
+use storage::device::Redundancy;
+
+use crate::alloc::{Pin, SegmentId};
+use crate::convert::index_wide;
+use crate::error::FsResult;
+use crate::vnode::Core;
+
+/// Pieces that a step may pass over because nothing is in them.
+pub(super) const PASSED_OVER_MAX: u32 = 1024;
+/// How many of what is lost a report names: the log has all.
+pub(super) const LOST_NAMED_MAX: usize = 64;
+
+/// How a piece is kept, for as long as this lives.
+#[derive(Debug)]
+pub(super) enum Kept<'a> {
+    /// The same on all members.
+    Alike,
+    /// A segment in stripes.
+    Segment(Pin<'a>),
+}
+
+impl<'a> Kept<'a> {
+    /// Returns how `piece` is kept; `None`: nothing in it is in use.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the maps of its group: nobody knows how it is kept.
+    pub(super) fn of(core: &'a Core, piece: &Range<u64>) -> FsResult<Option<Kept<'a>>> {
+        let geometry = core.store.geometry();
+        if geometry.stripe.is_none() || piece.end <= geometry.groups_offset {
+            return Ok(Some(Kept::Alike));
+        }
+        let Some(place) = geometry.place_at(piece.start) else { return Ok(None) };
+        let id = SegmentId { group: place.group(), segment: geometry.segment_of(place) };
+        Ok(core.store.alloc.pin(id)?.map(Kept::Segment))
+    }
+
+    pub(super) fn redundancy(&self) -> Redundancy {
+        match self {
+            Kept::Alike => Redundancy::Copies,
+            Kept::Segment(pin) => pin.kept,
+        }
+    }
+}
+
+/// A block that a summary lists.
+#[derive(Clone, Debug)]
+pub(super) struct Listed {
+    pub(super) place: Place,
+    /// Where it lies in the bytes of its segment.
+    pub(super) range: Range<usize>,
+    pub(super) entry: SummaryEntry,
+}
+
+impl Listed {
+    /// Whether `bytes` are what the block is.
+    pub(super) fn is_it(&self, bytes: &[u8]) -> bool {
+        is_block(&self.entry, self.place, bytes)
+    }
+
+    /// Whether the block is what it is in the bytes of its segment.
+    pub(super) fn is_in(&self, segment: &[u8]) -> bool {
+        segment.get(self.range.clone()).is_some_and(|bytes| self.is_it(bytes))
+    }
+}
+
+/// Whether `bytes`, from `place`, are the block that `entry` lists.
+pub(super) fn is_block(entry: &SummaryEntry, place: Place, bytes: &[u8]) -> bool {
+    let block_bytes = 1_usize << entry.block_shift.min(20);
+    let pointer = BlockPointer::to_data(place, entry.fragments, entry.birth, block_bytes, bytes);
+    pointer.check == entry.check
+}
+
+/// Returns the summary in a page at `place`.
+pub(super) fn summary_of(core: &Core, bytes: &[u8], place: Place) -> Option<Summary> {
+    let page = bytes.first_chunk()?;
+    Summary::decode(page, core.segments.pool_id(), core.segments.secret(), place)
+}
+
+/// Returns the blocks that the summaries of a pinned segment list, by where they lie.
+pub(super) fn listed_in(core: &Core, pin: &Pin<'_>, segment: &[u8]) -> Vec<Listed> {
+    let geometry = core.store.geometry();
+    let start = geometry.segment_place(pin.id.group, pin.id.segment);
+    let mut blocks = BTreeMap::new();
+    for (number, page) in (0..).zip(segment.as_chunks::<PAGE_BYTES>().0) {
+        let place = start.advance(number * geometry.page_fragments());
+        let Some(summary) = summary_of(core, page, place) else { continue };
+        if summary.incarnation != pin.incarnation {
+            continue;
+        }
+        let is_any = |entry: &SummaryEntry| entry.kind == SummaryKind::Block;
+        for entry in summary.entries.into_iter().filter(is_any) {
+            let from = index_wide(u64::from(entry.offset) << geometry.fragment_shift);
+            let range = from..from.saturating_add(core.stored_bytes(entry.fragments));
+            if range.end <= segment.len() {
+                let place = start.advance(entry.offset);
+                blocks.insert(entry.offset, Listed { place, range, entry });
+            }
+        }
+    }
+    blocks.into_values().collect()
+}

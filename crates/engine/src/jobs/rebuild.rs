@@ -1,0 +1,205 @@
+//! Making anew what a device should have that takes the place of a member. The cursor is in the
+//! labels (JO2), and `storage::volume` keeps it and knows how a piece is made anew.
+//!
+//! # What is lost
+//!
+//! What nobody else gives is written as zeros and told: a page that cannot be read elsewhere, if
+//! something in it is in use, and a block that does not verify when it is put together. The job
+//! goes on. It stops where a member gives nothing at all.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use storage::device::Redundancy;
+use storage::volume::Remade;
+
+use super::pieces::{Kept, LOST_NAMED_MAX, PASSED_OVER_MAX, listed_in};
+use super::{Budget, Job, JobProgress, Step};
+use crate::alloc::Pin;
+use crate::error::{FsError, FsResult};
+use crate::sync::Mutex;
+use crate::vnode::Core;
+
+const MIB: u64 = 1 << 20;
+
+/// What a rebuild has done so far.
+#[derive(Debug, Default)]
+pub(crate) struct RebuildCounts {
+    slot: usize,
+    made_bytes: AtomicU64,
+    passed_over_bytes: AtomicU64,
+    lost: AtomicU64,
+    names: Mutex<Vec<String>>,
+}
+
+/// The same at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RebuildReport {
+    /// Slot of the device.
+    pub slot: usize,
+    /// Bytes of the pool of which the device has its share now.
+    pub made_bytes: u64,
+    /// Bytes of the pool in which nothing is in use.
+    pub passed_over_bytes: u64,
+    /// Blocks and pages that no other device gives.
+    pub lost: u64,
+    /// Which: the first of them.
+    pub names: Vec<String>,
+}
+
+impl RebuildCounts {
+    /// Returns the counts of a rebuild of the member in `slot`.
+    pub(crate) fn of(slot: usize) -> RebuildCounts {
+        RebuildCounts { slot, ..RebuildCounts::default() }
+    }
+
+    /// Returns what was done so far.
+    pub(crate) fn report(&self) -> RebuildReport {
+        RebuildReport {
+            slot: self.slot,
+            made_bytes: self.made_bytes.load(Ordering::Relaxed),
+            passed_over_bytes: self.passed_over_bytes.load(Ordering::Relaxed),
+            lost: self.lost.load(Ordering::Relaxed),
+            names: self.names.lock().clone(),
+        }
+    }
+
+    fn lose(&self, what: String) {
+        tracing::error!(what, "lost: no other device gives it, and it is written as zeros");
+        self.lost.fetch_add(1, Ordering::Relaxed);
+        let mut names = self.names.lock();
+        if names.len() < LOST_NAMED_MAX {
+            names.push(what);
+        }
+    }
+}
+
+/// Makes the member in a slot whole.
+#[derive(Debug)]
+pub(crate) struct Rebuild {
+    slot: usize,
+    name: String,
+    /// Bytes of the pool that are done; the labels may know of fewer.
+    done_bytes: AtomicU64,
+    counts: Arc<RebuildCounts>,
+}
+
+impl Rebuild {
+    /// Returns the job that makes the joining member in `slot` whole, from MiB `done_mib` on.
+    pub(crate) fn new(
+        slot: usize,
+        device: &str,
+        done_mib: u32,
+        counts: &Arc<RebuildCounts>,
+    ) -> Rebuild {
+        let (name, done_bytes) = (format!("rebuilding {device}"), u64::from(done_mib) * MIB);
+        Rebuild { slot, name, done_bytes: AtomicU64::new(done_bytes), counts: Arc::clone(counts) }
+    }
+
+    fn is_joining(&self, core: &Core) -> bool {
+        core.store.volume.joining().is_some_and(|(slot, _)| slot == self.slot)
+    }
+
+    /// Makes pieces anew from byte `from` on. Returns where it goes on, and whether that is the
+    /// end.
+    fn walk(&self, core: &Core, from: u64, budget: Budget) -> FsResult<(u64, bool)> {
+        let volume = &core.store.volume;
+        let (mut at, mut made, mut passed_over) = (from, 0, 0);
+        loop {
+            let Some(piece) = volume.piece_at(at) else { return Ok((at, true)) };
+            if made == budget.units || passed_over == PASSED_OVER_MAX {
+                return Ok((at, false));
+            }
+            let (end, length) = (piece.end, piece.end - piece.start);
+            let Some(kept) = self.kept(core, &piece) else {
+                passed_over += 1;
+                self.counts.passed_over_bytes.fetch_add(length, Ordering::Relaxed);
+                at = end;
+                continue;
+            };
+            let remade = volume.remake_piece(self.slot, piece.clone(), kept.redundancy());
+            let remade = remade.map_err(|error| FsError::Io { cause: error.to_string() })?;
+            let Some(remade) = remade else { return Ok((at, false)) };
+            self.tell_lost(core, &piece, &kept, &remade);
+            self.counts.made_bytes.fetch_add(length, Ordering::Relaxed);
+            made += 1;
+            at = end;
+        }
+    }
+
+    /// Returns how a piece is kept. Where that is not known it is lost.
+    fn kept<'c>(&self, core: &'c Core, piece: &Range<u64>) -> Option<Kept<'c>> {
+        Kept::of(core, piece).unwrap_or_else(|error| {
+            self.counts
+                .lose(format!("bytes {} to {} of the pool: {error}", piece.start, piece.end));
+            None
+        })
+    }
+
+    fn tell_lost(&self, core: &Core, piece: &Range<u64>, kept: &Kept<'_>, remade: &Remade) {
+        if let Kept::Segment(pin) = kept
+            && pin.kept == Redundancy::Parity
+        {
+            self.tell_lost_blocks(core, pin, remade);
+            return;
+        }
+        for &offset in &remade.lost {
+            let place = core.store.geometry().place_at(offset);
+            if place.is_none_or(|place| core.store.alloc.is_page_used(place)) {
+                let what = place.map_or_else(
+                    || format!("bytes {offset} to {} of the pool", offset + 4095),
+                    |place| format!("the page of metadata at {place}"),
+                );
+                self.counts.lose(what);
+            }
+        }
+        debug_assert!(remade.lost.iter().all(|offset| piece.contains(offset)));
+    }
+
+    fn tell_lost_blocks(&self, core: &Core, pin: &Pin<'_>, remade: &Remade) {
+        let blocks = listed_in(core, pin, &remade.bytes);
+        for block in blocks.iter().filter(|block| !block.is_in(&remade.bytes)) {
+            match core.who_has(&block.entry, block.place) {
+                Ok(Some(who)) => self.counts.lose(who),
+                // Nobody has it any more.
+                Ok(None) => {}
+                Err(error) => self.counts.lose(format!("the block at {}: {error}", block.place)),
+            }
+        }
+    }
+}
+
+impl Job for Rebuild {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn step(&self, core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
+        let volume = &core.store.volume;
+        // Failed, or replaced by another: nothing is left to be done.
+        if !self.is_joining(core) {
+            return Ok(Step::Done);
+        }
+        let io = |error: storage::device::DeviceError| FsError::Io { cause: error.to_string() };
+        let from = self.done_bytes.load(Ordering::Relaxed);
+        let (to, is_end) = self.walk(core, from, budget)?;
+        self.done_bytes.store(to, Ordering::Relaxed);
+        if is_end {
+            volume.end_join(self.slot).map_err(io)?;
+            return Ok(Step::Done);
+        }
+        volume.note_walked(self.slot, from, to).map_err(io)?;
+        match self.is_joining(core) {
+            false => Ok(Step::Done),
+            true if to == from => Ok(Step::Wait),
+            true => Ok(Step::Again),
+        }
+    }
+
+    fn progress(&self, core: &Core) -> Option<JobProgress> {
+        let (_, copied) = core.store.volume.joining()?;
+        let done = self.done_bytes.load(Ordering::Relaxed) / MIB;
+        Some(JobProgress { done, total: u64::from(copied.total_mib) })
+    }
+}

@@ -1,0 +1,207 @@
+//! Scrub of a pool in stripes: segments in use, each as it is kept.
+//!
+//! Policy, for a segment under parity:
+//!
+//! 1. A summary that does not verify, and does as the rest of its row says, is written again.
+//! 2. Every block that a summary lists is verified, whether or not its rows agree. One that does
+//!    not verify and that somebody still has is rebuilt from its row and written again.
+//! 3. Rows that do not agree get a new parity, with all rows that blocks tie them to, if every
+//!    block in them that somebody has verifies. Else parity is all that is left of what is bad.
+//!
+//! In a metadata segment both copies of each page are held against each other, as in a mirror.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use format::page::PAGE_BYTES;
+use runtime::planted::{self, Planted};
+use storage::device::{Purpose, Redundancy};
+use storage::volume::{Compared, ParityMended};
+
+use super::{Scrub, has_copy};
+use crate::alloc::Pin;
+use crate::convert::{index_wide, wide};
+use crate::error::FsResult;
+use crate::jobs::pieces::{Listed, listed_in, summary_of};
+use crate::vnode::Core;
+
+/// A segment under parity while it is looked at.
+struct Rows<'a> {
+    /// First byte of the pool.
+    start: u64,
+    /// Bytes of data in a row.
+    row_bytes: usize,
+    /// The blocks that somebody has, or may have.
+    blocks: &'a [Listed],
+    /// Of those the ones that are lost: by where they lie.
+    lost: &'a BTreeSet<usize>,
+}
+
+impl Rows<'_> {
+    /// Returns the rows, as bytes of the segment, that a row is tied to by blocks which lie in
+    /// several; `None`: one of these is lost.
+    fn tied_to(&self, row: usize) -> Option<Range<usize>> {
+        let mut range = row * self.row_bytes..(row + 1) * self.row_bytes;
+        loop {
+            let before = range.clone();
+            for block in self.blocks_in(&before) {
+                let is_lost = self.lost.contains(&block.range.start);
+                if is_lost && !planted::is(Planted::ScrubTrustsBadRow) {
+                    return None;
+                }
+                range.start = range.start.min(block.range.start / self.row_bytes * self.row_bytes);
+                range.end = range.end.max(block.range.end.next_multiple_of(self.row_bytes));
+            }
+            if range == before {
+                return Some(range);
+            }
+        }
+    }
+
+    fn blocks_in(&self, range: &Range<usize>) -> impl Iterator<Item = &Listed> {
+        let range = range.clone();
+        let overlaps =
+            move |block: &&Listed| block.range.start < range.end && range.start < block.range.end;
+        self.blocks.iter().filter(overlaps)
+    }
+}
+
+impl Scrub {
+    /// Looks at a segment, which is pinned, and repairs what is bad in it.
+    pub(super) fn mend_segment(
+        &self,
+        core: &Core,
+        pin: &Pin<'_>,
+        compared: Compared,
+    ) -> FsResult<()> {
+        self.counts.differing.fetch_add(wide(compared.differing.len()), Ordering::Relaxed);
+        match pin.kept {
+            Redundancy::Copies => {
+                self.mend_pages(core, &compared.differing);
+                Ok(())
+            }
+            Redundancy::Parity => self.mend_rows(core, pin, compared),
+        }
+    }
+
+    fn mend_pages(&self, core: &Core, differing: &[u64]) {
+        for &offset in differing {
+            let Some(place) = core.store.geometry().place_at(offset) else { continue };
+            let healed = core.store.cache.mend(place);
+            // One that is in use and was never home is in memory.
+            let is_needed =
+                || core.store.alloc.is_page_used(place) && !core.store.cache.is_in_memory(place);
+            if healed.is_none() && is_needed() {
+                self.counts.lose(format!("the page of metadata at {place}"));
+                continue;
+            }
+            self.counts.count(healed.as_ref(), || format!("the page of metadata at {place}"));
+        }
+    }
+
+    fn mend_rows(&self, core: &Core, pin: &Pin<'_>, compared: Compared) -> FsResult<()> {
+        let Compared { mut bytes, differing } = compared;
+        let geometry = core.store.geometry();
+        let start = geometry.segment_place(pin.id.group, pin.id.segment);
+        let first = geometry.device_offset(start, 1).unwrap_or(0);
+        self.mend_summaries(core, &differing, first, &mut bytes)?;
+        let (mut blocks, mut lost) = (listed_in(core, pin, &bytes), BTreeSet::new());
+        let mut dead = BTreeSet::new();
+        for block in blocks.iter().filter(|block| !block.is_in(&bytes)) {
+            let at = block.range.start;
+            match core.who_has(&block.entry, block.place) {
+                Ok(None) => _ = dead.insert(at),
+                Ok(Some(who)) => {
+                    if !self.mend_block(core, block, who)? {
+                        lost.insert(at);
+                    }
+                }
+                Err(error) => {
+                    let who = format!("the block at {}: {error}", block.place);
+                    if !self.mend_block(core, block, who)? {
+                        lost.insert(at);
+                    }
+                }
+            }
+        }
+        blocks.retain(|block| !dead.contains(&block.range.start));
+        let stripe = u64::from(geometry.stripe_fragments()) << geometry.fragment_shift;
+        let row_bytes = index_wide(stripe);
+        let rows = Rows { start: first, row_bytes, blocks: &blocks, lost: &lost };
+        self.mend_parities(core, &rows, &differing)
+    }
+
+    /// Writes summaries again that do not verify and do as the rest of their rows say; `bytes`
+    /// becomes what they are.
+    fn mend_summaries(
+        &self,
+        core: &Core,
+        differing: &[u64],
+        first: u64,
+        bytes: &mut [u8],
+    ) -> FsResult<()> {
+        for &offset in differing {
+            let Some(place) = core.store.geometry().place_at(offset) else { continue };
+            let at = index_wide(offset - first);
+            let Some(page) = bytes.get_mut(at..at + PAGE_BYTES) else { continue };
+            let is_summary = |bytes: &[u8]| summary_of(core, bytes, place).is_some();
+            if is_summary(page) || !has_copy(&core.store.volume, place, &is_summary) {
+                continue;
+            }
+            let healed = core.store.volume.heal(Purpose::Cleaner, place, PAGE_BYTES, &is_summary);
+            let healed = healed.map_err(|error| core.store.journal.fail(&error))?;
+            self.counts.count(Some(&healed), || format!("the summary at {place}"));
+            if let Some(good) = healed.bytes {
+                page.copy_from_slice(&good);
+            }
+        }
+        Ok(())
+    }
+
+    /// Rebuilds a block that does not verify. Returns whether it does now.
+    fn mend_block(&self, core: &Core, block: &Listed, who: String) -> FsResult<bool> {
+        let length = block.range.len();
+        let is_it = |bytes: &[u8]| block.is_it(bytes);
+        let healed = core.store.volume.heal(Purpose::Cleaner, block.place, length, &is_it);
+        match healed {
+            Ok(healed) => {
+                self.counts.count(Some(&healed), || who);
+                Ok(healed.bytes.is_some())
+            }
+            Err(error) => {
+                core.store.journal.check_alive()?;
+                tracing::warn!(%error, "a block cannot be rebuilt");
+                self.counts.lose(who);
+                Ok(false)
+            }
+        }
+    }
+
+    fn mend_parities(&self, core: &Core, rows: &Rows<'_>, differing: &[u64]) -> FsResult<()> {
+        let row_of = |offset: &u64| index_wide(offset - rows.start) / rows.row_bytes;
+        let wanted: BTreeSet<usize> = differing.iter().map(row_of).collect();
+        let mut done = 0;
+        for row in wanted {
+            if row * rows.row_bytes < done {
+                continue;
+            }
+            let Some(range) = rows.tied_to(row) else { continue };
+            let are_good = |bytes: &[u8]| {
+                rows.blocks_in(&range).all(|block| {
+                    let at = block.range.start - range.start..block.range.end - range.start;
+                    bytes.get(at).is_some_and(|bytes| block.is_it(bytes))
+                })
+            };
+            let pool = rows.start + wide(range.start)..rows.start + wide(range.end);
+            let mended = core.store.volume.mend_parity(pool, &are_good);
+            done = range.end;
+            match mended.map_err(|error| core.store.journal.fail(&error))? {
+                ParityMended::Agrees => {}
+                ParityMended::Written => _ = self.counts.parities.fetch_add(1, Ordering::Relaxed),
+                ParityMended::Left => _ = self.counts.unused.fetch_add(1, Ordering::Relaxed),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,61 @@
+//! Who has a block that is lost: what a scrub or a rebuild tells people, who know files by paths.
+
+use format::ids::Place;
+use format::summary::SummaryEntry;
+
+use super::{Core, Files};
+use crate::error::{FsError, FsResult};
+
+impl Core {
+    /// Returns the file that has the block at `place`, which a summary lists as `entry`, and where
+    /// in the file it lies; `None`: nobody has it any more. Called with no lock held.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the metadata that leads there.
+    pub(crate) fn who_has(&self, entry: &SummaryEntry, place: Place) -> FsResult<Option<String>> {
+        let Some(start) = entry.index.checked_mul(1 << entry.block_shift.min(20)) else {
+            return Ok(None);
+        };
+        let end = start.saturating_add(1 << entry.block_shift.min(20));
+        let (filesets, is_all) = self.filesets_of_family(entry.fileset)?;
+        let (main, single) = (self.filesets.main_slot(), filesets.len() == 1);
+        let fragment_shift = self.store.geometry().fragment_shift;
+        for fileset in filesets {
+            let files = Files { core: self, fileset };
+            let vnode = match files.vnode_of(entry.anode) {
+                Ok(vnode) => vnode,
+                Err(FsError::Stale) => continue,
+                Err(error) => return Err(error),
+            };
+            let has_it = {
+                let state = vnode.state.read();
+                let Ok(anode) = state.anode() else { continue };
+                let is_here = |unit: &crate::container::Unit| {
+                    let before = unit.start.checked_sub(start);
+                    let expected = before.map(|before| place.bits() + (before >> fragment_shift));
+                    let pointer = unit.pointer.as_ref();
+                    pointer.is_some_and(|pointer| Some(pointer.place.bits()) == expected)
+                };
+                anode.generation == entry.generation
+                    && self.store.units(anode, start, end)?.iter().any(is_here)
+            };
+            if !has_it {
+                continue;
+            }
+            let slot = fileset.anodes.slot;
+            let path = files.path_of(files.ino(entry.anode));
+            let path = path.map_or_else(
+                |_| format!("inode {} (without a name)", entry.anode.0),
+                |path| format::text::shown(&path),
+            );
+            let name = match slot == main && single {
+                true => String::new(),
+                false => self.filesets.table.lock(&self.store)?.path_of(slot) + ":",
+            };
+            return Ok(Some(format!("{name}{path}, bytes {start} to {}", end - 1)));
+        }
+        // Whoever opens a fileset now keeps others from looking: better told than kept back.
+        Ok((!is_all).then(|| format!("inode {}, bytes {start} to {}", entry.anode.0, end - 1)))
+    }
+}

@@ -1,0 +1,65 @@
+//! Writing the parity of rows anew, where what lies in them is what it should be.
+
+use std::ops::Range;
+
+use runtime::planted::{self, Planted};
+
+use super::Raid5;
+use crate::convert::{to_u64, to_usize};
+use crate::device::{AlignedBuffer, DeviceError, Purpose};
+use crate::parity::xor_into;
+use crate::volume::composite::{ParityMended, Verify};
+use crate::volume::salvage::Salvaged;
+
+impl Raid5 {
+    /// See [`crate::volume::Composite::mend_parity`]. `rows` are whole ones.
+    pub(super) fn mend_rows(
+        &self,
+        rows: Range<u64>,
+        verify: Verify<'_>,
+    ) -> Result<ParityMended, DeviceError> {
+        let Some(hold) = self.set.try_hold(rows.clone()) else { return Ok(ParityMended::Left) };
+        let data_bytes = self.stripes.shape.data_bytes();
+        let row_of = |offset: u64| (offset - self.stripes.groups_offset) / data_bytes;
+        let (first, end) = (row_of(rows.start), row_of(rows.end));
+        let range = self.stripes.row_offset(first)..self.stripes.row_offset(end);
+        let shares = self.set.salvage(&self.set.view(), Purpose::Cleaner, &range)?;
+        let shares: Option<Vec<Salvaged>> = shares.into_iter().collect();
+        let Some(shares) = shares else { return Ok(ParityMended::Left) };
+        let mut data = AlignedBuffer::zeroed(to_usize(rows.end - rows.start));
+        for part in self.parts(rows.start, data.len()) {
+            let from = to_usize(part.place.member_offset - range.start);
+            let share = &shares[part.place.member];
+            let is_bad = |at: &usize| (from..from + part.length_bytes).contains(at);
+            if share.bad.iter().any(is_bad) {
+                return Ok(ParityMended::Left);
+            }
+            data[part.range()].copy_from_slice(&share.bytes[from..from + part.length_bytes]);
+        }
+        // What does not verify is not made to agree: its parity is all that is left of it.
+        if !verify(&data) && !planted::is(Planted::ScrubTrustsBadRow) {
+            return Ok(ParityMended::Left);
+        }
+        let unit_bytes = to_usize(self.stripes.shape.unit_bytes());
+        let mut mended = ParityMended::Agrees;
+        for row in first..end {
+            let member = self.stripes.parity_member(row);
+            let at = to_usize((row - first) << self.stripes.shape.unit_shift);
+            let unit = |share: usize| &shares[share].bytes[at..at + unit_bytes];
+            let others: Vec<&[u8]> =
+                (0..shares.len()).filter(|share| *share != member).map(unit).collect();
+            let mut parity = AlignedBuffer::zeroed(unit_bytes);
+            xor_into(&mut parity, &others);
+            let is_read = !shares[member].bad.iter().any(|bad| (at..at + unit_bytes).contains(bad));
+            if is_read && parity[..] == *unit(member) {
+                continue;
+            }
+            let offset = range.start + to_u64(at);
+            if !self.repair(Purpose::Cleaner, member, offset, &parity, Some(&hold))? {
+                return Ok(ParityMended::Left);
+            }
+            mended = ParityMended::Written;
+        }
+        Ok(mended)
+    }
+}

@@ -1,0 +1,221 @@
+//! Making a segment anew for a joining member, and comparing one with what else it is kept in.
+//!
+//! Under parity the shares of all members, byte for byte at the same offsets, cancel out, whatever
+//! lies where in each row: the share of one is the sum of the others. In copies each page has one
+//! other, on another member.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use format::members::MemberState;
+use format::page::PAGE_BYTES;
+use format::stripes::MemberByte;
+use runtime::planted::{self, Planted};
+
+use super::{Part, Raid5, absent};
+use crate::convert::{to_u64, to_usize};
+use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, Redundancy, SharedBytes};
+use crate::parity::xor_into;
+use crate::volume::composite::{Compared, Remade};
+use crate::volume::salvage::Salvaged;
+use crate::volume::set::View;
+
+/// The shares of a segment: what each member has, and where it lies there.
+struct Shares {
+    range: Range<u64>,
+    of: Vec<Option<Salvaged>>,
+}
+
+impl Shares {
+    /// Returns a page of a member; `None`: it did not give it.
+    fn page(&self, member: usize, offset: u64) -> Option<&[u8]> {
+        let at = to_usize(offset.checked_sub(self.range.start)?);
+        let share = self.of.get(member)?.as_ref()?;
+        share.has(at).then(|| &share.bytes[at..at + PAGE_BYTES])
+    }
+
+    /// Returns where pages begin that one of `members` did not give.
+    fn holes(&self) -> BTreeSet<usize> {
+        self.of.iter().flatten().flat_map(|share| share.bad.iter().copied()).collect()
+    }
+}
+
+impl Raid5 {
+    /// Returns where the rows of a range of the pool lie on each member.
+    fn share_of(&self, piece: &Range<u64>) -> Range<u64> {
+        let data_bytes = self.stripes.shape.data_bytes();
+        let row = |offset: u64| (offset - self.stripes.groups_offset) / data_bytes;
+        self.stripes.row_offset(row(piece.start))..self.stripes.row_offset(row(piece.end))
+    }
+
+    fn read_shares(&self, view: &View, range: Range<u64>) -> Result<Shares, DeviceError> {
+        let of = self.set.salvage(view, Purpose::Cleaner, &range)?;
+        Ok(Shares { range, of })
+    }
+
+    /// Returns what a piece is in pages, with the bytes of the pool where each begins.
+    fn pages_of(&self, piece: &Range<u64>) -> Vec<(u64, Part)> {
+        let parts = self.parts(piece.start, to_usize(piece.end - piece.start));
+        let cut = |part: Part| {
+            (0..part.length_bytes).step_by(PAGE_BYTES).map(move |ahead| {
+                let mut page = Part { length_bytes: PAGE_BYTES, at: part.at + ahead, ..part };
+                page.place.member_offset += to_u64(ahead);
+                page
+            })
+        };
+        let start = piece.start;
+        parts.into_iter().flat_map(cut).map(|page| (start + to_u64(page.at), page)).collect()
+    }
+
+    /// Writes the share of the joining member in `slot`, as the others give it.
+    pub(super) fn remake_segment(
+        &self,
+        slot: usize,
+        piece: Range<u64>,
+        kept: Redundancy,
+    ) -> Result<Option<Remade>, DeviceError> {
+        let view = self.set.view();
+        let joining = view.get(slot).filter(|slot| slot.state == MemberState::Joining);
+        let Some(joining) = joining else { return Ok(None) };
+        let shares = self.read_shares(&view, self.share_of(&piece))?;
+        let is_away = |member: &usize| *member != slot && shares.of[*member].is_none();
+        if let Some(member) = (0..view.len()).find(is_away) {
+            return Err(absent(&view, member));
+        }
+        let (share, remade) = match kept {
+            Redundancy::Parity => self.sum_of(slot, &piece, &shares),
+            Redundancy::Copies => self.copies_of(slot, &piece, &shares),
+        };
+        let (offset, data) = (shares.range.start, vec![SharedBytes::from(share)]);
+        let write = Operation::Write { offset, data };
+        let write = self.set.submit(joining, Purpose::Cleaner, write);
+        self.set.together(&view, vec![(slot, write)], None).wait()?;
+        Ok(Some(remade))
+    }
+
+    /// Returns the share of `slot` under parity, and what the segment holds.
+    fn sum_of(&self, slot: usize, piece: &Range<u64>, shares: &Shares) -> (AlignedBuffer, Remade) {
+        let mut sum = AlignedBuffer::zeroed(to_usize(shares.range.end - shares.range.start));
+        let others: Vec<&[u8]> = shares.of.iter().flatten().map(|share| &share.bytes[..]).collect();
+        xor_into(&mut sum, &others);
+        let holes = shares.holes();
+        for &at in &holes {
+            sum[at..at + PAGE_BYTES].fill(0);
+        }
+        if planted::is(Planted::RebuildForgetsParity) {
+            self.forget_parity(slot, piece, &mut sum);
+        }
+        let mut bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
+        let mut lost = Vec::new();
+        for (offset, page) in self.pages_of(piece) {
+            let (member, at) = (page.place.member, page.place.member_offset);
+            let in_share = to_usize(at - shares.range.start);
+            let found = match shares.page(member, at) {
+                _ if member == slot && holes.contains(&in_share) => None,
+                _ if member == slot => Some(&sum[in_share..in_share + PAGE_BYTES]),
+                found => found,
+            };
+            match found {
+                Some(found) => bytes[page.range()].copy_from_slice(found),
+                None => lost.push(offset),
+            }
+        }
+        (sum, Remade { bytes, lost })
+    }
+
+    /// [`Planted::RebuildForgetsParity`].
+    fn forget_parity(&self, slot: usize, piece: &Range<u64>, sum: &mut AlignedBuffer) {
+        let unit_bytes = to_usize(self.stripes.shape.unit_bytes());
+        let first = (piece.start - self.stripes.groups_offset) / self.stripes.shape.data_bytes();
+        for (row, unit) in (first..).zip(sum.chunks_mut(unit_bytes)) {
+            if self.stripes.parity_member(row) == slot {
+                unit.fill(0);
+            }
+        }
+    }
+
+    /// Returns the share of `slot` where all is in copies, and what the segment holds. Where no
+    /// page can be, zeros.
+    fn copies_of(
+        &self,
+        slot: usize,
+        piece: &Range<u64>,
+        shares: &Shares,
+    ) -> (AlignedBuffer, Remade) {
+        let mut share = AlignedBuffer::zeroed(to_usize(shares.range.end - shares.range.start));
+        let mut bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
+        let mut lost = Vec::new();
+        for (offset, page) in self.pages_of(piece) {
+            let first = (page.place.member, page.place.member_offset);
+            let Some(second) = self.stripes.second_copy(&page.place) else { continue };
+            let (own, other) = if first.0 == slot { (first, second) } else { (second, first) };
+            let mut found = shares.page(other.0, other.1);
+            if own.0 == slot {
+                let at = to_usize(own.1 - shares.range.start);
+                match found {
+                    Some(found) => share[at..at + PAGE_BYTES].copy_from_slice(found),
+                    None => lost.push(offset),
+                }
+            } else if found.is_none() {
+                found = shares.page(own.0, own.1);
+            }
+            if let Some(found) = found {
+                bytes[page.range()].copy_from_slice(found);
+            }
+        }
+        (share, Remade { bytes, lost })
+    }
+
+    /// Adds up the rows of a piece. Where a column of pages does not cancel out, or one of them is
+    /// not given, all its data differs.
+    pub(super) fn compare_rows(&self, piece: Range<u64>) -> Result<Compared, DeviceError> {
+        let view = self.set.view();
+        let shares = self.read_shares(&view, self.share_of(&piece))?;
+        if let Some(member) = shares.of.iter().position(Option::is_none) {
+            return Err(absent(&view, member));
+        }
+        let mut sum = AlignedBuffer::zeroed(to_usize(shares.range.end - shares.range.start));
+        let all: Vec<&[u8]> = shares.of.iter().flatten().map(|share| &share.bytes[..]).collect();
+        xor_into(&mut sum, &all);
+        let mut columns = shares.holes();
+        let is_zero = |page: &[u8; PAGE_BYTES]| page.iter().all(|byte| *byte == 0);
+        let pages = (0..).step_by(PAGE_BYTES).zip(sum.as_chunks::<PAGE_BYTES>().0);
+        columns.extend(pages.filter(|(_, page)| !is_zero(page)).map(|(at, _)| at));
+        let mut differing = BTreeSet::new();
+        for at in columns {
+            for member in 0..view.len() {
+                let byte = self.stripes.at_member(member, shares.range.start + to_u64(at));
+                if let Some(MemberByte::Data(offset)) = byte {
+                    differing.insert(offset);
+                }
+            }
+        }
+        let mut bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
+        for (_, page) in self.pages_of(&piece) {
+            if let Some(found) = shares.page(page.place.member, page.place.member_offset) {
+                bytes[page.range()].copy_from_slice(found);
+            }
+        }
+        Ok(Compared { bytes, differing: differing.into_iter().collect() })
+    }
+
+    /// Holds both copies of each page of a piece against each other.
+    pub(super) fn compare_pages(&self, piece: Range<u64>) -> Result<Compared, DeviceError> {
+        let view = self.set.view();
+        let shares = self.read_shares(&view, self.share_of(&piece))?;
+        let mut bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
+        let mut differing = Vec::new();
+        for (offset, page) in self.pages_of(&piece) {
+            let Some((member, at)) = self.stripes.second_copy(&page.place) else { continue };
+            let first = shares.page(page.place.member, page.place.member_offset);
+            let second = shares.page(member, at);
+            if first.is_none() || first != second {
+                differing.push(offset);
+            }
+            if let Some(found) = first.or(second) {
+                bytes[page.range()].copy_from_slice(found);
+            }
+        }
+        Ok(Compared { bytes, differing })
+    }
+}

@@ -1,0 +1,97 @@
+//! Reading of a member what it still gives: one bad sector must not stand for its neighbours.
+//!
+//! A member that gives nothing at all, not its label either, is another thing than one with bad
+//! sectors: whoever walks over the pool must stop then, and not take all of it for lost.
+
+use std::ops::Range;
+
+use format::page::PAGE_BYTES;
+
+use super::set::{MemberSet, Slot};
+use crate::convert::{to_u64, to_usize};
+use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, Ticket};
+
+/// What a member gave of a range.
+#[derive(Debug)]
+pub(super) struct Salvaged {
+    /// Its bytes; zeros where it gave none.
+    pub(super) bytes: AlignedBuffer,
+    /// Where pages begin that it did not give, in `bytes`.
+    pub(super) bad: Vec<usize>,
+}
+
+impl Salvaged {
+    /// Whether a page that begins at `at` was given.
+    pub(super) fn has(&self, at: usize) -> bool {
+        self.bad.binary_search(&at).is_err()
+    }
+}
+
+/// Waits for a read.
+pub(super) fn bytes_of(ticket: Ticket) -> Result<AlignedBuffer, DeviceError> {
+    ticket.wait().map(|done| done.buffer.expect("a read returns its buffer"))
+}
+
+impl MemberSet {
+    fn read_from(&self, slot: &Slot, purpose: Purpose, offset: u64, length_bytes: usize) -> Ticket {
+        let buffer = AlignedBuffer::for_reading(length_bytes);
+        self.submit(slot, purpose, Operation::Read { offset, buffer })
+    }
+
+    /// Reads `range` of each of `slots` that may be read, at once; page by page where that fails.
+    /// `None`: it may not be read.
+    ///
+    /// # Errors
+    ///
+    /// What a member said that does not give its label either.
+    pub(super) fn salvage(
+        &self,
+        slots: &[Slot],
+        purpose: Purpose,
+        range: &Range<u64>,
+    ) -> Result<Vec<Option<Salvaged>>, DeviceError> {
+        let length = to_usize(range.end - range.start);
+        let begin = |slot: &Slot| {
+            slot.readable().map(|_| self.read_from(slot, purpose, range.start, length))
+        };
+        let tickets: Vec<Option<Ticket>> = slots.iter().map(begin).collect();
+        let wait = |(slot, ticket): (&Slot, Option<Ticket>)| {
+            let Some(ticket) = ticket else { return Ok(None) };
+            match bytes_of(ticket) {
+                Ok(bytes) => Ok(Some(Salvaged { bytes, bad: Vec::new() })),
+                Err(_) => self.by_pages(slot, purpose, range).map(Some),
+            }
+        };
+        slots.iter().zip(tickets).map(wait).collect()
+    }
+
+    fn by_pages(
+        &self,
+        slot: &Slot,
+        purpose: Purpose,
+        range: &Range<u64>,
+    ) -> Result<Salvaged, DeviceError> {
+        let mut bytes = AlignedBuffer::zeroed(to_usize(range.end - range.start));
+        let mut bad = Vec::new();
+        for (number, page) in (0..).zip(bytes.as_chunks_mut::<PAGE_BYTES>().0) {
+            let at = number * PAGE_BYTES;
+            let read = self.read_from(slot, purpose, range.start + to_u64(at), PAGE_BYTES);
+            match bytes_of(read) {
+                Ok(found) => page.copy_from_slice(&found),
+                Err(error) => {
+                    if bad.is_empty() {
+                        self.check_answers(slot, error)?;
+                    }
+                    bad.push(at);
+                }
+            }
+        }
+        Ok(Salvaged { bytes, bad })
+    }
+
+    /// Whether a member that did not give a page gives its label.
+    fn check_answers(&self, slot: &Slot, error: DeviceError) -> Result<(), DeviceError> {
+        let label = self.read_from(slot, Purpose::Superblock, 0, PAGE_BYTES);
+        label.wait().map(drop).map_err(|_| error)
+    }
+}
