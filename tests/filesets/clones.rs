@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode};
+use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode, RenameMode, SetAttr};
 use engine::{CreateOptions, OpenOptions, Pool};
 use format::fileset::NamePart;
 use runtime::clock::ManualClock;
@@ -282,4 +282,53 @@ fn a_crash_leaves_clones_as_they_were() {
         }
     }
     assert!(judged > 100, "{judged} images mean little");
+}
+
+/// Goal: a clone that was answered has what was changed last before it, though nobody synced.
+/// Method: what takes no space changes no page that the clone changes too, so it is of another
+/// class; each image from the answer on.
+#[test]
+fn a_clone_that_was_answered_has_the_last_change_before_it() {
+    let caller = Caller::root();
+    let changes: [(&str, &dyn Fn(&Pool)); 3] = [
+        ("mode", &|pool| {
+            let found = pool.lookup(&caller, pool.root(), b"f").expect("it is there");
+            let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+            pool.setattr(&caller, found.ino, &set, None).expect("nothing fails");
+        }),
+        ("name", &|pool| {
+            let (from, to) = ((pool.root(), &b"f"[..]), (pool.root(), &b"g"[..]));
+            pool.rename(&caller, from, to, RenameMode::Replace, None).expect("nothing fails");
+        }),
+        ("file", &|pool| {
+            let new = NewInode::new(FileKind::Regular, 0o644);
+            pool.create(&caller, pool.root(), b"h", new, None).expect("there is room");
+        }),
+    ];
+    for (what, change) in changes {
+        let options = SimOptions { is_recorded: true, ..SimOptions::default() };
+        let device = SimDevice::new(CRASH_POOL_BYTES, options);
+        let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+        let create = CreateOptions::new(CRASH_POOL_BYTES, [9; 64]);
+        Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
+        let pool = open(&shared, None);
+        let new = NewInode::new(FileKind::Regular, 0o644);
+        pool.create(&caller, pool.root(), b"f", new, None).expect("there is room");
+        pool.sync().expect("nothing fails");
+        change(&pool);
+        let tree = tree_of(&pool);
+        let clone = take(&pool, 0);
+        let answered = device.position();
+        drop(pool);
+        let strategy =
+            Strategy { exhaustive_writes_max: 2, random_subsets: 1, torn_variants: 1, seed: 1 };
+        let recording = device.recording();
+        for point in recording.points().filter(|it| it.position() >= answered) {
+            for image in point.images(&strategy) {
+                let device: SharedDevice = SimDevice::open(image.image, SimOptions::default());
+                let pool = open(&device, Some(&clone));
+                assert_same(&tree_of(&pool), &tree, what);
+            }
+        }
+    }
 }

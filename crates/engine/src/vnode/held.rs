@@ -521,3 +521,162 @@ impl Core {
         Ok(vnodes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use format::fileset::{FilesetName, NamePart};
+    use runtime::clock::ManualClock;
+    use storage::device::{MemoryDevice, SharedDevice};
+
+    use super::*;
+    use crate::convert::index_wide;
+    use crate::fileset::deletion::Progress;
+    use crate::vnode::api::{Caller, FileKind, FileSystem, NewInode};
+    use crate::{CreateOptions, OpenOptions, Pool};
+
+    const POOL_BYTES: u64 = 48 << 20;
+    const BLOCK_BYTES: u64 = 16 << 10;
+    const QUARTER_BYTES: u64 = BLOCK_BYTES / 4;
+    /// Enough for several leaves, and for several steps of a deletion.
+    const BLOCKS: u64 = 400;
+
+    fn root() -> FilesetName {
+        "root".parse().expect("a name")
+    }
+
+    fn part(text: &str) -> NamePart {
+        NamePart::new(text).expect("a name")
+    }
+
+    /// Returns a pool with a file of whole blocks.
+    fn new_pool() -> (Pool, Ino) {
+        let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
+        let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+        Pool::create(&device, &ManualClock::new(), &options).expect("a pool fits");
+        let clock = Arc::new(ManualClock::new());
+        let pool = Pool::open(device, clock, OpenOptions::default()).expect("it opens");
+        let new = NewInode::new(FileKind::Regular, 0o644);
+        let made = pool.create(&Caller::root(), pool.root(), b"file", new, None).expect("room");
+        let data: Vec<u8> = (0..BLOCKS * BLOCK_BYTES).map(byte_at).collect();
+        pool.write(&Caller::root(), made.ino, 0, &data).expect("there is room");
+        pool.sync().expect("nothing fails");
+        (pool, made.ino)
+    }
+
+    /// The byte at an offset of the file as it is made, and where it was not written to since.
+    fn byte_at(offset: u64) -> u8 {
+        (offset / QUARTER_BYTES % 251).to_le_bytes()[0]
+    }
+
+    /// Writes to one quarter of each block, or to all but one. Neighbours in the file are none in
+    /// the segment.
+    fn overwrite(pool: &Pool, ino: Ino, is_written: fn(u64) -> bool) {
+        for nth in 0..BLOCKS {
+            let block = nth * 97 % BLOCKS;
+            for quarter in (0..4).filter(|quarter| is_written(*quarter)) {
+                let offset = block * BLOCK_BYTES + quarter * QUARTER_BYTES;
+                let data = vec![0xee; index_wide(QUARTER_BYTES)];
+                pool.write(&Caller::root(), ino, offset, &data).expect("there is room");
+            }
+        }
+        pool.sync().expect("nothing fails");
+    }
+
+    /// Takes a clone of the fileset; returns its slot.
+    fn take(pool: &Pool, clone: &str) -> u32 {
+        let taken = pool.create_clone(&root(), &part(clone), [1; 16]);
+        taken.expect("there is room").slot
+    }
+
+    /// Returns where the quarters of the file are that nobody wrote to since it was made.
+    fn places(core: &Core, ino: Ino, is_written: fn(u64) -> bool) -> BTreeMap<u64, Place> {
+        let vnode = core.table.find(ino).expect("it is in use");
+        let state = vnode.state.read();
+        let anode = state.anode.as_ref().expect("it is there");
+        let units = core.store.units(anode, 0, BLOCKS * BLOCK_BYTES).expect("nothing fails");
+        let is_old = |start: u64| !is_written(start % BLOCK_BYTES / QUARTER_BYTES);
+        let pointers = units.iter().filter(|unit| is_old(unit.start));
+        pointers.filter_map(|unit| Some((unit.start, unit.pointer?.place))).collect()
+    }
+
+    #[track_caller]
+    fn assert_content(pool: &Pool, root: Ino, is_written: fn(u64) -> bool) {
+        let found = pool.lookup(&Caller::root(), root, b"file").expect("it is there");
+        let mut bytes = Vec::new();
+        let length = index_wide(BLOCKS * BLOCK_BYTES);
+        pool.read(&Caller::root(), found.ino, 0, length, &mut bytes).expect("it is whole");
+        assert_eq!(bytes.len(), length);
+        for (offset, byte) in (0..).zip(bytes) {
+            let is_new = is_written(offset % BLOCK_BYTES / QUARTER_BYTES);
+            assert_eq!(byte, if is_new { 0xee } else { byte_at(offset) }, "at {offset}");
+        }
+    }
+
+    /// Empties the segments of which something is free; returns how many of the quarters in `before`
+    /// are elsewhere then.
+    fn moved(
+        core: &Core,
+        ino: Ino,
+        before: &BTreeMap<u64, Place>,
+        is_written: fn(u64) -> bool,
+    ) -> usize {
+        core.emptier.empty_thoroughly(core, u32::MAX).expect("nothing fails");
+        let after = places(core, ino, is_written);
+        assert_eq!(after.len(), before.len());
+        before.iter().filter(|(start, place)| after.get(start) != Some(place)).count()
+    }
+
+    /// Goal: a block of which a part is free is moved for those who hold the rest (MV5). Method: a
+    /// clone holds whole blocks, its fileset and a later clone all but a quarter; the first clone
+    /// is freed.
+    #[test]
+    fn a_block_of_which_nobody_holds_a_part_any_more_is_moved() {
+        let (pool, ino) = new_pool();
+        let is_written = |quarter: u64| quarter == 1;
+        take(&pool, "a");
+        overwrite(&pool, ino, is_written);
+        take(&pool, "b");
+        pool.delete_clone(&root(), &part("a")).expect("nobody holds it");
+        while pool.is_freeing().expect("the table can be read") {
+            pool.tick().expect("nothing fails");
+        }
+        pool.checkpoint().expect("nothing fails");
+        let before = places(pool.core(), ino, is_written);
+        assert_eq!(before.len(), index_wide(3 * BLOCKS));
+        // A segment that is still being written to is not emptied.
+        let moved = moved(pool.core(), ino, &before, is_written);
+        assert!(moved > before.len() * 9 / 10, "{moved} of {}", before.len());
+        let clone = pool.hold_clone(&root(), &part("b")).expect("it is there");
+        assert_content(&pool, pool.root(), is_written);
+        assert_content(&pool, pool.root_of(clone).expect("it is held"), is_written);
+    }
+
+    /// Goal: pointers of a deleted clone that its walk has left behind are none (MV2). Method: the
+    /// clone holds whole blocks, its fileset and a later clone a quarter of each; the rest is freed
+    /// in steps, and segments are emptied after the first.
+    #[test]
+    fn a_block_is_moved_whatever_a_walk_has_left_behind() {
+        let (pool, ino) = new_pool();
+        let core = pool.core();
+        let is_written = |quarter: u64| quarter != 1;
+        let slot = take(&pool, "a");
+        overwrite(&pool, ino, is_written);
+        take(&pool, "b");
+        pool.delete_clone(&root(), &part("a")).expect("nobody holds it");
+        let free_some = || core.filesets.table.free_some(&core.store, slot).expect("it is whole");
+        assert_eq!(free_some(), Progress::More, "one step is too few");
+        pool.checkpoint().expect("nothing fails");
+        let before = places(core, ino, is_written);
+        assert_eq!(before.len(), index_wide(BLOCKS));
+        // Nothing is free yet of the blocks that the walk has not come to.
+        let moved = moved(core, ino, &before, is_written);
+        assert!(moved > before.len() / 8, "{moved} of {}", before.len());
+        // The job ends it.
+        while pool.is_freeing().expect("the table can be read") {
+            pool.tick().expect("nothing fails");
+        }
+        let clone = pool.hold_clone(&root(), &part("b")).expect("it is there");
+        assert_content(&pool, pool.root(), is_written);
+        assert_content(&pool, pool.root_of(clone).expect("it is held"), is_written);
+    }
+}
