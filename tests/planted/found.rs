@@ -253,6 +253,12 @@ pub(crate) const FOUND: &[Row] = &[
         "alloc::pin::tests::a_segment_that_empties_while_it_is_pinned_is_free_only_afterwards",
     ),
     ("ScrubTrustsBadRow", "members", "raid5_scrub::parity_is_never_made_to_match_what_is_bad"),
+    ("CloserWaitsWithLog", "sim", "clones_taken_beside_clients_are_of_one_moment_and_stay_so"),
+    (
+        "PromotionStopsAtFreed",
+        "filesets",
+        "families::filesets_and_clones_are_what_whole_trees_say_wherever_the_power_is_cut",
+    ),
     (
         "MoveTakesNewBirth",
         "engine",

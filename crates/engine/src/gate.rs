@@ -14,13 +14,14 @@
 //! - GT3: From the seal of the one who has closed the gate until it opens, no block of the
 //!   fileset is filling.
 //! - GT4: Nobody waits to enter while he holds a vnode, the fileset, a reservation or a turn;
-//!   nobody inside waits for the log, for space, for a checkpoint, or at a gate.
+//!   nobody inside waits for the log, for space, for a checkpoint, or at a gate. Nor does anybody
+//!   wait with a reservation for another closer to open: that one may wait for the log.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::ids::Epoch;
 
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Set while somebody closes the gate, or has.
 const CLOSED: u64 = 1;
@@ -113,14 +114,26 @@ impl Gate {
     }
 
     /// Closes it, and waits until nobody is inside. A second closer waits until the first has
-    /// opened.
+    /// opened. Called with no part of the log reserved (GT4).
     pub(crate) fn close(&self) -> Closed<'_> {
         let mut waiting = self.waiting.lock();
         while self.word.fetch_or(CLOSED, Ordering::AcqRel) & CLOSED != 0 {
             self.opened.wait(&mut waiting);
         }
+        self.alone(&mut waiting)
+    }
+
+    /// As [`Gate::close`], for whoever has a part of the log reserved; `None`: somebody else has
+    /// closed it, and may wait for that part. Waits for nobody but those inside.
+    pub(crate) fn try_close(&self) -> Option<Closed<'_>> {
+        let mut waiting = self.waiting.lock();
+        let is_closed = self.word.fetch_or(CLOSED, Ordering::AcqRel) & CLOSED != 0;
+        (!is_closed).then(|| self.alone(&mut waiting))
+    }
+
+    fn alone(&self, waiting: &mut MutexGuard<'_, ()>) -> Closed<'_> {
         while self.word.load(Ordering::Acquire) != CLOSED {
-            self.left.wait(&mut waiting);
+            self.left.wait(waiting);
         }
         Closed(self)
     }

@@ -130,6 +130,9 @@ bugs! {
     RecoveryTrustsJoining: "Recovery leaves stripes that a joining member may have otherwise.",
     PinForgotten: "A segment that is being made anew is given to others when it is empty (G6).",
     ScrubTrustsBadRow: "A scrub makes parity match a row with a block that does not verify.",
+    CloserWaitsWithLog:
+        "Who waits for another closer of a gate keeps a part of the log reserved (GT4).",
+    PromotionStopsAtFreed: "A promotion ends at a clone that is being freed.",
     MoveTakesNewBirth: "A block that the cleaner moves gets a new birth (MV1).",
     MoveMissesAHolder: "A block that is moved stays where it was for one who holds it (MV2).",
     MoveStopsAtFirstFork: "Of two who are below one clone, one is asked whether it holds a block.",

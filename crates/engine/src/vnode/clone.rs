@@ -429,10 +429,7 @@ impl Core {
             for slot in filesets.iter().map(slot_of) {
                 self.install_dirty(slot, &mut Changes::Waiting)?;
             }
-            let mut pot = self.store.fill_pot(POT_CHANGES)?;
-            // LOCK: by rising slot, and nobody inside one of them waits at another.
-            let close = |fileset: &&'c Fileset| (*fileset, fileset.gate.close());
-            let closed: Vec<_> = filesets.iter().map(close).collect();
+            let (mut pot, closed) = self.close_with_pot(&filesets)?;
             self.segments.seal();
             let mut is_all = true;
             if !planted::is(Planted::CloneLeavesBlocksWaiting) {
@@ -448,6 +445,30 @@ impl Core {
         let name = self.filesets.table.lock(&self.store)?.path_of(slot);
         let by = "it changes faster than it can be written: try again when it is quieter";
         Err(FsError::FilesetInUse { name, by: by.to_owned() })
+    }
+}
+
+impl Core {
+    /// Closes the gates of filesets, by rising slot, with room in the log for what is done then.
+    fn close_with_pot<'c>(
+        &'c self,
+        filesets: &[&'c Fileset],
+    ) -> FsResult<(Pot<'c>, Vec<(&'c Fileset, Closed<'c>)>)> {
+        loop {
+            let pot = self.store.fill_pot(POT_CHANGES)?;
+            let mut closed = Vec::new();
+            // LOCK: by rising slot, and nobody inside one of them waits at another.
+            let is_closed_by_other = filesets.iter().find(|fileset| {
+                let own = fileset.gate.try_close();
+                let is_other = own.is_none();
+                closed.extend(own.map(|own| (**fileset, own)));
+                is_other
+            });
+            let Some(other) = is_closed_by_other else { return Ok((pot, closed)) };
+            // GT4: who has closed it may wait for the log.
+            drop((closed, pot));
+            other.gate.wait_until_open();
+        }
     }
 }
 

@@ -210,14 +210,23 @@ impl Core {
 }
 
 /// Returns the clones on the path of the fileset in `slot` that are another's, the oldest first.
+/// Refused if it can't have all their names: it has a clone of one already, or two have the same.
 fn clones_of_others(index: &Index, slot: u32) -> FsResult<Vec<u32>> {
-    let (mut others, mut next) = (Vec::new(), index.node(slot).and_then(|node| node.parent));
+    let (mut others, mut names) = (Vec::new(), Vec::new());
+    let mut next = index.node(slot).and_then(|node| node.parent);
     // FT4: epochs fall towards the first, so this ends.
-    while let Some(clone) = next.and_then(|slot| index.node(slot)).filter(|node| node.is_clone()) {
-        if clone.above != Some(slot) {
-            if let Some(taken) = index.clone_of(slot, &clone.name) {
-                return Err(FsError::FilesetExists { name: index.path_of(taken.slot) });
+    while let Some(clone) = next.and_then(|slot| index.node(slot)) {
+        if planted::is(Planted::PromotionStopsAtFreed) && !clone.is_clone() {
+            break;
+        }
+        // One that is being freed has no name any more; older ones still lie before it.
+        if clone.is_clone() && clone.above != Some(slot) {
+            let is_taken = index.clone_of(slot, &clone.name).is_some();
+            if is_taken || names.contains(&&clone.name) {
+                let name = format!("{}@{}", index.path_of(slot), clone.name.as_str());
+                return Err(FsError::FilesetExists { name });
             }
+            names.push(&clone.name);
             others.push(clone.slot);
         }
         let parent = clone.parent.and_then(|slot| index.node(slot));

@@ -53,9 +53,22 @@ impl Core {
     /// Copies a page of a fileset that clones hold too, and what leads to it. Called with no lock
     /// held.
     pub(super) fn unshare(&self, fileset: &Fileset, page: (PageKind, PageOwner)) -> FsResult<()> {
-        let change = self.store.begin_pool(Reservation::LARGE)?;
-        let _closed = fileset.gate.close();
-        self.unshare_alone(fileset, change, page)
+        loop {
+            if planted::is(Planted::CloserWaitsWithLog) {
+                let change = self.store.begin_pool(Reservation::LARGE)?;
+                let _closed = fileset.gate.close();
+                return self.unshare_alone(fileset, change, page);
+            }
+            let mut pot = self.store.fill_pot(1)?;
+            if let Some(_closed) = fileset.gate.try_close() {
+                // GT1: its epoch is younger than every clone's, which holds nothing of the copies.
+                let change = pot.begin(Reservation::LARGE, Epoch(0)).ok_or(FsError::TryLater)?;
+                return self.unshare_alone(fileset, change, page);
+            }
+            // GT4: who has closed it may wait for the log.
+            drop(pot);
+            fileset.gate.wait_until_open();
+        }
     }
 
     /// As [`Core::unshare`], in `change`, for whoever keeps the gate closed.
