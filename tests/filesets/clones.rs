@@ -13,7 +13,7 @@ use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
 use storage::device::{MemoryDevice, SharedDevice};
 use testkit::canon::{Times, Tree, differences, walk};
 
-use super::{assert_clean, free_all, name, work};
+use super::{assert_clean, free_all, name, used_bytes, work};
 
 const POOL_BYTES: u64 = 128 << 20;
 const CRASH_POOL_BYTES: u64 = 32 << 20;
@@ -331,4 +331,37 @@ fn a_clone_that_was_answered_has_the_last_change_before_it() {
             }
         }
     }
+}
+
+/// Goal: what a clone alone holds is what its deletion gives back. Method: random histories with
+/// clones, deleted in any order; what each is said to hold against what the pool uses then.
+#[test]
+fn what_a_clone_alone_holds_is_what_its_deletion_gives_back() {
+    let mut most = 0;
+    for seed in 0..4 {
+        let device = new_pool(POOL_BYTES);
+        let pool = open(&device, None);
+        pool.tick().expect("nothing fails");
+        let mut prng = Prng::from_seed(seed);
+        let mut left: Vec<String> = Vec::new();
+        for number in 0..6 {
+            work(&pool, seed * 100 + number, 80);
+            left.push(take(&pool, usize::try_from(number).expect("few")));
+        }
+        work(&pool, seed * 100 + 50, 80);
+        while !left.is_empty() {
+            let chosen = usize::try_from(prng.below(left.len().try_into().expect("few")));
+            let clone = left.remove(chosen.expect("few"));
+            pool.sync().expect("nothing fails");
+            let told = pool.unique_bytes(&name("root"), &part(&clone)).expect("it is there");
+            let before = used_bytes(&pool);
+            delete(&pool, &clone);
+            free_all(&pool);
+            assert_eq!(before - used_bytes(&pool), told, "seed {seed}: {clone}");
+            most = most.max(told);
+        }
+        pool.close().expect("nothing fails");
+        assert_clean(&device);
+    }
+    assert!(most > 100_000, "{most} bytes at most mean little");
 }

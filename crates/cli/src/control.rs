@@ -134,6 +134,14 @@ pub enum Request {
         /// The clone's own.
         clone: String,
     },
+    /// How many bytes only this clone holds. Whoever changes its fileset waits for parts of that, so
+    /// it is for those who may change it.
+    CloneUnique {
+        /// The fileset's name.
+        fileset: String,
+        /// The clone's own.
+        clone: String,
+    },
     /// The devices.
     DeviceList {},
     /// Leave a device behind.
@@ -207,7 +215,7 @@ impl Request {
         serde_json::from_value(value).map_err(|error| format!("the request is refused: {error}"))
     }
 
-    /// Whether it changes anything.
+    /// Whether it changes anything, or makes others wait.
     pub(crate) fn is_change(&self) -> bool {
         !matches!(
             self,
@@ -357,6 +365,8 @@ pub enum Answer {
     Schedules(Vec<Schedule>),
     /// It is done, and durable; these are the names that it concerns.
     Names(Vec<String>),
+    /// How many bytes.
+    Bytes(u64),
     /// Devices, by slot.
     Devices(Vec<DeviceFacts>),
     /// What the last scrub has found; `None`: there was none since the pool was opened.
@@ -449,6 +459,12 @@ pub struct FilesetFacts {
     /// Whether a stream to it broke off, or comes: nobody finds it.
     #[serde(default)]
     pub is_receiving: bool,
+    /// The clone that it goes back to: its own last one, or the one that it was forked from.
+    #[serde(default)]
+    pub origin: Option<String>,
+    /// Of a clone, where that was asked for: bytes that it alone holds, and its deletion gives back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unique_bytes: Option<u64>,
     /// Whether nobody may change what is in it.
     pub is_read_only: bool,
     /// When it was made: seconds since 1970.
@@ -530,6 +546,7 @@ mod tests {
             Request::FilesetPromote { name: name() },
             Request::CloneCreateBelow { fileset: name(), clone: name() },
             Request::CloneHold { fileset: name(), clone: name(), hold: name(), is_held: true },
+            Request::CloneUnique { fileset: name(), clone: name() },
             Request::DeviceList {},
             Request::DeviceFail { device: "0".to_owned() },
             Request::DeviceReplace { old: "1".to_owned(), new: "/d".into(), is_forced: true },

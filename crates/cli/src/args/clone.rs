@@ -60,10 +60,15 @@ pub(crate) enum CloneCommand {
         wait: bool,
     },
     /// Show the clones of a fileset, or all of a pool
-    #[command(after_help = "Example:\n  holdfast clone list pool.hf:home --json")]
+    #[command(after_help = "Examples:\n  holdfast clone list pool.hf:home --json\n  \
+                            holdfast clone list pool.hf --unique     (most first)")]
     List {
         /// POOL:a/b, or a pool, or a directory that a fileset is mounted on
         fileset: PathBuf,
+        /// Show what deleting each clone, and no other, would give back. Looks at what each has
+        /// differently from the one before it
+        #[arg(long)]
+        unique: bool,
     },
 }
 
@@ -75,7 +80,7 @@ impl CloneCommand {
             | CloneCommand::Hold { clone, .. }
             | CloneCommand::Release { clone, .. }
             | CloneCommand::Delete { clone, .. } => clone,
-            CloneCommand::List { fileset } => fileset,
+            CloneCommand::List { fileset, .. } => fileset,
         }
     }
 }

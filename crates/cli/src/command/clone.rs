@@ -7,9 +7,10 @@ use serde_json::json;
 use super::controlled::Controlled;
 use crate::args::clone::{CloneArgs, CloneCommand};
 use crate::backend::Backend;
-use crate::control::{FilesetFacts, Request};
+use crate::control::{Answer, FilesetFacts, Request};
 use crate::exit;
 use crate::output::{Output, printable};
+use crate::size::ByteSize;
 
 pub(crate) fn run(args: &CloneArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     match &args.command {
@@ -42,21 +43,41 @@ pub(crate) fn run(args: &CloneArgs, backend: &dyn Backend, output: &Output) -> a
             let done = delete(&at, argument, *must_wait, output);
             at.finish(done)?;
         }
-        CloneCommand::List { fileset } => {
+        CloneCommand::List { fileset, unique } => {
             let at = Controlled::find(fileset, backend, false)?;
             // The directory of a mount stands for the fileset that it shows, or for that clone's.
             let of = at.fileset.as_deref().map(|name| name.split('@').next().unwrap_or(name));
             let start = of.map(|name| format!("{name}@"));
-            let all = at.filesets();
-            let mut all = at.finish(all)?;
-            all.retain(|it| {
+            let is_of = |it: &FilesetFacts| {
                 it.is_clone && start.as_ref().is_none_or(|start| it.name.starts_with(start))
+            };
+            let listed = at.filesets().and_then(|mut all| {
+                all.retain(is_of);
+                all.sort_by_key(|it| it.created_seconds);
+                if *unique {
+                    weigh(&at, &mut all)?;
+                }
+                Ok(all)
             });
-            all.sort_by_key(|it| it.created_seconds);
+            let all = at.finish(listed)?;
             all.iter().for_each(|clone| output.fact(&line_of(clone), &json!(clone)));
         }
     }
     Ok(exit::DONE)
+}
+
+/// Asks what each clone alone holds, and sorts them by that, most first.
+fn weigh(at: &Controlled, clones: &mut [FilesetFacts]) -> anyhow::Result<()> {
+    for facts in clones.iter_mut() {
+        let Some((fileset, clone)) = facts.name.split_once('@') else { continue };
+        let (fileset, clone) = (fileset.to_owned(), clone.to_owned());
+        let Answer::Bytes(bytes) = at.ask(&Request::CloneUnique { fileset, clone })? else {
+            anyhow::bail!("{}: the server answered nonsense", at.pool.display())
+        };
+        facts.unique_bytes = Some(bytes);
+    }
+    clones.sort_by_key(|facts| std::cmp::Reverse(facts.unique_bytes));
+    Ok(())
 }
 
 fn hold(
@@ -117,7 +138,9 @@ fn line_of(clone: &FilesetFacts) -> String {
         holds => format!(", held by {}", printable(&holds.join(", "))),
     };
     let taken = time_of(clone.created_seconds);
-    format!("{}  {taken}  {} inodes{held}{served}", printable(&clone.name), clone.inodes)
+    let unique = clone.unique_bytes.map(|bytes| format!(", {} its own", ByteSize(bytes)));
+    let unique = unique.unwrap_or_default();
+    format!("{}  {taken}  {} inodes{unique}{held}{served}", printable(&clone.name), clone.inodes)
 }
 
 #[cfg(test)]

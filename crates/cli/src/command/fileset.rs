@@ -237,6 +237,11 @@ fn line_of(fileset: &FilesetFacts) -> String {
     ] {
         line.push_str(if is_so { words } else { "" });
     }
+    // A fork is another fileset's; a fileset goes back to its own last clone by itself.
+    let own = format!("{}@", fileset.name);
+    if let Some(origin) = fileset.origin.as_ref().filter(|origin| !origin.starts_with(&own)) {
+        line += &format!(", goes back to {}", printable(origin));
+    }
     if let Some(permille) = fileset.freed_permille {
         line += &format!(", deleted: {} % freed", permille / 10);
     }

@@ -115,6 +115,11 @@ pub(super) fn control(
                 .map_err(|error| failed(path, format!("{hold}: {error}: name a hold as backup")))?;
             pool.set_hold((&named(fileset)?, &clone), &hold, *is_held)
         }
+        Request::CloneUnique { fileset, clone } => {
+            let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
+            let bytes = pool.unique_bytes(&named(fileset)?, &clone);
+            return bytes.map(Answer::Bytes).map_err(|error| refused(path, &error));
+        }
         Request::CloneDelete { fileset, clone } => {
             let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
             pool.delete_clone(&named(fileset)?, &clone)
@@ -190,6 +195,8 @@ fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
         is_clone: info.is_clone,
         holds: info.holds,
         is_receiving: info.is_receiving,
+        origin: info.origin,
+        unique_bytes: None,
         is_read_only: info.is_read_only,
         created_seconds: info.created_seconds,
         inodes: info.inodes,

@@ -1,6 +1,6 @@
 //! A deleted fileset, or clone, is freed: by a walk in post-order, in steps that are one
 //! transaction each. It changes none of the pages that it walks but for those that it frees, so it
-//! needs no space.
+//! needs no space. The same walk counts what a clone that is in use holds alone.
 //!
 //! # Invariants
 //!
@@ -19,7 +19,7 @@ use format::page::{PageKind, SLOTS_PER_PAGE};
 use runtime::planted::{self, Planted};
 
 use super::read_anode_in;
-use super::table::{FilesetTable, Index};
+use super::table::{FilesetTable, Index, Node};
 use crate::alloc::Extent;
 use crate::container::{Content, Step, Target, Visit, Visitor};
 use crate::convert::wide;
@@ -29,6 +29,8 @@ use crate::store::{Change, Store};
 
 /// Anodes that one step looks at, so that many without blocks do not hold the lock for long.
 const ANODES_PER_STEP: usize = 4096;
+/// Pointers that one step of a count looks at.
+const POINTERS_PER_COUNT: usize = 4096;
 /// Pages of the anode table that one step looks at.
 const PAGES_PER_STEP: usize = 1 << 16;
 
@@ -47,25 +49,32 @@ pub(crate) enum Progress {
 struct Others {
     /// What was born in this epoch or before it, the clone before it holds.
     shared_epoch: Epoch,
-    /// Anode table of the one after it, if there is one.
-    child_table: Option<Anode>,
+    /// Anode tables of those after it: of what is deleted one at most (DL3).
+    child_tables: Vec<Anode>,
     /// Whether what stays may reserve room that nobody gives back but this: then it is looked at.
     has_reserved: bool,
 }
 
+/// What is done with what nobody else of the family holds.
+enum Use<'s, 'c> {
+    /// It is freed.
+    Free { change: &'c mut Change<'s>, step: Step },
+    /// It is counted.
+    Count { fragments: u64, pointers_left: usize },
+}
+
 /// One step under way.
-struct Freeing<'s, 'c> {
+struct Walking<'s, 'c> {
     store: &'s Store,
-    change: &'c mut Change<'s>,
-    step: Step,
+    with: Use<'s, 'c>,
     cursor: Cursor,
     others: Option<&'c Others>,
     is_clone: bool,
-    /// The container in hand as the one after has it.
-    twin: Option<Anode>,
+    /// The container in hand as those after have it.
+    twins: Vec<Anode>,
 }
 
-impl Freeing<'_, '_> {
+impl Walking<'_, '_> {
     fn has_reserved(&self) -> bool {
         self.others.is_some_and(|others| others.has_reserved)
     }
@@ -76,10 +85,13 @@ impl Freeing<'_, '_> {
         if visit.pointer.birth <= others.shared_epoch {
             return Ok(true);
         }
-        let (Target::Page { kind, owner }, Some(twin)) = (visit.target, &self.twin) else {
-            return Ok(false);
-        };
-        Ok(self.store.place_of_page(twin, (kind, owner))? == Some(visit.pointer.place))
+        let Target::Page { kind, owner } = visit.target else { return Ok(false) };
+        for twin in &self.twins {
+            if self.store.place_of_page(twin, (kind, owner))? == Some(visit.pointer.place) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Returns what of the data that a pointer leads to nobody else of the family has.
@@ -91,10 +103,10 @@ impl Freeing<'_, '_> {
             return Ok(Vec::new());
         }
         let start = visit.at.end.saturating_sub(1 << shift);
-        let units = match &self.twin {
-            Some(twin) => self.store.units(twin, start, visit.at.end)?,
-            None => Vec::new(),
-        };
+        let mut units = Vec::new();
+        for twin in &self.twins {
+            units.extend(self.store.units(twin, start, visit.at.end)?);
+        }
         let kept: Vec<Extent> = units
             .iter()
             .filter_map(|unit| unit.pointer)
@@ -127,7 +139,7 @@ fn without(all: Extent, kept: &[Extent]) -> Vec<Extent> {
     runs
 }
 
-impl Visitor for Freeing<'_, '_> {
+impl Visitor for Walking<'_, '_> {
     fn enters(&mut self, page: &Visit) -> FsResult<bool> {
         let is_skipped = !self.has_reserved() && self.is_page_kept(page)?;
         if is_skipped {
@@ -136,35 +148,72 @@ impl Visitor for Freeing<'_, '_> {
         Ok(!is_skipped)
     }
 
-    /// Frees what a pointer leads to; breaks if the transaction may free no more.
+    /// Frees what a pointer leads to, or counts it; breaks if the step may do no more.
     fn visit(&mut self, visit: &Visit) -> FsResult<ControlFlow<()>> {
-        let pages = self.change.page_count();
-        match visit.target {
+        let is_taken = match visit.target {
             // A page of the map was looked at before what lies below it.
             Target::Page { kind, .. }
                 if (kind != PageKind::Map || self.has_reserved())
-                    && self.is_page_kept(visit)? => {}
-            Target::Page { kind, owner } => {
-                if !Step::has_room_for_page(pages) {
-                    return Ok(ControlFlow::Break(()));
-                }
-                self.change.free_page(visit.pointer.place, kind, owner)?;
+                    && self.is_page_kept(visit)? =>
+            {
+                true
             }
+            Target::Page { kind, owner } => match &mut self.with {
+                Use::Free { change, .. } => {
+                    let has_room = Step::has_room_for_page(change.page_count());
+                    if has_room {
+                        change.free_page(visit.pointer.place, kind, owner)?;
+                    }
+                    has_room
+                }
+                Use::Count { fragments, pointers_left } => {
+                    let of_page = u64::from(self.store.geometry().page_fragments());
+                    *fragments += of_page;
+                    take_one(pointers_left)
+                }
+            },
             Target::Data { shift } => {
                 let parts = self.own_parts(visit, shift)?;
-                if !self.step.take_parts(&parts, pages) {
-                    return Ok(ControlFlow::Break(()));
-                }
-                // A clone reserves nothing.
-                let fragment_shift = self.store.geometry().fragment_shift;
-                let kept = visit.pointer.reserved_fragments(shift, fragment_shift);
-                if kept > 0 && !self.is_clone {
-                    self.change.unreserve(kept);
-                }
+                self.take_parts(&parts, visit, shift)
             }
+        };
+        if !is_taken {
+            return Ok(ControlFlow::Break(()));
         }
         self.cursor = visit.at;
         Ok(ControlFlow::Continue(()))
+    }
+}
+
+/// Whether one more pointer may be looked at.
+fn take_one(pointers_left: &mut usize) -> bool {
+    let is_left = *pointers_left > 0;
+    *pointers_left = pointers_left.saturating_sub(1);
+    is_left
+}
+
+impl Walking<'_, '_> {
+    /// Frees or counts parts of a block; returns whether the step may.
+    fn take_parts(&mut self, parts: &[Extent], visit: &Visit, shift: u8) -> bool {
+        match &mut self.with {
+            Use::Free { change, step } => {
+                let is_taken = step.take_parts(parts, change.page_count());
+                // A clone reserves nothing.
+                let fragment_shift = self.store.geometry().fragment_shift;
+                let kept = visit.pointer.reserved_fragments(shift, fragment_shift);
+                if is_taken && kept > 0 && !self.is_clone {
+                    change.unreserve(kept);
+                }
+                is_taken
+            }
+            Use::Count { fragments, pointers_left } => {
+                let is_taken = take_one(pointers_left);
+                if is_taken {
+                    *fragments += parts.iter().map(|it| u64::from(it.fragments)).sum::<u64>();
+                }
+                is_taken
+            }
+        }
     }
 }
 
@@ -182,13 +231,13 @@ impl FilesetTable {
         let step = Step::new(&change);
         let others = others.as_ref();
         let is_clone = entry.state.is_of_clone();
-        let change_ref = &mut change;
-        let mut freeing =
-            Freeing { store, change: change_ref, step, cursor, others, is_clone, twin: None };
-        let is_whole = free_from(store, &entry, &mut freeing)?.is_continue();
-        let Freeing { step, cursor: reached, .. } = freeing;
+        let with = Use::Free { change: &mut change, step };
+        let mut walking = Walking { store, with, cursor, others, is_clone, twins: Vec::new() };
+        let is_whole = walk_from(store, &entry, &mut walking)?.is_continue();
+        let Walking { with, cursor: reached, .. } = walking;
+        let Use::Free { step, .. } = with else { return Ok(Progress::More) };
         change.free(step.extents())?;
-        if is_whole && others.is_some_and(|others| others.child_table.is_some()) {
+        if is_whole && others.is_some_and(|others| !others.child_tables.is_empty()) {
             entry.state = entry.state.freed_to(reached);
             index.write_entry(store, &mut change, &entry, None)?;
             change.end();
@@ -212,73 +261,96 @@ impl FilesetTable {
         index.note(&entry);
         Ok(Progress::More)
     }
+
+    /// Counts the fragments that only the clone in `slot` holds, past `cursor`, a part of them: what
+    /// its deletion would give back. Returns them, and where to go on; `None`: that was all.
+    /// Nobody who goes back to it changes meanwhile.
+    pub(crate) fn count_own(
+        &self,
+        store: &Store,
+        slot: u32,
+        cursor: Cursor,
+    ) -> FsResult<(u64, Option<Cursor>)> {
+        let index = self.lock(store)?;
+        let entry = index.read_entry(store, slot)?;
+        let others = others_of(store, &index, &entry)?;
+        let with = Use::Count { fragments: 0, pointers_left: POINTERS_PER_COUNT };
+        let (others, twins) = (others.as_ref(), Vec::new());
+        let mut walking = Walking { store, with, cursor, others, is_clone: true, twins };
+        let is_whole = walk_from(store, &entry, &mut walking)?.is_continue();
+        let Walking { with, cursor, .. } = walking;
+        let fragments = if let Use::Count { fragments, .. } = with { fragments } else { 0 };
+        Ok((fragments, (!is_whole).then_some(cursor)))
+    }
 }
 
 /// Returns what others hold of what is deleted; `None`: nothing.
 fn others_of(store: &Store, index: &Index, entry: &Fileset) -> FsResult<Option<Others>> {
-    let child = index.children_in_family(entry.slot).next();
-    if child.is_none() && entry.parent.is_none() {
+    let mut child_tables = Vec::new();
+    // What is being freed holds nothing of one that is in use.
+    let is_asked = |child: &&Node| entry.state.cursor().is_some() || !child.is_deleted();
+    for child in index.children_in_family(entry.slot).filter(is_asked) {
+        child_tables.push(index.read_entry(store, child.slot)?.table_anode());
+    }
+    if child_tables.is_empty() && entry.parent.is_none() {
         return Ok(None);
     }
-    let read = |slot| index.read_entry(store, slot).map(|child| child.table_anode());
-    let mut child_table = child.map(|child| read(child.slot)).transpose()?;
-    if let Some(table) = &mut child_table
-        && planted::is(Planted::DeletionForgetsChild)
-    {
-        table.root.fill(0);
+    if planted::is(Planted::DeletionForgetsChild) {
+        child_tables.iter_mut().for_each(|table| table.root.fill(0));
     }
     let is_planted = planted::is(Planted::DeletionForgetsParent);
     let shared_epoch = if is_planted { Epoch(0) } else { entry.shared_epoch };
     // What it reserves, the pool counts.
     let is_any_reserved = entry.may_reserve && store.alloc.counts().reserved > 0;
     let has_reserved = !entry.state.is_of_clone() && is_any_reserved;
-    Ok(Some(Others { shared_epoch, child_table, has_reserved }))
+    Ok(Some(Others { shared_epoch, child_tables, has_reserved }))
 }
 
-/// Frees what lies past the cursor; breaks if the transaction may free no more.
-fn free_from(
+/// Walks what lies past the cursor; breaks if the step may do no more.
+fn walk_from(
     store: &Store,
     entry: &Fileset,
-    freeing: &mut Freeing<'_, '_>,
+    walking: &mut Walking<'_, '_>,
 ) -> FsResult<ControlFlow<()>> {
     let table = entry.table_anode();
-    if freeing.cursor.container != Cursor::TABLE
-        && free_containers(store, entry, &table, freeing)?.is_break()
+    if walking.cursor.container != Cursor::TABLE
+        && walk_containers(store, entry, &table, walking)?.is_break()
     {
         return Ok(ControlFlow::Break(()));
     }
-    let from = freeing.cursor;
+    let from = walking.cursor;
     let content = Content::Pages(PageKind::Anode);
-    freeing.twin = freeing.others.and_then(|others| others.child_table.clone());
-    store.walk_container((&table, Cursor::TABLE), content, from, freeing)
+    walking.twins = walking.others.map(|others| others.child_tables.clone()).unwrap_or_default();
+    store.walk_container((&table, Cursor::TABLE), content, from, walking)
 }
 
-fn free_containers(
+fn walk_containers(
     store: &Store,
     entry: &Fileset,
     table: &Anode,
-    freeing: &mut Freeing<'_, '_>,
+    walking: &mut Walking<'_, '_>,
 ) -> FsResult<ControlFlow<()>> {
-    let first = freeing.cursor.container;
+    let first = walking.cursor.container;
     let per_page = wide(SLOTS_PER_PAGE);
     let (mut seen, mut looked) = (0, 0);
     let mut next = first / per_page;
     // A table that a stream has made may have holes of any size.
     while let Some((page, found)) = store.next_page(table, next)? {
         next = page + 1;
-        let (mut child, mut is_kept) = (None, false);
-        if let Some(others) = freeing.others {
-            child = others.child_table.as_ref();
-            let twin = child.map(|child| store.block(None, child, page)).transpose()?.flatten();
+        let mut is_kept = false;
+        let children = walking.others.map_or(&[][..], |others| &others.child_tables);
+        if let Some(others) = walking.others.filter(|others| !others.has_reserved) {
             // Who has the page has all that its anodes lead to.
-            is_kept = !others.has_reserved
-                && (found.birth <= others.shared_epoch
-                    || twin.is_some_and(|twin| twin.place == found.place));
+            is_kept = found.birth <= others.shared_epoch;
+            for child in children {
+                let twin = store.block(None, child, page)?;
+                is_kept = is_kept || twin.is_some_and(|twin| twin.place == found.place);
+            }
         }
         looked += 1;
         if is_kept {
             let last = (page + 1) * per_page - 1;
-            freeing.cursor = Cursor { container: last, end: u64::MAX, height: u8::MAX };
+            walking.cursor = Cursor { container: last, end: u64::MAX, height: u8::MAX };
             if looked >= PAGES_PER_STEP {
                 return Ok(ControlFlow::Break(()));
             }
@@ -287,19 +359,20 @@ fn free_containers(
         for number in (page * per_page).max(first.max(1))..(page + 1) * per_page {
             let anode = read_anode_in(store, table, None, entry.family, AnodeNo(number))?;
             let Some(anode) = anode else { continue };
-            freeing.twin = match child {
-                Some(child) => read_anode_in(store, child, None, entry.family, AnodeNo(number))?,
-                None => None,
-            };
-            let from = freeing.cursor;
+            walking.twins.clear();
+            for child in children {
+                let twin = read_anode_in(store, child, None, entry.family, AnodeNo(number))?;
+                walking.twins.extend(twin);
+            }
+            let from = walking.cursor;
             let content = Content::of(&anode);
-            let walked = store.walk_container((&anode, number), content, from, freeing)?;
+            let walked = store.walk_container((&anode, number), content, from, walking)?;
             if walked.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
             seen += 1;
             if seen >= ANODES_PER_STEP {
-                freeing.cursor = Cursor { container: number, end: u64::MAX, height: u8::MAX };
+                walking.cursor = Cursor { container: number, end: u64::MAX, height: u8::MAX };
                 return Ok(ControlFlow::Break(()));
             }
         }

@@ -282,6 +282,21 @@ impl Index {
         children.filter_map(|(_, child)| self.nodes.get(child))
     }
 
+    /// Returns the clone that the one in `slot` goes back to, if that is in use, or the next before
+    /// it that is.
+    pub(crate) fn origin_of(&self, slot: u32) -> Option<u32> {
+        let mut next = self.nodes.get(&slot)?.parent;
+        // Each is above fewer: a table that says else ends here.
+        for _ in 0..self.nodes.len() {
+            let node = self.nodes.get(&next?)?;
+            if !node.is_deleted() {
+                return next;
+            }
+            next = node.parent;
+        }
+        None
+    }
+
     /// Keeps a clone from being deleted until [`Index::unpin`].
     pub(crate) fn pin(&mut self, slot: u32) {
         *self.pinned.entry(slot).or_insert(0) += 1;

@@ -49,6 +49,9 @@ pub struct FilesetInfo {
     pub freed_permille: Option<u64>,
     /// Of a clone: by whom it is held.
     pub holds: Vec<String>,
+    /// In a list: the clone that it goes back to, its own last one or the one that it was forked
+    /// from.
+    pub origin: Option<String>,
 }
 
 impl Pool {
@@ -68,6 +71,7 @@ impl Pool {
             quota_bytes: node.quota_bytes,
             reservation_bytes: node.reservation_bytes,
             holds: Vec::new(),
+            origin: None,
             freed_permille: node.freed().map(|(done, total)| done.saturating_mul(1000) / total),
         }
     }
@@ -91,7 +95,8 @@ impl Pool {
         let index = self.core.filesets.table.lock(&self.core.store)?;
         let info = |(name, node): (String, Node)| {
             let holds = index.holds_of(node.slot).map(|hold| hold.as_str().to_owned()).collect();
-            FilesetInfo { holds, ..self.fileset_info(name, &node) }
+            let origin = index.origin_of(node.slot).map(|origin| index.path_of(origin));
+            FilesetInfo { holds, origin, ..self.fileset_info(name, &node) }
         };
         Ok(all.into_iter().map(info).collect())
     }
@@ -159,6 +164,19 @@ impl Pool {
             self.jobs.add(&self.core, Arc::new(Deletion::new(slot, &name)));
         }
         Ok(())
+    }
+
+    /// Returns how many bytes only the clone of `name` that is called `clone` holds: what deleting
+    /// it, and no other, would give back. Costs a look at what it has differently from the clone
+    /// before it; whoever changes a fileset that goes back to it waits a few milliseconds now and
+    /// then.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::FsError::NoFileset`].
+    pub fn unique_bytes(&self, name: &FilesetName, clone: &NamePart) -> FsResult<u64> {
+        let fragments = self.core.own_fragments(name.parts(), clone)?;
+        Ok(fragments << self.core.store.geometry().fragment_shift)
     }
 
     /// Opens a fileset besides the main one, so that its files can be asked for

@@ -322,6 +322,33 @@ impl Core {
         }
     }
 
+    /// Returns how many fragments only a clone holds: its deletion would give them back. Who changes
+    /// a fileset that goes back to it waits for each part of the walk.
+    pub(crate) fn own_fragments(&self, path: &[NamePart], clone: &NamePart) -> FsResult<u64> {
+        let pinned = self.pin_clone(path, clone)?;
+        let (mut total, mut next) = (0, Some(Cursor::START));
+        while let Some(cursor) = next {
+            let live: Vec<u32> = {
+                let index = self.filesets.table.lock(&self.store)?;
+                let children = index.children_in_family(pinned.slot);
+                children.filter(|child| child.is_live()).map(|child| child.slot).collect()
+            };
+            let mut filesets = Vec::new();
+            for slot in live {
+                filesets.push(self.open_fileset(slot)?);
+            }
+            // LOCK: by rising slot, as for a clone of several filesets.
+            filesets.sort_by_key(|fileset| fileset.anodes.slot);
+            let closed: Vec<_> = filesets.iter().map(|fileset| fileset.gate.close()).collect();
+            let table = &self.filesets.table;
+            let (fragments, left) = table.count_own(&self.store, pinned.slot, cursor)?;
+            drop(closed);
+            total += fragments;
+            next = left;
+        }
+        Ok(total)
+    }
+
     /// Frees what only the newest clone of a fileset held, if that was deleted.
     fn free_under_gate(&self, fileset: &Fileset) -> FsResult<()> {
         let closed = fileset.gate.close();
