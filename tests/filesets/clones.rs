@@ -284,13 +284,16 @@ fn a_crash_leaves_clones_as_they_were() {
     assert!(judged > 100, "{judged} images mean little");
 }
 
+/// Something that is done to what a pool serves.
+type Change<'a> = &'a dyn Fn(&Pool);
+
 /// Goal: a clone that was answered has what was changed last before it, though nobody synced.
 /// Method: what takes no space changes no page that the clone changes too, so it is of another
 /// class; each image from the answer on.
 #[test]
 fn a_clone_that_was_answered_has_the_last_change_before_it() {
     let caller = Caller::root();
-    let changes: [(&str, &dyn Fn(&Pool)); 3] = [
+    let changes: [(&str, Change<'_>); 3] = [
         ("mode", &|pool| {
             let found = pool.lookup(&caller, pool.root(), b"f").expect("it is there");
             let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };

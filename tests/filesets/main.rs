@@ -4,6 +4,7 @@ mod clones;
 mod clones_dir;
 mod crash;
 mod diff;
+mod families;
 mod forks;
 mod full;
 mod moving;

@@ -116,7 +116,8 @@ impl Ground for MirrorGround {
         let (failing, closing) = (Arc::clone(&pool), Arc::clone(&pool));
         let has_failed = Box::new(move || failing.status().read_only.is_some());
         let close = Box::new(move || closing.close().map_err(|error| error.to_string()));
-        Ok(Opened { fs: pool, has_failed, close, jobs: vec![("tick".to_owned(), tick)] })
+        let jobs = vec![("tick".to_owned(), tick)];
+        Ok(Opened { fs: pool, has_failed, close, jobs, clones: None })
     }
 
     fn check(&self, start: &Start) -> Vec<String> {

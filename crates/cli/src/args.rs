@@ -419,7 +419,9 @@ pub(crate) struct ExplainArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast torture --seeds 1000\n  \
-                        holdfast torture --seeds 1 --seed 4711     (one seed again)")]
+                        holdfast torture --seeds 1 --seed 4711     (one seed again)\n  \
+                        holdfast torture --clones --seeds 100      (beside the clients)\n  \
+                        holdfast torture --filesets --seeds 100    (forks and restores too)")]
 pub(crate) struct TortureArgs {
     /// How many seeds
     #[arg(long, default_value_t = 100)]
@@ -427,6 +429,12 @@ pub(crate) struct TortureArgs {
     /// The first of them
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
+    /// Take and delete clones beside the clients
+    #[arg(long)]
+    pub(crate) clones: bool,
+    /// Pools with several filesets, which are cloned, forked, restored and deleted
+    #[arg(long, conflicts_with = "clones")]
+    pub(crate) filesets: bool,
 }
 
 #[derive(Debug, Args)]
@@ -656,6 +664,8 @@ mod tests {
             "explain --device pool.hf --offset 10G",
             "torture --seeds 1000",
             "torture --seeds 1 --seed 7",
+            "torture --clones --seeds 10",
+            "torture --filesets --seeds 10",
             "prove --bound 2",
             "prove --bound 2 --part 16/16",
             "prove --failures --only 3",

@@ -249,6 +249,59 @@ pub struct DumpReport {
     pub value: Value,
 }
 
+/// What is tortured.
+#[derive(Clone, Copy, Debug)]
+pub struct TortureOptions {
+    /// The first seed.
+    pub seed_first: u64,
+    /// How many seeds.
+    pub seed_count: u64,
+    /// Of what pools.
+    pub of: TortureOf,
+}
+
+/// What pools are tortured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TortureOf {
+    /// One fileset, and clients at work on it.
+    #[default]
+    Clients,
+    /// The same, and clones that are taken and deleted meanwhile.
+    Clones,
+    /// Several filesets with clones, forks and restores.
+    Filesets,
+}
+
+impl TortureOf {
+    /// Returns the option that asks for it.
+    pub(crate) fn option(self) -> &'static str {
+        match self {
+            TortureOf::Clients => "",
+            TortureOf::Clones => "--clones ",
+            TortureOf::Filesets => "--filesets ",
+        }
+    }
+}
+
+/// What torture did with filesets and clones.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct FilesetCounts {
+    /// Operations on them that were done.
+    pub done: u64,
+    /// Clones that were taken.
+    pub clones: u64,
+    /// Operations on them that were refused, as they should be.
+    pub refused: u64,
+    /// Answers that the pool is full, or a quota.
+    pub full: u64,
+    /// Crashes in the midst of such an operation.
+    pub crashes_amid: u64,
+    /// Trees that were compared with the model's.
+    pub compared: u64,
+    /// Fragments that the cleaner moved.
+    pub moved: u64,
+}
+
 /// What torture found.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct TortureReport {
@@ -272,6 +325,9 @@ pub struct TortureReport {
     pub errors_told: u64,
     /// Operations that clients did.
     pub operations: u64,
+    /// What was done with filesets and clones, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filesets: Option<FilesetCounts>,
     /// What was wrong. Empty: nothing.
     pub findings: Vec<TortureFinding>,
 }
@@ -451,11 +507,10 @@ pub trait Backend {
         target: &ExplainTarget,
     ) -> Result<Vec<ExplainStep>, BackendError>;
 
-    /// Runs `seed_count` seeds from `seed_first` on. A finding does not end the run.
+    /// Runs seeds. A finding does not end the run.
     fn torture(
         &self,
-        seed_first: u64,
-        seed_count: u64,
+        options: TortureOptions,
         progress: OnProgress<'_>,
     ) -> Result<TortureReport, BackendError>;
 

@@ -134,8 +134,8 @@ pub enum Request {
         /// The clone's own.
         clone: String,
     },
-    /// How many bytes only this clone holds. Whoever changes its fileset waits for parts of that, so
-    /// it is for those who may change it.
+    /// How many bytes only this clone holds. Whoever changes its fileset waits for parts of that,
+    /// so it is for those who may change it.
     CloneUnique {
         /// The fileset's name.
         fileset: String,
@@ -462,7 +462,8 @@ pub struct FilesetFacts {
     /// The clone that it goes back to: its own last one, or the one that it was forked from.
     #[serde(default)]
     pub origin: Option<String>,
-    /// Of a clone, where that was asked for: bytes that it alone holds, and its deletion gives back.
+    /// Of a clone, where that was asked for: bytes that it alone holds, which its deletion gives
+    /// back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unique_bytes: Option<u64>,
     /// Whether nobody may change what is in it.

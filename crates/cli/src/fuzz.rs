@@ -14,7 +14,8 @@ use runtime::prng::Prng;
 use super::*;
 use crate::backend::{
     BackendError, CheckReport, CreateOptions, CreateReport, DumpReport, ExplainStep, ExplainTarget,
-    Members, OnProgress, OpenOptions, OpenPool, ProveOptions, ProveReport, TortureReport,
+    Members, OnProgress, OpenOptions, OpenPool, ProveOptions, ProveReport, TortureOptions,
+    TortureReport,
 };
 
 const CORPUS: &str = include_str!("../corpus/commands.txt");
@@ -98,8 +99,7 @@ impl Backend for NoPools {
 
     fn torture(
         &self,
-        _seed_first: u64,
-        _seed_count: u64,
+        _options: TortureOptions,
         _progress: OnProgress<'_>,
     ) -> Result<TortureReport, BackendError> {
         missing(Path::new("memory"))

@@ -7,6 +7,7 @@ mod devices;
 mod jobs;
 mod members;
 mod neighbours;
+mod torture;
 mod transfer;
 
 use std::fs::File;
@@ -31,7 +32,6 @@ use storage::device::{
 use storage::pool::PoolError;
 use storage::volume::Opening;
 use testkit::prove;
-use testkit::torture::{Options, PoolGround};
 
 use self::jobs::{Jobs, TICK};
 use self::neighbours::ThisMachine;
@@ -39,7 +39,7 @@ use self::transfer::Watched;
 use crate::backend::{
     Backend, BackendError, CheckReport, CreateOptions, CreateReport, DefectReport, DumpReport,
     ExplainStep, ExplainTarget, Members, OnProgress, OpenOptions, OpenPool, Placement,
-    ProveAlphabet, ProveChoice, ProveFinding, ProveOptions, ProveReport, TortureFinding,
+    ProveAlphabet, ProveChoice, ProveFinding, ProveOptions, ProveReport, TortureOptions,
     TortureReport,
 };
 use crate::control::{Answer, Peer, Request};
@@ -311,36 +311,10 @@ impl Backend for EngineBackend {
 
     fn torture(
         &self,
-        seed_first: u64,
-        seed_count: u64,
+        options: TortureOptions,
         progress: OnProgress<'_>,
     ) -> Result<TortureReport, BackendError> {
-        let options = Options { first_seed: seed_first, seeds: seed_count, ..Options::default() };
-        let mut done = 0;
-        progress("seeds", done, seed_count);
-        let report = testkit::torture::run(&PoolGround, &options, |_| {
-            done += 1;
-            progress("seeds", done, seed_count);
-        });
-        let findings = report.findings.iter().map(|finding| {
-            // The command says how to run it again; the finding need not.
-            let text = finding.to_string();
-            let message = text.rsplit_once("\nreplay:").map_or(text.as_str(), |(text, _)| text);
-            TortureFinding { seed: finding.seed, message: message.to_owned() }
-        });
-        Ok(TortureReport {
-            seeds: report.seeds,
-            crashes: report.crashes,
-            concurrent_crashes: report.concurrent_crashes,
-            recovery_crashes: report.recovery_cuts,
-            seeds_apart: report.seeds_apart,
-            device_errors: report.device_errors,
-            full_pools: report.full_pools,
-            lies: report.lies,
-            errors_told: report.errors_told,
-            operations: report.operations,
-            findings: findings.collect(),
-        })
+        Ok(torture::run(options, progress))
     }
 
     fn prove(

@@ -1,10 +1,11 @@
 //! What tests of the whole system are made of. Ships nothing.
 //!
 //! Everything here speaks [`engine::vnode::api::FileSystem`] and knows no implementation but the
-//! reference [`model`]; only [`torture::PoolGround`] makes pools.
+//! reference [`model`]; only [`torture::PoolGround`] and [`families`] make pools.
 
 pub mod canon;
 pub mod crash;
+pub mod families;
 pub mod model;
 mod number;
 pub mod ops;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::json;
 
 use crate::args::TortureArgs;
-use crate::backend::{Backend, TortureReport};
+use crate::backend::{Backend, FilesetCounts, TortureOf, TortureOptions, TortureReport};
 use crate::exit::{self, UsageError};
 use crate::output::Output;
 
@@ -18,22 +18,33 @@ pub(crate) fn run(
         return Err(UsageError::new("--seeds must be at least 1, and --seed + --seeds fit").into());
     }
     let mut progress = output.progress();
-    let report = backend
-        .torture(args.seed, args.seeds, &mut |what, done, total| progress.tell(what, done, total));
+    let of = match (args.filesets, args.clones) {
+        (true, _) => TortureOf::Filesets,
+        (false, true) => TortureOf::Clones,
+        (false, false) => TortureOf::Clients,
+    };
+    let options = TortureOptions { seed_first: args.seed, seed_count: args.seeds, of };
+    let report =
+        backend.torture(options, &mut |what, done, total| progress.tell(what, done, total));
     progress.finish();
     let report = report?;
-    output.fact(&text_of(&report), &json!({ "torture": report }));
+    output.fact(&text_of(&report, of), &json!({ "torture": report }));
     Ok(if report.findings.is_empty() { exit::DONE } else { exit::FAILED })
 }
 
-fn text_of(report: &TortureReport) -> String {
+fn text_of(report: &TortureReport, of: TortureOf) -> String {
     let mut text = String::new();
+    let option = of.option();
     for finding in &report.findings {
         let _ = writeln!(
             text,
-            "seed {}: {}\n  again: holdfast torture --seeds 1 --seed {}",
+            "seed {}: {}\n  again: holdfast torture {option}--seeds 1 --seed {}",
             finding.seed, finding.message, finding.seed
         );
+    }
+    if let Some(counts) = &report.filesets {
+        text.push_str(&text_of_filesets(report, counts));
+        return text;
     }
     let TortureReport { seeds, crashes, concurrent_crashes, recovery_crashes, .. } = report;
     let TortureReport { seeds_apart, operations, findings, .. } = report;
@@ -47,4 +58,16 @@ fn text_of(report: &TortureReport) -> String {
          answers that tell of them, {full_pools} full pools: {count} findings"
     );
     text
+}
+
+fn text_of_filesets(report: &TortureReport, counts: &FilesetCounts) -> String {
+    let TortureReport { seeds, crashes, recovery_crashes, operations, findings, .. } = report;
+    let FilesetCounts { done, clones, refused, full, crashes_amid, compared, moved } = counts;
+    format!(
+        "{seeds} seeds, {operations} operations on files, {done} on filesets and clones ({clones} \
+         clones were taken), {refused} refused as they should be, {full} for want of space, \
+         {crashes} crashes ({crashes_amid} amid an operation on filesets), {recovery_crashes} more \
+         in recovery, {compared} trees compared, {moved} fragments moved: {} findings\n",
+        findings.len()
+    )
 }

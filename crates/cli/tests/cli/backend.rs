@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cli::backend::{
     Backend, BackendError, CheckReport, CreateOptions, CreateReport, DefectReport, DumpReport,
     ExplainStep, ExplainTarget, Members, OnProgress, OpenOptions, OpenPool, ProveOptions,
-    ProveReport, TortureFinding, TortureReport,
+    ProveReport, TortureFinding, TortureOptions, TortureReport,
 };
 use cli::control::{Answer, Peer, Request};
 use cli::transfer::{OnBytes, Transfer};
@@ -152,10 +152,10 @@ impl Backend for FakeBackend {
 
     fn torture(
         &self,
-        seed_first: u64,
-        seed_count: u64,
+        options: TortureOptions,
         progress: OnProgress<'_>,
     ) -> Result<TortureReport, BackendError> {
+        let TortureOptions { seed_first, seed_count, .. } = options;
         let mut report = TortureReport { seeds: seed_count, ..TortureReport::default() };
         for seed in seed_first..seed_first + seed_count {
             progress("seeds", seed - seed_first + 1, seed_count);

@@ -262,8 +262,8 @@ impl FilesetTable {
         Ok(Progress::More)
     }
 
-    /// Counts the fragments that only the clone in `slot` holds, past `cursor`, a part of them: what
-    /// its deletion would give back. Returns them, and where to go on; `None`: that was all.
+    /// Counts the fragments that only the clone in `slot` holds, past `cursor`, a part of them:
+    /// what its deletion would give back. Returns them, and where to go on; `None`: that was all.
     /// Nobody who goes back to it changes meanwhile.
     pub(crate) fn count_own(
         &self,

@@ -322,8 +322,8 @@ impl Core {
         }
     }
 
-    /// Returns how many fragments only a clone holds: its deletion would give them back. Who changes
-    /// a fileset that goes back to it waits for each part of the walk.
+    /// Returns how many fragments only a clone holds: its deletion would give them back. Who
+    /// changes a fileset that goes back to it waits for each part of the walk.
     pub(crate) fn own_fragments(&self, path: &[NamePart], clone: &NamePart) -> FsResult<u64> {
         let pinned = self.pin_clone(path, clone)?;
         let (mut total, mut next) = (0, Some(Cursor::START));
@@ -331,7 +331,8 @@ impl Core {
             let live: Vec<u32> = {
                 let index = self.filesets.table.lock(&self.store)?;
                 let children = index.children_in_family(pinned.slot);
-                children.filter(|child| child.is_live()).map(|child| child.slot).collect()
+                let is_written = |child: &&Node| child.is_live() || child.is_receiving();
+                children.filter(is_written).map(|child| child.slot).collect()
             };
             let mut filesets = Vec::new();
             for slot in live {

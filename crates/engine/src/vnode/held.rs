@@ -612,8 +612,8 @@ mod tests {
         }
     }
 
-    /// Empties the segments of which something is free; returns how many of the quarters in `before`
-    /// are elsewhere then.
+    /// Empties the segments of which something is free; returns how many of the quarters in
+    /// `before` are elsewhere then.
     fn moved(
         core: &Core,
         ino: Ino,

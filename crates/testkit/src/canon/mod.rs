@@ -22,7 +22,7 @@ mod tests;
 mod walk;
 
 pub use compare::{DIFFERENCES_MAX, Difference, Side, compare_trees, differences};
-pub use walk::{WalkError, walk, walk_identified};
+pub use walk::{WalkError, walk, walk_below, walk_identified, walk_identified_below};
 
 use std::collections::BTreeMap;
 use std::fmt;

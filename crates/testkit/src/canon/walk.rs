@@ -112,7 +112,16 @@ struct Walker<'a> {
 ///
 /// The first defect: see [`WalkError`].
 pub fn walk(fs: &dyn FileSystem, times: Times) -> Result<Tree, WalkError> {
-    walk_identified(fs, times).map(|(tree, _)| tree)
+    walk_below(fs, fs.root(), times)
+}
+
+/// As [`walk`], of the fileset whose root directory is `root`.
+///
+/// # Errors
+///
+/// As [`walk`].
+pub fn walk_below(fs: &dyn FileSystem, root: Ino, times: Times) -> Result<Tree, WalkError> {
+    walk_identified_below(fs, root, times).map(|(tree, _)| tree)
 }
 
 /// As [`walk`], and returns the identity of each inode of the tree, in its order.
@@ -124,6 +133,19 @@ pub fn walk_identified(
     fs: &dyn FileSystem,
     times: Times,
 ) -> Result<(Tree, Vec<Identity>), WalkError> {
+    walk_identified_below(fs, fs.root(), times)
+}
+
+/// As [`walk_below`], and returns the identity of each inode of the tree, in its order.
+///
+/// # Errors
+///
+/// As [`walk`].
+pub fn walk_identified_below(
+    fs: &dyn FileSystem,
+    root: Ino,
+    times: Times,
+) -> Result<(Tree, Vec<Identity>), WalkError> {
     let mut walker = Walker {
         fs,
         caller: Caller::root(),
@@ -132,8 +154,7 @@ pub fn walk_identified(
         identities: Vec::new(),
         met: BTreeMap::new(),
     };
-    let root =
-        fs.getattr(&Caller::root(), fs.root()).map_err(failed(&Path::default(), "getattr"))?;
+    let root = fs.getattr(&Caller::root(), root).map_err(failed(&Path::default(), "getattr"))?;
     walker.directory(&root, root.ino, &Path::default(), 0)?;
     walker.check_links()?;
     Ok((walker.tree, walker.identities))

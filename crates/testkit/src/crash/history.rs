@@ -9,7 +9,7 @@ use runtime::clock::ManualClock;
 
 use crate::canon::{Identity, WalkError};
 use crate::model::Model;
-use crate::ops::{Applied, Step};
+use crate::ops::{Applied, Op, Step};
 
 /// How an operation ended.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,16 @@ impl History {
     ///
     /// What is wrong with `fs`.
     pub fn after(fs: &dyn FileSystem) -> Result<History, WalkError> {
-        let (base, identities) = Model::copy_of(fs, Arc::new(ManualClock::new()))?;
+        History::after_below(fs, fs.root())
+    }
+
+    /// As [`History::after`], of the fileset whose root directory is `root`.
+    ///
+    /// # Errors
+    ///
+    /// As [`History::after`].
+    pub fn after_below(fs: &dyn FileSystem, root: Ino) -> Result<History, WalkError> {
+        let (base, identities) = Model::copy_below(fs, root, Arc::new(ManualClock::new()))?;
         Ok(History { base, identities, events: Vec::new(), next_stamp: 0 })
     }
 
@@ -85,6 +94,29 @@ impl History {
     pub fn end_as(&mut self, number: usize, step: Step, applied: &Applied) {
         self.events[number].step = step;
         self.end(number, applied);
+    }
+
+    /// Returns the part of it that a picture may have seen which was taken between the begin and
+    /// the end of event `number`, a sync: what had ended before is in it, what began later is not.
+    #[must_use]
+    pub fn as_of(&self, number: usize) -> History {
+        let mut seen = self.again();
+        let begun = self.events[number].begun;
+        let end = self.events[number].ended.map_or(u64::MAX, |ended| ended.stamp);
+        for (index, event) in self.events.iter().enumerate() {
+            if event.begun >= end {
+                break;
+            }
+            let mut event = event.clone();
+            // What a sync covers that was answered later may be younger than the picture.
+            let is_sync = matches!(event.step.op, Op::Fsync { .. } | Op::Sync);
+            event.ended = event.ended.filter(|ended| !is_sync || ended.stamp <= begun);
+            if index == number {
+                event.ended = Some(Ended { stamp: end, is_done: true, made: None });
+            }
+            seen.events.push(event);
+        }
+        seen
     }
 
     /// Returns what was there at the beginning.

@@ -9,7 +9,7 @@ use engine::vnode::api::{FileSystem, Ino};
 use super::content::{Candidates, ContentFault};
 use super::history::{Event, History};
 use super::replay::{Life, Moment, NodeState, Replay, Touch, replay};
-use crate::canon::{Data, Identity, Inode, Path, Times, Tree, WalkError, walk_identified};
+use crate::canon::{Data, Identity, Inode, Path, Times, Tree, WalkError, walk_identified_below};
 
 /// Most findings that are told of one crash.
 const FINDINGS_MAX: usize = 10;
@@ -103,15 +103,42 @@ impl<'a> Judge<'a> {
     ///
     /// As [`judge`].
     pub fn judge(&self, survivor: &dyn FileSystem) -> Result<Verdict, Vec<Finding>> {
+        self.judge_below(survivor, survivor.root())
+    }
+
+    /// As [`judge`], of the fileset, or a clone of it, whose root directory is `root`.
+    ///
+    /// # Errors
+    ///
+    /// As [`judge`].
+    pub fn judge_below(
+        &self,
+        survivor: &dyn FileSystem,
+        root: Ino,
+    ) -> Result<Verdict, Vec<Finding>> {
         let whole = |reason, told| vec![Finding { path: Path::default(), reason, told }];
-        let walked = walk_identified(survivor, Times::Ignored);
+        let walked = walk_identified_below(survivor, root, Times::Ignored);
         let (tree, identities) = walked.map_err(|error| whole(Reason::Walk(error), Vec::new()))?;
+        let identities = self.in_slot_of_base(&identities, root);
         let found = Found::new(tree, &identities);
         if let Some(number) = self.replay.unbelievable {
             let told = vec![self.history.events()[number].to_string()];
             return Err(whole(Reason::Unbelievable, told));
         }
         Judgement::new(self.history, &self.replay, &found)?.settled()
+    }
+}
+
+impl Judge<'_> {
+    /// A clone has its fileset's inodes, by other numbers: the upper bits say whose they are.
+    fn in_slot_of_base(&self, found: &[Identity], root: Ino) -> Vec<Identity> {
+        let base_root = self.history.base().root();
+        let base = self.history.identities().get(&base_root).map_or(root, |it| it.ino);
+        let moved = |identity: &Identity| {
+            let ino = Ino(identity.ino.0.wrapping_sub(root.0).wrapping_add(base.0));
+            Identity { ino, ..*identity }
+        };
+        found.iter().map(moved).collect()
     }
 }
 

@@ -7,7 +7,7 @@ use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, SetAttr, X
 use runtime::clock::Clock;
 
 use super::{Model, ROOT, acl};
-use crate::canon::{Data, Identity, Inode, PAGE_BYTES, Times, WalkError, walk_identified};
+use crate::canon::{Data, Identity, Inode, PAGE_BYTES, Times, WalkError, walk_identified_below};
 use crate::number::{u64_of, usize_of};
 
 impl Model {
@@ -21,7 +21,20 @@ impl Model {
         fs: &dyn FileSystem,
         clock: Arc<dyn Clock>,
     ) -> Result<(Model, BTreeMap<Ino, Identity>), WalkError> {
-        let (tree, identities) = walk_identified(fs, Times::Ignored)?;
+        Model::copy_below(fs, fs.root(), clock)
+    }
+
+    /// As [`Model::copy_of`], of the fileset whose root directory is `root`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Model::copy_of`].
+    pub fn copy_below(
+        fs: &dyn FileSystem,
+        root: Ino,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Model, BTreeMap<Ino, Identity>), WalkError> {
+        let (tree, identities) = walk_identified_below(fs, root, Times::Ignored)?;
         let model = Model::new(clock);
         let mut made: Vec<Option<Ino>> = vec![None; tree.inodes.len()];
         let mut by_path = BTreeMap::new();

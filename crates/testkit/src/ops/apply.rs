@@ -119,6 +119,8 @@ pub struct Applied {
 /// after a power cut there is nobody to give them back to.
 pub struct Session<'a> {
     fs: &'a dyn FileSystem,
+    /// Where routes begin.
+    root: Ino,
     times: Times,
     slots: [Option<Ino>; SLOTS],
     /// Every second sync is told how it ended, the others wait.
@@ -133,7 +135,13 @@ impl<'a> Session<'a> {
     /// A client that holds nothing; outcomes tell `times`.
     #[must_use]
     pub fn new(fs: &'a dyn FileSystem, times: Times) -> Session<'a> {
-        Session { fs, times, slots: [None; SLOTS], syncs: 0 }
+        Session::below(fs, fs.root(), times)
+    }
+
+    /// A client of the fileset whose root directory is `root`: routes begin there.
+    #[must_use]
+    pub fn below(fs: &'a dyn FileSystem, root: Ino, times: Times) -> Session<'a> {
+        Session { fs, root, times, slots: [None; SLOTS], syncs: 0 }
     }
 
     /// Returns the file system that this is a client of.
@@ -406,7 +414,7 @@ impl<'a> Session<'a> {
 
     /// Gives back one reference; on the root none are counted.
     fn forget(&self, ino: Ino) {
-        if ino != self.fs.root() {
+        if ino != self.root {
             self.fs.forget(ino, 1);
         }
     }
@@ -422,7 +430,7 @@ impl<'a> Session<'a> {
 
     /// Walks `names` down from the root; the caller owes a reference.
     fn walk(&self, caller: &Caller, names: &[Vec<u8>]) -> FsResult<Ino> {
-        let mut at = self.fs.root();
+        let mut at = self.root;
         for name in names {
             let found = self.fs.lookup(caller, at, name);
             self.forget(at);

@@ -38,6 +38,8 @@ pub(super) struct Shared<'a> {
     pub(super) device: &'a SimDevice,
     pub(super) planned: &'a LifeFault,
     pub(super) has_failed: &'a HasFailed,
+    /// Whether there are clones: what gives room back may need some first.
+    pub(super) has_clones: bool,
     pub(super) history: Mutex<History>,
     pub(super) fault: Mutex<Option<Fault>>,
     pub(super) progress: sync::Mutex<Progress>,
@@ -194,8 +196,9 @@ impl Client {
             self.refused(shared, number, &step, &applied, &before);
             return Ok(());
         }
-        if applied.outcome == Outcome::Refused(FsError::NoSpace) && takes_space(&step.op, expected)
-        {
+        let may_need_space =
+            takes_space(&step.op, expected) || shared.has_clones && is_change(&step.op);
+        if applied.outcome == Outcome::Refused(FsError::NoSpace) && may_need_space {
             self.refusals += 1;
             self.refused_for_space(shared, number, &step, &applied, session, expected);
             return Ok(());
@@ -251,7 +254,8 @@ impl Client {
         session: &mut Session<'_>,
         expected: &mut Session<'_>,
     ) {
-        if matches!(step.op, Op::Fallocate { .. } | Op::Copy { .. }) {
+        let is_told = matches!(step.op, Op::Write { .. } | Op::Truncate { .. });
+        if is_chain(&step.op) && (!is_told || shared.has_clones && is_truncation(&step.op)) {
             // It stays in flight: how much of it is done is not told.
             self.is_uncertain = true;
             return;
@@ -309,6 +313,10 @@ impl Client {
             expected: expected.to_owned(),
         }
     }
+}
+
+fn is_truncation(op: &Op) -> bool {
+    matches!(op, Op::Truncate { .. })
 }
 
 /// TR3: a copy may stop before its end, as where a full pool has room for a part: it is as if no

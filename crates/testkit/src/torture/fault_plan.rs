@@ -167,7 +167,7 @@ pub(super) fn is_sync(op: &Op) -> bool {
 }
 
 /// TR4: whether `op` may take space; of a truncation `expected` tells which way it goes.
-pub(super) fn takes_space(op: &Op, expected: &Session<'_>) -> bool {
+pub(crate) fn takes_space(op: &Op, expected: &Session<'_>) -> bool {
     if let Op::Truncate { file, size_bytes } = op {
         return expected.probe(file).is_none_or(|attr| attr.size_bytes < *size_bytes);
     }

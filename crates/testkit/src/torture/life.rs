@@ -17,6 +17,7 @@ use storage::device::sim::{
 };
 
 use super::client::{Client, Progress, Shared};
+use super::clones::{Cloner, KnownClones};
 use super::fault_plan::LifeFault;
 use super::survey::{survey, survey_after_failure};
 use super::{Fault, Finding, Ground, JobStep, Opened, Options, SeedReport, Start, guarded};
@@ -50,6 +51,7 @@ pub(super) struct Lives<'a> {
     model: DiskModel,
     epoch: Timestamp,
     report: SeedReport,
+    clones: KnownClones,
 }
 
 /// One life: from an open to a power cut.
@@ -90,13 +92,15 @@ impl<'a> Lives<'a> {
         let models = [DiskModel::instant(), DiskModel::ssd(), DiskModel::hdd()];
         let model = models[usize_of(random.below(3))];
         let report = SeedReport { seed, ..SeedReport::default() };
-        Lives { ground, options, random, model, epoch: VIRTUAL_EPOCH, report }
+        let clones = KnownClones::default();
+        Lives { ground, options, random, model, epoch: VIRTUAL_EPOCH, report, clones }
     }
 
     pub(super) fn run(mut self) -> SeedReport {
         if let Err(fault) = self.live() {
             let (seed, life) = (self.report.seed, self.report.crashes);
-            self.report.finding = Some(Finding { seed, life, fault });
+            let has_clones = self.options.has_clones;
+            self.report.finding = Some(Finding { seed, life, has_clones, fault });
         }
         self.report
     }
@@ -120,6 +124,7 @@ impl<'a> Lives<'a> {
             self.report.crashes += 1;
             life = self.reopen(left.image)?;
             judged(&left.history, &life)?;
+            self.judge_clones(&left.history, &life)?;
             if !life.has_planned_cut {
                 self.check(&life)?;
             }
@@ -243,8 +248,20 @@ impl<'a> Lives<'a> {
     fn lived(&mut self, life: Life, planned: &LifeFault) -> Result<Left, Fault> {
         let Life { scheduler, device, power, clock, opened, has_planned_cut } = life;
         if !has_planned_cut {
-            remove_ballast(&*opened.fs)?;
+            match remove_ballast(&*opened.fs) {
+                Ok(()) => {}
+                // With clones even that may need room.
+                Err(fault) if self.clones.is_empty() => return Err(fault),
+                Err(_) => {
+                    if let Some(clones) = &opened.clones {
+                        self.clones.delete_all(&**clones)?;
+                    }
+                    remove_ballast(&*opened.fs)?;
+                }
+            }
         }
+        let may_clone = matches!(planned, LifeFault::None | LifeFault::FullPool);
+        let clones = opened.clones.filter(|_| self.options.has_clones);
         if *planned == LifeFault::FullPool {
             let slack_bytes = self.some_ns(SLACK_POWER_MAX);
             fill(&*opened.fs, device.image().size_bytes(), slack_bytes)?;
@@ -265,6 +282,7 @@ impl<'a> Lives<'a> {
             device: &device,
             planned,
             has_failed: &opened.has_failed,
+            has_clones: clones.is_some(),
             history: Mutex::new(history),
             fault: Mutex::new(None),
             progress: sync::Mutex::new(Progress {
@@ -274,6 +292,7 @@ impl<'a> Lives<'a> {
             has_progressed: sync::Condvar::new(),
         };
         let fs = Arc::clone(&opened.fs);
+        let mut known_clones = std::mem::take(&mut self.clones);
         let mut threads: Vec<Job<'_>> = Vec::new();
         for client in &mut clients {
             let (shared, fs) = (&shared, &*fs);
@@ -281,6 +300,13 @@ impl<'a> Lives<'a> {
                 format!("client {}", client.index),
                 Box::new(move || client.live(shared, fs)),
             ));
+        }
+        if let Some(clones) = clones.as_deref().filter(|_| may_clone) {
+            let (random, client, known) = (self.random.fork(), client_count, &mut known_clones);
+            let client = usize_of(client);
+            let mut cloner = Cloner { clones, known, random, client };
+            let shared = &shared;
+            threads.push(("clones".to_owned(), Box::new(move || cloner.live(shared))));
         }
         for (name, step) in opened.jobs {
             let shared = &shared;
@@ -297,6 +323,7 @@ impl<'a> Lives<'a> {
             threads.push(("power".to_owned(), Box::new(cutter)));
         }
         guarded(|| scheduler.run(threads))?;
+        self.clones = known_clones;
         let is_closed = ends_in_order && guarded(&opened.close)?.is_ok();
         power.cut();
         let image =
@@ -307,6 +334,7 @@ impl<'a> Lives<'a> {
         let history = shared.history.into_inner().unwrap_or_else(PoisonError::into_inner);
         drop(opened.close);
         drop(opened.has_failed);
+        drop(clones);
         guarded(|| drop(opened.fs))?;
         guarded(|| drop(fs))?;
         let harm = device.harm();
@@ -362,6 +390,21 @@ impl<'a> Lives<'a> {
             return Err(Fault::Check(vec![told]));
         }
         if harm.lies == 0 && !defects.is_empty() { Err(Fault::Check(defects)) } else { Ok(()) }
+    }
+
+    /// Looks at the clones, on a copy of what was opened after a cut: who looks at one keeps it.
+    fn judge_clones(&mut self, history: &History, life: &Life) -> Result<(), Fault> {
+        if !self.options.has_clones {
+            return Ok(());
+        }
+        let (device, _) = self.device(life.device.image(), FaultPlan::none());
+        let start = self.start(device, Arc::clone(&life.clock));
+        let opened = guarded(|| self.ground.open(&start))?.map_err(Fault::Unusable)?;
+        let Some(clones) = &opened.clones else { return Ok(()) };
+        let known = &mut self.clones;
+        guarded(|| known.judge(history, &*opened.fs, &**clones))??;
+        self.report.clones_judged += self.clones.count();
+        Ok(())
     }
 
     /// The ground's own check, on a copy of what a synced pool holds.

@@ -17,10 +17,14 @@
 //! A seed none of whose crashes had two operations in flight says nothing about concurrency:
 //! [`Report`] counts it apart.
 //!
+//! Where clones are asked for, they are taken and deleted beside the clients, and segments are
+//! emptied; `clones.rs` says what each must be.
+//!
 //! How a pool is made and opened is the [`Ground`]'s: [`PoolGround`] is the engine, and
 //! [`ReferenceGround`] tells whether the torture itself is fair.
 
 mod client;
+mod clones;
 mod fault_plan;
 mod life;
 mod pool;
@@ -29,8 +33,10 @@ mod survey;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use fault_plan::{is_chain, is_change};
+pub use clones::Clones;
+pub(crate) use fault_plan::{is_chain, is_change, takes_space};
 pub use pool::{PoolGround, PoolShape};
+pub(crate) use pool::{create_options, open_options};
 pub use reference::{ReferenceGround, Wrong};
 
 use std::any::Any;
@@ -76,6 +82,8 @@ pub struct Opened {
     pub close: Close,
     /// Its jobs, each with a name for reports.
     pub jobs: Vec<(String, JobStep)>,
+    /// Clones of it, if it has any.
+    pub clones: Option<Arc<dyn Clones>>,
 }
 
 /// What is tortured.
@@ -118,11 +126,20 @@ pub struct Options {
     pub clients_max: u64,
     /// Most operations of a client in one life.
     pub steps_max: u64,
+    /// Whether clones are taken and deleted beside the clients.
+    pub has_clones: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { first_seed: 0, seeds: 1, crashes: 4, clients_max: 4, steps_max: 150 }
+        Options {
+            first_seed: 0,
+            seeds: 1,
+            crashes: 4,
+            clients_max: 4,
+            steps_max: 150,
+            has_clones: false,
+        }
     }
 }
 
@@ -133,6 +150,8 @@ pub struct Finding {
     pub seed: u64,
     /// In which of its lives, from 0.
     pub life: u64,
+    /// Whether clones were taken beside the clients.
+    pub has_clones: bool,
     /// What.
     pub fault: Fault,
 }
@@ -179,14 +198,15 @@ impl fmt::Display for Finding {
                 defects.iter().try_for_each(|defect| write!(f, "\n  {defect}"))?;
             }
         }
-        write!(f, "\nreplay: {}", replay_line(self.seed))
+        write!(f, "\nreplay: {}", replay_line(self.seed, self.has_clones))
     }
 }
 
 /// Returns the command that repeats a seed.
 #[must_use]
-pub fn replay_line(seed: u64) -> String {
-    format!("holdfast torture --seed {seed} --seeds 1")
+pub fn replay_line(seed: u64, has_clones: bool) -> String {
+    let option = if has_clones { "--clones " } else { "" };
+    format!("holdfast torture {option}--seed {seed} --seeds 1")
 }
 
 /// What one seed did.
@@ -212,6 +232,8 @@ pub struct SeedReport {
     pub errors_told: u64,
     /// Operations that clients did.
     pub operations: u64,
+    /// Clones that were judged, each once after every cut.
+    pub clones_judged: u64,
     /// Hash of every decision, and of what each cut left: equal for equal runs.
     pub trace_hash: u64,
     /// What ended it early.
@@ -243,6 +265,8 @@ pub struct Report {
     pub errors_told: u64,
     /// Operations that clients did.
     pub operations: u64,
+    /// Clones that were judged, each once after every cut.
+    pub clones_judged: u64,
     /// What was found, by seed.
     pub findings: Vec<Finding>,
 }
@@ -260,6 +284,7 @@ impl Report {
         self.lies += seed.lies;
         self.errors_told += seed.errors_told;
         self.operations += seed.operations;
+        self.clones_judged += seed.clones_judged;
         self.findings.extend(seed.finding.clone());
     }
 }
@@ -283,6 +308,12 @@ pub fn run(
 #[must_use]
 pub fn run_seed(ground: &dyn Ground, options: &Options, seed: u64) -> SeedReport {
     life::Lives::new(ground, *options, seed).run()
+}
+
+/// Runs `work`; a panic becomes words.
+pub(crate) fn guarded_words<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    let done = catch_unwind(AssertUnwindSafe(work));
+    done.map_err(|payload| format!("panic: {}", words_of(&*payload)))
 }
 
 /// Runs `work`; a panic becomes a fault.

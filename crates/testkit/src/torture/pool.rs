@@ -5,14 +5,18 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use engine::alloc::policy::placement;
+use engine::vnode::api::{FileSystem, FsResult, Ino};
 use engine::{CreateOptions, FilesOptions, OpenOptions, Pool};
+use format::fileset::{FilesetName, NamePart, ROOT_NAME};
 use format::geometry::Geometry;
 use runtime::prng::Prng;
 
-use super::{Ground, JobStep, Opened, Start};
+use super::{Clones, Ground, JobStep, Opened, Start};
 use crate::number::usize_of;
 
 const MIB: u64 = 1 << 20;
+/// Ticks after which a deleted clone of these pools is freed.
+const FREEING_TICKS_MAX: usize = 2000;
 /// Bytes of the pools: from the smallest that is laid out well, which runs full, to one that does
 /// not.
 const POOL_BYTES: [u64; 5] = [10 * MIB, 16 * MIB, 24 * MIB, 48 * MIB, 96 * MIB];
@@ -76,7 +80,7 @@ fn one_of<T: Copy>(random: &mut Prng, choices: &[T]) -> T {
 }
 
 /// Returns how one life opens its pool: caches and bounds may differ from life to life.
-fn open_options(seed: u64) -> OpenOptions {
+pub(crate) fn open_options(seed: u64) -> OpenOptions {
     let random = &mut Prng::from_seed(seed);
     OpenOptions {
         cache_bytes: one_of(random, &CACHE_BYTES),
@@ -97,7 +101,7 @@ fn open_options(seed: u64) -> OpenOptions {
 pub struct PoolGround;
 
 /// Returns how the pool of `pool_seed` is made.
-fn create_options(pool_seed: u64) -> CreateOptions {
+pub(crate) fn create_options(pool_seed: u64) -> CreateOptions {
     let shape = PoolShape::of(pool_seed);
     let mut options = CreateOptions::new(shape.device_bytes, [7; 64]);
     options.geometry.fragment_bytes = shape.fragment_bytes;
@@ -148,13 +152,61 @@ impl Ground for PoolGround {
             }
             closing.close().map_err(|error| error.to_string())
         });
-        Ok(Opened { fs: pool, has_failed, close, jobs })
+        let clones: Option<Arc<dyn Clones>> = Some(Arc::new(PoolClones(Arc::clone(&pool))));
+        Ok(Opened { fs: pool, has_failed, close, jobs, clones })
     }
 
     fn check(&self, start: &Start) -> Vec<String> {
         let device = Arc::clone(&start.device);
         let report = check::run(device, check::Options::default(), &mut |_| ());
         if report.is_clean() { Vec::new() } else { vec![report.to_text()] }
+    }
+}
+
+/// Clones of the first fileset of a pool.
+struct PoolClones(Arc<Pool>);
+
+fn root_name() -> FilesetName {
+    ROOT_NAME.parse().expect("it is the name of the first fileset")
+}
+
+fn part(text: &str) -> NamePart {
+    NamePart::new(text).expect("a letter and a number")
+}
+
+impl Clones for PoolClones {
+    fn create(&self, name: &str, random: u64) -> FsResult<()> {
+        let mut bits = [0; 16];
+        bits[..8].copy_from_slice(&random.to_le_bytes());
+        self.0.create_clone(&root_name(), &part(name), bits).map(drop)
+    }
+
+    fn delete(&self, name: &str) -> FsResult<()> {
+        self.0.delete_clone(&root_name(), &part(name))
+    }
+
+    fn names(&self) -> FsResult<Vec<String>> {
+        let all = self.0.filesets()?;
+        let in_use = all.into_iter().filter(|it| it.freed_permille.is_none());
+        Ok(in_use.filter_map(|it| Some(it.name.split_once('@')?.1.to_owned())).collect())
+    }
+
+    fn enter(&self, name: &str) -> FsResult<Ino> {
+        self.0.hold_clone(&root_name(), &part(name)).and_then(|uuid| self.0.root_of(uuid))
+    }
+
+    fn clean(&self) -> FsResult<()> {
+        self.0.clean()
+    }
+
+    fn free_all(&self) -> FsResult<()> {
+        for _ in 0..FREEING_TICKS_MAX {
+            if !self.0.is_freeing()? {
+                break;
+            }
+            self.0.tick()?;
+        }
+        Ok(())
     }
 }
 

@@ -13,7 +13,7 @@ use engine::vnode::api::{
 use runtime::sync::sim;
 use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedDevice};
 
-use super::{Ground, Opened, Start};
+use super::{Ground, JobStep, Opened, Start};
 use crate::model::Model;
 
 /// In which write the ground panics that does.
@@ -142,7 +142,8 @@ impl Ground for ReferenceGround {
         let closing = Arc::clone(&fs);
         let close = Box::new(move || closing.persist().map_err(|error| error.to_string()));
         let has_failed = Box::new(move || failed.load(Ordering::SeqCst));
-        Ok(Opened { fs, has_failed, close, jobs: vec![("beat".to_owned(), Box::new(beat))] })
+        let jobs: Vec<(String, JobStep)> = vec![("beat".to_owned(), Box::new(beat))];
+        Ok(Opened { fs, has_failed, close, jobs, clones: None })
     }
 
     fn check(&self, _start: &Start) -> Vec<String> {

@@ -6,8 +6,14 @@ use super::{Fault, Options, ReferenceGround, SeedReport, Wrong, replay_line, run
 
 /// Seeds in which each fault must show.
 const SEEDS_MAX: u64 = 500;
-const OPTIONS: Options =
-    Options { first_seed: 0, seeds: 1, crashes: 3, clients_max: 3, steps_max: 60 };
+const OPTIONS: Options = Options {
+    first_seed: 0,
+    seeds: 1,
+    crashes: 3,
+    clients_max: 3,
+    steps_max: 60,
+    has_clones: false,
+};
 
 fn tortured(wrong: Wrong, seeds: u64) -> Vec<SeedReport> {
     let ground = ReferenceGround::new(wrong);
@@ -71,7 +77,7 @@ fn each_fault_is_found_and_found_again_by_its_seed() {
         let found = (0..SEEDS_MAX).find_map(|seed| run_seed(&ground, &OPTIONS, seed).finding);
         let finding = found.unwrap_or_else(|| panic!("{wrong:?} is not found"));
         assert!(is_expected(&finding.fault), "{wrong:?}: {finding}");
-        assert!(finding.to_string().ends_with(&replay_line(finding.seed)));
+        assert!(finding.to_string().ends_with(&replay_line(finding.seed, false)));
         let again = run_seed(&ReferenceGround::new(wrong), &OPTIONS, finding.seed);
         assert_eq!(again.finding, Some(finding), "{wrong:?}");
     }

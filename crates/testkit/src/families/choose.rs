@@ -1,0 +1,81 @@
+//! What is done next with filesets and clones: few names, so that they meet.
+
+use runtime::prng::Prng;
+
+use super::world::{NodeOp, ROOT, World};
+use crate::number::{u64_of, usize_of};
+
+const FILESETS: [&str; 6] = [ROOT, "a", "b", "c", "a/d", "b/e"];
+const CLONES: [&str; 4] = ["w", "x", "y", "z"];
+const HOLDS: [&str; 2] = ["h", "i"];
+/// One name in so many is any, whether or not there is such a fileset or clone.
+const ANY_ONE_IN: u64 = 10;
+/// Quotas are from here to four times as much.
+const QUOTA_BYTES_MIN: u64 = 1 << 20;
+/// Most clones and filesets, beyond which more are deleted than made.
+const NODES_MAX: usize = 10;
+
+pub(super) fn one_of<T: Clone>(random: &mut Prng, from: &[T]) -> Option<T> {
+    let count = u64_of(from.len());
+    if count == 0 { None } else { from.get(usize_of(random.below(count))).cloned() }
+}
+
+fn any(random: &mut Prng, names: &[&str]) -> String {
+    names[usize_of(random.below(u64_of(names.len())))].to_owned()
+}
+
+fn fileset(random: &mut Prng, world: &World) -> String {
+    let all: Vec<String> = world.filesets().map(|(_, node)| node.name.clone()).collect();
+    match one_of(random, &all) {
+        Some(name) if !random.one_in(ANY_ONE_IN) => name,
+        _ => any(random, &FILESETS),
+    }
+}
+
+fn clone(random: &mut Prng, world: &World) -> (String, String) {
+    let name = |(_, of, node): (_, &str, &super::world::Node)| (of.to_owned(), node.name.clone());
+    let all: Vec<(String, String)> = world.clones().map(name).collect();
+    match one_of(random, &all) {
+        Some(names) if !random.one_in(ANY_ONE_IN) => names,
+        _ => (any(random, &FILESETS), any(random, &CLONES)),
+    }
+}
+
+/// Chooses what is done next.
+pub(super) fn node_op(random: &mut Prng, world: &World) -> NodeOp {
+    let is_crowded = world.nodes().count() > NODES_MAX;
+    let choice = if is_crowded { 13 + random.below(7) } else { random.below(20) };
+    match choice {
+        0..2 => NodeOp::Create { fileset: any(random, &FILESETS) },
+        2..8 => NodeOp::Take { fileset: fileset(random, world), clone: any(random, &CLONES) },
+        8 => NodeOp::TakeBelow { fileset: fileset(random, world), clone: any(random, &CLONES) },
+        9..11 => {
+            let (fileset, clone) = clone(random, world);
+            NodeOp::Fork { fileset, clone, fork: any(random, &FILESETS) }
+        }
+        11..13 => {
+            let (fileset, clone) = clone(random, world);
+            NodeOp::Restore { fileset, clone }
+        }
+        13 => NodeOp::Promote { fileset: fileset(random, world) },
+        14..17 => {
+            let (fileset, clone) = clone(random, world);
+            NodeOp::DeleteClone { fileset, clone }
+        }
+        17 => NodeOp::DeleteFileset { fileset: fileset(random, world) },
+        18 => {
+            let (fileset, clone) = clone(random, world);
+            let hold = any(random, &HOLDS);
+            if random.one_in(3) {
+                NodeOp::Hold { fileset, clone, hold }
+            } else {
+                NodeOp::Release { fileset, clone, hold }
+            }
+        }
+        _ => {
+            let bytes = QUOTA_BYTES_MIN + random.below(3 * QUOTA_BYTES_MIN);
+            let bytes = if random.one_in(2) { 0 } else { bytes };
+            NodeOp::SetQuota { fileset: fileset(random, world), bytes }
+        }
+    }
+}

@@ -1,0 +1,625 @@
+//! The lives of one pool with filesets and clones.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use engine::vnode::api::{FileSystem, FilesetUuid, FsError, FsResult};
+use engine::{FilesetChange, NewFileset, OpenOptions, Pool};
+use format::fileset::{FilesetName, NamePart};
+use runtime::clock::ManualClock;
+use runtime::prng::Prng;
+use storage::device::SharedDevice;
+use storage::device::sim::{
+    Fault as DeviceFault, FaultPlan, Image, PowerSupply, SimDevice, SimOptions,
+};
+
+use super::choose::{node_op, one_of};
+use super::seat::{At, Done, Met, Seat};
+use super::world::{Entered, Listed, NodeId, NodeOp, ROOT, World};
+use super::{Finding, Options, SeedReport};
+use crate::canon::{Times, differences, walk_below};
+use crate::crash::{History, Judge};
+use crate::model::Model;
+use crate::number::{u64_of, usize_of};
+use crate::ops::{Generator, Op, Profile, Route};
+use crate::torture::{PoolShape, create_options, guarded_words, open_options};
+
+/// The first power cut at a write is below 2 to this power; every exponent is as likely.
+const CUT_WRITE_POWER_MAX: u64 = 11;
+/// The same while a pool is opened.
+const RECOVERY_POWER_MAX: u64 = 7;
+/// One opening in so many is cut.
+const RECOVERY_CUT_ONE_IN: u64 = 3;
+/// Time between two steps is less than 2 to a power below this, in nanoseconds: some are longer
+/// than the commit interval of any pool.
+const PAUSE_POWER_MAX: u64 = 34;
+/// Ticks after which all that was deleted is free.
+const TICKS_MAX: usize = 2000;
+/// Pools larger than this are not filled: it takes too long. Of the others one life in so many
+/// begins with a full pool.
+const FULL_BYTES_MAX: u64 = 24 << 20;
+const FULL_ONE_IN: u64 = 4;
+/// Writes of one size that fill a pool, at most.
+const BALLAST_WRITES_MAX: usize = 40;
+/// Clones of a life that are entered and read while it goes on, at most: they can't be deleted
+/// then.
+const READ_MAX: usize = 1;
+
+/// The lives of one pool, one after the other.
+pub(super) struct Lives {
+    options: Options,
+    random: Prng,
+    shape: PoolShape,
+    clock: Arc<ManualClock>,
+    report: SeedReport,
+    done: Done,
+}
+
+/// What a life leaves.
+struct Left {
+    image: Image,
+    /// What the nodes may be: before the operation in flight, and after it.
+    worlds: Vec<World>,
+    histories: BTreeMap<NodeId, History>,
+}
+
+/// A life under way.
+struct Life<'a> {
+    pool: &'a Pool,
+    power: &'a PowerSupply,
+    seats: Vec<Seat<'a>>,
+    world: World,
+    /// What the operation in flight would have made.
+    in_flight: Option<World>,
+    entered: Entered,
+    read: usize,
+}
+
+fn name(text: &str) -> FilesetName {
+    text.parse().expect("the names are of letters")
+}
+
+fn part(text: &str) -> NamePart {
+    NamePart::new(text).expect("the names are of letters")
+}
+
+fn words<T>(what: &str, result: Result<T, impl std::fmt::Display>) -> Result<T, String> {
+    result.map_err(|error| format!("{what}: {error}"))
+}
+
+impl Lives {
+    pub(super) fn new(options: Options, seed: u64) -> Lives {
+        Lives {
+            options,
+            random: Prng::from_seed(seed),
+            shape: PoolShape::of(seed),
+            clock: Arc::new(ManualClock::new()),
+            report: SeedReport { seed, ..SeedReport::default() },
+            done: Done::default(),
+        }
+    }
+
+    pub(super) fn run(mut self) -> SeedReport {
+        let mut life = 0;
+        let found = guarded_words(|| self.live(&mut life)).and_then(|found| found);
+        if let Err(what) = found {
+            let (seed, done) = (self.report.seed, self.done.lines());
+            self.report.finding = Some(Finding { seed, life, what, done });
+        }
+        self.report
+    }
+
+    fn live(&mut self, life: &mut u64) -> Result<(), String> {
+        let mut image = self.formatted()?;
+        let mut world = World::new();
+        while *life < self.options.lives {
+            self.done.clear();
+            image = self.recovered(image)?;
+            let left = self.lived(&image, world)?;
+            world = self.inspected(&left)?;
+            image = left.image;
+            *life += 1;
+        }
+        self.done.clear();
+        self.dismantled(&image, world)
+    }
+
+    fn trace(&mut self, word: u64) {
+        self.report.trace_hash =
+            Prng::from_seed(self.report.trace_hash.rotate_left(1) ^ word).next_u64();
+    }
+
+    fn some(&mut self, power_max: u64) -> u64 {
+        let power = self.random.below(power_max);
+        self.random.below(1 << power)
+    }
+
+    fn device(&mut self, image: &Image) -> (Arc<SimDevice>, PowerSupply) {
+        let power = PowerSupply::new();
+        let options = SimOptions {
+            // Every third pool is on a device that has flushes alone.
+            has_write_through: !self.report.seed.is_multiple_of(3),
+            power: power.clone(),
+            seed: self.random.next_u64(),
+            ..SimOptions::default()
+        };
+        (SimDevice::open(image.clone(), options), power)
+    }
+
+    fn formatted(&mut self) -> Result<Image, String> {
+        let (device, _) = self.device(&Image::blank(self.shape.device_bytes));
+        let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+        let options = create_options(self.report.seed);
+        words("the pool is not made", Pool::create(&shared, &*self.clock, &options))?;
+        Ok(device.crash_image(&mut self.random))
+    }
+
+    fn open(&mut self, device: &Arc<SimDevice>, fileset: &str) -> Result<Pool, String> {
+        let shared: SharedDevice = Arc::<SimDevice>::clone(device);
+        let options = open_options(self.random.next_u64());
+        let options = OpenOptions { fileset: Some(name(fileset)), ..options };
+        let clock = Arc::<ManualClock>::clone(&self.clock);
+        Pool::open(shared, clock, options).map_err(|error| format!("does not open: {error}"))
+    }
+
+    /// Opens the pool and cuts the power meanwhile, or soon after.
+    fn recovered(&mut self, image: Image) -> Result<Image, String> {
+        if !self.random.one_in(RECOVERY_CUT_ONE_IN) {
+            return Ok(image);
+        }
+        let (device, power) = self.device(&image);
+        let nth = self.some(RECOVERY_POWER_MAX);
+        device.arm(FaultPlan::none().with(DeviceFault::CutPower { nth }));
+        let opened = self.open(&device, ROOT);
+        if !power.is_cut() {
+            opened?;
+            power.cut();
+        }
+        self.report.counts.recovery_cuts += 1;
+        let image = device.crash_image(&mut self.random);
+        self.trace(image.content_hash());
+        Ok(image)
+    }
+
+    fn profile(&mut self) -> Profile {
+        let like = match self.random.below(3) {
+            0 => Profile::syncing(),
+            1 => Profile::crash(),
+            // Larger files have leaves.
+            _ => Profile { near_bytes_max: 1 << 20, io_bytes_max: 96 << 10, ..Profile::crash() },
+        };
+        Profile { whiteout_one_in: 4, ..like }
+    }
+
+    /// Lets one life pass.
+    fn lived(&mut self, image: &Image, mut world: World) -> Result<Left, String> {
+        let (device, power) = self.device(image);
+        let filesets: Vec<(NodeId, String)> =
+            world.filesets().map(|(id, node)| (id, node.name.clone())).collect();
+        let main = one_of(&mut self.random, &filesets).ok_or("there is no fileset")?;
+        let other = one_of(&mut self.random, &filesets).filter(|other| *other != main);
+        self.done.add(format!("mount {} of {:?}", main.1, self.shape));
+        let pool = self.open(&device, &main.1)?;
+        let served: Vec<(NodeId, String)> = [main].into_iter().chain(other).collect();
+        let mut generators = Vec::new();
+        for (id, _) in &served {
+            let model = &world.node(*id).expect("it was chosen of these").model;
+            let (seed, profile) = (self.random.next_u64(), self.profile());
+            let generator = Generator::below(seed, profile, Route::default(), model);
+            world.set_model(*id, generator.model());
+            generators.push(generator);
+        }
+        let models: Vec<Arc<Model>> = generators.iter().map(Generator::model).collect();
+        let (mut seats, mut entered) = (Vec::new(), Entered::default());
+        for ((id, name_of), (generator, model)) in
+            served.into_iter().zip(generators.into_iter().zip(&models))
+        {
+            let uuid = words("a fileset is not served", pool.hold_fileset(&name(&name_of)))?;
+            let root = words("a fileset has no root", pool.root_of(uuid))?;
+            entered.add(id);
+            let at = At { fs: &pool, root, uuid };
+            seats.push(Seat::new((id, name_of), generator, model, &at)?);
+        }
+        if !self.random.one_in(3) {
+            let nth = self.some(CUT_WRITE_POWER_MAX);
+            device.arm(FaultPlan::none().with(DeviceFault::CutPower { nth }));
+        }
+        let (in_flight, read) = (None, 0);
+        let mut life = Life { pool: &pool, power: &power, seats, world, in_flight, entered, read };
+        if self.shape.device_bytes <= FULL_BYTES_MAX && self.random.one_in(FULL_ONE_IN) {
+            self.fill(&mut life)?;
+        }
+        let steps = 1 + self.random.below(self.options.steps_max);
+        for _ in 0..steps {
+            self.step(&mut life)?;
+            if power.is_cut() {
+                break;
+            }
+        }
+        let is_closed = !power.is_cut() && self.random.one_in(3) && self.closed(&mut life)?;
+        self.report.counts.moved_fragments += pool.status().cleaner.since_mount.moved_fragments;
+        self.report.counts.crashes += u64::from(!is_closed);
+        power.cut();
+        let image = if is_closed { device.image() } else { device.crash_image(&mut self.random) };
+        self.trace(image.content_hash());
+        let Life { seats, world, in_flight, .. } = life;
+        self.report.counts.crashes_in_node_operations += u64::from(in_flight.is_some());
+        let worlds = [world].into_iter().chain(in_flight).collect();
+        let histories = seats.into_iter().map(|seat| (seat.id, seat.history)).collect();
+        Ok(Left { image, worlds, histories })
+    }
+
+    fn fill(&mut self, life: &mut Life<'_>) -> Result<(), String> {
+        let Some(seat) = life.seats.first_mut() else { return Ok(()) };
+        let node = life.world.node(seat.id).expect("nobody deletes what is mounted");
+        let limits = (node.quota_bytes, node.parent.is_some());
+        let power = life.power;
+        self.report.counts.full += 1;
+        seat.fill(BALLAST_WRITES_MAX, limits, &|| power.is_cut(), &mut self.done)
+    }
+
+    /// Closes the pool; returns whether the power was on until the end.
+    fn closed(&mut self, life: &mut Life<'_>) -> Result<bool, String> {
+        self.done.add("unmount".to_owned());
+        let numbers: Vec<usize> = life.seats.iter_mut().map(Seat::begin_sync).collect();
+        if self.random.one_in(2) {
+            life.seats.iter_mut().for_each(Seat::close_all);
+        }
+        let closed = life.pool.close();
+        if life.power.is_cut() {
+            return Ok(false);
+        }
+        words("it does not close", closed)?;
+        life.seats.iter_mut().zip(numbers).for_each(|(seat, number)| seat.end_sync(number));
+        Ok(true)
+    }
+
+    fn step(&mut self, life: &mut Life<'_>) -> Result<(), String> {
+        let pause_ns = self.some(PAUSE_POWER_MAX);
+        self.clock.advance_ns(pause_ns);
+        let pool = life.pool;
+        match self.random.below(100) {
+            0..70 => self.file_step(life),
+            70..88 => self.node_step(life),
+            88..92 => self.background(life, "clean", Pool::clean),
+            92..95 => self.background(life, "checkpoint", Pool::checkpoint),
+            95..99 => self.background(life, "tick", Pool::tick),
+            _ if life.read < READ_MAX => self.read_clone(life),
+            _ => self.background(life, "sync", |_| pool.sync()),
+        }
+    }
+
+    /// What must never fail, whatever is full.
+    fn background(
+        &mut self,
+        life: &mut Life<'_>,
+        what: &str,
+        work: impl FnOnce(&Pool) -> FsResult<()>,
+    ) -> Result<(), String> {
+        self.done.add(what.to_owned());
+        let numbers: Vec<usize> = match what {
+            "sync" => life.seats.iter_mut().map(Seat::begin_sync).collect(),
+            _ => Vec::new(),
+        };
+        let done = work(life.pool);
+        if life.power.is_cut() {
+            return Ok(());
+        }
+        words(what, done)?;
+        life.seats.iter_mut().zip(numbers).for_each(|(seat, number)| seat.end_sync(number));
+        Ok(())
+    }
+
+    fn file_step(&mut self, life: &mut Life<'_>) -> Result<(), String> {
+        let count = u64_of(life.seats.len());
+        let chosen = usize_of(self.random.below(count));
+        let seat = &mut life.seats[chosen];
+        if seat.is_uncertain {
+            return Ok(());
+        }
+        let node = life.world.node(seat.id).expect("nobody deletes what is mounted");
+        let limits = (node.quota_bytes, node.parent.is_some());
+        let power = life.power;
+        let (met, op) = seat.step(limits, &|| power.is_cut(), &mut self.done)?;
+        self.report.counts.operations += 1;
+        self.report.counts.full += u64::from(met == Met::Full);
+        // Every sync is the pool's.
+        if op == Op::Sync && met == Met::Nothing && !power.is_cut() {
+            for (index, other) in life.seats.iter_mut().enumerate().filter(|it| it.0 != chosen) {
+                debug_assert!(index != chosen);
+                let number = other.begin_sync();
+                other.end_sync(number);
+            }
+        }
+        Ok(())
+    }
+
+    /// NT1.
+    fn node_step(&mut self, life: &mut Life<'_>) -> Result<(), String> {
+        let op = node_op(&mut self.random, &life.world);
+        let mut taken: Vec<NodeId> = Vec::new();
+        if let NodeOp::Take { fileset, .. } = &op {
+            let is_it = |(_, node): &(NodeId, &super::world::Node)| node.name == *fileset;
+            taken.extend(life.world.filesets().filter(is_it).map(|(id, _)| id));
+        } else if let NodeOp::TakeBelow { fileset, .. } = &op {
+            taken = life.world.at_and_below(fileset);
+        }
+        let is_of = |seat: &&mut Seat<'_>| taken.contains(&seat.id);
+        if life.seats.iter().any(|seat| seat.is_uncertain && taken.contains(&seat.id)) {
+            // Nobody knows what the clone would be.
+            return Ok(());
+        }
+        self.done.add(op.to_string());
+        let expected = life.world.after(&op, &life.entered);
+        // NT4: who takes a clone syncs.
+        let numbers: Vec<usize> =
+            life.seats.iter_mut().filter(is_of).map(|seat| seat.begin_sync()).collect();
+        let answer = self.do_node_op(life.pool, &op);
+        if life.power.is_cut() {
+            life.in_flight = expected.ok();
+            return Ok(());
+        }
+        match (expected, answer) {
+            (Ok(after), Ok(())) => {
+                self.report.counts.node_operations += 1;
+                self.report.counts.clones += u64::from(!taken.is_empty());
+                life.world = after;
+                let seats = life.seats.iter_mut().filter(is_of);
+                seats.zip(numbers).for_each(|(seat, number)| seat.end_sync(number));
+                Ok(())
+            }
+            (expected, Err(error)) => {
+                self.done.note(&error.to_string());
+                let is_full = matches!(error, FsError::NoSpace) && op.takes_space();
+                self.report.counts.full += u64::from(is_full);
+                self.report.counts.refusals += u64::from(!is_full);
+                let is_right = expected.as_ref().err().is_some_and(|it| it.is(&error));
+                if is_right || is_full || is_excused(life, &error)? {
+                    return Ok(());
+                }
+                let expected =
+                    expected.err().map_or_else(|| "done".to_owned(), |it| format!("{it:?}"));
+                Err(format!("{op}: refused: {error}; the model says: {expected}"))
+            }
+            (Err(refusal), Ok(())) => Err(format!("{op}: done; the model says: {refusal:?}")),
+        }
+    }
+
+    fn do_node_op(&mut self, pool: &Pool, op: &NodeOp) -> FsResult<()> {
+        let mut random = || {
+            let mut bits = [0; 16];
+            bits[..8].copy_from_slice(&self.random.next_u64().to_le_bytes());
+            bits[8..].copy_from_slice(&self.random.next_u64().to_le_bytes());
+            bits
+        };
+        match op {
+            NodeOp::Create { fileset } => {
+                let mut bits = [0; 32];
+                bits[..16].copy_from_slice(&random());
+                bits[16..].copy_from_slice(&random());
+                let new = NewFileset { random: bits, ..NewFileset::default() };
+                pool.create_fileset(&name(fileset), &new).map(drop)
+            }
+            NodeOp::Take { fileset, clone } => {
+                pool.create_clone(&name(fileset), &part(clone), random()).map(drop)
+            }
+            NodeOp::TakeBelow { fileset, clone } => {
+                pool.create_clones_below(&name(fileset), &part(clone), &mut random).map(drop)
+            }
+            NodeOp::Fork { fileset, clone, fork } => {
+                let from = (&name(fileset), &part(clone));
+                pool.fork_clone(from, &name(fork), random()).map(drop)
+            }
+            NodeOp::Restore { fileset, clone } => {
+                pool.restore_fileset(&name(fileset), &part(clone)).map(drop)
+            }
+            NodeOp::Promote { fileset } => pool.promote_fileset(&name(fileset)).map(drop),
+            NodeOp::DeleteClone { fileset, clone } => {
+                pool.delete_clone(&name(fileset), &part(clone))
+            }
+            NodeOp::DeleteFileset { fileset } => pool.delete_fileset(&name(fileset)),
+            NodeOp::Hold { fileset, clone, hold } => {
+                pool.set_hold((&name(fileset), &part(clone)), &part(hold), true)
+            }
+            NodeOp::Release { fileset, clone, hold } => {
+                pool.set_hold((&name(fileset), &part(clone)), &part(hold), false)
+            }
+            NodeOp::SetQuota { fileset, bytes } => {
+                let change =
+                    FilesetChange { quota_bytes: Some(*bytes), ..FilesetChange::default() };
+                pool.change_fileset(&name(fileset), &change)
+            }
+        }
+    }
+
+    /// NT3, of one clone while the pool is at work: its files stay in memory, and it can't be
+    /// deleted any more.
+    fn read_clone(&mut self, life: &mut Life<'_>) -> Result<(), String> {
+        let clones: Vec<NodeId> = life.world.clones().map(|(id, ..)| id).collect();
+        let Some(chosen) = one_of(&mut self.random, &clones) else { return Ok(()) };
+        self.done.add(format!("read {}", life.world.name_of(chosen)));
+        let compared = compare(life.pool, &life.world, chosen);
+        if life.power.is_cut() {
+            return Ok(());
+        }
+        compared?;
+        life.entered.add(chosen);
+        life.read += 1;
+        self.report.counts.compared += 1;
+        Ok(())
+    }
+
+    /// NT2 to NT5: looks at what a life has left, on a copy; returns what that is.
+    fn inspected(&mut self, left: &Left) -> Result<World, String> {
+        let (device, _) = self.device(&left.image);
+        checked("as it was left", &device)?;
+        let pool = self.open(&device, ROOT)?;
+        let listed = listed(&pool)?;
+        let mut found = Err(format!("there are {listed:?}"));
+        for world in left.worlds.iter().rev() {
+            if world.listed() == listed {
+                found = self.adopted(&pool, world.clone(), &left.histories);
+                if found.is_ok() {
+                    break;
+                }
+            }
+        }
+        let expected = |why: String| {
+            let worlds: Vec<_> = left.worlds.iter().map(World::listed).collect();
+            format!("{why}\n  of what there may be: {worlds:?}")
+        };
+        let world = found.map_err(expected)?;
+        words("it does not close", pool.close())?;
+        drop(pool);
+        checked("after it was opened and closed", &device)?;
+        Ok(world)
+    }
+
+    fn adopted(
+        &mut self,
+        pool: &Pool,
+        mut world: World,
+        histories: &BTreeMap<NodeId, History>,
+    ) -> Result<World, String> {
+        let all: Vec<NodeId> = world.nodes().map(|(id, _)| id).collect();
+        for id in all {
+            self.report.counts.compared += 1;
+            let Some(history) = histories.get(&id) else {
+                compare(pool, &world, id)?;
+                continue;
+            };
+            let what = world.name_of(id);
+            let uuid = words(&what, pool.hold_fileset(&name(&what)))?;
+            let root = words(&what, pool.root_of(uuid))?;
+            Judge::new(history).judge_below(pool, root).map_err(|findings| {
+                let told: Vec<String> = findings.iter().map(ToString::to_string).collect();
+                format!("{what}: {}", told.join("\n  "))
+            })?;
+            let clock = Arc::<ManualClock>::clone(&self.clock);
+            let (model, _) = words(&what, Model::copy_below(pool, root, clock))?;
+            world.set_model(id, Arc::new(model));
+        }
+        Ok(world)
+    }
+
+    /// Deletes all clones, and all filesets but the first: none is refused for want of space, and
+    /// nothing is left of them.
+    fn dismantled(&mut self, image: &Image, mut world: World) -> Result<(), String> {
+        let (device, _) = self.device(image);
+        let pool = self.open(&device, ROOT)?;
+        let main = world.filesets().find(|(_, node)| node.name == ROOT).map(|(id, _)| id);
+        let mut entered = Entered::default();
+        entered.add(main.ok_or("the first fileset is gone")?);
+        freed(&pool)?;
+        while world.nodes().count() > 1 {
+            let before = world.nodes().count();
+            for op in all_deletions(&world) {
+                let Ok(after) = world.after(&op, &entered) else { continue };
+                self.done.add(op.to_string());
+                words(&op.to_string(), self.do_node_op(&pool, &op))?;
+                freed(&pool)?;
+                world = after;
+            }
+            // Who is called after one and goes back to by another must be called after the other.
+            if world.nodes().count() == before && !self.promoted(&pool, &mut world)? {
+                return Err(format!("nobody can delete any of {:?}", world.listed()));
+            }
+        }
+        words("it does not close", pool.close())?;
+        drop(pool);
+        checked("after all was deleted", &device)
+    }
+}
+
+impl Lives {
+    /// Lets the first fileset that can be promoted take over the clones that it goes back to.
+    fn promoted(&mut self, pool: &Pool, world: &mut World) -> Result<bool, String> {
+        let mut filesets: Vec<String> =
+            world.filesets().map(|(_, node)| node.name.clone()).collect();
+        filesets.sort_by_key(|fileset| fileset != ROOT);
+        for fileset in filesets {
+            let op = NodeOp::Promote { fileset };
+            if let Ok(after) = world.after(&op, &Entered::default()) {
+                self.done.add(op.to_string());
+                words(&op.to_string(), self.do_node_op(pool, &op))?;
+                *world = after;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn all_deletions(world: &World) -> Vec<NodeOp> {
+    let mut all = Vec::new();
+    for (_, fileset, node) in world.clones() {
+        for hold in &node.holds {
+            let (fileset, clone) = (fileset.to_owned(), node.name.clone());
+            all.push(NodeOp::Release { fileset, clone, hold: hold.clone() });
+        }
+        all.push(NodeOp::DeleteClone { fileset: fileset.to_owned(), clone: node.name.clone() });
+    }
+    let fileset = |(_, node): (_, &super::world::Node)| node.name.clone();
+    all.extend(world.filesets().map(fileset).map(|fileset| NodeOp::DeleteFileset { fileset }));
+    all
+}
+
+/// Whether what the model does not know of excuses an answer: what is being freed in the
+/// background, and how many of a family the log can move together.
+fn is_excused(life: &Life<'_>, error: &FsError) -> Result<bool, String> {
+    let FsError::FilesetInUse { by, .. } = error else { return Ok(false) };
+    let is_freeing = words("is anything being freed", life.pool.is_freeing())?;
+    let is_of_freed = by.contains("being freed") || by.contains("go back to it");
+    Ok(is_freeing && is_of_freed || by.contains("can move together"))
+}
+
+/// Ticks until nothing is being freed any more.
+fn freed(pool: &Pool) -> Result<(), String> {
+    for _ in 0..TICKS_MAX {
+        if !words("is anything being freed", pool.is_freeing())? {
+            return Ok(());
+        }
+        words("tick", pool.tick())?;
+    }
+    Err(format!("a deletion does not end: {:?}", pool.jobs()))
+}
+
+fn checked(when: &str, device: &Arc<SimDevice>) -> Result<(), String> {
+    let shared: SharedDevice = Arc::<SimDevice>::clone(device);
+    let report = check::run(shared, check::Options::default(), &mut |_| ());
+    if report.is_clean() { Ok(()) } else { Err(format!("{when}: {}", report.to_text())) }
+}
+
+/// What the pool tells of its filesets and clones.
+fn listed(pool: &Pool) -> Result<BTreeSet<Listed>, String> {
+    let all = words("the filesets can't be listed", pool.filesets())?;
+    let in_use = all.into_iter().filter(|it| it.freed_permille.is_none());
+    let tell = |it: engine::FilesetInfo| Listed {
+        name: it.name,
+        quota_bytes: it.quota_bytes,
+        holds: it.holds.into_iter().collect(),
+        origin: it.origin,
+    };
+    Ok(in_use.map(tell).collect())
+}
+
+fn entered(pool: &Pool, what: &str) -> FsResult<FilesetUuid> {
+    match what.split_once('@') {
+        Some((fileset, clone)) => pool.hold_clone(&name(fileset), &part(clone)),
+        None => pool.hold_fileset(&name(what)),
+    }
+}
+
+/// NT3.
+fn compare(pool: &Pool, world: &World, id: NodeId) -> Result<(), String> {
+    let what = world.name_of(id);
+    let root = words(&what, entered(pool, &what).and_then(|uuid| pool.root_of(uuid)))?;
+    let model = &world.node(id).expect("it is of this world").model;
+    let expected = walk_below(&**model, model.root(), Times::Ignored);
+    let expected = words("the model", expected)?;
+    let found = words(&what, walk_below(pool, root, Times::Ignored))?;
+    match differences(&expected, &found).first() {
+        Some(differ) => Err(format!("{what}: {differ}")),
+        None => Ok(()),
+    }
+}

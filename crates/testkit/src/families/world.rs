@@ -1,0 +1,437 @@
+//! The reference of a pool's filesets and clones: whole trees, and what may be done with them.
+//!
+//! A clone is a copy of a tree, a fork one more, a restore puts one in the place of another. So
+//! what a node is never depends on how the engine shares it; and what is refused follows from names
+//! and from who goes back to whom.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use engine::vnode::api::FsError;
+use runtime::clock::ManualClock;
+
+use crate::model::Model;
+
+/// What the first fileset of a pool is called.
+pub(super) const ROOT: &str = "root";
+
+/// A fileset or a clone, whatever it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct NodeId(u32);
+
+/// A fileset or a clone.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    /// Of a fileset its name from the top; of a clone its own.
+    pub(super) name: String,
+    /// Of a clone: the fileset that it is called after.
+    pub(super) of: Option<NodeId>,
+    /// The clone that it goes back to.
+    pub(super) parent: Option<NodeId>,
+    /// What it holds.
+    pub(super) model: Arc<Model>,
+    /// Of a clone: who keeps it from being deleted.
+    pub(super) holds: BTreeSet<String>,
+    /// Most that a fileset may reference; 0: no limit.
+    pub(super) quota_bytes: u64,
+}
+
+/// Something that is done with filesets and clones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NodeOp {
+    Create { fileset: String },
+    Take { fileset: String, clone: String },
+    TakeBelow { fileset: String, clone: String },
+    Fork { fileset: String, clone: String, fork: String },
+    Restore { fileset: String, clone: String },
+    Promote { fileset: String },
+    DeleteClone { fileset: String, clone: String },
+    DeleteFileset { fileset: String },
+    Hold { fileset: String, clone: String, hold: String },
+    Release { fileset: String, clone: String, hold: String },
+    SetQuota { fileset: String, bytes: u64 },
+}
+
+impl fmt::Display for NodeOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NodeOp::Create { fileset } => write!(f, "fileset create {fileset}"),
+            NodeOp::Take { fileset, clone } => write!(f, "clone create {fileset}@{clone}"),
+            NodeOp::TakeBelow { fileset, clone } => {
+                write!(f, "clone create --recursive {fileset}@{clone}")
+            }
+            NodeOp::Fork { fileset, clone, fork } => {
+                write!(f, "fileset fork {fileset}@{clone} {fork}")
+            }
+            NodeOp::Restore { fileset, clone } => write!(f, "fileset restore {fileset}@{clone}"),
+            NodeOp::Promote { fileset } => write!(f, "fileset promote {fileset}"),
+            NodeOp::DeleteClone { fileset, clone } => write!(f, "clone delete {fileset}@{clone}"),
+            NodeOp::DeleteFileset { fileset } => write!(f, "fileset delete {fileset}"),
+            NodeOp::Hold { fileset, clone, hold } => {
+                write!(f, "clone hold {fileset}@{clone} {hold}")
+            }
+            NodeOp::Release { fileset, clone, hold } => {
+                write!(f, "clone release {fileset}@{clone} {hold}")
+            }
+            NodeOp::SetQuota { fileset, bytes } => {
+                write!(f, "fileset set {fileset} quota={bytes}")
+            }
+        }
+    }
+}
+
+impl NodeOp {
+    /// Whether it makes something for which a full pool may have no room. Whatever gives room back
+    /// must never be refused for want of it.
+    pub(super) fn takes_space(&self) -> bool {
+        matches!(
+            self,
+            NodeOp::Create { .. }
+                | NodeOp::Take { .. }
+                | NodeOp::TakeBelow { .. }
+                | NodeOp::Fork { .. }
+                | NodeOp::Restore { .. }
+                | NodeOp::Hold { .. }
+        )
+    }
+}
+
+/// Why something is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The name is taken.
+    Exists,
+    /// There is none of that name.
+    Missing,
+    /// Others need it, or it is mounted.
+    InUse,
+}
+
+impl Refusal {
+    pub(super) fn is(self, error: &FsError) -> bool {
+        match self {
+            Refusal::Exists => matches!(error, FsError::FilesetExists { .. }),
+            Refusal::Missing => matches!(error, FsError::NoFileset { .. }),
+            Refusal::InUse => matches!(error, FsError::FilesetInUse { .. }),
+        }
+    }
+}
+
+/// What a list of filesets tells of one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Listed {
+    pub(super) name: String,
+    pub(super) quota_bytes: u64,
+    pub(super) holds: BTreeSet<String>,
+    /// The clone that it goes back to.
+    pub(super) origin: Option<String>,
+}
+
+/// All filesets and clones of a pool.
+#[derive(Clone, Debug)]
+pub(super) struct World {
+    nodes: BTreeMap<NodeId, Node>,
+    next: u32,
+}
+
+impl World {
+    /// A pool that was just made.
+    pub(super) fn new() -> World {
+        let mut world = World { nodes: BTreeMap::new(), next: 0 };
+        world.add_fileset(ROOT, None, empty());
+        world
+    }
+
+    fn add(&mut self, node: Node) -> NodeId {
+        let id = NodeId(self.next);
+        self.next += 1;
+        self.nodes.insert(id, node);
+        id
+    }
+
+    fn add_fileset(&mut self, name: &str, parent: Option<NodeId>, model: Arc<Model>) -> NodeId {
+        let (name, holds) = (name.to_owned(), BTreeSet::new());
+        self.add(Node { name, of: None, parent, model, holds, quota_bytes: 0 })
+    }
+
+    pub(super) fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        self.nodes.iter().map(|(id, node)| (*id, node))
+    }
+
+    pub(super) fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(&id)
+    }
+
+    /// The filesets, by name.
+    pub(super) fn filesets(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        self.nodes().filter(|(_, node)| node.of.is_none())
+    }
+
+    /// The clones, each with the name of its fileset.
+    pub(super) fn clones(&self) -> impl Iterator<Item = (NodeId, &str, &Node)> {
+        self.nodes().filter_map(|(id, node)| {
+            let of = node.of?;
+            Some((id, self.nodes[&of].name.as_str(), node))
+        })
+    }
+
+    /// What it is called.
+    pub(super) fn name_of(&self, id: NodeId) -> String {
+        let node = &self.nodes[&id];
+        match node.of {
+            Some(of) => format!("{}@{}", self.nodes[&of].name, node.name),
+            None => node.name.clone(),
+        }
+    }
+
+    /// What a list of filesets tells.
+    pub(super) fn listed(&self) -> BTreeSet<Listed> {
+        let tell = |(id, node): (NodeId, &Node)| Listed {
+            name: self.name_of(id),
+            quota_bytes: node.quota_bytes,
+            holds: node.holds.iter().cloned().collect(),
+            origin: node.parent.map(|parent| self.name_of(parent)),
+        };
+        self.nodes().map(tell).collect()
+    }
+
+    /// Sets what a node holds.
+    pub(super) fn set_model(&mut self, id: NodeId, model: Arc<Model>) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.model = model;
+        }
+    }
+
+    fn fileset(&self, name: &str) -> Result<NodeId, Refusal> {
+        let found = self.filesets().find(|(_, node)| node.name == name);
+        found.map(|(id, _)| id).ok_or(Refusal::Missing)
+    }
+
+    fn clone_of(&self, fileset: NodeId, name: &str) -> Option<NodeId> {
+        let is_it = |(_, node): &(NodeId, &Node)| node.of == Some(fileset) && node.name == name;
+        self.nodes().find(is_it).map(|(id, _)| id)
+    }
+
+    fn clone_named(&self, fileset: &str, clone: &str) -> Result<NodeId, Refusal> {
+        self.clone_of(self.fileset(fileset)?, clone).ok_or(Refusal::Missing)
+    }
+
+    fn check_free(&self, fileset: &str) -> Result<(), Refusal> {
+        if let Some((above, _)) = fileset.rsplit_once('/') {
+            self.fileset(above)?;
+        }
+        if self.fileset(fileset).is_ok() { Err(Refusal::Exists) } else { Ok(()) }
+    }
+
+    fn children(&self, id: NodeId) -> usize {
+        self.nodes().filter(|(_, node)| node.parent == Some(id)).count()
+    }
+
+    /// Takes a node out: whoever goes back to it goes back to what it went back to.
+    fn remove(&mut self, id: NodeId) {
+        let parent = self.nodes.remove(&id).and_then(|node| node.parent);
+        for node in self.nodes.values_mut().filter(|node| node.parent == Some(id)) {
+            node.parent = parent;
+        }
+    }
+
+    fn take(&mut self, fileset: NodeId, clone: &str) {
+        let node = &self.nodes[&fileset];
+        let (parent, model) = (node.parent, Arc::new(node.model.reopened()));
+        let (name, holds) = (clone.to_owned(), BTreeSet::new());
+        let of = Some(fileset);
+        let taken = self.add(Node { name, of, parent, model, holds, quota_bytes: 0 });
+        self.nodes.get_mut(&fileset).expect("it is there").parent = Some(taken);
+    }
+
+    /// The filesets at and below one.
+    pub(super) fn at_and_below(&self, fileset: &str) -> Vec<NodeId> {
+        let below = format!("{fileset}/");
+        let is_it =
+            |(_, node): &(NodeId, &Node)| node.name == fileset || node.name.starts_with(&below);
+        self.filesets().filter(is_it).map(|(id, _)| id).collect()
+    }
+
+    /// The clones on the path of a fileset that are called after others, the oldest first.
+    fn clones_of_others(&self, fileset: NodeId) -> Vec<NodeId> {
+        let (mut path, mut next) = (Vec::new(), self.nodes[&fileset].parent);
+        while let Some(id) = next {
+            let node = &self.nodes[&id];
+            if node.of != Some(fileset) {
+                path.push(id);
+            }
+            next = node.parent;
+        }
+        path.reverse();
+        path
+    }
+
+    /// Returns the world after `op`, where `entered` are mounted or served, or why it is refused.
+    pub(super) fn after(&self, op: &NodeOp, entered: &Entered) -> Result<World, Refusal> {
+        let mut world = self.clone();
+        match op {
+            NodeOp::Create { fileset } => {
+                world.check_free(fileset)?;
+                world.add_fileset(fileset, None, empty());
+            }
+            NodeOp::Take { fileset, clone } => {
+                let of = world.fileset(fileset)?;
+                if world.clone_of(of, clone).is_some() {
+                    return Err(Refusal::Exists);
+                }
+                world.take(of, clone);
+            }
+            NodeOp::TakeBelow { fileset, clone } => {
+                world.fileset(fileset)?;
+                let all = world.at_and_below(fileset);
+                if all.iter().any(|of| world.clone_of(*of, clone).is_some()) {
+                    return Err(Refusal::Exists);
+                }
+                all.into_iter().for_each(|of| world.take(of, clone));
+            }
+            NodeOp::Fork { fileset, clone, fork } => {
+                let parent = world.clone_named(fileset, clone)?;
+                world.check_free(fork)?;
+                let model = Arc::new(world.nodes[&parent].model.reopened());
+                world.add_fileset(fork, Some(parent), model);
+            }
+            NodeOp::Restore { fileset, clone } => {
+                let parent = world.clone_named(fileset, clone)?;
+                let id = world.fileset(fileset)?;
+                if entered.has(id) {
+                    return Err(Refusal::InUse);
+                }
+                let model = Arc::new(world.nodes[&parent].model.reopened());
+                let node = world.nodes.get_mut(&id).expect("it is there");
+                (node.parent, node.model) = (Some(parent), model);
+            }
+            NodeOp::Promote { fileset } => world.promote(fileset)?,
+            NodeOp::DeleteClone { fileset, clone } => {
+                let id = world.clone_named(fileset, clone)?;
+                let is_held = !world.nodes[&id].holds.is_empty();
+                if is_held || entered.has(id) || world.children(id) > 1 {
+                    return Err(Refusal::InUse);
+                }
+                world.remove(id);
+            }
+            NodeOp::DeleteFileset { fileset } => {
+                let id = world.fileset(fileset)?;
+                let has_clones = world.nodes().any(|(_, node)| node.of == Some(id));
+                let has_below = world.at_and_below(fileset).len() > 1;
+                if fileset == ROOT || entered.has(id) || has_clones || has_below {
+                    return Err(Refusal::InUse);
+                }
+                world.remove(id);
+            }
+            NodeOp::Hold { fileset, clone, hold } => {
+                let id = world.clone_named(fileset, clone)?;
+                let node = world.nodes.get_mut(&id).expect("it is there");
+                if !node.holds.insert(hold.clone()) {
+                    return Err(Refusal::Exists);
+                }
+            }
+            NodeOp::Release { fileset, clone, hold } => {
+                let id = world.clone_named(fileset, clone)?;
+                let node = world.nodes.get_mut(&id).expect("it is there");
+                if !node.holds.remove(hold) {
+                    return Err(Refusal::Missing);
+                }
+            }
+            NodeOp::SetQuota { fileset, bytes } => {
+                let id = world.fileset(fileset)?;
+                world.nodes.get_mut(&id).expect("it is there").quota_bytes = *bytes;
+            }
+        }
+        Ok(world)
+    }
+
+    fn promote(&mut self, fileset: &str) -> Result<(), Refusal> {
+        let id = self.fileset(fileset)?;
+        let others = self.clones_of_others(id);
+        if others.is_empty() {
+            return Err(Refusal::InUse);
+        }
+        let mut names = BTreeSet::new();
+        for other in &others {
+            let name = self.nodes[other].name.clone();
+            if self.clone_of(id, &name).is_some() || !names.insert(name) {
+                return Err(Refusal::Exists);
+            }
+        }
+        for other in others {
+            self.nodes.get_mut(&other).expect("it is there").of = Some(id);
+        }
+        Ok(())
+    }
+}
+
+/// What an empty fileset holds.
+fn empty() -> Arc<Model> {
+    Arc::new(Model::new(Arc::new(ManualClock::new())))
+}
+
+/// Who is mounted or served, or was since the pool was opened.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Entered(BTreeSet<NodeId>);
+
+impl Entered {
+    pub(super) fn add(&mut self, id: NodeId) {
+        self.0.insert(id);
+    }
+
+    pub(super) fn has(&self, id: NodeId) -> bool {
+        self.0.contains(&id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn does(world: &mut World, op: NodeOp) {
+        let after = world.after(&op, &Entered::default());
+        *world = after.unwrap_or_else(|refusal| panic!("{op}: {refusal:?}"));
+    }
+
+    fn take(fileset: &str, clone: &str) -> NodeOp {
+        NodeOp::Take { fileset: fileset.to_owned(), clone: clone.to_owned() }
+    }
+
+    fn delete(fileset: &str, clone: &str) -> NodeOp {
+        NodeOp::DeleteClone { fileset: fileset.to_owned(), clone: clone.to_owned() }
+    }
+
+    fn fork(fileset: &str, clone: &str, fork: &str) -> NodeOp {
+        let [fileset, clone, fork] = [fileset, clone, fork].map(str::to_owned);
+        NodeOp::Fork { fileset, clone, fork }
+    }
+
+    #[test]
+    fn who_goes_back_to_whom_says_what_is_refused() {
+        let mut world = World::new();
+        does(&mut world, take(ROOT, "x"));
+        does(&mut world, fork(ROOT, "x", "a"));
+        let none = Entered::default();
+        assert_eq!(world.after(&delete(ROOT, "x"), &none).err(), Some(Refusal::InUse));
+        assert_eq!(world.after(&take(ROOT, "x"), &none).err(), Some(Refusal::Exists));
+        does(&mut world, NodeOp::Promote { fileset: "a".to_owned() });
+        let names: Vec<_> = world.listed().into_iter().map(|it| it.name).collect();
+        assert_eq!(names, ["a", "a@x", "root"]);
+        does(&mut world, take("a", "y"));
+        does(&mut world, delete("a", "y"));
+        assert_eq!(world.clones().count(), 1);
+    }
+
+    /// Two clones of one name lie on the path of a fork: it can't have both.
+    #[test]
+    fn a_promotion_gives_no_name_twice() {
+        let mut world = World::new();
+        does(&mut world, take(ROOT, "x"));
+        does(&mut world, fork(ROOT, "x", "a"));
+        does(&mut world, take("a", "x"));
+        does(&mut world, fork("a", "x", "b"));
+        let promote = NodeOp::Promote { fileset: "b".to_owned() };
+        assert_eq!(world.after(&promote, &Entered::default()).err(), Some(Refusal::Exists));
+    }
+}
