@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::body::Body;
-use axum::http::{Request, Response};
+use axum::http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -24,7 +24,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::Web;
-use super::guard::From;
+use super::guard::{From, Refused};
 use crate::control::Peer;
 
 /// Most connections at a time: people who look, and a few programs.
@@ -33,8 +33,11 @@ const CONNECTIONS_MAX: usize = 64;
 pub(super) const HEADER_TIME: Duration = Duration::from_secs(5);
 /// How long a connection may last: clients connect again.
 const CONNECTION_TIME: Duration = Duration::from_secs(180);
-/// Longest head of a request.
-const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Longest head of a request: its first line, its headers, and the empty line behind them.
+pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Most bytes that are held of a request. What reads it takes more than it is told to before it
+/// looks, so it is no bound of a head.
+const BUFFER_BYTES_MAX: usize = 2 * HEAD_BYTES_MAX;
 /// Most headers of a request.
 const HEADERS_MAX: usize = 64;
 /// How long nobody is accepted after that has failed: it needs descriptors, which come back.
@@ -115,6 +118,11 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, web: Arc<Web>, from:
     let answer = |request: Request<Incoming>| {
         let web = Arc::clone(&web);
         async move {
+            if head_bytes(&request) > HEAD_BYTES_MAX {
+                let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+                let refused = Refused::new(status, "the head of a request has at most 64 KiB");
+                return Ok(super::finished(super::refusal(&refused)));
+            }
             let response: Response<Body> = web.answer(request.map(Body::new), from).await;
             Ok::<_, std::convert::Infallible>(response)
         }
@@ -122,11 +130,21 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, web: Arc<Web>, from:
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIME)
-        .max_buf_size(HEAD_BYTES_MAX)
+        .max_buf_size(BUFFER_BYTES_MAX)
         .max_headers(HEADERS_MAX)
         .serve_connection(TokioIo::new(stream), hyper::service::service_fn(answer));
     match timeout(CONNECTION_TIME, served).await {
         Ok(Ok(())) | Err(_) => {}
         Ok(Err(error)) => tracing::debug!(?from, %error, "HTTP: a connection has ended"),
     }
+}
+
+/// Returns how long the head of a request is, written with one blank where one belongs.
+fn head_bytes(request: &Request<Incoming>) -> usize {
+    let line = "GET  HTTP/1.1\r\n".len() - "GET".len() + request.method().as_str().len();
+    let header = |(name, value): (&HeaderName, &HeaderValue)| {
+        name.as_str().len() + ": ".len() + value.len() + "\r\n".len()
+    };
+    let headers: usize = request.headers().iter().map(header).sum();
+    line + request.uri().to_string().len() + headers + "\r\n".len()
 }
