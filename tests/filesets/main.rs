@@ -7,6 +7,7 @@ mod diff;
 mod families;
 mod forks;
 mod full;
+mod holds;
 mod moving;
 mod quota;
 mod receiving;

@@ -180,8 +180,8 @@ impl Pool {
     }
 
     /// Opens a fileset besides the main one, so that its files can be asked for
-    /// ([`crate::vnode::api::FileSystem::root_of`]). It can't be deleted as long as the pool is
-    /// open.
+    /// ([`crate::vnode::api::FileSystem::root_of`]). It can't be deleted until whoever holds it
+    /// has given it back ([`Pool::release_fileset`]), as often as it was held.
     ///
     /// # Errors
     ///
@@ -197,6 +197,12 @@ impl Pool {
     /// [`crate::error::FsError::NoFileset`].
     pub fn hold_clone(&self, name: &FilesetName, clone: &NamePart) -> FsResult<FilesetUuid> {
         self.core.hold_fileset(name.parts(), Some(clone))
+    }
+
+    /// Gives a fileset back that was held. Whoever held it asks for nothing more of it and has no
+    /// request under way; what he has not given back of references goes with the last hold.
+    pub fn release_fileset(&self, fileset: FilesetUuid) {
+        self.core.release_fileset(fileset);
     }
 
     /// Takes a clone of a fileset: what it is like now, which nobody can change. It takes no space

@@ -513,7 +513,12 @@ impl Pool {
     ///
     /// [`FsError::NotFound`] if it has no name where its anode remembers one.
     pub fn path_of(&self, ino: Ino) -> FsResult<Vec<u8>> {
-        self.files().path_of(ino)
+        self.core.files_of(ino)?.path_of(ino)
+    }
+
+    /// Returns the fileset that an inode is in.
+    pub fn fileset_of(&self, ino: Ino) -> FsResult<FilesetUuid> {
+        Ok(self.core.files_of(ino)?.uuid())
     }
 
     /// Returns everything that `status` tells.

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use format::fileset::{
     Cursor, Fileset as Entry, FilesetName, FilesetState, NamePart, ROOT_SLOT, joined,
@@ -53,9 +53,13 @@ pub(crate) struct Fileset {
     pub(super) is_superseded: AtomicBool,
     /// What its slot has since then, once somebody has opened that.
     successor: OnceLock<Box<Fileset>>,
-    /// Whether fronts may ask for its files, besides the main one's: it can't be deleted then.
-    is_held: AtomicBool,
+    /// How many fronts may ask for its files, besides the main one's: it can't be deleted then.
+    /// [`FOR_GOOD`] is added for those that never end.
+    holds: AtomicUsize,
 }
+
+/// What is added to the holds of a fileset that stays held as long as the pool is open.
+const FOR_GOOD: usize = 1 << 32;
 
 /// A map from slots to what is there. Nothing ever leaves it: what was restored leads to its
 /// successor.
@@ -110,10 +114,12 @@ pub(crate) struct Filesets {
     opened: Mutex<Opened>,
     /// One is opened at a time.
     opening: Mutex<()>,
-    /// Whether any of the others is held.
+    /// Whether any of the others was ever held.
     has_held: AtomicBool,
     /// What was given up of streams: slots and names.
     given_up: Mutex<Vec<(u32, String)>>,
+    /// A fileset is held, or given back, by one at a time.
+    holding: Mutex<()>,
     /// All that the pool has.
     pub(crate) table: FilesetTable,
 }
@@ -179,7 +185,7 @@ impl Fileset {
             is_gone: AtomicBool::new(false),
             is_superseded: AtomicBool::new(false),
             successor: OnceLock::new(),
-            is_held: AtomicBool::new(false),
+            holds: AtomicUsize::new(0),
         }
     }
 
@@ -202,11 +208,16 @@ impl Fileset {
     pub(super) fn close_to_fronts(&self) -> Result<(), ()> {
         // Whoever holds it says so first, and then looks whether it is gone.
         self.is_gone.store(true, Ordering::SeqCst);
-        if self.is_held.load(Ordering::SeqCst) {
+        if self.is_held() {
             self.is_gone.store(false, Ordering::SeqCst);
             return Err(());
         }
         Ok(())
+    }
+
+    /// Whether fronts may ask for its files.
+    fn is_held(&self) -> bool {
+        self.holds.load(Ordering::SeqCst) > 0
     }
 
     /// Whether it is what a fileset was like at one moment.
@@ -234,6 +245,7 @@ impl Filesets {
             opening: Mutex::new(()),
             has_held: AtomicBool::new(false),
             given_up: Mutex::new(Vec::new()),
+            holding: Mutex::new(()),
             table,
         }
     }
@@ -365,30 +377,62 @@ impl Core {
         Ok(fileset)
     }
 
-    /// Opens a fileset, or a clone of it, for fronts. It can't be deleted any more.
+    /// Opens a fileset, or a clone of it, for fronts. It can't be deleted until each of them has
+    /// given it back ([`Core::release_fileset`]).
     pub(crate) fn hold_fileset(
         &self,
         path: &[NamePart],
         clone: Option<&NamePart>,
     ) -> FsResult<FilesetUuid> {
         let slot = self.filesets.table.lock(&self.store)?.slot_of_node(path, clone)?;
-        match self.hold_slot(slot) {
+        match self.hold_slot_with(slot, 1) {
             Err(FsError::Stale) => Err(FsError::NoFileset { name: joined(path) }),
             held => held,
         }
     }
 
-    /// As [`Core::hold_fileset`], of the fileset or clone in `slot`.
+    /// As [`Core::hold_fileset`], of the fileset or clone in `slot`, for as long as the pool is
+    /// open.
     pub(crate) fn hold_slot(&self, slot: u32) -> FsResult<FilesetUuid> {
+        let is_kept = |fileset: &&Fileset| fileset.holds.load(Ordering::SeqCst) >= FOR_GOOD;
+        if let Some(fileset) = self.filesets.by_slot_current(slot).filter(is_kept) {
+            return Ok(fileset.check_there()?.uuid());
+        }
+        self.hold_slot_with(slot, FOR_GOOD)
+    }
+
+    fn hold_slot_with(&self, slot: u32, holds: usize) -> FsResult<FilesetUuid> {
         let fileset = self.open_fileset(slot)?;
+        let _holding = self.filesets.holding.lock();
         // Whoever deletes says so first, and then looks whether it is held.
-        fileset.is_held.store(true, Ordering::SeqCst);
+        fileset.holds.fetch_add(holds, Ordering::SeqCst);
         if fileset.is_gone.load(Ordering::SeqCst) {
-            fileset.is_held.store(false, Ordering::SeqCst);
+            fileset.holds.fetch_sub(holds, Ordering::SeqCst);
             return Err(FsError::Stale);
         }
         self.filesets.has_held.store(true, Ordering::Release);
         Ok(fileset.uuid())
+    }
+
+    /// A front that held a fileset has ended: it asks for nothing more, and none of its requests is
+    /// under way. With the last one go the references that fronts have not given back, and with
+    /// them files without a name.
+    pub(crate) fn release_fileset(&self, fileset: FilesetUuid) {
+        let _holding = self.filesets.holding.lock();
+        let Ok(files) = self.files_named(fileset) else { return };
+        let left = files.fileset.holds.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |holds| {
+            (holds % FOR_GOOD > 0).then(|| holds - 1)
+        });
+        if left != Ok(1) || self.is_main(files.fileset) {
+            return;
+        }
+        for (ino, count) in self.table.references_of(files.fileset.anodes.slot) {
+            files.forget(ino, count);
+        }
+    }
+
+    fn is_main(&self, fileset: &Fileset) -> bool {
+        std::ptr::eq(fileset, &self.filesets.main)
     }
 
     /// Whether any fileset besides the main one is held.
@@ -398,8 +442,7 @@ impl Core {
 
     /// Returns the files of each fileset that is held, besides the main one.
     pub(crate) fn held_files(&self) -> impl Iterator<Item = Files<'_>> {
-        let is_held = |files: &Files<'_>| files.fileset.is_held.load(Ordering::Acquire);
-        self.all_files().skip(1).filter(is_held)
+        self.all_files().skip(1).filter(|files| files.fileset.is_held())
     }
 
     /// Whether `ino` is of the main fileset.
@@ -413,7 +456,7 @@ impl Core {
             return Ok(self.main_files());
         }
         let fileset = self.filesets.by_slot(ino.slot());
-        let fileset = fileset.filter(|fileset| fileset.is_held.load(Ordering::Acquire));
+        let fileset = fileset.filter(|fileset| fileset.is_held());
         Ok(Files { core: self, fileset: fileset.ok_or(FsError::Stale)? })
     }
 

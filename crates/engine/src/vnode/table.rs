@@ -203,6 +203,20 @@ impl VnodeTable {
         }
     }
 
+    /// Returns the files of the fileset in `slot` on which there are references, and how many.
+    pub(crate) fn references_of(&self, slot: u32) -> Vec<(Ino, u64)> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let counts = shard.vnodes.values().map(|vnode| (vnode.ino, vnode.references.get()));
+            let counts = counts.chain(shard.references.iter().map(|(ino, count)| (*ino, *count)));
+            all.extend(counts.filter(|(ino, count)| ino.slot() == slot && *count > 0));
+        }
+        // Reaping makes changes, whose order a test must be able to repeat.
+        all.sort_unstable();
+        all
+    }
+
     /// V2: the file has changes that are not in the journal, since `now_ns` or before.
     pub(crate) fn mark_dirty(&self, ino: Ino, now_ns: u64) {
         self.dirty.lock().entry(ino).or_insert(now_ns);
