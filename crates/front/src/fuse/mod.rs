@@ -45,7 +45,7 @@ mod transport;
 
 pub use kernel::exchange::{Exchange, KeptReplies, Replies, ReplyParts};
 pub use kernel::inbox::{Apart, Incoming};
-pub use mount::{MountError, MountedSession, Unmounted, mount};
+pub use mount::{Attached, MountError, MountedSession, Unmounted, attach, mount, serve_attached};
 pub use options::{
     CpuLatency, MountOptions, POLL_TIME_MAX, THREADS_MAX, TransportChoice, UnknownOption,
 };

@@ -1,10 +1,11 @@
 //! Putting a file system under a directory, and taking it away.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use engine::vnode::api::{FileSystem, FsError};
+use engine::vnode::api::{FileSystem, FilesetUuid, FsError};
 
 use super::kernel::KernelTransport;
 use super::mountpoint::{self, Mountpoint};
@@ -104,6 +105,64 @@ pub fn mount(
     directory: &Path,
     options: &MountOptions,
 ) -> Result<MountedSession, MountError> {
+    let (directory, has_replaced_dead) = prepare(directory)?;
+    let refused = |cause| MountError::Refused { directory: directory.clone(), cause };
+    let server = server_of(&fs, fs.main_fileset(), options).map_err(refused)?;
+    let transport = KernelTransport::mount(&directory, options, &server).map_err(refused)?;
+    let device = mountpoint::mounted_on(&directory).ok().flatten().map(|entry| entry.device);
+    if let Some(device) = &device {
+        raise_readahead(device);
+    }
+    let place = (directory.clone(), device);
+    let mut session = begin(fs, server, transport, place).map_err(refused)?;
+    session.has_replaced_dead = has_replaced_dead;
+    Ok(session)
+}
+
+/// A directory that is mounted and whose connection nobody serves yet: every request waits.
+#[derive(Debug)]
+pub struct Attached {
+    /// The directory, as an absolute path.
+    pub directory: PathBuf,
+    /// Device number of what is mounted, as `major:minor`; `None`: not known.
+    pub device: Option<String>,
+    /// The connection.
+    pub connection: OwnedFd,
+    /// Whether a mount whose server had died was detached to make room.
+    pub has_replaced_dead: bool,
+}
+
+/// Mounts `directory` for a server in another process, which gets the connection. A dead mount that
+/// is in the way is detached first.
+pub fn attach(directory: &Path, options: &MountOptions) -> Result<Attached, MountError> {
+    let (directory, has_replaced_dead) = prepare(directory)?;
+    let refused = |cause| MountError::Refused { directory: directory.clone(), cause };
+    let connection = super::kernel::attach_only(&directory, options).map_err(refused)?;
+    let number = mountpoint::mounted_on(&directory).ok().flatten().map(|entry| entry.device);
+    if let Some(number) = &number {
+        raise_readahead(number);
+    }
+    Ok(Attached { directory, device: number, connection, has_replaced_dead })
+}
+
+/// Serves a fileset of `fs` on a connection that another process has mounted ([`attach`]), in
+/// threads of its own.
+pub fn serve_attached(
+    fs: Arc<dyn FileSystem>,
+    fileset: FilesetUuid,
+    attached: Attached,
+    options: &MountOptions,
+) -> Result<MountedSession, MountError> {
+    let Attached { directory, device, connection, .. } = attached;
+    let refused = |cause| MountError::Refused { directory: directory.clone(), cause };
+    let server = server_of(&fs, fileset, options).map_err(refused)?;
+    let transport = KernelTransport::take(connection, options, &server).map_err(refused)?;
+    begin(fs, server, transport, (directory.clone(), device)).map_err(refused)
+}
+
+/// Returns the directory as an absolute path, with room for a mount, and whether a dead one was
+/// taken away.
+fn prepare(directory: &Path) -> Result<(PathBuf, bool), MountError> {
     let refused = |cause| MountError::Refused { directory: directory.to_path_buf(), cause };
     let has_replaced_dead = make_room(directory)?;
     let directory = mountpoint::absolute(directory).map_err(refused)?;
@@ -112,28 +171,36 @@ pub fn mount(
         .write(true)
         .open("/dev/fuse")
         .map_err(|cause| MountError::NoFuse { cause })?;
+    Ok((directory, has_replaced_dead))
+}
 
-    let server = Server::new(Arc::clone(&fs));
-    let server = Arc::new(if options.has_no_xattrs { server.without_xattrs() } else { server });
-    let transport =
-        Box::new(KernelTransport::mount(&directory, options, &server).map_err(refused)?);
-    let used = transport.used();
-    let device = mountpoint::mounted_on(&directory).ok().flatten().map(|entry| entry.device);
-    if let Some(device) = &device {
-        raise_readahead(device);
-    }
+fn server_of(
+    fs: &Arc<dyn FileSystem>,
+    fileset: FilesetUuid,
+    options: &MountOptions,
+) -> std::io::Result<Arc<Server>> {
+    let server = Server::of(Arc::clone(fs), fileset).map_err(std::io::Error::other)?;
+    let server = if options.has_no_atime() { server.without_atime() } else { server };
+    Ok(Arc::new(if options.has_no_xattrs { server.without_xattrs() } else { server }))
+}
 
+fn begin(
+    fs: Arc<dyn FileSystem>,
+    server: Arc<Server>,
+    transport: KernelTransport,
+    (directory, device): (PathBuf, Option<String>),
+) -> std::io::Result<MountedSession> {
+    let (used, transport) = (transport.used(), Box::new(transport));
     let serving = std::thread::Builder::new()
         .name("fuse".to_owned())
-        .spawn(move || transport.serve(server))
-        .map_err(refused)?;
+        .spawn(move || transport.serve(server))?;
     Ok(MountedSession {
         directory,
         device,
         fs: FsHandle(fs),
         serving: Some(serving),
         transport: used,
-        has_replaced_dead,
+        has_replaced_dead: false,
     })
 }
 

@@ -61,6 +61,12 @@ impl StopSignals {
         self.handle.add_signal(SIGHUP)
     }
 
+    /// Waits for one of them for a while.
+    #[must_use]
+    pub fn wait_within(&self, time: Duration) -> Option<i32> {
+        self.arrived.recv_timeout(time).ok()
+    }
+
     /// Waits for one of them; `None` if none can come any more.
     #[must_use]
     pub fn wait(&self) -> Option<i32> {

@@ -56,20 +56,31 @@ pub struct Server {
     has_acls: bool,
     /// Messages that were answered, or are about to be.
     answered: AtomicU64,
+    /// Whether what is read and listed keeps its access time.
+    keeps_atime: bool,
 }
 
 impl Server {
     /// Returns a server of `fs`.
     #[must_use]
     pub fn new(fs: Arc<dyn FileSystem>) -> Server {
-        let root = fs.root();
+        let (fileset, root) = (fs.main_fileset(), fs.root());
+        Server::at(fs, fileset, root)
+    }
+
+    /// Returns a server of a fileset of `fs`, which is held.
+    pub fn of(fs: Arc<dyn FileSystem>, fileset: FilesetUuid) -> Result<Server, FsError> {
+        let root = fs.root_of(fileset)?;
+        Ok(Server::at(fs, fileset, root))
+    }
+
+    fn at(fs: Arc<dyn FileSystem>, fileset: FilesetUuid, root: Ino) -> Server {
         let is_there = |error| error != FsError::NotSupported;
         let has_xattrs = fs.listxattr(&Caller::root(), root).err().is_none_or(is_there);
         let asked = fs.getxattr(&Caller::root(), root, ACCESS_LIST);
         let has_acls = has_xattrs && asked.err().is_none_or(is_there);
-        let fileset = fs.main_fileset();
         let (numbers, answered) = (NodeNumbers::new(root), AtomicU64::new(0));
-        Server { numbers, fs, fileset, has_xattrs, has_acls, answered }
+        Server { numbers, fs, fileset, has_xattrs, has_acls, answered, keeps_atime: false }
     }
 
     /// Returns a server that has no extended attributes, whatever the file system has, and so no
@@ -77,6 +88,12 @@ impl Server {
     #[must_use]
     pub fn without_xattrs(self) -> Server {
         Server { has_xattrs: false, has_acls: false, ..self }
+    }
+
+    /// Returns a server by which nothing that is read has its access time renewed.
+    #[must_use]
+    pub fn without_atime(self) -> Server {
+        Server { keeps_atime: true, ..self }
     }
 
     /// Returns whether the file system has POSIX access lists.
@@ -118,7 +135,8 @@ impl Server {
     ) -> Reply<'s> {
         // Whether it loses setuid and setgid the kernel says of a write and of a truncate, and not
         // of fallocate(2) and copy_file_range(2).
-        let caller = Caller::checked_by_kernel(sender.uid, sender.gid);
+        let mut caller = Caller::checked_by_kernel(sender.uid, sender.gid);
+        caller.keeps_atime = self.keeps_atime;
         self.dispatch(&caller, request, scratch).unwrap_or_else(Reply::Error)
     }
 
@@ -127,7 +145,11 @@ impl Server {
         let reads: Vec<ReadAsked<'_>> = asked
             .iter()
             .map(|asked| ReadAsked {
-                caller: if asked.keeps_atime { &KERNEL_UNSEEN } else { &KERNEL },
+                caller: if asked.keeps_atime || self.keeps_atime {
+                    &KERNEL_UNSEEN
+                } else {
+                    &KERNEL
+                },
                 ino: self.numbers.ino_of(asked.node),
                 offset: asked.offset,
                 length_bytes: usize::try_from(asked.length_bytes.min(REQUEST_BYTES_MAX))

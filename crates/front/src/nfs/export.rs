@@ -3,6 +3,7 @@
 //! Every request is checked against these rules, not only the one that mounts: a handle is no
 //! permission.
 
+use std::any::Any;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -228,6 +229,8 @@ pub struct Export {
     fileset: FilesetUuid,
     root: Handle,
     id: ExportId,
+    /// What is dropped when nobody uses the export any more: no request is under way then.
+    _kept: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Export {
@@ -248,7 +251,13 @@ impl Export {
         let named = [&fileset.0.to_le_bytes()[..], rules.name.as_bytes()].concat();
         let hash = HandleKey([0; 16]).hash(&named);
         let id = ExportId(u32::try_from(hash >> 32).expect("32 bits"));
-        Ok(Export { rules, fs, fileset, root, id })
+        Ok(Export { rules, fs, fileset, root, id, _kept: None })
+    }
+
+    /// Returns the export, which drops `kept` when its last request has ended.
+    #[must_use]
+    pub fn keeping(self, kept: Box<dyn Any + Send + Sync>) -> Export {
+        Export { _kept: Some(kept), ..self }
     }
 
     /// Returns the rules.

@@ -6,7 +6,8 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Setter, ioctl, opcode};
 
@@ -15,6 +16,11 @@ use super::fuse_kernel::IOCTL_CLONE;
 
 /// Most parts of one reply: `UIO_MAXIOV` of `include/uapi/linux/uio.h`.
 const PARTS_MAX: usize = 1024;
+
+/// Number of the device: `Documentation/admin-guide/devices.txt`.
+const DEVICE_NUMBER: (u32, u32) = (10, 229);
+/// How long the kernel may take for its first request.
+const FIRST_REQUEST_TIME: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// A descriptor of a connection. A request that was read from it is answered on it.
 #[derive(Debug)]
@@ -40,6 +46,30 @@ impl Device {
     /// Takes over a descriptor that is a connection.
     pub(super) fn from_descriptor(descriptor: OwnedFd) -> Device {
         Device(descriptor)
+    }
+
+    /// Refuses a descriptor that somebody else has handed over and that is no connection on which
+    /// the kernel has a request already, as it has one at once when it is mounted.
+    pub(super) fn check(&self) -> io::Result<()> {
+        let stat = rustix::fs::fstat(&self.0)?;
+        let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+        let number = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+        if !is_device || number != DEVICE_NUMBER {
+            return Err(io::Error::other("the descriptor that was handed over is no /dev/fuse"));
+        }
+        let mut asked = [PollFd::new(&self.0, PollFlags::IN)];
+        let is_there = poll(&mut asked, Some(&FIRST_REQUEST_TIME))? > 0
+            && asked[0].revents().contains(PollFlags::IN);
+        if is_there {
+            Ok(())
+        } else {
+            Err(io::Error::other("the /dev/fuse that was handed over is mounted nowhere"))
+        }
+    }
+
+    /// Returns the descriptor.
+    pub(super) fn into_descriptor(self) -> OwnedFd {
+        self.0
     }
 
     /// Returns one more descriptor of this connection. Each has a queue of its own for what was

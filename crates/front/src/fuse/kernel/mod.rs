@@ -34,6 +34,7 @@ mod poll;
 mod uring;
 
 use std::io::{self, IoSliceMut};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -86,6 +87,28 @@ impl KernelTransport {
         // Before the connection: the kernel offers queues only if they are turned on.
         let plan = uring::plan(options.transport);
         let device = attach::attach(directory, options)?;
+        // What cannot be served must not stay in the way.
+        KernelTransport::agree(device, plan, options, server)
+            .inspect_err(|_| drop(mountpoint::detach(directory)))
+    }
+
+    /// Takes a connection over that somebody else has put under a directory, and shakes hands.
+    pub(super) fn take(
+        connection: OwnedFd,
+        options: &MountOptions,
+        server: &Server,
+    ) -> io::Result<KernelTransport> {
+        let device = Device::from_descriptor(connection);
+        device.check()?;
+        KernelTransport::agree(device, uring::plan(options.transport), options, server)
+    }
+
+    fn agree(
+        device: Device,
+        plan: Result<uring::Plan, String>,
+        options: &MountOptions,
+        server: &Server,
+    ) -> io::Result<KernelTransport> {
         let queues = plan.and_then(|plan| {
             Queues::new(&device, plan).map_err(|error| format!("io_uring is refused: {error}"))
         });
@@ -94,35 +117,32 @@ impl KernelTransport {
             has_acls: server.has_acls(),
             has_queues: queues.is_ok(),
         };
-        match shake_hands(&device, requested) {
-            Ok(dialect) => {
-                let queues = queues.and_then(|queues| match dialect.has_queues {
-                    true => Ok(queues),
-                    false => Err("the kernel does not offer it".to_owned()),
-                });
-                let used = TransportUsed::new(queues.as_ref().err());
-                Ok(KernelTransport {
-                    device,
-                    dialect,
-                    thread_count: options.thread_count.clamp(1, THREADS_MAX),
-                    poll_time: options.poll_time,
-                    cpu_latency: options.cpu_latency,
-                    queues: queues.ok(),
-                    used: Arc::new(used),
-                })
-            }
-            Err(error) => {
-                // What cannot be served must not stay in the way.
-                let _ = mountpoint::detach(directory);
-                Err(error)
-            }
-        }
+        let dialect = shake_hands(&device, requested)?;
+        let queues = queues.and_then(|queues| match dialect.has_queues {
+            true => Ok(queues),
+            false => Err("the kernel does not offer it".to_owned()),
+        });
+        let used = TransportUsed::new(queues.as_ref().err());
+        Ok(KernelTransport {
+            device,
+            dialect,
+            thread_count: options.thread_count.clamp(1, THREADS_MAX),
+            poll_time: options.poll_time,
+            cpu_latency: options.cpu_latency,
+            queues: queues.ok(),
+            used: Arc::new(used),
+        })
     }
 
     /// Returns what tells how the kernel's requests come.
     pub(super) fn used(&self) -> Arc<TransportUsed> {
         Arc::clone(&self.used)
     }
+}
+
+/// Mounts `directory`, an absolute path, and returns the connection, on which nobody has spoken yet.
+pub(super) fn attach_only(directory: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    attach::attach(directory, options).map(Device::into_descriptor)
 }
 
 fn shake_hands(device: &Device, requested: Requested) -> io::Result<Dialect> {
