@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Measures what people feel every day, each beside a peer in the same run and in turns: a tree made,
 # copied and removed by both transports, and with and without processors kept from halting, small
-# files read cold beside XFS, a check beside e2fsck.
+# files read cold beside XFS, a check beside e2fsck, a tree that is imported beside tar on a mount.
 # Prints medians and the median of the ratios of a round, with the least and the greatest.
 #
-#   scripts/bench-everyday.sh [transports] [latency] [cold] [check] [attributes]    all, if none named
+#   scripts/bench-everyday.sh [transports|latency|cold|check|attributes|import]...    all, if none is named
 #   FILES=58000 ROUNDS=3 scripts/bench-everyday.sh cold
 #
 #   SOURCE      [/usr]     where small files are taken from: up to 9 KB each
@@ -226,7 +226,27 @@ with_attributes() {
     compare without with
 }
 
-[ $# -gt 0 ] || set -- transports latency cold check attributes
+# Each from a pool that is made and closed to one that is closed again with all of the tree in it.
+extract_and_close() { extract_in "$mnt/tree" && unmount_it; }
+import_it() { "$HOLDFAST" import "$1" "$pool" --path /tree; }
+imports() {
+    plant
+    mkdir "$place/tree" && tar -C "$place/tree" -xf "$place/tree.tar"
+    attach "$place/import.img" 8G; pool=$loop
+    local round
+    for ((round = 0; round < ROUNDS; round++)); do
+        fresh; note "a tar in" mount "$(took extract_and_close)"
+        "$HOLDFAST" create "$pool" --force >/dev/null
+        note "a tar in" import "$(took import_it "$place/tree.tar")"
+        fresh; note "a directory in" mount "$(took copy_and_close)"
+        "$HOLDFAST" create "$pool" --force >/dev/null
+        note "a directory in" import "$(took import_it "$place/tree")"
+    done
+    compare import mount
+}
+copy_and_close() { cp -a "$place/tree" "$mnt/tree" && unmount_it; }
+
+[ $# -gt 0 ] || set -- transports latency cold check attributes import
 for section in "$@"; do
     case $section in
         transports) in_turns uring dev --transport ;;
@@ -234,6 +254,7 @@ for section in "$@"; do
         cold) cold_files ;;
         check) checks ;;
         attributes) with_attributes ;;
-        *) fail "there is no $section: transports, latency, cold, check or attributes" ;;
+        import) imports ;;
+        *) fail "there is no $section: transports, latency, cold, check, attributes or import" ;;
     esac
 done

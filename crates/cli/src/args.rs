@@ -7,6 +7,7 @@ pub(crate) mod fileset;
 pub(crate) mod members;
 pub(crate) mod schedule;
 pub(crate) mod transfer;
+pub(crate) mod tree;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -66,6 +67,10 @@ pub(crate) enum Command {
     Send(transfer::SendArgs),
     /// Make a fileset of a stream, or its next state
     Receive(transfer::ReceiveArgs),
+    /// Put a directory or a tar into a fileset
+    Import(tree::ImportArgs),
+    /// Write the files of a fileset or a clone into a directory or a tar
+    ExportTree(tree::ExportTreeArgs),
     /// Show the jobs of a mounted pool, make them pause and go on
     Job(fileset::JobArgs),
     /// Verify a whole pool, changing nothing
@@ -92,7 +97,7 @@ impl Command {
     pub(crate) fn paths(&self) -> Vec<&Path> {
         let paths = match self {
             Command::Create(args) => return args.devices(),
-            Command::Mount(args) => [Some(&*args.device), Some(&*args.directory)],
+            Command::Mount(args) => [args.device.as_deref(), args.directory.as_deref()],
             Command::Unmount(args) => [args.directory.parent().map(or_here), None],
             Command::Serve(args) => return args.pools.iter().map(PathBuf::as_path).collect(),
             Command::Status(args) => [args.of.as_deref(), None],
@@ -107,6 +112,8 @@ impl Command {
             Command::Diff(args) => [Some(&*args.from), Some(&*args.to)],
             Command::Send(args) => [Some(&*args.clone), None],
             Command::Receive(args) => [Some(&*args.fileset), None],
+            Command::Import(args) => [args.way(), Some(&*args.pool)],
+            Command::ExportTree(args) => [Some(&*args.pool), args.way()],
             Command::Job(args) => [Some(args.command.pool()), None],
             Command::Check(args) => [Some(&*args.device), None],
             Command::Dump(args) => [Some(&*args.device), None],
@@ -201,12 +208,25 @@ impl CreateArgs {
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast mount pool.hf /mnt --daemon\n  \
-                        holdfast mount pool.hf /mnt -o ro,noexec")]
+                        holdfast mount pool.hf /mnt -o ro,noexec\n  \
+                        holdfast mount pool.hf:home /home --daemon\n  \
+                        holdfast mount --all --config /etc/holdfast/holdfast.toml\n\n\
+                        A pool that is open already, by another mount or by `holdfast serve`, \
+                        serves this one too: the\ncommand returns when it does. Each fileset has \
+                        one mount. The pool is closed with the last.")]
 pub(crate) struct MountArgs {
     /// The pool's device; POOL:a/b is a fileset of it [default: its first, root]
-    pub(crate) device: PathBuf,
+    #[arg(required_unless_present = "all")]
+    pub(crate) device: Option<PathBuf>,
     /// Where its files appear
-    pub(crate) directory: PathBuf,
+    #[arg(required_unless_present = "all")]
+    pub(crate) directory: Option<PathBuf>,
+    /// Mount what the configuration says, each in the background, but what is mounted already
+    #[arg(long, requires = "config", conflicts_with_all = ["device", "directory"])]
+    pub(crate) all: bool,
+    /// The configuration: its [[mount]] say pool, fileset, directory and options
+    #[arg(long, value_name = "FILE", requires = "all")]
+    pub(crate) config: Option<PathBuf>,
     /// Return when the mount answers, and serve in the background
     #[arg(long)]
     pub(crate) daemon: bool,

@@ -440,9 +440,19 @@ pub trait OpenPool: Send + Sync {
     /// Returns the file system to mount. The same one each time.
     fn file_system(&self) -> Arc<dyn FileSystem>;
 
-    /// Opens one more fileset of the pool, whose files are asked for like those of the first; until
-    /// the pool is closed.
-    fn hold_fileset(&self, name: &FilesetName) -> Result<FilesetUuid, BackendError>;
+    /// Opens one more fileset of the pool, or a clone of it, whose files are asked for like those
+    /// of the first, until it is given back as often as it was opened.
+    fn hold_fileset(
+        &self,
+        name: &FilesetName,
+        clone: Option<&NamePart>,
+    ) -> Result<FilesetUuid, BackendError>;
+
+    /// Gives a fileset back: nothing more is asked of it, and no request is under way.
+    fn release_fileset(&self, fileset: FilesetUuid);
+
+    /// Returns the name that an opened fileset has now.
+    fn fileset_name(&self, fileset: FilesetUuid) -> Option<String>;
 
     /// Returns what only this pool knows, the same in every opening.
     fn secret(&self) -> [u8; 16];

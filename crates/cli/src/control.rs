@@ -206,13 +206,7 @@ pub enum Request {
 impl Request {
     /// Returns the request in `value`, or why it is none.
     pub(crate) fn parse(version: u32, value: Value) -> Result<Request, String> {
-        if version != VERSION {
-            return Err(format!(
-                "the request has version {version} and the server knows {VERSION}: run the \
-                 `holdfast` that serves the pool, or mount it again with this one"
-            ));
-        }
-        serde_json::from_value(value).map_err(|error| format!("the request is refused: {error}"))
+        parse_as(version, value)
     }
 
     /// Whether it changes anything, or makes others wait.
@@ -229,6 +223,24 @@ impl Request {
                 | Request::ScheduleList {}
         )
     }
+}
+
+/// Returns the request in `value`, one of a kind that is no [`Request`], or why it is none.
+pub(crate) fn parse_as<T: serde::de::DeserializeOwned>(
+    version: u32,
+    value: Value,
+) -> Result<T, String> {
+    if version != VERSION {
+        return Err(other_version(version));
+    }
+    serde_json::from_value(value).map_err(|error| format!("the request is refused: {error}"))
+}
+
+fn other_version(version: u32) -> String {
+    format!(
+        "the request has version {version} and the server knows {VERSION}: run the `holdfast` that \
+         serves the pool, or mount it again with this one"
+    )
 }
 
 /// CO1: whether a process of user `uid` may change what a server of user `own` has.

@@ -21,6 +21,7 @@ mod exit;
 #[cfg(test)]
 mod fuzz;
 mod holders;
+mod mounts;
 mod named;
 mod output;
 mod server;
@@ -28,6 +29,8 @@ pub mod size;
 mod status;
 mod summary;
 pub mod transfer;
+mod tree;
+mod uses;
 pub mod wiring;
 
 use std::ffi::OsString;
@@ -80,6 +83,8 @@ fn dispatch(
         Command::Export(args) => command::export::run(args, backend, output),
         Command::Reload(args) => command::export::reload(args, backend, output),
         Command::Diff(args) => command::diff::run(args, backend, output),
+        Command::Import(args) => command::tree::import(args, backend, output),
+        Command::ExportTree(args) => command::tree::export(args, backend, output),
         Command::Schedule(args) => command::schedule::run(args, backend, output),
         Command::Top(args) => command::schedule::top(args, backend, output),
         Command::Send(args) => command::send::run(args, backend, output),

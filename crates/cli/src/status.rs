@@ -23,17 +23,19 @@ use std::time::Duration;
 
 use anyhow::Context;
 use engine::vnode::api::Ino;
-use front::fuse::TransportUsed;
+use front::fuse::MountOptions;
 use front::fuse::mountpoint::{self, MOUNT_TYPE, MountEntry};
 use front::fuse::protocol::{NodeId, NodeNumbers};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::backend::{ExplainStep, ExplainTarget, OpenPool};
 use crate::bugs;
 use crate::control::{self, Peer, Request, may_change};
+use crate::mounts::{self, MountSpec, Mounts};
 use crate::output::path_as_text;
 use crate::transfer::{self, Transfer, Transfers};
 
@@ -64,6 +66,9 @@ pub(crate) enum Question {
     Status,
     /// Where are these bytes?
     Explain {
+        /// In which of the server's mounts, counted from 0.
+        #[serde(default)]
+        mount: usize,
         /// What stat(2) said.
         node: u64,
         /// First and last byte.
@@ -74,6 +79,13 @@ pub(crate) enum Question {
         /// Of the request.
         version: u32,
         /// See [`Transfer`].
+        request: Value,
+    },
+    /// Serve a mount that the client makes.
+    Mount {
+        /// Of the request.
+        version: u32,
+        /// See [`crate::mounts::MountSpec`].
         request: Value,
     },
     /// Do something beside files.
@@ -106,43 +118,44 @@ pub(crate) enum Answer {
     },
     /// How a transfer came out.
     Transferred(Value),
+    /// A mount is served; what `status` tells of it.
+    Mounted(Value),
     /// Why there is no answer.
     Error(String),
 }
 
 /// What a server says of itself beside what the pool says.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Serialize)]
 pub(crate) struct Served {
     /// The pool's device.
     #[serde(serialize_with = "path_as_text")]
     pub(crate) pool: PathBuf,
-    /// Where its files appear; `None`: it is served over the network.
-    #[serde(serialize_with = "optional_path_as_text")]
-    pub(crate) directory: Option<PathBuf>,
-    /// The same, exactly: the text of a path that is no UTF-8 does not lead back to it.
-    pub(crate) directory_bytes: Vec<u8>,
-    /// What stat(2) has as its device, `major:minor`.
-    pub(crate) device: Option<String>,
+    /// Its mounts.
+    #[serde(skip)]
+    pub(crate) mounts: Arc<Mounts>,
+    /// Whether the server goes on without a mount.
+    pub(crate) lasts: bool,
     /// The server's process.
     pub(crate) pid: u32,
     /// Where it logs.
     #[serde(serialize_with = "optional_path_as_text")]
     pub(crate) log: Option<PathBuf>,
-    /// By what the kernel asks, and why.
-    #[serde(serialize_with = "transport_as_facts")]
-    pub(crate) transport: Option<Arc<TransportUsed>>,
     /// Where NFS is served.
     pub(crate) nfs: Option<SocketAddr>,
     /// Where HTTP is served.
     pub(crate) http: Option<SocketAddr>,
 }
 
-fn transport_as_facts<S: Serializer>(
-    used: &Option<Arc<TransportUsed>>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    let facts = |used: &Arc<TransportUsed>| json!({ "name": used.name(), "reason": used.reason() });
-    used.as_ref().map(facts).serialize(serializer)
+/// Returns what `status` says of the server: itself, and its mounts. What one mount has is said of
+/// the server too, by the first.
+pub(crate) fn server_facts(served: &Served) -> Value {
+    let mut facts = json!(served);
+    let mounts = served.mounts.facts();
+    for name in ["directory", "directory_bytes", "device", "transport"] {
+        facts[name] = mounts.first().map_or(Value::Null, |first| first[name].clone());
+    }
+    facts["mounts"] = json!(mounts);
+    facts
 }
 
 fn optional_path_as_text<S: Serializer>(
@@ -307,7 +320,7 @@ fn status_of(served: &Served, pool: &dyn OpenPool) -> Value {
             Some(other) => format!("{other}; {trouble}").into(),
         };
     }
-    json!({ "server": served, "bugs": bugs, "pool": status })
+    json!({ "server": server_facts(served), "bugs": bugs, "pool": status })
 }
 
 fn serve(
@@ -323,8 +336,10 @@ fn serve(
     };
     let answer = match question {
         Question::Status => Answer::Status(status_of(served, pool.as_ref())),
-        Question::Explain { node, range } => {
-            let ino: Ino = NodeNumbers::new(pool.file_system().root()).ino_of(NodeId(node));
+        Question::Explain { mount, node, range } => {
+            let root = served.mounts.root_of(mount);
+            let root = root.unwrap_or_else(|| pool.file_system().root());
+            let ino: Ino = NodeNumbers::new(root).ino_of(NodeId(node));
             match pool.explain(&ExplainTarget::Inode { ino, range }) {
                 Ok(steps) => Answer::Explain(steps),
                 Err(error) => Answer::Error(error.to_string()),
@@ -333,17 +348,24 @@ fn serve(
         Question::Control { version, request } => {
             controlled(pool.as_ref(), (version, request), (peer_of(stream)?, Peer::own()))
         }
+        Question::Mount { version, request } => {
+            let (peer, own) = (peer_of(stream)?, Peer::own());
+            let begun = permitted(version, request, (peer, own)).and_then(|spec| {
+                let begun = served.mounts.begin(stream, spec, peer);
+                begun.map_err(|error| format!("{error:#}"))
+            });
+            match begun {
+                // The rest is said by the mount's own thread.
+                Ok(()) => return Ok(()),
+                Err(words) => Answer::Error(words),
+            }
+        }
         Question::Transfer { version, request } => {
             let (peer, own) = (peer_of(stream)?, Peer::own());
-            let begun = match Transfer::parse(version, request) {
-                // TF1.
-                Ok(_) if !may_change(peer.uid, own.uid) => Err(not_allowed(peer, own)),
-                Ok(request) => {
-                    let begun = transfers.begin(stream, pool, request, peer);
-                    begun.map_err(|error| format!("{error:#}"))
-                }
-                Err(words) => Err(words),
-            };
+            let begun = permitted(version, request, (peer, own)).and_then(|request| {
+                let begun = transfers.begin(stream, (pool, &served.mounts), request, peer);
+                begun.map_err(|error| format!("{error:#}"))
+            });
             match begun {
                 // The rest is the transfer's own thread's.
                 Ok(()) => return Ok(()),
@@ -357,6 +379,16 @@ fn serve(
 fn peer_of(stream: &UnixStream) -> anyhow::Result<Peer> {
     let peer = sockopt::socket_peercred(stream)?;
     Ok(Peer { uid: peer.uid.as_raw(), gid: peer.gid.as_raw() })
+}
+
+/// CO1, TF1: returns a request that only whoever may change things makes, or why it is refused.
+fn permitted<T: DeserializeOwned>(
+    version: u32,
+    request: Value,
+    (peer, own): (Peer, Peer),
+) -> Result<T, String> {
+    let request = control::parse_as(version, request)?;
+    if may_change(peer.uid, own.uid) { Ok(request) } else { Err(not_allowed(peer, own)) }
 }
 
 fn not_allowed(peer: Peer, own: Peer) -> String {
@@ -416,7 +448,9 @@ pub(crate) fn ask(path: &Path, question: &Question) -> anyhow::Result<Answer> {
         .with_context(|| format!("no server answers on {}", path.display()))?;
     send(&stream, question)?;
     let patience = match question {
-        Question::Control { .. } | Question::Transfer { .. } => CONTROL_TIME,
+        Question::Control { .. } | Question::Transfer { .. } | Question::Mount { .. } => {
+            CONTROL_TIME
+        }
         Question::Status | Question::Explain { .. } => CLIENT_TIME,
     };
     let line = receive_line(&stream, LINE_BYTES_MAX, patience)?;
@@ -435,6 +469,26 @@ pub(crate) fn transfer(
     let request = serde_json::to_value(request)?;
     send(&stream, &Question::Transfer { version: control::VERSION, request })?;
     transfer::follow(&stream, file, progress)
+}
+
+/// Asks the server whose socket is `path` to serve a mount that is made here. Returns what it says
+/// of it, and whether a mount whose server had died was detached.
+pub(crate) fn hand_over(
+    path: &Path,
+    spec: &MountSpec,
+    directory: &Path,
+    options: &MountOptions,
+) -> anyhow::Result<(Value, bool)> {
+    let stream = connect(path, CLIENT_TIME)
+        .with_context(|| format!("no server answers on {}", path.display()))?;
+    let request = serde_json::to_value(spec)?;
+    send(&stream, &Question::Mount { version: control::VERSION, request })?;
+    mounts::hand_over(&stream, directory, options)
+}
+
+/// Returns the next message of the other side, which says nothing more before it is answered.
+pub(crate) fn receive_answer<T: DeserializeOwned>(stream: &UnixStream) -> anyhow::Result<T> {
+    Ok(serde_json::from_slice(&receive_line(stream, LINE_BYTES_MAX, CONTROL_TIME)?)?)
 }
 
 pub(crate) fn send(mut stream: &UnixStream, message: &impl Serialize) -> anyhow::Result<()> {
@@ -505,13 +559,33 @@ impl Found {
         self.status["server"][name].as_str().unwrap_or("")
     }
 
-    /// Returns where the files appear, exactly; `None`: nowhere, they are served over the network.
+    /// Returns where the files appear, exactly, and of which fileset: each mount.
+    pub(crate) fn mounts(&self) -> Vec<(PathBuf, Option<&str>)> {
+        let mounts = self.status["server"]["mounts"].as_array();
+        let mount = |mount: &'_ Value| {
+            let bytes = mount["directory_bytes"].as_array().into_iter().flatten();
+            let bytes = bytes.filter_map(|byte| u8::try_from(byte.as_u64()?).ok());
+            OsString::from_vec(bytes.collect()).into()
+        };
+        let each = mounts.into_iter().flatten();
+        each.map(|it| (mount(it), it["fileset"].as_str())).collect()
+    }
+
+    /// Returns where the files of the first mount appear; `None`: nowhere, they are served over the
+    /// network.
     pub(crate) fn directory(&self) -> Option<PathBuf> {
-        let bytes = self.status["server"]["directory_bytes"].as_array();
-        let bytes =
-            bytes.into_iter().flatten().filter_map(|byte| u8::try_from(byte.as_u64()?).ok());
-        let bytes: Vec<u8> = bytes.collect();
-        (!bytes.is_empty()).then(|| OsString::from_vec(bytes).into())
+        self.mounts().into_iter().next().map(|(directory, _)| directory)
+    }
+
+    /// Whether it has a mount on exactly `directory`.
+    pub(crate) fn is_on(&self, directory: &Path) -> bool {
+        self.mounts().iter().any(|(it, _)| it == directory)
+    }
+
+    /// Returns how many components the longest mount has that `path` is in; `None`: in none.
+    fn depth_of(&self, path: &Path) -> Option<usize> {
+        let above = self.mounts().into_iter().filter(|(it, _)| path.starts_with(it));
+        above.map(|(it, _)| it.components().count()).max()
     }
 
     /// Whether a device of its pool is at `path`.
@@ -574,11 +648,21 @@ fn silent(socket: &Path, mounts: &[MountEntry]) -> Option<Found> {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => (None, Silence::Gone),
         Err(_) => return None,
     };
+    let mount = |entry: &MountEntry| {
+        json!({
+            "directory": entry.directory.to_string_lossy(),
+            "directory_bytes": entry.directory.as_os_str().as_bytes(),
+            "device": entry.device,
+        })
+    };
+    let others = mounts.iter().filter(is_of_socket).filter(|it| it.id != entry.id);
+    let all: Vec<Value> = [entry].into_iter().chain(others).map(mount).collect();
     let server = json!({
         "pool": entry.source,
         "directory": entry.directory.to_string_lossy(),
         "directory_bytes": entry.directory.as_os_str().as_bytes(),
         "device": entry.device,
+        "mounts": all,
         "pid": pid,
         "problem": silence.advice(&entry.directory, pid),
     });
@@ -604,15 +688,10 @@ pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Found>> {
         return Ok(Some(Found { status, socket, silence: None }));
     }
     let is_in = |found: &Found| {
-        found.socket == socket
-            || found.directory().is_some_and(|it| path.starts_with(it))
-            || found.has_member(&path)
+        found.socket == socket || found.depth_of(&path).is_some() || found.has_member(&path)
     };
     // The innermost, where one is mounted inside another.
-    Ok(all()?
-        .into_iter()
-        .filter(is_in)
-        .max_by_key(|found| found.directory().map(|it| it.as_os_str().len())))
+    Ok(all()?.into_iter().filter(is_in).max_by_key(|found| found.depth_of(&path)))
 }
 
 /// Refuses a path that leads into a mount whose server does not answer: whoever looked there would
@@ -637,134 +716,4 @@ pub(crate) fn check_way(path: &Path) -> anyhow::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Instant;
-
-    use super::*;
-    use crate::backend::Backend;
-    use crate::wiring::EngineBackend;
-
-    /// Goal: a server ends, whatever has become of its socket's path, and takes no socket away but
-    /// its own. Method: the path is as it was, gone, and another server's; each end is waited for
-    /// with a deadline.
-    #[test]
-    fn a_server_ends_though_its_path_is_gone_or_anothers() {
-        let directory = std::env::temp_dir().join(format!("holdfast-ends-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("it can be made");
-        let path = directory.join("socket");
-        let start = || StatusServer::listen_at(path.clone(), |_| Ok(())).expect("it listens");
-        let ends = |server: StatusServer| {
-            let (tell, told) = std::sync::mpsc::channel();
-            std::thread::spawn(move || {
-                drop(server);
-                let _ = tell.send(());
-            });
-            told.recv_timeout(CLIENT_TIME).expect("the server ends");
-        };
-        ends(start());
-        let server = start();
-        std::fs::remove_file(&path).expect("the socket is there");
-        ends(server);
-        let first = start();
-        std::fs::remove_file(&path).expect("the socket is there");
-        let second = start();
-        ends(first);
-        assert!(UnixStream::connect(&path).is_ok(), "the end of one took the socket of another");
-        ends(second);
-        std::fs::remove_dir(&directory).expect("no socket is left");
-    }
-
-    /// Goal: nobody waits for ever for a server that takes no client any more, nor takes it for one
-    /// that is gone. Method: a listener accepts nobody, and its queue is filled.
-    #[test]
-    fn a_queue_that_is_full_is_waited_for_no_longer_than_said() {
-        let path = std::env::temp_dir().join(format!("holdfast-full-{}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
-        let listener =
-            rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
-        let address = SocketAddrUnix::new(&path).expect("short");
-        rustix::net::bind(&listener, &address).expect("nothing is there");
-        rustix::net::listen(&listener, 0).expect("it listens");
-        let mut waiting = Vec::new();
-        let begun = Instant::now();
-        let refused = loop {
-            match connect(&path, Duration::from_millis(20)) {
-                Ok(client) => waiting.push(client),
-                Err(error) => break error,
-            }
-            assert!(waiting.len() < 100, "the queue is never full");
-        };
-        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
-        assert!(!waiting.is_empty() && begun.elapsed() < CLIENT_TIME);
-        let taken = StatusServer::listen_at(path.clone(), |_| Ok(())).map(drop);
-        let taken = taken.expect_err("the socket is another's").to_string();
-        assert!(taken.contains("answers already"), "{taken}");
-        drop(listener);
-        let gone = connect(&path, CLIENT_TIME).expect_err("nobody listens").kind();
-        assert_eq!(gone, ErrorKind::ConnectionRefused);
-        std::fs::remove_file(&path).expect("the socket is there");
-    }
-
-    /// Goal: a user who may change nothing changes nothing, is told who may, and may look (CO1).
-    #[test]
-    fn others_may_look_and_change_nothing() {
-        let pool = EngineBackend.open_in_memory(16 << 20).expect("there is memory");
-        let create = json!({ "do": "fileset-create", "name": "a", "properties": {} });
-        let ask = |request: &Value, uid: u32| {
-            let (peer, own) = (Peer { uid, gid: uid }, Peer { uid: 1000, gid: 1000 });
-            controlled(pool.as_ref(), (control::VERSION, request.clone()), (peer, own))
-        };
-        let refused = ask(&create, 1001);
-        let is_told = matches!(&refused, Answer::Error(words) if words.contains("user 1000"));
-        assert!(is_told, "{refused:?}");
-        let list = json!({ "do": "fileset-list", "from": 0 });
-        let count = || {
-            let answer = ask(&list, 1001);
-            let Answer::Control(control::Answer::Filesets { list, next: None }) = answer else {
-                panic!("{answer:?}")
-            };
-            list.len()
-        };
-        assert_eq!(count(), 1, "what was refused was done");
-        assert!(matches!(ask(&create, 1000), Answer::Control(control::Answer::Done)));
-        assert_eq!(count(), 2);
-        let delete = json!({ "do": "fileset-delete", "name": "a" });
-        assert!(matches!(ask(&delete, 0), Answer::Control(control::Answer::Done)));
-        pool.close().expect("memory does not fail");
-    }
-
-    /// Goal: a bug in one answer ends neither the thread nor the client, and the next is answered.
-    #[test]
-    fn a_bug_in_an_answer_is_told_and_the_next_is_answered() {
-        let path = std::env::temp_dir().join(format!("holdfast-bug-{}", std::process::id()));
-        let server = StatusServer::listen_at(path.clone(), |stream| {
-            let line = receive_line(stream, LINE_BYTES_MAX, CLIENT_TIME)?;
-            let question = serde_json::from_slice(&line)?;
-            match question {
-                Question::Status => send(stream, &Answer::Error("well".to_owned())),
-                Question::Explain { node, .. } => panic!("a bug that the test planted: {node}"),
-                Question::Control { .. } | Question::Transfer { .. } => {
-                    send(stream, &Answer::Error("no".to_owned()))
-                }
-            }
-        });
-        let server = server.expect("it listens");
-        let explain = Question::Explain { node: 7, range: None };
-        for (question, words) in [(explain, "met a bug"), (Question::Status, "well")] {
-            let answer = ask(&path, &question).expect("it answers");
-            let is_said = matches!(&answer, Answer::Error(said) if said.contains(words));
-            assert!(is_said, "{answer:?}");
-        }
-        drop(server);
-    }
-
-    #[test]
-    fn keys_are_short_safe_and_tell_paths_apart() {
-        let key = key_of(Path::new("/srv/my pool.hf"));
-        assert!(key.starts_with("my_pool.hf-"), "{key}");
-        assert_ne!(key, key_of(Path::new("/other/my pool.hf")));
-        assert_eq!(key, key_of(Path::new("/srv/my pool.hf")));
-        assert!(key_of(Path::new(&format!("/{}", "n".repeat(255)))).len() <= 32 + 17);
-        assert!(key_of(Path::new("/")).starts_with('-'));
-    }
-}
+mod tests;

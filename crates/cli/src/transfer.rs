@@ -25,9 +25,11 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::backend::OpenPool;
-use crate::control::{Peer, VERSION};
+use crate::backend::{BackendError, OpenPool};
+use crate::control::{Peer, name_of};
+use crate::mounts::Mounts;
 use crate::status::{self, Answer};
+use crate::uses::{Claim, Use};
 
 /// Transfers that a server does at a time: each holds a thread and some megabytes.
 const TRANSFERS_MAX: usize = 4;
@@ -71,21 +73,46 @@ pub enum Transfer {
         /// Only verify the stream, and look whether the fileset could receive it.
         is_dry_run: bool,
     },
+    /// Put a tree of files into a fileset.
+    Import {
+        /// Which.
+        tree: TreeSpec,
+    },
+    /// Write files of a fileset, or of a clone, into a tree.
+    ExportTree {
+        /// Which.
+        tree: TreeSpec,
+    },
 }
 
-/// Told how much is done, and of how much; 0: nobody knows.
-pub type OnBytes<'p> = &'p mut dyn FnMut(u64, u64);
+/// A tree of files that comes in or goes out. The descriptor is a directory, or a tar.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TreeSpec {
+    /// The fileset.
+    pub fileset: String,
+    /// A clone of it.
+    pub clone: Option<String>,
+    /// The directory in it, any bytes.
+    pub path: Vec<u8>,
+    /// Whether the descriptor is a tar.
+    pub is_archive: bool,
+    /// How many threads copy.
+    pub threads: usize,
+    /// Whether all is compared afterwards.
+    pub verifies: bool,
+}
+
+/// Told how much is done, and of how much; 0: nobody knows. Returns whether to go on.
+pub type OnBytes<'p> = &'p mut dyn FnMut(u64, u64) -> bool;
 
 impl Transfer {
-    /// Returns the request in `value`, or why it is none.
-    pub(crate) fn parse(version: u32, value: Value) -> Result<Transfer, String> {
-        if version != VERSION {
-            return Err(format!(
-                "the request has version {version} and the server knows {VERSION}: run the \
-                 `holdfast` that serves the pool, or mount it again with this one"
-            ));
-        }
-        serde_json::from_value(value).map_err(|error| format!("the request is refused: {error}"))
+    /// Claims the fileset that it writes to, for as long as it takes.
+    fn claim(&self, mounts: &Mounts) -> Result<Option<Claim>, BackendError> {
+        let Transfer::Import { tree } = self else { return Ok(None) };
+        // What is no name is told by the transfer itself.
+        let Ok(name) = name_of(&tree.fileset) else { return Ok(None) };
+        mounts.uses.claim(Some(&name), None, Use::Import).map(Some)
     }
 }
 
@@ -113,10 +140,11 @@ impl Transfers {
     pub(crate) fn begin(
         &self,
         stream: &UnixStream,
-        pool: &Arc<dyn OpenPool>,
+        (pool, mounts): (&Arc<dyn OpenPool>, &Mounts),
         request: Transfer,
         peer: Peer,
     ) -> anyhow::Result<()> {
+        let claim = request.claim(mounts)?;
         let place = self.enter().with_context(|| {
             format!("{TRANSFERS_MAX} transfers are under way: try again when one has ended")
         })?;
@@ -125,6 +153,8 @@ impl Transfers {
         std::thread::Builder::new().name("transfer".to_owned()).spawn(move || {
             let _place = place;
             let done = catch_unwind(AssertUnwindSafe(|| serve(&stream, &*pool, &request, peer)));
+            // Before it is said that it has ended.
+            drop(claim);
             let answer = match done {
                 Ok(Ok(value)) => Answer::Transferred(value),
                 Ok(Err(error)) => Answer::Error(format!("{error:#}")),
@@ -146,18 +176,19 @@ fn serve(
 ) -> anyhow::Result<Value> {
     status::send(stream, &Answer::Ready)?;
     let mut file = take_descriptor(stream)?;
-    let mut last = Instant::now();
+    let (mut last, mut has_gone) = (Instant::now(), false);
     let mut progress = |done, total| {
         if last.elapsed() >= PROGRESS_INTERVAL {
             last = Instant::now();
-            // Who does not listen any more closes the descriptor, too.
-            let _ = status::send(stream, &Answer::Progress { done, total });
+            has_gone |= status::send(stream, &Answer::Progress { done, total }).is_err();
         }
+        !has_gone
     };
     Ok(pool.transfer(request, peer, &mut file, &mut progress)?)
 }
 
-fn take_descriptor(stream: &UnixStream) -> anyhow::Result<File> {
+/// Receives a descriptor, which comes with a byte.
+pub(crate) fn take_descriptor(stream: &UnixStream) -> anyhow::Result<File> {
     stream.set_read_timeout(Some(DESCRIPTOR_TIME))?;
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -171,7 +202,8 @@ fn take_descriptor(stream: &UnixStream) -> anyhow::Result<File> {
     Ok(File::from(passed.context("no descriptor came")?))
 }
 
-fn pass_descriptor(stream: &UnixStream, file: &File) -> anyhow::Result<()> {
+/// Passes a descriptor to the other side.
+pub(crate) fn pass_descriptor(stream: &UnixStream, file: &File) -> anyhow::Result<()> {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let passed = [file.as_fd()];
@@ -203,10 +235,13 @@ pub(crate) fn follow(
                 Some(file) => pass_descriptor(stream, &file)?,
                 None => anyhow::bail!("the server answered nonsense"),
             },
-            Answer::Progress { done, total } => progress(done, total),
+            Answer::Progress { done, total } => {
+                // The server learns by the socket that nobody waits.
+                let _ = progress(done, total);
+            }
             Answer::Transferred(value) => return Ok(value),
             Answer::Error(error) => return Err(anyhow::Error::msg(error)),
-            Answer::Status(_) | Answer::Explain(_) | Answer::Control(_) => {
+            Answer::Status(_) | Answer::Explain(_) | Answer::Control(_) | Answer::Mounted(_) => {
                 anyhow::bail!("the server answered nonsense")
             }
         }
@@ -220,15 +255,26 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::control::{VERSION, parse_as};
 
     fn good() -> Vec<Transfer> {
         let name = || "a/b".to_owned();
         let to = Some("tuesday".to_owned());
         let from = || "monday".to_owned();
+        let tree = TreeSpec {
+            fileset: name(),
+            clone: None,
+            path: b"/\xff".to_vec(),
+            is_archive: true,
+            threads: 4,
+            verifies: true,
+        };
         vec![
             Transfer::Diff { fileset: name(), from: from(), to_fileset: name(), to },
             Transfer::Send { fileset: name(), clone: from(), from: None, resume: Some(from()) },
             Transfer::Receive { fileset: name(), is_dry_run: true },
+            Transfer::Import { tree: tree.clone() },
+            Transfer::ExportTree { tree },
         ]
     }
 
@@ -236,10 +282,11 @@ mod tests {
     fn a_request_survives_its_line_and_what_is_not_known_is_refused() {
         for request in good() {
             let mut value = serde_json::to_value(&request).expect("it is plain");
-            assert_eq!(Transfer::parse(VERSION, value.clone()), Ok(request));
-            assert!(Transfer::parse(0, value.clone()).is_err_and(|it| it.contains("version 0")));
+            let parse = parse_as::<Transfer>;
+            assert_eq!(parse(VERSION, value.clone()), Ok(request));
+            assert!(parse(0, value.clone()).is_err_and(|it| it.contains("version 0")));
             value["more"] = json!(1);
-            assert!(Transfer::parse(VERSION, value).is_err_and(|it| it.contains("more")));
+            assert!(parse(VERSION, value).is_err_and(|it| it.contains("more")));
         }
     }
 

@@ -9,6 +9,7 @@ mod members;
 mod neighbours;
 mod torture;
 mod transfer;
+mod trees;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use check::report::Finding;
 use engine::vnode::api::{FileSystem, FilesetUuid, FsError};
 use engine::{FilesOptions, MemberStatus, Pool};
-use format::fileset::{FilesetName, ROOT_NAME};
+use format::fileset::{FilesetName, NamePart, ROOT_NAME};
 use format::geometry::GeometryError;
 use format::superblock::SuperblockError;
 use inspect::InspectError;
@@ -402,7 +403,7 @@ fn explain_on(
             let path = pool.map(|pool| pool.path_of(*ino));
             let path = path.ok_or_else(|| failed(name, "give the path inside the pool"))?;
             let path = path.map_err(|error| failed(name, error))?;
-            let uuid = pool.map_or(0, |pool| pool.main_fileset().0);
+            let uuid = pool.map_or(0, |pool| pool.fileset_of(*ino).map_or(0, |fileset| fileset.0));
             explain_path(device, Whose::Uuid(uuid.to_le_bytes()), &path, range_of(range))
         }
     };
@@ -524,8 +525,26 @@ impl OpenPool for Served {
         Arc::<Pool>::clone(&self.pool)
     }
 
-    fn hold_fileset(&self, name: &FilesetName) -> Result<FilesetUuid, BackendError> {
-        self.pool.hold_fileset(name).map_err(|error| failed(&self.path, error))
+    fn hold_fileset(
+        &self,
+        name: &FilesetName,
+        clone: Option<&NamePart>,
+    ) -> Result<FilesetUuid, BackendError> {
+        let held = match clone {
+            Some(clone) => self.pool.hold_clone(name, clone),
+            None => self.pool.hold_fileset(name),
+        };
+        held.map_err(|error| control::refused(&self.path, &error))
+    }
+
+    fn release_fileset(&self, fileset: FilesetUuid) {
+        self.pool.release_fileset(fileset);
+    }
+
+    fn fileset_name(&self, fileset: FilesetUuid) -> Option<String> {
+        let slot = self.pool.root_of(fileset).ok()?.slot();
+        let found = self.pool.filesets_from(slot, 1).ok()?.into_iter().next();
+        found.filter(|found| found.slot == slot).map(|found| found.name)
     }
 
     fn secret(&self) -> [u8; 16] {

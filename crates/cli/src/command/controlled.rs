@@ -32,11 +32,8 @@ enum Way {
 /// lie in another mount, and a directory in a mount is no fileset.
 fn served(path: &Path) -> anyhow::Result<Option<Found>> {
     let socket = status::socket_of(path)?;
-    let is_meant = |found: &Found| {
-        found.socket == socket
-            || found.directory().as_deref() == Some(path)
-            || found.has_member(path)
-    };
+    let is_meant =
+        |found: &Found| found.socket == socket || found.is_on(path) || found.has_member(path);
     Ok(status::find(path)?.filter(is_meant))
 }
 
@@ -86,7 +83,9 @@ impl Controlled {
         if let Some(found) = served(&device)? {
             let advice = found.advice();
             anyhow::ensure!(advice.is_empty(), "{shown}: {advice}");
-            let mounted = found.status["pool"]["fileset"].as_str().filter(|_| device.is_dir());
+            let mounts = found.mounts();
+            let mounted = mounts.iter().find(|(directory, _)| *directory == device);
+            let mounted = mounted.and_then(|(_, fileset)| *fileset);
             let fileset = fileset.or_else(|| mounted.map(str::to_owned));
             let pool = PathBuf::from(found.text("pool"));
             let way = Way::Server(found.socket);
@@ -158,6 +157,7 @@ impl Controlled {
             | status::Answer::Explain(_)
             | status::Answer::Ready
             | status::Answer::Progress { .. }
+            | status::Answer::Mounted(_)
             | status::Answer::Transferred(_) => {
                 anyhow::bail!("{}: the server answered nonsense", self.pool.display())
             }

@@ -15,6 +15,7 @@ use crate::backend::{Backend, CreateOptions, OpenPool};
 use crate::command::mount::Beside;
 use crate::command::{create, mount, serve, status as status_command};
 use crate::control::{ExportSource, ExportSpec, Peer, Properties, Request};
+use crate::mounts::Mounts;
 use crate::output::Output;
 use crate::server::http::{HttpOptions, HttpServer};
 use crate::server::token::Token;
@@ -39,8 +40,8 @@ pub(crate) fn run(args: &DemoArgs, backend: &dyn Backend, output: &Output) -> an
     }
     let mount_args = mount_args(&device, &directory);
     let said = RefCell::new(String::new());
-    let begin = |device: &Path, pool: &Arc<dyn OpenPool>| {
-        let (beside, text) = begin(device, pool, &args.directory)?;
+    let begin = |device: &Path, pool: &Arc<dyn OpenPool>, mounts: &Arc<Mounts>| {
+        let (beside, text) = begin(device, (pool, mounts), &args.directory)?;
         *said.borrow_mut() = text;
         Ok(beside)
     };
@@ -81,15 +82,16 @@ impl Drop for Serving {
 /// what to say of it.
 fn begin(
     device: &Path,
-    pool: &Arc<dyn OpenPool>,
+    (pool, mounts): (&Arc<dyn OpenPool>, &Arc<Mounts>),
     place: &Path,
 ) -> anyhow::Result<(Beside, String)> {
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let (listener, web) = (TcpListener::bind(loopback)?, TcpListener::bind(loopback)?);
     let state = StateDirectory::find(Some(&place.join("state")))?;
-    let pools = vec![ServedPool::new(device.to_owned(), Arc::clone(pool))];
+    let (pool, mounts) = (Arc::clone(pool), Arc::clone(mounts));
+    let pools = vec![ServedPool::with_mounts(device.to_owned(), pool, mounts)];
     let nfs = serve::nfs_of(&pools, &listener)?;
-    let hub = Arc::new(Hub::new(pools, Some(nfs), state).with_mounts());
+    let hub = Arc::new(Hub::new(pools, Some(nfs), state));
     let properties = Properties::default();
     let create = Request::FilesetCreate { name: EXPORT.to_owned(), properties };
     if let Err(error) = hub.control(0, &create, Peer::own()) {
@@ -140,8 +142,10 @@ fn mount_args(device: &Path, directory: &Path) -> MountArgs {
     MountArgs {
         transport: TransportName::Dev,
         cpu_latency: CpuLatencyName::Auto,
-        device: device.to_owned(),
-        directory: directory.to_owned(),
+        device: Some(device.to_owned()),
+        directory: Some(directory.to_owned()),
+        all: false,
+        config: None,
         daemon: false,
         options: Vec::new(),
         cache: ByteSize(256 << 20),

@@ -40,7 +40,7 @@ fn tell(at: &Controlled, args: &DiffArgs, to: &Named, output: &Output) -> anyhow
     let (read, write) = std::io::pipe()?;
     std::thread::scope(|scope| {
         let file = File::from(OwnedFd::from(write));
-        let asked = scope.spawn(|| at.transfer(&request, file, &mut |_, _| ()));
+        let asked = scope.spawn(|| at.transfer(&request, file, &mut |_, _| true));
         for line in BufReader::new(read).lines() {
             let value: Value = serde_json::from_str(&line?)?;
             output.fact(&line_of(&value), &value);

@@ -77,34 +77,38 @@ fn explain_mounted(path: &OsStr) -> anyhow::Result<Vec<ExplainStep>> {
     status::check_way(path)?;
     let metadata = std::fs::symlink_metadata(path).with_context(|| format!("{shown}"))?;
     let found = match status::find(path)? {
-        Some(found) => node_in(&found, path, &metadata).map(|node| (found, node)),
+        Some(found) => node_in(&found, path, &metadata).map(|(mount, node)| (found, mount, node)),
         None => None,
     };
-    let Some((found, node)) = found else {
+    let Some((found, mount, node)) = found else {
         anyhow::bail!(
             "{shown} is in no mounted pool of yours: for one that is not mounted give --pool"
         );
     };
-    match status::ask(&found.socket, &Question::Explain { node, range })? {
+    match status::ask(&found.socket, &Question::Explain { mount, node, range })? {
         Answer::Explain(steps) => Ok(steps),
         Answer::Error(error) => Err(anyhow::anyhow!(error)),
         Answer::Status(_)
         | Answer::Control(_)
         | Answer::Ready
+        | Answer::Mounted(_)
         | Answer::Progress { .. }
         | Answer::Transferred(_) => anyhow::bail!("the server answered nonsense"),
     }
 }
 
-/// Returns the number by which the mount knows what `path` means: what has that name, or, if that
-/// is a link from elsewhere, what it leads to. `None`: neither is there.
-fn node_in(found: &Found, path: &Path, named: &Metadata) -> Option<u64> {
-    let device = std::fs::metadata(found.directory()?).ok()?.dev();
-    if named.dev() == device {
-        return Some(named.ino());
+/// Returns which mount of the server knows what `path` means, and by which number: what has that
+/// name, or, if that is a link from elsewhere, what it leads to. `None`: neither is there.
+fn node_in(found: &Found, path: &Path, named: &Metadata) -> Option<(usize, u64)> {
+    let device_of = |directory: &Path| Some(std::fs::metadata(directory).ok()?.dev());
+    let devices = found.mounts().into_iter().map(|(directory, _)| device_of(&directory));
+    let devices: Vec<Option<u64>> = devices.collect();
+    let mount_of = |device: u64| devices.iter().position(|it| *it == Some(device));
+    if let Some(mount) = mount_of(named.dev()) {
+        return Some((mount, named.ino()));
     }
     let meant = std::fs::metadata(path).ok()?;
-    (meant.dev() == device).then(|| meant.ino())
+    mount_of(meant.dev()).map(|mount| (mount, meant.ino()))
 }
 
 /// First and last byte.

@@ -23,4 +23,5 @@ pub(crate) mod send;
 pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod torture;
+pub(crate) mod tree;
 pub(crate) mod unmount;

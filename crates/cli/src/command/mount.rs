@@ -1,9 +1,11 @@
 //! `holdfast mount`: opens a pool and serves it until it is unmounted.
 
+mod all;
+mod hand;
+
 use std::any::Any;
 use std::fs::File;
 use std::net::SocketAddr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,10 +26,12 @@ use crate::bugs;
 use crate::daemon::{self, Answer, Relaunch};
 use crate::events::Keep;
 use crate::exit::{self, UsageError};
+use crate::mounts::Mounts;
 use crate::named::Named;
 use crate::output::Output;
 use crate::size::ByteSize;
 use crate::status::{self, Served, StatusServer};
+use crate::uses::Use;
 
 /// Smallest cache that holds the pages of the largest operation many times over.
 const CACHE_BYTES_MIN: u64 = 4 << 20;
@@ -38,8 +42,16 @@ pub(crate) fn run(
     relaunch: &Relaunch,
     output: &Output,
 ) -> anyhow::Result<u8> {
+    if args.all {
+        return all::run(args, relaunch, output);
+    }
     // Nonsense is refused here and not by a child.
     options_of(args)?;
+    if !args.answer_parent
+        && let Some(code) = hand::over(args, output)?
+    {
+        return Ok(code);
+    }
     if args.daemon && !args.answer_parent {
         return start_daemon(args, relaunch, output);
     }
@@ -85,8 +97,9 @@ pub(crate) struct Beside {
     pub(crate) guard: Box<dyn Any>,
 }
 
-/// Begins to serve a pool beside its mount; its device is given.
-pub(crate) type Begin<'b> = &'b dyn Fn(&Path, &Arc<dyn OpenPool>) -> anyhow::Result<Beside>;
+/// Begins to serve a pool beside its mounts; its device is given.
+pub(crate) type Begin<'b> =
+    &'b dyn Fn(&Path, &Arc<dyn OpenPool>, &Arc<Mounts>) -> anyhow::Result<Beside>;
 
 /// Opens, mounts and serves; calls `ready` with a text and facts when the mount answers.
 pub(crate) fn serve(
@@ -94,7 +107,7 @@ pub(crate) fn serve(
     backend: &dyn Backend,
     ready: &mut dyn FnMut(&str, &Value) -> anyhow::Result<()>,
 ) -> anyhow::Result<u8> {
-    let nothing = |_: &Path, pool: &Arc<dyn OpenPool>| {
+    let nothing = |_: &Path, pool: &Arc<dyn OpenPool>, _: &Arc<Mounts>| {
         Ok(Beside { asked: Arc::clone(pool), nfs: None, http: None, guard: Box::new(()) })
     };
     serve_beside(args, backend, &nothing, ready)
@@ -113,16 +126,18 @@ pub(crate) fn serve_beside(
     let log = if log { Some(log_path(args)?) } else { None };
     start_log(log.as_deref())?;
     let (options, mount_options) = options_of(args)?;
-    let directory = front::fuse::mountpoint::absolute(&args.directory)
-        .with_context(|| format!("{}", args.directory.display()))?;
+    let directory = directory_of(args)?;
+    let directory = front::fuse::mountpoint::absolute(directory)
+        .with_context(|| format!("{}", directory.display()))?;
     if args.answer_parent {
         daemon::leave_terminal()?;
     }
 
     let pool = backend.open(&options)?;
-    let end = begin(&options.device, &pool).and_then(|beside| {
+    let mounts = Mounts::new(&options.device, &pool);
+    let end = begin(&options.device, &pool, &mounts).and_then(|beside| {
         let at = (&*directory, log, signals);
-        mount_and_run(&pool, &options, &mount_options, at, beside, ready)
+        mount_and_run((&pool, &mounts), &options, &mount_options, at, beside, ready)
     });
     // Whatever happened above, what was accepted is made durable.
     let closed = pool.close();
@@ -142,53 +157,67 @@ pub(crate) fn serve_beside(
 }
 
 fn mount_and_run(
-    pool: &Arc<dyn OpenPool>,
+    (pool, mounts): (&Arc<dyn OpenPool>, &Arc<Mounts>),
     options: &OpenOptions,
     mount_options: &MountOptions,
     (directory, log, signals): (&Path, Option<PathBuf>, StopSignals),
     beside: Beside,
     ready: &mut dyn FnMut(&str, &Value) -> anyhow::Result<()>,
 ) -> anyhow::Result<EndCause> {
+    let claim = mounts.uses.claim(None, None, Use::Mount(directory.to_owned()))?;
     let session = front::fuse::mount(pool.file_system(), directory, mount_options)?;
+    let (directory, replaced_dead) = (session.directory().to_owned(), session.has_replaced_dead());
+    mounts.add(session, claim);
     let served = Served {
         pool: options.device.clone(),
-        directory: Some(session.directory().to_owned()),
-        directory_bytes: session.directory().as_os_str().as_bytes().to_vec(),
-        device: session.device().map(str::to_owned),
+        mounts: Arc::clone(mounts),
+        lasts: false,
         pid: std::process::id(),
         log,
-        transport: Some(Arc::clone(session.transport())),
         nfs: beside.nfs,
         http: beside.http,
     };
     let warnings = pool.status()["warnings"].take();
-    let mut text = ready_text(&served, session.directory(), session.has_replaced_dead());
+    let mut text = ready_text(&served.pool, &directory, replaced_dead);
     for warning in warnings.as_array().into_iter().flatten().filter_map(Value::as_str) {
         tracing::warn!("{warning}");
         text += &format!("\nWarning: {warning}");
     }
-    let replaced_dead = session.has_replaced_dead();
-    let facts = json!({ "mounted": served, "replaced_dead": replaced_dead, "warnings": warnings });
+    let facts = json!({
+        "mounted": status::server_facts(&served),
+        "replaced_dead": replaced_dead,
+        "warnings": warnings,
+    });
     let socket = status::socket_of(&served.pool)?;
     let _status = StatusServer::start(socket, served, Arc::clone(&beside.asked))?;
     ready(&text, &facts)?;
-    let end = front::fuse::run(session, signals)?;
+    let end = mounts.run(&signals)?;
     drop(beside.guard);
     Ok(end)
 }
 
-fn ready_text(served: &Served, directory: &Path, has_replaced_dead: bool) -> String {
+fn ready_text(pool: &Path, directory: &Path, has_replaced_dead: bool) -> String {
     let mut text = String::new();
     if has_replaced_dead {
         text = format!("{}: detached a mount whose server died\n", directory.display());
     }
-    text + &format!("{} is mounted on {}", served.pool.display(), directory.display())
+    text + &format!("{} is mounted on {}", pool.display(), directory.display())
+}
+
+/// Returns the pool that is named.
+fn device_of(args: &MountArgs) -> Result<&Path, UsageError> {
+    args.device.as_deref().ok_or_else(|| UsageError::new("name a pool"))
+}
+
+/// Returns where its files appear.
+fn directory_of(args: &MountArgs) -> Result<&Path, UsageError> {
+    args.directory.as_deref().ok_or_else(|| UsageError::new("name a directory"))
 }
 
 /// Returns what the arguments ask of the pool and of the mount.
 pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, MountOptions)> {
     // Absolute, because the server leaves this directory and `status` shows it.
-    let named = Named::of(&args.device)?;
+    let named = Named::of(device_of(args)?)?;
     let device = named.device()?;
     let mut mount_options = MountOptions::new(&device.to_string_lossy());
     for options in &args.options {
@@ -264,7 +293,7 @@ fn log_path(args: &MountArgs) -> anyhow::Result<PathBuf> {
     if let Some(path) = &args.log_file {
         return Ok(std::path::absolute(path)?);
     }
-    let device = std::fs::canonicalize(Named::of(&args.device)?.pool)?;
+    let device = std::fs::canonicalize(Named::of(device_of(args)?)?.pool)?;
     Ok(status::run_directory()?.join(format!("{}.log", status::key_of(&device))))
 }
 

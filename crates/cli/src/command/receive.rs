@@ -37,7 +37,10 @@ fn receive(at: &Controlled, args: &ReceiveArgs, output: &Output) -> anyhow::Resu
     let request = Transfer::Receive { fileset, is_dry_run: args.dry_run };
     let file = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let mut progress = output.progress();
-    let tell = &mut |done, total| progress.tell("inodes", done, total);
+    let tell = &mut |done, total| {
+        progress.tell("inodes", done, total);
+        true
+    };
     let received = at.transfer(&request, file, tell);
     progress.finish();
     let mut facts = received?;

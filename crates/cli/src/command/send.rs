@@ -40,7 +40,10 @@ fn send(at: &Controlled, args: &SendArgs, output: &Output) -> anyhow::Result<Val
     let request = Transfer::Send { fileset, clone, from, resume: args.resume.clone() };
     let file = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
     let mut progress = output.progress();
-    let sent = at.transfer(&request, file, &mut |done, total| progress.tell("inodes", done, total));
+    let sent = at.transfer(&request, file, &mut |done, total| {
+        progress.tell("inodes", done, total);
+        true
+    });
     progress.finish();
     sent
 }

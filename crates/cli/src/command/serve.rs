@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use front::fuse::StopSignals;
@@ -28,6 +29,8 @@ use crate::status::{self, Served, StatusServer};
 
 /// Most pools of one server.
 const POOLS_MAX: usize = 64;
+/// How often mounts are looked at whether they have ended.
+const REAP_TIME: Duration = Duration::from_millis(100);
 /// Threads that answer NFS: as many as may wait for devices at once.
 const THREADS: usize = 16;
 
@@ -100,21 +103,29 @@ fn serve(
     tell(&hub, &http, output);
     notify::tell("READY=1");
     let signal = loop {
-        match signals.wait() {
+        match signals.wait_within(REAP_TIME) {
+            None => {
+                for pool in &hub.pools {
+                    pool.mounts.reap(false);
+                }
+            }
             Some(SIGHUP) if args.config.is_some() => match hub.reload() {
                 Ok(()) => tracing::info!("the configuration is read again"),
                 Err(error) => tracing::error!("what was set before stays: {error:#}"),
             },
-            other => break other,
+            Some(other) => break other,
         }
     };
-    tracing::info!(?signal, "closing");
+    tracing::info!(signal, "closing");
     notify::tell("STOPPING=1");
+    let unmounted: Vec<_> =
+        hub.pools.iter().map(|pool| pool.mounts.unmount_all(signals, signal)).collect();
     drop((sockets, http, clock));
     // What clients wait for is answered before the pools are closed.
     if let Some(nfs) = &hub.nfs {
         nfs.end();
     }
+    unmounted.into_iter().collect::<Result<Vec<_>, _>>()?;
     Ok(())
 }
 
@@ -169,12 +180,10 @@ fn answer_status(
     let socket = status::socket_of(&path)?;
     let served = Served {
         pool: path,
-        directory: None,
-        directory_bytes: Vec::new(),
-        device: None,
+        mounts: Arc::clone(&hub.pools[index].mounts),
+        lasts: true,
         pid: std::process::id(),
         log: args.log_file.as_deref().map(std::path::absolute).transpose()?,
-        transport: None,
         nfs: hub.nfs.as_ref().map(|nfs| nfs.address),
         http: http.address,
     };

@@ -38,16 +38,26 @@ pub(crate) fn run(args: &StatusArgs, output: &Output) -> anyhow::Result<u8> {
 /// Returns a server's status for people: a few lines, and every count if that `is_verbose`.
 pub(crate) fn text_of(found: &Found, is_verbose: bool) -> String {
     let pid = found.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-    let (pool, directory) = (printable(found.text("pool")), printable(found.text("directory")));
-    let fileset = found.status["pool"]["fileset"].as_str().map(printable);
-    let fileset = fileset.map_or(String::new(), |name| format!(":{name}"));
+    let pool = printable(found.text("pool"));
+    let mounts = found.mounts();
+    let named = |fileset: Option<&str>| {
+        fileset.map_or(String::new(), |name| format!(":{}", printable(name)))
+    };
     let nfs = found.status["server"]["nfs"].as_str().map(printable);
-    let place = match (directory.is_empty(), nfs) {
-        (false, _) => format!("on {directory}"),
-        (true, Some(address)) => format!("by NFS at {address}"),
-        (true, None) => "by a server".to_owned(),
+    let (fileset, place) = match (mounts.first(), nfs) {
+        (Some((directory, fileset)), _) => {
+            (named(*fileset), format!("on {}", printable(&directory.to_string_lossy())))
+        }
+        (None, Some(address)) => {
+            (named(found.status["pool"]["fileset"].as_str()), format!("by NFS at {address}"))
+        }
+        (None, None) => (named(found.status["pool"]["fileset"].as_str()), "by a server".to_owned()),
     };
     let mut text = format!("{pool}{fileset} {place} (process {pid})\n");
+    for (directory, fileset) in mounts.iter().skip(1) {
+        let directory = printable(&directory.to_string_lossy());
+        let _ = writeln!(text, "  also: {pool}{} on {directory}", named(*fileset));
+    }
     if !found.advice().is_empty() {
         let _ = writeln!(text, "  {}", found.advice());
     }

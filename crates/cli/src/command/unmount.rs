@@ -17,7 +17,7 @@ use crate::daemon;
 use crate::exit;
 use crate::holders;
 use crate::output::Output;
-use crate::status::{self, Found, Silence};
+use crate::status::{self, Answer, Found, Question, Silence};
 
 /// How long a server that nothing keeps may take to end before it is looked for what does.
 const GRACE: Duration = Duration::from_millis(200);
@@ -31,8 +31,7 @@ pub(crate) fn run(args: &UnmountArgs, output: &Output) -> anyhow::Result<u8> {
     let shown = args.directory.display();
     let directory = absolute(&args.directory)?;
     // Before unmounting, while it can still be asked.
-    let found =
-        status::find(&directory)?.filter(|found| found.directory().as_ref() == Some(&directory));
+    let found = status::find(&directory)?.filter(|found| found.is_on(&directory));
     let silence = found.as_ref().and_then(|found| found.silence);
     let entry = mount_at(&args.directory, &directory, found.as_ref())?;
     if silence == Some(Silence::Gone) {
@@ -54,7 +53,8 @@ pub(crate) fn run(args: &UnmountArgs, output: &Output) -> anyhow::Result<u8> {
         take_away(&directory, args)?;
     }
     if let (Some((pid, server)), Some(found)) = (server, &found) {
-        if !args.force && !has_ended(&server, GRACE)? {
+        let is_let_go = || is_let_go(&found.socket, &directory);
+        if !args.force && !has_ended(&server, GRACE)? && !is_let_go() {
             // A mount that was not busy is gone, and its number may be another's by now.
             let detached = entry.as_ref().filter(|_| args.lazy).map(|entry| entry.id);
             cut_off = cut_off_unused(&mount, detached).with_context(|| {
@@ -64,11 +64,11 @@ pub(crate) fn run(args: &UnmountArgs, output: &Output) -> anyhow::Result<u8> {
         }
         let words = found.socket.with_extension("failed");
         let number = pid.as_raw_nonzero().get().cast_unsigned();
-        wait_for_end(&server, args.timeout, &|| daemon::has_last_words(&words, number))
-            .with_context(|| match silence {
-                Some(_) => format!("the server of {shown} (process {pid}) does not answer"),
-                None => format!("the server of {shown} is process {pid}"),
-            })?;
+        let is_over = || is_let_go() || daemon::has_last_words(&words, number);
+        wait_for_end(&server, args.timeout, &is_over).with_context(|| match silence {
+            Some(_) => format!("the server of {shown} (process {pid}) does not answer"),
+            None => format!("the server of {shown} is process {pid}"),
+        })?;
         if let Some(error) = daemon::take_last_words(&words, number) {
             anyhow::bail!(
                 "{shown} is unmounted, but not everything reached the device: {error}. Look at the \
@@ -77,13 +77,37 @@ pub(crate) fn run(args: &UnmountArgs, output: &Output) -> anyhow::Result<u8> {
         }
     }
     let unmounted = directory.to_string_lossy();
-    let facts = json!({ "unmounted": unmounted, "was_dead": false, "cut_off": cut_off });
+    let others = found.as_ref().and_then(|found| still_served(&found.socket));
+    let facts = json!({
+        "unmounted": unmounted,
+        "was_dead": false,
+        "cut_off": cut_off,
+        "is_pool_open": others.is_some(),
+    });
     let mut text = format!("{shown} is unmounted");
+    if others.is_some() {
+        text += "; its pool stays open, for its server has other work";
+    }
     for copy in &cut_off {
         text += &format!("; what is left of it answers nobody: {}", copy.text());
     }
     output.fact(&text, &facts);
     Ok(exit::DONE)
+}
+
+/// Returns what a server says whose pool stays open without one of its mounts; `None`: nothing, or
+/// it has no other.
+fn still_served(socket: &Path) -> Option<Found> {
+    let Ok(Answer::Status(status)) = status::ask(socket, &Question::Status) else { return None };
+    let found = Found { status, socket: socket.to_owned(), silence: None };
+    let lasts = found.status["server"]["lasts"] == true || !found.mounts().is_empty();
+    Some(found).filter(|_| lasts)
+}
+
+/// Whether the server has let go of the mount on `directory`, and goes on without it: one that does
+/// not closes the pool, and is waited for.
+fn is_let_go(socket: &Path, directory: &Path) -> bool {
+    still_served(socket).is_some_and(|found| !found.is_on(directory))
 }
 
 /// What the kernel calls a mount of ours, wherever it is.
@@ -227,17 +251,18 @@ fn has_ended(server: &impl AsFd, time: Duration) -> anyhow::Result<bool> {
     Ok(poll(&mut [PollFd::new(server, PollFlags::IN)], Some(&timeout))? > 0)
 }
 
-/// Waits until the server has ended, or has said its last words: past these it does nothing, and
+/// Waits until the server has ended, or has let go of the mount, or has said its last words: past
+/// these it does nothing, and
 /// may be kept by a call to its device that the kernel does not give back.
 fn wait_for_end(
     server: &impl AsFd,
     timeout: Duration,
-    has_last_words: &dyn Fn() -> bool,
+    is_done: &dyn Fn() -> bool,
 ) -> anyhow::Result<()> {
     let asked = Instant::now();
     let mut is_over = has_ended(server, timeout.min(GRACE))?;
     while !is_over && asked.elapsed() < timeout {
-        let has_words = has_last_words();
+        let has_words = is_done();
         is_over = has_ended(server, GRACE)? || has_words;
     }
     anyhow::ensure!(

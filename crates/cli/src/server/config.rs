@@ -3,11 +3,14 @@
 //! People write it, the program reads it (decision 0071). An error says the file, the line and the
 //! column. A key that is not known is an error: it would be a setting that does not count.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use format::fileset::{FilesetName, NamePart};
+use front::fuse::MountOptions;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -35,6 +38,8 @@ pub(crate) struct Config {
     pub(crate) http: HttpOptions,
     /// Commands that are told what happens.
     pub(crate) notify: Vec<Vec<String>>,
+    /// What `holdfast mount --all` mounts.
+    pub(crate) mounts: Vec<MountConfig>,
     /// What is exported: the number of the pool among [`Config::pools`], and how.
     pub(crate) exports: Vec<(usize, ExportSpec)>,
 }
@@ -46,6 +51,31 @@ pub(crate) struct PoolConfig {
     pub(crate) path: PathBuf,
     /// Memory for its pages.
     pub(crate) cache: Option<ByteSize>,
+}
+
+/// A mount that the file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MountConfig {
+    /// The pool's path.
+    pub(crate) pool: PathBuf,
+    /// The fileset, or a clone of it; `None`: the first.
+    pub(crate) fileset: Option<String>,
+    /// Where.
+    pub(crate) directory: PathBuf,
+    /// Options as mount(8) has them.
+    pub(crate) options: Option<String>,
+}
+
+impl MountConfig {
+    /// Returns what is mounted, as a command names it.
+    pub(crate) fn name(&self) -> OsString {
+        let mut name = self.pool.clone().into_os_string();
+        if let Some(fileset) = &self.fileset {
+            name.push(":");
+            name.push(fileset);
+        }
+        name
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -62,7 +92,8 @@ struct File {
     exports: Vec<Spanned<ExportSpec>>,
     /// Of what is not there yet.
     schedule: Option<Spanned<toml::Value>>,
-    mount: Option<Spanned<toml::Value>>,
+    #[serde(default, rename = "mount")]
+    mounts: Vec<Spanned<Mount>>,
     #[serde(default)]
     notify: Vec<Spanned<Notify>>,
 }
@@ -84,6 +115,15 @@ struct Http {
 struct Notify {
     /// Program and arguments: there is no shell.
     command: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mount {
+    pool: PathBuf,
+    fileset: Option<String>,
+    directory: PathBuf,
+    options: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -123,14 +163,10 @@ impl Config {
             at: error.span().unwrap_or(0..0),
             cause: error.message().trim().replace('\n', ", "),
         })?;
-        for (what, given) in [("schedule", &file.schedule), ("mount", &file.mount)] {
-            if let Some(given) = given {
-                let cause = format!(
-                    "`{what}` is not there yet: this version knows pools, exports, nfs, http and \
-                     notify; schedules are set by `holdfast schedule set`"
-                );
-                return Err(Wrong { at: given.span(), cause });
-            }
+        if let Some(given) = &file.schedule {
+            let cause = "`schedule` is not there yet: this version knows pools, mounts, exports, \
+                         nfs, http and notify; schedules are set by `holdfast schedule set`";
+            return Err(Wrong { at: given.span(), cause: cause.to_owned() });
         }
         let pools = file.pools.iter().map(|pool| pool_of(pool, base)).collect::<Result<_, _>>()?;
         let mut config = Config {
@@ -141,8 +177,13 @@ impl Config {
             threads: file.threads,
             http: HttpOptions::default(),
             notify: Vec::new(),
+            mounts: Vec::new(),
             exports: Vec::new(),
         };
+        for mount in &file.mounts {
+            let mount = mount_of(mount, base, &config.mounts)?;
+            config.mounts.push(mount);
+        }
         for notify in file.notify {
             let at = notify.span();
             let Notify { command } = notify.into_inner();
@@ -242,6 +283,35 @@ fn pool_of(pool: &Spanned<Pool>, base: &Path) -> Result<PoolConfig, Wrong> {
     Ok(PoolConfig { path: base.join(&pool.get_ref().path), cache })
 }
 
+fn mount_of(
+    mount: &Spanned<Mount>,
+    base: &Path,
+    before: &[MountConfig],
+) -> Result<MountConfig, Wrong> {
+    let wrong = |cause: String| Err(Wrong { at: mount.span(), cause });
+    let Mount { pool, fileset, directory, options } = mount.get_ref();
+    let (pool, directory) = (base.join(pool), base.join(directory));
+    let shown = directory.display();
+    if before.iter().any(|other| other.directory == directory) {
+        return wrong(format!("{shown} is mounted twice"));
+    }
+    if before.iter().any(|other| (&other.pool, &other.fileset) == (&pool, fileset)) {
+        return wrong(format!("{shown}: a fileset has one mount, and this one has one above"));
+    }
+    if let Some(fileset) = fileset {
+        let (name, clone) = fileset.split_once('@').unwrap_or((fileset, "a"));
+        if name.parse::<FilesetName>().is_err() || NamePart::new(clone).is_err() {
+            return wrong(format!("{fileset}: name a fileset as a/b, a clone as a/b@monday"));
+        }
+    }
+    if let Some(options) = options {
+        let known = MountOptions::new("").apply(options);
+        known.map_err(|error| Wrong { at: mount.span(), cause: error.to_string() })?;
+    }
+    let (fileset, options) = (fileset.clone(), options.clone());
+    Ok(MountConfig { pool, fileset, directory, options })
+}
+
 /// Returns line and column of a byte, counted from 1.
 fn place_of(text: &str, at: usize) -> (usize, usize) {
     let before = text.get(..at).unwrap_or(text);
@@ -285,6 +355,11 @@ pool = "b.hf"
 name = "/b"
 [[notify]]
 command = ["/usr/bin/logger", "-t"]
+[[mount]]
+pool = "b.hf"
+fileset = "a/b"
+directory = "/mnt/b"
+options = "ro,noexec"
 "#;
 
     #[test]
@@ -299,6 +374,7 @@ command = ["/usr/bin/logger", "-t"]
         assert!(home.rw && home.is_async && !home.insecure);
         assert_eq!((config.exports[1].0, config.exports[1].1.name.as_str()), (1, "/b"));
         assert_eq!(config.notify, [["/usr/bin/logger", "-t"]]);
+        assert_eq!(config.mounts[0].name(), "/etc/b.hf:a/b");
         assert_eq!(config.fixed_difference(&config), None);
         let other = parse(&WHOLE.replace("2049", "2050")).expect("it is one");
         assert_eq!(config.fixed_difference(&other), Some("nfs"));
@@ -322,6 +398,9 @@ command = ["/usr/bin/logger", "-t"]
             ("127.0.0.1:8080", "0.0.0.0:8080", "5:10: 0.0.0.0:8080 is reached from other"),
             ("command = [\"/usr/bin/logger\", \"-t\"]", "command = []", "23:1: a command has"),
             ("command = ", "webhook = ", "24:1: unknown field `webhook`"),
+            ("directory = ", "place = ", "28:1: unknown field `place`"),
+            ("\"ro,noexec\"", "\"ro,fast\"", "25:1: unknown mount option `fast`"),
+            ("fileset = \"a/b\"", "fileset = \"a//b\"", "25:1: a//b: name a fileset"),
             ("[http]", "[[schedule]]\nx = 1\n[http]", "4:1: `schedule` is not there yet"),
         ] {
             let refused = parse(&WHOLE.replacen(was, is, 1)).expect_err(is);

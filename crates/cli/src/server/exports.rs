@@ -15,6 +15,7 @@ use crate::backend::BackendError;
 use crate::control::{
     Answer, EXPORTS_MAX, ExportFacts, ExportSource, ExportSpec, Peer, Request, name_of,
 };
+use crate::uses::Use;
 
 /// Whose an export is, by its name.
 #[derive(Default)]
@@ -91,22 +92,16 @@ impl Hub {
         let served = &self.pools[index];
         let rules = spec.rules().map_err(|cause| served.failed(cause))?;
         let fs = served.pool.file_system();
-        let fileset = match &rules.fileset {
-            Some(name) => {
-                let name = name_of(name).map_err(|cause| served.failed(cause))?;
-                served.pool.hold_fileset(&name)?
-            }
-            None => fs.main_fileset(),
-        };
-        if self.is_mounted && fileset == fs.main_fileset() {
-            let cause = "it is mounted, and the kernel would not see what clients change: export \
-                         another fileset";
-            return Err(served.failed(format!("{}: {cause}", rules.name)));
-        }
-        Export::of(rules, fs, fileset).map_err(|error| {
+        let name = rules.fileset.as_deref().map(name_of).transpose();
+        let name = name.map_err(|cause| served.failed(cause))?;
+        let how = Use::Export(rules.name.clone());
+        let claim = served.mounts.uses.claim(name.as_ref(), None, how)?;
+        let export = Export::of(rules, fs, claim.fileset()).map_err(|error| {
             let directory = spec.dir.as_deref().unwrap_or("/");
             served.failed(refusal(directory, &error))
-        })
+        })?;
+        // Given back with the last request that has the export.
+        Ok(export.keeping(Box::new(claim)))
     }
 
     /// Exports what the configuration says, in place of what it said before: all of it, or, with an

@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 use engine::vnode::api::{FileSystem, FilesetUuid};
-use format::fileset::FilesetName;
+use format::fileset::{FilesetName, NamePart};
 use front::nfs::{Server, Service};
 use serde_json::{Value, json};
 
@@ -50,6 +50,7 @@ pub(crate) use self::timetable::Timetable;
 use crate::backend::{BackendError, ExplainStep, ExplainTarget, OpenPool};
 use crate::control::{Answer, CLIENTS_MAX, ClientFacts, OperationFacts, Peer, Request};
 use crate::events::now_seconds;
+use crate::mounts::Mounts;
 use crate::transfer::{OnBytes, Transfer};
 
 /// A pool that is served.
@@ -60,13 +61,25 @@ pub(crate) struct ServedPool {
     pub(crate) id: String,
     /// It.
     pub(crate) pool: Arc<dyn OpenPool>,
+    /// Its mounts, and who else uses which fileset.
+    pub(crate) mounts: Arc<Mounts>,
 }
 
 impl ServedPool {
     /// Returns `pool`, which was opened at `path`.
     pub(crate) fn new(path: PathBuf, pool: Arc<dyn OpenPool>) -> ServedPool {
+        let mounts = Mounts::new(&path, &pool);
+        ServedPool::with_mounts(path, pool, mounts)
+    }
+
+    /// Returns `pool`, which has mounts already.
+    pub(crate) fn with_mounts(
+        path: PathBuf,
+        pool: Arc<dyn OpenPool>,
+        mounts: Arc<Mounts>,
+    ) -> ServedPool {
         let id = pool.status()["pool_id"].as_str().unwrap_or("unknown").to_owned();
-        ServedPool { path, id, pool }
+        ServedPool { path, id, pool, mounts }
     }
 
     fn failed(&self, cause: impl Into<String>) -> BackendError {
@@ -167,8 +180,6 @@ pub(crate) struct Hub {
     /// What it was last configured by; `None`: the command line alone.
     config: Mutex<Option<(PathBuf, Config)>>,
     exports: Exports,
-    /// Whether the main fileset of each pool is mounted: the kernel keeps what it knows of it.
-    is_mounted: bool,
     /// Clones by schedule.
     schedules: Mutex<Schedules>,
     /// SV2.
@@ -186,16 +197,9 @@ impl Hub {
             started_seconds: now_seconds(),
             config: Mutex::default(),
             exports: Exports::default(),
-            is_mounted: false,
             schedules: Mutex::default(),
             changing: Mutex::default(),
         }
-    }
-
-    /// The main fileset of each pool is mounted, and so is not exported.
-    pub(crate) fn with_mounts(mut self) -> Hub {
-        self.is_mounted = true;
-        self
     }
 
     /// Does what is asked of the pool of number `index`. Who calls has seen to it that `peer` may.
@@ -296,8 +300,20 @@ impl OpenPool for Asked {
         self.pool().file_system()
     }
 
-    fn hold_fileset(&self, name: &FilesetName) -> Result<FilesetUuid, BackendError> {
-        self.pool().hold_fileset(name)
+    fn hold_fileset(
+        &self,
+        name: &FilesetName,
+        clone: Option<&NamePart>,
+    ) -> Result<FilesetUuid, BackendError> {
+        self.pool().hold_fileset(name, clone)
+    }
+
+    fn release_fileset(&self, fileset: FilesetUuid) {
+        self.pool().release_fileset(fileset);
+    }
+
+    fn fileset_name(&self, fileset: FilesetUuid) -> Option<String> {
+        self.pool().fileset_name(fileset)
     }
 
     fn secret(&self) -> [u8; 16] {

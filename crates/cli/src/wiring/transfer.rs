@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::vnode::api::FsError;
@@ -13,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
 use super::control::refused;
-use super::{failed, random_bytes};
+use super::{failed, random_bytes, trees};
 use crate::backend::BackendError;
 use crate::control::{Peer, clone_of, name_of};
 use crate::transfer::{OnBytes, Transfer};
@@ -35,6 +36,16 @@ pub(super) struct Watched<'w> {
 impl<'w> Watched<'w> {
     pub(super) fn new(file: &'w mut File, is_closing: &'w AtomicBool) -> Watched<'w> {
         Watched { file, is_closing }
+    }
+
+    /// Whether somebody closes the pool.
+    pub(super) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
+    }
+
+    /// The descriptor.
+    pub(super) fn file(&mut self) -> &mut File {
+        self.file
     }
 
     fn wait(&self, flags: PollFlags) -> std::io::Result<()> {
@@ -69,13 +80,15 @@ impl Write for Watched<'_> {
 /// Does what `request` asks for. See [`crate::backend::OpenPool::transfer`].
 pub(super) fn transfer(
     path: &Path,
-    pool: &Pool,
+    pool: &Arc<Pool>,
     request: &Transfer,
     _peer: Peer,
     file: &mut Watched<'_>,
     progress: OnBytes<'_>,
 ) -> Result<Value, BackendError> {
     match request {
+        Transfer::Import { tree } => trees::import(path, pool, tree, file, progress),
+        Transfer::ExportTree { tree } => trees::export(path, pool, tree, file, progress),
         Transfer::Diff { fileset, from, to_fileset, to } => {
             let fileset = name_of(fileset).map_err(|cause| failed(path, cause))?;
             let to_fileset = name_of(to_fileset).map_err(|cause| failed(path, cause))?;
@@ -127,7 +140,11 @@ fn send(
     let token = resume.map(str::parse::<ResumeToken>).transpose();
     let token = token.map_err(|error| failed(path, error))?;
     let mut out = BufWriter::with_capacity(STREAM_BUFFER_BYTES, file);
-    let sent = pool.send((&fileset, &clone), from.as_ref(), token, &mut out, progress);
+    // Who does not listen any more closes the pipe, too.
+    let tell = &mut |done, total| {
+        progress(done, total);
+    };
+    let sent = pool.send((&fileset, &clone), from.as_ref(), token, &mut out, tell);
     match sent {
         Ok(totals) => Ok(totals_of(&totals)),
         Err(SendError::Fs(error)) => Err(refused(path, &error)),
@@ -145,12 +162,15 @@ fn receive(
 ) -> Result<Value, BackendError> {
     let name = name_of(fileset).map_err(|cause| failed(path, cause))?;
     let mut input = BufReader::with_capacity(STREAM_BUFFER_BYTES, file);
+    let tell = &mut |done, total| {
+        progress(done, total);
+    };
     let received = if is_dry_run {
-        pool.verify_stream(&name, &mut input, progress)
+        pool.verify_stream(&name, &mut input, tell)
     } else {
         let random = random_bytes()?;
         let random = *random.first_chunk().expect("32 of 64 bytes");
-        pool.receive(&name, &mut input, random, progress)
+        pool.receive(&name, &mut input, random, tell)
     };
     let failure = match received {
         Ok(received) => {

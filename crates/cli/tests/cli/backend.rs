@@ -12,7 +12,7 @@ use cli::backend::{
 use cli::control::{Answer, Peer, Request};
 use cli::transfer::{OnBytes, Transfer};
 use engine::vnode::api::{FileSystem, FilesetUuid};
-use format::fileset::FilesetName;
+use format::fileset::{FilesetName, NamePart};
 use serde_json::{Value, json};
 
 use crate::memory_fs::MemoryFs;
@@ -36,8 +36,18 @@ struct FakePool {
 }
 
 impl OpenPool for FakePool {
-    fn hold_fileset(&self, _: &FilesetName) -> Result<FilesetUuid, BackendError> {
+    fn hold_fileset(
+        &self,
+        _: &FilesetName,
+        _: Option<&NamePart>,
+    ) -> Result<FilesetUuid, BackendError> {
         Ok(FilesetUuid(0))
+    }
+
+    fn release_fileset(&self, _: FilesetUuid) {}
+
+    fn fileset_name(&self, _: FilesetUuid) -> Option<String> {
+        None
     }
 
     fn secret(&self) -> [u8; 16] {

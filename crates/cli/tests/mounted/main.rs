@@ -18,8 +18,10 @@ mod mount;
 mod names;
 mod serve;
 mod server;
+mod several;
 mod space;
 mod transfer;
+mod trees;
 mod twice;
 mod unmount;
 

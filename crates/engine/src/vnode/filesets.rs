@@ -257,8 +257,7 @@ impl Filesets {
 
     /// Whether fronts serve the fileset in `slot`.
     pub(super) fn is_used(&self, slot: u32) -> bool {
-        let is_held = |fileset: &Fileset| fileset.is_held.load(Ordering::SeqCst);
-        slot == self.main_slot() || self.by_slot(slot).is_some_and(is_held)
+        slot == self.main_slot() || self.by_slot(slot).is_some_and(Fileset::is_held)
     }
 
     /// Returns each fileset that is opened.

@@ -140,7 +140,7 @@ impl KernelTransport {
     }
 }
 
-/// Mounts `directory`, an absolute path, and returns the connection, on which nobody has spoken yet.
+/// Mounts `directory`, an absolute path, and returns the connection, on which nobody spoke yet.
 pub(super) fn attach_only(directory: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     attach::attach(directory, options).map(Device::into_descriptor)
 }

@@ -1,0 +1,77 @@
+//! Trees of files into a pool and out of it.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  holdfast import /srv/old pool.hf:home\n  \
+                        holdfast import backup.tar pool.hf:home --path /old --verify\n  \
+                        zstd -dc backup.tar.zst | holdfast import - pool.hf:home\n\n\
+                        Owners, modes, times, hard links, holes, extended attributes, access \
+                        lists, devices and\nfifos are kept. What is there with the same size and \
+                        modification time is left alone, so an\nimport that broke off goes on \
+                        when it is asked for again; what is there and is another file\nis \
+                        replaced. Other file systems below a directory are left out. The fileset \
+                        may be served\nover the network, and is not mounted meanwhile.")]
+pub(crate) struct ImportArgs {
+    /// A directory, a tar, or - for a tar on standard input
+    pub(crate) source: PathBuf,
+    /// POOL:a/b, the fileset that it goes to [default: the first, root]
+    pub(crate) pool: PathBuf,
+    /// The directory in the fileset; made if it is missing
+    #[arg(long, value_name = "/DIRECTORY", default_value = "/")]
+    pub(crate) path: PathBuf,
+    #[command(flatten)]
+    pub(crate) how: HowArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  holdfast export-tree pool.hf:home@monday /mnt/copy\n  \
+                        holdfast export-tree pool.hf:home home.tar --path /ann --verify\n  \
+                        holdfast export-tree pool.hf:home - | zstd > home.tar.zst\n\n\
+                        A name that ends in .tar, or -, is a tar (pax, with holes and extended \
+                        attributes as GNU\ntar writes them); any other is a directory, made if it \
+                        is missing. An export to a directory\nthat broke off goes on when it is \
+                        asked for again. Of a fileset that is being changed the\nfiles are not \
+                        those of one moment: name a clone for that.")]
+pub(crate) struct ExportTreeArgs {
+    /// POOL:a/b, or a clone of it: POOL:a/b@monday
+    pub(crate) pool: PathBuf,
+    /// A directory, a tar that is not there yet, or - for a tar on standard output
+    pub(crate) target: PathBuf,
+    /// The directory in the fileset
+    #[arg(long, value_name = "/DIRECTORY", default_value = "/")]
+    pub(crate) path: PathBuf,
+    #[command(flatten)]
+    pub(crate) how: HowArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HowArgs {
+    /// Compare everything afterwards: names, attributes, every byte
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// Threads that copy [default: two for each processor, 2 to 16]
+    #[arg(long)]
+    pub(crate) threads: Option<usize>,
+}
+
+/// Returns `path` unless it stands for a stream.
+fn unless_stream(path: &Path) -> Option<&Path> {
+    Some(path).filter(|path| *path != Path::new("-"))
+}
+
+impl ImportArgs {
+    /// Returns what is read, if it has a path.
+    pub(crate) fn way(&self) -> Option<&Path> {
+        unless_stream(&self.source)
+    }
+}
+
+impl ExportTreeArgs {
+    /// Returns what is written, if it has a path.
+    pub(crate) fn way(&self) -> Option<&Path> {
+        unless_stream(&self.target)
+    }
+}

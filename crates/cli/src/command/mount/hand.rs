@@ -1,0 +1,107 @@
+//! A mount of a pool that a server has open: made here, served there.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use front::fuse::CpuLatency;
+use serde_json::json;
+
+use super::{device_of, directory_of, options_of};
+use crate::args::{MountArgs, PlacementName, TransportName};
+use crate::exit::{self, UsageError};
+use crate::mounts::MountSpec;
+use crate::named::Named;
+use crate::output::Output;
+use crate::status::{self, Found};
+
+/// Has the server of the pool serve the mount; `None`: it has none.
+pub(super) fn over(args: &MountArgs, output: &Output) -> anyhow::Result<Option<u8>> {
+    let named = Named::of(device_of(args)?)?;
+    // Where there is no pool at all, opening it tells why.
+    let Ok(device) = named.device() else { return Ok(None) };
+    let socket = status::socket_of(&device)?;
+    let is_its = |found: &Found| found.socket == socket || found.has_member(&device);
+    let Some(found) = status::find(&device)?.filter(is_its) else { return Ok(None) };
+    if !found.advice().is_empty() {
+        // Killed, or stopped: the pool tells what it is.
+        return Ok(None);
+    }
+    refuse_options_of_the_pool(args, &found)?;
+    let (_, mount_options) = options_of(args)?;
+    let directory = directory_of(args)?;
+    let directory = front::fuse::mountpoint::absolute(directory)
+        .map_err(|error| anyhow::anyhow!("{}: {error}", directory.display()))?;
+    let spec = MountSpec {
+        fileset: named.fileset.as_ref().map(ToString::to_string),
+        clone: named.clone.as_ref().map(|clone| clone.as_str().to_owned()),
+        directory: directory.as_os_str().as_bytes().to_vec(),
+        options: args.options.join(","),
+        threads: mount_options.thread_count,
+        poll_us: u64::try_from(mount_options.poll_time.as_micros()).unwrap_or(0),
+        has_writeback_cache: mount_options.has_writeback_cache,
+        transport: match args.transport {
+            TransportName::Auto => "auto",
+            TransportName::Uring => "uring",
+            TransportName::Dev => "dev",
+        }
+        .to_owned(),
+        cpu_latency: match mount_options.cpu_latency {
+            CpuLatency::Auto => "auto",
+            CpuLatency::On => "on",
+            CpuLatency::Off => "off",
+        }
+        .to_owned(),
+    };
+    let handed = status::hand_over(&found.socket, &spec, &directory, &mount_options);
+    let (mount, has_replaced_dead) = handed?;
+    tell(args, &found, (&directory, has_replaced_dead), &mount, output)?;
+    Ok(Some(exit::DONE))
+}
+
+fn tell(
+    args: &MountArgs,
+    found: &Found,
+    (directory, has_replaced_dead): (&Path, bool),
+    mount: &serde_json::Value,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let pid = found.pid().unwrap_or(0);
+    let shown = device_of(args)?.display();
+    let mut text = format!("{shown} is mounted on {}", directory.display());
+    text += &format!("; process {pid}, which has the pool open, serves it");
+    if has_replaced_dead {
+        text = format!("{}: detached a mount whose server died\n{text}", directory.display());
+    }
+    let mut mounted = mount.clone();
+    mounted["pool"] = json!(found.text("pool"));
+    mounted["pid"] = json!(pid);
+    let facts = json!({
+        "mounted": mounted,
+        "replaced_dead": has_replaced_dead,
+        "warnings": [],
+    });
+    output.fact(&text, &facts);
+    Ok(())
+}
+
+/// What the first mount has said for the pool, the second cannot say otherwise.
+fn refuse_options_of_the_pool(args: &MountArgs, found: &Found) -> Result<(), UsageError> {
+    let given = [
+        ("--cache", args.cache.0 != 256 << 20),
+        ("--placement", args.placement != PlacementName::Log),
+        ("--commit-interval", args.commit_interval != Duration::from_secs(5)),
+        ("--device-deadline", args.device_deadline != Duration::from_secs(30)),
+        ("--log-file", args.log_file.is_some()),
+        ("--member", !args.members.members.is_empty()),
+        ("--accept-missing", args.members.accept_missing),
+    ];
+    let Some((option, _)) = given.into_iter().find(|(_, is_given)| *is_given) else {
+        return Ok(());
+    };
+    let (pool, pid) = (found.text("pool"), found.pid().unwrap_or(0));
+    Err(UsageError::new(format!(
+        "{option} is for the whole pool, and {pool} is open already (process {pid}): leave it out, \
+         or unmount the others first"
+    )))
+}

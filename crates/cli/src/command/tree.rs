@@ -1,0 +1,218 @@
+//! `holdfast import` and `holdfast export-tree`: trees of files into a pool and out of it.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use anyhow::Context;
+use format::fileset::ROOT_NAME;
+use serde_json::{Value, json};
+
+use super::controlled::Controlled;
+use super::mount::check_threads;
+use crate::args::tree::{ExportTreeArgs, HowArgs, ImportArgs};
+use crate::backend::Backend;
+use crate::exit::{self, UsageError};
+use crate::output::{Output, Progress, printable};
+use crate::size::ByteSize;
+use crate::transfer::{Transfer, TreeSpec};
+use crate::tree::THREADS_MAX;
+
+/// Fewest and most threads where nothing is said.
+const THREADS_MIN: usize = 2;
+const THREADS_DEFAULT_MAX: usize = 16;
+
+pub(crate) fn import(
+    args: &ImportArgs,
+    backend: &dyn Backend,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    let (file, is_archive) = source_of(&args.source)?;
+    let at = Controlled::find(&args.pool, backend, true)?;
+    let asked = spec_of(&at, &args.pool, &args.path, &args.how, is_archive).and_then(|tree| {
+        if tree.clone.is_some() {
+            let message = format!("{}: a clone never changes", args.pool.display());
+            return Err(UsageError::new(message).into());
+        }
+        let shown = named(&at, &tree);
+        let facts = ask(&at, &Transfer::Import { tree }, file, ("imported", output))?;
+        Ok((shown, facts))
+    });
+    let (shown, facts) = at.finish(asked)?;
+    tell((&shown, "imported"), &args.source.display().to_string(), &facts, output)
+}
+
+pub(crate) fn export(
+    args: &ExportTreeArgs,
+    backend: &dyn Backend,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    let at = Controlled::find(&args.pool, backend, false)?;
+    let is_archive = is_archive(&args.target);
+    let asked = spec_of(&at, &args.pool, &args.path, &args.how, is_archive).and_then(|tree| {
+        let shown = named(&at, &tree);
+        let file = target_of(&args.target, is_archive)?;
+        let facts = ask(&at, &Transfer::ExportTree { tree }, file, ("exported", output))?;
+        Ok((shown, facts))
+    });
+    let (shown, facts) = at.finish(asked)?;
+    let to_stdout = args.target == Path::new("-");
+    let target = args.target.display().to_string();
+    if to_stdout {
+        // Standard output has the archive.
+        output.remark(&text_of((&shown, "exported"), &target, &facts));
+        return Ok(code_of(&facts));
+    }
+    tell((&shown, "exported"), &target, &facts, output)
+}
+
+/// Returns the fileset as people write it.
+fn named(at: &Controlled, tree: &TreeSpec) -> String {
+    let clone = tree.clone.as_ref().map_or(String::new(), |clone| format!("@{clone}"));
+    format!("{}:{}{clone}", at.pool.display(), tree.fileset)
+}
+
+fn spec_of(
+    at: &Controlled,
+    argument: &Path,
+    path: &Path,
+    how: &HowArgs,
+    is_archive: bool,
+) -> anyhow::Result<TreeSpec> {
+    if !path.is_absolute() {
+        let message = format!("--path {}: begin it with /, the fileset's root", path.display());
+        return Err(UsageError::new(message).into());
+    }
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = how.threads.unwrap_or((2 * processors).clamp(THREADS_MIN, THREADS_DEFAULT_MAX));
+    check_threads(threads, THREADS_MAX)?;
+    let (fileset, clone) = match &at.clone {
+        Some(_) => at.named_clone(argument).map(|(fileset, clone)| (fileset, Some(clone)))?,
+        None => (at.fileset.clone().unwrap_or_else(|| ROOT_NAME.to_owned()), None),
+    };
+    let path = path.as_os_str().as_bytes().to_vec();
+    Ok(TreeSpec { fileset, clone, path, is_archive, threads, verifies: how.verify })
+}
+
+/// Opens what is imported, and says whether it is a tar.
+fn source_of(source: &Path) -> anyhow::Result<(File, bool)> {
+    if source == Path::new("-") {
+        let stdin = std::io::stdin().as_fd().try_clone_to_owned()?;
+        return Ok((File::from(stdin), true));
+    }
+    let file = File::open(source)
+        .with_context(|| format!("{}: check the path of what is imported", source.display()))?;
+    let is_archive = !file.metadata()?.is_dir();
+    Ok((file, is_archive))
+}
+
+fn is_archive(target: &Path) -> bool {
+    let is_tar = target.extension().is_some_and(|extension| extension == "tar");
+    target == Path::new("-") || (is_tar && !target.is_dir())
+}
+
+/// Opens what is exported to.
+fn target_of(target: &Path, is_archive: bool) -> anyhow::Result<File> {
+    let shown = target.display();
+    if target == Path::new("-") {
+        let stdout = std::io::stdout().as_fd().try_clone_to_owned()?;
+        return Ok(File::from(stdout));
+    }
+    if is_archive {
+        let mut options = File::options();
+        options.read(true).write(true).create_new(true).mode(0o600);
+        return options.open(target).with_context(|| {
+            format!("{shown}: the archive cannot be made: name one that is not there yet")
+        });
+    }
+    match std::fs::create_dir(target) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(error).with_context(|| format!("{shown}: the directory cannot be made"));
+        }
+        _ => {}
+    }
+    let opened = File::open(target).with_context(|| shown.to_string())?;
+    let is_directory = opened.metadata()?.is_dir();
+    anyhow::ensure!(
+        is_directory,
+        "{shown} is no directory: name a directory, or a tar whose name ends in .tar"
+    );
+    Ok(opened)
+}
+
+fn ask(
+    at: &Controlled,
+    request: &Transfer,
+    file: File,
+    (what, output): (&str, &Output),
+) -> anyhow::Result<Value> {
+    // Quiet where nobody watches.
+    let mut progress = match output.progress() {
+        Progress::Bar(bar) => Progress::Bar(bar),
+        Progress::Plain(_) | Progress::Silent => Progress::Silent,
+    };
+    let told = at.transfer(request, file, &mut |done, total| {
+        progress.tell(what, done, total);
+        true
+    });
+    progress.finish();
+    told
+}
+
+fn code_of(facts: &Value) -> u8 {
+    if facts["failed"] == 0 { exit::DONE } else { exit::FAILED }
+}
+
+fn tell(
+    (fileset, what): (&str, &str),
+    other: &str,
+    facts: &Value,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    let mut value = json!({ what: other, "fileset": fileset });
+    if let (Some(value), Some(facts)) = (value.as_object_mut(), facts.as_object()) {
+        value.extend(facts.clone());
+    }
+    output.fact(&text_of((fileset, what), other, facts), &value);
+    Ok(code_of(facts))
+}
+
+fn text_of((fileset, what): (&str, &str), other: &str, facts: &Value) -> String {
+    let of = |name: &str| facts[name].as_u64().unwrap_or(0);
+    let way = if what == "imported" { "into" } else { "from" };
+    let mut text = format!(
+        "{} is {what} {way} {}: {} files ({}), {} directories",
+        printable(other),
+        printable(fileset),
+        of("files"),
+        ByteSize(of("bytes")),
+        of("directories"),
+    );
+    for (name, words) in [
+        ("symlinks", "symbolic links"),
+        ("others", "devices, fifos and sockets"),
+        ("links", "hard links"),
+        ("skipped", "were there already"),
+        ("replaced", "were replaced"),
+        ("verified", "are verified"),
+    ] {
+        if of(name) > 0 {
+            text += &format!(", {} {words}", of(name));
+        }
+    }
+    for (count, list, words) in
+        [("left_out", "what_was_left_out", "left out"), ("failed", "errors", "failed")]
+    {
+        let told = facts[list].as_array().map_or(&[][..], Vec::as_slice);
+        for line in told.iter().filter_map(Value::as_str) {
+            text += &format!("\n{words}: {}", printable(line));
+        }
+        let more = of(count).saturating_sub(u64::try_from(told.len()).unwrap_or(0));
+        if more > 0 {
+            text += &format!("\n{words}: {more} more");
+        }
+    }
+    text
+}

@@ -1,0 +1,446 @@
+//! The mounts of a pool that one server has open, each of another fileset.
+//!
+//! ```text
+//!   holdfast mount POOL:b DIR --question--> status socket --> claims the fileset, says: ready
+//!        mounts DIR, in its own namespace
+//!        passes /dev/fuse ------------------------------->    serves it
+//! ```
+//!
+//! # Concurrency
+//!
+//! A mount that another process hands over comes in a thread of its own. Whoever waits for the
+//! server's end calls [`Mounts::reap`] now and then.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use engine::vnode::api::Ino;
+use front::fuse::{
+    Attached, CpuLatency, EndCause, MountError, MountOptions, MountedSession, StopSignals,
+    TransportChoice, Unmounted,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::backend::OpenPool;
+use crate::control::{Peer, clone_of, name_of};
+use crate::status::{self, Answer};
+use crate::transfer::{pass_descriptor, take_descriptor};
+use crate::uses::{Claim, Use, Uses};
+
+/// Most mounts of a pool: each has some threads.
+const MOUNTS_MAX: usize = 64;
+/// How often the end of a mount is looked for.
+const POLL_TIME: Duration = Duration::from_millis(50);
+/// How long processes that hold files may go on after a signal. A service manager waits 90 s before
+/// it kills; this leaves time for the last sync.
+const DRAIN_TIME: Duration = Duration::from_secs(20);
+
+/// A mount that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MountSpec {
+    /// The fileset; `None`: the one that the pool was opened with.
+    pub(crate) fileset: Option<String>,
+    /// A clone of it.
+    pub(crate) clone: Option<String>,
+    /// Where, in the namespace of whoever asks: any bytes.
+    pub(crate) directory: Vec<u8>,
+    /// Options as mount(8) has them.
+    pub(crate) options: String,
+    pub(crate) threads: usize,
+    pub(crate) poll_us: u64,
+    pub(crate) has_writeback_cache: bool,
+    /// `auto`, `uring` or `dev`.
+    pub(crate) transport: String,
+    /// Whether processors are kept from halting: `auto`, `on` or `off`.
+    pub(crate) cpu_latency: String,
+}
+
+/// What comes behind the descriptor.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Place {
+    /// Device number of what is mounted, as `major:minor`.
+    device: Option<String>,
+}
+
+/// The mounts of a pool.
+pub(crate) struct Mounts {
+    path: PathBuf,
+    pool: Arc<dyn OpenPool>,
+    /// Who uses which fileset.
+    pub(crate) uses: Arc<Uses>,
+    list: Mutex<List>,
+}
+
+#[derive(Default)]
+struct List {
+    mounted: Vec<Mounted>,
+    /// Mounts that are being handed over.
+    coming: usize,
+    is_closing: bool,
+    /// What went wrong with one that has ended.
+    failure: Option<MountError>,
+}
+
+/// In the order in which they go: nobody asks any more when the claim does.
+struct Mounted {
+    session: MountedSession,
+    claim: Claim,
+}
+
+/// A mount that is being handed over, until it is dropped.
+struct Coming<'m>(&'m Mounts);
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        self.0.lock().coming -= 1;
+    }
+}
+
+impl Mounts {
+    /// Returns the mounts of `pool`, which was opened at `path`: none.
+    pub(crate) fn new(path: &Path, pool: &Arc<dyn OpenPool>) -> Arc<Mounts> {
+        Arc::new(Mounts {
+            path: path.to_owned(),
+            pool: Arc::clone(pool),
+            uses: Uses::new(path, pool),
+            list: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a mount that this process has made.
+    pub(crate) fn add(&self, session: MountedSession, claim: Claim) {
+        self.lock().mounted.push(Mounted { session, claim });
+    }
+
+    /// Returns each mount for `status`, in the order in which they came.
+    pub(crate) fn facts(&self) -> Vec<Value> {
+        let facts = |mounted: &Mounted| {
+            let directory = mounted.session.directory();
+            let transport = mounted.session.transport();
+            json!({
+                "directory": directory.to_string_lossy(),
+                "directory_bytes": directory.as_os_str().as_bytes(),
+                "device": mounted.session.device(),
+                "fileset": self.pool.fileset_name(mounted.claim.fileset()),
+                "transport": { "name": transport.name(), "reason": transport.reason() },
+            })
+        };
+        self.lock().mounted.iter().map(facts).collect()
+    }
+
+    /// Returns the root of the files of the mount of number `index`.
+    pub(crate) fn root_of(&self, index: usize) -> Option<Ino> {
+        let fileset = self.lock().mounted.get(index)?.claim.fileset();
+        self.pool.file_system().root_of(fileset).ok()
+    }
+
+    /// Lets go of mounts that have ended, and makes durable what was written to them. Returns
+    /// whether any is left or coming; if none is and `closes`, no more come.
+    pub(crate) fn reap(&self, closes: bool) -> bool {
+        let ended: Vec<Mounted> = {
+            let mut list = self.lock();
+            let (ended, left) = std::mem::take(&mut list.mounted)
+                .into_iter()
+                .partition(|mounted| mounted.session.is_ended());
+            list.mounted = left;
+            // Whoever asks meanwhile must not be told that all is over.
+            list.coming += ended.len();
+            ended
+        };
+        for Mounted { session, claim } in ended {
+            let directory = session.directory().to_owned();
+            let done = session.wait();
+            tracing::info!(directory = %directory.display(), "unmounted");
+            drop(claim);
+            let mut list = self.lock();
+            list.coming -= 1;
+            if let Err(error) = done {
+                tracing::error!(directory = %directory.display(), %error, "a mount has failed");
+                list.failure.get_or_insert(error);
+            }
+        }
+        let mut list = self.lock();
+        let is_left = !list.mounted.is_empty() || list.coming > 0;
+        list.is_closing |= closes && !is_left;
+        is_left
+    }
+
+    /// Serves until the last mount has gone, or one of `signals` comes.
+    pub(crate) fn run(&self, signals: &StopSignals) -> Result<EndCause, MountError> {
+        let signal = loop {
+            if let Some(signal) = signals.wait_within(POLL_TIME) {
+                break Some(signal);
+            }
+            if !self.reap(true) {
+                break None;
+            }
+        };
+        let end = match signal {
+            Some(signal) => self.unmount_all(signals, signal)?,
+            None => EndCause::Unmounted,
+        };
+        match self.lock().failure.take() {
+            Some(failure) => Err(failure),
+            None => Ok(end),
+        }
+    }
+
+    /// Takes every mount away, and waits a while for those who use them.
+    pub(crate) fn unmount_all(
+        &self,
+        signals: &StopSignals,
+        signal: i32,
+    ) -> Result<EndCause, MountError> {
+        {
+            let mut list = self.lock();
+            list.is_closing = true;
+            for Mounted { session, .. } in &list.mounted {
+                tracing::info!(signal, directory = %session.directory().display(), "unmounting");
+                if session.unmount()? == Unmounted::Detached {
+                    let seconds = DRAIN_TIME.as_secs();
+                    tracing::warn!(seconds, "files are still in use; waiting for their users");
+                }
+            }
+        }
+        let begun = Instant::now();
+        while self.reap(true) {
+            if signals.wait_within(POLL_TIME).is_some() || begun.elapsed() >= DRAIN_TIME {
+                self.cut()?;
+                return Ok(EndCause::Cut(signal));
+            }
+        }
+        Ok(EndCause::Signal(signal))
+    }
+
+    /// Ends mounts that somebody uses: their users get errors when the process ends.
+    fn cut(&self) -> Result<(), MountError> {
+        let left = std::mem::take(&mut self.lock().mounted);
+        let synced = left.first().map_or(Ok(()), |mounted| mounted.session.sync());
+        for Mounted { session, claim } in left {
+            drop(session);
+            // Its requests go on until the process ends: the fileset stays held.
+            std::mem::forget(claim);
+        }
+        synced
+    }
+
+    fn come(&self) -> anyhow::Result<Coming<'_>> {
+        let mut list = self.lock();
+        let shown = self.path.display();
+        anyhow::ensure!(!list.is_closing, "{shown}: the pool is being closed: try again");
+        let count = list.mounted.len() + list.coming;
+        anyhow::ensure!(count < MOUNTS_MAX, "{shown}: a server has at most {MOUNTS_MAX} mounts");
+        list.coming += 1;
+        Ok(Coming(self))
+    }
+
+    /// Takes over the mount that the client of `stream`, who may do so, asks for.
+    pub(crate) fn take_over(&self, stream: &UnixStream, spec: &MountSpec) -> anyhow::Result<Value> {
+        let _coming = self.come()?;
+        let shown = self.path.display();
+        let wrong = |cause: String| anyhow::anyhow!("{shown}: {cause}");
+        let name = spec.fileset.as_deref().map(name_of).transpose().map_err(wrong)?;
+        let clone = spec.clone.as_deref().map(clone_of).transpose().map_err(wrong)?;
+        let mut options = MountOptions::new(&self.path.to_string_lossy());
+        options.apply(&spec.options)?;
+        let is_read_only = self.pool.status()["is_read_only"] == true;
+        anyhow::ensure!(
+            options.is_read_only || !is_read_only,
+            "{shown}: the pool is open to be read only: give -o ro"
+        );
+        options.thread_count = spec.threads;
+        options.poll_time = Duration::from_micros(spec.poll_us);
+        options.has_writeback_cache = spec.has_writeback_cache;
+        options.transport = match spec.transport.as_str() {
+            "auto" => TransportChoice::Auto,
+            "uring" => TransportChoice::Uring,
+            _ => TransportChoice::Dev,
+        };
+        options.cpu_latency = match spec.cpu_latency.as_str() {
+            "on" => CpuLatency::On,
+            "off" => CpuLatency::Off,
+            _ => CpuLatency::Auto,
+        };
+        let directory = PathBuf::from(OsString::from_vec(spec.directory.clone()));
+        let claim =
+            self.uses.claim(name.as_ref(), clone.as_ref(), Use::Mount(directory.clone()))?;
+        // From here on the other side mounts.
+        status::send(stream, &Answer::Ready)?;
+        let connection: OwnedFd = take_descriptor(stream)?.into();
+        let place = status::receive_answer::<Place>(stream)?;
+        let attached =
+            Attached { directory, device: place.device, connection, has_replaced_dead: false };
+        let fs = self.pool.file_system();
+        let session = front::fuse::serve_attached(fs, claim.fileset(), attached, &options)?;
+        tracing::info!(directory = %session.directory().display(), "mounted");
+        self.add(session, claim);
+        Ok(self.facts().pop().unwrap_or_default())
+    }
+
+    /// Does so in a thread of its own. Returns why not.
+    pub(crate) fn begin(
+        self: &Arc<Mounts>,
+        stream: &UnixStream,
+        spec: MountSpec,
+        peer: Peer,
+    ) -> anyhow::Result<()> {
+        let (stream, mounts) = (stream.try_clone()?, Arc::clone(self));
+        tracing::info!(target: "holdfast::audit", uid = peer.uid, ?spec, "asked for a mount");
+        std::thread::Builder::new().name("hand-over".to_owned()).spawn(move || {
+            let answer = match mounts.take_over(&stream, &spec) {
+                Ok(value) => Answer::Mounted(value),
+                Err(error) => Answer::Error(format!("{error:#}")),
+            };
+            if let Err(error) = status::send(&stream, &answer) {
+                tracing::debug!(%error, "the client of a mount has gone");
+            }
+        })?;
+        Ok(())
+    }
+}
+
+/// Mounts `directory` and hands it to the server behind `stream`, which has the request already.
+#[allow(clippy::wildcard_enum_match_arm, reason = "all that is no answer to it is nonsense")]
+pub(crate) fn hand_over(
+    stream: &UnixStream,
+    directory: &Path,
+    options: &MountOptions,
+) -> anyhow::Result<(Value, bool)> {
+    let gone = "the server has gone away: mount again";
+    match status::receive_answer::<Answer>(stream).context(gone)? {
+        Answer::Ready => {}
+        Answer::Error(error) => return Err(anyhow::Error::msg(error)),
+        other => return Err(nonsense(&other)),
+    }
+    let attached = front::fuse::attach(directory, options)?;
+    let at = attached.directory.clone();
+    let has_replaced_dead = attached.has_replaced_dead;
+    let served = give(stream, attached).and_then(|()| {
+        match status::receive_answer::<Answer>(stream).context(gone)? {
+            Answer::Mounted(value) => Ok((value, has_replaced_dead)),
+            Answer::Error(error) => Err(anyhow::Error::msg(error)),
+            other => Err(nonsense(&other)),
+        }
+    });
+    if served.is_err() {
+        // What nobody serves must not stay in the way.
+        let _ = front::fuse::mountpoint::detach(&at);
+    }
+    served
+}
+
+fn nonsense(answer: &Answer) -> anyhow::Error {
+    tracing::debug!(?answer, "no answer to a mount");
+    anyhow::anyhow!("the server answered nonsense: is it a `holdfast` of another version?")
+}
+
+/// Gives the connection away: this process has none when it returns.
+fn give(stream: &UnixStream, attached: Attached) -> anyhow::Result<()> {
+    let place = Place { device: attached.device };
+    pass_descriptor(stream, &attached.connection.into())?;
+    status::send(stream, &place)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::backend::Backend;
+    use crate::wiring::EngineBackend;
+
+    fn spec(fileset: Option<&str>) -> MountSpec {
+        MountSpec {
+            fileset: fileset.map(str::to_owned),
+            clone: None,
+            directory: b"/nowhere".to_vec(),
+            options: String::new(),
+            threads: 1,
+            poll_us: 0,
+            has_writeback_cache: false,
+            transport: "dev".to_owned(),
+            cpu_latency: "off".to_owned(),
+        }
+    }
+
+    /// Goal: what is handed over and is no mounted /dev/fuse is refused with words, and the fileset
+    /// is free again. Method: another device, a device that nobody has mounted, and nothing at all.
+    #[test]
+    fn a_descriptor_that_is_no_mount_is_refused() {
+        let pool = EngineBackend.open_in_memory(16 << 20).expect("there is memory");
+        let mounts = Mounts::new(Path::new("pool"), &pool);
+        for (device, words) in [
+            (Some("/dev/null"), "no /dev/fuse"),
+            (Some("/dev/fuse"), "mounted nowhere"),
+            (None, "no descriptor"),
+        ] {
+            let opened = device.map(|path| File::options().read(true).write(true).open(path));
+            // Not every machine has it.
+            if opened.as_ref().is_some_and(Result::is_err) {
+                continue;
+            }
+            let (here, there) = UnixStream::pair().expect("a pair");
+            let (mounts, spec) = (&mounts, spec(None));
+            let refused = std::thread::scope(|scope| {
+                let asked = scope.spawn(move || mounts.take_over(&there, &spec));
+                let ready: Answer = status::receive_answer(&here).expect("it answers");
+                assert!(matches!(ready, Answer::Ready), "{ready:?}");
+                if let Some(Ok(file)) = opened {
+                    pass_descriptor(&here, &file).expect("there is room");
+                    status::send(&here, &Place { device: None }).expect("it reads");
+                }
+                drop(here);
+                asked.join().expect("no bug").expect_err("it is no mount")
+            });
+            assert!(format!("{refused:#}").contains(words), "{refused:#}");
+        }
+        assert!(mounts.facts().is_empty() && !mounts.reap(false));
+        pool.close().expect("memory does not fail");
+    }
+
+    /// Goal: a fileset is used by one mount, or by exports and imports, and by nobody else until
+    /// they have gone (UF1, UF2); a name that is none, and a pool that closes, are told.
+    #[test]
+    fn a_fileset_has_one_mount_or_others() {
+        let pool = EngineBackend.open_in_memory(16 << 20).expect("there is memory");
+        let mounts = Mounts::new(Path::new("pool"), &pool);
+        let (here, there) = UnixStream::pair().expect("a pair");
+        let refused = |how: Use, words: &str| {
+            let claim = mounts.uses.claim(None, None, how);
+            let error = claim.err().expect("it is in use").to_string();
+            assert!(error.contains(words), "{error}");
+        };
+        let export = || Use::Export("/x".to_owned());
+        let mount = || Use::Mount(PathBuf::from("/mnt"));
+        let claim = mounts.uses.claim(None, None, mount()).expect("it is free");
+        refused(export(), "unmount /mnt");
+        refused(Use::Import, "mounted on /mnt");
+        let again = mounts.take_over(&there, &spec(Some("root"))).expect_err("one mount");
+        assert!(again.to_string().contains("fileset root: it is mounted on /mnt"), "{again}");
+        drop(claim);
+        let both = [export(), Use::Import, export()].map(|how| mounts.uses.claim(None, None, how));
+        refused(mount(), "exported as /x");
+        drop(both);
+        drop(mounts.uses.claim(None, None, mount()).expect("it is free again"));
+        let missing = mounts.take_over(&there, &spec(Some("b"))).expect_err("there is none");
+        assert!(missing.to_string().contains("there is no fileset b"), "{missing}");
+        mounts.reap(true);
+        let closing = mounts.take_over(&there, &spec(None)).expect_err("it closes");
+        assert!(closing.to_string().contains("being closed"), "{closing}");
+        drop(here);
+        pool.close().expect("memory does not fail");
+    }
+}

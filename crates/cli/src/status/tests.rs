@@ -1,0 +1,146 @@
+//! Sockets that come and go, and who may ask for what.
+
+use std::time::Instant;
+
+use super::*;
+use crate::backend::Backend;
+use crate::wiring::EngineBackend;
+
+/// Goal: a server ends, whatever has become of its socket's path, and takes no socket away but
+/// its own. Method: the path is as it was, gone, and another server's; each end is waited for
+/// with a deadline.
+#[test]
+fn a_server_ends_though_its_path_is_gone_or_anothers() {
+    let directory = std::env::temp_dir().join(format!("holdfast-ends-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("it can be made");
+    let path = directory.join("socket");
+    let start = || StatusServer::listen_at(path.clone(), |_| Ok(())).expect("it listens");
+    let ends = |server: StatusServer| {
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop(server);
+            let _ = tell.send(());
+        });
+        told.recv_timeout(CLIENT_TIME).expect("the server ends");
+    };
+    ends(start());
+    let server = start();
+    std::fs::remove_file(&path).expect("the socket is there");
+    ends(server);
+    let first = start();
+    std::fs::remove_file(&path).expect("the socket is there");
+    let second = start();
+    ends(first);
+    assert!(UnixStream::connect(&path).is_ok(), "the end of one took the socket of another");
+    ends(second);
+    std::fs::remove_dir(&directory).expect("no socket is left");
+}
+
+/// Goal: nobody waits for ever for a server that takes no client any more, nor takes it for one
+/// that is gone. Method: a listener accepts nobody, and its queue is filled.
+#[test]
+fn a_queue_that_is_full_is_waited_for_no_longer_than_said() {
+    let path = std::env::temp_dir().join(format!("holdfast-full-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let listener =
+        rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
+    let address = SocketAddrUnix::new(&path).expect("short");
+    rustix::net::bind(&listener, &address).expect("nothing is there");
+    rustix::net::listen(&listener, 0).expect("it listens");
+    let mut waiting = Vec::new();
+    let begun = Instant::now();
+    let refused = loop {
+        match connect(&path, Duration::from_millis(20)) {
+            Ok(client) => waiting.push(client),
+            Err(error) => break error,
+        }
+        assert!(waiting.len() < 100, "the queue is never full");
+    };
+    assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+    assert!(!waiting.is_empty() && begun.elapsed() < CLIENT_TIME);
+    let taken = StatusServer::listen_at(path.clone(), |_| Ok(())).map(drop);
+    let taken = taken.expect_err("the socket is another's").to_string();
+    assert!(taken.contains("answers already"), "{taken}");
+    drop(listener);
+    let gone = connect(&path, CLIENT_TIME).expect_err("nobody listens").kind();
+    assert_eq!(gone, ErrorKind::ConnectionRefused);
+    std::fs::remove_file(&path).expect("the socket is there");
+}
+
+/// Goal: a user who may change nothing changes nothing, is told who may, and may look (CO1).
+#[test]
+fn others_may_look_and_change_nothing() {
+    let pool = EngineBackend.open_in_memory(16 << 20).expect("there is memory");
+    let create = json!({ "do": "fileset-create", "name": "a", "properties": {} });
+    let ask = |request: &Value, uid: u32| {
+        let (peer, own) = (Peer { uid, gid: uid }, Peer { uid: 1000, gid: 1000 });
+        controlled(pool.as_ref(), (control::VERSION, request.clone()), (peer, own))
+    };
+    let refused = ask(&create, 1001);
+    let is_told = matches!(&refused, Answer::Error(words) if words.contains("user 1000"));
+    assert!(is_told, "{refused:?}");
+    let list = json!({ "do": "fileset-list", "from": 0 });
+    let count = || {
+        let answer = ask(&list, 1001);
+        let Answer::Control(control::Answer::Filesets { list, next: None }) = answer else {
+            panic!("{answer:?}")
+        };
+        list.len()
+    };
+    assert_eq!(count(), 1, "what was refused was done");
+    assert!(matches!(ask(&create, 1000), Answer::Control(control::Answer::Done)));
+    assert_eq!(count(), 2);
+    let delete = json!({ "do": "fileset-delete", "name": "a" });
+    assert!(matches!(ask(&delete, 0), Answer::Control(control::Answer::Done)));
+    pool.close().expect("memory does not fail");
+}
+
+/// Goal: a mount is handed over only by root and by the server's own user (CO1).
+#[test]
+fn others_hand_no_mount_over() {
+    let spec = json!({
+        "fileset": "a", "clone": null, "directory": [47], "options": "", "threads": 1,
+        "poll_us": 0, "has_writeback_cache": false, "transport": "dev", "cpu_latency": "on",
+    });
+    let ask = |uid: u32| {
+        let (peer, own) = (Peer { uid, gid: uid }, Peer { uid: 1000, gid: 1000 });
+        permitted::<MountSpec>(control::VERSION, spec.clone(), (peer, own))
+    };
+    assert!(ask(0).is_ok() && ask(1000).is_ok());
+    assert!(ask(1001).is_err_and(|words| words.contains("user 1000")));
+}
+
+/// Goal: a bug in one answer ends neither the thread nor the client, and the next is answered.
+#[test]
+fn a_bug_in_an_answer_is_told_and_the_next_is_answered() {
+    let path = std::env::temp_dir().join(format!("holdfast-bug-{}", std::process::id()));
+    let server = StatusServer::listen_at(path.clone(), |stream| {
+        let line = receive_line(stream, LINE_BYTES_MAX, CLIENT_TIME)?;
+        let question = serde_json::from_slice(&line)?;
+        match question {
+            Question::Status => send(stream, &Answer::Error("well".to_owned())),
+            Question::Explain { node, .. } => panic!("a bug that the test planted: {node}"),
+            Question::Control { .. } | Question::Transfer { .. } | Question::Mount { .. } => {
+                send(stream, &Answer::Error("no".to_owned()))
+            }
+        }
+    });
+    let server = server.expect("it listens");
+    let explain = Question::Explain { mount: 0, node: 7, range: None };
+    for (question, words) in [(explain, "met a bug"), (Question::Status, "well")] {
+        let answer = ask(&path, &question).expect("it answers");
+        let is_said = matches!(&answer, Answer::Error(said) if said.contains(words));
+        assert!(is_said, "{answer:?}");
+    }
+    drop(server);
+}
+
+#[test]
+fn keys_are_short_safe_and_tell_paths_apart() {
+    let key = key_of(Path::new("/srv/my pool.hf"));
+    assert!(key.starts_with("my_pool.hf-"), "{key}");
+    assert_ne!(key, key_of(Path::new("/other/my pool.hf")));
+    assert_eq!(key, key_of(Path::new("/srv/my pool.hf")));
+    assert!(key_of(Path::new(&format!("/{}", "n".repeat(255)))).len() <= 32 + 17);
+    assert!(key_of(Path::new("/")).starts_with('-'));
+}

@@ -1,0 +1,510 @@
+//! The heads of a tar: one block of 512 bytes, and before it what does not fit there.
+//!
+//! Written is pax (POSIX.1-2001), which GNU tar, bsdtar and others read: each file has a head of
+//! its own with its times to the nanosecond, and whatever of its name, owner, size and extended
+//! attributes the old head has no room for. Read is that, GNU's form and the old one.
+//!
+//! The crate `tar` has the fields of a block. The stream is read here, for nothing that comes from
+//! it may be believed: a head says how long it is, and is held in memory.
+
+use std::io::{ErrorKind, Read};
+
+use engine::vnode::api::{FileKind, Timestamp};
+use tar::{EntryType, Header};
+
+use super::{Attributes, Meta};
+
+/// Bytes of a block.
+pub(crate) const BLOCK_BYTES: usize = 512;
+/// Longest head of one file: its names, and its extended attributes.
+pub(crate) const HEAD_BYTES_MAX: u64 = 4 << 20;
+/// Most ranges of a file with holes.
+pub(crate) const RANGES_MAX: usize = 1 << 20;
+/// How extended attributes are named in a head.
+pub(crate) const ATTRIBUTE_PREFIX: &str = "SCHILY.xattr.";
+
+/// Why a tar is read no further.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ArchiveError {
+    /// Whoever writes it has stopped.
+    #[error("the archive breaks off in the middle: get all of it, and begin again")]
+    Ends,
+    /// It cannot be read.
+    #[error("the archive cannot be read: {0}")]
+    Unread(std::io::Error),
+    /// It is none, or is damaged.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+impl From<std::io::Error> for ArchiveError {
+    fn from(error: std::io::Error) -> ArchiveError {
+        if error.kind() == ErrorKind::UnexpectedEof {
+            ArchiveError::Ends
+        } else {
+            ArchiveError::Unread(error)
+        }
+    }
+}
+
+/// What a name of an archive stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A file of this kind.
+    File(FileKind),
+    /// One more name of a file that came before.
+    Link,
+    /// Something that has no place in a file system.
+    Other(u8),
+}
+
+/// The head of a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) path: Vec<u8>,
+    pub(crate) what: What,
+    pub(crate) meta: Meta,
+    /// Of a symbolic or hard link.
+    pub(crate) target: Vec<u8>,
+    pub(crate) attributes: Attributes,
+    /// Bytes that follow.
+    pub(crate) stored_bytes: u64,
+    /// Whether what follows begins with a map of what is no hole.
+    has_map: bool,
+    /// What is no hole, from the head; `None`: all.
+    ranges: Option<Vec<(u64, u64)>>,
+    /// What of it was left out, in words.
+    pub(crate) left_out: Option<&'static str>,
+}
+
+/// Reads the heads of an archive.
+pub(crate) struct Archive<R> {
+    reader: R,
+    /// Bytes of the current file that were not read, and those that fill its last block.
+    left: (u64, u64),
+    /// Whether anything was read yet.
+    has_begun: bool,
+    /// Bytes read.
+    pub(crate) position: u64,
+}
+
+/// What heads before a file's own have said.
+#[derive(Default)]
+struct Before {
+    path: Option<Vec<u8>>,
+    target: Option<Vec<u8>>,
+    records: Vec<(String, Vec<u8>)>,
+}
+
+impl Before {
+    fn get(&self, key: &str) -> Option<&[u8]> {
+        let found = self.records.iter().rev().find(|(name, _)| name == key);
+        found.map(|(_, value)| &value[..])
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        std::str::from_utf8(self.get(key)?).ok()?.parse().ok()
+    }
+}
+
+impl<R: Read> Archive<R> {
+    pub(crate) fn new(reader: R) -> Archive<R> {
+        Archive { reader, left: (0, 0), has_begun: false, position: 0 }
+    }
+
+    /// Reads all of `into`.
+    fn fill(&mut self, into: &mut [u8]) -> Result<(), ArchiveError> {
+        self.reader.read_exact(into)?;
+        self.position = self.position.saturating_add(u64::try_from(into.len()).unwrap_or(0));
+        Ok(())
+    }
+
+    /// Reads what is left of a file's content into `into`, as much as there is room.
+    pub(crate) fn content(&mut self, into: &mut [u8]) -> Result<usize, ArchiveError> {
+        let length = into.len().min(usize::try_from(self.left.0).unwrap_or(usize::MAX));
+        self.fill(&mut into[..length])?;
+        self.left.0 -= u64::try_from(length).unwrap_or(0);
+        Ok(length)
+    }
+
+    fn skip(&mut self) -> Result<(), ArchiveError> {
+        let mut dropped = [0; 16 << 10];
+        while self.left.0 > 0 {
+            self.content(&mut dropped)?;
+        }
+        let length = usize::try_from(std::mem::take(&mut self.left.1)).unwrap_or(0);
+        self.fill(&mut dropped[..length])
+    }
+
+    fn begin_content(&mut self, bytes: u64) {
+        let block = u64::try_from(BLOCK_BYTES).unwrap_or(512);
+        self.left = (bytes, (block - bytes % block) % block);
+    }
+
+    /// Returns the next block that is a head; `None`: the archive ends.
+    fn block(&mut self) -> Result<Option<Header>, ArchiveError> {
+        let mut header = Header::new_old();
+        let bytes = header.as_mut_bytes();
+        let first = self.reader.read(&mut bytes[..1])?;
+        if first == 0 {
+            // A tar ends with blocks of zeros, and some writers leave them out.
+            return if self.has_begun { Ok(None) } else { Err(not_a_tar(&[])) };
+        }
+        let mut rest = [0; BLOCK_BYTES - 1];
+        self.position += 1;
+        self.fill(&mut rest)?;
+        header.as_mut_bytes()[1..].copy_from_slice(&rest);
+        if header.as_bytes().iter().all(|&byte| byte == 0) {
+            return Ok(None);
+        }
+        if header.cksum().ok() != Some(checksum(&header)) {
+            return Err(if self.has_begun {
+                let at = self.position;
+                ArchiveError::Wrong(format!(
+                    "the archive is damaged: the head before byte {at} has another checksum"
+                ))
+            } else {
+                not_a_tar(header.as_bytes())
+            });
+        }
+        self.has_begun = true;
+        Ok(Some(header))
+    }
+
+    /// Reads a head that says something of the next.
+    fn long(&mut self, header: &Header) -> Result<Vec<u8>, ArchiveError> {
+        let length = header.entry_size()?;
+        if length > HEAD_BYTES_MAX {
+            let most = HEAD_BYTES_MAX;
+            let cause =
+                format!("the archive has a head of {length} bytes; there are at most {most}");
+            return Err(ArchiveError::Wrong(cause));
+        }
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        self.begin_content(length);
+        self.content(&mut bytes)?;
+        self.skip()?;
+        Ok(bytes)
+    }
+
+    /// Returns the head of the next file; `None`: that was the last.
+    pub(crate) fn next(&mut self) -> Result<Option<Entry>, ArchiveError> {
+        self.skip()?;
+        let (mut before, mut held) = (Before::default(), 0);
+        loop {
+            let Some(header) = self.block()? else { return Ok(None) };
+            let kind = header.entry_type();
+            if !matches!(kind.as_byte(), b'x' | b'g' | b'L' | b'K') {
+                return self.entry(&header, &before).map(Some);
+            }
+            let bytes = self.long(&header)?;
+            held += bytes.len();
+            if held > usize::try_from(HEAD_BYTES_MAX).unwrap_or(usize::MAX) {
+                let cause = "the archive has heads without end before a file".to_owned();
+                return Err(ArchiveError::Wrong(cause));
+            }
+            match kind.as_byte() {
+                b'x' => before.records = records_of(&bytes)?,
+                b'L' => before.path = Some(until_zero(&bytes)),
+                b'K' => before.target = Some(until_zero(&bytes)),
+                // Of the whole archive: who packs trees says nothing there.
+                _ => {}
+            }
+        }
+    }
+
+    fn entry(&mut self, header: &Header, before: &Before) -> Result<Entry, ArchiveError> {
+        let stored_bytes = match before.number("size") {
+            Some(size) => size,
+            None => header.entry_size()?,
+        };
+        let what = what_of(header.entry_type());
+        let path = before.get("GNU.sparse.name").or_else(|| before.get("path")).map(<[u8]>::to_vec);
+        let path = path.or_else(|| before.path.clone());
+        let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
+        let target = before.get("linkpath").map(<[u8]>::to_vec).or_else(|| before.target.clone());
+        let target = target.or_else(|| header.link_name_bytes().map(|name| name.into_owned()));
+        let mut meta = meta_of(header, before, what)?;
+        // Old archives say so of a directory and of nothing else.
+        let is_directory = what == What::File(FileKind::Regular) && path.ends_with(b"/");
+        let what = if is_directory { What::File(FileKind::Directory) } else { what };
+        meta.kind = if is_directory { FileKind::Directory } else { meta.kind };
+        let mut entry = Entry {
+            what,
+            path,
+            target: target.unwrap_or_default(),
+            attributes: Attributes::new(),
+            // What has no content has none, whatever its size says.
+            stored_bytes: if matches!(what, What::File(FileKind::Regular) | What::Other(_)) {
+                stored_bytes
+            } else {
+                0
+            },
+            has_map: false,
+            ranges: None,
+            left_out: None,
+            meta,
+        };
+        entry.meta.size_bytes = entry.stored_bytes;
+        entry.take_records(before)?;
+        if header.entry_type() == EntryType::GNUSparse {
+            self.old_sparse(header, &mut entry)?;
+        }
+        self.begin_content(entry.stored_bytes);
+        Ok(entry)
+    }
+
+    /// GNU's own form of a file with holes: its map is in the head, and in blocks behind it.
+    fn old_sparse(&mut self, header: &Header, entry: &mut Entry) -> Result<(), ArchiveError> {
+        let Some(gnu) = header.as_gnu() else {
+            return Err(ArchiveError::Wrong("a file with holes has no head of GNU's".to_owned()));
+        };
+        let mut ranges = Vec::new();
+        let mut take = |sparse: &tar::GnuSparseHeader| {
+            if !sparse.is_empty() {
+                ranges.push((sparse.offset()?, sparse.length()?));
+            }
+            std::io::Result::Ok(())
+        };
+        gnu.sparse.iter().try_for_each(&mut take)?;
+        let mut is_extended = gnu.is_extended();
+        let mut count = 0;
+        while is_extended {
+            let mut more = tar::GnuExtSparseHeader::new();
+            self.reader.read_exact(more.as_mut_bytes())?;
+            more.sparse.iter().try_for_each(&mut take)?;
+            is_extended = more.is_extended();
+            count += 1;
+            if count > RANGES_MAX / more.sparse.len() {
+                return Err(too_many_ranges());
+            }
+        }
+        entry.meta.size_bytes = gnu.real_size()?;
+        entry.ranges = Some(ranges);
+        Ok(())
+    }
+
+    /// Returns what of a file is no hole: ranges that rise, whose bytes are all that follows.
+    pub(crate) fn ranges(&mut self, entry: &Entry) -> Result<Vec<(u64, u64)>, ArchiveError> {
+        let ranges = match (&entry.ranges, entry.has_map) {
+            (Some(ranges), _) => ranges.clone(),
+            (None, true) => self.map()?,
+            (None, false) => return Ok(vec![(0, entry.stored_bytes)]),
+        };
+        let (mut end, mut sum) = (0_u64, 0_u64);
+        for &(offset, length) in &ranges {
+            let next = offset.checked_add(length).filter(|&next| next <= entry.meta.size_bytes);
+            let Some(next) = next.filter(|_| offset >= end) else {
+                let cause = "the map of a file with holes makes no sense".to_owned();
+                return Err(ArchiveError::Wrong(cause));
+            };
+            end = next;
+            sum = sum.saturating_add(length);
+        }
+        if sum == self.left.0 {
+            Ok(ranges)
+        } else {
+            let cause = "the map of a file with holes does not fit what follows".to_owned();
+            Err(ArchiveError::Wrong(cause))
+        }
+    }
+
+    /// Reads the map in front of a file's content: decimal numbers, a line each, in whole blocks.
+    fn map(&mut self) -> Result<Vec<(u64, u64)>, ArchiveError> {
+        let (mut numbers, mut wanted, mut text) = (Vec::new(), None::<usize>, Vec::new());
+        while wanted.is_none_or(|wanted| numbers.len() < wanted) {
+            let mut block = [0; BLOCK_BYTES];
+            if self.content(&mut block)? < BLOCK_BYTES {
+                return Err(ArchiveError::Wrong("the map of a file with holes ends".to_owned()));
+            }
+            for &byte in &block {
+                if byte != b'\n' {
+                    text.push(byte);
+                    continue;
+                }
+                let number = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
+                let number: u64 = number.ok_or_else(|| {
+                    ArchiveError::Wrong("the map of a file with holes has no number".to_owned())
+                })?;
+                text.clear();
+                match wanted {
+                    Some(wanted) if numbers.len() >= wanted => break,
+                    Some(_) => numbers.push(number),
+                    None => {
+                        let count = usize::try_from(number).unwrap_or(usize::MAX);
+                        if count > RANGES_MAX {
+                            return Err(too_many_ranges());
+                        }
+                        wanted = Some(2 * count);
+                    }
+                }
+            }
+        }
+        Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
+    }
+}
+
+impl Entry {
+    /// Takes what a pax head says.
+    fn take_records(&mut self, before: &Before) -> Result<(), ArchiveError> {
+        for (key, value) in &before.records {
+            if let Some(name) = key.strip_prefix(ATTRIBUTE_PREFIX) {
+                self.attributes.push((name.as_bytes().to_vec(), value.clone()));
+            } else if key.starts_with("SCHILY.acl.") {
+                self.left_out = Some("its access list is written in words, which are not read");
+            }
+        }
+        self.attributes.sort();
+        self.attributes.dedup_by(|a, b| a.0 == b.0);
+        if before.get("GNU.sparse.major").is_some_and(|major| major == b"1") {
+            self.has_map = true;
+            self.meta.size_bytes = before.number("GNU.sparse.realsize").unwrap_or(0);
+        } else if before.records.iter().any(|(key, _)| key.starts_with("GNU.sparse.")) {
+            let path = super::shown(&self.path);
+            return Err(ArchiveError::Wrong(format!(
+                "{path}: its holes are in a form that is not read: make the archive with `tar \
+                 --sparse --sparse-version=1.0 --format=posix`"
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn meta_of(header: &Header, before: &Before, what: What) -> Result<Meta, ArchiveError> {
+    let id = |key: &str, number: u64| {
+        let number = before.number(key).unwrap_or(number);
+        u32::try_from(number).map_err(|_| {
+            ArchiveError::Wrong(format!("a file has {key} {number}, which Linux does not have"))
+        })
+    };
+    let seconds = i64::try_from(header.mtime()?).unwrap_or(0);
+    let mtime = Timestamp { seconds, nanoseconds: 0 };
+    let mtime = before.get("mtime").and_then(time_of).unwrap_or(mtime);
+    let kind = match what {
+        What::File(kind) => kind,
+        What::Link | What::Other(_) => FileKind::Regular,
+    };
+    let is_device = matches!(kind, FileKind::BlockDevice | FileKind::CharDevice);
+    let rdev = if is_device {
+        let (major, minor) = (header.device_major()?, header.device_minor()?);
+        let number = rustix::fs::makedev(major.unwrap_or(0), minor.unwrap_or(0));
+        u32::try_from(number).unwrap_or(u32::MAX)
+    } else {
+        0
+    };
+    Ok(Meta {
+        kind,
+        mode: u16::try_from(header.mode()? & 0o7777).unwrap_or(0),
+        uid: id("uid", header.uid()?)?,
+        gid: id("gid", header.gid()?)?,
+        rdev,
+        size_bytes: 0,
+        atime: before.get("atime").and_then(time_of).unwrap_or(mtime),
+        mtime,
+        links: 1,
+        id: (0, 0),
+    })
+}
+
+fn what_of(kind: EntryType) -> What {
+    match kind.as_byte() {
+        b'0' | b'\0' | b'7' | b'S' => What::File(FileKind::Regular),
+        b'1' => What::Link,
+        b'2' => What::File(FileKind::Symlink),
+        b'3' => What::File(FileKind::CharDevice),
+        b'4' => What::File(FileKind::BlockDevice),
+        b'5' => What::File(FileKind::Directory),
+        b'6' => What::File(FileKind::Fifo),
+        other => What::Other(other),
+    }
+}
+
+/// Returns the sum that a head is to have.
+pub(crate) fn checksum(header: &Header) -> u32 {
+    let bytes = header.as_bytes();
+    let blank = |index: usize| (148..156).contains(&index);
+    (0..).zip(bytes).map(|(at, &byte)| if blank(at) { 32 } else { u32::from(byte) }).sum()
+}
+
+fn until_zero(bytes: &[u8]) -> Vec<u8> {
+    bytes.split(|&byte| byte == 0).next().unwrap_or_default().to_vec()
+}
+
+/// Returns the records of a pax head: length, blank, key, `=`, value, line feed.
+fn records_of(mut bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>, ArchiveError> {
+    let wrong = || ArchiveError::Wrong("the archive has a pax head that makes no sense".to_owned());
+    let mut records = Vec::new();
+    while !bytes.is_empty() {
+        let blank = bytes.iter().position(|&byte| byte == b' ').ok_or_else(wrong)?;
+        let length = std::str::from_utf8(&bytes[..blank]).ok().and_then(|text| text.parse().ok());
+        let length: usize = length.ok_or_else(wrong)?;
+        let record = bytes.get(blank + 1..length).ok_or_else(wrong)?;
+        let record = record.strip_suffix(b"\n").ok_or_else(wrong)?;
+        let equals = record.iter().position(|&byte| byte == b'=').ok_or_else(wrong)?;
+        let key = String::from_utf8(record[..equals].to_vec()).map_err(|_| wrong())?;
+        records.push((key, record[equals + 1..].to_vec()));
+        bytes = &bytes[length..];
+    }
+    Ok(records)
+}
+
+/// Returns the record of a pax head that says `key` is `value`.
+pub(crate) fn record_of(key: &str, value: &[u8]) -> Vec<u8> {
+    let rest = " =\n".len() + key.len() + value.len();
+    // The length counts its own digits.
+    let mut length = rest + 1;
+    while rest + length.to_string().len() != length {
+        length = rest + length.to_string().len();
+    }
+    let mut record = format!("{length} {key}=").into_bytes();
+    record.extend_from_slice(value);
+    record.push(b'\n');
+    record
+}
+
+/// Returns the time that a pax head says: seconds, with any number of digits behind the point.
+fn time_of(text: &[u8]) -> Option<Timestamp> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let digits: String = fraction.chars().chain(std::iter::repeat('0')).take(9).collect();
+    let seconds: i64 = whole.parse().ok()?;
+    let nanoseconds: u32 = digits.parse().ok()?;
+    if whole.starts_with('-') && nanoseconds > 0 {
+        // Counted from below.
+        return Some(Timestamp { seconds: seconds - 1, nanoseconds: 1_000_000_000 - nanoseconds });
+    }
+    Some(Timestamp { seconds, nanoseconds })
+}
+
+/// Returns a time as a pax head has it.
+pub(crate) fn text_of_time(time: Timestamp) -> String {
+    match (time.seconds < 0, time.nanoseconds) {
+        (_, 0) => time.seconds.to_string(),
+        (false, nanoseconds) => format!("{}.{nanoseconds:09}", time.seconds),
+        (true, nanoseconds) => {
+            let whole = time.seconds.saturating_add(1).unsigned_abs();
+            format!("-{whole}.{:09}", 1_000_000_000_u32.saturating_sub(nanoseconds))
+        }
+    }
+}
+
+fn too_many_ranges() -> ArchiveError {
+    ArchiveError::Wrong(format!("a file has more than {RANGES_MAX} ranges between holes"))
+}
+
+fn not_a_tar(bytes: &[u8]) -> ArchiveError {
+    let packed = [
+        (&b"\x1f\x8b"[..], "gzip", "gzip -dc"),
+        (b"\x28\xb5\x2f\xfd", "zstd", "zstd -dc"),
+        (b"\xfd7zXZ", "xz", "xz -dc"),
+        (b"BZh", "bzip2", "bzip2 -dc"),
+    ];
+    let found = packed.iter().find(|(magic, ..)| bytes.starts_with(magic));
+    ArchiveError::Wrong(match found {
+        Some((_, name, command)) => format!(
+            "the archive is packed by {name}: give `{command} FILE | holdfast import - POOL:a`"
+        ),
+        None if bytes.is_empty() => "the archive is empty".to_owned(),
+        None => "it is no tar: name a directory or a tar".to_owned(),
+    })
+}

@@ -1,0 +1,134 @@
+//! An import that a power cut ends, wherever: what it would skip the next time is whole (TE2), and
+//! the next time ends with all of it.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::Path;
+use std::sync::Arc;
+
+use engine::vnode::api::FileSystem;
+use engine::{CreateOptions, OpenOptions, Pool};
+use runtime::clock::ManualClock;
+use storage::device::SharedDevice;
+use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
+
+use super::copy::{self, Purpose};
+use super::host::HostTree;
+use super::pool::PoolTree;
+use super::{Totals, Tree, is_same};
+
+const POOL_BYTES: u64 = 24 << 20;
+const DIRECTORIES: usize = 3;
+const FILES: usize = 8;
+
+fn open(device: &Arc<SimDevice>) -> Arc<Pool> {
+    let shared: SharedDevice = Arc::<SimDevice>::clone(device);
+    let pool = Pool::open(shared, Arc::new(ManualClock::new()), OpenOptions::default());
+    Arc::new(pool.expect("the pool opens"))
+}
+
+fn tree_of(pool: &Arc<Pool>, path: &str) -> PoolTree {
+    let fs: Arc<dyn FileSystem> = Arc::<Pool>::clone(pool);
+    PoolTree::below(&fs, pool.root(), path.as_bytes(), true).expect("it can be made")
+}
+
+fn host(path: &Path) -> HostTree {
+    HostTree::new(File::open(path).expect("it is there"))
+}
+
+fn run(source: &HostTree, target: &PoolTree, purpose: Purpose) -> Result<(), String> {
+    let totals = Totals::default();
+    copy::run((source, target), purpose, 2, &totals, &mut |_| true);
+    let facts = totals.facts();
+    match totals.last_word() {
+        Some(word) => Err(word),
+        None if facts["failed"] != 0 => Err(facts["errors"].to_string()),
+        None => Ok(()),
+    }
+}
+
+/// Holds each file that the next import would skip against its source.
+fn skipped_are_whole(source: &HostTree, target: &PoolTree) -> Result<(), String> {
+    let (from, to) = (source.root(), target.root());
+    let mut names = Vec::new();
+    target.list(&to, &mut |name| names.push(name)).map_err(|error| error.to_string())?;
+    for name in names {
+        let there = target.find(&to, &name).map_err(|error| error.to_string())?;
+        let meta = source.find(&from, &name).map_err(|error| error.to_string())?;
+        let (Some(there), Some(meta)) = (there, meta) else { continue };
+        if !is_same(&meta, &there) {
+            continue;
+        }
+        let (mut one, mut other) = (Vec::new(), Vec::new());
+        let length = usize::try_from(meta.size_bytes).expect("small");
+        let node = source.open(&from, &name, &meta).expect("it is there");
+        source.read(&node, 0, length, &mut one).expect("it is there");
+        let node = target.open(&to, &name, &there).map_err(|error| error.to_string())?;
+        target.read(&node, 0, length, &mut other).map_err(|error| error.to_string())?;
+        if one != other {
+            return Err(format!("{} would be skipped", super::shown(&name)));
+        }
+    }
+    Ok(())
+}
+
+fn judge(image: &Image, from: &Path) -> Result<(), String> {
+    let device = SimDevice::open(image.clone(), SimOptions::default());
+    let pool = open(&device);
+    for number in 0..DIRECTORIES {
+        let source = host(&from.join(number.to_string()));
+        let target = tree_of(&pool, &format!("/{number}"));
+        skipped_are_whole(&source, &target)?;
+        run(&source, &target, Purpose::Copy)?;
+        run(&source, &target, Purpose::Verify)?;
+    }
+    pool.close().map_err(|error| error.to_string())?;
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+    let report = check::run(shared, check::Options::default(), &mut |_| ());
+    if report.is_clean() { Ok(()) } else { Err(report.to_text()) }
+}
+
+/// Goal: a power cut at any write of an import leaves nothing that the next one would skip and that
+/// is not whole; the next one ends. Method: some imports one after the other, with a checkpoint
+/// between them; each point of the recording is cut, and judged by reading every byte.
+#[test]
+fn an_import_that_a_crash_ends_goes_on() {
+    let from = std::env::temp_dir().join(format!("holdfast-tree-crash-{}", std::process::id()));
+    for directory in 0..DIRECTORIES {
+        let path = from.join(directory.to_string());
+        fs::create_dir_all(&path).expect("it can be made");
+        for number in 0..FILES {
+            let bytes = vec![u8::try_from(number + 1).expect("few"); 5000 * number + 300];
+            fs::write(path.join(number.to_string()), bytes).expect("it can be made");
+        }
+    }
+    let base = SimDevice::new(POOL_BYTES, SimOptions::default());
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&base);
+    let create = CreateOptions::new(POOL_BYTES, [5; 64]);
+    Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
+    let options = SimOptions { is_recorded: true, ..SimOptions::default() };
+    let device = SimDevice::open(base.durable_image(), options);
+    let pool = open(&device);
+    for directory in 0..DIRECTORIES {
+        let target = tree_of(&pool, &format!("/{directory}"));
+        let source = host(&from.join(directory.to_string()));
+        run(&source, &target, Purpose::Copy).expect("nothing fails");
+        pool.checkpoint().expect("nothing fails");
+    }
+    let strategy =
+        Strategy { exhaustive_writes_max: 3, random_subsets: 2, torn_variants: 1, seed: 1 };
+    let (mut seen, mut judged) = (BTreeSet::new(), 0);
+    for point in device.recording().points() {
+        for image in point.images(&strategy) {
+            if seen.insert(image.image.content_hash()) {
+                judged += 1;
+                judge(&image.image, &from).unwrap_or_else(|finding| {
+                    panic!("cut at {}: {finding}", point.position());
+                });
+            }
+        }
+    }
+    pool.close().expect("nothing fails");
+    fs::remove_dir_all(&from).expect("it is ours");
+    assert!(judged > 50, "{judged} images mean little");
+}

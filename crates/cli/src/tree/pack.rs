@@ -1,0 +1,354 @@
+//! A tree into a tar.
+//!
+//! The archive is written in one stream, names in the order of a walk, each directory before what
+//! is in it. A file of several names is written once, its other names as links to the first. Holes
+//! are kept (GNU's sparse format 1.0, which GNU tar and bsdtar read). Sockets have no place in a
+//! tar and are left out.
+
+use std::collections::HashMap;
+use std::io::{BufWriter, Write};
+use std::sync::atomic::Ordering;
+
+use engine::vnode::api::FileKind;
+use tar::{EntryType, Header};
+
+use super::archive::{
+    ATTRIBUTE_PREFIX, BLOCK_BYTES, RANGES_MAX, checksum, record_of, text_of_time,
+};
+use super::copy::{OnMoved, below};
+use super::totals::count;
+use super::{Attributes, Meta, PIECE_BYTES, Totals, Tree, TreeError, TreeResult};
+
+/// Largest number that seven octal digits say: above it a pax head does.
+const OCTAL_MAX: u64 = 0o777_7777;
+/// Bytes that are gathered for a write.
+const BUFFER_BYTES: usize = 1 << 20;
+/// Files of several names that are remembered.
+const LINKS_MAX: usize = 10_000_000;
+
+/// Writes all of `source` to `into`, and counts in `totals`.
+pub(crate) fn run<S: Tree>(source: &S, into: impl Write, totals: &Totals, moved: OnMoved<'_>) {
+    let into = BufWriter::with_capacity(BUFFER_BYTES, into);
+    let mut packing = Packing { source, into, totals, links: HashMap::new() };
+    if let Err(error) = packing.all(moved) {
+        totals.fail(b"the archive", &TreeError { is_final: true, ..error });
+    }
+}
+
+struct Packing<'p, S: Tree, W: Write> {
+    source: &'p S,
+    into: BufWriter<W>,
+    totals: &'p Totals,
+    /// The first names of files that have several.
+    links: HashMap<(u64, u64), Vec<u8>>,
+}
+
+/// A directory that is walked.
+struct Level<N> {
+    node: N,
+    path: Vec<u8>,
+    names: std::vec::IntoIter<Vec<u8>>,
+}
+
+fn unwritten(error: &std::io::Error) -> TreeError {
+    TreeError::of_all(format!("it cannot be written: {error}"))
+}
+
+impl<S: Tree, W: Write> Packing<'_, S, W> {
+    fn all(&mut self, moved: OnMoved<'_>) -> TreeResult<()> {
+        let root = self.source.root();
+        let meta = self.source.meta(&root)?;
+        self.head(b"./", &meta, &self.source.attributes(&root)?, &[], None)?;
+        let device = meta.id.0;
+        let mut levels = vec![self.level(root, Vec::new())?];
+        while let Some(level) = levels.last_mut() {
+            let Some(name) = level.names.next() else {
+                levels.pop();
+                continue;
+            };
+            let path = below(&level.path, &name);
+            let node = level.node.clone();
+            match self.one(&node, &name, &path, device) {
+                Ok(Some(directory)) => match self.level(directory, path.clone()) {
+                    Ok(level) => levels.push(level),
+                    Err(error) => self.totals.fail(&path, &error.while_reading()),
+                },
+                Ok(None) => {}
+                Err(error) if error.is_final => return Err(error),
+                Err(error) => self.totals.fail(&path, &error),
+            }
+            if !moved(self.totals.moved_bytes.load(Ordering::Relaxed)) {
+                let why = "whoever asked for it has gone, or the pool is being closed";
+                return Err(TreeError::of_all(why));
+            }
+        }
+        // A tar ends with two blocks of zeros.
+        self.put(&[0; 2 * BLOCK_BYTES])?;
+        self.into.flush().map_err(|error| unwritten(&error))
+    }
+
+    fn level(&self, node: S::Node, path: Vec<u8>) -> TreeResult<Level<S::Node>> {
+        let mut names = Vec::new();
+        self.source.list(&node, &mut |name| names.push(name))?;
+        names.sort();
+        Ok(Level { node, path, names: names.into_iter() })
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> TreeResult<()> {
+        self.into.write_all(bytes).map_err(|error| unwritten(&error))
+    }
+
+    /// Fills the last block of `length` bytes.
+    fn fill(&mut self, length: u64) -> TreeResult<()> {
+        let rest = usize::try_from(length % 512).unwrap_or(0);
+        if rest > 0 { self.put(&[0; BLOCK_BYTES][rest..]) } else { Ok(()) }
+    }
+
+    /// Writes a file; returns the directory if it is one.
+    fn one(
+        &mut self,
+        directory: &S::Node,
+        name: &[u8],
+        path: &[u8],
+        device: u64,
+    ) -> TreeResult<Option<S::Node>> {
+        let found = self.source.find(directory, name).map_err(TreeError::while_reading)?;
+        // Gone since it was listed.
+        let Some(meta) = found else { return Ok(None) };
+        if meta.id.0 != device {
+            self.totals.leave_out(path, "another file system is mounted there");
+            return Ok(None);
+        }
+        if meta.kind == FileKind::Socket {
+            self.totals.leave_out(path, "it is a socket, which no tar holds");
+            return Ok(None);
+        }
+        if meta.kind != FileKind::Directory && meta.links > 1 {
+            if let Some(first) = self.links.get(&meta.id).cloned() {
+                self.head(path, &Meta { size_bytes: 0, ..meta }, &Vec::new(), &first, Some(b'1'))?;
+                count(&self.totals.links);
+                return Ok(None);
+            }
+            if self.links.len() < LINKS_MAX {
+                self.links.insert(meta.id, path.to_vec());
+            }
+        }
+        let node = self.source.open(directory, name, &meta).map_err(TreeError::while_reading)?;
+        let attributes = self.source.attributes(&node).map_err(TreeError::while_reading)?;
+        match meta.kind {
+            FileKind::Regular => {
+                self.file(path, &meta, &attributes, &node)?;
+                count(&self.totals.files);
+            }
+            FileKind::Directory => {
+                let path = [path, b"/"].concat();
+                self.head(&path, &meta, &attributes, &[], None)?;
+                count(&self.totals.directories);
+                return Ok(Some(node));
+            }
+            FileKind::Symlink => {
+                let target = self.source.target(&node).map_err(TreeError::while_reading)?;
+                self.head(path, &meta, &attributes, &target, None)?;
+                count(&self.totals.symlinks);
+            }
+            FileKind::BlockDevice | FileKind::CharDevice | FileKind::Fifo | FileKind::Socket => {
+                self.head(path, &meta, &attributes, &[], None)?;
+                count(&self.totals.others);
+            }
+        }
+        Ok(None)
+    }
+
+    fn file(
+        &mut self,
+        path: &[u8],
+        meta: &Meta,
+        attributes: &Attributes,
+        node: &S::Node,
+    ) -> TreeResult<()> {
+        let ranges = self.ranges(meta, node)?;
+        let whole = [(0, meta.size_bytes)];
+        if meta.size_bytes == 0 || ranges == whole {
+            self.head(path, meta, attributes, &[], None)?;
+            return self.content(node, &if meta.size_bytes == 0 { Vec::new() } else { ranges });
+        }
+        let mut map = format!("{}\n", ranges.len());
+        for (offset, length) in &ranges {
+            map.push_str(&format!("{offset}\n{length}\n"));
+        }
+        let mut map = map.into_bytes();
+        map.resize(map.len().next_multiple_of(BLOCK_BYTES), 0);
+        let sum: u64 = ranges.iter().map(|(_, length)| length).sum();
+        let stored = u64::try_from(map.len()).unwrap_or(0) + sum;
+        self.sparse_head(path, meta, attributes, stored)?;
+        self.put(&map)?;
+        self.content(node, &ranges)
+    }
+
+    fn ranges(&self, meta: &Meta, node: &S::Node) -> TreeResult<Vec<(u64, u64)>> {
+        let (mut ranges, mut at) = (Vec::new(), 0);
+        while let Some((start, end)) =
+            self.source.data(node, at).map_err(TreeError::while_reading)?
+        {
+            let end = end.min(meta.size_bytes);
+            if start >= end {
+                break;
+            }
+            if ranges.len() == RANGES_MAX {
+                // One more that has all of the rest, zeros where holes are.
+                ranges.push((start, meta.size_bytes - start));
+                break;
+            }
+            ranges.push((start, end - start));
+            at = end;
+        }
+        Ok(ranges)
+    }
+
+    /// Writes ranges of a file one after the other. Of a file that has become shorter there are
+    /// zeros in the place of what is missing, for the head has said how much comes.
+    fn content(&mut self, node: &S::Node, ranges: &[(u64, u64)]) -> TreeResult<()> {
+        let (mut bytes, mut wrong, mut sum) = (Vec::new(), None, 0_u64);
+        for &(start, length) in ranges {
+            let (mut at, end) = (start, start.saturating_add(length));
+            while at < end {
+                bytes.clear();
+                let most = usize::try_from(end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+                let read = self.source.read(node, at, most, &mut bytes);
+                if let Err(error) = read {
+                    wrong.get_or_insert(error.while_reading());
+                } else if bytes.len() < most {
+                    wrong.get_or_insert(TreeError::of_file("it became shorter while it was read"));
+                }
+                bytes.resize(most, 0);
+                self.put(&bytes)?;
+                let most = u64::try_from(most).unwrap_or(0);
+                at += most;
+                sum += most;
+                self.totals.bytes.fetch_add(most, Ordering::Relaxed);
+                self.totals.moved_bytes.fetch_add(most, Ordering::Relaxed);
+            }
+        }
+        self.fill(sum)?;
+        wrong.map_or(Ok(()), Err)
+    }
+
+    fn sparse_head(
+        &mut self,
+        path: &[u8],
+        meta: &Meta,
+        attributes: &Attributes,
+        stored: u64,
+    ) -> TreeResult<()> {
+        let mut records = records_of(meta, attributes, &[]);
+        records.extend(record_of("GNU.sparse.major", b"1"));
+        records.extend(record_of("GNU.sparse.minor", b"0"));
+        records.extend(record_of("GNU.sparse.name", path));
+        let size = meta.size_bytes.to_string();
+        records.extend(record_of("GNU.sparse.realsize", size.as_bytes()));
+        // Who does not know the format finds the pieces under this name.
+        let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+        let above = path.strip_suffix(name).unwrap_or_default();
+        let other = [above, b"GNUSparseFile.0/", name].concat();
+        if other.len() > 100 {
+            records.extend(record_of("path", &other));
+        }
+        let meta = Meta { size_bytes: stored, ..meta.clone() };
+        if stored > MAX_SIZE {
+            records.extend(record_of("size", stored.to_string().as_bytes()));
+        }
+        self.heads(&other, &meta, &records, &[], b'0')
+    }
+
+    fn head(
+        &mut self,
+        path: &[u8],
+        meta: &Meta,
+        attributes: &Attributes,
+        target: &[u8],
+        kind: Option<u8>,
+    ) -> TreeResult<()> {
+        let kind = kind.unwrap_or(match meta.kind {
+            FileKind::Regular => b'0',
+            FileKind::Symlink => b'2',
+            FileKind::CharDevice => b'3',
+            FileKind::BlockDevice => b'4',
+            FileKind::Directory => b'5',
+            FileKind::Fifo | FileKind::Socket => b'6',
+        });
+        let has_content = kind == b'0';
+        let size_bytes = if has_content { meta.size_bytes } else { 0 };
+        let meta = Meta { size_bytes, ..meta.clone() };
+        let mut records = records_of(&meta, attributes, target);
+        if path.len() > 100 || path.iter().any(|byte| !byte.is_ascii()) {
+            records.extend(record_of("path", path));
+        }
+        if size_bytes > MAX_SIZE {
+            records.extend(record_of("size", size_bytes.to_string().as_bytes()));
+        }
+        self.heads(path, &meta, &records, target, kind)
+    }
+
+    /// Writes a pax head and the block behind it.
+    fn heads(
+        &mut self,
+        path: &[u8],
+        meta: &Meta,
+        records: &[u8],
+        target: &[u8],
+        kind: u8,
+    ) -> TreeResult<()> {
+        let length = u64::try_from(records.len()).unwrap_or(0);
+        let pax = Meta { size_bytes: length, mode: 0o644, uid: 0, gid: 0, rdev: 0, ..meta.clone() };
+        let name = [b"PaxHeaders/", path].concat();
+        self.block(&name, &pax, &[], b'x')?;
+        self.put(records)?;
+        self.fill(length)?;
+        self.block(path, meta, target, kind)
+    }
+
+    fn block(&mut self, path: &[u8], meta: &Meta, target: &[u8], kind: u8) -> TreeResult<()> {
+        let mut header = Header::new_ustar();
+        let cut = |bytes: &[u8]| bytes[..bytes.len().min(100)].to_vec();
+        let old = header.as_old_mut();
+        let (path, target) = (cut(path), cut(target));
+        old.name[..path.len()].copy_from_slice(&path);
+        old.linkname[..target.len()].copy_from_slice(&target);
+        header.set_mode(meta.mode.into());
+        header.set_uid(u64::from(meta.uid).min(OCTAL_MAX));
+        header.set_gid(u64::from(meta.gid).min(OCTAL_MAX));
+        header.set_size(meta.size_bytes.min(MAX_SIZE));
+        header.set_mtime(u64::try_from(meta.mtime.seconds).unwrap_or(0).min(MAX_SIZE));
+        header.set_entry_type(EntryType::new(kind));
+        let device = meta.rdev.into();
+        let numbers = [rustix::fs::major(device), rustix::fs::minor(device)];
+        let set = header.set_device_major(numbers[0]);
+        set.and_then(|()| header.set_device_minor(numbers[1])).map_err(|it| unwritten(&it))?;
+        let sum = checksum(&header);
+        let text = format!("{sum:06o}\0 ");
+        header.as_old_mut().cksum.copy_from_slice(text.as_bytes());
+        self.put(header.as_bytes())
+    }
+}
+
+/// Largest number that eleven octal digits say.
+const MAX_SIZE: u64 = 0o777_7777_7777;
+
+/// Returns the records of a pax head that each file has.
+fn records_of(meta: &Meta, attributes: &Attributes, target: &[u8]) -> Vec<u8> {
+    let mut records = record_of("mtime", text_of_time(meta.mtime).as_bytes());
+    records.extend(record_of("atime", text_of_time(meta.atime).as_bytes()));
+    for (key, id) in [("uid", meta.uid), ("gid", meta.gid)] {
+        if u64::from(id) > OCTAL_MAX {
+            records.extend(record_of(key, id.to_string().as_bytes()));
+        }
+    }
+    if target.len() > 100 || target.iter().any(|byte| !byte.is_ascii()) {
+        records.extend(record_of("linkpath", target));
+    }
+    for (name, value) in attributes {
+        let key = format!("{ATTRIBUTE_PREFIX}{}", String::from_utf8_lossy(name));
+        records.extend(record_of(&key, value));
+    }
+    records
+}

@@ -1,0 +1,292 @@
+//! The files of a fileset as a [`Tree`], as the superuser has them.
+
+use std::sync::Arc;
+
+use engine::vnode::api::{
+    Attr, Caller, FileKind, FileSystem, FsError, Ino, NewInode, Seek, SetAttr, SetTime, XattrMode,
+};
+
+use super::{Attributes, Meta, Tree, TreeError, TreeResult, check_name};
+
+/// Files of a fileset below a directory.
+pub(crate) struct PoolTree {
+    fs: Arc<dyn FileSystem>,
+    caller: Caller,
+    root: PoolNode,
+}
+
+/// A file or directory, with a reference on it.
+#[derive(Clone)]
+pub(crate) struct PoolNode(Arc<Inner>);
+
+struct Inner {
+    fs: Arc<dyn FileSystem>,
+    ino: Ino,
+    /// Whether a reference is to be given back.
+    is_counted: bool,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.is_counted {
+            self.fs.forget(self.ino, 1);
+        }
+    }
+}
+
+/// The superuser, who leaves no trace where it only reads.
+fn superuser() -> Caller {
+    Caller { keeps_atime: true, ..Caller::root() }
+}
+
+#[allow(clippy::wildcard_enum_match_arm, reason = "what has no advice of its own is told as it is")]
+fn failed(error: &FsError) -> TreeError {
+    let is_final = matches!(
+        error,
+        FsError::NoSpace
+            | FsError::QuotaExceeded
+            | FsError::ReadOnly { .. }
+            | FsError::ReadOnlyClone
+            | FsError::Stale
+            | FsError::Io { .. }
+            | FsError::Corrupt { .. }
+    );
+    TreeError { cause: error.to_string(), is_final }
+}
+
+fn meta_of(attr: &Attr) -> Meta {
+    let is_device = matches!(attr.kind, FileKind::BlockDevice | FileKind::CharDevice);
+    Meta {
+        kind: attr.kind,
+        mode: attr.mode,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: if is_device { attr.rdev } else { 0 },
+        size_bytes: attr.size_bytes,
+        atime: attr.atime,
+        mtime: attr.mtime,
+        links: attr.nlink.into(),
+        id: (0, attr.ino.0),
+    }
+}
+
+impl PoolTree {
+    /// Returns the tree below `path` in the fileset whose root is `root`; makes what is missing of
+    /// the path if `makes`.
+    pub(crate) fn below(
+        fs: &Arc<dyn FileSystem>,
+        root: Ino,
+        path: &[u8],
+        makes: bool,
+    ) -> TreeResult<PoolTree> {
+        let root = PoolNode(Arc::new(Inner { fs: Arc::clone(fs), ino: root, is_counted: false }));
+        let mut tree = PoolTree { fs: Arc::clone(fs), caller: superuser(), root };
+        let inside = path.strip_prefix(b"/").unwrap_or(path);
+        let wrong = |cause: String| {
+            TreeError::of_all(format!("{}: {cause}", String::from_utf8_lossy(path)))
+        };
+        for name in super::names_of(inside).map_err(wrong)? {
+            let at = tree.root();
+            let found = tree.fs.lookup(&tree.caller, at.0.ino, name);
+            let found = match found {
+                Err(FsError::NotFound) if makes => {
+                    let new = NewInode::new(FileKind::Directory, 0o755);
+                    tree.fs.create(&tree.caller, at.0.ino, name, new, None)
+                }
+                found => found,
+            };
+            let attr = found.map_err(|error| wrong(error.to_string()))?;
+            tree.root = tree.node(attr.ino);
+            if attr.kind != FileKind::Directory {
+                return Err(wrong("it is no directory: name one with --path".to_owned()));
+            }
+        }
+        Ok(tree)
+    }
+
+    fn node(&self, ino: Ino) -> PoolNode {
+        PoolNode(Arc::new(Inner { fs: Arc::clone(&self.fs), ino, is_counted: true }))
+    }
+}
+
+impl Tree for PoolTree {
+    type Node = PoolNode;
+
+    const TIMES_WAIT: bool = true;
+
+    fn root(&self) -> PoolNode {
+        self.root.clone()
+    }
+
+    fn list(&self, directory: &PoolNode, each: &mut dyn FnMut(Vec<u8>)) -> TreeResult<()> {
+        let mut tell = |entry: &engine::vnode::api::DirEntry| {
+            if entry.name != b"." && entry.name != b".." {
+                each(entry.name.clone());
+            }
+            true
+        };
+        let listed = self.fs.readdir(&self.caller, directory.0.ino, 0, &mut tell);
+        listed.map_err(|error| failed(&error))
+    }
+
+    fn find(&self, directory: &PoolNode, name: &[u8]) -> TreeResult<Option<Meta>> {
+        check_name(name)?;
+        match self.fs.lookup(&self.caller, directory.0.ino, name) {
+            Ok(attr) => {
+                self.fs.forget(attr.ino, 1);
+                Ok(Some(meta_of(&attr)))
+            }
+            Err(FsError::NotFound) => Ok(None),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    fn open(&self, directory: &PoolNode, name: &[u8], meta: &Meta) -> TreeResult<PoolNode> {
+        check_name(name)?;
+        let found = self.fs.lookup(&self.caller, directory.0.ino, name);
+        let attr = found.map_err(|error| failed(&error))?;
+        let node = self.node(attr.ino);
+        if meta_of(&attr).id != meta.id {
+            return Err(TreeError::of_file("it was replaced while it was looked at: try again"));
+        }
+        Ok(node)
+    }
+
+    fn meta(&self, node: &PoolNode) -> TreeResult<Meta> {
+        let attr = self.fs.getattr(&self.caller, node.0.ino);
+        attr.map(|attr| meta_of(&attr)).map_err(|error| failed(&error))
+    }
+
+    fn target(&self, node: &PoolNode) -> TreeResult<Vec<u8>> {
+        self.fs.readlink(&self.caller, node.0.ino).map_err(|error| failed(&error))
+    }
+
+    fn attributes(&self, node: &PoolNode) -> TreeResult<Attributes> {
+        let names = match self.fs.listxattr(&self.caller, node.0.ino) {
+            Err(FsError::NotSupported) => return Ok(Vec::new()),
+            names => names.map_err(|error| failed(&error))?,
+        };
+        let mut all = Vec::with_capacity(names.len());
+        for name in names {
+            match self.fs.getxattr(&self.caller, node.0.ino, &name) {
+                Ok(value) => all.push((name, value)),
+                Err(FsError::NoAttribute) => {}
+                Err(error) => return Err(failed(&error)),
+            }
+        }
+        all.sort();
+        Ok(all)
+    }
+
+    fn read(
+        &self,
+        node: &PoolNode,
+        offset: u64,
+        length_bytes: usize,
+        into: &mut Vec<u8>,
+    ) -> TreeResult<usize> {
+        let read = self.fs.read(&self.caller, node.0.ino, offset, length_bytes, into);
+        read.map_err(|error| failed(&error))
+    }
+
+    fn data(&self, node: &PoolNode, offset: u64) -> TreeResult<Option<(u64, u64)>> {
+        let ino = node.0.ino;
+        match self.fs.seek(&self.caller, ino, offset, Seek::Data) {
+            Err(FsError::NoSuchOffset) => Ok(None),
+            Err(error) => Err(failed(&error)),
+            Ok(start) => {
+                let end = self.fs.seek(&self.caller, ino, start, Seek::Hole);
+                end.map(|end| Some((start, end))).map_err(|error| failed(&error))
+            }
+        }
+    }
+
+    fn make(
+        &self,
+        directory: &PoolNode,
+        name: &[u8],
+        meta: &Meta,
+        target: &[u8],
+    ) -> TreeResult<PoolNode> {
+        check_name(name)?;
+        let mut new = NewInode::new(meta.kind, meta.mode);
+        (new.uid, new.gid) = (Some(meta.uid), Some(meta.gid));
+        new.rdev = meta.rdev;
+        if meta.kind != FileKind::Regular || meta.size_bytes == 0 {
+            new.atime = Some(SetTime::To(meta.atime));
+            new.mtime = Some(SetTime::To(meta.mtime));
+        }
+        let at = directory.0.ino;
+        let made = if meta.kind == FileKind::Symlink {
+            self.fs.symlink(&self.caller, at, name, target, new, None)
+        } else {
+            self.fs.create(&self.caller, at, name, new, None)
+        };
+        made.map(|attr| self.node(attr.ino)).map_err(|error| failed(&error))
+    }
+
+    fn write(&self, node: &PoolNode, offset: u64, bytes: &[u8]) -> TreeResult<()> {
+        let written = self.fs.write(&self.caller, node.0.ino, offset, bytes);
+        written.map_err(|error| failed(&error))
+    }
+
+    fn resize(&self, node: &PoolNode, size_bytes: u64) -> TreeResult<()> {
+        let change = SetAttr { size_bytes: Some(size_bytes), ..SetAttr::default() };
+        let resized = self.fs.setattr(&self.caller, node.0.ino, &change, None);
+        resized.map(drop).map_err(|error| failed(&error))
+    }
+
+    fn link(&self, node: &PoolNode, directory: &PoolNode, name: &[u8]) -> TreeResult<()> {
+        check_name(name)?;
+        let linked = self.fs.link(&self.caller, node.0.ino, directory.0.ino, name, None);
+        let attr = linked.map_err(|error| failed(&error))?;
+        self.fs.forget(attr.ino, 1);
+        Ok(())
+    }
+
+    fn remove(&self, directory: &PoolNode, name: &[u8]) -> TreeResult<()> {
+        let removed = self.fs.unlink(&self.caller, directory.0.ino, name, None);
+        removed.map_err(|error| failed(&error))
+    }
+
+    fn set_owner_and_mode(&self, node: &PoolNode, meta: &Meta) -> TreeResult<()> {
+        let mode = (meta.kind != FileKind::Symlink).then_some(meta.mode);
+        let (uid, gid) = (Some(meta.uid), Some(meta.gid));
+        let change = SetAttr { mode, uid, gid, ..SetAttr::default() };
+        let set = self.fs.setattr(&self.caller, node.0.ino, &change, None);
+        set.map(drop).map_err(|error| failed(&error))
+    }
+
+    fn set_attribute(&self, node: &PoolNode, name: &[u8], value: Option<&[u8]>) -> TreeResult<()> {
+        let ino = node.0.ino;
+        let set = match value {
+            Some(value) => self.fs.setxattr(&self.caller, ino, name, value, XattrMode::Set, None),
+            None => self.fs.removexattr(&self.caller, ino, name, None),
+        };
+        set.map_err(|error| {
+            let mut told = failed(&error);
+            told.cause = format!("its attribute {}: {error}", String::from_utf8_lossy(name));
+            told
+        })
+    }
+
+    fn set_times(&self, node: &PoolNode, meta: &Meta) -> TreeResult<()> {
+        let change = SetAttr {
+            atime: Some(SetTime::To(meta.atime)),
+            mtime: Some(SetTime::To(meta.mtime)),
+            ..SetAttr::default()
+        };
+        let set = self.fs.setattr(&self.caller, node.0.ino, &change, None);
+        set.map(drop).map_err(|error| failed(&error))
+    }
+
+    fn sync(&self) -> TreeResult<()> {
+        self.fs.sync().map_err(|error| failed(&error))
+    }
+
+    fn between_files(&self) {
+        if self.fs.has_deferred_work() {
+            self.fs.run_deferred_work();
+        }
+    }
+}

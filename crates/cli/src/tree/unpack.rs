@@ -1,0 +1,506 @@
+//! A tar into a tree.
+//!
+//! One thread reads the archive, makes directories, and writes large files as they come. Small
+//! files are read into memory and written by others, for a file costs more than its bytes: a
+//! bounded number of them waits ([`WAITING_BYTES_MAX`]).
+//!
+//! Names come from whoever made the archive (TE1): one that leads out of the tree is left out and
+//! told, and so is one below what is no directory, such as a symbolic link.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use engine::vnode::api::{FileKind, Timestamp};
+
+use super::archive::{Archive, ArchiveError, Entry, What};
+use super::copy::{OnMoved, Purpose, Unsynced, compare_metas};
+use super::totals::count;
+use super::{
+    Meta, PIECE_BYTES, Totals, Tree, TreeError, TreeResult, has_same_owner_and_mode, is_same,
+    names_of, set_attributes,
+};
+use crate::events::now_seconds;
+
+/// Files up to this size are written by another thread than the one that reads.
+const SMALL_BYTES_MAX: u64 = 1 << 20;
+/// Bytes and files that wait for a thread.
+const WAITING_BYTES_MAX: u64 = 64 << 20;
+const WAITING_FILES_MAX: usize = 4096;
+
+/// Does `purpose` with the archive in `reader` and `target`.
+pub(crate) fn run<R: Read, T: Tree>(
+    (reader, target): (R, &T),
+    purpose: Purpose,
+    threads: usize,
+    totals: &Totals,
+    moved: OnMoved<'_>,
+) {
+    let job = Job {
+        target,
+        purpose,
+        totals,
+        queue: Mutex::default(),
+        changed: Condvar::new(),
+        unsynced: Unsynced::default(),
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| job.work());
+        }
+        let read = Reading { job: &job, directories: BTreeMap::new() }.all(reader, moved);
+        if let Err(error) = read {
+            totals.fail(b"the archive", &TreeError::of_all(error.to_string()));
+        }
+    });
+    if purpose == Purpose::Copy {
+        job.unsynced.settle(target, totals);
+        if let Err(error) = target.sync() {
+            totals.fail(b".", &error);
+        }
+    }
+}
+
+/// A small file with all of its content.
+struct Small<N> {
+    directory: N,
+    name: Vec<u8>,
+    entry: Entry,
+    pieces: Vec<(u64, Vec<u8>)>,
+}
+
+struct Queue<N> {
+    small: VecDeque<Small<N>>,
+    bytes: u64,
+    /// Paths of files that wait or are written.
+    under_way: BTreeSet<Vec<u8>>,
+    has_ended: bool,
+}
+
+impl<N> Default for Queue<N> {
+    fn default() -> Queue<N> {
+        Queue { small: VecDeque::new(), bytes: 0, under_way: BTreeSet::new(), has_ended: false }
+    }
+}
+
+struct Job<'j, T: Tree> {
+    target: &'j T,
+    purpose: Purpose,
+    totals: &'j Totals,
+    queue: Mutex<Queue<T::Node>>,
+    changed: Condvar,
+    unsynced: Unsynced<T::Node>,
+}
+
+impl<T: Tree> Job<'_, T> {
+    fn lock(&self) -> MutexGuard<'_, Queue<T::Node>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        let mut queue = self.lock();
+        loop {
+            let Some(small) = queue.small.pop_front() else {
+                if queue.has_ended {
+                    return;
+                }
+                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(queue);
+            if !self.totals.is_stopped() {
+                // A bug ends the import, and not its other threads.
+                let done = catch_unwind(AssertUnwindSafe(|| self.small(&small)));
+                let bug = |_| Err(TreeError::of_all("the import met a bug: see the log"));
+                if let Err(error) = done.unwrap_or_else(bug) {
+                    self.totals.fail(&small.entry.path, &error);
+                }
+                self.target.between_files();
+            }
+            queue = self.lock();
+            queue.bytes -= small.entry.stored_bytes;
+            queue.under_way.remove(&small.entry.path);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until `is_enough` of what is under way.
+    fn wait(&self, is_enough: impl Fn(&Queue<T::Node>) -> bool) -> MutexGuard<'_, Queue<T::Node>> {
+        let mut queue = self.lock();
+        while !is_enough(&queue) {
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        queue
+    }
+
+    fn give(&self, small: Small<T::Node>) {
+        let mut queue = self
+            .wait(|queue| queue.bytes < WAITING_BYTES_MAX && queue.small.len() < WAITING_FILES_MAX);
+        queue.bytes += small.entry.stored_bytes;
+        queue.under_way.insert(small.entry.path.clone());
+        queue.small.push_back(small);
+        self.changed.notify_all();
+    }
+
+    fn small(&self, small: &Small<T::Node>) -> TreeResult<()> {
+        let Small { directory, name, entry, pieces } = small;
+        if self.purpose == Purpose::Verify {
+            let node = self.compare(directory, name, entry)?;
+            for (offset, bytes) in pieces {
+                self.compare_piece(&node, *offset, bytes)?;
+            }
+            count(&self.totals.verified);
+            return Ok(());
+        }
+        let Some(node) = self.make(directory, name, entry)? else { return Ok(()) };
+        for (offset, bytes) in pieces {
+            self.target.write(&node, *offset, bytes)?;
+        }
+        self.finish(&node, entry)
+    }
+
+    /// Makes a file; `None`: it is there already.
+    fn make(&self, directory: &T::Node, name: &[u8], entry: &Entry) -> TreeResult<Option<T::Node>> {
+        let meta = &entry.meta;
+        let mut is_old = false;
+        if let Some(there) = self.target.find(directory, name)? {
+            if there.kind == FileKind::Directory {
+                return Err(TreeError::of_file("a directory is there already: remove it"));
+            }
+            let node = self.target.open(directory, name, &there)?;
+            let is_link = meta.kind == FileKind::Symlink;
+            let has_target = !is_link || self.target.target(&node)? == entry.target;
+            if is_same(meta, &there) && has_target {
+                count(&self.totals.skipped);
+                set_attributes(self.target, &node, &entry.attributes)?;
+                if !has_same_owner_and_mode(meta, &there) {
+                    self.target.set_owner_and_mode(&node, meta)?;
+                }
+                return Ok(None);
+            }
+            self.target.remove(directory, name)?;
+            count(&self.totals.replaced);
+            is_old = true;
+        }
+        let node = self.target.make(directory, name, meta, &entry.target)?;
+        // What it has inherited is taken off.
+        if is_old || !entry.attributes.is_empty() || !self.target.attributes(&node)?.is_empty() {
+            set_attributes(self.target, &node, &entry.attributes)?;
+            self.target.set_owner_and_mode(&node, meta)?;
+        }
+        Ok(Some(node))
+    }
+
+    /// The content of a regular file is written.
+    fn finish(&self, node: &T::Node, entry: &Entry) -> TreeResult<()> {
+        let meta = &entry.meta;
+        if meta.kind == FileKind::Regular && meta.size_bytes > 0 {
+            if self.target.meta(node)?.size_bytes != meta.size_bytes {
+                self.target.resize(node, meta.size_bytes)?;
+            }
+            self.unsynced.add(self.target, node, meta, self.totals)?;
+            self.totals.bytes.fetch_add(entry.stored_bytes, Ordering::Relaxed);
+        }
+        self.totals.count_made(meta.kind);
+        Ok(())
+    }
+
+    /// Compares all but the content.
+    fn compare(&self, directory: &T::Node, name: &[u8], entry: &Entry) -> TreeResult<T::Node> {
+        let there = self.target.find(directory, name)?;
+        let there = there.ok_or_else(|| TreeError::of_file("it is missing there"))?;
+        let node = self.target.open(directory, name, &there)?;
+        compare_metas(&entry.meta, &there)?;
+        if entry.meta.kind == FileKind::Symlink && self.target.target(&node)? != entry.target {
+            return Err(TreeError::of_file("it leads elsewhere there"));
+        }
+        if self.target.attributes(&node)? != entry.attributes {
+            return Err(TreeError::of_file("its extended attributes or access lists differ"));
+        }
+        Ok(node)
+    }
+
+    fn compare_piece(&self, node: &T::Node, offset: u64, bytes: &[u8]) -> TreeResult<()> {
+        let mut there = Vec::with_capacity(bytes.len());
+        self.target.read(node, offset, bytes.len(), &mut there)?;
+        if there == bytes {
+            return Ok(());
+        }
+        let differs = there.iter().zip(bytes).position(|(a, b)| a != b).unwrap_or(there.len());
+        let first = offset.saturating_add(u64::try_from(differs).unwrap_or(0));
+        Err(TreeError::of_file(format!("its content differs from byte {first} on")))
+    }
+}
+
+struct Reading<'j, 'r, T: Tree> {
+    job: &'r Job<'j, T>,
+    /// The directories of the archive: their own attributes are set when all is in them.
+    directories: BTreeMap<Vec<u8>, Entry>,
+}
+
+impl<T: Tree> Reading<'_, '_, T> {
+    fn all(mut self, reader: impl Read, moved: OnMoved<'_>) -> Result<(), ArchiveError> {
+        let done = self.entries(reader, moved);
+        // What was read is written, however the reading has ended.
+        let mut queue = self.job.wait(|queue| queue.under_way.is_empty());
+        queue.has_ended = true;
+        self.job.changed.notify_all();
+        drop(queue);
+        if done.is_ok() && !self.job.totals.is_stopped() {
+            for entry in std::mem::take(&mut self.directories).into_values() {
+                if let Err(error) = self.finish_directory(&entry) {
+                    self.job.totals.fail(&entry.path, &error);
+                }
+            }
+        }
+        done
+    }
+
+    fn entries(&mut self, reader: impl Read, moved: OnMoved<'_>) -> Result<(), ArchiveError> {
+        let mut archive = Archive::new(reader);
+        while let Some(mut entry) = archive.next()? {
+            if let Some(why) = entry.left_out {
+                self.job.totals.leave_out(&entry.path, why);
+            }
+            let done = match names_of(&entry.path) {
+                Ok(names) => {
+                    let path = names.join(&b'/');
+                    let name = names.last().map(|name| name.to_vec());
+                    entry.path = path;
+                    self.entry(&mut archive, entry.clone(), name)?
+                }
+                Err(cause) => Err(TreeError::of_file(format!("{cause}: it is left out"))),
+            };
+            if let Err(error) = done {
+                self.job.totals.fail(&entry.path, &error);
+            }
+            let totals = self.job.totals;
+            totals.moved_bytes.store(archive.position, Ordering::Relaxed);
+            if totals.is_stopped() {
+                return Ok(());
+            }
+            if !moved(archive.position) {
+                totals.stop("whoever asked for it has gone, or the pool is being closed");
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The outer error ends all, the inner one costs this file.
+    fn entry<R: Read>(
+        &mut self,
+        archive: &mut Archive<R>,
+        entry: Entry,
+        name: Option<Vec<u8>>,
+    ) -> Result<TreeResult<()>, ArchiveError> {
+        if let What::Other(kind) = entry.what {
+            let kind = char::from(kind).escape_default();
+            let why = format!("it is of kind `{kind}`, which no file system has");
+            self.job.totals.leave_out(&entry.path, &why);
+            return Ok(Ok(()));
+        }
+        // The same name once more, or below one that is being made.
+        drop(self.job.wait(|queue| is_clear(queue, &entry.path)));
+        let Some(name) = name else {
+            // The root itself.
+            if entry.what == What::File(FileKind::Directory) {
+                self.directories.insert(Vec::new(), entry);
+            }
+            return Ok(Ok(()));
+        };
+        let parent = entry.path.strip_suffix(&name[..]).unwrap_or_default();
+        let directory = match self.directory(parent) {
+            Ok(directory) => directory,
+            Err(error) => return Ok(Err(error)),
+        };
+        match entry.what {
+            What::Link => Ok(self.link(&directory, &name, &entry)),
+            What::File(FileKind::Directory) => {
+                let done = self.enter(&directory, &name, &entry.meta).map(drop);
+                if done.is_ok() {
+                    self.directories.insert(entry.path.clone(), entry);
+                }
+                Ok(done)
+            }
+            What::File(FileKind::Regular) if entry.stored_bytes > SMALL_BYTES_MAX => {
+                self.large(archive, &directory, &name, &entry)
+            }
+            What::File(_) | What::Other(_) => {
+                let pieces = pieces_of(archive, &entry)?;
+                self.job.give(Small { directory, name, entry, pieces });
+                Ok(Ok(()))
+            }
+        }
+    }
+
+    /// Returns the directory at a path, and makes what is missing of it.
+    fn directory(&self, path: &[u8]) -> TreeResult<T::Node> {
+        let mut at = self.job.target.root();
+        for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+            let seconds = i64::try_from(now_seconds()).unwrap_or(0);
+            let now = Timestamp { seconds, nanoseconds: 0 };
+            let meta = Meta {
+                kind: FileKind::Directory,
+                mode: 0o755,
+                uid: 0,
+                gid: 0,
+                rdev: 0,
+                size_bytes: 0,
+                atime: now,
+                mtime: now,
+                links: 1,
+                id: (0, 0),
+            };
+            at = self.enter(&at, name, &meta)?;
+        }
+        Ok(at)
+    }
+
+    fn enter(&self, directory: &T::Node, name: &[u8], meta: &Meta) -> TreeResult<T::Node> {
+        let target = self.job.target;
+        match target.find(directory, name)? {
+            Some(there) if there.kind == FileKind::Directory => {
+                target.open(directory, name, &there)
+            }
+            Some(_) => {
+                let name = super::shown(name);
+                let cause = format!("{name} is no directory there, and no link is followed");
+                Err(TreeError::of_file(cause))
+            }
+            None if self.job.purpose == Purpose::Verify => {
+                Err(TreeError::of_file("it is missing there"))
+            }
+            None => {
+                count(&self.job.totals.directories);
+                target.make(directory, name, meta, b"")
+            }
+        }
+    }
+
+    fn link(&self, directory: &T::Node, name: &[u8], entry: &Entry) -> TreeResult<()> {
+        let (job, target) = (self.job, self.job.target);
+        let wrong = |cause: String| TreeError::of_file(format!("what it is a link to: {cause}"));
+        let names = names_of(&entry.target).map_err(wrong)?;
+        drop(job.wait(|queue| is_clear(queue, &names.join(&b'/'))));
+        let Some((last, above)) = names.split_last() else {
+            return Err(wrong("it has no name".to_owned()));
+        };
+        let mut at = target.root();
+        for name in above {
+            let there = target.find(&at, name)?.filter(|it| it.kind == FileKind::Directory);
+            let there = there.ok_or_else(|| wrong("it is not there".to_owned()))?;
+            at = target.open(&at, name, &there)?;
+        }
+        let old = target.find(&at, last)?.ok_or_else(|| wrong("it is not there".to_owned()))?;
+        if old.kind == FileKind::Directory {
+            return Err(wrong("it is a directory".to_owned()));
+        }
+        let there = target.find(directory, name)?;
+        let is_it = there.as_ref().is_some_and(|there| there.id == old.id);
+        match (job.purpose, is_it) {
+            (Purpose::Verify, true) => count(&job.totals.verified),
+            (Purpose::Verify, false) => {
+                return Err(TreeError::of_file("it is no name of the same file there"));
+            }
+            (Purpose::Copy, true) => count(&job.totals.skipped),
+            (Purpose::Copy, false) => {
+                let node = target.open(&at, last, &old)?;
+                if there.is_some() {
+                    target.remove(directory, name)?;
+                    count(&job.totals.replaced);
+                }
+                target.link(&node, directory, name)?;
+                count(&job.totals.links);
+            }
+        }
+        Ok(())
+    }
+
+    fn large<R: Read>(
+        &self,
+        archive: &mut Archive<R>,
+        directory: &T::Node,
+        name: &[u8],
+        entry: &Entry,
+    ) -> Result<TreeResult<()>, ArchiveError> {
+        let job = self.job;
+        let node = match job.purpose {
+            Purpose::Verify => job.compare(directory, name, entry).map(Some),
+            Purpose::Copy => job.make(directory, name, entry),
+        };
+        let node = match node {
+            Ok(Some(node)) => node,
+            Ok(None) => return Ok(Ok(())),
+            Err(error) => return Ok(Err(error)),
+        };
+        let mut bytes = vec![0; PIECE_BYTES];
+        for (mut offset, length) in archive.ranges(entry)? {
+            let end = offset.saturating_add(length);
+            while offset < end {
+                let most = usize::try_from(end - offset).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+                let count = archive.content(&mut bytes[..most])?;
+                let done = match job.purpose {
+                    Purpose::Verify => job.compare_piece(&node, offset, &bytes[..count]),
+                    Purpose::Copy => job.target.write(&node, offset, &bytes[..count]),
+                };
+                if let Err(error) = done {
+                    return Ok(Err(error));
+                }
+                offset += u64::try_from(count).unwrap_or(0);
+            }
+        }
+        job.target.between_files();
+        if job.purpose == Purpose::Verify {
+            count(&job.totals.verified);
+            return Ok(Ok(()));
+        }
+        Ok(job.finish(&node, entry))
+    }
+
+    fn finish_directory(&self, entry: &Entry) -> TreeResult<()> {
+        let (target, mut at) = (self.job.target, self.job.target.root());
+        for name in entry.path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+            let there = target.find(&at, name)?;
+            let there = there.ok_or_else(|| TreeError::of_file("it was removed meanwhile"))?;
+            at = target.open(&at, name, &there)?;
+        }
+        if self.job.purpose == Purpose::Verify {
+            compare_metas(&entry.meta, &target.meta(&at)?)?;
+            if target.attributes(&at)? != entry.attributes {
+                return Err(TreeError::of_file("its extended attributes or access lists differ"));
+            }
+            count(&self.job.totals.verified);
+            return Ok(());
+        }
+        set_attributes(target, &at, &entry.attributes)?;
+        target.set_owner_and_mode(&at, &entry.meta)?;
+        target.set_times(&at, &entry.meta)
+    }
+}
+
+/// Whether neither a path nor anything above it is under way.
+fn is_clear<N>(queue: &Queue<N>, path: &[u8]) -> bool {
+    let mut ends = (0..path.len()).filter(|&at| path[at] == b'/').chain([path.len()]);
+    ends.all(|end| !queue.under_way.contains(&path[..end]))
+}
+
+/// Reads all content of a small file.
+fn pieces_of<R: Read>(
+    archive: &mut Archive<R>,
+    entry: &Entry,
+) -> Result<Vec<(u64, Vec<u8>)>, ArchiveError> {
+    if entry.meta.kind != FileKind::Regular || entry.stored_bytes == 0 {
+        return Ok(Vec::new());
+    }
+    let mut pieces = Vec::new();
+    for (offset, length) in archive.ranges(entry)? {
+        // The sum is what is stored, which is small.
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        archive.content(&mut bytes)?;
+        pieces.push((offset, bytes));
+    }
+    Ok(pieces)
+}
