@@ -9,6 +9,7 @@ mod forks;
 mod full;
 mod holds;
 mod moving;
+mod owners;
 mod quota;
 mod receiving;
 mod send;

@@ -9,6 +9,7 @@ use format::ids::AnodeNo;
 
 use crate::Check;
 use crate::convert::to_u64;
+use crate::pass::quota::Quotas;
 
 /// Bytes of memory for each anode of the fileset in hand: its facts, and its share of the tree
 /// that holds them.
@@ -54,6 +55,8 @@ pub(crate) struct Tree {
     pub(crate) fragments: u64,
     pub(crate) anode_map: Option<Anode>,
     pub(crate) orphans: Option<Anode>,
+    /// What users, groups and projects have.
+    pub(crate) quotas: Quotas,
     /// Whether memory for facts ran out.
     pub(crate) is_over: bool,
 }
@@ -68,6 +71,7 @@ impl Tree {
             fragments: 0,
             anode_map: None,
             orphans: None,
+            quotas: Quotas::default(),
             is_over: false,
         }
     }

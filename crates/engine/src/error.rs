@@ -2,6 +2,7 @@
 
 pub use format::defect::{Defect, DefectCode};
 use format::page::{PageKind, PageOwner};
+use format::quota::QuotaKind;
 
 /// Why an operation on files did not happen.
 ///
@@ -96,6 +97,15 @@ pub enum FsError {
         /// Whose it is.
         owner: PageOwner,
     },
+    /// A user, a group or a project has no record yet, where they are counted. Whoever starts
+    /// changes adds it and tries again: no program is ever told.
+    #[error("a record of a quota must be added first")]
+    Uncounted {
+        /// Of what kind the id is.
+        kind: QuotaKind,
+        /// Whose it is.
+        id: u32,
+    },
     /// The operation is not there on this kind of file.
     #[error("operation not supported")]
     NotSupported,
@@ -164,7 +174,7 @@ impl FsError {
             FsError::NoAttribute => 61,
             FsError::QuotaExceeded => 122,
             FsError::CrossFileset => 18,
-            FsError::TryLater | FsError::Shared { .. } => 11,
+            FsError::TryLater | FsError::Shared { .. } | FsError::Uncounted { .. } => 11,
             FsError::ReadOnlyClone => 30,
             FsError::NotSupported => 95,
             FsError::Stale => 116,

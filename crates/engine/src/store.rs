@@ -19,7 +19,7 @@ use crate::buffer::{Cache, PageRef, corrupt, page_of};
 use crate::error::{FsError, FsResult};
 use crate::gate::{Gate, Inside};
 use crate::journal::{Applied, Journal, Own, OwnRange, Reservation, Tx};
-use crate::usage::Usage;
+use crate::usage::{Account, Asker, Owners, Usage};
 
 /// Of the pages that a transaction may move: those of two names, and of the anodes of two
 /// directories.
@@ -83,6 +83,52 @@ struct Counted {
     change: i64,
     /// What was accepted, and is installed.
     accepted: u64,
+    /// The same of users, groups and projects, where they are counted.
+    owners: Vec<OwnerCounted>,
+}
+
+/// What a change does to what a user, a group or a project has: fragments, and inodes.
+#[derive(Debug)]
+struct OwnerCounted {
+    account: Arc<Account>,
+    change: [i64; 2],
+    /// Blocks that waited, and are installed.
+    accepted: u64,
+    /// What this change was let in with.
+    admitted: [u64; 2],
+}
+
+impl Counted {
+    fn owner(&mut self, account: &Arc<Account>) -> &mut OwnerCounted {
+        let known = self.owners.iter().position(|it| Arc::ptr_eq(&it.account, account));
+        let index = known.unwrap_or_else(|| {
+            let account = Arc::clone(account);
+            let (change, admitted) = ([0; 2], [0; 2]);
+            self.owners.push(OwnerCounted { account, change, accepted: 0, admitted });
+            self.owners.len() - 1
+        });
+        &mut self.owners[index]
+    }
+
+    /// Holds what each of them gets against his limits; after an error nobody has more.
+    #[cold]
+    fn admit_owners(&mut self, asker: Asker) -> FsResult<()> {
+        for owner in &mut self.owners {
+            let more = |change: i64| u64::try_from(change).unwrap_or(0);
+            let fragments = more(owner.change[0]).saturating_sub(owner.accepted);
+            let inodes = more(owner.change[1]);
+            owner.account.accept((fragments, 0), inodes, asker)?;
+            owner.admitted = [fragments, inodes];
+        }
+        Ok(())
+    }
+
+    /// The change is given up: what it was let in with is nobody's.
+    fn give_back(&self) {
+        for owner in &self.owners {
+            owner.account.give_back(owner.admitted[0], owner.admitted[1]);
+        }
+    }
 }
 
 /// Room for changes to come, which its holder begins without waiting. What is left of it is given
@@ -135,6 +181,12 @@ impl Store {
 
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// Returns who asks for room now.
+    pub(crate) fn asker(&self, is_privileged: bool) -> Asker {
+        let now = u64::try_from(self.now().seconds).unwrap_or(0);
+        Asker { may_be_refused: !is_privileged, now }
     }
 
     /// Starts a change of the pool's own, or of a fileset that nobody can reach. Called with no
@@ -475,10 +527,56 @@ impl Change<'_> {
     /// QT3: the fileset of `usage` will reference so much more, or less, once this has ended;
     /// `accepted` of what was accepted is installed then.
     pub(crate) fn note_usage(&mut self, usage: &Arc<Usage>, change: i64, accepted: u64) {
-        let new = || Counted { usage: Arc::clone(usage), change: 0, accepted: 0 };
-        let counted = self.counted.get_or_insert_with(new);
+        let counted = self.counted_of(usage);
         counted.change += change;
         counted.accepted += accepted;
+    }
+
+    fn counted_of(&mut self, usage: &Arc<Usage>) -> &mut Counted {
+        self.counted.get_or_insert_with(|| {
+            let usage = Arc::clone(usage);
+            Counted { usage, change: 0, accepted: 0, owners: Vec::new() }
+        })
+    }
+
+    /// QA1: a user, a group or a project will have so many fragments and inodes more, or fewer,
+    /// once this has ended.
+    pub(crate) fn note_owner(
+        &mut self,
+        usage: &Arc<Usage>,
+        account: &Arc<Account>,
+        change: [i64; 2],
+    ) {
+        let owner = self.counted_of(usage).owner(account);
+        owner.change[0] += change[0];
+        owner.change[1] += change[1];
+    }
+
+    /// QA2: a block of these owners, for which so much was accepted, is installed once this has
+    /// ended.
+    pub(crate) fn note_waited(&mut self, usage: &Arc<Usage>, owners: &Owners, accepted: u64) {
+        for account in owners.iter() {
+            self.counted_of(usage).owner(account).accepted += accepted;
+        }
+    }
+
+    /// Adds `change` to a 64-bit count of a page of the fileset's own, which clones may hold too.
+    pub(crate) fn add_to_own_count(
+        &mut self,
+        (place, kind, owner): (Place, PageKind, PageOwner),
+        offset: usize,
+        change: i64,
+    ) -> FsResult<()> {
+        let (buffer, bytes) = self.store.cache.page_with_bytes(place, kind, owner)?;
+        check_own(self.shared_epoch, page_of(&bytes), kind, owner)?;
+        self.tx_mut().add_u64(&buffer, offset, change);
+        Ok(())
+    }
+
+    /// From now on clones hold what was born in `shared_epoch` or before it: of a change of the
+    /// pool's own that is one of a fileset whose gate the caller keeps closed.
+    pub(crate) fn share(&mut self, shared_epoch: Epoch) {
+        self.shared_epoch = shared_epoch;
     }
 
     /// Holds what the change takes for a user against the quota, what was accepted before aside.
@@ -486,8 +584,12 @@ impl Change<'_> {
     /// # Errors
     ///
     /// [`FsError::QuotaExceeded`]: the change is to be given up.
-    pub(crate) fn admit(&mut self) -> FsResult<()> {
+    pub(crate) fn admit(&mut self, is_privileged: bool) -> FsResult<()> {
+        let store = self.store;
         let Some(counted) = &mut self.counted else { return Ok(()) };
+        if !counted.owners.is_empty() {
+            counted.admit_owners(store.asker(is_privileged))?;
+        }
         let more = u64::try_from(counted.change).unwrap_or(0).saturating_sub(counted.accepted);
         counted.usage.accept(more, 0, true)?;
         counted.accepted += more;
@@ -501,6 +603,14 @@ impl Change<'_> {
         self.store.alloc.settle(std::mem::take(&mut self.ledger), applied.lsn);
         if let Some(counted) = self.counted.take() {
             counted.usage.settle(counted.change, counted.accepted);
+            if !counted.owners.is_empty() {
+                let now = self.store.asker(true).now;
+                for owner in &counted.owners {
+                    let [fragments, inodes] = owner.admitted;
+                    let accepted = [fragments + owner.accepted, inodes];
+                    owner.account.settle(owner.change, accepted, now);
+                }
+            }
         }
         applied
     }
@@ -511,6 +621,7 @@ impl Drop for Change<'_> {
         if let Some(tx) = self.tx.take() {
             self.store.journal.abandon(tx);
             self.store.alloc.undo(std::mem::take(&mut self.ledger));
+            self.counted.take().inspect(Counted::give_back);
         }
     }
 }

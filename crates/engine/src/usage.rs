@@ -19,7 +19,12 @@
 //!
 //! One lock, under which nothing else is taken.
 //!
-//! Not here: who counts what (`fileset`), and what the pool has (`alloc`).
+//! Not here: who counts what (`fileset`), what users have of it (`account`), and what the pool has
+//! (`alloc`).
+
+mod account;
+
+pub(crate) use self::account::{Account, AccountFacts, Asker, Owners, Terms, accept_all};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +33,24 @@ use runtime::planted::{self, Planted};
 
 use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
+
+/// Whom a block counts for until it is installed.
+#[derive(Clone, Debug)]
+pub(crate) struct Payer<'u> {
+    /// The fileset.
+    pub(crate) usage: &'u Arc<Usage>,
+    /// Owner, group and project, where they are counted.
+    pub(crate) owners: Option<Owners>,
+    /// Who asks, where they are.
+    pub(crate) asker: Asker,
+}
+
+impl<'u> Payer<'u> {
+    /// Returns a fileset that counts for nobody else.
+    pub(crate) fn fileset(usage: &'u Arc<Usage>) -> Payer<'u> {
+        Payer { usage, owners: None, asker: Asker { may_be_refused: false, now: 0 } }
+    }
+}
 
 /// Fragments that are kept free for filesets of a pool: the rests of their reservations.
 #[derive(Clone, Debug, Default)]

@@ -30,6 +30,8 @@ pub const ROOT_ANODE: AnodeNo = AnodeNo(1);
 pub const ANODE_MAP_ANODE: AnodeNo = AnodeNo(2);
 /// Anode of a fileset's list of anodes without a name.
 pub const ORPHAN_ANODE: AnodeNo = AnodeNo(3);
+/// Anode of a fileset's quotas of users, groups and projects, once they have been switched on.
+pub const QUOTA_ANODE: AnodeNo = AnodeNo(4);
 /// First anode for files.
 pub const FIRST_FILE_ANODE: AnodeNo = AnodeNo(16);
 /// Slots for linktags in the head of an anode page.
@@ -184,6 +186,14 @@ struct AnodeDisk {
 const _: () = assert!(size_of::<AnodeDisk>() == ANODE_BYTES);
 /// Where in an anode the count of its fragments is.
 pub const FRAGMENTS_OFFSET: usize = std::mem::offset_of!(AnodeDisk, fragments);
+/// Where in an anode its kind is.
+pub const KIND_OFFSET: usize = std::mem::offset_of!(AnodeDisk, kind);
+/// Where in an anode its owner is.
+pub const UID_OFFSET: usize = std::mem::offset_of!(AnodeDisk, uid);
+/// Where in an anode its group is.
+pub const GID_OFFSET: usize = std::mem::offset_of!(AnodeDisk, gid);
+/// Where in an anode its project is.
+pub const PROJECT_OFFSET: usize = std::mem::offset_of!(AnodeDisk, project);
 const _: () = assert!(ROOT_POINTERS == 8);
 
 /// A verified anode.
@@ -311,6 +321,7 @@ impl Anode {
             (AnodeKind::Directory, _) => Some(PageKind::Directory),
             (AnodeKind::Internal, ANODE_MAP_ANODE) => Some(PageKind::AnodeMap),
             (AnodeKind::Internal, ORPHAN_ANODE) => Some(PageKind::OrphanList),
+            (AnodeKind::Internal, QUOTA_ANODE) => Some(PageKind::Quota),
             (AnodeKind::Internal, _) => Some(PageKind::Attributes),
             _ => None,
         }

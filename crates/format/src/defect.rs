@@ -175,6 +175,8 @@ codes! {
     FS012 Major "A fileset's count of the fragments that it references is wrong."
     FS013 Major "A clone has what was made after it was taken."
     FS014 Minor "A fileset reserves room, and its entry says that it never did."
+    FS015 Major "The usage of a user, a group or a project is counted wrong."
+    FS016 Major "A record of a quota can't be so."
 }
 
 impl DefectCode {

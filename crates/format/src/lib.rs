@@ -24,6 +24,7 @@ pub mod map;
 pub mod members;
 pub mod page;
 pub mod pointer;
+pub mod quota;
 pub mod stream;
 pub mod stripes;
 pub mod summary;

@@ -95,11 +95,13 @@ pub enum PageKind {
     Remap = 22,
     /// The LSNs of other pages when they last went home.
     LsnPage = 23,
+    /// Quotas of users, groups and projects.
+    Quota = 24,
 }
 
 impl PageKind {
     /// Every kind.
-    pub const ALL: [PageKind; 21] = [
+    pub const ALL: [PageKind; 22] = [
         PageKind::JournalHead,
         PageKind::DoubleWriteHead,
         PageKind::GroupTableRoot,
@@ -121,6 +123,7 @@ impl PageKind {
         PageKind::Attributes,
         PageKind::Remap,
         PageKind::LsnPage,
+        PageKind::Quota,
     ];
 
     /// Returns the kind that `code` stands for on disk.

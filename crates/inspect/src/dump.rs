@@ -26,6 +26,7 @@ use format::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, SLOTS_PER_PAGE, read_u64,
 };
 use format::pointer::BlockPointer;
+use format::quota::{QuotaHead, QuotaRecord, RECORDS_PER_PAGE};
 use format::summary::Summary;
 use format::superblock::Superblock;
 use storage::device::SharedDevice;
@@ -209,6 +210,7 @@ fn dump_body(text: &mut String, opened: &Opened, header: &PageHeader, bytes: &Pa
             }
         }
         PageKind::Directory => dump_directory(text, header, bytes),
+        PageKind::Quota => dump_quotas(text, header.owner.index, bytes),
         PageKind::OrphanList => {
             for (slot, field) in bytes[PAGE_HEADER_BYTES..].as_chunks::<8>().0.iter().enumerate() {
                 let number = u64::from_le_bytes(*field);
@@ -433,6 +435,23 @@ fn dump_pointer(text: &mut String, what: &str, index: u64, pointer: &BlockPointe
         "  {what} {index}: place {} fragments {} {} check {:?} {:08x?}{flags}",
         pointer.place, pointer.fragments, pointer.birth, pointer.check_kind, pointer.check
     );
+}
+
+fn dump_quotas(text: &mut String, page: u64, bytes: &PageBytes) {
+    if page == 0 {
+        let _ = writeln!(text, "{:?}", QuotaHead::of(bytes));
+    }
+    for index in 0..RECORDS_PER_PAGE {
+        match QuotaRecord::decode_in(bytes, index) {
+            Ok(None) => {}
+            Ok(Some(record)) => {
+                let _ = writeln!(text, "record {index}: {record:?}");
+            }
+            Err(field) => {
+                let _ = writeln!(text, "record {index}: {field} is out of bounds");
+            }
+        }
+    }
 }
 
 /// What an LSN page lists: the lower bits of each LSN, by the number of the page in its region.

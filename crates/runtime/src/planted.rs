@@ -102,6 +102,12 @@ bugs! {
     AcceptedNotCounted: "Writes that wait do not count against the quota (QT2).",
     ReferencedForgotten: "A cut file still counts in what its fileset references (F4).",
     CloneCountsNothing: "A clone forgets what it references (F4).",
+    ChownMovesOneSide: "A file that is given to another counts for both (QC1).",
+    CountedTwiceByScan:
+        "What changes above the cursor of a count is counted, and by the scan again (QC1).",
+    WaitingOfUserNotCounted: "Writes that wait do not count against a user's limit (QA2).",
+    LimitsBeforeAllCounted: "Limits of users hold before all is counted.",
+    ProjectsMixed: "A file moves into the directory of another project.",
     ForkOwnsItsClone: "A fork changes in place what its clone holds (FK1).",
     HoldIgnored: "A clone that is held is deleted.",
     ReservingNotNoted: "A file reserves room, and its fileset does not say so (PA2).",

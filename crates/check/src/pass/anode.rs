@@ -2,13 +2,14 @@
 //! fileset has.
 
 use format::anode::{
-    ANODE_BYTES, ANODE_MAP_ANODE, Anode, AnodeKind, ORPHAN_ANODE, ROOT_ANODE, slot_offset,
+    ANODE_BYTES, ANODE_MAP_ANODE, Anode, AnodeKind, ORPHAN_ANODE, QUOTA_ANODE, ROOT_ANODE,
+    slot_offset,
 };
 use format::defect::{Defect, DefectCode, Subject};
 use format::ids::{AnodeNo, Place};
 use format::page::{PageBytes, PageHeader, PageKind, SLOTS_PER_PAGE};
 
-use super::{attributes, directory};
+use super::{attributes, directory, quota};
 use crate::convert::to_u64;
 use crate::map::Content;
 use crate::tree::Tree;
@@ -101,10 +102,12 @@ fn one_anode(check: &mut Check<'_>, tree: &mut Tree, place: Place, anode: &Anode
     facts.orphan_slot = anode.orphan_slot;
     facts.containers = [anode.xattr.0, anode.acl.0];
     attributes::inline(check, place, anode);
+    quota::count(check, tree, anode);
     match anode.kind {
         AnodeKind::Directory => directory::run(check, tree, anode),
         AnodeKind::Internal if number == ANODE_MAP_ANODE => tree.anode_map = Some(anode.clone()),
         AnodeKind::Internal if number == ORPHAN_ANODE => tree.orphans = Some(anode.clone()),
+        AnodeKind::Internal if number == QUOTA_ANODE => quota::records(check, tree, anode),
         AnodeKind::Internal => attributes::run(check, tree, anode),
         AnodeKind::Regular
         | AnodeKind::Symlink

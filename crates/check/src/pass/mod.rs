@@ -18,6 +18,7 @@ mod journal;
 mod link;
 mod logged;
 mod orphan;
+pub(crate) mod quota;
 pub(crate) mod segment;
 pub(crate) mod superblock;
 mod total;
@@ -62,12 +63,14 @@ pub(crate) const PASSES: [Pass; 8] = [
 ];
 
 /// The passes over a fileset, in order.
-pub(crate) const FILESET_PASSES: [FilesetPass; 7] = [
+pub(crate) const FILESET_PASSES: [FilesetPass; 8] = [
     // The anode table, and in each anode its map, its directory pages, its attributes. Collects
     // facts of each anode, and the names that lead to it.
     FilesetPass { name: "anodes", run: anode::run },
     // The blocks of files that the pass before has found and not read.
     FilesetPass { name: "data", run: blocks::run },
+    // What users, groups and projects have, as their records say, against the anodes.
+    FilesetPass { name: "quotas", run: quota::compare },
     // The anodes that every fileset has.
     FilesetPass { name: "reserved anodes", run: anode::reserved },
     // The map of numbers in use against the anodes.

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use format::anode::{Anode, AnodeKind, StorageMode, page_and_slot, slot_offset};
+use format::anode::{Anode, AnodeKind, QUOTA_ANODE, StorageMode, page_and_slot, slot_offset};
 use format::attributes::{self, AttributeName, Namespace, ValueAt};
 use format::bitmap;
 use format::directory::{self, NewDirent, cookie_of, hash_of, page_number};
@@ -30,6 +30,9 @@ use format::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64,
 };
 use format::pointer::BlockPointer;
+use format::quota::{
+    Owned, QuotaHead, QuotaKind, QuotaLimits, QuotaRecord, QuotaState, record_offset,
+};
 use format::superblock::{Consistency, Superblock};
 use storage::device::{Device, MemoryDevice, Purpose};
 use zerocopy::{FromZeros, IntoBytes};
@@ -71,6 +74,15 @@ type Names = Vec<(Vec<u8>, u64)>;
 impl Image {
     /// Returns a pool in which nothing is wrong.
     pub(crate) fn new(fragment_bytes: u32) -> Image {
+        Image::make(fragment_bytes, false)
+    }
+
+    /// As [`Image::new`], where users, groups and projects are counted.
+    pub(crate) fn with_quotas() -> Image {
+        Image::make(4096, true)
+    }
+
+    fn make(fragment_bytes: u32, has_quotas: bool) -> Image {
         let geometry = Geometry::plan(&GeometryOptions {
             device_bytes: POOL_BYTES,
             fragment_bytes,
@@ -98,6 +110,9 @@ impl Image {
         }
         image.next.insert(0, crate::space::front_fragments(&image.geometry, 0));
         image.populate();
+        if has_quotas {
+            image.write_quotas();
+        }
         image.finish();
         image
     }
@@ -335,6 +350,28 @@ impl Image {
         let small = self.anode_mut(SMALL);
         small.xattr = AnodeNo(ATTRIBUTES);
         small.attributes = small.attributes.with(name(b"a"), b"inline").expect("short");
+    }
+
+    fn write_quotas(&mut self) {
+        let mut usages = BTreeMap::new();
+        for owned in self.anodes.values().filter_map(Owned::of) {
+            for id in QuotaKind::ALL.into_iter().zip(owned.ids) {
+                let (fragments, inodes) = usages.entry(id).or_insert((0, 0));
+                (*fragments, *inodes) = (*fragments + owned.fragments, *inodes + 1);
+            }
+        }
+        let mut page = [0; PAGE_BYTES];
+        let head = QuotaHead { state: QuotaState::On, ..QuotaHead::default() };
+        page[record_offset(0)..record_offset(1)].copy_from_slice(&head.encode());
+        for (index, ((kind, id), (fragments, inodes))) in (1..).zip(usages) {
+            let limits = QuotaLimits::default();
+            let record = QuotaRecord { kind, id, fragments, inodes, limits };
+            page[record_offset(index)..record_offset(index + 1)].copy_from_slice(&record.encode());
+        }
+        self.add(AnodeKind::Internal, QUOTA_ANODE.0, 1);
+        let mut anode = self.anodes.remove(&QUOTA_ANODE.0).expect("made before");
+        self.write_container(&mut anode, PageKind::Quota, &[(0, page)]);
+        self.anodes.insert(QUOTA_ANODE.0, anode);
     }
 
     fn finish(&mut self) {

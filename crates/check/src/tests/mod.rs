@@ -4,6 +4,7 @@ mod fuzz;
 mod image;
 mod inspected;
 mod planted;
+mod quotas;
 mod replayed;
 mod swept;
 

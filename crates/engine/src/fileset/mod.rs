@@ -22,6 +22,7 @@ pub(crate) mod diff;
 pub(crate) mod family;
 pub(crate) mod moved;
 mod orphans;
+pub(crate) mod quota;
 mod received;
 pub(crate) mod reserved;
 pub(crate) mod table;
@@ -32,6 +33,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use self::orphans::ORPHANS_PER_PAGE;
+use self::quota::{Before, Quotas};
 use format::anode::{
     ANODE_BYTES, ANODE_MAP_ANODE, Anode, FIRST_FILE_ANODE, FRAGMENTS_OFFSET, ORPHAN_ANODE,
     page_and_slot, slot_offset,
@@ -42,6 +44,7 @@ use format::defect::DefectCode;
 use format::fileset::{Fileset, FilesetState, counts_offset};
 use format::ids::{ANODES_MAX, AnodeNo, Epoch, FilesetId, Lsn, Place};
 use format::page::{PAGE_BYTES, PageBytes, PageKind, PageOwner, SLOTS_PER_PAGE, read_u64};
+use format::quota::Owned;
 use runtime::planted::{self, Planted};
 
 use crate::buffer::{corrupt, page_of};
@@ -65,6 +68,8 @@ pub(crate) struct MountedFileset {
     pub(crate) block_shift: u8,
     /// What it references, and how much it may.
     pub(crate) usage: Arc<Usage>,
+    /// What users, groups and projects have of it.
+    pub(crate) quotas: Quotas,
     /// Place of the page of the fileset table that holds the entry, and the counts beside it.
     entry_place: Place,
     /// What is added to an epoch to make a generation.
@@ -163,6 +168,7 @@ impl MountedFileset {
             let what = "the orphan list has more pages than the pool has room for";
             return Err(corrupt(DefectCode::AN005.found(what).of(entry.family, ORPHAN_ANODE)));
         }
+        let quotas = Quotas::load(store, &table, entry.family)?;
         let limits = limits_of(&entry, geometry.fragment_shift);
         let usage = Arc::new(Usage::new(entry.fragments, limits, store.alloc.kept.clone()));
         let state = State {
@@ -181,6 +187,7 @@ impl MountedFileset {
             slot,
             block_shift: entry.block_shift,
             usage,
+            quotas,
             entry_place,
             generation_base: entry.generation_base,
             table: RwLock::new(table),
@@ -255,13 +262,38 @@ impl MountedFileset {
         anode: &Anode,
     ) -> FsResult<()> {
         let table = Arc::clone(&self.table.read());
-        let before = write_anode_in(store, &table, change, anode)?;
-        self.count_anode(change, before, anode.fragments)
+        let before = self.write_anode_in(store, &table, change, anode)?;
+        self.count_anode(store, change, before, Some(anode))
     }
 
     /// F4: counts what an anode takes whose slot said `before`.
-    fn count_anode(&self, change: &mut Change<'_>, before: u64, after: u64) -> FsResult<()> {
-        self.count_fragments(change, i64_of(after) - i64_of(before))
+    fn count_anode(
+        &self,
+        store: &Store,
+        change: &mut Change<'_>,
+        before: Before,
+        after: Option<&Anode>,
+    ) -> FsResult<()> {
+        if let Some(owned) = before.counted {
+            self.count_owners(store, change, owned, after.and_then(Owned::of))?;
+        }
+        let fragments = after.map_or(0, |anode| anode.fragments);
+        self.count_fragments(change, i64_of(fragments) - i64_of(before.fragments))
+    }
+
+    /// Writes an anode; returns what its slot said before.
+    fn write_anode_in(
+        &self,
+        store: &Store,
+        table: &Anode,
+        change: &mut Change<'_>,
+        anode: &Anode,
+    ) -> FsResult<Before> {
+        let (place, bytes) = anode_slot(store, table, change, anode.number)?;
+        let before = self.before(anode.number, bytes);
+        bytes.copy_from_slice(&anode.encode());
+        anode_is_at(change, anode.number, place)?;
+        Ok(before)
     }
 
     /// F4: counts what the fileset will reference more, or less.
@@ -313,6 +345,11 @@ impl MountedFileset {
     /// Whether its entry says that nobody may change what is in it.
     pub(crate) fn is_read_only(&self) -> bool {
         self.state.lock().entry.is_read_only
+    }
+
+    /// Returns the number from which on no anode has ever been in use.
+    pub(crate) fn anodes_end(&self) -> u64 {
+        self.state.lock().entry.anodes_end
     }
 
     /// Returns how many anodes are in use.
@@ -467,7 +504,8 @@ impl FilesetGuard<'_> {
     }
 
     fn set_table(&mut self, change: &mut Change<'_>, table: Anode) -> FsResult<()> {
-        self.fileset.count_anode(change, self.table.fragments, table.fragments)?;
+        let more = i64_of(table.fragments) - i64_of(self.table.fragments);
+        self.fileset.count_fragments(change, more)?;
         self.state.entry.set_table_anode(&table);
         self.table = Arc::new(table);
         self.is_table_new = true;
@@ -494,17 +532,17 @@ impl FilesetGuard<'_> {
         let (page, slot) = page_and_slot(anode.number);
         let known = self.table_page.filter(|(known, _)| *known == page);
         let before = match known {
-            None => write_anode_in(store, &self.table, change, anode)?,
+            None => self.fileset.write_anode_in(store, &self.table, change, anode)?,
             Some((_, place)) => {
                 let owner = content_owner(&self.table, page);
                 let bytes = change.edit_range(place, PageKind::Anode, owner, slot_range(slot))?;
-                let before = fragments_in(bytes);
+                let before = self.fileset.before(anode.number, bytes);
                 bytes.copy_from_slice(&anode.encode());
                 anode_is_at(change, anode.number, place)?;
                 before
             }
         };
-        self.fileset.count_anode(change, before, anode.fragments)
+        self.fileset.count_anode(store, change, before, Some(anode))
     }
 
     /// Sets or clears the bit of `number`, which lies in the page at `map_page` of the anode map.
@@ -583,9 +621,9 @@ impl FilesetGuard<'_> {
         number: AnodeNo,
     ) -> FsResult<()> {
         let (_, bytes) = anode_slot(store, &self.table, change, number)?;
-        let before = fragments_in(bytes);
+        let before = self.fileset.before(number, bytes);
         bytes.fill(0);
-        self.fileset.count_anode(change, before, 0)?;
+        self.fileset.count_anode(store, change, before, None)?;
         self.drop_empty_page(store, change, number)?;
         let page = number.0 / u64::from(BITS_PER_PAGE);
         let place = self.map_page(store, change, page)?;
@@ -730,20 +768,6 @@ fn anode_slot<'c>(
     let owner = content_owner(table, page);
     let bytes = change.edit_range(pointer.place, PageKind::Anode, owner, slot_range(slot))?;
     Ok((pointer.place, bytes))
-}
-
-/// Writes an anode; returns how many fragments its slot said it took before.
-fn write_anode_in(
-    store: &Store,
-    table: &Anode,
-    change: &mut Change<'_>,
-    anode: &Anode,
-) -> FsResult<u64> {
-    let (place, bytes) = anode_slot(store, table, change, anode.number)?;
-    let before = fragments_in(bytes);
-    bytes.copy_from_slice(&anode.encode());
-    anode_is_at(change, anode.number, place)?;
-    Ok(before)
 }
 
 /// Tells `change` where an anode is that it has written.

@@ -6,7 +6,7 @@ use format::anode::{ANODE_MAP_ANODE, Anode, ORPHAN_ANODE, page_and_slot};
 use format::ids::{AnodeNo, Epoch};
 use format::page::{PageKind, PageOwner};
 
-use super::{FilesetGuard, MountedFileset, write_anode_in};
+use super::{FilesetGuard, MountedFileset};
 use crate::container::content_owner;
 use crate::error::{FsError, FsResult};
 use crate::store::{Change, Store};
@@ -64,8 +64,7 @@ impl FilesetGuard<'_> {
             return Ok(None);
         };
         store.unshare_path(change, &mut anode, shared_epoch, (kind, owner))?;
-        let before = write_anode_in(store, &self.table, change, &anode)?;
-        self.fileset.count_anode(change, before, anode.fragments)?;
+        self.write_anode(store, change, &anode)?;
         if owner.anode == ORPHAN_ANODE {
             let (state, saved) = self.saved();
             saved.orphan_anode.get_or_insert_with(|| state.orphan_anode.clone());

@@ -13,11 +13,13 @@ mod clones;
 mod create;
 mod filesets;
 mod members;
+mod quotas;
 mod serve;
 
 pub use create::CreateOptions;
 pub use filesets::FilesetInfo;
 pub use members::MemberStatus;
+pub use quotas::{QuotaAccount, QuotaInfo, QuotaLimitsChange, QuotaProgress};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

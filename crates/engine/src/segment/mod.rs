@@ -55,7 +55,7 @@ use crate::convert::{index_wide, narrow, wide};
 use crate::error::FsResult;
 use crate::store::Store;
 use crate::sync::{Mutex, MutexGuard};
-use crate::usage::Usage;
+use crate::usage::{Asker, Owners, Payer, Usage, accept_all};
 
 /// Most open segments: the one that was used least lately is finished before another is opened.
 const OPEN_SEGMENTS_MAX: usize = 8;
@@ -157,13 +157,28 @@ pub(crate) struct Block {
     segment: SegmentId,
     /// Where it counts until it is installed.
     usage: Arc<Usage>,
+    /// Owner, group and project of the file, where they are counted.
+    owners: Option<Owners>,
     state: Mutex<BlockState>,
 }
 
 impl Block {
+    /// Returns whom it counts for besides the fileset.
+    pub(crate) fn owners(&self) -> Option<&Owners> {
+        self.owners.as_ref()
+    }
+
     /// Returns how many fragments were accepted for it beyond what its file had.
     pub(crate) fn accepted_fragments(&self) -> u64 {
         self.state.lock().accepted()
+    }
+
+    /// QT2, QA2: counts so much of it no longer.
+    fn give_back(&self, fragments: u64) {
+        self.usage.give_back(fragments);
+        for account in self.owners.iter().flat_map(|owners| owners.iter()) {
+            account.give_back(fragments, 0);
+        }
     }
 
     /// Returns the front of the block, at least what is stored of it; past its end it reads as
@@ -300,25 +315,25 @@ impl Segments {
     ///
     /// # Errors
     ///
-    /// [`crate::error::FsError::NoSpace`]; [`crate::error::FsError::QuotaExceeded`] by `usage`,
-    /// where the block counts until it is installed.
+    /// [`crate::error::FsError::NoSpace`]; [`crate::error::FsError::QuotaExceeded`] by `payer`,
+    /// for whom the block counts until it is installed.
     pub(crate) fn place(
         &self,
-        (origin, usage): (Origin, &Arc<Usage>),
+        (origin, payer): (Origin, &Payer<'_>),
         owner: BlockOwner,
         data: SharedBytes,
         length_bytes: usize,
         claim: Claim,
     ) -> FsResult<Arc<Block>> {
         let mut state = self.state.lock();
-        self.place_counted(&mut state, (origin, usage), owner, data, length_bytes, claim)
+        self.place_counted(&mut state, (origin, payer), owner, data, length_bytes, claim)
     }
 
     /// QT2: gives a block a place, and counts it.
     fn place_counted(
         &self,
         state: &mut State,
-        (origin, usage): (Origin, &Arc<Usage>),
+        (origin, payer): (Origin, &Payer<'_>),
         owner: BlockOwner,
         data: SharedBytes,
         length_bytes: usize,
@@ -327,10 +342,21 @@ impl Segments {
         let fragments = u64::from(self.fragments_for(length_bytes));
         let more = fragments.saturating_sub(claim.counted_fragments);
         let instead = claim.accepted_fragments;
+        let usage = payer.usage;
         usage.accept(more, instead, origin == Origin::User)?;
-        let placed = self.place_in(state, (origin, usage), owner, data, length_bytes, claim);
+        if let Some(owners) = &payer.owners
+            && let Err(error) = accept_all(owners, (more, instead), payer.asker)
+        {
+            usage.accept(instead, more, false)?;
+            return Err(error);
+        }
+        let placed = self.place_in(state, (origin, payer), owner, data, length_bytes, claim);
         if placed.is_err() {
             usage.accept(instead, more, false)?;
+            if let Some(owners) = &payer.owners {
+                let back = Asker { may_be_refused: false, ..payer.asker };
+                accept_all(owners, (instead, more), back)?;
+            }
         }
         placed
     }
@@ -338,7 +364,7 @@ impl Segments {
     fn place_in(
         &self,
         state: &mut State,
-        (origin, usage): (Origin, &Arc<Usage>),
+        (origin, payer): (Origin, &Payer<'_>),
         owner: BlockOwner,
         data: SharedBytes,
         length_bytes: usize,
@@ -346,7 +372,7 @@ impl Segments {
     ) -> FsResult<Arc<Block>> {
         let fragments = self.fragments_for(length_bytes);
         let promised = u64::from(fragments) + claim.extra_fragments;
-        let own = usage.counts().kept;
+        let own = payer.usage.counts().kept;
         self.store.alloc.promise(promised, claim.urgency(origin, fragments), own)?;
         let room = self
             .stream_of(origin, owner, claim.previous)
@@ -364,7 +390,8 @@ impl Segments {
             owner,
             origin,
             segment: segment.id,
-            usage: Arc::clone(usage),
+            usage: Arc::clone(payer.usage),
+            owners: payer.owners.clone(),
             state: Mutex::new(BlockState {
                 data,
                 fragments,
@@ -519,10 +546,17 @@ impl Segments {
         if block.usage.accept(after, before, true).is_err() {
             return false;
         }
+        if let Some(owners) = &block.owners {
+            // Refused, it is asked again as a new version of the block, and told.
+            if accept_all(owners, (after, before), self.store.asker(false)).is_err() {
+                block.usage.give_back(after - before);
+                return false;
+            }
+        }
         // Refused, it may find room as a new version of what the file holds (G5).
         let own = block.usage.counts().kept;
         if self.store.alloc.promise(u64::from(more), Urgency::User, own).is_err() {
-            block.usage.give_back(after - before);
+            block.give_back(after - before);
             return false;
         }
         segment.cursor += more;
@@ -534,7 +568,7 @@ impl Segments {
     /// Nobody needs the block any more: it was rewritten elsewhere, or cut off.
     pub(crate) fn kill(&self, block: &Arc<Block>) {
         if self.replaced(block) {
-            block.usage.give_back(block.accepted_fragments());
+            block.give_back(block.accepted_fragments());
         }
     }
 

@@ -23,7 +23,7 @@ use crate::alloc::{Level, SegmentId};
 use crate::convert::wide;
 use crate::error::FsResult;
 use crate::journal::LogDataId;
-use crate::usage::Usage;
+use crate::usage::Payer;
 
 impl Segments {
     /// Seals what the open segments hold, so that their blocks can be installed.
@@ -283,13 +283,13 @@ impl Segments {
     /// Gives a block a place and fixes it at once, to go into the log.
     pub(crate) fn place_for_log(
         &self,
-        usage: &Arc<Usage>,
+        payer: &Payer<'_>,
         owner: BlockOwner,
         data: SharedBytes,
         length_bytes: usize,
     ) -> FsResult<(Arc<Block>, BlockPointer, SharedBytes)> {
         let mut state = self.lock();
-        let (origin, claim) = ((Origin::User, usage), Claim::default());
+        let (origin, claim) = ((Origin::User, payer), Claim::default());
         let block = self.place_counted(&mut state, origin, owner, data, length_bytes, claim)?;
         let fixed = self.fix_for_log(&mut state, &block);
         let (pointer, bytes) = fixed.expect("nobody else has seen the block");

@@ -37,6 +37,22 @@ pub(crate) fn is_privileged(caller: &Caller) -> bool {
     caller.checks == Checks::ByKernel || caller.uid == 0
 }
 
+/// Whether the limits of users, groups and projects do not hold for the caller, as for who has
+/// `CAP_SYS_RESOURCE` elsewhere.
+pub(crate) fn is_exempt(caller: &Caller) -> bool {
+    caller.uid == 0
+}
+
+/// Refuses to bring a file into a directory that hands down another project: it would count for a
+/// project whose directory it has left. As XFS, with `EXDEV`: whoever moves it copies it.
+pub(crate) fn check_project(file: &Anode, directory: &Anode) -> FsResult<()> {
+    let is_handed_down = directory.project != 0 && !planted::is(Planted::ProjectsMixed);
+    if is_handed_down && file.project != directory.project {
+        return Err(FsError::CrossFileset);
+    }
+    Ok(())
+}
+
 pub(crate) fn is_in_group(caller: &Caller, gid: u32) -> bool {
     caller.gid == gid || caller.groups.contains(&gid)
 }

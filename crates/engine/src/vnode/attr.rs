@@ -11,14 +11,18 @@ use format::anode::Anode;
 use format::ids::Epoch;
 use format::map::ROOT_POINTERS;
 
-use super::access::{clear_set_bits_of_chown, clear_set_bits_of_write, set_owner_and_mode};
+use super::access::{
+    clear_set_bits_of_chown, clear_set_bits_of_write, is_exempt, set_owner_and_mode,
+};
 use super::api::{Around, Attr, Caller, Ino, SetAttr, SetTime};
+use super::file::StateGuard;
 use super::unit::Span;
 use super::{Core, Files, Vnode, VnodeState, attr_of, seen, tell, to_disk};
 use crate::container::Leaves;
-use crate::error::FsResult;
+use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
 use crate::segment::Block;
+use crate::store::Change;
 
 /// Seconds after which relatime renews an access time all the same: a day.
 const RELATIME_SECONDS: i64 = 24 * 60 * 60;
@@ -70,10 +74,23 @@ impl Files<'_> {
         self.check_change(caller, vnode.state.read().anode()?, change)?;
         match change.size_bytes {
             None => self.set_anode(caller, &vnode, change, around),
+            // Whom the blocks count for is settled before some of them go.
+            Some(_) if (change.uid, change.gid) != (None, None) && self.is_counted() => {
+                let (uid, gid) = (change.uid, change.gid);
+                let owner = SetAttr { uid, gid, ..SetAttr::default() };
+                self.set_anode(caller, &vnode, &owner, None)?;
+                let rest = SetAttr { uid: None, gid: None, ..*change };
+                self.set_attributes(caller, ino, &rest, around)
+            }
             Some(size_bytes) => self.with_reclaim(|| {
                 self.truncate(caller, &vnode, size_bytes, change, around.as_deref_mut())
             }),
         }
+    }
+
+    /// Whether users, groups and projects are counted.
+    fn is_counted(&self) -> bool {
+        self.fileset.anodes.quotas.is_on()
     }
 
     fn set_anode(
@@ -83,8 +100,8 @@ impl Files<'_> {
         change: &SetAttr,
         around: Option<&mut Around>,
     ) -> FsResult<Attr> {
-        let mut tx = self.begin(Reservation::SMALL)?;
-        let mut state = vnode.state.write();
+        let moves = change.uid.is_some() || change.gid.is_some();
+        let (mut tx, mut state) = self.begin_moving(vnode, moves)?;
         let before = seen(self, &around, &state)?;
         let mut anode = state.anode()?.clone();
         self.check_change(caller, &anode, change)?;
@@ -93,11 +110,52 @@ impl Files<'_> {
         }
         self.apply_change(caller, &mut anode, change);
         self.fileset.anodes.write_anode(&self.store, &mut tx, &anode)?;
+        if moves {
+            tx.admit(is_exempt(caller))?;
+        }
         let applied = tx.end();
         state.anode = Some(anode);
         state.class = applied.class;
         tell(self, around, before, &state)?;
         attr_of(self, &state)
+    }
+
+    /// Gives a file to a project. A directory hands it to what is made in it.
+    pub(crate) fn set_project(&self, caller: &Caller, ino: Ino, project: u32) -> FsResult<()> {
+        self.check_writable()?;
+        let vnode = self.vnode(ino)?;
+        let (mut tx, mut state) = self.begin_moving(&vnode, true)?;
+        let mut anode = state.anode()?.clone();
+        if !is_exempt(caller) {
+            return Err(FsError::NotPermitted);
+        }
+        if anode.project == project {
+            return Ok(());
+        }
+        (anode.project, anode.ctime) = (project, self.now());
+        self.fileset.anodes.write_anode(&self.store, &mut tx, &anode)?;
+        let applied = tx.end();
+        state.anode = Some(anode);
+        state.class = applied.class;
+        Ok(())
+    }
+
+    /// Starts a change of a file, which may give it to somebody else. What waits is counted for
+    /// whom it belonged to when it was written, so it is installed before.
+    pub(super) fn begin_moving<'v>(
+        &self,
+        vnode: &'v Arc<Vnode>,
+        moves: bool,
+    ) -> FsResult<(Change<'_>, StateGuard<'v>)> {
+        loop {
+            let tx = self.begin(Reservation::SMALL)?;
+            let state = vnode.state.write();
+            if !moves || state.pending.is_empty() || !self.fileset.anodes.quotas.is_on() {
+                return Ok((tx, state));
+            }
+            drop((state, tx));
+            self.install_all(vnode)?;
+        }
     }
 
     /// Sets everything but the size.

@@ -17,7 +17,7 @@ use crate::fileset::family::Family;
 use crate::fileset::table::{HOLDS_MAX, Index, Node};
 use crate::gate::Closed;
 use crate::journal::Reservation;
-use crate::store::Pot;
+use crate::store::{Change, Pot};
 use runtime::planted::{self, Planted};
 
 /// Large changes that may be needed while the gate is closed: each enters up to 32 small files.
@@ -36,10 +36,20 @@ pub struct Still<'c> {
     closed: Vec<(&'c Fileset, Closed<'c>)>,
 }
 
-impl Still<'_> {
+impl<'c> Still<'c> {
     /// What was born up to now others hold too.
     pub(super) fn share(&self, epoch: Epoch) {
         self.closed.iter().for_each(|(_, closed)| closed.share(epoch));
+    }
+
+    /// Starts a change of a fileset that is held still.
+    pub(super) fn begin(
+        &mut self,
+        fileset: &Fileset,
+        reservation: Reservation,
+    ) -> FsResult<Change<'c>> {
+        let change = self.pot.begin(reservation, fileset.gate.shared_epoch());
+        change.ok_or(FsError::TryLater)
     }
 }
 
@@ -447,7 +457,7 @@ impl Core {
 
     /// As [`Core::hold_still`], of several filesets at one moment: the gates are closed one after
     /// the other, by rising slot, and from the last on none of them changes.
-    fn hold_all_still<'c>(&'c self, filesets: &[&'c Fileset]) -> FsResult<Still<'c>> {
+    pub(super) fn hold_all_still<'c>(&'c self, filesets: &[&'c Fileset]) -> FsResult<Still<'c>> {
         let mut filesets = filesets.to_vec();
         filesets.sort_by_key(|fileset| fileset.anodes.slot);
         let slot_of = |fileset: &&Fileset| fileset.anodes.slot;

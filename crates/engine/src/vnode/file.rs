@@ -7,7 +7,7 @@ use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
 use runtime::planted::{self, Planted};
 use storage::device::{AlignedBuffer, IO_ALIGN_BYTES, SharedBytes};
 
-use super::access::{WRITE, clear_set_bits_of_write};
+use super::access::{WRITE, clear_set_bits_of_write, is_exempt};
 use super::api::{Around, Attr, Caller, Data, FILE_BYTES_MAX, Ino, SetAttr};
 use super::flush::tail_waiting;
 use super::inline::{cut_inline, is_inline, settle_storage};
@@ -22,6 +22,7 @@ use crate::gate::Inside;
 use crate::journal::Reservation;
 use crate::segment::{BlockOwner, Claim, Origin};
 use crate::store::Change;
+use crate::usage::Payer;
 use runtime::sync::RwLockWriteGuard;
 
 /// Reclaims in a row of which others may take everything before a writer is refused: to lose one is
@@ -171,8 +172,14 @@ impl Core {
             accepted_fragments: waiting.map(|block| block.accepted_fragments()).sum(),
             previous: state.waiting_as(span).map(|block| block.place).or(room.stored),
         };
-        let usage = &fileset.anodes.usage;
-        let block = self.segments.place((origin, usage), owner, buffer, length, claim)?;
+        let payer = match fileset.anodes.payer(&self.store, anode, state.is_exempt) {
+            // What is moved takes no more than it did.
+            Err(FsError::Uncounted { .. }) if origin != Origin::User => {
+                Payer::fileset(&fileset.anodes.usage)
+            }
+            payer => payer?,
+        };
+        let block = self.segments.place((origin, &payer), owner, buffer, length, claim)?;
         // UN1: what it covers waits no longer.
         for start in covered {
             if let Some(old) = state.pending.remove(&start) {
@@ -319,6 +326,7 @@ impl Files<'_> {
         around: Option<&mut Around>,
     ) -> FsResult<()> {
         let (_inside, mut state) = self.settled(vnode)?;
+        state.is_exempt = is_exempt(caller);
         self.check_content(caller, &state, WRITE)?;
         // Where room was made in between, the first part counts.
         let before = match &around {
@@ -378,6 +386,7 @@ impl Files<'_> {
         mut around: Option<&mut Around>,
     ) -> FsResult<Attr> {
         let (mut change, mut state) = self.begin_settled(vnode)?;
+        state.is_exempt = is_exempt(caller);
         self.check_change(caller, state.anode()?, set)?;
         // A cut at the end gives up what is reserved behind it.
         if size_bytes > state.size_bytes {
@@ -457,6 +466,7 @@ impl Files<'_> {
     ) -> FsResult<Option<Attr>> {
         loop {
             let (mut change, mut state) = self.begin_settled(vnode)?;
+            state.is_exempt = is_exempt(caller);
             if size_bytes < state.size_bytes {
                 return Ok(None);
             }

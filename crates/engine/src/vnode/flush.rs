@@ -35,6 +35,8 @@ type ReadyBlock = (u64, Arc<Block>, BlockPointer, u64);
 /// Most files of which one transaction installs blocks: each has a page of inodes of its own at
 /// worst.
 const FILES_PER_INSTALL: usize = 32;
+/// The same where users, groups and projects are counted: each file may change three pages more.
+pub(super) const FILES_COUNTED_PER_CHANGE: usize = 8;
 
 /// How many files were looked at, and which of them are left to others.
 type Looked<'v> = (usize, Vec<&'v Arc<Vnode>>);
@@ -259,6 +261,11 @@ impl Core {
         anodes.write_anode(&self.store, change, &anode)?;
         let accepted = blocks.iter().map(|(_, block, _)| block.accepted_fragments()).sum();
         change.note_usage(&anodes.usage, 0, accepted);
+        for (_, block, _) in &blocks {
+            if let Some(owners) = block.owners() {
+                change.note_waited(&anodes.usage, owners, block.accepted_fragments());
+            }
+        }
         Ok(Installed { anode, blocks, is_all })
     }
 
@@ -366,7 +373,12 @@ impl Core {
         vnodes: &'v [Arc<Vnode>],
         changes: &mut Changes<'_, '_>,
     ) -> FsResult<Option<Looked<'v>>> {
-        let vnodes = &vnodes[..vnodes.len().min(FILES_PER_INSTALL)];
+        let is_counted = |vnode: &Arc<Vnode>| self.fileset_of(vnode).anodes.quotas.is_on();
+        let most = match vnodes.first() {
+            Some(first) if is_counted(first) => FILES_COUNTED_PER_CHANGE,
+            _ => FILES_PER_INSTALL,
+        };
+        let vnodes = &vnodes[..vnodes.len().min(most)];
         let one_by_one = || Ok(Some((vnodes.len(), vnodes.iter().collect())));
         let [first, _, ..] = vnodes else { return one_by_one() };
         let Some(mut change) = changes.begin(self, first)? else { return Ok(None) };

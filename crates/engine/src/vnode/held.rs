@@ -55,7 +55,7 @@ use crate::gate::Gate;
 use crate::journal::Reservation;
 use crate::segment::{Block, BlockOwner, Claim, Origin};
 use crate::store::Change;
-use crate::usage::Usage;
+use crate::usage::{Payer, Usage};
 
 /// Blocks that are looked at, and moved, under one taking of all locks.
 const BLOCKS_PER_MOVE: usize = 64;
@@ -347,7 +347,8 @@ impl Core {
             let claim = Claim { counted_fragments, previous: Some(from), ..Claim::default() };
             let length = self.stored_bytes(entry.fragments);
             let origin = Origin::Cleaner(entry.birth);
-            let origin = (origin, &nobodys);
+            let payer = Payer::fileset(&nobodys);
+            let origin = (origin, &payer);
             let block = self.segments.place(origin, owner, data.into(), length, claim)?;
             moves.0.push(Moving { entry: *entry, from, block });
         }

@@ -48,6 +48,7 @@ mod names;
 mod orphan;
 mod payload;
 mod preallocation;
+mod quota;
 mod read;
 mod readahead;
 mod receive;
@@ -116,6 +117,8 @@ pub(crate) struct VnodeState {
     is_attr_dirty: bool,
     /// Whether a truncate has not yet freed all that lies past the end.
     is_being_cut: bool,
+    /// Whether who writes now is held against no limits of users.
+    is_exempt: bool,
     /// Class of the last transaction that changed it.
     class: u64,
 }
@@ -126,6 +129,7 @@ impl VnodeState {
         VnodeState {
             fileset_slot,
             size_bytes: anode.size_bytes,
+            is_exempt: false,
             is_being_cut: anode_is_being_cut(&anode),
             anode: Some(anode),
             pending: BTreeMap::new(),

@@ -10,8 +10,8 @@ use runtime::planted::{self, Planted};
 use storage::device::AlignedBuffer;
 
 use super::access::{
-    MODE_MASK, SEARCH, WRITE, check_length, check_name, inherited, is_in_group, is_privileged,
-    is_sound_time, mode_allowed,
+    MODE_MASK, SEARCH, WRITE, check_length, check_name, check_project, inherited, is_exempt,
+    is_in_group, is_privileged, is_sound_time, mode_allowed,
 };
 use super::acl::{ACCESS, DEFAULT, Inherited, handed_down};
 use super::api::{
@@ -266,7 +266,7 @@ impl Files<'_> {
         self.check_room()?;
         let mut fileset = Lazy::new(self);
         let mut anode = self.make_anode(caller, &mut change, &mut fileset, &directory, new)?;
-        let long = self.put_link_target(&mut change, &mut anode, link_target)?;
+        let long = self.put_link_target(caller, &mut change, &mut anode, link_target)?;
         let target = target_of(&anode);
         let store = &self.store;
         let result = dir::insert_at(store, &mut change, &mut directory, &spot, name, target)
@@ -277,7 +277,7 @@ impl Files<'_> {
                 directory.nlink += u32::from(new.kind == FileKind::Directory);
                 fileset.write_anode(&mut change, &directory)?;
                 fileset.write_anode(&mut change, &anode)?;
-                change.admit()
+                change.admit(is_exempt(caller))
             });
         if let Err(error) = result {
             if let Some(long) = &long {
@@ -366,6 +366,7 @@ impl Files<'_> {
         anode.uid = new.uid.unwrap_or(caller.uid);
         anode.rdev = if is_device(new.kind) { new.rdev } else { 0 };
         anode.parent = directory.number;
+        anode.project = directory.project;
         if kind == AnodeKind::Directory {
             anode.key = [mix(change.epoch().0), mix(number.0 ^ change.epoch().0.rotate_left(32))];
         }
@@ -406,6 +407,7 @@ impl Files<'_> {
     /// Stores the target of a symbolic link: in the anode, or in a block that is inline log data.
     pub(super) fn put_link_target(
         &self,
+        caller: &Caller,
         change: &mut Change<'_>,
         anode: &mut Anode,
         target: Option<&[u8]>,
@@ -427,16 +429,20 @@ impl Files<'_> {
         };
         let mut buffer = AlignedBuffer::zeroed(index_wide(anode.block_bytes()));
         buffer[..target.len()].copy_from_slice(target);
-        let usage = &self.fileset.anodes.usage;
+        let anodes = &self.fileset.anodes;
+        let payer = anodes.payer(&self.store, anode, is_exempt(caller))?;
         let (block, pointer, data) =
-            self.segments.place_for_log(usage, owner, buffer.into(), target.len())?;
+            self.segments.place_for_log(&payer, owner, buffer.into(), target.len())?;
         anode.set_root_pointer(0, Some(&pointer));
         anode.fragments += u64::from(pointer.fragments);
         if let Err(error) = change.install(&[Segments::extent(&pointer)]) {
             self.segments.kill(&block);
             return Err(error);
         }
-        change.note_usage(usage, 0, block.accepted_fragments());
+        change.note_usage(&anodes.usage, 0, block.accepted_fragments());
+        if let Some(owners) = block.owners() {
+            change.note_waited(&anodes.usage, owners, block.accepted_fragments());
+        }
         change.tx_mut().add_log_data(pointer.place, block.log_data_owner(&pointer), data);
         Ok(Some(block))
     }
@@ -445,7 +451,7 @@ impl Files<'_> {
     pub(super) fn put_long_target(&self, base: &Anode, target: &[u8]) -> FsResult<()> {
         let mut change = self.begin(Reservation::LARGE)?;
         let mut anode = Anode { birth: change.epoch(), ..base.clone() };
-        let long = self.put_link_target(&mut change, &mut anode, Some(target))?;
+        let long = self.put_link_target(&Caller::root(), &mut change, &mut anode, Some(target))?;
         self.fileset.anodes.write_anode(&self.store, &mut change, &anode)?;
         let applied = change.end();
         self.settle_link_target(long, applied.log_data);
@@ -490,6 +496,7 @@ impl Files<'_> {
         if anode.nlink >= LINKS_MAX {
             return Err(FsError::TooManyLinks);
         }
+        check_project(&anode, &directory)?;
         self.check_space(0, Urgency::User)?;
         let target = target_of(&anode);
         dir::insert_at(&self.store, &mut change, &mut directory, &spot, name, target)?;

@@ -8,6 +8,7 @@ use format::anode::{Anode, StorageMode};
 use format::ids::AnodeNo;
 use runtime::planted::{self, Planted};
 
+use super::flush::FILES_COUNTED_PER_CHANGE;
 use super::table::Left;
 use super::xattr::has_containers;
 use super::{Core, Files, Vnode, VnodeState};
@@ -187,6 +188,13 @@ impl Files<'_> {
     /// Frees small files in one transaction; if that fails each in its own, so that a damaged one
     /// keeps no other.
     fn reap_together(&self, numbers: &BTreeSet<AnodeNo>) {
+        if self.fileset.anodes.quotas.is_on() && numbers.len() > FILES_COUNTED_PER_CHANGE {
+            let numbers: Vec<AnodeNo> = numbers.iter().copied().collect();
+            for some in numbers.chunks(FILES_COUNTED_PER_CHANGE) {
+                self.reap_together(&some.iter().copied().collect());
+            }
+            return;
+        }
         if !numbers.is_empty() && self.reap_small(numbers).is_err() {
             numbers.iter().for_each(|number| self.reap_if_possible(*number));
         }

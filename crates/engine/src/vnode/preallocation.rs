@@ -18,7 +18,7 @@ use std::sync::Arc;
 use format::anode::INLINE_BYTES_MAX;
 use runtime::planted::{self, Planted};
 
-use super::access::WRITE;
+use super::access::{WRITE, is_exempt};
 use super::api::Caller;
 use super::inline::{is_inline, settle_storage};
 use super::{Core, Files, Vnode};
@@ -69,7 +69,7 @@ impl Taken {
 
 impl Core {
     /// Refuses at once what the pool can't have even if all that the file has lies in `range`.
-    fn check_allocation(&self, vnode: &Vnode, range: &Range<u64>) -> FsResult<()> {
+    fn check_allocation(&self, caller: &Caller, vnode: &Vnode, range: &Range<u64>) -> FsResult<()> {
         let wanted_bytes = range.end - range.start;
         let wanted = wanted_bytes >> self.store.geometry().fragment_shift;
         let held = vnode.state.read().anode()?.fragments;
@@ -78,7 +78,10 @@ impl Core {
         if wanted > held.saturating_add(available) {
             return Err(FsError::NoSpace);
         }
-        self.fileset_of(vnode).anodes.usage.check(wanted.saturating_sub(held))
+        let (anodes, more) = (&self.fileset_of(vnode).anodes, wanted.saturating_sub(held));
+        anodes.usage.check(more)?;
+        let exempt = is_exempt(caller);
+        anodes.check_owners(&self.store, vnode.state.read().anode()?, more, exempt)
     }
 }
 
@@ -118,7 +121,7 @@ impl Files<'_> {
         taken: &mut Taken,
     ) -> FsResult<()> {
         self.make_room()?;
-        self.with_reclaim(|| self.check_allocation(vnode, range))?;
+        self.with_reclaim(|| self.check_allocation(caller, vnode, range))?;
         self.note_may_reserve()?;
         let mut at = range.start;
         while at < range.end {
@@ -155,6 +158,7 @@ impl Files<'_> {
         range: Range<u64>,
     ) -> FsResult<(u64, Vec<Range<u64>>)> {
         let (mut change, mut state) = self.begin_settled(vnode)?;
+        state.is_exempt = is_exempt(caller);
         self.check_content(caller, &state, WRITE)?;
         let mut anode = state.anode()?.clone();
         if is_inline(&anode) && state.pending.is_empty() && range.end <= wide(INLINE_BYTES_MAX) {
@@ -171,7 +175,7 @@ impl Files<'_> {
         let own = self.fileset.anodes.usage.counts().kept;
         let reserved = self.store.reserve_blocks(&mut change, &mut anode, range, own)?;
         self.fileset.anodes.write_anode(&self.store, &mut change, &anode)?;
-        change.admit()?;
+        change.admit(is_exempt(caller))?;
         let applied = change.end();
         state.anode = Some(anode);
         state.class = applied.class;

@@ -7,7 +7,7 @@ use format::anode::{Anode, AnodeKind, DiskTime};
 use format::ids::AnodeNo;
 use runtime::planted::{self, Planted};
 
-use super::access::{SEARCH, WRITE, check_name};
+use super::access::{SEARCH, WRITE, check_name, check_project};
 use super::api::{Around, Caller, Ino, RenameMode, WHITEOUT};
 use super::names::{directory, drop_link, target_of, touch};
 use super::xattr::Lazy;
@@ -38,6 +38,18 @@ struct Plan {
 impl Plan {
     fn target_directory(&mut self) -> &mut Anode {
         self.target_directory.as_mut().unwrap_or(&mut self.source_directory)
+    }
+}
+
+/// Refuses to move a file into a directory that hands down another project.
+fn check_projects(plan: &Plan, mode: RenameMode) -> FsResult<()> {
+    let Some(directory) = &plan.target_directory else { return Ok(()) };
+    check_project(&plan.source, directory)?;
+    match &plan.target {
+        Some(target) if mode == RenameMode::Exchange => {
+            check_project(target, &plan.source_directory)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -177,6 +189,7 @@ impl Files<'_> {
             return Ok(None);
         };
         self.check_rename(caller, &plan, mode)?;
+        check_projects(&plan, mode)?;
         let directories = [vnodes.source_directory.number, vnodes.target_directory.number];
         let seen = |guards: &[(AnodeNo, StateGuard<'_>)]| {
             let state = |number| guards.iter().find(|(locked, _)| *locked == number);

@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::access::{READ, WRITE};
+use super::access::{READ, WRITE, is_exempt};
 use super::api::{COPY_BYTES_MAX, Caller, Data, FILE_BYTES_MAX, Fallocate, Ino, Seek, SetAttr};
 use super::file::check_regular;
 use super::inline::{is_inline, zero_inline};
@@ -166,6 +166,7 @@ impl Files<'_> {
     /// of the map. Returns where to go on.
     fn zero_some(&self, caller: &Caller, vnode: &Arc<Vnode>, range: Range<u64>) -> FsResult<u64> {
         let (mut change, mut state) = self.begin_settled(vnode)?;
+        state.is_exempt = is_exempt(caller);
         self.check_content(caller, &state, WRITE)?;
         let in_file = range.start..range.end.min(state.size_bytes);
         if is_inline(state.anode()?) {

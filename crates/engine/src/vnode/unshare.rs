@@ -8,7 +8,7 @@
 //! The copying is a transaction of its own, behind the closed gate: nobody else changes the fileset
 //! meanwhile, and the old pages, which stay as they are, serve whoever reads.
 
-use format::anode::{Anode, StorageMode};
+use format::anode::{Anode, QUOTA_ANODE, StorageMode};
 use format::fileset::ANODE_TABLE_ANODE;
 use format::ids::Epoch;
 use format::page::{PageKind, PageOwner};
@@ -23,7 +23,7 @@ use crate::store::Change;
 
 /// Pages that are copied at once, at most, but in maps of billions of blocks: those of two ways of
 /// three map pages each, and what they lead to.
-const PATH_PAGES: u64 = 8;
+pub(super) const PATH_PAGES: u64 = 8;
 /// Times that an operation is begun again because of a shared page: more than the longest touches.
 const TRIES_MAX: usize = 1024;
 
@@ -31,6 +31,22 @@ impl Core {
     /// Does `operation`, and again each time that a page had to be copied for it. Called with no
     /// lock held.
     pub(crate) fn with_unsharing<T>(
+        &self,
+        fileset: &Fileset,
+        urgency: Urgency,
+        mut operation: impl FnMut() -> FsResult<T>,
+    ) -> FsResult<T> {
+        for _ in 0..TRIES_MAX {
+            match self.with_unsharing_pages(fileset, urgency, &mut operation) {
+                Err(FsError::Uncounted { kind, id }) => self.add_account(fileset, (kind, id))?,
+                other => return other,
+            }
+        }
+        Err(FsError::TryLater)
+    }
+
+    /// As [`Core::with_unsharing`], of what counts for nobody.
+    pub(super) fn with_unsharing_pages<T>(
         &self,
         fileset: &Fileset,
         urgency: Urgency,
@@ -89,6 +105,9 @@ impl Core {
         }
         let copied = guard.unshare_container(&self.store, &mut change, shared_epoch, page)?;
         let applied = change.end();
+        if let Some(container) = copied.as_ref().filter(|it| it.number == QUOTA_ANODE) {
+            fileset.anodes.quotas.set_container(container);
+        }
         guard.settle(applied.lsn);
         if let Some(anode) = copied.filter(|_| !planted::is(Planted::CopyNotToldToFile))
             && let Some(vnode) = self.table.find(fileset.ino(owner.anode))

@@ -300,7 +300,8 @@ impl Files<'_> {
         anode: Anode,
     ) -> FsResult<()> {
         fileset.write_anode(&mut change, &anode)?;
-        change.admit()?;
+        // Containers of attributes count for the fileset alone.
+        change.admit(true)?;
         let applied = change.end();
         fileset.settle(applied.lsn);
         self.replace(state, anode, applied.class);

@@ -1,0 +1,265 @@
+//! The quotas of users, groups and projects of a pool's filesets: switched, set, told.
+
+use format::fileset::FilesetName;
+use format::ids::FRAGMENTS_MAX;
+use format::quota::{QuotaKind, QuotaState};
+
+use super::Pool;
+use crate::alloc::Urgency;
+use crate::error::{FsError, FsResult};
+use crate::fileset::quota::QuotaChange;
+use crate::vnode::api::{Caller, FileKind, FileSystem, Ino};
+
+/// Steps of counting that one call does at most: some seconds.
+const STEPS_PER_CALL: usize = 256;
+
+/// How far the quotas of a fileset are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaProgress {
+    /// Nobody is counted.
+    Off,
+    /// So much of it is counted, in parts of 1,000: nobody is refused yet.
+    Counting(u64),
+    /// All is counted, and limits hold.
+    On,
+}
+
+/// What a fileset tells of its quotas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaInfo {
+    /// How far they are.
+    pub progress: QuotaProgress,
+    /// Seconds for which a soft limit of bytes may be passed.
+    pub bytes_grace_seconds: u64,
+    /// Seconds for which a soft limit of inodes may be passed.
+    pub inodes_grace_seconds: u64,
+}
+
+/// What a user, a group or a project has and may have. 0: no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaAccount {
+    /// Whose it is.
+    pub kind: QuotaKind,
+    /// His number.
+    pub id: u32,
+    /// What his files take, with what waits.
+    pub bytes: u64,
+    /// His files.
+    pub inodes: u64,
+    /// Bytes past which the grace begins.
+    pub bytes_soft: u64,
+    /// Most bytes.
+    pub bytes_hard: u64,
+    /// Inodes past which the grace begins.
+    pub inodes_soft: u64,
+    /// Most inodes.
+    pub inodes_hard: u64,
+    /// When the grace of bytes ends: seconds since 1970; 0: he is not past the soft limit.
+    pub bytes_grace_end: u64,
+    /// When the grace of inodes ends; as above.
+    pub inodes_grace_end: u64,
+}
+
+/// What is to be changed of limits. 0: no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaLimitsChange {
+    /// Bytes past which the grace begins.
+    pub bytes_soft: Option<u64>,
+    /// Most bytes.
+    pub bytes_hard: Option<u64>,
+    /// Inodes past which the grace begins.
+    pub inodes_soft: Option<u64>,
+    /// Most inodes.
+    pub inodes_hard: Option<u64>,
+}
+
+impl Pool {
+    /// Switches the quotas of a fileset on, and counts what its users, groups and projects have,
+    /// for some seconds: [`Pool::tick`] and the next call count the rest. Until all is counted
+    /// nobody is refused.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NoFileset`]; [`FsError::FilesetInUse`] if it changes faster than it can be
+    /// written; [`FsError::NoSpace`] if there is no room for the records.
+    pub fn switch_quotas_on(&self, name: &FilesetName) -> FsResult<QuotaProgress> {
+        self.core.switch_quotas(name.parts(), true)?;
+        for _ in 0..STEPS_PER_CALL {
+            if !self.count_quotas(name)? {
+                break;
+            }
+        }
+        let progress = self.quota_info(name)?.progress;
+        if progress == QuotaProgress::On {
+            self.core.store.journal.commit_all()?;
+        }
+        Ok(progress)
+    }
+
+    /// As [`Pool::switch_quotas_on`], and leaves all counting to [`Pool::tick`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::switch_quotas_on`].
+    pub fn begin_quotas(&self, name: &FilesetName) -> FsResult<()> {
+        self.core.switch_quotas(name.parts(), true)
+    }
+
+    /// Counts some hundred of the files that are not counted yet. Returns whether there are more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::switch_quotas_on`].
+    pub fn count_quotas(&self, name: &FilesetName) -> FsResult<bool> {
+        self.core.count_quotas_named(name.parts())
+    }
+
+    /// Gives the file at `path` in a fileset, and all that is below it if it is a directory and
+    /// `is_recursive`, to a project; what is made in it from then on has that too. Returns how many
+    /// files that were. It is durable when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NotFound`], [`FsError::NotDirectory`] for no such path; [`FsError::ReadOnly`].
+    pub fn set_project(
+        &self,
+        name: &FilesetName,
+        path: &[&[u8]],
+        (project, is_recursive): (u32, bool),
+    ) -> FsResult<u64> {
+        let fileset = self.hold_fileset(name)?;
+        let root = Caller::root();
+        let mut ino = self.root_of(fileset)?;
+        for part in path {
+            let found = self.lookup(&root, ino, part)?.ino;
+            self.forget(found, 1);
+            ino = found;
+        }
+        let (mut waiting, mut count) = (vec![ino], 0);
+        while let Some(ino) = waiting.pop() {
+            let files = self.core.files_of(ino)?;
+            files.unsharing(Urgency::User, || files.set_project(&root, ino, project))?;
+            count += 1;
+            if is_recursive && self.getattr(&root, ino)?.kind == FileKind::Directory {
+                self.children(ino, &mut waiting)?;
+            }
+        }
+        self.sync()?;
+        Ok(count)
+    }
+
+    /// Adds what is in a directory to `found`.
+    fn children(&self, directory: Ino, found: &mut Vec<Ino>) -> FsResult<()> {
+        self.readdir(&Caller::root(), directory, 0, &mut |entry| {
+            if entry.name != b"." && entry.name != b".." {
+                found.push(entry.ino);
+            }
+            true
+        })
+    }
+
+    /// Switches the quotas of a fileset off: nobody is counted, nor refused. Limits are kept for
+    /// the next time.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::switch_quotas_on`].
+    pub fn switch_quotas_off(&self, name: &FilesetName) -> FsResult<()> {
+        self.core.switch_quotas(name.parts(), false)
+    }
+
+    /// Returns what the quotas of a fileset are like.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NoFileset`].
+    pub fn quota_info(&self, name: &FilesetName) -> FsResult<QuotaInfo> {
+        let status = self.core.quota_status(name.parts())?;
+        let progress = match status.state {
+            QuotaState::Off => QuotaProgress::Off,
+            QuotaState::Clearing(_) => QuotaProgress::Counting(0),
+            QuotaState::Counting(cursor) => {
+                let permille = cursor.saturating_mul(1000) / status.anodes_end.max(1);
+                QuotaProgress::Counting(permille.min(1000))
+            }
+            QuotaState::On => QuotaProgress::On,
+        };
+        let [bytes_grace_seconds, inodes_grace_seconds] = status.graces;
+        Ok(QuotaInfo { progress, bytes_grace_seconds, inodes_grace_seconds })
+    }
+
+    /// Returns what users, groups or projects have, from `from` on by their numbers, `count` at
+    /// most.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NoFileset`].
+    pub fn quota_accounts(
+        &self,
+        name: &FilesetName,
+        (kind, from): (QuotaKind, u32),
+        count: usize,
+    ) -> FsResult<Vec<QuotaAccount>> {
+        let shift = self.core.store.geometry().fragment_shift;
+        let accounts = self.core.quota_accounts(name.parts(), (kind, from), count)?;
+        let told = accounts.into_iter().map(|it| QuotaAccount {
+            kind: it.kind,
+            id: it.id,
+            bytes: it.fragments << shift,
+            inodes: it.inodes,
+            bytes_soft: it.limits.fragments_soft << shift,
+            bytes_hard: it.limits.fragments_hard << shift,
+            inodes_soft: it.limits.inodes_soft.into(),
+            inodes_hard: it.limits.inodes_hard.into(),
+            bytes_grace_end: it.limits.fragments_grace_end,
+            inodes_grace_end: it.limits.inodes_grace_end,
+        });
+        Ok(told.collect())
+    }
+
+    /// Changes the limits of a user, a group or a project. It is durable when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::FilesetInUse`] if the quotas of the fileset are off; [`FsError::Invalid`] for id
+    /// 0, which is never limited, for a soft limit above the hard one, and for what is larger than
+    /// any pool.
+    pub fn set_quota(
+        &self,
+        name: &FilesetName,
+        (kind, id): (QuotaKind, u32),
+        change: &QuotaLimitsChange,
+    ) -> FsResult<()> {
+        let shift = self.core.store.geometry().fragment_shift;
+        let fragments = |bytes: u64| {
+            let fragments = bytes.div_ceil(1 << shift);
+            if fragments <= FRAGMENTS_MAX { Ok(fragments) } else { Err(FsError::Invalid) }
+        };
+        let inodes = |count: u64| u32::try_from(count).map_err(|_| FsError::Invalid);
+        let change = QuotaChange {
+            fragments_soft: change.bytes_soft.map(fragments).transpose()?,
+            fragments_hard: change.bytes_hard.map(fragments).transpose()?,
+            inodes_soft: change.inodes_soft.map(inodes).transpose()?,
+            inodes_hard: change.inodes_hard.map(inodes).transpose()?,
+        };
+        if id == 0 {
+            return Err(FsError::Invalid);
+        }
+        self.core.set_quota(name.parts(), (kind, id), change)
+    }
+
+    /// Changes for how many seconds soft limits of bytes, and of inodes, may be passed from now on;
+    /// graces that have begun end as they did. It is durable when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::FilesetInUse`] if the quotas of the fileset are off; [`FsError::Invalid`] for
+    /// more than a hundred years.
+    pub fn set_quota_graces(&self, name: &FilesetName, graces: [Option<u64>; 2]) -> FsResult<()> {
+        const LONGEST_SECONDS: u64 = 100 * 366 * 24 * 60 * 60;
+        if graces.iter().flatten().any(|seconds| *seconds > LONGEST_SECONDS) {
+            return Err(FsError::Invalid);
+        }
+        self.core.set_quota_graces(name.parts(), graces)
+    }
+}

@@ -1,0 +1,224 @@
+//! Quotas of users, groups and projects, as somebody switches them on, sets and reads them
+//! (decision 0059).
+//!
+//! Not here: who is counted, and where (`fileset::quota`); who is refused (`usage::account`).
+
+use format::fileset::NamePart;
+use format::quota::{QuotaKind, QuotaState};
+
+use super::unshare::PATH_PAGES;
+use super::{Core, Fileset};
+use crate::alloc::Urgency;
+use crate::error::{FsError, FsResult};
+use crate::fileset::quota::{Counting, QuotaChange};
+use crate::journal::Reservation;
+use crate::usage::AccountFacts;
+
+/// What the quotas of a fileset are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QuotaStatus {
+    pub(crate) state: QuotaState,
+    /// Seconds for which the soft limits of fragments and of inodes may be passed.
+    pub(crate) graces: [u64; 2],
+    /// The number at which no anode has ever been: where counting ends.
+    pub(crate) anodes_end: u64,
+}
+
+impl Core {
+    /// Returns the fileset that is called so, which may be changed.
+    fn quota_fileset(&self, path: &[NamePart]) -> FsResult<&Fileset> {
+        let slot = self.filesets.table.lock(&self.store)?.slot_of(path)?;
+        self.open_fileset(slot)
+    }
+
+    /// Switches quotas on, or off; that is durable when this returns. Counting has not begun then.
+    pub(crate) fn switch_quotas(&self, path: &[NamePart], is_on: bool) -> FsResult<()> {
+        self.check_writable()?;
+        let fileset = self.quota_fileset(path)?;
+        let class = self.with_unsharing(fileset, Urgency::User, || {
+            self.check_space_of(fileset, PATH_PAGES, Urgency::User)?;
+            // Nothing waits then: each block that does, while quotas are on, counts for its owner.
+            let mut still = self.hold_all_still(&[fileset])?;
+            fileset.check_current()?;
+            let mut change = still.begin(fileset, Reservation::SMALL)?;
+            let mut guard = fileset.anodes.lock();
+            let Some((head, container)) = guard.switch_quotas(&self.store, &mut change, is_on)?
+            else {
+                return Ok(None);
+            };
+            let applied = change.end();
+            guard.settle_quotas(head, container, self.store.asker(true));
+            guard.settle(applied.lsn);
+            drop(still);
+            Ok(Some(applied.class))
+        })?;
+        class.map_or(Ok(()), |class| self.store.journal.commit(class))
+    }
+
+    /// Counts some of what is not counted yet. Returns whether there is more.
+    pub(crate) fn count_quotas(&self, fileset: &Fileset) -> FsResult<bool> {
+        let once = || self.count_quotas_once(fileset);
+        loop {
+            match self.with_unsharing(fileset, Urgency::System, once)? {
+                Counting::Done => return Ok(false),
+                Counting::More => return Ok(true),
+                // As many times as some hundred anodes have owners.
+                Counting::Needs(kind, id) => self.add_account(fileset, (kind, id))?,
+            }
+        }
+    }
+
+    /// As [`Core::count_quotas`], of the fileset that is called so.
+    pub(crate) fn count_quotas_named(&self, path: &[NamePart]) -> FsResult<bool> {
+        self.count_quotas(self.quota_fileset(path)?)
+    }
+
+    fn count_quotas_once(&self, fileset: &Fileset) -> FsResult<Counting> {
+        let mut change = self.store.begin_pool(Reservation::LARGE)?;
+        // QC2: nobody changes an anode meanwhile.
+        let _closed = fileset.gate.close();
+        fileset.check_current()?;
+        change.share(fileset.gate.shared_epoch());
+        let mut guard = fileset.anodes.lock();
+        let (head, counting) = guard.count_some(&self.store, &mut change)?;
+        if head.state == fileset.anodes.quotas.state() {
+            return Ok(counting);
+        }
+        let applied = change.end();
+        guard.settle_quotas(head, None, self.store.asker(true));
+        guard.settle(applied.lsn);
+        Ok(counting)
+    }
+
+    /// Adds a record for somebody who has none. Called with no lock held.
+    pub(super) fn add_account(&self, fileset: &Fileset, id: (QuotaKind, u32)) -> FsResult<()> {
+        self.with_unsharing_pages(fileset, Urgency::User, || {
+            self.check_space_of(fileset, PATH_PAGES, Urgency::User)?;
+            let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
+            let mut guard = fileset.anodes.lock();
+            let Some(added) = guard.add_account(&self.store, &mut change, id)? else {
+                return Ok(());
+            };
+            let applied = change.end();
+            guard.settle_account(added);
+            guard.settle(applied.lsn);
+            Ok(())
+        })
+    }
+
+    /// Changes limits; that is durable when this returns.
+    pub(crate) fn set_quota(
+        &self,
+        path: &[NamePart],
+        id: (QuotaKind, u32),
+        new: QuotaChange,
+    ) -> FsResult<()> {
+        self.check_writable()?;
+        let fileset = self.quota_fileset(path)?;
+        self.check_quotas_on(fileset, path)?;
+        let class = self.with_unsharing(fileset, Urgency::User, || {
+            let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
+            fileset.check_current()?;
+            let guard = fileset.anodes.lock();
+            let (account, limits) = guard.change_limits(&self.store, &mut change, id, new)?;
+            let applied = change.end();
+            account.set_limits(&limits, self.store.asker(true).now);
+            guard.settle(applied.lsn);
+            Ok(applied.class)
+        })?;
+        self.store.journal.commit(class)
+    }
+
+    /// Changes how long soft limits may be passed; that is durable when this returns.
+    pub(crate) fn set_quota_graces(
+        &self,
+        path: &[NamePart],
+        graces: [Option<u64>; 2],
+    ) -> FsResult<()> {
+        self.check_writable()?;
+        let fileset = self.quota_fileset(path)?;
+        self.check_quotas_on(fileset, path)?;
+        let class = self.with_unsharing(fileset, Urgency::User, || {
+            let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
+            fileset.check_current()?;
+            let guard = fileset.anodes.lock();
+            let head = guard.change_graces(&self.store, &mut change, graces)?;
+            let applied = change.end();
+            guard.settle_quotas(head, None, self.store.asker(true));
+            guard.settle(applied.lsn);
+            Ok(applied.class)
+        })?;
+        self.store.journal.commit(class)
+    }
+
+    fn check_quotas_on(&self, fileset: &Fileset, path: &[NamePart]) -> FsResult<()> {
+        if fileset.anodes.quotas.state() != QuotaState::Off {
+            return Ok(());
+        }
+        let name = format::fileset::joined(path);
+        let by = "its quotas of users, groups and projects are off: `holdfast quota on` switches \
+                  them on";
+        Err(FsError::FilesetInUse { name, by: by.to_owned() })
+    }
+
+    /// Writes when graces end that have begun since. Returns whether there is more to write.
+    pub(crate) fn write_graces(&self, fileset: &Fileset) -> FsResult<bool> {
+        if !fileset.anodes.quotas.take_stale() {
+            return Ok(false);
+        }
+        let written = self.with_unsharing(fileset, Urgency::System, || {
+            let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
+            let guard = fileset.anodes.lock();
+            let has_more = guard.write_graces(&self.store, &mut change)?;
+            let applied = change.end();
+            guard.settle(applied.lsn);
+            Ok(has_more)
+        });
+        if written != Ok(false) {
+            fileset.anodes.quotas.note_stale();
+        }
+        written
+    }
+
+    /// Returns what the quotas of a fileset are like.
+    pub(crate) fn quota_status(&self, path: &[NamePart]) -> FsResult<QuotaStatus> {
+        let fileset = self.quota_fileset(path)?;
+        let quotas = &fileset.anodes.quotas;
+        Ok(QuotaStatus {
+            state: quotas.state(),
+            graces: quotas.graces(),
+            anodes_end: fileset.anodes.anodes_end(),
+        })
+    }
+
+    /// Returns the accounts of a fileset from `from` on, by id, `count` at most.
+    pub(crate) fn quota_accounts(
+        &self,
+        path: &[NamePart],
+        (kind, from): (QuotaKind, u32),
+        count: usize,
+    ) -> FsResult<Vec<AccountFacts>> {
+        Ok(self.quota_fileset(path)?.anodes.quotas.accounts(kind, from, count))
+    }
+
+    /// Does for all filesets that are open what their quotas wait for: a step of counting, and the
+    /// ends of graces.
+    pub(crate) fn tend_quotas(&self) -> FsResult<bool> {
+        let mut has_more = false;
+        if self.options.is_read_only {
+            return Ok(false);
+        }
+        for fileset in self.filesets.iter() {
+            if fileset.is_clone() || fileset.is_read_only() || fileset.check_current().is_err() {
+                continue;
+            }
+            let is_counting = matches!(
+                fileset.anodes.quotas.state(),
+                QuotaState::Clearing(_) | QuotaState::Counting(_)
+            );
+            has_more |= is_counting && self.count_quotas(fileset)?;
+            has_more |= self.write_graces(fileset)?;
+        }
+        Ok(has_more)
+    }
+}
