@@ -5,6 +5,7 @@ pub(crate) mod device;
 pub(crate) mod export;
 pub(crate) mod fileset;
 pub(crate) mod members;
+pub(crate) mod quota;
 pub(crate) mod schedule;
 pub(crate) mod transfer;
 pub(crate) mod tree;
@@ -51,6 +52,8 @@ pub(crate) enum Command {
     Clone(clone::CloneArgs),
     /// Export filesets of a served pool over the network, show and remove exports
     Export(export::ExportArgs),
+    /// Count and limit what users, groups and projects have in a fileset
+    Quota(quota::QuotaArgs),
     /// Take clones by schedule, and keep so many of them
     Schedule(schedule::ScheduleArgs),
     /// Show what the clients of a server do now
@@ -104,6 +107,7 @@ impl Command {
             Command::Fileset(args) => args.command.paths(),
             Command::Clone(args) => [Some(args.command.path()), None],
             Command::Export(args) => [Some(args.command.path()), None],
+            Command::Quota(args) => [Some(args.command.path()), None],
             Command::Schedule(args) => [Some(args.command.path()), None],
             Command::Top(args) => [Some(&*args.pool), None],
             Command::Reload(args) => [Some(&*args.pool), None],

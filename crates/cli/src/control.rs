@@ -15,6 +15,7 @@
 //!   socket may look.
 
 mod export;
+mod quota;
 
 use std::path::PathBuf;
 
@@ -28,6 +29,9 @@ use crate::exit::UsageError;
 use crate::size::ByteSize;
 
 pub use crate::server::schedule::{Counts, Schedule};
+pub(crate) use quota::ACCOUNTS_MAX;
+pub use quota::{AccountFacts, Limits, OwnerKind, QuotaFacts, QuotaState};
+
 pub use export::{ClientFacts, ExportFacts, ExportSource, ExportSpec, OperationFacts, SquashName};
 
 /// What this program speaks. Raised by each change that an older one would take for something else.
@@ -199,6 +203,57 @@ pub enum Request {
     },
     /// The schedules of this pool.
     ScheduleList {},
+    /// Count what users, groups and projects have in a fileset, for some seconds: ask again until
+    /// all is counted. Their limits hold then.
+    QuotaOn {
+        /// The fileset.
+        fileset: String,
+    },
+    /// Count them no more; limits are kept.
+    QuotaOff {
+        /// The fileset.
+        fileset: String,
+    },
+    /// Set limits.
+    QuotaSet {
+        /// The fileset.
+        fileset: String,
+        /// Of what kind the id is.
+        kind: OwnerKind,
+        /// Whose they are.
+        id: u32,
+        /// What changes.
+        limits: Limits,
+    },
+    /// Say how long soft limits may be passed from now on.
+    QuotaGrace {
+        /// The fileset.
+        fileset: String,
+        /// Those of bytes.
+        blocks_seconds: Option<u64>,
+        /// Those of inodes.
+        inodes_seconds: Option<u64>,
+    },
+    /// Give a file to a project; what is made in it has that too.
+    QuotaProject {
+        /// The fileset.
+        fileset: String,
+        /// Where it is in the fileset, with slashes; empty: its root directory.
+        path: String,
+        /// The project; 0: none.
+        project: u32,
+        /// Whether all that is below it gets it too.
+        is_recursive: bool,
+    },
+    /// What users, groups or projects have, from this id on, [`ACCOUNTS_MAX`] at most.
+    QuotaReport {
+        /// The fileset.
+        fileset: String,
+        /// Which of them.
+        kind: OwnerKind,
+        /// The first id.
+        from: u32,
+    },
     /// Read the configuration of the server again, and do what it says.
     Reload {},
 }
@@ -221,6 +276,7 @@ impl Request {
                 | Request::ScrubStatus {}
                 | Request::OperationList {}
                 | Request::ScheduleList {}
+                | Request::QuotaReport { .. }
         )
     }
 }
@@ -353,6 +409,19 @@ pub(crate) fn limit_of(text: &str) -> Result<u64, String> {
 pub enum Answer {
     /// It is done, and durable.
     Done,
+    /// So many files were changed.
+    Count(u64),
+    /// What the quotas of a fileset are like.
+    Quota(QuotaFacts),
+    /// What users, groups or projects have; the next id, if there are more.
+    QuotaAccounts {
+        /// What the quotas are like.
+        quota: QuotaFacts,
+        /// By rising id.
+        list: Vec<AccountFacts>,
+        /// Where to go on.
+        next: Option<u32>,
+    },
     /// Some filesets, by slot.
     Filesets {
         /// They.

@@ -85,6 +85,7 @@ fn dispatch(
         Command::Diff(args) => command::diff::run(args, backend, output),
         Command::Import(args) => command::tree::import(args, backend, output),
         Command::ExportTree(args) => command::tree::export(args, backend, output),
+        Command::Quota(args) => command::quota::run(args, backend, output),
         Command::Schedule(args) => command::schedule::run(args, backend, output),
         Command::Top(args) => command::schedule::top(args, backend, output),
         Command::Send(args) => command::send::run(args, backend, output),

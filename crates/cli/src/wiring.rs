@@ -7,6 +7,7 @@ mod devices;
 mod jobs;
 mod members;
 mod neighbours;
+mod quota;
 mod torture;
 mod transfer;
 mod trees;

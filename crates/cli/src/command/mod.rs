@@ -16,6 +16,7 @@ pub(crate) mod generate;
 pub(crate) mod job;
 pub(crate) mod mount;
 pub(crate) mod prove;
+pub(crate) mod quota;
 pub(crate) mod receive;
 pub(crate) mod schedule;
 pub(crate) mod scrub;

@@ -7,7 +7,7 @@ use engine::{FilesetChange, FilesetInfo, JobStatus, NewFileset, Pool, ScrubRepor
 use format::fileset::{FilesetName, NamePart, ROOT_SLOT};
 use format::members::Layout;
 
-use super::{devices, failed, random_bytes};
+use super::{devices, failed, quota, random_bytes};
 use crate::backend::BackendError;
 use crate::control::{
     Answer, FilesetFacts, JobFacts, LIST_MAX, Peer, Properties, Request, ScrubFacts, clone_of,
@@ -69,6 +69,12 @@ pub(super) fn control(
             };
             pool.change_fileset(&named(name)?, &change)
         }
+        Request::QuotaOn { .. }
+        | Request::QuotaOff { .. }
+        | Request::QuotaSet { .. }
+        | Request::QuotaGrace { .. }
+        | Request::QuotaProject { .. }
+        | Request::QuotaReport { .. } => return quota::control(path, pool, request),
         Request::FilesetRename { name, to } => rename(path, pool, name, to)?,
         Request::FilesetDelete { name } => pool.delete_fileset(&named(name)?),
         Request::FilesetFork { fileset, clone, to } => {

@@ -16,6 +16,7 @@ mod hung;
 mod locks;
 mod mount;
 mod names;
+mod quota;
 mod serve;
 mod server;
 mod several;

@@ -1,0 +1,119 @@
+//! What is asked of the quotas of users, groups and projects of an open pool.
+
+use std::path::Path;
+
+use engine::vnode::api::FsError;
+use engine::{Pool, QuotaAccount, QuotaInfo, QuotaLimitsChange, QuotaProgress};
+use format::fileset::FilesetName;
+
+use super::control::refused;
+use super::failed;
+use crate::backend::BackendError;
+use crate::control::{
+    ACCOUNTS_MAX, AccountFacts, Answer, Limits, OwnerKind, QuotaFacts, QuotaState, Request, name_of,
+};
+
+/// Does what `request` asks of quotas.
+pub(super) fn control(path: &Path, pool: &Pool, request: &Request) -> Result<Answer, BackendError> {
+    let named = |name: &str| name_of(name).map_err(|cause| failed(path, cause));
+    #[allow(clippy::wildcard_enum_match_arm, reason = "whoever calls has sorted them out")]
+    let done = match request {
+        Request::QuotaOn { fileset } => switch_on(pool, &named(fileset)?),
+        Request::QuotaOff { fileset } => {
+            pool.switch_quotas_off(&named(fileset)?).map(|()| Answer::Done)
+        }
+        Request::QuotaSet { fileset, kind, id, limits } => {
+            set(pool, &named(fileset)?, (*kind, *id), limits)
+        }
+        Request::QuotaGrace { fileset, blocks_seconds, inodes_seconds } => {
+            let graces = [*blocks_seconds, *inodes_seconds];
+            pool.set_quota_graces(&named(fileset)?, graces).map(|()| Answer::Done)
+        }
+        Request::QuotaProject { fileset, path: inside, project, is_recursive } => {
+            let parts: Vec<&[u8]> =
+                inside.split('/').filter(|part| !part.is_empty()).map(str::as_bytes).collect();
+            let changed = pool.set_project(&named(fileset)?, &parts, (*project, *is_recursive));
+            changed.map(Answer::Count)
+        }
+        Request::QuotaReport { fileset, kind, from } => {
+            report(pool, &named(fileset)?, (*kind, *from))
+        }
+        _ => Err(FsError::NotSupported),
+    };
+    done.map_err(|error| {
+        if error != FsError::Invalid {
+            return refused(path, &error);
+        }
+        let bounds = "id 0 has no limits, a soft limit is not above the hard one, and a grace is a \
+                      hundred years at most";
+        failed(path, bounds)
+    })
+}
+
+/// Switches quotas on, and counts for some seconds.
+fn switch_on(pool: &Pool, fileset: &FilesetName) -> Result<Answer, FsError> {
+    pool.switch_quotas_on(fileset)?;
+    pool.quota_info(fileset).map(|info| Answer::Quota(facts_of(&info)))
+}
+
+/// Changes the limits of a user, a group or a project.
+fn set(
+    pool: &Pool,
+    fileset: &FilesetName,
+    (kind, id): (OwnerKind, u32),
+    limits: &Limits,
+) -> Result<Answer, FsError> {
+    let change = QuotaLimitsChange {
+        bytes_soft: limits.blocks_soft_bytes,
+        bytes_hard: limits.blocks_hard_bytes,
+        inodes_soft: limits.inodes_soft,
+        inodes_hard: limits.inodes_hard,
+    };
+    pool.set_quota(fileset, (kind.kind(), id), &change).map(|()| Answer::Done)
+}
+
+/// Tells what users, groups or projects have, from the id `from` on.
+fn report(
+    pool: &Pool,
+    fileset: &FilesetName,
+    (kind, from): (OwnerKind, u32),
+) -> Result<Answer, FsError> {
+    let quota = facts_of(&pool.quota_info(fileset)?);
+    let mut found = Vec::new();
+    if quota.state != QuotaState::Off {
+        found = pool.quota_accounts(fileset, (kind.kind(), from), ACCOUNTS_MAX + 1)?;
+    }
+    let next = found.get(ACCOUNTS_MAX).map(|account| account.id);
+    let list = found.iter().take(ACCOUNTS_MAX).map(|account| account_facts(kind, account));
+    Ok(Answer::QuotaAccounts { quota, list: list.collect(), next })
+}
+
+fn facts_of(info: &QuotaInfo) -> QuotaFacts {
+    let (state, counted_permille) = match info.progress {
+        QuotaProgress::Off => (QuotaState::Off, None),
+        QuotaProgress::Counting(permille) => (QuotaState::Counting, Some(permille)),
+        QuotaProgress::On => (QuotaState::On, None),
+    };
+    QuotaFacts {
+        state,
+        counted_permille,
+        blocks_grace_seconds: info.bytes_grace_seconds,
+        inodes_grace_seconds: info.inodes_grace_seconds,
+    }
+}
+
+fn account_facts(kind: OwnerKind, account: &QuotaAccount) -> AccountFacts {
+    let some = |value: u64| (value > 0).then_some(value);
+    AccountFacts {
+        kind,
+        id: account.id,
+        used_bytes: account.bytes,
+        inodes: account.inodes,
+        blocks_soft_bytes: some(account.bytes_soft),
+        blocks_hard_bytes: some(account.bytes_hard),
+        inodes_soft: some(account.inodes_soft),
+        inodes_hard: some(account.inodes_hard),
+        blocks_grace_end_seconds: some(account.bytes_grace_end),
+        inodes_grace_end_seconds: some(account.inodes_grace_end),
+    }
+}
