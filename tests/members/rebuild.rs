@@ -154,7 +154,8 @@ fn a_rebuild_reads_and_writes_live_segments_alone() {
     assert!(passed_over_bytes > groups / 2, "{passed_over_bytes} of {groups} are of no use");
     assert!(made + passed_over_bytes <= groups, "each piece once");
     let written = devices[count].counts().of(Purpose::Cleaner, RequestKind::Write).bytes;
-    let fixed = geometry.groups_offset - 2 * format::superblock::SUPERBLOCK_BYTES as u64;
+    let superblock = u64::try_from(format::superblock::SUPERBLOCK_BYTES).expect("small");
+    let fixed = geometry.groups_offset - 2 * superblock;
     assert_eq!(written, fixed + made / 3, "its share of what is in use");
     let read = read(RequestKind::Read) - before;
     assert_eq!(read, fixed + made, "one share of each of the others");

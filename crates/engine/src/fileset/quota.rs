@@ -506,8 +506,7 @@ impl FilesetGuard<'_> {
         Ok(())
     }
 
-    /// Changes limits. [`FilesetGuard::settle_limits`] is called once the change has ended, with
-    /// what this returns.
+    /// Changes limits. Once the change has ended, the account takes the limits that this returns.
     pub(crate) fn change_limits(
         &self,
         store: &Store,
