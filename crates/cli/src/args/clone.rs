@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast clone create pool.hf:home@monday\n  \
                         holdfast clone create --recursive pool.hf:home@noon\n  \
-                        holdfast clone list pool.hf:home\n  \
+                        holdfast clone list pool.hf:home --unique\n  \
                         holdfast mount pool.hf:home@monday /mnt\n  \
                         holdfast clone delete pool.hf:home@monday --wait\n\n\
                         A clone is what a fileset was like at one moment. It takes no space by \
