@@ -89,7 +89,8 @@ const OF_THE_ENGINE: [DefectCode; 8] = [
 /// A code that no test plants could stop working unseen.
 #[test]
 fn every_code_is_planted() {
-    let tests = [include_str!("planted.rs"), include_str!("quotas.rs"), include_str!("replayed.rs")];
+    let tests =
+        [include_str!("planted.rs"), include_str!("quotas.rs"), include_str!("replayed.rs")];
     for code in DefectCode::ALL.iter().filter(|code| !OF_THE_ENGINE.contains(code)) {
         let mention = format!("DefectCode::{}", code.name());
         assert!(tests.iter().any(|test| test.contains(&mention)), "{mention} is never planted");
