@@ -228,7 +228,7 @@ pub(crate) struct MountArgs {
     /// Mount what the configuration says, each in the background, but what is mounted already
     #[arg(long, requires = "config", conflicts_with_all = ["device", "directory"])]
     pub(crate) all: bool,
-    /// The configuration: its [[mount]] say pool, fileset, directory and options
+    /// The configuration: its `[[mount]]` say pool, fileset, directory and options
     #[arg(long, value_name = "FILE", requires = "all")]
     pub(crate) config: Option<PathBuf>,
     /// Return when the mount answers, and serve in the background
