@@ -528,11 +528,12 @@ mod tests {
     use runtime::prng::Prng;
     use storage::device::{Device, MemoryDevice, Operation, Purpose, SharedDevice};
 
+    use super::Changes;
     use crate::convert::index_wide;
-    use crate::vnode::FilesOptions;
     use crate::vnode::api::{
         Caller, FileKind, FileSystem, FsError, Ino, NewInode, RenameMode, SetAttr,
     };
+    use crate::vnode::{Files, FilesOptions};
     use crate::{CreateOptions, OpenOptions, Pool};
 
     const POOL_BYTES: u64 = 64 << 20;
@@ -666,6 +667,36 @@ mod tests {
         let (root, clone) = ("root".parse().expect("a name"), NamePart::new(name).expect("a name"));
         let uuid = pool.hold_clone(&root, &clone).expect("it is there");
         tree_of(pool, pool.root_of(uuid).expect("it is held"))
+    }
+
+    /// Goal: what a file places before it grows is in the map of a clone that is taken before it is
+    /// installed: it is sealed by then, and so it is older than the clone. Method: the file is
+    /// clean, and its last block stores bytes behind its end; the gate closes between the steps.
+    #[test]
+    fn zeros_that_a_file_places_before_it_grows_are_in_a_clone_that_comes_between() {
+        let (_device, pool) = new_pool();
+        let caller = Caller::root();
+        let new = NewInode::new(FileKind::Regular, 0o644);
+        let file = pool.create(&caller, pool.root(), b"file", new, None).expect("room").ino;
+        pool.write(&caller, file, 0, &[7; 8_000]).expect("there is room");
+        pool.sync().expect("memory does not fail");
+        let cut = SetAttr { size_bytes: Some(5_000), ..SetAttr::default() };
+        pool.setattr(&caller, file, &cut, None).expect("it is smaller");
+        pool.sync().expect("memory does not fail");
+        let core = pool.core();
+        let fileset = &core.filesets.main;
+        let files = Files { core, fileset };
+        let vnode = core.table.find(file).expect("it is referred to");
+        let (change, mut state) = files.begin_settled(&vnode).expect("there is room");
+        assert!(state.pending.is_empty(), "it is clean");
+        files.prepare_growth(&mut state, &vnode, 100_000).expect("there is room");
+        assert_eq!(state.pending.len(), 1, "its last block has bytes behind the end");
+        drop((state, change));
+        let (mut pot, _closed) = core.close_with_pot(&[fileset]).expect("there is room");
+        core.segments.seal();
+        let installed = core.install_dirty(fileset.anodes.slot, &mut Changes::Pot(&mut pot));
+        assert_eq!(installed, Ok(true), "the pot has room for one file");
+        assert!(vnode.state.read().pending.is_empty(), "a clone would lack the zeros");
     }
 
     /// Goal: a clone is what the fileset was like when it was taken, whatever is changed since, and

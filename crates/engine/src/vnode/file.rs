@@ -231,6 +231,24 @@ impl Core {
     }
 
     /// Before the file grows to `size_bytes`. Changes memory only, but may read the map.
+    ///
+    /// V2: what this places waits in a file that may have been clean. A clone that is taken before
+    /// it is installed must find it: it may be sealed by then, and is born before the clone.
+    pub(super) fn prepare_growth(
+        &self,
+        state: &mut VnodeState,
+        vnode: &Vnode,
+        size_bytes: u64,
+    ) -> FsResult<()> {
+        let leaves = size_bytes > wide(INLINE_BYTES_MAX);
+        let left = if leaves { self.leave_inline(state) } else { Ok(()) };
+        let prepared = left.and_then(|()| self.make_tail_zero(state, size_bytes));
+        self.note_placed(state, vnode);
+        prepared
+    }
+
+    /// Before the file grows to `size_bytes`: what its last block stores behind the end becomes
+    /// zeros.
     fn make_tail_zero(&self, state: &mut VnodeState, size_bytes: u64) -> FsResult<()> {
         let span = self.span_of_end(state)?;
         if size_bytes == state.size_bytes || span.start == state.size_bytes {
@@ -471,11 +489,7 @@ impl Files<'_> {
                 return Ok(None);
             }
             self.check_change(caller, state.anode()?, set)?;
-            if size_bytes > wide(INLINE_BYTES_MAX) {
-                self.leave_inline(&mut state)?;
-                self.note_placed(&state, vnode);
-            }
-            self.make_tail_zero(&mut state, size_bytes)?;
+            self.prepare_growth(&mut state, vnode, size_bytes)?;
             if tail_waiting(&state).is_some() {
                 drop(state);
                 drop(change);
