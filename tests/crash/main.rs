@@ -7,6 +7,9 @@ mod orphans;
 mod tail;
 mod tiny;
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use explorer::{Plan, explore};
 use storage::device::sim::Strategy;
 
@@ -25,17 +28,29 @@ fn plan(seed: u64) -> Plan {
 }
 
 /// Explores `count` plans, times `HOLDFAST_SOAK`, from `HOLDFAST_SEED` on.
-fn explore_all(count: u64, plan: impl Fn(u64) -> Plan) {
+fn explore_all(count: u64, plan: impl Fn(u64) -> Plan + Sync) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let first = number("HOLDFAST_SEED").unwrap_or(0_u64);
     let count = count * number("HOLDFAST_SOAK").unwrap_or(1_u64);
-    let mut total = explorer::Explored::default();
-    for seed in first..first + count {
-        let explored = explore(&plan(seed));
-        total.points += explored.points;
-        total.images += explored.images;
-        total.second_images += explored.second_images;
-    }
+    let next = AtomicU64::new(first);
+    let total = Mutex::new(explorer::Explored::default());
+    // A workload is its seed's, whichever thread explores it.
+    let worker = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + count {
+                return;
+            }
+            let explored = explore(&plan(seed));
+            let mut total = total.lock().expect("no other thread has panicked");
+            total.points += explored.points;
+            total.images += explored.images;
+            total.second_images += explored.second_images;
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(worker))));
+    let total = total.into_inner().expect("no thread has panicked");
     println!("{count} workloads: {total:?}");
     assert!(total.images > count * 50, "too few images to mean anything: {total:?}");
 }
@@ -45,7 +60,7 @@ fn explore_all(count: u64, plan: impl Fn(u64) -> Plan) {
 /// Method: see [`explorer`]. One client, random operations, background work in between.
 #[test]
 fn every_crash_leaves_a_state_between_operations() {
-    explore_all(6, plan);
+    explore_all(4, plan);
 }
 
 /// Goal: the same where a checkpoint meets every moment of an operation.
