@@ -81,7 +81,8 @@ fn users_are_stopped_at_their_limits() {
     let report = lines(&mounted, &["quota", "report", &offline, "--user", "--json"]);
     let of_ann = report.iter().find(|it| it["id"] == ANN).expect("she has files");
     assert_eq!(of_ann["blocks_hard_bytes"], 1 << 20);
-    mounted.holdfast(&["quota", "set", &offline, "--user", &ann, "--blocks-hard", "none"]);
+    let unlimited = ["--blocks-hard", "none", "--ihard", "none"];
+    mounted.holdfast(&[&["quota", "set", &offline, "--user", &ann], &unlimited[..]].concat());
     mounted.holdfast(&["quota", "set", &offline, "--user", &ben, "--bsoft", "4K"]);
     mounted.mount(&[]);
     let (is_done, said) = as_user(&mounted, ANN, "dd if=/dev/zero of=d bs=64k count=1");
