@@ -369,15 +369,15 @@ impl Change<'_> {
         if let Some(at) = tx.own_range(place, &range) {
             return Ok(tx.own_bytes(at));
         }
-        let base = match tx.base_of(place) {
-            Some(base) => base,
+        let page = match tx.page_of_window(place) {
+            Some(page) => page,
             None => {
-                let base = self.store.cache.page_with_bytes(place, kind, owner)?;
-                check_own(self.shared_epoch, page_of(&base.1), kind, owner)?;
-                base
+                let page = self.store.cache.page_with_bytes(place, kind, owner)?;
+                check_own(self.shared_epoch, page_of(&page.1), kind, owner)?;
+                page
             }
         };
-        Ok(tx.add_edit(base, range))
+        Ok(tx.add_edit(page, range))
     }
 
     /// Sets or clears a bit of a bitmap page of the fileset.

@@ -440,15 +440,22 @@ impl Tx {
         }
     }
 
-    /// Returns a copy of the page at `place`, of which the transaction has windows, with these.
+    /// Returns a copy of the page at `place` as it is now, of which the transaction has windows,
+    /// with these.
     fn patched(&self, place: Place) -> Option<AlignedBuffer> {
-        let base = self.windows_of(place).find_map(|window| window.base.as_ref())?;
-        let mut page = AlignedBuffer::clone(base);
+        let (_, now) = self.page_of_window(place)?;
+        Some(self.with_windows(place, &now))
+    }
+
+    /// Returns a copy of `page`, which is at `place`, with the windows that the transaction has of
+    /// it.
+    fn with_windows(&self, place: Place, page: &AlignedBuffer) -> AlignedBuffer {
+        let mut page = AlignedBuffer::clone(page);
         for window in self.windows_of(place) {
             let own = &self.memory.bytes[window.bytes_at(&window.range)];
             page[window.range.clone()].copy_from_slice(own);
         }
-        Some(page)
+        page
     }
 
     /// Takes `range` of a page with its bytes as they are, of which this transaction has no window
@@ -484,10 +491,13 @@ impl Tx {
         Some(OwnAt(at + range.start..at + range.end))
     }
 
-    /// Returns the page of which the transaction has a window.
-    pub(crate) fn base_of(&self, place: Place) -> Option<(Arc<Buffer>, PageRef)> {
-        let window = self.windows_of(place).next()?;
-        Some((window.buffer.clone()?, window.base.clone()?))
+    /// Returns the page of which the transaction has a window, as it is now: another transaction
+    /// may have changed what is outside of the window since that was copied, and the caller may
+    /// have come to own that only then.
+    pub(crate) fn page_of_window(&self, place: Place) -> Option<(Arc<Buffer>, PageRef)> {
+        let buffer = self.windows_of(place).next()?.buffer.clone()?;
+        let now = buffer.bytes();
+        Some((buffer, now))
     }
 
     /// Returns what [`Tx::own_range`] found, to change.
@@ -495,16 +505,25 @@ impl Tx {
         &mut self.memory.bytes[at]
     }
 
-    /// Makes one window of the windows of the page at `place`: all of it. Returns where that is.
+    /// Makes one window of the windows of the page at `place`: all of it, the rest as it is now.
+    /// Returns where that is.
     fn make_whole(&mut self, place: Place) -> Option<usize> {
-        let (page, at) = (self.patched(place)?, self.memory.bytes.len());
+        let (_, now) = self.page_of_window(place)?;
+        let (page, at) = (self.with_windows(place, &now), self.memory.bytes.len());
         self.memory.bytes.extend_from_slice(&page);
+        let mut whole = AlignedBuffer::clone(&now);
+        for window in self.windows_of(place) {
+            let base = window.base.as_ref()?;
+            whole[window.range.clone()].copy_from_slice(&base[window.range.clone()]);
+        }
+        let whole: PageRef = Arc::new(whole);
         let mut is_first = true;
         self.memory.windows.retain_mut(|window| {
             if window.place != place {
                 return true;
             }
             (window.range, window.at) = (0..PAGE_BYTES, at);
+            window.base = Some(Arc::clone(&whole));
             std::mem::take(&mut is_first)
         });
         Some(at)
@@ -700,67 +719,4 @@ fn join(ranges: &mut [(usize, usize)]) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn differing_runs(old: &[u8], new: &[u8], range: Range<usize>) -> Vec<(usize, usize)> {
-        let mut runs = vec![(range.start, range.start)];
-        let (old, new) = (&old[range.clone()], &new[range.clone()]);
-        RunFinder::new(&mut runs, old).compare(old, new, range.start);
-        runs.split_off(1)
-    }
-
-    #[test]
-    fn runs_cover_every_difference_and_small_gaps() {
-        let old = [7; PAGE_BYTES];
-        let mut new = old;
-        for offset in [12, 13, 20, 300, 304, 4095] {
-            new[offset] = 1;
-        }
-        let runs = differing_runs(&old, &new, 0..PAGE_BYTES);
-        assert_eq!(runs, [(12, 14), (20, 21), (300, 305), (4095, 4096)]);
-        let inside = differing_runs(&old, &new, 16..24);
-        assert_eq!(inside, [(20, 21)], "a window shorter than a line");
-        let behind = differing_runs(&old, &new, 304..4096);
-        assert_eq!(behind, [(304, 305), (4095, 4096)], "a window that ends with part of a line");
-    }
-
-    #[test]
-    fn runs_go_on_over_longer_gaps_where_nothing_was() {
-        let old = [0; PAGE_BYTES];
-        let mut new = old;
-        for offset in [12, 21, 31, 300] {
-            new[offset] = 1;
-        }
-        let runs = differing_runs(&old, &new, 0..512);
-        assert_eq!(runs, [(12, 22), (31, 32), (300, 301)]);
-    }
-
-    #[test]
-    fn deltas_apply_to_the_page_as_it_is() {
-        let mut page = [0; PAGE_BYTES];
-        page[200] = 5;
-        let subtract = Delta::AddU32 { offset: 200, delta: -2 };
-        assert_eq!(subtract.apply(&mut page, &[]), Some(()));
-        assert_eq!((page[200], subtract.range()), (3, (200, 204)));
-        let set = Delta::Bits { first: 3, count: 10, is_set: true };
-        assert_eq!(set.apply(&mut page, &[]), Some(()));
-        assert_eq!((format::bitmap::count_set(&page) - 2, set.range()), (10, (128, 130)));
-        let put = Delta::Put { offset: 300, bytes: 1..3 };
-        assert_eq!(put.apply(&mut page, b"abcd"), Some(()));
-        assert_eq!((&page[299..303], put.range()), (&b"\0bc\0"[..], (300, 302)));
-        let mut ranges = [(5, 8), (1, 2), (8, 9), (6, 7)];
-        let count = join(&mut ranges);
-        assert_eq!(ranges[..count], [(1, 2), (5, 9)]);
-    }
-
-    #[test]
-    fn a_place_given_out_twice_and_a_count_below_zero_are_refused() {
-        let mut page = [0; PAGE_BYTES];
-        let set = Delta::Bits { first: 3, count: 1, is_set: true };
-        assert!(set.apply(&mut page, &[]).is_some());
-        assert_eq!(set.apply(&mut page, &[]), None);
-        assert_eq!(Delta::AddU32 { offset: 200, delta: -1 }.apply(&mut page, &[]), None);
-        assert_eq!(Delta::AddU64 { offset: 200, delta: -1 }.apply(&mut page, &[]), None);
-    }
-}
+mod tests;
