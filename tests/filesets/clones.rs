@@ -193,10 +193,7 @@ struct Taken {
 fn judge(image: &Image, taken: &[Taken], at: usize) -> Result<(), String> {
     let device = SimDevice::open(image.clone(), SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let checked = |when: &str| {
-        let report = check::run(Arc::clone(&shared), check::Options::default(), &mut |_| ());
-        if report.is_clean() { Ok(()) } else { Err(format!("{when}: {}", report.to_text())) }
-    };
+    let checked = |when: &str| super::expect_clean(&shared, when);
     checked("before the open")?;
     let same = |when: &str| {
         for Taken { clone, tree, answered, deleted } in taken {

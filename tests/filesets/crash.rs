@@ -104,8 +104,7 @@ fn judge(image: &Image, allowed: &[&Names]) -> Result<(), String> {
     let device = SimDevice::open(image.clone(), SimOptions::default());
     let checked = |when: &str| {
         let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-        let report = check::run(shared, check::Options::default(), &mut |_| ());
-        if report.is_clean() { Ok(()) } else { Err(format!("{when}: {}", report.to_text())) }
+        super::expect_clean(&shared, when)
     };
     checked("before the open")?;
     let pool = open(&device, None);

@@ -91,10 +91,15 @@ fn used_bytes(pool: &Pool) -> u64 {
     (status.space.used + status.space.promised) << status.geometry.fragment_shift
 }
 
+/// Returns what the checker finds, if it finds anything, and `when` that was.
+fn expect_clean(device: &SharedDevice, when: &str) -> Result<(), String> {
+    let report = check::run(Arc::clone(device), check::Options::default(), &mut |_| ());
+    if report.is_clean() { Ok(()) } else { Err(format!("{when}: {}", report.to_text())) }
+}
+
 #[track_caller]
 fn assert_clean(device: &SharedDevice) {
-    let report = check::run(Arc::clone(device), check::Options::default(), &mut |_| ());
-    assert!(report.is_clean(), "{}", report.to_text());
+    expect_clean(device, "now").unwrap_or_else(|found| panic!("{found}"));
 }
 
 /// Goal: filesets have names in a tree, and files of their own; all is there after a close.

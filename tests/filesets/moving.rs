@@ -393,10 +393,7 @@ struct There {
 fn judge(image: &Image, there: &[&There], is_cleaned_again: bool) -> Result<(), String> {
     let device = SimDevice::open(image.clone(), SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let checked = |when: &str| {
-        let report = check::run(Arc::clone(&shared), check::Options::default(), &mut |_| ());
-        if report.is_clean() { Ok(()) } else { Err(format!("{when}: {}", report.to_text())) }
-    };
+    let checked = |when: &str| super::expect_clean(&shared, when);
     checked("before the open")?;
     let pool = open(&shared);
     let same = |when: &str| {

@@ -244,10 +244,7 @@ const CRASH_POOL_BYTES: u64 = 16 << 20;
 fn judge(image: &Image, seed: u64) -> Result<(), String> {
     let device = SimDevice::open(image.clone(), SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let checked = |when: &str| {
-        let report = check::run(Arc::clone(&shared), check::Options::default(), &mut |_| ());
-        if report.is_clean() { Ok(()) } else { Err(format!("{when}: {}", report.to_text())) }
-    };
+    let checked = |when: &str| super::expect_clean(&shared, when);
     checked("before the open")?;
     let pool = open(&shared, None);
     work(&pool, &mut Prng::from_seed(seed), 6);

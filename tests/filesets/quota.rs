@@ -269,10 +269,7 @@ fn work_with_quotas(
 fn judge(image: &Image, allowed: &[(u64, u64)]) -> Result<(), String> {
     let device = SimDevice::open(image.clone(), SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let checked = |when: &str| {
-        let report = check::run(Arc::clone(&shared), check::Options::default(), &mut |_| ());
-        if report.is_clean() { Ok(()) } else { Err(format!("{when}: {}", report.to_text())) }
-    };
+    let checked = |when: &str| super::expect_clean(&shared, when);
     checked("before the open")?;
     let pool = open(&shared, None);
     let all = pool.filesets().map_err(|error| error.to_string())?;

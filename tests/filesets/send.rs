@@ -18,7 +18,7 @@ use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
 use storage::device::{MemoryDevice, SharedDevice};
 use testkit::canon::{Times, Tree, differences, walk_identified};
 
-use super::{assert_clean, free_all, name, names, work};
+use super::{assert_clean, expect_clean, free_all, name, names, work};
 
 pub(super) const POOL_BYTES: u64 = 96 << 20;
 /// Holes are kept by this: blocks of files.
@@ -402,8 +402,7 @@ fn sim_pool(device: &Arc<SimDevice>, fileset: &str, clone: Option<&str>) -> Pool
 
 fn check_image(device: &Arc<SimDevice>, when: &str) -> Result<(), String> {
     let shared: SharedDevice = Arc::<SimDevice>::clone(device);
-    let report = check::run(shared, check::Options::default(), &mut |_| ());
-    if report.is_clean() { Ok(()) } else { Err(format!("{when}: {}", report.to_text())) }
+    expect_clean(&shared, when)
 }
 
 /// What a fileset may be after a crash, by what names the pool has then.
