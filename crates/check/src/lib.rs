@@ -14,7 +14,7 @@
 //!   over the pool           superblock, journal, group, fileset, segment, total
 //!   over each fileset       anode, anode_map, orphan, attributes, link
 //!   in what the anodes have map (pointers of a container: who owns what), directory, attributes
-//!   what passes share       space (used fragments), tree (facts of the anodes of a fileset)
+//!   what passes share       space (used fragments), tree, facts (of the anodes of a fileset)
 //!   how they read           sweep (metadata, in physical order, ahead), blocks (of files, later)
 //!   under the passes        reader (the device under what a replay would write), replay, lookup
 //! ```
@@ -22,7 +22,7 @@
 //! # Memory
 //!
 //! One bit a fragment and 8 bytes a segment of the groups in use (32 KiB and 8 KiB for a group of
-//! 1 GiB), `tree::FACTS_BYTES` for each anode of the fileset in hand and, for a pool that was not
+//! 1 GiB), some 85 bytes (`facts`) for each anode of the fileset in hand and, for a pool that was not
 //! closed, what its log writes. All of it is counted, and a check that would pass
 //! [`Options::memory_bytes_max`] stops and says so. What does not grow with the pool is not
 //! counted: what is being read (16 MiB), what `sweep` has read ahead, and blocks that wait.
@@ -32,6 +32,7 @@
 
 mod blocks;
 pub mod convert;
+mod facts;
 pub mod lookup;
 mod lsn;
 mod map;

@@ -50,7 +50,7 @@ fn path_of(
     let mut parts = Vec::new();
     let mut next = number;
     while next != ROOT_ANODE.0 {
-        let facts = tree.facts.get(&next).filter(|facts| facts.names > 0)?;
+        let facts = tree.facts.get(next).filter(|facts| facts.names > 0)?;
         let name = names
             .entry(next)
             .or_insert_with(|| {

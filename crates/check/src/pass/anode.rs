@@ -131,7 +131,7 @@ pub(crate) fn reserved(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Sto
         (ORPHAN_ANODE, AnodeKind::Internal, "orphan list"),
     ];
     for (number, kind, name) in expected {
-        let found = tree.facts.get(&number.0).and_then(|facts| facts.kind);
+        let found = tree.facts.get(number.0).and_then(|facts| facts.kind);
         // One that was not found may be in a page that can't be used.
         if found != Some(kind) && !(found.is_none() && check.is_incomplete) {
             let what = format!("the {name} of {} is {found:?}", tree.fileset.id);

@@ -11,8 +11,9 @@ use format::attributes::{self, AttributeName, ValueAt, is_value_page};
 use format::ids::{AnodeNo, Place};
 use format::page::{PageBytes, PageHeader, PageKind};
 
+use crate::facts::Facts;
 use crate::map::{Content, subject_of};
-use crate::tree::{Facts, Tree};
+use crate::tree::Tree;
 use crate::{Check, Stop};
 use format::defect::{Defect, DefectCode};
 
@@ -144,7 +145,7 @@ impl Pages {
 /// Compares the containers with the anodes that name them.
 pub(crate) fn compare(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop> {
     let mut found: Vec<(u64, DefectCode, String)> = Vec::new();
-    for (&number, facts) in &tree.facts {
+    for (number, facts) in tree.facts.iter() {
         for container in facts.containers.into_iter().filter(|&container| container != 0) {
             found.extend(named(check.is_incomplete, tree, number, container));
         }
@@ -165,7 +166,7 @@ fn named(
     number: u64,
     container: u64,
 ) -> Option<(u64, DefectCode, String)> {
-    let facts = tree.facts.get(&container).filter(|facts| facts.kind.is_some());
+    let facts = tree.facts.get(container).filter(|facts| facts.kind.is_some());
     let what = match facts {
         None if is_incomplete => return None,
         None => "which is free".to_owned(),
@@ -189,7 +190,7 @@ fn owned(
     number: u64,
     facts: &Facts,
 ) -> Option<(u64, DefectCode, String)> {
-    let owner = tree.facts.get(&facts.parent).filter(|owner| owner.containers.contains(&number));
+    let owner = tree.facts.get(facts.parent).filter(|owner| owner.containers.contains(&number));
     match owner {
         None if is_incomplete => None,
         None => {

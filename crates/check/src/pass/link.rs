@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use format::anode::{AnodeKind, ROOT_ANODE};
 use format::ids::AnodeNo;
 
-use crate::tree::{Facts, Tree};
+use crate::facts::Facts;
+use crate::tree::Tree;
 use crate::{Check, Stop};
 use format::defect::DefectCode;
 
@@ -21,7 +22,7 @@ const LINKS_MAX: u32 = 65_535;
 /// Compares what the names say of each anode with what the anode says.
 pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop> {
     let mut found = Vec::new();
-    for (&number, facts) in &tree.facts {
+    for (number, facts) in tree.facts.iter() {
         found.clear();
         names_of(check.is_incomplete, number, facts, &mut found);
         for (code, what) in found.drain(..) {
@@ -122,12 +123,12 @@ fn directory(
 fn reachability(check: &mut Check<'_>, tree: &mut Tree) {
     let is_directory = |facts: &Facts| facts.kind == Some(AnodeKind::Directory);
     let numbers: Vec<u64> =
-        tree.facts.iter().filter(|(_, facts)| is_directory(facts)).map(|(&n, _)| n).collect();
+        tree.facts.iter().filter(|(_, facts)| is_directory(facts)).map(|(n, _)| n).collect();
     for number in numbers {
         let mut way = BTreeSet::new();
         let mut next = number;
         let mut is_cycle = false;
-        while let Some(facts) = tree.facts.get(&next) {
+        while let Some(facts) = tree.facts.get(next) {
             if facts.is_rooted || next == ROOT_ANODE.0 || facts.names == 0 {
                 break;
             }
@@ -138,7 +139,7 @@ fn reachability(check: &mut Check<'_>, tree: &mut Tree) {
             next = facts.named_in;
         }
         for &passed in &way {
-            if let Some(facts) = tree.facts.get_mut(&passed) {
+            if let Some(facts) = tree.facts.get_mut(passed) {
                 facts.is_rooted = true;
             }
         }

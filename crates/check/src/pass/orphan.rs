@@ -23,7 +23,7 @@ pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop> {
                 continue;
             }
             let slot = index.saturating_mul(ORPHANS_PER_PAGE).saturating_add(position);
-            let known = tree.facts.get_mut(&number).filter(|facts| facts.kind.is_some());
+            let known = tree.facts.get_mut(number).filter(|facts| facts.kind.is_some());
             let what = match known {
                 None if check.is_incomplete => continue,
                 None => "which is free".to_owned(),
