@@ -222,11 +222,18 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::access::KernelAccess;
+    use crate::run::Server;
     use crate::workload::Timed;
 
     fn target(name: &str, kind: TargetKind) -> Target {
-        let access = Box::new(KernelAccess::new(Path::new("/")).expect("the root is there"));
-        Target { name: name.to_owned(), what: String::new(), kind, access, server_pid: None }
+        let access = Box::new(KernelAccess::new(Path::new("/"), None).expect("the root is there"));
+        Target {
+            name: name.to_owned(),
+            what: String::new(),
+            kind,
+            access,
+            server: Server::default(),
+        }
     }
 
     fn sample(target: usize, round: u32, seconds: f64) -> Sample {

@@ -4,7 +4,8 @@
 //! seen the same machine. So the ratio of a pair says more than the ratio of two averages.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use serde::Serialize;
 
@@ -38,8 +39,26 @@ pub struct Target {
     pub kind: TargetKind,
     /// How it is asked.
     pub access: Box<dyn Access>,
-    /// The process that serves it, if one does.
-    pub server_pid: Option<u32>,
+    /// The process that serves it.
+    pub server: Server,
+}
+
+/// The process that serves a target, if one does. Another takes its place when the target is taken
+/// into use again.
+#[derive(Clone, Debug, Default)]
+pub struct Server(Arc<AtomicU32>);
+
+impl Server {
+    /// Notes which process it is now; `None`: none that is known.
+    pub fn set(&self, pid: Option<u32>) {
+        self.0.store(pid.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Returns which process it is.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|&pid| pid != 0)
+    }
 }
 
 /// What is run.
@@ -240,7 +259,7 @@ fn lap(
         seed: u64::from(round) + 1,
         stop,
         is_wanted: &|measure| options.is_wanted(group, measure),
-        server_cpu: &|| target.server_pid.and_then(cpu_seconds_of),
+        server_cpu: &|| target.server.pid().and_then(cpu_seconds_of),
     };
     let name = format!("{}-{threads}-{round}", group.name);
     let done = target.access.settle().and_then(|()| workload::run(group, &name, &context));

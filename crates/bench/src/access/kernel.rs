@@ -3,32 +3,35 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{self, Advice, AtFlags, Dir, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::{Errno, pread, pwrite};
 
-use super::{Access, Buffer, Handle, OpenFor};
+use super::{Access, Buffer, Handle, Offline, OpenFor};
 
 /// A directory of this machine.
 #[derive(Debug)]
 pub struct KernelAccess {
     directory: PathBuf,
-    /// The file system that it was in: a mount that ends must not be taken for what was below it.
-    device: u64,
+    /// The file system that it is in: a mount that ends must not be taken for what was below it.
+    device: AtomicU64,
+    offline: Option<Box<dyn Offline>>,
 }
 
 impl KernelAccess {
-    /// Works below `directory`, for as long as it is in the file system that it is in now.
-    pub fn new(directory: &Path) -> io::Result<KernelAccess> {
-        let device = fs::stat(directory)?.st_dev;
-        Ok(KernelAccess { directory: directory.to_owned(), device })
+    /// Works below `directory`, for as long as it is in the file system that it is in now, or that
+    /// `offline` has put in its place.
+    pub fn new(directory: &Path, offline: Option<Box<dyn Offline>>) -> io::Result<KernelAccess> {
+        let device = AtomicU64::new(fs::stat(directory)?.st_dev);
+        Ok(KernelAccess { directory: directory.to_owned(), device, offline })
     }
 }
 
 fn fd(handle: &Handle) -> io::Result<BorrowedFd<'_>> {
     match handle {
         Handle::Descriptor(fd) => Ok(std::os::fd::AsFd::as_fd(fd)),
-        Handle::Inode(_) => Err(io::Error::other("a handle of another target")),
+        Handle::Inode(_) | Handle::Closed => Err(io::Error::other("a handle of another target")),
     }
 }
 
@@ -36,7 +39,7 @@ impl Access for KernelAccess {
     fn root(&self) -> io::Result<Handle> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = fs::open(&self.directory, flags, Mode::empty())?;
-        if fs::fstat(&root)?.st_dev != self.device {
+        if fs::fstat(&root)?.st_dev != self.device.load(Ordering::Relaxed) {
             let message = format!("{} is no longer mounted", self.directory.display());
             return Err(io::Error::new(io::ErrorKind::NotConnected, message));
         }
@@ -183,6 +186,33 @@ impl Access for KernelAccess {
             other => Ok(other?),
         }
     }
+
+    fn offline(&self) -> Option<&dyn Offline> {
+        self.offline.is_some().then_some(self)
+    }
+}
+
+impl Offline for KernelAccess {
+    fn close(&self) -> io::Result<()> {
+        self.settle()?;
+        self.offline.as_ref().map_or(Ok(()), |offline| offline.close())
+    }
+
+    fn has_checker(&self) -> bool {
+        self.offline.as_ref().is_some_and(|offline| offline.has_checker())
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.offline.as_ref().map_or(Ok(()), |offline| offline.check())
+    }
+
+    fn open(&self) -> io::Result<()> {
+        if let Some(offline) = &self.offline {
+            offline.open()?;
+            self.device.store(fs::stat(&self.directory)?.st_dev, Ordering::Relaxed);
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -193,9 +223,9 @@ mod tests {
     #[test]
     fn another_file_system_at_the_same_path_is_refused() {
         let directory = std::env::temp_dir();
-        let mut access = KernelAccess::new(&directory).expect("it is there");
+        let access = KernelAccess::new(&directory, None).expect("it is there");
         assert!(access.root().is_ok());
-        access.device += 1;
+        access.device.fetch_add(1, Ordering::Relaxed);
         let refused = access.root().expect_err("another file system");
         assert_eq!(refused.kind(), io::ErrorKind::NotConnected);
     }

@@ -22,6 +22,8 @@ pub enum Handle {
     Descriptor(OwnedFd),
     /// Of a file system in this process: a reference is held on it.
     Inode(Ino),
+    /// Of a target that is out of use.
+    Closed,
 }
 
 /// What a file is opened for.
@@ -70,6 +72,19 @@ impl Buffer {
     fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.length]
     }
+}
+
+/// How a target is taken out of use, with all that caches of this machine hold of it, and comes
+/// back. Nothing of it is open meanwhile.
+pub trait Offline: Send + Sync + Debug {
+    /// Takes it out of use.
+    fn close(&self) -> io::Result<()>;
+    /// Whether [`Offline::check`] can be called.
+    fn has_checker(&self) -> bool;
+    /// Looks for defects in it, which is out of use. Fails if there is one.
+    fn check(&self) -> io::Result<()>;
+    /// Takes it into use again.
+    fn open(&self) -> io::Result<()>;
 }
 
 /// A file system, as a workload sees it. Names are single ones, below an open directory.
@@ -125,4 +140,8 @@ pub trait Access: Send + Sync + Debug {
     /// Makes durable what was accepted, as far as one may ask for it, so that the next workload
     /// does not pay for this one.
     fn settle(&self) -> io::Result<()>;
+    /// Returns how it is taken out of use, if it can be.
+    fn offline(&self) -> Option<&dyn Offline> {
+        None
+    }
 }

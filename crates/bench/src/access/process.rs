@@ -49,7 +49,9 @@ impl ProcessAccess {
 fn ino(handle: &Handle) -> io::Result<Ino> {
     match handle {
         Handle::Inode(ino) => Ok(*ino),
-        Handle::Descriptor(_) => Err(io::Error::other("a handle of another target")),
+        Handle::Descriptor(_) | Handle::Closed => {
+            Err(io::Error::other("a handle of another target"))
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! that is timed is a *measure* of the run.
 
 mod andrew;
+mod cold;
 mod connectathon;
 mod mixed;
 mod names;
@@ -21,7 +22,7 @@ use std::time::Instant;
 use runtime::prng::Prng;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::access::{Access, Handle};
+use crate::access::{Access, Handle, Offline};
 use crate::number::{to_f64, to_u64};
 use crate::plan::Plan;
 
@@ -84,13 +85,14 @@ impl std::fmt::Debug for Group {
 }
 
 /// Everything that can be run, in the order in which it is.
-pub const GROUPS: [&Group; 11] = [
+pub const GROUPS: [&Group; 12] = [
     &names::NAMES,
     &small::SMALL,
     &small::DURABLE,
     &small::SUSTAINED,
     &random::OVERWRITE,
     &tree::TREE,
+    &cold::COLD,
     &stream::STREAM,
     &random::RANDOM_READ,
     &mixed::MIXED,
@@ -119,6 +121,8 @@ pub struct Timed {
 pub struct Lap<'a> {
     group: &'static Group,
     access: &'a dyn Access,
+    /// Its directory's name.
+    name: &'a str,
     /// An empty directory.
     dir: Handle,
     plan: &'a Plan,
@@ -193,25 +197,27 @@ fn go_on(stop: &AtomicBool) -> io::Result<()> {
 /// Runs `group` in a new directory `name` of the target and removes it again, whatever happens.
 pub fn run(group: &'static Group, name: &str, context: &LapContext<'_>) -> io::Result<Vec<Timed>> {
     let access = context.access;
-    let root = access.root()?;
-    access.make_dir(&root, name)?;
-    let done = run_in(group, access.open_dir(&root, name), context);
-    let removed = remove_all(access, &root, name, 0);
-    access.close(root);
+    in_root(access, |root| access.make_dir(root, name))?;
+    let done = run_in(group, name, context);
+    let removed = in_root(access, |root| remove_all(access, root, name, 0));
     let timed = done?;
     removed?;
     Ok(timed)
 }
 
-fn run_in(
-    group: &'static Group,
-    dir: io::Result<Handle>,
-    context: &LapContext<'_>,
-) -> io::Result<Vec<Timed>> {
+fn in_root<T>(access: &dyn Access, work: impl FnOnce(&Handle) -> io::Result<T>) -> io::Result<T> {
+    let root = access.root()?;
+    let done = work(&root);
+    access.close(root);
+    done
+}
+
+fn run_in(group: &'static Group, name: &str, context: &LapContext<'_>) -> io::Result<Vec<Timed>> {
     let LapContext { access, plan, threads, seed, stop, is_wanted, server_cpu } = *context;
+    let dir = in_root(access, |root| access.open_dir(root, name))?;
     let timed = Vec::new();
     let mut lap =
-        Lap { group, access, dir: dir?, plan, threads, seed, stop, is_wanted, server_cpu, timed };
+        Lap { group, access, name, dir, plan, threads, seed, stop, is_wanted, server_cpu, timed };
     let done = (group.run)(&mut lap);
     access.close(lap.dir);
     done.map(|()| lap.timed)
@@ -262,6 +268,22 @@ impl<'a> Lap<'a> {
     fn worker(&self, index: usize) -> Worker<'a> {
         let seed = self.seed ^ to_u64(index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Worker { access: self.access, index, prng: Prng::from_seed(seed), stop: self.stop }
+    }
+
+    /// Takes the target out of use, calls `work`, and takes it into use again, with nothing of it
+    /// in a cache. Whether the target can be is to be asked first.
+    pub(crate) fn out_of_use(
+        &mut self,
+        offline: &dyn Offline,
+        work: impl FnOnce(&mut Self) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (access, name) = (self.access, self.name);
+        access.close(std::mem::replace(&mut self.dir, Handle::Closed));
+        offline.close()?;
+        let done = work(self);
+        offline.open()?;
+        self.dir = in_root(access, |root| access.open_dir(root, name))?;
+        done
     }
 
     /// Makes and opens a directory for each thread.
@@ -381,13 +403,35 @@ mod tests {
         }
     }
 
+    /// A target that stays where it is.
+    #[derive(Debug)]
+    struct Nothing;
+
+    impl Offline for Nothing {
+        fn close(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn has_checker(&self) -> bool {
+            true
+        }
+
+        fn check(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn open(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
     fn run_all(stop: &AtomicBool, is_wanted: &dyn Fn(&str) -> bool) -> io::Result<Vec<Timed>> {
         let name = format!("bench-laps-{:?}", std::thread::current().id());
         let place = std::env::temp_dir().join(name);
         let _ = std::fs::remove_dir_all(&place);
         std::fs::create_dir(&place)?;
         let context = LapContext {
-            access: &KernelAccess::new(&place)?,
+            access: &KernelAccess::new(&place, Some(Box::new(Nothing)))?,
             plan: &Plan::new(crate::plan::SCALE_MIN),
             threads: 2,
             seed: 1,

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
+use bench::access::{KernelAccess, Offline};
 use bench::claim::Claim;
 use bench::noise::Noise;
 use bench::plan::{Plan, ROUNDS_MAX, SCALE_MAX, SCALE_MIN, THREADS_MAX};
 use bench::report::Report;
-use bench::run::{Options, RunError, Target, TargetKind};
-use bench::{access::KernelAccess, plot, table};
+use bench::run::{Options, RunError, Server, Target, TargetKind};
+use bench::{plot, table};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -121,13 +122,16 @@ fn claim_given(args: &BenchArgs) -> anyhow::Result<Vec<Claim>> {
 }
 
 fn given(claim: &Claim, name: &str, directory: &Path, args: &BenchArgs) -> anyhow::Result<Target> {
-    let server_pid = args.server.iter().find(|(of, _)| of == name).map(|(_, pid)| *pid);
+    let server = Server::default();
+    server.set(args.server.iter().find(|(of, _)| of == name).map(|(_, pid)| *pid));
+    let offline = rustix::process::geteuid().is_root();
+    let offline = offline.then(|| Box::new(pools::KernelCaches) as Box<dyn Offline>);
     Ok(Target {
         name: name.to_owned(),
         what: format!("{}, {}", kind_of(claim.directory()), directory.display()),
         kind: TargetKind::Given,
-        access: Box::new(KernelAccess::new(claim.directory())?),
-        server_pid,
+        access: Box::new(KernelAccess::new(claim.directory(), offline)?),
+        server,
     })
 }
 

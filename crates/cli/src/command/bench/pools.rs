@@ -1,5 +1,6 @@
 //! The pools of a bench: made, opened or mounted, and taken away again.
 
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use bench::access::{KernelAccess, ProcessAccess};
+use bench::access::{KernelAccess, Offline, ProcessAccess};
 use bench::claim::Claim;
-use bench::run::{Options, Target, TargetKind};
+use bench::run::{Options, Server, Target, TargetKind};
 use front::fuse::mountpoint::{self, Mountpoint};
 use serde_json::Value;
 
@@ -35,7 +36,7 @@ const CACHE_BYTES: u64 = 256 << 20;
 #[derive(Debug)]
 pub(super) struct Pools {
     // In the order in which they must go.
-    mounts: Vec<Mounted>,
+    mounts: Vec<Arc<Mounted>>,
     opened: Vec<Opened>,
     claim: Claim,
 }
@@ -60,25 +61,110 @@ impl Drop for Opened {
 #[derive(Debug)]
 struct Mounted {
     program: PathBuf,
-    run_directory: PathBuf,
+    device: PathBuf,
     directory: PathBuf,
+    run_directory: PathBuf,
+    /// Options of `holdfast mount`.
+    flags: String,
+    server: Server,
+}
+
+impl Mounted {
+    fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        // A ^C is for the bench, which then ends in order.
+        command.process_group(0);
+        command.arg(name).stdin(Stdio::null()).env("HOLDFAST_RUN_DIR", &self.run_directory);
+        command
+    }
+
+    fn mount(&self) -> anyhow::Result<()> {
+        let mut command = self.command("mount");
+        command.args([&self.device, &self.directory]).args(["--daemon", "--json"]);
+        command.args(self.flags.split_whitespace());
+        let ended = command.output().context("cannot start the server")?;
+        let told: Value = serde_json::from_slice(&ended.stdout).unwrap_or_default();
+        if !ended.status.success() {
+            let error = told.get("error").and_then(Value::as_str).map(str::to_owned);
+            let error =
+                error.unwrap_or_else(|| String::from_utf8_lossy(&ended.stderr).into_owned());
+            anyhow::bail!("{} cannot be mounted: {}", self.device.display(), error.trim());
+        }
+        let pid = told.pointer("/mounted/pid").and_then(Value::as_u64);
+        self.server.set(pid.and_then(|pid| pid.try_into().ok()));
+        Ok(())
+    }
+
+    fn unmount(&self, option: &[&str]) -> anyhow::Result<()> {
+        self.server.set(None);
+        let ended = self.command("unmount").arg(&self.directory).args(option).output()?;
+        let error = String::from_utf8_lossy(&ended.stderr).into_owned();
+        anyhow::ensure!(ended.status.success(), "{}", error.trim());
+        Ok(())
+    }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let unmount = |option: &[&str]| {
-            let mut command = Command::new(&self.program);
-            // A ^C is for the bench, which then ends in order; so below.
-            command.process_group(0);
-            command.arg("unmount").arg(&self.directory).args(option);
-            command.env("HOLDFAST_RUN_DIR", &self.run_directory);
-            let ended = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
-            ended.is_ok_and(|status| status.success())
-        };
-        if !unmount(&[]) {
+        if self.unmount(&[]).is_err() {
             // Somebody looks into it: it goes when they leave.
-            let _ = unmount(&["--lazy"]);
+            let _ = self.unmount(&["--lazy"]);
         }
+    }
+}
+
+/// A mount of the bench, which can be unmounted for a while.
+#[derive(Debug)]
+struct Remount(Arc<Mounted>);
+
+impl Offline for Remount {
+    fn close(&self) -> io::Result<()> {
+        self.0.unmount(&[]).map_err(io::Error::other)?;
+        if rustix::process::geteuid().is_root() {
+            KernelCaches.close()?;
+        }
+        Ok(())
+    }
+
+    fn has_checker(&self) -> bool {
+        true
+    }
+
+    fn check(&self) -> io::Result<()> {
+        let ended = self.0.command("check").arg(&self.0.device).output()?;
+        if !ended.status.success() {
+            let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+            return Err(io::Error::other(format!("the check found: {}", said.trim())));
+        }
+        Ok(())
+    }
+
+    fn open(&self) -> io::Result<()> {
+        self.0.mount().map_err(io::Error::other)
+    }
+}
+
+/// What the kernel caches of all file systems, which the superuser can have dropped: for those that
+/// others have mounted.
+#[derive(Debug)]
+pub(super) struct KernelCaches;
+
+impl Offline for KernelCaches {
+    /// `proc_sys_vm(5)`: pages, names and inodes.
+    fn close(&self) -> io::Result<()> {
+        std::fs::write("/proc/sys/vm/drop_caches", "3")
+    }
+
+    fn has_checker(&self) -> bool {
+        false
+    }
+
+    fn check(&self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn open(&self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -206,7 +292,7 @@ impl Pools {
         let access = Box::new(ProcessAccess::new(pool.file_system()));
         self.opened.push(Opened(pool));
         let kind = TargetKind::Holdfast;
-        Target { name: name.to_owned(), what, kind, access, server_pid: None }
+        Target { name: name.to_owned(), what, kind, access, server: Server::default() }
     }
 
     fn mount(
@@ -221,31 +307,18 @@ impl Pools {
         let run_directory = self.directory().join(format!("run-{name}"));
         std::fs::create_dir(&directory)?;
         std::fs::create_dir(&run_directory)?;
-        // Before it is there, so that it goes whatever happens in between.
-        let program = relaunch.program.clone();
-        self.mounts.push(Mounted {
-            program,
-            run_directory: run_directory.clone(),
+        let mounted = Arc::new(Mounted {
+            program: relaunch.program.clone(),
+            device,
             directory: directory.clone(),
+            run_directory,
+            flags: flags.to_owned(),
+            server: Server::default(),
         });
-        let ended = Command::new(&relaunch.program)
-            .process_group(0)
-            .arg("mount")
-            .args([&device, &directory])
-            .args(["--daemon", "--json"])
-            .args(flags.split_whitespace())
-            .env("HOLDFAST_RUN_DIR", &run_directory)
-            .stdin(Stdio::null())
-            .output()
-            .context("cannot start the server")?;
-        let told: Value = serde_json::from_slice(&ended.stdout).unwrap_or_default();
-        if !ended.status.success() {
-            let error = told.get("error").and_then(Value::as_str).map(str::to_owned);
-            let error =
-                error.unwrap_or_else(|| String::from_utf8_lossy(&ended.stderr).into_owned());
-            anyhow::bail!("{name} cannot be mounted: {}", error.trim());
-        }
-        let pid = told.pointer("/mounted/pid").and_then(Value::as_u64);
+        // Before it is there, so that it goes whatever happens in between.
+        self.mounts.push(Arc::clone(&mounted));
+        mounted.mount()?;
+        let server = mounted.server.clone();
         let with = if flags.is_empty() { String::new() } else { format!(" with {flags}") };
         Ok(Target {
             name: name.to_owned(),
@@ -254,8 +327,8 @@ impl Pools {
                 ByteSize(pool_bytes)
             ),
             kind: TargetKind::Holdfast,
-            access: Box::new(KernelAccess::new(&directory)?),
-            server_pid: pid.and_then(|pid| pid.try_into().ok()),
+            access: Box::new(KernelAccess::new(&directory, Some(Box::new(Remount(mounted))))?),
+            server,
         })
     }
 }
