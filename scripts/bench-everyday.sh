@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Measures what people feel every day, each beside a peer in the same run and in turns: a tree made,
 # copied and removed by both transports, and with and without processors kept from halting, small
-# files read cold beside XFS, a check beside e2fsck, a tree that is imported beside tar on a mount.
+# files read cold beside XFS, a check beside e2fsck, a tree that is imported beside tar on a mount,
+# the mount of a pool whose server was killed beside that of one that was closed.
 # Prints medians and the median of the ratios of a round, with the least and the greatest.
 #
-#   scripts/bench-everyday.sh [transports|latency|cold|check|attributes|import]...    all, if none is named
+#   scripts/bench-everyday.sh [transports|latency|cold|check|attributes|import|killed]...    all, if none is named
 #   FILES=58000 ROUNDS=3 scripts/bench-everyday.sh cold
 #
 #   SOURCE      [/usr]     where small files are taken from: up to 9 KB each
@@ -67,6 +68,7 @@ mount_it() { "$HOLDFAST" mount "$pool" "$mnt" --daemon "$@" >/dev/null; }
 unmount_it() { "$HOLDFAST" unmount "$mnt" >/dev/null; }
 cold() { sync; echo 3 >/proc/sys/vm/drop_caches; }
 reads_of() { awk '{ print $1 }' "/sys/block/$(basename "$1")/stat"; }
+sectors_read_of() { awk '{ print $3 }' "/sys/block/$(basename "$1")/stat"; }
 
 # took COMMAND...: prints its microseconds; fails if it does.
 took() {
@@ -205,14 +207,21 @@ checks() {
     fresh; many "$mnt"; unmount_it
     mount "$ext4" "$peer"; many "$peer"; umount "$peer"
     mount "$xfs" "$peer"; many "$peer"; umount "$peer"
-    local round
+    local round before bytes
     for ((round = 0; round < ROUNDS; round++)); do
-        cold; note "check" holdfast "$(took "$HOLDFAST" check "$pool")"
+        cold; before=$(sectors_read_of "$pool")
+        note "check" holdfast "$(took "$HOLDFAST" check "$pool")"
+        bytes=$((($(sectors_read_of "$pool") - before) * 512))
+        # As many bytes one after the other, of a file that has no holes.
+        [ -e "$place/sequential" ] || dd if=/dev/urandom of="$place/sequential" bs=64K iflag=count_bytes count="$bytes" conv=fsync status=none
+        cold; note "check" sequential "$(took dd if="$place/sequential" of=/dev/null bs=1M iflag=direct)"
+        printf 'holdfast check read %s MB\n' "$((bytes / 1000000))"
         cold; note "check" e2fsck "$(took e2fsck -f -n "$ext4")"
         cold; note "check" xfs_repair "$(took xfs_repair -n "$xfs")"
     done
     compare holdfast e2fsck
     compare holdfast xfs_repair
+    compare holdfast sequential
 }
 
 with_attributes() {
@@ -244,9 +253,30 @@ imports() {
     done
     compare import mount
 }
+# killed: under a stream and new files, which go on until the server is gone.
+killed() {
+    attach "$place/killed.img" 8G; pool=$loop
+    local round
+    "$HOLDFAST" create "$pool" --force >/dev/null
+    for ((round = 0; round < ROUNDS * 3; round++)); do
+        local pid; pid=$("$HOLDFAST" mount "$pool" "$mnt" --daemon --json | grep -o '"pid":[0-9]*' | cut -d: -f2)
+        (mkdir "$mnt/files-$round"; number=0; while : >"$mnt/files-$round/$((number++))"; do :; done) 2>/dev/null & local files=$!
+        dd if=/dev/zero of="$mnt/stream" bs=1M count=100000 2>/dev/null & local stream=$!
+        sleep 3
+        kill -9 "$pid"
+        wait "$files" "$stream" || true
+        umount -l "$mnt"
+        note "mount" killed "$(took mount_it)"
+        unmount_it
+        note "mount" closed "$(took mount_it)"
+        unmount_it
+    done
+    took "$HOLDFAST" check "$pool" >/dev/null
+    compare killed closed
+}
 copy_and_close() { cp -a "$place/tree" "$mnt/tree" && unmount_it; }
 
-[ $# -gt 0 ] || set -- transports latency cold check attributes import
+[ $# -gt 0 ] || set -- transports latency cold check attributes import killed
 for section in "$@"; do
     case $section in
         transports) in_turns uring dev --transport ;;
@@ -255,6 +285,7 @@ for section in "$@"; do
         check) checks ;;
         attributes) with_attributes ;;
         import) imports ;;
-        *) fail "there is no $section: transports, latency, cold, check, attributes or import" ;;
+        killed) killed ;;
+        *) fail "there is no $section: transports, latency, cold, check, attributes, import or killed" ;;
     esac
 done
