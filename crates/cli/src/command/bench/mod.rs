@@ -124,8 +124,10 @@ fn claim_given(args: &BenchArgs) -> anyhow::Result<Vec<Claim>> {
 fn given(claim: &Claim, name: &str, directory: &Path, args: &BenchArgs) -> anyhow::Result<Target> {
     let server = Server::default();
     server.set(args.server.iter().find(|(of, _)| of == name).map(|(_, pid)| *pid));
-    let offline = rustix::process::geteuid().is_root();
-    let offline = offline.then(|| Box::new(pools::KernelCaches) as Box<dyn Offline>);
+    let offline: Option<Box<dyn Offline>> = match rustix::process::geteuid().is_root() {
+        true => Some(Box::new(pools::KernelCaches)),
+        false => None,
+    };
     Ok(Target {
         name: name.to_owned(),
         what: format!("{}, {}", kind_of(claim.directory()), directory.display()),
