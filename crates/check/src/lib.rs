@@ -22,8 +22,8 @@
 //! # Memory
 //!
 //! One bit a fragment and 8 bytes a segment of the groups in use (32 KiB and 8 KiB for a group of
-//! 1 GiB), some 85 bytes (`facts`) for each anode of the fileset in hand and, for a pool that was not
-//! closed, what its log writes. All of it is counted, and a check that would pass
+//! 1 GiB), some 85 bytes (`facts`) for each anode of the fileset in hand and, for a pool that was
+//! not closed, what its log writes. All of it is counted, and a check that would pass
 //! [`Options::memory_bytes_max`] stops and says so. What does not grow with the pool is not
 //! counted: what is being read (16 MiB), what `sweep` has read ahead, and blocks that wait.
 //!
