@@ -29,9 +29,11 @@ run --rounds 1 --threads 1,2 --out "$BENCH/out" >"$BENCH/log" 2>&1 \
     || { cat "$BENCH/log" >&2; fail "the bench fails"; }
 is_clean "a whole run"
 wanted=$("$HOLDFAST" bench --list | grep -c '^  ')
-for target in fuse process memory peer; do
+# Only a mount of the bench is checked; the caches of others the superuser alone can drop.
+declare -A lacking=([fuse]=0 [process]=2 [memory]=2 [peer]=$(($(id -u) ? 2 : 1)))
+for target in "${!lacking[@]}"; do
     measured=$(grep "| $target |" "$BENCH/out/bench.md" | cut -d'|' -f2 | sort -u | wc -l)
-    [ "$measured" = "$wanted" ] || fail "$target: $measured of $wanted measures"
+    [ "$measured" = $((wanted - lacking[$target])) ] || fail "$target: $measured of $wanted measures"
 done
 # Processor time of the server is told for the mount, and only there.
 grep '| create | 1 | fuse |' "$BENCH/out/bench.md" | cut -d'|' -f9 | grep -q '[0-9]' \
