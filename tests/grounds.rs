@@ -31,7 +31,7 @@ pub type TortureGround = fn() -> Box<dyn torture::Ground>;
 /// What is tortured; one line each.
 pub const TORTURE_GROUNDS: &[(&str, TortureGround)] = &[
     ("reference", || Box::new(ReferenceGround::new(Wrong::Nothing))),
-    ("pool", || Box::new(PoolGround)),
+    ("pool", || Box::new(PoolGround::default())),
 ];
 
 /// Bytes of the pools under test: small, so that the maps, the journal and the segments run full.

@@ -34,7 +34,7 @@ fn clones_taken_beside_clients_are_of_one_moment_and_stay_so() {
     let seeds = CLONE_SEEDS * setting("HOLDFAST_SOAK").unwrap_or(1_u64);
     let first_seed = setting("HOLDFAST_SEED").unwrap_or(0);
     let options = Options { first_seed, seeds, has_clones: true, ..Options::default() };
-    let report = run(&PoolGround, &options, |seed| {
+    let report = run(&PoolGround::default(), &options, |seed| {
         if let Some(finding) = &seed.finding {
             println!("{finding}");
         }

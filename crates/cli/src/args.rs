@@ -443,6 +443,7 @@ pub(crate) struct ExplainArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast torture --seeds 1000\n  \
+                        holdfast torture --seeds 100 --pools any\n  \
                         holdfast torture --seeds 1 --seed 4711     (one seed again)\n  \
                         holdfast torture --clones --seeds 100      (beside the clients)\n  \
                         holdfast torture --filesets --seeds 100    (forks and restores too)")]
@@ -457,8 +458,12 @@ pub(crate) struct TortureArgs {
     #[arg(long)]
     pub(crate) clones: bool,
     /// Pools with several filesets, which are cloned, forked, restored and deleted
-    #[arg(long, conflicts_with = "clones")]
+    #[arg(long, conflicts_with_all = ["clones", "pools"])]
     pub(crate) filesets: bool,
+    /// What pools lie on: single, mirror2, mirror3, raid5-3, raid5-4, raid5-5, or any (each seed
+    /// chooses). With members one of them fails, is away, rots or is replaced
+    #[arg(long, default_value = "single", value_name = "KIND")]
+    pub(crate) pools: String,
 }
 
 #[derive(Debug, Args)]

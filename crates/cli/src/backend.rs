@@ -250,7 +250,7 @@ pub struct DumpReport {
 }
 
 /// What is tortured.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TortureOptions {
     /// The first seed.
     pub seed_first: u64,
@@ -258,6 +258,8 @@ pub struct TortureOptions {
     pub seed_count: u64,
     /// Of what pools.
     pub of: TortureOf,
+    /// What they lie on.
+    pub pools: String,
 }
 
 /// What pools are tortured.
@@ -520,7 +522,7 @@ pub trait Backend {
     /// Runs seeds. A finding does not end the run.
     fn torture(
         &self,
-        options: TortureOptions,
+        options: &TortureOptions,
         progress: OnProgress<'_>,
     ) -> Result<TortureReport, BackendError>;
 

@@ -99,7 +99,7 @@ impl Backend for NoPools {
 
     fn torture(
         &self,
-        _options: TortureOptions,
+        _options: &TortureOptions,
         _progress: OnProgress<'_>,
     ) -> Result<TortureReport, BackendError> {
         missing(Path::new("memory"))

@@ -313,10 +313,10 @@ impl Backend for EngineBackend {
 
     fn torture(
         &self,
-        options: TortureOptions,
+        options: &TortureOptions,
         progress: OnProgress<'_>,
     ) -> Result<TortureReport, BackendError> {
-        Ok(torture::run(options, progress))
+        torture::run(options, progress)
     }
 
     fn prove(

@@ -23,18 +23,22 @@ pub(crate) fn run(
         (false, true) => TortureOf::Clones,
         (false, false) => TortureOf::Clients,
     };
-    let options = TortureOptions { seed_first: args.seed, seed_count: args.seeds, of };
+    let pools = args.pools.clone();
+    let options = TortureOptions { seed_first: args.seed, seed_count: args.seeds, of, pools };
     let report =
-        backend.torture(options, &mut |what, done, total| progress.tell(what, done, total));
+        backend.torture(&options, &mut |what, done, total| progress.tell(what, done, total));
     progress.finish();
     let report = report?;
-    output.fact(&text_of(&report, of), &json!({ "torture": report }));
+    output.fact(&text_of(&report, &options), &json!({ "torture": report }));
     Ok(if report.findings.is_empty() { exit::DONE } else { exit::FAILED })
 }
 
-fn text_of(report: &TortureReport, of: TortureOf) -> String {
+fn text_of(report: &TortureReport, options: &TortureOptions) -> String {
     let mut text = String::new();
-    let option = of.option();
+    let mut option = options.of.option().to_owned();
+    if options.pools != "single" {
+        option += &format!("--pools {} ", options.pools);
+    }
     for finding in &report.findings {
         let _ = writeln!(
             text,

@@ -1,28 +1,36 @@
 //! Torture, as the command asks for it: clients at work on one fileset, or filesets and clones.
 
 use testkit::families;
-use testkit::torture::{Options, PoolGround};
+use testkit::torture::{Options, PoolGround, Pools};
 
 use crate::backend::{
-    FilesetCounts, OnProgress, TortureFinding, TortureOf, TortureOptions, TortureReport,
+    BackendError, FilesetCounts, OnProgress, TortureFinding, TortureOf, TortureOptions,
+    TortureReport,
 };
 
 /// Runs seeds.
-pub(super) fn run(options: TortureOptions, progress: OnProgress<'_>) -> TortureReport {
+pub(super) fn run(
+    options: &TortureOptions,
+    progress: OnProgress<'_>,
+) -> Result<TortureReport, BackendError> {
     if options.of == TortureOf::Filesets {
-        return of_filesets(options, progress);
+        return Ok(of_filesets(options, progress));
     }
-    of_clients(options, progress)
+    let pools: Pools = options
+        .pools
+        .parse()
+        .map_err(|reason| BackendError::Option { option: "--pools", reason })?;
+    Ok(of_clients(options, pools, progress))
 }
 
-fn of_clients(options: TortureOptions, progress: OnProgress<'_>) -> TortureReport {
-    let TortureOptions { seed_first, seed_count, .. } = options;
+fn of_clients(options: &TortureOptions, pools: Pools, progress: OnProgress<'_>) -> TortureReport {
+    let TortureOptions { seed_first, seed_count, .. } = *options;
     let has_clones = options.of == TortureOf::Clones;
     let options =
         Options { first_seed: seed_first, seeds: seed_count, has_clones, ..Options::default() };
     let mut done = 0;
     progress("seeds", done, seed_count);
-    let report = testkit::torture::run(&PoolGround, &options, |_| {
+    let report = testkit::torture::run(&PoolGround { pools }, &options, |_| {
         done += 1;
         progress("seeds", done, seed_count);
     });
@@ -49,8 +57,8 @@ fn told(seed: u64, text: &str) -> TortureFinding {
     TortureFinding { seed, message: message.to_owned() }
 }
 
-fn of_filesets(options: TortureOptions, progress: OnProgress<'_>) -> TortureReport {
-    let TortureOptions { seed_first, seed_count, .. } = options;
+fn of_filesets(options: &TortureOptions, progress: OnProgress<'_>) -> TortureReport {
+    let TortureOptions { seed_first, seed_count, .. } = *options;
     let options =
         families::Options { first_seed: seed_first, seeds: seed_count, ..Default::default() };
     let mut done = 0;

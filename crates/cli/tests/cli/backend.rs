@@ -162,10 +162,10 @@ impl Backend for FakeBackend {
 
     fn torture(
         &self,
-        options: TortureOptions,
+        options: &TortureOptions,
         progress: OnProgress<'_>,
     ) -> Result<TortureReport, BackendError> {
-        let TortureOptions { seed_first, seed_count, .. } = options;
+        let TortureOptions { seed_first, seed_count, .. } = *options;
         let mut report = TortureReport { seeds: seed_count, ..TortureReport::default() };
         for seed in seed_first..seed_first + seed_count {
             progress("seeds", seed - seed_first + 1, seed_count);

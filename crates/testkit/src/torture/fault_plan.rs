@@ -81,6 +81,12 @@ impl LifeFault {
         }
     }
 
+    /// Draws whether a life begins with a full pool, and nothing else.
+    pub(super) fn draw_space(random: &mut Prng, image: &Image) -> LifeFault {
+        let is_small = image.size_bytes() <= FULL_BYTES_MAX;
+        if random.below(12) < 2 && is_small { LifeFault::FullPool } else { LifeFault::None }
+    }
+
     /// Returns what the device is armed with.
     pub(super) fn plan(&self) -> FaultPlan {
         match self {

@@ -113,7 +113,10 @@ impl<'a> Lives<'a> {
             let is_last = self.report.crashes + 1 == self.options.crashes;
             let log = self.ground.log_range(self.report.seed);
             let mut planned = LifeFault::None;
-            if !life.has_planned_cut {
+            if self.ground.has_members(self.report.seed) {
+                let image = life.device.image();
+                planned = LifeFault::draw_space(&mut self.random, &image);
+            } else if !life.has_planned_cut {
                 let image = life.device.image();
                 planned = LifeFault::draw(&mut self.random, &image, is_last, log);
             }
@@ -207,7 +210,7 @@ impl<'a> Lives<'a> {
                 let power = self.random.below(CUT_WRITE_POWER_MAX);
                 DeviceFault::CutPower { nth: self.random.below(1 << power) }
             }
-            4 => {
+            4 if !self.ground.has_members(self.report.seed) => {
                 let kinds = [RequestKind::Read, RequestKind::Write, RequestKind::Flush];
                 let kind = kinds[usize_of(self.random.below(3))];
                 let power = self.random.below(RECOVERY_POWER_MAX);

@@ -11,6 +11,8 @@
 //! Things besides the power go wrong in some lives: requests fail, the device or the pool runs
 //! full, the device lies. `fault_plan.rs` says which answers that excuses.
 //!
+//! Pools with members have a weak one, to which all of that happens but the power: `members.rs`.
+//!
 //! Each client works below a directory of its own, and every answer that it gets is compared with
 //! the reference.
 //!
@@ -27,6 +29,7 @@ mod client;
 mod clones;
 mod fault_plan;
 mod life;
+mod members;
 mod pool;
 mod reference;
 mod survey;
@@ -35,6 +38,7 @@ mod tests;
 
 pub use clones::Clones;
 pub(crate) use fault_plan::{is_chain, is_change, takes_space};
+pub use members::{PoolKind, Pools};
 pub use pool::{PoolGround, PoolShape};
 pub(crate) use pool::{create_options, open_options};
 pub use reference::{ReferenceGround, Wrong};
@@ -93,6 +97,12 @@ pub trait Ground: Sync {
 
     /// Returns where on that device the log lies.
     fn log_range(&self, pool_seed: u64) -> Range<u64>;
+
+    /// Whether the pool with this seed has members, of which the ground fails one by itself. Then
+    /// nothing else goes wrong but the power.
+    fn has_members(&self, _pool_seed: u64) -> bool {
+        false
+    }
 
     /// Makes an empty pool on a blank device.
     ///

@@ -10,8 +10,11 @@ use engine::{CreateOptions, FilesOptions, OpenOptions, Pool};
 use format::fileset::{FilesetName, NamePart, ROOT_NAME};
 use format::geometry::Geometry;
 use runtime::prng::Prng;
+use storage::device::SharedDevice;
+use storage::volume::Volume;
 
-use super::{Clones, Ground, JobStep, Opened, Start};
+use super::members::{Members, Replacement};
+use super::{Clones, Ground, JobStep, Opened, PoolKind, Pools, Start};
 use crate::number::usize_of;
 
 const MIB: u64 = 1 << 20;
@@ -96,9 +99,50 @@ pub(crate) fn open_options(seed: u64) -> OpenOptions {
     }
 }
 
-/// The engine, on the simulated device.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PoolGround;
+/// The engine, on the simulated device, or on slices of it that are members.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolGround {
+    /// Of which kind pools are.
+    pub pools: Pools,
+}
+
+impl Default for PoolGround {
+    fn default() -> PoolGround {
+        PoolGround { pools: Pools::Of(PoolKind::Single) }
+    }
+}
+
+impl PoolGround {
+    /// Returns the members of the pool of a seed; `None`: it lies on one device.
+    fn members(&self, pool_seed: u64) -> Option<Members> {
+        let kind = self.pools.kind(pool_seed);
+        let bytes = member_bytes(kind, pool_seed);
+        (kind != PoolKind::Single).then(|| Members::of(kind, bytes, pool_seed))
+    }
+}
+
+/// Returns how large a member of a pool of this kind is.
+fn member_bytes(kind: PoolKind, pool_seed: u64) -> u64 {
+    let pool_bytes = PoolShape::of(pool_seed).device_bytes;
+    match kind {
+        PoolKind::Single | PoolKind::Mirror(_) => pool_bytes,
+        PoolKind::Raid5(members) => (pool_bytes / u64::from(members)).max(8 * MIB) / 4096 * 4096,
+    }
+}
+
+/// Returns how a pool of this kind with members is made: what these have no room for, or cannot do,
+/// is left as the default.
+fn member_options(kind: PoolKind, pool_seed: u64) -> CreateOptions {
+    let shape = PoolShape::of(pool_seed);
+    let mut options = CreateOptions::new(member_bytes(kind, pool_seed), [7; 64]);
+    options.geometry.journal_bytes = Some(MIB);
+    options.block_shift = shape.block_shift.min(14);
+    if let PoolKind::Mirror(_) = kind {
+        options.geometry.segment_bytes = Some(128 << 10);
+        options.geometry.group_bytes = Some(2 * MIB);
+    }
+    options
+}
 
 /// Returns how the pool of `pool_seed` is made.
 pub(crate) fn create_options(pool_seed: u64) -> CreateOptions {
@@ -115,7 +159,12 @@ pub(crate) fn create_options(pool_seed: u64) -> CreateOptions {
 
 impl Ground for PoolGround {
     fn device_bytes(&self, pool_seed: u64) -> u64 {
-        PoolShape::of(pool_seed).device_bytes
+        let kind = self.pools.kind(pool_seed);
+        kind.slices() * member_bytes(kind, pool_seed)
+    }
+
+    fn has_members(&self, pool_seed: u64) -> bool {
+        self.members(pool_seed).is_some()
     }
 
     fn log_range(&self, pool_seed: u64) -> Range<u64> {
@@ -125,18 +174,34 @@ impl Ground for PoolGround {
     }
 
     fn format(&self, start: &Start) -> Result<(), String> {
-        let options = create_options(start.pool_seed);
-        let made = Pool::create(&start.device, &*start.clock, &options);
-        made.map_err(|error| format!("{:?}: {error}", PoolShape::of(start.pool_seed)))
+        let kind = self.pools.kind(start.pool_seed);
+        let made = match self.members(start.pool_seed) {
+            None => {
+                let options = create_options(start.pool_seed);
+                Pool::create(&start.device, &*start.clock, &options)
+            }
+            Some(members) => {
+                let options = member_options(kind, start.pool_seed);
+                let devices = members.first(&start.device);
+                Pool::create_on(&devices, kind.layout(), &*start.clock, &options)
+            }
+        };
+        made.map_err(|error| format!("{kind}, {:?}: {error}", PoolShape::of(start.pool_seed)))
     }
 
     fn open(&self, start: &Start) -> Result<Opened, String> {
         let (device, clock) = (Arc::clone(&start.device), Arc::clone(&start.clock));
-        let pool = Pool::open(device, clock, open_options(start.seed));
+        let options = open_options(start.seed);
+        let (pool, replacement) = match self.members(start.pool_seed) {
+            None => (Pool::open(device, clock, options), None),
+            Some(members) => {
+                let (opening, replacement) = members.opening(start);
+                (Pool::open_members(opening, clock, options), replacement)
+            }
+        };
         let pool = Arc::new(pool.map_err(|error| error.to_string())?);
         let shape = PoolShape::of(start.pool_seed);
-        let (worker, tick_ns) = (Arc::clone(&pool), shape.tick_ns);
-        let tick: JobStep = Box::new(move || worker.tick().ok().map(|()| tick_ns));
+        let tick = tick_of(&pool, shape.tick_ns, replacement);
         let mut jobs = vec![("tick".to_owned(), tick)];
         if let Some(checkpoint_ns) = shape.checkpoint_ns {
             let worker = Arc::clone(&pool);
@@ -157,9 +222,18 @@ impl Ground for PoolGround {
     }
 
     fn check(&self, start: &Start) -> Vec<String> {
-        let device = Arc::clone(&start.device);
-        let report = check::run(device, check::Options::default(), &mut |_| ());
-        if report.is_clean() { Vec::new() } else { vec![report.to_text()] }
+        let defects_of = |device: SharedDevice| {
+            let report = check::run(device, check::Options::default(), &mut |_| ());
+            if report.is_clean() { Vec::new() } else { vec![report.to_text()] }
+        };
+        let Some(members) = self.members(start.pool_seed) else {
+            return defects_of(Arc::clone(&start.device));
+        };
+        let check = |opening| match Volume::open_members(opening) {
+            Ok((volume, _)) => defects_of(Arc::clone(volume.device())),
+            Err(error) => vec![error.to_string()],
+        };
+        members.checks(&start.device).into_iter().flat_map(check).collect()
     }
 }
 
@@ -210,11 +284,23 @@ impl Clones for PoolClones {
     }
 }
 
+/// Returns the background work of a pool; after some of it a device takes the place of another.
+fn tick_of(pool: &Arc<Pool>, tick_ns: u64, replacement: Option<Replacement>) -> JobStep {
+    let (worker, mut replacement, mut ticks) = (Arc::clone(pool), replacement, 0);
+    Box::new(move || {
+        ticks += 1;
+        if let Some(replacement) = replacement.take_if(|it| it.after_ticks < ticks) {
+            replacement.begin(&worker);
+        }
+        worker.tick().ok().map(|()| tick_ns)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use runtime::clock::ManualClock;
-    use storage::device::{MemoryDevice, SharedDevice};
+    use storage::device::MemoryDevice;
 
     #[test]
     fn every_shape_can_be_made_and_shapes_differ() {
@@ -224,12 +310,32 @@ mod tests {
             let device: SharedDevice = MemoryDevice::new("memory", shape.device_bytes);
             let clock = Arc::new(ManualClock::new());
             let start = Start { device, clock, seed, pool_seed: seed };
-            PoolGround.format(&start).expect("the shape is possible");
-            assert!(PoolGround.open(&start).is_ok(), "{shape:?}");
+            let ground = PoolGround::default();
+            ground.format(&start).expect("the shape is possible");
+            assert!(ground.open(&start).is_ok(), "{shape:?}");
             if !shapes.contains(&shape) {
                 shapes.push(shape);
             }
         }
         assert!(shapes.len() > 100, "{}", shapes.len());
+    }
+
+    #[test]
+    fn pools_of_every_kind_can_be_made_and_are_chosen() {
+        let mut kinds = Vec::new();
+        for seed in 0..60 {
+            let ground = PoolGround { pools: Pools::Any };
+            let device: SharedDevice = MemoryDevice::new("memory", ground.device_bytes(seed));
+            let clock = Arc::new(ManualClock::new());
+            let start = Start { device, clock, seed, pool_seed: seed };
+            ground.format(&start).expect("the kind is possible");
+            let kind = ground.pools.kind(seed);
+            assert_eq!(kind.to_string().parse(), Ok(Pools::Of(kind)));
+            assert!(ground.open(&start).is_ok(), "{kind}");
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
+        }
+        assert_eq!(kinds.len(), PoolKind::ALL.len());
     }
 }
