@@ -8,7 +8,7 @@ use engine::{CreateOptions, Pool};
 use format::members::{Layout, MemberState};
 use runtime::clock::ManualClock;
 use storage::device::sim::{Fault, FaultPlan, Image};
-use storage::device::{Purpose, RequestKind};
+use storage::device::{AlignedBuffer, Purpose, RequestKind, SharedBytes};
 use storage::pool::read_superblock;
 use storage::volume::{Opening, Volume};
 
@@ -99,6 +99,29 @@ fn what_has_rotted_on_a_member_is_read_from_the_others_and_written_again() {
             assert!(found == Some(content(number, 60_000)), "file{number} again");
         }
         assert_eq!(again[rotten].counts().of(Purpose::Data, RequestKind::Write).requests, 0);
+    }
+}
+
+/// Goal: a member that fails several requests of one write is one member, and the pool does without
+/// it. Method: pages of metadata that lie on all members, so that each gets several of them.
+#[test]
+fn a_member_that_fails_several_parts_of_one_write_is_left_out() {
+    let devices = reopened(&new_raid5(3), &[0, 1, 2]);
+    let opening = Opening { devices: shared(&devices), accepts_missing: false };
+    let (volume, superblock) = Volume::open_members(opening).expect("all are there");
+    let faults = vec![Fault::Fail { kind: RequestKind::Write, nth: 0, persists: true }];
+    devices[2].arm(FaultPlan { faults });
+    let geometry = &superblock.geometry;
+    let place = geometry.segment_place(0, geometry.segments_of(0) - 1);
+    let pages = (1..9).map(|page| SharedBytes::from(AlignedBuffer::copy_of(&[page; 4096])));
+    volume.submit_write(Purpose::Home, place, pages.collect()).wait().expect("one may fail");
+    let members = volume.members().expect("there are three");
+    let states: Vec<MemberState> = members.view().iter().map(|slot| slot.state).collect();
+    assert_eq!(states, [MemberState::Online, MemberState::Online, MemberState::Failed]);
+    for (page, byte) in (1_u8..9).enumerate() {
+        let place = place.advance(u32::try_from(page).expect("few"));
+        let found = volume.read_page(Purpose::Home, place).expect("the other copy is there");
+        assert_eq!(found[..], [byte; 4096]);
     }
 }
 

@@ -19,6 +19,7 @@
 //! before went to the members of before. LOCK: the lock of the label is behind every lock of the
 //! engine and held while labels are written.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -519,7 +520,9 @@ impl MemberSet {
                 slot.is_on(device) && slot.state == MemberState::Online
             })
         };
-        let lost = failed.iter().filter(|(at, _)| is_same(at)).count();
+        // One that was asked for several things is one.
+        let lost: BTreeSet<usize> = failed.iter().map(|(at, _)| *at).filter(is_same).collect();
+        let lost = lost.len();
         if lost > 0 && online_count(&now) < self.needed + lost {
             return Err(first.clone());
         }
