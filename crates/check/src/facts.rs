@@ -5,7 +5,7 @@
 //! of 250,000 files the search was a fifth of all processor time.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+use std::collections::btree_map::Entry;
 
 use format::anode::AnodeKind;
 
@@ -65,15 +65,15 @@ impl FactsByAnode {
         self.chunks.get_mut(&chunk)?.get_mut(slot)?.as_mut()
     }
 
-    /// Returns the facts of `number`, new ones if there are none yet.
-    pub(crate) fn entry(&mut self, number: u64) -> &mut Facts {
+    /// Returns the facts of `number`, new ones if there are none yet, and how many bytes of memory
+    /// they add.
+    pub(crate) fn entry(&mut self, number: u64) -> (&mut Facts, u64) {
         let (chunk, slot) = position(number);
-        self.chunks.entry(chunk).or_default()[slot].get_or_insert_default()
-    }
-
-    /// Returns how many bytes of memory `number` adds to those that are there.
-    pub(crate) fn bytes_for(&self, number: u64) -> u64 {
-        if self.chunks.contains_key(&position(number).0) { 0 } else { chunk_bytes() }
+        let (chunk, added) = match self.chunks.entry(chunk) {
+            Entry::Occupied(chunk) => (chunk.into_mut(), 0),
+            Entry::Vacant(room) => (room.insert(Box::default()), chunk_bytes()),
+        };
+        (chunk[slot].get_or_insert_default(), added)
     }
 
     /// Returns how many bytes of memory it takes.
@@ -82,21 +82,17 @@ impl FactsByAnode {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Facts)> {
-        self.range(0..=u64::MAX)
+        self.iter_from(0)
     }
 
-    /// Steps over those whose numbers lie in `numbers`, which is not empty, in order.
-    pub(crate) fn range(
-        &self,
-        numbers: RangeInclusive<u64>,
-    ) -> impl Iterator<Item = (u64, &Facts)> {
-        let chunks = position(*numbers.start()).0..=position(*numbers.end()).0;
-        let known = self.chunks.range(chunks).flat_map(|(&chunk, facts)| {
+    /// Steps over those from `start` on, in order.
+    pub(crate) fn iter_from(&self, start: u64) -> impl Iterator<Item = (u64, &Facts)> {
+        let known = self.chunks.range(position(start).0..).flat_map(|(&chunk, facts)| {
             let first = chunk * to_u64(CHUNK_ANODES);
             let numbers = (0..CHUNK_ANODES).map(move |slot| first + to_u64(slot));
             numbers.zip(facts.iter()).filter_map(|(number, facts)| Some((number, facts.as_ref()?)))
         });
-        known.filter(move |(number, _)| numbers.contains(number))
+        known.skip_while(move |&(number, _)| number < start)
     }
 }
 
@@ -119,14 +115,14 @@ mod tests {
         let mut facts = FactsByAnode::default();
         let numbers = [0, 15, 16, 40, u64::MAX];
         for number in numbers.into_iter().rev() {
-            facts.entry(number).nlink = 7;
+            facts.entry(number).0.nlink = 7;
         }
         assert_eq!(facts.iter().map(|(number, _)| number).collect::<Vec<_>>(), numbers);
-        assert_eq!(facts.range(15..=39).map(|(number, _)| number).collect::<Vec<_>>(), [15, 16]);
-        assert_eq!(facts.range(41..=u64::MAX - 1).count(), 0);
+        assert_eq!(facts.iter_from(15).map(|(number, _)| number).collect::<Vec<_>>(), numbers[1..]);
+        assert_eq!(facts.iter_from(41).map(|(number, _)| number).collect::<Vec<_>>(), [u64::MAX]);
         assert_eq!(facts.get(40).map(|facts| facts.nlink), Some(7));
         assert!(facts.get(41).is_none() && facts.get_mut(u64::MAX - 1).is_none());
         assert_eq!(facts.memory_bytes(), 4 * chunk_bytes());
-        assert_eq!((facts.bytes_for(47), facts.bytes_for(48)), (0, chunk_bytes()));
+        assert_eq!((facts.entry(47).1, facts.entry(48).1), (0, chunk_bytes()));
     }
 }

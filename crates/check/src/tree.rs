@@ -53,10 +53,10 @@ impl Tree {
 
     /// Returns the facts of `number`, new ones if there are none yet.
     pub(crate) fn facts_of(&mut self, check: &mut Check<'_>, number: u64) -> &mut Facts {
-        match self.facts.bytes_for(number) {
-            0 => {}
-            bytes => self.is_over |= check.take_memory(bytes).is_err(),
+        let (facts, added) = self.facts.entry(number);
+        if added > 0 {
+            self.is_over |= check.take_memory(added).is_err();
         }
-        self.facts.entry(number)
+        facts
     }
 }

@@ -46,8 +46,7 @@ fn used_anodes(tree: &Tree, range: std::ops::Range<u64>) -> impl Iterator<Item =
     let reserved =
         (start..end.min(FIRST_FILE_ANODE.0).max(start)).filter(|&n| n < FIRST_FILE_ANODE.0);
     let first = start.max(FIRST_FILE_ANODE.0);
-    let files =
-        tree.facts.range(first..=end.max(first)).take_while(move |&(number, _)| number < end);
+    let files = tree.facts.iter_from(first).take_while(move |&(number, _)| number < end);
     reserved.chain(files.filter(|(_, facts)| facts.kind.is_some()).map(|(number, _)| number))
 }
 
