@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{self, Advice, AtFlags, Dir, Mode, OFlags, Timespec, Timestamps};
@@ -16,13 +17,13 @@ pub struct KernelAccess {
     directory: PathBuf,
     /// The file system that it is in: a mount that ends must not be taken for what was below it.
     device: AtomicU64,
-    offline: Option<Box<dyn Offline>>,
+    offline: Option<Arc<dyn Offline>>,
 }
 
 impl KernelAccess {
     /// Works below `directory`, for as long as it is in the file system that it is in now, or that
     /// `offline` has put in its place.
-    pub fn new(directory: &Path, offline: Option<Box<dyn Offline>>) -> io::Result<KernelAccess> {
+    pub fn new(directory: &Path, offline: Option<Arc<dyn Offline>>) -> io::Result<KernelAccess> {
         let device = AtomicU64::new(fs::stat(directory)?.st_dev);
         Ok(KernelAccess { directory: directory.to_owned(), device, offline })
     }

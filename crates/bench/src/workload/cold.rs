@@ -5,8 +5,8 @@
 
 use std::io;
 
-use super::tree::{Tree, read_all};
-use super::{Group, Lap, Measure, Unit};
+use super::tree::{Tree, measure, read_all};
+use super::{Group, Lap};
 use crate::number::to_f64;
 use crate::plan::Plan;
 
@@ -16,16 +16,8 @@ const TOP: &str = "tree";
 pub(super) static COLD: Group = Group {
     name: "cold",
     measures: &[
-        Measure {
-            name: "check",
-            what: "check the file system that has such a tree, nothing in caches",
-            unit: Unit::Files,
-        },
-        Measure {
-            name: "cold-read",
-            what: "list every directory and read every file, nothing in caches",
-            unit: Unit::Files,
-        },
+        measure("check", "check the file system that has such a tree, nothing in caches"),
+        measure("cold-read", "list every directory and read every file, nothing in caches"),
     ],
     is_threaded: false,
     bytes: Plan::tree_bytes,
@@ -34,17 +26,20 @@ pub(super) static COLD: Group = Group {
 
 fn run(lap: &mut Lap<'_>) -> io::Result<()> {
     let Some(offline) = lap.access.offline() else { return Ok(()) };
+    let is_checked = offline.has_checker() && lap.wants(&["check"]);
+    let is_read = lap.wants(&["cold-read"]);
+    if !is_checked && !is_read {
+        return Ok(());
+    }
     let count = to_f64(lap.plan.tree_files);
     // The same tree in every round.
     let tree = Tree::new(lap.plan.tree_files, 1);
     tree.extract(&lap.preparer(), &lap.dir, TOP)?;
-    lap.out_of_use(offline, |lap| {
-        if !offline.has_checker() || !lap.wants(&["check"]) {
-            return Ok(());
-        }
-        lap.time_on(1, "check", count, |_| offline.check())
+    lap.out_of_use(offline, |lap| match is_checked {
+        true => lap.time_on(1, "check", count, |_| offline.check()),
+        false => Ok(()),
     })?;
-    if lap.wants(&["cold-read"]) {
+    if is_read {
         // Another borrow of the lap's directory than the lap itself.
         let dir = lap.access.open_dir(&lap.dir, ".")?;
         let read = lap.time_on(1, "cold-read", count, |worker| read_all(worker, &dir, TOP));

@@ -390,6 +390,7 @@ pub(crate) fn file_names(prefix: &str, count: u64) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::sync::Arc;
 
     use super::*;
     use crate::access::KernelAccess;
@@ -431,7 +432,7 @@ mod tests {
         let _ = std::fs::remove_dir_all(&place);
         std::fs::create_dir(&place)?;
         let context = LapContext {
-            access: &KernelAccess::new(&place, Some(Box::new(Nothing)))?,
+            access: &KernelAccess::new(&place, Some(Arc::new(Nothing)))?,
             plan: &Plan::new(crate::plan::SCALE_MIN),
             threads: 2,
             seed: 1,

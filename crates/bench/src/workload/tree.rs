@@ -24,7 +24,7 @@ const FILE_SECONDS: i64 = 1_000_000_000;
 /// The tree's own directory.
 const TOP: &str = "tree";
 
-const fn measure(name: &'static str, what: &'static str) -> Measure {
+pub(super) const fn measure(name: &'static str, what: &'static str) -> Measure {
     Measure { name, what, unit: Unit::Files }
 }
 

@@ -124,8 +124,8 @@ fn claim_given(args: &BenchArgs) -> anyhow::Result<Vec<Claim>> {
 fn given(claim: &Claim, name: &str, directory: &Path, args: &BenchArgs) -> anyhow::Result<Target> {
     let server = Server::default();
     server.set(args.server.iter().find(|(of, _)| of == name).map(|(_, pid)| *pid));
-    let offline: Option<Box<dyn Offline>> = match rustix::process::geteuid().is_root() {
-        true => Some(Box::new(pools::KernelCaches)),
+    let offline: Option<Arc<dyn Offline>> = match rustix::process::geteuid().is_root() {
+        true => Some(Arc::new(pools::KernelCaches)),
         false => None,
     };
     Ok(Target {

@@ -113,13 +113,9 @@ impl Drop for Mounted {
     }
 }
 
-/// A mount of the bench, which can be unmounted for a while.
-#[derive(Debug)]
-struct Remount(Arc<Mounted>);
-
-impl Offline for Remount {
+impl Offline for Mounted {
     fn close(&self) -> io::Result<()> {
-        self.0.unmount(&[]).map_err(io::Error::other)?;
+        self.unmount(&[]).map_err(io::Error::other)?;
         if rustix::process::geteuid().is_root() {
             KernelCaches.close()?;
         }
@@ -131,7 +127,7 @@ impl Offline for Remount {
     }
 
     fn check(&self) -> io::Result<()> {
-        let ended = self.0.command("check").arg(&self.0.device).output()?;
+        let ended = self.command("check").arg(&self.device).output()?;
         if !ended.status.success() {
             let said = String::from_utf8_lossy(&ended.stdout).into_owned();
             return Err(io::Error::other(format!("the check found: {}", said.trim())));
@@ -140,7 +136,7 @@ impl Offline for Remount {
     }
 
     fn open(&self) -> io::Result<()> {
-        self.0.mount().map_err(io::Error::other)
+        self.mount().map_err(io::Error::other)
     }
 }
 
@@ -327,7 +323,7 @@ impl Pools {
                 ByteSize(pool_bytes)
             ),
             kind: TargetKind::Holdfast,
-            access: Box::new(KernelAccess::new(&directory, Some(Box::new(Remount(mounted))))?),
+            access: Box::new(KernelAccess::new(&directory, Some(mounted))?),
             server,
         })
     }
