@@ -259,6 +259,16 @@ pub(super) struct Members {
     may_rot: bool,
 }
 
+/// The members of a pool, by the newest label of those that are not weak.
+struct Found {
+    /// All but the weak one.
+    strong: Vec<SharedDevice>,
+    /// The slice that is the weak one, if its label says so.
+    weak: Option<u64>,
+    /// The state of the weak one.
+    state: Option<MemberState>,
+}
+
 /// A device that takes the place of the weak member when so many ticks are over.
 pub(super) struct Replacement {
     pub(super) after_ticks: u64,
@@ -296,9 +306,8 @@ impl Members {
         (0..self.kind.members()).map(|slot| self.slice(device, slot)).collect()
     }
 
-    /// Returns the members but the weak one, and the number of the slice that is the weak one, if
-    /// the labels name any.
-    fn found(&self, device: &SharedDevice) -> (Vec<SharedDevice>, Option<u64>) {
+    /// Returns what the labels say.
+    fn found(&self, device: &SharedDevice) -> Found {
         let strong = (0..self.kind.members()).filter(|slot| *slot != self.weak);
         let strong: Vec<SharedDevice> = strong.map(|slot| self.slice(device, slot)).collect();
         let label = |device: &SharedDevice| -> Option<Superblock> {
@@ -306,19 +315,19 @@ impl Members {
         };
         let age = |label: &Superblock| (label.membership().number, label.sequence);
         let newest = strong.iter().filter_map(label).max_by_key(age);
-        let id = newest.and_then(|label| Some(label.members.get(usize_of(self.weak))?.id));
+        let named = newest.and_then(|label| label.members.get(usize_of(self.weak)).cloned());
         let is_it = |number: &u64| {
-            let label = label(&self.slice(device, *number));
-            label.is_some_and(|label| Some(label.device_id()) == id)
+            let id = label(&self.slice(device, *number)).map(|label| label.device_id());
+            id.is_some() && id == named.as_ref().map(|named| named.id)
         };
         let weak = [self.weak, self.kind.members()].into_iter().find(is_it);
-        (strong, weak)
+        Found { strong, weak, state: named.map(|named| named.state) }
     }
 
     /// Returns how the pool is opened in a life, and what becomes of the weak member in it.
     pub(super) fn opening(&self, start: &Start) -> (Opening, Option<Replacement>) {
         let random = &mut Prng::from_seed(start.seed.rotate_left(7));
-        let (mut devices, weak) = self.found(&start.device);
+        let Found { strong: mut devices, weak, .. } = self.found(&start.device);
         let weakness = Weakness::draw(random, self.may_rot);
         let nth = if let Weakness::Fails { nth } = weakness { nth } else { u64::MAX };
         if let Some(number) = weak.filter(|_| weakness != Weakness::Away) {
@@ -359,15 +368,10 @@ impl Members {
     /// Returns the openings by which a pool at rest is checked: without the weak member, and where
     /// that must have all without each other.
     pub(super) fn checks(&self, device: &SharedDevice) -> Vec<Opening> {
-        let (strong, weak) = self.found(device);
+        let Found { strong, weak, state } = self.found(device);
         let opening = |devices| Opening { devices, accepts_missing: true };
         let mut openings = vec![opening(strong.clone())];
-        let newest = strong.iter().filter_map(|device| read_superblock(device.as_ref()).ok());
-        let newest = newest.map(|read| read.current).max_by_key(|label| label.sequence);
-        let is_online = newest.is_some_and(|label| {
-            let member = label.members.get(usize_of(self.weak));
-            member.is_some_and(|member| member.state == MemberState::Online)
-        });
+        let is_online = state == Some(MemberState::Online);
         if let Some(number) = weak.filter(|_| is_online && !self.may_rot) {
             for left_out in 0..strong.len() {
                 let mut devices = strong.clone();
