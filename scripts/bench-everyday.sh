@@ -253,6 +253,8 @@ imports() {
     done
     compare import mount
 }
+copy_and_close() { cp -a "$place/tree" "$mnt/tree" && unmount_it; }
+
 # killed: under a stream and new files, which go on until the server is gone.
 killed() {
     attach "$place/killed.img" 8G; pool=$loop
@@ -274,7 +276,6 @@ killed() {
     took "$HOLDFAST" check "$pool" >/dev/null
     compare killed closed
 }
-copy_and_close() { cp -a "$place/tree" "$mnt/tree" && unmount_it; }
 
 [ $# -gt 0 ] || set -- transports latency cold check attributes import killed
 for section in "$@"; do
