@@ -10,6 +10,7 @@ mod replace;
 mod scrub;
 mod set;
 mod skeleton;
+mod spares;
 mod torture;
 
 use std::sync::Arc;

@@ -266,6 +266,23 @@ pub(crate) const FOUND: &[Row] = &[
         "alloc::pin::tests::a_segment_that_empties_while_it_is_pinned_is_free_only_afterwards",
     ),
     ("ScrubTrustsBadRow", "members", "raid5_scrub::parity_is_never_made_to_match_what_is_bad"),
+    ("SpareListedFirst", "members", "spares::a_cut_at_any_moment_leaves_a_spare_or_a_member"),
+    (
+        "SpareBelieved",
+        "members",
+        "spares::what_cannot_be_a_spare_is_refused_and_a_removed_one_is_blank",
+    ),
+    (
+        "SparesForgotten",
+        "members",
+        "spares::a_spare_takes_the_place_of_a_member_that_is_missing_at_an_open",
+    ),
+    (
+        "RemovedSpareKeepsLabel",
+        "members",
+        "spares::what_cannot_be_a_spare_is_refused_and_a_removed_one_is_blank",
+    ),
+    ("LargestSpareTaken", "members", "spares::the_smallest_spare_is_taken_and_after_it_the_next"),
     ("CloserWaitsWithLog", "sim", "clones_taken_beside_clients_are_of_one_moment_and_stay_so"),
     (
         "PromotionStopsAtFreed",

@@ -162,6 +162,18 @@ pub enum Request {
         /// Whether what is on the new one is overwritten.
         is_forced: bool,
     },
+    /// Make a device a spare.
+    DeviceAdd {
+        /// Its path, as the server finds it.
+        device: PathBuf,
+        /// Whether what is on it is overwritten.
+        is_forced: bool,
+    },
+    /// Make a spare one no longer.
+    DeviceRemove {
+        /// Its path or id.
+        device: String,
+    },
     /// Begin to hold all copies against each other; one that is under way goes on.
     Scrub {},
     /// What the last scrub has found.
@@ -480,13 +492,13 @@ pub struct ScrubFacts {
 /// What a pool tells of a device. Counts are since it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceFacts {
-    /// Its slot.
+    /// Its slot; of a spare its number behind the slots.
     pub slot: u64,
     /// Its identity, as 32 hexadecimal digits.
     pub id: String,
     /// Where it was opened last; empty: nobody knows.
     pub path: String,
-    /// `online`, `missing`, `failed` or `joining`.
+    /// `online`, `missing`, `failed` or `joining`; `spare`, or `spare away` if that is not there.
     pub state: String,
     /// Its size when it became a member.
     pub size_bytes: u64,

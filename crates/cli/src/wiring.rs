@@ -29,7 +29,7 @@ use inspect::explain::{Explanation, Whose, explain_offset, explain_path};
 use runtime::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 use storage::device::{
-    Access, DEADLINE_MIN, FileDevice, FileOptions, MemoryDevice, OpenError, SharedDevice,
+    Access, DEADLINE_MIN, Device, FileDevice, FileOptions, MemoryDevice, OpenError, SharedDevice,
 };
 use storage::pool::PoolError;
 use storage::volume::Opening;
@@ -486,6 +486,12 @@ impl Served {
         files.push((path.to_owned(), file));
     }
 
+    /// Looks no longer at what the device at `path` is on, and lets go of it.
+    fn watch_no_more(&self, path: &Path) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|(own, file)| own != path && Path::new(&file.info().name) != path);
+    }
+
     /// Returns what is wrong; empty: nothing.
     fn troubles(&self, status: &engine::PoolStatus) -> Vec<String> {
         let failure = status.read_only.clone();
@@ -575,11 +581,8 @@ impl OpenPool for Served {
     }
 
     fn control(&self, request: &Request, peer: Peer) -> Result<Answer, BackendError> {
-        if let Request::DeviceFail { device } = request {
-            return devices::fail(self, device).map(|()| Answer::Done);
-        }
-        if let Request::DeviceReplace { old, new, is_forced } = request {
-            return devices::replace(self, old, new, *is_forced).map(|()| Answer::Done);
+        if let Some(done) = devices::change(self, request) {
+            return done.map(|()| Answer::Done);
         }
         let answer = control::control(&self.path, &self.pool, request, peer)?;
         // It may be the one that is served, or above that.
@@ -645,6 +648,8 @@ fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
             .iter()
             .map(|member| json!(devices::facts_of(member, geometry)))
             .collect::<Vec<Value>>(),
+        "spares": devices::spares_of(status),
+        "spares_available": status.spares.iter().filter(|spare| spare.is_there).count(),
         "transport": status.transport,
         "mount_count": status.mount_count,
         "health": health,

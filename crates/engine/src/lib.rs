@@ -30,7 +30,7 @@ pub use jobs::{CleanerCounts, CleanerGauge, JobProgress, JobStatus, RebuildRepor
 pub use journal::{JournalCounts, RecoveryError, RecoveryReport};
 pub use pool::{
     CreateOptions, FilesetInfo, MemberStatus, OpenError, OpenOptions, Pool, PoolStatus,
-    QuotaAccount, QuotaInfo, QuotaLimitsChange, QuotaProgress,
+    QuotaAccount, QuotaInfo, QuotaLimitsChange, QuotaProgress, SpareStatus,
 };
 pub use segment::{SegmentCacheCounts, WRITES_IN_FLIGHT_MAX};
 pub use stream::{ReceiveError, ResumeToken, SendError, TokenError};

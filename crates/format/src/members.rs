@@ -26,6 +26,10 @@ pub const MEMBERSHIPS_MAX: usize = 32;
 pub const MEMBER_PATH_BYTES: usize = 80;
 /// Most members of a mirror.
 pub const MIRROR_WIDTH_MAX: usize = 3;
+/// Most spares: a pool that loses more than that before somebody looks has no use for another.
+pub const SPARES_MAX: usize = 8;
+
+const STATE_SPARE: u8 = 6;
 
 const KIND_SINGLE: u8 = 1;
 const KIND_MIRROR: u8 = 2;
@@ -57,7 +61,7 @@ pub struct MemberDisk {
     pub id: [u8; 16],
     /// Bytes of the device when it became a member.
     pub size_bytes: U64,
-    /// 1: online; 2: missing; 3: failed; 4: joining; 5: leaving.
+    /// 1: online; 2: missing; 3: failed; 4: joining; 5: leaving; 6: a spare.
     pub state: u8,
     /// Zero.
     pub reserved: [u8; 3],
@@ -149,23 +153,72 @@ impl Member {
 
     /// Notes the path that it was opened by; one that is too long is not kept.
     pub fn set_path(&mut self, path: &[u8]) {
-        let fits = path.len() <= MEMBER_PATH_BYTES && !path.contains(&0);
-        self.path = if fits { path.to_owned() } else { Vec::new() };
+        self.path = kept_path(path);
     }
 
     pub(crate) fn to_disk(&self) -> MemberDisk {
-        let mut path = [0; MEMBER_PATH_BYTES];
-        let length = self.path.len();
-        path[..length].copy_from_slice(&self.path);
         MemberDisk {
             id: self.id,
             size_bytes: U64::new(self.size_bytes),
             state: self.state.number(),
             reserved: [0; 3],
             copied_mib: U32::new(self.copied_mib),
-            path,
+            path: path_to_disk(&self.path),
         }
     }
+}
+
+/// A device that holds nothing, and takes the place of a member that fails or is missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spare {
+    /// Identity of the device; its own as a member too.
+    pub id: [u8; 16],
+    /// Bytes of the device when it became a spare.
+    pub size_bytes: u64,
+    /// Last path that it was opened by, without zeros at its end: a hint. Empty: none.
+    pub path: Vec<u8>,
+}
+
+impl Spare {
+    /// Returns a spare that has no path.
+    #[must_use]
+    pub fn new(id: [u8; 16], size_bytes: u64) -> Spare {
+        Spare { id, size_bytes, path: Vec::new() }
+    }
+
+    /// Notes the path that it was opened by; one that is too long is not kept.
+    pub fn set_path(&mut self, path: &[u8]) {
+        self.path = kept_path(path);
+    }
+
+    pub(crate) fn to_disk(&self) -> MemberDisk {
+        MemberDisk {
+            id: self.id,
+            size_bytes: U64::new(self.size_bytes),
+            state: STATE_SPARE,
+            reserved: [0; 3],
+            copied_mib: U32::new(0),
+            path: path_to_disk(&self.path),
+        }
+    }
+}
+
+fn kept_path(path: &[u8]) -> Vec<u8> {
+    let fits = path.len() <= MEMBER_PATH_BYTES && !path.contains(&0);
+    if fits { path.to_owned() } else { Vec::new() }
+}
+
+fn path_to_disk(path: &[u8]) -> [u8; MEMBER_PATH_BYTES] {
+    let mut padded = [0; MEMBER_PATH_BYTES];
+    padded[..path.len()].copy_from_slice(path);
+    padded
+}
+
+/// Returns the path in an entry; `None`: it is none.
+fn path_of(disk: &MemberDisk) -> Option<Vec<u8>> {
+    let length = disk.path.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    let path = disk.path.get(..length).unwrap_or_default().to_owned();
+    (!path.contains(&0)).then_some(path)
 }
 
 /// An epoch of membership: see MB2.
@@ -299,11 +352,7 @@ pub(crate) fn members_of(disk: &[MemberDisk]) -> Result<Vec<Member>, SuperblockE
         if members.iter().any(|member| member.id == found.id) {
             return Err(bad);
         }
-        let length = found.path.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
-        let path = found.path.get(..length).unwrap_or_default().to_owned();
-        if path.contains(&0) {
-            return Err(bad);
-        }
+        let path = path_of(found).ok_or_else(|| bad.clone())?;
         let (size_bytes, copied_mib) = (found.size_bytes.get(), found.copied_mib.get());
         if copied_mib != 0 && state != MemberState::Joining {
             return Err(bad);
@@ -311,6 +360,25 @@ pub(crate) fn members_of(disk: &[MemberDisk]) -> Result<Vec<Member>, SuperblockE
         members.push(Member { id: found.id, size_bytes, state, path, copied_mib });
     }
     if members.iter().any(Member::is_online) { Ok(members) } else { Err(bad) }
+}
+
+/// Returns the spares that `disk` lists: each with another identity, also than those of `members`.
+pub(crate) fn spares_of(
+    disk: &[MemberDisk],
+    members: &[Member],
+) -> Result<Vec<Spare>, SuperblockError> {
+    let bad = SuperblockError::BadField { field: "spares" };
+    let mut spares: Vec<Spare> = Vec::with_capacity(disk.len());
+    for found in disk {
+        let is_member = members.iter().any(|member| member.id == found.id);
+        let is_twice = is_member || spares.iter().any(|spare| spare.id == found.id);
+        if found.state != STATE_SPARE || found.copied_mib.get() != 0 || is_twice {
+            return Err(bad);
+        }
+        let path = path_of(found).ok_or_else(|| bad.clone())?;
+        spares.push(Spare { id: found.id, size_bytes: found.size_bytes.get(), path });
+    }
+    if spares.len() <= SPARES_MAX { Ok(spares) } else { Err(bad) }
 }
 
 /// Returns the epochs of membership that `disk` lists; the last has the number `newest`.
@@ -376,6 +444,24 @@ mod tests {
         assert!(members_of(&[disk[1], disk[1]]).is_err(), "twice");
         assert!(members_of(&disk[..1]).is_err(), "none online");
         assert!(members[0].path.is_empty());
+    }
+
+    #[test]
+    fn spares_come_back_as_they_were_written_and_are_no_members() {
+        let members = two();
+        let mut spares = vec![Spare::new([3; 16], 1 << 30), Spare::new([4; 16], 2 << 30)];
+        spares[1].set_path(b"/srv/spare");
+        let disk: Vec<MemberDisk> = spares.iter().map(Spare::to_disk).collect();
+        assert_eq!(spares_of(&disk, &members), Ok(spares));
+        assert!(spares_of(&[disk[0], disk[0]], &members).is_err(), "twice");
+        assert!(members_of(&disk).is_err(), "a spare is in no slot");
+        let is_member = Spare::new([1; 16], 1 << 30).to_disk();
+        assert!(spares_of(&[is_member], &members).is_err(), "a member too");
+        assert!(spares_of(&[members[0].to_disk()], &[]).is_err(), "online");
+        let many: Vec<MemberDisk> =
+            (10..19).map(|id| Spare::new([id; 16], 1 << 30).to_disk()).collect();
+        assert!(spares_of(&many, &members).is_err(), "more than eight");
+        assert!(spares_of(&many[1..], &members).is_ok());
     }
 
     #[test]

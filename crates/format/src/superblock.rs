@@ -19,7 +19,7 @@ use crate::geometry::{BLOCK_SHIFTS, Geometry};
 use crate::ids::{EPOCH_MAX, Epoch, LSN_MAX, Lsn, PoolId, SEQUENCE_MAX};
 use crate::members::{
     Layout, LayoutDisk, MEMBERS_MAX, MEMBERSHIPS_MAX, Member, MemberDisk, Membership,
-    MembershipDisk, layout_of, members_of, memberships_of,
+    MembershipDisk, Spare, layout_of, members_of, memberships_of, spares_of,
 };
 
 /// Bytes of a superblock copy.
@@ -122,7 +122,7 @@ struct SuperblockDisk {
     sequence: U64,
     /// Which copy this is. Detects a write that went to the wrong place.
     copy_index: U16,
-    /// Number of this device in the pool.
+    /// Number of this device in the pool: its slot; of a spare its number behind the members.
     device_index: U16,
     /// Devices of the pool.
     device_count: U16,
@@ -191,8 +191,10 @@ struct SuperblockDisk {
     void_count: U16,
     /// Epochs of membership in the list.
     membership_count: U16,
+    /// Spares in the table of members, behind the last of these.
+    spare_count: u8,
     /// Zero.
-    reserved_b: U16,
+    reserved_b: u8,
     /// Layouts.
     layouts: [LayoutDisk; LAYOUTS_MAX],
     /// Disk groups.
@@ -203,7 +205,7 @@ struct SuperblockDisk {
     busy_groups: [U32; BUSY_GROUPS_MAX],
     /// Epochs of membership, oldest first.
     memberships: [MembershipDisk; MEMBERSHIPS_MAX],
-    /// Members, by slot. What lies behind the last is zero.
+    /// Members, by slot, and behind the last the spares. What lies behind these is zero.
     members: [MemberDisk; MEMBERS_MAX],
     /// Zero.
     reserved: [u8; 928],
@@ -213,9 +215,9 @@ const _: () = assert!(size_of::<SuperblockDisk>() == SUPERBLOCK_BYTES);
 const _: () = assert!(std::mem::offset_of!(SuperblockDisk, crc32c) == 8);
 const CRC_COVERS_FROM: usize = 12;
 /// First bytes of a copy: all that says anything where there are few members. Behind them a reader
-/// that finds [`HEAD_MEMBERS_MAX`] members or fewer takes zeros for what is there.
+/// that finds [`HEAD_MEMBERS_MAX`] members and spares or fewer takes zeros for what is there.
 pub const SUPERBLOCK_HEAD_BYTES: usize = 4096;
-/// Most members of which a copy is no longer than its head.
+/// Most members and spares of which a copy is no longer than its head.
 pub const HEAD_MEMBERS_MAX: usize = 7;
 const _: () = assert!(
     std::mem::offset_of!(SuperblockDisk, members) + HEAD_MEMBERS_MAX * size_of::<MemberDisk>()
@@ -227,9 +229,15 @@ const _: () = assert!(
 pub fn bytes_in_use(head: &[u8]) -> usize {
     let at = std::mem::offset_of!(SuperblockDisk, device_count);
     let members = head.get(at..).and_then(|count| count.first_chunk());
-    let is_short = members
-        .is_some_and(|members| usize::from(u16::from_le_bytes(*members)) <= HEAD_MEMBERS_MAX);
-    if is_short { SUPERBLOCK_HEAD_BYTES } else { SUPERBLOCK_BYTES }
+    let members = members.map(|members| usize::from(u16::from_le_bytes(*members)));
+    let at = std::mem::offset_of!(SuperblockDisk, spare_count);
+    let spares = head.get(at).map(|spares| usize::from(*spares));
+    let both = members.zip(spares).map(|(members, spares)| members + spares);
+    if both.is_some_and(|both| both <= HEAD_MEMBERS_MAX) {
+        SUPERBLOCK_HEAD_BYTES
+    } else {
+        SUPERBLOCK_BYTES
+    }
 }
 
 /// Returns a copy as it was written: of few members, what a device has behind the head is no part
@@ -275,7 +283,7 @@ pub struct Superblock {
     pub pool_id: PoolId,
     /// Rises by one at each update.
     pub sequence: u64,
-    /// Slot of the member whose label this is.
+    /// Slot of the member whose label this is; of a spare its number behind the members.
     pub device_index: u16,
     /// Whether the pool is open, or was not closed.
     pub is_open: bool,
@@ -289,7 +297,9 @@ pub struct Superblock {
     pub features_incompatible: u64,
     /// The members, by slot: at least one, at most [`MEMBERS_MAX`].
     pub members: Vec<Member>,
-    /// How the pool lies on them.
+    /// The spares: at most [`crate::members::SPARES_MAX`].
+    pub spares: Vec<Spare>,
+    /// How the pool lies on the members.
     pub layout: Layout,
     /// Epochs of membership, oldest first: at least one, at most [`MEMBERSHIPS_MAX`].
     pub memberships: Vec<Membership>,
@@ -519,8 +529,12 @@ impl Superblock {
             return Err(SuperblockError::NotImplemented { what });
         }
         let members = members_of(disk.members.get(..device_count).ok_or(bad("device_count"))?)?;
-        let own = members.get(usize::from(disk.device_index.get()));
-        if own.is_none_or(|member| member.id != disk.device_id) {
+        let spares_end = device_count + usize::from(disk.spare_count);
+        let spares = disk.members.get(device_count..spares_end).ok_or(bad("spares"))?;
+        let spares = spares_of(spares, &members)?;
+        let mut ids = members.iter().map(|it| it.id).chain(spares.iter().map(|it| it.id));
+        let own = ids.nth(usize::from(disk.device_index.get()));
+        if own != Some(disk.device_id) {
             return Err(bad("device_index"));
         }
         let membership_count = usize::from(disk.membership_count.get());
@@ -539,6 +553,7 @@ impl Superblock {
             features_read_only: disk.features_read_only.get(),
             features_incompatible: disk.features_incompatible.get(),
             members,
+            spares,
             layout,
             memberships,
             label: disk.label,
@@ -557,10 +572,19 @@ impl Superblock {
         })
     }
 
-    /// Returns the identity of the member whose label this is.
+    /// Returns the identity of the member, or of the spare, whose label this is.
     #[must_use]
     pub fn device_id(&self) -> [u8; 16] {
-        self.members.get(usize::from(self.device_index)).map_or([0; 16], |member| member.id)
+        let at = usize::from(self.device_index);
+        let member = self.members.get(at).map(|member| member.id);
+        let spare = || Some(self.spares.get(at.checked_sub(self.members.len())?)?.id);
+        member.or_else(spare).unwrap_or_default()
+    }
+
+    /// Whether this is the label of a spare, which tells nothing but whose it is.
+    #[must_use]
+    pub fn is_of_spare(&self) -> bool {
+        usize::from(self.device_index) >= self.members.len()
     }
 
     /// Returns the newest epoch of membership.
@@ -614,10 +638,12 @@ impl Superblock {
         disk.sequence = U64::new(self.sequence);
         disk.copy_index = U16::new(copy_index);
         disk.device_index = U16::new(self.device_index);
-        assert!(self.members.len() <= MEMBERS_MAX && self.memberships.len() <= MEMBERSHIPS_MAX);
+        assert!(self.members.len() + self.spares.len() <= MEMBERS_MAX);
+        assert!(self.memberships.len() <= MEMBERSHIPS_MAX);
         disk.device_count = U16::new(u16::try_from(self.members.len()).expect("bounded"));
         let membership_count = u16::try_from(self.memberships.len()).expect("bounded");
         disk.membership_count = U16::new(membership_count);
+        disk.spare_count = u8::try_from(self.spares.len()).expect("bounded");
         disk.state = u8::from(self.is_open);
         disk.consistency = match self.consistency {
             Consistency::Journal => 0,
@@ -651,8 +677,10 @@ impl Superblock {
         disk.busy_generation = U64::new(self.busy_generation);
         disk.secret = self.secret;
         disk.layouts[0] = self.layout.to_disk(self.members.len());
-        for (to, member) in disk.members.iter_mut().zip(&self.members) {
-            *to = member.to_disk();
+        let spares = self.spares.iter().map(Spare::to_disk);
+        let entries = self.members.iter().map(Member::to_disk).chain(spares);
+        for (to, entry) in disk.members.iter_mut().zip(entries) {
+            *to = entry;
         }
         for (to, membership) in disk.memberships.iter_mut().zip(&self.memberships) {
             *to = membership.to_disk();

@@ -136,6 +136,11 @@ bugs! {
     RecoveryTrustsJoining: "Recovery leaves stripes that a joining member may have otherwise.",
     PinForgotten: "A segment that is being made anew is given to others when it is empty (G6).",
     ScrubTrustsBadRow: "A scrub makes parity match a row with a block that does not verify.",
+    SpareListedFirst: "Labels list a spare that has no label of its own yet (HS1).",
+    SpareBelieved: "The label of a spare says what the pool is (MJ5).",
+    SparesForgotten: "A label that is written for another reason lists the spares of before.",
+    RemovedSpareKeepsLabel: "A spare that was removed still says that it is of the pool.",
+    LargestSpareTaken: "The largest spare takes the place of a member, not the smallest.",
     CloserWaitsWithLog:
         "Who waits for another closer of a gate keeps a part of the log reserved (GT4).",
     PromotionStopsAtFreed: "A promotion ends at a clone that is being freed.",

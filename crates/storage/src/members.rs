@@ -11,11 +11,14 @@
 //! - MJ3: A member that has missed writes is never read, nor one that is joining.
 //! - MJ4: Fewer than half of the members that should be current are not believed unless the user
 //!   says so: the others may have gone on without them. Of two one is enough, for neither can tell.
+//! - MJ5: What the label of a spare says is not believed: it may be old. Whether the device is a
+//!   spare, or has become a member, the newest label of a member says.
 //!
 //! Not here: how devices are found, and what is written to them.
 
 use format::members::{Layout, Member, MemberState};
 use format::superblock::Superblock;
+use runtime::planted::{self, Planted};
 
 /// Why devices do not make a pool together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,6 +58,12 @@ pub enum MembersError {
     #[error("{device} is no member of the pool any more: leave it out")]
     Replaced {
         /// Its name.
+        device: String,
+    },
+    /// Only spares were given, which hold nothing: name a member.
+    #[error("{device} is a spare of the pool, and no member was found: name one of its devices")]
+    OnlySpares {
+        /// The name of one of them.
         device: String,
     },
     /// Fewer than half of those that have all were found: the others may have gone on without them.
@@ -113,6 +122,9 @@ pub struct Judged {
     pub newest: usize,
     /// What became of each slot.
     pub slots: Vec<Slot>,
+    /// The spares of the newest label: the number of the device among those found; `None`: it is
+    /// not there.
+    pub spares: Vec<Option<usize>>,
 }
 
 impl Judged {
@@ -131,19 +143,40 @@ impl Judged {
 pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
     let age =
         |(_, found): &(usize, &Found)| (found.label.membership().number, found.label.sequence);
-    let (newest, first) = found.iter().enumerate().max_by_key(age).ok_or(MembersError::Nothing)?;
+    let any = found.first().ok_or(MembersError::Nothing)?;
+    // MJ5.
+    let is_of_member =
+        |found: &Found| !found.label.is_of_spare() || planted::is(Planted::SpareBelieved);
+    let of_members = found.iter().enumerate().filter(|(_, found)| is_of_member(found));
+    let Some((newest, first)) = of_members.max_by_key(age) else {
+        return Err(MembersError::OnlySpares { device: any.name.clone() });
+    };
     let table = &first.label.members;
     let mut slots = vec![Slot::Absent; table.len()];
+    let mut spares = vec![None; first.label.spares.len()];
     for (number, device) in found.iter().enumerate() {
-        check_history(first, device)?;
+        check_pool(first, device)?;
         let id = device.label.device_id();
+        let twice = |other: usize| {
+            let first = found.get(other).map_or_else(String::new, |other| other.name.clone());
+            MembersError::Twice { first, other: device.name.clone() }
+        };
+        let spare = first.label.spares.iter().zip(&mut spares).find(|(spare, _)| spare.id == id);
+        if let Some((_, spare)) = spare {
+            if let Some(other) = spare.replace(number) {
+                return Err(twice(other));
+            }
+            continue;
+        }
+        if !device.label.is_of_spare() {
+            check_history(first, device)?;
+        }
         let member = table.iter().zip(&mut slots).find(|(member, _)| member.id == id);
         let Some((member, slot)) = member else {
             return Err(MembersError::Replaced { device: device.name.clone() });
         };
         if let Slot::Current(other) | Slot::Stale(other) | Slot::Joining(other) = *slot {
-            let first = found.get(other).map_or_else(String::new, |other| other.name.clone());
-            return Err(MembersError::Twice { first, other: device.name.clone() });
+            return Err(twice(other));
         }
         // MJ3.
         *slot = match member.state {
@@ -152,7 +185,7 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
             MemberState::Missing | MemberState::Failed => Slot::Stale(number),
         };
     }
-    let judged = Judged { newest, slots };
+    let judged = Judged { newest, slots, spares };
     let has_all = match first.label.layout {
         Layout::Single => !judged.is_degraded(),
         Layout::Mirror => judged.slots.iter().any(|slot| matches!(slot, Slot::Current(_))),
@@ -172,20 +205,21 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
     }
 }
 
+fn check_pool(first: &Found, device: &Found) -> Result<(), MembersError> {
+    if device.label.pool_id == first.label.pool_id {
+        return Ok(());
+    }
+    Err(MembersError::OtherPool { first: first.name.clone(), other: device.name.clone() })
+}
+
 /// MJ2.
 fn check_history(first: &Found, device: &Found) -> Result<(), MembersError> {
     let (history, own) = (&first.label.memberships, device.label.membership());
-    let names = || (first.name.clone(), device.name.clone());
-    if device.label.pool_id != first.label.pool_id {
-        let (first, other) = names();
-        return Err(MembersError::OtherPool { first, other });
-    }
     if history.contains(&own) {
         return Ok(());
     }
     // An epoch that was forgotten cannot be compared: the same answer, and the user decides.
-    let (first, other) = names();
-    Err(MembersError::Apart { first, other })
+    Err(MembersError::Apart { first: first.name.clone(), other: device.name.clone() })
 }
 
 /// Refuses what `judged` found if it is fewer than half of the members that have all (MJ4).
@@ -221,7 +255,7 @@ fn paths_of<'a>(members: impl Iterator<Item = &'a Member>) -> String {
 mod tests {
     use format::geometry::{Geometry, GeometryOptions};
     use format::ids::{Epoch, Lsn, PoolId};
-    use format::members::Membership;
+    use format::members::{Membership, Spare};
     use format::superblock::{Consistency, LABEL_BYTES};
 
     use super::*;
@@ -247,6 +281,7 @@ mod tests {
             features_read_only: 0,
             features_incompatible: 0,
             members,
+            spares: Vec::new(),
             layout: if width == 1 { Layout::Single } else { Layout::Mirror },
             memberships: vec![Membership::FIRST],
             label: [0; LABEL_BYTES],
@@ -363,6 +398,51 @@ mod tests {
             // One half goes on for longer: its history does not hold that of the other either.
             found[0].label.add_membership();
         }
+    }
+
+    /// Goal: a spare is found whatever its label says of the pool, and never decides. Method: its
+    /// label is older than all epochs that are remembered, and has the highest sequence.
+    #[test]
+    fn a_spare_is_found_by_its_id_and_its_label_decides_nothing() {
+        let mut found = pool(3);
+        for device in &mut found {
+            device.label.spares =
+                vec![Spare::new([70; 16], 1 << 30), Spare::new([71; 16], 1 << 30)];
+        }
+        let mut label = Superblock { device_index: 4, ..found[0].label.clone() };
+        label.sequence += 1000;
+        found.push(Found { name: "s1".to_owned(), label });
+        for _ in 0..40 {
+            leave_behind(&mut found[0], 2, MemberState::Failed);
+        }
+        for device in 1..3 {
+            let label = found[0].label.clone();
+            found[device].label = Superblock { device_index: index_of(device), ..label };
+        }
+        let judged = judge(&found).expect("two of three have all");
+        assert_eq!(judged.newest, 0);
+        assert_eq!(judged.slots[2], Slot::Stale(2));
+        assert_eq!(judged.spares, [None, Some(3)]);
+        // It has the place of a member; its own label does not know yet.
+        for device in &mut found[..3] {
+            device.label.members[2] = Member::new([71; 16], 1 << 30);
+            device.label.spares.remove(1);
+        }
+        leave_behind(&mut found[0], 2, MemberState::Joining);
+        found.remove(2);
+        let judged = judge(&found).expect("two of three have all");
+        assert_eq!(judged.slots[2], Slot::Joining(2));
+        assert_eq!(judged.spares, [None]);
+        found[0].label.members[2] = Member::new([72; 16], 1 << 30);
+        leave_behind(&mut found[0], 2, MemberState::Failed);
+        let error = judge(&found).expect_err("it is a spare no more").to_string();
+        assert!(error.contains("s1") && error.contains("no member"), "{error}");
+        let error = judge(&found[2..]).expect_err("it holds nothing").to_string();
+        assert!(error.contains("s1 is a spare"), "{error}");
+    }
+
+    fn index_of(slot: usize) -> u16 {
+        u16::try_from(slot).expect("small")
     }
 
     #[test]

@@ -34,12 +34,14 @@ mod raid5;
 mod ranges;
 mod salvage;
 mod set;
+mod spares;
 
 pub use composite::{Compared, Composite, Healed, ParityMended, Remade, Verify};
 pub use joining::{Copied, ReplaceError};
 pub use open::Opening;
 pub use ranges::{Hold, InFlight};
 pub use set::{MemberCounts, MemberSet, Slot, View};
+pub use spares::{SpareError, TakenSpare};
 
 use std::sync::Arc;
 
@@ -245,6 +247,7 @@ impl Volume {
         if let Some(label) = members.label() {
             superblock.sequence = label.sequence;
             superblock.members = label.members;
+            superblock.spares = label.spares;
             superblock.memberships = label.memberships;
         }
         Ok(())

@@ -571,6 +571,7 @@ fn superblock(geometry: &Geometry) -> Superblock {
         features_read_only: 0,
         features_incompatible: 0,
         members: vec![Member::new([1; 16], geometry.device_bytes)],
+        spares: Vec::new(),
         layout: Layout::Single,
         memberships: vec![Membership::FIRST],
         label,

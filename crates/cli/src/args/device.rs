@@ -7,7 +7,8 @@ use clap::{Args, Subcommand};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast device list d0.hf\n  \
                         holdfast device fail d0.hf d1.hf\n  \
-                        holdfast device replace d0.hf d1.hf new.hf --wait\n\n\
+                        holdfast device replace d0.hf d1.hf new.hf --wait\n  \
+                        holdfast device add d0.hf spare.hf --spare\n\n\
                         POOL is any device of the pool, or a directory that it is mounted on. A \
                         device is named by\nits path, its slot or its id, as `device list` shows \
                         them. A mounted pool is asked through its\nserver; another is opened for \
@@ -52,6 +53,35 @@ pub(crate) enum DeviceCommand {
         #[arg(long)]
         force: bool,
     },
+    /// Add a device to the pool, so far as a spare: it takes the place of a device that fails
+    #[command(after_help = "Examples:\n  holdfast device add d0.hf spare.hf --spare\n  \
+                            holdfast device add d0.hf /dev/sdf --spare --force\n\n\
+                            A spare holds nothing. When a device of the mounted pool has failed or \
+                            is missing, the smallest\nspare that is large enough takes its place, \
+                            and a job makes it whole. A pool has up to 8 spares.")]
+    Add {
+        /// The pool
+        pool: PathBuf,
+        /// The device: a file (made if it is missing) or block device
+        device: PathBuf,
+        /// Keep it as a spare
+        #[arg(long, required = true)]
+        spare: bool,
+        /// Overwrite what is on it
+        #[arg(long)]
+        force: bool,
+    },
+    /// Take a spare out of the pool
+    #[command(after_help = "Example:\n  holdfast device remove d0.hf spare.hf\n\n\
+                            Its label is taken off, so that it is of no pool any more. Devices \
+                            that hold something are not\nremoved yet: `device replace` puts \
+                            another in their place.")]
+    Remove {
+        /// The pool
+        pool: PathBuf,
+        /// Its path or id
+        device: String,
+    },
 }
 
 impl DeviceCommand {
@@ -60,7 +90,9 @@ impl DeviceCommand {
         match self {
             DeviceCommand::List { pool }
             | DeviceCommand::Fail { pool, .. }
-            | DeviceCommand::Replace { pool, .. } => pool,
+            | DeviceCommand::Replace { pool, .. }
+            | DeviceCommand::Add { pool, .. }
+            | DeviceCommand::Remove { pool, .. } => pool,
         }
     }
 }

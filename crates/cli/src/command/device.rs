@@ -1,4 +1,4 @@
-//! `holdfast device`: shows the devices of a pool, fails and replaces them.
+//! `holdfast device`: shows the devices of a pool, fails and replaces them, and keeps spares.
 
 use std::path::Path;
 use std::time::Duration;
@@ -37,6 +37,20 @@ pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> 
         DeviceCommand::Replace { old, new, wait: must_wait, force, .. } => {
             let done = replace(&at, (old, new), (*must_wait, *force), output);
             at.finish(done)?;
+        }
+        DeviceCommand::Add { device, force, .. } => {
+            let device = std::path::absolute(device)?;
+            let path = device.display().to_string();
+            let asked = at.ask(&Request::DeviceAdd { device, is_forced: *force });
+            at.finish(asked)?;
+            let facts = json!({ "added": path, "as": "spare", "pool": pool });
+            output.fact(&format!("{} is a spare of {pool}", printable(&path)), &facts);
+        }
+        DeviceCommand::Remove { device, .. } => {
+            let asked = at.ask(&Request::DeviceRemove { device: named(device) });
+            at.finish(asked)?;
+            let facts = json!({ "removed": device, "pool": pool });
+            output.fact(&format!("{} is no spare any more", printable(device)), &facts);
         }
     }
     Ok(exit::DONE)
@@ -111,6 +125,7 @@ fn devices(at: &Controlled) -> anyhow::Result<Vec<DeviceFacts>> {
 fn line_of(device: &DeviceFacts) -> String {
     let DeviceFacts { slot, path, state, id, .. } = device;
     let path = if path.is_empty() { "(no path is known)" } else { path };
+    let slot = if state.starts_with("spare") { "-".to_owned() } else { slot.to_string() };
     let mut line = format!(
         "{slot}  {state:<8}  {}  {}  id {id}",
         printable(path),

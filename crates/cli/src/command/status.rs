@@ -114,6 +114,10 @@ fn members_of(pool: &Value) -> String {
         }
         text.push('\n');
     }
+    for spare in pool["spares"].as_array().into_iter().flatten() {
+        let (path, state) = (word(spare, "path"), word(spare, "state"));
+        let _ = writeln!(text, "    {path:<width$}  {state}");
+    }
     text
 }
 

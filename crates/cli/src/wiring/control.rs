@@ -40,7 +40,11 @@ pub(super) fn control(
             return Err(failed(path, format!("the pool is not served over the network: {advice}")));
         }
         // Whoever has the files of the devices does these.
-        Request::DeviceList {} | Request::DeviceFail { .. } | Request::DeviceReplace { .. } => {
+        Request::DeviceList {}
+        | Request::DeviceFail { .. }
+        | Request::DeviceReplace { .. }
+        | Request::DeviceAdd { .. }
+        | Request::DeviceRemove { .. } => {
             return Ok(Answer::Devices(devices::list(pool)));
         }
         Request::Scrub {} => return begin_scrub(path, pool),

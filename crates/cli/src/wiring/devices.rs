@@ -3,21 +3,22 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::{MemberStatus, Pool};
+use engine::{MemberStatus, Pool, PoolStatus, SpareStatus};
 use format::geometry::Geometry;
 use storage::device::{Device, FileDevice, FileOptions, RequestKind};
 use storage::pool::check_writable;
-use storage::volume::ReplaceError;
+use storage::volume::{ReplaceError, SpareError};
 
 use super::blank::what_is_there;
 use super::neighbours::ThisMachine;
 use super::{Served, cannot_open, cannot_use, failed, open_device_with, random_bytes};
 use crate::backend::BackendError;
-use crate::control::DeviceFacts;
+use crate::control::{DeviceFacts, Request};
 
 /// Returns the devices of a pool; of one device what can be told of it.
 pub(super) fn list(pool: &Pool) -> Vec<DeviceFacts> {
     let status = pool.status();
+    let spares = spares_of(&status);
     let pool_bytes = status.geometry.member_bytes();
     let mut devices: Vec<DeviceFacts> =
         status.members.iter().map(|member| facts_of(member, &status.geometry)).collect();
@@ -30,7 +31,41 @@ pub(super) fn list(pool: &Pool) -> Vec<DeviceFacts> {
             ..DeviceFacts::default()
         });
     }
+    devices.extend(spares);
     devices
+}
+
+/// Returns what is told of the spares, numbered behind the members.
+pub(super) fn spares_of(status: &PoolStatus) -> Vec<DeviceFacts> {
+    let facts = |(slot, SpareStatus { spare, is_there }): (u64, &SpareStatus)| DeviceFacts {
+        slot,
+        id: hex(spare.id),
+        path: format::text::shown(&spare.path),
+        state: if *is_there { "spare" } else { "spare away" }.to_owned(),
+        size_bytes: spare.size_bytes,
+        ..DeviceFacts::default()
+    };
+    let behind = u64::try_from(status.members.len()).unwrap_or(0);
+    (behind..).zip(&status.spares).map(facts).collect()
+}
+
+fn hex(id: [u8; 16]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Does what `request` asks of the devices; `None`: it asks for something else.
+pub(super) fn change(served: &Served, request: &Request) -> Option<Result<(), BackendError>> {
+    if let Request::DeviceFail { device } = request {
+        Some(fail(served, device))
+    } else if let Request::DeviceReplace { old, new, is_forced } = request {
+        Some(replace(served, old, new, *is_forced))
+    } else if let Request::DeviceAdd { device, is_forced } = request {
+        Some(add_spare(served, device, *is_forced))
+    } else if let Request::DeviceRemove { device } = request {
+        Some(remove_spare(served, device))
+    } else {
+        None
+    }
 }
 
 pub(super) fn facts_of(status: &MemberStatus, geometry: &Geometry) -> DeviceFacts {
@@ -43,7 +78,7 @@ pub(super) fn facts_of(status: &MemberStatus, geometry: &Geometry) -> DeviceFact
     let io = |kind| counts.io.of_kind(kind);
     DeviceFacts {
         slot: u64::try_from(*slot).unwrap_or(0),
-        id: member.id.iter().map(|byte| format!("{byte:02x}")).collect(),
+        id: hex(member.id),
         path: format::text::shown(&member.path),
         state: member.state.word().to_owned(),
         size_bytes: member.size_bytes,
@@ -63,39 +98,90 @@ pub(super) fn facts_of(status: &MemberStatus, geometry: &Geometry) -> DeviceFact
     }
 }
 
-/// Returns the slot of the device that `name` names: by its path, slot or id.
-fn slot_of(served: &Served, name: &str) -> Result<usize, BackendError> {
-    let devices = list(&served.pool);
-    let is_it = |device: &&DeviceFacts| {
+/// Returns the device that `name` names: by its path, slot or id.
+fn named(served: &Served, name: &str) -> Result<DeviceFacts, BackendError> {
+    let is_it = |device: &DeviceFacts| {
         device.path == name || device.id == name || device.slot.to_string() == name
     };
-    let found = devices.iter().find(is_it).and_then(|device| usize::try_from(device.slot).ok());
-    found.ok_or_else(|| {
+    list(&served.pool).into_iter().find(is_it).ok_or_else(|| {
         let pool = served.path.display();
         let words = format!("there is no device {name}: `holdfast device list {pool}` shows them");
         failed(&served.path, words)
     })
 }
 
+fn is_spare(device: &DeviceFacts) -> bool {
+    device.state.starts_with("spare")
+}
+
+/// Returns the slot of the member that `name` names.
+fn slot_of(served: &Served, name: &str) -> Result<usize, BackendError> {
+    let device = named(served, name)?;
+    if is_spare(&device) {
+        let (pool, path) = (served.path.display(), &device.path);
+        let words = format!(
+            "{path} is a spare, which holds nothing: `holdfast device remove {pool} {path}` takes \
+             it out"
+        );
+        return Err(failed(&served.path, words));
+    }
+    Ok(usize::try_from(device.slot).unwrap_or(usize::MAX))
+}
+
 fn refused(served: &Served, error: &ReplaceError) -> BackendError {
     failed(&served.path, error)
 }
 
-pub(super) fn fail(served: &Served, name: &str) -> Result<(), BackendError> {
+fn add_spare(served: &Served, path: &Path, is_forced: bool) -> Result<(), BackendError> {
+    let id = *random_bytes()?.first_chunk().expect("16 of 64 bytes");
+    let was_there = path.exists();
+    let device = device_for(served, path, is_forced, "device add --spare --force")?;
+    let added = served.pool.add_spare(Arc::<FileDevice>::clone(&device), id);
+    added.map_err(|error| {
+        // Where there was nothing before, nothing is left behind.
+        if !was_there {
+            let _ = std::fs::remove_file(path);
+        }
+        let is_single = matches!(error, SpareError::Unfit(ReplaceError::NotSeveral));
+        let words = if is_single {
+            "the pool lies on one device, and no other can take its place: spares are for a mirror \
+             or raid5"
+                .to_owned()
+        } else {
+            error.to_string()
+        };
+        failed(&served.path, words)
+    })?;
+    served.watch(path, device);
+    Ok(())
+}
+
+fn remove_spare(served: &Served, name: &str) -> Result<(), BackendError> {
+    let device = named(served, name)?;
+    let pool = served.path.display();
+    let id = served.pool.spares().into_iter().map(|spare| spare.spare.id);
+    let Some(id) = id.into_iter().find(|id| hex(*id) == device.id) else {
+        let words = format!(
+            "{name} is a member of the pool, and only spares can be removed: `holdfast device \
+             replace {pool} {name} NEW` puts another in its place"
+        );
+        return Err(failed(&served.path, words));
+    };
+    served.pool.remove_spare(id).map_err(|error| failed(&served.path, error))?;
+    served.watch_no_more(Path::new(&device.path));
+    Ok(())
+}
+
+fn fail(served: &Served, name: &str) -> Result<(), BackendError> {
     let slot = slot_of(served, name)?;
     served.pool.fail_member(slot).map_err(|error| refused(served, &error))
 }
 
-pub(super) fn replace(
-    served: &Served,
-    old: &str,
-    new: &Path,
-    is_forced: bool,
-) -> Result<(), BackendError> {
+fn replace(served: &Served, old: &str, new: &Path, is_forced: bool) -> Result<(), BackendError> {
     let slot = slot_of(served, old)?;
     let id = *random_bytes()?.first_chunk().expect("16 of 64 bytes");
     let was_there = new.exists();
-    let device = device_for(served, new, is_forced)?;
+    let device = device_for(served, new, is_forced, "device replace --force")?;
     let begun = served.pool.replace_member(slot, Arc::<FileDevice>::clone(&device), id);
     begun.map_err(|error| {
         // Where there was nothing before, nothing is left behind.
@@ -108,11 +194,13 @@ pub(super) fn replace(
     Ok(())
 }
 
-/// Opens the device that is to take the place of another, and refuses one that is used.
+/// Opens the device that is to be a member or a spare, and refuses one that is used. `command`
+/// overwrites what is there.
 fn device_for(
     served: &Served,
     new: &Path,
     is_forced: bool,
+    command: &str,
 ) -> Result<Arc<FileDevice>, BackendError> {
     if !new.exists() {
         let size_bytes = served.pool.status().geometry.member_bytes();
@@ -123,9 +211,8 @@ fn device_for(
     check_writable(device.as_ref()).map_err(|error| cannot_use(new, &error))?;
     let found = what_is_there(new, &device).map_err(|error| failed(new, error))?;
     if let (Some(found), false) = (found, is_forced) {
-        let words = format!(
-            "there is {found}: check the path (`device replace --force` overwrites what is there)"
-        );
+        let words =
+            format!("there is {found}: check the path (`{command}` overwrites what is there)");
         return Err(failed(new, words));
     }
     let shared: storage::device::SharedDevice = Arc::<FileDevice>::clone(&device);

@@ -128,7 +128,8 @@ impl Search {
 
     /// Adds where the label says that members were, and the folder of a member.
     fn add_paths(&mut self, path: &Path) {
-        let paths = self.label.members.iter().map(|member| &member.path);
+        let members = self.label.members.iter().map(|member| &member.path);
+        let paths = members.chain(self.label.spares.iter().map(|spare| &spare.path));
         let known = paths.filter(|path| !path.is_empty());
         self.waiting.extend(known.map(|path| PathBuf::from(std::ffi::OsStr::from_bytes(path))));
         let folder = std::fs::canonicalize(path).ok().and_then(|path| Some(path.parent()?.into()));
@@ -160,9 +161,11 @@ impl Search {
         self.waiting.pop_front()
     }
 
-    /// Whether all members were found.
+    /// Whether all members and spares were found.
     fn is_full(&self) -> bool {
-        self.label.members.iter().all(|member| self.found.contains(&member.id))
+        let has = |id: &[u8; 16]| self.found.contains(id);
+        self.label.members.iter().all(|member| has(&member.id))
+            && self.label.spares.iter().all(|spare| has(&spare.id))
     }
 
     /// Whether the file at `path` was not looked at yet.
@@ -191,7 +194,8 @@ impl Search {
     /// whoever judges refuses it by name.
     fn wants(&self, label: &Superblock) -> bool {
         let id = label.device_id();
-        let is_member = self.label.members.iter().any(|member| member.id == id);
+        let is_member = self.label.members.iter().any(|member| member.id == id)
+            || self.label.spares.iter().any(|spare| spare.id == id);
         let is_newer = label.membership().number > self.label.membership().number;
         !self.found.contains(&id) && (is_member || is_newer)
     }

@@ -165,6 +165,7 @@ impl Pool {
             features_read_only: 0,
             features_incompatible: 0,
             members: members_on(devices, take(&options.random, 16)),
+            spares: Vec::new(),
             layout,
             memberships: vec![Membership::FIRST],
             label,

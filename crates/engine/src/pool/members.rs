@@ -1,13 +1,15 @@
-//! The members of an open pool: what they are, one that fails on demand, one that is replaced.
+//! The members of an open pool: what they are, one that fails on demand, one that is replaced;
+//! and spares.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use format::members::Member;
+use format::members::{Member, Spare};
 use storage::device::{DeviceError, SharedDevice};
-use storage::volume::{MemberCounts, ReplaceError};
+use storage::volume::{MemberCounts, ReplaceError, SpareError};
 
 use super::Pool;
+use crate::error::FsResult;
 use crate::jobs::{Rebuild, RebuildCounts, RebuildReport, Scrub, ScrubReport};
 
 /// What `status` tells of a member.
@@ -21,6 +23,15 @@ pub struct MemberStatus {
     pub counts: MemberCounts,
     /// What the last rebuild since then has done, if it was of this slot.
     pub rebuilt: Option<RebuildReport>,
+}
+
+/// What `status` tells of a spare.
+#[derive(Clone, Debug)]
+pub struct SpareStatus {
+    /// What the labels say of it.
+    pub spare: Spare,
+    /// Whether it is there, and can be taken.
+    pub is_there: bool,
 }
 
 impl Pool {
@@ -37,6 +48,44 @@ impl Pool {
             MemberStatus { slot, member, counts: at.counts(), rebuilt }
         })
         .collect()
+    }
+
+    /// Returns the spares.
+    #[must_use]
+    pub fn spares(&self) -> Vec<SpareStatus> {
+        let Some(set) = self.volume().members() else { return Vec::new() };
+        let status = |(spare, is_there)| SpareStatus { spare, is_there };
+        set.spares().into_iter().map(status).collect()
+    }
+
+    /// Makes `device` a spare, called `id` from now on: it takes the place of the first member that
+    /// fails or is missing.
+    ///
+    /// # Errors
+    ///
+    /// See [`SpareError`].
+    pub fn add_spare(&self, device: SharedDevice, id: [u8; 16]) -> Result<(), SpareError> {
+        self.volume().add_spare(device, id)
+    }
+
+    /// Makes the spare called `id` one no longer, and takes its label off.
+    ///
+    /// # Errors
+    ///
+    /// See [`SpareError`].
+    pub fn remove_spare(&self, id: [u8; 16]) -> Result<(), SpareError> {
+        self.volume().remove_spare(id)
+    }
+
+    /// Puts a spare into the place of a member that has failed or is missing, if there are both.
+    pub(super) fn take_spare(&self) -> FsResult<()> {
+        self.core.store.journal.check_alive()?;
+        let taken = self.volume().take_spare();
+        let taken = taken.map_err(|error| self.core.store.journal.fail(&error))?;
+        if let Some(taken) = taken {
+            self.add_rebuild(taken.slot, &taken.device);
+        }
+        Ok(())
     }
 
     /// Leaves the member in `slot` behind, as if a write to it had failed. The labels say so,
@@ -73,10 +122,14 @@ impl Pool {
         self.volume().begin_replace(slot, device, id)?;
         // Before the first tick it is found there.
         if self.has_resumed.load(Ordering::Relaxed) {
-            let counts = self.new_rebuild(slot);
-            self.jobs.add(&self.core, Arc::new(Rebuild::new(slot, &name, 0, &counts)));
+            self.add_rebuild(slot, &name);
         }
         Ok(())
+    }
+
+    fn add_rebuild(&self, slot: usize, device: &str) {
+        let counts = self.new_rebuild(slot);
+        self.jobs.add(&self.core, Arc::new(Rebuild::new(slot, device, 0, &counts)));
     }
 
     /// Returns what the last rebuild since the open has done; `None`: there was none.

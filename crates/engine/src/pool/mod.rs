@@ -18,7 +18,7 @@ mod serve;
 
 pub use create::CreateOptions;
 pub use filesets::FilesetInfo;
-pub use members::MemberStatus;
+pub use members::{MemberStatus, SpareStatus};
 pub use quotas::{QuotaAccount, QuotaInfo, QuotaLimitsChange, QuotaProgress};
 
 use std::sync::Arc;
@@ -208,6 +208,8 @@ pub struct PoolStatus {
     pub layout: Layout,
     /// The members, where there are several.
     pub members: Vec<MemberStatus>,
+    /// The spares.
+    pub spares: Vec<SpareStatus>,
     /// Name that the user gave.
     pub label: String,
     /// Identity of the pool.
@@ -458,6 +460,7 @@ impl Pool {
             self.resume_deletions()?;
             self.resume_rebuild();
         }
+        self.take_spare()?;
         match self.jobs.tick(&self.core) {
             // A full pool is no reason to stop the clock.
             Err(FsError::NoSpace) => Ok(()),
@@ -532,6 +535,7 @@ impl Pool {
         PoolStatus {
             layout: superblock.layout,
             members: self.members(),
+            spares: self.spares(),
             label: format::text::shown(&superblock.label[..label_end]),
             pool_id: superblock.pool_id,
             device: self.volume().name().to_owned(),

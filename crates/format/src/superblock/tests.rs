@@ -25,6 +25,7 @@ fn sample() -> Superblock {
         features_incompatible: 0,
         features_read_only: 0,
         members: vec![Member::new([2; 16], 1 << 30)],
+        spares: Vec::new(),
         layout: Layout::Single,
         memberships: vec![Membership::FIRST],
         label: [0; LABEL_BYTES],
@@ -70,6 +71,22 @@ fn a_pool_in_stripes_comes_back_as_it_was_written() {
     let members = (1..=4).map(|id| Member::new([id; 16], 1 << 30)).collect();
     let striped = Superblock { layout, geometry, members, ..sample() };
     assert_eq!(Superblock::decode(&striped.encode(1), 1), Ok(striped));
+}
+
+/// Goal: a label of a spare says whose it is, and no copy is cut short of spares that it lists.
+#[test]
+fn the_label_of_a_spare_comes_back_as_it_was_written() {
+    for count in [1, 6, 7, 8] {
+        let mut spares: Vec<Spare> = (1..=count).map(|id| Spare::new([id; 16], 1 << 30)).collect();
+        spares.iter_mut().for_each(|spare| spare.id[0] += 100);
+        let of_spare = Superblock { device_index: u16::from(count), spares, ..sample() };
+        let bytes = of_spare.encode(0);
+        assert_eq!(Superblock::decode(&without_rest(bytes), 0), Ok(of_spare.clone()), "{count}");
+        assert!(of_spare.is_of_spare());
+        assert_eq!(of_spare.device_id(), of_spare.spares[usize::from(count) - 1].id);
+        assert_eq!(bytes_in_use(&bytes) == SUPERBLOCK_HEAD_BYTES, count < 7, "{count}");
+    }
+    assert!(!sample().is_of_spare());
 }
 
 #[test]

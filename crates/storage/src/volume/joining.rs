@@ -118,16 +118,8 @@ impl Volume {
         id: [u8; 16],
     ) -> Result<(), ReplaceError> {
         let members = self.members().ok_or(ReplaceError::NotSeveral)?;
-        let info = device.info();
-        let (name, found_bytes) = (info.name.clone(), info.size_bytes);
-        let needed_bytes = self.geometry().member_bytes();
-        if found_bytes < needed_bytes {
-            return Err(ReplaceError::TooSmall { device: name, found_bytes, needed_bytes });
-        }
-        if info.sector_bytes > self.sector_bytes() {
-            let (found_bytes, most_bytes) = (info.sector_bytes, self.sector_bytes());
-            return Err(ReplaceError::Sectors { device: name, found_bytes, most_bytes });
-        }
+        self.check_fits(&device)?;
+        let (name, found_bytes) = (device.info().name.clone(), device.info().size_bytes);
         let view = members.view();
         let old = view.get(slot).ok_or(ReplaceError::NoSlot { slot })?;
         if let Some(slot) = view.iter().position(|slot| slot.state == MemberState::Joining) {
@@ -147,8 +139,24 @@ impl Volume {
                 member.set_path(name.as_bytes());
             }
             *at = Slot::new(Some(device), MemberState::Joining);
+            label.spares.retain(|spare| spare.id != id);
             true
         })?;
+        Ok(())
+    }
+
+    /// Refuses a device that could be no member.
+    pub(super) fn check_fits(&self, device: &SharedDevice) -> Result<(), ReplaceError> {
+        let (info, needed_bytes) = (device.info(), self.geometry().member_bytes());
+        let device = info.name.clone();
+        if info.size_bytes < needed_bytes {
+            let found_bytes = info.size_bytes;
+            return Err(ReplaceError::TooSmall { device, found_bytes, needed_bytes });
+        }
+        if info.sector_bytes > self.sector_bytes() {
+            let (found_bytes, most_bytes) = (info.sector_bytes, self.sector_bytes());
+            return Err(ReplaceError::Sectors { device, found_bytes, most_bytes });
+        }
         Ok(())
     }
 

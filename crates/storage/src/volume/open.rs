@@ -60,7 +60,11 @@ impl Volume {
             members::check_enough(&judged, &superblock.members)?;
         }
         let slots = slots_of(&mut superblock, &judged, &opening.devices);
+        let spares = spares_of(&mut superblock, &judged, &opening.devices);
         let volume = Volume::over(slots, &superblock, Some(superblock.clone()))?;
+        if let Some(members) = volume.members() {
+            members.spares.add(spares);
+        }
         Ok((volume, superblock))
     }
 
@@ -130,6 +134,23 @@ fn slots_of(superblock: &mut Superblock, judged: &Judged, devices: &[SharedDevic
         slots.push(Slot::new(device.map(Arc::clone), member.state));
     }
     slots
+}
+
+/// Returns the spares that are there, with what they are called; the same of their paths.
+fn spares_of(
+    superblock: &mut Superblock,
+    judged: &Judged,
+    devices: &[SharedDevice],
+) -> Vec<([u8; 16], SharedDevice)> {
+    let mut found = Vec::new();
+    for (spare, at) in superblock.spares.iter_mut().zip(&judged.spares) {
+        let Some(device) = at.and_then(|at| devices.get(at)) else { continue };
+        if device.info().name.starts_with('/') {
+            spare.set_path(device.info().name.as_bytes());
+        }
+        found.push((spare.id, Arc::clone(device)));
+    }
+    found
 }
 
 /// Returns what the members are together: as small as the smallest, with sectors as large as the

@@ -32,6 +32,7 @@ use runtime::planted::{self, Planted};
 use runtime::sync::Mutex;
 
 use super::ranges::{Hold, InFlight, Ranges};
+use super::spares::SpareDevices;
 use crate::counters::{IoCounters, IoCounts};
 use crate::device::{
     AlignedBuffer, Completion, DeviceError, Operation, PendingRequest, Purpose, RequestKind,
@@ -145,6 +146,8 @@ pub struct MemberSet {
     /// Online members that the layout cannot do without (MS3).
     needed: usize,
     ranges: Arc<Ranges>,
+    /// The spares that are there; which there are the label says.
+    pub(super) spares: SpareDevices,
 }
 
 fn online_count(slots: &[Slot]) -> usize {
@@ -161,6 +164,7 @@ impl MemberSet {
             view: RwLock::new(Arc::new(slots)),
             needed,
             ranges: Arc::default(),
+            spares: SpareDevices::default(),
         })
     }
 
@@ -312,6 +316,9 @@ impl MemberSet {
         if let Some(known) = label.as_ref() {
             superblock.sequence = superblock.sequence.max(known.sequence);
             superblock.members.clone_from(&known.members);
+            if !planted::is(Planted::SparesForgotten) {
+                superblock.spares.clone_from(&known.spares);
+            }
             superblock.memberships.clone_from(&known.memberships);
         }
         let mut slots = self.view().to_vec();

@@ -1,0 +1,265 @@
+//! Spares: devices that hold nothing and wait to take the place of a member.
+//!
+//! # Invariants
+//!
+//! - HS1: A spare has its own label, durably, before the labels of the members list it.
+//! - HS2: It is taken off the list and put into a slot by one change of the labels: at no moment is
+//!   it both, or neither.
+//! - HS3: Nothing but its label is written to a spare before it joins.
+//!
+//! # Crashes
+//!
+//! The label of a spare is written once and may be old: the newest label of a member decides what
+//! the device is ([`crate::members`], MJ5). A device that has the label of a spare and is listed
+//! nowhere is none: a crash was between the two writes, or it was taken off the list.
+//!
+//! Not here: what is made anew on a spare that was taken (`joining.rs`).
+
+use std::sync::Arc;
+
+use format::geometry::{Geometry, SUPERBLOCK_COPIES};
+use format::members::{MemberState, SPARES_MAX, Spare};
+use format::superblock::{SUPERBLOCK_HEAD_BYTES, Superblock};
+use parking_lot::RwLock;
+use runtime::planted::{self, Planted};
+
+use super::Volume;
+use super::joining::ReplaceError;
+use super::set::{MemberSet, Slot};
+use crate::device::{AlignedBuffer, DeviceError, Purpose, SharedDevice};
+use crate::pool::write_superblock_copy;
+
+/// The spares that are there, by their ids. Held for a copy or an exchange only.
+#[derive(Debug, Default)]
+pub(super) struct SpareDevices(RwLock<Vec<([u8; 16], SharedDevice)>>);
+
+impl SpareDevices {
+    pub(super) fn add(&self, found: Vec<([u8; 16], SharedDevice)>) {
+        self.0.write().extend(found);
+    }
+
+    fn get(&self, id: [u8; 16]) -> Option<SharedDevice> {
+        let devices = self.0.read();
+        devices.iter().find(|(own, _)| *own == id).map(|(_, device)| Arc::clone(device))
+    }
+
+    fn remove(&self, id: [u8; 16]) {
+        self.0.write().retain(|(own, _)| *own != id);
+    }
+}
+
+/// Why a device cannot become a spare, or be one no longer.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpareError {
+    /// What a member could not be either.
+    #[error(transparent)]
+    Unfit(#[from] ReplaceError),
+    /// Remove one first.
+    #[error("the pool has {SPARES_MAX} spares, and no room for another: remove one first")]
+    TooMany,
+    /// Name one of those that are listed.
+    #[error("there is no such spare")]
+    NotListed,
+    /// What a device said.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// A spare that was put into a slot.
+#[derive(Clone, Debug)]
+pub struct TakenSpare {
+    /// The slot.
+    pub slot: usize,
+    /// What it is called.
+    pub device: String,
+}
+
+/// What the choice may know of a spare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SpareView {
+    size_bytes: u64,
+    sector_bytes: u32,
+}
+
+/// Chooses the spare that takes the place of a member with `needed_bytes`: the smallest that is
+/// large enough, so that a larger one is left for a larger member; of two alike the first.
+fn choose(spares: &[SpareView], needed_bytes: u64, sector_bytes_max: u32) -> Option<usize> {
+    let fits = |spare: &SpareView| {
+        spare.size_bytes >= needed_bytes && spare.sector_bytes <= sector_bytes_max
+    };
+    let fitting = spares.iter().enumerate().filter(|(_, spare)| fits(spare));
+    if planted::is(Planted::LargestSpareTaken) {
+        return fitting.max_by_key(|(_, spare)| spare.size_bytes).map(|(at, _)| at);
+    }
+    fitting.min_by_key(|(_, spare)| spare.size_bytes).map(|(at, _)| at)
+}
+
+/// Writes the label of a spare to all its copies, durably.
+fn write_label(device: &SharedDevice, label: &Superblock) -> Result<(), DeviceError> {
+    for copies in [1..SUPERBLOCK_COPIES, 0..1] {
+        for copy in copies {
+            write_superblock_copy(device.as_ref(), label, copy)?;
+        }
+        device.flush(Purpose::Superblock)?;
+    }
+    Ok(())
+}
+
+/// Makes a device one that no pool knows, durably.
+fn blank_label(device: &SharedDevice) -> Result<(), DeviceError> {
+    for copy in 0..SUPERBLOCK_COPIES {
+        let offset = Geometry::superblock_offset(device.info().size_bytes, copy);
+        let zeros = AlignedBuffer::zeroed(SUPERBLOCK_HEAD_BYTES);
+        device.write(Purpose::Superblock, offset, zeros)?;
+    }
+    device.flush(Purpose::Superblock)
+}
+
+impl MemberSet {
+    /// Returns the spares that the labels list, each with whether it is there.
+    #[must_use]
+    pub fn spares(&self) -> Vec<(Spare, bool)> {
+        let listed = self.label().map_or_else(Vec::new, |label| label.spares);
+        let is_there = |spare: &Spare| self.spares.get(spare.id).is_some();
+        listed.into_iter().map(|spare| (spare.clone(), is_there(&spare))).collect()
+    }
+}
+
+impl Volume {
+    /// Makes `device`, which is called `id` from now on, a spare. Whatever is on it counts as lost.
+    ///
+    /// # Errors
+    ///
+    /// See [`SpareError`].
+    pub fn add_spare(&self, device: SharedDevice, id: [u8; 16]) -> Result<(), SpareError> {
+        let members = self.members().ok_or(ReplaceError::NotSeveral)?;
+        self.check_fits(&device)?;
+        let mut spare = Spare::new(id, device.info().size_bytes);
+        if device.info().name.starts_with('/') {
+            spare.set_path(device.info().name.as_bytes());
+        }
+        let Some(mut label) = members.label() else { return Ok(()) };
+        if label.spares.len() >= SPARES_MAX {
+            return Err(SpareError::TooMany);
+        }
+        label.spares.push(spare.clone());
+        let behind = label.members.len() + label.spares.len() - 1;
+        label.device_index = u16::try_from(behind).expect("a pool has few devices");
+        // Past that of a creation, which is read as one that was cut off.
+        label.sequence += 1;
+        let write = || write_label(&device, &label);
+        let is_late = planted::is(Planted::SpareListedFirst);
+        if !is_late {
+            // HS1.
+            write()?;
+        }
+        let mut is_full = false;
+        members.change(|_, label| {
+            is_full = label.spares.len() >= SPARES_MAX;
+            if !is_full {
+                label.spares.push(spare);
+            }
+            false
+        })?;
+        if is_full {
+            // Another came between.
+            blank_label(&device)?;
+            return Err(SpareError::TooMany);
+        }
+        if is_late {
+            write()?;
+        }
+        members.spares.add(vec![(id, device)]);
+        Ok(())
+    }
+
+    /// Takes the spare called `id` off the list, and its label off the device, if that is there.
+    ///
+    /// # Errors
+    ///
+    /// See [`SpareError`]. What the spare itself says is none: it is a spare no longer.
+    pub fn remove_spare(&self, id: [u8; 16]) -> Result<(), SpareError> {
+        let members = self.members().ok_or(ReplaceError::NotSeveral)?;
+        let mut was_listed = false;
+        members.change(|_, label| {
+            let before = label.spares.len();
+            label.spares.retain(|spare| spare.id != id);
+            was_listed = label.spares.len() < before;
+            false
+        })?;
+        if !was_listed {
+            return Err(SpareError::NotListed);
+        }
+        let device = members.spares.get(id);
+        members.spares.remove(id);
+        // CRASH: no label lists it any more; what is left on it is believed by nobody.
+        if let Some(device) = device.filter(|_| !planted::is(Planted::RemovedSpareKeepsLabel))
+            && let Err(error) = blank_label(&device)
+        {
+            tracing::warn!("{error}; the device is a spare no longer, and still has its label");
+        }
+        Ok(())
+    }
+
+    /// Puts a spare into the slot of a member that has failed or is missing, as
+    /// [`Volume::begin_replace`] does; `None`: nobody is away, another member is joining, the
+    /// layout needs what the slot has, or no spare fits.
+    ///
+    /// # Errors
+    ///
+    /// What a member said that the layout needs: the pool must stop writing.
+    pub fn take_spare(&self) -> Result<Option<TakenSpare>, DeviceError> {
+        let Some(members) = self.members().filter(|members| members.is_degraded()) else {
+            return Ok(None);
+        };
+        let view = members.view();
+        let is_away = |slot: &Slot| match slot.state {
+            MemberState::Missing | MemberState::Failed => members.can_lose(slot),
+            MemberState::Online | MemberState::Joining => false,
+        };
+        let Some(slot) = view.iter().position(is_away) else { return Ok(None) };
+        let there: Vec<([u8; 16], SharedDevice)> = members
+            .spares()
+            .into_iter()
+            .filter_map(|(spare, _)| Some((spare.id, members.spares.get(spare.id)?)))
+            .collect();
+        let view_of = |(_, device): &([u8; 16], SharedDevice)| SpareView {
+            size_bytes: device.info().size_bytes,
+            sector_bytes: device.info().sector_bytes,
+        };
+        let views: Vec<SpareView> = there.iter().map(view_of).collect();
+        let chosen = choose(&views, self.geometry().member_bytes(), self.sector_bytes());
+        let Some((id, device)) = chosen.and_then(|at| there.into_iter().nth(at)) else {
+            return Ok(None);
+        };
+        let name = device.info().name.clone();
+        // HS2.
+        match self.begin_replace(slot, device, id) {
+            Ok(()) => {
+                members.spares.remove(id);
+                tracing::warn!(slot, device = name, "a spare takes the place of a member");
+                Ok(Some(TakenSpare { slot, device: name }))
+            }
+            Err(ReplaceError::Device(error)) => Err(error),
+            // Another was first: the next turn finds what is so then.
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_spare_that_fits_is_chosen_and_of_two_alike_the_first() {
+        let spare = |size_bytes, sector_bytes| SpareView { size_bytes, sector_bytes };
+        let spares = [spare(9, 512), spare(50, 512), spare(20, 4096), spare(20, 512)];
+        assert_eq!(choose(&spares, 10, 4096), Some(2));
+        assert_eq!(choose(&spares, 10, 512), Some(3), "sectors that the pool cannot use");
+        assert_eq!(choose(&spares, 21, 512), Some(1));
+        assert_eq!(choose(&spares, 51, 4096), None);
+        assert_eq!(choose(&[], 0, 4096), None);
+    }
+}
