@@ -1,6 +1,7 @@
 //! Full pools: whatever fills them, they can be emptied, and what `df` says is what fits.
 
 mod ahead;
+mod clones;
 mod freeing;
 mod promise;
 mod shape;

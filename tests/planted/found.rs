@@ -316,5 +316,6 @@ pub(crate) const FOUND: &[Row] = &[
     ("PartialKept", "filesets", "send::what_is_received_is_what_was_sent"),
     ("ReceivedLinksNotVerified", "filesets", "send::a_stream_without_one_of_its_files_is_refused"),
     ("ReceivedNotSynced", "filesets", "send::what_a_token_says_outlives_a_crash"),
+    ("WeighingStopsEarly", "full", "clones::a_full_pool_names_the_clones_that_hold_most"),
     ("SummaryLost", "full", "promise::what_df_promises_can_be_written"),
 ];

@@ -564,7 +564,8 @@ impl OpenPool for Served {
         let health = if troubles.is_empty() { "ok".to_owned() } else { troubles.join("; ") };
         let files = all_of(&self.files);
         let open = files.iter().filter_map(|(path, file)| openness_of(path, file));
-        let warnings: Vec<String> = open.chain(degraded(&status)).collect();
+        let full = status.full.as_ref().map(control::advised);
+        let warnings: Vec<String> = open.chain(degraded(&status)).chain(full).collect();
         let mut status = status_of(&status, &health);
         status["warnings"] = json!(warnings);
         status["fileset"] = json!(*self.fileset.lock().unwrap_or_else(PoisonError::into_inner));
@@ -663,6 +664,7 @@ fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
             "available_bytes": bytes(status.space.available),
             "inodes": status.inodes,
         },
+        "full": status.full.as_ref().map(fullness_of),
         "journal": {
             "transactions": status.journal.transactions,
             "commits": status.journal.commits,
@@ -709,6 +711,21 @@ fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
             "log_data_blocks": status.recovery.log_data,
             "double_writes": status.recovery.double_writes,
         },
+    })
+}
+
+/// Tells of a pool that has refused a change for want of space.
+fn fullness_of(full: &engine::Fullness) -> Value {
+    let seconds = |ns: u64| ns / 1_000_000_000;
+    let heaviest = full.heaviest.as_ref();
+    let named = heaviest.map_or(&[][..], |heaviest| &heaviest.clones);
+    let named = named.iter().map(|it| json!({ "name": it.name, "unique_bytes": it.bytes }));
+    json!({
+        "refused_seconds_ago": seconds(full.refused_ago_ns),
+        "clones": full.clones,
+        "weighed_seconds_ago": heaviest.map(|heaviest| seconds(heaviest.ago_ns)),
+        "is_all_weighed": heaviest.map(|heaviest| heaviest.is_all),
+        "heaviest": named.collect::<Vec<Value>>(),
     })
 }
 

@@ -35,6 +35,6 @@ pub use pool::{
 pub use segment::{SegmentCacheCounts, WRITES_IN_FLIGHT_MAX};
 pub use stream::{ReceiveError, ResumeToken, SendError, TokenError};
 pub use vnode::{
-    Became, DIFF_RANGES_MAX, DIRTY_FILES_MAX, Difference, FilesOptions, FilesetChange, NewFileset,
-    ReceiveFailure, Received, Restored, Still,
+    Became, DIFF_RANGES_MAX, DIRTY_FILES_MAX, Difference, FilesOptions, FilesetChange, Fullness,
+    Heaviest, HeavyClone, NewFileset, ReceiveFailure, Received, Restored, Still,
 };

@@ -161,6 +161,8 @@ bugs! {
     PartialKept: "The fileset that received a stream stays behind (RV1).",
     ReceivedLinksNotVerified: "Names that were received are not held against anodes (RV1).",
     ReceivedNotSynced: "What came is called there before it is durable (RV2).",
+    WeighingStopsEarly:
+        "In a full pool the clones are named that reference most, not those that hold most.",
     SummaryLost: "The last summary of a segment is not chained: the cleaner misses blocks.",
 }
 

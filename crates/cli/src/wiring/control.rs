@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use engine::vnode::api::{FileSystem, FsError};
-use engine::{FilesetChange, FilesetInfo, JobStatus, NewFileset, Pool, ScrubReport};
+use engine::{FilesetChange, FilesetInfo, Fullness, JobStatus, NewFileset, Pool, ScrubReport};
 use format::fileset::{FilesetName, NamePart, ROOT_SLOT};
 use format::members::Layout;
 
@@ -91,11 +91,11 @@ pub(super) fn control(
             let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
             let restored = pool.restore_fileset(&named(fileset)?, &clone);
             let later = restored.map(|restored| restored.later);
-            return later.map(Answer::Names).map_err(|error| refused(path, &error));
+            return later.map(Answer::Names).map_err(|error| refused_by(path, pool, &error));
         }
         Request::FilesetPromote { name } => {
             let names = pool.promote_fileset(&named(name)?);
-            return names.map(Answer::Names).map_err(|error| refused(path, &error));
+            return names.map(Answer::Names).map_err(|error| refused_by(path, pool, &error));
         }
         Request::ReceiveAbort { name } => match pool.abort_receiving(&named(name)?) {
             Ok(false) => {
@@ -117,7 +117,7 @@ pub(super) fn control(
         Request::CloneCreateBelow { fileset, clone } => {
             let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
             let names = clones_below(pool, &named(fileset)?, &clone)?;
-            return names.map(Answer::Names).map_err(|error| refused(path, &error));
+            return names.map(Answer::Names).map_err(|error| refused_by(path, pool, &error));
         }
         Request::CloneHold { fileset, clone, hold, is_held } => {
             let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
@@ -141,7 +141,7 @@ pub(super) fn control(
             return Err(failed(path, cause));
         }
     };
-    done.map(|()| Answer::Done).map_err(|error| refused(path, &error))
+    done.map(|()| Answer::Done).map_err(|error| refused_by(path, pool, &error))
 }
 
 /// Takes clones of a fileset and of all below it.
@@ -259,6 +259,28 @@ fn job_facts(job: JobStatus) -> JobFacts {
         is_paused: job.is_paused,
         failure: job.failure,
     }
+}
+
+/// Returns what an open pool refuses, with what to do: of a full one which clones hold most.
+pub(super) fn refused_by(path: &Path, pool: &Pool, error: &FsError) -> BackendError {
+    let full = if *error == FsError::NoSpace { pool.weigh_clones() } else { Ok(None) };
+    match full {
+        Ok(Some(full)) if full.clones > 0 => failed(path, format!("{error}: {}", advised(&full))),
+        _ => refused(path, error),
+    }
+}
+
+/// Returns what is said of a full pool, and what to do.
+pub(super) fn advised(full: &Fullness) -> String {
+    let named = full.heaviest.as_ref().and_then(|heaviest| heaviest.clones.first());
+    let advice = match named {
+        Some(clone) => format!("`holdfast clone delete POOL:{}` frees at once", clone.name),
+        None if full.clones > 0 => {
+            "delete clones (`holdfast clone delete`), the oldest first".into()
+        }
+        None => "delete files or filesets".to_owned(),
+    };
+    format!("{full}: {advice}")
 }
 
 /// Returns what the engine refuses, with what to do.

@@ -6,7 +6,7 @@ use engine::vnode::api::FsError;
 use engine::{Pool, QuotaAccount, QuotaInfo, QuotaLimitsChange, QuotaProgress};
 use format::fileset::FilesetName;
 
-use super::control::refused;
+use super::control::refused_by;
 use super::failed;
 use crate::backend::BackendError;
 use crate::control::{
@@ -42,7 +42,7 @@ pub(super) fn control(path: &Path, pool: &Pool, request: &Request) -> Result<Ans
     };
     done.map_err(|error| {
         if error != FsError::Invalid {
-            return refused(path, &error);
+            return refused_by(path, pool, &error);
         }
         let bounds = "id 0 has no limits, a soft limit is not above the hard one, and a grace is a \
                       hundred years at most";

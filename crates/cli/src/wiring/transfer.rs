@@ -13,7 +13,7 @@ use format::stream::Totals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
-use super::control::refused;
+use super::control::{advised, refused, refused_by};
 use super::{failed, random_bytes, trees};
 use crate::backend::BackendError;
 use crate::control::{Peer, clone_of, name_of};
@@ -180,12 +180,15 @@ fn receive(
         }
         Err(failure) => failure,
     };
+    let is_full = matches!(failure.error, ReceiveError::Fs(FsError::NoSpace));
+    let full = if is_full { pool.weigh_clones().unwrap_or_default() } else { None };
+    let full = full.map_or_else(String::new, |full| format!(": {}", advised(&full)));
     let cause = match (&failure.error, failure.token) {
         (error, Some(token)) => format!(
-            "{error}: what came is kept, and nobody sees it: go on with `holdfast send ... \
+            "{error}{full}: what came is kept, and nobody sees it: go on with `holdfast send ... \
              --resume {token}`, or give it up with `holdfast receive --abort`"
         ),
-        (ReceiveError::Fs(error), None) => return Err(refused(path, error)),
+        (ReceiveError::Fs(error), None) => return Err(refused_by(path, pool, error)),
         (error, None) => error.to_string(),
     };
     Err(failed(path, cause))

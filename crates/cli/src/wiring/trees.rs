@@ -9,7 +9,7 @@ use engine::Pool;
 use engine::vnode::api::{FileSystem, FilesetUuid};
 use serde_json::Value;
 
-use super::control::refused;
+use super::control::{advised, refused};
 use super::failed;
 use super::transfer::Watched;
 use crate::backend::BackendError;
@@ -119,7 +119,11 @@ pub(super) fn import(
             copy::run((&source, &tree), purpose, threads, &totals, &mut moved);
         }
     }
-    end(path, &totals, "what was imported")
+    let what = match pool.status().full {
+        Some(full) => format!("{}: what was imported", advised(&full)),
+        None => "what was imported".to_owned(),
+    };
+    end(path, &totals, &what)
 }
 
 fn purposes(spec: &TreeSpec) -> impl Iterator<Item = Purpose> {

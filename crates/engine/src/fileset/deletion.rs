@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 
 use format::anode::Anode;
 use format::fileset::{Cursor, Fileset};
-use format::ids::{AnodeNo, Epoch};
+use format::ids::{AnodeNo, Epoch, FilesetId};
 use format::page::{PageKind, SLOTS_PER_PAGE};
 use runtime::planted::{self, Planted};
 
@@ -42,6 +42,17 @@ pub(crate) enum Progress {
     /// All that only a clone held is free; its entry is still there.
     Whole,
     /// The fileset is gone.
+    Gone,
+}
+
+/// What counting a part of a clone has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// So many fragments, and where to go on; `None`: that was all.
+    Part(u64, Option<Cursor>),
+    /// Somebody who goes back to it may change.
+    Open,
+    /// It is no clone in use any more.
     Gone,
 }
 
@@ -262,16 +273,25 @@ impl FilesetTable {
         Ok(Progress::More)
     }
 
-    /// Counts the fragments that only the clone in `slot` holds, past `cursor`, a part of them:
-    /// what its deletion would give back. Returns them, and where to go on; `None`: that was all.
-    /// Nobody who goes back to it changes meanwhile.
+    /// Counts the fragments that only a clone holds, past `cursor`, a part of them: what its
+    /// deletion would give back. Those who go back to it and are in `still` do not change
+    /// meanwhile.
     pub(crate) fn count_own(
         &self,
         store: &Store,
-        slot: u32,
+        (slot, id): (u32, FilesetId),
         cursor: Cursor,
-    ) -> FsResult<(u64, Option<Cursor>)> {
+        still: &[u32],
+    ) -> FsResult<Counted> {
         let index = self.lock(store)?;
+        if !index.node(slot).is_some_and(|node| node.id == id && node.is_clone()) {
+            return Ok(Counted::Gone);
+        }
+        let changes = |child: &Node| child.is_live() || child.is_receiving();
+        let is_open = |child: &Node| changes(child) && !still.contains(&child.slot);
+        if index.children_in_family(slot).any(is_open) {
+            return Ok(Counted::Open);
+        }
         let entry = index.read_entry(store, slot)?;
         let others = others_of(store, &index, &entry)?;
         let with = Use::Count { fragments: 0, pointers_left: POINTERS_PER_COUNT };
@@ -280,7 +300,7 @@ impl FilesetTable {
         let is_whole = walk_from(store, &entry, &mut walking)?.is_continue();
         let Walking { with, cursor, .. } = walking;
         let fragments = if let Use::Count { fragments, .. } = with { fragments } else { 0 };
-        Ok((fragments, (!is_whole).then_some(cursor)))
+        Ok(Counted::Part(fragments, (!is_whole).then_some(cursor)))
     }
 }
 

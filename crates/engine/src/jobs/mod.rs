@@ -2,8 +2,8 @@
 //!
 //! A [`Job`] does a bounded step each time it is asked. [`Jobs`] asks, from `Pool::tick`:
 //!
-//! - *Standing jobs*: the flusher, quotas, deferred frees, the cleaner. Each once a tick, in this
-//!   order. A failure ends the tick, and is the pool's.
+//! - *Standing jobs*: the flusher, quotas, deferred frees, the cleaner, the weigher. Each once a
+//!   tick, in this order. A failure ends the tick, and is the pool's.
 //! - *Walks*: what has an end, as a deletion, a scrub, a rebuild. Each in turn, until all wait or
 //!   [`TURNS_NS`] have passed. A failure stops this one alone; its status tells.
 //!
@@ -31,6 +31,7 @@ mod pieces;
 mod quotas;
 mod rebuild;
 mod scrub;
+mod weigher;
 
 pub(crate) use self::deletion::Deletion;
 pub use self::gauge::{CleanerCounts, CleanerGauge};
@@ -46,6 +47,7 @@ use self::cleaner::Cleaner;
 use self::deferred::DeferredFrees;
 use self::flusher::Flusher;
 use self::quotas::QuotaKeeper;
+use self::weigher::Weigher;
 use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
 use crate::vnode::{Core, Empties};
@@ -172,8 +174,8 @@ impl Jobs {
     pub(crate) fn tick(&self, core: &Core) -> FsResult<()> {
         core.store.journal.check_alive()?;
         let now_ns = core.store.clock.monotonic_ns();
-        let standing: [&dyn Job; 4] =
-            [&Flusher, &QuotaKeeper, &self.deferred_frees, self.cleaner.as_ref()];
+        let standing: [&dyn Job; 5] =
+            [&Flusher, &QuotaKeeper, &self.deferred_frees, self.cleaner.as_ref(), &Weigher];
         for job in standing {
             job.step(core, now_ns, Budget { units: UNITS_PER_STEP })?;
         }

@@ -15,7 +15,7 @@ use crate::jobs::Deletion;
 use crate::stream::{ResumeToken, SendError};
 use crate::vnode::api::FilesetUuid;
 use crate::vnode::{
-    Difference, FilesetChange, NewFileset, ReceiveFailure, Received, Restored, Still,
+    Difference, FilesetChange, Fullness, NewFileset, ReceiveFailure, Received, Restored, Still,
 };
 
 /// What a pool tells of one of its filesets.
@@ -177,6 +177,16 @@ impl Pool {
     pub fn unique_bytes(&self, name: &FilesetName, clone: &NamePart) -> FsResult<u64> {
         let fragments = self.core.own_fragments(name.parts(), clone)?;
         Ok(fragments << self.core.store.geometry().fragment_shift)
+    }
+
+    /// Returns what to say of a pool that has refused something right now for want of space: its
+    /// clones are weighed for it, as far as that is soon done. `None`: there is space.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::FsError::Corrupt`] if what clones hold can't be read.
+    pub fn weigh_clones(&self) -> FsResult<Option<Fullness>> {
+        self.core.weigh_now()
     }
 
     /// Opens a fileset besides the main one, so that its files can be asked for

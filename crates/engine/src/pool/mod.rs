@@ -53,7 +53,7 @@ use crate::segment::{SegmentCacheCounts, summarise_log_data};
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{FilesetUuid, Ino};
-use crate::vnode::{Core, Files, FilesOptions, Fileset, Filesets, mix};
+use crate::vnode::{Core, Files, FilesOptions, Fileset, Filesets, Fullness, mix};
 
 /// How a pool is opened.
 #[derive(Debug)]
@@ -224,6 +224,9 @@ pub struct PoolStatus {
     pub geometry: Geometry,
     /// How full it is, in fragments.
     pub space: SpaceCounts,
+    /// What there is to say of a pool that has refused a change for want of space; `None`: it has
+    /// not, or there is space again.
+    pub full: Option<Fullness>,
     /// The journal.
     pub journal: JournalCounts,
     /// The page cache.
@@ -543,6 +546,8 @@ impl Pool {
             mount_count: superblock.mount_count,
             geometry: superblock.geometry.clone(),
             space: files.store.alloc.counts(),
+            // Whoever can't read the table of filesets is told elsewhere.
+            full: self.core.fullness().unwrap_or_default(),
             journal: files.store.journal.counts(),
             cache: files.store.cache.counts(),
             segment_cache: files.segments.cache.counts(),

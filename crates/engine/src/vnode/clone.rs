@@ -302,6 +302,7 @@ impl Core {
         index.note(&entry);
         drop(index);
         self.store.journal.commit(applied.class)?;
+        self.scales.forget(slot);
         if let Some(child) = children.first().filter(|child| child.is_live()) {
             self.free_under_gate(self.open_fileset(child.slot)?)?;
         }
@@ -338,24 +339,14 @@ impl Core {
         let pinned = self.pin_clone(path, clone)?;
         let (mut total, mut next) = (0, Some(Cursor::START));
         while let Some(cursor) = next {
-            let live: Vec<u32> = {
-                let index = self.filesets.table.lock(&self.store)?;
-                let children = index.children_in_family(pinned.slot);
-                let is_written = |child: &&Node| child.is_live() || child.is_receiving();
-                children.filter(is_written).map(|child| child.slot).collect()
-            };
-            let mut filesets = Vec::new();
-            for slot in live {
-                filesets.push(self.open_fileset(slot)?);
+            match self.count_part((pinned.slot, pinned.entry.id), cursor) {
+                Err(FsError::TryLater) => self.filesets.wait_until_unopened(),
+                counted => {
+                    let (fragments, left) = counted?.ok_or(FsError::Stale)?;
+                    total += fragments;
+                    next = left;
+                }
             }
-            // LOCK: by rising slot, as for a clone of several filesets.
-            filesets.sort_by_key(|fileset| fileset.anodes.slot);
-            let closed: Vec<_> = filesets.iter().map(|fileset| fileset.gate.close()).collect();
-            let table = &self.filesets.table;
-            let (fragments, left) = table.count_own(&self.store, pinned.slot, cursor)?;
-            drop(closed);
-            total += fragments;
-            next = left;
         }
         Ok(total)
     }

@@ -325,6 +325,7 @@ impl Files<'_> {
             let now = (*done, self.blocks_written.load(Ordering::Relaxed));
             lost = if refused_at.is_some_and(|(at, _)| at == *done) { lost + 1 } else { 0 };
             if refused_at == Some(now) || lost > RECLAIMS_LOST_MAX {
+                self.note_refused();
                 return result;
             }
             refused_at = Some(now);

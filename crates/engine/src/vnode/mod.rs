@@ -61,6 +61,7 @@ mod table;
 mod tmpfile;
 mod unit;
 mod unshare;
+mod weigh;
 mod xattr;
 
 pub use attr::DIRTY_FILES_MAX;
@@ -73,6 +74,7 @@ pub(crate) use held::Moves;
 pub use receive::{ReceiveFailure, Received};
 pub(crate) use relocate::Content;
 pub(crate) use room::Empties;
+pub use weigh::{Fullness, Heaviest, HeavyClone};
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -168,6 +170,7 @@ pub(crate) struct Core {
     blocks_written: AtomicU64,
     emptier: Arc<dyn Empties>,
     barren: room::Barren,
+    scales: weigh::Scales,
     kept: payload::KeptBuffers,
 }
 
@@ -236,6 +239,7 @@ impl Core {
             blocks_written: AtomicU64::new(0),
             emptier,
             barren: room::Barren::default(),
+            scales: weigh::Scales::default(),
             kept: payload::KeptBuffers::default(),
         }
     }

@@ -74,7 +74,11 @@ impl Core {
         match operation() {
             Err(FsError::NoSpace) => {
                 self.reclaim_promised()?;
-                operation()
+                let again = operation();
+                if matches!(again, Err(FsError::NoSpace)) {
+                    self.note_refused();
+                }
+                again
             }
             other => other,
         }

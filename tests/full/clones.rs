@@ -1,0 +1,396 @@
+//! Full pools with clones: which of them hold most, and that whatever is deleted comes free.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use engine::vnode::api::{
+    Caller, Data, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, SetAttr, Stability,
+};
+use engine::{CreateOptions, OpenOptions, Pool};
+use format::fileset::NamePart;
+use runtime::clock::ManualClock;
+use runtime::prng::Prng;
+use storage::device::SharedDevice;
+use storage::device::sim::{SimDevice, SimOptions};
+use whole_system::soak::Soak;
+
+use super::{Ground, Shape};
+
+const SHAPE: Shape = Shape::new(48, 4096, 256, 16);
+const BLOCK: usize = 4096;
+
+/// Operations of a run in CI; `HOLDFAST_FULL_CLONE_OPERATIONS` says otherwise.
+const OPERATIONS: u64 = 2_000;
+/// Operations between two power cuts.
+const OPERATIONS_PER_LIFE: u64 = 500;
+/// Names of files, and blocks of one at most.
+const NAMES: u64 = 40;
+const BLOCKS: u64 = 160;
+const CLONES_MAX: usize = 10;
+/// Ticks after which a deletion has ended.
+const TICKS_MAX: usize = 400;
+
+fn wide(count: usize) -> u64 {
+    u64::try_from(count).expect("a test counts little")
+}
+
+fn part(text: &str) -> NamePart {
+    NamePart::new(text).expect("a test writes a name")
+}
+
+fn clone_of_root(pool: &Pool, name: &str) -> FsResult<()> {
+    pool.create_clone(&"root".parse().expect("a name"), &part(name), [1; 16]).map(drop)
+}
+
+fn delete_clone(pool: &Pool, name: &str) -> FsResult<()> {
+    pool.delete_clone(&"root".parse().expect("a name"), &part(name))?;
+    free_all(pool);
+    Ok(())
+}
+
+fn free_all(pool: &Pool) {
+    for _ in 0..TICKS_MAX {
+        pool.tick().expect("background work needs no room");
+        if !pool.is_freeing().expect("the table can be read") {
+            return;
+        }
+    }
+    panic!("a deletion does not end: {:?}", pool.jobs());
+}
+
+fn file(pool: &Pool, name: &str) -> FsResult<Ino> {
+    let (caller, root) = (Caller::root(), pool.root());
+    let found = match pool.lookup(&caller, root, name.as_bytes()) {
+        Err(FsError::NotFound) => {
+            let new = NewInode::new(FileKind::Regular, 0o644);
+            pool.create(&caller, root, name.as_bytes(), new, None)
+        }
+        found => found,
+    }?;
+    pool.forget(found.ino, 1);
+    Ok(found.ino)
+}
+
+fn write(pool: &Pool, name: &str, bytes: usize) -> FsResult<()> {
+    let ino = file(pool, name)?;
+    for offset in (0..bytes).step_by(64 << 10) {
+        let length = (bytes - offset).min(64 << 10);
+        pool.write(&Caller::root(), ino, wide(offset), &vec![7; length])?;
+    }
+    pool.sync()
+}
+
+fn unlink(pool: &Pool, name: &str) -> FsResult<()> {
+    pool.unlink(&Caller::root(), pool.root(), name.as_bytes(), None)
+}
+
+/// Writes until there is no space.
+fn fill(pool: &Pool, name: &str) {
+    let filled = write(pool, name, 1 << 30);
+    assert_eq!(filled, Err(FsError::NoSpace), "it is larger than the pool");
+}
+
+/// Goal: a full pool names the clones that hold most alone, whatever they reference, and none that
+/// is gone. Method: three clones that reference much and hold little alone, and two that reference
+/// less and hold more; the pool is filled, and clones are deleted as it says.
+#[test]
+fn a_full_pool_names_the_clones_that_hold_most() {
+    let ground = Ground::new(&SHAPE);
+    let pool = &ground.pool;
+    write(pool, "base", 12 << 20).expect("there is room");
+    for (name, bytes) in [("p1", 64 << 10), ("p2", 192 << 10), ("p3", 128 << 10)] {
+        write(pool, "small", bytes).expect("there is room");
+        clone_of_root(pool, name).expect("there is room");
+        unlink(pool, "small").expect("there is room");
+    }
+    unlink(pool, "base").expect("there is room");
+    for (name, bytes) in [("c1", 2 << 20), ("c2", 5 << 20)] {
+        write(pool, "other", bytes).expect("there is room");
+        clone_of_root(pool, name).expect("there is room");
+        unlink(pool, "other").expect("there is room");
+    }
+    assert_eq!(pool.status().full, None, "there is room");
+    fill(pool, "fill");
+    let full = pool.status().full.expect("somebody was refused");
+    assert_eq!((full.clones, full.heaviest), (5, None), "nobody has counted yet");
+    let heaviest = || {
+        for _ in 0..TICKS_MAX {
+            pool.tick().expect("background work needs no room");
+            let full = pool.status().full.expect("it is full");
+            if let Some(heaviest) = full.heaviest {
+                assert!(heaviest.is_all, "there are few");
+                return heaviest.clones;
+            }
+        }
+        panic!("nobody counts");
+    };
+    let names = |named: &[engine::HeavyClone]| {
+        named.iter().map(|clone| clone.name.clone()).collect::<Vec<_>>()
+    };
+    let named = heaviest();
+    assert_eq!(names(&named), ["root@c2", "root@c1", "root@p2"]);
+    for clone in &named {
+        let (_, own) = clone.name.split_once('@').expect("a clone's name");
+        let unique = pool.unique_bytes(&"root".parse().expect("a name"), &part(own));
+        assert_eq!(unique, Ok(clone.bytes), "{}", clone.name);
+    }
+    let told = pool.status().full.expect("it is full").to_string();
+    assert!(told.contains("root@c2 holds 5.") && told.contains(" MiB, root@c1 holds"), "{told}");
+    // It is asked for at once, as a command is refused, and tells the same.
+    let asked = pool.weigh_clones().expect("it can be read").expect("it is full");
+    assert_eq!(asked.heaviest.map(|heaviest| heaviest.clones), Some(named));
+    delete_clone(pool, "c2").expect("deleting a clone always goes well");
+    pool.checkpoint().expect("a checkpoint needs no room");
+    assert_eq!(pool.status().full, None, "there is room again");
+    fill(pool, "more");
+    assert_eq!(names(&heaviest()), ["root@c1", "root@p2", "root@p3"], "what is gone is not named");
+    for name in ["p1", "p2", "p3", "c1"] {
+        delete_clone(pool, name).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    unlink(pool, "fill").expect("no clone has it");
+    unlink(pool, "more").expect("no clone has it");
+    assert!(ground.available() > 30 << 20, "all is free again");
+    assert_eq!(ground.defects(), None);
+}
+
+/// A file by the byte that each of its blocks is full of.
+type Files = BTreeMap<String, Vec<u8>>;
+
+/// A pool on a simulated device, and what is to be in it: whole trees.
+struct World {
+    device: Arc<SimDevice>,
+    pool: Pool,
+    prng: Prng,
+    files: Files,
+    clones: BTreeMap<String, Files>,
+    taken: u64,
+    done: u64,
+    refused: u64,
+}
+
+fn open(device: &Arc<SimDevice>) -> Pool {
+    let device: SharedDevice = Arc::<SimDevice>::clone(device);
+    let options = OpenOptions { cache_bytes: SHAPE.cache_bytes, ..OpenOptions::default() };
+    let pool = Pool::open(device, Arc::new(ManualClock::new()), options).expect("a pool opens");
+    pool.tick().expect("background work needs no room");
+    pool
+}
+
+fn content(pool: &Pool, root: Ino) -> Files {
+    let caller = Caller::root();
+    let mut names = Vec::new();
+    let listed = pool.readdir(&caller, root, 0, &mut |entry| {
+        names.push(entry.name.clone());
+        true
+    });
+    listed.expect("a root can be listed");
+    names.retain(|name| !name.starts_with(b"."));
+    let blocks_of = |name: Vec<u8>| {
+        let attr = pool.lookup(&caller, root, &name).expect("it is listed");
+        let (mut bytes, size) = (Vec::new(), attr.size_bytes);
+        let length = usize::try_from(size).expect("a test's files are short");
+        pool.read(&caller, attr.ino, 0, length, &mut bytes).expect("it can be read");
+        pool.forget(attr.ino, 1);
+        assert_eq!(bytes.len(), length, "all of it");
+        let blocks = bytes.chunks(BLOCK).map(|block| {
+            assert!(block.iter().all(|byte| *byte == block[0]), "each block is of one write");
+            block[0]
+        });
+        (String::from_utf8(name).expect("a test writes names"), blocks.collect())
+    };
+    names.into_iter().map(blocks_of).collect()
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let device = SimDevice::new(SHAPE.pool_bytes, SimOptions { seed, ..SimOptions::default() });
+        let mut options = CreateOptions::new(SHAPE.pool_bytes, [5; 64]);
+        options.geometry.segment_bytes = Some(SHAPE.segment_bytes);
+        options.block_shift = SHAPE.block_shift;
+        let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+        Pool::create(&shared, &ManualClock::new(), &options).expect("the shape is possible");
+        let pool = open(&device);
+        World {
+            device,
+            pool,
+            prng: Prng::from_seed(seed),
+            files: Files::new(),
+            clones: BTreeMap::new(),
+            taken: 0,
+            done: 0,
+            refused: 0,
+        }
+    }
+
+    /// Counts how an operation ended; returns whether it was done.
+    fn count<T>(&mut self, result: FsResult<T>) -> Option<T> {
+        match result {
+            Ok(done) => {
+                self.done += 1;
+                Some(done)
+            }
+            Err(FsError::NoSpace) => {
+                self.refused += 1;
+                None
+            }
+            Err(error) => panic!("operation {}: {error}", self.done + self.refused),
+        }
+    }
+
+    fn a_name(&mut self) -> String {
+        format!("f{}", self.prng.below(NAMES))
+    }
+
+    fn write(&mut self) {
+        let name = self.a_name();
+        let made = file(&self.pool, &name);
+        let Some(ino) = self.count(made) else { return };
+        let blocks = self.files.entry(name).or_default();
+        let (first, count) = (self.prng.below(BLOCKS), 1 + self.prng.below(40));
+        let first = usize::try_from(first).expect("few");
+        let count = usize::try_from(count).expect("few");
+        let byte = self.prng.next_u64().to_le_bytes()[0];
+        let data = vec![byte; count * BLOCK];
+        let offset = wide(first * BLOCK);
+        let data = Data::Lent(&data);
+        let caller = Caller::root();
+        let written = self.pool.write_some(&caller, ino, offset, &data, Stability::Unstable, None);
+        let written = *written.as_ref().unwrap_or(&0);
+        assert_eq!(written % BLOCK, 0, "a block is written or not");
+        if written > 0 {
+            let end = first + written / BLOCK;
+            blocks.resize(blocks.len().max(end), 0);
+            blocks[first..end].fill(byte);
+        }
+        let all = if written < count * BLOCK { Err(FsError::NoSpace) } else { Ok(()) };
+        self.count(all);
+    }
+
+    fn remove(&mut self) {
+        let name = self.a_name();
+        if self.files.contains_key(&name) {
+            let removed = unlink(&self.pool, &name);
+            if self.count(removed).is_some() {
+                self.files.remove(&name);
+            }
+        }
+    }
+
+    fn cut(&mut self) {
+        let name = self.a_name();
+        let Some(length) = self.files.get(&name).map(Vec::len) else { return };
+        let left = self.prng.below(1 + wide(length));
+        let set = SetAttr { size_bytes: Some(left * wide(BLOCK)), ..SetAttr::default() };
+        let ino = file(&self.pool, &name).expect("it is there");
+        let cut = self.pool.setattr(&Caller::root(), ino, &set, None);
+        if self.count(cut).is_some() {
+            let blocks = self.files.get_mut(&name).expect("it is there");
+            blocks.truncate(usize::try_from(left).expect("few"));
+        }
+    }
+
+    fn clone(&mut self) {
+        if self.clones.len() == CLONES_MAX {
+            return self.delete_clone();
+        }
+        self.taken += 1;
+        let name = format!("c{}", self.taken);
+        let made = clone_of_root(&self.pool, &name);
+        if self.count(made).is_some() {
+            self.clones.insert(name, self.files.clone());
+        }
+    }
+
+    /// Deleting a clone always goes well.
+    fn delete_clone(&mut self) {
+        let count = wide(self.clones.len());
+        if count == 0 {
+            return;
+        }
+        let chosen = usize::try_from(self.prng.below(count)).expect("few");
+        let name = self.clones.keys().nth(chosen).cloned().expect("one of them");
+        delete_clone(&self.pool, &name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        self.clones.remove(&name);
+        self.done += 1;
+    }
+
+    fn step(&mut self) {
+        match self.prng.below(100) {
+            0..60 => self.write(),
+            60..70 => self.remove(),
+            70..78 => self.cut(),
+            78..84 => self.clone(),
+            84..86 => self.delete_clone(),
+            86..98 => self.pool.tick().expect("background work needs no room"),
+            _ => {
+                let synced = self.pool.sync();
+                self.count(synced);
+            }
+        }
+    }
+
+    /// Compares what the pool has with what is to be in it.
+    fn compare(&self) {
+        assert!(content(&self.pool, self.pool.root()) == self.files, "the fileset is another");
+        for (name, files) in &self.clones {
+            let root = "root".parse().expect("a name");
+            let held = self.pool.hold_clone(&root, &part(name)).expect("it is there");
+            let found = content(&self.pool, self.pool.root_of(held).expect("it is held"));
+            assert!(found == *files, "the clone {name} is another");
+            self.pool.release_fileset(held);
+        }
+    }
+
+    /// Syncs, cuts the power, and goes on from what is left, which is all that was.
+    fn live_on(mut self) -> World {
+        self.pool.sync().expect("a sync needs no room");
+        let device = self.device.reboot(&mut self.prng);
+        let World { pool, prng, files, clones, taken, done, refused, .. } = self;
+        drop(pool);
+        let pool = open(&device);
+        let world = World { device, pool, prng, files, clones, taken, done, refused };
+        world.compare();
+        // What was looked into is another opening's.
+        let World { device, pool, prng, files, clones, taken, done, refused } = world;
+        pool.close().expect("a pool closes");
+        drop(pool);
+        let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+        let report = check::run(shared, check::Options::default(), &mut |_| ());
+        assert!(report.is_clean(), "{}", report.to_text());
+        let pool = open(&device);
+        World { device, pool, prng, files, clones, taken, done, refused }
+    }
+}
+
+/// Goal: in a pool that is always full, beside clones that come and go, what is accepted stays,
+/// clones stay what they were, deleting one always goes well, and nothing leaks. Method: random
+/// operations on a simulated device, held against whole trees after a power cut each
+/// [`OPERATIONS_PER_LIFE`]; at the end all is deleted.
+#[test]
+fn a_full_pool_with_clones_goes_on() {
+    let operations = std::env::var("HOLDFAST_FULL_CLONE_OPERATIONS").ok();
+    let operations = operations.and_then(|text| text.parse().ok()).unwrap_or(OPERATIONS);
+    let (mut world, mut soak) = (World::new(1), Soak::of("operations"));
+    for life in 0..operations / OPERATIONS_PER_LIFE {
+        soak.begin(life);
+        for _ in 0..OPERATIONS_PER_LIFE {
+            world.step();
+        }
+        world = world.live_on();
+        soak.add(OPERATIONS_PER_LIFE, || format!("{} refused", world.refused));
+    }
+    println!("{}", soak.line(&format!("{} done, {} refused", world.done, world.refused)));
+    assert!(world.refused * 10 > operations, "it is not full: {} refused", world.refused);
+    assert!(world.done * 5 > operations, "nothing goes on: {} done", world.done);
+    while !world.clones.is_empty() {
+        world.delete_clone();
+    }
+    let names: Vec<String> = world.files.keys().cloned().collect();
+    for name in names {
+        unlink(&world.pool, &name).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    world.pool.checkpoint().expect("a checkpoint needs no room");
+    let space = world.pool.status().space;
+    assert!(space.used < space.capacity / 10, "{space:?}");
+    world.pool.close().expect("a pool closes");
+}
