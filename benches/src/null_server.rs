@@ -353,7 +353,7 @@ fn main() {
         options.poll_time = Duration::from_micros(poll.parse().expect("a number of microseconds"));
     }
     let signals = StopSignals::listen().expect("signals can be caught");
-    let session = front::fuse::mount(Arc::new(Null::new()), Path::new(&directory), &options);
+    let session = front::fuse::mount(Arc::new(Null::new()), Path::new(&directory), &options, None);
     let session = session.unwrap_or_else(|error| panic!("{error}"));
     println!("serving {directory}");
     front::fuse::run(session, signals).expect("it is served to the end");

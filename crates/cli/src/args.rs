@@ -217,7 +217,8 @@ impl CreateArgs {
                         holdfast mount --all --config /etc/holdfast/holdfast.toml\n\n\
                         A pool that is open already, by another mount or by `holdfast serve`, \
                         serves this one too: the\ncommand returns when it does. Each fileset has \
-                        one mount. The pool is closed with the last.")]
+                        one mount,\nunless all of them are made with --shared. The pool is closed \
+                        with the last.")]
 pub(crate) struct MountArgs {
     /// The pool's device; POOL:a/b is a fileset of it [default: its first, root]
     #[arg(required_unless_present = "all")]
@@ -235,7 +236,8 @@ pub(crate) struct MountArgs {
     #[arg(long)]
     pub(crate) daemon: bool,
     /// Options as mount(8) has them: ro, noexec, nodev, nosuid, noatime, allow_other, ...; noxattr:
-    /// no extended attributes, access lists and capabilities, and fewer messages
+    /// no extended attributes, access lists and capabilities, and fewer messages; shared: as
+    /// --shared
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub(crate) options: Vec<String>,
     /// Memory for pages
@@ -270,6 +272,10 @@ pub(crate) struct MountArgs {
     /// Let the kernel gather writes: faster, and lost with the server until fsync
     #[arg(long)]
     pub(crate) writeback_cache: bool,
+    /// Share the fileset with other mounts of this kind, and with exports: each sees what another
+    /// has changed when it opens a file, and within a second otherwise
+    #[arg(long)]
+    pub(crate) shared: bool,
     /// Where the server writes its log [default: standard error; with --daemon, beside the socket
     /// that `holdfast status` shows]
     #[arg(long)]

@@ -20,16 +20,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use engine::vnode::api::Ino;
+use engine::vnode::api::{FileSystem, Ino};
 use front::fuse::{
     Attached, CpuLatency, EndCause, MountError, MountOptions, MountedSession, StopSignals,
     TransportChoice, Unmounted,
 };
+use front::shared::{Shares, Teller};
+use runtime::clock::SystemClock;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::backend::OpenPool;
 use crate::control::{Peer, clone_of, name_of};
+use crate::exit::UsageError;
 use crate::status::{self, Answer};
 use crate::transfer::{pass_descriptor, take_descriptor};
 use crate::uses::{Claim, Use, Uses};
@@ -77,6 +80,10 @@ pub(crate) struct Mounts {
     pool: Arc<dyn OpenPool>,
     /// Who uses which fileset.
     pub(crate) uses: Arc<Uses>,
+    /// Who is told what others change.
+    shares: Arc<Shares>,
+    /// The files for whoever is told nothing: exports.
+    outside: Arc<dyn FileSystem>,
     list: Mutex<List>,
 }
 
@@ -108,16 +115,30 @@ impl Drop for Coming<'_> {
 impl Mounts {
     /// Returns the mounts of `pool`, which was opened at `path`: none.
     pub(crate) fn new(path: &Path, pool: &Arc<dyn OpenPool>) -> Arc<Mounts> {
+        let shares = Shares::new(Arc::new(SystemClock::new()));
         Arc::new(Mounts {
             path: path.to_owned(),
             pool: Arc::clone(pool),
             uses: Uses::new(path, pool),
+            outside: Teller::of(pool.file_system(), &shares),
+            shares,
             list: Mutex::default(),
         })
     }
 
     fn lock(&self) -> MutexGuard<'_, List> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the files as an export reaches them: what its clients change is told to the mounts.
+    pub(crate) fn outside(&self) -> Arc<dyn FileSystem> {
+        Arc::clone(&self.outside)
+    }
+
+    /// Returns who is told of changes by a mount of `options`, and of whose it is told; `None`: the
+    /// mount is alone.
+    pub(crate) fn shares_of(&self, options: &MountOptions) -> Option<&Arc<Shares>> {
+        options.is_shared.then_some(&self.shares)
     }
 
     /// Notes a mount that this process has made.
@@ -136,6 +157,11 @@ impl Mounts {
                 "device": mounted.session.device(),
                 "fileset": self.pool.fileset_name(mounted.claim.fileset()),
                 "transport": { "name": transport.name(), "reason": transport.reason() },
+                "shared": mounted.session.told().map(|told| json!({
+                    "notices": told.notices,
+                    "overflows": told.overflows,
+                    "opens_again": told.opens_again,
+                })),
             })
         };
         self.lock().mounted.iter().map(facts).collect()
@@ -275,8 +301,9 @@ impl Mounts {
             _ => CpuLatency::Auto,
         };
         let directory = PathBuf::from(OsString::from_vec(spec.directory.clone()));
-        let claim =
-            self.uses.claim(name.as_ref(), clone.as_ref(), Use::Mount(directory.clone()))?;
+        check_shared(&options)?;
+        let how = use_of(&options, &directory);
+        let claim = self.uses.claim(name.as_ref(), clone.as_ref(), how)?;
         // From here on the other side mounts.
         status::send(stream, &Answer::Ready)?;
         let connection: OwnedFd = take_descriptor(stream)?.into();
@@ -284,7 +311,8 @@ impl Mounts {
         let attached =
             Attached { directory, device: place.device, connection, has_replaced_dead: false };
         let fs = self.pool.file_system();
-        let session = front::fuse::serve_attached(fs, claim.fileset(), attached, &options)?;
+        let shares = self.shares_of(&options);
+        let session = front::fuse::serve_attached(fs, claim.fileset(), attached, &options, shares)?;
         tracing::info!(directory = %session.directory().display(), "mounted");
         self.add(session, claim);
         Ok(self.facts().pop().unwrap_or_default())
@@ -310,6 +338,22 @@ impl Mounts {
         })?;
         Ok(())
     }
+}
+
+/// Returns what a fileset is used for that is mounted on `directory`.
+pub(crate) fn use_of(options: &MountOptions, directory: &Path) -> Use {
+    let directory = directory.to_owned();
+    if options.is_shared { Use::SharedMount(directory) } else { Use::Mount(directory) }
+}
+
+/// Refuses a kernel that keeps what is written where others are to see it.
+pub(crate) fn check_shared(options: &MountOptions) -> Result<(), UsageError> {
+    if options.is_shared && options.has_writeback_cache {
+        let message = "--writeback-cache keeps what is written from those that --shared shows it \
+                       to: give one of them";
+        return Err(UsageError::new(message));
+    }
+    Ok(())
 }
 
 /// Mounts `directory` and hands it to the server behind `stream`, which has the request already.
@@ -434,6 +478,15 @@ mod tests {
         let both = [export(), Use::Import, export()].map(|how| mounts.uses.claim(None, None, how));
         refused(mount(), "exported as /x");
         drop(both);
+        let shared = || Use::SharedMount(PathBuf::from("/shared"));
+        let both = [shared(), export(), shared()].map(|how| mounts.uses.claim(None, None, how));
+        assert!(both.iter().all(Result::is_ok), "they tell each other");
+        refused(mount(), "mount it with --shared here too");
+        refused(Use::Import, "unmount /shared");
+        drop(both);
+        let import = mounts.uses.claim(None, None, Use::Import).expect("it is free");
+        refused(shared(), "a tree is being imported");
+        drop(import);
         drop(mounts.uses.claim(None, None, mount()).expect("it is free again"));
         let missing = mounts.take_over(&there, &spec(Some("b"))).expect_err("there is none");
         assert!(missing.to_string().contains("there is no fileset b"), "{missing}");

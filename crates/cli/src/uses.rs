@@ -1,12 +1,13 @@
 //! Who uses which fileset of an open pool, so that nobody does who must not.
 //!
-//! The kernel keeps for ever what it knows of a mounted fileset, so nobody else may change what is
-//! in it (decision 0075). A fileset that is exported over the network may have an import, for its
-//! clients ask again.
+//! The kernel keeps for ever what it knows of a fileset that is mounted alone, so nobody else may
+//! change what is in it (decision 0075). A fileset that is exported over the network may have an
+//! import, for its clients ask again. One that is mounted to be shared may have more mounts of that
+//! kind, and exports: they tell each other (decision 0077).
 //!
 //! # Invariants
 //!
-//! - UF1: A fileset that is mounted has one use.
+//! - UF1: A fileset that is mounted alone has one use.
 //! - UF2: A fileset is held in the engine as long as it has a use, and given back behind the last
 //!   request of that: a [`Claim`] is dropped when its threads have ended.
 
@@ -22,8 +23,10 @@ use crate::backend::{BackendError, OpenPool};
 /// What a fileset is used for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Its files are below this directory.
+    /// Its files are below this directory, and the kernel takes itself to be alone with them.
     Mount(PathBuf),
+    /// Its files are below this directory, and others may change them.
+    SharedMount(PathBuf),
     /// Clients of a network reach it by this name.
     Export(String),
     /// A tree is written into it.
@@ -33,7 +36,12 @@ pub(crate) enum Use {
 impl Use {
     /// Whether a fileset may have both.
     fn goes_with(&self, other: &Use) -> bool {
-        !matches!(self, Use::Mount(_)) && !matches!(other, Use::Mount(_))
+        match (self, other) {
+            (Use::Mount(_), _) | (_, Use::Mount(_)) => false,
+            // An import would tell nobody of what it writes.
+            (Use::SharedMount(_), Use::Import) | (Use::Import, Use::SharedMount(_)) => false,
+            (Use::SharedMount(_) | Use::Export(_) | Use::Import, _) => true,
+        }
     }
 
     fn words(&self) -> String {
@@ -42,12 +50,20 @@ impl Use {
                 let directory = directory.display();
                 format!(
                     "it is mounted on {directory}, and the kernel would not see what changes \
-                     elsewhere: `holdfast unmount {directory}` first, or name another fileset"
+                     elsewhere: `holdfast unmount {directory}` first, and mount it with --shared \
+                     where it was; or name another fileset"
+                )
+            }
+            Use::SharedMount(directory) => {
+                let directory = directory.display();
+                format!(
+                    "it is mounted on {directory} to be shared: mount it with --shared here too; \
+                     for an import, `holdfast unmount {directory}` first"
                 )
             }
             Use::Export(name) => format!(
                 "it is exported as {name}, and a mount would not see what its clients change: \
-                 remove the export first, or name another fileset"
+                 mount it with --shared, or remove the export first"
             ),
             Use::Import => "a tree is being imported into it: wait until that has ended".to_owned(),
         }

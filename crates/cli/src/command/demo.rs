@@ -156,6 +156,7 @@ fn mount_args(device: &Path, directory: &Path) -> MountArgs {
         force: false,
         threads: None,
         poll_us: None,
+        shared: false,
         writeback_cache: false,
         log_file: None,
         answer_parent: false,

@@ -26,12 +26,11 @@ use crate::bugs;
 use crate::daemon::{self, Answer, Relaunch};
 use crate::events::Keep;
 use crate::exit::{self, UsageError};
-use crate::mounts::Mounts;
+use crate::mounts::{Mounts, check_shared, use_of};
 use crate::named::Named;
 use crate::output::Output;
 use crate::size::ByteSize;
 use crate::status::{self, Served, StatusServer};
-use crate::uses::Use;
 
 /// Smallest cache that holds the pages of the largest operation many times over.
 const CACHE_BYTES_MIN: u64 = 4 << 20;
@@ -164,8 +163,9 @@ fn mount_and_run(
     beside: Beside,
     ready: &mut dyn FnMut(&str, &Value) -> anyhow::Result<()>,
 ) -> anyhow::Result<EndCause> {
-    let claim = mounts.uses.claim(None, None, Use::Mount(directory.to_owned()))?;
-    let session = front::fuse::mount(pool.file_system(), directory, mount_options)?;
+    let claim = mounts.uses.claim(None, None, use_of(mount_options, directory))?;
+    let shares = mounts.shares_of(mount_options);
+    let session = front::fuse::mount(pool.file_system(), directory, mount_options, shares)?;
     let (directory, replaced_dead) = (session.directory().to_owned(), session.has_replaced_dead());
     mounts.add(session, claim);
     let served = Served {
@@ -224,6 +224,8 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
         mount_options.apply(options).map_err(|error| UsageError::new(error.to_string()))?;
     }
     mount_options.has_writeback_cache = args.writeback_cache;
+    mount_options.is_shared |= args.shared;
+    check_shared(&mount_options)?;
     mount_options.transport = match args.transport {
         TransportName::Auto => TransportChoice::Auto,
         TransportName::Uring => TransportChoice::Uring,

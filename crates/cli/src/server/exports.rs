@@ -91,7 +91,7 @@ impl Hub {
     fn prepare(&self, index: usize, spec: &ExportSpec) -> Result<Export, BackendError> {
         let served = &self.pools[index];
         let rules = spec.rules().map_err(|cause| served.failed(cause))?;
-        let fs = served.pool.file_system();
+        let fs = served.mounts.outside();
         let name = rules.fileset.as_deref().map(name_of).transpose();
         let name = name.map_err(|cause| served.failed(cause))?;
         let how = Use::Export(rules.name.clone());

@@ -58,7 +58,7 @@ impl Both {
         fs::create_dir(&path).expect("the name is new");
         let directory = tempdir::Directory(path);
         let fs: Arc<dyn FileSystem> = pool.clone();
-        let session = mount(fs, &directory.0, &MountOptions::new("memory")).expect("mounts");
+        let session = mount(fs, &directory.0, &MountOptions::new("memory"), None).expect("mounts");
         let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         fs::set_permissions(session.directory(), open_to_all).expect("chmod");
         Both { session, pool, _directory: directory }

@@ -20,6 +20,7 @@ mod quota;
 mod serve;
 mod server;
 mod several;
+mod shared;
 mod space;
 mod transfer;
 mod trees;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::{Mounted, can_mount, write};
 
 /// Detaches a mount that a test that failed has left.
-struct Other(PathBuf);
+pub(crate) struct Other(pub(crate) PathBuf);
 
 impl Drop for Other {
     fn drop(&mut self) {
@@ -22,7 +22,7 @@ impl Drop for Other {
 }
 
 /// Makes a directory to mount on beside the first.
-fn other(mounted: &Mounted) -> Other {
+pub(crate) fn other(mounted: &Mounted) -> Other {
     let path = mounted.work.join("other");
     fs::create_dir(&path).expect("the name is new");
     Other(path)
@@ -34,13 +34,13 @@ fn told(mounted: &Mounted, arguments: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&text).into_owned())
 }
 
-fn status(mounted: &Mounted, directory: &str) -> Value {
+pub(crate) fn status(mounted: &Mounted, directory: &str) -> Value {
     let (is_done, text) = told(mounted, &["status", directory, "--json"]);
     assert!(is_done, "{text}");
     serde_json::from_str(text.lines().next().expect("a line")).expect("it is JSON")
 }
 
-fn refused(mounted: &Mounted, arguments: &[&str], words: &str) {
+pub(crate) fn refused(mounted: &Mounted, arguments: &[&str], words: &str) {
     let (is_done, text) = told(mounted, arguments);
     assert!(!is_done && text.contains(words), "{arguments:?}: {text}");
 }

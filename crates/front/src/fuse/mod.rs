@@ -13,8 +13,9 @@
 //!
 //! # What the kernel is promised
 //!
-//! - FU1: Only requests through this mount change what it shows. So the kernel may keep names,
-//!   attributes, symbolic links and data for as long as it likes, and no open needs a round trip.
+//! - FU1: Only requests through this mount change what it shows, if it is alone. So the kernel may
+//!   keep names, attributes, symbolic links and data for as long as it likes, and no open needs a
+//!   round trip.
 //! - FU2: A node id is an inode number and means the same after every restart.
 //! - FU3: Each entry in a reply is one reference on the inode, given back by FORGET.
 //! - FU4: The kernel has checked permissions (`default_permissions`), and applied the umask unless
@@ -26,6 +27,13 @@
 //! - FU6: Pages that the kernel keeps are the file. What a direct write, a hole or a copy has
 //!   changed it drops behind the answer. Behind the answer to an asynchronous direct write it drops
 //!   nothing, though a reader may have brought old pages meanwhile, so none is asynchronous.
+//! - FU7: Where others change files too ([`crate::shared`]), the kernel keeps names and attributes
+//!   for a second, asks before it opens, and drops its pages then, and when size or time of change
+//!   are not those of before. A file that others have changed of late is stale to whoever opens it
+//!   first: the kernel then looks up all names on the way to it, and opens what it has found. A
+//!   notice that attributes are to be asked for again shortens that second. There are no notices of
+//!   names and of pages: the kernel takes locks for them that a request may hold
+//!   (docs/decisions/0077-shared-mounts.md).
 //!
 //! # Crashes
 //!
@@ -45,6 +53,7 @@ mod transport;
 
 pub use kernel::exchange::{Exchange, KeptReplies, Replies, ReplyParts};
 pub use kernel::inbox::{Apart, Incoming};
+pub use kernel::notices::tell_changes;
 pub use mount::{Attached, MountError, MountedSession, Unmounted, attach, mount, serve_attached};
 pub use options::{
     CpuLatency, MountOptions, POLL_TIME_MAX, THREADS_MAX, TransportChoice, UnknownOption,

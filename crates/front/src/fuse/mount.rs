@@ -11,6 +11,7 @@ use super::kernel::KernelTransport;
 use super::mountpoint::{self, Mountpoint};
 use super::transport::{Transport, TransportError, TransportUsed};
 use super::{MountOptions, Server};
+use crate::shared::{Shares, Teller, Told, Viewer};
 
 /// Bytes that the kernel may read ahead of a stream: four requests, so that the server and its
 /// device have some to work on while the reader takes what has come. As much as btrfs reads ahead.
@@ -84,6 +85,7 @@ pub struct MountedSession {
     directory: PathBuf,
     device: Option<String>,
     fs: FsHandle,
+    viewer: Option<Arc<Viewer>>,
     serving: Option<JoinHandle<Result<(), TransportError>>>,
     transport: Arc<TransportUsed>,
     has_replaced_dead: bool,
@@ -99,15 +101,17 @@ impl std::fmt::Debug for FsHandle {
 
 /// Mounts `fs` on `directory` and serves it in threads of its own.
 ///
-/// A dead mount that is in the way is detached first. When this returns, the mount answers.
+/// A dead mount that is in the way is detached first. When this returns, the mount answers. One of
+/// `shares` hears what others change, and tells them what it does; without any it is alone.
 pub fn mount(
     fs: Arc<dyn FileSystem>,
     directory: &Path,
     options: &MountOptions,
+    shares: Option<&Arc<Shares>>,
 ) -> Result<MountedSession, MountError> {
     let (directory, has_replaced_dead) = prepare(directory)?;
     let refused = |cause| MountError::Refused { directory: directory.clone(), cause };
-    let server = server_of(&fs, fs.main_fileset(), options).map_err(refused)?;
+    let server = server_of(&fs, fs.main_fileset(), options, shares).map_err(refused)?;
     let transport = KernelTransport::mount(&directory, options, &server).map_err(refused)?;
     let device = mountpoint::mounted_on(&directory).ok().flatten().map(|entry| entry.device);
     if let Some(device) = &device {
@@ -146,16 +150,17 @@ pub fn attach(directory: &Path, options: &MountOptions) -> Result<Attached, Moun
 }
 
 /// Serves a fileset of `fs` on a connection that another process has mounted ([`attach`]), in
-/// threads of its own.
+/// threads of its own; `shares` as of [`mount()`].
 pub fn serve_attached(
     fs: Arc<dyn FileSystem>,
     fileset: FilesetUuid,
     attached: Attached,
     options: &MountOptions,
+    shares: Option<&Arc<Shares>>,
 ) -> Result<MountedSession, MountError> {
     let Attached { directory, device, connection, .. } = attached;
     let refused = |cause| MountError::Refused { directory: directory.clone(), cause };
-    let server = server_of(&fs, fileset, options).map_err(refused)?;
+    let server = server_of(&fs, fileset, options, shares).map_err(refused)?;
     let transport = KernelTransport::take(connection, options, &server).map_err(refused)?;
     begin(fs, server, transport, (directory.clone(), device)).map_err(refused)
 }
@@ -178,8 +183,17 @@ fn server_of(
     fs: &Arc<dyn FileSystem>,
     fileset: FilesetUuid,
     options: &MountOptions,
+    shares: Option<&Arc<Shares>>,
 ) -> std::io::Result<Arc<Server>> {
-    let server = Server::of(Arc::clone(fs), fileset).map_err(std::io::Error::other)?;
+    let wrong = std::io::Error::other::<FsError>;
+    let server = match shares {
+        None => Server::of(Arc::clone(fs), fileset).map_err(wrong)?,
+        Some(shares) => {
+            let viewer = shares.join(fs.root_of(fileset).map_err(wrong)?);
+            let teller = Teller::for_viewer(Arc::clone(fs), shares, &viewer);
+            Server::of(teller, fileset).map_err(wrong)?.shared(viewer)
+        }
+    };
     let server = if options.has_no_atime() { server.without_atime() } else { server };
     Ok(Arc::new(if options.has_no_xattrs { server.without_xattrs() } else { server }))
 }
@@ -191,6 +205,7 @@ fn begin(
     (directory, device): (PathBuf, Option<String>),
 ) -> std::io::Result<MountedSession> {
     let (used, transport) = (transport.used(), Box::new(transport));
+    let viewer = server.viewer().map(Arc::clone);
     let serving = std::thread::Builder::new()
         .name("fuse".to_owned())
         .spawn(move || transport.serve(server))?;
@@ -198,6 +213,7 @@ fn begin(
         directory,
         device,
         fs: FsHandle(fs),
+        viewer,
         serving: Some(serving),
         transport: used,
         has_replaced_dead: false,
@@ -258,6 +274,12 @@ impl MountedSession {
     #[must_use]
     pub fn transport(&self) -> &Arc<TransportUsed> {
         &self.transport
+    }
+
+    /// Returns what it was told of changes by others; `None`: the mount is alone.
+    #[must_use]
+    pub fn told(&self) -> Option<Told> {
+        self.viewer.as_ref().map(|viewer| viewer.told())
     }
 
     /// Returns whether a mount whose server had died was detached to make room.

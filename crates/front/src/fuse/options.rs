@@ -119,6 +119,8 @@ pub struct MountOptions {
     pub transport: TransportChoice,
     /// Whether processors are kept from halting while a client works.
     pub cpu_latency: CpuLatency,
+    /// Whether others may change the files too, by other mounts or over a network.
+    pub is_shared: bool,
     /// Flags of mount(8): `noexec`, `nodev` and so on.
     flags: Vec<MountFlag>,
 }
@@ -127,7 +129,7 @@ pub struct MountOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown mount option `{option}`: known are ro, rw, allow_other, dev, nodev, suid, nosuid, \
-     exec, noexec, atime, noatime, sync, dirsync, noxattr"
+     exec, noexec, atime, noatime, sync, dirsync, noxattr, shared"
 )]
 pub struct UnknownOption {
     /// The option as it was given.
@@ -151,6 +153,7 @@ impl MountOptions {
             has_no_xattrs: false,
             transport: TransportChoice::Dev,
             cpu_latency: CpuLatency::Auto,
+            is_shared: false,
             flags: if is_root { vec![MountFlag::Dev, MountFlag::Suid] } else { Vec::new() },
         }
     }
@@ -163,6 +166,7 @@ impl MountOptions {
                 "rw" => self.is_read_only = false,
                 "allow_other" => self.allows_others = true,
                 "noxattr" => self.has_no_xattrs = true,
+                "shared" => self.is_shared = true,
                 "dev" => self.set(MountFlag::Dev, MountFlag::NoDev),
                 "nodev" => self.set(MountFlag::NoDev, MountFlag::Dev),
                 "suid" => self.set(MountFlag::Suid, MountFlag::NoSuid),

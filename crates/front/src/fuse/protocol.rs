@@ -62,6 +62,8 @@ pub struct Sender {
     pub uid: u32,
     /// File-system group id.
     pub gid: u32,
+    /// The thread, as the kernel numbers them; 0: none that it may tell.
+    pub thread: u32,
 }
 
 /// A file in a reply. One reference, where it stands for a name (FU3).
@@ -108,11 +110,6 @@ pub struct NewNode {
 /// Operations that this front declines, so that the kernel helps itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Declined {
-    /// Opening a file or directory: there is no state to open.
-    Open,
-    /// Making and opening in one. The kernel makes the file and needs no word to open and close it:
-    /// two messages and not three. Nobody comes in between, for it holds its own lock (FU1).
-    Create,
     /// close(2): nothing is held back that a close could report.
     Flush,
     /// access(2), which `default_permissions` answers.
@@ -179,6 +176,24 @@ pub enum Request<'a> {
         new: NewNode,
         /// Device number.
         rdev: u32,
+    },
+    /// Open a file or directory. A mount that is alone declines: there is no state to open.
+    Open {
+        /// The file.
+        node: NodeId,
+    },
+    /// Make a regular file and open it, in one. Takes a reference. A mount that is alone declines:
+    /// the kernel makes the file and needs no word to open and close it, which is two messages and
+    /// not three, and nobody comes in between, for it holds its own lock (FU1).
+    Create {
+        /// The directory.
+        parent: NodeId,
+        /// The name.
+        name: &'a [u8],
+        /// What it is born with.
+        new: NewNode,
+        /// Whether the name must be free (`O_EXCL`).
+        is_exclusive: bool,
     },
     /// Make a regular file without a name, and open it. Takes a reference.
     Tmpfile {
@@ -351,6 +366,8 @@ pub enum Reply<'a> {
     Entry(Node),
     /// A file with one reference, made and opened.
     Created(Node),
+    /// A file is opened.
+    Opened,
     /// Attributes.
     Attr(Node),
     /// Attributes with the time of birth.

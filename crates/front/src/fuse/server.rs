@@ -22,6 +22,7 @@ use super::protocol::{
     Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ReadRequest, Reply, Request,
     Sender,
 };
+use crate::shared::Viewer;
 
 /// Most data one READ or WRITE moves: the kernel's own limit without raising a sysctl
 /// (256 pages of 4 KiB).
@@ -58,6 +59,8 @@ pub struct Server {
     answered: AtomicU64,
     /// Whether what is read and listed keeps its access time.
     keeps_atime: bool,
+    /// What others change; `None`: the mount is alone.
+    viewer: Option<Arc<Viewer>>,
 }
 
 impl Server {
@@ -80,7 +83,26 @@ impl Server {
         let asked = fs.getxattr(&Caller::root(), root, ACCESS_LIST);
         let has_acls = has_xattrs && asked.err().is_none_or(is_there);
         let (numbers, answered) = (NodeNumbers::new(root), AtomicU64::new(0));
-        Server { numbers, fs, fileset, has_xattrs, has_acls, answered, keeps_atime: false }
+        let (keeps_atime, viewer) = (false, None);
+        Server { numbers, fs, fileset, has_xattrs, has_acls, answered, keeps_atime, viewer }
+    }
+
+    /// Returns a server of a fileset that others change too (FU7), as `viewer` hears.
+    #[must_use]
+    pub fn shared(self, viewer: Arc<Viewer>) -> Server {
+        Server { viewer: Some(viewer), ..self }
+    }
+
+    /// Returns what others change; `None`: the mount is alone.
+    #[must_use]
+    pub fn viewer(&self) -> Option<&Arc<Viewer>> {
+        self.viewer.as_ref()
+    }
+
+    /// Returns the number of an inode in the protocol.
+    #[must_use]
+    pub fn node_id(&self, ino: Ino) -> NodeId {
+        self.numbers.node_of(ino)
     }
 
     /// Returns a server that has no extended attributes, whatever the file system has, and so no
@@ -137,7 +159,7 @@ impl Server {
         // of fallocate(2) and copy_file_range(2).
         let mut caller = Caller::checked_by_kernel(sender.uid, sender.gid);
         caller.keeps_atime = self.keeps_atime;
-        self.dispatch(&caller, request, scratch).unwrap_or_else(Reply::Error)
+        self.dispatch(&caller, sender.thread, request, scratch).unwrap_or_else(Reply::Error)
     }
 
     /// Reads what each of `asked` says, and tells once what came of it.
@@ -177,11 +199,12 @@ impl Server {
     fn dispatch<'s>(
         &self,
         caller: &Caller,
+        thread: u32,
         request: Request<'_>,
         scratch: &'s mut Vec<u8>,
     ) -> Result<Reply<'s>, Errno> {
         match request {
-            Request::Lookup { parent, name } => self.lookup(caller, parent, name),
+            Request::Lookup { parent, name } => self.lookup((caller, thread), parent, name),
             Request::Forget { node, count } => {
                 self.fs.forget(self.numbers.ino_of(node), count);
                 Ok(Reply::Silence)
@@ -196,6 +219,10 @@ impl Server {
             Request::ReadLink { node } => self.read_link(caller, node, scratch),
             Request::MakeNode { parent, name, kind, new, rdev } => {
                 self.make(caller, parent, name, new_inode(kind, new, rdev)).map(Reply::Entry)
+            }
+            Request::Open { node } => self.open(thread, node),
+            Request::Create { parent, name, new, is_exclusive } => {
+                self.make_opened((caller, thread), (parent, name), new, is_exclusive)
             }
             Request::Tmpfile { parent, new } => {
                 let parent = self.numbers.ino_of(parent);
@@ -272,12 +299,16 @@ impl Server {
     /// open_by_handle_at(2) or of its own NFS server.
     fn lookup(
         &self,
-        caller: &Caller,
+        (caller, thread): (&Caller, u32),
         parent: NodeId,
         name: &[u8],
     ) -> Result<Reply<'static>, Errno> {
         let parent = self.numbers.ino_of(parent);
-        match self.fs.lookup(caller, parent, name) {
+        let found = self.fs.lookup(caller, parent, name);
+        if let Some(viewer) = &self.viewer {
+            viewer.looked_up(thread, found.as_ref().ok().map(|attr| attr.ino));
+        }
+        match found {
             // Clones come behind the kernel's back: it is not to remember that there is none.
             Err(FsError::NotFound) if !parent.is_clones_directory() => Ok(Reply::Absent),
             found => self.entry("lookup", parent, found),
@@ -319,6 +350,33 @@ impl Server {
     ) -> Result<Node, Errno> {
         let parent = self.numbers.ino_of(parent);
         self.node("create", parent, self.fs.create(caller, parent, name, new, None))
+    }
+
+    /// Opens a file. What others have changed of late is to be looked up again first: the kernel
+    /// does so when a file is stale, and has its size and where the name leads then.
+    fn open(&self, thread: u32, node: NodeId) -> Result<Reply<'static>, Errno> {
+        let viewer = self.viewer.as_ref().ok_or(Errno::NOSYS)?;
+        let is_fresh = viewer.lets_open(self.numbers.ino_of(node), thread);
+        if is_fresh { Ok(Reply::Opened) } else { Err(Errno::STALE) }
+    }
+
+    fn make_opened(
+        &self,
+        (caller, thread): (&Caller, u32),
+        (parent, name): (NodeId, &[u8]),
+        new: NewNode,
+        is_exclusive: bool,
+    ) -> Result<Reply<'static>, Errno> {
+        let viewer = self.viewer.as_ref().ok_or(Errno::NOSYS)?;
+        let made = self.make(caller, parent, name, new_inode(FileKind::Regular, new, 0));
+        match made {
+            // Somebody was faster: the kernel looks the name up again, and opens what is there.
+            Err(Errno::EXIST) if !is_exclusive => {
+                viewer.send_back(thread, self.numbers.ino_of(parent));
+                Err(Errno::STALE)
+            }
+            made => made.map(Reply::Created),
+        }
     }
 
     fn write(
@@ -537,12 +595,8 @@ fn refusal_of(declined: Declined) -> Errno {
     match declined {
         // The kernel translates ENOSYS for all other ioctls, but not for reading file flags.
         Declined::Ioctl => Errno::NOTTY,
-        Declined::Open
-        | Declined::Create
-        | Declined::Flush
-        | Declined::Access
-        | Declined::Poll
-        | Declined::Lock
-        | Declined::Bmap => Errno::NOSYS,
+        Declined::Flush | Declined::Access | Declined::Poll | Declined::Lock | Declined::Bmap => {
+            Errno::NOSYS
+        }
     }
 }

@@ -5,5 +5,6 @@
 
 mod memory_fs;
 mod mounted;
+mod shared;
 mod transport;
 mod wire;

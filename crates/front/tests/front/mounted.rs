@@ -129,7 +129,8 @@ impl Mounted {
         let mut options = MountOptions::new("memory,pool.hf");
         options.transport = transport;
         change(&mut options);
-        let session = mount(fs.clone(), &directory.0, &options).expect("there is a /dev/fuse");
+        let session =
+            mount(fs.clone(), &directory.0, &options, None).expect("there is a /dev/fuse");
         Mounted { session, fs, directory }
     }
 
@@ -372,7 +373,8 @@ fn many_who_sync_are_answered_by_few_threads(transport: TransportChoice) {
         let mut options = MountOptions::new("memory.hf");
         options.transport = transport;
         options.thread_count = threads;
-        let session = mount(pool.clone(), &directory.0, &options).expect("there is a /dev/fuse");
+        let session =
+            mount(pool.clone(), &directory.0, &options, None).expect("there is a /dev/fuse");
         std::thread::scope(|scope| {
             for client in 0..6 {
                 let directory = &directory.0;
@@ -435,7 +437,8 @@ fn a_mount_without_attributes_has_none(transport: TransportChoice) {
         let mut options = MountOptions::new("memory.hf");
         options.transport = transport;
         options.apply(given).expect("it is known");
-        let session = mount(pool.clone(), &directory.0, &options).expect("there is a /dev/fuse");
+        let session =
+            mount(pool.clone(), &directory.0, &options, None).expect("there is a /dev/fuse");
         let path = directory.0.join("file");
         fs::write(&path, b"data").expect("write");
         let flags = rustix::fs::XattrFlags::empty();
@@ -455,7 +458,7 @@ fn a_mount_without_attributes_has_none(transport: TransportChoice) {
 }
 
 /// Makes and opens a pool in memory.
-fn new_pool() -> Arc<Pool> {
+pub(crate) fn new_pool() -> Arc<Pool> {
     const POOL_BYTES: u64 = 64 << 20;
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
     let options = CreateOptions::new(POOL_BYTES, [7; 64]);
@@ -488,7 +491,7 @@ fn a_clean_unmount_syncs_and_leaves_nothing(transport: TransportChoice) {
     let entry = entry.expect("it is mounted");
     assert_eq!(entry.kind, "fuse.holdfast");
     assert_eq!(entry.source, "memory_pool.hf");
-    let second = mount(fs.clone(), &directory.0, &MountOptions::new("second"));
+    let second = mount(fs.clone(), &directory.0, &MountOptions::new("second"), None);
     assert!(matches!(second, Err(MountError::AlreadyMounted { .. })), "{second:?}");
     assert_eq!(session.unmount().expect("unmount"), Unmounted::Clean);
     session.wait().expect("the session ends");
@@ -570,7 +573,7 @@ fn serve_for_another_process() {
     if std::env::var_os(BY_DEV).is_some() {
         options.transport = TransportChoice::Dev;
     }
-    let session = mount(fs, Path::new(&directory), &options).expect("mount");
+    let session = mount(fs, Path::new(&directory), &options, None).expect("mount");
     println!("{READY}");
     let end = run(session, signals).expect("serve");
     assert_eq!(end, EndCause::Signal(libc::SIGTERM));
@@ -619,7 +622,7 @@ fn a_mount_whose_server_was_killed_is_replaced(transport: TransportChoice) {
     assert_eq!(mountpoint::inspect(&directory.0).expect("stat"), Mountpoint::Dead);
 
     let fs = Arc::new(MemoryFs::new());
-    let session = mount(fs, &directory.0, &MountOptions::new("again")).expect("mount");
+    let session = mount(fs, &directory.0, &MountOptions::new("again"), None).expect("mount");
     assert!(session.has_replaced_dead());
     fs::write(directory.0.join("file"), b"new").expect("the new server answers");
     drop(held);

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::memory_fs::{DAMAGED, MemoryFs, PANICKING, ROOT};
 
-const SENDER: Sender = Sender { uid: 1000, gid: 100 };
+const SENDER: Sender = Sender { uid: 1000, gid: 100, thread: 1 };
 const NEW: NewNode = NewNode { mode: 0o640, umask: 0 };
 
 fn write(node: NodeId, offset: u64, data: &[u8], kills_set_bits: bool) -> Request<'_> {
@@ -285,9 +285,12 @@ fn errors_keep_their_numbers() {
 fn what_is_declined_makes_the_kernel_help_itself() {
     let client = Client::new();
     let decline = |what| client.done(Request::Decline(what));
-    for what in
-        [Declined::Open, Declined::Create, Declined::Flush, Declined::Access, Declined::Lock]
-    {
+    let open = Request::Open { node: ROOT_NODE };
+    assert_eq!(client.done(open), Err(Errno::NOSYS), "there is nothing to open");
+    let (parent, name) = (ROOT_NODE, &b"new"[..]);
+    let create = Request::Create { parent, name, new: NEW, is_exclusive: false };
+    assert_eq!(client.done(create), Err(Errno::NOSYS));
+    for what in [Declined::Flush, Declined::Access, Declined::Lock] {
         assert_eq!(decline(what), Err(Errno::NOSYS), "{what:?}");
     }
     assert_eq!(decline(Declined::Ioctl), Err(Errno::NOTTY));

@@ -36,7 +36,7 @@ pub(super) fn over(args: &MountArgs, output: &Output) -> anyhow::Result<Option<u
         fileset: named.fileset.as_ref().map(ToString::to_string),
         clone: named.clone.as_ref().map(|clone| clone.as_str().to_owned()),
         directory: directory.as_os_str().as_bytes().to_vec(),
-        options: args.options.join(","),
+        options: options_text(args),
         threads: mount_options.thread_count,
         poll_us: u64::try_from(mount_options.poll_time.as_micros()).unwrap_or(0),
         has_writeback_cache: mount_options.has_writeback_cache,
@@ -57,6 +57,12 @@ pub(super) fn over(args: &MountArgs, output: &Output) -> anyhow::Result<Option<u
     let (mount, has_replaced_dead) = handed?;
     tell(args, &found, (&directory, has_replaced_dead), &mount, output)?;
     Ok(Some(exit::DONE))
+}
+
+/// Returns the options as mount(8) would have them.
+fn options_text(args: &MountArgs) -> String {
+    let shared = args.shared.then(|| "shared".to_owned());
+    args.options.iter().cloned().chain(shared).collect::<Vec<_>>().join(",")
 }
 
 fn tell(

@@ -38,8 +38,6 @@ pub(super) struct Envelope {
     pub(super) opcode: u32,
     pub(super) node: NodeId,
     pub(super) sender: Sender,
-    /// The thread that asks, as the kernel numbers them; 0: none.
-    pub(super) thread: u32,
 }
 
 /// What a message asks.
@@ -106,8 +104,7 @@ impl Envelope {
             unique: header.unique,
             opcode: header.opcode,
             node: NodeId(header.nodeid),
-            sender: Sender { uid: header.uid, gid: header.gid },
-            thread: header.pid,
+            sender: Sender { uid: header.uid, gid: header.gid, thread: header.pid },
         })
     }
 
@@ -238,6 +235,8 @@ fn decode_body<'a>(
         opcode::READLINK => Request::ReadLink { node },
         opcode::MKNOD => mknod(node, &mut body, dialect)?,
         opcode::MKDIR => mkdir(node, &mut body, dialect)?,
+        opcode::OPEN | opcode::OPENDIR => Request::Open { node },
+        opcode::CREATE => create(node, &mut body, dialect)?,
         opcode::TMPFILE => tmpfile(node, &mut body, dialect)?,
         opcode::SYMLINK => {
             let name = body.name()?;
@@ -315,8 +314,6 @@ fn keeps_atime(flags: u32) -> bool {
 /// What needs no file system.
 fn without_server<'a>(opcode: u32) -> Result<Message<'a>, Errno> {
     let declined = match opcode {
-        opcode::OPEN | opcode::OPENDIR => Declined::Open,
-        opcode::CREATE => Declined::Create,
         opcode::FLUSH => Declined::Flush,
         opcode::ACCESS => Declined::Access,
         opcode::IOCTL => Declined::Ioctl,
@@ -424,6 +421,13 @@ fn mkdir<'a>(parent: NodeId, body: &mut Body<'a>, dialect: Dialect) -> Result<Re
     let new = new_node(mode, umask, dialect);
     let kind = FileKind::Directory;
     Ok(Request::MakeNode { parent, name: body.name()?, kind, new, rdev: 0 })
+}
+
+fn create<'a>(parent: NodeId, body: &mut Body<'a>, dialect: Dialect) -> Result<Request<'a>, Errno> {
+    let CreateIn { flags, mode, umask, .. } = body.take()?;
+    let is_exclusive = OFlags::from_bits_retain(flags).contains(OFlags::EXCL);
+    let new = new_node(mode, umask, dialect);
+    Ok(Request::Create { parent, name: body.name()?, new, is_exclusive })
 }
 
 fn tmpfile<'a>(

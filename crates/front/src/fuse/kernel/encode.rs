@@ -16,8 +16,28 @@ use super::fuse_kernel::{
 };
 use crate::fuse::protocol::{ListedName, Listing, Node, NodeId, Reply};
 
-/// How long the kernel may keep names and attributes: as good as for ever (FU1).
-const CACHE_TIME: Duration = Duration::from_secs(86_400 * 365);
+/// How long the kernel may keep what it was told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeepTimes {
+    /// Names and attributes.
+    known: Duration,
+    /// That there is no such name.
+    absent: Duration,
+    /// Of a file that is opened.
+    open_flags: u32,
+}
+
+impl KeepTimes {
+    /// As good as for ever, and from one open to the next (FU1).
+    pub(super) const ALONE: KeepTimes = KeepTimes {
+        known: Duration::from_secs(86_400 * 365),
+        absent: Duration::from_secs(86_400 * 365),
+        open_flags: wire::FOPEN_KEEP_CACHE | wire::FOPEN_NOFLUSH,
+    };
+    /// Where others change files (FU7). A name that is not there is looked for by whoever opens it.
+    pub(super) const SHARED: KeepTimes =
+        KeepTimes { known: Duration::from_secs(1), absent: Duration::ZERO, open_flags: 0 };
+}
 
 /// Setuid and setgid.
 const SET_BITS: u16 = 0o6000;
@@ -25,17 +45,25 @@ const SET_BITS: u16 = 0o6000;
 /// Most bytes of a reply's head: an entry that was opened is the longest but for `statx`.
 pub(super) const HEAD_BYTES_MAX: usize = size_of::<OutHeader>() + size_of::<StatxOut>();
 
+/// How files are told.
+#[derive(Clone, Copy, Debug)]
+struct Manner {
+    /// Preferred unit of I/O, which stat(2) tells.
+    block_bytes: u32,
+    times: KeepTimes,
+}
+
 /// Makes the heads of replies.
 #[derive(Debug)]
 pub(super) struct Encoder {
-    /// Preferred unit of I/O, which stat(2) tells.
-    block_bytes: u32,
+    told: Manner,
     head: Vec<u8>,
 }
 
 impl Encoder {
-    pub(super) fn new(block_bytes: u32) -> Encoder {
-        Encoder { block_bytes, head: Vec::with_capacity(HEAD_BYTES_MAX) }
+    pub(super) fn new(block_bytes: u32, times: KeepTimes) -> Encoder {
+        let told = Manner { block_bytes, times };
+        Encoder { told, head: Vec::with_capacity(HEAD_BYTES_MAX) }
     }
 
     /// Returns both parts of `reply` to the request `unique`; `None` where it has none.
@@ -51,26 +79,25 @@ impl Encoder {
             Reply::Silence => return None,
             Reply::Done => {}
             Reply::Error(errno) => error = -errno.raw_os_error(),
-            Reply::Absent => self.add(&absent()),
-            Reply::Entry(node) => self.add(&entry(node, self.block_bytes)),
+            Reply::Absent => self.add(&absent(self.told)),
+            Reply::Entry(node) => self.add(&entry(node, self.told)),
             Reply::Created(node) => {
-                self.add(&entry(node, self.block_bytes));
-                // FU1: what is cached stays good from one open to the next.
-                let open_flags = wire::FOPEN_KEEP_CACHE | wire::FOPEN_NOFLUSH;
-                self.add(&OpenOut { fh: 0, open_flags, backing_id: 0 });
+                self.add(&entry(node, self.told));
+                self.add(&opened(self.told));
             }
+            Reply::Opened => self.add(&opened(self.told)),
             Reply::Attr(node) => self.add(&AttrOut {
-                attr_valid: time_of_attributes(node).as_secs(),
+                attr_valid: time_of_attributes(node, self.told).as_secs(),
                 attr_valid_nsec: 0,
                 dummy: 0,
-                attr: attr(node, self.block_bytes),
+                attr: attr(node, self.told.block_bytes),
             }),
             Reply::Statx(node) => self.add(&StatxOut {
-                attr_valid: time_of_attributes(node).as_secs(),
+                attr_valid: time_of_attributes(node, self.told).as_secs(),
                 attr_valid_nsec: 0,
                 flags: 0,
                 spare: [0; 2],
-                stat: statx(node, self.block_bytes),
+                stat: statx(node, self.told.block_bytes),
             }),
             Reply::Data(bytes) => data = bytes,
             Reply::Written(count) => self.add(&WriteOut { size: *count, padding: 0 }),
@@ -102,11 +129,11 @@ impl Encoder {
 
 /// Returns how long the kernel may keep the attributes of `node`: not at all where they may change
 /// and it would not know (FU5).
-fn time_of_attributes(node: &Node) -> Duration {
+fn time_of_attributes(node: &Node, told: Manner) -> Duration {
     let Attr { kind, mode, blocks_may_change, .. } = node.attr;
     // A change of content takes these bits away, and the kernel does not learn that it has.
     let has_set_bits = kind == FileKind::Regular && mode & SET_BITS != 0;
-    if has_set_bits || blocks_may_change { Duration::ZERO } else { CACHE_TIME }
+    if has_set_bits || blocks_may_change { Duration::ZERO } else { told.times.known }
 }
 
 /// The bits of a mode that say what sort of file it is.
@@ -176,28 +203,32 @@ fn statx(node: &Node, block_bytes: u32) -> Statx {
     }
 }
 
-fn entry(node: &Node, block_bytes: u32) -> EntryOut {
+fn entry(node: &Node, told: Manner) -> EntryOut {
     EntryOut {
         nodeid: node.id.0,
         generation: node.attr.generation,
-        entry_valid: time_of_entry(node).as_secs(),
-        attr_valid: time_of_attributes(node).as_secs(),
+        entry_valid: time_of_entry(node, told).as_secs(),
+        attr_valid: time_of_attributes(node, told).as_secs(),
         entry_valid_nsec: 0,
         attr_valid_nsec: 0,
-        attr: attr(node, block_bytes),
+        attr: attr(node, told.block_bytes),
     }
+}
+
+fn opened(told: Manner) -> OpenOut {
+    OpenOut { fh: 0, open_flags: told.times.open_flags, backing_id: 0 }
 }
 
 /// For how long the kernel may take a name to lead where it does. Directories of which anything
 /// may change behind its back are those of clones.
-fn time_of_entry(node: &Node) -> Duration {
+fn time_of_entry(node: &Node, told: Manner) -> Duration {
     let is_of_clones = node.attr.kind == FileKind::Directory && node.attr.blocks_may_change;
-    if is_of_clones { Duration::ZERO } else { CACHE_TIME }
+    if is_of_clones { Duration::ZERO } else { told.times.known }
 }
 
-/// Node id 0: there is no such name, and the kernel may remember it (FU1).
-fn absent() -> EntryOut {
-    EntryOut { entry_valid: CACHE_TIME.as_secs(), ..EntryOut::new_zeroed() }
+/// Node id 0: there is no such name, and the kernel may remember it for a while.
+fn absent(told: Manner) -> EntryOut {
+    EntryOut { entry_valid: told.times.absent.as_secs(), ..EntryOut::new_zeroed() }
 }
 
 fn stat_fs(told: &StatFs) -> StatFsOut {
@@ -222,7 +253,7 @@ pub(super) struct DirentBuffer<'b> {
     bytes: &'b mut Vec<u8>,
     bytes_max: usize,
     with_nodes: bool,
-    block_bytes: u32,
+    told: Manner,
 }
 
 impl<'b> DirentBuffer<'b> {
@@ -234,7 +265,7 @@ impl<'b> DirentBuffer<'b> {
         encoder: &Encoder,
     ) -> DirentBuffer<'b> {
         bytes.clear();
-        DirentBuffer { bytes, bytes_max, with_nodes, block_bytes: encoder.block_bytes }
+        DirentBuffer { bytes, bytes_max, with_nodes, told: encoder.told }
     }
 }
 
@@ -250,7 +281,7 @@ impl Listing for DirentBuffer<'_> {
         }
         if self.with_nodes {
             // Node id 0: attributes are not told, and no reference goes with the name.
-            let entry = node.map_or_else(EntryOut::new_zeroed, |n| entry(n, self.block_bytes));
+            let entry = node.map_or_else(EntryOut::new_zeroed, |n| entry(n, self.told));
             self.bytes.extend_from_slice(entry.as_bytes());
         }
         let dirent =

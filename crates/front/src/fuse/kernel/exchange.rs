@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::decode::{self, Dialect, Envelope, Message};
-use super::encode::{DirentBuffer, Encoder, attributes_notice, done_reply, error_reply};
+use super::encode::{DirentBuffer, Encoder, KeepTimes, attributes_notice, done_reply, error_reply};
 use super::fuse_kernel::OutHeader;
 use super::inbox::Incoming;
 use crate::fuse::Server;
@@ -115,11 +115,12 @@ impl Exchange {
         dialect: Dialect,
     ) -> Exchange {
         let told = server.stat_fs().map_or(BLOCK_BYTES_DEFAULT, |told| told.block_bytes);
+        let times = if server.viewer().is_some() { KeepTimes::SHARED } else { KeepTimes::ALONE };
         Exchange {
             server,
             dialect,
             replies,
-            encoder: Encoder::new(told),
+            encoder: Encoder::new(told, times),
             scratch: Vec::new(),
             reads: Vec::new(),
             uniques: Vec::new(),

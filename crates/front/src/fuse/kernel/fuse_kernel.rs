@@ -82,6 +82,7 @@ pub(super) mod init {
     pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
     pub(crate) const DONT_MASK: u64 = 1 << 6;
+    pub(crate) const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
     pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub(crate) const WRITEBACK_CACHE: u64 = 1 << 16;
@@ -322,7 +323,7 @@ wire! {
     LinkIn: 8 {
         oldnodeid: u64,
     }
-    /// Of TMPFILE, as of CREATE.
+    /// Of CREATE and TMPFILE.
     CreateIn: 16 {
         flags: u32,
         mode: u32,

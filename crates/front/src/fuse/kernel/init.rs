@@ -7,13 +7,14 @@
 //! | `ASYNC_DIO` | no | behind an asynchronous direct write the kernel drops no page (FU6) |
 //! | `BIG_WRITES`, `MAX_PAGES` | yes | requests of 1 MiB |
 //! | `EXPORT_SUPPORT` | yes | handles survive a restart (FU2) |
-//! | `CACHE_SYMLINKS`, `EXPLICIT_INVAL_DATA` | yes | only the kernel changes things (FU1) |
-//! | `NO_OPEN_SUPPORT`, `NO_OPENDIR_SUPPORT` | offered by the kernel | `ENOSYS` then ends opens |
+//! | `CACHE_SYMLINKS` | yes | what a link says never changes |
+//! | `EXPLICIT_INVAL_DATA` | where it is alone | only the kernel changes things (FU1) |
+//! | `NO_OPEN_SUPPORT`, `NO_OPENDIR_SUPPORT` | where it is alone | `ENOSYS` then ends opens |
+//! | `AUTO_INVAL_DATA` | where it is not | pages go with the size or mtime of before (FU7) |
 //! | `POSIX_ACL`, `SETXATTR_EXT` | where there are access lists | the kernel decides by them |
 //! | `DONT_MASK` | with them | the umask counts only where a directory's list does not |
 //! | `WRITEBACK_CACHE` | by option | writes are then lost by `kill -9` until fsync |
 //! | `ATOMIC_O_TRUNC` | no | OPEN would truncate, and OPEN is not sent |
-//! | `AUTO_INVAL_DATA` | no | would drop cached data at each change of mtime |
 //! | `HANDLE_KILLPRIV_V2` | yes | else the kernel asks for `security.capability` at each write |
 //! | `HANDLE_KILLPRIV` | no | would take setuid and setgid from files of the superuser too |
 //! | `OVER_IO_URING`, `INIT_EXT` | where queues are ready | a request is served where it is asked |
@@ -42,6 +43,8 @@ pub(super) struct Requested {
     pub(super) has_writeback_cache: bool,
     pub(super) has_acls: bool,
     pub(super) has_queues: bool,
+    /// Whether others change the files too.
+    pub(super) is_shared: bool,
 }
 
 /// How the handshake goes on.
@@ -100,10 +103,12 @@ fn wanted(requested: Requested) -> u64 {
         | flag::MAX_PAGES
         | flag::EXPORT_SUPPORT
         | flag::CACHE_SYMLINKS
-        | flag::EXPLICIT_INVAL_DATA
-        | flag::HANDLE_KILLPRIV_V2
-        | flag::NO_OPEN_SUPPORT
-        | flag::NO_OPENDIR_SUPPORT;
+        | flag::HANDLE_KILLPRIV_V2;
+    if requested.is_shared {
+        wanted |= flag::AUTO_INVAL_DATA;
+    } else {
+        wanted |= flag::EXPLICIT_INVAL_DATA | flag::NO_OPEN_SUPPORT | flag::NO_OPENDIR_SUPPORT;
+    }
     if requested.has_writeback_cache {
         wanted |= flag::WRITEBACK_CACHE;
     }
@@ -176,6 +181,19 @@ mod tests {
         let (out, _) = agreed(99, u64::MAX, Requested::default());
         assert_eq!(out.minor, MINOR);
         assert_eq!(u64::from(out.flags) & flag::WRITEBACK_CACHE, 0);
+    }
+
+    /// Goal: where others change files the kernel is to say what it opens, and to drop old pages.
+    #[test]
+    fn a_mount_that_is_not_alone_hears_of_opens() {
+        let asked = |is_shared| {
+            let (out, _) = agreed(45, u64::MAX, Requested { is_shared, ..Requested::default() });
+            u64::from(out.flags)
+        };
+        let alone = flag::NO_OPEN_SUPPORT | flag::NO_OPENDIR_SUPPORT | flag::EXPLICIT_INVAL_DATA;
+        let both = alone | flag::AUTO_INVAL_DATA;
+        assert_eq!(asked(false) & both, alone);
+        assert_eq!(asked(true) & both, flag::AUTO_INVAL_DATA);
     }
 
     #[test]

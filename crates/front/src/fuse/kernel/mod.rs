@@ -6,7 +6,7 @@
 //!   device       read a message, write a reply            encode       replies to bytes
 //!   poll         how long to look before sleeping         exchange     one message, one reply
 //!   inbox        where a message is read to               leader       one thread for one client
-//!   latency      keeps processors from halting
+//!   latency      keeps processors from halting         notices      what others have changed
 //! ```
 //!
 //! # Concurrency
@@ -30,6 +30,7 @@ pub(super) mod inbox;
 mod init;
 mod latency;
 mod leader;
+pub(super) mod notices;
 mod poll;
 mod uring;
 
@@ -52,6 +53,7 @@ use self::inbox::{Inbox, Incoming};
 use self::init::{Answer, Requested};
 use self::latency::Latency;
 use self::leader::{Clients, Lead, ThreadNo};
+use self::notices::Notices;
 use self::poll::{Crew, GatherPolicy, PollPolicy};
 use self::uring::{Queues, Serving};
 use super::options::{CpuLatency, THREADS_MAX};
@@ -116,6 +118,7 @@ impl KernelTransport {
             has_writeback_cache: options.has_writeback_cache,
             has_acls: server.has_acls(),
             has_queues: queues.is_ok(),
+            is_shared: server.viewer().is_some(),
         };
         let dialect = shake_hands(&device, requested)?;
         let queues = queues.and_then(|queues| match dialect.has_queues {
@@ -195,6 +198,8 @@ impl Transport for KernelTransport {
         let _latency = Latency::start(self.cpu_latency, &server)?;
         let KernelTransport { device, dialect, thread_count, poll_time, queues, used, .. } = *self;
         let device = Arc::new(device);
+        let replies: Arc<dyn Replies> = Arc::<Device>::clone(&device);
+        let _notices = Notices::start(&server, replies)?;
         if let Some(queues) = queues {
             match Serving::start(queues, &server, &device, dialect, thread_count)? {
                 Ok(serving) => {
@@ -376,7 +381,7 @@ impl Worker {
 
     /// A message was found: takes the lead, keeps it, or leaves it.
     fn begin_as_leader(&mut self, message: Incoming<'_>) {
-        let asking = Envelope::of(message.head).map_or(0, |envelope| envelope.thread);
+        let asking = Envelope::of(message.head).map_or(0, |envelope| envelope.sender.thread);
         if !self.is_leader {
             (self.clients, self.held) = (Clients::default(), 0);
             self.is_leader = self.lead.is_wanted() && self.lead.take(self.number);

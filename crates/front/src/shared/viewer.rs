@@ -1,0 +1,231 @@
+//! What one mount must ask again.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use engine::vnode::api::Ino;
+use parking_lot::{Condvar, Mutex};
+use runtime::clock::Clock;
+
+/// Most files of which the kernel is yet to be told. With more it is told of none of them.
+pub const NOTICES_MAX: usize = 4096;
+/// Most files of [`CHANGED_TIME_NS`] that are known as changed. With more all are taken to be.
+pub const CHANGED_MAX: usize = 32 << 10;
+/// Most threads that are to look a file up again.
+pub const ASKED_MAX: usize = 16 << 10;
+/// How long a file is known as changed, and up to twice that: longer than a kernel keeps a name.
+pub const CHANGED_TIME_NS: u64 = 3_000_000_000;
+
+/// How long an open waits for a notice that is on its way.
+const NOTICE_TIME_MAX: Duration = Duration::from_millis(100);
+
+/// What a viewer was told, for statistics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Notices that went to the kernel.
+    pub notices: u64,
+    /// How often there were too many of them.
+    pub overflows: u64,
+    /// Opens that were sent back to look the file up again.
+    pub opens_again: u64,
+}
+
+/// One who is shown a fileset.
+#[derive(Debug)]
+pub struct Viewer {
+    root: Ino,
+    clock: Arc<dyn Clock>,
+    count: Arc<AtomicUsize>,
+    known: Mutex<Known>,
+    /// There is something to tell, or it is over.
+    has_news: Condvar,
+    /// A notice has gone out.
+    is_told: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// What the kernel is to be told, the oldest first, each once.
+    notices: VecDeque<Ino>,
+    waiting: HashSet<Ino>,
+    /// What it is being told.
+    in_flight: Option<Ino>,
+    changed: Changed,
+    /// The threads that were sent back to look up again what they open, and what each has found.
+    asked: HashMap<u32, Ino>,
+    told: Told,
+    is_over: bool,
+}
+
+/// The files that others have changed of late.
+#[derive(Debug, Default)]
+struct Changed {
+    /// Since `turned_ns`.
+    young: HashSet<Ino>,
+    /// In the time before.
+    old: HashSet<Ino>,
+    turned_ns: u64,
+    /// Until when every file is taken to be changed.
+    all_until_ns: u64,
+}
+
+impl Changed {
+    fn turn(&mut self, now_ns: u64) {
+        let since = now_ns.saturating_sub(self.turned_ns);
+        if since >= CHANGED_TIME_NS {
+            let young = std::mem::take(&mut self.young);
+            self.old = if since < 2 * CHANGED_TIME_NS { young } else { HashSet::new() };
+            self.turned_ns = now_ns;
+        }
+    }
+
+    fn add(&mut self, ino: Ino, now_ns: u64) {
+        self.turn(now_ns);
+        if self.young.len() < CHANGED_MAX {
+            self.young.insert(ino);
+        } else if !self.young.contains(&ino) {
+            self.all_until_ns = now_ns.saturating_add(CHANGED_TIME_NS);
+        }
+    }
+
+    fn has(&mut self, ino: Ino, now_ns: u64) -> bool {
+        self.turn(now_ns);
+        now_ns < self.all_until_ns || self.young.contains(&ino) || self.old.contains(&ino)
+    }
+}
+
+impl Viewer {
+    pub(super) fn new(root: Ino, clock: Arc<dyn Clock>, count: Arc<AtomicUsize>) -> Viewer {
+        count.fetch_add(1, Ordering::AcqRel);
+        let (known, has_news, is_told) = (Mutex::default(), Condvar::new(), Condvar::new());
+        Viewer { root, clock, count, known, has_news, is_told }
+    }
+
+    pub(super) fn root(&self) -> Ino {
+        self.root
+    }
+
+    /// Notes that somebody else has changed a file, or where a name leads that led to it.
+    pub(super) fn changed(&self, inos: &[Ino]) {
+        let now_ns = self.clock.monotonic_ns();
+        let mut known = self.known.lock();
+        for ino in inos {
+            known.changed.add(*ino, now_ns);
+            known.add_notice(*ino);
+        }
+        self.has_news.notify_one();
+    }
+
+    /// Returns whether `thread` may open a file as the kernel remembers it. If others have changed
+    /// it of late it may not, once: it is to look it up again, and is let in then. A second refusal
+    /// the kernel would pass on to the program.
+    #[must_use]
+    pub fn lets_open(&self, ino: Ino, thread: u32) -> bool {
+        let now_ns = self.clock.monotonic_ns();
+        let mut known = self.known.lock();
+        // A thread opens one file at a time, so what it was sent back for before is over.
+        let was_asked = known.asked.remove(&thread) == Some(ino);
+        if !known.changed.has(ino, now_ns) {
+            return true;
+        }
+        if was_asked || thread == 0 || known.asked.len() >= ASKED_MAX {
+            // Who opens by a descriptor looks nothing up.
+            known.add_notice(ino);
+            self.has_news.notify_one();
+            return true;
+        }
+        known.asked.insert(thread, ino);
+        known.told.opens_again += 1;
+        // A notice that goes out while the answer to a look-up is on its way would have the kernel
+        // drop that answer, and keep the size that it had.
+        known.drop_notice(ino);
+        if known.in_flight == Some(ino) {
+            let _ = self.is_told.wait_for(&mut known, NOTICE_TIME_MAX);
+        }
+        false
+    }
+
+    /// Notes that `thread` is sent back to look up what it opens, for a reason of the caller's.
+    pub fn send_back(&self, thread: u32, ino: Ino) {
+        let mut known = self.known.lock();
+        if thread != 0 && known.asked.len() < ASKED_MAX {
+            known.asked.insert(thread, ino);
+        }
+    }
+
+    /// Notes what `thread` has found: of one that was sent back, what it will open, or that there
+    /// is nothing to open.
+    pub fn looked_up(&self, thread: u32, found: Option<Ino>) {
+        let mut known = self.known.lock();
+        let Known { asked, .. } = &mut *known;
+        match (asked.get_mut(&thread), found) {
+            (Some(kept), Some(found)) => *kept = found,
+            (Some(_), None) => drop(asked.remove(&thread)),
+            (None, _) => {}
+        }
+    }
+
+    /// Calls `tell` for each file whose attributes are to be asked for again, until
+    /// [`Viewer::end`]. It may wait: nothing is locked meanwhile.
+    pub fn tell_each(&self, tell: &mut dyn FnMut(Ino)) {
+        let mut known = self.known.lock();
+        loop {
+            if known.is_over {
+                return;
+            }
+            let Some(ino) = known.notices.pop_front() else {
+                self.has_news.wait(&mut known);
+                continue;
+            };
+            known.waiting.remove(&ino);
+            known.in_flight = Some(ino);
+            drop(known);
+            tell(ino);
+            known = self.known.lock();
+            known.in_flight = None;
+            known.told.notices += 1;
+            self.is_told.notify_all();
+        }
+    }
+
+    /// Has [`Viewer::tell_each`] return, now and later.
+    pub fn end(&self) {
+        self.known.lock().is_over = true;
+        self.has_news.notify_all();
+    }
+
+    /// Returns what it was told.
+    #[must_use]
+    pub fn told(&self) -> Told {
+        self.known.lock().told
+    }
+}
+
+impl Known {
+    fn add_notice(&mut self, ino: Ino) {
+        if self.waiting.contains(&ino) {
+            return;
+        }
+        if self.notices.len() >= NOTICES_MAX {
+            self.notices.clear();
+            self.waiting.clear();
+            self.told.overflows += 1;
+        }
+        self.notices.push_back(ino);
+        self.waiting.insert(ino);
+    }
+
+    fn drop_notice(&mut self, ino: Ino) {
+        if self.waiting.remove(&ino) {
+            self.notices.retain(|other| *other != ino);
+        }
+    }
+}
+
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::AcqRel);
+    }
+}
