@@ -131,7 +131,7 @@ pub struct Summary {
     pub incarnation: Epoch,
     /// Where the partial segment that this page ends, or the run of entries it lists, begins:
     /// fragments.
-    pub piece_start: u32,
+    pub partial_start: u32,
     /// Offset in the segment of the summary page before this one, plus one; 0: none.
     pub previous: u32,
     /// Checksum of the summary page before this one.
@@ -156,7 +156,7 @@ impl Summary {
         header.birth = self.incarnation;
         header.count = u32::try_from(self.entries.len()).expect("bounded");
         header.aux = [
-            u64::from(self.piece_start),
+            u64::from(self.partial_start),
             u64::from(self.previous) << 32 | u64::from(self.previous_crc),
             seal_of(secret, self.place, self.incarnation, self.lsn),
             0,
@@ -191,7 +191,7 @@ impl Summary {
             place,
             lsn: header.lsn,
             incarnation: header.birth,
-            piece_start: u32::try_from(header.aux[0]).ok()?,
+            partial_start: u32::try_from(header.aux[0]).ok()?,
             previous: u32::try_from(header.aux[1] >> 32).ok()?,
             previous_crc: u32::try_from(header.aux[1] & 0xffff_ffff).ok()?,
             entries: entries?,
@@ -263,7 +263,7 @@ mod tests {
             place: Place::new(0, 1, 300),
             lsn: Lsn(5000),
             incarnation: Epoch(70),
-            piece_start: 256,
+            partial_start: 256,
             previous: 255,
             previous_crc: 0xdead_beef,
             entries: vec![entry; ENTRIES_PER_SUMMARY],

@@ -213,7 +213,7 @@ fn a_summary_names_the_owner_without_a_search() {
         place,
         lsn: Lsn(1),
         incarnation: Epoch(1),
-        piece_start: 0,
+        partial_start: 0,
         previous: 0,
         previous_crc: 0,
         entries: vec![stale, entry],

@@ -371,7 +371,7 @@ fn put_summary(image: &Image, birth: Epoch) {
         place,
         lsn: Lsn(1),
         incarnation: Epoch(7),
-        piece_start: 0,
+        partial_start: 0,
         previous: 0,
         previous_crc: 0,
         entries: vec![entry],

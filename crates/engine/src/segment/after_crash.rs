@@ -229,7 +229,7 @@ impl<'a> Left<'a> {
             place: self.start().advance(offset),
             lsn,
             incarnation: self.usage.incarnation,
-            piece_start: entries.first().map_or(0, |entry| entry.offset),
+            partial_start: entries.first().map_or(0, |entry| entry.offset),
             previous,
             previous_crc,
             entries: entries.to_vec(),

@@ -236,7 +236,7 @@ struct OpenSegment {
     /// Where the next block goes, in fragments.
     cursor: u32,
     /// Where the partial segment being filled begins.
-    piece_start: u32,
+    partial_start: u32,
     /// Blocks of that partial segment, in order of place.
     blocks: Vec<Arc<Block>>,
     /// Offset of the last summary page plus one, and its checksum.
@@ -455,7 +455,7 @@ impl Segments {
             id,
             incarnation,
             cursor: 0,
-            piece_start: 0,
+            partial_start: 0,
             blocks: Vec::new(),
             previous_summary: (0, 0),
             log_data: BTreeSet::new(),
@@ -488,7 +488,7 @@ impl Segments {
 
     /// Seals what is left of a segment that takes no more blocks.
     fn finish(&self, state: &mut State, mut segment: OpenSegment) {
-        self.seal_piece(state, &mut segment);
+        self.seal_partial(state, &mut segment);
         if let Some(closing) = state.segments.get_mut(&segment.id) {
             closing.is_closed = true;
         }

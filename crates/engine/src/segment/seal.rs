@@ -50,7 +50,7 @@ impl Segments {
         let wanted: Vec<Stream> = wanted.map(|(stream, _)| *stream).collect();
         for stream in wanted {
             let mut segment = state.open.remove(&stream).expect("looked at it");
-            self.seal_piece(&mut state, &mut segment);
+            self.seal_partial(&mut state, &mut segment);
             self.keep_open(&mut state, stream, segment);
         }
     }
@@ -111,7 +111,7 @@ impl Segments {
 
     /// Seals the partial segment being filled: blocks get their pointers, the partial segment its
     /// summary, and all of it is handed to the device in one write.
-    pub(super) fn seal_piece(&self, state: &mut State, segment: &mut OpenSegment) {
+    pub(super) fn seal_partial(&self, state: &mut State, segment: &mut OpenSegment) {
         let blocks = std::mem::take(&mut segment.blocks);
         if blocks.is_empty() {
             return;
@@ -137,7 +137,7 @@ impl Segments {
             .store
             .geometry()
             .segment_place(segment.id.group, segment.id.segment)
-            .advance(segment.piece_start);
+            .advance(segment.partial_start);
         let ticket = self.store.volume.submit_write(Purpose::Data, place, pieces);
         let sequence = self.store.journal.data_submitted(ticket);
         for block in &blocks {
@@ -148,11 +148,11 @@ impl Segments {
                 Origin::Cleaner(_) => state.written.moved += fragments,
             }
         }
-        state.written.all += u64::from(segment.cursor - segment.piece_start);
+        state.written.all += u64::from(segment.cursor - segment.partial_start);
         for id in std::mem::take(&mut segment.log_data) {
             self.store.journal.log_data_submitted(id, sequence);
         }
-        segment.piece_start = segment.cursor;
+        segment.partial_start = segment.cursor;
         let closing = state.segments.get_mut(&segment.id).expect("entered when it was opened");
         closing.last_sequence = sequence;
     }
@@ -213,7 +213,7 @@ impl Segments {
                 place: start.advance(segment.cursor),
                 lsn,
                 incarnation: segment.incarnation,
-                piece_start: segment.piece_start,
+                partial_start: segment.partial_start,
                 previous: segment.previous_summary.0,
                 previous_crc: segment.previous_summary.1,
                 entries: entries.to_vec(),
@@ -306,15 +306,15 @@ impl Segments {
             let is_in = |place: &Place| {
                 let id = SegmentId { group: place.group(), segment: geometry.segment_of(*place) };
                 id == segment.id
-                    && place.fragment() % geometry.segment_fragments >= segment.piece_start
+                    && place.fragment() % geometry.segment_fragments >= segment.partial_start
             };
             if places.iter().any(is_in) {
                 segment.log_data.insert(id);
                 partial_segments += 1;
             }
         }
-        // Pieces that were sealed between the fixing of the blocks and the end of the transaction:
-        // what is not in flight any more was answered.
+        // Partial segments that were sealed between the fixing of the blocks and the end of the
+        // transaction: what is not in flight any more was answered.
         let answered = self.store.journal.data_answered();
         let write_of = |place: &Place| state.in_flight.write_of(*place).unwrap_or(answered);
         let sequence = places.iter().map(write_of).max().unwrap_or(NOT_SUBMITTED);

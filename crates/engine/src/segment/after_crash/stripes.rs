@@ -124,7 +124,7 @@ impl Left<'_> {
         let is_before = self.first.is_some_and(|first| entry.offset < first);
         // The bytes past what is stored are zeros, however long a block is.
         let is_block = format::geometry::BLOCK_SHIFTS.contains(&entry.block_shift);
-        if !is_inside || is_before || !is_block || summary.piece_start > entry.offset {
+        if !is_inside || is_before || !is_block || summary.partial_start > entry.offset {
             return Ok(());
         }
         let place = self.start().advance(entry.offset);
