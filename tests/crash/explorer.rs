@@ -16,9 +16,9 @@ use runtime::clock::{ManualClock, SimClock};
 use runtime::prng::Prng;
 use runtime::sync::sim::{self, Job, Scheduler};
 use storage::device::SharedDevice;
-use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
+use storage::device::sim::{CrashPoint, Image, SimDevice, SimOptions, Strategy};
 use testkit::canon::Times;
-use testkit::crash::{History, judge};
+use testkit::crash::{History, Judge};
 use testkit::ops::{Applied, Generator, Profile, Session, Step};
 
 /// Bytes of the pools that are cut.
@@ -147,6 +147,14 @@ fn run_beside_checkpoints(base: &Image, plan: &Plan) -> (Arc<SimDevice>, Vec<Rec
     (device, recorded)
 }
 
+/// Returns how many operations had begun, and how many were acknowledged, when the recording stood
+/// at `position`.
+fn known_at(recorded: &[Recorded], position: usize) -> (usize, usize) {
+    let begun = recorded.iter().filter(|entry| entry.began < position).count();
+    let is_ended = |entry: &&Recorded| matches!(&entry.ended, Some((at, _)) if *at <= position);
+    (begun, recorded.iter().filter(is_ended).count())
+}
+
 /// Returns the history as it was known when the recording stood at `position`.
 fn history_at(base: &Pool, recorded: &[Recorded], position: usize) -> History {
     let mut history = History::after(base).expect("the base can be walked");
@@ -162,10 +170,10 @@ fn history_at(base: &Pool, recorded: &[Recorded], position: usize) -> History {
 }
 
 /// Opens an image, judges what is there, and checks it.
-fn judge_image(image: &Image, history: &History) -> Result<(), String> {
+fn judge_image(image: &Image, judge: &Judge<'_>) -> Result<(), String> {
     let device = SimDevice::open(image.clone(), options(false));
     let pool = open(&device).map_err(|error| format!("does not open: {error}"))?;
-    judge(history, &pool).map_err(|findings| {
+    judge.judge(&pool).map_err(|findings| {
         let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
         lines.join("\n")
     })?;
@@ -174,7 +182,7 @@ fn judge_image(image: &Image, history: &History) -> Result<(), String> {
 }
 
 /// Cuts the power in the middle of recovering `image`, and judges what is left.
-fn cut_recovery(image: &Image, history: &History, prng: &mut Prng) -> Result<u64, String> {
+fn cut_recovery(image: &Image, judge: &Judge<'_>, prng: &mut Prng) -> Result<u64, String> {
     let device = SimDevice::open(image.clone(), options(true));
     let pool = open(&device)?;
     drop(pool);
@@ -189,7 +197,7 @@ fn cut_recovery(image: &Image, history: &History, prng: &mut Prng) -> Result<u64
     for point in recording.points() {
         let skipped = usize::try_from(prng.below(SECOND_IMAGES_MAX)).expect("few");
         let Some(second) = point.images(&strategy).take(skipped + 1).last() else { continue };
-        judge_image(&second.image, history).map_err(|finding| {
+        judge_image(&second.image, judge).map_err(|finding| {
             format!("second cut at {} of the recovery: {finding}", point.position())
         })?;
         judged += 1;
@@ -211,31 +219,38 @@ pub(crate) fn explore(plan: &Plan) -> Explored {
     let mut explored = Explored::default();
     let mut seen = BTreeSet::new();
     let mut prng = Prng::from_seed(plan.seed);
-    for point in recording.points() {
-        explored.points += 1;
-        let history = history_at(&base_pool, &recorded, point.position());
-        for (number, image) in point.images(&plan.strategy).enumerate() {
-            // The same bytes with the same history need no second look.
-            if !seen.insert((image.image.content_hash(), history.events().len())) {
-                continue;
-            }
-            explored.images += 1;
-            let context = || {
-                format!(
-                    "seed {} steps {}: cut at {} image {number} ({:?})",
-                    plan.seed,
-                    plan.steps,
-                    point.position(),
-                    image.survived
-                )
-            };
-            if let Err(finding) = judge_image(&image.image, &history) {
-                panic!("{}: {finding}", context());
-            }
-            if prng.one_in(plan.second_cut_one_in) {
-                match cut_recovery(&image.image, &history, &mut prng) {
-                    Ok(judged) => explored.second_images += judged,
-                    Err(finding) => panic!("{}: {finding}", context()),
+    let mut points = recording.points().peekable();
+    while let Some(first) = points.peek() {
+        // Many points lie within one operation: what is known of them is the same.
+        let known = known_at(&recorded, first.position());
+        let history = history_at(&base_pool, &recorded, first.position());
+        let judge = Judge::new(&history);
+        let is_known = |point: &CrashPoint| known_at(&recorded, point.position()) == known;
+        while let Some(point) = points.next_if(is_known) {
+            explored.points += 1;
+            for (number, image) in point.images(&plan.strategy).enumerate() {
+                // The same bytes with the same history need no second look.
+                if !seen.insert((image.image.content_hash(), known)) {
+                    continue;
+                }
+                explored.images += 1;
+                let context = || {
+                    format!(
+                        "seed {} steps {}: cut at {} image {number} ({:?})",
+                        plan.seed,
+                        plan.steps,
+                        point.position(),
+                        image.survived
+                    )
+                };
+                if let Err(finding) = judge_image(&image.image, &judge) {
+                    panic!("{}: {finding}", context());
+                }
+                if prng.one_in(plan.second_cut_one_in) {
+                    match cut_recovery(&image.image, &judge, &mut prng) {
+                        Ok(judged) => explored.second_images += judged,
+                        Err(finding) => panic!("{}: {finding}", context()),
+                    }
                 }
             }
         }

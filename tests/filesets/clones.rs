@@ -1,7 +1,6 @@
 //! Clones: what a fileset was like stays so, whatever is done to it since and wherever a crash
 //! cuts.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode, RenameMode, SetAttr};
@@ -12,6 +11,7 @@ use runtime::prng::Prng;
 use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
 use storage::device::{MemoryDevice, SharedDevice};
 use testkit::canon::{Times, Tree, differences, walk};
+use testkit::crash::judge_cuts;
 
 use super::{assert_clean, free_all, name, used_bytes, work};
 
@@ -264,19 +264,14 @@ fn a_crash_leaves_clones_as_they_were() {
         drop(pool);
         let strategy =
             Strategy { exhaustive_writes_max: 2, random_subsets: 1, torn_variants: 1, seed };
-        let mut seen = BTreeSet::new();
-        for point in device.recording().points() {
-            let at = point.position();
-            let is_there = |it: &&Taken| (it.answered..it.deleted).contains(&at);
-            let there = taken.iter().filter(is_there).count();
-            for image in point.images(&strategy) {
-                if seen.insert((image.image.content_hash(), there)) {
-                    judged += 1;
-                    judge(&image.image, &taken, at)
-                        .unwrap_or_else(|finding| panic!("seed {seed} cut at {at}: {finding}"));
-                }
-            }
-        }
+        let there_at = |at: usize| {
+            let is_there = |it: &Taken| (it.answered..it.deleted).contains(&at);
+            taken.iter().map(is_there).collect::<Vec<bool>>()
+        };
+        let recording = device.recording();
+        judged += judge_cuts(&format!("seed {seed}"), &recording, &strategy, there_at, |cut| {
+            judge(&cut.image, &taken, cut.at)
+        });
     }
     assert!(judged > 100, "{judged} images mean little");
 }

@@ -9,6 +9,7 @@ use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
+use testkit::crash::judge_cuts;
 
 use super::{free_all, name, names, new_fileset, work};
 
@@ -39,7 +40,7 @@ fn filled_pool() -> Image {
         pool.create_fileset(&name(&text), &random).expect("there is room");
         pool.close().expect("nothing fails");
         let pool = open(&device, Some(&text));
-        work(&pool, number, 600);
+        work(&pool, number, 200);
         pool.close().expect("nothing fails");
     }
     device.durable_image()
@@ -132,19 +133,15 @@ fn a_crash_leaves_each_change_of_filesets_whole_or_undone() {
         let states = run(&device, seed);
         let strategy =
             Strategy { exhaustive_writes_max: 3, random_subsets: 2, torn_variants: 1, seed };
-        let mut seen = BTreeSet::new();
-        for point in device.recording().points() {
-            let at = point.position();
-            let may_be = |state: &&State| state.began < at.max(1) && at <= state.ended;
-            let allowed: Vec<&Names> = states.iter().filter(may_be).map(|it| &it.names).collect();
-            for image in point.images(&strategy) {
-                if seen.insert((image.image.content_hash(), allowed.len())) {
-                    judged += 1;
-                    judge(&image.image, &allowed)
-                        .unwrap_or_else(|finding| panic!("seed {seed} cut at {at}: {finding}"));
-                }
-            }
-        }
+        let may_be = |at: usize| {
+            let is_one = |state: &State| state.began < at.max(1) && at <= state.ended;
+            (0..states.len()).filter(|&nth| is_one(&states[nth])).collect::<Vec<usize>>()
+        };
+        let recording = device.recording();
+        judged += judge_cuts(&format!("seed {seed}"), &recording, &strategy, may_be, |cut| {
+            let allowed: Vec<&Names> = cut.known.iter().map(|&nth| &states[nth].names).collect();
+            judge(&cut.image, &allowed)
+        });
     }
     assert!(judged > 500, "{judged} images mean little");
 }

@@ -12,6 +12,7 @@ use runtime::prng::Prng;
 use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
 use storage::device::{MemoryDevice, SharedDevice};
 use testkit::canon::{Times, Tree, differences, walk};
+use testkit::crash::judge_cuts;
 
 use super::{assert_clean, free_all, name, names, new_fileset, work};
 
@@ -484,19 +485,14 @@ fn a_crash_leaves_each_fork_restore_and_promotion_whole_or_undone() {
     drop(pool);
     let strategy =
         Strategy { exhaustive_writes_max: 2, random_subsets: 2, torn_variants: 1, seed: 5 };
-    let (mut seen, mut judged) = (BTreeSet::new(), 0);
-    for point in device.recording().points() {
-        let at = point.position();
-        let may_be = |state: &&State| state.began < at.max(1) && at <= state.ended;
-        let allowed: Vec<&State> = states.iter().filter(may_be).collect();
-        for image in point.images(&strategy) {
-            if seen.insert((image.image.content_hash(), allowed.len())) {
-                judged += 1;
-                judge(&image.image, &allowed)
-                    .unwrap_or_else(|finding| panic!("cut at {at}: {finding}"));
-            }
-        }
-    }
+    let may_be = |at: usize| {
+        let is_one = |state: &State| state.began < at.max(1) && at <= state.ended;
+        (0..states.len()).filter(|&nth| is_one(&states[nth])).collect::<Vec<usize>>()
+    };
+    let judged = judge_cuts("forks", &device.recording(), &strategy, may_be, |cut| {
+        let allowed: Vec<&State> = cut.known.iter().map(|&nth| &states[nth]).collect();
+        judge(&cut.image, &allowed)
+    });
     assert!(judged > 60, "{judged} images mean little");
 }
 

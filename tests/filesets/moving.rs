@@ -1,7 +1,7 @@
 //! Blocks that clones hold are moved: each who holds one finds it where it is then, and a pool with
 //! clones is cleaned as one without.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, SetAttr};
@@ -13,6 +13,7 @@ use runtime::sync::Mutex;
 use runtime::sync::sim::Scheduler;
 use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
 use storage::device::{MemoryDevice, SharedDevice};
+use testkit::crash::judge_cuts;
 
 use super::{assert_clean, free_all, name};
 
@@ -462,19 +463,15 @@ fn a_crash_beside_moves_leaves_whoever_holds_a_block_what_he_had() {
         drop(pool);
         let strategy =
             Strategy { exhaustive_writes_max: 1, random_subsets: 1, torn_variants: 0, seed };
-        let mut seen = BTreeSet::new();
-        for point in device.recording().points() {
-            let at = point.position();
-            let is_there = |it: &&There| (it.since..=it.until).contains(&at);
-            let there: Vec<&There> = there.iter().filter(is_there).collect();
-            for image in point.images(&strategy) {
-                if seen.insert((image.image.content_hash(), there.len())) {
-                    judged += 1;
-                    judge(&image.image, &there, judged % 4 == 0)
-                        .unwrap_or_else(|finding| panic!("seed {seed} cut at {at}: {finding}"));
-                }
-            }
-        }
+        let there_at = |at: usize| {
+            let is_there = |it: &There| (it.since..=it.until).contains(&at);
+            (0..there.len()).filter(|&nth| is_there(&there[nth])).collect::<Vec<usize>>()
+        };
+        let recording = device.recording();
+        judged += judge_cuts(&format!("seed {seed}"), &recording, &strategy, there_at, |cut| {
+            let there: Vec<&There> = cut.known.iter().map(|&nth| &there[nth]).collect();
+            judge(&cut.image, &there, cut.number.is_multiple_of(4))
+        });
     }
     assert!(judged > 50, "{judged} images mean little");
 }

@@ -1,7 +1,6 @@
 //! Quotas of users, groups and projects: what each has is counted exactly, and limits hold. After
 //! each test the checker adds up the anodes (FS015).
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, Ino, NewInode, SetAttr};
@@ -12,6 +11,7 @@ use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
+use testkit::crash::judge_cuts;
 
 use super::{assert_clean, free_all, name, new_pool, open};
 
@@ -298,17 +298,14 @@ fn a_crash_leaves_what_users_have_right() {
         drop(pool);
         let strategy =
             Strategy { exhaustive_writes_max: 2, random_subsets: 1, torn_variants: 1, seed };
-        let mut seen = BTreeSet::new();
-        for point in device.recording().points() {
-            let at = point.position();
-            for image in point.images(&strategy) {
-                if seen.insert(image.image.content_hash()) {
-                    judged += 1;
-                    judge(&image.image, seed)
-                        .unwrap_or_else(|finding| panic!("seed {seed} cut at {at}: {finding}"));
-                }
-            }
-        }
+        let recording = device.recording();
+        judged += judge_cuts(
+            &format!("seed {seed}"),
+            &recording,
+            &strategy,
+            |_| (),
+            |cut| judge(&cut.image, seed),
+        );
     }
     assert!(judged > 100, "{judged} images mean little");
 }

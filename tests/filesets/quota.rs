@@ -1,7 +1,6 @@
 //! Quotas of filesets: what is accepted, what is refused, and that nothing accepted is refused
 //! later. After each test the checker counts what the fileset references (F4).
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use engine::vnode::api::{
@@ -13,6 +12,7 @@ use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
+use testkit::crash::judge_cuts;
 
 use super::{assert_clean, free_all, name, new_fileset, new_pool, open};
 
@@ -306,22 +306,17 @@ fn a_crash_leaves_the_count_right_and_the_limits_whole() {
         drop(pool);
         let strategy =
             Strategy { exhaustive_writes_max: 2, random_subsets: 1, torn_variants: 1, seed };
-        let mut seen = BTreeSet::new();
-        for point in device.recording().points() {
-            let at = point.position();
+        let allowed_at = |at: usize| {
             // Each until the next is answered, from when it was asked for.
             let ends = limits.iter().skip(1).map(|it| it.2).chain([usize::MAX]);
             let may_be = limits.iter().zip(ends);
             let may_be = may_be.filter(|((_, asked, _), end)| *asked < at.max(1) && at <= *end);
-            let allowed: Vec<(u64, u64)> = may_be.map(|((pair, ..), _)| *pair).collect();
-            for image in point.images(&strategy) {
-                if seen.insert((image.image.content_hash(), allowed.len())) {
-                    judged += 1;
-                    judge(&image.image, &allowed)
-                        .unwrap_or_else(|finding| panic!("seed {seed} cut at {at}: {finding}"));
-                }
-            }
-        }
+            may_be.map(|((pair, ..), _)| *pair).collect::<Vec<(u64, u64)>>()
+        };
+        let recording = device.recording();
+        judged += judge_cuts(&format!("seed {seed}"), &recording, &strategy, allowed_at, |cut| {
+            judge(&cut.image, &cut.known)
+        });
     }
     assert!(judged > 100, "{judged} images mean little");
 }

@@ -1,7 +1,6 @@
 //! An import that a power cut ends, wherever: what it would skip the next time is whole (TE2), and
 //! the next time ends with all of it.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use engine::{CreateOptions, OpenOptions, Pool};
 use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
+use testkit::crash::judge_cuts;
 
 use super::copy::{self, Purpose};
 use super::host::HostTree;
@@ -117,17 +117,9 @@ fn an_import_that_a_crash_ends_goes_on() {
     }
     let strategy =
         Strategy { exhaustive_writes_max: 3, random_subsets: 2, torn_variants: 1, seed: 1 };
-    let (mut seen, mut judged) = (BTreeSet::new(), 0);
-    for point in device.recording().points() {
-        for image in point.images(&strategy) {
-            if seen.insert(image.image.content_hash()) {
-                judged += 1;
-                judge(&image.image, &from).unwrap_or_else(|finding| {
-                    panic!("cut at {}: {finding}", point.position());
-                });
-            }
-        }
-    }
+    let recording = device.recording();
+    let judged =
+        judge_cuts("an import", &recording, &strategy, |_| (), |cut| judge(&cut.image, &from));
     pool.close().expect("nothing fails");
     fs::remove_dir_all(&from).expect("it is ours");
     assert!(judged > 50, "{judged} images mean little");

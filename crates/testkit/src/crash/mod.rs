@@ -40,14 +40,17 @@
 //! Several clients may work at one time, each below a directory of its own that is not touched
 //! while they do. Each of their histories is judged, but none is ordered with another.
 //!
-//! Not here: cutting the power (torture and the crash explorer do).
+//! Not here: cutting the power of a running pool (torture does). [`judge_cuts`] goes through what
+//! a cut may leave of a recorded workload.
 
 mod content;
+mod cuts;
 mod history;
 mod judge;
 mod replay;
 #[cfg(test)]
 mod tests;
 
+pub use cuts::{Cut, judge_cuts};
 pub use history::{Ended, Event, History};
 pub use judge::{Finding, Judge, Reason, Verdict, judge};

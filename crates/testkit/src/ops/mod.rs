@@ -387,6 +387,8 @@ impl Step {
 
 /// The fill of a write of zeros.
 pub const FILL_ZEROS: u32 = u32::MAX;
+/// One bit of each byte.
+const NO_BYTE_ZERO: u64 = 0x0101_0101_0101_0101;
 
 /// Returns the `length` bytes that a write with `fill` writes; none of them is zero, so that a
 /// hole is never taken for what was written, unless `fill` is [`FILL_ZEROS`].
@@ -398,7 +400,7 @@ pub fn bytes_of(fill: u32, length: usize) -> Vec<u8> {
     let mut random = Prng::from_seed(u64::from(fill));
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {
-        bytes.extend(random.next_u64().to_le_bytes().map(|byte| byte | 1));
+        bytes.extend_from_slice(&(random.next_u64() | NO_BYTE_ZERO).to_le_bytes());
     }
     bytes.truncate(length);
     bytes
