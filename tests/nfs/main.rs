@@ -8,6 +8,7 @@ mod cost;
 mod fuzz;
 mod procedures;
 mod rules;
+mod shared;
 mod torture;
 
 use std::net::{SocketAddr, TcpListener};
