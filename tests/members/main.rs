@@ -1,6 +1,7 @@
 //! Several devices in one pool: what each layout promises while members come, fail and go.
 
 mod crash;
+mod groups;
 mod raid5;
 mod raid5_crash;
 mod raid5_scrub;

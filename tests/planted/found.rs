@@ -283,6 +283,16 @@ pub(crate) const FOUND: &[Row] = &[
         "spares::what_cannot_be_a_spare_is_refused_and_a_removed_one_is_blank",
     ),
     ("LargestSpareTaken", "members", "spares::the_smallest_spare_is_taken_and_after_it_the_next"),
+    (
+        "AddedBeforeAdding",
+        "members",
+        "groups::a_cut_while_a_group_is_added_leaves_all_of_it_or_nothing",
+    ),
+    (
+        "FlushOfFirstGroupOnly",
+        "members",
+        "groups::a_cut_while_a_group_is_added_leaves_all_of_it_or_nothing",
+    ),
     ("CloserWaitsWithLog", "sim", "clones_taken_beside_clients_are_of_one_moment_and_stay_so"),
     (
         "PromotionStopsAtFreed",

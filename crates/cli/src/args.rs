@@ -4,6 +4,7 @@ pub(crate) mod clone;
 pub(crate) mod device;
 pub(crate) mod export;
 pub(crate) mod fileset;
+pub(crate) mod group;
 pub(crate) mod members;
 pub(crate) mod quota;
 pub(crate) mod schedule;
@@ -62,6 +63,8 @@ pub(crate) enum Command {
     Reload(ReloadArgs),
     /// Show the devices of a pool, fail and replace them
     Device(device::DeviceArgs),
+    /// Show the disk groups of a pool, and add one
+    Group(group::GroupArgs),
     /// Hold all copies of what a pool has against each other, and repair
     Scrub(device::ScrubArgs),
     /// Show which paths two clones have differently, or a clone and its fileset
@@ -112,6 +115,7 @@ impl Command {
             Command::Top(args) => [Some(&*args.pool), None],
             Command::Reload(args) => [Some(&*args.pool), None],
             Command::Device(args) => [Some(args.command.pool()), None],
+            Command::Group(args) => [Some(args.command.pool()), None],
             Command::Scrub(args) => [Some(&*args.pool), None],
             Command::Diff(args) => [Some(&*args.from), Some(&*args.to)],
             Command::Send(args) => [Some(&*args.clone), None],

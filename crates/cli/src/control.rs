@@ -15,6 +15,7 @@
 //!   socket may look.
 
 mod export;
+mod group;
 mod quota;
 
 use std::path::PathBuf;
@@ -33,6 +34,7 @@ pub(crate) use quota::ACCOUNTS_MAX;
 pub use quota::{AccountFacts, Limits, OwnerKind, QuotaFacts, QuotaState};
 
 pub use export::{ClientFacts, ExportFacts, ExportSource, ExportSpec, OperationFacts, SquashName};
+pub use group::{GroupFacts, NewGroup};
 
 /// What this program speaks. Raised by each change that an older one would take for something else.
 pub const VERSION: u32 = 1;
@@ -174,6 +176,10 @@ pub enum Request {
         /// Its path or id.
         device: String,
     },
+    /// The disk groups.
+    GroupList {},
+    /// Add a disk group.
+    GroupAdd(NewGroup),
     /// Begin to hold all copies against each other; one that is under way goes on.
     Scrub {},
     /// What the last scrub has found.
@@ -285,6 +291,7 @@ impl Request {
                 | Request::ExportList { .. }
                 | Request::ClientList {}
                 | Request::DeviceList {}
+                | Request::GroupList {}
                 | Request::ScrubStatus {}
                 | Request::OperationList {}
                 | Request::ScheduleList {}
@@ -462,6 +469,8 @@ pub enum Answer {
     Bytes(u64),
     /// Devices, by slot.
     Devices(Vec<DeviceFacts>),
+    /// Disk groups, by number.
+    Groups(Vec<GroupFacts>),
     /// What the last scrub has found; `None`: there was none since the pool was opened.
     Scrub(Option<ScrubFacts>),
 }
@@ -644,6 +653,13 @@ mod tests {
             Request::DeviceList {},
             Request::DeviceFail { device: "0".to_owned() },
             Request::DeviceReplace { old: "1".to_owned(), new: "/d".into(), is_forced: true },
+            Request::GroupList {},
+            Request::GroupAdd(NewGroup {
+                kind: "single".to_owned(),
+                devices: vec!["/d".into()],
+                size_bytes: Some(1 << 30),
+                is_forced: false,
+            }),
             Request::Scrub {},
             Request::ScrubStatus {},
             Request::JobList {},
@@ -711,6 +727,7 @@ mod tests {
         let lists = [
             Request::FilesetList { from: 7 },
             Request::DeviceList {},
+            Request::GroupList {},
             Request::ScrubStatus {},
             Request::JobList {},
             Request::ExportList { after },

@@ -79,6 +79,7 @@ fn dispatch(
         Command::Fileset(args) => command::fileset::run(args, backend, output),
         Command::Scrub(args) => command::scrub::run(args, backend, output),
         Command::Device(args) => command::device::run(args, backend, output),
+        Command::Group(args) => command::group::run(args, backend, output),
         Command::Clone(args) => command::clone::run(args, backend, output),
         Command::Export(args) => command::export::run(args, backend, output),
         Command::Reload(args) => command::export::reload(args, backend, output),

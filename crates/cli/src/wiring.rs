@@ -4,6 +4,7 @@ mod blank;
 mod control;
 mod create;
 mod devices;
+mod groups;
 mod jobs;
 mod members;
 mod neighbours;
@@ -584,6 +585,9 @@ impl OpenPool for Served {
     fn control(&self, request: &Request, peer: Peer) -> Result<Answer, BackendError> {
         if let Some(done) = devices::change(self, request) {
             return done.map(|()| Answer::Done);
+        }
+        if let Request::GroupAdd(new) = request {
+            return groups::add(self, new).map(Answer::Groups);
         }
         let answer = control::control(&self.path, &self.pool, request, peer)?;
         // It may be the one that is served, or above that.

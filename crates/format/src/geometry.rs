@@ -26,6 +26,7 @@ mod striped;
 use std::ops::RangeInclusive;
 
 use crate::bitmap::BITS_PER_PAGE;
+use crate::disk_group::GroupRange;
 use crate::group::{GROUPS_PER_TABLE_PAGE, USAGES_PER_PAGE};
 use crate::ids::Place;
 use crate::lsn_page::{LSN_PAGES_PER_GROUP_MAX, LSNS_PER_PAGE, LsnEntry};
@@ -48,6 +49,9 @@ pub const POOL_BYTES_MIN: u64 = 8 << 20;
 pub const POOL_BYTES_MAX: u64 = 1 << 51;
 /// Most groups: 16,384 pages of the group table, 62 groups each.
 pub const GROUPS_MAX: u64 = 16_384 * GROUPS_PER_TABLE_PAGE;
+/// How many times as many groups as the first disk group has the group table has room for, at
+/// least: so many disk groups there can be.
+const TABLE_ROOM: u64 = 8;
 /// Most pages of one map of a group: the descriptor has a bit for each.
 pub const GROUP_MAP_PAGES_MAX: u32 = 64;
 /// Fixed regions lie below this, so that a place can name their pages.
@@ -88,7 +92,7 @@ pub struct Geometry {
     pub segment_fragments: u32,
     /// Fragments of a group, but perhaps fewer in the last.
     pub group_fragments: u32,
-    /// How many groups.
+    /// How many groups the first disk group has.
     pub group_count: u32,
     /// First byte of the journal's region.
     pub journal_offset: u64,
@@ -104,6 +108,8 @@ pub struct Geometry {
     pub groups_offset: u64,
     /// How wide the stripes of the groups are; `None`: there are none.
     pub stripe: Option<StripeShape>,
+    /// The groups of disk groups that were added.
+    pub added: Vec<GroupRange>,
 }
 
 /// What a user may choose at creation.
@@ -189,7 +195,8 @@ impl Geometry {
         let group_table_offset =
             double_write_offset + (double_write_pages + double_write_heads) * PAGE;
         let groups_end = bytes - 2 * SUPERBLOCK_AREA_BYTES;
-        let table_pages = 1 + bytes.div_ceil(group_bytes).div_ceil(GROUPS_PER_TABLE_PAGE);
+        let wanted = (bytes.div_ceil(group_bytes) * TABLE_ROOM).min(GROUPS_MAX);
+        let table_pages = 1 + wanted.div_ceil(GROUPS_PER_TABLE_PAGE);
         let table_pages = table_pages + table_pages.div_ceil(u64::from(LSNS_PER_PAGE));
         let groups_offset = (group_table_offset + table_pages * PAGE).next_multiple_of(PAGE * 16);
         let groups_bytes = groups_end.saturating_sub(groups_offset) / segment_bytes * segment_bytes;
@@ -218,6 +225,7 @@ impl Geometry {
             group_table_offset,
             groups_offset,
             stripe,
+            added: Vec::new(),
         };
         if geometry.map_pages() > GROUP_MAP_PAGES_MAX
             || geometry.lsn_pages() > LSN_PAGES_PER_GROUP_MAX
@@ -246,8 +254,7 @@ impl Geometry {
                 .checked_add(self.double_write_pages.saturating_mul(PAGE).saturating_mul(2)),
         ];
         let is_inside = |end: &Option<u64>| end.is_some_and(|end| end <= self.device_bytes);
-        let table_bytes = (self.group_table_root_pages() + self.group_table_lsn_pages()) * PAGE;
-        let table_end = self.group_table_offset.checked_add(table_bytes);
+        let table_room = self.group_table_pages() * GROUPS_PER_TABLE_PAGE;
         let checks = [
             (self.device_bytes >= POOL_BYTES_MIN, "device_bytes"),
             (self.device_bytes <= POOL_BYTES_MAX, "device_bytes"),
@@ -271,7 +278,7 @@ impl Geometry {
             (self.group_table_offset.is_multiple_of(PAGE), "group_table_offset"),
             (self.groups_offset.is_multiple_of(PAGE), "groups_offset"),
             (region_ends.iter().all(is_inside), "regions"),
-            (table_end.is_some_and(|end| end <= self.groups_offset), "group_table_offset"),
+            (table_room >= u64::from(self.group_count), "group_table_offset"),
             (self.groups_offset < self.device_bytes, "groups_offset"),
         ];
         if let Some(&(_, field)) = checks.iter().find(|(holds, _)| !holds) {
@@ -284,7 +291,7 @@ impl Geometry {
         if last_start.saturating_add(8 * self.segment_bytes()) > self.groups_end() {
             return Err("group_count");
         }
-        Ok(())
+        self.verify_added()
     }
 
     /// The descriptor has a bit for each page of segment usage too.
@@ -333,9 +340,19 @@ impl Geometry {
             + u64::from(group) * (u64::from(self.group_fragments) << self.fragment_shift)
     }
 
-    /// Returns how many fragments `group` has: all but the last have the same.
+    /// Returns how many fragments `group` has: all but the last of a disk group have the same. None
+    /// where there is no such group.
     #[must_use]
     pub fn fragments_of(&self, group: u32) -> u32 {
+        if group >= self.group_count {
+            let range = self.range_of(group);
+            let is_last = |range: &GroupRange| group + 1 == range.numbers().end;
+            let of = |range: &GroupRange| match is_last(range) {
+                true => range.last_fragments,
+                false => self.group_fragments,
+            };
+            return range.map_or(0, of);
+        }
         let bytes = self.groups_end().saturating_sub(self.group_offset(group));
         let whole = bytes / self.segment_bytes() * u64::from(self.segment_fragments);
         self.group_fragments.min(u32::try_from(whole).unwrap_or(u32::MAX))
@@ -503,10 +520,13 @@ impl Geometry {
         Self::fixed_place(self.group_table_offset + (1 + index) * PAGE)
     }
 
-    /// Returns how many pages the group table has, its root apart.
+    /// Returns how many pages the group table has, its root apart: as many as there is room for in
+    /// front of the groups, so that disk groups can be added.
     #[must_use]
     pub fn group_table_pages(&self) -> u64 {
-        u64::from(self.group_count).div_ceil(GROUPS_PER_TABLE_PAGE)
+        let pages = self.groups_offset.saturating_sub(self.group_table_offset) / PAGE;
+        let lsn_pages = pages.div_ceil(u64::from(LSNS_PER_PAGE) + 1);
+        (pages - lsn_pages).saturating_sub(1).min(GROUPS_MAX / GROUPS_PER_TABLE_PAGE)
     }
 
     /// Returns how many pages the group table has, its root included.
@@ -543,7 +563,7 @@ impl Geometry {
             let end = offset + u64::from(count) * self.fragment_bytes();
             return (end <= self.groups_offset && place.group() == 0).then_some(offset);
         }
-        if place.disk_group() != 0 || place.group() >= self.group_count {
+        if place.disk_group() != 0 || !self.has_group(place.group()) {
             return None;
         }
         let end = place.fragment().checked_add(count)?;
@@ -558,7 +578,7 @@ impl Geometry {
         let group_bytes = u64::from(self.group_fragments) << self.fragment_shift;
         let group = u32::try_from(behind / group_bytes).ok()?;
         let fragment = u32::try_from((behind % group_bytes) >> self.fragment_shift).ok()?;
-        let is_inside = group < self.group_count && fragment < self.fragments_of(group);
+        let is_inside = group < 1 << 24 && fragment < self.fragments_of(group);
         is_inside.then(|| Place::new(0, group, fragment))
     }
 

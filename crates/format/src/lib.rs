@@ -11,6 +11,7 @@ pub mod bytes;
 pub mod checksum;
 pub mod defect;
 pub mod directory;
+pub mod disk_group;
 pub mod double_write;
 pub mod fileset;
 pub mod geometry;

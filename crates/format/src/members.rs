@@ -8,9 +8,12 @@
 //!   the last, and its id a digest of the one before and of the table: two halves of a pool that
 //!   are opened apart have different tables, so their histories differ for ever.
 
+use std::ops::{Range, RangeInclusive};
+
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::disk_group::DiskGroup;
 use crate::hash::siphash13;
 use crate::ids::{PoolId, SEQUENCE_MAX};
 use crate::stripes::{RAID5_WIDTH_MIN, StripeShape, UNIT_SHIFTS};
@@ -61,7 +64,8 @@ pub struct MemberDisk {
     pub id: [u8; 16],
     /// Bytes of the device when it became a member.
     pub size_bytes: U64,
-    /// 1: online; 2: missing; 3: failed; 4: joining; 5: leaving; 6: a spare.
+    /// 0: none, the slot is free; 1: online; 2: missing; 3: failed; 4: joining; 5: leaving; 6: a
+    /// spare.
     pub state: u8,
     /// Zero.
     pub reserved: [u8; 3],
@@ -93,6 +97,8 @@ pub enum MemberState {
     /// It takes the place of another: it gets every write, and is not read until all that was
     /// there before is copied to it.
     Joining,
+    /// There is none: its disk group was taken out, and another may have the slot.
+    Gone,
 }
 
 impl MemberState {
@@ -104,6 +110,7 @@ impl MemberState {
             MemberState::Missing => "missing",
             MemberState::Failed => "failed",
             MemberState::Joining => "joining",
+            MemberState::Gone => "gone",
         }
     }
 
@@ -113,6 +120,7 @@ impl MemberState {
             MemberState::Missing => 2,
             MemberState::Failed => 3,
             MemberState::Joining => 4,
+            MemberState::Gone => 0,
         }
     }
 }
@@ -137,6 +145,18 @@ impl Member {
     #[must_use]
     pub fn new(id: [u8; 16], size_bytes: u64) -> Member {
         Member { id, size_bytes, state: MemberState::Online, path: Vec::new(), copied_mib: 0 }
+    }
+
+    /// Returns what a slot has that nobody is in.
+    #[must_use]
+    pub fn gone() -> Member {
+        Member { state: MemberState::Gone, ..Member::new([0; 16], 0) }
+    }
+
+    /// Whether the slot is free.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.state == MemberState::Gone
     }
 
     /// Whether it has all that it should have.
@@ -234,15 +254,20 @@ impl Membership {
     /// The epoch of a new pool.
     pub const FIRST: Membership = Membership { number: 1, id: 0 };
 
-    /// Returns the epoch that follows this one, in which the members are as `members` says.
+    /// Returns the epoch that follows this one, in which the members are as `members` says, and the
+    /// disk groups that were added as `added` does.
     #[must_use]
-    pub fn next(self, pool_id: PoolId, members: &[Member]) -> Membership {
+    pub fn next(self, pool_id: PoolId, members: &[Member], added: &[DiskGroup]) -> Membership {
         let mut text = Vec::with_capacity(16 + members.len() * 17);
         text.extend(self.number.to_le_bytes());
         text.extend(self.id.to_le_bytes());
         for member in members {
             text.extend(member.id);
             text.push(member.state.number());
+        }
+        for group in added {
+            text.extend([group.number, group.state.number()]);
+            text.extend(group.first_group.to_le_bytes());
         }
         let (low, high) = pool_id.0.split_at(8);
         let half = |half: &[u8]| half.first_chunk().map_or(0, |half| u64::from_le_bytes(*half));
@@ -255,7 +280,7 @@ impl Membership {
     }
 }
 
-/// How a pool lies on its members: so far all of it in one way, on all of them.
+/// How a disk group lies on its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// On one.
@@ -280,7 +305,8 @@ impl Layout {
         }
     }
 
-    /// Returns how wide the stripes of a pool with `members` members are; `None`: it has none.
+    /// Returns how wide the stripes of a disk group with `members` members are; `None`: it has
+    /// none.
     #[must_use]
     pub fn stripe(self, members: usize) -> Option<StripeShape> {
         match self {
@@ -292,23 +318,33 @@ impl Layout {
         }
     }
 
-    pub(crate) fn to_disk(self, members: usize) -> LayoutDisk {
+    pub(crate) fn to_disk(self, slots: Range<usize>) -> LayoutDisk {
         let (kind, unit_shift) = match self {
             Layout::Single => (KIND_SINGLE, UNIT_SHIFT),
             Layout::Mirror => (KIND_MIRROR, UNIT_SHIFT),
             Layout::Raid5 { unit_shift } => (KIND_RAID5, unit_shift),
         };
-        let mut slots = [0; LAYOUT_SLOTS_MAX];
-        for (slot, number) in slots.iter_mut().zip(0..).take(members) {
-            *slot = number;
+        let width = u8::try_from(slots.len()).expect("a layout names few slots");
+        let mut named = [0; LAYOUT_SLOTS_MAX];
+        for (slot, number) in named.iter_mut().zip(slots) {
+            *slot = u8::try_from(number).expect("a pool has few slots");
         }
-        let width = u8::try_from(members).expect("a layout names few slots");
-        LayoutDisk { kind, width, unit_shift, reserved: 0, slots }
+        LayoutDisk { kind, width, unit_shift, reserved: 0, slots: named }
+    }
+
+    /// Returns how many members it can have.
+    #[must_use]
+    pub fn widths(self) -> RangeInclusive<usize> {
+        match self {
+            Layout::Single => 1..=1,
+            Layout::Mirror => 2..=MIRROR_WIDTH_MAX,
+            Layout::Raid5 { .. } => RAID5_WIDTH_MIN..=LAYOUT_SLOTS_MAX,
+        }
     }
 }
 
-/// Returns the layout of a pool with `members` members.
-pub(crate) fn layout_of(disk: &LayoutDisk, members: usize) -> Result<Layout, SuperblockError> {
+/// Returns a layout, and the slots of its members, which lie next to each other.
+pub(crate) fn layout_of(disk: &LayoutDisk) -> Result<(Layout, Range<usize>), SuperblockError> {
     let not = |what| Err(SuperblockError::NotImplemented { what });
     let layout = match disk.kind {
         KIND_SINGLE => Layout::Single,
@@ -320,20 +356,16 @@ pub(crate) fn layout_of(disk: &LayoutDisk, members: usize) -> Result<Layout, Sup
         }
         _ => return Err(SuperblockError::BadField { field: "layout" }),
     };
-    let widths = match layout {
-        Layout::Single => 1..=1,
-        Layout::Mirror => 2..=MIRROR_WIDTH_MAX,
-        Layout::Raid5 { .. } => RAID5_WIDTH_MIN..=LAYOUT_SLOTS_MAX,
-    };
-    if !widths.contains(&members) {
+    let width = usize::from(disk.width);
+    if !layout.widths().contains(&width) {
         return not("another number of devices than its layout has");
     }
-    let width = usize::from(disk.width);
-    let named = disk.slots.iter().zip(0..).take(width).all(|(&slot, number)| slot == number);
-    if width != members || !named {
-        return not("a layout on some of its devices");
+    let first = usize::from(disk.slots[0]);
+    let named = disk.slots.iter().zip(first..).take(width);
+    if named.into_iter().any(|(&slot, number)| usize::from(slot) != number) {
+        return not("a layout on slots that are not next to each other");
     }
-    Ok(layout)
+    Ok((layout, first..first + width))
 }
 
 /// Returns the members that `disk` lists: each with another identity, at least one of them online.
@@ -342,6 +374,10 @@ pub(crate) fn members_of(disk: &[MemberDisk]) -> Result<Vec<Member>, SuperblockE
     let mut members: Vec<Member> = Vec::with_capacity(disk.len());
     for found in disk {
         let state = match found.state {
+            0 if found.as_bytes().iter().all(|&byte| byte == 0) => {
+                members.push(Member::gone());
+                continue;
+            }
             1 => MemberState::Online,
             2 => MemberState::Missing,
             3 => MemberState::Failed,
@@ -359,7 +395,8 @@ pub(crate) fn members_of(disk: &[MemberDisk]) -> Result<Vec<Member>, SuperblockE
         }
         members.push(Member { id: found.id, size_bytes, state, path, copied_mib });
     }
-    if members.iter().any(Member::is_online) { Ok(members) } else { Err(bad) }
+    let ends_with_one = members.last().is_some_and(|last| !last.is_gone());
+    if ends_with_one && members.iter().any(Member::is_online) { Ok(members) } else { Err(bad) }
 }
 
 /// Returns the spares that `disk` lists: each with another identity, also than those of `members`.
@@ -410,19 +447,24 @@ mod tests {
     #[test]
     fn what_is_not_done_is_refused_by_name() {
         for (kind, name) in [(3, "stripe"), (4, "round-robin")] {
-            let disk = LayoutDisk { kind, ..Layout::Mirror.to_disk(2) };
-            let error = layout_of(&disk, 2).expect_err("not done").to_string();
+            let disk = LayoutDisk { kind, ..Layout::Mirror.to_disk(0..2) };
+            let error = layout_of(&disk).expect_err("not done").to_string();
             assert!(error.contains(name), "{error}");
         }
-        assert_eq!(layout_of(&Layout::Mirror.to_disk(2), 2), Ok(Layout::Mirror));
-        assert!(layout_of(&Layout::Mirror.to_disk(2), 3).is_err());
-        assert!(layout_of(&Layout::Single.to_disk(1), 2).is_err());
+        for slots in [0..2, 4..7] {
+            let disk = Layout::Mirror.to_disk(slots.clone());
+            assert_eq!(layout_of(&disk), Ok((Layout::Mirror, slots)));
+        }
+        let mut apart = Layout::Mirror.to_disk(0..2);
+        apart.slots[1] = 5;
+        assert!(layout_of(&apart).is_err(), "its slots are not next to each other");
+        assert!(layout_of(&Layout::Single.to_disk(0..2)).is_err());
         let raid5 = Layout::Raid5 { unit_shift: 14 };
         for (members, is_known) in [(2, false), (3, true), (32, true)] {
-            assert_eq!(layout_of(&raid5.to_disk(members), members).is_ok(), is_known, "{members}");
+            assert_eq!(layout_of(&raid5.to_disk(0..members)).is_ok(), is_known, "{members}");
         }
-        assert!(layout_of(&Layout::Raid5 { unit_shift: 17 }.to_disk(3), 3).is_err());
-        assert!(layout_of(&Layout::Mirror.to_disk(4), 4).is_err());
+        assert!(layout_of(&Layout::Raid5 { unit_shift: 17 }.to_disk(0..3)).is_err());
+        assert!(layout_of(&Layout::Mirror.to_disk(0..4)).is_err());
         let mut joining = two()[0].to_disk();
         joining.state = 5;
         let error = members_of(&[joining]).expect_err("not done").to_string();
@@ -443,6 +485,10 @@ mod tests {
         assert_eq!(members_of(&disk), Ok(members.clone()));
         assert!(members_of(&[disk[1], disk[1]]).is_err(), "twice");
         assert!(members_of(&disk[..1]).is_err(), "none online");
+        let gone = Member::gone().to_disk();
+        let holed = members_of(&[gone, disk[1]]).expect("a slot is free");
+        assert!(holed[0].is_gone() && holed[1].is_online());
+        assert!(members_of(&[disk[1], gone]).is_err(), "the last is one");
         assert!(members[0].path.is_empty());
     }
 
@@ -470,7 +516,8 @@ mod tests {
         let [mut left, mut right] = [two(), two()];
         left[1].state = MemberState::Missing;
         right[0].state = MemberState::Missing;
-        let [left, right] = [left, right].map(|members| Membership::FIRST.next(pool_id, &members));
+        let [left, right] =
+            [left, right].map(|members| Membership::FIRST.next(pool_id, &members, &[]));
         assert_eq!(left.number, right.number);
         assert_ne!(left.id, right.id);
     }

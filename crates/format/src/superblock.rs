@@ -15,12 +15,15 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::checksum::crc32c;
 use crate::defect::{DefectCode, FoundDefect};
+use crate::disk_group::{DiskGroup, DiskGroupState};
 use crate::geometry::{BLOCK_SHIFTS, Geometry};
 use crate::ids::{EPOCH_MAX, Epoch, LSN_MAX, Lsn, PoolId, SEQUENCE_MAX};
 use crate::members::{
     Layout, LayoutDisk, MEMBERS_MAX, MEMBERSHIPS_MAX, Member, MemberDisk, Membership,
     MembershipDisk, Spare, layout_of, members_of, memberships_of, spares_of,
 };
+
+use self::groups::{added_of, has_own_members, ranges_of};
 
 /// Bytes of a superblock copy.
 pub const SUPERBLOCK_BYTES: usize = 32_768;
@@ -46,8 +49,10 @@ pub const INCOMPATIBLE_KNOWN: u64 = 0;
 /// Read-only-compatible features that this software knows: none so far.
 pub const READ_ONLY_COMPATIBLE_KNOWN: u64 = 0;
 
-/// Roles of a disk group that holds everything.
+/// Roles of a disk group that holds everything: the first.
 const ROLES_ALL: u8 = 7;
+/// Roles of one that was added.
+const ROLES_DATA: u8 = 1;
 
 /// Why a text is no label. A superblock may hold one all the same: whoever reads it takes what is
 /// there.
@@ -98,10 +103,16 @@ struct VoidIntervalDisk {
 struct DiskGroupDisk {
     /// Bits: 1 data, 2 metadata, 4 journal, 8 nvram. 0: no disk group.
     roles: u8,
-    /// Layout of new allocation groups.
+    /// Which of `layouts` it has.
     layout: u8,
+    /// 1: online; 2: adding; 3: leaving.
+    state: u8,
     /// Zero.
-    reserved: [u8; 14],
+    reserved: u8,
+    /// Number of its first allocation group.
+    first_group: U32,
+    /// Bytes that it uses of each member.
+    member_bytes: U64,
 }
 
 /// The superblock, byte for byte. Format: `docs/FORMAT.md#superblock`.
@@ -151,7 +162,7 @@ struct SuperblockDisk {
     /// Largest sector of the devices that the pool has been on, in bytes: chunks of the log fill
     /// whole ones.
     sector_bytes: U32,
-    /// Bytes that the pool uses of each member.
+    /// Bytes that the first disk group uses of each member.
     device_bytes: U64,
     /// Fragment size: binary logarithm.
     fragment_shift: u8,
@@ -163,7 +174,7 @@ struct SuperblockDisk {
     segment_fragments: U32,
     /// Fragments of a group.
     group_fragments: U32,
-    /// Groups.
+    /// Groups of the first disk group.
     group_count: U32,
     /// First byte of the journal's region.
     journal_offset: U64,
@@ -299,8 +310,12 @@ pub struct Superblock {
     pub members: Vec<Member>,
     /// The spares: at most [`crate::members::SPARES_MAX`].
     pub spares: Vec<Spare>,
-    /// How the pool lies on the members.
+    /// How the first disk group lies on its members.
     pub layout: Layout,
+    /// How many they are: the first slots.
+    pub width: usize,
+    /// The disk groups that were added, by number: at most [`DISK_GROUPS_MAX`] less one.
+    pub added: Vec<DiskGroup>,
     /// Epochs of membership, oldest first: at least one, at most [`MEMBERSHIPS_MAX`].
     pub memberships: Vec<Membership>,
     /// Name that the user gave, padded with zeros.
@@ -424,15 +439,14 @@ impl FoundDefect for SuperblockError {
     }
 }
 
-/// Returns what a pool has that the format describes and this software does not do: several
-/// layouts, and commits without a log. What of members it does not do `members.rs` says.
+/// Returns what a pool has that the format describes and this software does not do: roles, and
+/// commits without a log. What of members it does not do `members.rs` says.
 fn not_implemented(disk: &SuperblockDisk) -> Option<&'static str> {
-    let [_, other_layouts @ ..] = &disk.layouts;
-    let [disk_group, other_disk_groups @ ..] = &disk.disk_groups;
+    let [disk_group, added @ ..] = &disk.disk_groups;
+    let has_known_roles = |group: &DiskGroupDisk| matches!(group.roles, 0 | ROLES_DATA);
     let checks = [
-        (other_layouts.iter().all(|layout| layout.kind == 0), "several layouts"),
-        (disk_group.roles == ROLES_ALL, "disk groups with roles of their own"),
-        (other_disk_groups.iter().all(|group| group.roles == 0), "several disk groups"),
+        (disk_group.roles == ROLES_ALL, "a first disk group with roles of its own"),
+        (added.iter().all(has_known_roles), "further disk groups for more than data"),
         (disk.consistency == 0, "another way to commit than by a journal"),
     ];
     checks.iter().find(|(holds, _)| !holds).map(|&(_, what)| what)
@@ -483,9 +497,12 @@ impl Superblock {
     fn parse(disk: &SuperblockDisk) -> Result<Superblock, SuperblockError> {
         let bad = |field| SuperblockError::BadField { field };
         let device_count = usize::from(disk.device_count.get());
-        let layout = layout_of(&disk.layouts[0], device_count)?;
-        let (stripe, member_bytes) = (layout.stripe(device_count), disk.device_bytes.get());
-        let geometry = Geometry {
+        let (layout, slots) = layout_of(&disk.layouts[0])?;
+        if slots.start != 0 {
+            return Err(bad("layouts"));
+        }
+        let (stripe, member_bytes) = (layout.stripe(slots.len()), disk.device_bytes.get());
+        let mut geometry = Geometry {
             device_bytes: stripe.map_or(member_bytes, |shape| {
                 Geometry::striped_bytes(member_bytes, disk.groups_offset.get(), shape)
             }),
@@ -500,6 +517,7 @@ impl Superblock {
             group_table_offset: disk.group_table_offset.get(),
             groups_offset: disk.groups_offset.get(),
             stripe,
+            added: Vec::new(),
         };
         geometry.verify().map_err(bad)?;
         if !BLOCK_SHIFTS.contains(&disk.block_shift) {
@@ -528,6 +546,9 @@ impl Superblock {
         if let Some(what) = not_implemented(disk) {
             return Err(SuperblockError::NotImplemented { what });
         }
+        let added = added_of(disk)?;
+        geometry.added = ranges_of(&geometry, &added)?;
+        geometry.verify().map_err(bad)?;
         let members = members_of(disk.members.get(..device_count).ok_or(bad("device_count"))?)?;
         let spares_end = device_count + usize::from(disk.spare_count);
         let spares = disk.members.get(device_count..spares_end).ok_or(bad("spares"))?;
@@ -543,7 +564,7 @@ impl Superblock {
         let voids = disk.voids.get(..usize::from(disk.void_count.get())).ok_or(bad("voids"))?;
         let busy_count = usize::from(disk.busy_count.get());
         let busy_groups = disk.busy_groups.get(..busy_count).ok_or(bad("busy_groups"))?;
-        Ok(Superblock {
+        let superblock = Superblock {
             pool_id: PoolId(disk.pool_id),
             sequence: disk.sequence.get(),
             device_index: disk.device_index.get(),
@@ -555,6 +576,8 @@ impl Superblock {
             members,
             spares,
             layout,
+            width: slots.len(),
+            added,
             memberships,
             label: disk.label,
             created_seconds: disk.created.get(),
@@ -569,7 +592,11 @@ impl Superblock {
             secret: disk.secret,
             voids: voids.iter().map(void_of).collect(),
             busy_groups: busy_groups.iter().map(|group| group.get()).collect(),
-        })
+        };
+        if !has_own_members(&superblock) {
+            return Err(bad("disk_groups"));
+        }
+        Ok(superblock)
     }
 
     /// Returns the identity of the member, or of the spare, whose label this is.
@@ -595,7 +622,7 @@ impl Superblock {
 
     /// Notes that the states of members are others now, as they are in the table.
     pub fn add_membership(&mut self) {
-        let next = self.membership().next(self.pool_id, &self.members);
+        let next = self.membership().next(self.pool_id, &self.members, &self.added);
         if self.memberships.len() >= MEMBERSHIPS_MAX {
             self.memberships.remove(0);
         }
@@ -676,7 +703,7 @@ impl Superblock {
         disk.epoch_base = U64::new(self.epoch_base.0);
         disk.busy_generation = U64::new(self.busy_generation);
         disk.secret = self.secret;
-        disk.layouts[0] = self.layout.to_disk(self.members.len());
+        disk.layouts[0] = self.layout.to_disk(0..self.width);
         let spares = self.spares.iter().map(Spare::to_disk);
         let entries = self.members.iter().map(Member::to_disk).chain(spares);
         for (to, entry) in disk.members.iter_mut().zip(entries) {
@@ -685,7 +712,25 @@ impl Superblock {
         for (to, membership) in disk.memberships.iter_mut().zip(&self.memberships) {
             *to = membership.to_disk();
         }
-        disk.disk_groups[0] = DiskGroupDisk { roles: ROLES_ALL, ..DiskGroupDisk::default() };
+        disk.disk_groups[0] = DiskGroupDisk {
+            roles: ROLES_ALL,
+            state: DiskGroupState::Online.number(),
+            member_bytes: disk.device_bytes,
+            ..DiskGroupDisk::default()
+        };
+        assert!(self.added.len() < DISK_GROUPS_MAX);
+        for group in &self.added {
+            let at = usize::from(group.number);
+            disk.layouts[at] = group.layout.to_disk(group.slots.clone());
+            disk.disk_groups[at] = DiskGroupDisk {
+                roles: ROLES_DATA,
+                layout: group.number,
+                state: group.state.number(),
+                reserved: 0,
+                first_group: U32::new(group.first_group),
+                member_bytes: U64::new(group.member_bytes),
+            };
+        }
         assert!(self.voids.len() <= VOID_INTERVALS_MAX);
         assert!(self.busy_groups.len() <= BUSY_GROUPS_MAX);
         disk.void_count = U16::new(u16::try_from(self.voids.len()).expect("bounded"));
@@ -723,5 +768,6 @@ fn void_to_disk(void: &VoidInterval) -> VoidIntervalDisk {
     }
 }
 
+mod groups;
 #[cfg(test)]
 mod tests;

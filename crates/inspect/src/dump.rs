@@ -101,7 +101,7 @@ pub fn dump(device: &SharedDevice, target: Target) -> Result<String, InspectErro
         }
         Target::DeviceByte(offset) => {
             let opened = Opened::raw(device)?;
-            let end = opened.reader.geometry.device_bytes;
+            let end = opened.reader.geometry.space_end();
             if offset.checked_add(to_u64(PAGE_BYTES)).is_none_or(|page_end| page_end > end) {
                 let why = "is past the last page of the pool";
                 return Err(InspectError::not_there(offset.to_string(), why));

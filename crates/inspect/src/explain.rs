@@ -453,7 +453,11 @@ fn region_of(geometry: &Geometry, offset: u64, size_bytes: u64) -> (&'static str
 fn explain_place(opened: &Opened, place: Place, offset: u64, explanation: &mut Explanation) {
     let reader = &opened.reader;
     let geometry = &reader.geometry;
-    let what = format!("group {}, fragment {}", place.group(), place.fragment());
+    let of = match geometry.disk_group_of(place.group()) {
+        Some(disk_group) if !geometry.added.is_empty() => format!(" of disk group {disk_group}"),
+        Some(_) | None => String::new(),
+    };
+    let what = format!("group {}{of}, fragment {}", place.group(), place.fragment());
     explanation.add("group", Some(place), Some(offset), what);
     explain_segment(reader, place, explanation);
     if place.fragment() < geometry.front_fragments() {

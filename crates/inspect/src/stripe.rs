@@ -1,5 +1,6 @@
 //! Where a place of a pool in stripes lies: member, row, unit, parity, and the other copy.
 
+use format::disk_group::ADDED_GROUPS_OFFSET;
 use format::geometry::Geometry;
 use format::ids::Place;
 
@@ -11,11 +12,18 @@ pub(crate) fn members_of(
     fragments: u32,
     is_page: bool,
 ) -> Vec<String> {
-    let (Some(stripes), Some(start)) =
-        (geometry.stripes(), geometry.device_offset(place, fragments))
-    else {
+    let stripes = match geometry.range_of(place.group()) {
+        Some(range) if !range.is_striped => None,
+        Some(_) => geometry.stripe.map(|shape| geometry.added_stripes(shape)),
+        None => geometry.stripes(),
+    };
+    let (Some(stripes), Some(start)) = (stripes, geometry.device_offset(place, fragments)) else {
         return Vec::new();
     };
+    // Of one that was added the members are counted, and its bytes, from its own start.
+    let start = geometry
+        .range_of(place.group())
+        .map_or(start, |range| start - geometry.group_offset(range.first) + ADDED_GROUPS_OFFSET);
     let end = start + (u64::from(fragments) << geometry.fragment_shift);
     let (mut lines, mut at) = (Vec::new(), start);
     while let Some(unit) = stripes.locate(at).filter(|_| at < end) {

@@ -141,6 +141,9 @@ bugs! {
     SparesForgotten: "A label that is written for another reason lists the spares of before.",
     RemovedSpareKeepsLabel: "A spare that was removed still says that it is of the pool.",
     LargestSpareTaken: "The largest spare takes the place of a member, not the smallest.",
+    AddedBeforeAdding:
+        "The labels call a disk group online before its members have one (growth.rs).",
+    FlushOfFirstGroupOnly: "A flush makes what lies in the first disk group durable alone (VG2).",
     CloserWaitsWithLog:
         "Who waits for another closer of a gate keeps a part of the log reserved (GT4).",
     PromotionStopsAtFreed: "A promotion ends at a clone that is being freed.",

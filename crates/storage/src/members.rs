@@ -16,6 +16,9 @@
 //!
 //! Not here: how devices are found, and what is written to them.
 
+use std::ops::Range;
+
+use format::disk_group::{DiskGroup, DiskGroupState};
 use format::members::{Layout, Member, MemberState};
 use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
@@ -113,6 +116,8 @@ pub enum Slot {
     Joining(usize),
     /// It was not found.
     Absent,
+    /// Nobody is in it.
+    Free,
 }
 
 /// The members of a pool as they were found.
@@ -131,7 +136,7 @@ impl Judged {
     /// Whether a member that should be current is not there.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
-        self.slots.iter().any(|slot| !matches!(slot, Slot::Current(_)))
+        self.slots.iter().any(|slot| !matches!(slot, Slot::Current(_) | Slot::Free))
     }
 }
 
@@ -152,7 +157,8 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
         return Err(MembersError::OnlySpares { device: any.name.clone() });
     };
     let table = &first.label.members;
-    let mut slots = vec![Slot::Absent; table.len()];
+    let of_nobody = |member: &Member| if member.is_gone() { Slot::Free } else { Slot::Absent };
+    let mut slots: Vec<Slot> = table.iter().map(of_nobody).collect();
     let mut spares = vec![None; first.label.spares.len()];
     for (number, device) in found.iter().enumerate() {
         check_pool(first, device)?;
@@ -171,7 +177,8 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
         if !device.label.is_of_spare() {
             check_history(first, device)?;
         }
-        let member = table.iter().zip(&mut slots).find(|(member, _)| member.id == id);
+        let member =
+            table.iter().zip(&mut slots).find(|(member, _)| member.id == id && !member.is_gone());
         let Some((member, slot)) = member else {
             return Err(MembersError::Replaced { device: device.name.clone() });
         };
@@ -183,23 +190,44 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
             MemberState::Online => Slot::Current(number),
             MemberState::Joining => Slot::Joining(number),
             MemberState::Missing | MemberState::Failed => Slot::Stale(number),
+            MemberState::Gone => Slot::Free,
         };
     }
     let judged = Judged { newest, slots, spares };
-    let has_all = match first.label.layout {
-        Layout::Single => !judged.is_degraded(),
-        Layout::Mirror => judged.slots.iter().any(|slot| matches!(slot, Slot::Current(_))),
-        Layout::Raid5 { .. } => {
-            let is_away = |slot: &&Slot| !matches!(slot, Slot::Current(_));
-            judged.slots.iter().filter(is_away).count() <= 1
+    for (layout, own) in disk_groups(&first.label) {
+        check_group(layout, table.get(own.clone()), judged.slots.get(own))?;
+    }
+    Ok(judged)
+}
+
+/// Returns the disk groups that a pool cannot do without, and the slots of their members. One that
+/// is being added holds nothing.
+fn disk_groups(label: &Superblock) -> impl Iterator<Item = (Layout, Range<usize>)> + '_ {
+    let is_needed = |group: &&DiskGroup| group.state != DiskGroupState::Adding;
+    let added = label.added.iter().filter(is_needed);
+    let added = added.map(|group| (group.layout, group.slots.clone()));
+    std::iter::once((label.layout, 0..label.width)).chain(added)
+}
+
+/// Refuses a disk group whose members do not have all that it should hold.
+fn check_group(
+    layout: Layout,
+    table: Option<&[Member]>,
+    slots: Option<&[Slot]>,
+) -> Result<(), MembersError> {
+    let (table, slots) = (table.unwrap_or_default(), slots.unwrap_or_default());
+    let is_current = |slot: &Slot| matches!(slot, Slot::Current(_));
+    let current = slots.iter().filter(|slot| is_current(slot)).count();
+    match layout {
+        Layout::Single if current == table.len() => Ok(()),
+        Layout::Mirror if current > 0 => Ok(()),
+        Layout::Raid5 { .. } if current + 1 >= table.len() => Ok(()),
+        Layout::Single | Layout::Mirror => {
+            let missing = paths_of(table.iter().filter(|member| member.is_online()));
+            Err(MembersError::NoneCurrent { missing })
         }
-    };
-    match first.label.layout {
-        _ if has_all => Ok(judged),
-        Layout::Single | Layout::Mirror => Err(none_current(table)),
         Layout::Raid5 { .. } => {
-            let both = table.iter().zip(&judged.slots);
-            let away = both.filter(|(_, slot)| !matches!(slot, Slot::Current(_)));
+            let away = table.iter().zip(slots).filter(|(_, slot)| !is_current(slot));
             Err(MembersError::TooManyAway { missing: paths_of(away.map(|(member, _)| member)) })
         }
     }
@@ -222,25 +250,25 @@ fn check_history(first: &Found, device: &Found) -> Result<(), MembersError> {
     Err(MembersError::Apart { first: first.name.clone(), other: device.name.clone() })
 }
 
-/// Refuses what `judged` found if it is fewer than half of the members that have all (MJ4).
+/// Refuses what `judged` found of the pool whose label is `label` if it is fewer than half of the
+/// members of a disk group that have all (MJ4).
 ///
 /// # Errors
 ///
 /// [`MembersError::TooFew`].
-pub fn check_enough(judged: &Judged, table: &[Member]) -> Result<(), MembersError> {
-    let current = table.iter().zip(&judged.slots).filter(|(member, _)| member.is_online());
-    let (found, absent): (Vec<_>, Vec<_>) =
-        current.partition(|(_, slot)| matches!(slot, Slot::Current(_)));
-    if found.len() >= absent.len() {
-        return Ok(());
+pub fn check_enough(judged: &Judged, label: &Superblock) -> Result<(), MembersError> {
+    for (_, own) in disk_groups(label) {
+        let members = label.members.get(own.clone()).unwrap_or_default();
+        let slots = judged.slots.get(own).unwrap_or_default();
+        let current = members.iter().zip(slots).filter(|(member, _)| member.is_online());
+        let (found, absent): (Vec<_>, Vec<_>) =
+            current.partition(|(_, slot)| matches!(slot, Slot::Current(_)));
+        if found.len() < absent.len() {
+            let missing = paths_of(absent.into_iter().map(|(member, _)| member));
+            return Err(MembersError::TooFew { missing });
+        }
     }
-    let missing = paths_of(absent.into_iter().map(|(member, _)| member));
-    Err(MembersError::TooFew { missing })
-}
-
-fn none_current(table: &[Member]) -> MembersError {
-    let missing = paths_of(table.iter().filter(|member| member.is_online()));
-    MembersError::NoneCurrent { missing }
+    Ok(())
 }
 
 fn paths_of<'a>(members: impl Iterator<Item = &'a Member>) -> String {
@@ -283,6 +311,8 @@ mod tests {
             members,
             spares: Vec::new(),
             layout: if width == 1 { Layout::Single } else { Layout::Mirror },
+            width: usize::from(width),
+            added: Vec::new(),
             memberships: vec![Membership::FIRST],
             label: [0; LABEL_BYTES],
             created_seconds: 0,

@@ -128,11 +128,11 @@ pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolErro
     if is_unfinished(&current, &copies) {
         return Err(PoolError::Unfinished { device: name });
     }
-    if current.geometry.member_bytes() > size_bytes {
+    if current.own_bytes() > size_bytes {
         return Err(PoolError::Truncated {
             device: name,
             found_bytes: size_bytes,
-            expected_bytes: current.geometry.member_bytes(),
+            expected_bytes: current.own_bytes(),
         });
     }
     Ok(SuperblockReport { current, copies })
@@ -160,7 +160,7 @@ fn front_copies_only(
             return Err(PoolError::Truncated {
                 device: name,
                 found_bytes: size_bytes,
-                expected_bytes: superblock.geometry.member_bytes(),
+                expected_bytes: superblock.own_bytes(),
             });
         }
         Some(Err(error @ SuperblockError::BadMagic { .. })) => error,

@@ -27,6 +27,8 @@
 //! request says how it is kept ([`Purpose::redundancy`]).
 
 mod composite;
+mod groups;
+mod growth;
 mod joining;
 mod mirror;
 mod open;
@@ -37,14 +39,18 @@ mod set;
 mod spares;
 
 pub use composite::{Compared, Composite, Healed, ParityMended, Remade, Verify};
+pub use growth::{AddGroupError, NewGroup};
 pub use joining::{Copied, ReplaceError};
 pub use open::Opening;
 pub use ranges::{Hold, InFlight};
 pub use set::{MemberCounts, MemberSet, Slot, View};
 pub use spares::{SpareError, TakenSpare};
 
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use self::groups::Part;
 use format::geometry::Geometry;
 use format::ids::Place;
 use format::page::PAGE_BYTES;
@@ -57,13 +63,33 @@ use crate::device::{
 };
 use crate::pool::{PoolError, check_writable, update_all_superblocks, write_first_superblocks};
 
-/// The space of a pool.
-#[derive(Clone, Debug)]
-pub struct Volume {
+/// Most times that the disk groups of an open pool change: each time leaves an edition in memory.
+const EDITIONS_MAX: usize = 32;
+
+/// What the space of a pool is between two changes of its disk groups.
+#[derive(Debug)]
+struct Edition {
     device: SharedDevice,
     /// The same as `device`, over several; `None`: there is one.
     composite: Option<Arc<dyn Composite>>,
-    geometry: Arc<Geometry>,
+    /// The disk groups that `composite` is made of; none where there is one.
+    parts: Vec<Part>,
+    geometry: Geometry,
+}
+
+/// All that the space was since the pool was opened. None goes before the last user of the volume
+/// does, so whoever looks needs no lock.
+#[derive(Debug, Default)]
+struct Editions {
+    all: [OnceLock<Edition>; EDITIONS_MAX],
+    /// Which of them counts.
+    current: AtomicUsize,
+}
+
+/// The space of a pool.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    editions: Arc<Editions>,
 }
 
 impl Volume {
@@ -71,13 +97,35 @@ impl Volume {
     #[must_use]
     pub fn new(device: SharedDevice, geometry: Geometry) -> Volume {
         let composite = Arc::clone(&device).composite();
-        Volume { device, composite, geometry: Arc::new(geometry) }
+        let volume = Volume { editions: Arc::default() };
+        volume.set_edition(0, Edition { device, composite, parts: Vec::new(), geometry });
+        volume
+    }
+
+    /// Makes `edition` the one that counts. Of two with one number the first stays.
+    fn set_edition(&self, number: usize, edition: Edition) {
+        if let Some(empty) = self.editions.all.get(number) {
+            let _ = empty.set(edition);
+            self.editions.current.store(number, Ordering::Release);
+        }
+    }
+
+    /// Returns what counts now. A change replaces it, and what was read of it before stays true of
+    /// the groups that were there.
+    fn now(&self) -> &Edition {
+        let current = self.editions.current.load(Ordering::Acquire);
+        let edition = self.editions.all.get(current).and_then(OnceLock::get);
+        edition.expect("an edition is set before it counts")
+    }
+
+    fn composite(&self) -> Option<&Arc<dyn Composite>> {
+        self.now().composite.as_ref()
     }
 
     /// Returns where everything lies.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
-        &self.geometry
+        &self.now().geometry
     }
 
     /// Reads the superblocks on `device`; returns the space of its pool, and what the current one
@@ -93,22 +141,27 @@ impl Volume {
     /// Returns the pool as a device, for who reads it as one; of several the composite.
     #[must_use]
     pub fn device(&self) -> &SharedDevice {
-        &self.device
+        &self.now().device
     }
 
-    /// Returns the members, where there are several.
+    /// Returns the members, where there are several: of several disk groups those of the first.
     #[must_use]
     pub fn members(&self) -> Option<&Arc<MemberSet>> {
-        self.composite.as_ref().map(|composite| composite.members())
+        self.composite().map(|composite| composite.members())
     }
 
     /// Returns each whole copy of the fixed regions as a volume of its own, whose groups are not to
     /// be asked for; none where there is one device. For who has to know which copy says what.
     #[must_use]
     pub fn fixed_copies(&self) -> Vec<Volume> {
-        let Some(composite) = &self.composite else { return Vec::new() };
-        let of_one =
-            |device| Volume { device, composite: None, geometry: Arc::clone(&self.geometry) };
+        let Some(composite) = self.composite() else { return Vec::new() };
+        let of_one = |device| {
+            let volume = Volume { editions: Arc::default() };
+            let geometry = self.geometry().clone();
+            let parts = Vec::new();
+            volume.set_edition(0, Edition { device, composite: None, parts, geometry });
+            volume
+        };
         composite.copies().into_iter().map(of_one).collect()
     }
 
@@ -126,7 +179,7 @@ impl Volume {
         length_bytes: usize,
         verify: Verify<'_>,
     ) -> Result<Healed, DeviceError> {
-        let Some(composite) = &self.composite else { return Ok(Healed::default()) };
+        let Some(composite) = self.composite() else { return Ok(Healed::default()) };
         let wide = u64::try_from(length_bytes).unwrap_or(u64::MAX);
         let offset = self.offset_of(RequestKind::Read, place, wide)?;
         composite.heal(purpose, offset, length_bytes, verify)
@@ -141,7 +194,7 @@ impl Volume {
         let agree = |composite: &Arc<dyn Composite>| {
             offset.is_ok_and(|offset| composite.agrees(purpose, offset, length_bytes))
         };
-        self.composite.as_ref().is_none_or(agree)
+        self.composite().is_none_or(agree)
     }
 
     /// Reads `length_bytes` from `place` as copy number `copy` has them, of those that may be read;
@@ -154,7 +207,7 @@ impl Volume {
         place: Place,
         length_bytes: usize,
     ) -> Option<Result<AlignedBuffer, DeviceError>> {
-        let composite = self.composite.as_ref()?;
+        let composite = self.composite()?;
         let wide = u64::try_from(length_bytes).unwrap_or(u64::MAX);
         match self.offset_of(RequestKind::Read, place, wide) {
             Ok(offset) => composite.read_copy(copy, purpose, offset, length_bytes),
@@ -165,7 +218,7 @@ impl Volume {
     /// Returns where what the pool uses of each member ends.
     #[must_use]
     pub fn used_end(&self) -> u64 {
-        joining::copied_end(&self.geometry)
+        joining::copied_end(self.geometry())
     }
 
     /// Reads a piece of the pool, which is kept as `kept` says, in every way that there is: see
@@ -177,15 +230,15 @@ impl Volume {
     /// See [`Composite::compare`].
     pub fn compare(
         &self,
-        piece: std::ops::Range<u64>,
+        piece: Range<u64>,
         kept: Redundancy,
     ) -> Result<Option<Compared>, DeviceError> {
-        let Some(composite) = &self.composite else { return Ok(None) };
-        if self.geometry.stripe.is_none() || piece.end <= self.geometry.groups_offset {
+        let Some(composite) = self.composite() else { return Ok(None) };
+        if self.geometry().stripe.is_none() || piece.end <= self.geometry().groups_offset {
             return composite.compare(piece, kept).map(Some);
         }
         // A stripe in flight agrees with nothing.
-        let Some(hold) = composite.members().try_hold(piece.clone()) else { return Ok(None) };
+        let Some(hold) = composite.try_hold(piece.clone()) else { return Ok(None) };
         let compared = composite.compare(piece, kept);
         drop(hold);
         compared.map(Some)
@@ -199,10 +252,10 @@ impl Volume {
     /// See [`Composite::mend_parity`].
     pub fn mend_parity(
         &self,
-        rows: std::ops::Range<u64>,
+        rows: Range<u64>,
         verify: Verify<'_>,
     ) -> Result<ParityMended, DeviceError> {
-        let Some(composite) = &self.composite else { return Ok(ParityMended::Agrees) };
+        let Some(composite) = self.composite() else { return Ok(ParityMended::Agrees) };
         composite.mend_parity(rows, verify)
     }
 
@@ -221,10 +274,10 @@ impl Volume {
     ) -> Result<(), DeviceError> {
         self.check_fixed(RequestKind::Write, offset, to_u64(length_bytes))?;
         let Some(members) = self.members() else { return Ok(()) };
-        let bytes = SharedBytes::from(source.device.read(purpose, offset, length_bytes)?);
+        let bytes = SharedBytes::from(source.device().read(purpose, offset, length_bytes)?);
         let view = members.view();
         let is_other = |slot: &&Slot| {
-            slot.writable().is_some_and(|device| !Arc::ptr_eq(device, &source.device))
+            slot.writable().is_some_and(|device| !Arc::ptr_eq(device, source.device()))
         };
         let submit = |slot: &Slot| {
             let data = vec![bytes.clone()];
@@ -246,9 +299,7 @@ impl Volume {
         members.leave_absent_behind()?;
         if let Some(label) = members.label() {
             superblock.sequence = label.sequence;
-            superblock.members = label.members;
-            superblock.spares = label.spares;
-            superblock.memberships = label.memberships;
+            set::take_table(superblock, &label);
         }
         Ok(())
     }
@@ -256,31 +307,31 @@ impl Volume {
     /// Returns what the user calls the device.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.device.info().name
+        &self.device().info().name
     }
 
     /// Returns how requests travel.
     #[must_use]
     pub fn transport(&self) -> &'static str {
-        self.device.info().transport
+        self.device().info().transport
     }
 
     /// Returns the unit of atomicity and of addressing.
     #[must_use]
     pub fn sector_bytes(&self) -> u32 {
-        self.device.info().sector_bytes
+        self.device().info().sector_bytes
     }
 
     /// Whether every write is known to be refused.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.device.info().is_read_only
+        self.device().info().is_read_only
     }
 
     /// Whether [`Operation::WriteThrough`] may be asked for.
     #[must_use]
     pub fn has_write_through(&self) -> bool {
-        self.device.info().has_write_through
+        self.device().info().has_write_through
     }
 
     /// Refuses a pool that is known to take no writes, before the first is tried.
@@ -289,7 +340,7 @@ impl Volume {
     ///
     /// [`DeviceError::ReadOnly`].
     pub fn check_writable(&self) -> Result<(), PoolError> {
-        check_writable(self.device.as_ref())
+        check_writable(self.device().as_ref())
     }
 
     /// Looks whether the device has lost its end, which takes no request.
@@ -298,12 +349,12 @@ impl Volume {
     ///
     /// [`DeviceError::Shortened`].
     pub fn check_end(&self) -> Result<(), DeviceError> {
-        self.device.check_end()
+        self.device().check_end()
     }
 
     /// Returns what is locked while the pool is open: see [`crate::device::Device::lock_identity`].
     pub(crate) fn lock_identity(&self) -> Option<[u64; 2]> {
-        self.device.lock_identity()
+        self.device().lock_identity()
     }
 
     /// Writes every copy of the superblock of a new pool, durably: the last write makes the pool.
@@ -314,7 +365,7 @@ impl Volume {
     pub fn write_first_superblocks(&self, superblock: &mut Superblock) -> Result<(), DeviceError> {
         match self.members() {
             Some(members) => members.write_first_labels(superblock),
-            None => write_first_superblocks(&self.device, superblock),
+            None => write_first_superblocks(self.device(), superblock),
         }
     }
 
@@ -326,7 +377,7 @@ impl Volume {
     pub fn update_superblocks(&self, superblock: &mut Superblock) -> Result<(), DeviceError> {
         match self.members() {
             Some(members) => members.update_labels(superblock),
-            None => update_all_superblocks(&self.device, superblock),
+            None => update_all_superblocks(self.device(), superblock),
         }
     }
 
@@ -338,8 +389,9 @@ impl Volume {
         offset: u64,
         length_bytes: u64,
     ) -> Result<(), DeviceError> {
-        let is_in =
-            offset.checked_add(length_bytes).is_some_and(|end| end <= self.geometry.groups_offset);
+        let is_in = offset
+            .checked_add(length_bytes)
+            .is_some_and(|end| end <= self.geometry().groups_offset);
         let device = || self.name().to_owned();
         is_in.then_some(()).ok_or_else(|| DeviceError::OutOfRange {
             device: device(),
@@ -361,7 +413,7 @@ impl Volume {
         length_bytes: usize,
     ) -> Result<AlignedBuffer, DeviceError> {
         self.check_fixed(RequestKind::Read, offset, to_u64(length_bytes))?;
-        self.device.read(purpose, offset, length_bytes)
+        self.device().read(purpose, offset, length_bytes)
     }
 
     /// Writes `data` to a fixed region, at byte `offset` of the pool. Not durable before a flush.
@@ -376,7 +428,7 @@ impl Volume {
         data: AlignedBuffer,
     ) -> Result<(), DeviceError> {
         self.check_fixed(RequestKind::Write, offset, to_u64(data.len()))?;
-        self.device.write(purpose, offset, data)
+        self.device().write(purpose, offset, data)
     }
 
     /// Starts to write the pieces of `data` to a fixed region, at byte `offset` of the pool.
@@ -388,7 +440,7 @@ impl Volume {
     ) -> Ticket {
         let write = Operation::Write { offset, data };
         match self.check_fixed(RequestKind::Write, offset, write.length_bytes()) {
-            Ok(()) => self.device.submit(purpose, write),
+            Ok(()) => self.device().submit(purpose, write),
             Err(error) => Ticket::ready(Err(error)),
         }
     }
@@ -396,13 +448,13 @@ impl Volume {
     /// Starts to read from any byte of the device, as the one who checks a pool has to: what a
     /// place leads to may be what is wrong.
     pub fn submit_read_at(&self, purpose: Purpose, offset: u64, buffer: AlignedBuffer) -> Ticket {
-        self.device.submit(purpose, Operation::Read { offset, buffer })
+        self.device().submit(purpose, Operation::Read { offset, buffer })
     }
 
     /// Returns how long the device is; the pool may be shorter.
     #[must_use]
     pub fn device_bytes(&self) -> u64 {
-        self.device.info().size_bytes
+        self.device().info().size_bytes
     }
 
     /// Hands several requests for fixed regions over, all at once. Returns their tickets in order;
@@ -414,7 +466,7 @@ impl Volume {
         });
         match refused {
             Some(error) => vec![Ticket::ready(Err(error))],
-            None => self.device.submit_all(purpose, operations),
+            None => self.device().submit_all(purpose, operations),
         }
     }
 
@@ -424,10 +476,10 @@ impl Volume {
         place: Place,
         length_bytes: u64,
     ) -> Result<u64, DeviceError> {
-        let fragment_bytes = self.geometry.fragment_bytes();
+        let fragment_bytes = self.geometry().fragment_bytes();
         let fragments = u32::try_from(length_bytes.div_ceil(fragment_bytes)).unwrap_or(u32::MAX);
-        self.geometry.device_offset(place, fragments).ok_or_else(|| DeviceError::OutOfRange {
-            device: self.device.info().name.clone(),
+        self.geometry().device_offset(place, fragments).ok_or_else(|| DeviceError::OutOfRange {
+            device: self.device().info().name.clone(),
             kind,
             offset: place.bits(),
             length_bytes,
@@ -439,11 +491,11 @@ impl Volume {
     /// be less.
     #[must_use]
     pub fn pages_around(&self, place: Place, fragments: u32) -> (Place, usize, usize) {
-        let page = self.geometry.page_fragments();
+        let page = self.geometry().page_fragments();
         let lead = place.fragment() % page;
         let start = Place::new(place.disk_group(), place.group(), place.fragment() - lead);
         let bytes = |fragments: u32| {
-            usize::try_from(u64::from(fragments) << self.geometry.fragment_shift)
+            usize::try_from(u64::from(fragments) << self.geometry().fragment_shift)
                 .expect("a request fits in memory")
         };
         (start, bytes((lead + fragments).next_multiple_of(page)), bytes(lead))
@@ -469,7 +521,7 @@ impl Volume {
                 Err(error) => tickets.push(Some(Ticket::ready(Err(error)))),
             }
         }
-        let mut begun = self.device.submit_all(purpose, reads).into_iter();
+        let mut begun = self.device().submit_all(purpose, reads).into_iter();
         tickets.into_iter().filter_map(|refused| refused.or_else(|| begun.next())).collect()
     }
 
@@ -478,7 +530,7 @@ impl Volume {
         let length_bytes: usize = data.iter().map(|piece| piece.len()).sum();
         let wide = u64::try_from(length_bytes).unwrap_or(u64::MAX);
         match self.offset_of(RequestKind::Write, place, wide) {
-            Ok(offset) => self.device.submit(purpose, Operation::Write { offset, data }),
+            Ok(offset) => self.device().submit(purpose, Operation::Write { offset, data }),
             Err(error) => Ticket::ready(Err(error)),
         }
     }
@@ -496,7 +548,7 @@ impl Volume {
     ) -> Result<AlignedBuffer, DeviceError> {
         let wide = u64::try_from(length_bytes).unwrap_or(u64::MAX);
         let offset = self.offset_of(RequestKind::Read, place, wide)?;
-        self.device.read(purpose, offset, length_bytes)
+        self.device().read(purpose, offset, length_bytes)
     }
 
     /// Reads the page at `place`, unverified.
@@ -514,6 +566,6 @@ impl Volume {
     ///
     /// What the device said. Never try again.
     pub fn flush(&self, purpose: Purpose) -> Result<(), DeviceError> {
-        self.device.flush(purpose)
+        self.device().flush(purpose)
     }
 }

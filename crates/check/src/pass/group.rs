@@ -92,10 +92,10 @@ fn is_initialised(check: &mut Check<'_>, page: &PageBytes, place: Place, group: 
     let Some(bytes) = page.get(entry_offset(group)..) else { return false };
     let Ok((entry, _)) = GroupEntryDisk::read_from_prefix(bytes) else { return false };
     let geometry = &check.reader.geometry;
-    let is_there = group < geometry.group_count;
+    let is_there = geometry.has_group(group);
     let what = match entry.state {
         0 => return false,
-        1 | 2 if !is_there => format!("group {group} is past the last group"),
+        1 | 2 if !is_there => format!("group {group} is of no disk group"),
         1 | 2 => {
             let (stated, expected) = (entry.fragments.get(), geometry.fragments_of(group));
             if stated == expected {

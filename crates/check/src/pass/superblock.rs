@@ -52,7 +52,9 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
 }
 
 fn pool_bytes(check: &Check<'_>) -> u64 {
-    check.superblock.current.geometry.device_bytes
+    let geometry = &check.superblock.current.geometry;
+    // Of several disk groups the labels lie behind the last.
+    if geometry.added.is_empty() { geometry.device_bytes } else { check.reader.device_bytes() }
 }
 
 /// Says what is wrong with the copy at `offset`, if anything. A pool that was not closed may have

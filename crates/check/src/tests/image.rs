@@ -573,6 +573,8 @@ fn superblock(geometry: &Geometry) -> Superblock {
         members: vec![Member::new([1; 16], geometry.device_bytes)],
         spares: Vec::new(),
         layout: Layout::Single,
+        width: 1,
+        added: Vec::new(),
         memberships: vec![Membership::FIRST],
         label,
         created_seconds: 0,

@@ -27,10 +27,34 @@ pub(crate) struct MemberArgs {
 /// `KIND:DEVICE,DEVICE[=ROLE,...]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupSpec {
-    /// How the pool lies on them.
+    /// How it lies on them.
     pub(crate) layout: Layout,
     /// The devices.
     pub(crate) devices: Vec<PathBuf>,
+    /// What it is for; `None`: nothing is said.
+    pub(crate) roles: Option<Vec<Role>>,
+}
+
+/// What a disk group is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Blocks of files.
+    Data,
+    /// All else but the journal.
+    Metadata,
+    /// The journal.
+    Journal,
+}
+
+fn parse_role(role: &str) -> Result<Role, String> {
+    match role {
+        "data" => Ok(Role::Data),
+        "metadata" => Ok(Role::Metadata),
+        "journal" => Ok(Role::Journal),
+        _ => Err(format!(
+            "there is no role {role} (what follows the last = are roles): data, metadata, journal"
+        )),
+    }
 }
 
 /// Kinds that the format has.
@@ -50,17 +74,11 @@ pub(crate) fn parse_group(text: &str) -> Result<GroupSpec, String> {
         }
         _ => return Err(format!("there is no kind {kind}; kinds are {KINDS}")),
     };
-    let devices = match rest.rsplit_once('=') {
-        None => rest,
-        Some((_, roles)) => {
-            let is_role = |role: &str| ["data", "metadata", "journal"].contains(&role);
-            return Err(match roles.split(',').find(|role| !is_role(role)) {
-                Some(role) => format!(
-                    "there is no role {role} (what follows the last = are roles): data, metadata, \
-                     journal"
-                ),
-                None => "this version has no roles yet: leave them out".to_owned(),
-            });
+    let (devices, roles) = match rest.rsplit_once('=') {
+        None => (rest, None),
+        Some((devices, roles)) => {
+            let roles: Result<Vec<Role>, String> = roles.split(',').map(parse_role).collect();
+            (devices, Some(roles?))
         }
     };
     let devices: Vec<PathBuf> =
@@ -68,7 +86,7 @@ pub(crate) fn parse_group(text: &str) -> Result<GroupSpec, String> {
     if devices.iter().any(|path| path.as_os_str().is_empty()) {
         return Err("a device has no name: write them with a comma between two".to_owned());
     }
-    Ok(GroupSpec { layout, devices })
+    Ok(GroupSpec { layout, devices, roles })
 }
 
 #[cfg(test)]
@@ -80,11 +98,13 @@ mod tests {
         let group = parse_group("mirror:d0,/a:b/d1").expect("the kind ends at the first colon");
         assert_eq!(group.layout, Layout::Mirror);
         assert_eq!(group.devices, [PathBuf::from("d0"), PathBuf::from("/a:b/d1")]);
+        let group = parse_group("single:a=b=data").expect("roles begin at the last =");
+        assert_eq!(group.devices, [PathBuf::from("a=b")]);
+        assert_eq!(group.roles, Some(vec![Role::Data]));
         for (text, words) in [
             ("mirror", "KIND:"),
             ("stripe:a,b,c", "not stripe yet"),
             ("mirrored:a,b", "no kind mirrored"),
-            ("mirror:a,b=metadata,journal", "no roles yet"),
             ("mirror:a=b,c", "no role b"),
             ("mirror:a,,b", "no name"),
             ("single:", "no name"),

@@ -51,6 +51,10 @@ fn options_of(args: &CreateArgs) -> anyhow::Result<CreateOptions> {
         let message = "this version makes pools of one group: give --group once";
         return Err(UsageError::new(message).into());
     }
+    if args.groups.iter().any(|group| group.roles.is_some()) {
+        let message = "the first disk group has all roles: leave them out";
+        return Err(UsageError::new(message).into());
+    }
     let layout = args.groups.first().map_or(Layout::Single, |group| group.layout);
     let devices: Vec<PathBuf> = args.devices().into_iter().map(Path::to_path_buf).collect();
     if let (None, Some(missing)) = (args.size, devices.iter().find(|path| !path.exists())) {

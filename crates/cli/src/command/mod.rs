@@ -13,6 +13,7 @@ pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod fileset;
 pub(crate) mod generate;
+pub(crate) mod group;
 pub(crate) mod job;
 pub(crate) mod mount;
 pub(crate) mod prove;

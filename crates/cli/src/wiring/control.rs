@@ -7,7 +7,7 @@ use engine::{FilesetChange, FilesetInfo, Fullness, JobStatus, NewFileset, Pool, 
 use format::fileset::{FilesetName, NamePart, ROOT_SLOT};
 use format::members::Layout;
 
-use super::{devices, failed, quota, random_bytes};
+use super::{devices, failed, groups, quota, random_bytes};
 use crate::backend::BackendError;
 use crate::control::{
     Answer, FilesetFacts, JobFacts, LIST_MAX, Peer, Properties, Request, ScrubFacts, clone_of,
@@ -46,6 +46,9 @@ pub(super) fn control(
         | Request::DeviceAdd { .. }
         | Request::DeviceRemove { .. } => {
             return Ok(Answer::Devices(devices::list(pool)));
+        }
+        Request::GroupList {} | Request::GroupAdd(_) => {
+            return groups::list(path, pool).map(Answer::Groups);
         }
         Request::Scrub {} => return begin_scrub(path, pool),
         Request::ScrubStatus {} => {

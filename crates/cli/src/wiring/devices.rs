@@ -207,21 +207,31 @@ fn device_for(
         return FileDevice::create(new, size_bytes, FileOptions::default())
             .map_err(|error| cannot_open(new, error));
     }
-    let device = open_device_with(new, FileOptions::default())?;
-    check_writable(device.as_ref()).map_err(|error| cannot_use(new, &error))?;
-    let found = what_is_there(new, &device).map_err(|error| failed(new, error))?;
-    if let (Some(found), false) = (found, is_forced) {
-        let words =
-            format!("there is {found}: check the path (`{command}` overwrites what is there)");
-        return Err(failed(new, words));
-    }
-    let shared: storage::device::SharedDevice = Arc::<FileDevice>::clone(&device);
-    storage::heartbeat::wait_until_free(&shared, &ThisMachine)
-        .map_err(|error| cannot_use(new, &error))?;
+    let device = blank(new, is_forced, command)?;
     let needed = served.pool.status().geometry.member_bytes();
     if device.info().size_bytes < needed {
         let words = format!("{} bytes, and a member has {needed}", device.info().size_bytes);
         return Err(failed(new, format!("{words}: give a larger device")));
     }
+    Ok(device)
+}
+
+/// Opens a device that is there and is to become a member; one that is used is refused. `way` is
+/// how it is overwritten all the same.
+pub(super) fn blank(
+    path: &Path,
+    is_forced: bool,
+    way: &str,
+) -> Result<Arc<FileDevice>, BackendError> {
+    let device = open_device_with(path, FileOptions::default())?;
+    check_writable(device.as_ref()).map_err(|error| cannot_use(path, &error))?;
+    let found = what_is_there(path, &device).map_err(|error| failed(path, error))?;
+    if let (Some(found), false) = (found, is_forced) {
+        let words = format!("there is {found}: check the path (`{way}` overwrites what is there)");
+        return Err(failed(path, words));
+    }
+    let shared: storage::device::SharedDevice = Arc::<FileDevice>::clone(&device);
+    storage::heartbeat::wait_until_free(&shared, &ThisMachine)
+        .map_err(|error| cannot_use(path, &error))?;
     Ok(device)
 }

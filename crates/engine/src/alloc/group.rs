@@ -222,11 +222,15 @@ impl Allocator {
         }
         if !self.is_initialised(number)? {
             self.initialise(state, number)?;
-            state.spare.add_group(number);
+            if number < self.geometry().group_count {
+                state.spare.add_group(number);
+            }
         }
         let group = self.load(number)?;
-        state.spare.forget(number);
-        state.spare.change(Free::default(), group.free());
+        if number < self.geometry().group_count {
+            state.spare.forget(number);
+            state.spare.change(Free::default(), group.free());
+        }
         state.groups.insert(number, group);
         Ok(())
     }
@@ -248,9 +252,20 @@ impl Allocator {
         Ok(entry.expect("inside a page").0.state != 0)
     }
 
+    /// Returns how many fragments of a group are in use, as its descriptor says.
+    pub(super) fn used_of(&self, number: u32) -> FsResult<u32> {
+        let owner = PageOwner { index: u64::from(number), ..PageOwner::default() };
+        let place = self.geometry().descriptor_place(number);
+        let descriptor = self.cache.page(place, PageKind::GroupDescriptor, owner)?;
+        let bytes = descriptor.bytes();
+        Ok(DescriptorDisk::of(page_of(&bytes)).fragments_used.get())
+    }
+
     /// Brings a group into being, in a transaction of its own.
     fn initialise(&self, state: &mut State, number: u32) -> FsResult<()> {
-        let groups_unused = state.groups_unused.checked_sub(1).ok_or_else(|| {
+        let is_of_first = number < self.geometry().group_count;
+        let one = u64::from(is_of_first);
+        let groups_unused = state.groups_unused.checked_sub(one).ok_or_else(|| {
             let what = format!("all groups are said to be in use, {number} is not");
             corrupt(DefectCode::AG007.found(what))
         })?;
@@ -271,6 +286,9 @@ impl Allocator {
         self.journal.end(tx);
         state.used += u64::from(used);
         state.groups_unused = groups_unused;
+        if !is_of_first {
+            Self::note_used(state, number);
+        }
         Ok(())
     }
 

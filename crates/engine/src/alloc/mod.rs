@@ -28,6 +28,7 @@
 //! cleaner).
 
 mod change;
+mod disk_groups;
 mod extent;
 pub(crate) mod group;
 mod level;
@@ -64,6 +65,7 @@ use crate::sync::Mutex;
 use crate::usage::Kept;
 
 use self::change::Looked;
+use self::disk_groups::{Share, capacity_of};
 use self::group::{Group, OWN_PLACES};
 use self::policy::{PlacementPolicy, SegmentView};
 use self::spare::{Free, Spare};
@@ -123,10 +125,14 @@ struct State {
     pending_fragments: u64,
     /// Free pages in metadata segments.
     spare: Spare,
-    /// Groups that are not yet in use.
+    /// Groups of the first disk group that are not yet in use.
     groups_unused: u64,
-    /// Where the last data segment was taken.
-    cursor: SegmentId,
+    /// The disk groups that give segments, the first one first.
+    shares: Vec<Share>,
+    /// Fragments that files and metadata can have altogether.
+    capacity: u64,
+    /// Of those what is kept back.
+    reserve: u64,
 }
 
 /// The allocator of a pool.
@@ -140,11 +146,10 @@ pub(crate) struct Allocator {
     shortage: Option<Arc<Shortage>>,
     /// The group table's root: the totals of the pool.
     root: Arc<Buffer>,
-    /// Fragments that files and metadata can have altogether.
-    capacity: u64,
-    reserve: u64,
     /// What is kept free for filesets.
     pub(crate) kept: Kept,
+    /// Default block size of files: binary logarithm.
+    block_shift: u8,
     /// Fragments of a block of the default size.
     block_fragments: u64,
     /// Fragments of a segment that blocks of the default size can't have.
@@ -192,9 +197,7 @@ impl Allocator {
         let place = geometry.group_table_root_place();
         let root = cache.page(place, PageKind::GroupTableRoot, PageOwner::default())?;
         let used = read_u64(page_of(&root.bytes()), TOTAL_FRAGMENTS_USED_OFFSET);
-        let capacity = (0..geometry.group_count)
-            .map(|group| u64::from(geometry.fragments_of(group)))
-            .sum::<u64>();
+        let capacity = geometry.groups().map(|number| capacity_of(geometry, number)).sum::<u64>();
         if used > capacity {
             let what = format!("{used} fragments in use of {capacity}");
             return Err(corrupt(DefectCode::AG007.found(what)));
@@ -217,7 +220,9 @@ impl Allocator {
             pending_fragments: 0,
             spare: Spare::new(groups_used),
             groups_unused: u64::from(geometry.group_count).saturating_sub(groups_used),
-            cursor: SegmentId { group: 0, segment: 0 },
+            shares: vec![Share::new(0, 0..geometry.group_count)],
+            capacity,
+            reserve,
         };
         let state = Mutex::new(state);
         let allocator = Allocator {
@@ -227,13 +232,19 @@ impl Allocator {
             policy,
             shortage,
             root,
-            capacity,
-            reserve,
             kept: Kept::default(),
+            block_shift,
             block_fragments,
             lost_fragments,
             state,
         };
+        if !allocator.geometry().added.is_empty() {
+            let of_first = groups_used.saturating_sub(allocator.note_disk_groups()?);
+            let mut state = allocator.state.lock();
+            let all = u64::from(allocator.geometry().group_count);
+            state.groups_unused = all.saturating_sub(of_first);
+            state.spare = Spare::new(of_first);
+        }
         allocator.count_first();
         Ok(allocator)
     }
@@ -251,11 +262,11 @@ impl Allocator {
     pub(crate) fn counts(&self) -> SpaceCounts {
         let state = self.state.lock();
         SpaceCounts {
-            capacity: self.capacity,
+            capacity: state.capacity,
             used: state.used,
             promised: state.promised,
             reserved: state.reserved,
-            reserve: self.reserve,
+            reserve: state.reserve,
             pending: state.pending_fragments,
             spare: self.spare(&state),
             kept: self.kept.fragments(),
@@ -265,8 +276,11 @@ impl Allocator {
 
     /// Adds what changed of a group's free pages to the count of all.
     fn note_spare(state: &mut State, number: u32, before: Free) {
-        let after = state.groups.get(&number).map(Group::free).unwrap_or_default();
-        state.spare.change(before, after);
+        // Free pages of others are of use to nobody (GR1).
+        if state.shares[0].numbers.contains(&number) {
+            let after = state.groups.get(&number).map(Group::free).unwrap_or_default();
+            state.spare.change(before, after);
+        }
     }
 
     /// Promises `fragments` to a caller who will use or return them. `own` is what is kept free for
@@ -280,8 +294,8 @@ impl Allocator {
         self.need()?;
         let is_data = matches!(urgency, Urgency::User | Urgency::Held);
         let spare = if is_data { self.spare(&state) } else { 0 };
-        let kept = self.kept_from(urgency, own);
-        if self.taken(&state) + spare + fragments + kept > self.capacity {
+        let kept = self.kept_from(&state, urgency, own);
+        if self.taken(&state) + spare + fragments + kept > state.capacity {
             return Err(FsError::NoSpace);
         }
         state.promised += fragments;
@@ -297,8 +311,8 @@ impl Allocator {
     pub(crate) fn check_room(&self, fragments: u64, urgency: Urgency, own: u64) -> FsResult<()> {
         let state = self.state.lock();
         self.need()?;
-        let wanted = self.taken(&state) + fragments + self.kept_from(urgency, own);
-        if wanted > self.capacity { Err(FsError::NoSpace) } else { Ok(()) }
+        let wanted = self.taken(&state) + fragments + self.kept_from(&state, urgency, own);
+        if wanted > state.capacity { Err(FsError::NoSpace) } else { Ok(()) }
     }
 
     /// What was freed since the last checkpoint counts as used: it can't be written yet.
@@ -308,15 +322,15 @@ impl Allocator {
     }
 
     /// Returns what is kept for others from somebody for whose fileset `own` is kept.
-    fn kept_from(&self, urgency: Urgency, own: u64) -> u64 {
+    fn kept_from(&self, state: &State, urgency: Urgency, own: u64) -> u64 {
         let for_others = self.kept.fragments().saturating_sub(own);
         match urgency {
             Urgency::User if planted::is(Planted::ReserveForgotten) => 0,
-            Urgency::User => self.reserve + for_others,
-            Urgency::Name => self.reserve / 2 + for_others,
-            Urgency::Held if planted::is(Planted::HeldRefused) => self.reserve,
+            Urgency::User => state.reserve + for_others,
+            Urgency::Name => state.reserve / 2 + for_others,
+            Urgency::Held if planted::is(Planted::HeldRefused) => state.reserve,
             // Less than names leave, so that they can't use up what it needs.
-            Urgency::Held => self.reserve / 4,
+            Urgency::Held => state.reserve / 4,
             Urgency::System => 0,
         }
     }
@@ -342,15 +356,16 @@ impl Allocator {
         self.need()?;
         let mut first = self.policy.metadata_group(
             near.group(),
-            state.cursor.group,
+            state.shares[0].cursor.group,
             self.geometry().group_count,
         );
         self.ensure_group(&mut state, first)?;
         if state.groups[&first].free_pages == 0 && state.spare.known() > 0 {
             // No segment becomes metadata while another group has a page to give: blocks need it.
             let roomy = |(_, group): &(&u32, &Group)| group.free_pages > 0;
-            let behind = state.groups.range(first..).find(roomy);
-            let found = behind.or_else(|| state.groups.iter().find(roomy));
+            let end = self.geometry().group_count;
+            let behind = state.groups.range(first..end).find(roomy);
+            let found = behind.or_else(|| state.groups.range(..end).find(roomy));
             let found = found.map(|(number, _)| *number).or_else(|| {
                 let elsewhere = state.spare.elsewhere()?;
                 self.ensure_group(&mut state, elsewhere).is_ok().then_some(elsewhere)
@@ -579,7 +594,8 @@ impl Allocator {
     pub(crate) fn check_pages(&self, count: u32) -> FsResult<()> {
         let mut state = self.state.lock();
         self.need()?;
-        if self.count_free(&mut state, CLEANER_SEGMENTS + 1)? > CLEANER_SEGMENTS {
+        // GR1.
+        if self.count_free_in(&mut state, 0, CLEANER_SEGMENTS + 1)? > CLEANER_SEGMENTS {
             return Ok(());
         }
         let wanted = PAGES_KEPT + u64::from(count);
@@ -609,10 +625,7 @@ impl Allocator {
         if self.count_free(&mut state, kept + 1)? <= kept {
             return Err(FsError::NoSpace);
         }
-        let start: SegmentId = self.policy.next_segment(state.cursor.into(), home).into();
-        let start = SegmentId { group: start.group % self.geometry().group_count, ..start };
-        let id = self.find_free(&mut state, start)?.ok_or(FsError::NoSpace)?;
-        state.cursor = id;
+        let id = self.take_free(&mut state, home)?;
         let incarnation = self.journal.birth();
         let group = state.groups.get_mut(&id.group).expect("found in it");
         let was_free = group.segments[index(id.segment)].kind == SegmentKind::Free;
@@ -629,36 +642,9 @@ impl Allocator {
         group.close(id.segment);
     }
 
-    fn find_free(&self, state: &mut State, start: SegmentId) -> FsResult<Option<SegmentId>> {
-        let count = self.geometry().group_count;
-        for step in 0..=count {
-            let number = (start.group + step) % count;
-            self.ensure_group(state, number)?;
-            let from = if step == 0 { start.segment } else { 0 };
-            if let Some(segment) = state.groups[&number].free_at_or_after(from) {
-                return Ok(Some(SegmentId { group: number, segment }));
-            }
-        }
-        Ok(None)
-    }
-
     /// Returns how many segments are free, counting no further than `enough`.
     pub(crate) fn free_segments(&self, enough: u32) -> FsResult<u32> {
         self.count_free(&mut self.state.lock(), enough)
-    }
-
-    fn count_free(&self, state: &mut State, enough: u32) -> FsResult<u32> {
-        let count = self.geometry().group_count;
-        let (first, mut free) = (state.cursor.group, 0);
-        for step in 0..count {
-            if free >= enough {
-                break;
-            }
-            let number = (first + step) % count;
-            self.ensure_group(state, number)?;
-            free += state.groups[&number].free_count;
-        }
-        Ok(free)
     }
 
     /// Returns every data segment of the loaded groups that is closed and not empty, with what is

@@ -174,7 +174,10 @@ impl Allocator {
         let geometry = self.geometry();
         let front = u64::from(geometry.front_segments(0) * geometry.segment_fragments);
         let page = u64::from(geometry.page_fragments());
-        self.spare_pages(state) * page + self.gaps(state) + state.groups_unused * front
+        self.spare_pages(state) * page
+            + self.gaps(state)
+            + state.groups_unused * front
+            + self.unused_fronts(state)
     }
 
     /// Fragments of metadata segments in which no page can be.
@@ -197,7 +200,7 @@ impl Allocator {
         let geometry = self.geometry();
         let segment = u64::from(geometry.segment_fragments);
         let room =
-            self.capacity.saturating_sub(self.taken(state) + self.spare(state) + self.reserve);
+            state.capacity.saturating_sub(self.taken(state) + self.spare(state) + state.reserve);
         let room = room.saturating_sub(self.kept.fragments());
         if planted::is(Planted::StatfsLies) {
             return room + self.spare(state);

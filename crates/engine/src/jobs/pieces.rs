@@ -38,10 +38,16 @@ impl<'a> Kept<'a> {
     /// What is wrong with the maps of its group: nobody knows how it is kept.
     pub(super) fn of(core: &'a Core, piece: &Range<u64>) -> FsResult<Option<Kept<'a>>> {
         let geometry = core.store.geometry();
-        if geometry.stripe.is_none() || piece.end <= geometry.groups_offset {
+        if piece.end <= geometry.groups_offset {
             return Ok(Some(Kept::Alike));
         }
-        let Some(place) = geometry.place_at(piece.start) else { return Ok(None) };
+        let place = geometry.place_at(piece.start);
+        let is_striped =
+            place.map_or(geometry.stripe.is_some(), |place| geometry.is_striped(place.group()));
+        if !is_striped {
+            return Ok(Some(Kept::Alike));
+        }
+        let Some(place) = place else { return Ok(None) };
         let id = SegmentId { group: place.group(), segment: geometry.segment_of(place) };
         Ok(core.store.alloc.pin(id)?.map(Kept::Segment))
     }

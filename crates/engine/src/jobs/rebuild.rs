@@ -105,9 +105,12 @@ impl Rebuild {
     /// end.
     fn walk(&self, core: &Core, from: u64, budget: Budget) -> FsResult<(u64, bool)> {
         let volume = &core.store.volume;
-        let (mut at, mut made, mut passed_over) = (from, 0, 0);
+        // Of several disk groups that of the member alone.
+        let walked = volume.walked(self.slot);
+        let (mut at, mut made, mut passed_over) = (from.max(walked.start), 0, 0);
         loop {
-            let Some(piece) = volume.piece_at(at) else { return Ok((at, true)) };
+            let piece = volume.piece_at(at).filter(|piece| piece.start < walked.end);
+            let Some(piece) = piece else { return Ok((at, true)) };
             if made == budget.units || passed_over == PASSED_OVER_MAX {
                 return Ok((at, false));
             }

@@ -167,6 +167,8 @@ impl Pool {
             members: members_on(devices, take(&options.random, 16)),
             spares: Vec::new(),
             layout,
+            width: devices.len(),
+            added: Vec::new(),
             memberships: vec![Membership::FIRST],
             label,
             created_seconds: u64::try_from(now.seconds).unwrap_or(0),

@@ -40,14 +40,15 @@ impl Pool {
     pub fn members(&self) -> Vec<MemberStatus> {
         let Some(set) = self.volume().members() else { return Vec::new() };
         let table = set.label().map_or_else(Vec::new, |label| label.members);
-        let view = set.view();
+        let view = set.all();
         let report = self.rebuild_report();
         let both = table.into_iter().zip(view.iter()).enumerate();
-        both.map(|(slot, (member, at))| {
-            let rebuilt = report.clone().filter(|report| report.slot == slot);
-            MemberStatus { slot, member, counts: at.counts(), rebuilt }
-        })
-        .collect()
+        both.filter(|(_, (member, _))| !member.is_gone())
+            .map(|(slot, (member, at))| {
+                let rebuilt = report.clone().filter(|report| report.slot == slot);
+                MemberStatus { slot, member, counts: at.counts(), rebuilt }
+            })
+            .collect()
     }
 
     /// Returns the spares.
@@ -96,14 +97,15 @@ impl Pool {
     /// [`ReplaceError::Needed`] and others: see [`ReplaceError`].
     pub fn fail_member(&self, slot: usize) -> Result<(), ReplaceError> {
         let members = self.volume().members().ok_or(ReplaceError::NotSeveral)?;
-        let view = members.view();
-        let at = view.get(slot).ok_or(ReplaceError::NoSlot { slot })?;
-        if !members.can_lose(at) {
+        let (set, own) = members.of_slot(slot).ok_or(ReplaceError::NoSlot { slot })?;
+        let view = set.view();
+        let at = view.get(own).ok_or(ReplaceError::NoSlot { slot })?;
+        if !set.can_lose(at) {
             return Err(ReplaceError::Needed { slot });
         }
         let Some(device) = at.writable() else { return Ok(()) };
         let error = DeviceError::Failed { device: device.info().name.clone() };
-        Ok(members.fail(slot, device, error)?)
+        Ok(set.fail(own, device, error)?)
     }
 
     /// Puts `device` in the place of the member in `slot`. A job makes all anew that it should have
@@ -168,7 +170,7 @@ impl Pool {
     /// Goes on with a rebuild that a crash or a close has interrupted.
     pub(super) fn resume_rebuild(&self) {
         let Some((slot, copied)) = self.volume().joining() else { return };
-        let view = self.volume().members().map(|members| members.view());
+        let view = self.volume().members().map(|members| members.all());
         let device = view.and_then(|view| view.get(slot)?.device.clone());
         let name = device.map_or_else(String::new, |device| device.info().name.clone());
         let counts = self.new_rebuild(slot);

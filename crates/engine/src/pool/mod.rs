@@ -11,12 +11,14 @@
 
 mod clones;
 mod create;
+mod disk_groups;
 mod filesets;
 mod members;
 mod quotas;
 mod serve;
 
 pub use create::CreateOptions;
+pub use disk_groups::{DiskGroupError, DiskGroupStatus};
 pub use filesets::FilesetInfo;
 pub use members::{MemberStatus, SpareStatus};
 pub use quotas::{QuotaAccount, QuotaInfo, QuotaLimitsChange, QuotaProgress};

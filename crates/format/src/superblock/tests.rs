@@ -27,6 +27,8 @@ fn sample() -> Superblock {
         members: vec![Member::new([2; 16], 1 << 30)],
         spares: Vec::new(),
         layout: Layout::Single,
+        width: 1,
+        added: Vec::new(),
         memberships: vec![Membership::FIRST],
         label: [0; LABEL_BYTES],
         created_seconds: 5,
@@ -69,7 +71,7 @@ fn a_pool_in_stripes_comes_back_as_it_was_written() {
     let shape = layout.stripe(4).expect("it has stripes");
     let geometry = Geometry::plan_striped(&options, shape).expect("it fits");
     let members = (1..=4).map(|id| Member::new([id; 16], 1 << 30)).collect();
-    let striped = Superblock { layout, geometry, members, ..sample() };
+    let striped = Superblock { layout, geometry, members, width: 4, ..sample() };
     assert_eq!(Superblock::decode(&striped.encode(1), 1), Ok(striped));
 }
 
@@ -127,4 +129,67 @@ fn a_newer_version_or_feature_is_refused_by_name() {
     restamp(&mut featured);
     let decoded = Superblock::decode(&featured, 0);
     assert_eq!(decoded, Err(SuperblockError::UnsupportedFeatures { features: 4 }));
+}
+
+/// Returns a pool whose first disk group is alone on a device, with a mirror and another that were
+/// added.
+fn with_added() -> Superblock {
+    let mut superblock = sample();
+    superblock.members.extend((3..6).map(|id| Member::new([id; 16], 1 << 30)));
+    let plans = [(1, Layout::Mirror, 1..3), (2, Layout::Single, 3..4)];
+    for (number, layout, slots) in plans {
+        let plan = superblock.geometry.plan_added(number, layout, slots, 1 << 30);
+        let plan = plan.expect("there is room");
+        superblock.added.push(DiskGroup { state: DiskGroupState::Online, ..plan });
+        superblock.place_added().expect("as it was planned");
+    }
+    superblock
+}
+
+/// Goal: disk groups come back with their ranges; one that is being added has none yet.
+#[test]
+fn disk_groups_come_back_as_they_were_written() {
+    let mut superblock = with_added();
+    assert_eq!(superblock.geometry.added.len(), 2);
+    assert_eq!(Superblock::decode(&superblock.encode(0), 0).as_ref(), Ok(&superblock));
+    superblock.added[1].state = DiskGroupState::Adding;
+    superblock.place_added().expect("as it was planned");
+    assert_eq!(superblock.geometry.added.len(), 1);
+    assert_eq!(Superblock::decode(&superblock.encode(0), 0).as_ref(), Ok(&superblock));
+    let numbers = superblock.geometry.group_numbers();
+    superblock.take_out(1);
+    assert_eq!(superblock.members.len(), 4, "the last slot has a member");
+    assert!(superblock.members[1].is_gone() && superblock.members[2].is_gone());
+    assert_eq!(Superblock::decode(&superblock.encode(0), 0).as_ref(), Ok(&superblock));
+    superblock.take_out(2);
+    assert_eq!(superblock.members.len(), 1);
+    assert!(superblock.geometry.group_numbers() < numbers);
+    assert_eq!(Superblock::decode(&superblock.encode(0), 0).as_ref(), Ok(&superblock));
+}
+
+/// Goal: what a disk group cannot be is refused, under a good checksum.
+#[test]
+fn disk_groups_that_cannot_be_are_refused() {
+    let refused = |change: &dyn Fn(&mut SuperblockDisk), what: &str| {
+        let mut disk: SuperblockDisk = zerocopy::transmute!(with_added().encode(0));
+        change(&mut disk);
+        let mut bytes: [u8; SUPERBLOCK_BYTES] = zerocopy::transmute!(disk);
+        let crc = crc32c(&bytes[CRC_COVERS_FROM..]);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        assert!(Superblock::decode(&bytes, 0).is_err(), "{what}");
+    };
+    refused(&|disk| disk.disk_groups[1].roles = 3, "metadata");
+    refused(&|disk| disk.disk_groups[1].state = 4, "a state");
+    refused(&|disk| disk.disk_groups[1].layout = 2, "the layout of another");
+    refused(&|disk| disk.disk_groups[1].first_group = U32::new(0), "the range of the first");
+    refused(&|disk| disk.disk_groups[2].first_group = disk.disk_groups[1].first_group, "twice");
+    refused(&|disk| disk.disk_groups[1].first_group = U32::new(u32::MAX), "past the table");
+    refused(&|disk| disk.disk_groups[1].member_bytes = U64::new(u64::MAX), "endless");
+    refused(&|disk| disk.disk_groups[1].member_bytes = U64::new(4096), "no room for a group");
+    refused(&|disk| disk.layouts[1].slots[0] = 3, "slots that are not next to each other");
+    refused(&|disk| disk.layouts[2].slots[0] = 2, "a member in two groups");
+    refused(&|disk| disk.layouts[2].slots[0] = 9, "no such slot");
+    refused(&|disk| disk.disk_groups[2].roles = 0, "a member in none");
+    refused(&|disk| disk.layouts[1].kind = 5, "raid5 of two");
+    refused(&|disk| disk.layouts[0].slots[0] = 1, "the first group begins elsewhere");
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::ranges::Hold;
 use super::set::MemberSet;
 use crate::device::{AlignedBuffer, Device, DeviceError, Purpose, Redundancy, SharedDevice};
 
@@ -53,8 +54,14 @@ pub enum ParityMended {
 
 /// A layout over several devices. As a [`Device`] it is the linear space of the pool.
 pub trait Composite: Device {
-    /// Returns its members.
+    /// Returns its members; of several disk groups those of the first, which have the fixed
+    /// regions.
     fn members(&self) -> &Arc<MemberSet>;
+
+    /// Holds a range, in bytes of the pool, against writers; `None` while one is at it.
+    fn try_hold(&self, range: Range<u64>) -> Option<Hold> {
+        self.members().try_hold(range)
+    }
 
     /// Returns each member that may be read, as a device with a whole copy of the fixed regions at
     /// their offsets in the pool.

@@ -22,9 +22,10 @@
 
 use std::ops::Range;
 
+use format::disk_group::DiskGroup;
 use format::geometry::{Geometry, SUPERBLOCK_AREA_BYTES};
 use format::members::{Member, MemberState};
-use format::superblock::SUPERBLOCK_BYTES;
+use format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use runtime::planted::{self, Planted};
 
 use super::Volume;
@@ -118,14 +119,16 @@ impl Volume {
         id: [u8; 16],
     ) -> Result<(), ReplaceError> {
         let members = self.members().ok_or(ReplaceError::NotSeveral)?;
-        self.check_fits(&device)?;
+        self.check_fits(slot, &device)?;
         let (name, found_bytes) = (device.info().name.clone(), device.info().size_bytes);
-        let view = members.view();
-        let old = view.get(slot).ok_or(ReplaceError::NoSlot { slot })?;
-        if let Some(slot) = view.iter().position(|slot| slot.state == MemberState::Joining) {
+        let (set, own) = members.of_slot(slot).ok_or(ReplaceError::NoSlot { slot })?;
+        let view = set.view();
+        let old = view.get(own).ok_or(ReplaceError::NoSlot { slot })?;
+        if let Some(slot) = members.all().iter().position(|slot| slot.state == MemberState::Joining)
+        {
             return Err(ReplaceError::Joins { slot });
         }
-        if !members.can_lose(old) {
+        if !set.can_lose(old) {
             return Err(ReplaceError::Needed { slot });
         }
         members.change(|slots, label| {
@@ -145,9 +148,19 @@ impl Volume {
         Ok(())
     }
 
-    /// Refuses a device that could be no member.
-    pub(super) fn check_fits(&self, device: &SharedDevice) -> Result<(), ReplaceError> {
-        let (info, needed_bytes) = (device.info(), self.geometry().member_bytes());
+    /// Returns the bytes that the member in `slot` must have.
+    pub(super) fn needed_bytes(&self, slot: usize) -> u64 {
+        let label = self.members().and_then(|members| members.label());
+        label.map_or_else(|| self.geometry().member_bytes(), |label| label.member_bytes(slot))
+    }
+
+    /// Refuses a device that could be no member in `slot`.
+    pub(super) fn check_fits(
+        &self,
+        slot: usize,
+        device: &SharedDevice,
+    ) -> Result<(), ReplaceError> {
+        let (info, needed_bytes) = (device.info(), self.needed_bytes(slot));
         let device = info.name.clone();
         if info.size_bytes < needed_bytes {
             let found_bytes = info.size_bytes;
@@ -164,19 +177,38 @@ impl Volume {
     #[must_use]
     pub fn joining(&self) -> Option<(usize, Copied)> {
         let members = self.members()?;
-        let view = members.view();
         let is_joining = |slot: &Slot| slot.state == MemberState::Joining && slot.device.is_some();
-        let slot = view.iter().position(is_joining)?;
+        let slot = members.all().iter().position(is_joining)?;
         let label = members.label()?;
-        let done_mib = label.members.get(slot)?.copied_mib;
-        Some((slot, Copied { done_mib, total_mib: total_mib(self.geometry()) }))
+        let walked = self.walked_for(&label, slot);
+        let first_mib = u32::try_from(walked.start / PIECE_BYTES).unwrap_or(u32::MAX);
+        let done_mib = label.members.get(slot)?.copied_mib.max(first_mib);
+        Some((slot, Copied { done_mib, total_mib: total_mib(walked.end) }))
+    }
+
+    /// Returns the bytes of the pool of which the member in `slot` has a share.
+    fn walked_for(&self, label: &Superblock, slot: usize) -> Range<u64> {
+        let geometry = self.geometry();
+        let group = label.added.iter().find(|group| group.slots.contains(&slot));
+        let of_group = |group: &DiskGroup| {
+            geometry.added.iter().find(|range| range.disk_group == group.number)
+        };
+        let range = group.and_then(of_group).map(|range| geometry.bytes_of(range));
+        range.unwrap_or(0..geometry.device_bytes - 2 * SUPERBLOCK_AREA_BYTES)
+    }
+
+    /// Returns the bytes of the pool of which the member in `slot` has a share.
+    #[must_use]
+    pub fn walked(&self, slot: usize) -> Range<u64> {
+        let label = self.members().and_then(|members| members.label());
+        label.map_or(0..0, |label| self.walked_for(&label, slot))
     }
 
     /// Returns the piece of the pool that begins at byte `offset`, or has it: what is walked in one
     /// step. `None`: it lies behind the end, or there is one device.
     #[must_use]
     pub fn piece_at(&self, offset: u64) -> Option<Range<u64>> {
-        self.composite.as_ref()?.piece_at(offset)
+        self.composite()?.piece_at(offset)
     }
 
     /// Makes what the joining member in `slot` should have of a piece anew (JN1). `kept` says how
@@ -193,8 +225,8 @@ impl Volume {
         piece: Range<u64>,
         kept: Redundancy,
     ) -> Result<Option<Remade>, DeviceError> {
-        let Some(composite) = &self.composite else { return Ok(None) };
-        let hold = composite.members().try_hold(piece.clone());
+        let Some(composite) = self.composite() else { return Ok(None) };
+        let hold = composite.try_hold(piece.clone());
         if hold.is_none() && !planted::is(Planted::CopiedWithoutHold) {
             return Ok(None);
         }
@@ -211,12 +243,14 @@ impl Volume {
     /// What a member said that the layout needs.
     pub fn note_walked(&self, slot: usize, from: u64, to: u64) -> Result<(), DeviceError> {
         let Some(members) = self.members() else { return Ok(()) };
-        let part = (u64::from(total_mib(self.geometry())) / CURSOR_PARTS).max(1) * PIECE_BYTES;
+        let Some((set, _)) = members.of_slot(slot) else { return Ok(()) };
+        let total = u64::from(total_mib(self.used_end()));
+        let part = (total / CURSOR_PARTS).max(1) * PIECE_BYTES;
         if to / part == from / part {
             return Ok(());
         }
         // CRASH: what lies below the cursor is durable before the labels say so.
-        members.submit_flush(Purpose::Cleaner).wait()?;
+        set.submit_flush(Purpose::Cleaner).wait()?;
         let ahead = if planted::is(Planted::CursorAhead) { part } else { 0 };
         let copied_mib = u32::try_from((to + ahead) / PIECE_BYTES).unwrap_or(u32::MAX);
         members.change(|_, label| {
@@ -237,7 +271,8 @@ impl Volume {
         let Some(members) = self.members() else { return Ok(()) };
         if !planted::is(Planted::OnlineBeforeFlush) {
             // CRASH: all that was made anew is durable before the labels say so.
-            members.submit_flush(Purpose::Cleaner).wait()?;
+            let Some((set, _)) = members.of_slot(slot) else { return Ok(()) };
+            set.submit_flush(Purpose::Cleaner).wait()?;
         }
         members.change(|slots, _| {
             let Some(at) = slots.get_mut(slot) else { return false };
@@ -250,13 +285,16 @@ impl Volume {
     }
 }
 
-/// Where the labels at the end of the pool begin.
+/// Where what is walked over ends: the labels at the end of the first disk group begin, or the last
+/// group of another ends.
 pub(super) fn copied_end(geometry: &Geometry) -> u64 {
-    geometry.device_bytes - 2 * SUPERBLOCK_AREA_BYTES
+    let first = geometry.device_bytes - 2 * SUPERBLOCK_AREA_BYTES;
+    let ends = geometry.added.iter().map(|range| geometry.bytes_of(range).end);
+    ends.max().unwrap_or(0).max(first)
 }
 
-fn total_mib(geometry: &Geometry) -> u32 {
-    let pieces = copied_end(geometry).div_ceil(PIECE_BYTES);
+fn total_mib(end: u64) -> u32 {
+    let pieces = end.div_ceil(PIECE_BYTES);
     u32::try_from(pieces).expect("the largest pool has 2^31 MiB")
 }
 

@@ -1,18 +1,21 @@
-//! Several devices become one volume: their labels are read and judged, and a layout is put over
-//! the members.
+//! Several devices become one volume: their labels are read and judged, and layouts are put over
+//! the members: one over those of each disk group.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use format::disk_group::{ADDED_GROUPS_OFFSET, DiskGroup, DiskGroupState};
 use format::geometry::Geometry;
 use format::members::{Layout, MemberState};
 use format::page::PAGE_BYTES;
 use format::superblock::{Superblock, SuperblockError};
 
-use super::Volume;
 use super::composite::Composite;
+use super::groups::{Groups, Part};
 use super::mirror::Mirror;
 use super::raid5::Raid5;
 use super::set::{MemberSet, Slot};
+use super::{Edition, Volume};
 use crate::convert::to_u64;
 use crate::device::{DeviceInfo, SharedDevice};
 use crate::members::{self, Found, Judged};
@@ -51,13 +54,18 @@ impl Volume {
         }
         let judged = members::judge(&found)?;
         let mut superblock = found.swap_remove(judged.newest).label;
-        if superblock.layout == Layout::Single {
-            let device = opening.devices.into_iter().nth(judged.newest);
-            let device = device.ok_or(members::MembersError::Nothing)?;
-            return Ok((Volume::new(device, superblock.geometry.clone()), superblock));
-        }
         if !opening.accepts_missing {
-            members::check_enough(&judged, &superblock.members)?;
+            members::check_enough(&judged, &superblock)?;
+        }
+        leave_out_adding(&mut superblock);
+        if superblock.members.len() == 1 {
+            let device = match judged.slots.first() {
+                Some(members::Slot::Current(at)) => opening.devices.into_iter().nth(*at),
+                Some(_) | None => None,
+            };
+            let device = device.ok_or(members::MembersError::Nothing)?;
+            superblock.device_index = 0;
+            return Ok((Volume::new(device, superblock.geometry.clone()), superblock));
         }
         let slots = slots_of(&mut superblock, &judged, &opening.devices);
         let spares = spares_of(&mut superblock, &judged, &opening.devices);
@@ -74,10 +82,8 @@ impl Volume {
     ///
     /// [`PoolError::Superblock`] for what this software does not do.
     pub fn of_new(devices: &[SharedDevice], superblock: &Superblock) -> Result<Volume, PoolError> {
-        match (superblock.layout, devices) {
-            (Layout::Single, [device]) => {
-                Ok(Volume::new(Arc::clone(device), superblock.geometry.clone()))
-            }
+        match devices {
+            [device] => Ok(Volume::new(Arc::clone(device), superblock.geometry.clone())),
             _ => {
                 let slot = |device: &SharedDevice| {
                     Slot::new(Some(Arc::clone(device)), MemberState::Online)
@@ -87,35 +93,101 @@ impl Volume {
         }
     }
 
-    /// Puts the layout over the members.
+    /// Puts the layouts over the members.
     fn over(
         slots: Vec<Slot>,
         superblock: &Superblock,
         label: Option<Superblock>,
     ) -> Result<Volume, PoolError> {
-        let geometry = &superblock.geometry;
-        let info = info_of(&slots, geometry);
-        let not = |what| PoolError::Superblock {
-            device: info.name.clone(),
-            cause: SuperblockError::NotImplemented { what },
+        let own = |slots_of: &Range<usize>| -> Vec<Slot> {
+            slots.iter().skip(slots_of.start).take(slots_of.len()).cloned().collect()
         };
-        let composite: Arc<dyn Composite> = match superblock.layout {
-            Layout::Single => return Err(not("several devices and the layout single")),
-            Layout::Mirror if geometry.fragment_bytes() != to_u64(PAGE_BYTES) => {
-                return Err(not("a mirror of fragments smaller than 4 KiB"));
+        let in_use = |error| PoolError::Superblock { device: info_name(&slots), cause: error };
+        let needed = needed_of(superblock.layout, superblock.width);
+        let set = MemberSet::new(own(&(0..superblock.width)), label, needed);
+        let composite = layout_over(superblock, None, Arc::clone(&set)).map_err(in_use)?;
+        let mut parts = vec![Part { disk_group: 0, first_slot: 0, composite }];
+        for group in &superblock.added {
+            let needed = needed_of(group.layout, group.slots.len());
+            let set = set.beside(group.slots.start, own(&group.slots), needed);
+            set.join_roster();
+            let composite = layout_over(superblock, Some(group), set).map_err(in_use)?;
+            let (disk_group, first_slot) = (group.number, group.slots.start);
+            parts.push(Part { disk_group, first_slot, composite });
+        }
+        let composite = match parts.as_slice() {
+            [first] => Arc::clone(&first.composite),
+            [first, added @ ..] => {
+                Arc::new(Groups::new(first.clone(), added, &superblock.geometry))
             }
-            Layout::Mirror => {
-                let set = MemberSet::new(slots, label, 1);
-                Arc::new(Mirror::new(info, set, geometry.groups_offset))
-            }
-            Layout::Raid5 { .. } => {
-                let stripes = geometry.stripes().ok_or_else(|| not("raid5 without stripes"))?;
-                let set = MemberSet::new(slots, label, superblock.members.len() - 1);
-                Arc::new(Raid5::new(info, set, stripes))
-            }
+            [] => return Err(members::MembersError::Nothing.into()),
         };
-        let device: SharedDevice = composite;
-        Ok(Volume::new(device, geometry.clone()))
+        let geometry = superblock.geometry.clone();
+        let volume = Volume { editions: Arc::default() };
+        let device: SharedDevice = Arc::<dyn Composite>::clone(&composite);
+        volume.set_edition(0, Edition { device, composite: Some(composite), parts, geometry });
+        Ok(volume)
+    }
+}
+
+/// Takes out what was being added when power failed: nothing lies there (DG3).
+fn leave_out_adding(superblock: &mut Superblock) {
+    let is_adding = |group: &&DiskGroup| group.state == DiskGroupState::Adding;
+    let adding: Vec<u8> =
+        superblock.added.iter().filter(is_adding).map(|group| group.number).collect();
+    for number in adding {
+        superblock.take_out(number);
+        superblock.add_membership();
+    }
+}
+
+/// Returns how many members a layout cannot do without (MS3).
+pub(super) fn needed_of(layout: Layout, width: usize) -> usize {
+    match layout {
+        Layout::Single | Layout::Mirror => 1,
+        Layout::Raid5 { .. } => width.saturating_sub(1),
+    }
+}
+
+/// Puts the layout of a disk group over its members: of the first, or of one that was added.
+///
+/// # Errors
+///
+/// What this software does not do.
+pub(super) fn layout_over(
+    superblock: &Superblock,
+    added: Option<&DiskGroup>,
+    set: Arc<MemberSet>,
+) -> Result<Arc<dyn Composite>, SuperblockError> {
+    let geometry = &superblock.geometry;
+    let layout = added.map_or(superblock.layout, |group| group.layout);
+    let width = added.map_or(superblock.width, |group| group.slots.len());
+    let not = |what| SuperblockError::NotImplemented { what };
+    let stripe = layout.stripe(width);
+    let bytes = match (added, stripe) {
+        (None, _) => geometry.device_bytes,
+        (Some(group), None) => group.member_bytes,
+        (Some(group), Some(shape)) => {
+            Geometry::striped_bytes(group.member_bytes, ADDED_GROUPS_OFFSET, shape)
+        }
+    };
+    let groups_offset = added.map_or(geometry.groups_offset, |_| ADDED_GROUPS_OFFSET);
+    let info = info_of(&set.view(), bytes);
+    match (layout, stripe) {
+        (Layout::Mirror, _) if geometry.fragment_bytes() != to_u64(PAGE_BYTES) => {
+            Err(not("a mirror of fragments smaller than 4 KiB"))
+        }
+        // Of one device there is no other copy, and nothing else is different.
+        (Layout::Single | Layout::Mirror, _) => Ok(Arc::new(Mirror::new(info, set, groups_offset))),
+        (Layout::Raid5 { .. }, Some(shape)) => {
+            let stripes = match added {
+                Some(_) => Some(geometry.added_stripes(shape)),
+                None => geometry.stripes(),
+            };
+            let stripes = stripes.ok_or_else(|| not("raid5 without stripes"))?;
+            Ok(Arc::new(Raid5::new(info, set, stripes)))
+        }
+        (Layout::Raid5 { .. }, None) => Err(not("raid5 without stripes")),
     }
 }
 
@@ -126,7 +198,7 @@ fn slots_of(superblock: &mut Superblock, judged: &Judged, devices: &[SharedDevic
         let device = match slot {
             members::Slot::Current(at) | members::Slot::Joining(at) => devices.get(*at),
             // MJ3: what has missed writes is not touched.
-            members::Slot::Stale(_) | members::Slot::Absent => None,
+            members::Slot::Stale(_) | members::Slot::Absent | members::Slot::Free => None,
         };
         if let Some(device) = device.filter(|device| device.info().name.starts_with('/')) {
             member.set_path(device.info().name.as_bytes());
@@ -153,15 +225,19 @@ fn spares_of(
     found
 }
 
-/// Returns what the members are together: as small as the smallest, with sectors as large as the
-/// largest, and no better than the worst.
-fn info_of(slots: &[Slot], geometry: &Geometry) -> DeviceInfo {
+fn info_name(slots: &[Slot]) -> String {
+    let names = slots.iter().filter_map(|slot| Some(slot.device.as_ref()?.info().name.as_str()));
+    names.collect::<Vec<&str>>().join(", ")
+}
+
+/// Returns what the members are together, `size_bytes` long: with sectors as large as the largest,
+/// and no better than the worst.
+fn info_of(slots: &[Slot], size_bytes: u64) -> DeviceInfo {
     let infos: Vec<&DeviceInfo> =
         slots.iter().filter_map(|slot| Some(slot.device.as_ref()?.info())).collect();
-    let names: Vec<&str> = infos.iter().map(|info| info.name.as_str()).collect();
     DeviceInfo {
-        name: names.join(", "),
-        size_bytes: geometry.device_bytes,
+        name: info_name(slots),
+        size_bytes,
         sector_bytes: infos.iter().map(|info| info.sector_bytes).max().unwrap_or(512),
         is_read_only: infos.iter().any(|info| info.is_read_only),
         has_write_through: infos.iter().all(|info| info.has_write_through),

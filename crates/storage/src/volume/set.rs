@@ -1,7 +1,10 @@
-//! The members of a pool at work: which are there, what goes to each of them, and what happens when
-//! one fails.
+//! The members of a disk group at work: which are there, what goes to each of them, and what
+//! happens when one fails.
 //!
-//! Every layout over several devices is built on it, and adds nothing but arithmetic.
+//! Every layout over several devices is built on it, and adds nothing but arithmetic. The sets of
+//! all disk groups of a pool have one label together, which is written to the members of all. What
+//! speaks of the pool ([`MemberSet::all`], [`MemberSet::change`]) goes by slots of the pool, what
+//! speaks of a disk group by slots of its own.
 //!
 //! # Invariants
 //!
@@ -21,8 +24,8 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use format::geometry::SUPERBLOCK_COPIES;
 use format::members::{MemberState, Membership};
@@ -94,7 +97,7 @@ impl Slot {
         let is_written = match self.state {
             MemberState::Online => true,
             MemberState::Joining => !planted::is(Planted::JoiningMissesWrites),
-            MemberState::Missing | MemberState::Failed => false,
+            MemberState::Missing | MemberState::Failed | MemberState::Gone => false,
         };
         self.device.as_ref().filter(|_| is_written)
     }
@@ -136,17 +139,27 @@ impl Slot {
 /// The members at one moment, by slot.
 pub type View = Arc<Vec<Slot>>;
 
+/// What the sets of a pool have together.
+#[derive(Debug)]
+struct Roster {
+    /// The label as it was written last; `None`: there is no pool yet.
+    label: Mutex<Option<Superblock>>,
+    /// By slot. Held for a copy or an exchange only: a plain lock.
+    sets: RwLock<Vec<Weak<MemberSet>>>,
+}
+
 /// See the module's header.
 #[derive(Debug)]
 pub struct MemberSet {
-    /// The label as it was written last; `None`: there is no pool yet.
-    label: Mutex<Option<Superblock>>,
+    roster: Arc<Roster>,
+    /// Slot of the pool that its first member is in.
+    first_slot: usize,
     /// Held for a copy or an exchange only, never across a scheduling point: a plain lock.
     view: RwLock<View>,
     /// Online members that the layout cannot do without (MS3).
     needed: usize,
     ranges: Arc<Ranges>,
-    /// The spares that are there; which there are the label says.
+    /// The spares that are there, of the first disk group's set; which there are the label says.
     pub(super) spares: SpareDevices,
 }
 
@@ -154,18 +167,94 @@ fn online_count(slots: &[Slot]) -> usize {
     slots.iter().filter(|slot| slot.state == MemberState::Online).count()
 }
 
+impl Roster {
+    fn sets(&self) -> Vec<Arc<MemberSet>> {
+        self.sets.read().iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// Returns the slots of all of `sets`, by slot of the pool.
+fn gather(sets: &[Arc<MemberSet>]) -> Vec<Slot> {
+    let mut slots: Vec<Slot> = Vec::new();
+    for set in sets {
+        while slots.len() < set.first_slot {
+            slots.push(Slot::new(None, MemberState::Gone));
+        }
+        slots.extend(set.view().iter().cloned());
+    }
+    slots
+}
+
+/// Gives each of `sets` what `slots` have of it.
+fn spread(sets: &[Arc<MemberSet>], slots: &[Slot]) {
+    for set in sets {
+        let own = slots.iter().skip(set.first_slot).take(set.width());
+        let own: View = Arc::new(own.cloned().collect());
+        *set.view.write() = own;
+    }
+}
+
+/// Whether one of `sets` has fewer members online than its layout needs.
+fn is_short(sets: &[Arc<MemberSet>], slots: &[Slot]) -> bool {
+    sets.iter().any(|set| {
+        let own = slots.iter().skip(set.first_slot).take(set.width());
+        own.filter(|slot| slot.state == MemberState::Online).count() < set.needed
+    })
+}
+
 impl MemberSet {
     /// Returns the members in `slots`, of which at least `needed` must stay online. `label` is the
     /// newest of theirs; `None` while the pool is being made.
     #[must_use]
     pub fn new(slots: Vec<Slot>, label: Option<Superblock>, needed: usize) -> Arc<MemberSet> {
-        Arc::new(MemberSet {
-            label: Mutex::new(label),
-            view: RwLock::new(Arc::new(slots)),
-            needed,
-            ranges: Arc::default(),
-            spares: SpareDevices::default(),
-        })
+        let roster = Roster { label: Mutex::new(label), sets: RwLock::default() };
+        let set = MemberSet::of(Arc::new(roster), 0, slots, needed);
+        set.join_roster();
+        set
+    }
+
+    /// Returns the members of another disk group, whose first slot is `first_slot`. Labels are
+    /// written to them once they have joined ([`MemberSet::join_roster`]).
+    #[must_use]
+    pub(super) fn beside(
+        &self,
+        first_slot: usize,
+        slots: Vec<Slot>,
+        needed: usize,
+    ) -> Arc<MemberSet> {
+        MemberSet::of(Arc::clone(&self.roster), first_slot, slots, needed)
+    }
+
+    fn of(
+        roster: Arc<Roster>,
+        first_slot: usize,
+        slots: Vec<Slot>,
+        needed: usize,
+    ) -> Arc<MemberSet> {
+        let view = RwLock::new(Arc::new(slots));
+        let (ranges, spares) = (Arc::default(), SpareDevices::default());
+        Arc::new(MemberSet { roster, first_slot, view, needed, ranges, spares })
+    }
+
+    /// Labels are written to these members too from now on.
+    pub(super) fn join_roster(self: &Arc<MemberSet>) {
+        let mut sets = self.roster.sets.write();
+        sets.push(Arc::downgrade(self));
+        sets.sort_by_key(|set| set.upgrade().map_or(usize::MAX, |set| set.first_slot));
+    }
+
+    fn width(&self) -> usize {
+        self.view.read().len()
+    }
+
+    /// Returns the set that has `slot` of the pool, and which of its own that is.
+    #[must_use]
+    pub fn of_slot(&self, slot: usize) -> Option<(Arc<MemberSet>, usize)> {
+        let has = |set: &Arc<MemberSet>| {
+            let own = slot.checked_sub(set.first_slot)?;
+            (own < set.width()).then(|| (Arc::clone(set), own))
+        };
+        self.roster.sets().iter().find_map(has)
     }
 
     /// Returns the members as they are now.
@@ -174,16 +263,23 @@ impl MemberSet {
         Arc::clone(&self.view.read())
     }
 
+    /// Returns the members of all disk groups as they are now, by slot of the pool.
+    #[must_use]
+    pub fn all(&self) -> Vec<Slot> {
+        gather(&self.roster.sets())
+    }
+
     /// Returns the label as it was written last.
     #[must_use]
     pub fn label(&self) -> Option<Superblock> {
-        self.label.lock().clone()
+        self.roster.label.lock().clone()
     }
 
     /// Whether a member that the pool should have does not get its writes.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
-        self.view().iter().any(|slot| slot.state != MemberState::Online)
+        let is_away = |slot: &Slot| !matches!(slot.state, MemberState::Online | MemberState::Gone);
+        self.all().iter().any(is_away)
     }
 
     /// Whether the layout can do without the member in `slot`.
@@ -276,17 +372,18 @@ impl MemberSet {
         device: &SharedDevice,
         error: DeviceError,
     ) -> Result<(), DeviceError> {
-        let mut label = self.label.lock();
-        let mut slots = self.view().to_vec();
+        let mut label = self.roster.label.lock();
+        let sets = self.roster.sets();
+        let mut slots = gather(&sets);
         let is_there = |slot: &&mut Slot| slot.is_on(device) && slot.writable().is_some();
-        let Some(member) = slots.get_mut(slot).filter(is_there) else {
+        let Some(member) = slots.get_mut(self.first_slot + slot).filter(is_there) else {
             // Another was first.
             return Ok(());
         };
         let was_joining = member.state == MemberState::Joining;
         member.state = MemberState::Failed;
         let Some(known) = label.as_ref() else { return Err(error) };
-        if !was_joining && online_count(&slots) < self.needed {
+        if !was_joining && is_short(&sets, &slots) {
             return Err(error);
         }
         tracing::error!(
@@ -297,11 +394,11 @@ impl MemberSet {
         note_states(&mut superblock, &slots);
         superblock.add_membership();
         if !planted::is(Planted::FailureNotLabelled) {
-            self.write_labels(&mut slots, &mut superblock)?;
+            write_labels(&sets, &mut slots, &mut superblock)?;
         }
         *label = Some(superblock);
         // CRASH: the labels are durable; only now does nothing more go to it (MS2).
-        *self.view.write() = Arc::new(slots);
+        spread(&sets, &slots);
         Ok(())
     }
 
@@ -312,19 +409,16 @@ impl MemberSet {
     ///
     /// What a member said that the layout needs: the pool must stop writing.
     pub fn update_labels(&self, superblock: &mut Superblock) -> Result<(), DeviceError> {
-        let mut label = self.label.lock();
+        let mut label = self.roster.label.lock();
         if let Some(known) = label.as_ref() {
             superblock.sequence = superblock.sequence.max(known.sequence);
-            superblock.members.clone_from(&known.members);
-            if !planted::is(Planted::SparesForgotten) {
-                superblock.spares.clone_from(&known.spares);
-            }
-            superblock.memberships.clone_from(&known.memberships);
+            take_table(superblock, known);
         }
-        let mut slots = self.view().to_vec();
-        self.write_labels(&mut slots, superblock)?;
+        let sets = self.roster.sets();
+        let mut slots = gather(&sets);
+        write_labels(&sets, &mut slots, superblock)?;
         *label = Some(superblock.clone());
-        *self.view.write() = Arc::new(slots);
+        spread(&sets, &slots);
         Ok(())
     }
 
@@ -339,16 +433,17 @@ impl MemberSet {
         &self,
         change: impl FnOnce(&mut Vec<Slot>, &mut Superblock) -> bool,
     ) -> Result<(), DeviceError> {
-        let mut label = self.label.lock();
+        let mut label = self.roster.label.lock();
         let Some(known) = label.as_ref() else { return Ok(()) };
-        let (mut slots, mut superblock) = (self.view().to_vec(), known.clone());
+        let sets = self.roster.sets();
+        let (mut slots, mut superblock) = (gather(&sets), known.clone());
         if change(&mut slots, &mut superblock) {
             note_states(&mut superblock, &slots);
             superblock.add_membership();
         }
-        self.write_labels(&mut slots, &mut superblock)?;
+        write_labels(&sets, &mut slots, &mut superblock)?;
         *label = Some(superblock);
-        *self.view.write() = Arc::new(slots);
+        spread(&sets, &slots);
         Ok(())
     }
 
@@ -359,9 +454,14 @@ impl MemberSet {
     ///
     /// What a member said that the layout needs: the pool must stop writing.
     pub fn leave_absent_behind(&self) -> Result<(), DeviceError> {
-        let is_absent = |slot: &Slot| slot.device.is_none() && MemberState::Missing != slot.state;
-        let is_new = |slot: &Slot| is_absent(slot) && slot.state != MemberState::Failed;
-        if !self.view().iter().any(is_new) {
+        let is_new = |slot: &Slot| {
+            let is_known = match slot.state {
+                MemberState::Missing | MemberState::Failed | MemberState::Gone => true,
+                MemberState::Online | MemberState::Joining => false,
+            };
+            slot.device.is_none() && !is_known
+        };
+        if !self.all().iter().any(is_new) {
             return Ok(());
         }
         self.change(|slots, _| {
@@ -377,14 +477,14 @@ impl MemberSet {
     ///
     /// What a device said: there is no pool.
     pub fn write_first_labels(&self, superblock: &mut Superblock) -> Result<(), DeviceError> {
-        let mut label = self.label.lock();
+        let mut label = self.roster.label.lock();
         superblock.sequence = SEQUENCE_OF_CREATION;
         superblock.memberships = vec![Membership::FIRST];
-        let slots = self.view();
+        let slots = self.all();
         let others: Vec<u16> = (1..SUPERBLOCK_COPIES).collect();
         // CRASH: only the first copies make a pool of what is there.
         for copies in [&others[..], &[0]] {
-            if let Some((_, error)) = write_copies(&slots, superblock, copies).pop() {
+            if let Some((_, error)) = write_copies(&slots, 0, superblock, copies).pop() {
                 return Err(error);
             }
         }
@@ -392,38 +492,64 @@ impl MemberSet {
         Ok(())
     }
 
-    /// Writes `superblock` to the labels of all of `slots` that get writes. One that does not do it
-    /// fails, and the others are told.
-    fn write_labels(
-        &self,
-        slots: &mut [Slot],
-        superblock: &mut Superblock,
-    ) -> Result<(), DeviceError> {
-        loop {
-            superblock.sequence += 1;
-            let turn = u16::from(!superblock.sequence.is_multiple_of(2));
-            let mut failed = Vec::new();
-            for copies in [[turn, 2], [1 - turn, 3]] {
-                failed.extend(write_copies(slots, superblock, &copies));
-                if !failed.is_empty() {
-                    break;
-                }
+    /// Writes `superblock`, which others have already, to the labels of these members, durably.
+    ///
+    /// # Errors
+    ///
+    /// What a member said.
+    pub(super) fn write_own_labels(&self, superblock: &Superblock) -> Result<(), DeviceError> {
+        for copies in [[0, 2], [1, 3]] {
+            let failed = write_copies(&self.view(), self.first_slot, superblock, &copies).pop();
+            if let Some((_, error)) = failed {
+                return Err(error);
             }
-            if failed.is_empty() {
-                return Ok(());
-            }
-            for (at, error) in failed {
-                let was_joining = slots[at].state == MemberState::Joining;
-                slots[at].count_error(RequestKind::Write);
-                slots[at].state = MemberState::Failed;
-                if !was_joining && online_count(slots) < self.needed {
-                    return Err(error);
-                }
-                tracing::error!("{error}; the member has failed: replace it");
-            }
-            note_states(superblock, slots);
-            superblock.add_membership();
         }
+        Ok(())
+    }
+}
+
+/// Makes what `superblock` says of members and disk groups what `known` does.
+pub(super) fn take_table(superblock: &mut Superblock, known: &Superblock) {
+    superblock.members.clone_from(&known.members);
+    if !planted::is(Planted::SparesForgotten) {
+        superblock.spares.clone_from(&known.spares);
+    }
+    superblock.memberships.clone_from(&known.memberships);
+    superblock.added.clone_from(&known.added);
+    superblock.geometry.clone_from(&known.geometry);
+}
+
+/// Writes `superblock` to the labels of all of `slots` that get writes. One that does not do it
+/// fails, and the others are told.
+fn write_labels(
+    sets: &[Arc<MemberSet>],
+    slots: &mut [Slot],
+    superblock: &mut Superblock,
+) -> Result<(), DeviceError> {
+    loop {
+        superblock.sequence += 1;
+        let turn = u16::from(!superblock.sequence.is_multiple_of(2));
+        let mut failed = Vec::new();
+        for copies in [[turn, 2], [1 - turn, 3]] {
+            failed.extend(write_copies(slots, 0, superblock, &copies));
+            if !failed.is_empty() {
+                break;
+            }
+        }
+        if failed.is_empty() {
+            return Ok(());
+        }
+        for (at, error) in failed {
+            let was_joining = slots[at].state == MemberState::Joining;
+            slots[at].count_error(RequestKind::Write);
+            slots[at].state = MemberState::Failed;
+            if !was_joining && is_short(sets, slots) {
+                return Err(error);
+            }
+            tracing::error!("{error}; the member has failed: replace it");
+        }
+        note_states(superblock, slots);
+        superblock.add_membership();
     }
 }
 
@@ -437,17 +563,18 @@ fn note_states(superblock: &mut Superblock, slots: &[Slot]) {
     }
 }
 
-/// Writes copies of `superblock` to all of `slots` that get writes, and flushes. Returns who has
-/// not done it.
+/// Writes copies of `superblock` to all of `slots` that get writes, and flushes. `first_slot` is
+/// what the first of them has in the pool. Returns who has not done it.
 fn write_copies(
     slots: &[Slot],
+    first_slot: usize,
     superblock: &Superblock,
     copies: &[u16],
 ) -> Vec<(usize, DeviceError)> {
     let mut tickets = Vec::new();
     for (at, device) in (0..).zip(slots.iter().map(Slot::writable)) {
         let Some(device) = device else { continue };
-        let own = Superblock { device_index: index_of(at), ..superblock.clone() };
+        let own = Superblock { device_index: index_of(first_slot + at), ..superblock.clone() };
         for &copy in copies {
             tickets.push((at, submit_superblock_copy(device.as_ref(), &own, copy)));
         }

@@ -134,7 +134,8 @@ impl Volume {
     /// See [`SpareError`].
     pub fn add_spare(&self, device: SharedDevice, id: [u8; 16]) -> Result<(), SpareError> {
         let members = self.members().ok_or(ReplaceError::NotSeveral)?;
-        self.check_fits(&device)?;
+        // Of the first disk group; whether it fits another is seen when it is taken.
+        self.check_fits(0, &device)?;
         let mut spare = Spare::new(id, device.info().size_bytes);
         if device.info().name.starts_with('/') {
             spare.set_path(device.info().name.as_bytes());
@@ -213,12 +214,15 @@ impl Volume {
         let Some(members) = self.members().filter(|members| members.is_degraded()) else {
             return Ok(None);
         };
-        let view = members.view();
-        let is_away = |slot: &Slot| match slot.state {
-            MemberState::Missing | MemberState::Failed => members.can_lose(slot),
-            MemberState::Online | MemberState::Joining => false,
+        let is_away = |(at, slot): (usize, &Slot)| match slot.state {
+            MemberState::Missing | MemberState::Failed => {
+                let own = members.of_slot(at);
+                own.is_some_and(|(set, _)| set.can_lose(slot)).then_some(at)
+            }
+            MemberState::Online | MemberState::Joining | MemberState::Gone => None,
         };
-        let Some(slot) = view.iter().position(is_away) else { return Ok(None) };
+        let view = members.all();
+        let Some(slot) = (0..).zip(&view).find_map(is_away) else { return Ok(None) };
         let there: Vec<([u8; 16], SharedDevice)> = members
             .spares()
             .into_iter()
@@ -229,7 +233,7 @@ impl Volume {
             sector_bytes: device.info().sector_bytes,
         };
         let views: Vec<SpareView> = there.iter().map(view_of).collect();
-        let chosen = choose(&views, self.geometry().member_bytes(), self.sector_bytes());
+        let chosen = choose(&views, self.needed_bytes(slot), self.sector_bytes());
         let Some((id, device)) = chosen.and_then(|at| there.into_iter().nth(at)) else {
             return Ok(None);
         };

@@ -1,0 +1,57 @@
+//! What can be asked of the disk groups of a pool.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+
+use super::members::{GroupSpec, parse_group};
+use crate::size::ByteSize;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  holdfast group list pool.hf\n  \
+                        holdfast group add pool.hf mirror:/dev/sdb,/dev/sdc\n  \
+                        holdfast group add pool.hf single:more.hf --size 2G\n\n\
+                        POOL is any device of the pool, or a directory that it is mounted on. A \
+                        mounted pool is asked\nthrough its server; another is opened for the \
+                        command.")]
+pub(crate) struct GroupArgs {
+    #[command(subcommand)]
+    pub(crate) command: GroupCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GroupCommand {
+    /// Show the disk groups of a pool, and how full each is
+    #[command(after_help = "Example:\n  holdfast group list pool.hf --json")]
+    List {
+        /// The pool
+        pool: PathBuf,
+    },
+    /// Add a disk group: data goes there too from now on
+    #[command(after_help = "Examples:\n  holdfast group add pool.hf single:/dev/sdb\n  \
+                            holdfast group add pool.hf mirror:m0.hf,m1.hf=data --size 2G\n\n\
+                            The first disk group keeps the metadata. A raid5 can be added to a \
+                            raid5 of as many devices.")]
+    Add {
+        /// The pool
+        pool: PathBuf,
+        /// The disk group: KIND:DEVICE,DEVICE[=data]
+        #[arg(value_parser = parse_group, value_name = "GROUP")]
+        group: GroupSpec,
+        /// Size of devices that are files and not there yet
+        #[arg(long)]
+        size: Option<ByteSize>,
+        /// Overwrite what is on the devices
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+impl GroupCommand {
+    /// Returns the pool, or what it is mounted on.
+    pub(crate) fn pool(&self) -> &Path {
+        match self {
+            GroupCommand::List { pool } | GroupCommand::Add { pool, .. } => pool,
+        }
+    }
+}

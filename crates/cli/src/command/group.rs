@@ -1,0 +1,69 @@
+//! `holdfast group`: shows the disk groups of a pool, and adds one.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::controlled::Controlled;
+use crate::args::group::{GroupArgs, GroupCommand};
+use crate::args::members::{GroupSpec, Role};
+use crate::backend::Backend;
+use crate::control::{Answer, GroupFacts, NewGroup, Request};
+use crate::exit::{self, UsageError};
+use crate::output::{Output, printable};
+use crate::size::ByteSize;
+
+pub(crate) fn run(args: &GroupArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
+    let is_change = !matches!(args.command, GroupCommand::List { .. });
+    // What is wrong with the words is said before anything is opened.
+    let request = match &args.command {
+        GroupCommand::List { .. } => Request::GroupList {},
+        GroupCommand::Add { group, size, force, .. } => add(group, *size, *force)?,
+    };
+    let at = Controlled::find(args.command.pool(), backend, is_change)?;
+    let answer = at.ask(&request);
+    let pool = at.pool.display().to_string();
+    let Answer::Groups(groups) = at.finish(answer)? else {
+        anyhow::bail!("{pool}: the server answered nonsense");
+    };
+    for group in groups {
+        let facts = json!(group);
+        let line = line_of(&group);
+        output.fact(&if is_change { format!("added: {line}") } else { line }, &facts);
+    }
+    Ok(exit::DONE)
+}
+
+fn add(group: &GroupSpec, size: Option<ByteSize>, is_forced: bool) -> anyhow::Result<Request> {
+    if !matches!(group.roles.as_deref(), None | Some([Role::Data])) {
+        let message = "a disk group that is added holds data alone: write =data, or leave it out";
+        return Err(UsageError::new(message).into());
+    }
+    let missing = group.devices.iter().find(|path| !path.exists());
+    if let (None, Some(missing)) = (size, missing) {
+        let message = format!(
+            "{} does not exist: give --size to make a file, or check the path of the device",
+            missing.display()
+        );
+        return Err(UsageError::new(message).into());
+    }
+    let devices: Result<Vec<PathBuf>, _> = group.devices.iter().map(std::path::absolute).collect();
+    Ok(Request::GroupAdd(NewGroup {
+        kind: group.layout.word().to_owned(),
+        devices: devices?,
+        size_bytes: size.map(|size| size.0),
+        is_forced,
+    }))
+}
+
+fn line_of(group: &GroupFacts) -> String {
+    let GroupFacts { number, kind, roles, state, used_bytes, total_bytes, devices, .. } = group;
+    let devices: Vec<String> = devices.iter().map(|path| printable(path).to_string()).collect();
+    format!(
+        "{number}  {kind:<6}  {state:<7}  {}  {} of {} used  {}",
+        roles.join(","),
+        ByteSize(*used_bytes),
+        ByteSize(*total_bytes),
+        devices.join(",")
+    )
+}

@@ -1,0 +1,45 @@
+//! What is said of disk groups.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A disk group that is to be added.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewGroup {
+    /// `single`, `mirror` or `raid5`.
+    pub kind: String,
+    /// Paths of its devices, as the server finds them.
+    pub devices: Vec<PathBuf>,
+    /// Size of those that are files and not there yet.
+    pub size_bytes: Option<u64>,
+    /// Whether what is on them is overwritten.
+    pub is_forced: bool,
+}
+
+/// What a pool tells of a disk group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GroupFacts {
+    /// Its number.
+    pub number: u64,
+    /// `single`, `mirror` or `raid5`.
+    pub kind: String,
+    /// What it is for: `data`, `metadata`, `journal`.
+    pub roles: Vec<String>,
+    /// `online`, `adding` or `leaving`.
+    pub state: String,
+    /// Where its devices were opened last.
+    pub devices: Vec<String>,
+    /// Their slots.
+    pub slots: Vec<u64>,
+    /// Its allocation groups.
+    pub allocation_groups: u64,
+    /// What it uses of each device.
+    pub member_bytes: u64,
+    /// What it has room for.
+    pub total_bytes: u64,
+    /// What of it is in use.
+    pub used_bytes: u64,
+}

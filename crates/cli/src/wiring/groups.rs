@@ -1,0 +1,107 @@
+//! What is asked of the disk groups of an open pool.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use engine::{DiskGroupStatus, Pool};
+use format::members::Layout;
+use format::stripes::UNIT_SHIFT_DEFAULT;
+use storage::device::{FileDevice, FileOptions, SharedDevice};
+use storage::volume;
+
+use super::{Served, devices, failed, random_bytes};
+use crate::backend::BackendError;
+use crate::control::{GroupFacts, NewGroup};
+
+/// Returns the disk groups of a pool.
+pub(super) fn list(path: &Path, pool: &Pool) -> Result<Vec<GroupFacts>, BackendError> {
+    let groups = pool.disk_groups().map_err(|error| failed(path, error))?;
+    let devices = devices::list(pool);
+    let facts = |group: DiskGroupStatus| {
+        let is_own = |slot: u64| usize::try_from(slot).is_ok_and(|at| group.slots.contains(&at));
+        let own = devices.iter().filter(|device| is_own(device.slot));
+        let roles: &[&str] =
+            if group.has_metadata { &["data", "metadata", "journal"] } else { &["data"] };
+        GroupFacts {
+            number: u64::from(group.number),
+            kind: group.layout.word().to_owned(),
+            roles: roles.iter().map(|&role| role.to_owned()).collect(),
+            state: group.state.word().to_owned(),
+            devices: own.map(|device| device.path.clone()).collect(),
+            slots: group.slots.clone().filter_map(|slot| u64::try_from(slot).ok()).collect(),
+            allocation_groups: u64::from(group.allocation_groups),
+            member_bytes: group.member_bytes,
+            total_bytes: group.total_bytes,
+            used_bytes: group.used_bytes,
+        }
+    };
+    Ok(groups.into_iter().map(facts).collect())
+}
+
+/// Adds a disk group; returns it.
+pub(super) fn add(served: &Served, new: &NewGroup) -> Result<Vec<GroupFacts>, BackendError> {
+    let layout = match new.kind.as_str() {
+        "single" => Layout::Single,
+        "mirror" => Layout::Mirror,
+        "raid5" => Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT },
+        kind => return Err(failed(&served.path, format!("there is no kind {kind}"))),
+    };
+    let mut made = Vec::new();
+    let added = add_on(served, layout, new, &mut made);
+    let number = added.inspect_err(|_| {
+        // Where there was nothing before, nothing is left behind.
+        for path in &made {
+            let _ = std::fs::remove_file(path);
+        }
+    })?;
+    let mut groups = list(&served.path, &served.pool)?;
+    groups.retain(|group| group.number == u64::from(number));
+    Ok(groups)
+}
+
+fn add_on(
+    served: &Served,
+    layout: Layout,
+    new: &NewGroup,
+    made: &mut Vec<PathBuf>,
+) -> Result<u8, BackendError> {
+    let twice = |path: &PathBuf| new.devices.iter().filter(|other| *other == path).count() > 1;
+    if let Some(path) = new.devices.iter().find(|path| twice(path)) {
+        return Err(failed(path, "it is named twice: a device is in one place"));
+    }
+    let random = random_bytes()?;
+    let mut files = Vec::with_capacity(new.devices.len());
+    let mut group = volume::NewGroup { layout, devices: Vec::with_capacity(new.devices.len()) };
+    for (number, path) in (0..).zip(&new.devices) {
+        let device = device_for(path, new, made)?;
+        let mut id: [u8; 16] = *random.first_chunk().expect("16 of 64 bytes");
+        id[0] ^= number;
+        let shared: SharedDevice = Arc::<FileDevice>::clone(&device);
+        group.devices.push((shared, id));
+        files.push((path.clone(), device));
+    }
+    let number = served.pool.add_disk_group(&group).map_err(|error| failed(&served.path, error))?;
+    for (path, device) in files {
+        served.watch(&path, device);
+    }
+    Ok(number)
+}
+
+/// Opens a device of the new group, and refuses one that is used.
+fn device_for(
+    path: &Path,
+    new: &NewGroup,
+    made: &mut Vec<PathBuf>,
+) -> Result<Arc<FileDevice>, BackendError> {
+    if path.exists() {
+        return devices::blank(path, new.is_forced, "group add --force");
+    }
+    let size_bytes = new.size_bytes.ok_or_else(|| BackendError::Option {
+        option: "--size",
+        reason: format!("{} is not there yet: say how large to make it", path.display()),
+    })?;
+    let device = FileDevice::create(path, size_bytes & !4095, FileOptions::default())
+        .map_err(|error| super::cannot_open(path, error))?;
+    made.push(path.to_owned());
+    Ok(device)
+}

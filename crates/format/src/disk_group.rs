@@ -1,0 +1,397 @@
+//! Disk groups: the devices of a pool, in groups of which each lies in its own way on its members.
+//!
+//! The first has the number 0. It carries the fixed regions, all metadata but the fronts of
+//! others, and data; it is described by the fields of the superblock and never leaves. Those that
+//! were added later hold data only, and the front of each of their allocation groups.
+//!
+//! # Layout
+//!
+//! Allocation groups of all disk groups have numbers of one kind. A disk group has one range of
+//! them, and group `n` begins at byte `groups_offset + n * group_bytes` of the pool whatever disk
+//! group it belongs to. On the members of an added disk group its range begins behind the two
+//! superblocks at their front:
+//!
+//! ```text
+//!   pool     | fixed | groups 0 .. a of disk group 0 | (none) | groups b .. c of disk group 1 |
+//!   member of disk group 1:        | copy 0 | copy 1 | groups b .. c | copy 2 | copy 3 |
+//! ```
+//!
+//! # Invariants
+//!
+//! - DG1: Ranges do not overlap, and lie in what the group table has room for.
+//! - DG2: The members of a disk group are in slots next to each other, and no slot is in two.
+//! - DG3: A disk group that is being added has no range yet: nothing can lie there.
+
+use std::ops::Range;
+
+use crate::geometry::{Geometry, POOL_BYTES_MAX, SUPERBLOCK_AREA_BYTES};
+use crate::group::GROUPS_PER_TABLE_PAGE;
+use crate::members::Layout;
+use crate::stripes::{StripeShape, Stripes};
+
+/// Byte of a member of an added disk group at which its allocation groups begin.
+pub const ADDED_GROUPS_OFFSET: u64 = 2 * SUPERBLOCK_AREA_BYTES;
+/// A last group with fewer segments is not made: too short for its front and a few more.
+const LAST_SEGMENTS_MIN: u64 = 8;
+const PAGE_BYTES_WIDE: u64 = 4096;
+
+/// What an added disk group is to the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskGroupState {
+    /// Data goes there.
+    Online,
+    /// It is being added: an open that finds this takes it out again.
+    Adding,
+    /// What lies there moves elsewhere, and then it is taken out.
+    Leaving,
+}
+
+impl DiskGroupState {
+    /// Returns the word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            DiskGroupState::Online => "online",
+            DiskGroupState::Adding => "adding",
+            DiskGroupState::Leaving => "leaving",
+        }
+    }
+
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            DiskGroupState::Online => 1,
+            DiskGroupState::Adding => 2,
+            DiskGroupState::Leaving => 3,
+        }
+    }
+
+    pub(crate) fn of_number(number: u8) -> Option<DiskGroupState> {
+        match number {
+            1 => Some(DiskGroupState::Online),
+            2 => Some(DiskGroupState::Adding),
+            3 => Some(DiskGroupState::Leaving),
+            _ => None,
+        }
+    }
+}
+
+/// A disk group that was added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskGroup {
+    /// Its number, from 1 on.
+    pub number: u8,
+    /// How it lies on its members.
+    pub layout: Layout,
+    /// What it is to the pool.
+    pub state: DiskGroupState,
+    /// Slots of its members (DG2).
+    pub slots: Range<usize>,
+    /// Number of its first allocation group.
+    pub first_group: u32,
+    /// Bytes that it uses of each member.
+    pub member_bytes: u64,
+}
+
+/// The allocation groups of an added disk group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupRange {
+    /// Number of the disk group.
+    pub disk_group: u8,
+    /// The first of them.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+    /// Fragments of the last.
+    pub last_fragments: u32,
+    /// Whether they lie in stripes.
+    pub is_striped: bool,
+}
+
+impl GroupRange {
+    /// Returns the numbers.
+    #[must_use]
+    pub fn numbers(&self) -> Range<u32> {
+        self.first..self.first.saturating_add(self.count)
+    }
+}
+
+impl Geometry {
+    /// Returns the allocation groups that fit on members of which `member_bytes` are used, from
+    /// number `first` on; `None`: not even one.
+    #[must_use]
+    pub fn range_on(
+        &self,
+        disk_group: u8,
+        first: u32,
+        member_bytes: u64,
+        stripe: Option<StripeShape>,
+    ) -> Option<GroupRange> {
+        let room = member_bytes.checked_sub(2 * ADDED_GROUPS_OFFSET)?;
+        let room = match stripe {
+            Some(shape) => (room >> shape.unit_shift).checked_mul(shape.data_bytes())?,
+            None => room,
+        };
+        let group_segments = u64::from(self.group_fragments / self.segment_fragments.max(1));
+        let segments = room / self.segment_bytes().max(1);
+        let (mut count, rest) = (segments / group_segments.max(1), segments % group_segments);
+        let mut last = group_segments;
+        if rest >= LAST_SEGMENTS_MIN.max(u64::from(self.front_segments(0)) + 1) {
+            count += 1;
+            last = rest;
+        }
+        let last_fragments = u32::try_from(last).ok()?.checked_mul(self.segment_fragments)?;
+        let count = u32::try_from(count).ok().filter(|count| *count > 0)?;
+        Some(GroupRange { disk_group, first, count, last_fragments, is_striped: stripe.is_some() })
+    }
+
+    /// Returns the lowest number from which `range` fits beside all others, and as much of it as
+    /// the group table has room for; `None`: there is no room.
+    #[must_use]
+    pub fn place_range(&self, range: GroupRange) -> Option<GroupRange> {
+        let end = u32::try_from(self.group_numbers_max()).unwrap_or(u32::MAX);
+        let starts = self.added.iter().map(|other| other.numbers().end);
+        let mut starts: Vec<u32> = starts.chain([self.first_added()]).collect();
+        starts.sort_unstable();
+        let room_from = |start: u32| {
+            let inside = self.added.iter().any(|other| other.numbers().contains(&start));
+            let next = self.added.iter().map(|other| other.first).filter(|first| *first >= start);
+            let room = next.min().unwrap_or(end).min(end).saturating_sub(start);
+            if inside { 0 } else { room }
+        };
+        let fits = starts.iter().copied().find(|start| room_from(*start) >= range.count);
+        let widest = || starts.iter().copied().max_by_key(|start| room_from(*start));
+        let first = fits.or_else(widest)?;
+        let room = room_from(first);
+        if room == 0 {
+            return None;
+        }
+        let is_whole = room >= range.count;
+        let last_fragments = if is_whole { range.last_fragments } else { self.group_fragments };
+        Some(GroupRange { first, count: range.count.min(room), last_fragments, ..range })
+    }
+
+    /// Returns a disk group that is being added: as large as its members, of which each has
+    /// `member_bytes`, and the group table have room for. `None`: they have none.
+    #[must_use]
+    pub fn plan_added(
+        &self,
+        number: u8,
+        layout: Layout,
+        slots: Range<usize>,
+        member_bytes: u64,
+    ) -> Option<DiskGroup> {
+        let stripe = layout.stripe(slots.len());
+        let mut member_bytes = member_bytes / PAGE_BYTES_WIDE * PAGE_BYTES_WIDE;
+        let range = self.range_on(number, 0, member_bytes, stripe)?;
+        let placed = self.place_range(range)?;
+        if placed.count < range.count {
+            let group_bytes = u64::from(self.group_fragments) << self.fragment_shift;
+            let bytes = u64::from(placed.count) * group_bytes;
+            let share =
+                |shape: StripeShape| (bytes / shape.data_bytes().max(1)) << shape.unit_shift;
+            member_bytes = 2 * ADDED_GROUPS_OFFSET + stripe.map_or(bytes, share);
+        }
+        let state = DiskGroupState::Adding;
+        Some(DiskGroup { number, layout, state, slots, first_group: placed.first, member_bytes })
+    }
+
+    /// Returns the lowest number that a group of an added disk group may have: its byte of the pool
+    /// lies behind the first disk group.
+    #[must_use]
+    pub fn first_added(&self) -> u32 {
+        let group_bytes = u64::from(self.group_fragments) << self.fragment_shift;
+        let behind = self.device_bytes.saturating_sub(self.groups_offset);
+        let behind = u32::try_from(behind.div_ceil(group_bytes.max(1))).unwrap_or(u32::MAX);
+        behind.max(self.group_count)
+    }
+
+    /// Returns how many numbers of allocation groups the group table has room for, and the space of
+    /// a pool.
+    #[must_use]
+    pub fn group_numbers_max(&self) -> u64 {
+        let in_table = self.group_table_pages() * GROUPS_PER_TABLE_PAGE;
+        let group_bytes = u64::from(self.group_fragments) << self.fragment_shift;
+        in_table.min((POOL_BYTES_MAX - self.groups_offset) / group_bytes.max(1))
+    }
+
+    /// Returns one more than the highest number of an allocation group. Not each number below has
+    /// one: see [`Geometry::has_group`].
+    #[must_use]
+    pub fn group_numbers(&self) -> u32 {
+        let ends = self.added.iter().map(|range| range.numbers().end);
+        ends.max().unwrap_or(0).max(self.group_count)
+    }
+
+    /// Returns the numbers of all allocation groups, in order.
+    pub fn groups(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.group_numbers()).filter(|group| self.has_group(*group))
+    }
+
+    /// Whether there is an allocation group `number`.
+    #[must_use]
+    pub fn has_group(&self, number: u32) -> bool {
+        number < self.group_count || self.range_of(number).is_some()
+    }
+
+    /// Returns the range of an added disk group that has allocation group `number`.
+    #[must_use]
+    pub fn range_of(&self, number: u32) -> Option<&GroupRange> {
+        self.added.iter().find(|range| range.numbers().contains(&number))
+    }
+
+    /// Returns the number of the disk group that has allocation group `number`.
+    #[must_use]
+    pub fn disk_group_of(&self, number: u32) -> Option<u8> {
+        if number < self.group_count {
+            return Some(0);
+        }
+        self.range_of(number).map(|range| range.disk_group)
+    }
+
+    /// Whether allocation group `number` lies in stripes.
+    #[must_use]
+    pub fn is_striped(&self, number: u32) -> bool {
+        self.range_of(number).map_or(self.stripe.is_some(), |range| range.is_striped)
+    }
+
+    /// Returns the bytes of the pool from the first to behind the last allocation group of an added
+    /// disk group.
+    #[must_use]
+    pub fn bytes_of(&self, range: &GroupRange) -> Range<u64> {
+        let start = self.group_offset(range.first);
+        let last = range.numbers().end.saturating_sub(1);
+        start..self.group_offset(last) + (u64::from(range.last_fragments) << self.fragment_shift)
+    }
+
+    /// Returns where the space of the pool ends: behind the first disk group, superblocks included,
+    /// and every allocation group.
+    #[must_use]
+    pub fn space_end(&self) -> u64 {
+        let ends = self.added.iter().map(|range| self.bytes_of(range).end);
+        ends.max().unwrap_or(0).max(self.device_bytes)
+    }
+
+    /// Returns where the allocation groups of an added disk group in stripes of `shape` lie.
+    #[must_use]
+    pub fn added_stripes(&self, shape: StripeShape) -> Stripes {
+        let segment_rows = self.segment_bytes() / shape.data_bytes().max(1);
+        Stripes { shape, groups_offset: ADDED_GROUPS_OFFSET, segment_rows }
+    }
+
+    /// Checks what was added (DG1): names what is wrong.
+    pub(crate) fn verify_added(&self) -> Result<(), &'static str> {
+        let numbers_max = self.group_numbers_max();
+        for (at, range) in self.added.iter().enumerate() {
+            let end = u64::from(range.first) + u64::from(range.count);
+            let others = self.added.iter().take(at);
+            let overlaps = |other: &GroupRange| {
+                range.first < other.numbers().end && other.first < range.numbers().end
+            };
+            if range.count == 0
+                || range.first < self.first_added()
+                || end > numbers_max
+                || others.clone().any(overlaps)
+            {
+                return Err("disk_groups");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::GeometryOptions;
+    use crate::ids::Place;
+
+    fn geometry() -> Geometry {
+        let options = GeometryOptions {
+            device_bytes: 64 << 20,
+            fragment_bytes: 4096,
+            segment_bytes: None,
+            group_bytes: None,
+            journal_bytes: None,
+        };
+        Geometry::plan(&options).expect("64 MiB are enough")
+    }
+
+    /// Goal: groups that were added lie behind all others, have the places that their numbers say,
+    /// and none where there is none.
+    #[test]
+    fn added_groups_have_places_of_their_own() {
+        let mut geometry = geometry();
+        for (disk_group, bytes) in [(1, 33 << 20), (2, 100 << 20), (3, 9 << 20)] {
+            let range = geometry.range_on(disk_group, 0, bytes, None).expect("one fits");
+            let placed = geometry.place_range(range).expect("the table has room");
+            assert_eq!(placed.count, range.count);
+            geometry.added.push(placed);
+            assert_eq!(geometry.verify(), Ok(()), "{geometry:?}");
+        }
+        let (mut end, mut seen) = (0, 0);
+        for number in geometry.groups() {
+            let offset = geometry.group_offset(number);
+            assert!(offset >= end, "{number}");
+            let last = Place::new(0, number, geometry.fragments_of(number) - 1);
+            let at = geometry.device_offset(last, 1).expect("inside");
+            assert_eq!(geometry.place_at(at), Some(last));
+            assert_eq!(geometry.device_offset(last, 2), None);
+            end = at + 4096;
+            seen += 1;
+            assert_eq!(geometry.disk_group_of(number) == Some(0), number < geometry.group_count);
+        }
+        let added: u32 = geometry.added.iter().map(|range| range.count).sum();
+        assert_eq!(seen, geometry.group_count + added);
+        assert!(end <= geometry.space_end());
+        assert!(!geometry.has_group(geometry.group_numbers()));
+        assert_eq!(geometry.fragments_of(geometry.group_numbers()), 0);
+    }
+
+    /// Goal: what a group leaves is given to the next one that fits there, and never to two.
+    #[test]
+    fn numbers_that_became_free_are_given_out_again() {
+        let mut geometry = geometry();
+        for disk_group in 1..=3 {
+            let range = geometry.range_on(disk_group, 0, 40 << 20, None).expect("one fits");
+            geometry.added.push(geometry.place_range(range).expect("room"));
+        }
+        let free = geometry.added.remove(1);
+        let small = geometry.range_on(4, 0, 20 << 20, None).expect("one fits");
+        let placed = geometry.place_range(small).expect("room");
+        assert_eq!(placed.first, free.first);
+        geometry.added.push(placed);
+        assert_eq!(geometry.verify(), Ok(()));
+        let large = geometry.range_on(5, 0, 64 << 20, None).expect("it fits");
+        let placed = geometry.place_range(large).expect("room");
+        assert!(placed.first >= geometry.group_numbers(), "behind all others");
+        geometry.added.push(GroupRange { first: free.first, ..placed });
+        assert_eq!(geometry.verify(), Err("disk_groups"), "two have one number");
+    }
+
+    /// Goal: a plan says of each member what it uses, and its range comes back from that.
+    #[test]
+    fn a_plan_gives_the_range_that_it_was_made_of() {
+        let geometry = geometry();
+        for bytes in [20 << 20, 1 << 30, 1 << 45] {
+            let plan = geometry.plan_added(1, Layout::Mirror, 1..3, bytes).expect("it fits");
+            let range = geometry.range_on(1, plan.first_group, plan.member_bytes, None);
+            let range = range.expect("it was planned so");
+            assert_eq!(geometry.place_range(range), Some(range), "{bytes}");
+            assert!(plan.member_bytes <= bytes);
+        }
+        assert_eq!(geometry.plan_added(1, Layout::Single, 1..2, 1 << 20), None);
+    }
+
+    #[test]
+    fn no_more_groups_than_the_table_has_room_for() {
+        let mut geometry = geometry();
+        let range = geometry.range_on(1, 0, 1 << 45, None).expect("many fit");
+        let placed = geometry.place_range(range).expect("some have room");
+        assert!(placed.count < range.count);
+        geometry.added.push(placed);
+        assert_eq!(geometry.verify(), Ok(()));
+        assert_eq!(u64::from(geometry.group_numbers()), geometry.group_numbers_max());
+        assert_eq!(geometry.place_range(range), None, "it is full");
+        assert_eq!(geometry.range_on(2, 0, 1 << 20, None), None, "too small for one");
+    }
+}

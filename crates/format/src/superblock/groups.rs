@@ -1,0 +1,101 @@
+//! The disk groups of a superblock: what its bytes say of them, and how they change.
+
+use super::{Superblock, SuperblockDisk, SuperblockError};
+use crate::disk_group::{DiskGroup, DiskGroupState, GroupRange};
+use crate::geometry::Geometry;
+use crate::members::{Member, layout_of};
+
+/// Returns the disk groups that were added.
+pub(super) fn added_of(disk: &SuperblockDisk) -> Result<Vec<DiskGroup>, SuperblockError> {
+    let bad = SuperblockError::BadField { field: "disk_groups" };
+    let mut added = Vec::new();
+    for (number, found) in (0..).zip(&disk.disk_groups).skip(1) {
+        if found.roles == 0 {
+            continue;
+        }
+        let layout = disk.layouts.get(usize::from(found.layout)).filter(|_| found.layout == number);
+        let (layout, slots) = layout_of(layout.ok_or_else(|| bad.clone())?)?;
+        let state = DiskGroupState::of_number(found.state).ok_or_else(|| bad.clone())?;
+        let (first_group, member_bytes) = (found.first_group.get(), found.member_bytes.get());
+        added.push(DiskGroup { number, layout, state, slots, first_group, member_bytes });
+    }
+    Ok(added)
+}
+
+/// DG2: each member is of one disk group, and no disk group has a free slot.
+pub(super) fn has_own_members(superblock: &Superblock) -> bool {
+    let mut owners = vec![0; superblock.members.len()];
+    let slots = superblock.added.iter().map(|group| group.slots.clone());
+    for slot in slots.flatten().chain(0..superblock.width) {
+        match owners.get_mut(slot) {
+            Some(owner) => *owner += 1,
+            None => return false,
+        }
+    }
+    let members = superblock.members.iter().zip(owners);
+    members.into_iter().all(|(member, owners)| owners == usize::from(!member.is_gone()))
+}
+
+/// Returns the table of ranges: those of disk groups that have one (DG3).
+pub(super) fn ranges_of(
+    geometry: &Geometry,
+    added: &[DiskGroup],
+) -> Result<Vec<GroupRange>, SuperblockError> {
+    let mut ranges = Vec::new();
+    for group in added.iter().filter(|group| group.state != DiskGroupState::Adding) {
+        let stripe = group.layout.stripe(group.slots.len());
+        if stripe.is_some() && stripe != geometry.stripe {
+            let what = "a raid5 that is not as wide as its first disk group";
+            return Err(SuperblockError::NotImplemented { what });
+        }
+        let range = geometry.range_on(group.number, group.first_group, group.member_bytes, stripe);
+        ranges.push(range.ok_or(SuperblockError::BadField { field: "disk_groups" })?);
+    }
+    Ok(ranges)
+}
+
+impl Superblock {
+    /// Makes the table of ranges what the disk groups say, after they have changed.
+    ///
+    /// # Errors
+    ///
+    /// [`SuperblockError`]: they cannot be so.
+    pub fn place_added(&mut self) -> Result<(), SuperblockError> {
+        let mut geometry = self.geometry.clone();
+        geometry.added = ranges_of(&geometry, &self.added)?;
+        geometry.verify().map_err(|field| SuperblockError::BadField { field })?;
+        self.geometry = geometry;
+        Ok(())
+    }
+
+    /// Takes the disk group `number` out, with its members.
+    ///
+    /// # Panics
+    ///
+    /// If it is the first: a bug in the caller.
+    pub fn take_out(&mut self, number: u8) {
+        assert_ne!(number, 0, "the first disk group stays");
+        for group in self.added.extract_if(.., |group| group.number == number) {
+            for member in self.members.iter_mut().take(group.slots.end).skip(group.slots.start) {
+                *member = Member::gone();
+            }
+        }
+        while self.members.last().is_some_and(Member::is_gone) {
+            self.members.pop();
+        }
+        self.geometry.added.retain(|range| range.disk_group != number);
+    }
+
+    /// Returns how many bytes the pool uses of the member whose label this is.
+    #[must_use]
+    pub fn own_bytes(&self) -> u64 {
+        self.member_bytes(usize::from(self.device_index))
+    }
+
+    /// Returns how many bytes the pool uses of the member in `slot`.
+    #[must_use]
+    pub fn member_bytes(&self, slot: usize) -> u64 {
+        let group = self.added.iter().find(|group| group.slots.contains(&slot));
+        group.map_or_else(|| self.geometry.member_bytes(), |group| group.member_bytes)
+    }
+}

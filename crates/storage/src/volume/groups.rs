@@ -1,0 +1,337 @@
+//! Several disk groups as one space: a device made of layouts, each of which has a part of the
+//! pool.
+//!
+//! The first part has the fixed regions and the allocation groups of the first disk group; each
+//! other the allocation groups of one that was added, which lie on its members from
+//! [`ADDED_GROUPS_OFFSET`] on. `format::disk_group` says which byte of the pool belongs to whom.
+//! The end of the space, where the last copies of the superblock lie, is that of the first part.
+//!
+//! # Invariants
+//!
+//! - VG1: A request lies in one part, and is refused otherwise: no group lies in two.
+//! - VG2: A flush is answered when every part has flushed: what a commit points to may lie in any.
+//!
+//! Not here: how a part comes to be one (`growth.rs`).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use format::disk_group::ADDED_GROUPS_OFFSET;
+use format::geometry::{Geometry, SUPERBLOCK_AREA_BYTES};
+use runtime::planted::{self, Planted};
+
+use super::composite::{Compared, Composite, Healed, ParityMended, Remade, Verify};
+use super::ranges::Hold;
+use super::set::MemberSet;
+use crate::convert::to_u64;
+use crate::device::{
+    AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, PendingRequest, Purpose,
+    Redundancy, SharedDevice, Ticket,
+};
+
+/// A disk group, and which part of the pool it has.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    /// Its number.
+    pub(super) disk_group: u8,
+    /// Slot of the pool that its first member is in.
+    pub(super) first_slot: usize,
+    /// The layout over its members.
+    pub(super) composite: Arc<dyn Composite>,
+}
+
+/// A part, and the bytes of the pool that it has.
+#[derive(Clone, Debug)]
+struct Placed {
+    part: Part,
+    bytes: Range<u64>,
+    /// Byte of the part at which they begin.
+    offset: u64,
+}
+
+impl Placed {
+    fn inner(&self, offset: u64) -> u64 {
+        offset - self.bytes.start + self.offset
+    }
+
+    fn outer(&self, offset: u64) -> u64 {
+        offset - self.offset + self.bytes.start
+    }
+
+    fn outer_range(&self, range: &Range<u64>) -> Range<u64> {
+        self.outer(range.start)..self.outer(range.end)
+    }
+
+    fn inner_range(&self, range: &Range<u64>) -> Range<u64> {
+        self.inner(range.start)..self.inner(range.end)
+    }
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub(super) struct Groups {
+    info: DeviceInfo,
+    /// By the bytes that they have.
+    parts: Vec<Placed>,
+}
+
+impl Groups {
+    /// Returns the space that `geometry` lays out on `first`, and on `added` as far as it has a
+    /// range for them.
+    pub(super) fn new(first: Part, added: &[Part], geometry: &Geometry) -> Groups {
+        let label_bytes = 2 * SUPERBLOCK_AREA_BYTES;
+        let end = first.composite.info().size_bytes.saturating_sub(label_bytes);
+        let mut info = first.composite.info().clone();
+        // A pool with nothing added is as long as its first disk group says.
+        let space_end = geometry.space_end();
+        let has_more = space_end > geometry.device_bytes;
+        info.size_bytes = if has_more { space_end + label_bytes } else { info.size_bytes };
+        let mut parts = vec![Placed { part: first, bytes: 0..end, offset: 0 }];
+        for range in &geometry.added {
+            let part = added.iter().find(|part| part.disk_group == range.disk_group);
+            let Some(part) = part else { continue };
+            let bytes = geometry.bytes_of(range);
+            let more = part.composite.info();
+            info.name = format!("{}, {}", info.name, more.name);
+            info.is_read_only |= more.is_read_only;
+            parts.push(Placed { part: part.clone(), bytes, offset: ADDED_GROUPS_OFFSET });
+        }
+        parts.sort_by_key(|placed| placed.bytes.start);
+        Groups { info, parts }
+    }
+
+    fn first(&self) -> &Part {
+        &self.parts[0].part
+    }
+
+    /// Returns the part that has all of a range of the pool, and where in it the range begins
+    /// (VG1).
+    fn part_of(&self, offset: u64, length_bytes: u64) -> Option<(&Placed, u64)> {
+        let end = offset.checked_add(length_bytes)?;
+        let labels = self.info.size_bytes - 2 * SUPERBLOCK_AREA_BYTES;
+        if let Some(behind) = offset.checked_sub(labels) {
+            let first = self.parts.first()?;
+            let own = first.part.composite.info().size_bytes - 2 * SUPERBLOCK_AREA_BYTES;
+            return (end <= self.info.size_bytes).then_some((first, own + behind));
+        }
+        let has = |placed: &&Placed| placed.bytes.start <= offset && end <= placed.bytes.end;
+        let placed = self.parts.iter().find(has)?;
+        Some((placed, placed.inner(offset)))
+    }
+
+    fn refused(&self, operation: &Operation) -> DeviceError {
+        DeviceError::OutOfRange {
+            device: self.info.name.clone(),
+            kind: operation.kind(),
+            offset: operation.offset().unwrap_or(0),
+            length_bytes: operation.length_bytes(),
+        }
+    }
+
+    fn nowhere(&self, offset: u64, length_bytes: usize) -> DeviceError {
+        let buffer = AlignedBuffer::for_reading(0);
+        let DeviceError::OutOfRange { device, kind, .. } =
+            self.refused(&Operation::Read { offset, buffer })
+        else {
+            return DeviceError::Failed { device: self.info.name.clone() };
+        };
+        DeviceError::OutOfRange { device, kind, offset, length_bytes: to_u64(length_bytes) }
+    }
+
+    /// Returns which part an operation goes to, and what it is there.
+    fn routed(&self, operation: Operation) -> Result<(&Placed, Operation), DeviceError> {
+        let offset = operation.offset().unwrap_or(0);
+        let Some((placed, inner)) = self.part_of(offset, operation.length_bytes()) else {
+            return Err(self.refused(&operation));
+        };
+        let operation = match operation {
+            Operation::Read { buffer, .. } => Operation::Read { offset: inner, buffer },
+            Operation::Write { data, .. } => Operation::Write { offset: inner, data },
+            Operation::WriteThrough { data, .. } => Operation::WriteThrough { offset: inner, data },
+            Operation::Discard { length_bytes, .. } => {
+                Operation::Discard { offset: inner, length_bytes }
+            }
+            Operation::Flush => Operation::Flush,
+        };
+        Ok((placed, operation))
+    }
+
+    /// VG2.
+    fn submit_flush(&self, purpose: Purpose) -> Ticket {
+        let is_planted = planted::is(Planted::FlushOfFirstGroupOnly);
+        let parts = self.parts.iter().take(if is_planted { 1 } else { usize::MAX });
+        let flush = |placed: &Placed| placed.part.composite.submit(purpose, Operation::Flush);
+        Ticket::new(Box::new(Flushes { tickets: parts.map(flush).collect() }))
+    }
+}
+
+/// Flushes of all parts.
+struct Flushes {
+    tickets: Vec<Ticket>,
+}
+
+impl PendingRequest for Flushes {
+    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+        let mut answer = Ok(Completion::default());
+        for ticket in self.tickets {
+            answer = answer.and(ticket.wait());
+        }
+        answer
+    }
+}
+
+impl Device for Groups {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn composite(self: Arc<Self>) -> Option<Arc<dyn Composite>> {
+        Some(self)
+    }
+
+    fn check_end(&self) -> Result<(), DeviceError> {
+        self.parts.iter().try_for_each(|placed| placed.part.composite.check_end())
+    }
+
+    fn lock_identity(&self) -> Option<[u64; 2]> {
+        self.first().composite.lock_identity()
+    }
+
+    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+        if matches!(operation, Operation::Flush) {
+            return self.submit_flush(purpose);
+        }
+        match self.routed(operation) {
+            Ok((placed, operation)) => placed.part.composite.submit(purpose, operation),
+            Err(error) => Ticket::ready(Err(error)),
+        }
+    }
+
+    fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
+        // Neighbours in the list that go to one part are handed over together.
+        let mut tickets = Vec::with_capacity(operations.len());
+        let mut waiting: Vec<Operation> = Vec::new();
+        let mut target: Option<&Placed> = None;
+        let hand_over = |target: Option<&Placed>, waiting: &mut Vec<Operation>| match target {
+            Some(placed) if !waiting.is_empty() => {
+                placed.part.composite.submit_all(purpose, std::mem::take(waiting))
+            }
+            Some(_) | None => Vec::new(),
+        };
+        for operation in operations {
+            if matches!(operation, Operation::Flush) {
+                tickets.extend(hand_over(target.take(), &mut waiting));
+                tickets.push(self.submit_flush(purpose));
+                continue;
+            }
+            match self.routed(operation) {
+                Ok((placed, operation)) => {
+                    let is_same = target.is_some_and(|other| std::ptr::eq(other, placed));
+                    if !is_same {
+                        tickets.extend(hand_over(target.replace(placed), &mut waiting));
+                    }
+                    waiting.push(operation);
+                }
+                Err(error) => {
+                    tickets.extend(hand_over(target.take(), &mut waiting));
+                    tickets.push(Ticket::ready(Err(error)));
+                }
+            }
+        }
+        tickets.extend(hand_over(target, &mut waiting));
+        tickets
+    }
+}
+
+impl Composite for Groups {
+    fn members(&self) -> &Arc<MemberSet> {
+        self.first().composite.members()
+    }
+
+    fn try_hold(&self, range: Range<u64>) -> Option<Hold> {
+        let (placed, _) = self.part_of(range.start, range.end - range.start)?;
+        placed.part.composite.try_hold(placed.inner_range(&range))
+    }
+
+    fn copies(&self) -> Vec<SharedDevice> {
+        self.first().composite.copies()
+    }
+
+    fn read_copy(
+        &self,
+        copy: usize,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+    ) -> Option<Result<AlignedBuffer, DeviceError>> {
+        let (placed, inner) = self.part_of(offset, to_u64(length_bytes))?;
+        placed.part.composite.read_copy(copy, purpose, inner, length_bytes)
+    }
+
+    fn agrees(&self, purpose: Purpose, offset: u64, length_bytes: usize) -> bool {
+        let part = self.part_of(offset, to_u64(length_bytes));
+        part.is_none_or(|(placed, inner)| {
+            placed.part.composite.agrees(purpose, inner, length_bytes)
+        })
+    }
+
+    fn heal(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+        verify: Verify<'_>,
+    ) -> Result<Healed, DeviceError> {
+        let Some((placed, inner)) = self.part_of(offset, to_u64(length_bytes)) else {
+            return Err(self.nowhere(offset, length_bytes));
+        };
+        placed.part.composite.heal(purpose, inner, length_bytes, verify)
+    }
+
+    fn piece_at(&self, offset: u64) -> Option<Range<u64>> {
+        let placed = self.parts.iter().filter(|placed| offset < placed.bytes.end);
+        placed.into_iter().find_map(|placed| {
+            let inner = placed.inner(offset.max(placed.bytes.start));
+            let piece = placed.part.composite.piece_at(inner)?;
+            let end = piece.end.min(placed.inner(placed.bytes.end));
+            (piece.start < end).then(|| placed.outer_range(&(piece.start.max(placed.offset)..end)))
+        })
+    }
+
+    fn remake(
+        &self,
+        slot: usize,
+        piece: Range<u64>,
+        kept: Redundancy,
+    ) -> Result<Option<Remade>, DeviceError> {
+        let Some((placed, _)) = self.part_of(piece.start, piece.end - piece.start) else {
+            return Ok(None);
+        };
+        let Some(own) = slot.checked_sub(placed.part.first_slot) else { return Ok(None) };
+        let remade = placed.part.composite.remake(own, placed.inner_range(&piece), kept)?;
+        Ok(remade.map(|mut remade| {
+            remade.lost.iter_mut().for_each(|offset| *offset = placed.outer(*offset));
+            remade
+        }))
+    }
+
+    fn compare(&self, piece: Range<u64>, kept: Redundancy) -> Result<Compared, DeviceError> {
+        let Some((placed, _)) = self.part_of(piece.start, piece.end - piece.start) else {
+            return Err(self.nowhere(piece.start, 0));
+        };
+        let mut compared = placed.part.composite.compare(placed.inner_range(&piece), kept)?;
+        compared.differing.iter_mut().for_each(|offset| *offset = placed.outer(*offset));
+        Ok(compared)
+    }
+
+    fn mend_parity(
+        &self,
+        rows: Range<u64>,
+        verify: Verify<'_>,
+    ) -> Result<ParityMended, DeviceError> {
+        let Some((placed, _)) = self.part_of(rows.start, rows.end - rows.start) else {
+            return Ok(ParityMended::Left);
+        };
+        placed.part.composite.mend_parity(placed.inner_range(&rows), verify)
+    }
+}

@@ -1,0 +1,363 @@
+//! A disk group is added to an open pool.
+//!
+//! # Crashes
+//!
+//! Three updates of the labels, each durable before the next begins:
+//!
+//! 1. The labels of all members that the pool has say *adding*: members and disk group are in the
+//!    table, and no allocation group is theirs (DG3). The new members have no label yet.
+//! 2. What an earlier pool may have left where descriptors will lie is overwritten, and the new
+//!    members get the same label.
+//! 3. The labels of all say *online*. Only then does anybody see the groups.
+//!
+//! An open that finds *adding* takes the disk group out again: nothing lies there. It finds it even
+//! where no new member is there. Where one label says *online* already, all new members have one
+//! that says *adding* at least, with an epoch that is in the history: the pool has the disk group.
+//! So a pool has all of a disk group or none of it. The old members are told first, so that no new
+//! member has a newer epoch than all of them: else its label, old in all else, could be believed
+//! later.
+
+use std::sync::Arc;
+
+use format::disk_group::{ADDED_GROUPS_OFFSET, DiskGroup, DiskGroupState};
+use format::geometry::POOL_BYTES_MIN;
+use format::members::{LAYOUT_SLOTS_MAX, Layout, MEMBERS_MAX, Member, MemberState};
+use format::page::PAGE_BYTES;
+use format::superblock::{DISK_GROUPS_MAX, Superblock, SuperblockError};
+use runtime::planted::{self, Planted};
+
+use super::composite::Composite;
+use super::groups::{Groups, Part};
+use super::open::{layout_over, needed_of};
+use super::set::{MemberSet, Slot, take_table};
+use super::{EDITIONS_MAX, Edition, Volume};
+use crate::convert::{to_u64, to_usize};
+use crate::device::{
+    AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice, Ticket,
+};
+
+/// Descriptors that are overwritten at one time.
+const WIPED_AT_ONCE: usize = 64;
+
+/// What is to be added.
+#[derive(Clone, Debug)]
+pub struct NewGroup {
+    /// How it lies on its devices.
+    pub layout: Layout,
+    /// Its devices, with the identity that each gets.
+    pub devices: Vec<(SharedDevice, [u8; 16])>,
+}
+
+/// Why a disk group cannot be added.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddGroupError {
+    /// Remove one first.
+    #[error("a pool has at most {DISK_GROUPS_MAX} disk groups: remove one first")]
+    TooMany,
+    /// Remove some first.
+    #[error("a pool has at most {MEMBERS_MAX} devices: remove some first")]
+    TooManyMembers,
+    /// Give another number of devices.
+    #[error("a {kind} of {found} devices: it has {least} to {most}")]
+    Width {
+        /// Which layout.
+        kind: &'static str,
+        /// How many were given.
+        found: usize,
+        /// How many it has at least.
+        least: usize,
+        /// How many it has at most.
+        most: usize,
+    },
+    /// Give as many devices as the first has, or another kind.
+    #[error(
+        "a raid5 can be added only to a pool whose first disk group is a raid5 of as many devices, \
+         for its segments must be whole stripes: give {wanted}"
+    )]
+    Stripe {
+        /// What can be added.
+        wanted: String,
+    },
+    /// Copy the files to a new pool.
+    #[error(
+        "the pool has fragments of {bytes} bytes, and a disk group can be added only where they \
+         have 4096: copy the files to a new pool (holdfast send)"
+    )]
+    Fragment {
+        /// What the pool has.
+        bytes: u64,
+    },
+    /// Give a larger one.
+    #[error(
+        "{device}: {found_bytes} bytes are too few for an allocation group of this pool \
+         ({group_bytes} bytes): give a larger device"
+    )]
+    TooSmall {
+        /// The smallest.
+        device: String,
+        /// Its bytes.
+        found_bytes: u64,
+        /// Those of a whole group.
+        group_bytes: u64,
+    },
+    /// The group table is full.
+    #[error("the group table of the pool is full: nothing can be added to it")]
+    TableFull,
+    /// Give another device.
+    #[error(
+        "{device}: its sectors have {bytes} bytes, and a pool has pages of {PAGE_BYTES}: give a \
+         device with smaller sectors"
+    )]
+    Sectors {
+        /// Its name.
+        device: String,
+        /// Of the device.
+        bytes: u32,
+    },
+    /// Close the pool and open it again.
+    #[error(
+        "the disk groups of this pool have changed {EDITIONS_MAX} times since it was opened: \
+         unmount it and mount it again"
+    )]
+    Often,
+    /// The table would be none: a bug, or malice.
+    #[error(transparent)]
+    Superblock(#[from] SuperblockError),
+    /// What a device said. Nothing was added.
+    #[error("{0}; nothing was added")]
+    NewDevice(DeviceError),
+    /// What a device said on which the pool lies: it must stop writing.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+impl Volume {
+    /// Says what adding `new` would make of the pool whose label is `superblock`.
+    ///
+    /// # Errors
+    ///
+    /// See [`AddGroupError`]. Nothing was written.
+    pub fn plan_group(superblock: &Superblock, new: &NewGroup) -> Result<DiskGroup, AddGroupError> {
+        let (geometry, width) = (&superblock.geometry, new.devices.len());
+        let widths = new.layout.widths();
+        if !widths.contains(&width) {
+            let (least, most) = (*widths.start(), *widths.end());
+            return Err(AddGroupError::Width {
+                kind: new.layout.word(),
+                found: width,
+                least,
+                most,
+            });
+        }
+        if geometry.fragment_bytes() != to_u64(PAGE_BYTES) {
+            return Err(AddGroupError::Fragment { bytes: geometry.fragment_bytes() });
+        }
+        let stripe = new.layout.stripe(width);
+        if stripe.is_some() && stripe != geometry.stripe {
+            let wanted = match geometry.stripe {
+                Some(shape) => format!("{} devices", shape.members),
+                None => "a single or a mirror".to_owned(),
+            };
+            return Err(AddGroupError::Stripe { wanted });
+        }
+        let infos = || new.devices.iter().map(|(device, _)| device.info());
+        if let Some(info) = infos().find(|info| to_usize(info.sector_bytes.into()) > PAGE_BYTES) {
+            let (device, bytes) = (info.name.clone(), info.sector_bytes);
+            return Err(AddGroupError::Sectors { device, bytes });
+        }
+        let taken = |number: u8| superblock.added.iter().any(|group| group.number == number);
+        let numbers = 1..u8::try_from(DISK_GROUPS_MAX).unwrap_or(1);
+        let number = numbers.into_iter().find(|number| !taken(*number));
+        let number = number.ok_or(AddGroupError::TooMany)?;
+        let first_slot = free_slots(&superblock.members, width);
+        if first_slot + width + superblock.spares.len() > MEMBERS_MAX {
+            return Err(AddGroupError::TooManyMembers);
+        }
+        let smallest = infos().min_by_key(|info| info.size_bytes);
+        let smallest = smallest.ok_or(AddGroupError::TooManyMembers)?;
+        let group_bytes = u64::from(geometry.group_fragments) << geometry.fragment_shift;
+        let too_small = || AddGroupError::TooSmall {
+            device: smallest.name.clone(),
+            found_bytes: smallest.size_bytes,
+            group_bytes,
+        };
+        let fits = geometry.range_on(number, 0, smallest.size_bytes, stripe).is_some();
+        if !fits || smallest.size_bytes < POOL_BYTES_MIN {
+            return Err(too_small());
+        }
+        let slots = first_slot..first_slot + width;
+        let plan = geometry.plan_added(number, new.layout, slots, smallest.size_bytes);
+        plan.ok_or(AddGroupError::TableFull)
+    }
+
+    /// Adds a disk group to an open pool; `superblock`, the current label, becomes what the labels
+    /// say. Returns the number of the disk group. See the module's header.
+    ///
+    /// # Errors
+    ///
+    /// See [`AddGroupError`]; only after [`AddGroupError::Device`] must the pool stop writing.
+    pub fn add_group(
+        &self,
+        superblock: &mut Superblock,
+        new: &NewGroup,
+    ) -> Result<u8, AddGroupError> {
+        let number = self.editions.current.load(std::sync::atomic::Ordering::Acquire) + 1;
+        if number >= EDITIONS_MAX {
+            return Err(AddGroupError::Often);
+        }
+        let mut parts = self.parts_of(superblock);
+        let Some(first) = parts.first().cloned() else { return Err(AddGroupError::TableFull) };
+        let set = Arc::clone(first.composite.members());
+        if let Some(label) = set.label() {
+            superblock.sequence = superblock.sequence.max(label.sequence);
+            take_table(superblock, &label);
+        }
+        let plan = Volume::plan_group(superblock, new)?;
+        let part = part_of_new(&set, superblock, new, &plan)?;
+        if !planted::is(Planted::AddedBeforeAdding) {
+            set.change(|slots, label| {
+                note_paths(label, slots);
+                add_to(label, new, &plan);
+                true
+            })?;
+        }
+        if let Err(error) = prepare(&set, &part, superblock, &plan) {
+            set.change(|_, label| {
+                label.take_out(plan.number);
+                true
+            })?;
+            return Err(AddGroupError::NewDevice(error));
+        }
+        part.composite.members().join_roster();
+        let mut placed = Ok(());
+        set.change(|slots, label| {
+            note_paths(label, slots);
+            if label.added.iter().all(|group| group.number != plan.number) {
+                add_to(label, new, &plan);
+            }
+            for group in label.added.iter_mut().filter(|group| group.number == plan.number) {
+                group.state = DiskGroupState::Online;
+            }
+            placed = label.place_added();
+            true
+        })?;
+        placed?;
+        if let Some(label) = set.label() {
+            superblock.sequence = label.sequence;
+            take_table(superblock, &label);
+        }
+        parts.push(part);
+        self.set_parts(number, parts, superblock);
+        Ok(plan.number)
+    }
+
+    /// Returns the disk groups as parts of a space; the first of a pool that had one device becomes
+    /// one.
+    fn parts_of(&self, superblock: &Superblock) -> Vec<Part> {
+        let edition = self.now();
+        if !edition.parts.is_empty() {
+            return edition.parts.clone();
+        }
+        let composite = edition.composite.clone().or_else(|| {
+            let slots = vec![Slot::new(Some(Arc::clone(&edition.device)), MemberState::Online)];
+            let set = MemberSet::new(slots, Some(superblock.clone()), needed_of(Layout::Single, 1));
+            layout_over(superblock, None, set).ok()
+        });
+        let part = |composite| Part { disk_group: 0, first_slot: 0, composite };
+        composite.into_iter().map(part).collect()
+    }
+
+    /// The pool lies on `parts` from now on, as `superblock` says.
+    fn set_parts(&self, number: usize, parts: Vec<Part>, superblock: &Superblock) {
+        let geometry = superblock.geometry.clone();
+        let Some((first, added)) = parts.split_first() else { return };
+        let groups = Arc::new(Groups::new(first.clone(), added, &geometry));
+        let composite: Arc<dyn Composite> = Arc::<Groups>::clone(&groups);
+        let device: SharedDevice = groups;
+        self.set_edition(number, Edition { device, composite: Some(composite), parts, geometry });
+    }
+}
+
+/// Returns the first slot of as many that nobody is in, next to each other.
+fn free_slots(members: &[Member], width: usize) -> usize {
+    let is_free = |slot: usize| members.get(slot).is_none_or(Member::is_gone);
+    let fits = |first: &usize| (*first..first + width).all(is_free);
+    (1..=members.len()).find(fits).unwrap_or(members.len())
+}
+
+/// Notes where the members that are there were opened.
+fn note_paths(label: &mut Superblock, slots: &[Slot]) {
+    for (member, slot) in label.members.iter_mut().zip(slots) {
+        let name = slot.device.as_ref().map(|device| device.info().name.as_bytes());
+        if let Some(name) = name.filter(|name| name.starts_with(b"/")) {
+            member.set_path(name);
+        }
+    }
+}
+
+/// Adds members and disk group to the table of a label.
+fn add_to(label: &mut Superblock, new: &NewGroup, plan: &DiskGroup) {
+    while label.members.len() < plan.slots.end {
+        label.members.push(Member::gone());
+    }
+    for (slot, (device, id)) in plan.slots.clone().zip(&new.devices) {
+        let info = device.info();
+        let Some(member) = label.members.get_mut(slot) else { continue };
+        *member = Member::new(*id, info.size_bytes);
+        if info.name.starts_with('/') {
+            member.set_path(info.name.as_bytes());
+        }
+    }
+    label.added.push(plan.clone());
+    label.added.sort_by_key(|group| group.number);
+}
+
+fn part_of_new(
+    first: &Arc<MemberSet>,
+    superblock: &Superblock,
+    new: &NewGroup,
+    plan: &DiskGroup,
+) -> Result<Part, AddGroupError> {
+    debug_assert!(new.devices.len() <= LAYOUT_SLOTS_MAX);
+    let slot = |(device, _): &(SharedDevice, [u8; 16])| {
+        Slot::new(Some(Arc::clone(device)), MemberState::Online)
+    };
+    let slots: Vec<Slot> = new.devices.iter().map(slot).collect();
+    let needed = needed_of(plan.layout, plan.slots.len());
+    let set = first.beside(plan.slots.start, slots, needed);
+    let composite = layout_over(superblock, Some(plan), set)?;
+    Ok(Part { disk_group: plan.number, first_slot: plan.slots.start, composite })
+}
+
+/// Overwrites what may lie where descriptors will, and writes the labels of the new members.
+fn prepare(
+    first: &Arc<MemberSet>,
+    part: &Part,
+    superblock: &Superblock,
+    plan: &DiskGroup,
+) -> Result<(), DeviceError> {
+    let geometry = &superblock.geometry;
+    let stripe = plan.layout.stripe(plan.slots.len());
+    let range = geometry.range_on(plan.number, plan.first_group, plan.member_bytes, stripe);
+    let group_bytes = u64::from(geometry.group_fragments) << geometry.fragment_shift;
+    let count = range.map_or(0, |range| range.count);
+    let mut offsets = (0..u64::from(count)).map(|group| ADDED_GROUPS_OFFSET + group * group_bytes);
+    let wipe = |offset: u64| {
+        let data = vec![SharedBytes::from(AlignedBuffer::zeroed(PAGE_BYTES))];
+        part.composite.submit(Purpose::Home, Operation::Write { offset, data })
+    };
+    loop {
+        let tickets: Vec<Ticket> = offsets.by_ref().take(WIPED_AT_ONCE).map(wipe).collect();
+        if tickets.is_empty() {
+            break;
+        }
+        tickets.into_iter().try_for_each(|ticket| ticket.wait().map(drop))?;
+    }
+    part.composite.flush(Purpose::Home)?;
+    let Some(label) = first.label() else { return Ok(()) };
+    if planted::is(Planted::AddedBeforeAdding) {
+        return Ok(());
+    }
+    part.composite.members().write_own_labels(&label)
+}

@@ -1,0 +1,343 @@
+//! Disk groups that are added to a pool in use: what they hold, and what a power cut leaves.
+
+use std::sync::Arc;
+
+use engine::vnode::api::{Caller, FileSystem};
+use engine::{CreateOptions, DiskGroupStatus, Pool};
+use format::disk_group::DiskGroupState;
+use format::members::Layout;
+use format::stripes::UNIT_SHIFT_DEFAULT;
+use runtime::clock::ManualClock;
+use runtime::prng::Prng;
+use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
+use storage::device::{AlignedBuffer, Device, Purpose, RequestKind, SharedDevice};
+use storage::pool::read_superblock;
+use storage::volume::{NewGroup, Opening, Volume};
+
+use super::{Devices, POOL_BYTES, devices_of, get, new_mirror, open, put, shared};
+
+const MIB: usize = 1 << 20;
+const RAID5: Layout = Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT };
+
+pub(super) fn content(name: usize, version: usize, bytes: usize) -> Vec<u8> {
+    format!("file {name} version {version} ").bytes().cycle().take(bytes).collect()
+}
+
+/// Returns the devices of a new pool that has `width` members in `layout`, and `further` blank ones
+/// of `further_bytes`.
+pub(super) fn new_pool(
+    layout: Layout,
+    width: usize,
+    further: usize,
+    further_bytes: u64,
+) -> Devices {
+    let images = match layout {
+        Layout::Mirror => new_mirror(width).iter().map(|device| device.image()).collect(),
+        Layout::Single | Layout::Raid5 { .. } => {
+            let devices = devices_of(vec![Image::blank(POOL_BYTES); width]);
+            let mut options = CreateOptions::new(POOL_BYTES, [5; 64]);
+            options.geometry.journal_bytes = Some(1 << 20);
+            let members = shared(&devices);
+            Pool::create_on(&members, layout, &ManualClock::new(), &options).expect("it fits");
+            devices.iter().map(|device| device.image()).collect::<Vec<Image>>()
+        }
+    };
+    devices_of([images, vec![Image::blank(further_bytes); further]].concat())
+}
+
+/// Returns the group of the devices in `which`.
+pub(super) fn group_of(devices: &Devices, layout: Layout, which: &[usize]) -> NewGroup {
+    let device = |at: &usize| -> (SharedDevice, [u8; 16]) {
+        let id = u8::try_from(100 + at).expect("small");
+        (Arc::<storage::device::sim::SimDevice>::clone(&devices[*at]), [id; 16])
+    };
+    NewGroup { layout, devices: which.iter().map(device).collect() }
+}
+
+pub(super) fn groups(pool: &Pool) -> Vec<DiskGroupStatus> {
+    pool.disk_groups().expect("the maps are whole")
+}
+
+/// Returns what `df` tells: all, and what is left.
+fn space(pool: &Pool) -> (u64, u64) {
+    let space = pool.status().space;
+    (space.capacity, space.available)
+}
+
+pub(super) fn check_all(devices: &Devices, what: &str) {
+    let opening = Opening { devices: shared(devices), accepts_missing: false };
+    let (volume, _) = Volume::open_members(opening).expect("it was open a moment ago");
+    let report = check::run(Arc::clone(volume.device()), check::Options::default(), &mut |_| {});
+    assert!(report.findings.is_empty(), "{what}: {:?}", report.findings);
+    assert!(report.stopped.is_none(), "{what}: {:?}", report.stopped);
+}
+
+/// Goal: a group of each kind added to a pool of each kind takes data, and all of it is there after
+/// the pool was opened again; more fits than on the first group alone.
+#[test]
+fn what_is_written_after_a_group_was_added_lies_on_all_groups() {
+    let cases = [
+        (Layout::Single, 1, Layout::Single, 1),
+        (Layout::Single, 1, Layout::Mirror, 2),
+        (Layout::Mirror, 2, Layout::Single, 1),
+        (Layout::Mirror, 2, Layout::Mirror, 3),
+        (RAID5, 3, RAID5, 3),
+        (RAID5, 3, Layout::Mirror, 2),
+        (RAID5, 3, Layout::Single, 1),
+    ];
+    for (first, width, added, more) in cases {
+        let what = format!("{} and {}", first.word(), added.word());
+        let devices = new_pool(first, width, more, 3 * POOL_BYTES);
+        let pool = open(&devices[..width]).expect("it was closed");
+        put(&pool, "before", &content(0, 0, MIB)).expect("there is room");
+        let (capacity, available) = space(&pool);
+        let which: Vec<usize> = (width..width + more).collect();
+        let number = pool.add_disk_group(&group_of(&devices, added, &which)).expect("it fits");
+        assert_eq!(number, 1, "{what}");
+        let after = space(&pool);
+        assert!(after.0 > capacity && after.1 > available, "{what}: {after:?}");
+        // More than the first group had room for.
+        let files = usize::try_from(available * 4096).expect("small") / MIB + 6;
+        for name in 0..files {
+            put(&pool, &format!("f{name}"), &content(name, 1, MIB))
+                .unwrap_or_else(|error| panic!("{what}: file {name}: {error}"));
+        }
+        let used: Vec<u64> = groups(&pool).iter().map(|group| group.used_bytes).collect();
+        assert!(used.iter().all(|used| *used > 2 << 20), "{what}: {used:?}");
+        pool.close().expect("nothing fails");
+        drop(pool);
+        check_all(&devices, &what);
+        let pool = open(&devices).expect("all are there");
+        assert_eq!(space(&pool).0, after.0, "{what}");
+        assert!(get(&pool, "before") == Some(content(0, 0, MIB)), "{what}");
+        for name in 0..files {
+            assert!(
+                get(&pool, &format!("f{name}")) == Some(content(name, 1, MIB)),
+                "{what} {name}"
+            );
+        }
+        let states: Vec<DiskGroupState> = groups(&pool).iter().map(|group| group.state).collect();
+        assert_eq!(states, [DiskGroupState::Online; 2], "{what}");
+        let caller = Caller::root();
+        for name in 0..files {
+            let name = format!("f{name}");
+            pool.unlink(&caller, pool.root(), name.as_bytes(), None).expect("it is there");
+        }
+        pool.close().expect("nothing fails");
+        drop(pool);
+        check_all(&devices, &what);
+    }
+}
+
+/// Goal: what cannot be added is refused, and nothing is written for it.
+#[test]
+fn what_cannot_be_added_is_refused() {
+    let devices = new_pool(Layout::Single, 1, 3, POOL_BYTES);
+    let small = devices_of(vec![Image::blank(2 << 20)]);
+    let pool = open(&devices[..1]).expect("it was closed");
+    let written = devices[0].time();
+    let cases = [
+        (group_of(&devices, Layout::Single, &[1, 2]), "a single of 2"),
+        (group_of(&devices, Layout::Mirror, &[1]), "a mirror of 1"),
+        (group_of(&devices, RAID5, &[1, 2, 3]), "single or a mirror"),
+        (group_of(&small, Layout::Single, &[0]), "too few"),
+    ];
+    for (group, words) in cases {
+        let error = pool.add_disk_group(&group).expect_err(words).to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    assert_eq!(devices[0].time(), written, "nothing was written");
+    assert_eq!(groups(&pool).len(), 1);
+}
+
+/// Goal: a device that fails while it is added leaves the pool as it was, and it goes on.
+#[test]
+fn a_device_that_fails_while_it_is_added_is_left_out() {
+    for (kind, ends) in [(RequestKind::Write, 6), (RequestKind::Flush, 3)] {
+        for nth in 0..ends {
+            let devices = new_pool(Layout::Single, 1, 1, POOL_BYTES);
+            let pool = open(&devices[..1]).expect("it was closed");
+            let faults = vec![Fault::Fail { kind, nth, persists: true }];
+            devices[1].arm(FaultPlan { faults });
+            let error = pool.add_disk_group(&group_of(&devices, Layout::Single, &[1]));
+            let error = error.expect_err("it fails").to_string();
+            assert!(error.contains("/sim/d1") && error.contains("nothing was added"), "{error}");
+            assert_eq!(groups(&pool).len(), 1);
+            put(&pool, "f", b"it goes on").expect("the first device has not failed");
+            pool.close().expect("nothing fails");
+            drop(pool);
+            let alone = devices_of(vec![devices[0].image()]);
+            let pool = open(&alone).expect("it is all");
+            assert_eq!(get(&pool, "f").as_deref(), Some(&b"it goes on"[..]));
+        }
+    }
+}
+
+/// Goal: a device that was in the pool before, with descriptors of it, can be added.
+#[test]
+fn what_lay_on_a_device_is_no_group_of_the_pool() {
+    let devices = new_pool(Layout::Single, 1, 1, 3 * POOL_BYTES);
+    let pool = open(&devices[..1]).expect("it was closed");
+    pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    for name in 0..12 {
+        put(&pool, &format!("f{name}"), &content(name, 1, MIB)).expect("there is room");
+    }
+    pool.close().expect("nothing fails");
+    let old = devices[1].image();
+    // The same pool as it was before, and the device with all that it had.
+    let first = new_pool(Layout::Single, 1, 0, 0)[0].image();
+    let devices = devices_of(vec![first, old]);
+    let pool = open(&devices[..1]).expect("it is new");
+    pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    for name in 0..12 {
+        put(&pool, &format!("f{name}"), &content(name, 2, MIB)).expect("there is room");
+    }
+    pool.close().expect("nothing fails");
+    drop(pool);
+    check_all(&devices, "added again");
+}
+
+/// Returns of `devices` those that a user's command finds: which the newest label names.
+pub(super) fn labelled(devices: &Devices) -> Devices {
+    let label = |device: &Arc<SimDevice>| {
+        read_superblock(device.as_ref()).ok().map(|report| report.current)
+    };
+    let labels = devices.iter().filter_map(label);
+    let newest = labels.max_by_key(|label| (label.membership().number, label.sequence));
+    let newest = newest.expect("the first has one");
+    let is_named = |device: &&Arc<SimDevice>| {
+        let own = label(device).map(|label| label.device_id());
+        own.is_some_and(|own| newest.members.iter().any(|member| member.id == own))
+    };
+    devices_of(devices.iter().filter(is_named).map(|device| device.image()).collect())
+}
+
+/// Goal: a power cut at any event of an addition leaves the pool with the group or without, and
+/// what was acknowledged; what was acknowledged afterwards, on both, is there.
+#[test]
+fn a_cut_while_a_group_is_added_leaves_all_of_it_or_nothing() {
+    let cases = [(Layout::Single, 1, Layout::Single, 1), (Layout::Mirror, 2, Layout::Mirror, 2)];
+    let mut states = [0; 2];
+    for (first, width, added, more) in cases {
+        let devices = new_pool(first, width, more, POOL_BYTES);
+        // What is there before is of an earlier use.
+        let junk = AlignedBuffer::copy_of(&[0xa5; 4096]);
+        for device in &devices[width..] {
+            device.write(Purpose::Data, 3 << 20, junk.clone()).expect("in range");
+        }
+        let devices = devices_of(devices.iter().map(|device| device.image()).collect());
+        let pool = open(&devices[..width]).expect("it was closed");
+        put(&pool, "before", &content(0, 0, 300_000)).expect("there is room");
+        let now = || devices.iter().map(|device| device.time()).max().expect("there are devices");
+        let begun = now();
+        let which: Vec<usize> = (width..width + more).collect();
+        pool.add_disk_group(&group_of(&devices, added, &which)).expect("it fits");
+        let is_added = now();
+        let mut acknowledged = Vec::new();
+        for name in 0..6 {
+            put(&pool, &format!("f{name}"), &content(name, 1, 200_000)).expect("there is room");
+            acknowledged.push((now(), name));
+        }
+        let end = now();
+        drop(pool);
+        let recordings: Vec<_> = devices.iter().map(|device| device.recording()).collect();
+        let mut prng = Prng::from_seed(11);
+        for time in begun..=end {
+            // Each moment of the addition, some of the rest.
+            let tries = if time <= is_added { 6 } else { u64::from(time.is_multiple_of(5)) };
+            for state in 0..tries {
+                let image = |recording: &storage::device::sim::Recording, prng: &mut Prng| {
+                    let point = recording.point_at(time);
+                    if state == 0 { point.durable().clone() } else { point.image(prng).image }
+                };
+                let images = recordings.iter().map(|it| image(it, &mut prng)).collect();
+                let what = format!("{}: cut at {time} of {begun}, state {state}", first.word());
+                let left = labelled(&devices_of(images));
+                let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let count = groups(&pool).len();
+                assert!(time < is_added || count == 2, "{what}: {count} groups");
+                states[count - 1] += 1;
+                assert!(get(&pool, "before") == Some(content(0, 0, 300_000)), "{what}");
+                for (_, name) in acknowledged.iter().filter(|(at, _)| *at <= time) {
+                    let found = get(&pool, &format!("f{name}"));
+                    assert!(found == Some(content(*name, 1, 200_000)), "{what}: file {name}");
+                }
+                put(&pool, "after", &content(9, 9, 300_000)).expect("it goes on");
+                pool.close().expect("nothing fails");
+                drop(pool);
+                let left = labelled(&left);
+                check_all(&left, &what);
+                let pool = open(&left).unwrap_or_else(|error| panic!("{what}: again: {error}"));
+                assert!(get(&pool, "after") == Some(content(9, 9, 300_000)), "{what}");
+                assert_eq!(groups(&pool).len(), count, "{what}");
+            }
+        }
+    }
+    println!("{states:?} states without and with the group");
+    assert!(states.iter().all(|count| *count > 20), "{states:?}");
+}
+
+/// Goal: a pool whose data lies on two groups is refused without one of them, by name.
+#[test]
+fn a_pool_is_not_opened_without_one_of_its_groups() {
+    let devices = new_pool(Layout::Single, 1, 2, POOL_BYTES);
+    let pool = open(&devices[..1]).expect("it was closed");
+    pool.add_disk_group(&group_of(&devices, Layout::Mirror, &[1, 2])).expect("it fits");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let images: Vec<Image> = devices.iter().map(|device| device.image()).collect();
+    let error = open(&devices_of(images[..1].to_vec())).expect_err("its mirror is away");
+    assert!(error.to_string().contains("/sim/d1"), "{error}");
+    let degraded = open(&devices_of(images[..2].to_vec())).expect("one of the mirror is enough");
+    put(&degraded, "f", b"degraded").expect("it goes on");
+    degraded.close().expect("nothing fails");
+    drop(degraded);
+    let alone = open(&devices_of(images[1..].to_vec())).expect_err("the first is away");
+    assert!(alone.to_string().contains("missing"), "{alone}");
+}
+
+/// Goal: a member of a group that was added is replaced as one of the first is, by a spare too; it
+/// has everything of its own group afterwards.
+#[test]
+fn a_member_of_an_added_group_is_replaced() {
+    for (layout, width, is_by_spare) in
+        [(Layout::Mirror, 2, false), (Layout::Mirror, 2, true), (RAID5, 3, false)]
+    {
+        let what = format!("{}, by a spare: {is_by_spare}", layout.word());
+        let devices = new_pool(layout, width, width + 1, POOL_BYTES);
+        let pool = open(&devices[..width]).expect("it was closed");
+        pool.tick().expect("nothing fails");
+        let which: Vec<usize> = (width..2 * width).collect();
+        pool.add_disk_group(&group_of(&devices, layout, &which)).expect("it fits");
+        for name in 0..8 {
+            put(&pool, &format!("f{name}"), &content(name, 1, MIB / 2)).expect("there is room");
+        }
+        let new: SharedDevice = Arc::<SimDevice>::clone(&devices[2 * width]);
+        let slot = 2 * width - 1;
+        if is_by_spare {
+            pool.add_spare(new, [9; 16]).expect("it fits");
+            pool.fail_member(slot).expect("the other has all");
+        } else {
+            pool.replace_member(slot, new, [9; 16]).expect("the others have all");
+        }
+        let is_whole = |pool: &Pool| pool.members().iter().all(|it| it.member.is_online());
+        for round in 0.. {
+            pool.tick().expect("nothing fails");
+            put(&pool, "meanwhile", &content(0, round, 100_000)).expect("there is room");
+            if is_whole(&pool) {
+                break;
+            }
+            assert!(round < 200, "{what}: the rebuild does not end");
+        }
+        pool.close().expect("nothing fails");
+        drop(pool);
+        // The old one is away, and another of the same group too.
+        let there = (0..2 * width + 1).filter(|at| *at != slot && *at != width);
+        let left = devices_of(there.map(|at| devices[at].image()).collect());
+        let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
+        for name in 0..8 {
+            let found = get(&pool, &format!("f{name}"));
+            assert!(found == Some(content(name, 1, MIB / 2)), "{what}: file {name}");
+        }
+    }
+}
