@@ -5,6 +5,7 @@ pub(crate) mod device;
 pub(crate) mod export;
 pub(crate) mod fileset;
 pub(crate) mod group;
+pub(crate) mod lab;
 pub(crate) mod members;
 pub(crate) mod quota;
 pub(crate) mod schedule;
@@ -91,6 +92,8 @@ pub(crate) enum Command {
     Prove(ProveArgs),
     /// Measure Holdfast beside other file systems
     Bench(BenchArgs),
+    /// Repeat measurements of papers on simulated disks
+    Lab(lab::LabArgs),
     /// Make and mount a small pool to play with
     Demo(DemoArgs),
     /// Write man pages, and completions for shells
@@ -128,7 +131,9 @@ impl Command {
             Command::Explain(args) => [args.device.as_deref(), args.pool.as_deref()],
             Command::Demo(args) => [Some(&*args.directory), None],
             Command::Bench(args) => [Some(&*args.place), None],
-            Command::Torture(_) | Command::Prove(_) | Command::Generate(_) => [None, None],
+            Command::Torture(_) | Command::Prove(_) | Command::Lab(_) | Command::Generate(_) => {
+                [None, None]
+            }
         };
         paths.into_iter().flatten().collect()
     }

@@ -98,6 +98,7 @@ fn dispatch(
         Command::Torture(args) => command::torture::run(args, backend, output),
         Command::Prove(args) => command::prove::run(args, backend, output),
         Command::Bench(args) => command::bench::run(args, backend, relaunch, output),
+        Command::Lab(args) => command::lab::run(args, output),
         Command::Generate(args) => command::generate::run(args, output),
         Command::Demo(args) => command::demo::run(args, backend, output),
     }

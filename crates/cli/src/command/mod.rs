@@ -15,6 +15,7 @@ pub(crate) mod fileset;
 pub(crate) mod generate;
 pub(crate) mod group;
 pub(crate) mod job;
+pub(crate) mod lab;
 pub(crate) mod mount;
 pub(crate) mod prove;
 pub(crate) mod quota;

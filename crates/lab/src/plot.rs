@@ -1,0 +1,106 @@
+//! A report as a picture: a chart for each grid, both axes logarithmic.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use crate::report::{Grid, Report, size_of};
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+
+const CHART_WIDTH: u32 = 480;
+const CHART_HEIGHT: u32 = 340;
+/// Charts beside one another.
+const COLUMNS: usize = 2;
+const FONT: &str = "sans-serif";
+/// Colours that are told apart also by those who see fewer (Okabe and Ito, 2008).
+const COLOURS: [RGBColor; 3] = [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115)];
+
+/// Returns the picture of a report as SVG.
+///
+/// # Errors
+///
+/// What the drawing library says.
+pub fn svg_of(report: &Report) -> Result<String, String> {
+    let mut text = String::new();
+    draw(report, &mut text).map_err(|error| error.to_string())?;
+    Ok(text)
+}
+
+fn draw(report: &Report, text: &mut String) -> Drawn {
+    let columns = COLUMNS.min(report.grids.len()).max(1);
+    let rows = report.grids.len().div_ceil(columns).max(1);
+    let wide = |count: usize| u32::try_from(count).unwrap_or(1);
+    let size = (CHART_WIDTH * wide(columns), CHART_HEIGHT * wide(rows));
+    let root = SVGBackend::with_string(text, size).into_drawing_area();
+    root.fill(&WHITE)?;
+    for (area, grid) in root.split_evenly((rows, columns)).iter().zip(&report.grids) {
+        chart(area, grid)?;
+    }
+    root.present()
+}
+
+fn chart(area: &Area<'_>, grid: &Grid) -> Drawn {
+    let all = || grid.series.iter().flat_map(|series| &series.centimegabytes_per_second);
+    let bounds = |numbers: Vec<f64>| {
+        let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = numbers.iter().copied().fold(0.0_f64, f64::max);
+        least..most
+    };
+    let sizes = bounds(grid.request_bytes.iter().map(|&bytes| to_f64(bytes)).collect());
+    let rates = bounds(all().map(|&rate| to_f64(rate.max(1)) / 100.0).collect());
+    let mut chart = ChartBuilder::on(area)
+        .caption(&grid.title, (FONT, 13))
+        .margin(12)
+        .x_label_area_size(34)
+        .y_label_area_size(52)
+        .build_cartesian_2d(
+            (sizes.start..sizes.end).log_scale().base(2.0),
+            (rates.start / 1.5..rates.end * 1.5).log_scale(),
+        )?;
+    chart
+        .configure_mesh()
+        .x_desc("request")
+        .x_labels(8)
+        .y_desc("MB/s")
+        .x_label_formatter(&|bytes| size_of(nearest(*bytes)))
+        .light_line_style(TRANSPARENT)
+        .label_style((FONT, 11))
+        .draw()?;
+    for (series, colour) in grid.series.iter().zip(COLOURS) {
+        let rates = series.centimegabytes_per_second.iter();
+        let points: Vec<(f64, f64)> = grid
+            .request_bytes
+            .iter()
+            .zip(rates)
+            .map(|(&bytes, &rate)| (to_f64(bytes), to_f64(rate.max(1)) / 100.0))
+            .collect();
+        chart
+            .draw_series([PathElement::new(points.clone(), colour.stroke_width(2))])?
+            .label(&series.name)
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour));
+        chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, colour.filled())))?;
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::LowerRight)
+        .background_style(WHITE.mix(0.8))
+        .border_style(RGBColor(222, 222, 222))
+        .label_font((FONT, 11))
+        .draw()
+}
+
+#[expect(clippy::as_conversions, reason = "a picture needs no more than 53 bits")]
+fn to_f64(number: u64) -> f64 {
+    number as f64
+}
+
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a label of an axis between sizes of requests, which are positive"
+)]
+fn nearest(number: f64) -> u64 {
+    number.round() as u64
+}

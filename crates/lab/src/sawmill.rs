@@ -1,0 +1,474 @@
+//! Sawmill, chapter 6: raw disks, a striped RAID that updates in place, and Holdfast in RAID-5 on
+//! the same disks (Shirriff 1995, figures 6-4 to 6-9, tables 6-4 and 6-6).
+
+use std::sync::Arc;
+
+use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
+use engine::{CreateOptions, OpenOptions, Pool};
+use format::members::Layout;
+use runtime::clock::ManualClock;
+use runtime::sync::Mutex;
+use storage::device::SharedDevice;
+use storage::device::sim::{DiskModel, Image, SimDevice, SimOptions};
+use storage::volume::Opening;
+
+use crate::LabError;
+use crate::disks::ibm_0661;
+use crate::load::{Direction, Load, Rate};
+use crate::report::{Beside, Goal, Grid, Report, Series, hundredths, to_u64, to_usize};
+use crate::rig::Rig;
+use crate::target::{PoolFile, RawDisks, StripedRaid, Target};
+
+/// Disks of the paper's measurements.
+const DISKS: usize = 16;
+/// The stripe unit, as a binary logarithm: 64 KB.
+const LAYOUT: Layout = Layout::Raid5 { unit_shift: 16 };
+/// Of a member, and so of every disk: seeks go over all of it, as the paper's do.
+const DISK_BYTES: u64 = 32 << 20;
+const NAME: &[u8] = b"large";
+/// The engine's cache: too small to hold what is read.
+const CACHE_BYTES: usize = 4 << 20;
+/// The file of table 6-6, and what it is written and read by.
+const FILE_BYTES: u64 = 5 << 20;
+const PIECE_BYTES: u64 = 1 << 20;
+/// Below this a request is too short to be a share of a large transfer.
+const LARGE_BYTES: u64 = 4 << 20;
+const SMALL_BYTES: u64 = 4 << 10;
+/// A whole stripe without its parity: 15 units.
+const STRIPE_BYTES: u64 = 960 << 10;
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// Three sizes of request on the paper's disks: seconds.
+    Small,
+    /// All.
+    Full,
+}
+
+impl Size {
+    fn request_bytes(self) -> &'static [u64] {
+        match self {
+            Size::Small => &[SMALL_BYTES, STRIPE_BYTES, LARGE_BYTES],
+            Size::Full => &[
+                512,
+                SMALL_BYTES,
+                16 << 10,
+                64 << 10,
+                256 << 10,
+                STRIPE_BYTES,
+                1 << 20,
+                LARGE_BYTES,
+            ],
+        }
+    }
+
+    fn models(self) -> Vec<DiskModel> {
+        match self {
+            Size::Small => vec![ibm_0661()],
+            Size::Full => vec![ibm_0661(), DiskModel::hdd(), DiskModel::ssd()],
+        }
+    }
+
+    /// Bytes of the file whose parts are read and written.
+    fn file_bytes(self) -> u64 {
+        match self {
+            Size::Small => 96 << 20,
+            Size::Full => 288 << 20,
+        }
+    }
+
+    /// Requests of a load: many where they are small, and no more bytes than a part of the file.
+    fn requests(self, request_bytes: u64, direction: Direction) -> u64 {
+        let most = match (self, direction) {
+            (Size::Small, Direction::Read) => 128,
+            (Size::Full, Direction::Read) => 400,
+            (Size::Small, Direction::Write) => 1_000,
+            (Size::Full, Direction::Write) => 4_000,
+        };
+        (self.file_bytes() / 4 / request_bytes).clamp(16, most)
+    }
+}
+
+/// Who serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Raw,
+    Raid,
+    Holdfast,
+}
+
+impl Who {
+    fn name(self) -> &'static str {
+        match self {
+            Who::Raw => "raw disks",
+            Who::Raid => "RAID-5",
+            Who::Holdfast => "Holdfast",
+        }
+    }
+
+    /// Streams of the measurements with several: as many as the paper had for these.
+    fn streams(self, request_bytes: u64) -> usize {
+        match self {
+            Who::Raw => DISKS,
+            Who::Raid if request_bytes <= 64 << 10 => 8,
+            Who::Raid if request_bytes <= 256 << 10 => 4,
+            Who::Raid => 2,
+            Who::Holdfast => 4,
+        }
+    }
+}
+
+/// Does the lab of Sawmill.
+///
+/// # Errors
+///
+/// [`LabError`].
+pub fn sawmill(size: Size, told: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+    told("a pool is filled");
+    let filled = filled_pool(size)?;
+    let mut grids = Vec::new();
+    let (mut beside, mut goals) = (Vec::new(), Vec::new());
+    for model in size.models() {
+        let is_papers = grids.is_empty();
+        let measured = Measured::new(size, model, &filled, told)?;
+        if is_papers {
+            beside.extend(measured.beside_the_paper());
+            beside.extend(traditional(model)?);
+            goals = measured.goals();
+        }
+        grids.extend(measured.grids());
+    }
+    Ok(Report {
+        lab: "sawmill".to_owned(),
+        title: "Raw disks, RAID-5 in place and Holdfast: Sawmill, figures 6-4 to 6-9".to_owned(),
+        setting: vec![
+            format!("{DISKS} disks, requests at random over all of each; stripe unit 64 KB"),
+            "RAID-5: update in place without a file system, old data and parity read first".into(),
+            "Holdfast: a pool in RAID-5, one file; writes end with a sync; a cache of 4 MB".into(),
+            "a processor costs nothing".to_owned(),
+        ],
+        grids,
+        beside,
+        goals,
+    })
+}
+
+fn blank_disks(count: usize) -> Vec<Arc<SimDevice>> {
+    let disk = |number: usize| {
+        let options = SimOptions { name: format!("disk {number}"), ..SimOptions::default() };
+        SimDevice::open(Image::blank(DISK_BYTES), options)
+    };
+    (0..count).map(disk).collect()
+}
+
+fn shared(disks: &[Arc<SimDevice>]) -> Vec<SharedDevice> {
+    disks.iter().map(|disk| -> SharedDevice { Arc::<SimDevice>::clone(disk) }).collect()
+}
+
+/// Makes a pool on `disks`, which take no time.
+fn create(disks: &[SharedDevice]) -> Result<(), LabError> {
+    let layout = if disks.len() == 1 { Layout::Single } else { LAYOUT };
+    let options = CreateOptions::new(DISK_BYTES, [9; 64]);
+    Pool::create_on(disks, layout, &ManualClock::new(), &options)?;
+    Ok(())
+}
+
+fn options() -> OpenOptions {
+    OpenOptions { cache_bytes: CACHE_BYTES, ..OpenOptions::default() }
+}
+
+/// Makes the file, `bytes` long.
+fn make_file(pool: &Pool, bytes: u64) -> Result<Ino, LabError> {
+    let new = NewInode::new(FileKind::Regular, 0o644);
+    let file = pool.create(&Caller::root(), pool.root(), NAME, new, None)?.ino;
+    for nth in 0..bytes / PIECE_BYTES {
+        let fill = nth.to_le_bytes()[0] | 1;
+        let data = vec![fill; to_usize(PIECE_BYTES)];
+        pool.write(&Caller::root(), file, nth * PIECE_BYTES, &data)?;
+    }
+    Ok(file)
+}
+
+/// Returns the disks of a pool with one large file.
+fn filled_pool(size: Size) -> Result<Vec<Image>, LabError> {
+    let disks = blank_disks(DISKS);
+    create(&shared(&disks))?;
+    let opening = Opening { devices: shared(&disks), accepts_missing: false };
+    let clock = Arc::new(ManualClock::new());
+    let pool = Pool::open_members(opening, clock, options())?;
+    make_file(&pool, size.file_bytes())?;
+    pool.close()?;
+    drop(pool);
+    Ok(disks.iter().map(|disk| disk.image()).collect())
+}
+
+/// Opens the pool on the disks of `rig` and has `work` done with it there.
+fn with_pool<T: Send>(
+    rig: &Rig,
+    work: impl FnOnce(&Pool) -> Result<T, LabError>,
+) -> Result<T, LabError> {
+    let opened = Mutex::new(None);
+    rig.run(1, &|_, _| {
+        let opening = Opening { devices: rig.disks.clone(), accepts_missing: false };
+        let pool = Pool::open_members(opening, rig.clock.clone(), options())?;
+        // Who reads first reads the maps of free space too, if nothing else has.
+        pool.tick()?;
+        opened.lock().replace(pool);
+        Ok(())
+    })?;
+    let pool = opened.into_inner();
+    pool.as_ref().map_or_else(|| unreachable!("it was opened"), work)
+}
+
+/// All rates on one model of disk.
+struct Measured {
+    size: Size,
+    model: DiskModel,
+    /// By who serves, direction, whether there are several streams, and size of request.
+    rates: Vec<(Who, Direction, bool, u64, Rate)>,
+}
+
+impl Measured {
+    fn new(
+        size: Size,
+        model: DiskModel,
+        filled: &[Image],
+        told: &mut dyn FnMut(&str),
+    ) -> Result<Measured, LabError> {
+        let mut rates = Vec::new();
+        for &request_bytes in size.request_bytes() {
+            told(&format!("{}, requests of {request_bytes} bytes", model.name));
+            for who in [Who::Raw, Who::Raid, Who::Holdfast] {
+                for direction in [Direction::Read, Direction::Write] {
+                    for is_several in [false, true] {
+                        let streams = if is_several { who.streams(request_bytes) } else { 1 };
+                        let requests = size.requests(request_bytes, direction);
+                        let load = Load { direction, request_bytes, streams, requests };
+                        let rate = rate_of(who, &load, model, filled, size)?;
+                        rates.push((who, direction, is_several, request_bytes, rate));
+                    }
+                }
+            }
+        }
+        Ok(Measured { size, model, rates })
+    }
+
+    fn rate(&self, who: Who, direction: Direction, is_several: bool, bytes: u64) -> Option<Rate> {
+        let wanted = (who, direction, is_several, bytes);
+        let found = self.rates.iter().find(|(who, direction, is_several, bytes, _)| {
+            (*who, *direction, *is_several, *bytes) == wanted
+        });
+        found.map(|(.., rate)| *rate)
+    }
+
+    fn grids(&self) -> Vec<Grid> {
+        let figures = [
+            (Direction::Read, false, "reads of one stream (figures 6-4, 6-6, 6-7)"),
+            (Direction::Write, false, "writes of one stream (figures 6-4, 6-6, 6-7)"),
+            (Direction::Read, true, "reads of several streams (figures 6-5, 6-8, 6-9)"),
+            (Direction::Write, true, "writes of several streams (figures 6-5, 6-9)"),
+        ];
+        let grid = |(direction, is_several, what): (Direction, bool, &str)| {
+            let column = |who: Who| {
+                let of = |&bytes: &u64| self.rate(who, direction, is_several, bytes);
+                let rates = self.size.request_bytes().iter().filter_map(of);
+                Series {
+                    name: who.name().to_owned(),
+                    centimegabytes_per_second: rates.map(Rate::centimegabytes).collect(),
+                }
+            };
+            Grid {
+                title: format!("{}: {what}", self.model.name),
+                request_bytes: self.size.request_bytes().to_vec(),
+                series: [Who::Raw, Who::Raid, Who::Holdfast].map(column).to_vec(),
+            }
+        };
+        figures.map(grid).to_vec()
+    }
+
+    /// Table 6-4, and what the text says of the figures.
+    fn beside_the_paper(&self) -> Vec<Beside> {
+        const NO_PROCESSOR: &str =
+            "The paper's processor, a Sun-4, is the limit there; here a processor costs nothing.";
+        let operations = [
+            ("RAID, 1 stream, reads", Who::Raid, Direction::Read, false, 55, ""),
+            ("RAID, 1 stream, writes", Who::Raid, Direction::Write, false, 25, ""),
+            ("RAID, 8 streams, reads", Who::Raid, Direction::Read, true, 300, NO_PROCESSOR),
+            ("RAID, 8 streams, writes", Who::Raid, Direction::Write, true, 100, NO_PROCESSOR),
+            ("16 disks, reads", Who::Raw, Direction::Read, true, 710, ""),
+            ("16 disks, writes", Who::Raw, Direction::Write, true, 670, ""),
+            ("Sawmill, 1 stream, reads", Who::Holdfast, Direction::Read, false, 45, ""),
+            (
+                "Sawmill, 1 stream, writes",
+                Who::Holdfast,
+                Direction::Write,
+                false,
+                345,
+                NO_PROCESSOR,
+            ),
+            ("Sawmill, 4 streams, reads", Who::Holdfast, Direction::Read, true, 95, NO_PROCESSOR),
+        ];
+        let small =
+            operations.into_iter().filter_map(|(what, who, way, is_several, paper, why)| {
+                let ours = self.rate(who, way, is_several, SMALL_BYTES)?.requests_per_second();
+                Some(Beside {
+                    what: format!("4 KB a second, {what} (table 6-4)"),
+                    paper: paper.to_string(),
+                    ours: ours.to_string(),
+                    why: why.to_owned(),
+                })
+            });
+        let streams = [
+            ("large reads, one stream", Who::Holdfast, Direction::Read, 2_100, ""),
+            (
+                "large writes, one stream",
+                Who::Holdfast,
+                Direction::Write,
+                1_500,
+                "Sawmill reached 15 MB/s with its processor full.",
+            ),
+            ("large reads of the raw disks", Who::Raw, Direction::Read, 2_450, ""),
+            (
+                "large writes of the raw disks",
+                Who::Raw,
+                Direction::Write,
+                1_950,
+                "The paper's disks write at 1.2 MB/s, the model's at their reads' 1.6.",
+            ),
+        ];
+        let large = streams.into_iter().filter_map(|(what, who, way, paper, why)| {
+            let ours = self.rate(who, way, false, LARGE_BYTES)?.centimegabytes();
+            Some(Beside {
+                what: format!("{what} (figure 6-7)"),
+                paper: format!("{} MB/s", hundredths(paper)),
+                ours: format!("{} MB/s", hundredths(ours)),
+                why: why.to_owned(),
+            })
+        });
+        small.chain(large).collect()
+    }
+
+    fn goals(&self) -> Vec<Goal> {
+        let ratio = |direction, over: Who, bytes: u64| {
+            let ours = self.rate(Who::Holdfast, direction, false, bytes)?.centimegabytes();
+            let theirs = self.rate(over, direction, false, bytes)?.centimegabytes();
+            Some(ours * 100 / theirs.max(1))
+        };
+        let goals = [
+            (
+                "random writes of 4 KB, Holdfast / RAID-5",
+                Direction::Write,
+                Who::Raid,
+                SMALL_BYTES,
+                2_000,
+            ),
+            ("reads of 4 MB, Holdfast / raw disks", Direction::Read, Who::Raw, LARGE_BYTES, 85),
+            ("writes of 4 MB, Holdfast / raw disks", Direction::Write, Who::Raw, LARGE_BYTES, 85),
+        ];
+        let goal = |(what, direction, over, bytes, at_least): (&str, _, _, _, _)| {
+            Some(Goal { what: what.to_owned(), ratio: ratio(direction, over, bytes)?, at_least })
+        };
+        goals.into_iter().filter_map(goal).collect()
+    }
+}
+
+fn rate_of(
+    who: Who,
+    load: &Load,
+    model: DiskModel,
+    filled: &[Image],
+    size: Size,
+) -> Result<Rate, LabError> {
+    let rig = Rig::new(model, filled);
+    let run = |target: &dyn Target| load.run(&rig, target);
+    match who {
+        Who::Raw => run(&RawDisks { disks: &rig.disks }),
+        Who::Raid => run(&StripedRaid { disks: &rig.disks }),
+        Who::Holdfast => with_pool(&rig, |pool| {
+            let found = Mutex::new(None);
+            rig.run(1, &|_, _| {
+                found.lock().replace(pool.lookup(&Caller::root(), pool.root(), NAME)?.ino);
+                Ok(())
+            })?;
+            let file = found.into_inner().unwrap_or_else(|| pool.root());
+            run(&PoolFile { pool, file, file_bytes: size.file_bytes() })
+        }),
+    }
+}
+
+/// Table 6-6: a file of 5 MB on one disk and on all, written and read by 1 MB.
+fn traditional(model: DiskModel) -> Result<Vec<Beside>, LabError> {
+    let mut lines = Vec::new();
+    for (count, write, read) in [
+        (1, "0.23 / 0.77 MB/s", "0.39 / 0.38 MB/s"),
+        (DISKS, "0.10 / 0.89 MB/s", "0.38 / 0.37 MB/s"),
+    ] {
+        let disks = blank_disks(count);
+        create(&shared(&disks))?;
+        let images: Vec<Image> = disks.iter().map(|disk| disk.image()).collect();
+        let rig = Rig::new(model, &images);
+        let (written_ns, read_ns) = with_pool(&rig, |pool| write_and_read(&rig, pool))?;
+        let pieces = FILE_BYTES / PIECE_BYTES;
+        let rate = |took_ns| {
+            let rate = Rate::new(pieces, FILE_BYTES, took_ns).centimegabytes();
+            format!("{} MB/s", hundredths(rate))
+        };
+        let disks = if count == 1 { "1 disk".to_owned() } else { format!("{count} disks") };
+        let what = format!("{disks}, a file of 5 MB");
+        lines.push(Beside {
+            what: format!("{what} written with fsync, Sprite-FFS / Sprite-LFS (table 6-6)"),
+            paper: write.to_owned(),
+            ours: rate(written_ns),
+            why: "Those file systems make small requests of one disk, one at a time.".to_owned(),
+        });
+        lines.push(Beside {
+            what: format!("{what} read from disk, Sprite-FFS / Sprite-LFS (table 6-6)"),
+            paper: read.to_owned(),
+            ours: rate(read_ns),
+            why: String::new(),
+        });
+    }
+    Ok(lines)
+}
+
+/// Returns how long a file takes to be written and synced, and to be read by a pool that is opened
+/// anew.
+fn write_and_read(rig: &Rig, pool: &Pool) -> Result<(u64, u64), LabError> {
+    let written_ns = rig.run(1, &|_, _| {
+        let file = make_file(pool, FILE_BYTES)?;
+        Ok(pool.fsync(&Caller::root(), file, false)?)
+    })?;
+    rig.run(1, &|_, _| Ok(pool.close()?))?;
+    let read_ns = with_pool(rig, |pool| {
+        rig.run(1, &|_, _| {
+            let caller = Caller::root();
+            let file = pool.lookup(&caller, pool.root(), NAME)?.ino;
+            (0..FILE_BYTES / PIECE_BYTES).try_for_each(|nth| {
+                let mut bytes = Vec::new();
+                pool.read(&caller, file, nth * PIECE_BYTES, to_usize(PIECE_BYTES), &mut bytes)?;
+                debug_assert_eq!(to_u64(bytes.len()), PIECE_BYTES);
+                Ok(())
+            })
+        })
+    })?;
+    Ok((written_ns, read_ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: LA1, and no goal is missed by more than a fifth: how near each is, the report says.
+    #[test]
+    fn the_small_lab_is_the_same_each_time_and_near_its_goals() {
+        let report = sawmill(Size::Small, &mut |_| ()).expect("nothing fails");
+        let again = sawmill(Size::Small, &mut |_| ()).expect("nothing fails");
+        let text = crate::text_of(&report);
+        assert_eq!(text, crate::text_of(&again));
+        assert_eq!(report.goals.len(), 3);
+        let is_near = |goal: &Goal| goal.ratio * 5 >= goal.at_least * 4;
+        assert!(report.goals.iter().all(is_near), "{text}");
+        assert!(crate::svg_of(&report).is_ok_and(|svg| svg.contains("Holdfast")));
+    }
+}
