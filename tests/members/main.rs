@@ -7,6 +7,7 @@ mod raid5_crash;
 mod raid5_scrub;
 mod rebuild;
 mod rebuild_crash;
+mod removal;
 mod replace;
 mod scrub;
 mod set;

@@ -293,6 +293,21 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "groups::a_cut_while_a_group_is_added_leaves_all_of_it_or_nothing",
     ),
+    (
+        "LeavingGetsSegments",
+        "members",
+        "removal::a_disk_group_is_emptied_and_taken_out_and_can_come_back",
+    ),
+    (
+        "TakenOutWithLiveBlocks",
+        "members",
+        "removal::a_disk_group_is_emptied_and_taken_out_and_can_come_back",
+    ),
+    (
+        "TakenOutBeforeCheckpoint",
+        "members",
+        "removal::a_cut_while_a_group_is_removed_loses_nothing_and_it_goes_on",
+    ),
     ("CloserWaitsWithLog", "sim", "clones_taken_beside_clients_are_of_one_moment_and_stay_so"),
     (
         "PromotionStopsAtFreed",

@@ -64,7 +64,7 @@ pub(crate) enum Command {
     Reload(ReloadArgs),
     /// Show the devices of a pool, fail and replace them
     Device(device::DeviceArgs),
-    /// Show the disk groups of a pool, and add one
+    /// Show the disk groups of a pool, add and remove them
     Group(group::GroupArgs),
     /// Hold all copies of what a pool has against each other, and repair
     Scrub(device::ScrubArgs),

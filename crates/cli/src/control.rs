@@ -180,6 +180,11 @@ pub enum Request {
     GroupList {},
     /// Add a disk group.
     GroupAdd(NewGroup),
+    /// Begin to take a disk group out. A job moves what it holds.
+    GroupRemove {
+        /// Its number.
+        group: u8,
+    },
     /// Begin to hold all copies against each other; one that is under way goes on.
     Scrub {},
     /// What the last scrub has found.
@@ -660,6 +665,7 @@ mod tests {
                 size_bytes: Some(1 << 30),
                 is_forced: false,
             }),
+            Request::GroupRemove { group: 1 },
             Request::Scrub {},
             Request::ScrubStatus {},
             Request::JobList {},

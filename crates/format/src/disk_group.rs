@@ -105,6 +105,8 @@ pub struct GroupRange {
     pub last_fragments: u32,
     /// Whether they lie in stripes.
     pub is_striped: bool,
+    /// Whether their disk group leaves: nothing new goes there.
+    pub is_leaving: bool,
 }
 
 impl GroupRange {
@@ -141,7 +143,14 @@ impl Geometry {
         }
         let last_fragments = u32::try_from(last).ok()?.checked_mul(self.segment_fragments)?;
         let count = u32::try_from(count).ok().filter(|count| *count > 0)?;
-        Some(GroupRange { disk_group, first, count, last_fragments, is_striped: stripe.is_some() })
+        Some(GroupRange {
+            disk_group,
+            first,
+            count,
+            last_fragments,
+            is_striped: stripe.is_some(),
+            is_leaving: false,
+        })
     }
 
     /// Returns the lowest number from which `range` fits beside all others, and as much of it as

@@ -144,6 +144,10 @@ bugs! {
     AddedBeforeAdding:
         "The labels call a disk group online before its members have one (growth.rs).",
     FlushOfFirstGroupOnly: "A flush makes what lies in the first disk group durable alone (VG2).",
+    LeavingGetsSegments: "A segment is opened in a disk group that leaves (GR2).",
+    TakenOutWithLiveBlocks: "A disk group is taken out before its last block is elsewhere (EV1).",
+    TakenOutBeforeCheckpoint:
+        "A disk group is taken out while the log still speaks of it (EV1).",
     CloserWaitsWithLog:
         "Who waits for another closer of a gate keeps a part of the log reserved (GT4).",
     PromotionStopsAtFreed: "A promotion ends at a clone that is being freed.",

@@ -61,6 +61,8 @@ use crate::device::{
     AlignedBuffer, DeviceError, Operation, Purpose, Redundancy, RequestKind, SharedBytes,
     SharedDevice, Ticket,
 };
+use runtime::sync::Mutex;
+
 use crate::pool::{PoolError, check_writable, update_all_superblocks, write_first_superblocks};
 
 /// Most times that the disk groups of an open pool change: each time leaves an edition in memory.
@@ -84,6 +86,8 @@ struct Editions {
     all: [OnceLock<Edition>; EDITIONS_MAX],
     /// Which of them counts.
     current: AtomicUsize,
+    /// Held by whoever makes another.
+    changing: Mutex<()>,
 }
 
 /// The space of a pool.

@@ -10,7 +10,8 @@ use crate::size::ByteSize;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast group list pool.hf\n  \
                         holdfast group add pool.hf mirror:/dev/sdb,/dev/sdc\n  \
-                        holdfast group add pool.hf single:more.hf --size 2G\n\n\
+                        holdfast group add pool.hf single:more.hf --size 2G\n  \
+                        holdfast group remove pool.hf 1 --wait\n\n\
                         POOL is any device of the pool, or a directory that it is mounted on. A \
                         mounted pool is asked\nthrough its server; another is opened for the \
                         command.")]
@@ -45,13 +46,30 @@ pub(crate) enum GroupCommand {
         #[arg(long)]
         force: bool,
     },
+    /// Move what a disk group holds elsewhere, and take it out
+    #[command(after_help = "Example:\n  holdfast group remove pool.hf 1 --wait\n\n\
+                            Refused where it does not fit elsewhere, with the missing bytes. A \
+                            job moves (`holdfast job\nlist|pause|resume`); it goes on after a \
+                            crash, and when the pool is opened again. The devices\nare blank \
+                            when it has ended.")]
+    Remove {
+        /// The pool
+        pool: PathBuf,
+        /// Its number, as `group list` shows it
+        group: u8,
+        /// Return when it is gone
+        #[arg(long)]
+        wait: bool,
+    },
 }
 
 impl GroupCommand {
     /// Returns the pool, or what it is mounted on.
     pub(crate) fn pool(&self) -> &Path {
         match self {
-            GroupCommand::List { pool } | GroupCommand::Add { pool, .. } => pool,
+            GroupCommand::List { pool }
+            | GroupCommand::Add { pool, .. }
+            | GroupCommand::Remove { pool, .. } => pool,
         }
     }
 }

@@ -1,6 +1,7 @@
-//! `holdfast group`: shows the disk groups of a pool, and adds one.
+//! `holdfast group`: shows the disk groups of a pool, adds and removes them.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -13,14 +14,23 @@ use crate::exit::{self, UsageError};
 use crate::output::{Output, printable};
 use crate::size::ByteSize;
 
+/// How often a removal is asked how far it is.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
 pub(crate) fn run(args: &GroupArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let is_change = !matches!(args.command, GroupCommand::List { .. });
     // What is wrong with the words is said before anything is opened.
     let request = match &args.command {
         GroupCommand::List { .. } => Request::GroupList {},
         GroupCommand::Add { group, size, force, .. } => add(group, *size, *force)?,
+        GroupCommand::Remove { group, .. } => Request::GroupRemove { group: *group },
     };
     let at = Controlled::find(args.command.pool(), backend, is_change)?;
+    if let GroupCommand::Remove { group, wait: must_wait, .. } = args.command {
+        let done = remove(&at, group, must_wait, output);
+        at.finish(done)?;
+        return Ok(exit::DONE);
+    }
     let answer = at.ask(&request);
     let pool = at.pool.display().to_string();
     let Answer::Groups(groups) = at.finish(answer)? else {
@@ -32,6 +42,43 @@ pub(crate) fn run(args: &GroupArgs, backend: &dyn Backend, output: &Output) -> a
         output.fact(&if is_change { format!("added: {line}") } else { line }, &facts);
     }
     Ok(exit::DONE)
+}
+
+/// Takes a disk group out; waits for it if that is asked for, or nobody else goes on with it.
+fn remove(at: &Controlled, number: u8, must_wait: bool, output: &Output) -> anyhow::Result<()> {
+    at.ask(&Request::GroupRemove { group: number })?;
+    let pool = at.pool.display().to_string();
+    if !must_wait && at.is_served() {
+        let facts = json!({ "leaving": number, "pool": pool });
+        output.fact(&format!("disk group {number} leaves: a job moves what it holds"), &facts);
+        return Ok(());
+    }
+    let mut progress = output.progress();
+    loop {
+        let Answer::Groups(groups) = at.ask(&Request::GroupList {})? else {
+            anyhow::bail!("{pool}: the server answered nonsense");
+        };
+        let jobs = at.jobs()?;
+        let name = format!("emptying disk group {number}");
+        let job = jobs.into_iter().find(|job| job.name == name);
+        if groups.iter().all(|group| group.number != u64::from(number)) {
+            progress.finish();
+            let facts = json!({ "removed": number, "pool": pool });
+            output.fact(&format!("disk group {number} is gone; its devices are blank"), &facts);
+            return Ok(());
+        }
+        if let Some(job) = job {
+            if job.is_paused || job.failure.is_some() {
+                let why = job.failure.unwrap_or_else(|| "somebody paused it".to_owned());
+                anyhow::bail!(
+                    "{pool}: {name} has stopped ({why}): `holdfast job resume {pool} {}`",
+                    job.id
+                );
+            }
+            progress.tell("moved, in bytes", job.done, job.total);
+        }
+        std::thread::park_timeout(ASK_AGAIN);
+    }
 }
 
 fn add(group: &GroupSpec, size: Option<ByteSize>, is_forced: bool) -> anyhow::Result<Request> {

@@ -50,6 +50,10 @@ pub(super) fn control(
         Request::GroupList {} | Request::GroupAdd(_) => {
             return groups::list(path, pool).map(Answer::Groups);
         }
+        Request::GroupRemove { group } => {
+            pool.remove_disk_group(*group).map_err(|error| failed(path, error))?;
+            return groups::list(path, pool).map(Answer::Groups);
+        }
         Request::Scrub {} => return begin_scrub(path, pool),
         Request::ScrubStatus {} => {
             return Ok(Answer::Scrub(pool.scrub_report().map(scrub_facts)));

@@ -16,6 +16,9 @@ use std::ops::Range;
 
 use format::geometry::Geometry;
 
+use format::group::{SegmentKind, TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET};
+use runtime::planted::{self, Planted};
+
 use super::{Allocator, SegmentId, State, reserve_of};
 use crate::error::{FsError, FsResult};
 
@@ -24,6 +27,18 @@ const KEPT_SHARE: u32 = 16;
 /// Fewest that are kept, and most.
 const KEPT_MIN: u32 = 4;
 const KEPT_MAX: u32 = 256;
+
+/// Groups whose entries one transaction clears.
+const GROUPS_PER_TX: usize = 32;
+
+/// What is in a disk group that leaves.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// Bytes in use, or freed and not released.
+    pub(crate) bytes: u64,
+    /// Closed segments with something live.
+    pub(crate) segments: Vec<SegmentId>,
+}
 
 /// A disk group, as far as it gives segments.
 #[derive(Clone, Debug)]
@@ -80,8 +95,12 @@ impl Allocator {
         let mut state = self.state.lock();
         let geometry = self.geometry();
         let mut used_in_all = 0;
+        let has = |number: u8| geometry.added.iter().any(|range| range.disk_group == number);
+        state.shares.retain(|share| share.disk_group == 0 || has(share.disk_group));
         for range in &geometry.added {
-            if state.shares.iter().any(|share| share.disk_group == range.disk_group) {
+            let known = state.shares.iter_mut().find(|share| share.disk_group == range.disk_group);
+            if let Some(share) = known {
+                share.is_leaving = range.is_leaving;
                 continue;
             }
             let mut share = Share::new(range.disk_group, range.numbers());
@@ -90,15 +109,144 @@ impl Allocator {
                 used += u32::from(self.is_initialised(number)?);
             }
             share.unused = range.count - used;
+            share.is_leaving = range.is_leaving;
             used_in_all += u64::from(used);
             state.shares.push(share);
         }
-        let capacity = geometry.groups().map(|number| capacity_of(geometry, number)).sum();
-        state.capacity = capacity;
+        let stays = |number: &u32| geometry.range_of(*number).is_none_or(|range| !range.is_leaving);
+        let staying = geometry.groups().filter(stays);
+        let staying: u64 = staying.map(|number| capacity_of(geometry, number)).sum();
+        let mut leaving = 0;
+        for range in geometry.added.iter().filter(|range| range.is_leaving) {
+            leaving += self.used_in(&state, range.numbers())?;
+        }
+        // What leaves has room for nothing but what is there (GR2).
+        state.capacity = staying + leaving;
         let kept = if state.shares.len() > 1 { kept_of(geometry) } else { 0 };
         let kept = u64::from(kept) * u64::from(geometry.segment_fragments);
-        state.reserve = (reserve_of(geometry, capacity, self.block_shift) + kept).min(capacity / 3);
+        let reserve = reserve_of(geometry, staying, self.block_shift) + kept;
+        state.reserve = reserve.min(staying / 3);
         Ok(used_in_all)
+    }
+
+    /// Returns how many fragments of groups are in use, or were freed and are not released.
+    fn used_in(&self, state: &State, numbers: Range<u32>) -> FsResult<u64> {
+        let mut used = 0;
+        for number in numbers {
+            used += match state.groups.get(&number) {
+                Some(group) => group.segments.iter().map(|segment| u64::from(segment.held)).sum(),
+                None if self.is_initialised(number)? => u64::from(self.used_of(number)?),
+                None => 0,
+            };
+        }
+        Ok(used)
+    }
+
+    /// Returns how many fragments are missing elsewhere for what a disk group holds; 0: it can go.
+    ///
+    /// # Errors
+    ///
+    /// A failure to read the maps.
+    pub(crate) fn missing_without(&self, disk_group: u8) -> FsResult<u64> {
+        let state = self.state.lock();
+        let geometry = self.geometry();
+        let range = geometry.added.iter().find(|range| range.disk_group == disk_group);
+        let Some(range) = range else { return Ok(0) };
+        let (mut capacity, mut fronts) = (0, 0);
+        for number in range.numbers() {
+            capacity += capacity_of(geometry, number);
+            let is_used = self.is_initialised(number)?;
+            fronts += if is_used { u64::from(front_of(geometry)) } else { 0 };
+        }
+        let unused = state.shares.iter().find(|share| share.disk_group == disk_group);
+        let unused = unused.map_or(0, |share| u64::from(share.unused));
+        let spare = self.spare(&state).saturating_sub(unused * u64::from(front_of(geometry)));
+        let kept = self.kept.fragments();
+        // What is kept back is less without it.
+        let rest = state.capacity.saturating_sub(capacity);
+        let for_metadata = if state.shares.len() > 2 { kept_of(geometry) } else { 0 };
+        let for_metadata = u64::from(for_metadata) * u64::from(geometry.segment_fragments);
+        let reserve = reserve_of(geometry, rest, self.block_shift) + for_metadata;
+        let taken = self.taken(&state).saturating_sub(fronts);
+        let wanted = taken + spare + reserve.min(rest / 3) + kept;
+        Ok(wanted.saturating_sub(rest))
+    }
+
+    /// Whether a disk group leaves.
+    pub(crate) fn is_leaving(&self, disk_group: u8) -> bool {
+        let state = self.state.lock();
+        state.shares.iter().any(|share| share.disk_group == disk_group && share.is_leaving)
+    }
+
+    /// Whether an allocation group is of a disk group.
+    pub(crate) fn is_of(&self, group: u32, disk_group: u8) -> bool {
+        self.geometry().disk_group_of(group) == Some(disk_group)
+    }
+
+    /// Returns what is in a disk group that leaves, besides the fronts of its groups.
+    ///
+    /// # Errors
+    ///
+    /// A failure to read the maps.
+    pub(crate) fn left_in(&self, disk_group: u8) -> FsResult<Left> {
+        let mut state = self.state.lock();
+        let geometry = self.geometry();
+        let range = geometry.added.iter().find(|range| range.disk_group == disk_group);
+        let mut left = Left::default();
+        for number in range.map(|range| range.numbers()).into_iter().flatten() {
+            if !state.groups.contains_key(&number) && !self.is_initialised(number)? {
+                continue;
+            }
+            self.ensure_group(&mut state, number)?;
+            let segments = state.groups[&number].segments.iter().zip(0..);
+            for (segment, at) in segments.filter(|(it, _)| it.kind != SegmentKind::Metadata) {
+                let bytes = u64::from(segment.held) << geometry.fragment_shift;
+                // An open one has what is not installed yet.
+                left.bytes += if segment.is_open { bytes.max(1) } else { bytes };
+                if segment.held > segment.pending && !segment.is_open {
+                    left.segments.push(SegmentId { group: number, segment: at });
+                }
+            }
+        }
+        Ok(left)
+    }
+
+    /// Clears the entries of a disk group that leaves, if nothing is in it. Returns whether it is
+    /// so. Nothing of it is in memory afterwards.
+    ///
+    /// # Errors
+    ///
+    /// A failure to read the group table.
+    pub(crate) fn forget_disk_group(&self, disk_group: u8) -> FsResult<bool> {
+        let left = self.left_in(disk_group)?;
+        let is_planted = planted::is(Planted::TakenOutWithLiveBlocks);
+        if left.bytes > 0 && !is_planted {
+            return Ok(false);
+        }
+        let mut state = self.state.lock();
+        let geometry = self.geometry();
+        let range = geometry.added.iter().find(|range| range.disk_group == disk_group);
+        let numbers: Vec<u32> = range.map(|range| range.numbers()).into_iter().flatten().collect();
+        for some in numbers.chunks(GROUPS_PER_TX) {
+            let mut tx = self.journal.begin_unreserved();
+            let mut fragments = 0;
+            for &number in some {
+                if self.clear_entry(&mut tx, number)? {
+                    fragments += i64::from(front_of(geometry));
+                    tx.add_u64(&self.root, TOTAL_GROUPS_USED_OFFSET, -1);
+                    if let Some(share) =
+                        state.shares.iter_mut().find(|share| share.disk_group == disk_group)
+                    {
+                        share.unused += 1;
+                    }
+                }
+                state.groups.remove(&number);
+            }
+            tx.add_u64(&self.root, TOTAL_FRAGMENTS_USED_OFFSET, -fragments);
+            self.journal.end(tx);
+            state.used -= u64::try_from(fragments).unwrap_or(0);
+        }
+        Ok(true)
     }
 
     /// Returns the fragments that allocation groups can give, and how many of them are in use.
@@ -127,14 +275,15 @@ impl Allocator {
 
     /// Fragments that the fronts of unused groups will take.
     pub(super) fn unused_fronts(&self, state: &State) -> u64 {
-        let added: u64 = state.shares.iter().map(|share| u64::from(share.unused)).sum();
+        let staying = state.shares.iter().filter(|share| !share.is_leaving);
+        let added: u64 = staying.map(|share| u64::from(share.unused)).sum();
         added * u64::from(front_of(self.geometry()))
     }
 
     /// Returns about how many segments of a disk group are free: of groups in use that are not in
     /// memory half.
     fn free_of(&self, state: &State, share: &Share) -> i64 {
-        if share.is_leaving {
+        if share.is_leaving && !planted::is(Planted::LeavingGetsSegments) {
             return 0;
         }
         let geometry = self.geometry();
@@ -170,7 +319,8 @@ impl Allocator {
         for (share, weight) in state.shares.iter_mut().zip(&weights) {
             share.credit += weight;
         }
-        let may_give = |at: &usize| !state.shares[*at].is_leaving;
+        let is_planted = planted::is(Planted::LeavingGetsSegments);
+        let may_give = |at: &usize| !state.shares[*at].is_leaving || is_planted;
         let mut order: Vec<usize> = (0..state.shares.len()).filter(may_give).collect();
         // One without room is asked last, whatever credit it has left.
         order.sort_by_key(|at| (weights[*at] == 0, -state.shares[*at].credit));

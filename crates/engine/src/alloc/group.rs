@@ -252,6 +252,16 @@ impl Allocator {
         Ok(entry.expect("inside a page").0.state != 0)
     }
 
+    /// Clears the entry of a group; returns whether it was in use.
+    pub(super) fn clear_entry(&self, tx: &mut Tx, number: u32) -> FsResult<bool> {
+        let Some(buffer) = self.table_buffer(number)? else { return Ok(false) };
+        if !self.is_initialised(number)? {
+            return Ok(false);
+        }
+        tx.put(&buffer, entry_offset(number), GroupEntryDisk::new_zeroed().as_bytes());
+        Ok(true)
+    }
+
     /// Returns how many fragments of a group are in use, as its descriptor says.
     pub(super) fn used_of(&self, number: u32) -> FsResult<u32> {
         let owner = PageOwner { index: u64::from(number), ..PageOwner::default() };

@@ -93,6 +93,32 @@ impl Cleaner {
         }
     }
 
+    /// Empties segments, whatever that costs; those of which a block cannot be read or verified
+    /// stay as they are, and the log names them.
+    pub(crate) fn empty(&self, core: &Core, segments: &[SegmentId]) -> FsResult<()> {
+        let _running = self.running.lock();
+        let mut moves = Moves::default();
+        let done = self.empty_all(core, segments, &mut moves);
+        core.give_up_held(&mut moves);
+        done
+    }
+
+    fn empty_all(&self, core: &Core, segments: &[SegmentId], moves: &mut Moves) -> FsResult<()> {
+        for &id in segments {
+            match self.clean_segment(core, id, moves) {
+                Ok(()) => {}
+                Err(error @ (FsError::Corrupt { .. } | FsError::Io { .. })) => {
+                    core.store.journal.check_alive()?;
+                    let SegmentId { group, segment } = id;
+                    tracing::warn!(%error, group, segment, "a segment cannot be emptied");
+                }
+                Err(FsError::NoSpace) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        settle_moves(core, moves)
+    }
+
     fn clean_until(
         &self,
         core: &Core,

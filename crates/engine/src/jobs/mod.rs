@@ -25,6 +25,7 @@
 mod cleaner;
 mod deferred;
 mod deletion;
+mod evacuation;
 mod flusher;
 mod gauge;
 mod pieces;
@@ -34,6 +35,7 @@ mod scrub;
 mod weigher;
 
 pub(crate) use self::deletion::Deletion;
+use self::evacuation::Evacuation;
 pub use self::gauge::{CleanerCounts, CleanerGauge};
 pub use self::rebuild::RebuildReport;
 pub(crate) use self::rebuild::{Rebuild, RebuildCounts};
@@ -152,6 +154,11 @@ impl Jobs {
     pub(crate) fn emptier(&self) -> Arc<dyn Empties> {
         let cleaner: Arc<Cleaner> = Arc::clone(&self.cleaner);
         cleaner
+    }
+
+    /// Returns the job that takes a disk group out, which leaves.
+    pub(crate) fn evacuation(&self, disk_group: u8) -> Arc<Evacuation> {
+        Arc::new(Evacuation::new(disk_group, &self.cleaner))
     }
 
     /// Returns what cleaning has cost.

@@ -1,5 +1,7 @@
 //! The disk groups of an open pool: what they are, and one that is added.
 
+use std::sync::atomic::Ordering;
+
 use format::disk_group::{DiskGroup, DiskGroupState};
 use format::members::Layout;
 use storage::volume::{AddGroupError, NewGroup};
@@ -14,6 +16,29 @@ pub enum DiskGroupError {
     /// See the cause.
     #[error(transparent)]
     Add(#[from] AddGroupError),
+    /// Name another.
+    #[error("there is no disk group {number}: `holdfast group list` shows them")]
+    None {
+        /// Which was named.
+        number: u8,
+    },
+    /// Copy the files to a new pool.
+    #[error(
+        "disk group 0 has the metadata and stays: to leave its devices copy the files to a new \
+         pool (holdfast send), or put others in their place (holdfast device replace)"
+    )]
+    First,
+    /// Free so much, or add another first.
+    #[error(
+        "what disk group {number} holds does not fit elsewhere: {missing_bytes} bytes are missing; \
+         remove files or clones, or add another disk group first"
+    )]
+    NoRoom {
+        /// Which was named.
+        number: u8,
+        /// How many bytes are missing.
+        missing_bytes: u64,
+    },
     /// The pool takes no changes, or its maps cannot be read.
     #[error(transparent)]
     Files(#[from] FsError),
@@ -49,10 +74,7 @@ impl Pool {
     ///
     /// What is wrong with the maps of their groups: each is looked at.
     pub fn disk_groups(&self) -> FsResult<Vec<DiskGroupStatus>> {
-        let (layout, width, added) = {
-            let superblock = self.superblock.lock();
-            (superblock.layout, superblock.width, superblock.added.clone())
-        };
+        let (layout, width, added) = self.disk_group_table();
         let geometry = self.volume().geometry();
         let of = |group: Option<&DiskGroup>| -> FsResult<DiskGroupStatus> {
             let range = group.map_or(Some(0..geometry.group_count), |group| {
@@ -75,6 +97,66 @@ impl Pool {
             })
         };
         std::iter::once(None).chain(added.iter().map(Some)).map(of).collect()
+    }
+
+    /// Returns layout and width of the first disk group, and the others.
+    fn disk_group_table(&self) -> (Layout, usize, Vec<DiskGroup>) {
+        match self.volume().members().and_then(|members| members.label()) {
+            Some(label) => (label.layout, label.width, label.added),
+            None => {
+                let superblock = self.superblock.lock();
+                (superblock.layout, superblock.width, superblock.added.clone())
+            }
+        }
+    }
+
+    /// Begins to take a disk group out: the labels say so, durably, nothing new goes there, and a
+    /// job moves what is there elsewhere. It goes on after a crash, and when the pool is opened
+    /// again; the disk group is gone when it ends. One that leaves already goes on.
+    ///
+    /// # Errors
+    ///
+    /// See [`DiskGroupError`].
+    pub fn remove_disk_group(&self, number: u8) -> Result<(), DiskGroupError> {
+        let journal = &self.core.store.journal;
+        journal.check_alive()?;
+        if number == 0 {
+            return Err(DiskGroupError::First);
+        }
+        let (.., added) = self.disk_group_table();
+        let group = added.into_iter().find(|group| group.number == number);
+        let group = group.ok_or(DiskGroupError::None { number })?;
+        if group.state == DiskGroupState::Leaving {
+            return Ok(());
+        }
+        // What was freed, and what memory holds, counts as it is.
+        self.core.sync_all()?;
+        self.checkpoint()?;
+        let alloc = &self.core.store.alloc;
+        let missing = alloc.missing_without(number)?;
+        if missing > 0 {
+            let missing_bytes = missing << self.volume().geometry().fragment_shift;
+            return Err(DiskGroupError::NoRoom { number, missing_bytes });
+        }
+        self.volume().begin_leaving(number).inspect_err(|error| {
+            if let AddGroupError::Device(cause) = error {
+                let _ = journal.fail(cause);
+            }
+        })?;
+        alloc.note_disk_groups()?;
+        // Before the first tick it is found there.
+        if self.has_resumed.load(Ordering::Relaxed) {
+            self.jobs.add(&self.core, self.jobs.evacuation(number));
+        }
+        Ok(())
+    }
+
+    /// Goes on with disk groups that leave.
+    pub(super) fn resume_evacuations(&self) {
+        let (.., added) = self.disk_group_table();
+        for group in added.iter().filter(|group| group.state == DiskGroupState::Leaving) {
+            self.jobs.add(&self.core, self.jobs.evacuation(group.number));
+        }
     }
 
     /// Adds a disk group. Its room counts, and data goes there, when this returns. The labels say

@@ -464,6 +464,7 @@ impl Pool {
         if !self.has_resumed.swap(true, Ordering::Relaxed) {
             self.resume_deletions()?;
             self.resume_rebuild();
+            self.resume_evacuations();
         }
         self.take_spare()?;
         match self.jobs.tick(&self.core) {
@@ -546,7 +547,7 @@ impl Pool {
             device: self.volume().name().to_owned(),
             transport: self.volume().transport(),
             mount_count: superblock.mount_count,
-            geometry: superblock.geometry.clone(),
+            geometry: self.volume().geometry().clone(),
             space: files.store.alloc.counts(),
             // Whoever can't read the table of filesets is told elsewhere.
             full: self.core.fullness().unwrap_or_default(),

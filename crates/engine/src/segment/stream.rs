@@ -105,6 +105,18 @@ impl Segments {
         }
     }
 
+    /// Seals what is open in the groups that `leaves` says, and puts nothing more there.
+    pub(crate) fn leave(&self, leaves: impl Fn(u32) -> bool) {
+        let mut state = self.lock();
+        let open = state.open.iter().filter(|(_, segment)| leaves(segment.id.group));
+        let streams: Vec<Stream> = open.map(|(stream, _)| *stream).collect();
+        for stream in streams {
+            if let Some(segment) = state.open.remove(&stream) {
+                self.finish(&mut state, segment);
+            }
+        }
+    }
+
     /// Returns another open stream with room for `fragments`: for a user's block one that the
     /// cleaner does not need.
     fn other_with_room(&self, state: &State, origin: Origin, fragments: u32) -> Option<Stream> {

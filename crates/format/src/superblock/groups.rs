@@ -49,6 +49,8 @@ pub(super) fn ranges_of(
             return Err(SuperblockError::NotImplemented { what });
         }
         let range = geometry.range_on(group.number, group.first_group, group.member_bytes, stripe);
+        let is_leaving = group.state == DiskGroupState::Leaving;
+        let range = range.map(|range| GroupRange { is_leaving, ..range });
         ranges.push(range.ok_or(SuperblockError::BadField { field: "disk_groups" })?);
     }
     Ok(ranges)

@@ -30,6 +30,7 @@ use super::composite::Composite;
 use super::groups::{Groups, Part};
 use super::open::{layout_over, needed_of};
 use super::set::{MemberSet, Slot, take_table};
+use super::spares::blank_label;
 use super::{EDITIONS_MAX, Edition, Volume};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{
@@ -202,8 +203,10 @@ impl Volume {
         superblock: &mut Superblock,
         new: &NewGroup,
     ) -> Result<u8, AddGroupError> {
-        let number = self.editions.current.load(std::sync::atomic::Ordering::Acquire) + 1;
-        if number >= EDITIONS_MAX {
+        let _changing = self.editions.changing.lock();
+        let number = self.next_edition();
+        // The last two are kept for one that leaves.
+        if number + 2 >= EDITIONS_MAX {
             return Err(AddGroupError::Often);
         }
         let mut parts = self.parts_of(superblock);
@@ -250,6 +253,68 @@ impl Volume {
         parts.push(part);
         self.set_parts(number, parts, superblock);
         Ok(plan.number)
+    }
+
+    fn next_edition(&self) -> usize {
+        self.editions.current.load(std::sync::atomic::Ordering::Acquire) + 1
+    }
+
+    /// Says in the labels that a disk group leaves, durably: an open goes on with that.
+    ///
+    /// # Errors
+    ///
+    /// See [`AddGroupError`]; only after [`AddGroupError::Device`] must the pool stop writing.
+    pub fn begin_leaving(&self, disk_group: u8) -> Result<(), AddGroupError> {
+        let _changing = self.editions.changing.lock();
+        let number = self.next_edition();
+        if number + 1 >= EDITIONS_MAX {
+            return Err(AddGroupError::Often);
+        }
+        let Some(set) = self.members() else { return Ok(()) };
+        let mut placed = Ok(());
+        set.change(|_, label| {
+            for group in label.added.iter_mut().filter(|group| group.number == disk_group) {
+                group.state = DiskGroupState::Leaving;
+            }
+            placed = label.place_added();
+            true
+        })?;
+        placed?;
+        if let Some(label) = set.label() {
+            self.set_parts(number, self.now().parts.clone(), &label);
+        }
+        Ok(())
+    }
+
+    /// Takes a disk group out in which nothing is in use: the labels of all that remain say so,
+    /// durably, and then those of its own members are blanked.
+    ///
+    /// # Errors
+    ///
+    /// What a member said that remains: the pool must stop writing.
+    pub fn take_group_out(&self, disk_group: u8) -> Result<(), DeviceError> {
+        let _changing = self.editions.changing.lock();
+        let Some(set) = self.members() else { return Ok(()) };
+        let of = |part: &&Part| part.disk_group == disk_group && disk_group != 0;
+        let Some(leaving) = self.now().parts.iter().find(of).cloned() else { return Ok(()) };
+        let members = leaving.composite.members();
+        members.leave_roster();
+        set.change(|_, label| {
+            label.take_out(disk_group);
+            true
+        })?;
+        let mut parts = self.now().parts.clone();
+        parts.retain(|part| part.disk_group != disk_group);
+        if let Some(label) = set.label() {
+            self.set_parts(self.next_edition(), parts, &label);
+        }
+        // CRASH: no label lists them any more; what is left on them is believed by nobody.
+        for device in members.view().iter().filter_map(|slot| slot.device.as_ref()) {
+            if let Err(error) = blank_label(device) {
+                tracing::warn!("{error}; the device is of no pool any more, and has its label");
+            }
+        }
+        Ok(())
     }
 
     /// Returns the disk groups as parts of a space; the first of a pool that had one device becomes

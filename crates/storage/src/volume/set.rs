@@ -243,6 +243,12 @@ impl MemberSet {
         sets.sort_by_key(|set| set.upgrade().map_or(usize::MAX, |set| set.first_slot));
     }
 
+    /// Labels are written to these members no more.
+    pub(super) fn leave_roster(self: &Arc<MemberSet>) {
+        let is_other = |set: &Weak<MemberSet>| !std::ptr::eq(set.as_ptr(), Arc::as_ptr(self));
+        self.roster.sets.write().retain(is_other);
+    }
+
     fn width(&self) -> usize {
         self.view.read().len()
     }

@@ -107,7 +107,7 @@ fn write_label(device: &SharedDevice, label: &Superblock) -> Result<(), DeviceEr
 }
 
 /// Makes a device one that no pool knows, durably.
-fn blank_label(device: &SharedDevice) -> Result<(), DeviceError> {
+pub(super) fn blank_label(device: &SharedDevice) -> Result<(), DeviceError> {
     for copy in 0..SUPERBLOCK_COPIES {
         let offset = Geometry::superblock_offset(device.info().size_bytes, copy);
         let zeros = AlignedBuffer::zeroed(SUPERBLOCK_HEAD_BYTES);

@@ -1,0 +1,129 @@
+//! Emptying a disk group that is to go, and taking it out.
+//!
+//! # Invariants
+//!
+//! - EV1: A disk group is taken out when nothing in it is in use but the fronts of its groups, what
+//!   was freed there is released (G2), and a checkpoint has moved the log's tail past all that
+//!   speaks of it.
+//!
+//! # Crashes
+//!
+//! The labels say *leaving* before the first block moves, so that an open goes on. What was moved
+//! is told by the segment usage of the disk group itself: a segment that was emptied is passed
+//! over, so no cursor is kept (JO2), and a crash repeats what the last checkpoint had not taken
+//! home. Then its entries in the group table are cleared, in transactions; then a checkpoint; then
+//! the labels are written without it. A crash in between leaves a disk group that leaves and is
+//! empty.
+//!
+//! Moves are those of the cleaner, blocks that clones share included.
+//!
+//! Not here: whether there is room elsewhere (`pool::disk_groups`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use runtime::planted::{self, Planted};
+
+use super::cleaner::Cleaner;
+use super::{Budget, Job, JobProgress, Step};
+use crate::error::{FsError, FsResult};
+use crate::vnode::Core;
+
+/// Segments that a step empties.
+const SEGMENTS_PER_STEP: usize = 8;
+/// Steps in a row that may move nothing before the job says what is in the way: blocks of a file
+/// whose gate is closed are left for the next.
+const IDLE_STEPS_MAX: u64 = 64;
+
+/// Moves all that is in a disk group elsewhere.
+#[derive(Debug)]
+pub(crate) struct Evacuation {
+    disk_group: u8,
+    name: String,
+    cleaner: Arc<Cleaner>,
+    /// What was in use when it began, in bytes.
+    total_bytes: AtomicU64,
+    /// The least that was in use so far, and how many steps ago that was.
+    least_bytes: AtomicU64,
+    idle_steps: AtomicU64,
+}
+
+impl Evacuation {
+    /// Returns the job that takes `disk_group`, which leaves, out.
+    pub(crate) fn new(disk_group: u8, cleaner: &Arc<Cleaner>) -> Evacuation {
+        Evacuation {
+            disk_group,
+            name: format!("emptying disk group {disk_group}"),
+            cleaner: Arc::clone(cleaner),
+            total_bytes: AtomicU64::new(0),
+            least_bytes: AtomicU64::new(u64::MAX),
+            idle_steps: AtomicU64::new(0),
+        }
+    }
+
+    /// EV1: takes it out once nothing is in it.
+    fn take_out(&self, core: &Core) -> FsResult<Step> {
+        core.store.journal.checkpoint()?;
+        if !core.store.alloc.forget_disk_group(self.disk_group)? {
+            return Ok(Step::Wait);
+        }
+        // CRASH: until these, a redo could speak of pages that have no place any more.
+        if !planted::is(Planted::TakenOutBeforeCheckpoint) {
+            core.store.journal.checkpoint()?;
+            core.store.journal.checkpoint()?;
+        }
+        let taken = core.store.volume.take_group_out(self.disk_group);
+        taken.map_err(|error| core.store.journal.fail(&error))?;
+        core.store.alloc.note_disk_groups()?;
+        tracing::info!(disk_group = self.disk_group, "the disk group is empty, and was taken out");
+        Ok(Step::Done)
+    }
+
+    fn note(&self, left_bytes: u64) -> FsResult<()> {
+        self.total_bytes.fetch_max(left_bytes, Ordering::Relaxed);
+        if left_bytes < self.least_bytes.fetch_min(left_bytes, Ordering::Relaxed) {
+            self.idle_steps.store(0, Ordering::Relaxed);
+            return Ok(());
+        }
+        if self.idle_steps.fetch_add(1, Ordering::Relaxed) < IDLE_STEPS_MAX {
+            return Ok(());
+        }
+        self.idle_steps.store(0, Ordering::Relaxed);
+        let cause = format!(
+            "{left_bytes} bytes of disk group {} cannot be moved: the log names the segments; run \
+             holdfast scrub or holdfast check, remove the files that it names, and resume the job",
+            self.disk_group
+        );
+        Err(FsError::Io { cause })
+    }
+}
+
+impl Job for Evacuation {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn step(&self, core: &Core, _now_ns: u64, _budget: Budget) -> FsResult<Step> {
+        let alloc = &core.store.alloc;
+        if !alloc.is_leaving(self.disk_group) {
+            return Ok(Step::Done);
+        }
+        core.segments.leave(|group| alloc.is_of(group, self.disk_group));
+        let left = alloc.left_in(self.disk_group)?;
+        self.note(left.bytes)?;
+        let is_empty = left.segments.is_empty() && left.bytes == 0;
+        if is_empty || planted::is(Planted::TakenOutWithLiveBlocks) {
+            return self.take_out(core);
+        }
+        let chosen: Vec<_> = left.segments.into_iter().take(SEGMENTS_PER_STEP).collect();
+        // What is open, or freed and not released, is so no longer behind a checkpoint.
+        self.cleaner.empty(core, &chosen)?;
+        Ok(if chosen.is_empty() { Step::Wait } else { Step::Again })
+    }
+
+    fn progress(&self, core: &Core) -> Option<JobProgress> {
+        let left = core.store.alloc.left_in(self.disk_group).ok()?.bytes;
+        let total = self.total_bytes.load(Ordering::Relaxed).max(left);
+        Some(JobProgress { done: total - left, total })
+    }
+}

@@ -1,0 +1,235 @@
+//! Disk groups that are taken out of a pool in use: everything moves, and whatever a power cut
+//! leaves goes on.
+
+use engine::vnode::api::{Caller, FileSystem};
+use engine::{DiskGroupError, Pool};
+use format::fileset::{FilesetName, NamePart};
+use format::members::Layout;
+use runtime::prng::Prng;
+use storage::device::sim::{Image, Recording};
+use storage::device::{Device, Purpose};
+
+use super::groups::{check_all, content, group_of, groups, labelled, new_pool};
+use super::{Devices, POOL_BYTES, devices_of, get, open, put};
+
+const FILE_BYTES: usize = 300_000;
+const FILES: usize = 10;
+
+fn name(file: usize) -> String {
+    format!("f{file}")
+}
+
+fn take_clone(pool: &Pool, clone: &str) {
+    let part = |text: &str| NamePart::new(text).expect("a name");
+    let fileset: FilesetName = "root".parse().expect("a name");
+    pool.create_clone(&fileset, &part(clone), [9; 16]).expect("there is room");
+}
+
+/// Returns a pool with two disk groups and files, some of which a clone shares, on both.
+fn filled(layout: Layout, width: usize) -> (Devices, Pool) {
+    let devices = new_pool(layout, width, width, 3 * POOL_BYTES);
+    let pool = open(&devices[..width]).expect("it was closed");
+    pool.tick().expect("nothing fails");
+    let which: Vec<usize> = (width..2 * width).collect();
+    pool.add_disk_group(&group_of(&devices, layout, &which)).expect("it fits");
+    for file in 0..FILES {
+        put(&pool, &name(file), &content(file, 1, FILE_BYTES)).expect("there is room");
+    }
+    take_clone(&pool, "c");
+    for file in 0..FILES / 2 {
+        put(&pool, &name(file), &content(file, 2, FILE_BYTES / 2)).expect("there is room");
+    }
+    pool.sync().expect("nothing fails");
+    let used: Vec<u64> = groups(&pool).iter().map(|group| group.used_bytes).collect();
+    assert!(used[1] > 1 << 20, "{used:?}");
+    (devices, pool)
+}
+
+fn expected(file: usize) -> Vec<u8> {
+    let mut bytes = content(file, 1, FILE_BYTES);
+    if file < FILES / 2 {
+        bytes[..FILE_BYTES / 2].copy_from_slice(&content(file, 2, FILE_BYTES / 2));
+    }
+    bytes
+}
+
+/// Lets jobs work until the pool has `count` disk groups.
+fn finish(pool: &Pool, count: usize, what: &str) {
+    for _ in 0..500 {
+        pool.tick().unwrap_or_else(|error| panic!("{what}: {error}"));
+        if groups(pool).len() == count {
+            return;
+        }
+    }
+    panic!("{what}: it does not end: {:?} {:?}", pool.jobs(), groups(pool));
+}
+
+fn judge(pool: &Pool, what: &str) {
+    for file in 0..FILES {
+        assert!(get(pool, &name(file)) == Some(expected(file)), "{what}: file {file}");
+    }
+    let caller = Caller::root();
+    let clones = pool.lookup(&caller, pool.root(), b".clones").expect("it is always there");
+    let clone = pool.lookup(&caller, clones.ino, b"c").expect("it was taken");
+    for file in 0..FILES {
+        let attr = pool.lookup(&caller, clone.ino, name(file).as_bytes()).expect("it is there");
+        let mut bytes = Vec::new();
+        pool.read(&caller, attr.ino, 0, FILE_BYTES, &mut bytes).expect("it can be read");
+        assert!(bytes == content(file, 1, FILE_BYTES), "{what}: file {file} of the clone");
+    }
+}
+
+/// Goal: what lies on a disk group, also what a clone shares, is elsewhere when it is gone; its
+/// devices are blank, and the pool is what it was without it. It can be added again at once.
+#[test]
+fn a_disk_group_is_emptied_and_taken_out_and_can_come_back() {
+    for (layout, width) in [(Layout::Single, 1), (Layout::Mirror, 2)] {
+        let what = layout.word();
+        let (devices, pool) = filled(layout, width);
+        let with = pool.status().space.capacity;
+        let live = groups(&pool)[1].used_bytes;
+        let moved = |pool: &Pool| pool.status().cleaner.since_mount.moved_fragments * 4096;
+        let before = moved(&pool);
+        pool.remove_disk_group(1).expect("it fits elsewhere");
+        // Writers go on.
+        put(&pool, "meanwhile", &content(3, 3, FILE_BYTES)).expect("there is room");
+        finish(&pool, 1, what);
+        let cost = moved(&pool) - before;
+        assert!(cost * 10 <= live * 13, "{what}: {cost} bytes were moved of {live}");
+        println!("{what}: {cost} bytes were moved of {live}");
+        assert!(pool.status().space.capacity < with, "{what}");
+        assert!(pool.jobs().is_empty(), "{what}: {:?}", pool.jobs());
+        judge(&pool, what);
+        let head = devices[width].read(Purpose::Data, 0, 4096).expect("in range");
+        assert!(head.iter().all(|byte| *byte == 0), "{what}: its label is there");
+        // In the same opening, on the same numbers.
+        let which: Vec<usize> = (width..2 * width).collect();
+        pool.add_disk_group(&group_of(&devices, layout, &which)).expect("it fits again");
+        for file in FILES..FILES + 6 {
+            put(&pool, &name(file), &content(file, 1, FILE_BYTES)).expect("there is room");
+        }
+        judge(&pool, what);
+        pool.close().expect("nothing fails");
+        drop(pool);
+        check_all(&devices, what);
+        let pool = open(&devices).expect("all are there");
+        let caller = Caller::root();
+        for file in FILES..FILES + 6 {
+            pool.unlink(&caller, pool.root(), name(file).as_bytes(), None).expect("it is there");
+        }
+        pool.remove_disk_group(1).expect("it fits elsewhere");
+        finish(&pool, 1, what);
+        assert!(get(&pool, "meanwhile") == Some(content(3, 3, FILE_BYTES)), "{what}");
+        pool.close().expect("nothing fails");
+        drop(pool);
+        let left = devices_of(devices[..width].iter().map(|device| device.image()).collect());
+        check_all(&left, what);
+        let pool = open(&left).expect("the first group is all");
+        judge(&pool, what);
+    }
+}
+
+/// Goal: of three disk groups the one in the middle goes, and the others are as they were.
+#[test]
+fn a_disk_group_between_others_goes() {
+    let devices = new_pool(Layout::Single, 1, 2, 2 * POOL_BYTES);
+    let pool = open(&devices[..1]).expect("it was closed");
+    for at in [1, 2] {
+        pool.add_disk_group(&group_of(&devices, Layout::Single, &[at])).expect("it fits");
+    }
+    for file in 0..20 {
+        put(&pool, &name(file), &content(file, 1, FILE_BYTES)).expect("there is room");
+    }
+    pool.remove_disk_group(1).expect("it fits elsewhere");
+    finish(&pool, 2, "the middle");
+    let numbers: Vec<u8> = groups(&pool).iter().map(|group| group.number).collect();
+    assert_eq!(numbers, [0, 2]);
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let left = labelled(&devices);
+    assert_eq!(left.len(), 2);
+    check_all(&left, "the middle");
+    let pool = open(&left).expect("all are there");
+    for file in 0..20 {
+        assert!(get(&pool, &name(file)) == Some(content(file, 1, FILE_BYTES)), "file {file}");
+    }
+}
+
+/// Goal: what does not fit elsewhere, the first disk group and none are refused before anything
+/// changes.
+#[test]
+fn what_cannot_go_is_refused() {
+    let devices = new_pool(Layout::Single, 1, 1, 3 * POOL_BYTES);
+    let pool = open(&devices[..1]).expect("it was closed");
+    pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    for file in 0..50 {
+        put(&pool, &name(file), &content(file, 1, FILE_BYTES)).expect("there is room");
+    }
+    let error = pool.remove_disk_group(1).expect_err("it does not fit");
+    let DiskGroupError::NoRoom { missing_bytes, .. } = error else { panic!("{error}") };
+    assert!((1 << 20..40 << 20).contains(&missing_bytes), "{missing_bytes}");
+    assert!(pool.remove_disk_group(0).is_err_and(|error| error.to_string().contains("metadata")));
+    assert!(pool.remove_disk_group(7).is_err_and(|error| error.to_string().contains("no disk")));
+    assert!(pool.jobs().is_empty());
+    // More than was missing is removed, and it goes.
+    let caller = Caller::root();
+    let gone = usize::try_from(missing_bytes).expect("small") / FILE_BYTES + 8;
+    for file in 0..gone {
+        pool.unlink(&caller, pool.root(), name(file).as_bytes(), None).expect("it is there");
+    }
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let pool = open(&devices).expect("all are there");
+    pool.remove_disk_group(1).expect("it fits now");
+    finish(&pool, 1, "after some were removed");
+    for file in gone..50 {
+        assert!(get(&pool, &name(file)) == Some(content(file, 1, FILE_BYTES)), "{file}");
+    }
+}
+
+/// Goal: a power cut at any moment of a removal loses nothing, and the removal goes on.
+#[test]
+fn a_cut_while_a_group_is_removed_loses_nothing_and_it_goes_on() {
+    let (devices, pool) = filled(Layout::Single, 1);
+    let now = || devices.iter().map(|device| device.time()).max().expect("there are devices");
+    let begun = now();
+    pool.remove_disk_group(1).expect("it fits elsewhere");
+    let is_begun = now();
+    put(&pool, "meanwhile", &content(3, 3, FILE_BYTES)).expect("there is room");
+    let is_put = now();
+    finish(&pool, 1, "without a cut");
+    let end = now();
+    drop(pool);
+    let recordings: Vec<Recording> = devices.iter().map(|device| device.recording()).collect();
+    let mut prng = Prng::from_seed(4);
+    let (mut states, mut resumed) = (0, 0);
+    // The end of it at each moment: there it is taken out.
+    let times = (begun..end.saturating_sub(60)).step_by(7).chain(end.saturating_sub(60)..=end);
+    for time in times {
+        for state in 0..2 {
+            let image = |recording: &Recording, prng: &mut Prng| {
+                let point = recording.point_at(time);
+                if state == 0 { point.durable().clone() } else { point.image(prng).image }
+            };
+            let images: Vec<Image> = recordings.iter().map(|it| image(it, &mut prng)).collect();
+            let what = format!("cut at {time} of {begun} to {end}, state {state}");
+            let left = labelled(&devices_of(images));
+            let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
+            judge(&pool, &what);
+            if time >= is_put {
+                assert!(get(&pool, "meanwhile") == Some(content(3, 3, FILE_BYTES)), "{what}");
+            }
+            if time >= is_begun {
+                resumed += usize::from(groups(&pool).len() == 2);
+                finish(&pool, 1, &what);
+                judge(&pool, &what);
+            }
+            pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+            drop(pool);
+            check_all(&labelled(&left), &what);
+            states += 1;
+        }
+    }
+    println!("{states} states, {resumed} of them went on");
+    assert!(resumed > 20, "{resumed} of {states}");
+}
