@@ -18,11 +18,14 @@
 //! - BE3: every loop of a workload looks whether it should stop, so that what was made is removed
 //!   soon after an interruption.
 //!
+//! Beside it [`nfs`] puts an NFSv3 server under a mix of calls, by a client of its own.
+//!
 //! Not here: making pools and mounting them (the program does), setting up other file systems
 //! (`scripts/bench-peers.sh`).
 
 pub mod access;
 pub mod claim;
+pub mod nfs;
 pub mod noise;
 mod number;
 pub mod plan;

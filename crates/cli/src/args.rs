@@ -1,5 +1,6 @@
 //! What can be asked of the program.
 
+pub(crate) mod bench;
 pub(crate) mod clone;
 pub(crate) mod device;
 pub(crate) mod export;
@@ -555,8 +556,10 @@ pub(crate) enum BenchTarget {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = BENCH_HELP)]
+#[command(after_help = BENCH_HELP, args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<bench::BenchCommand>,
     /// Where pools are made, in a directory of the bench's own that it removes again
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub(crate) place: PathBuf,
@@ -602,6 +605,7 @@ Examples:
   holdfast bench --targets fuse --mounted \"gathered=--writeback-cache\"
   holdfast bench --scale 1 --rounds 15           as large as the goals are stated for: hours
   holdfast bench --list
+  holdfast bench nfs 127.0.0.1:2049 /a --mix sfs97 --clients 16 --seconds 30 --out results
 
 Everything that is made is removed, also on ^C. A ratio is the median of pairs of one round, with
 the interval of the sign test; ~ marks one too wide to mean much. The machine's own noise is told.";

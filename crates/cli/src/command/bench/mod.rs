@@ -1,5 +1,6 @@
 //! `holdfast bench`: measures Holdfast beside other file systems, in the same minutes.
 
+mod nfs;
 mod pools;
 
 use std::fs;
@@ -18,6 +19,7 @@ use bench::{plot, table};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::args::bench::BenchCommand;
 use crate::args::{BenchArgs, BenchTarget};
 use crate::backend::Backend;
 use crate::daemon::Relaunch;
@@ -31,6 +33,9 @@ pub(crate) fn run(
     relaunch: &Relaunch,
     output: &Output,
 ) -> anyhow::Result<u8> {
+    if let Some(BenchCommand::Nfs(args)) = &args.command {
+        return nfs::run(args, output);
+    }
     if args.list {
         let text = table::list();
         output.fact(&text, &json!({ "measures": text }));

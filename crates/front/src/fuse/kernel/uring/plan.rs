@@ -33,7 +33,7 @@ pub(in crate::fuse::kernel) struct Plan {
 /// Returns how to talk by io_uring, or why not to.
 pub(in crate::fuse::kernel) fn plan(choice: TransportChoice) -> Result<Plan, String> {
     if choice == TransportChoice::Dev {
-        return Err("as the mount was told (--transport dev)".to_owned());
+        return Err("--transport dev, which is the default".to_owned());
     }
     turn_on(Path::new(SWITCH))?;
     let listed = std::fs::read_to_string(POSSIBLE).map_err(|e| format!("{POSSIBLE}: {e}"))?;

@@ -1,0 +1,296 @@
+//! A client of NFSv3: records, XDR and a connection. One call at a time.
+
+#![expect(clippy::big_endian_bytes, reason = "XDR is big-endian")]
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use super::{NfsError, Procedure};
+
+/// Largest reply that is read.
+pub(super) const RECORD_BYTES_MAX: u32 = 1 << 20;
+/// How long a reply may take.
+const REPLY_TIME: Duration = Duration::from_secs(60);
+/// Largest handle (RFC 1813).
+const HANDLE_BYTES_MAX: usize = 64;
+const NFS: u32 = 100_003;
+const MOUNT: u32 = 100_005;
+
+/// Words that are written one after another.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Words(Vec<u8>);
+
+impl Words {
+    pub(super) fn u32(mut self, word: u32) -> Words {
+        self.0.extend(word.to_be_bytes());
+        self
+    }
+
+    pub(super) fn u64(mut self, word: u64) -> Words {
+        self.0.extend(word.to_be_bytes());
+        self
+    }
+
+    pub(super) fn opaque(self, bytes: &[u8]) -> Words {
+        let mut words = self.u32(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+        words.0.extend(bytes);
+        words.0.resize(words.0.len().next_multiple_of(4), 0);
+        words
+    }
+
+    /// Attributes to set: the mode alone.
+    pub(super) fn mode(self, mode: u32) -> Words {
+        [1, mode, 0, 0, 0, 0, 0].into_iter().fold(self, Words::u32)
+    }
+}
+
+/// What is left of a reply. Nothing of it is believed (BN1).
+#[derive(Debug)]
+pub(super) struct Answer {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+/// A reply that ends before it says what it must.
+#[derive(Debug)]
+pub(super) struct Short;
+
+impl Answer {
+    pub(super) fn u32(&mut self) -> Result<u32, Short> {
+        let word = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk()).ok_or(Short)?;
+        self.at += 4;
+        Ok(u32::from_be_bytes(*word))
+    }
+
+    pub(super) fn opaque(&mut self) -> Result<Vec<u8>, Short> {
+        let length = usize::try_from(self.u32()?).map_err(|_| Short)?;
+        let end = self.at.checked_add(length).ok_or(Short)?;
+        let bytes = self.bytes.get(self.at..end).ok_or(Short)?.to_vec();
+        self.at = end.next_multiple_of(4);
+        Ok(bytes)
+    }
+
+    fn handle(&mut self) -> Result<Vec<u8>, Short> {
+        self.opaque().and_then(|it| if it.len() <= HANDLE_BYTES_MAX { Ok(it) } else { Err(Short) })
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Client {
+    address: SocketAddr,
+    socket: TcpStream,
+    xid: u32,
+}
+
+impl Client {
+    pub(super) fn connect(address: SocketAddr) -> Result<Client, NfsError> {
+        let connected = TcpStream::connect_timeout(&address, REPLY_TIME).and_then(|socket| {
+            socket.set_nodelay(true)?;
+            socket.set_read_timeout(Some(REPLY_TIME))?;
+            socket.set_write_timeout(Some(REPLY_TIME))?;
+            Ok(socket)
+        });
+        let socket = connected.map_err(|cause| NfsError::Connection { address, cause })?;
+        Ok(Client { address, socket, xid: 0 })
+    }
+
+    fn wrong(&self, what: impl Into<String>) -> NfsError {
+        NfsError::Protocol { address: self.address, what: what.into() }
+    }
+
+    /// Makes a call as the superuser; returns what follows the head of its reply.
+    fn call(&mut self, program: u32, number: u32, args: &Words) -> Result<Answer, NfsError> {
+        self.xid = self.xid.wrapping_add(1);
+        let sys = [0; 5].into_iter().fold(Words::default(), Words::u32);
+        let head = [self.xid, 0, 2, program, 3, number, 1];
+        let head = head.into_iter().fold(Words::default(), Words::u32).opaque(&sys.0);
+        let head = head.u32(0).u32(0);
+        let length = u32::try_from(head.0.len() + args.0.len()).unwrap_or(0);
+        let mark = (1 << 31 | length).to_be_bytes();
+        let address = self.address;
+        let record = [&mark[..], &head.0, &args.0].concat();
+        let cut = |cause| NfsError::Connection { address, cause };
+        self.socket.write_all(&record).map_err(cut)?;
+        let bytes = self.record()?;
+        let mut answer = Answer { bytes, at: 0 };
+        let head = |answer: &mut Answer| {
+            let (xid, kind, state) = (answer.u32()?, answer.u32()?, answer.u32()?);
+            if state == 0 {
+                answer.u32()?;
+                answer.opaque()?;
+            }
+            Ok::<_, Short>((xid, kind, state, answer.u32()?))
+        };
+        match head(&mut answer) {
+            Ok((xid, 1, 0, 0)) if xid == self.xid => Ok(answer),
+            Ok((xid, ..)) if xid != self.xid => Err(self.wrong("a reply to another call")),
+            Ok((_, _, state, status)) => {
+                Err(self.wrong(format!("call {number} is refused ({state}, {status})")))
+            }
+            Err(Short) => Err(self.wrong("a reply that is cut off")),
+        }
+    }
+
+    fn record(&mut self) -> Result<Vec<u8>, NfsError> {
+        let address = self.address;
+        let cut = |cause| NfsError::Connection { address, cause };
+        let mut bytes = Vec::new();
+        loop {
+            let mut mark = [0; 4];
+            self.socket.read_exact(&mut mark).map_err(cut)?;
+            let mark = u32::from_be_bytes(mark);
+            let length = mark & !(1 << 31);
+            if length > RECORD_BYTES_MAX || bytes.len() > crate::number::to_usize(1 << 20) {
+                return Err(self.wrong(format!("a reply of {length} bytes")));
+            }
+            let begin = bytes.len();
+            bytes.resize(begin + crate::number::to_usize(length.into()), 0);
+            let room = bytes.get_mut(begin..).unwrap_or_default();
+            self.socket.read_exact(room).map_err(cut)?;
+            if mark >> 31 == 1 {
+                return Ok(bytes);
+            }
+        }
+    }
+
+    /// Calls NFS; returns what follows a status of 0. `name` is what it is about.
+    pub(super) fn nfs(
+        &mut self,
+        procedure: Procedure,
+        name: &str,
+        args: &Words,
+    ) -> Result<Answer, NfsError> {
+        self.named(procedure.name(), procedure.number(), name, args)
+    }
+
+    fn named(
+        &mut self,
+        procedure: &'static str,
+        number: u32,
+        name: &str,
+        args: &Words,
+    ) -> Result<Answer, NfsError> {
+        let program = if procedure == "MNT" { MOUNT } else { NFS };
+        let mut answer = self.call(program, number, args)?;
+        match answer.u32() {
+            Ok(0) => Ok(answer),
+            Ok(status) => Err(NfsError::Status { procedure, name: name.to_owned(), status }),
+            Err(Short) => Err(self.wrong("a reply without a status")),
+        }
+    }
+
+    /// Returns the handle of an export.
+    pub(super) fn mount(&mut self, export: &str) -> Result<Vec<u8>, NfsError> {
+        let args = Words::default().opaque(export.as_bytes());
+        let mut answer = self.named("MNT", 1, export, &args)?;
+        answer.handle().map_err(|_| self.wrong("MNT without a handle"))
+    }
+
+    fn made(&self, mut answer: Answer, what: &str) -> Result<Vec<u8>, NfsError> {
+        let handle = match answer.u32() {
+            Ok(1) => answer.handle(),
+            Ok(_) | Err(Short) => Err(Short),
+        };
+        handle.map_err(|_| self.wrong(format!("{what} without a handle")))
+    }
+
+    /// Makes a file, which may be there.
+    pub(super) fn create(&mut self, directory: &[u8], name: &str) -> Result<Vec<u8>, NfsError> {
+        let args = Words::default().opaque(directory).opaque(name.as_bytes()).u32(0).mode(0o644);
+        let answer = self.nfs(Procedure::Create, name, &args)?;
+        self.made(answer, "CREATE")
+    }
+
+    pub(super) fn mkdir(&mut self, directory: &[u8], name: &str) -> Result<Vec<u8>, NfsError> {
+        let args = Words::default().opaque(directory).opaque(name.as_bytes()).mode(0o755);
+        let answer = self.named("MKDIR", 9, name, &args)?;
+        self.made(answer, "MKDIR")
+    }
+
+    pub(super) fn symlink(
+        &mut self,
+        directory: &[u8],
+        name: &str,
+        target: &str,
+    ) -> Result<Vec<u8>, NfsError> {
+        let args = Words::default().opaque(directory).opaque(name.as_bytes()).mode(0o777);
+        let answer = self.named("SYMLINK", 10, name, &args.opaque(target.as_bytes()))?;
+        self.made(answer, "SYMLINK")
+    }
+
+    pub(super) fn remove(&mut self, directory: &[u8], name: &str) -> Result<(), NfsError> {
+        let args = Words::default().opaque(directory).opaque(name.as_bytes());
+        self.nfs(Procedure::Remove, name, &args).map(drop)
+    }
+
+    pub(super) fn rmdir(&mut self, directory: &[u8], name: &str) -> Result<(), NfsError> {
+        let args = Words::default().opaque(directory).opaque(name.as_bytes());
+        self.named("RMDIR", 13, name, &args).map(drop)
+    }
+
+    pub(super) fn write(
+        &mut self,
+        (file, name): (&[u8], &str),
+        offset: u64,
+        data: &[u8],
+        is_stable: bool,
+    ) -> Result<(), NfsError> {
+        let count = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let stable = if is_stable { 2 } else { 0 };
+        let args = Words::default().opaque(file).u64(offset).u32(count).u32(stable).opaque(data);
+        self.nfs(Procedure::Write, name, &args).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Goal: BN1. Whatever a server answers ends in an error, at once.
+    #[test]
+    fn a_reply_is_not_believed() {
+        let good = |xid: u32| {
+            [xid, 1, 0, 0, 0, 0, 0, 200].into_iter().fold(Words::default(), Words::u32).0
+        };
+        let cases: [(&str, Vec<u8>); 5] = [
+            ("another call", good(9)),
+            ("without a handle", good(1)),
+            ("cut off", vec![0, 0, 0, 1]),
+            ("is refused", [1_u32, 1, 1, 0].into_iter().fold(Words::default(), Words::u32).0),
+            (
+                "status 13",
+                [1_u32, 1, 0, 0, 0, 0, 13].into_iter().fold(Words::default(), Words::u32).0,
+            ),
+        ];
+        for (words, reply) in cases {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+            let address = listener.local_addr().expect("it has one");
+            let server = std::thread::spawn(move || {
+                let (mut socket, _) = listener.accept().expect("a client comes");
+                let mut call = [0; 64];
+                let _ = socket.read(&mut call).expect("it asks");
+                let mark = 1 << 31 | u32::try_from(reply.len()).expect("it is short");
+                socket.write_all(&mark.to_be_bytes()).expect("it reads");
+                socket.write_all(&reply).expect("it reads");
+            });
+            let mut client = Client::connect(address).expect("it listens");
+            let refused = client.mount("/").expect_err("it is no handle").to_string();
+            assert!(refused.contains(words), "{words}: {refused}");
+            server.join().expect("no bug");
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+        let address = listener.local_addr().expect("it has one");
+        let server = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().expect("a client comes");
+            let _ = socket.read(&mut [0; 64]).expect("it asks");
+            socket.write_all(&u32::MAX.to_be_bytes()).expect("it reads");
+        });
+        let refused = Client::connect(address).expect("it listens").mount("/");
+        assert!(matches!(refused, Err(NfsError::Protocol { .. })), "{refused:?}");
+        server.join().expect("no bug");
+    }
+}
