@@ -1,12 +1,17 @@
 //! The directory `.clones` at the root of a fileset.
 
-use engine::Pool;
-use engine::vnode::api::{
-    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, Ino, NewInode, RenameMode,
-};
-use format::fileset::NamePart;
+use std::sync::Arc;
 
-use super::{assert_clean, name, new_pool, open};
+use engine::vnode::api::{
+    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, RenameMode,
+};
+use engine::{OpenOptions, Pool};
+use format::fileset::NamePart;
+use runtime::clock::SimClock;
+use runtime::sync::Mutex;
+use runtime::sync::sim::Scheduler;
+
+use super::{assert_clean, free_all, name, new_pool, open};
 
 fn part(text: &str) -> NamePart {
     NamePart::new(text).expect("a test writes a name")
@@ -88,8 +93,6 @@ fn clones_are_reached_through_a_name_that_is_not_listed() {
     let inside = find(&pool, &[".clones", "one", ".clones"]).map(drop);
     assert_eq!(inside, Err(FsError::NotFound), "a clone has no clones");
     refuses_changes(&pool, &dir, &one);
-    let deleted = pool.delete_clone(&name("root"), &part("one"));
-    assert!(matches!(deleted, Err(FsError::FilesetInUse { .. })), "{deleted:?}: it is in use");
     pool.close().expect("nothing fails");
     drop(pool);
     assert_clean(&device);
@@ -137,4 +140,199 @@ fn resolves_handles(device: &storage::device::SharedDevice, one: &Attr) {
     pool.close().expect("nothing fails");
     drop(pool);
     assert_clean(device);
+}
+
+/// Goal: a clone that was entered is deleted like any other. Who is in it is told that it is stale,
+/// by every operation, names lead nowhere, and one of the same name is another. Method: a clone is
+/// entered and its files are read, so that they are in memory; it is deleted, as the newest and as
+/// an older one.
+#[test]
+fn a_clone_that_was_entered_is_deleted_and_stale_then() {
+    for is_newest in [true, false] {
+        let device = new_pool();
+        let pool = open(&device, None);
+        let caller = Caller::root();
+        write(&pool, "f", 1);
+        pool.create_clone(&name("root"), &part("one"), [1; 16]).expect("there is room");
+        write(&pool, "f", 2);
+        if !is_newest {
+            pool.create_clone(&name("root"), &part("two"), [2; 16]).expect("there is room");
+            write(&pool, "f", 3);
+        }
+        let root = find(&pool, &[".clones", "one"]).expect("it is there");
+        // As the kernel does, this keeps its reference.
+        let file = pool.lookup(&caller, root.ino, b"f").expect("it is there");
+        assert_eq!(first_byte(&pool, file.ino), 1);
+        let handle = file.handle(pool.main_fileset());
+        assert_eq!(pool.resolve(&caller, handle).map(|it| it.ino), Ok(file.ino));
+        pool.delete_clone(&name("root"), &part("one")).expect("nobody has mounted it");
+        free_all(&pool);
+        let mut bytes = Vec::new();
+        let stale = [
+            pool.lookup(&caller, root.ino, b"f").map(drop),
+            pool.getattr(&caller, file.ino).map(drop),
+            pool.read(&caller, file.ino, 0, 10, &mut bytes).map(drop),
+            pool.readdir(&caller, root.ino, 0, &mut |_| true),
+            pool.access(&caller, file.ino).map(drop),
+            pool.listxattr(&caller, file.ino).map(drop),
+            pool.fsync(&caller, file.ino, false),
+            pool.resolve(&caller, handle).map(drop),
+            pool.path_of(file.ino).map(drop),
+        ];
+        assert_eq!(stale, std::array::from_fn(|_| Err(FsError::Stale)), "newest {is_newest}");
+        assert_eq!(find(&pool, &[".clones", "one"]).map(drop), Err(FsError::NotFound));
+        pool.forget(file.ino, 1);
+        pool.create_clone(&name("root"), &part("one"), [3; 16]).expect("there is room");
+        let again = find(&pool, &[".clones", "one", "f"]).expect("it is there");
+        assert_ne!(again.ino.slot(), file.ino.slot(), "no number comes again");
+        assert_eq!(first_byte(&pool, again.ino), if is_newest { 2 } else { 3 });
+        assert_eq!(pool.getattr(&caller, file.ino).map(drop), Err(FsError::Stale));
+        pool.close().expect("nothing fails");
+        drop(pool);
+        assert_clean(&device);
+    }
+}
+
+/// Goal: a clone that a front serves is not deleted, and goes on to be served; one that it has
+/// given back is.
+#[test]
+fn a_clone_that_is_served_stays_until_it_is_given_back() {
+    let device = new_pool();
+    let pool = open(&device, None);
+    write(&pool, "f", 1);
+    pool.create_clone(&name("root"), &part("one"), [1; 16]).expect("there is room");
+    let file = find(&pool, &[".clones", "one", "f"]).expect("it is there");
+    let held = pool.hold_clone(&name("root"), &part("one")).expect("it is there");
+    let told = pool.delete_clone(&name("root"), &part("one")).expect_err("it is held").to_string();
+    assert!(told.contains("root@one") && told.contains("mounted"), "{told}");
+    assert_eq!(first_byte(&pool, file.ino), 1, "whoever entered it goes on");
+    let root = pool.root_of(held).expect("it is held");
+    assert_eq!(pool.lookup(&Caller::root(), root, b"f").map(|it| it.ino), Ok(file.ino));
+    pool.release_fileset(held);
+    pool.delete_clone(&name("root"), &part("one")).expect("it was given back");
+    assert_eq!(pool.getattr(&Caller::root(), file.ino).map(drop), Err(FsError::Stale));
+    pool.close().expect("nothing fails");
+    drop(pool);
+    assert_clean(&device);
+}
+
+/// Files of a clone that is read while it is deleted; their names fill several pages.
+const FILES: usize = 120;
+/// Moments of a rest: a deletion takes fewer.
+const REST: usize = 20_000;
+
+fn file_name(number: usize) -> String {
+    format!("{number:03}-{}", "x".repeat(120))
+}
+
+/// Looks each file of a clone up and reads it, until that is stale; returns what else came of it.
+fn read_all(pool: &Pool, root: Ino) -> Result<bool, String> {
+    let caller = Caller::root();
+    for number in 0..FILES {
+        let name = file_name(number);
+        let read = || -> FsResult<Vec<u8>> {
+            let found = pool.lookup(&caller, root, name.as_bytes())?;
+            let mut bytes = Vec::new();
+            pool.read(&caller, found.ino, 0, 9_000, &mut bytes)?;
+            pool.forget(found.ino, 1);
+            Ok(bytes)
+        };
+        match read() {
+            Err(FsError::Stale) => return Ok(true),
+            Err(error) => return Err(format!("{name}: {error}")),
+            Ok(bytes) if bytes == [u8::try_from(number).expect("few"); 5_000] => {}
+            Ok(_) => return Err(format!("{name} holds something else")),
+        }
+    }
+    Ok(false)
+}
+
+/// Lists a clone, and lets others go on for long behind the first name; returns whether it is
+/// stale.
+fn list_slowly(
+    pool: &Pool,
+    root: Ino,
+    others: &Mutex<Result<bool, String>>,
+) -> Result<bool, String> {
+    let mut count = 0;
+    let listed = pool.readdir(&Caller::root(), root, 0, &mut |entry| {
+        if count == 0 {
+            // Each is a moment at which another thread may go on.
+            (0..REST).for_each(|_| drop(others.lock()));
+        }
+        count += usize::from(!entry.name.starts_with(b"."));
+        true
+    });
+    match listed {
+        Err(FsError::Stale) => Ok(true),
+        Err(error) => Err(format!("a listing: {error}")),
+        Ok(()) if count == FILES => Ok(false),
+        Ok(()) => Err(format!("{count} of {FILES} names are listed")),
+    }
+}
+
+/// Goal: whoever reads in a clone that is deleted reads what it holds, or is told that it is stale;
+/// never what is free (PO1). Method: one thread looks up and reads, with a cache of few pages, and
+/// lists a directory with a long rest in the middle; another deletes the clone, frees it and writes
+/// over the place, in the order of a seed.
+#[test]
+fn a_clone_is_deleted_while_it_is_read_and_nobody_reads_what_is_free() {
+    let (mut stale, mut whole) = (0, 0);
+    for seed in 0..30 {
+        let device = new_pool();
+        let shared = Arc::clone(&device);
+        let scheduler = Scheduler::new(seed);
+        let clock = Arc::new(SimClock::new(Arc::clone(&scheduler)));
+        let opened = Mutex::new(None);
+        let prepare = || {
+            let options = OpenOptions { cache_bytes: 0, ..OpenOptions::default() };
+            *opened.lock() = Pool::open(shared, clock, options).ok();
+        };
+        scheduler.run(vec![("open".to_owned(), Box::new(prepare))]);
+        let pool = opened.into_inner().expect("the pool opens");
+        let caller = Caller::root();
+        for number in 0..FILES {
+            let ino = write(&pool, &file_name(number), 0);
+            let content = [u8::try_from(number).expect("few"); 5_000];
+            let set = engine::vnode::api::SetAttr { size_bytes: Some(0), ..Default::default() };
+            pool.setattr(&caller, ino, &set, None).expect("there is room");
+            pool.write(&caller, ino, 0, &content).expect("there is room");
+        }
+        pool.create_clone(&name("root"), &part("one"), [1; 16]).expect("there is room");
+        for number in 0..FILES {
+            let name = file_name(number);
+            pool.unlink(&caller, pool.root(), name.as_bytes(), None).expect("there is room");
+        }
+        let root = find(&pool, &[".clones", "one"]).expect("it is there").ino;
+        let (found, deleted) = (Mutex::new(Ok(false)), Mutex::new(Ok(())));
+        let read = || {
+            let mut last = list_slowly(&pool, root, &found);
+            while last == Ok(false) {
+                last = read_all(&pool, root);
+            }
+            *found.lock() = last;
+        };
+        let delete = || {
+            let done = pool.delete_clone(&name("root"), &part("one"));
+            let done = done.and_then(|()| pool.checkpoint());
+            *deleted.lock() = done;
+            for number in 0..FILES {
+                write(&pool, &file_name(number), 255);
+            }
+        };
+        scheduler.run(vec![
+            ("read".to_owned(), Box::new(read)),
+            ("delete".to_owned(), Box::new(delete)),
+        ]);
+        assert_eq!(deleted.into_inner(), Ok(()), "seed {seed}");
+        match found.into_inner() {
+            Ok(true) => stale += 1,
+            Ok(false) => whole += 1,
+            Err(words) => panic!("seed {seed}: {words}"),
+        }
+        pool.close().expect("nothing fails");
+        drop(pool);
+        assert_clean(&device);
+    }
+    assert_eq!((stale, whole), (30, 0), "each reader comes to the end of the clone");
 }

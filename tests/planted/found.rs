@@ -342,5 +342,15 @@ pub(crate) const FOUND: &[Row] = &[
     ("ReceivedLinksNotVerified", "filesets", "send::a_stream_without_one_of_its_files_is_refused"),
     ("ReceivedNotSynced", "filesets", "send::what_a_token_says_outlives_a_crash"),
     ("WeighingStopsEarly", "full", "clones::a_full_pool_names_the_clones_that_hold_most"),
+    (
+        "DeletedCloneEntered",
+        "filesets",
+        "clones_dir::a_clone_that_was_entered_is_deleted_and_stale_then",
+    ),
+    (
+        "ReadersNotWaitedFor",
+        "filesets",
+        "clones_dir::a_clone_is_deleted_while_it_is_read_and_nobody_reads_what_is_free",
+    ),
     ("SummaryLost", "full", "promise::what_df_promises_can_be_written"),
 ];

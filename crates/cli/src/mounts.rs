@@ -402,8 +402,11 @@ fn give(stream: &UnixStream, attached: Attached) -> anyhow::Result<()> {
 mod tests {
     use std::fs::File;
 
+    use format::fileset::NamePart;
+
     use super::*;
     use crate::backend::Backend;
+    use crate::control::Request;
     use crate::wiring::EngineBackend;
 
     fn spec(fileset: Option<&str>) -> MountSpec {
@@ -488,6 +491,19 @@ mod tests {
         refused(shared(), "a tree is being imported");
         drop(import);
         drop(mounts.uses.claim(None, None, mount()).expect("it is free again"));
+        let ask = |request: Request| {
+            let checked = mounts.uses.check(&request);
+            checked.and_then(|()| pool.control(&request, Peer::own()))
+        };
+        let (fileset, clone) = ("root".to_owned(), "c".to_owned());
+        let delete = Request::CloneDelete { fileset: fileset.clone(), clone: clone.clone() };
+        ask(Request::CloneCreate { fileset, clone }).expect("there is room");
+        let (name, own) = ("root".parse().expect("a name"), NamePart::new("c").expect("a name"));
+        let claim = mounts.uses.claim(Some(&name), Some(&own), mount()).expect("it is free");
+        let told = ask(delete.clone()).expect_err("it is mounted").to_string();
+        assert!(told.contains("clone root@c: it is mounted on /mnt: `holdfast unmount"), "{told}");
+        drop(claim);
+        ask(delete).expect("nobody uses it");
         let missing = mounts.take_over(&there, &spec(Some("b"))).expect_err("there is none");
         assert!(missing.to_string().contains("there is no fileset b"), "{missing}");
         mounts.reap(true);

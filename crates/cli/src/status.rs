@@ -345,9 +345,11 @@ fn serve(
                 Err(error) => Answer::Error(error.to_string()),
             }
         }
-        Question::Control { version, request } => {
-            controlled(pool.as_ref(), (version, request), (peer_of(stream)?, Peer::own()))
-        }
+        Question::Control { version, request } => controlled(
+            (pool.as_ref(), &served.mounts),
+            (version, request),
+            (peer_of(stream)?, Peer::own()),
+        ),
         Question::Mount { version, request } => {
             let (peer, own) = (peer_of(stream)?, Peer::own());
             let begun = permitted(version, request, (peer, own)).and_then(|spec| {
@@ -408,7 +410,7 @@ fn not_understood(error: &serde_json::Error) -> String {
 
 /// Does what `peer` asks of the server of `own`.
 fn controlled(
-    pool: &dyn OpenPool,
+    (pool, mounts): (&dyn OpenPool, &Mounts),
     (version, request): (u32, Value),
     (peer, own): (Peer, Peer),
 ) -> Answer {
@@ -421,7 +423,8 @@ fn controlled(
         return Answer::Error(not_allowed(peer, own));
     }
     let who = format!("user {}", peer.uid);
-    match control::audited(&who, &request, || pool.control(&request, peer)) {
+    let done = || mounts.uses.check(&request).and_then(|()| pool.control(&request, peer));
+    match control::audited(&who, &request, done) {
         Ok(answer) => Answer::Control(answer),
         Err(error) => Answer::Error(error.to_string()),
     }

@@ -19,6 +19,7 @@ use engine::vnode::api::FilesetUuid;
 use format::fileset::{FilesetName, NamePart};
 
 use crate::backend::{BackendError, OpenPool};
+use crate::control::Request;
 
 /// What a fileset is used for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,6 +130,31 @@ impl Uses {
         claim.number = table.next;
         table.uses.insert(claim.number, (fileset, how));
         Ok(claim)
+    }
+}
+
+impl Uses {
+    /// Refuses to delete a clone that is used, by what uses it. Another request may go on.
+    pub(crate) fn check(&self, request: &Request) -> Result<(), BackendError> {
+        let Request::CloneDelete { fileset, clone } = request else { return Ok(()) };
+        let name = format!("{fileset}@{clone}");
+        let uses: Vec<_> = self.lock().uses.values().cloned().collect();
+        let is_it = |fileset: &FilesetUuid| {
+            self.pool.fileset_name(*fileset).is_some_and(|found| found == name)
+        };
+        let Some((_, how)) = uses.iter().find(|(fileset, _)| is_it(fileset)) else { return Ok(()) };
+        let by = match how {
+            Use::Mount(directory) | Use::SharedMount(directory) => {
+                let directory = directory.display();
+                format!("it is mounted on {directory}: `holdfast unmount {directory}` first")
+            }
+            Use::Export(name) => {
+                format!("it is exported as {name}: `holdfast export remove` it first")
+            }
+            Use::Import => "a tree is being copied: wait until that has ended".to_owned(),
+        };
+        let cause = format!("clone {name}: {by}");
+        Err(BackendError::Failed { device: self.path.clone(), cause })
     }
 }
 

@@ -230,6 +230,7 @@ impl Hub {
                 Ok(Answer::Clients(self.nfs.as_ref().map(Nfs::clients).unwrap_or_default()))
             }
             other => {
+                served.mounts.uses.check(other)?;
                 let answer = served.pool.control(other, peer)?;
                 if matches!(other, Request::FilesetRename { .. }) {
                     self.filesets_renamed(index);

@@ -72,9 +72,10 @@ fn a_queue_that_is_full_is_waited_for_no_longer_than_said() {
 fn others_may_look_and_change_nothing() {
     let pool = EngineBackend.open_in_memory(16 << 20).expect("there is memory");
     let create = json!({ "do": "fileset-create", "name": "a", "properties": {} });
+    let mounts = Mounts::new(Path::new("pool"), &pool);
     let ask = |request: &Value, uid: u32| {
         let (peer, own) = (Peer { uid, gid: uid }, Peer { uid: 1000, gid: 1000 });
-        controlled(pool.as_ref(), (control::VERSION, request.clone()), (peer, own))
+        controlled((pool.as_ref(), &mounts), (control::VERSION, request.clone()), (peer, own))
     };
     let refused = ask(&create, 1001);
     let is_told = matches!(&refused, Answer::Error(words) if words.contains("user 1000"));

@@ -8,15 +8,15 @@
 //!
 //! # Concurrency
 //!
-//! A clone that is looked up is opened, and can't be deleted until the pool is closed: so nobody
-//! comes to a page of it that is free.
+//! A clone that is looked up is opened, and stays so until it is deleted or the pool is closed.
+//! Each operation goes in, so that nobody comes to a page of it that is free (PO1).
 
 use format::fileset::NamePart;
 
 use super::Pool;
 use crate::error::{FsError, FsResult};
-use crate::vnode::Files;
 use crate::vnode::api::{Access, Attr, Caller, DirEntry, FileKind, Handle, Ino};
+use crate::vnode::{Entered, Files};
 
 /// The name by which the directory is found.
 pub(super) const CLONES_NAME: &[u8] = b".clones";
@@ -89,7 +89,8 @@ impl Pool {
             let index = self.core.filesets.table.lock(&self.core.store)?;
             index.clone_of(dir.slot(), &name).map(|node| node.slot).ok_or(FsError::NotFound)?
         };
-        let clone = self.core.hold_clone_in(slot)?;
+        let gone = |error| if error == FsError::Stale { FsError::NotFound } else { error };
+        let clone = self.core.hold_clone_in(slot).map_err(gone)?;
         let root = clone.lookup_name(caller, clone.root(), b".")?;
         Ok(Attr { blocks_may_change: true, ..root })
     }
@@ -158,9 +159,9 @@ impl Pool {
 }
 
 impl crate::vnode::Core {
-    /// Opens the clone in `slot` for fronts.
-    fn hold_clone_in(&self, slot: u32) -> FsResult<Files<'_>> {
+    /// Opens the clone in `slot` for fronts, and goes in.
+    fn hold_clone_in(&self, slot: u32) -> FsResult<Entered<'_>> {
         self.hold_slot(slot)?;
-        self.files_of(Ino::root_of_slot(slot))
+        self.enter(Ino::root_of_slot(slot))
     }
 }

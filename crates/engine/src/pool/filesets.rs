@@ -149,8 +149,9 @@ impl Pool {
         self.core.hold_still_named(name.parts())
     }
 
-    /// Deletes the clone of `name` that is called `clone`: it is out of reach when this returns. Of
-    /// the newest clone all that it alone held is free then, and nobody could change the fileset
+    /// Deletes the clone of `name` that is called `clone`: it is out of reach when this returns,
+    /// and whoever looked into it through the directory of clones is told that it is stale. Of the
+    /// newest clone all that it alone held is free then, and nobody could change the fileset
     /// meanwhile; of an older one a job frees it.
     ///
     /// # Errors

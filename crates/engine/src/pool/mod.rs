@@ -524,7 +524,7 @@ impl Pool {
     ///
     /// [`FsError::NotFound`] if it has no name where its anode remembers one.
     pub fn path_of(&self, ino: Ino) -> FsResult<Vec<u8>> {
-        self.core.files_of(ino)?.path_of(ino)
+        self.core.enter(ino)?.path_of(ino)
     }
 
     /// Returns the fileset that an inode is in.

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use super::Pool;
 use crate::alloc::Urgency;
 use crate::error::{FsError, FsResult};
-use crate::vnode::Files;
 use crate::vnode::api::{
     Access, Around, Attr, Caller, Completion, Data, DirEntry, Fallocate, FileSystem, FilesetUuid,
     Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr, Stability, StatFs,
     XattrMode,
 };
+use crate::vnode::{Entered, Files};
 
 impl Pool {
     /// Returns the files of the fileset that `ino` is in: the main one's, or those of one that is
-    /// held.
-    fn files_of(&self, ino: Ino) -> FsResult<Files<'_>> {
+    /// held. They are there until what this returns is dropped.
+    fn files_of(&self, ino: Ino) -> FsResult<Entered<'_>> {
         if ino.is_clones_directory() {
             return Err(FsError::ReadOnlyClone);
         }
-        self.core.files_of(ino)
+        self.core.enter(ino)
     }
 
     fn named<T>(&self, ino: Ino, name: &[u8], result: FsResult<T>) -> FsResult<T> {
@@ -68,7 +68,7 @@ impl FileSystem for Pool {
     }
 
     fn resolve(&self, _caller: &Caller, handle: Handle) -> FsResult<Attr> {
-        let files = self.core.files_of(handle.ino);
+        let files = self.core.enter(handle.ino);
         match files.ok().filter(|files| files.uuid() == handle.fileset) {
             Some(files) if !handle.ino.is_clones_directory() => {
                 self.named(handle.ino, b"", files.resolve(handle))
@@ -281,7 +281,11 @@ impl FileSystem for Pool {
             tracing::debug!(%error, "what writes have put off is not done");
         }
         self.files().read_ahead();
-        self.each_held(|files| files.read_ahead());
+        self.each_held(|files| {
+            if let Ok(files) = files.enter() {
+                files.read_ahead();
+            }
+        });
     }
 
     fn has_deferred_work(&self) -> bool {
@@ -404,6 +408,11 @@ impl FileSystem for Pool {
     fn commit_then(&self, caller: &Caller, ino: Ino, _data_only: bool, completion: Completion) {
         let completion = self.named_when_done(ino, completion);
         match self.files_of(ino) {
+            // Nothing of a clone waits; and a completion may go into one.
+            Ok(files) if files.is_of_clone() => {
+                drop(files);
+                completion(Ok(()));
+            }
             Ok(files) => files.sync_file_then(caller, ino, completion),
             Err(error) => completion(Err(error)),
         }

@@ -9,6 +9,7 @@ use format::fileset::{Cursor, Fileset as Entry, FilesetState, NamePart};
 use format::geometry::BLOCK_SHIFTS;
 use format::ids::{Epoch, FilesetId};
 
+use super::enter::PutOut;
 use super::flush::Changes;
 use super::{Core, Fileset};
 use crate::error::{FsError, FsResult};
@@ -254,59 +255,69 @@ impl Core {
         self.store.journal.commit(class)
     }
 
-    /// Deletes a clone: it is out of reach, and that is durable, when this returns. Returns its
-    /// slot. Where the clone after it is there, a job frees what it alone held; of the newest clone
-    /// all is free when this returns, and nobody could change the fileset meanwhile.
+    /// Deletes a clone: it is out of reach, and that is durable, when this returns. Whoever entered
+    /// it through the directory of clones is put out. Returns its slot. Where the clone after it is
+    /// there, a job frees what it alone held; of the newest clone all is free when this returns,
+    /// and nobody could change the fileset meanwhile.
     pub(crate) fn delete_clone(&self, path: &[NamePart], name: &NamePart) -> FsResult<u32> {
         self.check_writable()?;
-        let change = self.store.begin_pool(Reservation::SMALL)?;
+        for _ in 0..TRIES {
+            let slot = {
+                let index = self.filesets.table.lock(&self.store)?;
+                let slot = index.slot_of_node(path, Some(name))?;
+                check_deletable(&index, slot)?;
+                slot
+            };
+            let opened = self.filesets.by_slot(slot);
+            let mut put_out = opened.map(|clone| self.put_out(clone)).transpose()?;
+            let Some((live, class)) = self.mark_deleted((path, name), slot, put_out.as_mut())?
+            else {
+                continue;
+            };
+            drop(put_out);
+            self.store.journal.commit(class)?;
+            self.scales.forget(slot);
+            if let Some(live) = live {
+                self.free_under_gate(self.open_fileset(live)?)?;
+            }
+            return Ok(slot);
+        }
+        Err(FsError::TryLater)
+    }
+
+    /// Notes in its entry that a clone is deleted. Returns the fileset that goes back to it next,
+    /// if no clone does, and the class. `None`: somebody has opened it meanwhile, or named it anew.
+    fn mark_deleted(
+        &self,
+        (path, name): (&[NamePart], &NamePart),
+        slot: u32,
+        put_out: Option<&mut PutOut<'_>>,
+    ) -> FsResult<Option<(Option<u32>, u64)>> {
+        // Until its files are out of memory nobody opens it, and nobody moves blocks for it.
+        let _unopened = self.filesets.keep_all_unopened();
+        if self.filesets.by_slot(slot).is_some() != put_out.is_some() {
+            return Ok(None);
+        }
+        let mut change = self.store.begin_pool(Reservation::SMALL)?;
         let mut index = self.filesets.table.lock(&self.store)?;
-        let slot = index.slot_of_node(path, Some(name))?;
-        let in_use =
-            |by: &str| FsError::FilesetInUse { name: index.path_of(slot), by: by.to_owned() };
-        let is_opened = self.filesets.by_slot(slot).is_some();
-        if is_opened {
-            return Err(in_use("it is mounted or served, or was since the pool was opened"));
+        if index.slot_of_node(path, Some(name))? != slot {
+            return Ok(None);
         }
+        check_deletable(&index, slot)?;
+        let live = index.children_in_family(slot).find(|child| child.is_live());
+        let live = live.map(|child| child.slot);
         let mut entry = index.read_entry(&self.store, slot)?;
-        let holds: Vec<_> = index.holds_of(slot).map(NamePart::as_str).collect();
-        if !holds.is_empty() && !planted::is(Planted::HoldIgnored) {
-            return Err(in_use(&format!("it is held by {}: release it first", holds.join(", "))));
-        }
-        if index.is_pinned(slot) {
-            return Err(in_use("it is being read: try again when that is done"));
-        }
-        if index.is_family_freed(entry.family) {
-            return Err(in_use("another one is being freed: try again when that is done"));
-        }
-        let is_receiving = |child: &Node| child.is_receiving();
-        if let Some(child) = index.children_in_family(slot).find(|child| is_receiving(child)) {
-            let to = index.path_of(child.slot);
-            let by = format!(
-                "a stream to {to} that begins from it comes, or broke off: receive the rest, or \
-                 give up what came (`holdfast receive POOL:{to} --abort`)"
-            );
-            return Err(in_use(&by));
-        }
-        // DL3: each of two would hold what the other does not.
-        let children: Vec<_> = index.children_in_family(slot).cloned().collect();
-        if children.len() > 1 {
-            let names: Vec<_> = children.iter().map(|child| index.path_of(child.slot)).collect();
-            let by = format!("these go back to it: {}: delete all but one first", names.join(", "));
-            return Err(in_use(&by));
-        }
-        let mut change = change;
         entry.state = entry.state.freed_to(Cursor::START);
         index.write_entry(&self.store, &mut change, &entry, None)?;
         let applied = change.end();
         index.note(&entry);
         drop(index);
-        self.store.journal.commit(applied.class)?;
-        self.scales.forget(slot);
-        if let Some(child) = children.first().filter(|child| child.is_live()) {
-            self.free_under_gate(self.open_fileset(child.slot)?)?;
+        if let Some(put_out) = put_out {
+            put_out.is_deleted = true;
+            self.filesets.forget(put_out.clone);
+            self.table.remove_all_of(slot);
         }
-        Ok(slot)
+        Ok(Some((live, applied.class)))
     }
 
     /// Frees a part of a fileset or a clone that was deleted.
@@ -499,6 +510,38 @@ impl Core {
             other.gate.wait_until_open();
         }
     }
+}
+
+/// Refuses to delete a clone that something depends on.
+fn check_deletable(index: &Index, slot: u32) -> FsResult<()> {
+    let in_use = |by: &str| FsError::FilesetInUse { name: index.path_of(slot), by: by.to_owned() };
+    let holds: Vec<_> = index.holds_of(slot).map(NamePart::as_str).collect();
+    if !holds.is_empty() && !planted::is(Planted::HoldIgnored) {
+        return Err(in_use(&format!("it is held by {}: release it first", holds.join(", "))));
+    }
+    if index.is_pinned(slot) {
+        return Err(in_use("it is being read: try again when that is done"));
+    }
+    if index.node(slot).is_some_and(|node| index.is_family_freed(node.family)) {
+        return Err(in_use("another one is being freed: try again when that is done"));
+    }
+    let is_receiving = |child: &Node| child.is_receiving();
+    if let Some(child) = index.children_in_family(slot).find(|child| is_receiving(child)) {
+        let to = index.path_of(child.slot);
+        let by = format!(
+            "a stream to {to} that begins from it comes, or broke off: receive the rest, or give \
+             up what came (`holdfast receive POOL:{to} --abort`)"
+        );
+        return Err(in_use(&by));
+    }
+    // DL3: each of two would hold what the other does not.
+    let children: Vec<_> = index.children_in_family(slot).collect();
+    if children.len() > 1 {
+        let names: Vec<_> = children.iter().map(|child| index.path_of(child.slot)).collect();
+        let by = format!("these go back to it: {}: delete all but one first", names.join(", "));
+        return Err(in_use(&by));
+    }
+    Ok(())
 }
 
 fn check_clone_name(index: &Index, of: u32, name: &NamePart) -> FsResult<()> {

@@ -42,7 +42,7 @@ pub(crate) struct Fileset {
     pub(super) doomed: orphan::Doomed,
     pub(super) readahead: readahead::Readahead,
     /// Whether it is what a fileset was like at one moment: nobody ever changes what is in it.
-    is_clone: bool,
+    pub(super) is_clone: bool,
     /// Whether nobody may change what is in it.
     is_read_only: AtomicBool,
     /// Whether what a crash has left of it is finished: before that only jobs look at it.
@@ -55,11 +55,11 @@ pub(crate) struct Fileset {
     successor: OnceLock<Box<Fileset>>,
     /// How many fronts may ask for its files, besides the main one's: it can't be deleted then.
     /// [`FOR_GOOD`] is added for those that never end.
-    holds: AtomicUsize,
+    pub(super) holds: AtomicUsize,
 }
 
 /// What is added to the holds of a fileset that stays held as long as the pool is open.
-const FOR_GOOD: usize = 1 << 32;
+pub(super) const FOR_GOOD: usize = 1 << 32;
 
 /// A map from slots to what is there. Nothing ever leaves it: what was restored leads to its
 /// successor.
@@ -119,7 +119,7 @@ pub(crate) struct Filesets {
     /// What was given up of streams: slots and names.
     given_up: Mutex<Vec<(u32, String)>>,
     /// A fileset is held, or given back, by one at a time.
-    holding: Mutex<()>,
+    pub(super) holding: Mutex<()>,
     /// All that the pool has.
     pub(crate) table: FilesetTable,
 }
@@ -265,6 +265,12 @@ impl Filesets {
         let others = self.opened.lock().slots.clone();
         let others = others.into_iter().filter_map(|slot| self.others.get(slot));
         std::iter::once(&self.main).chain(others)
+    }
+
+    /// Keeps everybody from opening a fileset, and from moving blocks of one. Called with no lock
+    /// held.
+    pub(super) fn keep_all_unopened(&self) -> MutexGuard<'_, ()> {
+        self.opening.lock()
     }
 
     /// Keeps everybody from opening a fileset; `None`: somebody opens one. Whoever waits for that
@@ -430,7 +436,7 @@ impl Core {
         }
     }
 
-    fn is_main(&self, fileset: &Fileset) -> bool {
+    pub(super) fn is_main(&self, fileset: &Fileset) -> bool {
         std::ptr::eq(fileset, &self.filesets.main)
     }
 
@@ -455,7 +461,7 @@ impl Core {
             return Ok(self.main_files());
         }
         let fileset = self.filesets.by_slot(ino.slot());
-        let fileset = fileset.filter(|fileset| fileset.is_held());
+        let fileset = fileset.filter(|fileset| fileset.is_held() && !fileset.is_put_out());
         Ok(Files { core: self, fileset: fileset.ok_or(FsError::Stale)? })
     }
 

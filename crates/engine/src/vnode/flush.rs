@@ -495,7 +495,7 @@ impl Core {
     pub(crate) fn sync_each_then(&self, caller: &Caller, files: Vec<(Ino, Completion)>) {
         let mut classes = Vec::with_capacity(files.len());
         for (ino, completion) in files {
-            match self.files_of(ino).and_then(|files| files.log_file(caller, ino)) {
+            match self.enter(ino).and_then(|files| files.log_file(caller, ino)) {
                 Ok(Logged::In(class)) => classes.push((Some(class), completion)),
                 Ok(Logged::Somewhere) => classes.push((None, completion)),
                 Ok(Logged::Nothing) => completion(Ok(())),

@@ -432,8 +432,8 @@ impl Lives {
         }
     }
 
-    /// NT3, of one clone while the pool is at work: its files stay in memory, and it can't be
-    /// deleted any more.
+    /// NT3, of one clone while the pool is at work: its files stay in memory. One that is given
+    /// back can be deleted all the same.
     fn read_clone(&mut self, life: &mut Life<'_>) -> Result<(), String> {
         let clones: Vec<NodeId> = life.world.clones().map(|(id, ..)| id).collect();
         let Some(chosen) = one_of(&mut self.random, &clones) else { return Ok(()) };
@@ -442,9 +442,13 @@ impl Lives {
         if life.power.is_cut() {
             return Ok(());
         }
-        compared?;
-        life.entered.add(chosen);
-        life.read += 1;
+        let uuid = compared?;
+        if self.random.one_in(2) {
+            life.pool.release_fileset(uuid);
+        } else {
+            life.entered.add(chosen);
+            life.read += 1;
+        }
         self.report.counts.compared += 1;
         Ok(())
     }
@@ -610,16 +614,17 @@ fn entered(pool: &Pool, what: &str) -> FsResult<FilesetUuid> {
     }
 }
 
-/// NT3.
-fn compare(pool: &Pool, world: &World, id: NodeId) -> Result<(), String> {
+/// NT3; returns what is held since.
+fn compare(pool: &Pool, world: &World, id: NodeId) -> Result<FilesetUuid, String> {
     let what = world.name_of(id);
-    let root = words(&what, entered(pool, &what).and_then(|uuid| pool.root_of(uuid)))?;
+    let uuid = words(&what, entered(pool, &what))?;
+    let root = words(&what, pool.root_of(uuid))?;
     let model = &world.node(id).expect("it is of this world").model;
     let expected = walk_below(&**model, model.root(), Times::Ignored);
     let expected = words("the model", expected)?;
     let found = words(&what, walk_below(pool, root, Times::Ignored))?;
     match differences(&expected, &found).first() {
         Some(differ) => Err(format!("{what}: {differ}")),
-        None => Ok(()),
+        None => Ok(uuid),
     }
 }
