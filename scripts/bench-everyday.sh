@@ -2,16 +2,18 @@
 # Measures what people feel every day, each beside a peer in the same run and in turns: a tree made,
 # copied and removed by both transports, and with and without processors kept from halting, small
 # files read cold beside XFS, a check beside e2fsck, a tree that is imported beside tar on a mount,
-# the mount of a pool whose server was killed beside that of one that was closed.
+# the mount of a pool whose server was killed beside that of one that was closed, a clone that is
+# taken under load beside a snapshot of btrfs.
 # Prints medians and the median of the ratios of a round, with the least and the greatest.
 #
-#   scripts/bench-everyday.sh [transports|latency|cold|check|attributes|import|killed]...    all, if none is named
+#   scripts/bench-everyday.sh [transports|latency|cold|check|attributes|import|killed|clone]...    all, if none is named
 #   FILES=58000 ROUNDS=3 scripts/bench-everyday.sh cold
 #
 #   SOURCE      [/usr]     where small files are taken from: up to 9 KB each
 #   FILES       [50000]    how many of them
 #   CHECKED     [250000]   files of the tree that is checked
 #   ROUNDS      [4]
+#   CLONES      [20]       clones that are taken in a round under each load
 #   PLACE       a directory on the disk to measure [a new one in TMPDIR, or in /var/tmp]
 #   HOLDFAST    the program [target/release/holdfast]
 #
@@ -27,6 +29,7 @@ SMALL_BYTES=9000
 # Files of a directory of the tree that is checked, and their bytes.
 CHECKED_DIR_FILES=200 CHECKED_BYTES=20
 STREAM_MIB=${STREAM_MIB:-1024}
+CLONES=${CLONES:-20}
 
 fail() { printf 'bench-everyday: %s\n' "$*" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || fail "loop devices, mounts and caches need root: sudo $0 $*"
@@ -277,7 +280,92 @@ killed() {
     compare killed closed
 }
 
-[ $# -gt 0 ] || set -- transports latency cold check attributes import killed
+# load KIND DIR FILE: works in DIR until it is terminated. A stream writes a MiB at a time over a
+# file; names are new files, and old ones removed. FILE gets when each operation began, and what it
+# took, in microseconds.
+load() {
+    exec perl -MTime::HiRes=time -e '
+        my ($kind, $dir, $file) = @ARGV;
+        my ($over, $number, @times) = (0, 0);
+        $SIG{TERM} = sub { $over = 1 };
+        my $bytes = "x" x ($kind eq "stream" ? 1 << 20 : 100);
+        my $stream;
+        open $stream, "+>", "$dir/stream" or die "$dir: $!" if $kind eq "stream";
+        until ($over) {
+            my $begun = time;
+            if ($kind eq "stream") {
+                sysseek $stream, ($number % 256) << 20, 0;
+                syswrite $stream, $bytes or die "$dir/stream: $!";
+            } else {
+                open my $new, ">", "$dir/name-$number" or die "$dir: $!";
+                syswrite $new, $bytes or die "$dir: $!";
+                close $new;
+                unlink sprintf "%s/name-%d", $dir, $number - 1000 if $number >= 1000;
+            }
+            $number++;
+            push @times, sprintf "%d\t%d", $begun * 1e6, (time - $begun) * 1e6;
+        }
+        open my $out, ">", $file or die "$file: $!";
+        print $out "$_\n" for @times;' "$@"
+}
+
+take_holdfast() { "$HOLDFAST" clone create "$pool:root@$1"; }
+drop_holdfast() { "$HOLDFAST" clone delete "$pool:root@$1" --wait; }
+take_btrfs() { btrfs subvolume snapshot -r "$peer/home" "$peer/$1"; }
+drop_btrfs() { btrfs subvolume delete "$peer/$1"; }
+settle_holdfast() { :; }
+settle_btrfs() { btrfs filesystem sync "$peer" && btrfs subvolume sync "$peer"; }
+
+# under_load WHO DIR KIND: clones of DIR are taken while a load works in it. Of each, what the
+# command took, and the longest operation of the load that it met.
+under_load() {
+    local who=$1 dir=$2/load-$3 kind=$3 clone begin
+    mkdir -p "$dir"
+    load "$kind" "$dir" "$place/operations" & local pid=$!
+    sleep 1
+    : >"$place/taken"
+    for ((clone = 0; clone < CLONES; clone++)); do
+        begin=${EPOCHREALTIME/./}
+        note "take, $kind" "$who" "$(took "take_$who" "c$clone")"
+        printf '%s\t%s\n' "$begin" "${EPOCHREALTIME/./}" >>"$place/taken"
+        sleep 0.3
+    done
+    kill "$pid"
+    wait "$pid" || fail "the load on $who has ended: $dir"
+    awk -F'\t' -v who="$who" -v kind="$kind" '
+        NR == FNR { from[NR] = $1; to[NR] = $2; taken = NR; next }
+        { for (i = 1; i <= taken; i++) if ($1 < to[i] && $1 + $2 > from[i] && $2 > most[i]) most[i] = $2 }
+        END { for (i = 1; i <= taken; i++) printf "longest wait, %s\t%s\t%d\n", kind, who, most[i] + 1 }
+    ' "$place/taken" "$place/operations" >>"$place/$section.times"
+    begin=${EPOCHREALTIME/./}
+    for ((clone = 0; clone < CLONES; clone++)); do took "drop_$who" "c$clone" >/dev/null; done
+    took "settle_$who" >/dev/null
+    note "drop all, $kind" "$who" $((${EPOCHREALTIME/./} - begin))
+}
+
+# A clone is durable when it is answered; a snapshot of btrfs is with the next commit.
+clones() {
+    install_missing mkfs.btrfs=btrfs-progs
+    plant
+    attach "$place/clone.img" 8G; pool=$loop
+    attach "$place/clone-btrfs.img" 8G; local btrfs=$loop
+    mkfs.btrfs -q "$btrfs"
+    fresh; extract_in "$mnt/tree"
+    mount "$btrfs" "$peer"; btrfs subvolume create "$peer/home" >/dev/null; extract_in "$peer/home/tree"
+    local round kind
+    for ((round = 0; round < ROUNDS; round++)); do
+        for kind in stream names; do
+            under_load holdfast "$mnt" "$kind"
+            under_load btrfs "$peer/home" "$kind"
+        done
+    done
+    unmount_it
+    umount "$peer"
+    took "$HOLDFAST" check "$pool" >/dev/null
+    compare holdfast btrfs
+}
+
+[ $# -gt 0 ] || set -- transports latency cold check attributes import killed clone
 for section in "$@"; do
     case $section in
         transports) in_turns uring dev --transport ;;
@@ -287,6 +375,7 @@ for section in "$@"; do
         attributes) with_attributes ;;
         import) imports ;;
         killed) killed ;;
-        *) fail "there is no $section: transports, latency, cold, check, attributes, import or killed" ;;
+        clone) clones ;;
+        *) fail "there is no $section: transports, latency, cold, check, attributes, import, killed or clone" ;;
     esac
 done
