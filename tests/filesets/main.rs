@@ -8,6 +8,7 @@ mod families;
 mod forks;
 mod full;
 mod holds;
+mod many;
 mod moving;
 mod owners;
 mod quota;

@@ -43,6 +43,14 @@ pub enum FsError {
     /// The pool is full. Deleting always works.
     #[error("no space left in the pool")]
     NoSpace,
+    /// The table of filesets has no room for one more: delete some.
+    #[error(
+        "the pool has {most} filesets, clones and holds, as many as one may have: delete some first"
+    )]
+    TooManyFilesets {
+        /// How many it may have.
+        most: usize,
+    },
     /// 65,535 names already.
     #[error("too many links")]
     TooManyLinks,
@@ -165,7 +173,7 @@ impl FsError {
             FsError::IsDirectory => 21,
             FsError::Invalid => 22,
             FsError::FileTooLarge => 27,
-            FsError::NoSpace => 28,
+            FsError::NoSpace | FsError::TooManyFilesets { .. } => 28,
             FsError::ReadOnly { .. } => 30,
             FsError::TooManyLinks => 31,
             FsError::Range => 34,

@@ -153,6 +153,8 @@ pub(crate) struct Index {
     families: BTreeSet<(FilesetId, u32)>,
     /// Children in the tree of a family: slots of the parent and of the child (FT4).
     children: BTreeSet<(u32, u32)>,
+    /// Those that receive a stream: no name leads to them.
+    receiving: BTreeSet<u32>,
     /// Clones that somebody reads, and how many do: they can't be deleted.
     pinned: BTreeMap<u32, usize>,
     /// No slot below this is given out: each is in use, or was since the pool was opened (FT3).
@@ -196,9 +198,8 @@ impl FilesetTable {
 }
 
 impl Index {
-    fn read(store: &Store) -> FsResult<Index> {
-        let table = read_table(store)?;
-        let mut index = Index {
+    fn new(table: Anode) -> Index {
+        Index {
             table,
             nodes: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -207,9 +208,14 @@ impl Index {
             hold_slots: BTreeSet::new(),
             families: BTreeSet::new(),
             children: BTreeSet::new(),
+            receiving: BTreeSet::new(),
             pinned: BTreeMap::new(),
             next_slot: 0,
-        };
+        }
+    }
+
+    fn read(store: &Store) -> FsResult<Index> {
+        let mut index = Index::new(read_table(store)?);
         // A table has no holes: slots are taken from the lowest, and its pages stay.
         for page in 0..index.table.pages {
             let pointer = store.block(None, &index.table, page)?;
@@ -234,6 +240,9 @@ impl Index {
         }
         if node.is_live() {
             self.names.insert((node.above, node.name.clone()), node.slot);
+        }
+        if node.is_receiving() {
+            self.receiving.insert(node.slot);
         }
         self.families.insert((node.family, node.slot));
         self.children.extend(node.parent.map(|parent| (parent, node.slot)));
@@ -369,11 +378,13 @@ impl Index {
         self.family(family).any(|node| node.is_deleted() && node.state.is_of_clone())
     }
 
-    /// Returns the filesets directly below the one in `slot`.
+    /// Returns the filesets directly below the one in `slot`, those too that receive a stream.
     pub(crate) fn children(&self, slot: u32) -> impl Iterator<Item = &Node> {
-        self.nodes
-            .values()
-            .filter(move |node| node.above == Some(slot) && (node.is_live() || node.is_receiving()))
+        let named = self.names.range((Some(slot), NamePart::first())..);
+        let named = named.take_while(move |((above, _), _)| *above == Some(slot));
+        let live = named.map(|(_, slot)| slot).filter_map(|slot| self.nodes.get(slot));
+        let receiving = self.receiving.iter().filter_map(|slot| self.nodes.get(slot));
+        live.chain(receiving.filter(move |node| node.above == Some(slot)))
     }
 
     /// Returns the name of a fileset: its parts from the top, with slashes.
@@ -396,6 +407,12 @@ impl Index {
         parts.join("/")
     }
 
+    /// Refuses one more beside `taken` that are not noted yet.
+    fn check_count(&self, taken: usize) -> FsResult<()> {
+        let is_full = self.nodes.len() + self.hold_slots.len() + taken >= FILESETS_MAX;
+        if is_full { Err(FsError::TooManyFilesets { most: FILESETS_MAX }) } else { Ok(()) }
+    }
+
     /// Returns a slot that is free, with a page of the table for it.
     pub(crate) fn take_slot(&self, store: &Store, change: &mut Change<'_>) -> FsResult<TakenSlot> {
         self.take_slot_after(store, change, None)
@@ -412,10 +429,8 @@ impl Index {
         let mut free = first.max(self.next_slot)..FILESET_SLOTS_MAX;
         let is_free =
             |slot: &u32| !self.nodes.contains_key(slot) && !self.hold_slots.contains(slot);
-        let slot = free.find(is_free).ok_or(FsError::NoSpace)?;
-        if self.nodes.len() + self.hold_slots.len() >= FILESETS_MAX {
-            return Err(FsError::NoSpace);
-        }
+        self.check_count(last.map_or(0, |_| 1))?;
+        let slot = free.find(is_free).ok_or(FsError::TooManyFilesets { most: FILESETS_MAX })?;
         let grown = last.and_then(|last| last.grown.clone());
         let (page, _) = entry_position(slot);
         if store.block(Some(change), grown.as_ref().unwrap_or(&self.table), page)?.is_some() {
@@ -552,6 +567,7 @@ impl Index {
         if self.hold_slots.remove(&slot) {
             self.holds.retain(|_, hold| *hold != slot);
         }
+        self.receiving.remove(&slot);
         if let Some(old) = self.nodes.get(&slot) {
             let name = (old.above, old.name.clone());
             if self.names.get(&name) == Some(&slot) {
@@ -590,4 +606,42 @@ fn write_table(store: &Store, change: &mut Change<'_>, table: &Anode) -> FsResul
     let bytes = change.edit_range(root_place, PageKind::Anode, PageOwner::default(), range)?;
     bytes.copy_from_slice(&table.encode());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use format::anode::AnodeKind;
+    use format::ids::AnodeNo;
+
+    use super::*;
+
+    fn node(slot: u32, above: Option<u32>) -> Node {
+        let name = NamePart::new(&format!("f{slot}")).expect("a name");
+        let mut entry = Fileset::new(FilesetId(u64::from(slot) + 1), slot, name, 12);
+        entry.above = above;
+        Node::of(&entry)
+    }
+
+    /// Goal: a table takes as many filesets as it may, refuses one more in words, and finds those
+    /// below one among all of them.
+    #[test]
+    fn a_full_table_of_filesets_refuses_one_more() {
+        let table = Anode::new(AnodeKind::Internal, AnodeNo(1), FilesetId(0), 12);
+        let mut index = Index::new(table);
+        let all = u32::try_from(FILESETS_MAX).expect("it is a number of slots");
+        for slot in 0..all {
+            assert_eq!(index.check_count(0), Ok(()), "{slot}");
+            index.enter(node(slot, (slot > 0).then_some(slot / 1000)));
+        }
+        let refused = index.check_count(0).expect_err("it is full");
+        assert_eq!(refused.errno(), 28);
+        assert!(refused.to_string().contains("131072 filesets"), "{refused}");
+        let below: Vec<u32> = index.children(131).map(|node| node.slot).collect();
+        let mut expected: Vec<u32> = (131_000..all).collect();
+        expected.sort_by_key(|slot| format!("f{slot}"));
+        assert_eq!(below, expected);
+        index.note_cleared(131_000);
+        assert_eq!(index.check_count(0), Ok(()));
+        assert!(index.check_count(1).is_err(), "of two at one moment one has no room");
+    }
 }

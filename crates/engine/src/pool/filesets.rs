@@ -106,7 +106,8 @@ impl Pool {
     /// # Errors
     ///
     /// [`crate::error::FsError::FilesetExists`], [`crate::error::FsError::NoFileset`] if the one
-    /// above it is not there, [`crate::error::FsError::NoSpace`] in a full pool.
+    /// above it is not there, [`crate::error::FsError::NoSpace`] in a full pool,
+    /// [`crate::error::FsError::TooManyFilesets`].
     pub fn create_fileset(&self, name: &FilesetName, new: &NewFileset) -> FsResult<FilesetInfo> {
         let node = self.core.create_fileset(name.parts(), new)?;
         Ok(self.fileset_info(name.to_string(), &node))
@@ -419,10 +420,8 @@ impl Pool {
 
     /// Goes on with deletions that a crash or a close has interrupted.
     pub(super) fn resume_deletions(&self) -> FsResult<()> {
-        for (name, node) in self.core.list_filesets(0, usize::MAX)? {
-            if node.is_deleted() {
-                self.jobs.add(&self.core, Arc::new(Deletion::new(node.slot, &name)));
-            }
+        for (slot, name) in self.core.deleted_filesets()? {
+            self.jobs.add(&self.core, Arc::new(Deletion::new(slot, &name)));
         }
         Ok(())
     }

@@ -518,6 +518,13 @@ impl Core {
         Ok(all)
     }
 
+    /// Returns the slots and names of those that were deleted and are not all freed.
+    pub(crate) fn deleted_filesets(&self) -> FsResult<Vec<(u32, String)>> {
+        let index = self.filesets.table.lock(&self.store)?;
+        let deleted = index.nodes().filter(|node| node.is_deleted());
+        Ok(deleted.map(|node| (node.slot, index.path_of(node.slot))).collect())
+    }
+
     /// Whether a deleted fileset is not all freed yet.
     pub(crate) fn has_deleted_filesets(&self) -> FsResult<bool> {
         let index = self.filesets.table.lock(&self.store)?;

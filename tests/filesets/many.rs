@@ -1,0 +1,86 @@
+//! Many filesets in one pool: what is asked of it costs what it tells, and not what is there.
+
+use std::sync::Arc;
+
+use engine::vnode::api::FsError;
+use engine::{OpenOptions, Pool};
+use runtime::clock::ManualClock;
+use storage::device::SharedDevice;
+use storage::device::sim::{SimDevice, SimOptions};
+use whole_system::soak::memory_bytes_peak;
+
+use super::{expect_clean, free_all, name, new_fileset};
+
+/// Filesets of a run in CI; `HOLDFAST_FILESETS` says otherwise.
+const FILESETS: u64 = 2_000;
+/// Filesets below one.
+const BELOW: u64 = 100;
+/// Bytes that a fileset takes in the pool, its first pages and its share of the log, and more.
+const BYTES_EACH: u64 = 48 << 10;
+/// Device reads of an open, and of a list of a few filesets, at most.
+const OPEN_READS: u64 = 400;
+
+fn open(device: &Arc<SimDevice>) -> Pool {
+    let shared: SharedDevice = Arc::<SimDevice>::clone(device);
+    let opened = Pool::open(shared, Arc::new(ManualClock::new()), OpenOptions::default());
+    opened.expect("the pool opens")
+}
+
+/// Goal: a pool with many filesets is opened, asked, listed in parts, changed and checked as one
+/// with few: an open reads none of them, a list reads each page of their table once, and no
+/// operation on one looks at all. Method: filesets below some that have a hundred each; device
+/// reads are counted; names are held against those that were made.
+#[test]
+fn many_filesets_cost_what_is_asked_of_them() {
+    let count = std::env::var("HOLDFAST_FILESETS").ok().and_then(|text| text.parse().ok());
+    let count = count.unwrap_or(FILESETS);
+    let bytes = (256 << 20) + (count * BYTES_EACH).next_multiple_of(1 << 20);
+    let device = SimDevice::new(bytes, SimOptions::default());
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+    let create = engine::CreateOptions::new(bytes, [3; 64]);
+    Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
+    let pool = open(&device);
+    let name_of = |number: u64| match number % BELOW {
+        0 => format!("p{number:06}"),
+        _ => format!("p{:06}/f{number:06}", number / BELOW * BELOW),
+    };
+    for number in 0..count {
+        let new = new_fileset(number.to_le_bytes()[0]);
+        pool.create_fileset(&name(&name_of(number)), &new).expect("there is room");
+    }
+    let refused = pool.delete_fileset(&name(&name_of(0)));
+    let refused = refused.expect_err("others are below it").to_string();
+    assert!(refused.contains("p000000/f000099"), "{refused}");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let reads = || device.counts().reads();
+    let before = reads();
+    let pool = open(&device);
+    assert!(reads() - before < OPEN_READS, "{} reads of an open", reads() - before);
+    assert_eq!(pool.status().full, None, "it is told beside them");
+    let before = reads();
+    let (mut found, mut from) = (Vec::new(), 0);
+    loop {
+        let part = pool.filesets_from(from, 100).expect("the table can be read");
+        let Some(last) = part.last() else { break };
+        from = last.slot + 1;
+        found.extend(part.into_iter().map(|info| info.name));
+    }
+    let listed = reads() - before;
+    // A page of the table has seven.
+    assert!(listed < OPEN_READS + count / 6, "{listed} reads of a list of {count}");
+    found.retain(|name| name != "root");
+    assert_eq!(found, (0..count).map(name_of).collect::<Vec<_>>());
+    let before = reads();
+    let (one, other) = (name_of(count / 2 + 1), name_of(count - 1));
+    pool.delete_fileset(&name(&one)).expect("none is below it");
+    pool.create_fileset(&name(&one), &new_fileset(1)).expect("there is room");
+    let again = pool.create_fileset(&name(&other), &new_fileset(2));
+    assert!(matches!(again, Err(FsError::FilesetExists { .. })), "{again:?}");
+    free_all(&pool);
+    assert!(reads() - before < OPEN_READS, "{} reads of some changes", reads() - before);
+    pool.close().expect("nothing fails");
+    drop(pool);
+    expect_clean(&shared, "at the end").unwrap_or_else(|found| panic!("{found}"));
+    println!("{count} filesets: {listed} reads of a list, {} MiB", memory_bytes_peak() >> 20);
+}
