@@ -9,6 +9,7 @@ mod rebuild;
 mod rebuild_crash;
 mod removal;
 mod replace;
+mod returns;
 mod scrub;
 mod set;
 mod skeleton;

@@ -1,5 +1,6 @@
 //! Torture of pools with members: several clients at once, power cuts, and a weak member that
-//! fails, is away, rots or is replaced, by seed. `holdfast torture --pools KIND` does the same.
+//! fails, is away, rots, is replaced or brought back, by seed. `holdfast torture --pools KIND` does
+//! the same.
 
 use testkit::torture::{Options, PoolGround, PoolKind, Pools, run, run_seed};
 

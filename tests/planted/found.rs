@@ -308,6 +308,22 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "removal::a_cut_while_a_group_is_removed_loses_nothing_and_it_goes_on",
     ),
+    ("MissedNotMarked", "members", "returns::a_cut_at_any_moment_loses_nothing"),
+    (
+        "UnflushedNotMissed",
+        "members",
+        "returns::what_was_not_durable_on_it_when_it_went_is_made_anew",
+    ),
+    ("MissedForgotten", "members", "returns::a_cut_at_any_moment_loses_nothing"),
+    (
+        "ReturningBelieved",
+        "members",
+        "returns::a_member_that_comes_back_is_not_believed_before_it_has_all",
+    ),
+    ("ReturnEndsEarly", "members", "returns::a_member_that_was_missing_comes_back_at_an_open"),
+    ("ReturnOfStranger", "members", "returns::what_does_not_belong_is_refused"),
+    ("InFlightNotMissed", "members", "returns::a_write_in_flight_is_missed_too"),
+    ("RecoveryTrustsAbsent", "members", "returns::a_cut_at_any_moment_loses_nothing"),
     ("CloserWaitsWithLog", "sim", "clones_taken_beside_clients_are_of_one_moment_and_stay_so"),
     (
         "PromotionStopsAtFreed",

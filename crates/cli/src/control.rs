@@ -164,6 +164,11 @@ pub enum Request {
         /// Whether what is on the new one is overwritten.
         is_forced: bool,
     },
+    /// Bring back a device that was away. A job makes anew what it missed.
+    DeviceOnline {
+        /// Its slot or id, or a path as the server finds it.
+        device: String,
+    },
     /// Make a device a spare.
     DeviceAdd {
         /// Its path, as the server finds it.
@@ -520,6 +525,10 @@ pub struct DeviceFacts {
     pub pool_bytes: u64,
     /// How much of that was made anew, or needs not be, while it is joining.
     pub copied_bytes: u64,
+    /// Bytes of the pool, in whole parts, that were written while it was away: these it gets when
+    /// it comes back, and the fixed regions.
+    #[serde(default)]
+    pub missed_bytes: u64,
     /// Blocks and pages that no other device gave when it was rebuilt, since the pool was opened.
     #[serde(default)]
     pub lost: u64,

@@ -487,6 +487,12 @@ impl Served {
         files.push((path.to_owned(), file));
     }
 
+    /// Lets go of devices that are of the pool no more.
+    fn forget_unused(&self) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|(_, file)| Arc::strong_count(file) > 1);
+    }
+
     /// Looks no longer at what the device at `path` is on, and lets go of it.
     fn watch_no_more(&self, path: &Path) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -632,8 +638,8 @@ fn degraded(status: &engine::PoolStatus) -> Option<String> {
         .collect();
     (!away.is_empty()).then(|| {
         format!(
-            "the pool is degraded: {}; what it holds is in fewer copies until the member is \
-             replaced: `holdfast device replace`",
+            "the pool is degraded: {}; what it holds is in fewer copies until the member is back \
+             (`holdfast device online`) or replaced (`holdfast device replace`)",
             away.join(", ")
         )
     })

@@ -23,6 +23,7 @@ pub mod journal;
 pub mod lsn_page;
 pub mod map;
 pub mod members;
+pub mod missed;
 pub mod page;
 pub mod pointer;
 pub mod quota;

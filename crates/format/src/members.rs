@@ -16,6 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::disk_group::DiskGroup;
 use crate::hash::siphash13;
 use crate::ids::{PoolId, SEQUENCE_MAX};
+use crate::missed::Parts;
 use crate::stripes::{RAID5_WIDTH_MIN, StripeShape, UNIT_SHIFTS};
 use crate::superblock::SuperblockError;
 
@@ -94,8 +95,8 @@ pub enum MemberState {
     Missing,
     /// A write or a flush failed, and it has missed writes.
     Failed,
-    /// It takes the place of another: it gets every write, and is not read until all that was
-    /// there before is copied to it.
+    /// It takes the place of another, or comes back: it gets every write, and is not read until it
+    /// has what was written before.
     Joining,
     /// There is none: its disk group was taken out, and another may have the slot.
     Gone,
@@ -138,13 +139,18 @@ pub struct Member {
     pub path: Vec<u8>,
     /// MiB of the pool of which it has its share while it is joining; else 0.
     pub copied_mib: u32,
+    /// The parts of the pool that it has not, for it was away when they were written; while it is
+    /// joining these alone are made anew. `None`: of a member that is online, nothing; of another
+    /// everything, for it never was.
+    pub missed: Option<Parts>,
 }
 
 impl Member {
     /// Returns a member that is online and has no path.
     #[must_use]
     pub fn new(id: [u8; 16], size_bytes: u64) -> Member {
-        Member { id, size_bytes, state: MemberState::Online, path: Vec::new(), copied_mib: 0 }
+        let (state, path) = (MemberState::Online, Vec::new());
+        Member { id, size_bytes, state, path, copied_mib: 0, missed: None }
     }
 
     /// Returns what a slot has that nobody is in.
@@ -393,7 +399,7 @@ pub(crate) fn members_of(disk: &[MemberDisk]) -> Result<Vec<Member>, SuperblockE
         if copied_mib != 0 && state != MemberState::Joining {
             return Err(bad);
         }
-        members.push(Member { id: found.id, size_bytes, state, path, copied_mib });
+        members.push(Member { id: found.id, size_bytes, state, path, copied_mib, missed: None });
     }
     let ends_with_one = members.last().is_some_and(|last| !last.is_gone());
     if ends_with_one && members.iter().any(Member::is_online) { Ok(members) } else { Err(bad) }

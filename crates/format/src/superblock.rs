@@ -22,6 +22,7 @@ use crate::members::{
     Layout, LayoutDisk, MEMBERS_MAX, MEMBERSHIPS_MAX, Member, MemberDisk, Membership,
     MembershipDisk, Spare, layout_of, members_of, memberships_of, spares_of,
 };
+use crate::missed::{MISSED_MAX, MissedDisk, missed_to_disk, note_missed};
 
 use self::groups::{added_of, has_own_members, ranges_of};
 
@@ -204,8 +205,8 @@ struct SuperblockDisk {
     membership_count: U16,
     /// Spares in the table of members, behind the last of these.
     spare_count: u8,
-    /// Zero.
-    reserved_b: u8,
+    /// Maps in the list of what members have missed.
+    missed_count: u8,
     /// Layouts.
     layouts: [LayoutDisk; LAYOUTS_MAX],
     /// Disk groups.
@@ -218,15 +219,18 @@ struct SuperblockDisk {
     memberships: [MembershipDisk; MEMBERSHIPS_MAX],
     /// Members, by slot, and behind the last the spares. What lies behind these is zero.
     members: [MemberDisk; MEMBERS_MAX],
+    /// What members that are away have missed, by rising slots.
+    missed: [MissedDisk; MISSED_MAX],
     /// Zero.
-    reserved: [u8; 928],
+    reserved: [u8; 288],
 }
 
 const _: () = assert!(size_of::<SuperblockDisk>() == SUPERBLOCK_BYTES);
 const _: () = assert!(std::mem::offset_of!(SuperblockDisk, crc32c) == 8);
 const CRC_COVERS_FROM: usize = 12;
 /// First bytes of a copy: all that says anything where there are few members. Behind them a reader
-/// that finds [`HEAD_MEMBERS_MAX`] members and spares or fewer takes zeros for what is there.
+/// that finds [`HEAD_MEMBERS_MAX`] members and spares or fewer, and no map of what one has missed,
+/// takes zeros for what is there.
 pub const SUPERBLOCK_HEAD_BYTES: usize = 4096;
 /// Most members and spares of which a copy is no longer than its head.
 pub const HEAD_MEMBERS_MAX: usize = 7;
@@ -241,10 +245,11 @@ pub fn bytes_in_use(head: &[u8]) -> usize {
     let at = std::mem::offset_of!(SuperblockDisk, device_count);
     let members = head.get(at..).and_then(|count| count.first_chunk());
     let members = members.map(|members| usize::from(u16::from_le_bytes(*members)));
-    let at = std::mem::offset_of!(SuperblockDisk, spare_count);
-    let spares = head.get(at).map(|spares| usize::from(*spares));
+    let byte = |at: usize| head.get(at).map(|count| usize::from(*count));
+    let spares = byte(std::mem::offset_of!(SuperblockDisk, spare_count));
     let both = members.zip(spares).map(|(members, spares)| members + spares);
-    if both.is_some_and(|both| both <= HEAD_MEMBERS_MAX) {
+    let has_maps = byte(std::mem::offset_of!(SuperblockDisk, missed_count)) != Some(0);
+    if both.is_some_and(|both| both <= HEAD_MEMBERS_MAX) && !has_maps {
         SUPERBLOCK_HEAD_BYTES
     } else {
         SUPERBLOCK_BYTES
@@ -549,7 +554,10 @@ impl Superblock {
         let added = added_of(disk)?;
         geometry.added = ranges_of(&geometry, &added)?;
         geometry.verify().map_err(bad)?;
-        let members = members_of(disk.members.get(..device_count).ok_or(bad("device_count"))?)?;
+        let members = disk.members.get(..device_count).ok_or(bad("device_count"))?;
+        let mut members = members_of(members)?;
+        let missed = disk.missed.get(..usize::from(disk.missed_count)).ok_or(bad("missed"))?;
+        note_missed(missed, &mut members)?;
         let spares_end = device_count + usize::from(disk.spare_count);
         let spares = disk.members.get(device_count..spares_end).ok_or(bad("spares"))?;
         let spares = spares_of(spares, &members)?;
@@ -671,6 +679,11 @@ impl Superblock {
         let membership_count = u16::try_from(self.memberships.len()).expect("bounded");
         disk.membership_count = U16::new(membership_count);
         disk.spare_count = u8::try_from(self.spares.len()).expect("bounded");
+        let missed = missed_to_disk(&self.members);
+        disk.missed_count = u8::try_from(missed.len()).expect("few members are away at one time");
+        for (to, missed) in disk.missed.iter_mut().zip(missed) {
+            *to = missed;
+        }
         disk.state = u8::from(self.is_open);
         disk.consistency = match self.consistency {
             Consistency::Journal => 0,

@@ -180,7 +180,15 @@ pub fn explain_path(
 fn explain_superblock(opened: &Opened, explanation: &mut Explanation) {
     let superblock = &opened.superblock;
     let state = if superblock.is_open { "open, or not closed; log replayed" } else { "closed" };
-    let what = format!("pool {} sequence {}, {state}", superblock.pool_id, superblock.sequence);
+    let mut what = format!("pool {} sequence {}, {state}", superblock.pool_id, superblock.sequence);
+    if !superblock.spares.is_empty() {
+        what.push_str(&format!(", spares: {}", superblock.spares.len()));
+    }
+    for (slot, member) in superblock.members.iter().enumerate() {
+        if let Some(missed) = member.missed {
+            what.push_str(&format!(", slot {slot} has missed {} of 256 parts", missed.count()));
+        }
+    }
     explanation.add("superblock", None, Some(0), what);
 }
 

@@ -148,6 +148,15 @@ bugs! {
     TakenOutWithLiveBlocks: "A disk group is taken out before its last block is elsewhere (EV1).",
     TakenOutBeforeCheckpoint:
         "A disk group is taken out while the log still speaks of it (EV1).",
+    MissedNotMarked: "A write is answered that a member misses, and no map says so (MS5).",
+    UnflushedNotMissed:
+        "A member that fails has missed nothing of what was not durable on it (MS5).",
+    MissedForgotten: "A member that goes again while it comes back forgets what it missed (RN2).",
+    ReturningBelieved: "A member that comes back is read before it has what it missed (MS4).",
+    ReturnEndsEarly: "The last part that a member has missed is not made anew.",
+    ReturnOfStranger: "A member comes back with writes of its own that the pool never saw (RN1).",
+    InFlightNotMissed: "A member comes back while a write is in flight without it (MS5).",
+    RecoveryTrustsAbsent: "Recovery leaves stripes that a member which is away may have otherwise.",
     CloserWaitsWithLog:
         "Who waits for another closer of a gate keeps a part of the log reserved (GT4).",
     PromotionStopsAtFreed: "A promotion ends at a clone that is being freed.",

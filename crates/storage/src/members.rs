@@ -250,6 +250,21 @@ fn check_history(first: &Found, device: &Found) -> Result<(), MembersError> {
     Err(MembersError::Apart { first: first.name.clone(), other: device.name.clone() })
 }
 
+/// Judges a device that is to come back to a pool: returns the slot of the member that it is.
+///
+/// # Errors
+///
+/// See [`MembersError`]. Nothing may be written to it then.
+pub fn judge_return(pool: &Found, device: &Found) -> Result<usize, MembersError> {
+    check_pool(pool, device)?;
+    if !device.label.is_of_spare() && !planted::is(Planted::ReturnOfStranger) {
+        check_history(pool, device)?;
+    }
+    let id = device.label.device_id();
+    let slot = pool.label.members.iter().position(|member| member.id == id);
+    slot.ok_or_else(|| MembersError::Replaced { device: device.name.clone() })
+}
+
 /// Refuses what `judged` found of the pool whose label is `label` if it is fewer than half of the
 /// members of a disk group that have all (MJ4).
 ///

@@ -34,8 +34,10 @@ mod mirror;
 mod open;
 mod raid5;
 mod ranges;
+mod returning;
 mod salvage;
 mod set;
+mod slot;
 mod spares;
 
 pub use composite::{Compared, Composite, Healed, ParityMended, Remade, Verify};
@@ -43,7 +45,9 @@ pub use growth::{AddGroupError, NewGroup};
 pub use joining::{Copied, ReplaceError};
 pub use open::Opening;
 pub use ranges::{Hold, InFlight};
-pub use set::{MemberCounts, MemberSet, Slot, View};
+pub use returning::ReturnError;
+pub use set::{MemberSet, View};
+pub use slot::{MemberCounts, Slot};
 pub use spares::{SpareError, TakenSpare};
 
 use std::ops::Range;

@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 #[command(after_help = "Examples:\n  holdfast device list d0.hf\n  \
                         holdfast device fail d0.hf d1.hf\n  \
                         holdfast device replace d0.hf d1.hf new.hf --wait\n  \
+                        holdfast device online d0.hf d1.hf --wait\n  \
                         holdfast device add d0.hf spare.hf --spare\n\n\
                         POOL is any device of the pool, or a directory that it is mounted on. A \
                         device is named by\nits path, its slot or its id, as `device list` shows \
@@ -53,6 +54,22 @@ pub(crate) enum DeviceCommand {
         #[arg(long)]
         force: bool,
     },
+    /// Bring back a device that was away: it gets what was written meanwhile, and no more
+    #[command(after_help = "Example:\n  holdfast device online d0.hf d1.hf --wait\n\n\
+                            For a device that failed, was missing or was failed by hand, and \
+                            still has what it had.\nIt gets every write from now on, and a job \
+                            copies what changed while it was away; until\nthen it is not read. \
+                            One that is missing at a mount and is there at a later one comes \
+                            back\nby itself.")]
+    Online {
+        /// The pool
+        pool: PathBuf,
+        /// Its slot or id, or the path where it is now
+        device: String,
+        /// Return when it has all
+        #[arg(long)]
+        wait: bool,
+    },
     /// Add a device to the pool, so far as a spare: it takes the place of a device that fails
     #[command(after_help = "Examples:\n  holdfast device add d0.hf spare.hf --spare\n  \
                             holdfast device add d0.hf /dev/sdf --spare --force\n\n\
@@ -91,6 +108,7 @@ impl DeviceCommand {
             DeviceCommand::List { pool }
             | DeviceCommand::Fail { pool, .. }
             | DeviceCommand::Replace { pool, .. }
+            | DeviceCommand::Online { pool, .. }
             | DeviceCommand::Add { pool, .. }
             | DeviceCommand::Remove { pool, .. } => pool,
         }

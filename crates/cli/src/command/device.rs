@@ -1,4 +1,5 @@
-//! `holdfast device`: shows the devices of a pool, fails and replaces them, and keeps spares.
+//! `holdfast device`: shows the devices of a pool, fails, replaces and brings them back, and keeps
+//! spares.
 
 use std::path::Path;
 use std::time::Duration;
@@ -38,6 +39,10 @@ pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> 
             let done = replace(&at, (old, new), (*must_wait, *force), output);
             at.finish(done)?;
         }
+        DeviceCommand::Online { device, wait: must_wait, .. } => {
+            let done = online(&at, device, *must_wait, output);
+            at.finish(done)?;
+        }
         DeviceCommand::Add { device, force, .. } => {
             let device = std::path::absolute(device)?;
             let path = device.display().to_string();
@@ -75,6 +80,15 @@ fn replace(
     let facts = json!({ "replaced": old, "by": path });
     output.fact(&format!("{} is replaced by {}", printable(old), printable(&path)), &facts);
     // Without a server nobody else goes on with the copy.
+    if must_wait || !at.is_served() { wait(at, output) } else { Ok(()) }
+}
+
+fn online(at: &Controlled, device: &str, must_wait: bool, output: &Output) -> anyhow::Result<()> {
+    at.ask(&Request::DeviceOnline { device: named(device) })?;
+    let facts = json!({ "online": device, "pool": at.pool.display().to_string() });
+    let words = "is back, and gets what was written while it was away";
+    output.fact(&format!("{} {words}", printable(device)), &facts);
+    // Without a server nobody else goes on with it.
     if must_wait || !at.is_served() { wait(at, output) } else { Ok(()) }
 }
 
@@ -141,6 +155,9 @@ fn line_of(device: &DeviceFacts) -> String {
         if count > 0 {
             line += &format!(", {count} {what}");
         }
+    }
+    if device.missed_bytes > 0 && state != "joining" {
+        line += &format!(", {} changed while it is away", ByteSize(device.missed_bytes));
     }
     if state == "joining" {
         line += &format!(", {} made anew", ByteSize(device.copied_bytes));

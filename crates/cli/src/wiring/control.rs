@@ -43,6 +43,7 @@ pub(super) fn control(
         Request::DeviceList {}
         | Request::DeviceFail { .. }
         | Request::DeviceReplace { .. }
+        | Request::DeviceOnline { .. }
         | Request::DeviceAdd { .. }
         | Request::DeviceRemove { .. } => {
             return Ok(Answer::Devices(devices::list(pool)));

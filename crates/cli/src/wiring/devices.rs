@@ -7,7 +7,7 @@ use engine::{MemberStatus, Pool, PoolStatus, SpareStatus};
 use format::geometry::Geometry;
 use storage::device::{Device, FileDevice, FileOptions, RequestKind};
 use storage::pool::check_writable;
-use storage::volume::{ReplaceError, SpareError};
+use storage::volume::{ReplaceError, ReturnError, SpareError};
 
 use super::blank::what_is_there;
 use super::neighbours::ThisMachine;
@@ -59,6 +59,8 @@ pub(super) fn change(served: &Served, request: &Request) -> Option<Result<(), Ba
         Some(fail(served, device))
     } else if let Request::DeviceReplace { old, new, is_forced } = request {
         Some(replace(served, old, new, *is_forced))
+    } else if let Request::DeviceOnline { device } = request {
+        Some(online(served, device))
     } else if let Request::DeviceAdd { device, is_forced } = request {
         Some(add_spare(served, device, *is_forced))
     } else if let Request::DeviceRemove { device } = request {
@@ -83,6 +85,9 @@ pub(super) fn facts_of(status: &MemberStatus, geometry: &Geometry) -> DeviceFact
         state: member.state.word().to_owned(),
         size_bytes: member.size_bytes,
         pool_bytes,
+        missed_bytes: member
+            .missed
+            .map_or(0, |missed| u64::from(missed.count()) * format::missed::part_bytes(geometry)),
         copied_bytes: u64::try_from(share).unwrap_or(pool_bytes),
         lost: rebuilt.lost,
         lost_names: rebuilt.names,
@@ -100,14 +105,15 @@ pub(super) fn facts_of(status: &MemberStatus, geometry: &Geometry) -> DeviceFact
 
 /// Returns the device that `name` names: by its path, slot or id.
 fn named(served: &Served, name: &str) -> Result<DeviceFacts, BackendError> {
-    let is_it = |device: &DeviceFacts| {
-        device.path == name || device.id == name || device.slot.to_string() == name
-    };
-    list(&served.pool).into_iter().find(is_it).ok_or_else(|| {
+    list(&served.pool).into_iter().find(|device| is_called(device, name)).ok_or_else(|| {
         let pool = served.path.display();
         let words = format!("there is no device {name}: `holdfast device list {pool}` shows them");
         failed(&served.path, words)
     })
+}
+
+fn is_called(device: &DeviceFacts, name: &str) -> bool {
+    device.path == name || device.id == name || device.slot.to_string() == name
 }
 
 fn is_spare(device: &DeviceFacts) -> bool {
@@ -135,6 +141,7 @@ fn refused(served: &Served, error: &ReplaceError) -> BackendError {
 fn add_spare(served: &Served, path: &Path, is_forced: bool) -> Result<(), BackendError> {
     let id = *random_bytes()?.first_chunk().expect("16 of 64 bytes");
     let was_there = path.exists();
+    served.forget_unused();
     let device = device_for(served, path, is_forced, "device add --spare --force")?;
     let added = served.pool.add_spare(Arc::<FileDevice>::clone(&device), id);
     added.map_err(|error| {
@@ -175,6 +182,54 @@ fn remove_spare(served: &Served, name: &str) -> Result<(), BackendError> {
 fn fail(served: &Served, name: &str) -> Result<(), BackendError> {
     let slot = slot_of(served, name)?;
     served.pool.fail_member(slot).map_err(|error| refused(served, &error))
+}
+
+/// Brings back the device that `name` names: a member that is away, or a path at which one is now.
+fn online(served: &Served, name: &str) -> Result<(), BackendError> {
+    let words = |error: &dyn std::fmt::Display| failed(&served.path, error);
+    let known = list(&served.pool).into_iter().find(|device| is_called(device, name));
+    if let Some(device) = known.as_ref().filter(|device| device.state == "online") {
+        return Err(words(&format!("{} is online: there is nothing to bring back", device.path)));
+    }
+    if known.as_ref().is_some_and(|device| device.state == "joining") {
+        return Ok(());
+    }
+    let slot = known.as_ref().filter(|device| !is_spare(device)).map(|device| device.slot);
+    let slot = slot.and_then(|slot| usize::try_from(slot).ok());
+    // Of one that was found at the open, and has not failed since, nothing need be opened anew.
+    let is_missing = known.as_ref().is_some_and(|device| device.state == "missing");
+    if let Some(slot) = slot.filter(|_| is_missing)
+        && served.pool.return_member_in(slot).is_ok()
+    {
+        return Ok(());
+    }
+    // What was opened before has failed, and is locked: it is opened anew.
+    for (slot, _) in served.pool.members().iter().enumerate() {
+        if let Some(name) = served.pool.let_go_of_member(slot).map_err(|error| words(&error))? {
+            served.watch_no_more(Path::new(&name));
+        }
+    }
+    served.forget_unused();
+    let path = known.map_or_else(|| name.to_owned(), |device| device.path);
+    let path = Path::new(&path);
+    let device = open_device_with(path, FileOptions::default())?;
+    check_writable(device.as_ref()).map_err(|error| cannot_use(path, &error))?;
+    served
+        .pool
+        .return_member(Arc::<FileDevice>::clone(&device))
+        .map_err(|error| words(&returned(served, &error)))?;
+    served.watch(path, device);
+    Ok(())
+}
+
+/// Says what to do about a device that cannot come back.
+fn returned(served: &Served, error: &ReturnError) -> String {
+    let pool = served.path.display();
+    let is_other = matches!(error, ReturnError::Member(_) | ReturnError::Label(_));
+    if is_other {
+        return format!("{error}: `holdfast device replace {pool} OLD NEW` copies everything");
+    }
+    error.to_string()
 }
 
 fn replace(served: &Served, old: &str, new: &Path, is_forced: bool) -> Result<(), BackendError> {

@@ -1,5 +1,6 @@
-//! Making anew what a device should have that takes the place of a member. The cursor is in the
-//! labels (JO2), and `storage::volume` keeps it and knows how a piece is made anew.
+//! Making anew what a device should have that takes the place of a member, or what a member has
+//! missed that comes back. The cursor is in the labels (JO2), and `storage::volume` keeps it and
+//! knows how a piece is made anew, and which pieces a member has missed.
 //!
 //! # What is lost
 //!
@@ -40,7 +41,7 @@ pub struct RebuildReport {
     pub slot: usize,
     /// Bytes of the pool of which the device has its share now.
     pub made_bytes: u64,
-    /// Bytes of the pool in which nothing is in use.
+    /// Bytes of the pool in which nothing is in use, or of which it has missed nothing.
     pub passed_over_bytes: u64,
     /// Blocks and pages that no other device gives.
     pub lost: u64,
@@ -86,14 +87,15 @@ pub(crate) struct Rebuild {
 }
 
 impl Rebuild {
-    /// Returns the job that makes the joining member in `slot` whole, from MiB `done_mib` on.
+    /// Returns the job called `what` that makes the joining member in `slot` whole, from MiB
+    /// `done_mib` on.
     pub(crate) fn new(
         slot: usize,
-        device: &str,
+        what: String,
         done_mib: u32,
         counts: &Arc<RebuildCounts>,
     ) -> Rebuild {
-        let (name, done_bytes) = (format!("rebuilding {device}"), u64::from(done_mib) * MIB);
+        let (name, done_bytes) = (what, u64::from(done_mib) * MIB);
         Rebuild { slot, name, done_bytes: AtomicU64::new(done_bytes), counts: Arc::clone(counts) }
     }
 
@@ -115,7 +117,8 @@ impl Rebuild {
                 return Ok((at, false));
             }
             let (end, length) = (piece.end, piece.end - piece.start);
-            let Some(kept) = self.kept(core, &piece) else {
+            let is_wanted = volume.must_remake(self.slot, &piece);
+            let Some(kept) = is_wanted.then(|| self.kept(core, &piece)).flatten() else {
                 passed_over += 1;
                 self.counts.passed_over_bytes.fetch_add(length, Ordering::Relaxed);
                 at = end;

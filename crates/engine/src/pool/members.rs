@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use format::members::{Member, Spare};
 use storage::device::{DeviceError, SharedDevice};
-use storage::volume::{MemberCounts, ReplaceError, SpareError};
+use storage::volume::{MemberCounts, ReplaceError, ReturnError, SpareError};
 
 use super::Pool;
 use crate::error::FsResult;
@@ -84,9 +84,71 @@ impl Pool {
         let taken = self.volume().take_spare();
         let taken = taken.map_err(|error| self.core.store.journal.fail(&error))?;
         if let Some(taken) = taken {
-            self.add_rebuild(taken.slot, &taken.device);
+            self.add_rebuild(taken.slot, 0);
         }
         Ok(())
+    }
+
+    /// Brings back the member that `device` is: it gets every write from now on, and a job makes
+    /// anew what it missed.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReturnError`].
+    pub fn return_member(&self, device: SharedDevice) -> Result<(), ReturnError> {
+        let slot = self.volume().begin_return(device)?;
+        self.begin_rebuild(slot);
+        Ok(())
+    }
+
+    /// The same of the member in `slot`, whose device is there.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReturnError`].
+    pub fn return_member_in(&self, slot: usize) -> Result<(), ReturnError> {
+        self.volume().begin_return_of(slot)?;
+        self.begin_rebuild(slot);
+        Ok(())
+    }
+
+    /// Lets go of the device of the member in `slot`, if that is away, so that it can be opened
+    /// anew. Returns what it is called.
+    ///
+    /// # Errors
+    ///
+    /// [`ReturnError::Unanswered`].
+    pub fn let_go_of_member(&self, slot: usize) -> Result<Option<String>, ReturnError> {
+        let members = self.volume().members().ok_or(ReplaceError::NotSeveral)?;
+        let name = || {
+            let view = members.all();
+            let device = view.get(slot).and_then(|slot| slot.device.as_ref());
+            device.map_or_else(String::new, |device| device.info().name.clone())
+        };
+        let unanswered = |requests| ReturnError::Unanswered { device: name(), requests };
+        members.let_go(slot).map_err(unanswered)
+    }
+
+    /// Brings back a member that was missing and was found at the open. One that cannot come back
+    /// is left alone from then on.
+    pub(super) fn take_back(&self) -> FsResult<()> {
+        let Some(slot) = self.volume().found_again() else { return Ok(()) };
+        if self.volume().joining().is_some() {
+            return Ok(());
+        }
+        self.core.store.journal.check_alive()?;
+        match self.return_member_in(slot) {
+            Ok(()) => {
+                tracing::warn!(slot, "a member is back, and gets what it has missed");
+                Ok(())
+            }
+            Err(ReturnError::Device(error)) => Err(self.core.store.journal.fail(&error)),
+            Err(error) => {
+                tracing::warn!(slot, "{error}; the member stays away");
+                let _ = self.let_go_of_member(slot);
+                Ok(())
+            }
+        }
     }
 
     /// Leaves the member in `slot` behind, as if a write to it had failed. The labels say so,
@@ -120,18 +182,27 @@ impl Pool {
         device: SharedDevice,
         id: [u8; 16],
     ) -> Result<(), ReplaceError> {
-        let name = device.info().name.clone();
         self.volume().begin_replace(slot, device, id)?;
-        // Before the first tick it is found there.
-        if self.has_resumed.load(Ordering::Relaxed) {
-            self.add_rebuild(slot, &name);
-        }
+        self.begin_rebuild(slot);
         Ok(())
     }
 
-    fn add_rebuild(&self, slot: usize, device: &str) {
+    fn begin_rebuild(&self, slot: usize) {
+        // Before the first tick it is found there.
+        if self.has_resumed.load(Ordering::Relaxed) {
+            self.add_rebuild(slot, 0);
+        }
+    }
+
+    fn add_rebuild(&self, slot: usize, done_mib: u32) {
         let counts = self.new_rebuild(slot);
-        self.jobs.add(&self.core, Arc::new(Rebuild::new(slot, device, 0, &counts)));
+        let view = self.volume().members().map(|members| members.all());
+        let device = view.and_then(|view| view.get(slot)?.device.clone());
+        let device = device.map_or_else(String::new, |device| device.info().name.clone());
+        let is_back = self.volume().is_returning(slot);
+        let what = if is_back { "bringing back" } else { "rebuilding" };
+        let what = format!("{what} {device}");
+        self.jobs.add(&self.core, Arc::new(Rebuild::new(slot, what, done_mib, &counts)));
     }
 
     /// Returns what the last rebuild since the open has done; `None`: there was none.
@@ -169,11 +240,8 @@ impl Pool {
 
     /// Goes on with a rebuild that a crash or a close has interrupted.
     pub(super) fn resume_rebuild(&self) {
-        let Some((slot, copied)) = self.volume().joining() else { return };
-        let view = self.volume().members().map(|members| members.all());
-        let device = view.and_then(|view| view.get(slot)?.device.clone());
-        let name = device.map_or_else(String::new, |device| device.info().name.clone());
-        let counts = self.new_rebuild(slot);
-        self.jobs.add(&self.core, Arc::new(Rebuild::new(slot, &name, copied.done_mib, &counts)));
+        if let Some((slot, copied)) = self.volume().joining() {
+            self.add_rebuild(slot, copied.done_mib);
+        }
     }
 }

@@ -466,6 +466,7 @@ impl Pool {
             self.resume_rebuild();
             self.resume_evacuations();
         }
+        self.take_back()?;
         self.take_spare()?;
         match self.jobs.tick(&self.core) {
             // A full pool is no reason to stop the clock.

@@ -1,5 +1,7 @@
 use super::*;
 use crate::geometry::GeometryOptions;
+use crate::members::MemberState;
+use crate::missed::Parts;
 
 fn sample() -> Superblock {
     let geometry = Geometry::plan(&GeometryOptions {
@@ -89,6 +91,19 @@ fn the_label_of_a_spare_comes_back_as_it_was_written() {
         assert_eq!(bytes_in_use(&bytes) == SUPERBLOCK_HEAD_BYTES, count < 7, "{count}");
     }
     assert!(!sample().is_of_spare());
+}
+
+/// Goal: a label says what a member has missed, and no copy of it is cut short.
+#[test]
+fn what_a_member_has_missed_comes_back_as_it_was_written() {
+    let mut away = sample();
+    away.members.push(Member::new([3; 16], 1 << 30));
+    away.layout = Layout::Mirror;
+    away.members[1].state = MemberState::Failed;
+    away.members[1].missed = Some(Parts::of(&away.geometry, &(0..300 << 20)));
+    let bytes = away.encode(0);
+    assert_eq!(Superblock::decode(&without_rest(bytes), 0), Ok(away));
+    assert_eq!(bytes_in_use(&bytes), SUPERBLOCK_BYTES);
 }
 
 #[test]

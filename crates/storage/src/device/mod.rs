@@ -467,6 +467,12 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// Returns how many calls are overdue: what they are to change may still change. Most devices
+    /// have none.
+    fn overdue(&self) -> usize {
+        0
+    }
+
     /// Returns the layout over several devices that this device is, if it is one.
     fn composite(self: Arc<Self>) -> Option<Arc<dyn Composite>> {
         None

@@ -29,7 +29,8 @@ use runtime::planted::{self, Planted};
 use super::composite::Composite;
 use super::groups::{Groups, Part};
 use super::open::{layout_over, needed_of};
-use super::set::{MemberSet, Slot, take_table};
+use super::set::{MemberSet, take_table};
+use super::slot::Slot;
 use super::spares::blank_label;
 use super::{EDITIONS_MAX, Edition, Volume};
 use crate::convert::{to_u64, to_usize};
@@ -326,7 +327,8 @@ impl Volume {
         }
         let composite = edition.composite.clone().or_else(|| {
             let slots = vec![Slot::new(Some(Arc::clone(&edition.device)), MemberState::Online)];
-            let set = MemberSet::new(slots, Some(superblock.clone()), needed_of(Layout::Single, 1));
+            let (label, needed) = (Some(superblock.clone()), needed_of(Layout::Single, 1));
+            let set = MemberSet::new(slots, label, needed, &superblock.geometry);
             layout_over(superblock, None, set).ok()
         });
         let part = |composite| Part { disk_group: 0, first_slot: 0, composite };

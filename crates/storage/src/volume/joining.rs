@@ -30,7 +30,7 @@ use runtime::planted::{self, Planted};
 
 use super::Volume;
 use super::composite::Remade;
-use super::set::Slot;
+use super::slot::Slot;
 use crate::convert::to_u64;
 use crate::device::{DeviceError, Purpose, Redundancy, SharedDevice};
 
@@ -274,11 +274,11 @@ impl Volume {
             let Some((set, _)) = members.of_slot(slot) else { return Ok(()) };
             set.submit_flush(Purpose::Cleaner).wait()?;
         }
-        members.change(|slots, _| {
+        members.change_last(Some(slot), |slots, _| {
             let Some(at) = slots.get_mut(slot) else { return false };
             let has_all = at.state == MemberState::Joining;
             if has_all {
-                at.state = MemberState::Online;
+                (at.state, at.missed) = (MemberState::Online, None);
             }
             has_all
         })

@@ -19,7 +19,8 @@ use runtime::planted::{self, Planted};
 
 use super::composite::{Compared, Composite, Healed, Remade, Verify};
 use super::joining::{mib_at, without_labels};
-use super::set::{MemberSet, Slot, View};
+use super::set::{MemberSet, View};
+use super::slot::Slot;
 use crate::convert::{to_u64, to_usize};
 use crate::device::{
     AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, PendingRequest, Purpose,
@@ -201,9 +202,9 @@ impl Device for Mirror {
                 let tickets = self.submit_reads(purpose, vec![(offset, buffer)]);
                 tickets.into_iter().next().unwrap_or_else(|| self.nobody())
             }
+            Operation::Flush => self.set.submit_flush(purpose),
             Operation::Write { .. }
             | Operation::WriteThrough { .. }
-            | Operation::Flush
             | Operation::Discard { .. } => self.submit_change(purpose, &operation),
         }
     }
@@ -328,6 +329,9 @@ impl Composite for Mirror {
             (hold.is_some() || planted::is(Planted::RepairWithoutHold)) && !self.info.is_read_only;
         for (at, _) in bad {
             let is_repaired = may_write && self.repair(&view, at, purpose, offset, &bytes)?;
+            if let Some(hold) = hold.as_ref().filter(|_| is_repaired) {
+                hold.note_written();
+            }
             view[at].count_damage(is_repaired);
             healed.repaired += u64::from(is_repaired);
             let name = view[at].device.as_ref().map_or("", |device| &device.info().name);

@@ -14,7 +14,8 @@ use super::composite::Composite;
 use super::groups::{Groups, Part};
 use super::mirror::Mirror;
 use super::raid5::Raid5;
-use super::set::{MemberSet, Slot};
+use super::set::MemberSet;
+use super::slot::Slot;
 use super::{Edition, Volume};
 use crate::convert::to_u64;
 use crate::device::{DeviceInfo, SharedDevice};
@@ -104,7 +105,8 @@ impl Volume {
         };
         let in_use = |error| PoolError::Superblock { device: info_name(&slots), cause: error };
         let needed = needed_of(superblock.layout, superblock.width);
-        let set = MemberSet::new(own(&(0..superblock.width)), label, needed);
+        let geometry = &superblock.geometry;
+        let set = MemberSet::new(own(&(0..superblock.width)), label, needed, geometry);
         let composite = layout_over(superblock, None, Arc::clone(&set)).map_err(in_use)?;
         let mut parts = vec![Part { disk_group: 0, first_slot: 0, composite }];
         for group in &superblock.added {
@@ -196,14 +198,18 @@ fn slots_of(superblock: &mut Superblock, judged: &Judged, devices: &[SharedDevic
     let mut slots = Vec::with_capacity(superblock.members.len());
     for (member, slot) in superblock.members.iter_mut().zip(&judged.slots) {
         let device = match slot {
-            members::Slot::Current(at) | members::Slot::Joining(at) => devices.get(*at),
-            // MJ3: what has missed writes is not touched.
-            members::Slot::Stale(_) | members::Slot::Absent | members::Slot::Free => None,
+            // MJ3: what has missed writes is not read or written before it comes back.
+            members::Slot::Current(at) | members::Slot::Joining(at) | members::Slot::Stale(at) => {
+                devices.get(*at)
+            }
+            members::Slot::Absent | members::Slot::Free => None,
         };
         if let Some(device) = device.filter(|device| device.info().name.starts_with('/')) {
             member.set_path(device.info().name.as_bytes());
         }
-        slots.push(Slot::new(device.map(Arc::clone), member.state));
+        let mut slot = Slot::new(device.map(Arc::clone), member.state);
+        slot.missed = member.missed;
+        slots.push(slot);
     }
     slots
 }
@@ -226,15 +232,17 @@ fn spares_of(
 }
 
 fn info_name(slots: &[Slot]) -> String {
-    let names = slots.iter().filter_map(|slot| Some(slot.device.as_ref()?.info().name.as_str()));
+    let in_use = slots.iter().filter(|slot| !slot.is_away());
+    let names = in_use.filter_map(|slot| Some(slot.device.as_ref()?.info().name.as_str()));
     names.collect::<Vec<&str>>().join(", ")
 }
 
 /// Returns what the members are together, `size_bytes` long: with sectors as large as the largest,
 /// and no better than the worst.
 fn info_of(slots: &[Slot], size_bytes: u64) -> DeviceInfo {
+    let in_use = slots.iter().filter(|slot| !slot.is_away());
     let infos: Vec<&DeviceInfo> =
-        slots.iter().filter_map(|slot| Some(slot.device.as_ref()?.info())).collect();
+        in_use.filter_map(|slot| Some(slot.device.as_ref()?.info())).collect();
     DeviceInfo {
         name: info_name(slots),
         size_bytes,

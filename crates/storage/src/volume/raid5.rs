@@ -33,7 +33,8 @@ use format::stripes::{Stripes, UnitPlace};
 use super::composite::{Compared, Composite, Healed, ParityMended, Remade, Verify};
 use super::joining::mib_at;
 use super::mirror::Mirror;
-use super::set::{MemberSet, Slot};
+use super::set::MemberSet;
+use super::slot::Slot;
 use crate::convert::{to_u64, to_usize};
 use crate::device::{
     AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, Purpose, Redundancy,

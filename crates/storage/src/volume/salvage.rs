@@ -7,7 +7,8 @@ use std::ops::Range;
 
 use format::page::PAGE_BYTES;
 
-use super::set::{MemberSet, Slot};
+use super::set::MemberSet;
+use super::slot::Slot;
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, Ticket};
 

@@ -14,127 +14,40 @@
 //! - MS3: A member that the layout needs never fails: its error goes up, and the pool must stop
 //!   writing.
 //! - MS4: A joining member gets every write, and is never read.
+//! - MS5: Before a write is answered that a member which is away has not done, the map of that
+//!   member in the labels has its parts, durably; and from the moment it went, all parts that were
+//!   written before and may not be durable on it (MP1, RH2).
 //!
 //! # Concurrency
 //!
 //! Who sends a request takes a snapshot of the members ([`MemberSet::view`]), after it has told its
 //! range ([`MemberSet::begin_write`]): so whoever holds the range afterwards knows that each write
-//! before went to the members of before. LOCK: the lock of the label is behind every lock of the
+//! before went to the members of before. While labels are written and the members change no write
+//! begins: a write that begins before is in flight, and one that begins afterwards sees the members
+//! as they are then, so no write falls between a map and the writes that it is to have (MS5). LOCK:
+//! the lock of the label is behind every lock of the
 //! engine and held while labels are written.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use format::geometry::SUPERBLOCK_COPIES;
+use format::geometry::{Geometry, SUPERBLOCK_COPIES};
 use format::members::{MemberState, Membership};
+use format::missed::Parts;
 use format::superblock::Superblock;
 use parking_lot::RwLock;
 use runtime::planted::{self, Planted};
 use runtime::sync::Mutex;
 
-use super::ranges::{Hold, InFlight, Ranges};
+use super::ranges::{Closed, Hold, InFlight, Ranges};
+use super::slot::{Counted, Pending, Slot};
 use super::spares::SpareDevices;
-use crate::counters::{IoCounters, IoCounts};
 use crate::device::{
     AlignedBuffer, Completion, DeviceError, Operation, PendingRequest, Purpose, RequestKind,
     SharedDevice, Ticket,
 };
 use crate::pool::{SEQUENCE_OF_CREATION, submit_superblock_copy};
-
-/// What happened to a member since the pool was opened.
-#[derive(Debug, Default)]
-pub(super) struct MemberCounters {
-    io: IoCounters,
-    read_errors: AtomicU64,
-    write_errors: AtomicU64,
-    checksum_errors: AtomicU64,
-    repaired: AtomicU64,
-}
-
-/// The same at one moment.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct MemberCounts {
-    /// Requests and bytes, labels apart.
-    pub io: IoCounts,
-    /// Reads that failed.
-    pub read_errors: u64,
-    /// Writes and flushes that failed.
-    pub write_errors: u64,
-    /// Ranges that were read and did not verify.
-    pub checksum_errors: u64,
-    /// Ranges that were written again with what another member had.
-    pub repaired: u64,
-}
-
-/// A slot, and the member in it.
-#[derive(Clone, Debug)]
-pub struct Slot {
-    /// `None`: it was not found.
-    pub device: Option<SharedDevice>,
-    /// What it is to the pool.
-    pub state: MemberState,
-    counters: Arc<MemberCounters>,
-}
-
-impl Slot {
-    /// Returns a slot whose counters stand at zero.
-    #[must_use]
-    pub fn new(device: Option<SharedDevice>, state: MemberState) -> Slot {
-        Slot { device, state, counters: Arc::default() }
-    }
-
-    /// Returns the device that reads may go to.
-    #[must_use]
-    pub fn readable(&self) -> Option<&SharedDevice> {
-        self.device.as_ref().filter(|_| self.state == MemberState::Online)
-    }
-
-    /// Returns the device that writes go to (MS4).
-    #[must_use]
-    pub fn writable(&self) -> Option<&SharedDevice> {
-        let is_written = match self.state {
-            MemberState::Online => true,
-            MemberState::Joining => !planted::is(Planted::JoiningMissesWrites),
-            MemberState::Missing | MemberState::Failed | MemberState::Gone => false,
-        };
-        self.device.as_ref().filter(|_| is_written)
-    }
-
-    /// Returns what happened to it.
-    #[must_use]
-    pub fn counts(&self) -> MemberCounts {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        MemberCounts {
-            io: self.counters.io.snapshot(),
-            read_errors: of(&self.counters.read_errors),
-            write_errors: of(&self.counters.write_errors),
-            checksum_errors: of(&self.counters.checksum_errors),
-            repaired: of(&self.counters.repaired),
-        }
-    }
-
-    /// Counts a range that did not verify, and whether it was written again.
-    pub fn count_damage(&self, is_repaired: bool) {
-        self.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
-        self.counters.repaired.fetch_add(u64::from(is_repaired), Ordering::Relaxed);
-    }
-
-    fn count_error(&self, kind: RequestKind) {
-        match kind {
-            RequestKind::Read => self.counters.read_errors.fetch_add(1, Ordering::Relaxed),
-            RequestKind::Write | RequestKind::Flush => {
-                self.counters.write_errors.fetch_add(1, Ordering::Relaxed)
-            }
-            RequestKind::Discard => 0,
-        };
-    }
-
-    fn is_on(&self, device: &SharedDevice) -> bool {
-        self.device.as_ref().is_some_and(|own| Arc::ptr_eq(own, device))
-    }
-}
 
 /// The members at one moment, by slot.
 pub type View = Arc<Vec<Slot>>;
@@ -185,6 +98,17 @@ fn gather(sets: &[Arc<MemberSet>]) -> Vec<Slot> {
     slots
 }
 
+/// Lets no write to any of `sets` begin (MS5).
+fn close(sets: &[Arc<MemberSet>]) -> Vec<Closed> {
+    sets.iter().map(|set| set.ranges.close()).collect()
+}
+
+/// Returns what of the writes so far the member in slot `at` of the pool may not have.
+fn unflushed(sets: &[Arc<MemberSet>], member: &Slot, at: usize) -> Parts {
+    let own = sets.iter().rev().find(|set| set.first_slot <= at);
+    own.map_or(Parts::NONE, |set| set.ranges.unflushed(member.flushed()))
+}
+
 /// Gives each of `sets` what `slots` have of it.
 fn spread(sets: &[Arc<MemberSet>], slots: &[Slot]) {
     for set in sets {
@@ -203,12 +127,17 @@ fn is_short(sets: &[Arc<MemberSet>], slots: &[Slot]) -> bool {
 }
 
 impl MemberSet {
-    /// Returns the members in `slots`, of which at least `needed` must stay online. `label` is the
-    /// newest of theirs; `None` while the pool is being made.
+    /// Returns the members in `slots` of a pool of this geometry, of which at least `needed` must
+    /// stay online. `label` is the newest of theirs; `None` while the pool is being made.
     #[must_use]
-    pub fn new(slots: Vec<Slot>, label: Option<Superblock>, needed: usize) -> Arc<MemberSet> {
+    pub fn new(
+        slots: Vec<Slot>,
+        label: Option<Superblock>,
+        needed: usize,
+        geometry: &Geometry,
+    ) -> Arc<MemberSet> {
         let roster = Roster { label: Mutex::new(label), sets: RwLock::default() };
-        let set = MemberSet::of(Arc::new(roster), 0, slots, needed);
+        let set = MemberSet::of(Arc::new(roster), 0, slots, (needed, geometry));
         set.join_roster();
         set
     }
@@ -222,17 +151,18 @@ impl MemberSet {
         slots: Vec<Slot>,
         needed: usize,
     ) -> Arc<MemberSet> {
-        MemberSet::of(Arc::clone(&self.roster), first_slot, slots, needed)
+        let geometry = self.ranges.geometry();
+        MemberSet::of(Arc::clone(&self.roster), first_slot, slots, (needed, geometry))
     }
 
     fn of(
         roster: Arc<Roster>,
         first_slot: usize,
         slots: Vec<Slot>,
-        needed: usize,
+        (needed, geometry): (usize, &Geometry),
     ) -> Arc<MemberSet> {
         let view = RwLock::new(Arc::new(slots));
-        let (ranges, spares) = (Arc::default(), SpareDevices::default());
+        let (ranges, spares) = (Ranges::new(geometry.clone()), SpareDevices::default());
         Arc::new(MemberSet { roster, first_slot, view, needed, ranges, spares })
     }
 
@@ -318,8 +248,9 @@ impl MemberSet {
         };
         slot.counters.io.add(purpose, &operation);
         let kind = operation.kind();
+        let pending = Pending::new(slot);
         let ticket = device.submit(purpose, operation);
-        Ticket::new(Box::new(Counted { ticket, kind, slot: slot.clone() }))
+        Ticket::new(Box::new(Counted { ticket, kind, pending }))
     }
 
     /// Sends several requests to one member at once, and counts them.
@@ -336,9 +267,11 @@ impl MemberSet {
         };
         operations.iter().for_each(|operation| slot.counters.io.add(purpose, operation));
         let kinds: Vec<RequestKind> = operations.iter().map(Operation::kind).collect();
+        let pending: Vec<Pending> = kinds.iter().map(|_| Pending::new(slot)).collect();
         let tickets = device.submit_all(purpose, operations);
-        let counted = kinds.into_iter().zip(tickets).map(|(kind, ticket)| {
-            Ticket::new(Box::new(Counted { ticket, kind, slot: slot.clone() }))
+        let counted = kinds.into_iter().zip(pending).zip(tickets);
+        let counted = counted.map(|((kind, pending), ticket)| {
+            Ticket::new(Box::new(Counted { ticket, kind, pending }))
         });
         counted.collect()
     }
@@ -353,16 +286,67 @@ impl MemberSet {
         in_flight: Option<InFlight>,
     ) -> Ticket {
         let (set, view) = (Arc::clone(self), Arc::clone(view));
-        Ticket::new(Box::new(Together { set, view, tickets, in_flight }))
+        Ticket::new(Box::new(Together { set, view, tickets, in_flight, flush: None }))
     }
 
     /// Makes every write answered so far durable, on every member.
     pub fn submit_flush(self: &Arc<MemberSet>, purpose: Purpose) -> Ticket {
+        let flush = Some(self.ranges.begin_flush());
         let view = self.view();
         let tickets = (0..).zip(view.iter()).filter(|(_, slot)| slot.writable().is_some());
         let tickets = tickets.map(|(at, slot)| (at, self.submit(slot, purpose, Operation::Flush)));
         let tickets: Vec<_> = tickets.collect();
-        self.together(&view, tickets, None)
+        let set = Arc::clone(self);
+        Ticket::new(Box::new(Together { set, view, tickets, in_flight: None, flush }))
+    }
+
+    /// Whether a member that was away has missed writes to any byte of `range`, which it must get
+    /// when it comes back; all of the fixed regions.
+    #[must_use]
+    pub fn has_missed(&self, slot: &Slot, range: &Range<u64>) -> bool {
+        let Some(mut missed) = slot.missed else { return true };
+        if planted::is(Planted::ReturnEndsEarly)
+            && let Some(last) = missed.last()
+        {
+            missed =
+                (0..last).filter(|part| missed.has(*part)).fold(Parts::NONE, |mut all, part| {
+                    all.add(part);
+                    all
+                });
+        }
+        range.start < self.ranges.groups_offset() || missed.has_any(&self.ranges.parts_of(range))
+    }
+
+    /// Notes in the maps of members that are away that `parts` were written, durably (MS5).
+    fn note_missed(&self, parts: &Parts) -> Result<(), DeviceError> {
+        let lacks =
+            |slot: &Slot| slot.is_away() && slot.missed.is_some_and(|map| !map.has_all(parts));
+        if !self.view().iter().any(lacks) || planted::is(Planted::MissedNotMarked) {
+            return Ok(());
+        }
+        let mut label = self.roster.label.lock();
+        let sets = self.roster.sets();
+        let _closed = close(&sets);
+        let Some(known) = label.as_ref() else { return Ok(()) };
+        let (mut slots, mut superblock) = (gather(&sets), known.clone());
+        if !slots.iter().any(lacks) {
+            // Another was first.
+            return Ok(());
+        }
+        for slot in slots.iter_mut().filter(|slot| slot.is_away()) {
+            slot.missed = slot.missed.map(|missed| missed.with(*parts));
+        }
+        note_states(&mut superblock, &mut slots);
+        write_labels(&sets, &mut slots, &mut superblock, None)?;
+        *label = Some(superblock);
+        spread(&sets, &slots);
+        Ok(())
+    }
+
+    /// Returns the parts that writes in flight write to, some of them not to a member that is away.
+    #[must_use]
+    pub fn in_flight(&self) -> Parts {
+        self.ranges.in_flight()
     }
 
     /// The member in `slot`, which was on `device`, has not done what it was asked: see the
@@ -380,6 +364,7 @@ impl MemberSet {
     ) -> Result<(), DeviceError> {
         let mut label = self.roster.label.lock();
         let sets = self.roster.sets();
+        let _closed = close(&sets);
         let mut slots = gather(&sets);
         let is_there = |slot: &&mut Slot| slot.is_on(device) && slot.writable().is_some();
         let Some(member) = slots.get_mut(self.first_slot + slot).filter(is_there) else {
@@ -387,7 +372,7 @@ impl MemberSet {
             return Ok(());
         };
         let was_joining = member.state == MemberState::Joining;
-        member.state = MemberState::Failed;
+        member.leave(MemberState::Failed, self.ranges.unflushed(member.flushed()));
         let Some(known) = label.as_ref() else { return Err(error) };
         if !was_joining && is_short(&sets, &slots) {
             return Err(error);
@@ -397,10 +382,10 @@ impl MemberSet {
             "{error}; the member has failed, and the pool goes on without it: replace it"
         );
         let mut superblock = known.clone();
-        note_states(&mut superblock, &slots);
+        note_states(&mut superblock, &mut slots);
         superblock.add_membership();
         if !planted::is(Planted::FailureNotLabelled) {
-            write_labels(&sets, &mut slots, &mut superblock)?;
+            write_labels(&sets, &mut slots, &mut superblock, None)?;
         }
         *label = Some(superblock);
         // CRASH: the labels are durable; only now does nothing more go to it (MS2).
@@ -416,16 +401,38 @@ impl MemberSet {
     /// What a member said that the layout needs: the pool must stop writing.
     pub fn update_labels(&self, superblock: &mut Superblock) -> Result<(), DeviceError> {
         let mut label = self.roster.label.lock();
+        let sets = self.roster.sets();
+        let _closed = close(&sets);
         if let Some(known) = label.as_ref() {
             superblock.sequence = superblock.sequence.max(known.sequence);
             take_table(superblock, known);
         }
-        let sets = self.roster.sets();
         let mut slots = gather(&sets);
-        write_labels(&sets, &mut slots, superblock)?;
+        write_labels(&sets, &mut slots, superblock, None)?;
         *label = Some(superblock.clone());
         spread(&sets, &slots);
         Ok(())
+    }
+
+    /// Lets go of the device of a member that is away, and returns what it is called.
+    ///
+    /// # Errors
+    ///
+    /// How many requests to it were not answered: the device stays.
+    pub fn let_go(&self, slot: usize) -> Result<Option<String>, u64> {
+        let _label = self.roster.label.lock();
+        let sets = self.roster.sets();
+        let mut slots = gather(&sets);
+        let Some(away) = slots.get_mut(slot).filter(|slot| slot.is_away()) else {
+            return Ok(None);
+        };
+        match away.unanswered() {
+            0 => {}
+            unanswered => return Err(unanswered),
+        }
+        let name = away.device.take().map(|device| device.info().name.clone());
+        spread(&sets, &slots);
+        Ok(name)
     }
 
     /// Changes members and their table together: `change` is given both, and says whether states
@@ -439,15 +446,31 @@ impl MemberSet {
         &self,
         change: impl FnOnce(&mut Vec<Slot>, &mut Superblock) -> bool,
     ) -> Result<(), DeviceError> {
+        self.change_last(None, change)
+    }
+
+    /// The same, but the label of the member in slot `last` is written when those of the others are
+    /// durable: so it never says what they do not know, and a crash between them, after which the
+    /// others go on without that member, does not make two histories of it.
+    ///
+    /// # Errors
+    ///
+    /// See [`MemberSet::change`].
+    pub fn change_last(
+        &self,
+        last: Option<usize>,
+        change: impl FnOnce(&mut Vec<Slot>, &mut Superblock) -> bool,
+    ) -> Result<(), DeviceError> {
         let mut label = self.roster.label.lock();
-        let Some(known) = label.as_ref() else { return Ok(()) };
         let sets = self.roster.sets();
+        let _closed = close(&sets);
+        let Some(known) = label.as_ref() else { return Ok(()) };
         let (mut slots, mut superblock) = (gather(&sets), known.clone());
         if change(&mut slots, &mut superblock) {
-            note_states(&mut superblock, &slots);
+            note_states(&mut superblock, &mut slots);
             superblock.add_membership();
         }
-        write_labels(&sets, &mut slots, &mut superblock)?;
+        write_labels(&sets, &mut slots, &mut superblock, last)?;
         *label = Some(superblock);
         spread(&sets, &slots);
         Ok(())
@@ -472,7 +495,8 @@ impl MemberSet {
         }
         self.change(|slots, _| {
             let absent = slots.iter_mut().filter(|slot| is_new(slot));
-            absent.for_each(|slot| slot.state = MemberState::Missing);
+            // What was in flight at a crash recovery writes again, to all that are there: 0064.
+            absent.for_each(|slot| slot.leave(MemberState::Missing, Parts::NONE));
             true
         })
     }
@@ -488,9 +512,10 @@ impl MemberSet {
         superblock.memberships = vec![Membership::FIRST];
         let slots = self.all();
         let others: Vec<u16> = (1..SUPERBLOCK_COPIES).collect();
+        let all: Vec<usize> = (0..slots.len()).collect();
         // CRASH: only the first copies make a pool of what is there.
         for copies in [&others[..], &[0]] {
-            if let Some((_, error)) = write_copies(&slots, 0, superblock, copies).pop() {
+            if let Some((_, error)) = write_copies(&slots, &all, 0, superblock, copies).pop() {
                 return Err(error);
             }
         }
@@ -504,8 +529,10 @@ impl MemberSet {
     ///
     /// What a member said.
     pub(super) fn write_own_labels(&self, superblock: &Superblock) -> Result<(), DeviceError> {
+        let view = self.view();
+        let all: Vec<usize> = (0..view.len()).collect();
         for copies in [[0, 2], [1, 3]] {
-            let failed = write_copies(&self.view(), self.first_slot, superblock, &copies).pop();
+            let failed = write_copies(&view, &all, self.first_slot, superblock, &copies).pop();
             if let Some((_, error)) = failed {
                 return Err(error);
             }
@@ -526,18 +553,25 @@ pub(super) fn take_table(superblock: &mut Superblock, known: &Superblock) {
 }
 
 /// Writes `superblock` to the labels of all of `slots` that get writes. One that does not do it
-/// fails, and the others are told.
+/// fails, and the others are told. That in slot `last` is written when the others are durable.
 fn write_labels(
     sets: &[Arc<MemberSet>],
     slots: &mut [Slot],
     superblock: &mut Superblock,
+    last: Option<usize>,
 ) -> Result<(), DeviceError> {
+    let all: Vec<usize> = (0..slots.len()).collect();
+    let (late, early): (Vec<usize>, Vec<usize>) = all.into_iter().partition(|at| Some(*at) == last);
     loop {
         superblock.sequence += 1;
         let turn = u16::from(!superblock.sequence.is_multiple_of(2));
         let mut failed = Vec::new();
-        for copies in [[turn, 2], [1 - turn, 3]] {
-            failed.extend(write_copies(slots, 0, superblock, &copies));
+        for (which, copies) in [&early, &late]
+            .into_iter()
+            .filter(|which| !which.is_empty())
+            .flat_map(|which| [[turn, 2], [1 - turn, 3]].map(|copies| (which, copies)))
+        {
+            failed.extend(write_copies(slots, which, 0, superblock, &copies));
             if !failed.is_empty() {
                 break;
             }
@@ -548,7 +582,8 @@ fn write_labels(
         for (at, error) in failed {
             let was_joining = slots[at].state == MemberState::Joining;
             slots[at].count_error(RequestKind::Write);
-            slots[at].state = MemberState::Failed;
+            let unflushed = unflushed(sets, &slots[at], at);
+            slots[at].leave(MemberState::Failed, unflushed);
             if !was_joining && is_short(sets, slots) {
                 return Err(error);
             }
@@ -560,26 +595,31 @@ fn write_labels(
 }
 
 /// Notes in the table what `slots` are now.
-fn note_states(superblock: &mut Superblock, slots: &[Slot]) {
+fn note_states(superblock: &mut Superblock, slots: &mut [Slot]) {
+    // Maps are of the first disk group: members of another get all of it when they come back.
+    slots.iter_mut().skip(superblock.width).for_each(|slot| slot.missed = None);
     for (member, slot) in superblock.members.iter_mut().zip(slots) {
         member.state = slot.state;
+        member.missed = slot.missed;
         if slot.state != MemberState::Joining {
             member.copied_mib = 0;
         }
     }
 }
 
-/// Writes copies of `superblock` to all of `slots` that get writes, and flushes. `first_slot` is
-/// what the first of them has in the pool. Returns who has not done it.
+/// Writes copies of `superblock` to those of `slots` that `which` names and that get writes, and
+/// flushes. `first_slot` is what the first of `slots` has in the pool. Returns who has not done it.
 fn write_copies(
     slots: &[Slot],
+    which: &[usize],
     first_slot: usize,
     superblock: &Superblock,
     copies: &[u16],
 ) -> Vec<(usize, DeviceError)> {
+    let device_in = |at: &usize| Some((*at, slots.get(*at)?.writable()?));
+    let devices: Vec<(usize, &SharedDevice)> = which.iter().filter_map(device_in).collect();
     let mut tickets = Vec::new();
-    for (at, device) in (0..).zip(slots.iter().map(Slot::writable)) {
-        let Some(device) = device else { continue };
+    for &(at, device) in &devices {
         let own = Superblock { device_index: index_of(first_slot + at), ..superblock.clone() };
         for &copy in copies {
             tickets.push((at, submit_superblock_copy(device.as_ref(), &own, copy)));
@@ -597,26 +637,12 @@ fn write_copies(
     };
     wait_for(tickets);
     let flush = |device: &SharedDevice| device.submit(Purpose::Superblock, Operation::Flush);
-    let flushes = (0..).zip(slots).filter_map(|(at, slot)| Some((at, flush(slot.writable()?))));
-    wait_for(flushes.collect());
+    wait_for(devices.iter().map(|(at, device)| (*at, flush(device))).collect());
     failed
 }
 
 fn index_of(slot: usize) -> u16 {
     u16::try_from(slot).expect("a pool has few members")
-}
-
-/// A request to one member.
-struct Counted {
-    ticket: Ticket,
-    kind: RequestKind,
-    slot: Slot,
-}
-
-impl PendingRequest for Counted {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
-        self.ticket.wait().inspect_err(|_| self.slot.count_error(self.kind))
-    }
 }
 
 /// Requests to several members.
@@ -626,11 +652,13 @@ struct Together {
     tickets: Vec<(usize, Ticket)>,
     /// Ends when the last has been answered, and whoever failed was told of.
     in_flight: Option<InFlight>,
+    /// Its number, if it is a flush.
+    flush: Option<u64>,
 }
 
 impl PendingRequest for Together {
     fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
-        let Together { set, view, tickets, in_flight } = *self;
+        let Together { set, view, tickets, in_flight, flush } = *self;
         let mut failed = Vec::new();
         let mut is_first = true;
         for (at, ticket) in tickets {
@@ -638,11 +666,19 @@ impl PendingRequest for Together {
                 break;
             }
             is_first = false;
-            if let Err(error) = ticket.wait() {
-                failed.push((at, error));
+            match (ticket.wait(), flush) {
+                (Err(error), _) => failed.push((at, error)),
+                (Ok(_), Some(flush)) => {
+                    view[at].note_flushed(flush);
+                }
+                (Ok(_), None) => {}
             }
         }
-        let settled = set.settle(&view, failed);
+        let mut settled = set.settle(&view, failed);
+        if let (Ok(()), Some(in_flight)) = (&settled, &in_flight) {
+            // CRASH: durable before the write is answered (MS5).
+            settled = set.note_missed(in_flight.parts());
+        }
         drop(in_flight);
         settled.map(|()| Completion::default())
     }

@@ -25,7 +25,8 @@ use runtime::planted::{self, Planted};
 
 use super::Volume;
 use super::joining::ReplaceError;
-use super::set::{MemberSet, Slot};
+use super::set::MemberSet;
+use super::slot::Slot;
 use crate::device::{AlignedBuffer, DeviceError, Purpose, SharedDevice};
 use crate::pool::write_superblock_copy;
 

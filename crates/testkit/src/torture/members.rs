@@ -5,9 +5,11 @@
 //!
 //! One member of each pool is weak, and all that goes wrong besides the power goes wrong there, one
 //! thing a life: its writes fail from one on, it is away, bits of it rot, another device takes its
-//! place. So there is never more wrong than a layout with one redundant member is for, and nothing
-//! that was acknowledged may be lost, nor any error told. A weak member that failed or was away
-//! comes back in the next life with what it had, and must not be believed.
+//! place, or it is brought back. So there is never more wrong than a layout with one redundant
+//! member is for, and nothing that was acknowledged may be lost, nor any error told. A weak member
+//! that failed or was away is there in the next life with what it had, and must not be believed:
+//! one that was away comes back by itself, one that failed when it is brought back, and gets what
+//! it missed; the power may go, or it may fail, meanwhile.
 //!
 //! The device behind it has two slices for the weak member; the one that is no member takes the
 //! place of the other.
@@ -230,6 +232,7 @@ enum Weakness {
     Away,
     Rots,
     Replaced { after_ticks: u64 },
+    Returns { after_ticks: u64 },
 }
 
 impl Weakness {
@@ -238,11 +241,12 @@ impl Weakness {
             let power = random.below(power_max);
             random.below(1 << power)
         };
-        match random.below(8) {
+        match random.below(10) {
             0 | 1 => Weakness::Fails { nth: below(random, WRITE_POWER_MAX) },
             2 => Weakness::Away,
             3 if may_rot => Weakness::Rots,
             4..=6 => Weakness::Replaced { after_ticks: below(random, TICK_POWER_MAX) },
+            7 | 8 => Weakness::Returns { after_ticks: below(random, TICK_POWER_MAX) },
             _ => Weakness::None,
         }
     }
@@ -269,20 +273,24 @@ struct Found {
     state: Option<MemberState>,
 }
 
-/// A device that takes the place of the weak member when so many ticks are over.
+/// A device that takes the place of the weak member when so many ticks are over, or the weak member
+/// itself, which is brought back.
 pub(super) struct Replacement {
     pub(super) after_ticks: u64,
     slot: usize,
-    device: SharedDevice,
-    id: [u8; 16],
+    /// The other device, and its id; `None`: it is brought back.
+    other: Option<(SharedDevice, [u8; 16])>,
 }
 
 impl Replacement {
     /// Begins it. A pool that cannot goes on as it is.
     pub(super) fn begin(self, pool: &Pool) {
-        let Replacement { slot, device, id, .. } = self;
-        // Refused while another joins, or where the pool has failed.
-        let _ = pool.replace_member(slot, device, id);
+        let Replacement { slot, other, .. } = self;
+        // Refused while another joins, where the pool has failed, or nobody is away.
+        match other {
+            Some((device, id)) => drop(pool.replace_member(slot, device, id)),
+            None => drop(pool.return_member_in(slot)),
+        }
     }
 }
 
@@ -341,8 +349,11 @@ impl Members {
             Weakness::Replaced { after_ticks } => {
                 let mut id = [0; 16];
                 id[..8].copy_from_slice(&random.next_u64().to_le_bytes());
-                let (slot, device) = (usize_of(self.weak), self.slice(&start.device, spare));
-                Some(Replacement { after_ticks, slot, device, id })
+                let other = Some((self.slice(&start.device, spare), id));
+                Some(Replacement { after_ticks, slot: usize_of(self.weak), other })
+            }
+            Weakness::Returns { after_ticks } => {
+                Some(Replacement { after_ticks, slot: usize_of(self.weak), other: None })
             }
             Weakness::None | Weakness::Fails { .. } | Weakness::Away | Weakness::Rots => None,
         };

@@ -378,6 +378,10 @@ impl Device for FileDevice {
         }
     }
 
+    fn overdue(&self) -> usize {
+        self.target.health.overdue()
+    }
+
     fn lock_identity(&self) -> Option<[u64; 2]> {
         self.target.lock
     }

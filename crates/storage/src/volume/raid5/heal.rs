@@ -9,7 +9,7 @@ use crate::convert::to_u64;
 use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes};
 use crate::volume::composite::{Healed, Verify};
 use crate::volume::ranges::Hold;
-use crate::volume::set::Slot;
+use crate::volume::slot::Slot;
 
 impl Raid5 {
     /// Returns where copy `copy` of parts lies: member and byte of each; `None`: no page can be
@@ -91,19 +91,19 @@ impl Raid5 {
         Some(Ok(whole))
     }
 
-    /// Whether the rows of a range are the sums that they should be; a member that is not there
-    /// tells nothing, one that fails to be read tells that something is wrong, and so does one that
-    /// is joining: it may have been written to, and nobody may look.
+    /// Whether the rows of a range are the sums that they should be. A member that fails to be read
+    /// tells that something is wrong, and so does one that is joining or away: it may have been
+    /// written to, and nobody may look. One that is away gets the row when it comes back, for it is
+    /// written now.
     pub(super) fn rows_agree(&self, purpose: Purpose, offset: u64, length_bytes: usize) -> bool {
         let parts = self.parts(offset, length_bytes);
         let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return true };
         let source = self.source(purpose);
-        let is_joining = |slot: &Slot| slot.readable().is_none() && slot.writable().is_some();
-        if source.view.iter().any(is_joining) && !planted::is(Planted::RecoveryTrustsJoining) {
-            return false;
-        }
-        if source.view.iter().any(|slot| slot.readable().is_none()) {
-            return true;
+        let unknown = |slot: &&Slot| slot.readable().is_none();
+        if let Some(unknown) = source.view.iter().find(unknown) {
+            let is_away = unknown.is_away();
+            return planted::is(Planted::RecoveryTrustsJoining) && !is_away
+                || planted::is(Planted::RecoveryTrustsAbsent) && is_away;
         }
         let rows = first.place.row..last.place.row + 1;
         let range = self.stripes.row_offset(rows.start)..self.stripes.row_offset(rows.end);
@@ -230,6 +230,9 @@ impl Raid5 {
                     self.set.fail(member, device, error)?;
                 }
             }
+        }
+        if let Some(hold) = hold.filter(|_| is_repaired) {
+            hold.note_written();
         }
         slot.count_damage(is_repaired);
         let device = slot.device.as_ref().map_or("", |device| &device.info().name);

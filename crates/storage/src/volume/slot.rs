@@ -1,0 +1,195 @@
+//! A member at work: its device, what it is to the pool, what it has missed, and what happened to
+//! it.
+//!
+//! Not here: when any of that changes (`set.rs`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use format::members::MemberState;
+use format::missed::Parts;
+use runtime::planted::{self, Planted};
+
+use crate::convert::to_u64;
+use crate::counters::{IoCounters, IoCounts};
+use crate::device::{Completion, DeviceError, PendingRequest, RequestKind, SharedDevice, Ticket};
+
+/// What happened to a member since the pool was opened.
+#[derive(Debug, Default)]
+pub(super) struct MemberCounters {
+    pub(super) io: IoCounters,
+    read_errors: AtomicU64,
+    write_errors: AtomicU64,
+    checksum_errors: AtomicU64,
+    repaired: AtomicU64,
+    /// Requests that were not answered yet, or given up by who waited.
+    pending: AtomicU64,
+    /// Number of the last flush that it has done.
+    flushed: AtomicU64,
+}
+
+/// The same at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemberCounts {
+    /// Requests and bytes, labels apart.
+    pub io: IoCounts,
+    /// Reads that failed.
+    pub read_errors: u64,
+    /// Writes and flushes that failed.
+    pub write_errors: u64,
+    /// Ranges that were read and did not verify.
+    pub checksum_errors: u64,
+    /// Ranges that were written again with what another member had.
+    pub repaired: u64,
+}
+
+/// A slot, and the member in it.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// `None`: it was not found.
+    pub device: Option<SharedDevice>,
+    /// What it is to the pool.
+    pub state: MemberState,
+    /// What it has missed: see [`format::members::Member::missed`].
+    pub missed: Option<Parts>,
+    pub(super) counters: Arc<MemberCounters>,
+}
+
+impl Slot {
+    /// Returns a slot whose counters stand at zero.
+    #[must_use]
+    pub fn new(device: Option<SharedDevice>, state: MemberState) -> Slot {
+        Slot { device, state, missed: None, counters: Arc::default() }
+    }
+
+    /// Whether it is away, and may come back.
+    #[must_use]
+    pub fn is_away(&self) -> bool {
+        match self.state {
+            MemberState::Missing | MemberState::Failed => true,
+            MemberState::Online | MemberState::Joining | MemberState::Gone => false,
+        }
+    }
+
+    /// Returns how many requests to it were not answered: what they change may still change.
+    #[must_use]
+    pub fn unanswered(&self) -> u64 {
+        let overdue = self.device.as_ref().map_or(0, |device| device.overdue());
+        self.counters.pending.load(Ordering::SeqCst) + to_u64(overdue)
+    }
+
+    /// Returns the number of the last flush that it has done.
+    pub(super) fn flushed(&self) -> u64 {
+        self.counters.flushed.load(Ordering::SeqCst)
+    }
+
+    /// Notes that it has done flush number `flush`.
+    pub(super) fn note_flushed(&self, flush: u64) {
+        self.counters.flushed.fetch_max(flush, Ordering::SeqCst);
+    }
+
+    /// It goes, in `state` from now on; `unflushed` is what of the writes so far it may not have.
+    pub(super) fn leave(&mut self, state: MemberState, unflushed: Parts) {
+        let unflushed =
+            if planted::is(Planted::UnflushedNotMissed) { Parts::NONE } else { unflushed };
+        self.missed = match (self.state, self.missed) {
+            // It never had all.
+            (MemberState::Joining, None) => None,
+            // What was made anew of it so far is not told apart.
+            (MemberState::Joining, Some(_)) if planted::is(Planted::MissedForgotten) => {
+                Some(unflushed)
+            }
+            (MemberState::Joining, Some(missed)) => Some(missed.with(unflushed)),
+            (MemberState::Online, _) => Some(unflushed),
+            (MemberState::Missing | MemberState::Failed | MemberState::Gone, missed) => missed,
+        };
+        self.state = state;
+    }
+
+    /// Returns the device that reads may go to.
+    #[must_use]
+    pub fn readable(&self) -> Option<&SharedDevice> {
+        let is_read = match self.state {
+            MemberState::Online => true,
+            MemberState::Joining => {
+                planted::is(Planted::ReturningBelieved) && self.missed.is_some()
+            }
+            MemberState::Missing | MemberState::Failed | MemberState::Gone => false,
+        };
+        self.device.as_ref().filter(|_| is_read)
+    }
+
+    /// Returns the device that writes go to (MS4).
+    #[must_use]
+    pub fn writable(&self) -> Option<&SharedDevice> {
+        let is_written = match self.state {
+            MemberState::Online => true,
+            MemberState::Joining => !planted::is(Planted::JoiningMissesWrites),
+            MemberState::Missing | MemberState::Failed | MemberState::Gone => false,
+        };
+        self.device.as_ref().filter(|_| is_written)
+    }
+
+    /// Returns what happened to it.
+    #[must_use]
+    pub fn counts(&self) -> MemberCounts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        MemberCounts {
+            io: self.counters.io.snapshot(),
+            read_errors: of(&self.counters.read_errors),
+            write_errors: of(&self.counters.write_errors),
+            checksum_errors: of(&self.counters.checksum_errors),
+            repaired: of(&self.counters.repaired),
+        }
+    }
+
+    /// Counts a range that did not verify, and whether it was written again.
+    pub fn count_damage(&self, is_repaired: bool) {
+        self.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+        self.counters.repaired.fetch_add(u64::from(is_repaired), Ordering::Relaxed);
+    }
+
+    pub(super) fn count_error(&self, kind: RequestKind) {
+        match kind {
+            RequestKind::Read => self.counters.read_errors.fetch_add(1, Ordering::Relaxed),
+            RequestKind::Write | RequestKind::Flush => {
+                self.counters.write_errors.fetch_add(1, Ordering::Relaxed)
+            }
+            RequestKind::Discard => 0,
+        };
+    }
+
+    pub(super) fn is_on(&self, device: &SharedDevice) -> bool {
+        self.device.as_ref().is_some_and(|own| Arc::ptr_eq(own, device))
+    }
+}
+
+/// A request that counts as unanswered until this is dropped.
+pub(super) struct Pending(Slot);
+
+impl Pending {
+    pub(super) fn new(slot: &Slot) -> Pending {
+        slot.counters.pending.fetch_add(1, Ordering::SeqCst);
+        Pending(slot.clone())
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.counters.pending.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A request to one member.
+pub(super) struct Counted {
+    pub(super) ticket: Ticket,
+    pub(super) kind: RequestKind,
+    pub(super) pending: Pending,
+}
+
+impl PendingRequest for Counted {
+    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+        let Counted { ticket, kind, pending } = *self;
+        ticket.wait().inspect_err(|_| pending.0.count_error(kind))
+    }
+}
