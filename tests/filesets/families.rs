@@ -4,7 +4,7 @@
 use testkit::families::{Options, run};
 
 /// Seeds here; `holdfast torture --filesets` runs as many as it is told.
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 100;
 
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())

@@ -101,7 +101,7 @@ fn superblock_copies_that_fail_are_noted() {
     expect_note(DefectCode::SB005, |image| put_superblock(image, 1, &image.superblock.encode(2)));
     for (code, at, byte) in [
         (DefectCode::SB003, 12, 9),
-        (DefectCode::SB004, 44, 2),
+        (DefectCode::SB006, 44, 2),
         (DefectCode::SB004, 47, 1),
         (DefectCode::SB004, 64, 128),
         (DefectCode::SB006, 47, 9),

@@ -98,7 +98,7 @@ fn the_label_of_a_spare_comes_back_as_it_was_written() {
 fn what_a_member_has_missed_comes_back_as_it_was_written() {
     let mut away = sample();
     away.members.push(Member::new([3; 16], 1 << 30));
-    away.layout = Layout::Mirror;
+    (away.layout, away.width) = (Layout::Mirror, 2);
     away.members[1].state = MemberState::Failed;
     away.members[1].missed = Some(Parts::of(&away.geometry, &(0..300 << 20)));
     let bytes = away.encode(0);
