@@ -282,7 +282,7 @@ pub(super) fn refused_by(path: &Path, pool: &Pool, error: &FsError) -> BackendEr
 pub(super) fn advised(full: &Fullness) -> String {
     let named = full.heaviest.as_ref().and_then(|heaviest| heaviest.clones.first());
     let advice = match named {
-        Some(clone) => format!("`holdfast clone delete POOL:{}` frees at once", clone.name),
+        Some(clone) => format!("`holdfast clone delete POOL:{}` gives that back", clone.name),
         None if full.clones > 0 => {
             "delete clones (`holdfast clone delete`), the oldest first".into()
         }

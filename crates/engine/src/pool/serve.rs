@@ -402,7 +402,12 @@ impl FileSystem for Pool {
         if ino.is_clones_directory() {
             return Ok(());
         }
-        self.named(ino, b"", self.files_of(ino)?.sync_file(caller, ino))
+        let files = self.files_of(ino)?;
+        // Nothing of a clone waits.
+        if files.is_of_clone() {
+            return Ok(());
+        }
+        self.named(ino, b"", files.sync_file(caller, ino))
     }
 
     fn commit_then(&self, caller: &Caller, ino: Ino, _data_only: bool, completion: Completion) {

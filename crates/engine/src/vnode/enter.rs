@@ -98,7 +98,12 @@ impl Core {
                 let by = "it is mounted, or being copied: unmount it, or wait until that has ended";
                 return Err(FsError::FilesetInUse { name, by: by.to_owned() });
             }
-            clone.is_gone.store(true, Ordering::SeqCst);
+            // One at a time: only who has set the mark may take it back.
+            if clone.is_gone.swap(true, Ordering::SeqCst) {
+                let name = self.filesets.table.lock(&self.store)?.path_of(clone.anodes.slot);
+                let by = "it is being deleted already";
+                return Err(FsError::FilesetInUse { name, by: by.to_owned() });
+            }
         }
         // PO1.
         let closed = (!planted::is(Planted::ReadersNotWaitedFor)).then(|| clone.gate.close());
