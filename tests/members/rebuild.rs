@@ -19,6 +19,8 @@ use super::{Devices, devices_of, get, put, reopened, shared};
 
 /// Files enough that a rebuild takes several steps.
 const FILES: u8 = 50;
+/// Steps of a job before its device fails.
+const STEPS_BEFORE: usize = 2;
 
 /// A clock that goes on by a tenth of a second whenever somebody looks: one step of a job is all
 /// that a tick has time for.
@@ -331,5 +333,43 @@ fn a_failure_during_a_rebuild_loses_nothing() {
             finish(&pool);
         }
         assert_eq!(states(&pool), [MemberState::Online; 4]);
+    }
+}
+
+/// Goal: the job of a new device that failed does not end for the next one in its place, which it
+/// has given less. Method: the first fails between two steps of its job, and the next is there
+/// before the job looks again; then each other member is lost.
+#[test]
+fn the_job_of_a_device_that_failed_makes_no_other_whole() {
+    let (count, slot) = (4, 1);
+    let old = new_raid5(count);
+    let images = old.iter().chain([&old[slot], &old[slot]]).map(|device| device.image());
+    let devices = devices_of(images.collect());
+    let pool = open(&devices[..count].to_vec()).expect("all are there");
+    let mut files = BTreeMap::new();
+    for number in 0..20 {
+        let (name, bytes) = (format!("file{number}"), content(number, 90_000));
+        put(&pool, &name, &bytes).expect("there is room");
+        files.insert(name, bytes);
+    }
+    pool.checkpoint().expect("nothing fails");
+    begin(&pool, slot, &devices[count]);
+    (0..STEPS_BEFORE).for_each(|_| pool.tick().expect("nothing fails"));
+    assert_eq!(states(&pool)[slot], MemberState::Joining, "its job has begun, and has not ended");
+    pool.fail_member(slot).expect("the others have all");
+    let next: SharedDevice = Arc::<SimDevice>::clone(&devices[count + 1]);
+    pool.replace_member(slot, next, [78; 16]).expect("the others have all");
+    finish(&pool);
+    pool.close().expect("nothing fails");
+    drop(pool);
+    for lost in all_but(count, slot) {
+        let is_left = |at: &usize| *at != lost;
+        let left = (0..count).filter(is_left).map(|at| if at == slot { count + 1 } else { at });
+        let left = reopened(&devices, &left.collect::<Vec<_>>());
+        let pool = open(&left).expect("all but one are there");
+        verify(&pool, &files, &format!("without {lost}"));
+        pool.close().expect("nothing fails");
+        drop(pool);
+        check(&left, &format!("without {lost}"));
     }
 }

@@ -144,15 +144,21 @@ fn a_disk_group_between_others_goes() {
     finish(&pool, 2, "the middle");
     let numbers: Vec<u8> = groups(&pool).iter().map(|group| group.number).collect();
     assert_eq!(numbers, [0, 2]);
+    // In the slot between the others another can be added, while the rest is at work.
+    let again = group_of(&devices, Layout::Single, &[1]);
+    pool.add_disk_group(&again).expect("there is a slot");
+    put(&pool, "later", &content(1, 2, FILE_BYTES)).expect("there is room");
+    assert_eq!(groups(&pool).len(), 3);
     pool.close().expect("nothing fails");
     drop(pool);
     let left = labelled(&devices);
-    assert_eq!(left.len(), 2);
+    assert_eq!(left.len(), 3);
     check_all(&left, "the middle");
     let pool = open(&left).expect("all are there");
     for file in 0..20 {
         assert!(get(&pool, &name(file)) == Some(content(file, 1, FILE_BYTES)), "file {file}");
     }
+    assert!(get(&pool, "later") == Some(content(1, 2, FILE_BYTES)), "what was written later");
 }
 
 /// Goal: what does not fit elsewhere, the first disk group and none are refused before anything

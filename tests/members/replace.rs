@@ -232,7 +232,8 @@ fn a_piece_waits_for_the_write_that_is_at_it() {
             }
             *at = end;
         }
-        volume.end_join(1).expect("nothing fails");
+        let stay = volume.stay_in(1).expect("it is there");
+        volume.end_join(1, &stay).expect("nothing fails");
     };
     walk(&mut at);
     assert_eq!(at >> 20, u64::from(piece), "it stands before the write");

@@ -47,7 +47,7 @@ pub use open::Opening;
 pub use ranges::{Hold, InFlight};
 pub use returning::ReturnError;
 pub use set::{MemberSet, View};
-pub use slot::{MemberCounts, Slot};
+pub use slot::{MemberCounts, Slot, Stay};
 pub use spares::{SpareError, TakenSpare};
 
 use std::ops::Range;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use storage::device::Redundancy;
-use storage::volume::Remade;
+use storage::volume::{Remade, Stay};
 
 use super::pieces::{Kept, LOST_NAMED_MAX, PASSED_OVER_MAX, listed_in};
 use super::{Budget, Job, JobProgress, Step};
@@ -80,6 +80,8 @@ impl RebuildCounts {
 #[derive(Debug)]
 pub(crate) struct Rebuild {
     slot: usize,
+    /// Of the member that it makes whole: another in the slot has its own job.
+    stay: Option<Stay>,
     name: String,
     /// Bytes of the pool that are done; the labels may know of fewer.
     done_bytes: AtomicU64,
@@ -87,20 +89,28 @@ pub(crate) struct Rebuild {
 }
 
 impl Rebuild {
-    /// Returns the job called `what` that makes the joining member in `slot` whole, from MiB
-    /// `done_mib` on.
+    /// Returns the job called `what` that makes the joining member in `slot`, which is there for
+    /// `stay`, whole, from MiB `done_mib` on.
     pub(crate) fn new(
-        slot: usize,
+        (slot, stay): (usize, Option<Stay>),
         what: String,
         done_mib: u32,
         counts: &Arc<RebuildCounts>,
     ) -> Rebuild {
         let (name, done_bytes) = (what, u64::from(done_mib) * MIB);
-        Rebuild { slot, name, done_bytes: AtomicU64::new(done_bytes), counts: Arc::clone(counts) }
+        Rebuild {
+            slot,
+            stay,
+            name,
+            done_bytes: AtomicU64::new(done_bytes),
+            counts: Arc::clone(counts),
+        }
     }
 
     fn is_joining(&self, core: &Core) -> bool {
-        core.store.volume.joining().is_some_and(|(slot, _)| slot == self.slot)
+        let volume = &core.store.volume;
+        volume.joining().is_some_and(|(slot, _)| slot == self.slot)
+            && volume.stay_in(self.slot) == self.stay
     }
 
     /// Makes pieces anew from byte `from` on. Returns where it goes on, and whether that is the
@@ -184,18 +194,18 @@ impl Job for Rebuild {
     fn step(&self, core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
         let volume = &core.store.volume;
         // Failed, or replaced by another: nothing is left to be done.
-        if !self.is_joining(core) {
+        let Some(stay) = self.stay.as_ref().filter(|_| self.is_joining(core)) else {
             return Ok(Step::Done);
-        }
+        };
         let io = |error: storage::device::DeviceError| FsError::Io { cause: error.to_string() };
         let from = self.done_bytes.load(Ordering::Relaxed);
         let (to, is_end) = self.walk(core, from, budget)?;
         self.done_bytes.store(to, Ordering::Relaxed);
         if is_end {
-            volume.end_join(self.slot).map_err(io)?;
+            volume.end_join(self.slot, stay).map_err(io)?;
             return Ok(Step::Done);
         }
-        volume.note_walked(self.slot, from, to).map_err(io)?;
+        volume.note_walked((self.slot, stay), from, to).map_err(io)?;
         match self.is_joining(core) {
             false => Ok(Step::Done),
             true if to == from => Ok(Step::Wait),

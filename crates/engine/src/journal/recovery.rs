@@ -690,7 +690,7 @@ impl Replay {
                     self.report.log_data += 1;
                     let kept = kept_log_data(volume, place, owner, bytes);
                     data.push(kept.ok_or(RecoveryError::BadRecord { at: chunk.lsn })?);
-                    if volume.geometry().stripe.is_none() {
+                    if !volume.geometry().is_striped(place.group()) {
                         tickets.push(write_log_data(volume, place, bytes)?);
                     }
                 }

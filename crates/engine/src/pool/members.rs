@@ -195,14 +195,14 @@ impl Pool {
     }
 
     fn add_rebuild(&self, slot: usize, done_mib: u32) {
-        let counts = self.new_rebuild(slot);
+        let (counts, stay) = (self.new_rebuild(slot), self.volume().stay_in(slot));
         let view = self.volume().members().map(|members| members.all());
         let device = view.and_then(|view| view.get(slot)?.device.clone());
         let device = device.map_or_else(String::new, |device| device.info().name.clone());
         let is_back = self.volume().is_returning(slot);
         let what = if is_back { "bringing back" } else { "rebuilding" };
         let what = format!("{what} {device}");
-        self.jobs.add(&self.core, Arc::new(Rebuild::new(slot, what, done_mib, &counts)));
+        self.jobs.add(&self.core, Arc::new(Rebuild::new((slot, stay), what, done_mib, &counts)));
     }
 
     /// Returns what the last rebuild since the open has done; `None`: there was none.

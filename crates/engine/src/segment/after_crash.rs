@@ -72,7 +72,7 @@ pub(crate) fn summarise_log_data(
     }
     let mut count = 0;
     for (id, kept) in segments {
-        if geometry.stripe.is_some() {
+        if geometry.is_striped(id.group) {
             count += stripes::write_home(volume, superblock, id, &kept, lsn)?;
             continue;
         }

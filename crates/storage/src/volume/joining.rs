@@ -30,7 +30,7 @@ use runtime::planted::{self, Planted};
 
 use super::Volume;
 use super::composite::Remade;
-use super::slot::Slot;
+use super::slot::{Slot, Stay};
 use crate::convert::to_u64;
 use crate::device::{DeviceError, Purpose, Redundancy, SharedDevice};
 
@@ -131,7 +131,18 @@ impl Volume {
         if !set.can_lose(old) {
             return Err(ReplaceError::Needed { slot });
         }
-        members.change(|slots, label| {
+        // CRASH: its label is the last to be written (see `change_last`).
+        let mut refusal = None;
+        members.change_last(Some(slot), |slots, label| {
+            // Others may have failed, or joined, since it was asked.
+            if let Some(slot) = slots.iter().position(|it| it.state == MemberState::Joining) {
+                refusal = Some(ReplaceError::Joins { slot });
+                return false;
+            }
+            if !set.can_lose_of(slots, slot, own) {
+                refusal = Some(ReplaceError::Needed { slot });
+                return false;
+            }
             let (Some(at), Some(member)) = (slots.get_mut(slot), label.members.get_mut(slot))
             else {
                 return false;
@@ -145,7 +156,7 @@ impl Volume {
             label.spares.retain(|spare| spare.id != id);
             true
         })?;
-        Ok(())
+        refusal.map_or(Ok(()), Err)
     }
 
     /// Returns the bytes that the member in `slot` must have.
@@ -184,6 +195,12 @@ impl Volume {
         let first_mib = u32::try_from(walked.start / PIECE_BYTES).unwrap_or(u32::MAX);
         let done_mib = label.members.get(slot)?.copied_mib.max(first_mib);
         Some((slot, Copied { done_mib, total_mib: total_mib(walked.end) }))
+    }
+
+    /// Returns the stay of the member in `slot`; `None`: there is no such slot.
+    #[must_use]
+    pub fn stay_in(&self, slot: usize) -> Option<Stay> {
+        Some(self.members()?.all().get(slot)?.stay())
     }
 
     /// Returns the bytes of the pool of which the member in `slot` has a share.
@@ -236,12 +253,17 @@ impl Volume {
     }
 
     /// Says in the labels that all below byte `to` of the pool is done, after it is durable, if the
-    /// way from byte `from` was far enough.
+    /// way from byte `from` was far enough; nothing if another stay in `slot` has begun.
     ///
     /// # Errors
     ///
     /// What a member said that the layout needs.
-    pub fn note_walked(&self, slot: usize, from: u64, to: u64) -> Result<(), DeviceError> {
+    pub fn note_walked(
+        &self,
+        (slot, stay): (usize, &Stay),
+        from: u64,
+        to: u64,
+    ) -> Result<(), DeviceError> {
         let Some(members) = self.members() else { return Ok(()) };
         let Some((set, _)) = members.of_slot(slot) else { return Ok(()) };
         let total = u64::from(total_mib(self.used_end()));
@@ -253,8 +275,9 @@ impl Volume {
         set.submit_flush(Purpose::Cleaner).wait()?;
         let ahead = if planted::is(Planted::CursorAhead) { part } else { 0 };
         let copied_mib = u32::try_from((to + ahead) / PIECE_BYTES).unwrap_or(u32::MAX);
-        members.change(|_, label| {
-            let member = label.members.get_mut(slot);
+        members.change(|slots, label| {
+            let is_same = slots.get(slot).is_some_and(|at| at.stay() == *stay);
+            let member = label.members.get_mut(slot).filter(|_| is_same);
             if let Some(member) = member.filter(|it| it.state == MemberState::Joining) {
                 member.copied_mib = copied_mib;
             }
@@ -262,12 +285,13 @@ impl Volume {
         })
     }
 
-    /// The joining member has all: it is online from now on.
+    /// The joining member has all: it is online from now on, unless another stay in `slot` has
+    /// begun than `stay`: what was made is not of that one.
     ///
     /// # Errors
     ///
     /// What a member said that the layout needs.
-    pub fn end_join(&self, slot: usize) -> Result<(), DeviceError> {
+    pub fn end_join(&self, slot: usize, stay: &Stay) -> Result<(), DeviceError> {
         let Some(members) = self.members() else { return Ok(()) };
         if !planted::is(Planted::OnlineBeforeFlush) {
             // CRASH: all that was made anew is durable before the labels say so.
@@ -276,7 +300,7 @@ impl Volume {
         }
         members.change_last(Some(slot), |slots, _| {
             let Some(at) = slots.get_mut(slot) else { return false };
-            let has_all = at.state == MemberState::Joining;
+            let has_all = at.state == MemberState::Joining && at.stay() == *stay;
             if has_all {
                 (at.state, at.missed) = (MemberState::Online, None);
             }

@@ -100,11 +100,20 @@ impl Volume {
         if requests > 0 {
             return Err(ReturnError::Unanswered { device: name, requests });
         }
+        let id = pool.label.members.get(slot).map(|member| member.id);
+        let mut is_refused = false;
         members.change_last(Some(slot), |slots, label| {
+            // A spare may have taken its place since it was asked, or another may have joined.
+            is_refused = slots.iter().any(|slot| slot.state == MemberState::Joining)
+                || slots.get(slot).is_none_or(|at| !at.is_away())
+                || label.members.get(slot).map(|member| member.id) != id;
             let (Some(at), Some(member)) = (slots.get_mut(slot), label.members.get_mut(slot))
             else {
                 return false;
             };
+            if is_refused {
+                return false;
+            }
             if name.starts_with('/') {
                 member.set_path(name.as_bytes());
             }
@@ -119,7 +128,7 @@ impl Volume {
             at.missed = missed;
             true
         })?;
-        Ok(slot)
+        if is_refused { Err(ReturnError::NotAway { slot }) } else { Ok(slot) }
     }
 
     /// Brings back the member in `slot`, whose device was there at the open, or has not failed

@@ -225,6 +225,15 @@ impl MemberSet {
         others >= self.needed
     }
 
+    /// The same of the member in slot `own` of this set, which is `slot` of the pool's `slots`.
+    pub(super) fn can_lose_of(&self, slots: &[Slot], slot: usize, own: usize) -> bool {
+        let first = slot.saturating_sub(own);
+        let of_set = slots.get(first..).unwrap_or_default();
+        let of_set = &of_set[..of_set.len().min(self.view().len())];
+        let is_online = slots.get(slot).is_some_and(|it| it.state == MemberState::Online);
+        online_count(of_set) - usize::from(is_online) >= self.needed
+    }
+
     /// Tells the range, in bytes of the pool, of a write that is about to begin; waits while
     /// somebody holds it. To be called before [`MemberSet::view`].
     #[must_use]
@@ -599,6 +608,10 @@ fn note_states(superblock: &mut Superblock, slots: &mut [Slot]) {
     // Maps are of the first disk group: members of another get all of it when they come back.
     slots.iter_mut().skip(superblock.width).for_each(|slot| slot.missed = None);
     for (member, slot) in superblock.members.iter_mut().zip(slots) {
+        // A slot that no set has: the table alone says what is there.
+        if slot.state == MemberState::Gone {
+            continue;
+        }
         member.state = slot.state;
         member.missed = slot.missed;
         if slot.state != MemberState::Joining {

@@ -43,6 +43,17 @@ pub struct MemberCounts {
     pub repaired: u64,
 }
 
+/// One stay of a member in a slot: from when it was put there until another is, or until it is put
+/// there once more after it was away.
+#[derive(Clone, Debug)]
+pub struct Stay(Arc<MemberCounters>);
+
+impl PartialEq for Stay {
+    fn eq(&self, other: &Stay) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 /// A slot, and the member in it.
 #[derive(Clone, Debug)]
 pub struct Slot {
@@ -60,6 +71,12 @@ impl Slot {
     #[must_use]
     pub fn new(device: Option<SharedDevice>, state: MemberState) -> Slot {
         Slot { device, state, missed: None, counters: Arc::default() }
+    }
+
+    /// Returns the stay of the member that is in it.
+    #[must_use]
+    pub fn stay(&self) -> Stay {
+        Stay(Arc::clone(&self.counters))
     }
 
     /// Whether it is away, and may come back.
