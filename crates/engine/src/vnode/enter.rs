@@ -51,11 +51,19 @@ impl Drop for PutOut<'_> {
 
 impl<'c> Files<'c> {
     /// Goes in for one operation. Called with no lock held, and by nobody who is inside.
+    #[inline]
     pub(crate) fn enter(self) -> FsResult<Entered<'c>> {
-        // Whoever changes a fileset that is none enters with his change, and nobody puts the main
-        // one out.
-        let is_counted = self.fileset.is_clone && !self.core.is_main(self.fileset);
-        let inside = is_counted.then(|| self.fileset.gate.enter());
+        // Whoever changes a fileset that is none enters with his change.
+        if !self.fileset.is_clone {
+            return Ok(Entered { files: self, _inside: None });
+        }
+        self.enter_clone()
+    }
+
+    #[cold]
+    fn enter_clone(self) -> FsResult<Entered<'c>> {
+        // Nobody puts the main one out.
+        let inside = (!self.core.is_main(self.fileset)).then(|| self.fileset.gate.enter());
         if self.fileset.is_put_out() {
             return Err(FsError::Stale);
         }
@@ -80,6 +88,7 @@ impl Fileset {
 impl Core {
     /// As [`Core::files_of`], for one operation: until what this returns is dropped. Called with no
     /// lock held, and by nobody who is inside.
+    #[inline]
     pub(crate) fn enter(&self, ino: Ino) -> FsResult<Entered<'_>> {
         self.files_of(ino)?.enter()
     }
