@@ -26,7 +26,7 @@ use super::set::MemberSet;
 use crate::convert::to_u64;
 use crate::device::{
     AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, PendingRequest, Purpose,
-    Redundancy, SharedDevice, Ticket,
+    Redundancy, RequestKind, SharedDevice, Ticket,
 };
 
 /// A disk group, and which part of the pool it has.
@@ -129,13 +129,8 @@ impl Groups {
     }
 
     fn nowhere(&self, offset: u64, length_bytes: usize) -> DeviceError {
-        let buffer = AlignedBuffer::for_reading(0);
-        let DeviceError::OutOfRange { device, kind, .. } =
-            self.refused(&Operation::Read { offset, buffer })
-        else {
-            return DeviceError::Failed { device: self.info.name.clone() };
-        };
-        DeviceError::OutOfRange { device, kind, offset, length_bytes: to_u64(length_bytes) }
+        let (device, length_bytes) = (self.info.name.clone(), to_u64(length_bytes));
+        DeviceError::OutOfRange { device, kind: RequestKind::Read, offset, length_bytes }
     }
 
     /// Returns which part an operation goes to, and what it is there.
