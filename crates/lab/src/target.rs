@@ -79,12 +79,14 @@ impl Target for RawDisks<'_> {
     }
 
     fn settle(&self) -> Result<(), LabError> {
-        Ok(wait(self.disks.iter().map(flush).collect())?)
+        flush(self.disks)
     }
 }
 
-fn flush(disk: &SharedDevice) -> Ticket {
-    disk.submit(SECTORS, Operation::Flush)
+/// Has all that was written reach the medium of each disk.
+fn flush(disks: &[SharedDevice]) -> Result<(), LabError> {
+    let flush = |disk: &SharedDevice| disk.submit(SECTORS, Operation::Flush);
+    Ok(wait(disks.iter().map(flush).collect())?)
 }
 
 /// Disks as a RAID-5 that updates in place, without a file system: a write of less than a stripe
@@ -170,7 +172,7 @@ impl Target for StripedRaid<'_> {
     }
 
     fn settle(&self) -> Result<(), LabError> {
-        Ok(wait(self.disks.iter().map(flush).collect())?)
+        flush(self.disks)
     }
 }
 
