@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::vnode::api::{
     Caller, Data, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, SetAttr, Stability,
 };
 use engine::{CreateOptions, OpenOptions, Pool};
 use format::fileset::NamePart;
-use runtime::clock::ManualClock;
+use runtime::clock::{Clock, ManualClock, Timestamp, VIRTUAL_EPOCH};
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
 use storage::device::sim::{SimDevice, SimOptions};
@@ -151,6 +152,69 @@ fn a_full_pool_names_the_clones_that_hold_most() {
     unlink(pool, "more").expect("no clone has it");
     assert!(ground.available() > 30 << 20, "all is free again");
     assert_eq!(ground.defects(), None);
+}
+
+/// A clock that goes on by a step at each look at it.
+#[derive(Debug, Default)]
+struct Striding {
+    elapsed_ns: AtomicU64,
+    stride_ns: AtomicU64,
+}
+
+impl Clock for Striding {
+    fn now(&self) -> Timestamp {
+        VIRTUAL_EPOCH.plus_ns(self.monotonic_ns())
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        let stride_ns = self.stride_ns.load(Ordering::Relaxed);
+        self.elapsed_ns.fetch_add(stride_ns, Ordering::Relaxed) + stride_ns
+    }
+}
+
+/// Goal: whoever is refused space learns within about a second which clones hold most, as far as
+/// they are counted by then, and that they are not all; who asks again is told more. Method: a
+/// clock that goes on by a third of a second at each look at it.
+#[test]
+fn who_waits_for_a_weighing_waits_a_second() {
+    const STRIDE_NS: u64 = 333_000_000;
+    const CLONES: usize = 12;
+    let device: SharedDevice = SimDevice::new(SHAPE.pool_bytes, SimOptions::default());
+    let mut options = CreateOptions::new(SHAPE.pool_bytes, [5; 64]);
+    options.geometry.segment_bytes = Some(SHAPE.segment_bytes);
+    Pool::create(&device, &ManualClock::new(), &options).expect("the shape is possible");
+    let clock = Arc::new(Striding::default());
+    let pool = Pool::open(device, clock.clone(), OpenOptions::default()).expect("it opens");
+    write(&pool, "base", 1 << 20).expect("there is room");
+    for number in 0..CLONES {
+        write(&pool, "own", (2 << 20) - (number << 16)).expect("there is room");
+        clone_of_root(&pool, &format!("c{number}")).expect("there is room");
+        unlink(&pool, "own").expect("there is room");
+    }
+    fill(&pool, "fill");
+    clock.stride_ns.store(STRIDE_NS, Ordering::Relaxed);
+    let mut asked = Vec::new();
+    for _ in 0..CLONES {
+        let before = clock.elapsed_ns.load(Ordering::Relaxed);
+        let full = pool.weigh_clones().expect("it can be read").expect("it is full");
+        let waited = clock.elapsed_ns.load(Ordering::Relaxed) - before;
+        assert!(waited < 3_000_000_000, "{waited} ns");
+        let told = full.to_string();
+        let heaviest = full.heaviest.expect("some are counted");
+        let is_all = heaviest.is_all;
+        let names: Vec<_> = heaviest.clones.into_iter().map(|clone| clone.name).collect();
+        assert!(names.contains(&"root@c0".to_owned()), "most is counted first: {told}");
+        assert_eq!(told.contains("as far as they are counted"), !is_all, "{told}");
+        asked.push(names);
+        if is_all {
+            break;
+        }
+    }
+    assert!(asked.len() > 1, "the first answer is of all: {asked:?}");
+    assert_eq!(
+        asked.last().map(Vec::as_slice),
+        Some(&["root@c0", "root@c1", "root@c2"].map(str::to_owned)[..])
+    );
 }
 
 /// A file by the byte that each of its blocks is full of.

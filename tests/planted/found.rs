@@ -358,6 +358,7 @@ pub(crate) const FOUND: &[Row] = &[
     ("ReceivedLinksNotVerified", "filesets", "send::a_stream_without_one_of_its_files_is_refused"),
     ("ReceivedNotSynced", "filesets", "send::what_a_token_says_outlives_a_crash"),
     ("WeighingStopsEarly", "full", "clones::a_full_pool_names_the_clones_that_hold_most"),
+    ("WeighingKeepsWaiters", "full", "clones::who_waits_for_a_weighing_waits_a_second"),
     (
         "DeletedCloneEntered",
         "filesets",

@@ -179,6 +179,7 @@ bugs! {
     ReceivedNotSynced: "What came is called there before it is durable (RV2).",
     WeighingStopsEarly:
         "In a full pool the clones are named that reference most, not those that hold most.",
+    WeighingKeepsWaiters: "Whoever waits for the weighing of clones waits for all parts of it.",
     DeletedCloneEntered: "Whoever has entered a clone goes on in it when it is deleted (PO1).",
     ReadersNotWaitedFor: "A clone is freed while somebody looks at its pages (PO1).",
     SummaryLost: "The last summary of a segment is not chained: the cleaner misses blocks.",

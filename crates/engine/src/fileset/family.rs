@@ -46,8 +46,7 @@ pub(crate) struct Family {
 impl Family {
     /// Returns the family whose blocks name `family`.
     pub(crate) fn of(index: &Index, family: FilesetId) -> Family {
-        let nodes: BTreeMap<u32, &Node> =
-            index.nodes().filter(|node| node.family == family).map(|it| (it.slot, it)).collect();
+        let nodes: BTreeMap<u32, &Node> = index.family(family).map(|it| (it.slot, it)).collect();
         let mut found = Family::default();
         for node in nodes.values() {
             match node.state.cursor() {

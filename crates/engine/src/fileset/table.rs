@@ -407,18 +407,20 @@ impl Index {
         parts.join("/")
     }
 
-    /// Refuses one more beside `taken` that are not noted yet.
-    fn check_count(&self, taken: usize) -> FsResult<()> {
-        let is_full = self.nodes.len() + self.hold_slots.len() + taken >= FILESETS_MAX;
+    /// Refuses `count` more, if the table has no room for all of them.
+    pub(crate) fn check_count(&self, count: usize) -> FsResult<()> {
+        let is_full = self.nodes.len() + self.hold_slots.len() + count > FILESETS_MAX;
         if is_full { Err(FsError::TooManyFilesets { most: FILESETS_MAX }) } else { Ok(()) }
     }
 
     /// Returns a slot that is free, with a page of the table for it.
     pub(crate) fn take_slot(&self, store: &Store, change: &mut Change<'_>) -> FsResult<TakenSlot> {
+        self.check_count(1)?;
         self.take_slot_after(store, change, None)
     }
 
-    /// As [`Index::take_slot`], for one who has taken `last` in the same change.
+    /// As [`Index::take_slot`], for one who has taken `last` in the same change, after asking
+    /// [`Index::check_count`] for all that he takes.
     pub(crate) fn take_slot_after(
         &self,
         store: &Store,
@@ -429,7 +431,6 @@ impl Index {
         let mut free = first.max(self.next_slot)..FILESET_SLOTS_MAX;
         let is_free =
             |slot: &u32| !self.nodes.contains_key(slot) && !self.hold_slots.contains(slot);
-        self.check_count(last.map_or(0, |_| 1))?;
         let slot = free.find(is_free).ok_or(FsError::TooManyFilesets { most: FILESETS_MAX })?;
         let grown = last.and_then(|last| last.grown.clone());
         let (page, _) = entry_position(slot);
@@ -630,10 +631,10 @@ mod tests {
         let mut index = Index::new(table);
         let all = u32::try_from(FILESETS_MAX).expect("it is a number of slots");
         for slot in 0..all {
-            assert_eq!(index.check_count(0), Ok(()), "{slot}");
+            assert_eq!(index.check_count(1), Ok(()), "{slot}");
             index.enter(node(slot, (slot > 0).then_some(slot / 1000)));
         }
-        let refused = index.check_count(0).expect_err("it is full");
+        let refused = index.check_count(1).expect_err("it is full");
         assert_eq!(refused.errno(), 28);
         assert!(refused.to_string().contains("131072 filesets"), "{refused}");
         let below: Vec<u32> = index.children(131).map(|node| node.slot).collect();
@@ -641,7 +642,10 @@ mod tests {
         expected.sort_by_key(|slot| format!("f{slot}"));
         assert_eq!(below, expected);
         index.note_cleared(131_000);
-        assert_eq!(index.check_count(0), Ok(()));
-        assert!(index.check_count(1).is_err(), "of two at one moment one has no room");
+        assert_eq!(index.check_count(1), Ok(()));
+        for at_once in 2..=16 {
+            let refused = index.check_count(at_once);
+            assert!(refused.is_err(), "one of {at_once} at one moment has room");
+        }
     }
 }

@@ -104,6 +104,8 @@ impl Core {
         random: &mut dyn FnMut() -> [u8; 16],
     ) -> FsResult<(Vec<Node>, u64)> {
         self.check_writable()?;
+        // Before anything is flushed for it; asked again under the lock of the transaction.
+        self.filesets.table.lock(&self.store)?.check_count(slots.len())?;
         let mut filesets = Vec::new();
         for slot in slots {
             filesets.push(self.open_fileset(*slot)?);
@@ -153,6 +155,7 @@ impl Core {
         let change = still.pot.begin(Reservation::SMALL, Epoch(0));
         let mut change = change.ok_or(FsError::TryLater)?;
         let mut index = self.filesets.table.lock(&self.store)?;
+        index.check_count(still.closed.len())?;
         let epoch = change.epoch();
         let (mut clones, mut guards, mut entries) = (Vec::new(), Vec::new(), Vec::new());
         let (mut places, mut last) = (Vec::new(), None);

@@ -458,8 +458,7 @@ impl Core {
                 }
             }
             let Some(opening) = self.filesets.keep_unopened() else { return Ok(None) };
-            let opened = wanted.members().filter_map(|it| self.filesets.by_slot(it.slot));
-            let opened: Vec<&Fileset> = opened.collect();
+            let opened = self.opened_in(&wanted)?;
             let gates = opened.iter().filter(|it| !it.is_clone()).map(|it| &it.gate);
             let gates: Vec<&Gate> = gates.collect();
             let (change, _inside) = if is_changing {
@@ -501,6 +500,16 @@ impl Core {
             return work(locked, change).map(Some);
         }
         Ok(None)
+    }
+
+    /// Returns those of `wanted` that are opened and still in use. Called while nobody opens a
+    /// fileset: so nobody puts a clone out of use either, and the files of none that is being
+    /// freed are loaded (PO1).
+    fn opened_in(&self, wanted: &Family) -> FsResult<Vec<&Fileset>> {
+        let index = self.filesets.table.lock(&self.store)?;
+        let is_used = |slot: u32| index.node(slot).is_some_and(|node| !node.is_deleted());
+        let used = wanted.members().filter(|it| is_used(it.slot));
+        Ok(used.filter_map(|it| self.filesets.by_slot(it.slot)).collect())
     }
 
     /// Returns the vnodes of the files `numbers` of each fileset, by rising number.
@@ -679,5 +688,31 @@ mod tests {
         let clone = pool.hold_clone(&root(), &part("b")).expect("it is there");
         assert_content(&pool, pool.root(), is_written);
         assert_content(&pool, pool.root_of(clone).expect("it is held"), is_written);
+    }
+
+    /// Goal: nobody loads a file of a clone that is being freed (PO1). Method: the clone is put out
+    /// of use between the look at who is of the family and the moment from which on nobody is.
+    #[test]
+    fn who_moves_blocks_loads_no_file_of_a_clone_that_was_just_deleted() {
+        let (pool, _) = new_pool();
+        let core = pool.core();
+        let slots = ["a", "b"].map(|clone| {
+            let slot = take(&pool, clone);
+            let held = pool.hold_clone(&root(), &part(clone)).expect("it is there");
+            pool.release_fileset(held);
+            slot
+        });
+        let family = core.filesets.main.anodes.family;
+        let index = core.filesets.table.lock(&core.store).expect("it can be read");
+        let wanted = Family::of(&index, family);
+        drop(index);
+        let opened = || {
+            let opened = core.opened_in(&wanted).expect("the table can be read");
+            opened.iter().map(|fileset| fileset.anodes.slot).collect::<Vec<_>>()
+        };
+        let main = core.filesets.main_slot();
+        assert_eq!(opened(), [main, slots[0], slots[1]]);
+        pool.delete_clone(&root(), &part("a")).expect("nobody holds it");
+        assert_eq!(opened(), [main, slots[1]]);
     }
 }

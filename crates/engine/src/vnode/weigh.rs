@@ -36,6 +36,9 @@ const AGAIN_NS: u64 = 60_000_000_000;
 const PARTS_MAX: u32 = 4096;
 /// Parts that are counted for somebody who waits.
 const PARTS_AT_ONCE: u32 = 256;
+/// How long he waits, but for the end of the part that is begun: a status socket has one thread for
+/// such questions, and a part of a pool on disks may read for long.
+const AT_ONCE_NS: u64 = 1_000_000_000;
 /// How often a part is begun again because somebody came to go back to the clone.
 const TRIES: usize = 8;
 
@@ -119,6 +122,10 @@ impl fmt::Display for Fullness {
         let all = if self.clones == 1 { "1 clone" } else { &format!("{} clones", self.clones) };
         match &self.heaviest {
             None => write!(f, "; what its {all} may give back is being counted"),
+            Some(heaviest) if heaviest.clones.is_empty() && !heaviest.is_all => write!(
+                f,
+                "; of its {all} none that is counted yet holds anything that no other has"
+            ),
             Some(heaviest) if heaviest.clones.is_empty() => write!(
                 f,
                 "; of its {all} none holds anything that no other has: what several hold comes \
@@ -187,11 +194,16 @@ impl Core {
 
     /// Returns what to say of a pool that is full; `None`: it is not.
     pub(crate) fn fullness(&self) -> FsResult<Option<Fullness>> {
+        self.fullness_or(|| None)
+    }
+
+    /// As [`Core::fullness`]; what is counted so far says `so_far`, where no weighing has ended.
+    fn fullness_or(&self, so_far: impl FnOnce() -> Option<Weighed>) -> FsResult<Option<Fullness>> {
         let refused_ns = self.scales.refused_ns.load(Ordering::Relaxed);
         if refused_ns == 0 || !self.is_full() {
             return Ok(None);
         }
-        let weighed = self.scales.weighed.lock().clone();
+        let weighed = self.scales.weighed.lock().clone().or_else(so_far);
         let index = self.filesets.table.lock(&self.store)?;
         let now_ns = self.store.clock.monotonic_ns();
         let fragment_shift = self.store.geometry().fragment_shift;
@@ -215,15 +227,32 @@ impl Core {
     }
 
     /// Returns what to say of a pool that has refused something right now: clones are weighed for
-    /// it, as far as that is soon done. Called with no lock held.
+    /// it, as far as that is soon done. What is counted by then is told, and that it is not all.
+    /// Called with no lock held.
     pub(crate) fn weigh_now(&self) -> FsResult<Option<Fullness>> {
         self.note_refused();
+        let since_ns = self.store.clock.monotonic_ns();
+        let waited_ns = || self.store.clock.monotonic_ns().saturating_sub(since_ns);
         for _ in 0..PARTS_AT_ONCE {
-            if !self.weigh_some()? {
+            let is_late = waited_ns() >= AT_ONCE_NS && !planted::is(Planted::WeighingKeepsWaiters);
+            if is_late || !self.weigh_some()? {
                 break;
             }
         }
-        self.fullness()
+        self.fullness_or(|| self.weighed_so_far())
+    }
+
+    /// Returns what the weighing under way has found, the clone in hand too as far as it is
+    /// counted; `None`: nobody weighs, or a part is being counted.
+    fn weighed_so_far(&self) -> Option<Weighed> {
+        let work = self.scales.work.try_lock()?;
+        let weighing = work.weighing.as_ref()?;
+        let mut so_far = Weighing { found: weighing.found.clone(), ..Weighing::default() };
+        if let Some((clone, _, fragments)) = weighing.at {
+            so_far.note(fragments, clone);
+        }
+        let at_ns = self.store.clock.monotonic_ns();
+        Some(Weighed { at_ns, found: so_far.found, is_all: false })
     }
 
     /// Whether there is less space than makes a difference.
@@ -357,6 +386,7 @@ mod tests {
         assert!(full(0, None).ends_with("no clones: delete files or filesets"));
         assert!(full(2, None).ends_with("what its 2 clones may give back is being counted"));
         assert!(full(2, heavy(&[], true)).contains("of its 2 clones none holds anything"));
+        assert!(full(2, heavy(&[], false)).contains("2 clones none that is counted yet holds"));
         let told = full(9, heavy(&[("home@a", 13_207_024_436), ("b@c", 2_097_152)], true));
         let ends =
             "of its 9 clones these hold most alone: home@a holds 12.3 GiB, b@c holds 2.0 MiB";
