@@ -640,7 +640,7 @@ pub trait FileSystem: Send + Sync {
     /// Returns whether [`FileSystem::run_deferred_work`] has anything to do, as far as that is
     /// known at once.
     fn has_deferred_work(&self) -> bool {
-        true
+        false
     }
 
     /// Calls `each` for the names after `cookie` (0: from the first, which is `.`, then `..`), in

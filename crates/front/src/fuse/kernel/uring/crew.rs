@@ -145,11 +145,11 @@ impl Crew {
         queues.iter().for_each(Queue::call_all);
     }
 
-    /// Says that there is work.
+    /// Says that there is work, after one has ended to wait at a queue.
     pub(super) fn notice_work(&self) {
-        if self.sleeps.load(Ordering::Relaxed) {
+        if self.sleeps.load(Ordering::SeqCst) {
             *self.is_quiet.lock() = false;
-            self.sleeps.store(false, Ordering::Relaxed);
+            self.sleeps.store(false, Ordering::SeqCst);
             self.wakes.notify_all();
         }
     }
@@ -159,7 +159,7 @@ impl Crew {
         let mut seen: Vec<(Option<u64>, u32)> = vec![(None, 0); queues.len()];
         let mut quiet = 0;
         while !self.has_ended() {
-            self.rest(&mut quiet);
+            self.rest(queues, &mut quiet);
             quiet += 1;
             for (number, (queue, seen)) in queues.iter().zip(&mut seen).enumerate() {
                 let rounds = queue.rounds();
@@ -176,14 +176,16 @@ impl Crew {
     }
 
     /// Waits for a tick, or for work if there was none for long.
-    fn rest(&self, quiet: &mut u32) {
+    fn rest(&self, queues: &[Queue], quiet: &mut u32) {
         let mut is_quiet = self.is_quiet.lock();
         if *quiet < QUIET_TICKS_MAX {
             self.wakes.wait_for(&mut is_quiet, TICK);
             return;
         }
-        *is_quiet = !self.has_ended();
-        self.sleeps.store(true, Ordering::Relaxed);
+        self.sleeps.store(true, Ordering::SeqCst);
+        // Who has work has ended to wait before it asks whether the watch sleeps: so one of both
+        // sees the other.
+        *is_quiet = !self.has_ended() && queues.iter().all(|queue| queue.rounds().is_none());
         while *is_quiet {
             self.wakes.wait(&mut is_quiet);
         }

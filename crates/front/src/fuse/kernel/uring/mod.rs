@@ -210,9 +210,11 @@ impl Member {
 
     /// Offers the entries; one that the kernel takes is enough.
     fn register(&mut self, queue: &Queue) -> Result<(), String> {
-        queue.ring.register();
-        queue.ring.enter(false).map_err(|error| format!("io_uring_enter: {error}"))?;
-        let refused = queue.look(true, &mut self.told, &mut self.found);
+        let refused = queue
+            .ring
+            .register()
+            .and_then(|()| queue.look(true, &mut self.told, &mut self.found))
+            .map_err(|error| format!("io_uring_enter: {error}"))?;
         match refused {
             Some(errno) if !queue.ring.has_entries() => {
                 Err(format!("the kernel refuses the entries of a queue: {errno}"))
@@ -258,7 +260,7 @@ impl Member {
             if rounds.is_some_and(|rounds| rounds != queue.own_rounds()) {
                 return Ok(());
             }
-            let lost = queue.look(rounds.is_none(), &mut self.told, &mut self.found);
+            let lost = queue.look(rounds.is_none(), &mut self.told, &mut self.found)?;
             if let Some(errno) = lost.filter(|_| !self.crew.has_ended()) {
                 tracing::debug!(%errno, number, "the kernel gave up an entry");
             }
@@ -272,7 +274,7 @@ impl Member {
                 queue.flush()?;
                 self.answer(number, found);
             } else if self.crew.has_ended() {
-                queue.leave();
+                queue.call_all();
                 return Ok(());
             } else if !has_found {
                 queue.wait()?;

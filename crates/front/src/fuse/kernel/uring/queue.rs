@@ -4,6 +4,9 @@
 //!
 //! - QU1: An entry is given back once, with the reply to the request that is in it: by whoever
 //!   flushes the queue next, once the reply is there and nobody reads the request any more.
+//! - QU2: Who takes a call lets the bell ring again, and then gives back the entries with a reply
+//!   before it does anything else. Several may lead a queue at once, and who takes a call may take
+//!   it from one who was about to wait.
 //!
 //! # Concurrency
 //!
@@ -11,6 +14,7 @@
 //! replies while it waits calls it. A reply is noted before it is asked whether somebody waits, and
 //! who waits says so before it looks for replies: so one of both sees the other.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -55,6 +59,11 @@ impl Bell {
     fn begin(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         // Here and not at the end: who rings then may come late, and would silence the next.
+        self.is_called.store(false, Ordering::SeqCst);
+    }
+
+    /// Notes that somebody has heard it, perhaps not who waits: what is noted from now on rings.
+    fn was_heard(&self) {
         self.is_called.store(false, Ordering::SeqCst);
     }
 
@@ -122,28 +131,36 @@ impl Queue {
         }
     }
 
-    /// Takes what has come: adds requests to `found`. Returns the last error with which the kernel
+    /// Takes what has come: adds requests to `found`. Where there are any, they are to be answered
+    /// next; where there are none, the caller waits. Returns the last error with which the kernel
     /// gave up an entry.
     pub(super) fn look(
         &self,
         is_own: bool,
         told: &mut Vec<Told>,
         found: &mut Vec<Found>,
-    ) -> Option<Errno> {
+    ) -> io::Result<Option<Errno>> {
         self.rounds.fetch_add(1, Ordering::Relaxed);
         if is_own {
             self.own_rounds.fetch_add(1, Ordering::Relaxed);
         }
-        let mut lost = None;
+        let (mut lost, mut is_called) = (None, false);
         self.ring.reap(told);
         for one in told.drain(..) {
             match one {
                 Told::Request(held) => found.extend(self.keep(held)),
                 Told::Lost(errno) => lost = Some(errno),
-                Told::Call => {}
+                Told::Call => is_called = true,
             }
         }
-        lost
+        // QU2; who waits gives them back with the same system call.
+        if is_called {
+            self.bell.was_heard();
+            if !found.is_empty() {
+                self.flush()?;
+            }
+        }
+        Ok(lost)
     }
 
     /// Puts an entry with a request in its slot.
@@ -233,50 +250,45 @@ impl Queue {
         }
     }
 
-    /// Calls who waits, or the next who will.
+    /// Calls who waits, or the next who will; for a reply, unless somebody has since that began to
+    /// wait.
     fn call(&self) {
         if self.bell.rings() {
-            self.ring.call();
+            self.call_all();
         }
     }
 
-    /// Calls each who waits or will, one after the other: who leaves calls the next.
+    /// Calls all who wait, or the next who will: who leaves calls those who come after it.
     pub(super) fn call_all(&self) {
-        self.ring.call();
-    }
-
-    /// Calls the next who waits, for it is over.
-    pub(super) fn leave(&self) {
-        self.ring.call();
-        // Who took the last call has not yet told the kernel to listen to another.
-        let _ = self.ring.enter(false);
+        if let Err(error) = self.ring.call() {
+            tracing::error!(%error, "who waits at a queue is not called");
+        }
     }
 
     /// Pushes the entries with a reply; returns whether there were any.
-    fn push(&self) -> bool {
+    fn push(&self) -> io::Result<bool> {
         let mut has_any = false;
         loop {
-            let Some(index) = self.done.lock().pop() else { return has_any };
+            let Some(index) = self.done.lock().pop() else { return Ok(has_any) };
             let slot = &self.slots[index];
             let held = slot.state.lock().held.take();
             let unique = slot.unique.swap(0, Ordering::AcqRel);
             if let Some(held) = held {
-                self.ring.commit(held, unique);
+                self.ring.commit(held, unique)?;
                 has_any = true;
             }
         }
     }
 
     /// Gives back the entries with a reply.
-    pub(super) fn flush(&self) -> std::io::Result<()> {
-        if self.push() { self.ring.enter(false) } else { Ok(()) }
+    pub(super) fn flush(&self) -> io::Result<()> {
+        if self.push()? { self.ring.submit() } else { Ok(()) }
     }
 
     /// Gives back the entries with a reply, and waits for a request or a call.
-    pub(super) fn wait(&self) -> std::io::Result<()> {
+    pub(super) fn wait(&self) -> io::Result<()> {
         self.bell.begin();
-        self.push();
-        let waited = self.ring.enter(true);
+        let waited = self.push().and_then(|_| self.ring.wait());
         self.bell.end();
         waited
     }
@@ -350,6 +362,8 @@ impl Replies for QueueReplies {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use runtime::prng::Prng;
     use zerocopy::IntoBytes;
 
@@ -420,6 +434,51 @@ mod tests {
             queue.slots[1].unique.store(0, Ordering::Release);
         }
         assert!(decoded > 10_000, "{decoded}");
+    }
+
+    /// Goal: who waits at a queue finds each reply, though a helper that leaves took the call.
+    #[test]
+    fn a_reply_is_given_back_whoever_takes_the_call_for_it() {
+        const REPLIES: usize = 20_000;
+        const SOON: Duration = Duration::from_secs(10);
+        let ring = Ring::new(-1, 0, 2).expect("io_uring can be had where this is tested");
+        let queue = &Queue::new(ring, 2);
+        let has_ended = &AtomicBool::new(false);
+        let goes_on = || !has_ended.load(Ordering::Acquire);
+        std::thread::scope(|scope| {
+            queue.ring.register().expect("it can be submitted");
+            scope.spawn(move || {
+                while goes_on() {
+                    queue.look(true, &mut Vec::new(), &mut Vec::new()).expect("it looks");
+                    queue.wait().expect("it can be waited at");
+                }
+            });
+            // It has a request to answer each time, and leaves.
+            scope.spawn(move || {
+                while goes_on() {
+                    let one = Found { index: 1, opcode: 0, bytes: 0, asked_bytes: 0 };
+                    queue.look(false, &mut Vec::new(), &mut vec![one]).expect("it looks");
+                    std::thread::yield_now();
+                }
+            });
+            let mut are_found = true;
+            for _ in 0..REPLIES {
+                queue.note(0);
+                let noted = Instant::now();
+                while are_found && !queue.done.lock().is_empty() {
+                    are_found = noted.elapsed() < SOON;
+                    std::thread::yield_now();
+                }
+            }
+            has_ended.store(true, Ordering::Release);
+            queue.call_all();
+            // The helper may take that, too.
+            while queue.bell.is_waited_for() {
+                queue.call_all();
+                std::thread::yield_now();
+            }
+            assert!(are_found, "a reply was noted, and who waits was not called");
+        });
     }
 
     #[test]

@@ -8,8 +8,8 @@
 //!
 //! - RG1: Memory of an entry is touched only through its [`Held`], which the ring gives out when
 //!   the kernel has filled the entry, and takes before the kernel may touch it again.
-//! - RG2: An entry has one command under way at most, so both queues have room for all of them, and
-//!   no push fails.
+//! - RG2: An entry has one command under way at most, so both of the ring's queues have room for
+//!   all of them. Where calls fill the submission queue, who pushes submits them first.
 //! - RG3: Memory of an entry that the kernel has is not freed with the ring, but left to the
 //!   process.
 //!
@@ -17,25 +17,28 @@
 //!
 //! Any thread may push, submit and reap; a lock each, never held across a system call. Requests
 //! come to the thread that submitted the entry last: the kernel copies them in its name.
+//!
+//! A *call* is a NOP that the caller submits: it is completed within that system call, by the
+//! caller's own thread, and wakes all who wait. So nobody has to listen for it.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::mem::{forget, size_of};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::ptr::NonNull;
+use std::thread::yield_now;
 
 use engine::vnode::api::AlignedBuffer;
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, opcode, types};
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::super::fuse_kernel::{UringCommand, UringHeader, uring_command};
 use super::PAYLOAD_BYTES;
 
-/// What the answer to the call is marked with; entries are marked with their numbers.
+/// What a call is marked with; entries are marked with their numbers.
 const CALL: u64 = u64::MAX;
 
 /// Bytes that are set aside for headers: a page, as memory is aligned to that.
@@ -43,6 +46,9 @@ const HEADER_BYTES: usize = {
     assert!(size_of::<UringHeader>() <= 4096);
     4096
 };
+
+/// How often it is tried to submit what the kernel does not take yet, for want of memory.
+const SUBMISSIONS_MAX: u32 = 1000;
 
 /// `sqe->len` of a registration: headers and payload are two pieces.
 const PIECES: u32 = 2;
@@ -115,7 +121,6 @@ pub(super) struct Ring {
     /// The connection to the kernel.
     connection: RawFd,
     queue: u16,
-    call: OwnedFd,
     /// Where the pieces of each entry are: the kernel reads it when it takes a registration.
     pieces: Vec<[(usize, usize); 2]>,
     pushing: Mutex<()>,
@@ -127,9 +132,8 @@ impl Ring {
     /// Makes a ring of `entries` for the queue number `queue` of the connection `connection`, which
     /// must stay open as long as the ring.
     pub(super) fn new(connection: RawFd, queue: u16, entries: u16) -> io::Result<Ring> {
-        // One more is for the call.
+        // One more is for a call.
         let io = IoUring::<Entry128>::builder().dontfork().build(u32::from(entries) + 1)?;
-        let call = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let given: Vec<Held> = (0..usize::from(entries)).map(Held::new).collect();
         let pieces_of = |held: &Held| {
             let (header, payload) = (held.header.as_ptr(), held.payload.as_ptr());
@@ -140,15 +144,15 @@ impl Ring {
         };
         let pieces = given.iter().map(pieces_of).collect();
         let given = Mutex::new(given.into_iter().map(Some).collect());
-        Ok(Ring { io, connection, queue, call, pieces, pushing: Mutex::new(()), given })
+        Ok(Ring { io, connection, queue, pieces, pushing: Mutex::new(()), given })
     }
 
-    /// Offers all entries to the kernel, and listens to calls; for the next [`Ring::enter`].
-    pub(super) fn register(&self) {
+    /// Offers all entries to the kernel.
+    pub(super) fn register(&self) -> io::Result<()> {
         for (index, pieces) in self.pieces.iter().enumerate() {
-            self.push(self.registration(index, pieces));
+            self.push(&self.registration(index, pieces))?;
         }
-        self.listen();
+        self.submit()
     }
 
     fn registration(&self, index: usize, pieces: &[(usize, usize); 2]) -> Entry128 {
@@ -162,9 +166,9 @@ impl Ring {
         with_mark(entry, mark_of(index))
     }
 
-    /// Gives an entry back with the reply that is in it to the request `unique`; for the next
-    /// [`Ring::enter`].
-    pub(super) fn commit(&self, held: Held, unique: u64) {
+    /// Gives an entry back with the reply that is in it to the request `unique`; for whoever
+    /// submits or waits next.
+    pub(super) fn commit(&self, held: Held, unique: u64) -> io::Result<()> {
         let command =
             UringCommand { flags: 0, commit_id: unique, queue: self.queue, padding: [0; 3] };
         let connection = types::Fd(self.connection);
@@ -175,29 +179,48 @@ impl Ring {
         if let Some(place) = self.given.lock().get_mut(index) {
             *place = Some(held);
         }
-        self.push(with_mark(entry, mark_of(index)));
+        self.push(&with_mark(entry, mark_of(index)))
     }
 
-    /// Listens to the next call; for the next [`Ring::enter`].
-    fn listen(&self) {
-        let flags = u32::from(PollFlags::IN.bits());
-        let poll = opcode::PollAdd::new(types::Fd(self.call.as_raw_fd()), flags).build();
-        self.push(Entry128::from(poll.user_data(CALL)));
+    fn push(&self, entry: &Entry128) -> io::Result<()> {
+        loop {
+            {
+                let _pushing = self.pushing.lock();
+                // SAFETY: under this lock there is no other submission queue. What the entry points
+                // to: memory of entries outlives the ring (RG3), and `pieces` lives as long; a NOP
+                // points to nothing.
+                if unsafe { self.io.submission_shared().push(entry) }.is_ok() {
+                    return Ok(());
+                }
+            }
+            self.submit()?;
+        }
     }
 
-    fn push(&self, entry: Entry128) {
-        let _pushing = self.pushing.lock();
-        // SAFETY: under this lock there is no other submission queue. What the entry points to:
-        // memory of entries outlives the ring (RG3), and `pieces` lives as long; a poll points to
-        // nothing.
-        let pushed = unsafe { self.io.submission_shared().push(&entry) };
-        // RG2
-        pushed.expect("each entry and the call have one command at most");
+    /// Submits what was pushed, all of it: nobody else may come by.
+    pub(super) fn submit(&self) -> io::Result<()> {
+        for _ in 0..SUBMISSIONS_MAX {
+            self.enter(0)?;
+            let is_empty = {
+                let _pushing = self.pushing.lock();
+                // SAFETY: as in `push`.
+                unsafe { self.io.submission_shared() }.is_empty()
+            };
+            if is_empty {
+                return Ok(());
+            }
+            yield_now();
+        }
+        Err(Errno::AGAIN.into())
     }
 
-    /// Submits what was pushed; waits for something to be told, if `waits`.
-    pub(super) fn enter(&self, waits: bool) -> io::Result<()> {
-        match self.io.submitter().submit_and_wait(usize::from(waits)) {
+    /// Submits what was pushed, and waits until something is told; perhaps in vain.
+    pub(super) fn wait(&self) -> io::Result<()> {
+        self.enter(1)
+    }
+
+    fn enter(&self, awaited: usize) -> io::Result<()> {
+        match self.io.submitter().submit_and_wait(awaited) {
             Ok(_) => Ok(()),
             Err(error) => match Errno::from_io_error(&error) {
                 // What was not taken is submitted the next time.
@@ -209,27 +232,19 @@ impl Ring {
 
     /// Takes what the ring has told by now.
     pub(super) fn reap(&self, told: &mut Vec<Told>) {
-        let mut has_call = false;
-        {
-            let mut given = self.given.lock();
-            // SAFETY: under this lock there is no other completion queue.
-            for done in unsafe { self.io.completion_shared() } {
-                if done.user_data() == CALL {
-                    has_call = true;
-                    told.push(Told::Call);
-                    continue;
-                }
-                let index = usize::try_from(done.user_data()).unwrap_or(usize::MAX);
-                let Some(held) = given.get_mut(index).and_then(Option::take) else { continue };
-                told.push(match done.result() {
-                    0 => Told::Request(held),
-                    error => Told::Lost(Errno::from_raw_os_error(-error)),
-                });
+        let mut given = self.given.lock();
+        // SAFETY: under this lock there is no other completion queue.
+        for done in unsafe { self.io.completion_shared() } {
+            if done.user_data() == CALL {
+                told.push(Told::Call);
+                continue;
             }
-        }
-        if has_call {
-            let _ = rustix::io::read(&self.call, &mut [0; 8]);
-            self.listen();
+            let index = usize::try_from(done.user_data()).unwrap_or(usize::MAX);
+            let Some(held) = given.get_mut(index).and_then(Option::take) else { continue };
+            told.push(match done.result() {
+                0 => Told::Request(held),
+                error => Told::Lost(Errno::from_raw_os_error(-error)),
+            });
         }
     }
 
@@ -238,10 +253,10 @@ impl Ring {
         self.given.lock().iter().any(Option::is_some)
     }
 
-    /// Calls who waits at the ring, or the next who will.
-    pub(super) fn call(&self) {
-        // It can only be refused when it was called 2^64 times in vain.
-        let _ = rustix::io::write(&self.call, 1_u64.as_bytes());
+    /// Calls all who wait at the ring, or the next who will.
+    pub(super) fn call(&self) -> io::Result<()> {
+        self.push(&Entry128::from(opcode::Nop::new().build().user_data(CALL)))?;
+        self.submit()
     }
 }
 
