@@ -5,6 +5,7 @@
 
 pub mod grounds;
 pub mod lockstep;
+pub mod nodes;
 pub mod soak;
 
 use std::fmt::Write as _;

@@ -17,7 +17,7 @@ use testkit::model::Model;
 use testkit::ops::{LockstepOptions, Op, Outcome, Session, Step, run_lockstep};
 
 /// Bytes of the pools: small, so that the maps, the journal and the segments run full.
-const POOL_BYTES: u64 = 64 << 20;
+pub(crate) const POOL_BYTES: u64 = 64 << 20;
 /// Whole trees are compared each time so many steps were done.
 const WALK_EVERY: usize = 250;
 /// Background work is done before one in so many steps; a checkpoint before fewer.
@@ -114,7 +114,7 @@ fn lockstep(
     })
 }
 
-fn background(pool: &Pool, random: &mut Prng) {
+pub(crate) fn background(pool: &Pool, random: &mut Prng) {
     if random.one_in(TICK_ONE_IN) {
         pool.tick().expect("a memory device does not fail");
     }
@@ -160,7 +160,7 @@ fn choose<T: Copy>(random: &mut Prng, from: &[T]) -> T {
     from[usize::try_from(random.below(count)).expect("a few")]
 }
 
-fn create_options(random: &mut Prng) -> CreateOptions {
+pub(crate) fn create_options(random: &mut Prng) -> CreateOptions {
     let mut options = CreateOptions::new(POOL_BYTES, [7; 64]);
     options.geometry.fragment_bytes = choose(random, &[1024, 2048, 4096]);
     options.geometry.segment_bytes = Some(choose(random, &[256 << 10, 512 << 10, 1 << 20]));
@@ -170,7 +170,7 @@ fn create_options(random: &mut Prng) -> CreateOptions {
     options
 }
 
-fn open_options(random: &mut Prng) -> OpenOptions {
+pub(crate) fn open_options(random: &mut Prng) -> OpenOptions {
     let name = choose(random, &["log", "ffs", "hotspot"]);
     let default = OpenOptions::default();
     OpenOptions {

@@ -3,6 +3,7 @@
 //! `HOLDFAST_SOAK=N` runs N times as many seeds, `HOLDFAST_SEED=S` begins at another,
 //! `HOLDFAST_STEPS=N` sets the length of each history.
 
+mod clones;
 mod shapes;
 
 use std::cell::Cell;

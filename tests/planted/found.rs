@@ -208,6 +208,7 @@ pub(crate) const FOUND: &[Row] = &[
     ("LimitsBeforeAllCounted", "filesets", "owners::limits_hold_only_when_all_is_counted"),
     ("ProjectsMixed", "filesets", "owners::a_project_is_handed_down_and_kept_apart"),
     ("ForkOwnsItsClone", "filesets", "forks::each_node_of_a_tree_of_forks_stays_what_it_was"),
+    ("RestoredFilesKept", "model", "clones::filesets_and_clones_answer_as_whole_trees_do"),
     ("HoldIgnored", "filesets", "forks::a_clone_that_is_held_stays"),
     ("ReservingNotNoted", "filesets", "forks::a_fork_takes_on_what_its_clone_reserves"),
     ("ForkReservesNothing", "filesets", "forks::a_fork_takes_on_what_its_clone_reserves"),

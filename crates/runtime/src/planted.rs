@@ -109,6 +109,7 @@ bugs! {
     LimitsBeforeAllCounted: "Limits of users hold before all is counted.",
     ProjectsMixed: "A file moves into the directory of another project.",
     ForkOwnsItsClone: "A fork changes in place what its clone holds (FK1).",
+    RestoredFilesKept: "Files of a fileset stay in memory when it is restored.",
     HoldIgnored: "A clone that is held is deleted.",
     ReservingNotNoted: "A file reserves room, and its fileset does not say so (PA2).",
     ForkReservesNothing: "What a clone's files reserve is not counted for its forks.",

@@ -109,7 +109,9 @@ impl Core {
             fileset.is_gone.store(false, Ordering::SeqCst);
         }
         let (restored, class) = done?;
-        self.table.remove_all_of(slot);
+        if !planted::is(Planted::RestoredFilesKept) {
+            self.table.remove_all_of(slot);
+        }
         self.store.journal.commit(class)?;
         Ok(restored)
     }

@@ -15,7 +15,8 @@ const QUOTA_BYTES_MIN: u64 = 1 << 20;
 /// Most clones and filesets, beyond which more are deleted than made.
 const NODES_MAX: usize = 10;
 
-pub(super) fn one_of<T: Clone>(random: &mut Prng, from: &[T]) -> Option<T> {
+/// Returns one of some; `None` of none.
+pub fn one_of<T: Clone>(random: &mut Prng, from: &[T]) -> Option<T> {
     let count = u64_of(from.len());
     if count == 0 { None } else { from.get(usize_of(random.below(count))).cloned() }
 }
@@ -42,7 +43,7 @@ fn clone(random: &mut Prng, world: &World) -> (String, String) {
 }
 
 /// Chooses what is done next.
-pub(super) fn node_op(random: &mut Prng, world: &World) -> NodeOp {
+pub fn node_op(random: &mut Prng, world: &World) -> NodeOp {
     let is_crowded = world.nodes().count() > NODES_MAX;
     let choice = if is_crowded { 13 + random.below(7) } else { random.below(20) };
     match choice {

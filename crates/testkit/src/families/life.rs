@@ -1,11 +1,10 @@
 //! The lives of one pool with filesets and clones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::vnode::api::{FileSystem, FilesetUuid, FsError, FsResult};
-use engine::{FilesetChange, NewFileset, OpenOptions, Pool};
-use format::fileset::{FilesetName, NamePart};
+use engine::vnode::api::{FileSystem, FsError, FsResult};
+use engine::{OpenOptions, Pool};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
@@ -13,11 +12,12 @@ use storage::device::sim::{
     Fault as DeviceFault, FaultPlan, Image, PowerSupply, SimDevice, SimOptions,
 };
 
+use super::apply::{apply, compare, is_excused, listed, name, words};
 use super::choose::{node_op, one_of};
 use super::seat::{At, Done, Met, Seat};
-use super::world::{Entered, Listed, NodeId, NodeOp, ROOT, World};
+use super::world::{Entered, NodeId, NodeOp, ROOT, World};
 use super::{Finding, Options, SeedReport};
-use crate::canon::{Times, differences, walk_below};
+use crate::canon::Times;
 use crate::crash::{History, Judge};
 use crate::model::Model;
 use crate::number::{u64_of, usize_of};
@@ -75,18 +75,6 @@ struct Life<'a> {
     read: usize,
 }
 
-fn name(text: &str) -> FilesetName {
-    text.parse().expect("the names are of letters")
-}
-
-fn part(text: &str) -> NamePart {
-    NamePart::new(text).expect("the names are of letters")
-}
-
-fn words<T>(what: &str, result: Result<T, impl std::fmt::Display>) -> Result<T, String> {
-    result.map_err(|error| format!("{what}: {error}"))
-}
-
 impl Lives {
     pub(super) fn new(options: Options, seed: u64) -> Lives {
         Lives {
@@ -111,7 +99,7 @@ impl Lives {
 
     fn live(&mut self, life: &mut u64) -> Result<(), String> {
         let mut image = self.formatted()?;
-        let mut world = World::new();
+        let mut world = World::new(Arc::<ManualClock>::clone(&self.clock));
         while *life < self.options.lives {
             self.done.clear();
             image = self.recovered(image)?;
@@ -354,7 +342,7 @@ impl Lives {
         // NT4: who takes a clone syncs.
         let numbers: Vec<usize> =
             life.seats.iter_mut().filter(is_of).map(|seat| seat.begin_sync()).collect();
-        let answer = self.do_node_op(life.pool, &op);
+        let answer = apply(life.pool, &op, &mut self.random);
         if life.power.is_cut() {
             life.in_flight = expected.ok();
             return Ok(());
@@ -374,7 +362,7 @@ impl Lives {
                 self.report.counts.full += u64::from(is_full);
                 self.report.counts.refusals += u64::from(!is_full);
                 let is_right = expected.as_ref().err().is_some_and(|it| it.is(&error));
-                if is_right || is_full || is_excused(life, &error)? {
+                if is_right || is_full || is_excused(life.pool, &error)? {
                     return Ok(());
                 }
                 let expected =
@@ -385,60 +373,13 @@ impl Lives {
         }
     }
 
-    fn do_node_op(&mut self, pool: &Pool, op: &NodeOp) -> FsResult<()> {
-        let mut random = || {
-            let mut bits = [0; 16];
-            bits[..8].copy_from_slice(&self.random.next_u64().to_le_bytes());
-            bits[8..].copy_from_slice(&self.random.next_u64().to_le_bytes());
-            bits
-        };
-        match op {
-            NodeOp::Create { fileset } => {
-                let mut bits = [0; 32];
-                bits[..16].copy_from_slice(&random());
-                bits[16..].copy_from_slice(&random());
-                let new = NewFileset { random: bits, ..NewFileset::default() };
-                pool.create_fileset(&name(fileset), &new).map(drop)
-            }
-            NodeOp::Take { fileset, clone } => {
-                pool.create_clone(&name(fileset), &part(clone), random()).map(drop)
-            }
-            NodeOp::TakeBelow { fileset, clone } => {
-                pool.create_clones_below(&name(fileset), &part(clone), &mut random).map(drop)
-            }
-            NodeOp::Fork { fileset, clone, fork } => {
-                let from = (&name(fileset), &part(clone));
-                pool.fork_clone(from, &name(fork), random()).map(drop)
-            }
-            NodeOp::Restore { fileset, clone } => {
-                pool.restore_fileset(&name(fileset), &part(clone)).map(drop)
-            }
-            NodeOp::Promote { fileset } => pool.promote_fileset(&name(fileset)).map(drop),
-            NodeOp::DeleteClone { fileset, clone } => {
-                pool.delete_clone(&name(fileset), &part(clone))
-            }
-            NodeOp::DeleteFileset { fileset } => pool.delete_fileset(&name(fileset)),
-            NodeOp::Hold { fileset, clone, hold } => {
-                pool.set_hold((&name(fileset), &part(clone)), &part(hold), true)
-            }
-            NodeOp::Release { fileset, clone, hold } => {
-                pool.set_hold((&name(fileset), &part(clone)), &part(hold), false)
-            }
-            NodeOp::SetQuota { fileset, bytes } => {
-                let change =
-                    FilesetChange { quota_bytes: Some(*bytes), ..FilesetChange::default() };
-                pool.change_fileset(&name(fileset), &change)
-            }
-        }
-    }
-
     /// NT3, of one clone while the pool is at work: its files stay in memory. One that is given
     /// back can be deleted all the same.
     fn read_clone(&mut self, life: &mut Life<'_>) -> Result<(), String> {
         let clones: Vec<NodeId> = life.world.clones().map(|(id, ..)| id).collect();
         let Some(chosen) = one_of(&mut self.random, &clones) else { return Ok(()) };
         self.done.add(format!("read {}", life.world.name_of(chosen)));
-        let compared = compare(life.pool, &life.world, chosen);
+        let compared = compare(life.pool, &life.world, chosen, Times::Ignored);
         if life.power.is_cut() {
             return Ok(());
         }
@@ -489,7 +430,7 @@ impl Lives {
         for id in all {
             self.report.counts.compared += 1;
             let Some(history) = histories.get(&id) else {
-                compare(pool, &world, id)?;
+                compare(pool, &world, id, Times::Ignored)?;
                 continue;
             };
             let what = world.name_of(id);
@@ -520,7 +461,7 @@ impl Lives {
             for op in all_deletions(&world) {
                 let Ok(after) = world.after(&op, &entered) else { continue };
                 self.done.add(op.to_string());
-                words(&op.to_string(), self.do_node_op(&pool, &op))?;
+                words(&op.to_string(), apply(&pool, &op, &mut self.random))?;
                 freed(&pool)?;
                 world = after;
             }
@@ -545,7 +486,7 @@ impl Lives {
             let op = NodeOp::Promote { fileset };
             if let Ok(after) = world.after(&op, &Entered::default()) {
                 self.done.add(op.to_string());
-                words(&op.to_string(), self.do_node_op(pool, &op))?;
+                words(&op.to_string(), apply(pool, &op, &mut self.random))?;
                 *world = after;
                 return Ok(true);
             }
@@ -568,15 +509,6 @@ fn all_deletions(world: &World) -> Vec<NodeOp> {
     all
 }
 
-/// Whether what the model does not know of excuses an answer: what is being freed in the
-/// background, and how many of a family the log can move together.
-fn is_excused(life: &Life<'_>, error: &FsError) -> Result<bool, String> {
-    let FsError::FilesetInUse { by, .. } = error else { return Ok(false) };
-    let is_freeing = words("is anything being freed", life.pool.is_freeing())?;
-    let is_of_freed = by.contains("being freed") || by.contains("go back to it");
-    Ok(is_freeing && is_of_freed || by.contains("can move together"))
-}
-
 /// Ticks until nothing is being freed any more.
 fn freed(pool: &Pool) -> Result<(), String> {
     for _ in 0..TICKS_MAX {
@@ -592,39 +524,4 @@ fn checked(when: &str, device: &Arc<SimDevice>) -> Result<(), String> {
     let shared: SharedDevice = Arc::<SimDevice>::clone(device);
     let report = check::run(shared, check::Options::default(), &mut |_| ());
     if report.is_clean() { Ok(()) } else { Err(format!("{when}: {}", report.to_text())) }
-}
-
-/// What the pool tells of its filesets and clones.
-fn listed(pool: &Pool) -> Result<BTreeSet<Listed>, String> {
-    let all = words("the filesets can't be listed", pool.filesets())?;
-    let in_use = all.into_iter().filter(|it| it.freed_permille.is_none());
-    let tell = |it: engine::FilesetInfo| Listed {
-        name: it.name,
-        quota_bytes: it.quota_bytes,
-        holds: it.holds.into_iter().collect(),
-        origin: it.origin,
-    };
-    Ok(in_use.map(tell).collect())
-}
-
-fn entered(pool: &Pool, what: &str) -> FsResult<FilesetUuid> {
-    match what.split_once('@') {
-        Some((fileset, clone)) => pool.hold_clone(&name(fileset), &part(clone)),
-        None => pool.hold_fileset(&name(what)),
-    }
-}
-
-/// NT3; returns what is held since.
-fn compare(pool: &Pool, world: &World, id: NodeId) -> Result<FilesetUuid, String> {
-    let what = world.name_of(id);
-    let uuid = words(&what, entered(pool, &what))?;
-    let root = words(&what, pool.root_of(uuid))?;
-    let model = &world.node(id).expect("it is of this world").model;
-    let expected = walk_below(&**model, model.root(), Times::Ignored);
-    let expected = words("the model", expected)?;
-    let found = words(&what, walk_below(pool, root, Times::Ignored))?;
-    match differences(&expected, &found).first() {
-        Some(differ) => Err(format!("{what}: {differ}")),
-        None => Ok(uuid),
-    }
 }

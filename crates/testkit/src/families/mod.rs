@@ -24,12 +24,17 @@
 //!
 //! Not here: clients at work at one time ([`crate::torture`]).
 
+mod apply;
 mod choose;
 mod life;
 mod seat;
 #[cfg(test)]
 mod tests;
 mod world;
+
+pub use apply::{apply, compare, compare_lists, enter, is_excused};
+pub use choose::{node_op, one_of};
+pub use world::{Entered, Node, NodeId, NodeOp, ROOT, Refusal, World};
 
 use std::fmt;
 

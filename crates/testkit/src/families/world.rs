@@ -9,47 +9,59 @@ use std::fmt;
 use std::sync::Arc;
 
 use engine::vnode::api::FsError;
-use runtime::clock::ManualClock;
+use runtime::clock::Clock;
 
 use crate::model::Model;
 
 /// What the first fileset of a pool is called.
-pub(super) const ROOT: &str = "root";
+pub const ROOT: &str = "root";
 
 /// A fileset or a clone, whatever it is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct NodeId(u32);
+pub struct NodeId(u32);
 
 /// A fileset or a clone.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub struct Node {
     /// Of a fileset its name from the top; of a clone its own.
-    pub(super) name: String,
+    pub name: String,
     /// Of a clone: the fileset that it is called after.
-    pub(super) of: Option<NodeId>,
+    pub of: Option<NodeId>,
     /// The clone that it goes back to.
-    pub(super) parent: Option<NodeId>,
+    pub parent: Option<NodeId>,
     /// What it holds.
-    pub(super) model: Arc<Model>,
+    pub model: Arc<Model>,
     /// Of a clone: who keeps it from being deleted.
-    pub(super) holds: BTreeSet<String>,
+    pub holds: BTreeSet<String>,
     /// Most that a fileset may reference; 0: no limit.
-    pub(super) quota_bytes: u64,
+    pub quota_bytes: u64,
 }
 
 /// Something that is done with filesets and clones.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NodeOp {
+#[expect(missing_docs, reason = "fields are the words of the command that each stands for")]
+pub enum NodeOp {
+    /// Makes a fileset.
     Create { fileset: String },
+    /// Takes a clone.
     Take { fileset: String, clone: String },
+    /// Takes clones of a fileset and of all below it at one moment.
     TakeBelow { fileset: String, clone: String },
+    /// Makes a fileset of a clone.
     Fork { fileset: String, clone: String, fork: String },
+    /// Makes a fileset what a clone holds.
     Restore { fileset: String, clone: String },
+    /// Calls the clones that a fork goes back to after it.
     Promote { fileset: String },
+    /// Deletes a clone.
     DeleteClone { fileset: String, clone: String },
+    /// Deletes a fileset.
     DeleteFileset { fileset: String },
+    /// Keeps a clone from being deleted.
     Hold { fileset: String, clone: String, hold: String },
+    /// Takes that back.
     Release { fileset: String, clone: String, hold: String },
+    /// Sets the most that a fileset may reference.
     SetQuota { fileset: String, bytes: u64 },
 }
 
@@ -99,7 +111,7 @@ impl NodeOp {
 
 /// Why something is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub enum Refusal {
     /// The name is taken.
     Exists,
     /// There is none of that name.
@@ -109,7 +121,9 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    pub(super) fn is(self, error: &FsError) -> bool {
+    /// Whether `error` says so.
+    #[must_use]
+    pub fn is(self, error: &FsError) -> bool {
         match self {
             Refusal::Exists => matches!(error, FsError::FilesetExists { .. }),
             Refusal::Missing => matches!(error, FsError::NoFileset { .. }),
@@ -130,17 +144,25 @@ pub(super) struct Listed {
 
 /// All filesets and clones of a pool.
 #[derive(Clone, Debug)]
-pub(super) struct World {
+pub struct World {
     nodes: BTreeMap<NodeId, Node>,
     next: u32,
+    /// What new filesets go by.
+    clock: Arc<dyn Clock>,
 }
 
 impl World {
-    /// A pool that was just made.
-    pub(super) fn new() -> World {
-        let mut world = World { nodes: BTreeMap::new(), next: 0 };
-        world.add_fileset(ROOT, None, empty());
+    /// A pool that was just made; filesets go by `clock`.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> World {
+        let mut world = World { nodes: BTreeMap::new(), next: 0, clock };
+        world.add_fileset(ROOT, None, world.empty());
         world
+    }
+
+    /// What an empty fileset holds.
+    fn empty(&self) -> Arc<Model> {
+        Arc::new(Model::new(Arc::clone(&self.clock)))
     }
 
     fn add(&mut self, node: Node) -> NodeId {
@@ -155,21 +177,24 @@ impl World {
         self.add(Node { name, of: None, parent, model, holds, quota_bytes: 0 })
     }
 
-    pub(super) fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+    /// All of them.
+    pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         self.nodes.iter().map(|(id, node)| (*id, node))
     }
 
-    pub(super) fn node(&self, id: NodeId) -> Option<&Node> {
+    /// One of them.
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
         self.nodes.get(&id)
     }
 
     /// The filesets, by name.
-    pub(super) fn filesets(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+    pub fn filesets(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         self.nodes().filter(|(_, node)| node.of.is_none())
     }
 
     /// The clones, each with the name of its fileset.
-    pub(super) fn clones(&self) -> impl Iterator<Item = (NodeId, &str, &Node)> {
+    pub fn clones(&self) -> impl Iterator<Item = (NodeId, &str, &Node)> {
         self.nodes().filter_map(|(id, node)| {
             let of = node.of?;
             Some((id, self.nodes[&of].name.as_str(), node))
@@ -177,7 +202,12 @@ impl World {
     }
 
     /// What it is called.
-    pub(super) fn name_of(&self, id: NodeId) -> String {
+    ///
+    /// # Panics
+    ///
+    /// If it is none of these.
+    #[must_use]
+    pub fn name_of(&self, id: NodeId) -> String {
         let node = &self.nodes[&id];
         match node.of {
             Some(of) => format!("{}@{}", self.nodes[&of].name, node.name),
@@ -197,7 +227,7 @@ impl World {
     }
 
     /// Sets what a node holds.
-    pub(super) fn set_model(&mut self, id: NodeId, model: Arc<Model>) {
+    pub fn set_model(&mut self, id: NodeId, model: Arc<Model>) {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.model = model;
         }
@@ -267,13 +297,17 @@ impl World {
         path
     }
 
-    /// Returns the world after `op`, where `entered` are mounted or served, or why it is refused.
-    pub(super) fn after(&self, op: &NodeOp, entered: &Entered) -> Result<World, Refusal> {
+    /// Returns the world after `op`, where `entered` are mounted or served.
+    ///
+    /// # Errors
+    ///
+    /// Why it is refused.
+    pub fn after(&self, op: &NodeOp, entered: &Entered) -> Result<World, Refusal> {
         let mut world = self.clone();
         match op {
             NodeOp::Create { fileset } => {
                 world.check_free(fileset)?;
-                world.add_fileset(fileset, None, empty());
+                world.add_fileset(fileset, None, world.empty());
             }
             NodeOp::Take { fileset, clone } => {
                 let of = world.fileset(fileset)?;
@@ -366,27 +400,25 @@ impl World {
     }
 }
 
-/// What an empty fileset holds.
-fn empty() -> Arc<Model> {
-    Arc::new(Model::new(Arc::new(ManualClock::new())))
-}
-
-/// Who is mounted or served, or was since the pool was opened.
+/// Who is mounted or served.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Entered(BTreeSet<NodeId>);
+pub struct Entered(BTreeSet<NodeId>);
 
 impl Entered {
-    pub(super) fn add(&mut self, id: NodeId) {
+    /// One more is.
+    pub fn add(&mut self, id: NodeId) {
         self.0.insert(id);
     }
 
-    pub(super) fn has(&self, id: NodeId) -> bool {
+    fn has(&self, id: NodeId) -> bool {
         self.0.contains(&id)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use runtime::clock::ManualClock;
+
     use super::*;
 
     fn does(world: &mut World, op: NodeOp) {
@@ -409,7 +441,7 @@ mod tests {
 
     #[test]
     fn who_goes_back_to_whom_says_what_is_refused() {
-        let mut world = World::new();
+        let mut world = World::new(Arc::new(ManualClock::new()));
         does(&mut world, take(ROOT, "x"));
         does(&mut world, fork(ROOT, "x", "a"));
         let none = Entered::default();
@@ -426,7 +458,7 @@ mod tests {
     /// Two clones of one name lie on the path of a fork: it can't have both.
     #[test]
     fn a_promotion_gives_no_name_twice() {
-        let mut world = World::new();
+        let mut world = World::new(Arc::new(ManualClock::new()));
         does(&mut world, take(ROOT, "x"));
         does(&mut world, fork(ROOT, "x", "a"));
         does(&mut world, take("a", "x"));

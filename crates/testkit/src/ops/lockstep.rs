@@ -159,8 +159,9 @@ fn compare_touched(
     Ok(())
 }
 
-/// The inodes a step names, and the directories those names are in.
-fn places_of(op: &Op) -> Vec<Place> {
+/// Returns the inodes a step names, and the directories those names are in.
+#[must_use]
+pub fn places_of(op: &Op) -> Vec<Place> {
     let mut places = Vec::new();
     let mut add_route = |route: &Route| {
         if let Some((parents, _)) = route.split() {

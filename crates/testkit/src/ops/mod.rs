@@ -23,8 +23,8 @@ mod text;
 pub use acl::{AclEntry, AclText};
 pub use apply::{Applied, Outcome, Session, sync, sync_as_told};
 pub use generate::{Generator, NAMES_DEFAULT, Profile, Weights};
-pub use lockstep::{Divergence, LockstepOptions, run_lockstep};
-pub use shrink::{SHRINK_TRIES_MAX, shrink};
+pub use lockstep::{Divergence, LockstepOptions, places_of, run_lockstep};
+pub use shrink::{SHRINK_TRIES_MAX, drop_runs, shrink};
 pub use text::{ParseError, history_from_text, history_to_text};
 
 use engine::vnode::api::{Caller, Fallocate, FileKind, RenameMode, Seek, SetTime, XattrMode};

@@ -45,8 +45,8 @@ pub fn shrink(history: &[Step], mut fails: impl FnMut(&[Step]) -> bool) -> Vec<S
     kept
 }
 
-/// Leaves out runs of steps, the longest first.
-fn drop_runs(kept: &mut Vec<Step>, attempt: &mut impl FnMut(&[Step]) -> bool) {
+/// Leaves out runs of steps, the longest first, as long as `attempt` says that what is left fails.
+pub fn drop_runs<T: Clone>(kept: &mut Vec<T>, attempt: &mut impl FnMut(&[T]) -> bool) {
     let mut run = kept.len().div_ceil(2);
     while run > 0 {
         let before = kept.len();

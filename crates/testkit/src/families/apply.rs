@@ -1,0 +1,148 @@
+//! What is done with the filesets and clones of a pool, and what it tells of them.
+
+use std::collections::BTreeSet;
+
+use engine::vnode::api::{FileSystem, FilesetUuid, FsError, FsResult};
+use engine::{FilesetChange, NewFileset, Pool};
+use format::fileset::{FilesetName, NamePart};
+use runtime::prng::Prng;
+
+use super::world::{Listed, NodeId, NodeOp, World};
+use crate::canon::{Times, differences, walk_below};
+
+pub(super) fn name(text: &str) -> FilesetName {
+    text.parse().expect("the names are of letters")
+}
+
+pub(super) fn part(text: &str) -> NamePart {
+    NamePart::new(text).expect("the names are of letters")
+}
+
+pub(super) fn words<T>(what: &str, result: Result<T, impl std::fmt::Display>) -> Result<T, String> {
+    result.map_err(|error| format!("{what}: {error}"))
+}
+
+/// Does `op` on a pool.
+///
+/// # Errors
+///
+/// Why the pool refuses it.
+pub fn apply(pool: &Pool, op: &NodeOp, random: &mut Prng) -> FsResult<()> {
+    let mut bits = || {
+        let mut some = [0; 16];
+        some[..8].copy_from_slice(&random.next_u64().to_le_bytes());
+        some[8..].copy_from_slice(&random.next_u64().to_le_bytes());
+        some
+    };
+    match op {
+        NodeOp::Create { fileset } => {
+            let mut random = [0; 32];
+            random[..16].copy_from_slice(&bits());
+            random[16..].copy_from_slice(&bits());
+            let new = NewFileset { random, ..NewFileset::default() };
+            pool.create_fileset(&name(fileset), &new).map(drop)
+        }
+        NodeOp::Take { fileset, clone } => {
+            pool.create_clone(&name(fileset), &part(clone), bits()).map(drop)
+        }
+        NodeOp::TakeBelow { fileset, clone } => {
+            pool.create_clones_below(&name(fileset), &part(clone), &mut bits).map(drop)
+        }
+        NodeOp::Fork { fileset, clone, fork } => {
+            let from = (&name(fileset), &part(clone));
+            pool.fork_clone(from, &name(fork), bits()).map(drop)
+        }
+        NodeOp::Restore { fileset, clone } => {
+            pool.restore_fileset(&name(fileset), &part(clone)).map(drop)
+        }
+        NodeOp::Promote { fileset } => pool.promote_fileset(&name(fileset)).map(drop),
+        NodeOp::DeleteClone { fileset, clone } => pool.delete_clone(&name(fileset), &part(clone)),
+        NodeOp::DeleteFileset { fileset } => pool.delete_fileset(&name(fileset)),
+        NodeOp::Hold { fileset, clone, hold } => {
+            pool.set_hold((&name(fileset), &part(clone)), &part(hold), true)
+        }
+        NodeOp::Release { fileset, clone, hold } => {
+            pool.set_hold((&name(fileset), &part(clone)), &part(hold), false)
+        }
+        NodeOp::SetQuota { fileset, bytes } => {
+            let change = FilesetChange { quota_bytes: Some(*bytes), ..FilesetChange::default() };
+            pool.change_fileset(&name(fileset), &change)
+        }
+    }
+}
+
+/// Whether what the model does not know of excuses an answer: what is being freed in the
+/// background, and how many of a family the log can move together.
+///
+/// # Errors
+///
+/// In words, if the pool can't tell.
+pub fn is_excused(pool: &Pool, error: &FsError) -> Result<bool, String> {
+    let FsError::FilesetInUse { by, .. } = error else { return Ok(false) };
+    let is_freeing = words("is anything being freed", pool.is_freeing())?;
+    let is_of_freed = by.contains("being freed") || by.contains("go back to it");
+    Ok(is_freeing && is_of_freed || by.contains("can move together"))
+}
+
+/// What the pool tells of its filesets and clones.
+pub(super) fn listed(pool: &Pool) -> Result<BTreeSet<Listed>, String> {
+    let all = words("the filesets can't be listed", pool.filesets())?;
+    let in_use = all.into_iter().filter(|it| it.freed_permille.is_none());
+    let tell = |it: engine::FilesetInfo| Listed {
+        name: it.name,
+        quota_bytes: it.quota_bytes,
+        holds: it.holds.into_iter().collect(),
+        origin: it.origin,
+    };
+    Ok(in_use.map(tell).collect())
+}
+
+/// Compares what there is with what there is to be.
+///
+/// # Errors
+///
+/// Both, in words.
+pub fn compare_lists(pool: &Pool, world: &World) -> Result<(), String> {
+    let (found, expected) = (listed(pool)?, world.listed());
+    if found == expected { Ok(()) } else { Err(format!("there are {found:?}, not {expected:?}")) }
+}
+
+/// Takes hold of a fileset or a clone by its name.
+///
+/// # Errors
+///
+/// As [`Pool::hold_fileset`].
+pub fn enter(pool: &Pool, what: &str) -> FsResult<FilesetUuid> {
+    match what.split_once('@') {
+        Some((fileset, clone)) => pool.hold_clone(&name(fileset), &part(clone)),
+        None => pool.hold_fileset(&name(what)),
+    }
+}
+
+/// Compares a fileset or a clone with what it is to hold, whole (NT3); returns what is held since.
+///
+/// # Errors
+///
+/// How they differ, in words.
+///
+/// # Panics
+///
+/// If `world` has no such node.
+pub fn compare(
+    pool: &Pool,
+    world: &World,
+    id: NodeId,
+    times: Times,
+) -> Result<FilesetUuid, String> {
+    let what = world.name_of(id);
+    let uuid = words(&what, enter(pool, &what))?;
+    let root = words(&what, pool.root_of(uuid))?;
+    let model = &world.node(id).expect("it is of this world").model;
+    let expected = walk_below(&**model, model.root(), times);
+    let expected = words("the model", expected)?;
+    let found = words(&what, walk_below(pool, root, times))?;
+    match differences(&expected, &found).first() {
+        Some(differ) => Err(format!("{what}: {differ}")),
+        None => Ok(uuid),
+    }
+}
