@@ -193,6 +193,89 @@ fn what_cannot_go_is_refused() {
     }
 }
 
+/// Goal: what a removal was admitted with holds until it ends: writers that take all they can get
+/// meanwhile are refused, and it ends. Method: files until none fits, in all that is left.
+#[test]
+fn writers_get_no_room_that_a_removal_needs() {
+    let devices = new_pool(Layout::Single, 1, 2, 3 * POOL_BYTES);
+    let pool = open(&devices[..1]).expect("it was closed");
+    for at in [1, 2] {
+        pool.add_disk_group(&group_of(&devices, Layout::Single, &[at])).expect("it fits");
+    }
+    let fill = |from: usize, to: usize| {
+        let put = |file: &usize| put(&pool, &name(*file), &content(*file, 1, FILE_BYTES)).is_ok();
+        from + (from..to).take_while(put).count()
+    };
+    let before = fill(0, 85);
+    assert_eq!(before, 85, "there is room");
+    pool.remove_disk_group(2).expect("it fits elsewhere");
+    let room = pool.status().space;
+    let all = fill(before, usize::MAX);
+    assert!(all - before < 60, "{all} files, and {room:?}");
+    finish(&pool, 2, "beside writers");
+    for file in 0..all {
+        assert!(get(&pool, &name(file)) == Some(content(file, 1, FILE_BYTES)), "file {file}");
+    }
+    println!("{} files found room beside the removal", all - before);
+    assert!(all > before, "there was room: {room:?}");
+}
+
+/// Goal: the cleaner makes no segment of a disk group that leaves its own work.
+#[test]
+fn the_cleaner_leaves_what_leaves_to_the_removal() {
+    let (_devices, pool) = filled(Layout::Single, 1);
+    let caller = Caller::root();
+    for file in FILES..2 * FILES {
+        put(&pool, &name(file), &content(file, 1, FILE_BYTES / 4)).expect("there is room");
+    }
+    // Segments that are half empty: what a cleaner likes best.
+    for file in (FILES..2 * FILES).step_by(2) {
+        pool.unlink(&caller, pool.root(), name(file).as_bytes(), None).expect("it is there");
+    }
+    pool.sync().expect("nothing fails");
+    pool.remove_disk_group(1).expect("it fits elsewhere");
+    let before = groups(&pool)[1].used_bytes;
+    pool.clean().expect("nothing fails");
+    assert_eq!(groups(&pool)[1].used_bytes, before, "the cleaner has emptied what leaves");
+    finish(&pool, 1, "after a cleaning");
+    judge(&pool, "after a cleaning");
+}
+
+/// Goal: disk groups can change only so often in one opening, and what was begun ends always.
+#[test]
+fn removals_that_were_begun_end_however_often_disk_groups_have_changed() {
+    let devices = new_pool(Layout::Single, 1, 3, POOL_BYTES);
+    let pool = open(&devices[..1]).expect("it was closed");
+    pool.tick().expect("nothing fails");
+    let is_refused = (0..20).any(|round| {
+        let what = format!("round {round}");
+        for at in [1, 2, 3] {
+            let added = pool.add_disk_group(&group_of(&devices, Layout::Single, &[at]));
+            if let Err(error) = added {
+                assert!(error.to_string().contains("mount it again"), "{what}: {error}");
+                return true;
+            }
+        }
+        // All at one time.
+        for group in [1, 2, 3] {
+            pool.remove_disk_group(group).unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        finish(&pool, 1, &what);
+        false
+    });
+    assert!(is_refused, "an opening has a bound");
+    let rest: Vec<u8> = groups(&pool).iter().map(|group| group.number).skip(1).collect();
+    for &group in &rest {
+        pool.remove_disk_group(group).expect("what could be added can be removed");
+    }
+    finish(&pool, 1, "the last");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let left = labelled(&devices);
+    assert_eq!(left.len(), 1);
+    check_all(&left, "the last");
+}
+
 /// Goal: a power cut at any moment of a removal loses nothing, and the removal goes on.
 #[test]
 fn a_cut_while_a_group_is_removed_loses_nothing_and_it_goes_on() {

@@ -124,7 +124,7 @@ fn a_joining_member_gets_every_write_and_is_not_read() {
     let members = volume.members().expect("there are two");
     let joins = members.change(|slots, _| {
         slots[1].state = MemberState::Joining;
-        true
+        storage::volume::Change::States
     });
     joins.expect("the labels are written");
     let offset = superblock.geometry.journal_offset;

@@ -8,9 +8,9 @@ use format::members::MemberState;
 use format::superblock::Superblock;
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
-use storage::device::{RequestKind, SharedDevice};
+use storage::device::{Purpose, RequestKind, SharedDevice};
 use storage::members::{Found, MembersError, judge};
-use storage::pool::read_superblock;
+use storage::pool::{read_superblock, write_superblock_copy};
 use storage::volume::{ReplaceError, SpareError};
 
 use super::raid5::{MEMBER_BYTES, all_but, content, new_raid5};
@@ -196,6 +196,72 @@ fn what_cannot_be_a_spare_is_refused_and_a_removed_one_is_blank() {
     let pool = Pool::open(one, clock, engine::OpenOptions::default()).expect("just made");
     let refused = add(&pool, &devices[9], [9; 16]);
     assert!(matches!(refused, Err(SpareError::Unfit(ReplaceError::NotSeveral))));
+}
+
+/// Goal: of two members that are away, in two disk groups, the one gets the spare that it fits,
+/// though another comes first that it does not fit; and one that fits a smaller disk group alone
+/// may be a spare. Who asks for what is refused writes nothing.
+#[test]
+fn a_spare_stands_for_whichever_member_it_fits() {
+    let small = 8 << 20;
+    let devices = with_blank(&new_mirror(2), &[small, small, small]);
+    let pool = open(&devices[..2]).expect("it is new");
+    let group = super::groups::group_of(&devices, format::members::Layout::Mirror, &[2, 3]);
+    pool.add_disk_group(&group).expect("it fits");
+    add(&pool, &devices[4], SPARE).expect("it fits the second disk group");
+    pool.fail_member(0).expect("the other has all");
+    let written = devices[1].time();
+    pool.tick().expect("nothing fails");
+    let too_small: SharedDevice = Arc::<SimDevice>::clone(&devices[4]);
+    pool.replace_member(1, too_small, [1; 16]).expect_err("it is too small");
+    let labels = |device: &SimDevice| device.counts().of_purpose(Purpose::Superblock);
+    let before = labels(&devices[1]);
+    let other: SharedDevice = Arc::<SimDevice>::clone(&devices[4]);
+    pool.replace_member(9, other, [1; 16]).expect_err("there is no such slot");
+    pool.tick().expect("nothing fails");
+    assert_eq!(labels(&devices[1]), before, "a refusal writes labels");
+    assert!(devices[1].time() >= written);
+    assert_eq!(listed(&pool), [(SPARE, true)], "it is too small for slot 0");
+    pool.fail_member(3).expect("the other has all");
+    pool.tick().expect("a spare is taken");
+    assert!(listed(&pool).is_empty(), "it was not taken for slot 3");
+    finish(&pool);
+    assert_eq!(pool.members()[3].member.id, SPARE);
+    assert_eq!(states(&pool)[0], MemberState::Failed);
+}
+
+/// Goal: where no member can be done without a spare is of no use.
+#[test]
+fn a_pool_of_singles_takes_no_spare() {
+    let devices = super::groups::new_pool(format::members::Layout::Single, 1, 2, POOL_BYTES);
+    let pool = open(&devices[..1]).expect("it was closed");
+    let group = super::groups::group_of(&devices, format::members::Layout::Single, &[1]);
+    pool.add_disk_group(&group).expect("it fits");
+    let refused = add(&pool, &devices[2], SPARE);
+    assert!(matches!(refused, Err(SpareError::NoUse)), "{refused:?}");
+}
+
+/// Goal: a label whose numbers have come to their end is refused in words.
+#[test]
+fn labels_that_cannot_rise_are_refused() {
+    let end = format::ids::SEQUENCE_MAX;
+    for field in ["sequence", "mount_count", "writer_term", "memberships"] {
+        let devices = reopened(&new_mirror(2), &[0, 1]);
+        for device in &devices {
+            let mut label = label_of(device).expect("it has one");
+            match field {
+                "sequence" => label.sequence = end,
+                "mount_count" => label.mount_count = end,
+                "writer_term" => label.writer_term = u32::MAX - 1,
+                _ => label.memberships.last_mut().expect("one").number = end - 1,
+            }
+            for copy in 0..4 {
+                write_superblock_copy(device.as_ref(), &label, copy).expect("it is written");
+            }
+        }
+        let error = open(&devices).expect_err(field).to_string();
+        assert!(error.contains(field) && error.contains("/sim/d"), "{error}");
+    }
 }
 
 /// Goal: who replaces a member by hand, and a spare that is busy elsewhere, are not mixed up.

@@ -284,6 +284,7 @@ pub(crate) const FOUND: &[Row] = &[
         "spares::what_cannot_be_a_spare_is_refused_and_a_removed_one_is_blank",
     ),
     ("LargestSpareTaken", "members", "spares::the_smallest_spare_is_taken_and_after_it_the_next"),
+    ("OneSlotAskedForSpares", "members", "spares::a_spare_stands_for_whichever_member_it_fits"),
     (
         "AddedBeforeAdding",
         "members",
@@ -294,6 +295,7 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "groups::a_cut_while_a_group_is_added_leaves_all_of_it_or_nothing",
     ),
+    ("LeavingIsRoom", "members", "removal::writers_get_no_room_that_a_removal_needs"),
     (
         "LeavingGetsSegments",
         "members",

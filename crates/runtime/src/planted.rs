@@ -142,9 +142,11 @@ bugs! {
     SparesForgotten: "A label that is written for another reason lists the spares of before.",
     RemovedSpareKeepsLabel: "A spare that was removed still says that it is of the pool.",
     LargestSpareTaken: "The largest spare takes the place of a member, not the smallest.",
+    OneSlotAskedForSpares: "Only the first slot whose member is away is looked at for a spare.",
     AddedBeforeAdding:
         "The labels call a disk group online before its members have one (growth.rs).",
     FlushOfFirstGroupOnly: "A flush makes what lies in the first disk group durable alone (VG2).",
+    LeavingIsRoom: "A disk group that leaves counts as room for writers (GR3).",
     LeavingGetsSegments: "A segment is opened in a disk group that leaves (GR2).",
     TakenOutWithLiveBlocks: "A disk group is taken out before its last block is elsewhere (EV1).",
     TakenOutBeforeCheckpoint:

@@ -56,6 +56,18 @@ pub enum PoolError {
         /// Name of the device.
         device: String,
     },
+    /// A number in the label has come to its end. Its bytes were made up: restore them.
+    #[error(
+        "{device}: {field} in the label is as high as it can be, which no use of a pool brings \
+         about: the label was changed by something else, and nothing is written to it; leave the \
+         device out if others of the pool are there, else restore it from a copy"
+    )]
+    Worn {
+        /// Name of the device.
+        device: String,
+        /// Which number.
+        field: &'static str,
+    },
     /// The devices do not make a pool together.
     #[error(transparent)]
     Members(#[from] MembersError),
@@ -125,6 +137,9 @@ pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolErro
     let Some(current) = found.into_iter().max_by_key(|superblock| superblock.sequence) else {
         return Err(PoolError::Superblock { device: name, cause: most_telling(&copies) });
     };
+    if let Some(field) = current.worn() {
+        return Err(PoolError::Worn { device: name, field });
+    }
     if is_unfinished(&current, &copies) {
         return Err(PoolError::Unfinished { device: name });
     }

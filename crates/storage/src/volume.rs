@@ -46,7 +46,7 @@ pub use joining::{Copied, ReplaceError};
 pub use open::Opening;
 pub use ranges::{Hold, InFlight};
 pub use returning::ReturnError;
-pub use set::{MemberSet, View};
+pub use set::{Change, MemberSet, View};
 pub use slot::{MemberCounts, Slot, Stay};
 pub use spares::{SpareError, TakenSpare};
 
@@ -70,7 +70,7 @@ use runtime::sync::Mutex;
 use crate::pool::{PoolError, check_writable, update_all_superblocks, write_first_superblocks};
 
 /// Most times that the disk groups of an open pool change: each time leaves an edition in memory.
-const EDITIONS_MAX: usize = 32;
+const EDITIONS_MAX: usize = 64;
 
 /// What the space of a pool is between two changes of its disk groups.
 #[derive(Debug)]
@@ -85,13 +85,20 @@ struct Edition {
 
 /// All that the space was since the pool was opened. None goes before the last user of the volume
 /// does, so whoever looks needs no lock.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Editions {
     all: [OnceLock<Edition>; EDITIONS_MAX],
     /// Which of them counts.
     current: AtomicUsize,
     /// Held by whoever makes another.
     changing: Mutex<()>,
+}
+
+impl Default for Editions {
+    fn default() -> Editions {
+        let all = std::array::from_fn(|_| OnceLock::new());
+        Editions { all, current: AtomicUsize::new(0), changing: Mutex::default() }
+    }
 }
 
 /// The space of a pool.

@@ -81,6 +81,7 @@ pub(super) fn find(
             search.follow(&found.files)?;
         }
     }
+    let named = found.files.len();
     while let Some(candidate) = search.next().filter(|_| !accepts_missing) {
         if search.is_full() || !search.is_new(&candidate) || !search.is_of_pool(&candidate) {
             continue;
@@ -93,6 +94,13 @@ pub(super) fn find(
             search.follow(&found.files)?;
         }
     }
+    // An older label may have led to a device that the newest does not know: what the user has not
+    // named is of no pool then. A crash in the middle of an update leaves that.
+    let is_listed = |device: &Arc<FileDevice>| {
+        label_of(device).is_ok_and(|label| search.lists(&label.device_id()))
+    };
+    let mut at = 0..;
+    found.files.retain(|(_, device)| at.next().is_some_and(|at| at < named) || is_listed(device));
     Ok(found)
 }
 
@@ -150,7 +158,9 @@ impl Search {
         let label = label_of(device).map_err(|error| cannot_use(path, &error))?;
         self.found.insert(label.device_id());
         let age = |label: &Superblock| (label.membership().number, label.sequence);
-        if age(&label) > age(&self.label) {
+        // What the label of a spare says is not believed (MJ5), unless there is no other yet.
+        let is_newer = age(&label) > age(&self.label) || self.label.is_of_spare();
+        if is_newer && !label.is_of_spare() {
             self.label = label;
         }
         self.add_paths(path);
@@ -194,9 +204,70 @@ impl Search {
     /// whoever judges refuses it by name.
     fn wants(&self, label: &Superblock) -> bool {
         let id = label.device_id();
-        let is_member = self.label.members.iter().any(|member| member.id == id)
-            || self.label.spares.iter().any(|spare| spare.id == id);
         let is_newer = label.membership().number > self.label.membership().number;
-        !self.found.contains(&id) && (is_member || is_newer)
+        !self.found.contains(&id) && (self.lists(&id) || is_newer)
+    }
+
+    /// Whether the newest label so far lists a device as member or spare.
+    fn lists(&self, id: &[u8; 16]) -> bool {
+        self.label.members.iter().any(|member| member.id == *id)
+            || self.label.spares.iter().any(|spare| spare.id == *id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::{CreateOptions, OpenOptions, Pool};
+    use format::members::Layout;
+    use runtime::clock::{ManualClock, SystemClock};
+    use storage::pool::write_superblock_copy;
+    use storage::volume::NewGroup;
+
+    use super::*;
+
+    /// Goal: a crash in the middle of the update that takes a disk group out leaves a pool that is
+    /// found, by whichever of its members. Method: the label of one member knows of it, that of the
+    /// other still lists the device that is gone.
+    #[test]
+    fn the_newest_label_decides_which_of_the_devices_found_belong() {
+        let folder = std::env::temp_dir().join(format!("members-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let path = |name: &str| folder.join(name);
+        let open = |name: &str| {
+            let made = FileDevice::create(&path(name), 10 << 20, FileOptions::default());
+            made.expect("a file")
+        };
+        let files = ["d0", "gone", "d1"].map(open);
+        let shared = |at: usize| -> SharedDevice { Arc::<FileDevice>::clone(&files[at]) };
+        let options = CreateOptions::new(10 << 20, [7; 64]);
+        Pool::create(&shared(0), &ManualClock::new(), &options).expect("it fits");
+        let clock = Arc::new(SystemClock::new());
+        let pool = Pool::open(shared(0), clock, OpenOptions::default()).expect("just made");
+        for at in [1, 2] {
+            let id = [u8::try_from(at).expect("small"); 16];
+            let group = NewGroup { layout: Layout::Single, devices: vec![(shared(at), id)] };
+            pool.add_disk_group(&group).expect("it fits");
+        }
+        pool.close().expect("nothing fails");
+        drop(pool);
+        let mut label = label_of(&files[2]).expect("it has one");
+        label.take_out(1);
+        label.add_membership();
+        label.sequence += 1;
+        for copy in 0..4 {
+            write_superblock_copy(files[2].as_ref(), &label, copy).expect("it can be written");
+        }
+        drop(files);
+        for first in ["d0", "d1"] {
+            let found = find(&path(first), &Members::default(), FileOptions::default());
+            let found = found.unwrap_or_else(|error| panic!("{first}: {error}"));
+            assert_eq!(found.files.len(), 2, "{first}");
+            Volume::open_members(found.opening()).unwrap_or_else(|error| panic!("{error}"));
+        }
+        // Who names the device is told what it is.
+        let named = find(&path("gone"), &Members::default(), FileOptions::default());
+        let error = Volume::open_members(named.expect("they are there").opening());
+        assert!(error.expect_err("it is gone").to_string().contains("no member"));
+        std::fs::remove_dir_all(&folder).expect("it is ours");
     }
 }

@@ -6,6 +6,10 @@
 //!   keeps free segments that no data takes while another has room ([`kept_of`]), and what it
 //!   keeps counts as reserve (G4).
 //! - GR2: Nothing new is put into a disk group that leaves.
+//! - GR3: A disk group that leaves has room for nothing: the capacity is that of those that stay,
+//!   and of the fronts that go with it. So what must move counts as used where it is to go (G4),
+//!   writers are refused before they take that, and what a removal was admitted with holds until it
+//!   ends.
 //!
 //! New segments are shared by free space: each disk group is credited with the free segments that
 //! it has, and the one with most credit gives the segment and pays what all were credited with.
@@ -116,12 +120,16 @@ impl Allocator {
         let stays = |number: &u32| geometry.range_of(*number).is_none_or(|range| !range.is_leaving);
         let staying = geometry.groups().filter(stays);
         let staying: u64 = staying.map(|number| capacity_of(geometry, number)).sum();
-        let mut leaving = 0;
+        let mut fronts = 0;
         for range in geometry.added.iter().filter(|range| range.is_leaving) {
-            leaving += self.used_in(&state, range.numbers())?;
+            fronts += if planted::is(Planted::LeavingIsRoom) {
+                range.numbers().map(|number| capacity_of(geometry, number)).sum()
+            } else {
+                self.fronts_in(range.numbers())?
+            };
         }
-        // What leaves has room for nothing but what is there (GR2).
-        state.capacity = staying + leaving;
+        // GR3.
+        state.capacity = staying + fronts;
         let kept = if state.shares.len() > 1 { kept_of(geometry) } else { 0 };
         let kept = u64::from(kept) * u64::from(geometry.segment_fragments);
         let reserve = reserve_of(geometry, staying, self.block_shift) + kept;
@@ -129,17 +137,14 @@ impl Allocator {
         Ok(used_in_all)
     }
 
-    /// Returns how many fragments of groups are in use, or were freed and are not released.
-    fn used_in(&self, state: &State, numbers: Range<u32>) -> FsResult<u64> {
-        let mut used = 0;
+    /// Returns how many fragments the fronts of those of groups `numbers` have that are in use.
+    fn fronts_in(&self, numbers: Range<u32>) -> FsResult<u64> {
+        let mut fronts = 0;
         for number in numbers {
-            used += match state.groups.get(&number) {
-                Some(group) => group.segments.iter().map(|segment| u64::from(segment.held)).sum(),
-                None if self.is_initialised(number)? => u64::from(self.used_of(number)?),
-                None => 0,
-            };
+            let is_used = self.is_initialised(number)?;
+            fronts += if is_used { u64::from(front_of(self.geometry())) } else { 0 };
         }
-        Ok(used)
+        Ok(fronts)
     }
 
     /// Returns how many fragments are missing elsewhere for what a disk group holds; 0: it can go.
@@ -152,12 +157,8 @@ impl Allocator {
         let geometry = self.geometry();
         let range = geometry.added.iter().find(|range| range.disk_group == disk_group);
         let Some(range) = range else { return Ok(0) };
-        let (mut capacity, mut fronts) = (0, 0);
-        for number in range.numbers() {
-            capacity += capacity_of(geometry, number);
-            let is_used = self.is_initialised(number)?;
-            fronts += if is_used { u64::from(front_of(geometry)) } else { 0 };
-        }
+        let capacity: u64 = range.numbers().map(|number| capacity_of(geometry, number)).sum();
+        let fronts = self.fronts_in(range.numbers())?;
         let unused = state.shares.iter().find(|share| share.disk_group == disk_group);
         let unused = unused.map_or(0, |share| u64::from(share.unused));
         let spare = self.spare(&state).saturating_sub(unused * u64::from(front_of(geometry)));
@@ -170,6 +171,12 @@ impl Allocator {
         let taken = self.taken(&state).saturating_sub(fronts);
         let wanted = taken + spare + reserve.min(rest / 3) + kept;
         Ok(wanted.saturating_sub(rest))
+    }
+
+    /// Whether group `number` is of a disk group that leaves.
+    pub(super) fn group_leaves(state: &State, number: u32) -> bool {
+        let mut leaving = state.shares.iter().filter(|share| share.is_leaving);
+        leaving.any(|share| share.numbers.contains(&number))
     }
 
     /// Whether a disk group leaves.
@@ -244,7 +251,10 @@ impl Allocator {
             }
             tx.add_u64(&self.root, TOTAL_FRAGMENTS_USED_OFFSET, -fragments);
             self.journal.end(tx);
-            state.used -= u64::try_from(fragments).unwrap_or(0);
+            let fragments = u64::try_from(fragments).unwrap_or(0);
+            state.used -= fragments;
+            // GR3.
+            state.capacity = state.capacity.saturating_sub(fragments);
         }
         Ok(true)
     }

@@ -648,11 +648,13 @@ impl Allocator {
     }
 
     /// Returns every data segment of the loaded groups that is closed and not empty, with what is
-    /// live in it: the cleaner's candidates.
+    /// live in it: the cleaner's candidates. To empty one of a disk group that leaves makes no
+    /// room, and is done anyway: those are none.
     pub(crate) fn candidates(&self) -> Vec<SegmentView> {
         let state = self.state.lock();
         let mut candidates = Vec::new();
-        for (number, group) in &state.groups {
+        let stays = |number: &u32| !Self::group_leaves(&state, *number);
+        for (number, group) in state.groups.iter().filter(|(number, _)| stays(number)) {
             for (segment, usage) in group.segments.iter().enumerate() {
                 let is_candidate = usage.kind == SegmentKind::Data && !usage.is_open;
                 if !is_candidate || usage.held == 0 {

@@ -24,8 +24,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use runtime::planted::{self, Planted};
 
+use storage::volume::AddGroupError;
+
 use super::cleaner::Cleaner;
 use super::{Budget, Job, JobProgress, Step};
+use crate::alloc::LOW_SEGMENTS;
 use crate::error::{FsError, FsResult};
 use crate::vnode::Core;
 
@@ -73,7 +76,12 @@ impl Evacuation {
             core.store.journal.checkpoint()?;
         }
         let taken = core.store.volume.take_group_out(self.disk_group);
-        taken.map_err(|error| core.store.journal.fail(&error))?;
+        taken.map_err(|error| {
+            if let AddGroupError::Device(cause) = &error {
+                return core.store.journal.fail(cause);
+            }
+            FsError::Io { cause: error.to_string() }
+        })?;
         core.store.alloc.note_disk_groups()?;
         tracing::info!(disk_group = self.disk_group, "the disk group is empty, and was taken out");
         Ok(Step::Done)
@@ -114,6 +122,10 @@ impl Job for Evacuation {
         let is_empty = left.segments.is_empty() && left.bytes == 0;
         if is_empty || planted::is(Planted::TakenOutWithLiveBlocks) {
             return self.take_out(core);
+        }
+        // Its room elsewhere is there (GR3), and may be in pieces.
+        if alloc.free_segments(LOW_SEGMENTS)? < LOW_SEGMENTS {
+            core.reclaim()?;
         }
         let chosen: Vec<_> = left.segments.into_iter().take(SEGMENTS_PER_STEP).collect();
         // What is open, or freed and not released, is so no longer behind a checkpoint.

@@ -3,6 +3,7 @@
 use super::{Superblock, SuperblockDisk, SuperblockError};
 use crate::disk_group::{DiskGroup, DiskGroupState, GroupRange};
 use crate::geometry::Geometry;
+use crate::ids::SEQUENCE_MAX;
 use crate::members::{Member, layout_of};
 
 /// Returns the disk groups that were added.
@@ -56,7 +57,25 @@ pub(super) fn ranges_of(
     Ok(ranges)
 }
 
+/// What a number that rises in a label must be below its largest value, so that no opening of the
+/// pool comes to its end: more than can be written in a hundred years.
+const RISES_LEFT_MIN: u64 = 1 << 40;
+
 impl Superblock {
+    /// Returns the first field that has come too near to its largest value for another opening of
+    /// the pool. No use brings a label there: its bytes were made up.
+    #[must_use]
+    pub fn worn(&self) -> Option<&'static str> {
+        let end = SEQUENCE_MAX - RISES_LEFT_MIN;
+        let fields = [
+            (self.sequence >= end, "sequence"),
+            (self.membership().number >= end, "memberships"),
+            (self.mount_count >= end, "mount_count"),
+            (self.writer_term >= u32::MAX - 1, "writer_term"),
+        ];
+        fields.into_iter().find(|(is_worn, _)| *is_worn).map(|(_, field)| field)
+    }
+
     /// Makes the table of ranges what the disk groups say, after they have changed.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ use runtime::planted::{self, Planted};
 use super::composite::Composite;
 use super::groups::{Groups, Part};
 use super::open::{layout_over, needed_of};
-use super::set::{MemberSet, take_table};
+use super::set::{Change, MemberSet, take_table};
 use super::slot::Slot;
 use super::spares::blank_label;
 use super::{EDITIONS_MAX, Edition, Volume};
@@ -37,6 +37,11 @@ use crate::convert::{to_u64, to_usize};
 use crate::device::{
     AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice, Ticket,
 };
+
+/// How often disk groups change until one that was added is gone: it leaves, and is taken out.
+const CHANGES_TO_LEAVE: usize = 2;
+/// All that may be there at an open can go.
+const _: () = assert!(DISK_GROUPS_MAX * CHANGES_TO_LEAVE < EDITIONS_MAX);
 
 /// Descriptors that are overwritten at one time.
 const WIPED_AT_ONCE: usize = 64;
@@ -205,11 +210,6 @@ impl Volume {
         new: &NewGroup,
     ) -> Result<u8, AddGroupError> {
         let _changing = self.editions.changing.lock();
-        let number = self.next_edition();
-        // The last two are kept for one that leaves.
-        if number + 2 >= EDITIONS_MAX {
-            return Err(AddGroupError::Often);
-        }
         let mut parts = self.parts_of(superblock);
         let Some(first) = parts.first().cloned() else { return Err(AddGroupError::TableFull) };
         let set = Arc::clone(first.composite.members());
@@ -217,19 +217,21 @@ impl Volume {
             superblock.sequence = superblock.sequence.max(label.sequence);
             take_table(superblock, &label);
         }
+        // It leaves some day, too.
+        let number = self.next_edition(changes_to_come(superblock) + CHANGES_TO_LEAVE)?;
         let plan = Volume::plan_group(superblock, new)?;
         let part = part_of_new(&set, superblock, new, &plan)?;
         if !planted::is(Planted::AddedBeforeAdding) {
             set.change(|slots, label| {
                 note_paths(label, slots);
                 add_to(label, new, &plan);
-                true
+                Change::States
             })?;
         }
         if let Err(error) = prepare(&set, &part, superblock, &plan) {
             set.change(|_, label| {
                 label.take_out(plan.number);
-                true
+                Change::States
             })?;
             return Err(AddGroupError::NewDevice(error));
         }
@@ -244,7 +246,7 @@ impl Volume {
                 group.state = DiskGroupState::Online;
             }
             placed = label.place_added();
-            true
+            Change::States
         })?;
         placed?;
         if let Some(label) = set.label() {
@@ -256,8 +258,10 @@ impl Volume {
         Ok(plan.number)
     }
 
-    fn next_edition(&self) -> usize {
-        self.editions.current.load(std::sync::atomic::Ordering::Acquire) + 1
+    /// Returns the number of the next edition, if `kept` more are left behind it.
+    fn next_edition(&self, kept: usize) -> Result<usize, AddGroupError> {
+        let number = self.editions.current.load(std::sync::atomic::Ordering::Acquire) + 1;
+        if number + kept < EDITIONS_MAX { Ok(number) } else { Err(AddGroupError::Often) }
     }
 
     /// Says in the labels that a disk group leaves, durably: an open goes on with that.
@@ -267,10 +271,8 @@ impl Volume {
     /// See [`AddGroupError`]; only after [`AddGroupError::Device`] must the pool stop writing.
     pub fn begin_leaving(&self, disk_group: u8) -> Result<(), AddGroupError> {
         let _changing = self.editions.changing.lock();
-        let number = self.next_edition();
-        if number + 1 >= EDITIONS_MAX {
-            return Err(AddGroupError::Often);
-        }
+        // What is kept for the others an addition has seen to.
+        let number = self.next_edition(CHANGES_TO_LEAVE - 1)?;
         let Some(set) = self.members() else { return Ok(()) };
         let mut placed = Ok(());
         set.change(|_, label| {
@@ -278,7 +280,7 @@ impl Volume {
                 group.state = DiskGroupState::Leaving;
             }
             placed = label.place_added();
-            true
+            Change::States
         })?;
         placed?;
         if let Some(label) = set.label() {
@@ -292,22 +294,24 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// What a member said that remains: the pool must stop writing.
-    pub fn take_group_out(&self, disk_group: u8) -> Result<(), DeviceError> {
+    /// See [`AddGroupError`]; after [`AddGroupError::Device`], what a member said that remains, the
+    /// pool must stop writing.
+    pub fn take_group_out(&self, disk_group: u8) -> Result<(), AddGroupError> {
         let _changing = self.editions.changing.lock();
         let Some(set) = self.members() else { return Ok(()) };
         let of = |part: &&Part| part.disk_group == disk_group && disk_group != 0;
         let Some(leaving) = self.now().parts.iter().find(of).cloned() else { return Ok(()) };
+        let number = self.next_edition(0)?;
         let members = leaving.composite.members();
         members.leave_roster();
         set.change(|_, label| {
             label.take_out(disk_group);
-            true
+            Change::States
         })?;
         let mut parts = self.now().parts.clone();
         parts.retain(|part| part.disk_group != disk_group);
         if let Some(label) = set.label() {
-            self.set_parts(self.next_edition(), parts, &label);
+            self.set_parts(number, parts, &label);
         }
         // CRASH: no label lists them any more; what is left on them is believed by nobody.
         for device in members.view().iter().filter_map(|slot| slot.device.as_ref()) {
@@ -344,6 +348,15 @@ impl Volume {
         let device: SharedDevice = groups;
         self.set_edition(number, Edition { device, composite: Some(composite), parts, geometry });
     }
+}
+
+/// Returns how many times disk groups will change until all that were added are gone.
+fn changes_to_come(superblock: &Superblock) -> usize {
+    let of = |group: &DiskGroup| match group.state {
+        DiskGroupState::Online => CHANGES_TO_LEAVE,
+        DiskGroupState::Adding | DiskGroupState::Leaving => CHANGES_TO_LEAVE - 1,
+    };
+    superblock.added.iter().map(of).sum()
 }
 
 /// Returns the first slot of as many that nobody is in, next to each other.

@@ -30,6 +30,7 @@ use runtime::planted::{self, Planted};
 
 use super::Volume;
 use super::composite::Remade;
+use super::set::Change;
 use super::slot::{Slot, Stay};
 use crate::convert::to_u64;
 use crate::device::{DeviceError, Purpose, Redundancy, SharedDevice};
@@ -119,34 +120,18 @@ impl Volume {
         id: [u8; 16],
     ) -> Result<(), ReplaceError> {
         let members = self.members().ok_or(ReplaceError::NotSeveral)?;
-        self.check_fits(slot, &device)?;
         let (name, found_bytes) = (device.info().name.clone(), device.info().size_bytes);
-        let (set, own) = members.of_slot(slot).ok_or(ReplaceError::NoSlot { slot })?;
-        let view = set.view();
-        let old = view.get(own).ok_or(ReplaceError::NoSlot { slot })?;
-        if let Some(slot) = members.all().iter().position(|slot| slot.state == MemberState::Joining)
-        {
-            return Err(ReplaceError::Joins { slot });
-        }
-        if !set.can_lose(old) {
-            return Err(ReplaceError::Needed { slot });
-        }
-        // CRASH: its label is the last to be written (see `change_last`).
         let mut refusal = None;
+        // CRASH: its label is the last to be written (see `change_last`).
         members.change_last(Some(slot), |slots, label| {
-            // Others may have failed, or joined, since it was asked.
-            if let Some(slot) = slots.iter().position(|it| it.state == MemberState::Joining) {
-                refusal = Some(ReplaceError::Joins { slot });
-                return false;
-            }
-            if !set.can_lose_of(slots, slot, own) {
-                refusal = Some(ReplaceError::Needed { slot });
-                return false;
-            }
+            refusal = self.cannot_replace(slots, label, slot, &device).err();
             let (Some(at), Some(member)) = (slots.get_mut(slot), label.members.get_mut(slot))
             else {
-                return false;
+                return Change::Nothing;
             };
+            if refusal.is_some() {
+                return Change::Nothing;
+            }
             let id = if planted::is(Planted::ReplacedKeepsIdentity) { member.id } else { id };
             *member = Member::new(id, found_bytes);
             if name.starts_with('/') {
@@ -154,24 +139,42 @@ impl Volume {
             }
             *at = Slot::new(Some(device), MemberState::Joining);
             label.spares.retain(|spare| spare.id != id);
-            true
+            Change::States
         })?;
         refusal.map_or(Ok(()), Err)
     }
 
-    /// Returns the bytes that the member in `slot` must have.
-    pub(super) fn needed_bytes(&self, slot: usize) -> u64 {
-        let label = self.members().and_then(|members| members.label());
-        label.map_or_else(|| self.geometry().member_bytes(), |label| label.member_bytes(slot))
-    }
-
-    /// Refuses a device that could be no member in `slot`.
-    pub(super) fn check_fits(
+    /// Refuses a device that cannot take the place of the member in `slot`, by what the members and
+    /// the label are now. Called with the label's lock held.
+    fn cannot_replace(
         &self,
+        slots: &[Slot],
+        label: &Superblock,
         slot: usize,
         device: &SharedDevice,
     ) -> Result<(), ReplaceError> {
-        let (info, needed_bytes) = (device.info(), self.needed_bytes(slot));
+        self.check_fits(label, slot, device)?;
+        let members = self.members().ok_or(ReplaceError::NotSeveral)?;
+        let is_there = slots.get(slot).is_some_and(|slot| slot.state != MemberState::Gone);
+        let found = members.of_slot(slot).filter(|_| is_there);
+        let (set, own) = found.ok_or(ReplaceError::NoSlot { slot })?;
+        if let Some(slot) = slots.iter().position(|it| it.state == MemberState::Joining) {
+            return Err(ReplaceError::Joins { slot });
+        }
+        if !set.can_lose_of(slots, slot, own) {
+            return Err(ReplaceError::Needed { slot });
+        }
+        Ok(())
+    }
+
+    /// Refuses a device that could be no member in `slot` of the pool whose label is `label`.
+    pub(super) fn check_fits(
+        &self,
+        label: &Superblock,
+        slot: usize,
+        device: &SharedDevice,
+    ) -> Result<(), ReplaceError> {
+        let (info, needed_bytes) = (device.info(), label.member_bytes(slot));
         let device = info.name.clone();
         if info.size_bytes < needed_bytes {
             let found_bytes = info.size_bytes;
@@ -280,8 +283,9 @@ impl Volume {
             let member = label.members.get_mut(slot).filter(|_| is_same);
             if let Some(member) = member.filter(|it| it.state == MemberState::Joining) {
                 member.copied_mib = copied_mib;
+                return Change::Table;
             }
-            false
+            Change::Nothing
         })
     }
 
@@ -299,12 +303,10 @@ impl Volume {
             set.submit_flush(Purpose::Cleaner).wait()?;
         }
         members.change_last(Some(slot), |slots, _| {
-            let Some(at) = slots.get_mut(slot) else { return false };
-            let has_all = at.state == MemberState::Joining && at.stay() == *stay;
-            if has_all {
-                (at.state, at.missed) = (MemberState::Online, None);
-            }
-            has_all
+            let is_same = |at: &&mut Slot| at.state == MemberState::Joining && at.stay() == *stay;
+            let Some(at) = slots.get_mut(slot).filter(is_same) else { return Change::Nothing };
+            (at.state, at.missed) = (MemberState::Online, None);
+            Change::States
         })
     }
 }

@@ -21,10 +21,12 @@
 
 use format::members::MemberState;
 use format::missed::Parts;
+use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
 
 use super::Volume;
 use super::joining::ReplaceError;
+use super::set::Change;
 use super::slot::Slot;
 use crate::device::{DeviceError, SharedDevice};
 use crate::members::{Found, MembersError, judge_return};
@@ -83,39 +85,20 @@ impl Volume {
         let members = self.members().ok_or(ReplaceError::NotSeveral)?;
         let name = device.info().name.clone();
         let label = read_superblock(device.as_ref())?.current;
-        let Some(pool) = members.label() else { return Err(ReplaceError::NotSeveral.into()) };
-        let pool = Found { name: self.name().to_owned(), label: pool };
-        let slot = judge_return(&pool, &Found { name: name.clone(), label })?;
-        self.check_fits(slot, &device)?;
-        let view = members.all();
-        if let Some(slot) = view.iter().position(|slot| slot.state == MemberState::Joining) {
-            return Err(ReplaceError::Joins { slot }.into());
-        }
-        let old = view.get(slot).ok_or(ReplaceError::NoSlot { slot })?;
-        if !old.is_away() {
-            return Err(ReturnError::NotAway { slot });
-        }
-        // RN1.
-        let requests = old.unanswered();
-        if requests > 0 {
-            return Err(ReturnError::Unanswered { device: name, requests });
-        }
-        let id = pool.label.members.get(slot).map(|member| member.id);
-        let mut is_refused = false;
-        members.change_last(Some(slot), |slots, label| {
-            // A spare may have taken its place since it was asked, or another may have joined.
-            is_refused = slots.iter().any(|slot| slot.state == MemberState::Joining)
-                || slots.get(slot).is_none_or(|at| !at.is_away())
-                || label.members.get(slot).map(|member| member.id) != id;
+        let found = Found { name, label };
+        // A slot is one member's for as long as it is there (MB1): the lock is not needed for it.
+        let (pool, id) = (members.label(), found.label.device_id());
+        let last = pool.and_then(|pool| pool.members.iter().position(|member| member.id == id));
+        let mut judged = Err(ReplaceError::NotSeveral.into());
+        members.change_last(last, |slots, label| {
+            judged = self.judge_absent(slots, label, &found, &device);
+            let Ok(slot) = judged else { return Change::Nothing };
             let (Some(at), Some(member)) = (slots.get_mut(slot), label.members.get_mut(slot))
             else {
-                return false;
+                return Change::Nothing;
             };
-            if is_refused {
-                return false;
-            }
-            if name.starts_with('/') {
-                member.set_path(name.as_bytes());
+            if found.name.starts_with('/') {
+                member.set_path(found.name.as_bytes());
             }
             // A write that is in flight may have begun without it, and no more may begin now.
             let in_flight = if planted::is(Planted::InFlightNotMissed) {
@@ -126,9 +109,36 @@ impl Volume {
             let missed = at.missed.map(|missed| missed.with(in_flight));
             *at = Slot::new(Some(device), MemberState::Joining);
             at.missed = missed;
-            true
+            Change::States
         })?;
-        if is_refused { Err(ReturnError::NotAway { slot }) } else { Ok(slot) }
+        judged
+    }
+
+    /// Returns the slot of the member that a device is which comes back, by what the members and
+    /// the label are now. Called with the label's lock held.
+    fn judge_absent(
+        &self,
+        slots: &[Slot],
+        label: &Superblock,
+        found: &Found,
+        device: &SharedDevice,
+    ) -> Result<usize, ReturnError> {
+        let pool = Found { name: self.name().to_owned(), label: label.clone() };
+        let slot = judge_return(&pool, found)?;
+        self.check_fits(label, slot, device)?;
+        if let Some(slot) = slots.iter().position(|slot| slot.state == MemberState::Joining) {
+            return Err(ReplaceError::Joins { slot }.into());
+        }
+        let old = slots.get(slot).ok_or(ReplaceError::NoSlot { slot })?;
+        if !old.is_away() {
+            return Err(ReturnError::NotAway { slot });
+        }
+        // RN1.
+        let requests = old.unanswered();
+        if requests > 0 {
+            return Err(ReturnError::Unanswered { device: found.name.clone(), requests });
+        }
+        Ok(slot)
     }
 
     /// Brings back the member in `slot`, whose device was there at the open, or has not failed

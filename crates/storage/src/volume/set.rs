@@ -52,6 +52,17 @@ use crate::pool::{SEQUENCE_OF_CREATION, submit_superblock_copy};
 /// The members at one moment, by slot.
 pub type View = Arc<Vec<Slot>>;
 
+/// What a change of members and their table comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing: it was refused, and no label is written.
+    Nothing,
+    /// Something in the table, that tells of no state.
+    Table,
+    /// States of members or disk groups: an epoch of membership begins.
+    States,
+}
+
 /// What the sets of a pool have together.
 #[derive(Debug)]
 struct Roster {
@@ -444,16 +455,15 @@ impl MemberSet {
         Ok(name)
     }
 
-    /// Changes members and their table together: `change` is given both, and says whether states
-    /// are others afterwards. The labels tell of it, durably, before anybody sees it; `superblock`,
-    /// if there is one, becomes what they say.
+    /// Changes members and their table together: `change` is given both, and says what it has
+    /// changed. The labels tell of it, durably, before anybody sees it.
     ///
     /// # Errors
     ///
     /// What a member said that the layout needs: the pool must stop writing.
     pub fn change(
         &self,
-        change: impl FnOnce(&mut Vec<Slot>, &mut Superblock) -> bool,
+        change: impl FnOnce(&mut Vec<Slot>, &mut Superblock) -> Change,
     ) -> Result<(), DeviceError> {
         self.change_last(None, change)
     }
@@ -468,16 +478,20 @@ impl MemberSet {
     pub fn change_last(
         &self,
         last: Option<usize>,
-        change: impl FnOnce(&mut Vec<Slot>, &mut Superblock) -> bool,
+        change: impl FnOnce(&mut Vec<Slot>, &mut Superblock) -> Change,
     ) -> Result<(), DeviceError> {
         let mut label = self.roster.label.lock();
         let sets = self.roster.sets();
         let _closed = close(&sets);
         let Some(known) = label.as_ref() else { return Ok(()) };
         let (mut slots, mut superblock) = (gather(&sets), known.clone());
-        if change(&mut slots, &mut superblock) {
-            note_states(&mut superblock, &mut slots);
-            superblock.add_membership();
+        match change(&mut slots, &mut superblock) {
+            Change::Nothing => return Ok(()),
+            Change::Table => {}
+            Change::States => {
+                note_states(&mut superblock, &mut slots);
+                superblock.add_membership();
+            }
         }
         write_labels(&sets, &mut slots, &mut superblock, last)?;
         *label = Some(superblock);
@@ -506,7 +520,7 @@ impl MemberSet {
             let absent = slots.iter_mut().filter(|slot| is_new(slot));
             // What was in flight at a crash recovery writes again, to all that are there: 0064.
             absent.for_each(|slot| slot.leave(MemberState::Missing, Parts::NONE));
-            true
+            Change::States
         })
     }
 

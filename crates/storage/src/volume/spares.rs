@@ -18,15 +18,14 @@
 use std::sync::Arc;
 
 use format::geometry::{Geometry, SUPERBLOCK_COPIES};
-use format::members::{MemberState, SPARES_MAX, Spare};
+use format::members::{Layout, SPARES_MAX, Spare};
 use format::superblock::{SUPERBLOCK_HEAD_BYTES, Superblock};
 use parking_lot::RwLock;
 use runtime::planted::{self, Planted};
 
 use super::Volume;
 use super::joining::ReplaceError;
-use super::set::MemberSet;
-use super::slot::Slot;
+use super::set::{Change, MemberSet};
 use crate::device::{AlignedBuffer, DeviceError, Purpose, SharedDevice};
 use crate::pool::write_superblock_copy;
 
@@ -62,6 +61,12 @@ pub enum SpareError {
     /// Name one of those that are listed.
     #[error("there is no such spare")]
     NotListed,
+    /// Make the pool of mirrors or raid5.
+    #[error(
+        "no disk group of the pool can do without a device, so no spare would ever take a place: \
+         spares are for a mirror or raid5"
+    )]
+    NoUse,
     /// What a device said.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -135,13 +140,19 @@ impl Volume {
     /// See [`SpareError`].
     pub fn add_spare(&self, device: SharedDevice, id: [u8; 16]) -> Result<(), SpareError> {
         let members = self.members().ok_or(ReplaceError::NotSeveral)?;
-        // Of the first disk group; whether it fits another is seen when it is taken.
-        self.check_fits(0, &device)?;
+        let Some(mut label) = members.label() else { return Ok(()) };
+        // For any member that it could stand for; for which it does is seen when it is taken.
+        let of_use = slots_of_use(&label);
+        let fits = |slot: &usize| self.check_fits(&label, *slot, &device).is_ok();
+        if !of_use.iter().any(fits) {
+            let smallest = of_use.into_iter().min_by_key(|slot| label.member_bytes(*slot));
+            let smallest = smallest.ok_or(SpareError::NoUse)?;
+            self.check_fits(&label, smallest, &device)?;
+        }
         let mut spare = Spare::new(id, device.info().size_bytes);
         if device.info().name.starts_with('/') {
             spare.set_path(device.info().name.as_bytes());
         }
-        let Some(mut label) = members.label() else { return Ok(()) };
         if label.spares.len() >= SPARES_MAX {
             return Err(SpareError::TooMany);
         }
@@ -159,10 +170,11 @@ impl Volume {
         let mut is_full = false;
         members.change(|_, label| {
             is_full = label.spares.len() >= SPARES_MAX;
-            if !is_full {
-                label.spares.push(spare);
+            if is_full {
+                return Change::Nothing;
             }
-            false
+            label.spares.push(spare);
+            Change::Table
         })?;
         if is_full {
             // Another came between.
@@ -188,7 +200,7 @@ impl Volume {
             let before = label.spares.len();
             label.spares.retain(|spare| spare.id != id);
             was_listed = label.spares.len() < before;
-            false
+            if was_listed { Change::Table } else { Change::Nothing }
         })?;
         if !was_listed {
             return Err(SpareError::NotListed);
@@ -205,8 +217,8 @@ impl Volume {
     }
 
     /// Puts a spare into the slot of a member that has failed or is missing, as
-    /// [`Volume::begin_replace`] does; `None`: nobody is away, another member is joining, the
-    /// layout needs what the slot has, or no spare fits.
+    /// [`Volume::begin_replace`] does: of the first of them for which there is one. `None`: nobody
+    /// is away, another member is joining, the layouts need what the slots have, or no spare fits.
     ///
     /// # Errors
     ///
@@ -215,42 +227,64 @@ impl Volume {
         let Some(members) = self.members().filter(|members| members.is_degraded()) else {
             return Ok(None);
         };
-        let is_away = |(at, slot): (usize, &Slot)| match slot.state {
-            MemberState::Missing | MemberState::Failed => {
-                let own = members.of_slot(at);
-                own.is_some_and(|(set, _)| set.can_lose(slot)).then_some(at)
-            }
-            MemberState::Online | MemberState::Joining | MemberState::Gone => None,
-        };
-        let view = members.all();
-        let Some(slot) = (0..).zip(&view).find_map(is_away) else { return Ok(None) };
         let there: Vec<([u8; 16], SharedDevice)> = members
             .spares()
             .into_iter()
             .filter_map(|(spare, _)| Some((spare.id, members.spares.get(spare.id)?)))
             .collect();
+        let Some(label) = members.label() else { return Ok(None) };
+        let away = members.all();
+        let away = (0..).zip(&away).filter(|(_, slot)| slot.is_away()).map(|(at, _)| at);
+        let few = if planted::is(Planted::OneSlotAskedForSpares) { 1 } else { usize::MAX };
+        for slot in away.take(few) {
+            if let Some(taken) = self.take_spare_for(slot, &label, &there)? {
+                return Ok(Some(taken));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The same for one slot.
+    fn take_spare_for(
+        &self,
+        slot: usize,
+        label: &Superblock,
+        there: &[([u8; 16], SharedDevice)],
+    ) -> Result<Option<TakenSpare>, DeviceError> {
         let view_of = |(_, device): &([u8; 16], SharedDevice)| SpareView {
             size_bytes: device.info().size_bytes,
             sector_bytes: device.info().sector_bytes,
         };
         let views: Vec<SpareView> = there.iter().map(view_of).collect();
-        let chosen = choose(&views, self.needed_bytes(slot), self.sector_bytes());
-        let Some((id, device)) = chosen.and_then(|at| there.into_iter().nth(at)) else {
-            return Ok(None);
-        };
+        let chosen = choose(&views, label.member_bytes(slot), self.sector_bytes());
+        let Some((id, device)) = chosen.and_then(|at| there.get(at)) else { return Ok(None) };
         let name = device.info().name.clone();
         // HS2.
-        match self.begin_replace(slot, device, id) {
+        match self.begin_replace(slot, Arc::clone(device), *id) {
             Ok(()) => {
-                members.spares.remove(id);
+                if let Some(members) = self.members() {
+                    members.spares.remove(*id);
+                }
                 tracing::warn!(slot, device = name, "a spare takes the place of a member");
                 Ok(Some(TakenSpare { slot, device: name }))
             }
             Err(ReplaceError::Device(error)) => Err(error),
-            // Another was first: the next turn finds what is so then.
+            // Its layout needs the slot, or another was first: the next turn finds what is so then.
             Err(_) => Ok(None),
         }
     }
+}
+
+/// Returns the slots whose members a spare could stand for: those of layouts that can do without
+/// one.
+fn slots_of_use(label: &Superblock) -> Vec<usize> {
+    let can_lose = |layout: Layout| match layout {
+        Layout::Single => false,
+        Layout::Mirror | Layout::Raid5 { .. } => true,
+    };
+    let added = label.added.iter().map(|group| (group.layout, group.slots.clone()));
+    let all = std::iter::once((label.layout, 0..label.width)).chain(added);
+    all.filter(|(layout, _)| can_lose(*layout)).flat_map(|(_, slots)| slots).collect()
 }
 
 #[cfg(test)]
