@@ -30,4 +30,5 @@ fn filesets_and_clones_are_what_whole_trees_say_wherever_the_power_is_cut() {
     assert!(counts.clones > 2 * seeds, "{counts:?}");
     assert!(counts.crashes_in_node_operations > 0, "{counts:?}");
     assert!(counts.moved_fragments > 0, "{counts:?}");
+    assert!(counts.over_limit > seeds / 4, "{counts:?}");
 }

@@ -206,6 +206,16 @@ pub(crate) const FOUND: &[Row] = &[
         "owners::limits_refuse_users_and_never_what_was_accepted",
     ),
     ("LimitsBeforeAllCounted", "filesets", "owners::limits_hold_only_when_all_is_counted"),
+    (
+        "GraceOutlivesUse",
+        "filesets",
+        "families::filesets_and_clones_are_what_whole_trees_say_wherever_the_power_is_cut",
+    ),
+    (
+        "WhiteoutNotAdmitted",
+        "filesets",
+        "families::filesets_and_clones_are_what_whole_trees_say_wherever_the_power_is_cut",
+    ),
     ("ProjectsMixed", "filesets", "owners::a_project_is_handed_down_and_kept_apart"),
     ("ForkOwnsItsClone", "filesets", "forks::each_node_of_a_tree_of_forks_stays_what_it_was"),
     ("RestoredFilesKept", "model", "clones::filesets_and_clones_answer_as_whole_trees_do"),
@@ -349,6 +359,11 @@ pub(crate) const FOUND: &[Row] = &[
         "MoveFreesWholeBlock",
         "engine",
         "vnode::held::tests::a_block_of_which_nobody_holds_a_part_any_more_is_moved",
+    ),
+    (
+        "MoveTakesNeighbour",
+        "engine",
+        "vnode::held::tests::a_block_is_moved_beside_another_of_its_range",
     ),
     ("MoveVnodeNotTold", "filesets", "moving::whoever_holds_a_block_finds_it_where_it_was_moved"),
     ("DiffSkipsSubtree", "filesets", "diff::diff_tells_what_whole_trees_show"),

@@ -107,6 +107,8 @@ bugs! {
         "What changes above the cursor of a count is counted, and by the scan again (QC1).",
     WaitingOfUserNotCounted: "Writes that wait do not count against a user's limit (QA2).",
     LimitsBeforeAllCounted: "Limits of users hold before all is counted.",
+    GraceOutlivesUse: "A grace goes on though all that was past the soft limit is gone (QA3).",
+    WhiteoutNotAdmitted: "A rename leaves a whiteout past a user's limit of inodes.",
     ProjectsMixed: "A file moves into the directory of another project.",
     ForkOwnsItsClone: "A fork changes in place what its clone holds (FK1).",
     RestoredFilesKept: "Files of a fileset stay in memory when it is restored.",
@@ -169,6 +171,7 @@ bugs! {
     MoveIgnoresCursor:
         "A move follows pointers of a deleted clone that its walk has left behind (MV2).",
     MoveFreesWholeBlock: "A move frees what of a block nobody has held any more (MV5).",
+    MoveTakesNeighbour: "A move takes what lies behind a block for a part of it.",
     MoveVnodeNotTold: "A file in memory reads a block where it was before it was moved (MV4).",
     DiffSkipsSubtree: "The diff of two nodes skips pages that both have differently (VD1).",
     DiffComparesWholeBlocks:

@@ -105,9 +105,13 @@ impl Counted {
         is_past(self.hard) || is_past(self.soft) && is_over
     }
 
+    fn is_past_soft(&self) -> bool {
+        self.soft > 0 && self.total() > self.soft
+    }
+
     /// QA3. Returns whether the grace begins or ends.
     fn note_grace(&mut self, now: u64, grace_seconds: u64) -> bool {
-        let is_past = self.soft > 0 && self.total() > self.soft;
+        let is_past = self.is_past_soft();
         if is_past == (self.grace_end > 0) {
             return false;
         }
@@ -216,8 +220,16 @@ impl Account {
     /// Counts no longer what was accepted.
     pub(crate) fn give_back(&self, fragments: u64, inodes: u64) {
         let mut state = self.state.lock();
-        for (counted, less) in state.counts.iter_mut().zip([fragments, inodes]) {
+        let State { counts, is_stale } = &mut *state;
+        for (counted, less) in counts.iter_mut().zip([fragments, inodes]) {
             counted.accepted = counted.accepted.saturating_sub(less);
+            // QA3: what goes may have been all that was past it.
+            let is_over = counted.grace_end > 0 && !counted.is_past_soft();
+            if is_over && !planted::is(Planted::GraceOutlivesUse) {
+                counted.grace_end = 0;
+                *is_stale = true;
+                self.terms.note_stale();
+            }
         }
     }
 
@@ -350,6 +362,20 @@ mod tests {
         assert_eq!(account.facts().limits.fragments_grace_end, 0, "back below it");
         account.accept((4, 0), 0, LATER).expect("a new grace");
         assert_eq!(account.accept((0, 0), 1, LATER), Ok(()), "inodes have no limit");
+    }
+
+    #[test]
+    fn a_grace_ends_with_what_waited_and_is_given_back() {
+        let limits = QuotaLimits { fragments_soft: 4, inodes_soft: 1, ..Default::default() };
+        let account = account(limits);
+        account.accept((6, 0), 2, USER).expect("in the grace");
+        assert_eq!(account.facts().limits.fragments_grace_end, 1100);
+        account.give_back(1, 0);
+        assert_eq!(account.facts().limits.fragments_grace_end, 1100, "still past it");
+        account.give_back(1, 1);
+        let ends = account.take_stale().map(|it| (it.fragments_grace_end, it.inodes_grace_end));
+        assert_eq!(ends, Some((0, 0)));
+        account.accept((2, 0), 0, LATER).expect("a grace of its own");
     }
 
     #[test]

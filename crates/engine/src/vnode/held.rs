@@ -120,7 +120,10 @@ impl Locked<'_> {
         let mut pointers = store.locate(anode, start, entry.block_shift)?;
         pointers.retain(|it| {
             let before = (it.start - start) >> fragment_shift;
-            it.pointer.place.bits() == from.bits() + before
+            // Behind the end of the block lies another, be it of the same range of the same file.
+            let is_within = before + u64::from(it.pointer.fragments) <= entry.fragments.into()
+                || planted::is(Planted::MoveTakesNeighbour);
+            is_within && it.pointer.place.bits() == from.bits() + before
         });
         let holder = Holder { slot, anode_at, parent: anode.parent, pointers };
         Ok(Some(holder).filter(|holder| !holder.pointers.is_empty()))
@@ -541,7 +544,7 @@ mod tests {
     use super::*;
     use crate::convert::index_wide;
     use crate::fileset::deletion::Progress;
-    use crate::vnode::api::{Caller, FileKind, FileSystem, NewInode};
+    use crate::vnode::api::{Caller, FileKind, FileSystem, NewInode, SetAttr};
     use crate::{CreateOptions, OpenOptions, Pool};
 
     const POOL_BYTES: u64 = 48 << 20;
@@ -688,6 +691,57 @@ mod tests {
         let clone = pool.hold_clone(&root(), &part("b")).expect("it is there");
         assert_content(&pool, pool.root(), is_written);
         assert_content(&pool, pool.root_of(clone).expect("it is held"), is_written);
+    }
+
+    /// Goal: a block is moved whatever lies behind it. Method: files whose block ends before its
+    /// range does; the rest of the range is written later, and lies as far behind the block in the
+    /// segment as it does in the file.
+    #[test]
+    fn a_block_is_moved_beside_another_of_its_range() {
+        let (pool, big) = new_pool();
+        let core = pool.core();
+        let new = || NewInode::new(FileKind::Regular, 0o644);
+        let (mut files, mut beside) = (Vec::new(), 0);
+        for number in 0..8 {
+            let name = format!("small{number}");
+            let made = pool.create(&Caller::root(), pool.root(), name.as_bytes(), new(), None);
+            let ino = made.expect("room").ino;
+            let write = |offset: u64, length: u64| {
+                let data = vec![7; index_wide(length)];
+                pool.write(&Caller::root(), ino, offset, &data).expect("there is room");
+                pool.sync().expect("nothing fails");
+            };
+            write(0, 2 * QUARTER_BYTES);
+            let size = SetAttr { size_bytes: Some(4 * BLOCK_BYTES), ..SetAttr::default() };
+            pool.setattr(&Caller::root(), ino, &size, None).expect("nothing fails");
+            take(&pool, &format!("c{number}"));
+            write(3 * QUARTER_BYTES, QUARTER_BYTES);
+            let vnode = core.table.find(ino).expect("it is in use");
+            let state = vnode.state.read();
+            let anode = state.anode.as_ref().expect("it is there");
+            let units = core.store.units(anode, 0, BLOCK_BYTES).expect("nothing fails");
+            let place = |start: u64| {
+                let unit = units.iter().find(|unit| unit.start == start);
+                unit.and_then(|unit| unit.pointer).map(|pointer| pointer.place)
+            };
+            let first = place(0).expect("it was written");
+            beside += u32::from(place(3 * QUARTER_BYTES) == Some(first.advance(3)));
+            files.push(ino);
+        }
+        assert!(beside > 0, "none lies as it is to");
+        take(&pool, "last");
+        // The segment is full, and something in it is free.
+        overwrite(&pool, big, |quarter| quarter == 1);
+        pool.checkpoint().expect("nothing fails");
+        core.emptier.empty_thoroughly(core, u32::MAX).expect("nothing fails");
+        for ino in files {
+            let mut bytes = Vec::new();
+            let length = index_wide(BLOCK_BYTES);
+            pool.read(&Caller::root(), ino, 0, length, &mut bytes).expect("it is whole");
+            let quarters: Vec<u8> = bytes.chunks(index_wide(QUARTER_BYTES)).map(|q| q[0]).collect();
+            assert_eq!(quarters, [7, 7, 0, 7]);
+        }
+        pool.close().expect("nothing fails");
     }
 
     /// Goal: nobody loads a file of a clone that is being freed (PO1). Method: the clone is put out

@@ -7,7 +7,7 @@ use format::anode::{Anode, AnodeKind, DiskTime};
 use format::ids::AnodeNo;
 use runtime::planted::{self, Planted};
 
-use super::access::{SEARCH, WRITE, check_name, check_project};
+use super::access::{SEARCH, WRITE, check_name, check_project, is_exempt};
 use super::api::{Around, Caller, Ino, RenameMode, WHITEOUT};
 use super::names::{directory, drop_link, target_of, touch};
 use super::xattr::Lazy;
@@ -223,6 +223,10 @@ impl Files<'_> {
         ];
         for anode in written.into_iter().flatten() {
             fileset.write_anode(&mut change, anode)?;
+        }
+        if plan.whiteout.is_some() && !planted::is(Planted::WhiteoutNotAdmitted) {
+            // A new file, as any other. What only moves takes nothing.
+            change.admit(is_exempt(caller))?;
         }
         // V1: the vnode is there, locked, before anybody can find the anode on its page.
         let whiteout =

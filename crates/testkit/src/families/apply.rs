@@ -7,6 +7,7 @@ use engine::{FilesetChange, NewFileset, Pool};
 use format::fileset::{FilesetName, NamePart};
 use runtime::prng::Prng;
 
+use super::owners::{self, Quotas};
 use super::world::{Listed, NodeId, NodeOp, World};
 use crate::canon::{Times, differences, walk_below};
 
@@ -68,6 +69,14 @@ pub fn apply(pool: &Pool, op: &NodeOp, random: &mut Prng) -> FsResult<()> {
             let change = FilesetChange { quota_bytes: Some(*bytes), ..FilesetChange::default() };
             pool.change_fileset(&name(fileset), &change)
         }
+        NodeOp::Switch { fileset, is_on: true } => pool.switch_quotas_on(&name(fileset)).map(drop),
+        NodeOp::Switch { fileset, is_on: false } => pool.switch_quotas_off(&name(fileset)),
+        NodeOp::Limit { fileset, who, limits } => {
+            pool.set_quota(&name(fileset), *who, &limits.change())
+        }
+        NodeOp::SetGraces { fileset, seconds } => {
+            pool.set_quota_graces(&name(fileset), [Some(*seconds); 2])
+        }
     }
 }
 
@@ -84,17 +93,25 @@ pub fn is_excused(pool: &Pool, error: &FsError) -> Result<bool, String> {
     Ok(is_freeing && is_of_freed || by.contains("can move together"))
 }
 
-/// What the pool tells of its filesets and clones.
-pub(super) fn listed(pool: &Pool) -> Result<BTreeSet<Listed>, String> {
+/// What the pool tells of its filesets and clones; `world` says what to ask.
+pub(super) fn listed(pool: &Pool, world: &World) -> Result<BTreeSet<Listed>, String> {
     let all = words("the filesets can't be listed", pool.filesets())?;
-    let in_use = all.into_iter().filter(|it| it.freed_permille.is_none());
-    let tell = |it: engine::FilesetInfo| Listed {
-        name: it.name,
-        quota_bytes: it.quota_bytes,
-        holds: it.holds.into_iter().collect(),
-        origin: it.origin,
-    };
-    Ok(in_use.map(tell).collect())
+    let mut found = BTreeSet::new();
+    for it in all.into_iter().filter(|it| it.freed_permille.is_none()) {
+        let known = world.filesets().find(|(_, node)| node.name == it.name);
+        let quotas = match known {
+            Some((_, node)) => owners::listed(pool, &it.name, &node.quotas)?,
+            None => Quotas::default(),
+        };
+        found.insert(Listed {
+            name: it.name,
+            quota_bytes: it.quota_bytes,
+            holds: it.holds.into_iter().collect(),
+            origin: it.origin,
+            quotas,
+        });
+    }
+    Ok(found)
 }
 
 /// Compares what there is with what there is to be.
@@ -103,7 +120,7 @@ pub(super) fn listed(pool: &Pool) -> Result<BTreeSet<Listed>, String> {
 ///
 /// Both, in words.
 pub fn compare_lists(pool: &Pool, world: &World) -> Result<(), String> {
-    let (found, expected) = (listed(pool)?, world.listed());
+    let (found, expected) = (listed(pool, world)?, world.listed());
     if found == expected { Ok(()) } else { Err(format!("there are {found:?}, not {expected:?}")) }
 }
 

@@ -1,9 +1,12 @@
 //! What is done next with filesets and clones: few names, so that they meet.
 
+use format::quota::QuotaKind;
 use runtime::prng::Prng;
 
+use super::owners::Limits;
 use super::world::{NodeOp, ROOT, World};
 use crate::number::{u64_of, usize_of};
+use crate::ops::COMMON_GID;
 
 const FILESETS: [&str; 6] = [ROOT, "a", "b", "c", "a/d", "b/e"];
 const CLONES: [&str; 4] = ["w", "x", "y", "z"];
@@ -12,6 +15,11 @@ const HOLDS: [&str; 2] = ["h", "i"];
 const ANY_ONE_IN: u64 = 10;
 /// Quotas are from here to four times as much.
 const QUOTA_BYTES_MIN: u64 = 1 << 20;
+/// Users who are limited; limits of bytes are multiples of one of these, graces up to so many
+/// seconds.
+pub(super) const USERS: [u32; 2] = [7, 8];
+const LIMIT_BYTES: [u64; 3] = [8 << 10, 32 << 10, 128 << 10];
+const GRACE_SECONDS_MAX: u64 = 40;
 /// Most clones and filesets, beyond which more are deleted than made.
 const NODES_MAX: usize = 10;
 
@@ -73,10 +81,49 @@ pub fn node_op(random: &mut Prng, world: &World) -> NodeOp {
                 NodeOp::Release { fileset, clone, hold }
             }
         }
-        _ => {
+        _ if random.one_in(3) => {
             let bytes = QUOTA_BYTES_MIN + random.below(3 * QUOTA_BYTES_MIN);
             let bytes = if random.one_in(2) { 0 } else { bytes };
             NodeOp::SetQuota { fileset: fileset(random, world), bytes }
         }
+        _ => {
+            let fileset = fileset(random, world);
+            owner_op(random, world, fileset)
+        }
     }
+}
+
+/// Chooses what is done to the quotas of a fileset's users and groups.
+pub(super) fn owner_op(random: &mut Prng, world: &World, fileset: String) -> NodeOp {
+    let known = world.filesets().find(|(_, node)| node.name == fileset);
+    let is_on = known.is_some_and(|(_, node)| node.quotas.is_on);
+    if !is_on || random.one_in(8) {
+        return NodeOp::Switch { fileset, is_on: !is_on };
+    }
+    if random.one_in(5) {
+        return NodeOp::SetGraces { fileset, seconds: 1 + random.below(GRACE_SECONDS_MAX) };
+    }
+    let kind = if random.one_in(3) { QuotaKind::Group } else { QuotaKind::User };
+    let id = match kind {
+        QuotaKind::Group if random.one_in(2) => COMMON_GID,
+        QuotaKind::User | QuotaKind::Group | QuotaKind::Project => any_user(random),
+    };
+    let unit = one_of(random, &LIMIT_BYTES).unwrap_or(1);
+    let mut soft_and_hard = |unit: u64, most: u64| {
+        let hard = unit * (1 + random.below(most));
+        match random.below(4) {
+            0 => [0, 0],
+            1 => [0, hard],
+            2 => [hard, 0],
+            _ => [hard.div_ceil(unit * 2) * unit, hard],
+        }
+    };
+    let [bytes_soft, bytes_hard] = soft_and_hard(unit, 16);
+    let [inodes_soft, inodes_hard] = soft_and_hard(1, 12);
+    let limits = Limits([bytes_soft, bytes_hard, inodes_soft, inodes_hard]);
+    NodeOp::Limit { fileset, who: (kind, id), limits }
+}
+
+fn any_user(random: &mut Prng) -> u32 {
+    USERS[usize_of(random.below(u64_of(USERS.len())))]
 }

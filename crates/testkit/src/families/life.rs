@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engine::vnode::api::{FileSystem, FsError, FsResult};
 use engine::{OpenOptions, Pool};
-use runtime::clock::ManualClock;
+use runtime::clock::{Clock, ManualClock};
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
 use storage::device::sim::{
@@ -13,7 +13,8 @@ use storage::device::sim::{
 };
 
 use super::apply::{apply, compare, is_excused, listed, name, words};
-use super::choose::{node_op, one_of};
+use super::choose::{USERS, node_op, one_of, owner_op};
+use super::owners::check_sums;
 use super::seat::{At, Done, Met, Seat};
 use super::world::{Entered, NodeId, NodeOp, ROOT, World};
 use super::{Finding, Options, SeedReport};
@@ -41,6 +42,8 @@ const FULL_BYTES_MAX: u64 = 24 << 20;
 const FULL_ONE_IN: u64 = 4;
 /// Writes of one size that fill a pool, at most.
 const BALLAST_WRITES_MAX: usize = 40;
+/// Changes of quotas of users with which a life begins in which they work.
+const OWNER_STEPS: usize = 3;
 /// Clones of a life that are entered and read while it goes on, at most: they can't be deleted
 /// then.
 const READ_MAX: usize = 1;
@@ -176,7 +179,10 @@ impl Lives {
             // Larger files have leaves.
             _ => Profile { near_bytes_max: 1 << 20, io_bytes_max: 96 << 10, ..Profile::crash() },
         };
-        Profile { whiteout_one_in: 4, ..like }
+        // Half of the time users work too, who are checked and may be limited.
+        let uids =
+            if self.random.one_in(2) { vec![0, USERS[0], USERS[0], USERS[1]] } else { vec![0] };
+        Profile { whiteout_one_in: 4, uids, ..like }
     }
 
     /// Lets one life pass.
@@ -189,10 +195,11 @@ impl Lives {
         self.done.add(format!("mount {} of {:?}", main.1, self.shape));
         let pool = self.open(&device, &main.1)?;
         let served: Vec<(NodeId, String)> = [main].into_iter().chain(other).collect();
-        let mut generators = Vec::new();
+        let (mut generators, mut has_users) = (Vec::new(), Vec::new());
         for (id, _) in &served {
             let model = &world.node(*id).expect("it was chosen of these").model;
             let (seed, profile) = (self.random.next_u64(), self.profile());
+            has_users.push(profile.uids.len() > 1);
             let generator = Generator::below(seed, profile, Route::default(), model);
             world.set_model(*id, generator.model());
             generators.push(generator);
@@ -205,8 +212,10 @@ impl Lives {
             let uuid = words("a fileset is not served", pool.hold_fileset(&name(&name_of)))?;
             let root = words("a fileset has no root", pool.root_of(uuid))?;
             entered.add(id);
-            let at = At { fs: &pool, root, uuid };
-            seats.push(Seat::new((id, name_of), generator, model, &at)?);
+            let at = At { pool: &pool, root, uuid };
+            let mut seat = Seat::new((id, name_of), generator, model, &at)?;
+            seat.has_users = has_users[seats.len()];
+            seats.push(seat);
         }
         if !self.random.one_in(3) {
             let nth = self.some(CUT_WRITE_POWER_MAX);
@@ -217,12 +226,13 @@ impl Lives {
         if self.shape.device_bytes <= FULL_BYTES_MAX && self.random.one_in(FULL_ONE_IN) {
             self.fill(&mut life)?;
         }
+        self.open_to_users(&mut life)?;
         let steps = 1 + self.random.below(self.options.steps_max);
         for _ in 0..steps {
-            self.step(&mut life)?;
             if power.is_cut() {
                 break;
             }
+            self.step(&mut life)?;
         }
         let is_closed = !power.is_cut() && self.random.one_in(3) && self.closed(&mut life)?;
         self.report.counts.moved_fragments += pool.status().cleaner.since_mount.moved_fragments;
@@ -237,12 +247,33 @@ impl Lives {
         Ok(Left { image, worlds, histories })
     }
 
+    /// Lets users make files at the root of what is changed, where they work at all, and limits
+    /// some.
+    fn open_to_users(&mut self, life: &mut Life<'_>) -> Result<(), String> {
+        let (power, now) = (life.power, self.clock.now());
+        for seat in life.seats.iter_mut().filter(|seat| seat.has_users) {
+            let node = life.world.node(seat.id).expect("nobody deletes what is mounted");
+            let limits = (node.quota_bytes, node.parent.is_some());
+            seat.open_to_all((limits, now), &|| power.is_cut(), &mut self.done)?;
+        }
+        let with_users = life.seats.iter().filter(|seat| seat.has_users);
+        let names: Vec<String> = with_users.map(|seat| seat.name.clone()).collect();
+        for fileset in names.into_iter().flat_map(|name| vec![name; OWNER_STEPS]) {
+            if !life.power.is_cut() {
+                let op = owner_op(&mut self.random, &life.world, fileset);
+                self.node_step(life, op)?;
+            }
+        }
+        Ok(())
+    }
+
     fn fill(&mut self, life: &mut Life<'_>) -> Result<(), String> {
         let Some(seat) = life.seats.first_mut() else { return Ok(()) };
         let node = life.world.node(seat.id).expect("nobody deletes what is mounted");
         let limits = (node.quota_bytes, node.parent.is_some());
         let power = life.power;
         self.report.counts.full += 1;
+        let limits = (limits, self.clock.now());
         seat.fill(BALLAST_WRITES_MAX, limits, &|| power.is_cut(), &mut self.done)
     }
 
@@ -268,10 +299,23 @@ impl Lives {
         let pool = life.pool;
         match self.random.below(100) {
             0..70 => self.file_step(life),
-            70..88 => self.node_step(life),
+            70..83 => {
+                let op = node_op(&mut self.random, &life.world);
+                self.node_step(life, op)
+            }
+            83..88 => {
+                let names: Vec<String> = life.seats.iter().map(|seat| seat.name.clone()).collect();
+                let Some(fileset) = one_of(&mut self.random, &names) else { return Ok(()) };
+                let op = owner_op(&mut self.random, &life.world, fileset);
+                self.node_step(life, op)
+            }
             88..92 => self.background(life, "clean", Pool::clean),
             92..95 => self.background(life, "checkpoint", Pool::checkpoint),
-            95..99 => self.background(life, "tick", Pool::tick),
+            95..98 => self.background(life, "tick", Pool::tick),
+            98 => life.seats.iter().try_for_each(|seat| match seat.check_sums() {
+                Err(_) if life.power.is_cut() => Ok(()),
+                checked => checked,
+            }),
             _ if life.read < READ_MAX => self.read_clone(life),
             _ => self.background(life, "sync", |_| pool.sync()),
         }
@@ -308,7 +352,9 @@ impl Lives {
         let node = life.world.node(seat.id).expect("nobody deletes what is mounted");
         let limits = (node.quota_bytes, node.parent.is_some());
         let power = life.power;
-        let (met, op) = seat.step(limits, &|| power.is_cut(), &mut self.done)?;
+        let now = self.clock.now();
+        let (met, op) = seat.step((limits, now), &|| power.is_cut(), &mut self.done)?;
+        self.report.counts.over_limit += u64::from(met == Met::OverLimit);
         self.report.counts.operations += 1;
         self.report.counts.full += u64::from(met == Met::Full);
         // Every sync is the pool's.
@@ -323,8 +369,7 @@ impl Lives {
     }
 
     /// NT1.
-    fn node_step(&mut self, life: &mut Life<'_>) -> Result<(), String> {
-        let op = node_op(&mut self.random, &life.world);
+    fn node_step(&mut self, life: &mut Life<'_>, op: NodeOp) -> Result<(), String> {
         let mut taken: Vec<NodeId> = Vec::new();
         if let NodeOp::Take { fileset, .. } = &op {
             let is_it = |(_, node): &(NodeId, &super::world::Node)| node.name == *fileset;
@@ -399,9 +444,12 @@ impl Lives {
         let (device, _) = self.device(&left.image);
         checked("as it was left", &device)?;
         let pool = self.open(&device, ROOT)?;
-        let listed = listed(&pool)?;
-        let mut found = Err(format!("there are {listed:?}"));
+        let mut found = Err("there is no world".to_owned());
         for world in left.worlds.iter().rev() {
+            let listed = listed(&pool, world)?;
+            if found.is_err() {
+                found = Err(format!("there are {listed:?}"));
+            }
             if world.listed() == listed {
                 found = self.adopted(&pool, world.clone(), &left.histories);
                 if found.is_ok() {
@@ -442,6 +490,7 @@ impl Lives {
             })?;
             let clock = Arc::<ManualClock>::clone(&self.clock);
             let (model, _) = words(&what, Model::copy_below(pool, root, clock))?;
+            check_sums(pool, &what, (root, true))?;
             world.set_model(id, Arc::new(model));
         }
         Ok(world)

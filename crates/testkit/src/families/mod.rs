@@ -3,10 +3,10 @@
 //!
 //! A *seed* is one pool. In each of its lives one or two filesets are changed by random steps of
 //! [`crate::ops`], and between these clones are taken, forked, restored, promoted, held and
-//! deleted, filesets made and deleted, quotas set, segments emptied. A life ends in order, or the
-//! power is cut at a write or behind the last answer; the pool is opened, sometimes with a second
-//! cut during that; and the next life begins with what is there. At the end all clones and all
-//! filesets but the first are deleted.
+//! deleted, filesets made and deleted, quotas set, of users too, segments emptied. A life ends in
+//! order, or the power is cut at a write or behind the last answer; the pool is opened, sometimes
+//! with a second cut during that; and the next life begins with what is there. At the end all
+//! clones and all filesets but the first are deleted.
 //!
 //! # What is asked
 //!
@@ -17,6 +17,7 @@
 //! - NT3: Each clone, and each fileset that nobody changed, is the model's tree, whole.
 //! - NT4: A fileset that was changed is one of the states that [`crate::crash`] promises; whoever
 //!   took a clone of it has synced it.
+//! - NQ1 to NQ4, in `owners.rs`: users and groups are refused and counted as their limits say.
 //! - NT5: The checker finds nothing, as the cut left the pool and after it was opened and closed:
 //!   no fragment is in use that no node reaches, and none is reached that is not.
 //!
@@ -27,6 +28,7 @@
 mod apply;
 mod choose;
 mod life;
+mod owners;
 mod seat;
 #[cfg(test)]
 mod tests;
@@ -34,6 +36,7 @@ mod world;
 
 pub use apply::{apply, compare, compare_lists, enter, is_excused};
 pub use choose::{node_op, one_of};
+pub use owners::{Limits, Quotas};
 pub use world::{Entered, Node, NodeId, NodeOp, ROOT, Refusal, World};
 
 use std::fmt;
@@ -97,6 +100,8 @@ pub struct Counts {
     pub refusals: u64,
     /// Answers that the pool is full, or a quota.
     pub full: u64,
+    /// Answers that a limit of a user or a group is passed.
+    pub over_limit: u64,
     /// Power cuts.
     pub crashes: u64,
     /// Those in the midst of an operation on filesets and clones.
@@ -116,6 +121,7 @@ impl Counts {
         self.clones += other.clones;
         self.refusals += other.refusals;
         self.full += other.full;
+        self.over_limit += other.over_limit;
         self.crashes += other.crashes;
         self.crashes_in_node_operations += other.crashes_in_node_operations;
         self.recovery_cuts += other.recovery_cuts;

@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FilesetUuid, FsError, Ino};
+use engine::Pool;
+use engine::vnode::api::{Caller, FileKind, FilesetUuid, FsError, Ino, Timestamp};
 
+use super::owners::{Before, bytes_of as bytes_taken, check_sums};
 use super::world::NodeId;
 use crate::canon::Times;
 use crate::crash::History;
@@ -22,6 +24,8 @@ const BALLAST_WRITE_BYTES: [usize; 3] = [1 << 20, 64 << 10, 4 << 10];
 
 /// A fileset that is being changed.
 pub(super) struct Seat<'a> {
+    pool: &'a Pool,
+    root: Ino,
     pub(super) id: NodeId,
     pub(super) name: String,
     uuid: FilesetUuid,
@@ -29,6 +33,8 @@ pub(super) struct Seat<'a> {
     pub(super) history: History,
     session: Session<'a>,
     expected: Session<'a>,
+    /// Whether users work there, who are checked.
+    pub(super) has_users: bool,
     /// Whether a part of its last step may have happened: nothing more is done with it.
     pub(super) is_uncertain: bool,
 }
@@ -39,11 +45,16 @@ pub(super) enum Met {
     Nothing,
     /// There was no room, in the pool or the quota.
     Full,
+    /// A limit of a user or a group is passed.
+    OverLimit,
 }
+
+/// The fileset's quota and whether clones hold a part of it, and what time it is.
+pub(super) type Terms = ((u64, bool), Timestamp);
 
 /// A fileset as a pool that is open has it.
 pub(super) struct At<'a> {
-    pub(super) fs: &'a dyn FileSystem,
+    pub(super) pool: &'a Pool,
     pub(super) root: Ino,
     pub(super) uuid: FilesetUuid,
 }
@@ -56,41 +67,64 @@ impl<'a> Seat<'a> {
         model: &'a Model,
         at: &At<'a>,
     ) -> Result<Seat<'a>, String> {
-        let history = History::after_below(at.fs, at.root).map_err(|error| error.to_string())?;
-        let session = Session::below(at.fs, at.root, Times::Ignored);
+        let history = History::after_below(at.pool, at.root).map_err(|error| error.to_string())?;
+        let session = Session::below(at.pool, at.root, Times::Ignored);
         let expected = Session::new(model, Times::Ignored);
         let uuid = at.uuid;
-        let is_uncertain = false;
-        Ok(Seat { id, name, uuid, generator, history, session, expected, is_uncertain })
+        let (is_uncertain, has_users, pool, root) = (false, false, at.pool, at.root);
+        Ok(Seat {
+            pool,
+            root,
+            id,
+            name,
+            uuid,
+            generator,
+            history,
+            session,
+            expected,
+            has_users,
+            is_uncertain,
+        })
     }
 
     /// Does a step; `is_cut` says whether the power is gone. `has_clones`: what gives room back may
     /// need some first.
     pub(super) fn step(
         &mut self,
-        (quota_bytes, has_clones): (u64, bool),
+        terms: Terms,
         is_cut: &dyn Fn() -> bool,
         done: &mut Done,
     ) -> Result<(Met, Op), String> {
         let step = self.generator.propose();
-        self.does(step, (quota_bytes, has_clones), is_cut, done)
+        self.does(step, terms, is_cut, done)
     }
 
     fn does(
         &mut self,
         step: Step,
-        (quota_bytes, has_clones): (u64, bool),
+        (limits, now): Terms,
         is_cut: &dyn Fn() -> bool,
         done: &mut Done,
     ) -> Result<(Met, Op), String> {
         done.add(format!("{}: {step}", self.name));
+        let before = Before::look(self.pool, &self.name, &self.session, (&step, now));
         let number = self.history.begin(0, step.clone());
         let applied = self.session.apply(&step);
         if is_cut() {
             return Ok((Met::Nothing, step.op));
         }
+        let before = before?;
+        if let Some(before) = &before {
+            before.check(self.pool, &self.name, (&step, &applied.outcome))?;
+            let is_over = applied.outcome == Outcome::Refused(FsError::QuotaExceeded);
+            if is_over && before.may_refuse(&step, bytes_taken(&self.session, &step.op)) {
+                done.note("over a limit");
+                self.refused_for_space(number, &step, &applied, is_cut);
+                return Ok((Met::OverLimit, step.op));
+            }
+        }
         if let Outcome::Refused(error) = &applied.outcome
-            && self.may_be_full(&step, error, (quota_bytes, has_clones))?
+            && self.may_be_full(&step, error, limits)?
         {
             done.note("no room");
             self.refused_for_space(number, &step, &applied, is_cut);
@@ -105,12 +139,23 @@ impl<'a> Seat<'a> {
         Err(format!("{}: {step}:\n  told {:?}\n  not  {expected:?}", self.name, applied.outcome))
     }
 
+    /// Lets everybody make files at the root.
+    pub(super) fn open_to_all(
+        &mut self,
+        terms: Terms,
+        is_cut: &dyn Fn() -> bool,
+        done: &mut Done,
+    ) -> Result<(), String> {
+        let open = Op::SetMode { file: Place::At(Route::default()), mode: 0o777 };
+        self.does(Step::root(open), terms, is_cut, done).map(drop)
+    }
+
     /// Fills the pool, or the quota: with less and less, until nothing more finds room. `steps_max`
     /// bounds how often something is written.
     pub(super) fn fill(
         &mut self,
         steps_max: usize,
-        limits: (u64, bool),
+        limits: Terms,
         is_cut: &dyn Fn() -> bool,
         done: &mut Done,
     ) -> Result<(), String> {
@@ -201,6 +246,11 @@ impl<'a> Seat<'a> {
         let part = Step { uid: step.uid, op };
         let outcome = self.generator.accept(&mut self.expected, &part);
         self.history.end_as(number, part, &Applied { outcome, made: None });
+    }
+
+    /// Holds what users have against their files (NQ4).
+    pub(super) fn check_sums(&self) -> Result<(), String> {
+        check_sums(self.pool, &self.name, (self.root, false))
     }
 
     /// Takes note that all that was done is to be made durable; returns by which number it ends.

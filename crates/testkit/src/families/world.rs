@@ -9,8 +9,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use engine::vnode::api::FsError;
+use format::quota::QuotaKind;
 use runtime::clock::Clock;
 
+use super::owners::{Limits, Quotas};
 use crate::model::Model;
 
 /// What the first fileset of a pool is called.
@@ -35,6 +37,8 @@ pub struct Node {
     pub holds: BTreeSet<String>,
     /// Most that a fileset may reference; 0: no limit.
     pub quota_bytes: u64,
+    /// Limits of its users and groups.
+    pub quotas: Quotas,
 }
 
 /// Something that is done with filesets and clones.
@@ -63,6 +67,12 @@ pub enum NodeOp {
     Release { fileset: String, clone: String, hold: String },
     /// Sets the most that a fileset may reference.
     SetQuota { fileset: String, bytes: u64 },
+    /// Switches quotas of users and groups on, or off.
+    Switch { fileset: String, is_on: bool },
+    /// Limits a user or a group.
+    Limit { fileset: String, who: (QuotaKind, u32), limits: Limits },
+    /// Sets for how long soft limits may be passed.
+    SetGraces { fileset: String, seconds: u64 },
 }
 
 impl fmt::Display for NodeOp {
@@ -89,6 +99,15 @@ impl fmt::Display for NodeOp {
             NodeOp::SetQuota { fileset, bytes } => {
                 write!(f, "fileset set {fileset} quota={bytes}")
             }
+            NodeOp::Switch { fileset, is_on } => {
+                write!(f, "quota {} {fileset}", if *is_on { "on" } else { "off" })
+            }
+            NodeOp::Limit { fileset, who: (kind, id), limits } => {
+                write!(f, "quota set {fileset} {kind:?} {id} {:?}", limits.0)
+            }
+            NodeOp::SetGraces { fileset, seconds } => {
+                write!(f, "quota set {fileset} grace {seconds}")
+            }
         }
     }
 }
@@ -105,6 +124,9 @@ impl NodeOp {
                 | NodeOp::Fork { .. }
                 | NodeOp::Restore { .. }
                 | NodeOp::Hold { .. }
+                | NodeOp::Switch { .. }
+                | NodeOp::Limit { .. }
+                | NodeOp::SetGraces { .. }
         )
     }
 }
@@ -140,6 +162,8 @@ pub(super) struct Listed {
     pub(super) holds: BTreeSet<String>,
     /// The clone that it goes back to.
     pub(super) origin: Option<String>,
+    /// Of a fileset: limits of its users and groups.
+    pub(super) quotas: Quotas,
 }
 
 /// All filesets and clones of a pool.
@@ -174,7 +198,8 @@ impl World {
 
     fn add_fileset(&mut self, name: &str, parent: Option<NodeId>, model: Arc<Model>) -> NodeId {
         let (name, holds) = (name.to_owned(), BTreeSet::new());
-        self.add(Node { name, of: None, parent, model, holds, quota_bytes: 0 })
+        let quotas = parent.map_or_else(Quotas::default, |id| self.nodes[&id].quotas.clone());
+        self.add(Node { name, of: None, parent, model, holds, quota_bytes: 0, quotas })
     }
 
     /// All of them.
@@ -222,6 +247,7 @@ impl World {
             quota_bytes: node.quota_bytes,
             holds: node.holds.iter().cloned().collect(),
             origin: node.parent.map(|parent| self.name_of(parent)),
+            quotas: if node.of.is_none() { node.quotas.told() } else { Quotas::default() },
         };
         self.nodes().map(tell).collect()
     }
@@ -270,8 +296,8 @@ impl World {
         let node = &self.nodes[&fileset];
         let (parent, model) = (node.parent, Arc::new(node.model.reopened()));
         let (name, holds) = (clone.to_owned(), BTreeSet::new());
-        let of = Some(fileset);
-        let taken = self.add(Node { name, of, parent, model, holds, quota_bytes: 0 });
+        let (of, quotas) = (Some(fileset), node.quotas.clone());
+        let taken = self.add(Node { name, of, parent, model, holds, quota_bytes: 0, quotas });
         self.nodes.get_mut(&fileset).expect("it is there").parent = Some(taken);
     }
 
@@ -337,8 +363,9 @@ impl World {
                     return Err(Refusal::InUse);
                 }
                 let model = Arc::new(world.nodes[&parent].model.reopened());
+                let quotas = world.nodes[&parent].quotas.clone();
                 let node = world.nodes.get_mut(&id).expect("it is there");
-                (node.parent, node.model) = (Some(parent), model);
+                (node.parent, node.model, node.quotas) = (Some(parent), model, quotas);
             }
             NodeOp::Promote { fileset } => world.promote(fileset)?,
             NodeOp::DeleteClone { fileset, clone } => {
@@ -376,8 +403,30 @@ impl World {
                 let id = world.fileset(fileset)?;
                 world.nodes.get_mut(&id).expect("it is there").quota_bytes = *bytes;
             }
+            NodeOp::Switch { fileset, is_on } => {
+                world.quotas_of(fileset)?.is_on = *is_on;
+            }
+            NodeOp::Limit { fileset, who, limits } => {
+                let quotas = world.quotas_of(fileset)?;
+                if !quotas.is_on {
+                    return Err(Refusal::InUse);
+                }
+                quotas.limits.insert(*who, *limits);
+            }
+            NodeOp::SetGraces { fileset, seconds } => {
+                let quotas = world.quotas_of(fileset)?;
+                if !quotas.is_on {
+                    return Err(Refusal::InUse);
+                }
+                quotas.grace_seconds = Some(*seconds);
+            }
         }
         Ok(world)
+    }
+
+    fn quotas_of(&mut self, fileset: &str) -> Result<&mut Quotas, Refusal> {
+        let id = self.fileset(fileset)?;
+        Ok(&mut self.nodes.get_mut(&id).expect("it is there").quotas)
     }
 
     fn promote(&mut self, fileset: &str) -> Result<(), Refusal> {
