@@ -14,6 +14,7 @@ mod owners;
 mod quota;
 mod receiving;
 mod send;
+mod to_other_pool;
 
 use std::sync::Arc;
 

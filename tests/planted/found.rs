@@ -375,6 +375,21 @@ pub(crate) const FOUND: &[Row] = &[
     ("PartialKept", "filesets", "send::what_is_received_is_what_was_sent"),
     ("ReceivedLinksNotVerified", "filesets", "send::a_stream_without_one_of_its_files_is_refused"),
     ("ReceivedNotSynced", "filesets", "send::what_a_token_says_outlives_a_crash"),
+    (
+        "MoveLeavesUnwritten",
+        "filesets",
+        "to_other_pool::a_fileset_that_a_crash_stops_on_its_way_is_in_exactly_one_pool",
+    ),
+    (
+        "MoveStaysUnasked",
+        "filesets",
+        "to_other_pool::a_fileset_that_a_crash_stops_on_its_way_is_in_exactly_one_pool",
+    ),
+    (
+        "ArrivalForgottenEarly",
+        "filesets",
+        "to_other_pool::a_fileset_that_a_crash_stops_on_its_way_is_in_exactly_one_pool",
+    ),
     ("WeighingStopsEarly", "full", "clones::a_full_pool_names_the_clones_that_hold_most"),
     ("WeighingKeepsWaiters", "full", "clones::who_waits_for_a_weighing_waits_a_second"),
     (

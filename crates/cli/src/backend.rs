@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::control::{Answer, Peer, Request};
 use crate::transfer::{OnBytes, Transfer};
+pub use crate::wiring::moves::Lent;
 
 /// Why something was not done. Each message ends with what to do.
 #[derive(Debug, thiserror::Error)]
@@ -479,6 +480,11 @@ pub trait OpenPool: Send + Sync {
         file: &mut File,
         progress: OnBytes<'_>,
     ) -> Result<Value, BackendError>;
+
+    /// Lends the pool to a move of a fileset; `None`: it can't move any.
+    fn lend(&self) -> Option<Lent<'_>> {
+        None
+    }
 
     /// Makes everything durable, marks the pool clean and ends its jobs. Called once, after the
     /// last operation; references that the kernel has not given back are void from here on.

@@ -103,6 +103,12 @@ pub enum Request {
         /// The fork's name.
         name: String,
     },
+    /// Take a fileset that is on its way to another pool to be here, and one that has come from
+    /// another to have left that: an operator knows, and that other pool is not asked.
+    FilesetHere {
+        /// Its name.
+        name: String,
+    },
     /// Give up what came of a stream to a fileset.
     ReceiveAbort {
         /// Its name.
@@ -575,6 +581,9 @@ pub struct FilesetFacts {
     /// Whether a stream to it broke off, or comes: nobody finds it.
     #[serde(default)]
     pub is_receiving: bool,
+    /// `leaving` for another pool, `arriving` from one, or `arrived` from one that may not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving: Option<String>,
     /// The clone that it goes back to: its own last one, or the one that it was forked from.
     #[serde(default)]
     pub origin: Option<String>,
@@ -661,6 +670,7 @@ mod tests {
             Request::FilesetFork { fileset: name(), clone: name(), to: name() },
             Request::FilesetRestore { fileset: name(), clone: name() },
             Request::FilesetPromote { name: name() },
+            Request::FilesetHere { name: name() },
             Request::CloneCreateBelow { fileset: name(), clone: name() },
             Request::CloneHold { fileset: name(), clone: name(), hold: name(), is_held: true },
             Request::CloneUnique { fileset: name(), clone: name() },

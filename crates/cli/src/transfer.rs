@@ -13,6 +13,7 @@ use std::io::{BufRead, BufReader, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -72,6 +73,17 @@ pub enum Transfer {
         fileset: String,
         /// Only verify the stream, and look whether the fileset could receive it.
         is_dry_run: bool,
+    },
+    /// Move a fileset to another pool of the same server.
+    Move {
+        /// Its name.
+        fileset: String,
+        /// The other pool, as the server has opened it.
+        pool: PathBuf,
+        /// Its name there.
+        to: String,
+        /// Whether what has come is given up instead.
+        gives_up: bool,
     },
     /// Put a tree of files into a fileset.
     Import {
@@ -273,6 +285,7 @@ mod tests {
             Transfer::Diff { fileset: name(), from: from(), to_fileset: name(), to },
             Transfer::Send { fileset: name(), clone: from(), from: None, resume: Some(from()) },
             Transfer::Receive { fileset: name(), is_dry_run: true },
+            Transfer::Move { fileset: name(), pool: "/p".into(), to: from(), gives_up: true },
             Transfer::Import { tree: tree.clone() },
             Transfer::ExportTree { tree },
         ]

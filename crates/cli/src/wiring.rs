@@ -7,6 +7,7 @@ mod devices;
 mod groups;
 mod jobs;
 mod members;
+pub(crate) mod moves;
 mod neighbours;
 mod quota;
 mod torture;
@@ -37,6 +38,7 @@ use storage::volume::Opening;
 use testkit::prove;
 
 use self::jobs::{Jobs, TICK};
+use self::moves::Lent;
 use self::neighbours::ThisMachine;
 use self::transfer::Watched;
 use crate::backend::{
@@ -617,6 +619,13 @@ impl OpenPool for Served {
         let _under_way = self.transfers.read().unwrap_or_else(PoisonError::into_inner);
         let mut file = Watched::new(file, &self.is_closing);
         transfer::transfer(&self.path, &self.pool, request, peer, &mut file, progress)
+    }
+
+    fn lend(&self) -> Option<Lent<'_>> {
+        let _under_way = self.transfers.read().unwrap_or_else(PoisonError::into_inner);
+        let (path, pool) = (&self.path, Arc::clone(&self.pool));
+        let is_closing = &self.is_closing;
+        Some(Lent { path, pool, is_closing, _under_way })
     }
 
     fn close(&self) -> Result<(), BackendError> {

@@ -1,5 +1,7 @@
 //! The fileset entry: 512 bytes that describe one fileset and hold the root of its anode table.
 
+mod moving;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -13,6 +15,8 @@ use crate::geometry::BLOCK_SHIFTS;
 use crate::ids::{AnodeNo, EPOCH_MAX, Epoch, FILESET_SLOTS_MAX, FilesetId};
 use crate::page::{PAGE_HEADER_BYTES, PageBytes, SLOT_BYTES, SLOTS_PER_PAGE, read_u64};
 use crate::stream::STREAM_GENERATION_MAX;
+
+pub use moving::{MoveToken, Moving};
 
 /// Bytes of a fileset entry.
 pub const FILESET_BYTES: usize = SLOT_BYTES;
@@ -76,8 +80,10 @@ struct FilesetDisk {
     cursor_end: U64,
     /// Deleted: height above the content up to which it is freed there. Else 0.
     cursor_height: u8,
+    /// On its way to another pool: 1: it leaves; 2: it arrives; 3: it has arrived; else 0.
+    moving: u8,
     /// Zero.
-    reserved_a: [u8; 15],
+    reserved_a: [u8; 14],
     /// Pages of the anode table.
     table_pages: U64,
     /// Fragments of the anode table's own pages, map pages included.
@@ -100,10 +106,11 @@ struct FilesetDisk {
     /// What is added to an epoch to make a generation. Keeps them above those that were received.
     generation_base: U64,
     /// Of a received clone what names its content in every pool; of a fileset that receives the
-    /// same of what comes. 0: `uuid` does.
+    /// same of what comes. 0: `uuid` does. Of one that leaves the pool that it goes to, of one that
+    /// has arrived the pool that it came from.
     origin: [u8; 16],
-    /// Zero.
-    reserved: [u8; 16],
+    /// Names the move that it is in; 0: none. Which fileset there is this one?
+    move_token: [u8; 16],
     /// 8 pointers of the anode table.
     root: [u8; 256],
 }
@@ -369,6 +376,8 @@ pub struct Fileset {
     pub generation_base: u64,
     /// What names its content in every pool, of one that was received; 0: `uuid` does.
     pub origin: [u8; 16],
+    /// What it is on its way to another pool.
+    pub moving: Option<Moving>,
     /// 8 pointers of the anode table.
     pub root: [u8; 256],
     /// Most bytes that it may reference; 0: no limit.
@@ -447,6 +456,7 @@ impl Fileset {
             uuid: [0; 16],
             generation_base: 0,
             origin: [0; 16],
+            moving: None,
             root: [0; 256],
             quota_bytes: 0,
             reservation_bytes: 0,
@@ -533,6 +543,9 @@ impl Fileset {
             STATE_RECEIVING => FilesetState::Receiving(cursor),
             _ => return Err(bad("state")),
         };
+        let moving = Moving::decode(disk.moving, state, (disk.move_token, disk.origin))
+            .ok_or_else(|| bad("moving"))?;
+        let is_other_pool = moving.is_some_and(|moving| moving.other().is_some());
         Ok(Some(Fileset {
             id: FilesetId(disk.id.get()),
             family: FilesetId(disk.family.get()),
@@ -553,7 +566,8 @@ impl Fileset {
             name: NamePart::decode(&disk.name).ok_or_else(|| bad("name"))?,
             uuid: disk.uuid,
             generation_base: disk.generation_base.get(),
-            origin: disk.origin,
+            origin: if is_other_pool { [0; 16] } else { disk.origin },
+            moving,
             root: disk.root,
             quota_bytes: disk.quota.get(),
             reservation_bytes: disk.reservation.get(),
@@ -572,6 +586,7 @@ impl Fileset {
             FilesetState::Hold => (STATE_HOLD, Cursor::START),
             FilesetState::Receiving(cursor) => (STATE_RECEIVING, cursor),
         };
+        let other = self.moving.and_then(Moving::other);
         let disk = FilesetDisk {
             crc32c: U32::new(0),
             state,
@@ -589,7 +604,8 @@ impl Fileset {
             cursor_anode: U64::new(cursor.container),
             cursor_end: U64::new(cursor.end),
             cursor_height: cursor.height,
-            reserved_a: [0; 15],
+            moving: self.moving.map_or(0, Moving::code),
+            reserved_a: [0; 14],
             table_pages: U64::new(self.table_pages),
             table_fragments: U64::new(self.table_fragments),
             name: self.name.encode(),
@@ -600,8 +616,8 @@ impl Fileset {
             quota: U64::new(self.quota_bytes),
             reservation: U64::new(self.reservation_bytes),
             generation_base: U64::new(self.generation_base),
-            origin: self.origin,
-            reserved: [0; 16],
+            origin: other.unwrap_or(self.origin),
+            move_token: self.moving.map_or([0; 16], |moving| moving.token().0),
             root: self.root,
         };
         let mut bytes: [u8; FILESET_BYTES] = zerocopy::transmute!(disk);
@@ -690,6 +706,27 @@ mod tests {
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
         let refused = FilesetError::BadField { slot: 1, field: "cursor" };
         assert_eq!(Fileset::decode(&bytes, 1), Err(refused));
+    }
+
+    #[test]
+    fn a_fileset_on_its_way_keeps_its_move_and_no_other_state_has_one() {
+        let (token, other) = (MoveToken([7; 16]), [8; 16]);
+        let mut fileset = Fileset::new(FilesetId(9), 1, part("old"), 14);
+        for moving in [
+            Moving::Leaving { token, to: other },
+            Moving::Arriving { token },
+            Moving::Arrived { token, from: other },
+        ] {
+            fileset.moving = Some(moving);
+            fileset.state = FilesetState::Writable;
+            assert_eq!(Fileset::decode(&fileset.encode(), 1), Ok(Some(fileset.clone())));
+            fileset.state = FilesetState::Clone;
+            let refused = FilesetError::BadField { slot: 1, field: "moving" };
+            assert_eq!(Fileset::decode(&fileset.encode(), 1), Err(refused.clone()));
+            fileset.state = FilesetState::Writable;
+            fileset.moving = Some(Moving::Arriving { token: MoveToken([0; 16]) });
+            assert_eq!(Fileset::decode(&fileset.encode(), 1), Err(refused));
+        }
     }
 
     #[test]

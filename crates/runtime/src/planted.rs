@@ -183,6 +183,10 @@ bugs! {
     PartialKept: "The fileset that received a stream stays behind (RV1).",
     ReceivedLinksNotVerified: "Names that were received are not held against anodes (RV1).",
     ReceivedNotSynced: "What came is called there before it is durable (RV2).",
+    MoveLeavesUnwritten: "A fileset arrives elsewhere, and nothing says that it leaves (FM2).",
+    MoveStaysUnasked: "A fileset that leaves is used again, and the other pool is not asked (FM3).",
+    ArrivalForgottenEarly:
+        "One that has arrived forgets that before the other pool has deleted it (FM4).",
     WeighingStopsEarly:
         "In a full pool the clones are named that reference most, not those that hold most.",
     WeighingKeepsWaiters: "Whoever waits for the weighing of clones waits for all parts of it.",

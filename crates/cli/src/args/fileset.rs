@@ -14,6 +14,9 @@ use clap::{Args, Subcommand};
                         holdfast fileset fork pool.hf:home@monday pool.hf:trial\n  \
                         holdfast fileset restore pool.hf:home@monday\n  \
                         holdfast fileset promote pool.hf:trial\n  \
+                        holdfast fileset move pool.hf:home big.hf:home\n  \
+                        holdfast fileset move pool.hf:home big.hf:home --abort\n  \
+                        holdfast fileset move pool.hf:home --here\n  \
                         holdfast fileset delete pool.hf:home --recursive --wait\n\n\
                         A mounted pool is asked through its server; another is opened for the \
                         command.\nThe directory of a mount stands for its fileset.")]
@@ -98,6 +101,27 @@ pub(crate) enum FilesetCommand {
         /// POOL:c
         fileset: PathBuf,
     },
+    /// Move a fileset to another pool; refused while it is mounted or exported
+    #[command(after_help = "Examples:\n  holdfast fileset move pool.hf:home big.hf:home\n  \
+                            holdfast fileset move pool.hf:home big.hf:home --abort\n  \
+                            holdfast fileset move pool.hf:home --here\n\n\
+                            One server has both pools, or none. Files keep their numbers but for \
+                            the upper bits, and all\nthat they are. A move that was ended goes \
+                            on by the same command; wherever it ends, the fileset\nis in \
+                            exactly one of both pools. Clones do not move along.")]
+    Move {
+        /// POOL:a/b
+        fileset: PathBuf,
+        /// OTHER:c, which is not there yet
+        #[arg(required_unless_present = "here")]
+        to: Option<PathBuf>,
+        /// Give up what has come to the other pool
+        #[arg(long)]
+        abort: bool,
+        /// Say that the fileset is in this pool, where the other one can't be asked any more
+        #[arg(long, conflicts_with_all = ["to", "abort"])]
+        here: bool,
+    },
     /// Delete a fileset with all that is in it; refused while it is mounted, or others are below it
     #[command(after_help = "Example:\n  holdfast fileset delete pool.hf:home --recursive --wait")]
     Delete {
@@ -124,6 +148,7 @@ impl FilesetCommand {
             FilesetCommand::Restore { clone, .. } => [Some(clone), None],
             FilesetCommand::List { pool } => [Some(pool), None],
             FilesetCommand::Rename { fileset, to } => [Some(fileset), Some(to)],
+            FilesetCommand::Move { fileset, to, .. } => [Some(fileset), to.as_deref()],
         }
     }
 }

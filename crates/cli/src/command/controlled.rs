@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Backend, Members, OpenOptions, OpenPool, Placement};
+use crate::backend::{Backend, Lent, Members, OpenOptions, OpenPool, Placement};
 use crate::control::{self, Answer, ExportFacts, FilesetFacts, JobFacts, Peer, Request};
 use crate::exit::UsageError;
 use crate::named::Named;
@@ -161,6 +161,14 @@ impl Controlled {
             | status::Answer::Transferred(_) => {
                 anyhow::bail!("{}: the server answered nonsense", self.pool.display())
             }
+        }
+    }
+
+    /// Lends the pool to a move; `None`: a server has it.
+    pub(crate) fn lend(&self) -> Option<Lent<'_>> {
+        match &self.way {
+            Way::Opened(pool) => pool.lend(),
+            Way::Server(_) => None,
         }
     }
 

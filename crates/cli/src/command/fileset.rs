@@ -81,6 +81,13 @@ pub(crate) fn run(
             let facts = json!({ "promoted": name, "clones": names, "pool": pool });
             output.fact(&format!("{pool}:{name} has these now: {}", names.join(", ")), &facts);
         }
+        FilesetCommand::Move { fileset, to: Some(to), abort, .. } => {
+            super::moving::run(fileset, to, *abort, backend, output)?;
+        }
+        FilesetCommand::Move { fileset, to: None, .. } => {
+            let here = |name| Request::FilesetHere { name };
+            change(fileset, backend, output, ("here", "is in this pool"), &here)?;
+        }
         FilesetCommand::Delete { fileset, recursive, wait } => {
             let at = Controlled::find(fileset, backend, true)?;
             let done = delete(&at, fileset, (*recursive, *wait), output);
@@ -236,6 +243,13 @@ fn line_of(fileset: &FilesetFacts) -> String {
         (fileset.is_receiving, ", receiving a stream"),
     ] {
         line.push_str(if is_so { words } else { "" });
+    }
+    if let Some(word) = &fileset.moving {
+        line += match word.as_str() {
+            "leaving" => ", leaving for another pool",
+            "arriving" => ", arriving from another pool",
+            _ => ", arrived from another pool",
+        };
     }
     // A fork is another fileset's; a fileset goes back to its own last clone by itself.
     let own = format!("{}@", fileset.name);

@@ -17,6 +17,7 @@ pub(crate) mod group;
 pub(crate) mod job;
 pub(crate) mod lab;
 pub(crate) mod mount;
+mod moving;
 pub(crate) mod prove;
 pub(crate) mod quota;
 pub(crate) mod receive;

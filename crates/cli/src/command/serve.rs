@@ -83,6 +83,8 @@ fn serve(
 ) -> anyhow::Result<()> {
     let nfs = listener.as_ref().map(|listener| nfs_of(&pools, listener)).transpose()?;
     let hub = Arc::new(Hub::new(pools, nfs, plan.state));
+    // Before anybody uses one: in which of both pools it is, they ask each other.
+    hub.settle_moves();
     export_all(&hub, args, plan.config)?;
     let (portmap, asked_by_udp) = portmap.unzip();
     let start = |(nfs, socket): (&Nfs, _)| Portmapper::start(Arc::clone(&nfs.service), socket);

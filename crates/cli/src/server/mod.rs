@@ -23,6 +23,7 @@ pub(crate) mod config;
 mod exports;
 mod history;
 pub(crate) mod http;
+mod moving;
 mod notices;
 pub(crate) mod notify;
 pub(crate) mod schedule;
@@ -184,6 +185,8 @@ pub(crate) struct Hub {
     schedules: Mutex<Schedules>,
     /// SV2.
     changing: Mutex<()>,
+    /// One fileset is moved at a time.
+    moving: Mutex<()>,
 }
 
 impl Hub {
@@ -199,6 +202,7 @@ impl Hub {
             exports: Exports::default(),
             schedules: Mutex::default(),
             changing: Mutex::default(),
+            moving: Mutex::default(),
         }
     }
 
@@ -344,7 +348,14 @@ impl OpenPool for Asked {
         file: &mut File,
         progress: OnBytes<'_>,
     ) -> Result<Value, BackendError> {
-        self.pool().transfer(request, peer, file, progress)
+        match request {
+            Transfer::Move { .. } => self.hub.move_fileset(self.index, request, progress),
+            Transfer::Diff { .. }
+            | Transfer::Send { .. }
+            | Transfer::Receive { .. }
+            | Transfer::Import { .. }
+            | Transfer::ExportTree { .. } => self.pool().transfer(request, peer, file, progress),
+        }
     }
 
     fn close(&self) -> Result<(), BackendError> {

@@ -105,6 +105,7 @@ pub(super) fn control(
             let names = pool.promote_fileset(&named(name)?);
             return names.map(Answer::Names).map_err(|error| refused_by(path, pool, &error));
         }
+        Request::FilesetHere { name } => pool.take_as_here(&named(name)?),
         Request::ReceiveAbort { name } => match pool.abort_receiving(&named(name)?) {
             Ok(false) => {
                 let list = path.display();
@@ -213,6 +214,7 @@ fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
         is_clone: info.is_clone,
         holds: info.holds,
         is_receiving: info.is_receiving,
+        moving: info.moving.map(|moving| moving.word().to_owned()),
         origin: info.origin,
         unique_bytes: None,
         is_read_only: info.is_read_only,

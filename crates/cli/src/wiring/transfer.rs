@@ -87,6 +87,16 @@ pub(super) fn transfer(
     progress: OnBytes<'_>,
 ) -> Result<Value, BackendError> {
     match request {
+        // Whoever has both pools does these.
+        Transfer::Move { pool: other, .. } => {
+            let other = other.display();
+            let cause = format!(
+                "the other pool, {other}, is not served by the same server: start `holdfast serve \
+                 {} {other}`",
+                path.display()
+            );
+            Err(failed(path, cause))
+        }
         Transfer::Import { tree } => trees::import(path, pool, tree, file, progress),
         Transfer::ExportTree { tree } => trees::export(path, pool, tree, file, progress),
         Transfer::Diff { fileset, from, to_fileset, to } => {

@@ -15,6 +15,7 @@ mod handles;
 mod hung;
 mod locks;
 mod mount;
+mod moving;
 mod names;
 mod quota;
 mod serve;

@@ -41,7 +41,7 @@ use format::anode::{
 use format::bitmap::{self, BITS_PER_PAGE};
 use format::bytes::is_zero;
 use format::defect::DefectCode;
-use format::fileset::{Fileset, FilesetState, counts_offset};
+use format::fileset::{Fileset, FilesetState, Moving, counts_offset};
 use format::ids::{ANODES_MAX, AnodeNo, Epoch, FilesetId, Lsn, Place};
 use format::page::{PAGE_BYTES, PageBytes, PageKind, PageOwner, SLOTS_PER_PAGE, read_u64};
 use format::quota::Owned;
@@ -340,6 +340,11 @@ impl MountedFileset {
     /// Returns the epoch up to which what was born belongs to its parent, too.
     pub(crate) fn shared_epoch(&self) -> Epoch {
         self.state.lock().entry.shared_epoch
+    }
+
+    /// Whether its entry says that it is on its way to another pool, and nobody uses it.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.lock().entry.moving.is_some_and(Moving::is_closed)
     }
 
     /// Whether its entry says that nobody may change what is in it.

@@ -22,7 +22,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use format::anode::{ANODE_BYTES, Anode, POOL_FILESET_TABLE, page_and_slot};
 use format::defect::DefectCode;
-use format::fileset::{COUNTS_BYTES, Fileset, FilesetState, NamePart, counts_offset, joined};
+use format::fileset::{
+    COUNTS_BYTES, Fileset, FilesetState, Moving, NamePart, counts_offset, joined,
+};
 use format::ids::{EPOCH_MAX, Epoch, FILESET_SLOTS_MAX, FilesetId, Place};
 use format::page::{PAGE_BODY_BYTES, PageKind, PageOwner, SLOTS_PER_PAGE};
 
@@ -68,6 +70,8 @@ pub(crate) struct Node {
     pub(crate) quota_bytes: u64,
     /// Bytes that are kept free for it.
     pub(crate) reservation_bytes: u64,
+    /// What it is on its way to another pool.
+    pub(crate) moving: Option<Moving>,
 }
 
 impl Node {
@@ -94,6 +98,7 @@ impl Node {
             fragments: entry.fragments,
             quota_bytes: entry.quota_bytes,
             reservation_bytes: entry.reservation_bytes,
+            moving: entry.moving,
         }
     }
 
@@ -333,10 +338,15 @@ impl Index {
         self.nodes.get(&slot?)
     }
 
-    /// Returns the slot of the fileset of this name.
+    /// Returns the slot of the fileset of this name, which anybody may use.
     pub(crate) fn slot_of(&self, path: &[NamePart]) -> FsResult<u32> {
         let no_fileset = || FsError::NoFileset { name: joined(path) };
-        self.find(path).map(|node| node.slot).ok_or_else(no_fileset)
+        let node = self.find(path).ok_or_else(no_fileset)?;
+        // FM1.
+        if node.moving.is_some_and(Moving::is_closed) {
+            return Err(on_its_way(joined(path)));
+        }
+        Ok(node.slot)
     }
 
     /// Returns the fileset directly below `above` that is called `name`.
@@ -583,6 +593,13 @@ impl Index {
             }
         }
     }
+}
+
+/// Returns what is said to whoever would use a fileset that is on its way to another pool.
+pub(crate) fn on_its_way(name: String) -> FsError {
+    let by = "it is on its way to another pool, and nobody uses it: `holdfast fileset move` goes \
+              on with that, or gives it up";
+    FsError::FilesetInUse { name, by: by.to_owned() }
 }
 
 /// Returns the name of a clone, as users write it.

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use format::fileset::{FilesetName, NamePart};
+use format::fileset::{FilesetName, Moving, NamePart};
 use format::stream::Totals;
 
 use super::Pool;
@@ -33,6 +33,8 @@ pub struct FilesetInfo {
     pub is_clone: bool,
     /// Whether it receives a stream: nobody finds it.
     pub is_receiving: bool,
+    /// What it is on its way to another pool.
+    pub moving: Option<Moving>,
     /// Whether nobody may change what is in it.
     pub is_read_only: bool,
     /// When it was made: seconds since 1970.
@@ -64,6 +66,7 @@ impl Pool {
             block_bytes: 1 << node.block_shift,
             is_clone: node.is_clone(),
             is_receiving: node.is_receiving(),
+            moving: node.moving,
             is_read_only: node.is_read_only || node.is_clone(),
             created_seconds: node.created_seconds,
             inodes: node.anodes_used,
@@ -131,11 +134,16 @@ impl Pool {
     /// [`crate::error::FsError::FilesetInUse`] while it is mounted, or others are below it.
     pub fn delete_fileset(&self, name: &FilesetName) -> FsResult<()> {
         let slot = self.core.delete_fileset(name.parts())?;
+        self.free_by_job(slot, &name.to_string());
+        Ok(())
+    }
+
+    /// Has what was deleted freed by a job.
+    pub(super) fn free_by_job(&self, slot: u32, name: &str) {
         // Before the first tick it is found there, with those that were interrupted.
         if self.has_resumed.load(Ordering::Relaxed) {
-            self.jobs.add(&self.core, Arc::new(Deletion::new(slot, &name.to_string())));
+            self.jobs.add(&self.core, Arc::new(Deletion::new(slot, name)));
         }
-        Ok(())
     }
 
     /// Puts all that was accepted of a fileset in its maps, and keeps everybody waiting who would
@@ -161,10 +169,7 @@ impl Pool {
     /// mounted, or another clone of the fileset is being freed.
     pub fn delete_clone(&self, name: &FilesetName, clone: &NamePart) -> FsResult<()> {
         let slot = self.core.delete_clone(name.parts(), clone)?;
-        if self.has_resumed.load(Ordering::Relaxed) {
-            let name = format!("{name}@{}", clone.as_str());
-            self.jobs.add(&self.core, Arc::new(Deletion::new(slot, &name)));
-        }
+        self.free_by_job(slot, &format!("{name}@{}", clone.as_str()));
         Ok(())
     }
 
@@ -375,7 +380,7 @@ impl Pool {
         random: [u8; 32],
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Received, ReceiveFailure> {
-        let done = self.core.receive(name.parts(), input, random, progress);
+        let done = self.core.receive(name.parts(), (input, None), random, progress);
         self.free_given_up()?;
         done
     }
@@ -408,7 +413,7 @@ impl Pool {
     }
 
     /// Has freed by jobs what was given up of streams.
-    fn free_given_up(&self) -> FsResult<()> {
+    pub(super) fn free_given_up(&self) -> FsResult<()> {
         for (slot, name) in self.core.filesets.take_given_up() {
             // Before the first tick it is found there, with what was interrupted.
             if self.has_resumed.load(Ordering::Relaxed) {

@@ -14,6 +14,7 @@ mod create;
 mod disk_groups;
 mod filesets;
 mod members;
+mod moving;
 mod quotas;
 mod serve;
 
@@ -21,6 +22,7 @@ pub use create::CreateOptions;
 pub use disk_groups::{DiskGroupError, DiskGroupStatus};
 pub use filesets::FilesetInfo;
 pub use members::{MemberStatus, SpareStatus};
+pub use moving::{Move, MoveError, MoveHow, MoveStep, Pipe};
 pub use quotas::{QuotaAccount, QuotaInfo, QuotaLimitsChange, QuotaProgress};
 
 use std::sync::Arc;

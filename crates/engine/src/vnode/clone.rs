@@ -97,7 +97,7 @@ impl Core {
     }
 
     /// Takes clones of the filesets in `slots` at one moment, all or none.
-    fn create_clones(
+    pub(super) fn create_clones(
         &self,
         slots: &[u32],
         name: &NamePart,
@@ -163,7 +163,7 @@ impl Core {
         for (fileset, _) in &still.closed {
             check_clone_name(&index, fileset.anodes.slot, name)?;
             fileset.check_current()?;
-            self.check_family_room(&index, fileset.anodes.family)?;
+            self.check_clonable(&index, fileset, name)?;
             let taken = index.take_slot_after(&self.store, &mut change, last.as_ref())?;
             let mut guard = fileset.anodes.lock();
             let clone = self.clone_of(&guard.entry(), (epoch, taken.slot), (name, random()));
@@ -209,7 +209,7 @@ impl Core {
         (clone.quota_bytes, clone.reservation_bytes) = (0, 0);
         (clone.id, clone.slot, clone.state) = (FilesetId(epoch.0), slot, FilesetState::Clone);
         (clone.above, clone.name) = (Some(entry.slot), name.clone());
-        clone.origin = [0; 16];
+        (clone.origin, clone.moving) = ([0; 16], None);
         clone.created_seconds = u64::try_from(self.store.now().seconds).unwrap_or(0);
         clone.uuid = random;
         clone
@@ -263,18 +263,22 @@ impl Core {
     /// there, a job frees what it alone held; of the newest clone all is free when this returns,
     /// and nobody could change the fileset meanwhile.
     pub(crate) fn delete_clone(&self, path: &[NamePart], name: &NamePart) -> FsResult<u32> {
+        self.delete_clone_at(&|index| index.slot_of_node(path, Some(name)))
+    }
+
+    /// As [`Core::delete_clone`], of the one that `find` finds, whenever it is asked.
+    pub(super) fn delete_clone_at(&self, find: &dyn Fn(&Index) -> FsResult<u32>) -> FsResult<u32> {
         self.check_writable()?;
         for _ in 0..TRIES {
             let slot = {
                 let index = self.filesets.table.lock(&self.store)?;
-                let slot = index.slot_of_node(path, Some(name))?;
+                let slot = find(&index)?;
                 check_deletable(&index, slot)?;
                 slot
             };
             let opened = self.filesets.by_slot(slot);
             let mut put_out = opened.map(|clone| self.put_out(clone)).transpose()?;
-            let Some((live, class)) = self.mark_deleted((path, name), slot, put_out.as_mut())?
-            else {
+            let Some((live, class)) = self.mark_deleted(find, slot, put_out.as_mut())? else {
                 continue;
             };
             drop(put_out);
@@ -292,7 +296,7 @@ impl Core {
     /// if no clone does, and the class. `None`: somebody has opened it meanwhile, or named it anew.
     fn mark_deleted(
         &self,
-        (path, name): (&[NamePart], &NamePart),
+        find: &dyn Fn(&Index) -> FsResult<u32>,
         slot: u32,
         put_out: Option<&mut PutOut<'_>>,
     ) -> FsResult<Option<(Option<u32>, u64)>> {
@@ -303,7 +307,7 @@ impl Core {
         }
         let mut change = self.store.begin_pool(Reservation::SMALL)?;
         let mut index = self.filesets.table.lock(&self.store)?;
-        if index.slot_of_node(path, Some(name))? != slot {
+        if find(&index)? != slot {
             return Ok(None);
         }
         check_deletable(&index, slot)?;

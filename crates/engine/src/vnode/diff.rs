@@ -23,6 +23,7 @@ use crate::container::{Versions, content_owner, is_one_file};
 use crate::dir;
 use crate::error::{FsError, FsResult};
 use crate::fileset::diff::{ChangedAnode, NodeView};
+use crate::fileset::table::Index;
 
 /// Ranges of one file that are told apart; what lies behind the last is part of it.
 pub const DIFF_RANGES_MAX: usize = 1024;
@@ -115,6 +116,11 @@ impl Core {
     pub(crate) fn pin_clone(&self, path: &[NamePart], clone: &NamePart) -> FsResult<Pinned<'_>> {
         let mut index = self.filesets.table.lock(&self.store)?;
         let slot = index.slot_of_node(path, Some(clone))?;
+        self.pin_slot(&mut index, slot)
+    }
+
+    /// As [`Core::pin_clone`], of the one in `slot`.
+    pub(super) fn pin_slot(&self, index: &mut Index, slot: u32) -> FsResult<Pinned<'_>> {
         let entry = index.read_entry(&self.store, slot)?;
         index.pin(slot);
         Ok(Pinned { core: self, slot, node: NodeView::of(&entry), entry })

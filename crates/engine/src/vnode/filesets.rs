@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use format::fileset::{
-    Cursor, Fileset as Entry, FilesetName, FilesetState, NamePart, ROOT_SLOT, joined,
+    Cursor, Fileset as Entry, FilesetName, FilesetState, Moving, NamePart, ROOT_SLOT, joined,
 };
 use format::ids::FilesetId;
 
@@ -18,7 +18,7 @@ use super::api::{FilesetUuid, Ino};
 use super::{Core, Files, orphan, readahead};
 use crate::error::{FsError, FsResult};
 use crate::fileset::birth::{NewRoot, make_first_pages};
-use crate::fileset::table::{FilesetTable, Index, Node};
+use crate::fileset::table::{FilesetTable, Index, Node, on_its_way};
 use crate::fileset::{MountedFileset, i64_of, limits_of};
 use crate::gate::Gate;
 use crate::journal::Reservation;
@@ -47,6 +47,8 @@ pub(crate) struct Fileset {
     is_read_only: AtomicBool,
     /// Whether what a crash has left of it is finished: before that only jobs look at it.
     is_ready: AtomicBool,
+    /// Whether it is on its way to another pool: no front may enter it (FM1).
+    pub(super) is_closed: AtomicBool,
     /// Whether it was deleted or restored: nobody may enter it.
     pub(super) is_gone: AtomicBool,
     /// Whether its slot has another tree since: it was restored, or got what a stream brought.
@@ -176,6 +178,7 @@ impl Fileset {
         Fileset {
             is_read_only: AtomicBool::new(anodes.is_read_only()),
             is_clone: anodes.is_clone(),
+            is_closed: AtomicBool::new(anodes.is_closed()),
             rename_lock: Mutex::new(()),
             gate,
             anodes,
@@ -216,7 +219,7 @@ impl Fileset {
     }
 
     /// Whether fronts may ask for its files.
-    fn is_held(&self) -> bool {
+    pub(super) fn is_held(&self) -> bool {
         self.holds.load(Ordering::SeqCst) > 0
     }
 
@@ -411,9 +414,11 @@ impl Core {
         let _holding = self.filesets.holding.lock();
         // Whoever deletes says so first, and then looks whether it is held.
         fileset.holds.fetch_add(holds, Ordering::SeqCst);
-        if fileset.is_gone.load(Ordering::SeqCst) {
+        let is_closed = fileset.is_closed.load(Ordering::SeqCst);
+        if is_closed || fileset.is_gone.load(Ordering::SeqCst) {
             fileset.holds.fetch_sub(holds, Ordering::SeqCst);
-            return Err(FsError::Stale);
+            let name = || self.filesets.table.lock(&self.store).map(|it| it.path_of(slot));
+            return Err(if is_closed { on_its_way(name()?) } else { FsError::Stale });
         }
         self.filesets.has_held.store(true, Ordering::Release);
         Ok(fileset.uuid())
@@ -608,7 +613,12 @@ impl Core {
     pub(crate) fn delete_fileset(&self, path: &[NamePart]) -> FsResult<u32> {
         self.check_writable()?;
         let slot = self.filesets.table.lock(&self.store)?.slot_of(path)?;
-        let in_use = |by: &str| FsError::FilesetInUse { name: joined(path), by: by.to_owned() };
+        self.delete_slot(slot, joined(path))
+    }
+
+    /// As [`Core::delete_fileset`], of the one in `slot`, which is called `name`.
+    pub(super) fn delete_slot(&self, slot: u32, name: String) -> FsResult<u32> {
+        let in_use = |by: &str| FsError::FilesetInUse { name: name.clone(), by: by.to_owned() };
         if slot == self.filesets.main.anodes.slot {
             return Err(in_use("it is mounted: unmount it first"));
         }
@@ -616,7 +626,11 @@ impl Core {
             return Err(in_use("it is the first of the pool, which always has one"));
         }
         let fileset = self.open_fileset(slot)?;
-        check_childless(&*self.filesets.table.lock(&self.store)?, slot)?;
+        {
+            let index = self.filesets.table.lock(&self.store)?;
+            check_settled(&index, slot)?;
+            check_childless(&index, slot)?;
+        }
         fileset.close_to_fronts().map_err(|()| in_use("it is served: end its server first"))?;
         self.emptier.wait();
         let done = self.make_unreachable(fileset);
@@ -657,9 +671,11 @@ impl Core {
         check_childless(&index, fileset.anodes.slot)?;
         check_no_clone_freed(&index, fileset)?;
         let mut guard = fileset.anodes.lock();
+        check_settled(&index, fileset.anodes.slot)?;
         let reservation = guard.entry().reservation_bytes;
         let entry = guard.change_entry(&mut change, |entry| {
             entry.state = FilesetState::Deleted(Cursor::START);
+            entry.moving = None;
             (entry.quota_bytes, entry.reservation_bytes) = (0, 0);
         })?;
         change.count_reservations(-i64_of(reservation));
@@ -677,6 +693,18 @@ pub(super) fn check_live(index: &Index, slot: u32) -> FsResult<()> {
     if index.node(slot).is_some_and(Node::is_live) { Ok(()) } else { Err(FsError::Stale) }
 }
 
+/// FM4: refuses what would make one forget that it has arrived, before the pool that it came from
+/// knows.
+pub(super) fn check_settled(index: &Index, slot: u32) -> FsResult<()> {
+    let moving = index.node(slot).and_then(|node| node.moving);
+    if !matches!(moving, Some(Moving::Arrived { .. })) {
+        return Ok(());
+    }
+    let by = "it has come from another pool, which does not know yet: serve both by one server, or \
+              give the `holdfast fileset move` again";
+    Err(FsError::FilesetInUse { name: index.path_of(slot), by: by.to_owned() })
+}
+
 /// DL3: refuses to free a fileset beside a clone that is being freed: the one is to be compared
 /// with the other.
 fn check_no_clone_freed(index: &Index, fileset: &Fileset) -> FsResult<()> {
@@ -688,7 +716,7 @@ fn check_no_clone_freed(index: &Index, fileset: &Fileset) -> FsResult<()> {
 }
 
 /// FT2: refuses a fileset that others are below.
-fn check_childless(index: &Index, slot: u32) -> FsResult<()> {
+pub(super) fn check_childless(index: &Index, slot: u32) -> FsResult<()> {
     let clones: Vec<_> = index.clones_of(slot).map(|node| index.path_of(node.slot)).collect();
     if !clones.is_empty() {
         let by = format!("it has clones: {}: delete these first", clones.join(", "));

@@ -27,7 +27,7 @@ use format::ids::{Epoch, FilesetId};
 use runtime::planted::{self, Planted};
 
 use super::diff::Pinned;
-use super::filesets::{check_live, check_new_name};
+use super::filesets::{check_live, check_new_name, check_settled};
 use super::{Core, Fileset};
 use crate::alloc::Urgency;
 use crate::error::{FsError, FsResult};
@@ -138,6 +138,7 @@ impl Core {
         self.check_family_room(&index, source.family)?;
         let guard = fileset.anodes.lock();
         let now = guard.entry();
+        check_settled(&index, slot)?;
         if now.reservation_bytes > 0 {
             let by = "it has a reservation: set reservation=none first".to_owned();
             return Err(FsError::FilesetInUse { name: index.path_of(slot), by });

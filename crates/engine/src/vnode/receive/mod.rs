@@ -24,8 +24,8 @@ use std::sync::Arc;
 
 use format::anode::{Anode, AnodeKind, FIRST_FILE_ANODE, ROOT_ANODE, StorageMode};
 use format::directory;
-use format::fileset::{Cursor, FilesetState, NamePart};
-use format::ids::{AnodeNo, FilesetId};
+use format::fileset::{Cursor, FilesetState, MoveToken, NamePart};
+use format::ids::{AnodeNo, FilesetId, PoolId};
 use format::page::{PAGE_BYTES, PageKind, read_u64};
 use format::stream::{AnodeFlags, Begin, Record, SentPage, Totals};
 
@@ -81,9 +81,30 @@ fn senseless(what: impl Into<String>) -> ReceiveError {
     ReceiveError::Senseless { what: what.into() }
 }
 
+/// What is said of a fileset that comes from another pool for good, beside its stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    /// Which move.
+    pub(crate) token: MoveToken,
+    /// With this stream it has come. `None`: more follows.
+    pub(crate) end: Option<ArrivalEnd>,
+}
+
+/// What a fileset has become that has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrivalEnd {
+    /// The pool that it comes from.
+    pub(crate) from: PoolId,
+    /// What handles name it by.
+    pub(crate) uuid: [u8; 16],
+    pub(crate) is_read_only: bool,
+    pub(crate) quota_bytes: u64,
+}
+
 /// A stream that is being received.
 struct Receiving<'c> {
     core: &'c Core,
+    arrival: Option<Arrival>,
     files: Files<'c>,
     target: Vec<NamePart>,
     begin: Begin,
@@ -117,14 +138,14 @@ impl Core {
     pub(crate) fn receive(
         &self,
         path: &[NamePart],
-        input: &mut dyn Read,
+        (input, arrival): (&mut dyn Read, Option<Arrival>),
         random: [u8; 32],
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Received, ReceiveFailure> {
         self.check_writable().map_err(ReceiveError::from)?;
         let mut reader = StreamReader::new(input);
         let begin = first_of(&mut reader)?;
-        let mut receiving = self.begin_receiving(path, begin, random)?;
+        let mut receiving = self.begin_receiving(path, (begin, arrival), random)?;
         let done = receiving.take_all(&mut reader, progress).and_then(|totals| {
             if !planted::is(Planted::ReceivedLinksNotVerified) {
                 receiving.verify()?;
@@ -170,7 +191,7 @@ impl Core {
     ) -> Result<Received, ReceiveFailure> {
         let mut reader = StreamReader::new(input);
         let begin = first_of(&mut reader)?;
-        self.check_target(path, &begin)?;
+        self.check_target(path, &begin, None)?;
         let (mut kind, mut last) = (None, None);
         loop {
             let record = reader.next_record()?;

@@ -2,13 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use format::fileset::{Fileset as Entry, FilesetState, joined};
+use format::fileset::{Fileset as Entry, FilesetState, Moving, joined};
 use format::ids::{Epoch, FilesetId};
 use runtime::planted::{self, Planted};
 
 use super::super::clone::Still;
 use super::target::Base;
-use super::{Done, Receiving};
+use super::{Arrival, Done, Receiving};
 use crate::error::{FsError, FsResult};
 use crate::fileset::reserved::reserved_of;
 use crate::fileset::table::Index;
@@ -31,7 +31,7 @@ impl Receiving<'_> {
             let mut still = core.hold_still(self.files.fileset)?;
             core.store.journal.commit_all()?;
             // What the stream begins from may have changed while it came.
-            let target = core.check_target(&self.target, &self.begin)?;
+            let target = core.check_target(&self.target, &self.begin, self.arrival)?;
             let shown = match &target.base {
                 None => Some(self.show_new(&mut still, random)?),
                 Some(base) => self.show_in_place_of(&mut still, random, base)?,
@@ -81,6 +81,14 @@ impl Receiving<'_> {
         Ok(Some(class))
     }
 
+    /// FM3: what arrives is all here from this transaction on, if the stream is its last.
+    fn arrive_as(&self, entry: &mut Entry) {
+        let Some(Arrival { token, end: Some(end) }) = self.arrival else { return };
+        entry.moving = Some(Moving::Arrived { token, from: end.from.0 });
+        entry.uuid = end.uuid;
+        (entry.is_read_only, entry.quota_bytes) = (end.is_read_only, end.quota_bytes);
+    }
+
     /// Returns the entry of the clone.
     fn clone_entry(&self, of: &Entry, slot: u32, fileset: u32, random: &[u8; 32]) -> Entry {
         let mut clone = Entry { slot, state: FilesetState::Clone, ..of.clone() };
@@ -88,7 +96,7 @@ impl Receiving<'_> {
         (clone.quota_bytes, clone.reservation_bytes) = (0, 0);
         (clone.above, clone.name) = (Some(fileset), self.begin.to_name.clone());
         clone.uuid.copy_from_slice(&random[16..]);
-        clone.origin = self.begin.to;
+        (clone.origin, clone.moving) = (self.begin.to, None);
         clone
     }
 
@@ -109,6 +117,7 @@ impl Receiving<'_> {
             entry.state = FilesetState::Writable;
             (entry.parent, entry.shared_epoch) = (Some(taken.slot), epoch);
             entry.origin = [0; 16];
+            self.arrive_as(entry);
         })?;
         let places = [guard.entry_place(), index.entry_place(&core.store, &change, &taken)?];
         // GT5.
@@ -136,7 +145,7 @@ impl Receiving<'_> {
         let mut change = change.ok_or(FsError::TryLater)?;
         let mut index = core.filesets.table.lock(store)?;
         // Nobody changes it any more, but somebody may have, a moment ago.
-        let base = core.base_of_stream(&index, &self.target, &self.begin)?;
+        let base = core.base_of_stream(&index, &self.target, &self.begin, self.arrival)?;
         let before = base.ok_or(FsError::Stale)?.fileset;
         let taken = index.take_slot(store, &mut change)?;
         let received = self.files.fileset.anodes.lock().entry();
@@ -149,6 +158,7 @@ impl Receiving<'_> {
         (entry.fragments, entry.may_reserve) = (received.fragments, received.may_reserve);
         entry.generation_base = received.generation_base;
         (entry.parent, entry.shared_epoch) = (Some(taken.slot), epoch);
+        self.arrive_as(&mut entry);
         index.write_entry(store, &mut change, &clone, Some(&taken))?;
         // With its counts.
         index.write_entry(store, &mut change, &entry, Some(&taken))?;

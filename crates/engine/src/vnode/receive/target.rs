@@ -1,6 +1,6 @@
 //! Who may receive a stream, and the fileset that receives it.
 
-use format::fileset::{Cursor, Fileset as Entry, FilesetState, NamePart, joined};
+use format::fileset::{Cursor, Fileset as Entry, FilesetState, Moving, NamePart, joined};
 use format::ids::{Epoch, FilesetId};
 use format::stream::Begin;
 
@@ -8,12 +8,12 @@ use super::super::filesets::{check_live, key_of, place_of_name};
 use super::super::fork::take_on;
 use super::super::send::identity_of;
 use super::super::{Core, Files, Fileset};
-use super::{Done, Receiving};
+use super::{Arrival, Done, Receiving};
 use crate::alloc::Urgency;
 use crate::error::{FsError, FsResult};
 use crate::fileset::birth::{NewRoot, make_first_pages};
 use crate::fileset::reserved::reserved_of;
-use crate::fileset::table::{Index, Node};
+use crate::fileset::table::{Index, Node, on_its_way};
 use crate::journal::Reservation;
 use crate::stream::ReceiveError;
 
@@ -35,17 +35,29 @@ pub(super) struct Base {
     pub(super) fileset: Entry,
 }
 
+impl Arrival {
+    /// Returns what a fileset is until the last stream of it has come.
+    fn moving(self) -> Moving {
+        Moving::Arriving { token: self.token }
+    }
+}
+
 fn refused(what: String) -> ReceiveError {
     ReceiveError::Target { what }
 }
 
 impl Core {
     /// Looks whether the fileset of this name can receive a stream.
-    pub(super) fn check_target(&self, path: &[NamePart], begin: &Begin) -> Done<Target> {
+    pub(super) fn check_target(
+        &self,
+        path: &[NamePart],
+        begin: &Begin,
+        arrival: Option<Arrival>,
+    ) -> Done<Target> {
         let index = self.filesets.table.lock(&self.store)?;
         let shown = joined(path);
         let partial = receiving_at(&index, path)?.map(|node| node.slot);
-        let base = self.base_of_stream(&index, path, begin)?;
+        let base = self.base_of_stream(&index, path, begin, arrival)?;
         let Some(slot) = partial else {
             if begin.resume != (0, 0) {
                 return Err(refused(format!(
@@ -58,7 +70,8 @@ impl Core {
         let entry = index.read_entry(&self.store, slot)?;
         let parent = base.as_ref().map(|base| base.clone.slot);
         let advice = format!("`holdfast receive --abort` gives up what came to {shown}");
-        if entry.origin != begin.to || entry.parent != parent {
+        let is_of_move = entry.moving == arrival.map(Arrival::moving);
+        if entry.origin != begin.to || entry.parent != parent || !is_of_move {
             return Err(refused(format!("{shown} is receiving another stream: {advice}")));
         }
         let FilesetState::Receiving(at) = entry.state else { return Err(FsError::Stale.into()) };
@@ -77,6 +90,7 @@ impl Core {
         index: &Index,
         path: &[NamePart],
         begin: &Begin,
+        arrival: Option<Arrival>,
     ) -> Done<Option<Base>> {
         let (shown, found) = (joined(path), index.find(path));
         let Some(from) = &begin.from_name else {
@@ -90,12 +104,16 @@ impl Core {
         };
         let slot = found.map(|node| node.slot);
         let slot = slot.ok_or_else(|| FsError::NoFileset { name: shown.clone() })?;
+        let fileset = index.read_entry(&self.store, slot)?;
+        let is_arriving = fileset.moving.filter(|moving| moving.is_closed());
+        if is_arriving != arrival.map(Arrival::moving) {
+            return Err(on_its_way(shown).into());
+        }
         let is_held = self.filesets.is_used(slot);
         if is_held {
             // A front may write at any time.
             return Err(refused(format!("{shown} is mounted or served: unmount it first")));
         }
-        let fileset = index.read_entry(&self.store, slot)?;
         let newest = match fileset.parent {
             Some(parent) => Some(index.read_entry(&self.store, parent)?),
             None => None,
@@ -132,13 +150,13 @@ impl Core {
     pub(super) fn begin_receiving(
         &self,
         path: &[NamePart],
-        begin: Begin,
+        (begin, arrival): (Begin, Option<Arrival>),
         random: [u8; 32],
     ) -> Done<Receiving<'_>> {
-        let target = self.check_target(path, &begin)?;
+        let target = self.check_target(path, &begin, arrival)?;
         let slot = match target.partial {
             Some(slot) => slot,
-            None => self.make_receiving(path, &begin, target.base, random)?,
+            None => self.make_receiving(path, (&begin, arrival), target.base, random)?,
         };
         let in_use = FsError::FilesetInUse {
             name: joined(path),
@@ -160,6 +178,7 @@ impl Core {
         };
         Ok(Receiving {
             core: self,
+            arrival,
             files: Files { core: self, fileset },
             target: path.to_vec(),
             begin,
@@ -175,7 +194,7 @@ impl Core {
     fn make_receiving(
         &self,
         path: &[NamePart],
-        begin: &Begin,
+        (begin, arrival): (&Begin, Option<Arrival>),
         base: Option<Base>,
         random: [u8; 32],
     ) -> FsResult<u32> {
@@ -208,7 +227,7 @@ impl Core {
         };
         (entry.above, entry.name) = (above, name);
         entry.state = FilesetState::Receiving(Cursor::START);
-        entry.is_read_only = false;
+        (entry.is_read_only, entry.moving) = (false, arrival.map(Arrival::moving));
         // It keeps to the quota of the fileset, whose reservation stays where it is.
         entry.reservation_bytes = 0;
         if let Some(base) = &base {
@@ -261,7 +280,7 @@ impl Core {
         let mut index = self.filesets.table.lock(&self.store)?;
         let mut guard = fileset.anodes.lock();
         let entry = guard.change_entry(&mut change, |entry| {
-            entry.state = FilesetState::Deleted(Cursor::START);
+            (entry.state, entry.moving) = (FilesetState::Deleted(Cursor::START), None);
         })?;
         let applied = change.end();
         guard.settle(applied.lsn);

@@ -51,7 +51,7 @@ impl Receiving<'_> {
     pub(super) fn verify(&self) -> Done<()> {
         self.core.sync_all()?;
         let after = NodeView::whole(&self.files.fileset.anodes.lock().entry());
-        let target = self.core.check_target(&self.target, &self.begin)?;
+        let target = self.core.check_target(&self.target, &self.begin, self.arrival)?;
         let before = target.base.map(|base| NodeView::of(&base.clone));
         let (links, moved) = (BTreeMap::new(), BTreeSet::new());
         let mut look = Look { receiving: self, before, after, links, moved, wrong: None };

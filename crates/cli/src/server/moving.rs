@@ -1,0 +1,63 @@
+//! Moves of filesets between the pools of a server.
+
+use std::path::Path;
+use std::sync::{PoisonError, TryLockError};
+
+use serde_json::Value;
+
+use super::Hub;
+use crate::backend::BackendError;
+use crate::transfer::{OnBytes, Transfer};
+use crate::wiring::moves::{self, MoveTask};
+
+impl Hub {
+    /// Moves a fileset of the pool of number `index`, or gives that up.
+    pub(super) fn move_fileset(
+        &self,
+        index: usize,
+        request: &Transfer,
+        progress: OnBytes<'_>,
+    ) -> Result<Value, BackendError> {
+        let served = &self.pools[index];
+        let Transfer::Move { fileset, pool, to, gives_up } = request else {
+            return Err(served.failed("it is no move"));
+        };
+        let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let is_it = |path: &Path| real(path) == real(pool);
+        let target = self.pools.iter().find(|other| is_it(&other.path)).ok_or_else(|| {
+            let (own, other) = (served.path.display(), pool.display());
+            served.failed(format!(
+                "this server does not serve {other}: start `holdfast serve {own} {other}`"
+            ))
+        })?;
+        if target.id == served.id {
+            return Err(served.failed(
+                "both are one pool: `holdfast fileset rename` gives a fileset another name",
+            ));
+        }
+        let _alone = match self.moving.try_lock() {
+            Ok(alone) => alone,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(served.failed("another fileset is being moved: try again then"));
+            }
+        };
+        let (Some(from), Some(there)) = (served.pool.lend(), target.pool.lend()) else {
+            return Err(served.failed("its filesets can't move"));
+        };
+        let task = if *gives_up { MoveTask::GiveUp } else { MoveTask::Run };
+        let done = moves::run((&from, fileset), (&there, to), task, progress);
+        let result = done.as_ref().map_or_else(ToString::to_string, |_| "done".to_owned());
+        tracing::info!(target: "holdfast::audit", ?request, result, "move");
+        done
+    }
+
+    /// Finds out where each fileset is that was on its way when a server ended.
+    pub(crate) fn settle_moves(&self) {
+        let _alone = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let lent: Vec<_> = self.pools.iter().filter_map(|served| served.pool.lend()).collect();
+        moves::settle_all(&lent, &mut |pool, words| {
+            tracing::warn!(pool = %pool.display(), "{words}");
+        });
+    }
+}

@@ -1,0 +1,473 @@
+//! The move of a fileset to another pool: a copy that nobody sees, then the last difference while
+//! nobody uses the fileset, and the switch (decision 0078).
+//!
+//! Each step is durable before the next begins, and [`Move::run`] goes on wherever it was ended:
+//! what it needs to know stands in the entries of both pools. FM1 to FM4 are in `vnode/leave.rs`.
+//!
+//! # Concurrency
+//!
+//! The caller sees to it that a fileset is moved by one at a time. No lock of a pool is held while
+//! the other is asked.
+
+use std::io::{Read, Write};
+
+use format::fileset::{FilesetName, MoveToken, Moving, NamePart};
+use format::stream::Totals;
+use runtime::planted::{self, Planted};
+
+use super::Pool;
+use crate::error::FsError;
+use crate::stream::{ReceiveError, ResumeToken, SendError};
+use crate::vnode::{Arrival, ArrivalEnd, Found, MOVE_CLONES, Partial, ReceiveFailure, Received};
+
+/// Times that what is left of a moved fileset is looked at again, while something of it is freed.
+const WAITS_MAX: usize = 3000;
+
+/// What a move has done when it is told; for tests that end it there, and for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveStep {
+    /// What is copied first is kept.
+    Cloned,
+    /// A copy of the fileset is there, and nobody sees it.
+    Copied,
+    /// The fileset leaves: nobody uses it.
+    Leaves,
+    /// What it is last is kept.
+    LastCloned,
+    /// It has arrived.
+    Arrived,
+    /// Nothing of it is left where it was.
+    Deleted,
+    /// The pool that it is in knows that.
+    Settled,
+}
+
+/// Why a fileset was not moved. What came is kept: the move goes on when it is begun again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MoveError {
+    /// The pool that it is in says why.
+    #[error(transparent)]
+    Source(FsError),
+    /// The pool that it goes to says why.
+    #[error("in the other pool: {0}")]
+    Target(FsError),
+    /// It can't be sent.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// What comes is refused.
+    #[error("in the other pool: {0}")]
+    Receive(ReceiveError),
+    /// It is not as it should be.
+    #[error("{0}")]
+    Refused(String),
+    /// Somebody has ended it.
+    #[error("the move was ended: give the command again to go on with it, or to give it up")]
+    Ended,
+}
+
+/// Carries a stream from who sends it to who receives it.
+pub trait Pipe {
+    /// Runs both until the stream has ended. What `receive` says counts, unless `send` has failed.
+    ///
+    /// # Errors
+    ///
+    /// [`MoveError`].
+    fn carry(&self, send: SendPart<'_>, receive: ReceivePart<'_>) -> Result<Received, MoveError>;
+}
+
+/// Sends a stream.
+type SendPart<'p> = &'p mut (dyn FnMut(&mut dyn Write) -> Result<Totals, SendError> + Send);
+/// Receives it.
+type ReceivePart<'p> =
+    &'p mut (dyn FnMut(&mut dyn Read) -> Result<Received, ReceiveFailure> + Send);
+
+/// What a move needs of whoever runs it.
+pub struct MoveHow<'h> {
+    /// Carries streams.
+    pub pipe: &'h dyn Pipe,
+    /// Random bits, others each time.
+    pub random: &'h mut dyn FnMut() -> [u8; 32],
+    /// Waits a moment: jobs free something. `false`: there is no time.
+    pub wait: &'h mut dyn FnMut() -> bool,
+    /// Told of each step; `false`: the move ends there.
+    pub on_step: &'h mut dyn FnMut(MoveStep) -> bool,
+    /// Told which anode was sent, and below which number all are.
+    pub progress: &'h mut (dyn FnMut(u64, u64) + Send),
+}
+
+impl MoveHow<'_> {
+    fn tell(&mut self, step: MoveStep) -> Result<(), MoveError> {
+        if (self.on_step)(step) { Ok(()) } else { Err(MoveError::Ended) }
+    }
+}
+
+/// A move of a fileset.
+#[derive(Clone, Copy, Debug)]
+pub struct Move<'m> {
+    /// Where it is, and its name there.
+    pub source: (&'m Pool, &'m FilesetName),
+    /// Where it goes, and its name there.
+    pub target: (&'m Pool, &'m FilesetName),
+}
+
+type Done<T> = Result<T, MoveError>;
+
+/// Returns the `number`th clone that a move takes.
+fn clone_name(token: MoveToken, number: usize) -> NamePart {
+    let text = format!("{}{number}", clone_prefix(token));
+    NamePart::new(&text).expect("it has letters, digits and dashes, and is short")
+}
+
+fn clone_prefix(token: MoveToken) -> String {
+    format!("{MOVE_CLONES}{:032x}-", u128::from_le_bytes(token.0))
+}
+
+/// Returns the clones of a fileset that this move has taken, the newest last.
+fn clones_of(found: &Found, token: MoveToken) -> Vec<NamePart> {
+    let prefix = clone_prefix(token);
+    let is_own = |name: &&NamePart| name.as_str().starts_with(&prefix);
+    found.clones.iter().filter(is_own).cloned().collect()
+}
+
+impl Move<'_> {
+    /// Moves the fileset, or goes on with a move of it that was ended, wherever.
+    ///
+    /// # Errors
+    ///
+    /// See [`MoveError`]. The fileset is in one of both pools then, and in use unless a pool has
+    /// failed: which one, [`Move::settle`] finds out.
+    pub fn run(&self, how: &mut MoveHow<'_>) -> Done<()> {
+        if let Some(token) = self.settle()? {
+            return self.finish(token, how);
+        }
+        let (source, name) = self.source;
+        let found = source.core.find_moving(name.parts()).map_err(MoveError::Source)?;
+        let found = found
+            .ok_or_else(|| MoveError::Source(FsError::NoFileset { name: name.to_string() }))?;
+        source.core.check_movable(found.slot).map_err(MoveError::Source)?;
+        let token = self.copy(found.slot, how)?;
+        how.tell(MoveStep::Copied)?;
+        if let Err(error) = self.switch(found.slot, token, how) {
+            // Who has ended it looks as a crash would.
+            if !matches!(error, MoveError::Ended)
+                && let Some(token) = self.settle()?
+            {
+                return self.finish(token, how);
+            }
+            return Err(error);
+        }
+        self.finish(token, how)
+    }
+
+    /// Finds out where the fileset is, if a move of it was ended. Where it leaves and has not
+    /// arrived, it stays. Returns which move has to be finished, for it has arrived.
+    ///
+    /// # Errors
+    ///
+    /// [`MoveError`] if one of both pools can't say.
+    pub fn settle(&self) -> Done<Option<MoveToken>> {
+        let ((source, from), (target, to)) = (self.source, self.target);
+        let ids = (source.core.store.pool_id(), target.core.store.pool_id());
+        if ids.0 == ids.1 {
+            let words = "both are one pool: `holdfast fileset rename` gives a fileset another name";
+            return Err(MoveError::Refused(words.to_owned()));
+        }
+        let found = source.core.find_moving(from.parts()).map_err(MoveError::Source)?;
+        if let Some((slot, Moving::Leaving { token, to: other })) =
+            found.as_ref().and_then(|found| Some((found.slot, found.moving?)))
+        {
+            if other != ids.1.0 {
+                let other = format::ids::PoolId(other);
+                return Err(MoveError::Refused(format!(
+                    "{from} is on its way to the pool {other}, which is another: serve that one too"
+                )));
+            }
+            let asks = !planted::is(Planted::MoveStaysUnasked);
+            if asks && target.core.is_arrived(token).map_err(MoveError::Target)? {
+                return Ok(Some(token));
+            }
+            source.core.stay(slot).map_err(MoveError::Source)?;
+            return Ok(None);
+        }
+        let there = target.core.find_moving(to.parts()).map_err(MoveError::Target)?;
+        match there.and_then(|there| there.moving) {
+            // FM4: what it came from is deleted, and that was not said.
+            Some(Moving::Arrived { token, from: other }) if other == ids.0.0 && found.is_none() => {
+                Ok(Some(token))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Puts a copy of the fileset into the other pool, where nobody sees it. Returns which move it
+    /// is of.
+    fn copy(&self, slot: u32, how: &mut MoveHow<'_>) -> Done<MoveToken> {
+        let (target, to) = self.target;
+        let taken = || {
+            let name = to.to_string();
+            MoveError::Target(FsError::FilesetExists { name })
+        };
+        let there = target.core.find_moving(to.parts()).map_err(MoveError::Target)?;
+        let partial = target.core.find_partial(to.parts()).map_err(MoveError::Target)?;
+        let token = match (&there, &partial) {
+            (Some(there), _) => match there.moving {
+                Some(Moving::Arriving { token }) => {
+                    self.check_own(slot, token)?;
+                    return Ok(token);
+                }
+                _ => return Err(taken()),
+            },
+            (None, Some(partial)) => match partial.moving {
+                Some(Moving::Arriving { token }) => {
+                    self.check_own(slot, token)?;
+                    token
+                }
+                _ => return Err(taken()),
+            },
+            (None, None) => {
+                let random = (how.random)();
+                let mut token = *random.first_chunk().expect("16 of 32 bytes");
+                // None has all zeros.
+                token[0] |= 1;
+                self.take_clone(slot, MoveToken(token), how)?;
+                how.tell(MoveStep::Cloned)?;
+                MoveToken(token)
+            }
+        };
+        let own = self.own_clones(slot, token)?;
+        let first = own.first().ok_or_else(|| self.is_of_another())?;
+        self.carry((slot, None, first), partial, Arrival { token, end: None }, how)?;
+        Ok(token)
+    }
+
+    /// FM2, FM3: the fileset leaves, what it has changed since its copy follows, and it is there.
+    fn switch(&self, slot: u32, token: MoveToken, how: &mut MoveHow<'_>) -> Done<()> {
+        let ((source, from), (target, to)) = (self.source, self.target);
+        let ids = (source.core.store.pool_id(), target.core.store.pool_id());
+        // What came of an earlier last difference is of another clone.
+        target.core.abort_receiving(to.parts()).map_err(MoveError::Target)?;
+        target.free_given_up().map_err(MoveError::Target)?;
+        if !planted::is(Planted::MoveLeavesUnwritten) {
+            source.core.leave(slot, token, ids.1).map_err(MoveError::Source)?;
+        }
+        how.tell(MoveStep::Leaves)?;
+        let last = self.take_clone(slot, token, how)?;
+        how.tell(MoveStep::LastCloned)?;
+        let there = target.core.find_moving(to.parts()).map_err(MoveError::Target)?;
+        let base = there.and_then(|there| clones_of(&there, token).pop());
+        let base = base.ok_or_else(|| self.is_of_another())?;
+        let found = source.core.find_moving(from.parts()).map_err(MoveError::Source)?;
+        let found = found.ok_or(MoveError::Source(FsError::Stale))?;
+        let end = ArrivalEnd {
+            from: ids.0,
+            uuid: found.uuid,
+            is_read_only: found.is_read_only,
+            quota_bytes: found.quota_bytes,
+        };
+        let arrival = Arrival { token, end: Some(end) };
+        self.carry((slot, Some(&base), &last), None, arrival, how)?;
+        how.tell(MoveStep::Arrived)
+    }
+
+    /// Deletes what is left of a fileset that has arrived, and tells the pool that it is in.
+    ///
+    /// # Errors
+    ///
+    /// [`MoveError`]: the fileset is in the other pool all the same, and in use there.
+    pub fn finish(&self, token: MoveToken, how: &mut MoveHow<'_>) -> Done<()> {
+        let ((source, from), (target, to)) = (self.source, self.target);
+        if planted::is(Planted::ArrivalForgottenEarly) {
+            self.settle_target(token)?;
+        }
+        let is_it = |found: &Found| {
+            let of_move = found.moving.filter(|moving| moving.token() == token);
+            matches!(of_move, Some(Moving::Leaving { .. }))
+        };
+        waiting(how, &mut || {
+            let found = source.core.find_moving(from.parts())?;
+            let Some(found) = found.filter(is_it) else { return Ok(()) };
+            source.delete_clones_of_move(&found, token)?;
+            source.delete_moving(found.slot, from)
+        })
+        .map_err(MoveError::Source)?;
+        how.tell(MoveStep::Deleted)?;
+        waiting(how, &mut || {
+            let Some(found) = target.core.find_moving(to.parts())? else { return Ok(()) };
+            target.delete_clones_of_move(&found, token)
+        })
+        .map_err(MoveError::Target)?;
+        self.settle_target(token)?;
+        how.tell(MoveStep::Settled)
+    }
+
+    fn settle_target(&self, token: MoveToken) -> Done<()> {
+        let (target, to) = self.target;
+        let settled = || {
+            let found = target.core.find_moving(to.parts())?;
+            let is_it = |found: &Found| found.moving.is_some_and(|it| it.token() == token);
+            match found.filter(is_it) {
+                Some(found) => target.core.settle_arrival(found.slot),
+                None => Ok(()),
+            }
+        };
+        settled().map_err(MoveError::Target)
+    }
+
+    /// Gives a move up that has not arrived: nothing of it is left in the other pool.
+    ///
+    /// # Errors
+    ///
+    /// [`MoveError::Refused`] if it has arrived, or there is nothing to give up.
+    pub fn give_up(&self, how: &mut MoveHow<'_>) -> Done<()> {
+        let ((source, from), (target, to)) = (self.source, self.target);
+        if self.settle()?.is_some() {
+            let words = format!("{from} has arrived: give the command without --abort to finish");
+            return Err(MoveError::Refused(words));
+        }
+        let there = target.core.find_moving(to.parts()).map_err(MoveError::Target)?;
+        let partial = target.core.find_partial(to.parts()).map_err(MoveError::Target)?;
+        let moving = there.as_ref().and_then(|there| there.moving);
+        let moving = moving.or(partial.and_then(|partial| partial.moving));
+        let Some(Moving::Arriving { token }) = moving else {
+            return Err(MoveError::Refused(format!("nothing is on its way to {to}")));
+        };
+        waiting(how, &mut || {
+            target.core.abort_receiving(to.parts())?;
+            target.free_given_up()?;
+            let Some(found) = target.core.find_moving(to.parts())? else { return Ok(()) };
+            target.delete_clones_of_move(&found, token)?;
+            target.delete_moving(found.slot, to)
+        })
+        .map_err(MoveError::Target)?;
+        waiting(how, &mut || match source.core.find_moving(from.parts())? {
+            Some(found) => source.delete_clones_of_move(&found, token),
+            None => Ok(()),
+        })
+        .map_err(MoveError::Source)
+    }
+
+    fn is_of_another(&self) -> MoveError {
+        let ((_, from), (_, to)) = (self.source, self.target);
+        MoveError::Refused(format!(
+            "what has come to {to} is not of {from}, or its clone is gone: give it up with --abort"
+        ))
+    }
+
+    fn own_clones(&self, slot: u32, token: MoveToken) -> Done<Vec<NamePart>> {
+        let (source, from) = self.source;
+        let found = source.core.find_moving(from.parts()).map_err(MoveError::Source)?;
+        let found = found.filter(|found| found.slot == slot);
+        Ok(found.map(|found| clones_of(&found, token)).unwrap_or_default())
+    }
+
+    fn check_own(&self, slot: u32, token: MoveToken) -> Done<()> {
+        if self.own_clones(slot, token)?.is_empty() { Err(self.is_of_another()) } else { Ok(()) }
+    }
+
+    /// Takes the next clone for a move.
+    fn take_clone(&self, slot: u32, token: MoveToken, how: &mut MoveHow<'_>) -> Done<NamePart> {
+        let (source, _) = self.source;
+        let own = self.own_clones(slot, token)?;
+        let number = |name: &NamePart| name.as_str().rsplit('-').next()?.parse::<usize>().ok();
+        let next = own.iter().filter_map(number).max().unwrap_or(0) + 1;
+        let name = clone_name(token, next);
+        let random = (how.random)();
+        let random = *random.first_chunk().expect("16 of 32 bytes");
+        source.core.clone_moving(slot, &name, random).map_err(MoveError::Source)?;
+        Ok(name)
+    }
+
+    /// Sends one clone, and receives it.
+    fn carry(
+        &self,
+        (slot, base, clone): (u32, Option<&NamePart>, &NamePart),
+        partial: Option<Partial>,
+        arrival: Arrival,
+        how: &mut MoveHow<'_>,
+    ) -> Done<()> {
+        let ((source, _), (target, to)) = (self.source, self.target);
+        let pinned = |name: &NamePart| source.core.pin_moving(slot, name);
+        let from = base.map(pinned).transpose().map_err(MoveError::Source)?;
+        let node = pinned(clone).map_err(MoveError::Source)?;
+        let resume = partial.map(|partial| ResumeToken {
+            from: [0; 16],
+            to: partial.origin,
+            at: partial.at,
+        });
+        let random = (how.random)();
+        let MoveHow { pipe, progress, .. } = how;
+        let mut send = |out: &mut dyn Write| {
+            source.core.send(from.as_ref(), &node, resume, out, &mut **progress)
+        };
+        let mut receive = |input: &mut dyn Read| {
+            let input = (input, Some(arrival));
+            target.core.receive(to.parts(), input, random, &mut |_, _| ())
+        };
+        let done = pipe.carry(&mut send, &mut receive);
+        target.free_given_up().map_err(MoveError::Target)?;
+        done.map(drop)
+    }
+}
+
+/// Does what may have to wait until something is freed.
+fn waiting(
+    how: &mut MoveHow<'_>,
+    work: &mut dyn FnMut() -> Result<(), FsError>,
+) -> Result<(), FsError> {
+    for _ in 0..WAITS_MAX {
+        match work() {
+            Err(FsError::FilesetInUse { .. } | FsError::TryLater) if (how.wait)() => {}
+            done => return done,
+        }
+    }
+    work()
+}
+
+impl Pool {
+    /// Deletes the clones that a move has taken, the newest first.
+    fn delete_clones_of_move(&self, found: &Found, token: MoveToken) -> Result<(), FsError> {
+        for name in clones_of(found, token).iter().rev() {
+            let slot = self.core.delete_clone_moving(found.slot, name)?;
+            self.free_by_job(slot, name.as_str());
+        }
+        Ok(())
+    }
+
+    fn delete_moving(&self, slot: u32, name: &FilesetName) -> Result<(), FsError> {
+        let slot = self.core.delete_moving(slot)?;
+        self.free_by_job(slot, &name.to_string());
+        Ok(())
+    }
+
+    /// Returns each fileset that is on its way to another pool, or has come from one that may not
+    /// know yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::filesets`].
+    pub fn moves(&self) -> Result<Vec<(FilesetName, Moving)>, FsError> {
+        let all = self.filesets()?.into_iter();
+        let named = |info: super::FilesetInfo| Some((info.name.parse().ok()?, info.moving?));
+        Ok(all.filter_map(named).collect())
+    }
+
+    /// Takes a fileset that leaves to be here, or one that has arrived to be known: because an
+    /// operator says so, and nobody asks the other pool.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::FilesetInUse`] if it is not on its way so.
+    pub fn take_as_here(&self, name: &FilesetName) -> Result<(), FsError> {
+        let none = || FsError::NoFileset { name: name.to_string() };
+        let found = self.core.find_moving(name.parts())?.ok_or_else(none)?;
+        match found.moving {
+            Some(Moving::Leaving { .. }) => self.core.stay(found.slot),
+            Some(Moving::Arrived { .. }) => self.core.settle_arrival(found.slot),
+            Some(Moving::Arriving { .. }) | None => {
+                let by = "it neither leaves nor has arrived: there is nothing to say".to_owned();
+                Err(FsError::FilesetInUse { name: name.to_string(), by })
+            }
+        }
+    }
+}

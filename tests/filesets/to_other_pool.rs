@@ -1,0 +1,374 @@
+//! Moves of filesets to another pool: the same files there, and in exactly one pool wherever power
+//! fails or somebody ends the move.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode};
+use engine::{
+    CreateOptions, FilesetChange, FilesetInfo, Move, MoveError, MoveHow, MoveStep, OpenOptions,
+    Pipe, Pool, ReceiveFailure, Received, SendError,
+};
+use format::stream::Totals;
+use runtime::clock::ManualClock;
+use storage::device::SharedDevice;
+use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
+use testkit::crash::judge_cuts;
+
+use super::send::{Known, assert_same, known, part};
+use super::{expect_clean, free_all, name, new_fileset, work};
+
+const POOL_BYTES: u64 = 24 << 20;
+const OPERATIONS: usize = 120;
+
+/// Keeps a whole stream in memory; of the first ones only some bytes come.
+struct InMemory {
+    cut: std::cell::Cell<Option<usize>>,
+}
+
+type Send<'p> =
+    &'p mut (dyn FnMut(&mut dyn Write) -> Result<Totals, SendError> + std::marker::Send);
+type Receive<'p> =
+    &'p mut (dyn FnMut(&mut dyn Read) -> Result<Received, ReceiveFailure> + std::marker::Send);
+
+impl Pipe for InMemory {
+    fn carry(&self, send: Send<'_>, receive: Receive<'_>) -> Result<Received, MoveError> {
+        let mut bytes = Vec::new();
+        send(&mut bytes)?;
+        let end = self.cut.take().map_or(bytes.len(), |end| end.min(bytes.len()));
+        receive(&mut &bytes[..end]).map_err(|failure| MoveError::Receive(failure.error))
+    }
+}
+
+/// Both pools of a move.
+struct Both {
+    devices: [Arc<SimDevice>; 2],
+    pools: [Pool; 2],
+}
+
+fn open(device: &Arc<SimDevice>, fileset: Option<&str>) -> Result<Pool, String> {
+    let shared: SharedDevice = Arc::<SimDevice>::clone(device);
+    let files = engine::FilesOptions { no_atime: true, ..engine::FilesOptions::default() };
+    let options = OpenOptions { fileset: fileset.map(name), files, ..OpenOptions::default() };
+    Pool::open(shared, Arc::new(ManualClock::new()), options).map_err(|error| error.to_string())
+}
+
+impl Both {
+    fn open(images: [&Image; 2], is_recorded: bool) -> Result<Both, String> {
+        let options = SimOptions { is_recorded, ..SimOptions::default() };
+        let devices = images.map(|image| SimDevice::open(image.clone(), options.clone()));
+        let pools = [open(&devices[0], None)?, open(&devices[1], None)?];
+        Ok(Both { devices, pools })
+    }
+
+    /// Does something of a move of `a` to `b`; `on_step` is told of each step.
+    fn with<T>(
+        &self,
+        cut: Option<usize>,
+        on_step: &mut dyn FnMut(MoveStep) -> bool,
+        work: impl FnOnce(&Move<'_>, &mut MoveHow<'_>) -> T,
+    ) -> T {
+        let (from, to) = (name("a"), name("b"));
+        let this = Move { source: (&self.pools[0], &from), target: (&self.pools[1], &to) };
+        let mut drawn = 0_u8;
+        let mut random = || {
+            drawn += 1;
+            [drawn; 32]
+        };
+        let mut wait = || self.pools.iter().all(|pool| pool.tick().is_ok());
+        let pipe = InMemory { cut: std::cell::Cell::new(cut) };
+        let mut how = MoveHow {
+            pipe: &pipe,
+            random: &mut random,
+            wait: &mut wait,
+            on_step,
+            progress: &mut |_, _| (),
+        };
+        work(&this, &mut how)
+    }
+
+    fn run(&self) -> Result<(), MoveError> {
+        self.with(None, &mut |_| true, |this, how| this.run(how))
+    }
+
+    /// In which of both pools the fileset can be used.
+    fn usable(&self) -> [bool; 2] {
+        let is_usable = |pool: &Pool, text: &str| {
+            let held = pool.hold_fileset(&name(text));
+            held.map(|fileset| pool.release_fileset(fileset)).is_ok()
+        };
+        [is_usable(&self.pools[0], "a"), is_usable(&self.pools[1], "b")]
+    }
+
+    /// Closes both, and verifies them.
+    fn close(self) -> Result<[Image; 2], String> {
+        let Both { devices, pools } = self;
+        for (pool, device) in pools.into_iter().zip(&devices) {
+            free_all(&pool);
+            pool.close().map_err(|error| error.to_string())?;
+            let shared: SharedDevice = Arc::<SimDevice>::clone(device);
+            expect_clean(&shared, "after the move")?;
+        }
+        Ok(devices.map(|device| device.durable_image()))
+    }
+}
+
+fn info(pool: &Pool, text: &str) -> Option<FilesetInfo> {
+    let all = pool.filesets().expect("it can be read");
+    all.into_iter().find(|info| info.name == text && info.freed_permille.is_none())
+}
+
+/// Two pools, one of them with a fileset `a` that has a history; and what that is.
+fn filled() -> ([Image; 2], Known) {
+    let devices = [1_u8, 2].map(|seed| {
+        let device = SimDevice::new(POOL_BYTES, SimOptions::default());
+        let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+        let create = CreateOptions::new(POOL_BYTES, [seed; 64]);
+        Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
+        device
+    });
+    let pool = open(&devices[0], None).expect("it opens");
+    pool.create_fileset(&name("a"), &new_fileset(7)).expect("there is room");
+    pool.close().expect("nothing fails");
+    let pool = open(&devices[0], Some("a")).expect("it opens");
+    work(&pool, 3, OPERATIONS);
+    let (caller, root) = (Caller::root(), pool.root());
+    let new = NewInode::new(FileKind::Regular, 0o640);
+    let file = pool.create(&caller, root, b"long", new, None).expect("there is room").ino;
+    pool.write(&caller, file, 0, &[7; 200_000]).expect("there is room");
+    pool.link(&caller, file, root, b"long too", None).expect("it fits");
+    pool.sync().expect("nothing fails");
+    let kept = known(&pool);
+    pool.close().expect("nothing fails");
+    (devices.map(|device| device.durable_image()), kept)
+}
+
+/// Reads what a fileset has, in an image that is not used otherwise.
+fn content(image: &Image, fileset: &str) -> Known {
+    let device = SimDevice::open(image.clone(), SimOptions::default());
+    known(&open(&device, Some(fileset)).expect("it opens"))
+}
+
+/// Goal: a move takes everything along that names a file or says what it is like, leaves nothing
+/// behind, and can be done again, back too.
+#[test]
+fn a_fileset_moves_to_another_pool_with_all_that_it_is() {
+    let (images, kept) = filled();
+    let both = Both::open([&images[0], &images[1]], false).expect("they open");
+    let set = FilesetChange {
+        is_read_only: Some(true),
+        quota_bytes: Some(16 << 20),
+        ..FilesetChange::default()
+    };
+    both.pools[0].change_fileset(&name("a"), &set).expect("there is room");
+    let before = info(&both.pools[0], "a").expect("it is there");
+    both.run().expect("nothing fails");
+    assert_eq!(both.usable(), [false, true]);
+    assert_eq!(info(&both.pools[0], "a"), None);
+    let after = info(&both.pools[1], "b").expect("it is there");
+    let facts = |it: &FilesetInfo| (it.uuid, it.is_read_only, it.quota_bytes, it.inodes, it.moving);
+    assert_eq!(facts(&after), facts(&before));
+    let clones = both.pools[1].filesets().expect("it can be read");
+    assert!(clones.iter().all(|it| !it.is_clone || it.freed_permille.is_some()), "{clones:?}");
+    let moved = both.close().expect("both are clean");
+    assert_same(&content(&moved[1], "b"), &kept, "moved c0");
+
+    let back = Both::open([&moved[1], &moved[0]], false).expect("they open");
+    back.pools[0]
+        .change_fileset(
+            &name("b"),
+            &FilesetChange { name: Some(name("a")), ..FilesetChange::default() },
+        )
+        .expect("the name is free");
+    back.run().expect("nothing fails");
+    let images = back.close().expect("both are clean");
+    assert_same(&content(&images[1], "b"), &kept, "moved back c0");
+}
+
+/// What is known of a move when it is cut: which images the other device may have.
+type Others = Vec<usize>;
+
+struct Recorded {
+    both: Both,
+    /// Where both recordings stood at each step, and what was durable.
+    positions: Vec<[usize; 2]>,
+    images: Vec<[Image; 2]>,
+}
+
+fn recorded(images: &[Image; 2]) -> Recorded {
+    let both = Both::open([&images[0], &images[1]], true).expect("they open");
+    let now = || {
+        let of = |device: &Arc<SimDevice>| (device.position(), device.durable_image());
+        let [one, two] = [of(&both.devices[0]), of(&both.devices[1])];
+        ([one.0, two.0], [one.1, two.1])
+    };
+    let mut all = vec![now()];
+    both.with(
+        None,
+        &mut |_| {
+            all.push(now());
+            true
+        },
+        |this, how| this.run(how),
+    )
+    .expect("nothing fails");
+    all.push(now());
+    let (positions, images) = all.into_iter().unzip();
+    Recorded { both, positions, images }
+}
+
+/// Opens both pools as a crash has left them: the fileset is used in one at most; once they have
+/// asked each other, in exactly one, whole; and the move goes on to its end.
+fn judge(images: [&Image; 2], kept: &Known) -> Result<(), String> {
+    let both = Both::open(images, false)?;
+    let usable = both.usable();
+    if usable == [true, true] {
+        return Err("it is used in both pools".to_owned());
+    }
+    let settled = both.with(None, &mut |_| true, |this, _| this.settle());
+    settled.map_err(|error| error.to_string())?;
+    let usable = both.usable();
+    if usable[0] == usable[1] {
+        return Err(format!("once they have asked each other it is used in {usable:?}"));
+    }
+    // Once all is done nothing is left to go on with.
+    if info(&both.pools[1], "b").is_none_or(|it| it.moving.is_some()) {
+        both.run().map_err(|error| format!("it does not go on: {error}"))?;
+    }
+    if both.usable() != [false, true] {
+        return Err(format!("at the end it is used in {:?}", both.usable()));
+    }
+    let images = both.close()?;
+    let found = content(&images[1], "b");
+    if format!("{found:?}") == format!("{kept:?}") {
+        Ok(())
+    } else {
+        Err("it is not what it was".to_owned())
+    }
+}
+
+/// Goal: power fails at any write of a move, in either pool: the fileset is in exactly one, whole.
+/// Method: both pools are recorded; each point of the one is cut, beside what was durable on the
+/// other before and after that step.
+#[test]
+fn a_fileset_that_a_crash_stops_on_its_way_is_in_exactly_one_pool() {
+    let (images, kept) = filled();
+    let recorded = recorded(&images);
+    let strategy =
+        Strategy { exhaustive_writes_max: 2, random_subsets: 1, torn_variants: 1, seed: 5 };
+    let mut judged = 0;
+    for cut_pool in 0..2 {
+        let may_be = |at: usize| -> Others {
+            let steps = 0..recorded.positions.len() - 1;
+            let is_at = |step: &usize| {
+                let (from, to) = (recorded.positions[*step], recorded.positions[step + 1]);
+                (from[cut_pool]..=to[cut_pool]).contains(&at)
+            };
+            let mut all: Others = steps.filter(is_at).flat_map(|step| [step, step + 1]).collect();
+            all.dedup();
+            all
+        };
+        let recording = recorded.both.devices[cut_pool].recording();
+        let what = format!("pool {cut_pool}");
+        judged += judge_cuts(&what, &recording, &strategy, may_be, |cut| {
+            for other in &cut.known {
+                let other = &recorded.images[*other][1 - cut_pool];
+                let both = if cut_pool == 0 { [&cut.image, other] } else { [other, &cut.image] };
+                judge(both, &kept)?;
+            }
+            Ok(())
+        });
+    }
+    assert!(judged > 30, "{judged} images mean little");
+}
+
+/// Goal: whoever ends a move at one of its steps, or within a stream, finds the fileset in exactly
+/// one pool, and the same command goes on.
+#[test]
+fn a_move_that_is_ended_at_any_step_goes_on() {
+    let (images, kept) = filled();
+    use MoveStep::{Arrived, Cloned, Copied, Deleted, LastCloned, Leaves, Settled};
+    for last in [Cloned, Copied, Leaves, LastCloned, Arrived, Deleted, Settled] {
+        let both = Both::open([&images[0], &images[1]], false).expect("they open");
+        let ended = both.with(None, &mut |step| step != last, |this, how| this.run(how));
+        assert!(matches!(ended, Err(MoveError::Ended)), "{last:?}: {ended:?}");
+        let devices = both.devices.clone();
+        let durable = devices.map(|device| device.durable_image());
+        judge([&durable[0], &durable[1]], &kept).unwrap_or_else(|why| panic!("{last:?}: {why}"));
+        if last != Settled {
+            both.run().unwrap_or_else(|error| panic!("{last:?}: {error}"));
+        }
+        assert_eq!(both.usable(), [false, true], "{last:?}");
+    }
+    let both = Both::open([&images[0], &images[1]], false).expect("they open");
+    let broken = both.with(Some(100_000), &mut |_| true, |this, how| this.run(how));
+    assert!(matches!(broken, Err(MoveError::Receive(_))), "{broken:?}");
+    assert_eq!(both.usable(), [true, false]);
+    both.run().expect("it goes on");
+    assert_same(&content(&both.close().expect("clean")[1], "b"), &kept, "broken c0");
+}
+
+/// Goal: while a fileset is on its way nobody uses it, by its name or otherwise; a move that is
+/// given up leaves nothing in the other pool; what can't move is refused in words.
+#[test]
+fn a_fileset_on_its_way_is_used_by_nobody_and_a_move_can_be_given_up() {
+    let (images, _) = filled();
+    let both = Both::open([&images[0], &images[1]], false).expect("they open");
+    let until = |last: MoveStep| {
+        let ended = both.with(None, &mut |step| step != last, |this, how| this.run(how));
+        assert!(matches!(ended, Err(MoveError::Ended)), "{ended:?}");
+    };
+    let [source, target] = &both.pools;
+    let refused = |done: Result<(), FsError>| {
+        let error = done.expect_err("it is on its way").to_string();
+        assert!(error.contains("on its way to another pool"), "{error}");
+    };
+    until(MoveStep::Leaves);
+    refused(source.delete_fileset(&name("a")));
+    refused(source.create_clone(&name("a"), &part("mine"), [3; 16]).map(drop));
+    refused(source.create_fileset(&name("a/below"), &new_fileset(9)).map(drop));
+    refused(source.change_fileset(&name("a"), &FilesetChange::default()));
+    refused(target.hold_fileset(&name("b")).map(drop));
+    assert!(open(&both.devices[0], Some("a")).is_err());
+    both.with(None, &mut |_| true, |this, how| this.give_up(how)).expect("it has not arrived");
+    assert_eq!((both.usable(), info(target, "b")), ([true, false], None));
+    let clones = source.filesets().expect("it can be read");
+    assert!(clones.iter().all(|it| !it.is_clone || it.freed_permille.is_some()), "{clones:?}");
+
+    // One that has arrived keeps that until the other pool knows, whoever would delete it.
+    until(MoveStep::Arrived);
+    let error = target.delete_fileset(&name("b")).expect_err("the other does not know");
+    assert!(error.to_string().contains("does not know yet"), "{error}");
+    let given_up = both.with(None, &mut |_| true, |this, how| this.give_up(how));
+    assert!(matches!(given_up, Err(MoveError::Refused(_))), "{given_up:?}");
+    both.run().expect("it goes on");
+    target.delete_fileset(&name("b")).expect("nobody uses it");
+    free_all(target);
+
+    let why = |done: Result<(), MoveError>| done.expect_err("it can't move").to_string();
+    assert!(why(both.run()).contains("no fileset a"), "it is gone");
+    source.create_fileset(&name("a"), &new_fileset(8)).expect("there is room");
+    source.create_clone(&name("a"), &part("mine"), [4; 16]).expect("there is room");
+    assert!(why(both.run()).contains("a@mine"), "it has a clone");
+    source.delete_clone(&name("a"), &part("mine")).expect("nobody holds it");
+    free_all(source);
+    let held = source.hold_fileset(&name("a")).expect("it is there");
+    assert!(why(both.run()).contains("mounted or exported"), "it is used");
+    source.release_fileset(held);
+    target.create_fileset(&name("b"), &new_fileset(6)).expect("there is room");
+    assert!(why(both.run()).contains("there is a fileset b already"), "its name is taken");
+}
+
+/// Goal: an operator may say where a fileset is, and nobody asks the other pool.
+#[test]
+fn an_operator_says_where_a_fileset_is() {
+    let (images, _) = filled();
+    let both = Both::open([&images[0], &images[1]], false).expect("they open");
+    let ended = both.with(None, &mut |step| step != MoveStep::Leaves, |this, how| this.run(how));
+    assert!(matches!(ended, Err(MoveError::Ended)), "{ended:?}");
+    assert_eq!(both.usable(), [false, false]);
+    both.pools[0].take_as_here(&name("a")).expect("it leaves");
+    assert_eq!(both.usable(), [true, false]);
+    assert!(both.pools[0].take_as_here(&name("a")).is_err(), "there is nothing to say");
+    assert!(both.pools[1].take_as_here(&name("b")).is_err(), "what arrives is not whole");
+}
