@@ -6,7 +6,7 @@ use engine::{FilesetChange, Pool, ReceiveError};
 use super::send::{
     POOL_BYTES, assert_same, known, mend, open, part, pool_of, receive, records, send_from, take,
 };
-use super::{assert_clean, free_all, name, names};
+use super::{assert_clean, free_all, name, names, new_fileset};
 
 fn create(pool: &Pool, file: &str, bytes: &[u8]) -> Ino {
     let (caller, new) = (Caller::root(), NewInode::new(FileKind::Regular, 0o644));
@@ -81,6 +81,70 @@ fn what_is_received_keeps_to_the_quota_of_its_fileset() {
     pool.close().expect("nothing fails");
     drop(pool);
     assert_clean(&target);
+}
+
+/// Goal: in a pool that is full but for what is reserved for a fileset, that fileset receives, as a
+/// whole or by parts, and what was reserved for it is reserved still less what came; where as much
+/// is reserved for another, nothing is received, and the other has all of it.
+#[test]
+fn a_stream_draws_on_the_reservation_of_its_fileset_alone() {
+    const RESERVATION: u64 = 14 << 20;
+    let device = pool_of(POOL_BYTES, 3);
+    let source = open(&device, "root", None);
+    create(&source, "first", &[1; 1 << 20]);
+    take(&source, "c0");
+    create(&source, "second", &vec![2; 6 << 20]);
+    take(&source, "c1");
+    let next = send_from(&source, Some("c0"), "c1", None);
+    for (reserved_for, is_broken_off) in [("copy", false), ("copy", true), ("other", false)] {
+        let target = pool_of(POOL_BYTES, 9);
+        let pool = open(&target, "root", None);
+        receive(&pool, &send_from(&source, None, "c0", None)).expect("there is room");
+        pool.create_fileset(&name("other"), &new_fileset(1)).expect("there is room");
+        let reservation_bytes = Some(RESERVATION);
+        let reserve = FilesetChange { reservation_bytes, ..FilesetChange::default() };
+        pool.change_fileset(&name(reserved_for), &reserve).expect("there is room");
+        let ballast = create(&pool, "ballast", &[3]);
+        let (mut at, data) = (0, vec![3; 64 << 10]);
+        while pool.write(&Caller::root(), ballast, at, &data).is_ok() {
+            at += 64 << 10;
+        }
+        pool.sync().expect("what was accepted is stored");
+        let kept = || pool.status().space.kept << 12;
+        let (before, kept_before) = (referenced(&pool, "copy"), kept());
+        let mut token = None;
+        if is_broken_off {
+            let broken = receive(&pool, &next[..next.len() / 2]).expect_err("it breaks off");
+            token = broken.token;
+            assert!(token.is_some(), "{broken:?}");
+            assert_eq!(kept(), kept_before, "nobody draws on it");
+        }
+        let received = match token {
+            Some(token) => receive(&pool, &send_from(&source, Some("c0"), "c1", Some(token))),
+            None => receive(&pool, &next),
+        };
+        if reserved_for == "copy" {
+            received.expect("it is reserved");
+            let after = referenced(&pool, "copy");
+            assert!(after > before + (6 << 20), "{after}");
+            assert_eq!(kept(), kept_before - (after - before));
+        } else {
+            let failure = received.expect_err("it is another's");
+            assert!(matches!(failure.error, ReceiveError::Fs(FsError::NoSpace)), "{failure:?}");
+            free_all(&pool);
+            assert_eq!(kept(), kept_before, "the other has all of it");
+        }
+        let shown = kept();
+        pool.close().expect("nothing fails");
+        drop(pool);
+        assert_clean(&target);
+        let pool = open(&target, reserved_for, None);
+        assert_eq!(pool.status().space.kept << 12, shown);
+        create(&pool, "last", &vec![4; 2 << 20]);
+        pool.close().expect("nothing fails");
+        drop(pool);
+        assert_clean(&target);
+    }
 }
 
 /// Goal: while a stream is received, or has broken off, the clone that it begins from stays, clones

@@ -390,6 +390,11 @@ pub(crate) const FOUND: &[Row] = &[
         "filesets",
         "to_other_pool::a_fileset_that_a_crash_stops_on_its_way_is_in_exactly_one_pool",
     ),
+    (
+        "StreamHasNoReservation",
+        "filesets",
+        "receiving::a_stream_draws_on_the_reservation_of_its_fileset_alone",
+    ),
     ("WeighingStopsEarly", "full", "clones::a_full_pool_names_the_clones_that_hold_most"),
     ("WeighingKeepsWaiters", "full", "clones::who_waits_for_a_weighing_waits_a_second"),
     (

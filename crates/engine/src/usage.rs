@@ -14,10 +14,13 @@
 //! - QT3: A block that is installed leaves `accepted` in the step in which it enters `used`.
 //! - QT4: Of each reservation the rest, what it is above both, is in the pool's count of what is
 //!   kept: nobody else gets it ([`Kept`]).
+//! - QT5: What receives a stream for a fileset draws on that fileset's reservation: the rest is
+//!   what the reservation is above the larger of the two, for one takes the place of the other.
 //!
 //! # Concurrency
 //!
-//! One lock, under which nothing else is taken.
+//! One lock, under which nothing else is taken; who draws on another's reservation tells the other
+//! with no lock held.
 //!
 //! Not here: who counts what (`fileset`), what users have of it (`account`), and what the pool has
 //! (`alloc`).
@@ -27,7 +30,7 @@ mod account;
 pub(crate) use self::account::{Account, AccountFacts, Asker, Owners, Terms, accept_all};
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use runtime::planted::{self, Planted};
 
@@ -72,12 +75,18 @@ impl Kept {
 pub(crate) struct Usage {
     state: Mutex<State>,
     kept: Kept,
+    /// Whether there is a lender: asked without a lock.
+    has_lender: AtomicBool,
+    /// On whose reservation this draws.
+    lender: Mutex<Option<Arc<Usage>>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct State {
     used: u64,
     accepted: u64,
+    /// What one has that draws on the reservation (QT5).
+    borrowed: u64,
     limits: Limits,
 }
 
@@ -91,8 +100,12 @@ pub(crate) struct Limits {
 }
 
 impl State {
+    fn total(&self) -> u64 {
+        self.used.saturating_add(self.accepted)
+    }
+
     fn rest(&self) -> u64 {
-        self.limits.reservation.saturating_sub(self.used + self.accepted)
+        self.limits.reservation.saturating_sub(self.total().max(self.borrowed))
     }
 }
 
@@ -105,7 +118,7 @@ pub(crate) struct UsageCounts {
     pub(crate) accepted: u64,
     /// Most that both may be.
     pub(crate) quota: Option<u64>,
-    /// What is kept free for it.
+    /// What is kept free for it, on whose reservation it may be.
     pub(crate) kept: u64,
 }
 
@@ -120,7 +133,39 @@ impl Usage {
     /// Returns the use of a fileset that has `used` fragments; the rest of its reservation is in
     /// `kept` already.
     pub(crate) fn new(used: u64, limits: Limits, kept: Kept) -> Usage {
-        Usage { state: Mutex::new(State { used, accepted: 0, limits }), kept }
+        Usage {
+            state: Mutex::new(State { used, accepted: 0, borrowed: 0, limits }),
+            kept,
+            has_lender: AtomicBool::new(false),
+            lender: Mutex::new(None),
+        }
+    }
+
+    /// QT5: draws on the reservation of `lender` from now on.
+    pub(crate) fn borrow_from(&self, lender: &Arc<Usage>) {
+        if planted::is(Planted::StreamHasNoReservation) {
+            return;
+        }
+        *self.lender.lock() = Some(Arc::clone(lender));
+        self.has_lender.store(true, Ordering::Release);
+        lender.lend(self.state.lock().total());
+    }
+
+    /// Draws on nobody's reservation any more: the lender has it for himself.
+    pub(crate) fn end_borrowing(&self) {
+        self.has_lender.store(false, Ordering::Release);
+        let lender = self.lender.lock().take();
+        if let Some(lender) = lender {
+            lender.lend(0);
+        }
+    }
+
+    fn lend(&self, borrowed: u64) {
+        self.change(|state| state.borrowed = borrowed);
+    }
+
+    fn lender(&self) -> Option<Arc<Usage>> {
+        self.has_lender.load(Ordering::Acquire).then(|| self.lender.lock().clone()).flatten()
     }
 
     /// Returns the use of nobody: for blocks that are moved, which add nothing.
@@ -134,6 +179,11 @@ impl Usage {
         let result = change(&mut state);
         if before != state.rest() {
             self.kept.change(before, state.rest());
+        }
+        let total = state.total();
+        drop(state);
+        if let Some(lender) = self.lender() {
+            lender.lend(total);
         }
         result
     }
@@ -191,9 +241,10 @@ impl Usage {
     }
 
     pub(crate) fn counts(&self) -> UsageCounts {
+        let lent = self.lender().map_or(0, |lender| lender.state.lock().rest());
         let state = *self.state.lock();
-        let State { used, accepted, limits } = state;
-        UsageCounts { used, accepted, quota: limits.quota, kept: state.rest() }
+        let State { used, accepted, limits, .. } = state;
+        UsageCounts { used, accepted, quota: limits.quota, kept: state.rest() + lent }
     }
 }
 
@@ -220,6 +271,29 @@ mod tests {
         assert_eq!(usage.accept(1, 0, true), Err(FsError::QuotaExceeded), "a quota below use");
         usage.set_limits(limits(None));
         usage.accept(1 << 40, 0, true).expect("no quota");
+    }
+
+    #[test]
+    fn what_receives_a_stream_draws_on_the_reservation_and_gives_back_what_it_has_not() {
+        let kept = Kept::default();
+        kept.change(0, 20);
+        let lender = Limits { quota: None, reservation: 30 };
+        let lender = Arc::new(Usage::new(10, lender, kept.clone()));
+        let receiving = Usage::new(10, Limits::default(), kept.clone());
+        assert_eq!(receiving.counts().kept, 0);
+        receiving.borrow_from(&lender);
+        assert_eq!((kept.fragments(), receiving.counts().kept), (20, 20), "what both have");
+        receiving.accept(5, 0, true).expect("no quota");
+        assert_eq!((kept.fragments(), receiving.counts().kept), (15, 15));
+        receiving.settle(12, 5);
+        assert_eq!((kept.fragments(), lender.counts().kept), (8, 8));
+        receiving.settle(-20, 0);
+        assert_eq!(kept.fragments(), 20, "the lender has what it had");
+        receiving.settle(50, 0);
+        assert_eq!(kept.fragments(), 0, "no more than there is");
+        receiving.end_borrowing();
+        receiving.settle(1, 0);
+        assert_eq!((kept.fragments(), receiving.counts().kept), (20, 0));
     }
 
     #[test]

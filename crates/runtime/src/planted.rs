@@ -187,6 +187,8 @@ bugs! {
     MoveStaysUnasked: "A fileset that leaves is used again, and the other pool is not asked (FM3).",
     ArrivalForgottenEarly:
         "One that has arrived forgets that before the other pool has deleted it (FM4).",
+    StreamHasNoReservation:
+        "What receives a stream does not draw on the reservation of its fileset (QT5).",
     WeighingStopsEarly:
         "In a full pool the clones are named that reference most, not those that hold most.",
     WeighingKeepsWaiters: "Whoever waits for the weighing of clones waits for all parts of it.",

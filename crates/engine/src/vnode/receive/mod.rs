@@ -125,6 +125,7 @@ struct Current {
 
 impl Drop for Receiving<'_> {
     fn drop(&mut self) {
+        self.files.fileset.anodes.usage.end_borrowing();
         // The index was read when it was pinned.
         if let Ok(mut index) = self.core.filesets.table.lock(&self.core.store) {
             index.unpin(self.files.fileset.anodes.slot);

@@ -64,6 +64,8 @@ impl Receiving<'_> {
             opened.close_to_fronts().map_err(|()| FsError::FilesetInUse { name, by })?;
         }
         let closed = opened.map(|fileset| fileset.gate.close());
+        // All of it is in its maps by now: what it draws on is the fileset's own again.
+        self.files.fileset.anodes.usage.end_borrowing();
         let kept = opened.map(|fileset| fileset.anodes.usage.counts().kept);
         let shown = self.show_next(still, random, (kept, reserved));
         if let Some(opened) = opened {

@@ -21,6 +21,9 @@ use crate::stream::ReceiveError;
 /// and of names, and those of the maps that lead to them.
 const PAGES_OF_A_NEW_ONE: u64 = 16;
 
+/// Times that the opening of another fileset is waited for.
+const TRIES: usize = 64;
+
 /// What a stream meets in a pool.
 pub(super) struct Target {
     /// What came of it already: the slot of the receiving fileset.
@@ -154,9 +157,13 @@ impl Core {
         random: [u8; 32],
     ) -> Done<Receiving<'_>> {
         let target = self.check_target(path, &begin, arrival)?;
+        let lender = self.lender_of(target.base.as_ref())?;
         let slot = match target.partial {
             Some(slot) => slot,
-            None => self.make_receiving(path, (&begin, arrival), target.base, random)?,
+            None => {
+                let own = lender.map_or(0, |lender| lender.anodes.usage.counts().kept);
+                self.make_receiving(path, (&begin, arrival), (target.base, own), random)?
+            }
         };
         let in_use = FsError::FilesetInUse {
             name: joined(path),
@@ -176,6 +183,9 @@ impl Core {
                 return Err(error.into());
             }
         };
+        if let Some(lender) = lender {
+            fileset.anodes.usage.borrow_from(&lender.anodes.usage);
+        }
         Ok(Receiving {
             core: self,
             arrival,
@@ -190,12 +200,28 @@ impl Core {
         })
     }
 
-    /// Makes a fileset that nobody can find: an empty one, or what the stream begins from.
+    /// Returns the fileset that a stream is for, if something is reserved for it (QT5). It is
+    /// opened as for a job: what it holds stays what it is.
+    fn lender_of(&self, base: Option<&Base>) -> FsResult<Option<&Fileset>> {
+        let Some(base) = base.filter(|base| base.fileset.reservation_bytes > 0) else {
+            return Ok(None);
+        };
+        for _ in 0..TRIES {
+            if let Some(fileset) = self.open_for_job(base.fileset.slot)? {
+                return Ok(Some(fileset));
+            }
+            self.filesets.wait_until_unopened();
+        }
+        Err(FsError::TryLater)
+    }
+
+    /// Makes a fileset that nobody can find: an empty one, or what the stream begins from. `own` is
+    /// what is kept free for the fileset that the stream is for.
     fn make_receiving(
         &self,
         path: &[NamePart],
         (begin, arrival): (&Begin, Option<Arrival>),
-        base: Option<Base>,
+        (base, own): (Option<Base>, u64),
         random: [u8; 32],
     ) -> FsResult<u32> {
         // What the files of the clone reserve, whoever is written to has once more.
@@ -204,7 +230,7 @@ impl Core {
             None => 0,
         };
         let pages = PAGES_OF_A_NEW_ONE * u64::from(self.store.geometry().page_fragments());
-        self.store.alloc.check_room(pages + reserved, Urgency::User, 0)?;
+        self.store.alloc.check_room(pages + reserved, Urgency::User, own)?;
         if !self.store.geometry().can_have_blocks(begin.block_shift) {
             return Err(FsError::Invalid);
         }
@@ -228,7 +254,7 @@ impl Core {
         (entry.above, entry.name) = (above, name);
         entry.state = FilesetState::Receiving(Cursor::START);
         (entry.is_read_only, entry.moving) = (false, arrival.map(Arrival::moving));
-        // It keeps to the quota of the fileset, whose reservation stays where it is.
+        // It keeps to the quota of the fileset, and draws on its reservation, which stays there.
         entry.reservation_bytes = 0;
         if let Some(base) = &base {
             (entry.parent, entry.shared_epoch) = (Some(base.clone.slot), Epoch(base.clone.id.0));
