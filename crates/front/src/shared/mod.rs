@@ -22,6 +22,8 @@
 //! - SH3: What a viewer knows is bounded ([`NOTICES_MAX`], [`CHANGED_MAX`], [`ASKED_MAX`]). What
 //!   does not fit is taken to be changed: names and attributes are kept for a second at most.
 //! - SH4: The references that a mount holds are given back when it ends: its kernel does not.
+//! - SH5: Where a name led that a change leads elsewhere is looked up while no other front changes
+//!   that name: so the file that was replaced is told, whoever made it a moment ago.
 //!
 //! Not here: what the kernel is sent (`fuse`), and how long it keeps what it was told
 //! (`fuse::kernel::encode`).
@@ -29,15 +31,22 @@
 mod teller;
 mod viewer;
 
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use engine::vnode::api::Ino;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use runtime::clock::Clock;
 
 pub use teller::Teller;
-pub use viewer::{ASKED_MAX, CHANGED_MAX, CHANGED_TIME_NS, NOTICES_MAX, Told, Viewer};
+pub use viewer::{
+    ASKED_MAX, ASKED_TIME_NS, CHANGED_MAX, CHANGED_TIME_NS, NOTICES_MAX, Told, Viewer,
+};
+
+/// Locks of names: two changes of one name are apart, and of others seldom wait for each other.
+const NAME_LOCKS: usize = 64;
+const LOCKS_U64: u64 = 64;
 
 /// Who is shown which fileset of a pool.
 pub struct Shares {
@@ -46,6 +55,8 @@ pub struct Shares {
     viewers: RwLock<Vec<Weak<Viewer>>>,
     /// How many are there: whoever finds none has nobody to tell.
     count: Arc<AtomicUsize>,
+    /// SH5. By a hash of directory and name.
+    names: [Mutex<()>; NAME_LOCKS],
 }
 
 impl std::fmt::Debug for Shares {
@@ -58,7 +69,8 @@ impl Shares {
     /// Returns the shares of a pool that nobody is shown yet.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Shares> {
-        Arc::new(Shares { clock, viewers: RwLock::default(), count: Arc::default() })
+        let names = std::array::from_fn(|_| Mutex::new(()));
+        Arc::new(Shares { clock, viewers: RwLock::default(), count: Arc::default(), names })
     }
 
     /// Shows somebody the fileset of `root`, as long as the viewer lives.
@@ -70,6 +82,20 @@ impl Shares {
         viewers.retain(|other| other.strong_count() > 0);
         viewers.push(Arc::downgrade(&viewer));
         viewer
+    }
+
+    /// SH5: keeps others from changing where these names lead, until what this returns is dropped.
+    fn lock_names(&self, names: &[(Ino, &[u8])]) -> Vec<MutexGuard<'_, ()>> {
+        let index_of = |(directory, name): &(Ino, &[u8])| {
+            let mut hasher = std::hash::DefaultHasher::new();
+            (directory, name).hash(&mut hasher);
+            usize::try_from(hasher.finish() % LOCKS_U64).unwrap_or(0)
+        };
+        let mut indexes: Vec<usize> = names.iter().map(index_of).collect();
+        // LOCK: by rising index, each once.
+        indexes.sort_unstable();
+        indexes.dedup();
+        indexes.into_iter().map(|index| self.names[index].lock()).collect()
     }
 
     /// Returns those who are shown the fileset of `ino`, but for `own`.

@@ -8,7 +8,7 @@ use engine::vnode::api::{
     FsResult, Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr, Stability,
     StatFs, XattrMode,
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{Shares, Viewer};
 
@@ -68,6 +68,15 @@ impl Teller {
         for other in self.others(*first) {
             other.changed(inos);
         }
+    }
+
+    /// SH5: keeps other fronts from changing where names lead, if anybody is to be told of it.
+    fn alone_with(&self, names: &[(Ino, &[u8])]) -> Vec<MutexGuard<'_, ()>> {
+        let Some((directory, _)) = names.first() else { return Vec::new() };
+        if self.others(*directory).is_empty() {
+            return Vec::new();
+        }
+        self.shares.lock_names(names)
     }
 
     /// Returns where names lead that are about to lead elsewhere, as far as anybody is to be told.
@@ -161,6 +170,7 @@ impl FileSystem for Teller {
         new: NewInode,
         around: Option<&mut Around>,
     ) -> FsResult<Attr> {
+        let _alone = self.alone_with(&[(parent, name)]);
         let made = self.fs.create(caller, parent, name, new, around)?;
         self.tell(&[parent]);
         Ok(self.taken(made))
@@ -175,6 +185,7 @@ impl FileSystem for Teller {
         new: NewInode,
         around: Option<&mut Around>,
     ) -> FsResult<Attr> {
+        let _alone = self.alone_with(&[(parent, name)]);
         let made = self.fs.symlink(caller, parent, name, target, new, around)?;
         self.tell(&[parent]);
         Ok(self.taken(made))
@@ -192,6 +203,7 @@ impl FileSystem for Teller {
         name: &[u8],
         around: Option<&mut Around>,
     ) -> FsResult<Attr> {
+        let _alone = self.alone_with(&[(parent, name)]);
         let linked = self.fs.link(caller, ino, parent, name, around)?;
         self.tell(&[parent, ino]);
         Ok(self.taken(linked))
@@ -204,6 +216,7 @@ impl FileSystem for Teller {
         name: &[u8],
         around: Option<&mut Around>,
     ) -> FsResult<()> {
+        let _alone = self.alone_with(&[(parent, name)]);
         let mut changed = self.led_to(&[(parent, name)]);
         self.fs.unlink(caller, parent, name, around)?;
         changed.push(parent);
@@ -218,6 +231,7 @@ impl FileSystem for Teller {
         name: &[u8],
         around: Option<&mut Around>,
     ) -> FsResult<()> {
+        let _alone = self.alone_with(&[(parent, name)]);
         let mut changed = self.led_to(&[(parent, name)]);
         self.fs.rmdir(caller, parent, name, around)?;
         changed.push(parent);
@@ -233,6 +247,7 @@ impl FileSystem for Teller {
         mode: RenameMode,
         around: Option<&mut [Around; 2]>,
     ) -> FsResult<()> {
+        let _alone = self.alone_with(&[source, target]);
         let mut changed = self.led_to(&[source, target]);
         self.fs.rename(caller, source, target, mode, around)?;
         changed.extend([source.0, target.0]);

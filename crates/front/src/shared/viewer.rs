@@ -15,6 +15,11 @@ pub const NOTICES_MAX: usize = 4096;
 pub const CHANGED_MAX: usize = 32 << 10;
 /// Most threads that are to look a file up again.
 pub const ASKED_MAX: usize = 16 << 10;
+/// How long a thread is waited for that is to: longer than a kernel takes for a look-up. One that
+/// has ended never comes.
+pub const ASKED_TIME_NS: u64 = 60_000_000_000;
+/// How often it is looked, while there are so many, which of them come no more.
+const SWEEP_TIME_NS: u64 = 1_000_000_000;
 /// How long a file is known as changed, and up to twice that: longer than a kernel keeps a name.
 pub const CHANGED_TIME_NS: u64 = 3_000_000_000;
 
@@ -54,9 +59,23 @@ struct Known {
     in_flight: Option<Ino>,
     changed: Changed,
     /// The threads that were sent back to look up again what they open, and what each has found.
-    asked: HashMap<u32, Ino>,
+    asked: HashMap<u32, Asked>,
+    swept_ns: u64,
     told: Told,
     is_over: bool,
+}
+
+/// What a thread that was sent back is to open.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    ino: Ino,
+    since_ns: u64,
+}
+
+impl Asked {
+    fn is_over(self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.since_ns) >= ASKED_TIME_NS
+    }
 }
 
 /// The files that others have changed of late.
@@ -126,17 +145,18 @@ impl Viewer {
         let now_ns = self.clock.monotonic_ns();
         let mut known = self.known.lock();
         // A thread opens one file at a time, so what it was sent back for before is over.
-        let was_asked = known.asked.remove(&thread) == Some(ino);
+        let asked = known.asked.remove(&thread).filter(|asked| !asked.is_over(now_ns));
+        let was_asked = asked.is_some_and(|asked| asked.ino == ino);
         if !known.changed.has(ino, now_ns) {
             return true;
         }
-        if was_asked || thread == 0 || known.asked.len() >= ASKED_MAX {
+        if was_asked || thread == 0 || !known.can_ask(now_ns) {
             // Who opens by a descriptor looks nothing up.
             known.add_notice(ino);
             self.has_news.notify_one();
             return true;
         }
-        known.asked.insert(thread, ino);
+        known.asked.insert(thread, Asked { ino, since_ns: now_ns });
         known.told.opens_again += 1;
         // A notice that goes out while the answer to a look-up is on its way would have the kernel
         // drop that answer, and keep the size that it had.
@@ -149,9 +169,10 @@ impl Viewer {
 
     /// Notes that `thread` is sent back to look up what it opens, for a reason of the caller's.
     pub fn send_back(&self, thread: u32, ino: Ino) {
+        let now_ns = self.clock.monotonic_ns();
         let mut known = self.known.lock();
-        if thread != 0 && known.asked.len() < ASKED_MAX {
-            known.asked.insert(thread, ino);
+        if thread != 0 && known.can_ask(now_ns) {
+            known.asked.insert(thread, Asked { ino, since_ns: now_ns });
         }
     }
 
@@ -161,7 +182,7 @@ impl Viewer {
         let mut known = self.known.lock();
         let Known { asked, .. } = &mut *known;
         match (asked.get_mut(&thread), found) {
-            (Some(kept), Some(found)) => *kept = found,
+            (Some(kept), Some(found)) => kept.ino = found,
             (Some(_), None) => drop(asked.remove(&thread)),
             (None, _) => {}
         }
@@ -204,6 +225,16 @@ impl Viewer {
 }
 
 impl Known {
+    /// Whether there is room for one more thread that is to look a file up again.
+    fn can_ask(&mut self, now_ns: u64) -> bool {
+        let is_full = self.asked.len() >= ASKED_MAX;
+        if is_full && now_ns.saturating_sub(self.swept_ns) >= SWEEP_TIME_NS {
+            self.asked.retain(|_, asked| !asked.is_over(now_ns));
+            self.swept_ns = now_ns;
+        }
+        self.asked.len() < ASKED_MAX
+    }
+
     fn add_notice(&mut self, ino: Ino) {
         if self.waiting.contains(&ino) {
             return;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use engine::error::DefectCode;
 use engine::vnode::api::{
@@ -15,6 +16,9 @@ use parking_lot::Mutex;
 pub(crate) const ROOT: Ino = Ino(1 << 40 | 2);
 /// A name whose lookup fails as a damaged inode's would.
 pub(crate) const DAMAGED: &[u8] = b"damaged";
+/// A name whose look-up takes so long once it has found what is there, as before a slow device.
+pub(crate) const SLOW: &[u8] = b"slow";
+pub(crate) const SLOW_TIME: Duration = Duration::from_millis(200);
 /// A file whose reading panics, as a bug would.
 pub(crate) const PANICKING: &[u8] = b"panicking";
 /// The setuid and setgid bits of a mode.
@@ -222,8 +226,12 @@ impl FileSystem for MemoryFs {
             }
             DAMAGED => Err(FsError::from(DefectCode::MP005.found("a test"))),
             name => {
-                let ino = state.child(parent, name)?;
-                state.referenced(ino)
+                let found = state.child(parent, name).and_then(|ino| state.referenced(ino));
+                drop(state);
+                if name == SLOW {
+                    std::thread::park_timeout(SLOW_TIME);
+                }
+                found
             }
         }
     }

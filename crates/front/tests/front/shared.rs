@@ -11,11 +11,14 @@ use engine::vnode::api::{
 };
 use front::fuse::protocol::{NewNode, Node, NodeId, ROOT_NODE, Reply, Request, Sender};
 use front::fuse::{Exchange, Incoming, KeptReplies, Replies, ReplyParts, Server, tell_changes};
-use front::shared::{CHANGED_MAX, CHANGED_TIME_NS, NOTICES_MAX, Shares, Teller, Viewer};
+use front::shared::{
+    ASKED_MAX, ASKED_TIME_NS, CHANGED_MAX, CHANGED_TIME_NS, NOTICES_MAX, Shares, Teller, Viewer,
+};
 use parking_lot::Mutex;
 use runtime::clock::ManualClock;
 use rustix::io::Errno;
 
+use crate::memory_fs::{self, MemoryFs, SLOW, SLOW_TIME};
 use crate::mounted::new_pool;
 
 const NEW: NewNode = NewNode { mode: 0o640, umask: 0 };
@@ -404,4 +407,54 @@ fn a_shared_mount_keeps_what_it_knows_for_a_second() {
         }
     }
     fronts.close();
+}
+
+/// Goal: threads that were sent back and have ended since are forgotten, so that others are sent
+/// back again, and who gets the number of such a thread later is not taken for it.
+#[test]
+fn threads_that_have_ended_are_forgotten() {
+    let fronts = Fronts::new();
+    let file = fronts.old_file(b"file");
+    let viewer = &fronts.kernels[0].viewer;
+    let all = u32::try_from(ASKED_MAX).expect("few");
+    fronts.write(file, b"new");
+    for thread in 1..=all {
+        assert!(!viewer.lets_open(file, thread), "{thread} is sent back");
+    }
+    assert!(viewer.lets_open(file, all + 1), "there is no room for more");
+    fronts.clock.advance_ns(ASKED_TIME_NS / 2);
+    fronts.write(file, b"newer");
+    assert!(viewer.lets_open(file, all + 1), "they may come yet");
+    assert!(viewer.lets_open(file, 1), "it was sent back");
+    fronts.clock.advance_ns(ASKED_TIME_NS / 2);
+    fronts.write(file, b"newest");
+    assert!(!viewer.lets_open(file, all + 1), "they come no more");
+    assert!(!viewer.lets_open(file, 2), "it is another by that number");
+    fronts.close();
+}
+
+/// Goal: nobody makes a file under a name between the look where that leads and the rename there:
+/// it would be replaced, and nobody told. Method: the look takes a while, and somebody else makes a
+/// file meanwhile; he waits, and finds the name taken.
+#[test]
+fn nobody_makes_a_file_where_another_is_about_to_be_moved() {
+    let fs: Arc<dyn FileSystem> = Arc::new(MemoryFs::new());
+    let shares = Shares::new(Arc::new(ManualClock::new()));
+    let viewer = shares.join(memory_fs::ROOT);
+    let tellers = [0, 1].map(|_| Teller::of(Arc::clone(&fs), &shares));
+    let new = || NewInode::new(FileKind::Regular, 0o644);
+    let root = memory_fs::ROOT;
+    let moved = tellers[0].create(&ROOT, root, b"moved", new(), None).expect("it is free").ino;
+    let made = thread::scope(|scope| {
+        let making = scope.spawn(|| {
+            thread::park_timeout(SLOW_TIME / 4);
+            tellers[1].create(&ROOT, root, SLOW, new(), None)
+        });
+        let (source, target) = ((root, &b"moved"[..]), (root, SLOW));
+        tellers[0].rename(&ROOT, source, target, RenameMode::Replace, None).expect("it moves");
+        making.join().expect("no bug")
+    });
+    assert!(made.is_err(), "a file was made in the midst of a rename, which replaced it");
+    assert_eq!(fs.lookup(&ROOT, root, SLOW).map(|attr| attr.ino), Ok(moved));
+    drop(viewer);
 }
