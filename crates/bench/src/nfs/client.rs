@@ -4,13 +4,13 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{NfsError, Procedure};
 
 /// Largest reply that is read.
 pub(super) const RECORD_BYTES_MAX: u32 = 1 << 20;
-/// How long a reply may take.
+/// How long a whole reply may take, however it comes.
 const REPLY_TIME: Duration = Duration::from_secs(60);
 /// Largest handle (RFC 1813).
 const HANDLE_BYTES_MAX: usize = 64;
@@ -80,6 +80,8 @@ impl Answer {
 #[derive(Debug)]
 pub(super) struct Client {
     address: SocketAddr,
+    /// How long a whole reply may take.
+    reply_time: Duration,
     socket: TcpStream,
     xid: u32,
 }
@@ -88,12 +90,47 @@ impl Client {
     pub(super) fn connect(address: SocketAddr) -> Result<Client, NfsError> {
         let connected = TcpStream::connect_timeout(&address, REPLY_TIME).and_then(|socket| {
             socket.set_nodelay(true)?;
-            socket.set_read_timeout(Some(REPLY_TIME))?;
             socket.set_write_timeout(Some(REPLY_TIME))?;
             Ok(socket)
         });
         let socket = connected.map_err(|cause| NfsError::Connection { address, cause })?;
-        Ok(Client { address, socket, xid: 0 })
+        Ok(Client { address, reply_time: REPLY_TIME, socket, xid: 0 })
+    }
+
+    /// Connects again: what came of the last call is not known.
+    pub(super) fn connect_again(&mut self) -> Result<(), NfsError> {
+        let reply_time = self.reply_time;
+        *self = Client { reply_time, ..Client::connect(self.address)? };
+        Ok(())
+    }
+
+    /// Fills `into` with what comes, before `until`.
+    fn read_until(&mut self, into: &mut [u8], until: Instant) -> Result<(), NfsError> {
+        let address = self.address;
+        let cut = |cause| NfsError::Connection { address, cause };
+        let mut filled = 0;
+        while let Some(room) = into.get_mut(filled..).filter(|room| !room.is_empty()) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let seconds = self.reply_time.as_secs_f64();
+                return Err(self.wrong(format!("a reply that takes more than {seconds} s")));
+            }
+            self.socket.set_read_timeout(Some(left)).map_err(cut)?;
+            match self.socket.read(room) {
+                Ok(0) => return Err(cut(std::io::ErrorKind::UnexpectedEof.into())),
+                Ok(count) => filled += count,
+                // The time is over, or nothing has happened.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        std::io::ErrorKind::WouldBlock
+                            | std::io::ErrorKind::TimedOut
+                            | std::io::ErrorKind::Interrupted
+                    ) => {}
+                Err(error) => return Err(cut(error)),
+            }
+        }
+        Ok(())
     }
 
     fn wrong(&self, what: impl Into<String>) -> NfsError {
@@ -134,12 +171,11 @@ impl Client {
     }
 
     fn record(&mut self) -> Result<Vec<u8>, NfsError> {
-        let address = self.address;
-        let cut = |cause| NfsError::Connection { address, cause };
+        let until = Instant::now() + self.reply_time;
         let mut bytes = Vec::new();
         loop {
             let mut mark = [0; 4];
-            self.socket.read_exact(&mut mark).map_err(cut)?;
+            self.read_until(&mut mark, until)?;
             let mark = u32::from_be_bytes(mark);
             let length = mark & !(1 << 31);
             if length > RECORD_BYTES_MAX || bytes.len() > crate::number::to_usize(1 << 20) {
@@ -148,7 +184,7 @@ impl Client {
             let begin = bytes.len();
             bytes.resize(begin + crate::number::to_usize(length.into()), 0);
             let room = bytes.get_mut(begin..).unwrap_or_default();
-            self.socket.read_exact(room).map_err(cut)?;
+            self.read_until(room, until)?;
             if mark >> 31 == 1 {
                 return Ok(bytes);
             }
@@ -249,6 +285,30 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+
+    /// Goal: a server that sends a byte now and then, and fragments without an end, is given up
+    /// when the time for a whole reply is over.
+    #[test]
+    fn a_reply_that_trickles_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+        let address = listener.local_addr().expect("it has one");
+        let server = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().expect("a client comes");
+            let _ = socket.read(&mut [0; 64]).expect("it asks");
+            // Fragments of one byte, none of them the last: until nobody listens.
+            while socket.write_all(&[0, 0, 0, 1, b'x']).is_ok() {
+                std::thread::park_timeout(Duration::from_millis(10));
+            }
+        });
+        let mut client = Client::connect(address).expect("it listens");
+        client.reply_time = Duration::from_millis(300);
+        let begun = Instant::now();
+        let refused = client.mount("/").expect_err("it is no reply").to_string();
+        assert!(refused.contains("takes more than 0.3 s"), "{refused}");
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        drop(client);
+        server.join().expect("no bug");
+    }
 
     /// Goal: BN1. Whatever a server answers ends in an error, at once.
     #[test]

@@ -16,6 +16,8 @@ const TRANSFER_BYTES: u64 = 8192;
 /// Sizes of files in KiB and how many of a hundred have them, as in SFS 97.
 const SIZES: [(u64, u64); 10] =
     [(33, 1), (21, 2), (13, 4), (10, 8), (8, 16), (5, 32), (4, 64), (3, 128), (2, 256), (1, 1024)];
+/// NFS3ERR_NOENT.
+const NOT_THERE: u32 = 2;
 /// Files that are there to be removed.
 const SPARE_FILES: u64 = 8;
 
@@ -31,6 +33,8 @@ pub(super) struct Load {
     link: Option<Vec<u8>>,
     /// Those that were made and not removed.
     made: VecDeque<String>,
+    /// One that is being made, or may have been when the connection broke.
+    begun: Option<String>,
     next: u64,
     data: Vec<u8>,
 }
@@ -49,7 +53,7 @@ pub(super) fn make_top(client: &mut Client, root: &[u8]) -> Result<Vec<u8>, NfsE
 
 /// Removes it; it is empty.
 pub(super) fn remove_top(client: &mut Client, root: &[u8]) -> Result<(), NfsError> {
-    client.rmdir(root, TOP)
+    Again::new(client).gone(|client| client.rmdir(root, TOP))
 }
 
 /// Returns how large a file is.
@@ -65,39 +69,37 @@ fn size_of_file(prng: &mut Prng) -> u64 {
 }
 
 impl Load {
-    pub(super) fn new(
-        mut client: Client,
-        top: &[u8],
-        number: u64,
-        seed: u64,
-    ) -> Result<Load, NfsError> {
-        let name = format!("client{number}");
-        let directory = client.mkdir(top, &name)?;
+    pub(super) fn new(client: Client, top: &[u8], number: u64, seed: u64) -> Load {
         let mut prng = Prng::from_seed(seed.wrapping_add(number));
         let mut data = vec![0; to_usize(TRANSFER_BYTES)];
         data.fill_with(|| u8::try_from(prng.below(256)).unwrap_or(0));
-        Ok(Load {
+        let name = format!("client{number}");
+        Load {
             client,
             prng,
             top: top.to_vec(),
             name,
-            directory,
+            directory: Vec::new(),
             files: Vec::new(),
             link: None,
             made: VecDeque::new(),
+            begun: None,
             next: 0,
             data,
-        })
+        }
     }
 
     pub(super) fn make_files(&mut self, count: u64, stop: &AtomicBool) -> Result<(), NfsError> {
+        self.directory = self.client.mkdir(&self.top, &self.name)?;
         self.link = Some(self.client.symlink(&self.directory, "link", "file0")?);
         for number in 0..count.max(1) {
             if stop.load(Ordering::Relaxed) {
                 return Err(NfsError::Stopped);
             }
             let name = format!("file{number}");
+            self.begun = Some(name.clone());
             let handle = self.client.create(&self.directory, &name)?;
+            self.begun = None;
             let bytes = size_of_file(&mut self.prng);
             self.files.push(File { name, handle, bytes });
             let Some(File { name, handle, .. }) = self.files.last() else { continue };
@@ -123,7 +125,9 @@ impl Load {
     fn create(&mut self) -> Result<(), NfsError> {
         let name = format!("new{}", self.next);
         self.next += 1;
+        self.begun = Some(name.clone());
         self.client.create(&self.directory, &name)?;
+        self.begun = None;
         self.made.push_back(name);
         Ok(())
     }
@@ -150,7 +154,9 @@ impl Load {
             }
             Procedure::Remove => {
                 if let Some(name) = self.made.pop_front() {
+                    self.begun = Some(name.clone());
                     self.client.remove(&self.directory, &name)?;
+                    self.begun = None;
                 }
                 return Ok(procedure);
             }
@@ -179,23 +185,90 @@ impl Load {
         Ok(procedure)
     }
 
-    /// Removes what was made.
+    /// Removes what was made, also by a connection that broke.
     pub(super) fn remove(&mut self) -> Result<(), NfsError> {
         let files = std::mem::take(&mut self.files);
         let made = std::mem::take(&mut self.made);
-        for name in files.into_iter().map(|file| file.name).chain(made) {
-            self.client.remove(&self.directory, &name)?;
+        let link = "link".to_owned();
+        let names = files.into_iter().map(|file| file.name).chain(made).chain(self.begun.take());
+        let mut again = Again::new(&mut self.client);
+        let is_made = !self.directory.is_empty();
+        for name in names.chain([link]).filter(|_| is_made) {
+            again.gone(|client| client.remove(&self.directory, &name))?;
         }
-        if self.link.take().is_some() {
-            self.client.remove(&self.directory, "link")?;
+        again.gone(|client| client.rmdir(&self.top, &self.name))
+    }
+}
+
+/// Removes by a connection that may have broken.
+pub(super) struct Again<'c> {
+    client: &'c mut Client,
+    /// Once is enough: a server that breaks off twice is gone.
+    has_connected: bool,
+}
+
+impl<'c> Again<'c> {
+    pub(super) fn new(client: &'c mut Client) -> Again<'c> {
+        Again { client, has_connected: false }
+    }
+
+    /// Has `call` remove something; that it is not there is as good.
+    pub(super) fn gone(
+        &mut self,
+        mut call: impl FnMut(&mut Client) -> Result<(), NfsError>,
+    ) -> Result<(), NfsError> {
+        let mut done = call(self.client);
+        let is_broken =
+            matches!(done, Err(NfsError::Connection { .. } | NfsError::Protocol { .. }));
+        if is_broken && !self.has_connected {
+            self.has_connected = true;
+            self.client.connect_again()?;
+            done = call(self.client);
         }
-        self.client.rmdir(&self.top, &self.name)
+        match done {
+            Err(NfsError::Status { status: NOT_THERE, .. }) => Ok(()),
+            done => done,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
     use super::*;
+
+    /// Goal: what was made is removed by another connection where the first one broke, and what is
+    /// not there any more is as good as removed.
+    #[test]
+    fn what_was_made_is_removed_by_another_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+        let address = listener.local_addr().expect("it has one");
+        let server = std::thread::spawn(move || {
+            drop(listener.accept().expect("a client comes"));
+            let (mut socket, _) = listener.accept().expect("it comes again");
+            let mut removed = Vec::new();
+            let mut mark = [0; 4];
+            while socket.read_exact(&mut mark).is_ok() {
+                let length = usize::from(mark[3]) + (usize::from(mark[2]) << 8);
+                let mut call = vec![0; length];
+                socket.read_exact(&mut call).expect("it is whole");
+                removed.push(call[23]);
+                let reply = [&[0x80, 0, 0, 28], &call[..4], &[0, 0, 0, 1], &[0; 19], &[2]].concat();
+                socket.write_all(&reply).expect("it reads");
+            }
+            removed
+        });
+        let client = Client::connect(address).expect("it listens");
+        let mut load = Load::new(client, b"top", 0, 1);
+        load.directory = b"directory".to_vec();
+        load.begun = Some("new7".to_owned());
+        load.remove().expect("nothing is there");
+        drop(load);
+        // REMOVE of the file and of the link, and RMDIR.
+        assert_eq!(server.join().expect("no bug"), [12, 12, 13]);
+    }
 
     #[test]
     fn sizes_are_those_of_a_hundred_files() {

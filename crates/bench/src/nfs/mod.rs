@@ -211,8 +211,10 @@ pub fn run(
     let root = first.mount(&options.export)?;
     let top = load::make_top(&mut first, &root)?;
     let done = make_and_measure(options, &top, (&mut loads, stop), told);
-    let removed = loads.iter_mut().try_for_each(Load::remove);
-    let removed = removed.and_then(|()| load::remove_top(&mut first, &root));
+    // One that fails keeps the others from nothing.
+    let mut removed: Vec<_> = loads.iter_mut().map(Load::remove).collect();
+    removed.push(load::remove_top(&mut first, &root));
+    let removed = removed.into_iter().collect::<Result<(), _>>();
     let steps = done?;
     removed?;
     Ok(NfsReport {
@@ -236,7 +238,7 @@ fn make_and_measure(
     let count = to_u64(LOADS.len()) + 2;
     for number in 0..to_u64(options.clients) {
         let client = Client::connect(options.address)?;
-        loads.push(Load::new(client, top, number, options.seed)?);
+        loads.push(Load::new(client, top, number, options.seed));
         let Some(load) = loads.last_mut() else { continue };
         load.make_files(options.files, stop)?;
     }
