@@ -10,7 +10,6 @@ mod rebuild_crash;
 mod removal;
 mod replace;
 mod returns;
-mod roles;
 mod scrub;
 mod set;
 mod skeleton;

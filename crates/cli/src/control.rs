@@ -237,6 +237,8 @@ pub enum Request {
     },
     /// The schedules of this pool.
     ScheduleList {},
+    /// Tell all that are to be told what happens a test. What came of it is told.
+    NotifyTest {},
     /// Count what users, groups and projects have in a fileset, for some seconds: ask again until
     /// all is counted. Their limits hold then.
     QuotaOn {
@@ -562,7 +564,7 @@ pub struct DeviceFacts {
 }
 
 /// What a pool tells of a fileset.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FilesetFacts {
     /// Its name.
     pub name: String,
@@ -696,6 +698,7 @@ mod tests {
             Request::OperationList {},
             Request::ScheduleSet { fileset: name(), keep: Counts { hourly: 24, ..keep } },
             Request::ScheduleList {},
+            Request::NotifyTest {},
             Request::Reload {},
         ]
     }

@@ -20,6 +20,8 @@ const EVENTS_MAX: usize = 200;
 /// Longest text of one.
 const TEXT_BYTES_MAX: usize = 2048;
 
+/// How often the log told of damage since somebody asked, and the last text.
+static DAMAGE: Mutex<Option<(u64, String)>> = Mutex::new(None);
 static EVENTS: Mutex<VecDeque<Kept>> = Mutex::new(VecDeque::new());
 
 /// An event.
@@ -36,6 +38,22 @@ pub(crate) struct Kept {
 /// Returns the last events, the newest first.
 pub(crate) fn recent() -> Vec<Kept> {
     EVENTS.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().cloned().collect()
+}
+
+/// Returns how often the log told of damage since this was asked last, and the last text.
+pub(crate) fn take_damage() -> Option<(u64, String)> {
+    DAMAGE.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// Whether a text names a defect by its permanent code: two letters and three digits.
+fn tells_of_damage(text: &str) -> bool {
+    let is_code = |word: &str| {
+        let (letters, digits) = word.split_at_checked(2).unwrap_or(("", ""));
+        letters.bytes().all(|byte| byte.is_ascii_uppercase())
+            && digits.len() == 3
+            && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    text.split(|c: char| !c.is_ascii_alphanumeric()).any(is_code)
 }
 
 /// Returns the time, in seconds since 1970.
@@ -60,6 +78,11 @@ impl<S: Subscriber> Layer<S> for Keep {
         }
         text.0.truncate(end);
         let is_error = *event.metadata().level() == Level::ERROR;
+        if is_error && tells_of_damage(&text.0) {
+            let mut damage = DAMAGE.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = damage.as_ref().map_or(0, |(count, _)| *count);
+            *damage = Some((before + 1, text.0.clone()));
+        }
         let kept = Kept { seconds: now_seconds(), is_error, text: text.0 };
         let mut events = EVENTS.lock().unwrap_or_else(PoisonError::into_inner);
         if events.len() == EVENTS_MAX {
@@ -92,6 +115,18 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
+
+    #[test]
+    fn a_code_of_a_defect_is_known_in_a_text() {
+        for (text, is_damage) in [
+            ("operation failed error=AN001: anode 7", true),
+            ("(DI012)", true),
+            ("io 12345, AB12, ab001, AN0011", false),
+            ("a device is gone", false),
+        ] {
+            assert_eq!(tells_of_damage(text), is_damage, "{text}");
+        }
+    }
 
     #[test]
     fn warnings_and_errors_are_kept_up_to_a_bound() {

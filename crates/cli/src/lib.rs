@@ -88,6 +88,7 @@ fn dispatch(
         Command::ExportTree(args) => command::tree::export(args, backend, output),
         Command::Quota(args) => command::quota::run(args, backend, output),
         Command::Schedule(args) => command::schedule::run(args, backend, output),
+        Command::Notify(args) => command::schedule::notify(args, backend, output),
         Command::Top(args) => command::schedule::top(args, backend, output),
         Command::Send(args) => command::send::run(args, backend, output),
         Command::Receive(args) => command::receive::run(args, backend, output),

@@ -52,6 +52,32 @@ impl ScheduleCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  holdfast notify test pool.hf\n\n\
+                        Who is told, and of what, is in holdfast.toml of the server: [[notify]].")]
+pub(crate) struct NotifyArgs {
+    #[command(subcommand)]
+    pub(crate) command: NotifyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NotifyCommand {
+    /// Tell all a test, and show what came of it
+    #[command(after_help = "Example:\n  holdfast notify test pool.hf")]
+    Test {
+        /// A served pool
+        pool: PathBuf,
+    },
+}
+
+impl NotifyArgs {
+    /// Returns the pool.
+    pub(crate) fn pool(&self) -> &Path {
+        let NotifyCommand::Test { pool } = &self.command;
+        pool
+    }
+}
+
+#[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast top pool.hf\n  holdfast top pool.hf --every 5s \
                         --times 3 --json\n\n\
                         Shows, of each client and each kind of operation, how many there were a \

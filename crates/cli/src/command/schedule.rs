@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::controlled::Controlled;
-use crate::args::schedule::{ScheduleArgs, ScheduleCommand, TopArgs};
+use crate::args::schedule::{NotifyArgs, ScheduleArgs, ScheduleCommand, TopArgs};
 use crate::backend::Backend;
 use crate::control::{Answer, ClientFacts, OperationFacts, Request};
 use crate::exit;
@@ -41,6 +41,27 @@ pub(crate) fn run(
                 output.fact(&line, &json!(schedule));
             }
         }
+    }
+    Ok(exit::DONE)
+}
+
+/// `holdfast notify test`.
+pub(crate) fn notify(
+    args: &NotifyArgs,
+    backend: &dyn Backend,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    let at = Controlled::find(args.pool(), backend, false)?;
+    let at = at.need_server("notices are of a server")?;
+    let told = at.ask_names(&Request::NotifyTest {})?;
+    let pool = at.pool.display();
+    anyhow::ensure!(
+        !told.is_empty(),
+        "{pool}: nobody is told: write a [[notify]] into the configuration of its server, and \
+         `holdfast reload {pool}`"
+    );
+    for line in told {
+        output.fact(&printable(&line), &json!({ "receiver": line }));
     }
     Ok(exit::DONE)
 }

@@ -15,9 +15,13 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::http::HttpOptions;
+use super::notices::KINDS;
+use super::receivers::{Address, Receiver, SENDMAIL, Way};
 use crate::control::ExportSpec;
 use crate::size::ByteSize;
 
+/// Most receivers of notices: each has a thread.
+const RECEIVERS_MAX: usize = 16;
 /// Longest file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -37,7 +41,7 @@ pub(crate) struct Config {
     /// How HTTP is served.
     pub(crate) http: HttpOptions,
     /// Commands that are told what happens.
-    pub(crate) notify: Vec<Vec<String>>,
+    pub(crate) notify: Vec<Receiver>,
     /// What `holdfast mount --all` mounts.
     pub(crate) mounts: Vec<MountConfig>,
     /// What is exported: the number of the pool among [`Config::pools`], and how.
@@ -114,7 +118,16 @@ struct Http {
 #[serde(deny_unknown_fields)]
 struct Notify {
     /// Program and arguments: there is no shell.
-    command: Vec<String>,
+    command: Option<Vec<String>>,
+    /// Gets a POST of JSON.
+    webhook: Option<String>,
+    /// Who gets a mail.
+    mail: Option<Vec<String>>,
+    /// Who sends it.
+    sendmail: Option<String>,
+    /// Of what; none: of everything.
+    #[serde(default)]
+    events: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -186,12 +199,12 @@ impl Config {
         }
         for notify in file.notify {
             let at = notify.span();
-            let Notify { command } = notify.into_inner();
-            if command.is_empty() {
-                let cause = "a command has a program: command = [\"/usr/bin/...\"]".to_owned();
-                return Err(Wrong { at, cause });
-            }
-            config.notify.push(command);
+            let receiver = receiver_of(notify.into_inner());
+            config.notify.push(receiver.map_err(|cause| Wrong { at, cause })?);
+        }
+        if config.notify.len() > RECEIVERS_MAX {
+            let cause = format!("at most {RECEIVERS_MAX} [[notify]]");
+            return Err(Wrong { at: 0..0, cause });
         }
         if let Some(http) = file.http {
             config.http = http_of(http, base)?;
@@ -245,6 +258,36 @@ impl Config {
         ];
         differs.into_iter().find(|(_, differs)| *differs).map(|(what, _)| what)
     }
+}
+
+/// Returns who is told, or what is wrong about that.
+fn receiver_of(notify: Notify) -> Result<Receiver, String> {
+    let Notify { command, webhook, mail, sendmail, events } = notify;
+    if sendmail.is_some() && mail.is_none() {
+        return Err("sendmail goes with mail".to_owned());
+    }
+    let way = match (command, webhook, mail) {
+        (Some(command), None, None) if command.is_empty() => {
+            return Err("a command has a program: command = [\"/usr/bin/...\"]".to_owned());
+        }
+        (Some(command), None, None) => Way::Command(command),
+        (None, Some(webhook), None) => Way::Webhook(Address::parse(&webhook)?),
+        (None, None, Some(to)) => {
+            let is_wrong = |it: &String| {
+                it.is_empty() || it.starts_with('-') || it.chars().any(char::is_control)
+            };
+            if to.is_empty() || to.iter().any(is_wrong) {
+                return Err("a mail has somebody to go to: mail = [\"ops@example.org\"]".to_owned());
+            }
+            Way::Mail { to, sendmail: sendmail.unwrap_or_else(|| SENDMAIL.to_owned()) }
+        }
+        _ => return Err("one of command, webhook and mail says who is told".to_owned()),
+    };
+    if let Some(event) = events.iter().find(|event| !KINDS.contains(&event.as_str())) {
+        let all = KINDS.join(", ");
+        return Err(format!("{event}: no such event: there are {all}"));
+    }
+    Ok(Receiver { way, events })
 }
 
 fn address_of(text: &Spanned<String>) -> Result<SocketAddr, Wrong> {
@@ -355,6 +398,11 @@ pool = "b.hf"
 name = "/b"
 [[notify]]
 command = ["/usr/bin/logger", "-t"]
+events = ["space", "member"]
+[[notify]]
+webhook = "http://[::1]:9/hook"
+[[notify]]
+mail = ["ops@example.org"]
 [[mount]]
 pool = "b.hf"
 fileset = "a/b"
@@ -373,7 +421,13 @@ options = "ro,noexec"
         assert_eq!((*pool, home.name.as_str(), home.anon), (0, "/home", Some((7, 8))));
         assert!(home.rw && home.is_async && !home.insecure);
         assert_eq!((config.exports[1].0, config.exports[1].1.name.as_str()), (1, "/b"));
-        assert_eq!(config.notify, [["/usr/bin/logger", "-t"]]);
+        let command = ["/usr/bin/logger", "-t"].map(str::to_owned).to_vec();
+        let events = vec!["space".to_owned(), "member".to_owned()];
+        assert_eq!(config.notify[0], Receiver { way: Way::Command(command), events });
+        let webhook = Address::parse("http://[::1]:9/hook").expect("it is one");
+        assert_eq!(config.notify[1].way, Way::Webhook(webhook));
+        let to = vec!["ops@example.org".to_owned()];
+        assert_eq!(config.notify[2].way, Way::Mail { to, sendmail: SENDMAIL.to_owned() });
         assert_eq!(config.mounts[0].name(), "/etc/b.hf:a/b");
         assert_eq!(config.fixed_difference(&config), None);
         let other = parse(&WHOLE.replace("2049", "2050")).expect("it is one");
@@ -397,10 +451,19 @@ options = "ro,noexec"
             ("pool = \"b.hf\"", "pool = \"c.hf\"", "20:1: c.hf: no [[pool]]"),
             ("127.0.0.1:8080", "0.0.0.0:8080", "5:10: 0.0.0.0:8080 is reached from other"),
             ("command = [\"/usr/bin/logger\", \"-t\"]", "command = []", "23:1: a command has"),
-            ("command = ", "webhook = ", "24:1: unknown field `webhook`"),
-            ("directory = ", "place = ", "28:1: unknown field `place`"),
-            ("\"ro,noexec\"", "\"ro,fast\"", "25:1: unknown mount option `fast`"),
-            ("fileset = \"a/b\"", "fileset = \"a//b\"", "25:1: a//b: name a fileset"),
+            ("command = ", "program = ", "24:1: unknown field `program`"),
+            (
+                "webhook = ",
+                "mail = [\"a@b\"]\nwebhook = ",
+                "26:1: one of command, webhook and mail",
+            ),
+            ("http://[::1]:9/hook", "https://a/", "26:1: https://a/: https is not there yet"),
+            ("http://[::1]:9/hook", "http://a:b/", "26:1: http://a:b/: it has no such port"),
+            ("\"ops@example.org\"", "", "28:1: a mail has somebody to go to"),
+            ("\"member\"", "\"weather\"", "23:1: weather: no such event: there are trouble"),
+            ("directory = ", "place = ", "33:1: unknown field `place`"),
+            ("\"ro,noexec\"", "\"ro,fast\"", "30:1: unknown mount option `fast`"),
+            ("fileset = \"a/b\"", "fileset = \"a//b\"", "30:1: a//b: name a fileset"),
             ("[http]", "[[schedule]]\nx = 1\n[http]", "4:1: `schedule` is not there yet"),
         ] {
             let refused = parse(&WHOLE.replacen(was, is, 1)).expect_err(is);

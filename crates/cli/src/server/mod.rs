@@ -24,8 +24,9 @@ mod exports;
 mod history;
 pub(crate) mod http;
 mod moving;
-mod notices;
+pub(crate) mod notices;
 pub(crate) mod notify;
+mod receivers;
 pub(crate) mod schedule;
 mod state;
 mod timetable;
@@ -35,6 +36,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context;
 use engine::vnode::api::{FileSystem, FilesetUuid};
@@ -45,14 +47,21 @@ use serde_json::{Value, json};
 use self::config::Config;
 use self::exports::Exports;
 use self::history::History;
+use self::notices::Notice;
+use self::receivers::Receivers;
 use self::schedule::Schedules;
 pub(crate) use self::state::StateDirectory;
 pub(crate) use self::timetable::Timetable;
 use crate::backend::{BackendError, ExplainStep, ExplainTarget, OpenPool};
-use crate::control::{Answer, CLIENTS_MAX, ClientFacts, OperationFacts, Peer, Request};
+use crate::control::{
+    Answer, CLIENTS_MAX, ClientFacts, FilesetFacts, JobFacts, OperationFacts, Peer, Request,
+};
 use crate::events::now_seconds;
 use crate::mounts::Mounts;
 use crate::transfer::{OnBytes, Transfer};
+
+/// How long it is waited for what came of a test: whoever asks waits 5 s for the server.
+const TEST_TIME: Duration = Duration::from_secs(3);
 
 /// A pool that is served.
 pub(crate) struct ServedPool {
@@ -183,6 +192,9 @@ pub(crate) struct Hub {
     exports: Exports,
     /// Clones by schedule.
     schedules: Mutex<Schedules>,
+    /// Who is told what happens; `None`: nobody yet.
+    receivers: Mutex<Option<Receivers>>,
+    notify_counts: Arc<receivers::Counts>,
     /// SV2.
     changing: Mutex<()>,
     /// One fileset is moved at a time.
@@ -201,6 +213,8 @@ impl Hub {
             config: Mutex::default(),
             exports: Exports::default(),
             schedules: Mutex::default(),
+            receivers: Mutex::default(),
+            notify_counts: Arc::default(),
             changing: Mutex::default(),
             moving: Mutex::default(),
         }
@@ -224,6 +238,7 @@ impl Hub {
             }
             Request::ScheduleSet { fileset, keep } => self.schedule_set(index, fileset, keep),
             Request::ScheduleList {} => Ok(self.schedule_list(index)),
+            Request::NotifyTest {} => Ok(Answer::Names(self.test_receivers(&shown(&served.path)))),
             Request::Reload {} => {
                 let reloaded = self.reload();
                 reloaded
@@ -247,6 +262,9 @@ impl Hub {
     /// Exports what `config`, which was read from `path`, says.
     pub(crate) fn configure(&self, path: PathBuf, config: Config) -> anyhow::Result<()> {
         self.export_configured(&config.exports)?;
+        let receivers = Receivers::start(&config.notify, &self.notify_counts)?;
+        // Those that were before end by themselves.
+        *self.receivers() = Some(receivers);
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, config));
         Ok(())
     }
@@ -266,10 +284,47 @@ impl Hub {
         self.configure(path, config)
     }
 
-    /// Returns the commands that are told what happens.
-    fn notify_commands(&self) -> Vec<Vec<String>> {
-        let config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
-        config.as_ref().map(|(_, config)| config.notify.clone()).unwrap_or_default()
+    fn receivers(&self) -> MutexGuard<'_, Option<Receivers>> {
+        self.receivers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells whoever wants to know; waits for nobody.
+    fn tell(&self, pool: &str, notice: &Notice) {
+        if let Some(receivers) = &*self.receivers() {
+            receivers.tell(pool, notice);
+        }
+    }
+
+    /// Tells all receivers a test, and returns what came of it.
+    fn test_receivers(&self, pool: &str) -> Vec<String> {
+        let notice = Notice::new(notices::TEST, "a test: somebody has asked for it");
+        let told = self.receivers().as_ref().map(|it| it.test(pool, &notice, TEST_TIME));
+        told.unwrap_or_default()
+    }
+
+    /// Returns the jobs of a pool that have an end.
+    fn jobs_of(&self, index: usize) -> Vec<JobFacts> {
+        match self.pools[index].pool.control(&Request::JobList {}, Peer::own()) {
+            Ok(Answer::Jobs(jobs)) => jobs,
+            Ok(_) | Err(_) => Vec::new(),
+        }
+    }
+
+    /// Returns the filesets of a pool that have a quota.
+    fn limited_filesets(&self, index: usize) -> Vec<FilesetFacts> {
+        let (mut limited, mut from) = (Vec::new(), Some(0));
+        while let Some(slot) = from {
+            let request = Request::FilesetList { from: slot };
+            let Ok(Answer::Filesets { list, next }) =
+                self.pools[index].pool.control(&request, Peer::own())
+            else {
+                break;
+            };
+            limited.extend(list.into_iter().filter(|it| it.quota_bytes.is_some()));
+            // Slots rise, so this ends.
+            from = next.filter(|&next| next > slot);
+        }
+        limited
     }
 
     fn schedules(&self) -> MutexGuard<'_, Schedules> {
@@ -329,6 +384,9 @@ impl OpenPool for Asked {
         let mut status = self.pool().status();
         if let Some(nfs) = &self.hub.nfs {
             status["nfs"] = nfs.status();
+        }
+        if let Some(receivers) = &*self.hub.receivers() {
+            status["notify"] = self.hub.notify_counts.facts(receivers.count());
         }
         status
     }

@@ -1,33 +1,75 @@
-//! Whom the server tells when something happens to a pool: commands of `holdfast.toml`.
+//! What a server tells of its pools, and when (decision 0079).
 //!
 //! # Policy
 //!
 //! 1. A pool that is in trouble is told once for each text of its health, and once when it is well
 //!    again. One that was well when the server began is not told.
-//! 2. A pool that becomes 80 or 90 % full is told once; again only when it was 5 % below.
+//! 2. A pool that becomes 80 or 90 % full is told once; again only when it was 5 % below. So is a
+//!    fileset that has used 90 or 100 % of its quota.
+//! 3. A member is told each time that its state is another; one that is online when it is first
+//!    seen is not.
+//! 4. Copies that do not verify are told when there are more of them than before, and damage that
+//!    the log tells of, once for each look.
+//! 5. A job that has failed is told once for each failure; what a schedule could not do, once for
+//!    each text until it could.
 //!
-//! [`Seen::look`] decides, from a status; [`tell`] does.
+//! [`Seen::look`] decides, and does nothing. Who is told is in `receivers.rs`.
 
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use crate::control::{FilesetFacts, JobFacts};
+use crate::output::printable;
+
 /// How full a pool is, in percent, when that is told.
-const LEVELS: [u64; 2] = [80, 90];
+const POOL_LEVELS: [u64; 2] = [80, 90];
+/// How much of its quota a fileset has used then.
+const QUOTA_LEVELS: [u64; 2] = [90, 100];
 /// How far below it must have been to be told again.
 const BELOW_PERCENT: u64 = 5;
-/// How long a command may take.
-const COMMAND_TIME: Duration = Duration::from_secs(30);
-/// How often it is looked whether it has ended.
-const COMMAND_POLL: Duration = Duration::from_millis(50);
+/// Longest text of a notice, in bytes.
+const TEXT_BYTES_MAX: usize = 4096;
+
+/// The kinds of notices that there are.
+pub(crate) const KINDS: [&str; 8] =
+    ["trouble", "well", "member", "defect", "space", "quota", "job", "schedule"];
+/// Asked for by a command, and told to everybody.
+pub(crate) const TEST: &str = "test";
 
 /// Something that is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Notice {
-    /// `trouble`, `well` or `space`.
-    pub(super) kind: &'static str,
-    pub(super) text: String,
+pub(crate) struct Notice {
+    /// One of [`KINDS`], or [`TEST`].
+    pub(crate) kind: &'static str,
+    pub(crate) text: String,
+}
+
+impl Notice {
+    /// Returns a notice; a long text is cut.
+    pub(crate) fn new(kind: &'static str, text: impl Into<String>) -> Notice {
+        let mut text = text.into();
+        let mut end = TEXT_BYTES_MAX.min(text.len());
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        Notice { kind, text }
+    }
+}
+
+/// What there is to see of a pool.
+#[derive(Debug, Default)]
+pub(super) struct Sight {
+    /// Its status.
+    pub(super) status: Value,
+    pub(super) jobs: Vec<JobFacts>,
+    /// Its filesets with a quota; `None`: nobody has looked.
+    pub(super) filesets: Option<Vec<FilesetFacts>>,
+    /// What its schedules could not do at the last look.
+    pub(super) schedules: Vec<String>,
+    /// What the log tells of damage since the last look: how often, and the last text.
+    pub(super) damage: Option<(u64, String)>,
 }
 
 /// What was last seen of a pool.
@@ -35,79 +77,143 @@ pub(super) struct Notice {
 pub(super) struct Seen {
     health: String,
     level: u64,
+    /// States of members that were not online.
+    members: BTreeMap<u64, String>,
+    checksum_errors: u64,
+    /// By number: how the job has failed.
+    jobs: BTreeMap<u64, String>,
+    schedules: BTreeSet<String>,
+    quotas: BTreeMap<String, u64>,
 }
 
 impl Default for Seen {
     fn default() -> Seen {
-        Seen { health: "ok".to_owned(), level: 0 }
+        Seen {
+            health: "ok".to_owned(),
+            level: 0,
+            members: BTreeMap::new(),
+            checksum_errors: 0,
+            jobs: BTreeMap::new(),
+            schedules: BTreeSet::new(),
+            quotas: BTreeMap::new(),
+        }
     }
+}
+
+/// Returns the level that a share has reached, to be kept, and whether it is to be told.
+fn reached(before: u64, percent: u64, levels: [u64; 2]) -> (u64, bool) {
+    let now = levels.into_iter().filter(|&level| percent >= level).max().unwrap_or(0);
+    match now {
+        _ if now > before => (now, true),
+        _ if percent + BELOW_PERCENT < before => (now, false),
+        _ => (before, false),
+    }
+}
+
+fn percent_of(part: u64, whole: u64) -> u64 {
+    let percent = u128::from(part) * 100 / u128::from(whole.max(1));
+    u64::try_from(percent).unwrap_or(u64::MAX)
 }
 
 impl Seen {
-    /// Returns what is to be told of a pool whose status is this.
-    pub(super) fn look(&mut self, status: &Value) -> Vec<Notice> {
+    /// Returns what is to be told of a pool that is so now.
+    pub(super) fn look(&mut self, sight: &Sight) -> Vec<Notice> {
         let mut notices = Vec::new();
-        let health = status["health"].as_str().unwrap_or("ok");
-        if health != self.health {
-            let (kind, text) = match health {
-                "ok" => ("well", format!("it is well again: it was {}", self.health)),
-                trouble => ("trouble", trouble.to_owned()),
-            };
-            notices.push(Notice { kind, text });
-            health.clone_into(&mut self.health);
+        self.look_at_health(&sight.status, &mut notices);
+        self.look_at_space(&sight.status["space"], &mut notices);
+        self.look_at_members(&sight.status["members"], &mut notices);
+        if let Some((count, text)) = &sight.damage {
+            notices.push(Notice::new("defect", format!("{text} ({count} since the last look)")));
         }
-        let space = &status["space"];
-        let bytes = |name: &str| space[name].as_u64();
-        let (Some(total), Some(available)) = (bytes("total_bytes"), bytes("available_bytes"))
-        else {
-            return notices;
-        };
-        let full = u128::from(total.saturating_sub(available)) * 100 / u128::from(total.max(1));
-        let full = u64::try_from(full).unwrap_or(100);
-        let reached = LEVELS.into_iter().filter(|&level| full >= level).max().unwrap_or(0);
-        if reached > self.level {
-            let text = format!("{full} % of it are not available any more");
-            notices.push(Notice { kind: "space", text });
-            self.level = reached;
-        } else if full + BELOW_PERCENT < self.level {
-            self.level = reached;
+        self.look_at_jobs(&sight.jobs, &mut notices);
+        if let Some(filesets) = &sight.filesets {
+            self.look_at_quotas(filesets, &mut notices);
         }
+        let failed: BTreeSet<String> = sight.schedules.iter().cloned().collect();
+        notices.extend(failed.difference(&self.schedules).map(|it| Notice::new("schedule", it)));
+        self.schedules = failed;
         notices
     }
-}
 
-/// Has `command` tell `notice` of the pool at `path`: by its environment. It gets no shell, and no
-/// more than [`COMMAND_TIME`].
-pub(super) fn tell(command: &[String], path: &str, notice: &Notice) {
-    let Some((program, arguments)) = command.split_first() else { return };
-    let failed = |cause: &dyn std::fmt::Display| {
-        tracing::error!(program, kind = notice.kind, "a notice is not told: {cause}");
-    };
-    let started = Command::new(program)
-        .args(arguments)
-        .env("HOLDFAST_POOL", path)
-        .env("HOLDFAST_EVENT", notice.kind)
-        .env("HOLDFAST_TEXT", &notice.text)
-        .env_remove("NOTIFY_SOCKET")
-        .stdin(Stdio::null())
-        .spawn();
-    let mut child = match started {
-        Ok(child) => child,
-        Err(error) => return failed(&error),
-    };
-    let begun = Instant::now();
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) if status.success() => return,
-            Ok(Some(status)) => return failed(&status),
-            Err(error) => return failed(&error),
-            Ok(None) if begun.elapsed() > COMMAND_TIME => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return failed(&format!("it took more than {} s", COMMAND_TIME.as_secs()));
-            }
-            Ok(None) => std::thread::park_timeout(COMMAND_POLL),
+    fn look_at_health(&mut self, status: &Value, notices: &mut Vec<Notice>) {
+        let health = status["health"].as_str().unwrap_or("ok");
+        if health == self.health {
+            return;
         }
+        notices.push(match health {
+            "ok" => Notice::new("well", format!("it is well again: it was {}", self.health)),
+            trouble => Notice::new("trouble", trouble),
+        });
+        health.clone_into(&mut self.health);
+    }
+
+    fn look_at_space(&mut self, space: &Value, notices: &mut Vec<Notice>) {
+        let bytes = |name: &str| space[name].as_u64();
+        let both = bytes("total_bytes").zip(bytes("available_bytes"));
+        let Some((total, available)) = both else { return };
+        let full = percent_of(total.saturating_sub(available), total);
+        let (level, is_told) = reached(self.level, full, POOL_LEVELS);
+        self.level = level;
+        if is_told {
+            let text = format!("{full} % of it are not available any more");
+            notices.push(Notice::new("space", text));
+        }
+    }
+
+    fn look_at_members(&mut self, members: &Value, notices: &mut Vec<Notice>) {
+        let mut checksum_errors = 0;
+        for member in members.as_array().into_iter().flatten() {
+            checksum_errors += member["checksum_errors"].as_u64().unwrap_or(0);
+            let (Some(slot), Some(state)) = (member["slot"].as_u64(), member["state"].as_str())
+            else {
+                continue;
+            };
+            let before = self.members.get(&slot).map_or("online", String::as_str);
+            if state != before {
+                let path = printable(member["path"].as_str().unwrap_or_default());
+                let text = format!("{path} (slot {slot}) is {state}, and was {before}");
+                notices.push(Notice::new("member", text));
+                self.members.insert(slot, state.to_owned());
+            }
+        }
+        if checksum_errors > self.checksum_errors {
+            let text = format!(
+                "{} copies did not verify, and were taken from elsewhere: `holdfast device list` \
+                 says of which device",
+                checksum_errors - self.checksum_errors
+            );
+            notices.push(Notice::new("defect", text));
+        }
+        self.checksum_errors = checksum_errors;
+    }
+
+    fn look_at_jobs(&mut self, jobs: &[JobFacts], notices: &mut Vec<Notice>) {
+        let mut failed = BTreeMap::new();
+        for job in jobs {
+            let Some(failure) = &job.failure else { continue };
+            if self.jobs.get(&job.id) != Some(failure) {
+                notices.push(Notice::new("job", format!("{} has failed: {failure}", job.name)));
+            }
+            failed.insert(job.id, failure.clone());
+        }
+        self.jobs = failed;
+    }
+
+    fn look_at_quotas(&mut self, filesets: &[FilesetFacts], notices: &mut Vec<Notice>) {
+        let mut levels = BTreeMap::new();
+        for fileset in filesets {
+            let Some(quota) = fileset.quota_bytes else { continue };
+            let percent = percent_of(fileset.referenced_bytes, quota);
+            let before = self.quotas.get(&fileset.uuid).copied().unwrap_or(0);
+            let (level, is_told) = reached(before, percent, QUOTA_LEVELS);
+            levels.insert(fileset.uuid.clone(), level);
+            if is_told {
+                let name = printable(&fileset.name);
+                let text = format!("fileset {name} has used {percent} % of its quota");
+                notices.push(Notice::new("quota", text));
+            }
+        }
+        self.quotas = levels;
     }
 }
 
@@ -117,13 +223,19 @@ mod tests {
 
     use super::*;
 
+    fn kinds(seen: &mut Seen, sight: &Sight) -> Vec<&'static str> {
+        let notices = seen.look(sight);
+        assert!(notices.iter().all(|it| KINDS.contains(&it.kind)), "{notices:?}");
+        notices.into_iter().map(|it| it.kind).collect()
+    }
+
     #[test]
     fn each_change_is_told_once() {
         let mut seen = Seen::default();
         let mut look = |health: &str, available: u64| {
             let space = json!({ "total_bytes": 1000, "available_bytes": available });
-            let notices = seen.look(&json!({ "health": health, "space": space }));
-            notices.into_iter().map(|it| it.kind).collect::<Vec<_>>()
+            let status = json!({ "health": health, "space": space });
+            kinds(&mut seen, &Sight { status, ..Sight::default() })
         };
         assert!(look("ok", 900).is_empty());
         assert_eq!(look("a device is gone", 900), ["trouble"]);
@@ -136,23 +248,79 @@ mod tests {
         assert_eq!(look("ok", 90), ["space"]);
         assert!(look("ok", 500).is_empty());
         assert_eq!(look("ok", 50), ["space"]);
-        assert!(Seen::default().look(&json!({})).is_empty());
+        assert!(Seen::default().look(&Sight::default()).is_empty());
     }
 
     #[test]
-    fn a_command_is_told_by_its_environment() {
-        let name = format!("holdfast-notice-{}", std::process::id());
-        let file = std::env::temp_dir().join(name);
-        let words = ["sh", "-c", "echo $HOLDFAST_POOL $HOLDFAST_EVENT \"$HOLDFAST_TEXT\" > $0"];
-        let mut command: Vec<String> = words.map(str::to_owned).to_vec();
-        command.push(file.to_str().expect("it is ASCII").to_owned());
-        let notice = Notice { kind: "trouble", text: "a; rm -rf $HOME".to_owned() };
-        tell(&command, "/srv/pool.hf", &notice);
-        let told = std::fs::read_to_string(&file).expect("it was run");
-        assert_eq!(told, "/srv/pool.hf trouble a; rm -rf $HOME\n");
-        std::fs::remove_file(&file).expect("it is ours");
-        // What cannot be run is logged, and stops nobody.
-        tell(&["/nonexistent".to_owned()], "/srv/pool.hf", &notice);
-        tell(&[], "/srv/pool.hf", &notice);
+    fn a_member_is_told_when_its_state_changes_and_bad_copies_when_there_are_more() {
+        let mut seen = Seen::default();
+        let mut look = |state: &str, errors: u64| {
+            let member = |slot: u64, state: &str| {
+                let errors = json!(errors);
+                json!({ "slot": slot, "path": "/d", "state": state, "checksum_errors": errors })
+            };
+            let status = json!({ "members": [member(0, "online"), member(1, state)] });
+            kinds(&mut seen, &Sight { status, ..Sight::default() })
+        };
+        assert!(look("online", 0).is_empty());
+        assert_eq!(look("failed", 0), ["member"]);
+        assert_eq!(look("failed", 2), ["defect"]);
+        assert!(look("failed", 2).is_empty());
+        assert_eq!(look("online", 2), ["member"]);
+        // The counts of a new process begin anew.
+        assert!(look("online", 0).is_empty());
+        assert_eq!(look("online", 1), ["defect"]);
+    }
+
+    #[test]
+    fn failures_of_jobs_and_schedules_quotas_and_damage_are_told() {
+        let mut seen = Seen::default();
+        let job = |failure: Option<&str>| JobFacts {
+            id: 3,
+            name: "scrub".to_owned(),
+            done: 0,
+            total: 0,
+            ends_in_seconds: None,
+            is_paused: false,
+            failure: failure.map(str::to_owned),
+        };
+        let mut of_job = |failure: Option<&str>| {
+            kinds(&mut seen, &Sight { jobs: vec![job(failure)], ..Sight::default() })
+        };
+        assert!(of_job(None).is_empty());
+        assert_eq!(of_job(Some("no room")), ["job"]);
+        assert!(of_job(Some("no room")).is_empty());
+        assert!(of_job(None).is_empty());
+        assert_eq!(of_job(Some("no room")), ["job"]);
+
+        let mut of_schedule = |texts: &[&str]| {
+            let schedules = texts.iter().map(|&it| it.to_owned()).collect();
+            kinds(&mut seen, &Sight { schedules, ..Sight::default() })
+        };
+        assert_eq!(of_schedule(&["a: full", "a: full"]), ["schedule"]);
+        assert!(of_schedule(&["a: full"]).is_empty());
+        assert!(of_schedule(&[]).is_empty());
+        assert_eq!(of_schedule(&["a: full"]), ["schedule"]);
+
+        let mut of_quota = |used: Option<u64>| {
+            let fileset = |used| FilesetFacts {
+                name: "a".to_owned(),
+                uuid: "u".to_owned(),
+                quota_bytes: Some(1000),
+                referenced_bytes: used,
+                ..FilesetFacts::default()
+            };
+            let filesets = used.map(|used| vec![fileset(used)]);
+            kinds(&mut seen, &Sight { filesets, ..Sight::default() })
+        };
+        assert!(of_quota(Some(899)).is_empty());
+        assert_eq!(of_quota(Some(950)), ["quota"]);
+        assert!(of_quota(None).is_empty());
+        assert!(of_quota(Some(890)).is_empty());
+        assert_eq!(of_quota(Some(1000)), ["quota"]);
+        let damage = Some((2, "AN001: it is gone".to_owned()));
+        assert_eq!(kinds(&mut seen, &Sight { damage, ..Sight::default() }), ["defect"]);
+        let long = Notice::new("job", "\u{e9}".repeat(TEXT_BYTES_MAX));
+        assert!(long.text.len() <= TEXT_BYTES_MAX && long.text.len() > TEXT_BYTES_MAX - 2);
     }
 }

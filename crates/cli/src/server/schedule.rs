@@ -252,7 +252,8 @@ impl Hub {
 
     /// Does what schedules want at `seconds` after 1970. Failures are logged, and tried again at
     /// the next call.
-    pub(crate) fn keep_schedules(&self, seconds: u64) {
+    pub(crate) fn keep_schedules(&self, seconds: u64) -> Vec<(usize, String)> {
+        let mut failed = Vec::new();
         let schedules = self.schedules().clone();
         for index in 0..self.pools.len() {
             let own: Vec<Schedule> = list_of(&schedules, index);
@@ -263,21 +264,29 @@ impl Hub {
                 Ok(names) => names,
                 Err(error) => {
                     tracing::error!("schedules: {error}");
+                    failed.push((index, error.to_string()));
                     continue;
                 }
             };
             for Schedule { fileset, keep } in own {
                 match names.get(&fileset) {
                     Some(names) => {
-                        self.keep_schedule(index, &fileset, &plan(&keep, seconds, names))
+                        let due = plan(&keep, seconds, names);
+                        let errors = self.keep_schedule(index, &fileset, &due);
+                        failed.extend(errors.into_iter().map(|error| (index, error)));
                     }
-                    None => tracing::warn!(fileset, "schedules: there is no such fileset"),
+                    None => {
+                        tracing::warn!(fileset, "schedules: there is no such fileset");
+                        failed.push((index, format!("there is no fileset {fileset}")));
+                    }
                 }
             }
         }
+        failed
     }
 
-    fn keep_schedule(&self, index: usize, fileset: &str, due: &Due) {
+    fn keep_schedule(&self, index: usize, fileset: &str, due: &Due) -> Vec<String> {
+        let mut failed = Vec::new();
         let fileset_of = || fileset.to_owned();
         let take =
             |clone: &String| Request::CloneCreate { fileset: fileset_of(), clone: clone.clone() };
@@ -288,8 +297,10 @@ impl Hub {
             let done = audited("schedule", &request, || self.control(index, &request, Peer::own()));
             if let Err(error) = done {
                 tracing::error!("schedules: {error}");
+                failed.push(error.to_string());
             }
         }
+        failed
     }
 
     /// Returns the names of the clones of each fileset.

@@ -7,11 +7,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Hub;
-use super::notices::{self, Seen};
-use crate::events::now_seconds;
+use super::notices::{Seen, Sight};
+use crate::events::{self, now_seconds};
 
 /// How often schedules are looked at: a clone is so late at most.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Looks from one at filesets and their quotas to the next: a pool may have many.
+const QUOTA_LOOKS: u64 = 6;
 
 /// The thread. It ends when this is dropped.
 pub(crate) struct Timetable {
@@ -27,9 +29,11 @@ impl Timetable {
         let (hub, stopped) = (Arc::clone(hub), Arc::clone(&should_stop));
         let thread = std::thread::Builder::new().name("schedules".to_owned()).spawn(move || {
             let mut seen: Vec<Seen> = hub.pools.iter().map(|_| Seen::default()).collect();
+            let mut looks = 0;
             while !stopped.load(Ordering::Acquire) {
-                hub.keep_schedules(now_seconds());
-                look(&hub, &mut seen);
+                let failed = hub.keep_schedules(now_seconds());
+                look(&hub, &mut seen, failed, looks % QUOTA_LOOKS == 0);
+                looks += 1;
                 std::thread::park_timeout(LOOK_EVERY);
             }
         })?;
@@ -37,14 +41,27 @@ impl Timetable {
     }
 }
 
-/// Tells what has happened to pools since the last look.
-fn look(hub: &Hub, seen: &mut [Seen]) {
-    let commands = hub.notify_commands();
-    for (served, seen) in hub.pools.iter().zip(seen) {
-        for notice in seen.look(&served.pool.status()) {
+/// Tells what has happened to pools since the last look. `failed` is what their schedules could
+/// not do, by pool.
+fn look(hub: &Hub, seen: &mut [Seen], failed: Vec<(usize, String)>, looks_at_quotas: bool) {
+    // The log does not say of which pool it tells: the first stands for all.
+    let mut damage = events::take_damage();
+    for (index, (served, seen)) in hub.pools.iter().zip(seen).enumerate() {
+        let own = failed.iter().filter(|(pool, _)| *pool == index);
+        let sight = Sight {
+            status: served.pool.status(),
+            jobs: hub.jobs_of(index),
+            filesets: looks_at_quotas.then(|| hub.limited_filesets(index)),
+            schedules: own.map(|(_, text)| text.clone()).collect(),
+            damage: damage.take(),
+        };
+        for notice in seen.look(&sight) {
             let path = served.path.display().to_string();
-            tracing::warn!(pool = path, kind = notice.kind, "{}", notice.text);
-            commands.iter().for_each(|command| notices::tell(command, &path, &notice));
+            // What the log tells of is in it already.
+            if notice.kind != "defect" {
+                tracing::warn!(pool = path, kind = notice.kind, "{}", notice.text);
+            }
+            hub.tell(&path, &notice);
         }
     }
 }

@@ -35,6 +35,7 @@ pub(super) fn control(
         | Request::OperationList {}
         | Request::ScheduleSet { .. }
         | Request::ScheduleList {}
+        | Request::NotifyTest {}
         | Request::Reload {} => {
             let advice = format!("start `holdfast serve {}`", path.display());
             return Err(failed(path, format!("the pool is not served over the network: {advice}")));

@@ -353,3 +353,37 @@ fn a_server_keeps_schedules_and_tells_its_manager() {
     assert!(holdfast(&["check", &pool]).status.success());
     fs::remove_dir_all(&work).expect("nothing uses it");
 }
+
+/// Goal: `notify test` tells all whom the configuration names, also behind a reload, and says of
+/// whom nobody knows how to tell him; a server without any says what to write.
+#[test]
+fn a_server_tells_a_test_to_all_whom_its_configuration_names() {
+    let name = format!("holdfast-notices-{}", std::process::id());
+    let work = std::env::temp_dir().join(name);
+    fs::create_dir_all(&work).expect("the name is new");
+    let text = |path: std::path::PathBuf| path.to_str().expect("it is ASCII").to_owned();
+    let (pool, config) = (text(work.join("pool.hf")), text(work.join("holdfast.toml")));
+    let (state, told_file) = (text(work.join("state")), work.join("told"));
+    assert!(holdfast(&["create", &pool, "--size", "64M"]).status.success());
+    let base = format!("[[pool]]\npath = \"{pool}\"\n");
+    fs::write(&config, &base).expect("there is room");
+    let serving = Serving::start(&["--config", &config, "--nfs", "127.0.0.1:0", "--state", &state]);
+    let nobody = holdfast(&["notify", "test", &pool]);
+    assert!(!nobody.status.success());
+    assert!(told(&["notify", "test", &pool]).contains("write a [[notify]]"));
+    let notify = format!(
+        "[[notify]]\ncommand = [\"sh\", \"-c\", \"echo $HOLDFAST_EVENT > {}\"]\n\
+         [[notify]]\ncommand = [\"/nonexistent\"]\nevents = [\"space\"]\n",
+        told_file.display()
+    );
+    fs::write(&config, base + &notify).expect("there is room");
+    assert!(holdfast(&["reload", &pool]).status.success());
+    let came = told(&["notify", "test", &pool]);
+    assert!(came.lines().next().is_some_and(|line| line.ends_with(": told")), "{came}");
+    assert!(came.contains("/nonexistent: No such file"), "{came}");
+    assert_eq!(fs::read_to_string(&told_file).expect("it was run"), "test\n");
+    let status = told(&["status", &pool, "--json"]);
+    assert!(status.contains("\"receivers\":2") && status.contains("\"failed\":1"), "{status}");
+    serving.end();
+    fs::remove_dir_all(&work).expect("nothing uses it");
+}

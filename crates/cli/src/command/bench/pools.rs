@@ -234,7 +234,7 @@ impl Pools {
         let device = self.directory().join(format!("{name}.hf"));
         let options = CreateOptions {
             devices: vec![device.clone()],
-            groups: vec![crate::backend::GroupToMake::single()],
+            layout: format::members::Layout::Single,
             size_bytes: Some(pool_bytes),
             fragment_bytes: 4096,
             block_bytes: 16_384,

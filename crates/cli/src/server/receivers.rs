@@ -1,0 +1,412 @@
+//! Whom a server tells what happens to its pools: commands, addresses of HTTP, mail (decision
+//! 0079).
+//!
+//! # Invariants
+//!
+//! - NO1: Nobody who has something to tell waits for a receiver: each has a queue of
+//!   [`QUEUE_MAX`] notices and a thread of its own. What finds the queue full is dropped, counted,
+//!   and the next one that is told says how many were.
+//! - NO2: A receiver may take [`RECEIVER_TIME`] for one notice, and is ended then.
+//!
+//! Not here: what is told, and when (`notices.rs`).
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver as Queue, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::notices::Notice;
+use crate::events::now_seconds;
+
+/// Notices that wait for one receiver: more than a pool of 32 failing members makes at once.
+pub(crate) const QUEUE_MAX: usize = 64;
+/// How long one notice may take.
+pub(crate) const RECEIVER_TIME: Duration = Duration::from_secs(30);
+/// How often it is looked whether a program has ended.
+const POLL_TIME: Duration = Duration::from_millis(50);
+/// How long a connection may take to be made.
+const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// Most of an answer that is read: its first line counts.
+const ANSWER_BYTES_MAX: usize = 512;
+/// Who sends mail, where nothing else is said.
+pub(crate) const SENDMAIL: &str = "/usr/sbin/sendmail";
+
+/// How one receiver is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// A program with its arguments; the notice is in its environment.
+    Command(Vec<String>),
+    /// A POST of JSON.
+    Webhook(Address),
+    /// A mail to these, by a program that reads it.
+    Mail {
+        /// Who gets it.
+        to: Vec<String>,
+        /// Who sends it.
+        sendmail: String,
+    },
+}
+
+/// An address of HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    /// Name or number, and port.
+    host: String,
+    port: u16,
+    /// From its slash on.
+    path: String,
+}
+
+/// A receiver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Receiver {
+    /// How it is told.
+    pub(crate) way: Way,
+    /// Of what; none: of everything.
+    pub(crate) events: Vec<String>,
+}
+
+/// A notice on its way.
+#[derive(Clone, Debug)]
+struct Told {
+    pool: String,
+    notice: Notice,
+    seconds: u64,
+    /// Notices that were dropped before this one.
+    dropped: u64,
+    /// Who wants to know what came of it.
+    asked: Option<Sender<String>>,
+}
+
+/// What came of notices.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    told: AtomicU64,
+    failed: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl Counts {
+    /// Returns them for `status`.
+    pub(crate) fn facts(&self, receivers: usize) -> Value {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        json!({
+            "receivers": receivers,
+            "told": of(&self.told),
+            "failed": of(&self.failed),
+            "dropped": of(&self.dropped),
+        })
+    }
+}
+
+/// The receivers of a server, each with its queue and its thread. The threads end when this is
+/// dropped, and nobody waits for them.
+pub(crate) struct Receivers {
+    all: Vec<(Receiver, SyncSender<Told>, AtomicU64)>,
+    should_stop: Arc<AtomicBool>,
+    counts: Arc<Counts>,
+}
+
+impl Drop for Receivers {
+    fn drop(&mut self) {
+        self.should_stop.store(true, Ordering::Release);
+    }
+}
+
+impl Address {
+    /// Returns the address that `text` says, or why it is none.
+    pub(crate) fn parse(text: &str) -> Result<Address, String> {
+        let wrong =
+            |cause: &str| Err(format!("{text}: {cause}: write it as http://HOST:PORT/PATH"));
+        if text.starts_with("https://") {
+            return Err(format!(
+                "{text}: https is not there yet: give a command, as curl(1), that sends it"
+            ));
+        }
+        let Some(rest) = text.strip_prefix("http://") else { return wrong("no address of HTTP") };
+        if rest.chars().any(|c| c.is_whitespace() || c.is_control() || !c.is_ascii()) {
+            return wrong("it has a character that no address has");
+        }
+        let (host, path) = match rest.find('/') {
+            Some(at) => rest.split_at(at),
+            None => (rest, "/"),
+        };
+        if host.contains('@') {
+            return wrong("a name and a password are not sent");
+        }
+        let (name, port) = match host.rsplit_once(':') {
+            Some((name, port)) if !port.ends_with(']') => match port.parse() {
+                Ok(port) => (name, port),
+                Err(_) => return wrong("it has no such port"),
+            },
+            _ => (host, 80),
+        };
+        let name = name.trim_start_matches('[').trim_end_matches(']');
+        if name.is_empty() {
+            return wrong("it names no host");
+        }
+        Ok(Address { host: name.to_owned(), port, path: path.to_owned() })
+    }
+}
+
+impl Receiver {
+    /// Returns how it is told, as people say it.
+    pub(crate) fn words(&self) -> String {
+        match &self.way {
+            Way::Command(words) => format!("command {}", words.join(" ")),
+            Way::Webhook(Address { host, port, path }) => {
+                format!("webhook http://{host}:{port}{path}")
+            }
+            Way::Mail { to, .. } => format!("mail to {}", to.join(", ")),
+        }
+    }
+
+    fn wants(&self, notice: &Notice) -> bool {
+        // A test is for everybody.
+        notice.kind == "test"
+            || self.events.is_empty()
+            || self.events.iter().any(|event| event == notice.kind)
+    }
+}
+
+impl Receivers {
+    /// Starts a thread for each of `all`.
+    pub(crate) fn start(all: &[Receiver], counts: &Arc<Counts>) -> std::io::Result<Receivers> {
+        let should_stop = Arc::new(AtomicBool::new(false));
+        let mut started = Vec::new();
+        for receiver in all {
+            let (sender, queue) = sync_channel(QUEUE_MAX);
+            let (way, stopped) = (receiver.way.clone(), Arc::clone(&should_stop));
+            let counts = Arc::clone(counts);
+            std::thread::Builder::new()
+                .name("notify".to_owned())
+                .spawn(move || serve(&way, &queue, &stopped, &counts))?;
+            started.push((receiver.clone(), sender, AtomicU64::new(0)));
+        }
+        Ok(Receivers { all: started, should_stop, counts: Arc::clone(counts) })
+    }
+
+    /// Returns how many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Tells each that wants to know it; waits for none (NO1).
+    pub(crate) fn tell(&self, pool: &str, notice: &Notice) {
+        for (receiver, sender, dropped) in &self.all {
+            if receiver.wants(notice) {
+                self.give((sender, dropped), pool, notice, None);
+            }
+        }
+    }
+
+    /// Tells each a test, and returns what came of it within `time`.
+    pub(crate) fn test(&self, pool: &str, notice: &Notice, time: Duration) -> Vec<String> {
+        let begun = Instant::now();
+        let asked: Vec<_> = self
+            .all
+            .iter()
+            .map(|(receiver, sender, dropped)| {
+                let (answer, answers) = channel();
+                let is_given = self.give((sender, dropped), pool, notice, Some(answer));
+                (receiver.words(), is_given, answers)
+            })
+            .collect();
+        let outcome = |(words, is_given, answers): (String, bool, Queue<String>)| {
+            if !is_given {
+                return format!("{words}: {QUEUE_MAX} notices wait for it: it does not answer");
+            }
+            let left = time.saturating_sub(begun.elapsed());
+            match answers.recv_timeout(left) {
+                Ok(came) => format!("{words}: {came}"),
+                Err(_) => format!("{words}: it has not answered within {} s", time.as_secs()),
+            }
+        };
+        asked.into_iter().map(outcome).collect()
+    }
+
+    fn give(
+        &self,
+        (sender, dropped): (&SyncSender<Told>, &AtomicU64),
+        pool: &str,
+        notice: &Notice,
+        asked: Option<Sender<String>>,
+    ) -> bool {
+        let before = dropped.swap(0, Ordering::AcqRel);
+        let told = Told {
+            pool: pool.to_owned(),
+            notice: notice.clone(),
+            seconds: now_seconds(),
+            dropped: before,
+            asked,
+        };
+        match sender.try_send(told) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                dropped.fetch_add(before + 1, Ordering::AcqRel);
+                self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+}
+
+/// Tells what comes, until the server drops the other end.
+fn serve(way: &Way, queue: &Queue<Told>, should_stop: &AtomicBool, counts: &Counts) {
+    while let Ok(told) = queue.recv() {
+        if should_stop.load(Ordering::Acquire) {
+            return;
+        }
+        let done = match way {
+            Way::Command(words) => run_command(words, &told, should_stop),
+            Way::Webhook(address) => post(address, &told),
+            Way::Mail { to, sendmail } => mail(to, sendmail, &told, should_stop),
+        };
+        let count = if done.is_ok() { &counts.told } else { &counts.failed };
+        count.fetch_add(1, Ordering::Relaxed);
+        if let Err(cause) = &done {
+            let kind = told.notice.kind;
+            tracing::error!(pool = told.pool, kind, "a notice is not told: {cause}");
+        }
+        if let Some(asked) = told.asked {
+            // Who asked may have gone.
+            let _ = asked.send(done.map_or_else(|cause| cause, |()| "told".to_owned()));
+        }
+    }
+}
+
+impl Told {
+    fn json(&self) -> Value {
+        json!({
+            "event": self.notice.kind,
+            "pool": self.pool,
+            "text": self.notice.text,
+            "seconds": self.seconds,
+            "dropped_before": self.dropped,
+        })
+    }
+}
+
+/// NO2: waits until a program has ended well.
+fn end_of(
+    mut child: std::process::Child,
+    should_stop: &AtomicBool,
+    time: Duration,
+) -> Result<(), String> {
+    let begun = Instant::now();
+    loop {
+        let cause = match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(Some(status)) => return Err(status.to_string()),
+            Err(error) => return Err(error.to_string()),
+            Ok(None) if begun.elapsed() > time => {
+                format!("it took more than {} s", time.as_secs())
+            }
+            Ok(None) if should_stop.load(Ordering::Acquire) => "the server ends".to_owned(),
+            Ok(None) => {
+                std::thread::park_timeout(POLL_TIME);
+                continue;
+            }
+        };
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(cause);
+    }
+}
+
+fn run_command(words: &[String], told: &Told, should_stop: &AtomicBool) -> Result<(), String> {
+    let Some((program, arguments)) = words.split_first() else { return Ok(()) };
+    let child = Command::new(program)
+        .args(arguments)
+        .env("HOLDFAST_POOL", &told.pool)
+        .env("HOLDFAST_EVENT", told.notice.kind)
+        .env("HOLDFAST_TEXT", &told.notice.text)
+        .env("HOLDFAST_DROPPED", told.dropped.to_string())
+        .env_remove("NOTIFY_SOCKET")
+        .stdin(Stdio::null())
+        .spawn();
+    end_of(child.map_err(|error| format!("{program}: {error}"))?, should_stop, RECEIVER_TIME)
+}
+
+/// Returns text that is one line of a head: without what would begin another.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn mail(
+    to: &[String],
+    sendmail: &str,
+    told: &Told,
+    should_stop: &AtomicBool,
+) -> Result<(), String> {
+    let Told { pool, notice, dropped, .. } = told;
+    let mut text = format!(
+        "To: {}\nSubject: holdfast: {} {}\nAuto-Submitted: auto-generated\nContent-Type: \
+         text/plain; charset=utf-8\n\n{pool}: {}\n",
+        one_line(&to.join(", ")),
+        notice.kind,
+        one_line(pool),
+        notice.text
+    );
+    if *dropped > 0 {
+        text += &format!("{dropped} notices before this one were dropped.\n");
+    }
+    let child = Command::new(sendmail)
+        .args(["-t", "-i"])
+        .env_remove("NOTIFY_SOCKET")
+        .stdin(Stdio::piped())
+        .spawn();
+    let mut child = child.map_err(|error| format!("{sendmail}: {error}"))?;
+    // A pipe has room for it: a notice has 4 KiB at most.
+    let written = child.stdin.take().map_or(Ok(()), |mut input| input.write_all(text.as_bytes()));
+    end_of(child, should_stop, RECEIVER_TIME)?;
+    written.map_err(|error| format!("{sendmail}: {error}"))
+}
+
+fn post(address: &Address, told: &Told) -> Result<(), String> {
+    let Address { host, port, path } = address;
+    let shown = |error: std::io::Error| format!("http://{host}:{port}{path}: {error}");
+    let begun = Instant::now();
+    let found = (host.as_str(), *port).to_socket_addrs().map_err(shown)?.next();
+    let found = found.ok_or_else(|| format!("{host}: no such host"))?;
+    let mut stream = TcpStream::connect_timeout(&found, CONNECT_TIME).map_err(shown)?;
+    let left = || RECEIVER_TIME.saturating_sub(begun.elapsed()).max(Duration::from_millis(1));
+    let body = told.json().to_string();
+    let host_field = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: {host_field}:{port}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nUser-Agent: holdfast\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    stream.set_write_timeout(Some(left())).map_err(shown)?;
+    stream.write_all(request.as_bytes()).map_err(shown)?;
+    let mut answer = Vec::new();
+    while !answer.contains(&b'\n') && answer.len() < ANSWER_BYTES_MAX {
+        // One that sends a byte now and then has no more time for it.
+        if begun.elapsed() >= RECEIVER_TIME {
+            return Err(shown(std::io::ErrorKind::TimedOut.into()));
+        }
+        stream.set_read_timeout(Some(left())).map_err(shown)?;
+        let mut some = [0; ANSWER_BYTES_MAX];
+        match stream.read(&mut some).map_err(shown)? {
+            0 => break,
+            count => answer.extend_from_slice(&some[..count]),
+        }
+    }
+    let line = String::from_utf8_lossy(&answer);
+    let line = line.lines().next().unwrap_or_default();
+    let code = line.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
+    match code {
+        Some(code) if code.len() == 3 && code.starts_with('2') => Ok(()),
+        Some(code) => Err(format!("http://{host}:{port}{path}: answered {}", one_line(code))),
+        None => Err(format!("http://{host}:{port}{path}: its answer is no HTTP")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! Receivers that do what they should, fail, hang, and talk nonsense.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+
+use super::*;
+
+const POOL: &str = "/srv/pool.hf";
+
+fn notice(kind: &'static str, text: &str) -> Notice {
+    Notice { kind, text: text.to_owned() }
+}
+
+fn start(all: &[Way]) -> (Receivers, Arc<Counts>) {
+    let receiver = |way: &Way| Receiver { way: way.clone(), events: Vec::new() };
+    let all: Vec<_> = all.iter().map(receiver).collect();
+    let counts = Arc::new(Counts::default());
+    (Receivers::start(&all, &counts).expect("threads can be started"), counts)
+}
+
+fn shell(script: &str) -> Way {
+    Way::Command(["sh", "-c", script].map(str::to_owned).to_vec())
+}
+
+fn counted(counts: &Counts) -> [u64; 3] {
+    [&counts.told, &counts.failed, &counts.dropped].map(|it| it.load(Ordering::Relaxed))
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// A server of HTTP that answers one request so, and returns what it was sent.
+fn server(answer: &'static [u8]) -> (Address, std::thread::JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it listens").port();
+    let serving = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("somebody comes");
+        let mut lines = BufReader::new(stream.try_clone().expect("it can be"));
+        let (mut head, mut length) = (String::new(), 0);
+        while !head.ends_with("\r\n\r\n") {
+            let from = head.len();
+            lines.read_line(&mut head).expect("it is text");
+            if let Some(value) = head[from..].strip_prefix("Content-Length: ") {
+                length = value.trim().parse().expect("a number");
+            }
+        }
+        let mut body = vec![0; length];
+        lines.read_exact(&mut body).expect("it is as long as it says");
+        stream.write_all(answer).expect("somebody reads");
+        head + &String::from_utf8(body).expect("it is JSON")
+    });
+    let address = Address::parse(&format!("http://127.0.0.1:{port}/hook?x=1"));
+    (address.expect("it is one"), serving)
+}
+
+/// Goal: each way tells what happened, whatever is in the text, and nothing of it is run.
+#[test]
+fn commands_mails_and_webhooks_are_told() {
+    let work = std::env::temp_dir().join(format!("holdfast-notify-{}", std::process::id()));
+    std::fs::create_dir_all(&work).expect("the name is new");
+    let (file, letter) = (work.join("file"), work.join("letter"));
+    let script = format!(
+        "echo $HOLDFAST_POOL $HOLDFAST_EVENT \"$HOLDFAST_TEXT\" > {0}.new; mv {0}.new {0}",
+        file.display()
+    );
+    let sendmail = work.join("sendmail");
+    let program =
+        format!("#!/bin/sh\n(echo \"$@\"; cat) > {0}.new; mv {0}.new {0}\n", letter.display());
+    std::fs::write(&sendmail, program).expect("there is room");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(&sendmail, mode).expect("it is ours");
+    let to = vec!["ops@example.org".to_owned(), "b@example.org".to_owned()];
+    let mail = Way::Mail { to, sendmail: sendmail.to_str().expect("ASCII").to_owned() };
+    let (address, serving) = server(b"HTTP/1.1 204 No Content\r\n\r\n");
+    let (receivers, counts) = start(&[shell(&script), mail, Way::Webhook(address)]);
+    receivers.tell(POOL, &notice("space", "a; rm -rf $HOME \"\nSubject: x"));
+    until("not all are told", || counted(&counts) == [3, 0, 0]);
+    let told = std::fs::read_to_string(&file).expect("it was run");
+    assert_eq!(told, "/srv/pool.hf space a; rm -rf $HOME \"\nSubject: x\n");
+    let letter = std::fs::read_to_string(&letter).expect("it was run");
+    let (head, body) = letter.split_once("\n\n").expect("it has a head");
+    assert!(head.starts_with("-t -i\nTo: ops@example.org, b@example.org\n"), "{head}");
+    assert_eq!(head.matches("Subject: ").count(), 1, "{head}");
+    assert!(body.contains("rm -rf"), "{body}");
+    let sent = serving.join().expect("it was asked");
+    let (head, body) = sent.split_once("\r\n\r\n").expect("it has a head");
+    assert!(head.starts_with("POST /hook?x=1 HTTP/1.1\r\nHost: 127.0.0.1:"), "{head}");
+    let body: Value = serde_json::from_str(body).expect("it is JSON");
+    assert_eq!((&body["event"], &body["pool"]), (&json!("space"), &json!(POOL)));
+    std::fs::remove_dir_all(&work).expect("it is ours");
+}
+
+/// Goal: who hangs keeps nobody from being told, and nobody who tells; his queue is bounded, and
+/// the next notice says how many were dropped.
+#[test]
+fn a_receiver_that_hangs_harms_nobody() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it listens").port();
+    let hangs = Address::parse(&format!("http://127.0.0.1:{port}/")).expect("it is one");
+    let (receivers, counts) = start(&[Way::Webhook(hangs), shell("sleep 600"), shell("true")]);
+    let begun = Instant::now();
+    let rounds = QUEUE_MAX + 20;
+    for round in 0..rounds {
+        receivers.tell(POOL, &notice("job", &round.to_string()));
+        // The one that answers is told each.
+        let told = u64::try_from(round + 1).expect("few");
+        until("it is not told", || counts.told.load(Ordering::Relaxed) == told);
+    }
+    assert!(begun.elapsed() < RECEIVER_TIME, "somebody has waited for who hangs");
+    let [_, failed, dropped] = counted(&counts);
+    // One is on its way beside the queue.
+    assert_eq!((failed, dropped), (0, 2 * 19));
+    let came = receivers.test(POOL, &notice("test", "t"), Duration::from_millis(500));
+    assert!(came[0].contains("does not answer") && came[1].contains("does not answer"), "{came:?}");
+    assert!(came[2].ends_with(": told"), "{came:?}");
+    drop((receivers, listener));
+}
+
+/// Goal: what fails is told as failed, with why; a receiver gets what it asked for.
+#[test]
+fn what_fails_is_counted_and_events_are_chosen() {
+    let (refuses, one) = server(b"HTTP/1.1 503 Busy\r\n\r\n");
+    let (nonsense, two) = server(&[b'x'; 2 * ANSWER_BYTES_MAX]);
+    let gone = {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        listener.local_addr().expect("it listens").port()
+    };
+    let gone = Address::parse(&format!("http://127.0.0.1:{gone}")).expect("it is one");
+    let ways = [
+        Way::Webhook(refuses),
+        Way::Webhook(nonsense),
+        Way::Webhook(gone),
+        shell("exit 3"),
+        Way::Command(vec!["/nonexistent".to_owned()]),
+    ];
+    let (receivers, counts) = start(&ways);
+    let came = receivers.test(POOL, &notice("test", "t"), Duration::from_secs(20));
+    for (came, why) in came.iter().zip(["503", "no HTTP", "refused", "exit status: 3", "No such"]) {
+        assert!(came.contains(why), "{came}: not {why}");
+    }
+    assert_eq!(counted(&counts), [0, 5, 0]);
+    drop((one.join(), two.join()));
+
+    let chosen = Receiver { way: shell("true"), events: vec!["space".to_owned()] };
+    let counts = Arc::new(Counts::default());
+    let receivers = Receivers::start(&[chosen], &counts).expect("a thread can be started");
+    receivers.tell(POOL, &notice("job", "not this"));
+    receivers.tell(POOL, &notice("space", "this"));
+    until("it is not told", || counted(&counts)[0] == 1);
+    let came = receivers.test(POOL, &notice("test", "t"), Duration::from_secs(20));
+    assert!(came[0].ends_with(": told"), "{came:?}");
+    assert_eq!(counted(&counts), [2, 0, 0]);
+}
+
+#[test]
+fn addresses_that_are_none_are_refused() {
+    for (text, why) in [
+        ("ftp://a/", "no address"),
+        ("https://a/", "https is not there yet"),
+        ("http:///x", "names no host"),
+        ("http://a:99999/", "no such port"),
+        ("http://me:secret@a/", "not sent"),
+        ("http://a/x y", "a character"),
+        ("http://a/\r\nX: y", "a character"),
+    ] {
+        let refused = Address::parse(text).expect_err(text);
+        assert!(refused.contains(why), "{text}: {refused}");
+    }
+    let address = Address::parse("http://a.example").expect("it is one");
+    assert_eq!(
+        (address.host.as_str(), address.port, address.path.as_str()),
+        ("a.example", 80, "/")
+    );
+}
