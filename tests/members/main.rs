@@ -10,6 +10,7 @@ mod rebuild_crash;
 mod removal;
 mod replace;
 mod returns;
+mod roles;
 mod scrub;
 mod set;
 mod skeleton;

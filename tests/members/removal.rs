@@ -54,7 +54,7 @@ fn expected(file: usize) -> Vec<u8> {
 }
 
 /// Lets jobs work until the pool has `count` disk groups.
-fn finish(pool: &Pool, count: usize, what: &str) {
+pub(super) fn finish(pool: &Pool, count: usize, what: &str) {
     for _ in 0..500 {
         pool.tick().unwrap_or_else(|error| panic!("{what}: {error}"));
         if groups(pool).len() == count {

@@ -305,6 +305,8 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "groups::a_cut_while_a_group_is_added_leaves_all_of_it_or_nothing",
     ),
+    ("RoleForgotten", "members", "roles::each_disk_group_has_what_its_roles_say"),
+    ("MetadataRoomForgotten", "members", "roles::writers_are_refused_where_metadata_has_no_room"),
     ("LeavingIsRoom", "members", "removal::writers_get_no_room_that_a_removal_needs"),
     (
         "LeavingGetsSegments",

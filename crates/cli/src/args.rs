@@ -183,14 +183,18 @@ pub(crate) enum CpuLatencyName {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast create pool.hf --size 16T\n  \
-                        holdfast create --group mirror:d0.hf,d1.hf --size 2G")]
+                        holdfast create --group mirror:d0.hf,d1.hf --size 2G\n  \
+                        holdfast create --group raid5:d0,d1,d2,d3 --group \
+                        mirror:m0,m1=metadata,journal")]
 pub(crate) struct CreateArgs {
     /// A file (made if it is missing) or block device
     #[arg(required_unless_present = "groups", conflicts_with = "groups")]
     pub(crate) device: Option<PathBuf>,
-    /// Several devices: mirror:DEVICE,DEVICE of 2 or 3, each with all of the pool, or raid5 of 3 to
-    /// 32, any of which may be lost; single:DEVICE is one
-    #[arg(long = "group", value_name = "KIND:DEVICE,...", value_parser = parse_group)]
+    /// A disk group: mirror:DEVICE,DEVICE of 2 or 3, each with all of it, or raid5 of 3 to 32, any
+    /// of which may be lost; single:DEVICE is one. Several may be given; what each is for follows
+    /// its devices: =data, =metadata,journal or =data,metadata,journal. Without roles the first has
+    /// all, unless another names metadata, and the rest have data
+    #[arg(long = "group", value_name = "KIND:DEVICE,...[=ROLES]", value_parser = parse_group)]
     pub(crate) groups: Vec<GroupSpec>,
     /// Size of each new file; a block device is used whole
     #[arg(long)]

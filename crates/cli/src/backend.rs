@@ -82,13 +82,32 @@ pub enum BackendError {
     },
 }
 
+/// A disk group that a pool is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupToMake {
+    /// How it lies on its devices.
+    pub layout: Layout,
+    /// How many of the devices are its own.
+    pub width: usize,
+    /// Whether data may lie there.
+    pub has_data: bool,
+}
+
+impl GroupToMake {
+    /// Returns the disk group of a pool on one device.
+    #[must_use]
+    pub fn single() -> GroupToMake {
+        GroupToMake { layout: Layout::Single, width: 1, has_data: true }
+    }
+}
+
 /// What `create` makes.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
-    /// Files, made if they are missing, or block devices.
+    /// Files, made if they are missing, or block devices: of all disk groups, in their order.
     pub devices: Vec<PathBuf>,
-    /// How the pool lies on them.
-    pub layout: Layout,
+    /// The disk groups, the one with the metadata first.
+    pub groups: Vec<GroupToMake>,
     /// Size of the device; `None`: as large as it is.
     pub size_bytes: Option<u64>,
     /// Unit of allocation.

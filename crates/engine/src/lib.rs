@@ -29,9 +29,9 @@ pub use buffer::{CacheCounts, LsnCounts};
 pub use jobs::{CleanerCounts, CleanerGauge, JobProgress, JobStatus, RebuildReport, ScrubReport};
 pub use journal::{JournalCounts, RecoveryError, RecoveryReport};
 pub use pool::{
-    CreateOptions, DiskGroupError, DiskGroupStatus, FilesetInfo, MemberStatus, Move, MoveError,
-    MoveHow, MoveStep, OpenError, OpenOptions, Pipe, Pool, PoolStatus, QuotaAccount, QuotaInfo,
-    QuotaLimitsChange, QuotaProgress, SpareStatus,
+    CreateOptions, DiskGroupError, DiskGroupStatus, FilesetInfo, GroupPlan, Layouts, MemberStatus,
+    Move, MoveError, MoveHow, MoveStep, NewDiskGroup, OpenError, OpenOptions, Pipe, Pool,
+    PoolStatus, QuotaAccount, QuotaInfo, QuotaLimitsChange, QuotaProgress, SpareStatus,
 };
 pub use segment::{SegmentCacheCounts, WRITES_IN_FLIGHT_MAX};
 pub use stream::{ReceiveError, ResumeToken, SendError, TokenError};

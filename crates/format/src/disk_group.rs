@@ -1,8 +1,9 @@
 //! Disk groups: the devices of a pool, in groups of which each lies in its own way on its members.
 //!
 //! The first has the number 0. It carries the fixed regions, all metadata but the fronts of
-//! others, and data; it is described by the fields of the superblock and never leaves. Those that
-//! were added later hold data only, and the front of each of their allocation groups.
+//! others, and data unless the pool was made with data elsewhere; it is described by the fields of
+//! the superblock and never leaves. Those beside it, made with it or added, hold data only, and the
+//! front of each of their allocation groups.
 //!
 //! # Layout
 //!
@@ -260,7 +261,7 @@ impl Geometry {
     /// Whether allocation group `number` lies in stripes.
     #[must_use]
     pub fn is_striped(&self, number: u32) -> bool {
-        self.range_of(number).map_or(self.stripe.is_some(), |range| range.is_striped)
+        self.range_of(number).map_or(self.first_is_striped, |range| range.is_striped)
     }
 
     /// Returns the bytes of the pool from the first to behind the last allocation group of an added

@@ -106,8 +106,13 @@ pub struct Geometry {
     pub group_table_offset: u64,
     /// First byte of group 0.
     pub groups_offset: u64,
-    /// How wide the stripes of the groups are; `None`: there are none.
+    /// Segments are whole stripes of this shape, on whichever disk groups they lie; `None`: there
+    /// are no stripes.
     pub stripe: Option<StripeShape>,
+    /// Whether the first disk group lies in stripes.
+    pub first_is_striped: bool,
+    /// Whether the first disk group may have data; metadata it has always.
+    pub first_has_data: bool,
     /// The groups of disk groups that were added.
     pub added: Vec<GroupRange>,
 }
@@ -125,6 +130,15 @@ pub struct GeometryOptions {
     pub group_bytes: Option<u64>,
     /// Bytes of the journal; `None`: 64 MiB, less in small pools.
     pub journal_bytes: Option<u64>,
+}
+
+/// The disk groups beside the first that a pool is made with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// How wide the stripes of those are that lie in stripes: all alike.
+    pub stripe: Option<StripeShape>,
+    /// What they have room for.
+    pub bytes: u64,
 }
 
 /// Why a pool can't be laid out so.
@@ -162,12 +176,29 @@ impl Geometry {
     ///
     /// See [`GeometryError`].
     pub fn plan(options: &GeometryOptions) -> Result<Geometry, GeometryError> {
-        Geometry::plan_with(options, None)
+        Geometry::plan_beside(options, &Beside::default())
+    }
+
+    /// Lays out the first disk group of a pool that is made with others beside it, in no stripes.
+    ///
+    /// # Errors
+    ///
+    /// See [`GeometryError`].
+    pub fn plan_beside(
+        options: &GeometryOptions,
+        beside: &Beside,
+    ) -> Result<Geometry, GeometryError> {
+        let mut wanted = options.clone();
+        if let Some(shape) = beside.stripe {
+            wanted = Geometry::options_in_stripes(options, (shape, options.device_bytes), beside)?;
+        }
+        Geometry::plan_with(&wanted, (beside.stripe, false), beside.bytes)
     }
 
     fn plan_with(
         options: &GeometryOptions,
-        stripe: Option<StripeShape>,
+        (stripe, first_is_striped): (Option<StripeShape>, bool),
+        beside_bytes: u64,
     ) -> Result<Geometry, GeometryError> {
         let bytes = options.device_bytes / PAGE * PAGE;
         if bytes < POOL_BYTES_MIN {
@@ -182,7 +213,8 @@ impl Geometry {
             return Err(GeometryError::BadOption { what: "fragment", value: fragment_bytes, rule });
         }
         let segment_bytes = options.segment_bytes.unwrap_or_else(|| default_segment_bytes(bytes));
-        let group_bytes = options.group_bytes.unwrap_or_else(|| default_group_bytes(bytes));
+        let all_bytes = bytes.saturating_add(beside_bytes);
+        let group_bytes = options.group_bytes.unwrap_or_else(|| default_group_bytes(all_bytes));
         let journal_bytes =
             options.journal_bytes.unwrap_or_else(|| default_journal_bytes(bytes)) / PAGE * PAGE;
         check_options(bytes, (segment_bytes, stripe), group_bytes, journal_bytes)?;
@@ -195,7 +227,7 @@ impl Geometry {
         let group_table_offset =
             double_write_offset + (double_write_pages + double_write_heads) * PAGE;
         let groups_end = bytes - 2 * SUPERBLOCK_AREA_BYTES;
-        let wanted = (bytes.div_ceil(group_bytes) * TABLE_ROOM).min(GROUPS_MAX);
+        let wanted = (all_bytes.div_ceil(group_bytes) * TABLE_ROOM).min(GROUPS_MAX);
         let table_pages = 1 + wanted.div_ceil(GROUPS_PER_TABLE_PAGE);
         let table_pages = table_pages + table_pages.div_ceil(u64::from(LSNS_PER_PAGE));
         let groups_offset = (group_table_offset + table_pages * PAGE).next_multiple_of(PAGE * 16);
@@ -213,7 +245,7 @@ impl Geometry {
             ends + bytes.saturating_sub(ends) / shape.data_bytes() * shape.data_bytes()
         };
         let geometry = Geometry {
-            device_bytes: stripe.map_or(bytes, whole),
+            device_bytes: stripe.filter(|_| first_is_striped).map_or(bytes, whole),
             fragment_shift: u8::try_from(fragment_bytes.ilog2()).expect("10 to 12"),
             segment_fragments: narrow(segment_bytes / fragment_bytes),
             group_fragments: narrow(group_bytes / fragment_bytes),
@@ -225,6 +257,8 @@ impl Geometry {
             group_table_offset,
             groups_offset,
             stripe,
+            first_is_striped,
+            first_has_data: true,
             added: Vec::new(),
         };
         if geometry.map_pages() > GROUP_MAP_PAGES_MAX

@@ -51,8 +51,9 @@ pub struct LayoutDisk {
     pub width: u8,
     /// Stripe unit: binary logarithm of its bytes.
     pub unit_shift: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// Of the first layout, where it has no stripes and others have: how many members wide they
+    /// are, in units of `unit_shift`. Else 0.
+    pub others_width: u8,
     /// Slots of members.
     pub slots: [u8; LAYOUT_SLOTS_MAX],
 }
@@ -335,7 +336,7 @@ impl Layout {
         for (slot, number) in named.iter_mut().zip(slots) {
             *slot = u8::try_from(number).expect("a pool has few slots");
         }
-        LayoutDisk { kind, width, unit_shift, reserved: 0, slots: named }
+        LayoutDisk { kind, width, unit_shift, others_width: 0, slots: named }
     }
 
     /// Returns how many members it can have.

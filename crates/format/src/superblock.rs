@@ -24,7 +24,7 @@ use crate::members::{
 };
 use crate::missed::{MISSED_MAX, MissedDisk, missed_to_disk, note_missed};
 
-use self::groups::{added_of, has_own_members, ranges_of};
+use self::groups::{added_of, has_own_members, ranges_of, stripe_of};
 
 /// Bytes of a superblock copy.
 pub const SUPERBLOCK_BYTES: usize = 32_768;
@@ -50,8 +50,10 @@ pub const INCOMPATIBLE_KNOWN: u64 = 0;
 /// Read-only-compatible features that this software knows: none so far.
 pub const READ_ONLY_COMPATIBLE_KNOWN: u64 = 0;
 
-/// Roles of a disk group that holds everything: the first.
+/// Roles of a disk group that holds everything: the first, unless data is elsewhere.
 const ROLES_ALL: u8 = 7;
+/// Roles of the first where data is elsewhere: metadata and the journal.
+const ROLES_WITHOUT_DATA: u8 = 6;
 /// Roles of one that was added.
 const ROLES_DATA: u8 = 1;
 
@@ -450,7 +452,10 @@ fn not_implemented(disk: &SuperblockDisk) -> Option<&'static str> {
     let [disk_group, added @ ..] = &disk.disk_groups;
     let has_known_roles = |group: &DiskGroupDisk| matches!(group.roles, 0 | ROLES_DATA);
     let checks = [
-        (disk_group.roles == ROLES_ALL, "a first disk group with roles of its own"),
+        (
+            matches!(disk_group.roles, ROLES_ALL | ROLES_WITHOUT_DATA),
+            "a first disk group without metadata or journal",
+        ),
         (added.iter().all(has_known_roles), "further disk groups for more than data"),
         (disk.consistency == 0, "another way to commit than by a journal"),
     ];
@@ -506,9 +511,10 @@ impl Superblock {
         if slots.start != 0 {
             return Err(bad("layouts"));
         }
-        let (stripe, member_bytes) = (layout.stripe(slots.len()), disk.device_bytes.get());
+        let (own, member_bytes) = (layout.stripe(slots.len()), disk.device_bytes.get());
+        let stripe = stripe_of(&disk.layouts[0], own)?;
         let mut geometry = Geometry {
-            device_bytes: stripe.map_or(member_bytes, |shape| {
+            device_bytes: own.map_or(member_bytes, |shape| {
                 Geometry::striped_bytes(member_bytes, disk.groups_offset.get(), shape)
             }),
             fragment_shift: disk.fragment_shift,
@@ -522,6 +528,8 @@ impl Superblock {
             group_table_offset: disk.group_table_offset.get(),
             groups_offset: disk.groups_offset.get(),
             stripe,
+            first_is_striped: own.is_some(),
+            first_has_data: disk.disk_groups[0].roles != ROLES_WITHOUT_DATA,
             added: Vec::new(),
         };
         geometry.verify().map_err(bad)?;
@@ -717,6 +725,10 @@ impl Superblock {
         disk.busy_generation = U64::new(self.busy_generation);
         disk.secret = self.secret;
         disk.layouts[0] = self.layout.to_disk(0..self.width);
+        if let Some(shape) = geometry.stripe.filter(|_| !geometry.first_is_striped) {
+            disk.layouts[0].unit_shift = shape.unit_shift;
+            disk.layouts[0].others_width = shape.members;
+        }
         let spares = self.spares.iter().map(Spare::to_disk);
         let entries = self.members.iter().map(Member::to_disk).chain(spares);
         for (to, entry) in disk.members.iter_mut().zip(entries) {
@@ -726,7 +738,7 @@ impl Superblock {
             *to = membership.to_disk();
         }
         disk.disk_groups[0] = DiskGroupDisk {
-            roles: ROLES_ALL,
+            roles: if geometry.first_has_data { ROLES_ALL } else { ROLES_WITHOUT_DATA },
             state: DiskGroupState::Online.number(),
             member_bytes: disk.device_bytes,
             ..DiskGroupDisk::default()

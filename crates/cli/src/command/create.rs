@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use format::members::Layout;
 use serde_json::json;
 
 use crate::args::CreateArgs;
-use crate::backend::{Backend, CreateOptions, CreateReport};
+use crate::args::members::{GroupSpec, Role};
+use crate::backend::{Backend, CreateOptions, CreateReport, GroupToMake};
 use crate::exit::{self, UsageError};
 use crate::output::Output;
 use crate::size::ByteSize;
@@ -47,16 +47,18 @@ fn options_of(args: &CreateArgs) -> anyhow::Result<CreateOptions> {
     if !is_block {
         return Err(UsageError::new("--block must be a power of two from 4K to 1M").into());
     }
-    if args.groups.len() > 1 {
-        let message = "this version makes pools of one group: give --group once";
-        return Err(UsageError::new(message).into());
+    let specs = in_order(&args.groups).map_err(UsageError::new)?;
+    let grouped = specs.iter().flat_map(|(group, _)| &group.devices);
+    let devices: Vec<PathBuf> = args.device.iter().chain(grouped).cloned().collect();
+    let to_make = |(group, has_data): &(&GroupSpec, bool)| GroupToMake {
+        layout: group.layout,
+        width: group.devices.len(),
+        has_data: *has_data,
+    };
+    let mut groups: Vec<GroupToMake> = specs.iter().map(to_make).collect();
+    if groups.is_empty() {
+        groups.push(GroupToMake::single());
     }
-    if args.groups.iter().any(|group| group.roles.is_some()) {
-        let message = "the first disk group has all roles: leave them out";
-        return Err(UsageError::new(message).into());
-    }
-    let layout = args.groups.first().map_or(Layout::Single, |group| group.layout);
-    let devices: Vec<PathBuf> = args.devices().into_iter().map(Path::to_path_buf).collect();
     if let (None, Some(missing)) = (args.size, devices.iter().find(|path| !path.exists())) {
         let message = format!(
             "{} does not exist: give --size to make a file, or check the path of the device",
@@ -66,7 +68,7 @@ fn options_of(args: &CreateArgs) -> anyhow::Result<CreateOptions> {
     }
     Ok(CreateOptions {
         devices,
-        layout,
+        groups,
         size_bytes: args.size.map(|size| size.0),
         fragment_bytes,
         block_bytes,
@@ -77,6 +79,49 @@ fn options_of(args: &CreateArgs) -> anyhow::Result<CreateOptions> {
         owner_gid: rustix::process::getegid().as_raw(),
         is_forced: args.force,
     })
+}
+
+/// Returns the disk groups, the one with the metadata first, and whether each has data.
+fn in_order(groups: &[GroupSpec]) -> Result<Vec<(&GroupSpec, bool)>, String> {
+    let has = |group: &GroupSpec, role| group.roles.as_ref().is_some_and(|own| own.contains(&role));
+    let (of_metadata, of_journal) = (
+        |group: &GroupSpec| has(group, Role::Metadata),
+        |group: &GroupSpec| has(group, Role::Journal),
+    );
+    if let Some(half) = groups.iter().find(|group| of_metadata(group) != of_journal(group)) {
+        let named = if of_metadata(half) { "metadata" } else { "journal" };
+        return Err(format!(
+            "metadata and journal lie in one disk group in this version, and one has only {named}: \
+             write =metadata,journal, with data if that is to lie there too"
+        ));
+    }
+    let is_named = groups.iter().any(of_metadata);
+    if groups.iter().filter(|group| of_metadata(group)).count() > 1 {
+        return Err("one disk group has the metadata and the journal: name them once".to_owned());
+    }
+    // Where nobody says what has the metadata, the first of those that say nothing has all.
+    let first = match is_named {
+        true => groups.iter().position(of_metadata),
+        false => groups.iter().position(|group| group.roles.is_none()),
+    };
+    let Some(first) = first else {
+        return match groups.is_empty() {
+            true => Ok(Vec::new()),
+            false => Err("no disk group has the metadata and the journal: write \
+                          =metadata,journal behind the devices of one"
+                .to_owned()),
+        };
+    };
+    let has_data = |group: &GroupSpec| group.roles.is_none() || has(group, Role::Data);
+    if !groups.iter().any(has_data) {
+        return Err("no disk group has the role data: files could have no content; write =data \
+                    behind the devices of one, or leave its roles out"
+            .to_owned());
+    }
+    let mut ordered = vec![(&groups[first], has_data(&groups[first]))];
+    let others = groups.iter().enumerate().filter(|(at, _)| *at != first);
+    ordered.extend(others.map(|(_, group)| (group, true)));
+    Ok(ordered)
 }
 
 fn text_of(device: &Path, report: &CreateReport) -> String {
@@ -93,4 +138,48 @@ fn text_of(device: &Path, report: &CreateReport) -> String {
         ByteSize(report.fragment_bytes),
         device.display(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::members::parse_group;
+
+    fn ordered(texts: &[&str]) -> Result<String, String> {
+        let groups: Result<Vec<GroupSpec>, String> =
+            texts.iter().map(|text| parse_group(text)).collect();
+        let groups = groups?;
+        let shown = |(group, has_data): (&GroupSpec, bool)| {
+            let data = if has_data { " with data" } else { "" };
+            format!("{}{data}", group.devices[0].display())
+        };
+        let shown: Vec<String> = in_order(&groups)?.into_iter().map(shown).collect();
+        Ok(shown.join(", "))
+    }
+
+    /// Goal: the disk group with the metadata comes first, whoever is named first, and what cannot
+    /// be is refused by what to write.
+    #[test]
+    fn the_disk_group_with_the_metadata_comes_first() {
+        let cases: [(&[&str], &str); 5] = [
+            (&[], ""),
+            (&["mirror:a,b"], "a with data"),
+            (&["single:a", "single:b"], "a with data, b with data"),
+            (&["single:a=data", "single:b"], "b with data, a with data"),
+            (&["single:d", "mirror:m,n=metadata,journal"], "m, d with data"),
+        ];
+        for (texts, expected) in cases {
+            assert_eq!(ordered(texts).as_deref(), Ok(expected), "{texts:?}");
+        }
+        for (texts, words) in [
+            (&["single:a=metadata", "single:b=data"][..], "=metadata,journal"),
+            (&["single:a=journal", "single:b=data"], "only journal"),
+            (&["single:a=metadata,journal", "single:b=metadata,journal"], "once"),
+            (&["single:a=data", "single:b=data"], "behind the devices of one"),
+            (&["single:a=metadata,journal"], "role data"),
+        ] {
+            let error = ordered(texts).expect_err("it cannot be");
+            assert!(error.contains(words), "{texts:?}: {error}");
+        }
+    }
 }

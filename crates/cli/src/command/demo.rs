@@ -125,7 +125,7 @@ fn begin(
 fn create_options(device: &Path, size_bytes: u64) -> CreateOptions {
     CreateOptions {
         devices: vec![device.to_owned()],
-        layout: format::members::Layout::Single,
+        groups: vec![crate::backend::GroupToMake::single()],
         size_bytes: Some(size_bytes),
         fragment_bytes: 4096,
         block_bytes: 16_384,

@@ -28,7 +28,7 @@ use super::neighbours::ThisMachine;
 use super::{
     cannot_open, cannot_start, cannot_use, failed, open_device_with, openness_of, random_bytes,
 };
-use crate::backend::{BackendError, CreateOptions, CreateReport};
+use crate::backend::{BackendError, CreateOptions, CreateReport, GroupToMake};
 
 /// A file of the size that was asked for may be too large for the file system below by a little
 /// (ext4 ends 4 KiB below 16 TiB): so much less is tried.
@@ -99,16 +99,34 @@ fn create_on(
     for ready in all.iter_mut().filter(|ready| !made.contains(&ready.path)) {
         ready.device = resized(options, &ready.path, Arc::clone(&ready.device))?;
     }
-    let smallest = all.iter().map(|ready| ready.device.info().size_bytes).min().unwrap_or(0);
-    let plan = plan_of(options, smallest)?;
+    let of_first = options.groups.first().map_or(all.len(), |group| group.width);
+    let sizes = all.iter().take(of_first).map(|ready| ready.device.info().size_bytes);
+    let plan = plan_of(options, sizes.min().unwrap_or(0))?;
     let first = paths.first().map_or(Path::new(""), PathBuf::as_path);
-    engine::Pool::check_members(options.layout, all.len(), &plan)
-        .map_err(|error| cannot_start(first, error))?;
+    match options.groups.as_slice() {
+        [only] => engine::Pool::check_members(only.layout, all.len(), &plan),
+        groups => plan.plan_groups(&plans_of(groups, &all)).map(drop),
+    }
+    .map_err(|error| cannot_start(first, error))?;
     // MK1: from here on only the device can fail.
     for Ready { path, device, .. } in all.iter().filter(|ready| ready.is_used) {
         wipe(device.as_ref(), path.is_file()).map_err(|error| failed(path, error))?;
     }
     make(options, &all, &plan)
+}
+
+/// Returns what the disk groups are to be, in order of their devices.
+fn plans_of(groups: &[GroupToMake], all: &[Ready]) -> Vec<engine::GroupPlan> {
+    let mut rest = all;
+    let plan = |group: &GroupToMake| {
+        let (own, others) = rest.split_at(group.width.min(rest.len()));
+        rest = others;
+        let sizes = own.iter().map(|ready| ready.device.info().size_bytes);
+        let (layout, has_data) = (group.layout, group.has_data);
+        let member_bytes = sizes.min().unwrap_or(0);
+        engine::GroupPlan { layout, members: own.len(), member_bytes, has_data }
+    };
+    groups.iter().map(plan).collect()
 }
 
 /// Returns a device that is there, if it may be overwritten.
@@ -144,8 +162,11 @@ fn plan_of(
     plan.label.clone_from(&options.label);
     plan.owner = (options.owner_uid, options.owner_gid);
     let first = options.devices.first().map_or(Path::new(""), PathBuf::as_path);
-    let count = options.devices.len();
-    plan.plan_on(options.layout, count).map_err(|error| cannot_start(first, error))?;
+    // Several disk groups are planned together, when all sizes are known.
+    if let [only] = options.groups.as_slice() {
+        let planned = plan.plan_on(only.layout, options.devices.len());
+        planned.map_err(|error| cannot_start(first, error))?;
+    }
     Ok(plan)
 }
 
@@ -246,20 +267,35 @@ fn make(
     let Some((first, device)) = all.iter().map(|ready| &ready.path).zip(&devices).next() else {
         return Err(BackendError::Missing { device: PathBuf::new() });
     };
-    engine::Pool::create_on(&devices, options.layout, &SystemClock::new(), plan)
-        .map_err(|error| cannot_start(first, error))?;
+    match options.groups.as_slice() {
+        [only] => engine::Pool::create_on(&devices, only.layout, &SystemClock::new(), plan),
+        groups => {
+            let mut rest = devices.as_slice();
+            let new = |group: &GroupToMake| {
+                let (own, others) = rest.split_at(group.width.min(rest.len()));
+                rest = others;
+                let (layout, has_data) = (group.layout, group.has_data);
+                engine::NewDiskGroup { layout, devices: own.to_vec(), has_data }
+            };
+            let groups: Vec<engine::NewDiskGroup> = groups.iter().map(new).collect();
+            engine::Pool::create_groups(&groups, &SystemClock::new(), plan)
+        }
+    }
+    .map_err(|error| cannot_start(first, error))?;
     let written_bytes: u64 =
         counted.iter().map(|device| device.snapshot().of_kind(RequestKind::Write).bytes).sum();
     let report = storage::pool::read_superblock(device.as_ref());
     let superblock = report.map_err(|error| cannot_use(first, &error))?.current;
     let geometry = &superblock.geometry;
+    let others = geometry.added.iter().map(|range| geometry.bytes_of(range));
+    let bytes_of = |bytes: std::ops::Range<u64>| bytes.end - bytes.start;
     Ok(CreateReport {
         pool_id: superblock.pool_id.to_string(),
-        size_bytes: geometry.device_bytes,
+        size_bytes: geometry.device_bytes + others.map(bytes_of).sum::<u64>(),
         fragment_bytes: geometry.fragment_bytes(),
         block_bytes: 1 << superblock.block_shift,
         group_bytes: u64::from(geometry.group_fragments) << geometry.fragment_shift,
-        group_count: u64::from(geometry.group_count),
+        group_count: u64::try_from(geometry.groups().count()).unwrap_or(u64::MAX),
         journal_bytes: geometry.journal_bytes,
         pages_written: written_bytes.div_ceil(4096),
         warnings,

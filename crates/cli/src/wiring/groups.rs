@@ -20,8 +20,11 @@ pub(super) fn list(path: &Path, pool: &Pool) -> Result<Vec<GroupFacts>, BackendE
     let facts = |group: DiskGroupStatus| {
         let is_own = |slot: u64| usize::try_from(slot).is_ok_and(|at| group.slots.contains(&at));
         let own = devices.iter().filter(|device| is_own(device.slot));
-        let roles: &[&str] =
-            if group.has_metadata { &["data", "metadata", "journal"] } else { &["data"] };
+        let roles: &[&str] = match (group.has_data, group.has_metadata) {
+            (true, true) => &["data", "metadata", "journal"],
+            (false, _) => &["metadata", "journal"],
+            (true, false) => &["data"],
+        };
         GroupFacts {
             number: u64::from(group.number),
             kind: group.layout.word().to_owned(),

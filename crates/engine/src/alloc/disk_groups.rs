@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - GR1: Metadata lies in the first disk group alone, but for the fronts of others. So the first
-//!   keeps free segments that no data takes while another has room ([`kept_of`]), and what it
-//!   keeps counts as reserve (G4).
+//! - GR1: Metadata lies in the first disk group alone, but for the fronts of others, and data in
+//!   those alone that have the role. So a first one that has data keeps free segments that no data
+//!   takes while another has room ([`kept_of`]), and what it keeps counts as reserve (G4).
 //! - GR2: Nothing new is put into a disk group that leaves.
 //! - GR3: A disk group that leaves has room for nothing: the capacity is that of those that stay,
 //!   and of the fronts that go with it. So what must move counts as used where it is to go (G4),
@@ -56,7 +56,7 @@ pub(super) struct Share {
     /// Its allocation groups that are not in use; of the first the state counts them.
     unused: u32,
     /// GR2.
-    is_leaving: bool,
+    pub(super) is_leaving: bool,
     credit: i64,
 }
 
@@ -130,7 +130,9 @@ impl Allocator {
         }
         // GR3.
         state.capacity = staying + fronts;
-        let kept = if state.shares.len() > 1 { kept_of(geometry) } else { 0 };
+        // Where data is elsewhere metadata has all of the first.
+        let is_shared = state.shares.len() > 1 && geometry.first_has_data;
+        let kept = if is_shared { kept_of(geometry) } else { 0 };
         let kept = u64::from(kept) * u64::from(geometry.segment_fragments);
         let reserve = reserve_of(geometry, staying, self.block_shift) + kept;
         state.reserve = reserve.min(staying / 3);
@@ -165,7 +167,8 @@ impl Allocator {
         let kept = self.kept.fragments();
         // What is kept back is less without it.
         let rest = state.capacity.saturating_sub(capacity);
-        let for_metadata = if state.shares.len() > 2 { kept_of(geometry) } else { 0 };
+        let is_shared = state.shares.len() > 2 && geometry.first_has_data;
+        let for_metadata = if is_shared { kept_of(geometry) } else { 0 };
         let for_metadata = u64::from(for_metadata) * u64::from(geometry.segment_fragments);
         let reserve = reserve_of(geometry, rest, self.block_shift) + for_metadata;
         let taken = self.taken(&state).saturating_sub(fronts);
@@ -177,6 +180,13 @@ impl Allocator {
     pub(super) fn group_leaves(state: &State, number: u32) -> bool {
         let mut leaving = state.shares.iter().filter(|share| share.is_leaving);
         leaving.any(|share| share.numbers.contains(&number))
+    }
+
+    /// Whether data has no disk group to lie in without this one.
+    pub(crate) fn is_last_for_data(&self, disk_group: u8) -> bool {
+        let state = self.state.lock();
+        let mut others = (0..state.shares.len()).filter(|at| self.gives_data(&state, *at));
+        others.all(|at| state.shares[at].disk_group == disk_group)
     }
 
     /// Whether a disk group leaves.
@@ -320,17 +330,22 @@ impl Allocator {
             return vec![0];
         }
         let kept = i64::from(kept_of(self.geometry()));
-        let free = |share: &Share| {
-            let free = self.free_of(state, share);
-            if share.disk_group == 0 { (free - kept).max(0) } else { free }
+        let free = |at: usize| {
+            let share = &state.shares[at];
+            match (share.disk_group, self.gives_data(state, at)) {
+                // GR1.
+                (0, true) => (self.free_of(state, share) - kept).max(0),
+                (0, false) => 0,
+                _ => self.free_of(state, share),
+            }
         };
-        let weights: Vec<i64> = state.shares.iter().map(free).collect();
+        let weights: Vec<i64> = (0..state.shares.len()).map(free).collect();
         let total: i64 = weights.iter().sum();
         for (share, weight) in state.shares.iter_mut().zip(&weights) {
             share.credit += weight;
         }
         let is_planted = planted::is(Planted::LeavingGetsSegments);
-        let may_give = |at: &usize| !state.shares[*at].is_leaving || is_planted;
+        let may_give = |at: &usize| self.gives_data(state, *at) || is_planted;
         let mut order: Vec<usize> = (0..state.shares.len()).filter(may_give).collect();
         // One without room is asked last, whatever credit it has left.
         order.sort_by_key(|at| (weights[*at] == 0, -state.shares[*at].credit));
@@ -366,7 +381,7 @@ impl Allocator {
     pub(super) fn count_free(&self, state: &mut State, enough: u32) -> FsResult<u32> {
         let mut free = 0;
         for at in 0..state.shares.len() {
-            if !state.shares[at].is_leaving {
+            if self.gives_data(state, at) {
                 free += self.count_free_in(state, at, enough.saturating_sub(free))?;
             }
         }

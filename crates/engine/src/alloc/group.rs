@@ -15,6 +15,7 @@ use runtime::planted::{self, Planted};
 use storage::device::Purpose;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use super::apart::Apart;
 use super::spare::Free;
 use super::{Allocator, Extent, Level, State, group_page_index};
 use crate::buffer::{Buffer, corrupt, io, page_of};
@@ -295,6 +296,7 @@ impl Allocator {
         tx.add_u64(&self.root, TOTAL_GROUPS_USED_OFFSET, 1);
         self.journal.end(tx);
         state.used += u64::from(used);
+        Apart::change(state, number, |apart| apart.used += u64::from(used));
         state.groups_unused = groups_unused;
         if !is_of_first {
             Self::note_used(state, number);

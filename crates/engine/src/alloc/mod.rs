@@ -13,6 +13,8 @@
 //!   pages of metadata segments, the front of groups not yet in use), never exceeds the capacity
 //!   less the reserve, so that what was accepted can be installed, and what a full pool must do
 //!   (delete, checkpoint, clean) has room.
+//! - G7: Where the first disk group has no data, metadata has its room and data that of the others:
+//!   each of the two is held against its own (`apart`).
 //! - G5: A write of what its file holds already, stored or reserved, goes three quarters into the
 //!   reserve: the new version counts beside the old one, or beside what is reserved for it, only
 //!   until it is installed and a checkpoint has released the old one. So after a reclaim it has
@@ -27,6 +29,7 @@
 //! Not here: the order of writes inside a segment (`segment`), and emptying segments (`vnode`'s
 //! cleaner).
 
+mod apart;
 mod change;
 mod disk_groups;
 mod extent;
@@ -64,6 +67,7 @@ use crate::journal::{Journal, Tx};
 use crate::sync::Mutex;
 use crate::usage::Kept;
 
+use self::apart::Apart;
 use self::change::Looked;
 use self::disk_groups::{Share, capacity_of};
 use self::group::{Group, OWN_PLACES};
@@ -133,6 +137,8 @@ struct State {
     capacity: u64,
     /// Of those what is kept back.
     reserve: u64,
+    /// Of the first disk group where no data may lie there.
+    apart: Option<Apart>,
 }
 
 /// The allocator of a pool.
@@ -176,6 +182,8 @@ pub struct SpaceCounts {
     pub spare: u64,
     /// Kept free for filesets: the rests of their reservations.
     pub kept: u64,
+    /// Free where no data may lie: what metadata can have besides.
+    pub metadata_free: u64,
     /// What one file written now can have, in a fileset for which nothing is kept.
     pub available: u64,
 }
@@ -223,6 +231,7 @@ impl Allocator {
             shares: vec![Share::new(0, 0..geometry.group_count)],
             capacity,
             reserve,
+            apart: None,
         };
         let state = Mutex::new(state);
         let allocator = Allocator {
@@ -244,6 +253,7 @@ impl Allocator {
             let all = u64::from(allocator.geometry().group_count);
             state.groups_unused = all.saturating_sub(of_first);
             state.spare = Spare::new(of_first);
+            state.apart = allocator.apart_at_open()?;
         }
         allocator.count_first();
         Ok(allocator)
@@ -270,6 +280,7 @@ impl Allocator {
             pending: state.pending_fragments,
             spare: self.spare(&state),
             kept: self.kept.fragments(),
+            metadata_free: state.apart.as_ref().map_or(0, Apart::spare),
             available: self.available(&state),
         }
     }
@@ -298,6 +309,7 @@ impl Allocator {
         if self.taken(&state) + spare + fragments + kept > state.capacity {
             return Err(FsError::NoSpace);
         }
+        self.check_apart(&state, fragments, urgency)?;
         state.promised += fragments;
         Ok(())
     }
@@ -312,7 +324,10 @@ impl Allocator {
         let state = self.state.lock();
         self.need()?;
         let wanted = self.taken(&state) + fragments + self.kept_from(&state, urgency, own);
-        if wanted > state.capacity { Err(FsError::NoSpace) } else { Ok(()) }
+        if wanted > state.capacity {
+            return Err(FsError::NoSpace);
+        }
+        self.check_apart(&state, fragments, urgency)
     }
 
     /// What was freed since the last checkpoint counts as used: it can't be written yet.
@@ -383,6 +398,7 @@ impl Allocator {
             let place = Place::new(0, number, fragment);
             let extent = Extent { place, fragments: self.geometry().page_fragments() };
             state.used += u64::from(extent.fragments);
+            Apart::change(&mut state, number, |apart| apart.used += u64::from(extent.fragments));
             ledger.taken.push(extent);
             let group = &state.groups[&number];
             self.log_change(tx, group, extent, true, &mut Looked::default())?;
@@ -536,6 +552,7 @@ impl Allocator {
             let fragments = u64::from(extent.fragments);
             state.used = state.used.saturating_sub(fragments);
             state.pending_fragments += fragments;
+            Apart::change(&mut state, extent.place.group(), |apart| apart.free_later(fragments));
             let segment = self.geometry().segment_of(extent.place);
             let group = state.groups.get_mut(&extent.place.group()).expect("freed from it");
             group.segments[index(segment)].pending += extent.fragments;
@@ -562,6 +579,7 @@ impl Allocator {
                 group.release_page(extent.place.fragment(), self.geometry());
                 Self::note_spare(&mut state, number, spare);
                 state.used -= u64::from(extent.fragments);
+                Apart::change(&mut state, number, |apart| apart.give_back(extent.fragments));
             } else {
                 group.segments[index(segment)].held -= extent.fragments;
             }
@@ -578,6 +596,7 @@ impl Allocator {
             for extent in extents {
                 state.pending_fragments -= u64::from(extent.fragments);
                 let number = extent.place.group();
+                Apart::change(&mut state, number, |apart| apart.release(extent.fragments));
                 let group = state.groups.get_mut(&number).expect("freed from it");
                 let spare = group.free();
                 group.release(extent, self.geometry());

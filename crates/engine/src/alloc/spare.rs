@@ -172,6 +172,10 @@ impl Allocator {
     /// What blocks can't have of what nobody has.
     pub(super) fn spare(&self, state: &State) -> u64 {
         let geometry = self.geometry();
+        if let Some(apart) = &state.apart {
+            // G7: what blocks can't have is all of the first disk group.
+            return apart.spare() + self.unused_fronts(state);
+        }
         let front = u64::from(geometry.front_segments(0) * geometry.segment_fragments);
         let page = u64::from(geometry.page_fragments());
         self.spare_pages(state) * page
@@ -204,6 +208,13 @@ impl Allocator {
         let room = room.saturating_sub(self.kept.fragments());
         if planted::is(Planted::StatfsLies) {
             return room + self.spare(state);
+        }
+        if let Some(apart) = &state.apart {
+            // The map pages have room of their own, which may end first.
+            let pages = apart.free().saturating_sub(apart.reserve + state.promised)
+                / u64::from(geometry.page_fragments());
+            let mapped = pages.saturating_mul(POINTERS_PER_PAGE);
+            return room.min(mapped.saturating_mul(self.block_fragments));
         }
         let unused_pages = state.groups_unused * u64::from(front_pages(geometry));
         let spare_pages = self.spare_pages(state) + unused_pages;

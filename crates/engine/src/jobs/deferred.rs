@@ -113,6 +113,7 @@ mod tests {
                 pending: waits,
                 spare: free,
                 kept: 0,
+                metadata_free: 0,
                 available: free,
             };
             let is_due = seen.is_due(second * SECOND_NS, transactions, &space);
@@ -149,6 +150,7 @@ mod tests {
             pending: CAPACITY,
             spare: 0,
             kept: 0,
+            metadata_free: 0,
             available: 0,
         };
         assert!((0..100).all(|second| !seen.is_due(second * SECOND_NS, 7, &space)));

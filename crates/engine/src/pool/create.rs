@@ -5,28 +5,30 @@
 //! Creation writes the superblocks last, after everything they lead to is durable: a creation that
 //! was interrupted leaves no pool.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
 
 use format::anode::{
     ANODE_MAP_ANODE, Anode, DiskTime, FIRST_FILE_ANODE, ORPHAN_ANODE, slot_offset,
 };
 use format::bitmap;
+use format::disk_group::{DiskGroup, DiskGroupState};
 use format::fileset::{COUNTS_BYTES, Fileset, NamePart, ROOT_FILESET, ROOT_SLOT, counts_offset};
-use format::geometry::{Geometry, GeometryOptions};
+use format::geometry::{Beside, Geometry, GeometryOptions, POOL_BYTES_MIN};
 use format::group::{GROUP_ENTRY_BYTES, TABLE_BITMAP_OFFSET, entry_offset};
 use format::hash::siphash13;
 use format::ids::{AnodeNo, Epoch, FilesetId, Lsn, Place, PoolId};
 use format::lsn_page::LsnEntry;
-use format::members::{LAYOUT_SLOTS_MAX, Layout, MIRROR_WIDTH_MAX, Member, Membership};
+use format::members::{Layout, MEMBERS_MAX, Member, Membership};
 use format::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64,
 };
 use format::pointer::BlockPointer;
-use format::stripes::RAID5_WIDTH_MIN;
-use format::superblock::{Consistency, Superblock, label_of};
+use format::stripes::StripeShape;
+use format::superblock::{Consistency, DISK_GROUPS_MAX, Superblock, label_of};
 use runtime::clock::Clock;
 use storage::device::{AlignedBuffer, Purpose, SharedBytes, SharedDevice};
-use storage::volume::Volume;
+use storage::volume::{AddGroupError, Volume};
 use zerocopy::IntoBytes;
 
 use super::{OpenError, Pool};
@@ -90,14 +92,21 @@ impl CreateOptions {
     ///
     /// As [`CreateOptions::plan`].
     pub fn plan_on(&self, layout: Layout, members: usize) -> Result<Geometry, OpenError> {
+        self.plan_beside(layout, members, &Beside::default())
+    }
+
+    /// The same of the first disk group of a pool that is made with others.
+    fn plan_beside(
+        &self,
+        layout: Layout,
+        members: usize,
+        beside: &Beside,
+    ) -> Result<Geometry, OpenError> {
         let geometry = match layout {
-            Layout::Single | Layout::Mirror => Geometry::plan(&self.geometry)?,
+            Layout::Single | Layout::Mirror => Geometry::plan_beside(&self.geometry, beside)?,
             Layout::Raid5 { .. } => {
-                let widths = RAID5_WIDTH_MIN..=LAYOUT_SLOTS_MAX;
-                let is_width = widths.contains(&members);
-                let stripe = is_width.then(|| layout.stripe(members)).flatten();
-                let stripe = stripe.ok_or_else(|| wrong_width(layout, members, &widths))?;
-                Geometry::plan_striped(&self.geometry, stripe)?
+                let stripe = stripe_on(layout, members)?;
+                Geometry::plan_striped_beside(&self.geometry, stripe, beside)?
             }
         };
         if !geometry.can_have_blocks(self.block_shift) {
@@ -106,6 +115,131 @@ impl CreateOptions {
         label_of(&self.label)?;
         Ok(geometry)
     }
+
+    /// Returns where everything of a pool on disk groups would lie, the first of which has all of
+    /// its metadata. Touches no device.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn plan_groups(&self, groups: &[GroupPlan]) -> Result<Layouts, OpenError> {
+        let Some((first, others)) = groups.split_first() else { return Err(OpenError::NoData) };
+        if !first.has_data && others.is_empty() {
+            return Err(OpenError::NoData);
+        }
+        if groups.len() > DISK_GROUPS_MAX {
+            return Err(AddGroupError::TooMany.into());
+        }
+        let mut beside = Beside::default();
+        for group in others {
+            let width = u64::try_from(group.members).unwrap_or(u64::MAX);
+            let stripe = match group.layout {
+                Layout::Single | Layout::Mirror => None,
+                Layout::Raid5 { .. } => Some(stripe_on(group.layout, group.members)?),
+            };
+            let data = if stripe.is_some() { width.saturating_sub(1) } else { 1 };
+            beside.bytes = beside.bytes.saturating_add(group.member_bytes.saturating_mul(data));
+            beside.stripe = beside.stripe.or(stripe);
+        }
+        let mut of_first = self.clone();
+        of_first.geometry.device_bytes = first.member_bytes;
+        let mut geometry = of_first.plan_beside(first.layout, first.members, &beside)?;
+        geometry.first_has_data = first.has_data;
+        let (mut added, mut slot) = (Vec::new(), first.members);
+        for (number, group) in (1..).zip(others) {
+            let slots = slot..slot + group.members;
+            slot = slots.end;
+            let made = plan_other(&geometry, number, group, slots)?;
+            let stripe = made.layout.stripe(made.slots.len());
+            let range = geometry.range_on(number, made.first_group, made.member_bytes, stripe);
+            geometry.added.extend(range);
+            added.push(made);
+        }
+        if slot > MEMBERS_MAX {
+            return Err(AddGroupError::TooManyMembers.into());
+        }
+        Ok(Layouts { geometry, added })
+    }
+}
+
+/// A disk group that a pool is to be made with.
+#[derive(Clone, Debug)]
+pub struct GroupPlan {
+    /// How it lies on its devices.
+    pub layout: Layout,
+    /// How many there are.
+    pub members: usize,
+    /// Bytes of the smallest.
+    pub member_bytes: u64,
+    /// Whether data may lie there.
+    pub has_data: bool,
+}
+
+/// Where everything of a new pool lies.
+#[derive(Clone, Debug)]
+pub struct Layouts {
+    /// What the first disk group gives, and the numbers of all.
+    pub geometry: Geometry,
+    /// The others.
+    pub added: Vec<DiskGroup>,
+}
+
+/// A disk group that a pool is made with, and its devices.
+#[derive(Clone, Debug)]
+pub struct NewDiskGroup {
+    /// How it lies on them.
+    pub layout: Layout,
+    /// Its devices.
+    pub devices: Vec<SharedDevice>,
+    /// Whether data may lie there.
+    pub has_data: bool,
+}
+
+impl NewDiskGroup {
+    fn plan(&self) -> GroupPlan {
+        let sizes = self.devices.iter().map(|device| device.info().size_bytes);
+        GroupPlan {
+            layout: self.layout,
+            members: self.devices.len(),
+            member_bytes: sizes.min().unwrap_or(0),
+            has_data: self.has_data,
+        }
+    }
+}
+
+fn stripe_on(layout: Layout, members: usize) -> Result<StripeShape, OpenError> {
+    let widths = layout.widths();
+    let stripe = widths.contains(&members).then(|| layout.stripe(members)).flatten();
+    stripe.ok_or_else(|| wrong_width(layout, members, &widths))
+}
+
+/// Returns a disk group beside the first of a new pool, as large as its members allow.
+fn plan_other(
+    geometry: &Geometry,
+    number: u8,
+    group: &GroupPlan,
+    slots: Range<usize>,
+) -> Result<DiskGroup, OpenError> {
+    let widths = group.layout.widths();
+    if !widths.contains(&group.members) {
+        return Err(wrong_width(group.layout, group.members, &widths));
+    }
+    if geometry.fragment_bytes() != wide(PAGE_BYTES) {
+        return Err(AddGroupError::Fragment { bytes: geometry.fragment_bytes() }.into());
+    }
+    let stripe = group.layout.stripe(group.members);
+    if stripe.is_some() && stripe != geometry.stripe {
+        let members = geometry.stripe.map_or(0, |shape| shape.members);
+        return Err(AddGroupError::Stripe { wanted: format!("{members} devices") }.into());
+    }
+    let made = geometry.plan_added(number, group.layout, slots, group.member_bytes);
+    let made = made.filter(|_| group.member_bytes >= POOL_BYTES_MIN);
+    let made = made.ok_or_else(|| AddGroupError::TooSmall {
+        device: format!("a device of disk group {number}"),
+        found_bytes: group.member_bytes,
+        group_bytes: u64::from(geometry.group_fragments) << geometry.fragment_shift,
+    })?;
+    Ok(DiskGroup { state: DiskGroupState::Online, ..made })
 }
 
 fn take<const N: usize>(random: &[u8; 64], from: usize) -> [u8; N] {
@@ -153,6 +287,44 @@ impl Pool {
     ) -> Result<(), OpenError> {
         let geometry = options.plan_on(layout, devices.len())?;
         check_layout(layout, devices, &geometry)?;
+        Pool::write_first(
+            devices,
+            layout,
+            clock,
+            (options, Layouts { geometry, added: Vec::new() }),
+        )
+    }
+
+    /// Makes a pool of disk groups: the first has the fixed regions and all metadata, and data if
+    /// it says so; the others have data. The first has as many bytes of each device as the smallest
+    /// of its devices, whatever the options say.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn create_groups(
+        groups: &[NewDiskGroup],
+        clock: &dyn Clock,
+        options: &CreateOptions,
+    ) -> Result<(), OpenError> {
+        let plans: Vec<GroupPlan> = groups.iter().map(NewDiskGroup::plan).collect();
+        let layouts = options.plan_groups(&plans)?;
+        let Some(first) = groups.first() else { return Err(OpenError::NoData) };
+        check_layout(first.layout, &first.devices, &layouts.geometry)?;
+        let devices: Vec<SharedDevice> =
+            groups.iter().flat_map(|group| group.devices.iter().map(Arc::clone)).collect();
+        Pool::write_first(&devices, first.layout, clock, (options, layouts))
+    }
+
+    /// Writes what a new pool has, its first disk group in `layout` on the first devices.
+    fn write_first(
+        devices: &[SharedDevice],
+        layout: Layout,
+        clock: &dyn Clock,
+        (options, layouts): (&CreateOptions, Layouts),
+    ) -> Result<(), OpenError> {
+        let Layouts { geometry, added } = layouts;
+        let of_others: usize = added.iter().map(|group| group.slots.len()).sum();
         let label = label_of(&options.label)?;
         let now = clock.now();
         let mut superblock = Superblock {
@@ -167,8 +339,8 @@ impl Pool {
             members: members_on(devices, take(&options.random, 16)),
             spares: Vec::new(),
             layout,
-            width: devices.len(),
-            added: Vec::new(),
+            width: devices.len() - of_others,
+            added,
             memberships: vec![Membership::FIRST],
             label,
             created_seconds: u64::try_from(now.seconds).unwrap_or(0),
@@ -231,11 +403,7 @@ fn check_layout(
 }
 
 fn check_width(layout: Layout, found: usize, geometry: &Geometry) -> Result<(), OpenError> {
-    let widths = match layout {
-        Layout::Single => 1..=1,
-        Layout::Mirror => 2..=MIRROR_WIDTH_MAX,
-        Layout::Raid5 { .. } => RAID5_WIDTH_MIN..=LAYOUT_SLOTS_MAX,
-    };
+    let widths = layout.widths();
     if !widths.contains(&found) {
         return Err(wrong_width(layout, found, &widths));
     }

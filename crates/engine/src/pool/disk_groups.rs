@@ -28,6 +28,15 @@ pub enum DiskGroupError {
          pool (holdfast send), or put others in their place (holdfast device replace)"
     )]
     First,
+    /// Add another first.
+    #[error(
+        "disk group {number} is the last that data may lie in: add another first (holdfast group \
+         add)"
+    )]
+    LastForData {
+        /// Which was named.
+        number: u8,
+    },
     /// Free so much, or add another first.
     #[error(
         "what disk group {number} holds does not fit elsewhere: {missing_bytes} bytes are missing; \
@@ -55,8 +64,10 @@ pub struct DiskGroupStatus {
     pub state: DiskGroupState,
     /// Slots of its members.
     pub slots: std::ops::Range<usize>,
-    /// Whether it has metadata and the fixed regions, besides data.
+    /// Whether it has metadata and the fixed regions.
     pub has_metadata: bool,
+    /// Whether data may lie there.
+    pub has_data: bool,
     /// Its allocation groups.
     pub allocation_groups: u32,
     /// Bytes that it uses of each member.
@@ -90,6 +101,7 @@ impl Pool {
                 state: group.map_or(DiskGroupState::Online, |group| group.state),
                 slots: group.map_or(0..width, |group| group.slots.clone()),
                 has_metadata: group.is_none(),
+                has_data: group.is_some() || geometry.first_has_data,
                 allocation_groups: range.end - range.start,
                 member_bytes: group.map_or(geometry.member_bytes(), |group| group.member_bytes),
                 total_bytes: bytes(total),
@@ -133,6 +145,9 @@ impl Pool {
         self.core.sync_all()?;
         self.checkpoint()?;
         let alloc = &self.core.store.alloc;
+        if alloc.is_last_for_data(number) {
+            return Err(DiskGroupError::LastForData { number });
+        }
         let missing = alloc.missing_without(number)?;
         if missing > 0 {
             let missing_bytes = missing << self.volume().geometry().fragment_shift;

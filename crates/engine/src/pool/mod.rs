@@ -18,7 +18,7 @@ mod moving;
 mod quotas;
 mod serve;
 
-pub use create::CreateOptions;
+pub use create::{CreateOptions, GroupPlan, Layouts, NewDiskGroup};
 pub use disk_groups::{DiskGroupError, DiskGroupStatus};
 pub use filesets::FilesetInfo;
 pub use members::{MemberStatus, SpareStatus};
@@ -40,7 +40,7 @@ use runtime::planted::{self, Planted};
 use storage::device::{DeviceError, SharedDevice};
 use storage::heartbeat::{Alone, Neighbours, Pulse, Taking};
 use storage::pool::PoolError;
-use storage::volume::{Opening, Volume};
+use storage::volume::{AddGroupError, Opening, Volume};
 
 use crate::alloc::policy::{LogPlacement, PlacementPolicy};
 use crate::alloc::{Allocator, Shortage, SpaceCounts};
@@ -147,6 +147,12 @@ pub enum OpenError {
         /// How large it must be.
         needed_bytes: u64,
     },
+    /// Give a disk group the role data.
+    #[error("no disk group has the role data: files could have no content")]
+    NoData,
+    /// A disk group cannot be one of the pool.
+    #[error(transparent)]
+    Group(#[from] AddGroupError),
     /// No usable superblock: see the cause.
     #[error(transparent)]
     Pool(#[from] PoolError),

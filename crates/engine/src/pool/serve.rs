@@ -438,7 +438,7 @@ impl FileSystem for Pool {
         let space = files.store.alloc.counts();
         let geometry = files.store.geometry();
         let bytes = |fragments: u64| fragments << geometry.fragment_shift;
-        let taken = space.used + space.promised + space.reserved;
+        let taken = space.used + space.promised + space.reserved + space.metadata_free;
         let usage = files.fileset.anodes.usage.counts();
         let left = usage.left().unwrap_or(u64::MAX);
         let for_others = space.kept.saturating_sub(usage.kept);

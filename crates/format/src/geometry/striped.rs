@@ -2,8 +2,8 @@
 //! where their metadata pages can be. Without stripes: nothing.
 
 use super::{
-    Geometry, GeometryError, GeometryOptions, MIB, PAGE, SEGMENT_BYTES_MAX, SUPERBLOCK_AREA_BYTES,
-    default_group_bytes, default_journal_bytes,
+    Beside, Geometry, GeometryError, GeometryOptions, MIB, PAGE, SEGMENT_BYTES_MAX,
+    SUPERBLOCK_AREA_BYTES, default_group_bytes, default_journal_bytes,
 };
 use crate::ids::Place;
 use crate::stripes::{StripeShape, Stripes};
@@ -19,41 +19,67 @@ impl Geometry {
         options: &GeometryOptions,
         shape: StripeShape,
     ) -> Result<Geometry, GeometryError> {
-        if options.fragment_bytes != 4096 {
-            let rule = "a pool in stripes has fragments of 4096 bytes";
-            let value = u64::from(options.fragment_bytes);
-            return Err(GeometryError::BadOption { what: "fragment", value, rule });
-        }
+        Geometry::plan_striped_beside(options, shape, &Beside::default())
+    }
+
+    /// The same of the first disk group of a pool that is made with others beside it.
+    ///
+    /// # Errors
+    ///
+    /// See [`GeometryError`].
+    pub fn plan_striped_beside(
+        options: &GeometryOptions,
+        shape: StripeShape,
+        beside: &Beside,
+    ) -> Result<Geometry, GeometryError> {
         let member_bytes = options.device_bytes / PAGE * PAGE;
         let too_small = || GeometryError::TooSmall { bytes: options.device_bytes };
         let (data, stripe) = (u64::from(shape.members).saturating_sub(1), shape.data_bytes());
-        let segment_bytes =
-            options.segment_bytes.unwrap_or_else(|| default_striped_segment(member_bytes, stripe));
         let pool_bytes = member_bytes.saturating_mul(data);
-        let group_bytes = options.group_bytes.unwrap_or_else(|| default_group_bytes(pool_bytes));
-        let group_bytes = (group_bytes / segment_bytes.max(1)).max(16) * segment_bytes;
-        let journal_bytes =
-            options.journal_bytes.unwrap_or_else(|| default_journal_bytes(member_bytes));
-        let mut wanted = GeometryOptions {
-            device_bytes: pool_bytes,
-            segment_bytes: Some(segment_bytes),
-            group_bytes: Some(group_bytes),
-            journal_bytes: Some(journal_bytes),
-            ..options.clone()
-        };
-        let planned = Geometry::plan_with(&wanted, Some(shape))?;
+        let mut wanted = Geometry::options_in_stripes(options, (shape, pool_bytes), beside)?;
+        wanted.device_bytes = pool_bytes;
+        let planned = Geometry::plan_with(&wanted, (Some(shape), true), beside.bytes)?;
         let ends = planned.groups_offset + 2 * SUPERBLOCK_AREA_BYTES;
         let mut rows = member_bytes.checked_sub(ends).ok_or_else(too_small)? >> shape.unit_shift;
         // The regions of a smaller pool are as long or shorter; what they are rounded to may take a
         // few rows more.
         loop {
             wanted.device_bytes = ends + rows * stripe;
-            let planned = Geometry::plan_with(&wanted, Some(shape))?;
+            let planned = Geometry::plan_with(&wanted, (Some(shape), true), beside.bytes)?;
             if planned.member_bytes() <= member_bytes {
                 return Ok(planned);
             }
             rows = rows.checked_sub(1).ok_or_else(too_small)?;
         }
+    }
+
+    /// Returns what a first disk group of `first_bytes` is laid out by where segments are whole
+    /// stripes of `shape`.
+    pub(super) fn options_in_stripes(
+        options: &GeometryOptions,
+        (shape, first_bytes): (StripeShape, u64),
+        beside: &Beside,
+    ) -> Result<GeometryOptions, GeometryError> {
+        if options.fragment_bytes != 4096 {
+            let rule = "a pool in stripes has fragments of 4096 bytes";
+            let value = u64::from(options.fragment_bytes);
+            return Err(GeometryError::BadOption { what: "fragment", value, rule });
+        }
+        let data = u64::from(shape.members).saturating_sub(1).max(1);
+        let all_bytes = first_bytes.saturating_add(beside.bytes);
+        let default = || default_striped_segment(all_bytes / data, shape.data_bytes());
+        let segment_bytes = options.segment_bytes.unwrap_or_else(default);
+        let group_bytes = options.group_bytes.unwrap_or_else(|| default_group_bytes(all_bytes));
+        let group_bytes = (group_bytes / segment_bytes.max(1)).max(16) * segment_bytes;
+        let member_bytes = options.device_bytes / PAGE * PAGE;
+        let journal_bytes =
+            options.journal_bytes.unwrap_or_else(|| default_journal_bytes(member_bytes));
+        Ok(GeometryOptions {
+            segment_bytes: Some(segment_bytes),
+            group_bytes: Some(group_bytes),
+            journal_bytes: Some(journal_bytes),
+            ..options.clone()
+        })
     }
 
     /// A segment is a power of two, or an even number of whole stripes.
@@ -69,7 +95,8 @@ impl Geometry {
     /// Returns how many bytes the pool uses of each member.
     #[must_use]
     pub fn member_bytes(&self) -> u64 {
-        let Some(shape) = self.stripe else { return self.device_bytes };
+        let shape = self.stripe.filter(|_| self.first_is_striped);
+        let Some(shape) = shape else { return self.device_bytes };
         let ends = self.groups_offset.saturating_add(2 * SUPERBLOCK_AREA_BYTES);
         let rows = self.device_bytes.saturating_sub(ends) / shape.data_bytes().max(1);
         ends.saturating_add(rows << shape.unit_shift)
@@ -84,10 +111,10 @@ impl Geometry {
         ends.saturating_add(rows.saturating_mul(shape.data_bytes()))
     }
 
-    /// Returns where groups lie on members; `None`: where the pool says.
+    /// Returns where groups of the first disk group lie on members; `None`: where the pool says.
     #[must_use]
     pub fn stripes(&self) -> Option<Stripes> {
-        let shape = self.stripe?;
+        let shape = self.stripe.filter(|_| self.first_is_striped)?;
         let segment_rows = self.segment_bytes() / shape.data_bytes();
         Some(Stripes { shape, groups_offset: self.groups_offset, segment_rows })
     }

@@ -4,7 +4,8 @@ use super::{Superblock, SuperblockDisk, SuperblockError};
 use crate::disk_group::{DiskGroup, DiskGroupState, GroupRange};
 use crate::geometry::Geometry;
 use crate::ids::SEQUENCE_MAX;
-use crate::members::{Member, layout_of};
+use crate::members::{LAYOUT_SLOTS_MAX, LayoutDisk, Member, layout_of};
+use crate::stripes::{RAID5_WIDTH_MIN, StripeShape, UNIT_SHIFTS};
 
 /// Returns the disk groups that were added.
 pub(super) fn added_of(disk: &SuperblockDisk) -> Result<Vec<DiskGroup>, SuperblockError> {
@@ -21,6 +22,23 @@ pub(super) fn added_of(disk: &SuperblockDisk) -> Result<Vec<DiskGroup>, Superblo
         added.push(DiskGroup { number, layout, state, slots, first_group, member_bytes });
     }
     Ok(added)
+}
+
+/// Returns what stripes segments are whole ones of: the first disk group's own, or those that its
+/// layout names for the others.
+pub(super) fn stripe_of(
+    first: &LayoutDisk,
+    own: Option<StripeShape>,
+) -> Result<Option<StripeShape>, SuperblockError> {
+    let (members, unit_shift) = (first.others_width, first.unit_shift);
+    if own.is_some() || members == 0 {
+        return Ok(own);
+    }
+    let is_width = (RAID5_WIDTH_MIN..=LAYOUT_SLOTS_MAX).contains(&usize::from(members));
+    if !is_width || !UNIT_SHIFTS.contains(&unit_shift) {
+        return Err(SuperblockError::BadField { field: "layouts" });
+    }
+    Ok(Some(StripeShape { members, unit_shift }))
 }
 
 /// DG2: each member is of one disk group, and no disk group has a free slot.

@@ -79,8 +79,8 @@ pub enum AddGroupError {
     },
     /// Give as many devices as the first has, or another kind.
     #[error(
-        "a raid5 can be added only to a pool whose first disk group is a raid5 of as many devices, \
-         for its segments must be whole stripes: give {wanted}"
+        "a raid5 has as many devices as any other of its pool, which was made with one, for \
+         segments must be whole stripes: give {wanted}"
     )]
     Stripe {
         /// What can be added.
@@ -164,7 +164,7 @@ impl Volume {
         if stripe.is_some() && stripe != geometry.stripe {
             let wanted = match geometry.stripe {
                 Some(shape) => format!("{} devices", shape.members),
-                None => "a single or a mirror".to_owned(),
+                None => "a single or a mirror, for this one was made with none".to_owned(),
             };
             return Err(AddGroupError::Stripe { wanted });
         }

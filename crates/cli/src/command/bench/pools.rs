@@ -234,7 +234,7 @@ impl Pools {
         let device = self.directory().join(format!("{name}.hf"));
         let options = CreateOptions {
             devices: vec![device.clone()],
-            layout: format::members::Layout::Single,
+            groups: vec![crate::backend::GroupToMake::single()],
             size_bytes: Some(pool_bytes),
             fragment_bytes: 4096,
             block_bytes: 16_384,

@@ -1,0 +1,118 @@
+//! The first disk group where no data may lie there: metadata has room of its own.
+//!
+//! What is free there no block can have, so it counts as spare; and what takes metadata is held
+//! against what is there, as all is held against the capacity (G4). How much of a promise will be
+//! metadata nobody knows before it is installed, so all of it counts in both: a writer who is
+//! refused for that installs what waits, and then it is known. One long run has few pages beside
+//! its blocks ([`pages_for`]).
+
+use format::map::POINTERS_PER_PAGE;
+use runtime::planted::{self, Planted};
+
+use super::{Allocator, State, Urgency, reserve_of};
+use crate::error::{FsError, FsResult};
+
+/// Fragments that may be changed in so many places that each has a page of a map.
+const SCATTERED_MAX: u64 = 1024;
+
+/// Returns what one promise of `fragments` may come to in pages, in fragments.
+fn pages_for(fragments: u64) -> u64 {
+    fragments.min(SCATTERED_MAX) + fragments / POINTERS_PER_PAGE
+}
+
+/// In fragments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Apart {
+    /// What the first disk group has.
+    pub(super) total: u64,
+    /// Of that what pages can have.
+    pub(super) capacity: u64,
+    /// Of that in use.
+    pub(super) used: u64,
+    /// Of that freed, and not to be used before the next checkpoint.
+    pub(super) pending: u64,
+    /// Of that what is kept back.
+    pub(super) reserve: u64,
+}
+
+impl Apart {
+    /// Changes what is counted of the first disk group, if it is counted and has group `number`.
+    pub(super) fn change(state: &mut State, number: u32, change: impl FnOnce(&mut Apart)) {
+        let is_first = state.shares[0].numbers.contains(&number);
+        if let Some(apart) = state.apart.as_mut().filter(|_| is_first) {
+            change(apart);
+        }
+    }
+
+    pub(super) fn free_later(&mut self, fragments: u64) {
+        self.used = self.used.saturating_sub(fragments);
+        self.pending += fragments;
+    }
+
+    pub(super) fn give_back(&mut self, fragments: u32) {
+        self.used = self.used.saturating_sub(fragments.into());
+    }
+
+    pub(super) fn release(&mut self, fragments: u32) {
+        self.pending = self.pending.saturating_sub(fragments.into());
+    }
+
+    /// What nobody has, and no block can have.
+    pub(super) fn spare(&self) -> u64 {
+        self.total.saturating_sub(self.used + self.pending)
+    }
+
+    /// What pages can have besides.
+    pub(super) fn free(&self) -> u64 {
+        self.capacity.saturating_sub(self.used + self.pending)
+    }
+}
+
+impl Allocator {
+    /// Counts what is in use of the first disk group, if no data may lie there.
+    pub(super) fn apart_at_open(&self) -> FsResult<Option<Apart>> {
+        let geometry = self.geometry();
+        if geometry.first_has_data {
+            return Ok(None);
+        }
+        let (total, used) = self.space_of(0..geometry.group_count)?;
+        // Where the pool has stripes half of each metadata segment is for second copies.
+        let gap = u64::from(geometry.metadata_gap()) * total;
+        let capacity = total - gap / u64::from(geometry.segment_fragments);
+        let reserve = reserve_of(geometry, capacity, self.block_shift);
+        Ok(Some(Apart { total, capacity, used, pending: 0, reserve }))
+    }
+
+    /// G7: whether metadata may have `fragments`.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NoSpace`] if they would touch what is kept from `urgency`.
+    pub(super) fn check_apart(
+        &self,
+        state: &State,
+        fragments: u64,
+        urgency: Urgency,
+    ) -> FsResult<()> {
+        let Some(apart) = &state.apart else { return Ok(()) };
+        let kept = match urgency {
+            Urgency::User => apart.reserve,
+            Urgency::Name => apart.reserve / 2,
+            Urgency::Held => apart.reserve / 4,
+            // It may not be refused, and finds what is kept.
+            Urgency::System => return Ok(()),
+        };
+        let is_planted = planted::is(Planted::MetadataRoomForgotten);
+        let fronts = state.groups_unused * u64::from(self.geometry().front_fragments());
+        let wanted = state.promised + pages_for(fragments) + fronts + kept;
+        let has_room = apart.free() >= wanted;
+        if has_room || is_planted { Ok(()) } else { Err(FsError::NoSpace) }
+    }
+
+    /// Whether data may lie in the disk group at `at` of `shares`.
+    pub(super) fn gives_data(&self, state: &State, at: usize) -> bool {
+        let share = &state.shares[at];
+        let has_role = share.disk_group != 0 || self.geometry().first_has_data;
+        !share.is_leaving && (has_role || planted::is(Planted::RoleForgotten))
+    }
+}
