@@ -40,6 +40,8 @@ use crate::sync::{Mutex, MutexGuard};
 pub(crate) const HOLDS_MAX: usize = 16;
 /// Most filesets of a pool: what the index of them takes in memory is bounded by it.
 pub(crate) const FILESETS_MAX: usize = 1 << 17;
+/// Pages that the table gets at once, at most: those lie side by side, so that few reads get them.
+const GROWTH_PAGES_MAX: u64 = 24;
 const _: () = assert!(PAGE_BODY_BYTES >= SLOTS_PER_PAGE * ANODE_BYTES);
 
 /// What the index keeps of a fileset.
@@ -451,6 +453,39 @@ impl Index {
         store.add_content(change, &mut table, page, PageKind::FilesetTable)?;
         write_table(store, change, &table)?;
         Ok(TakenSlot { slot, grown: Some(table) })
+    }
+
+    /// Returns how many pages the table is to get before it takes a fileset more; 0: none. It gets
+    /// as many as it has, up to a bound.
+    pub(crate) fn pages_to_grow(&self) -> u64 {
+        let (page, _) = entry_position(self.next_slot);
+        let is_full = page >= self.table.pages;
+        if is_full && self.next_slot < FILESET_SLOTS_MAX {
+            self.table.pages.min(GROWTH_PAGES_MAX)
+        } else {
+            0
+        }
+    }
+
+    /// Adds empty pages to the table, side by side where there is room for that. Nothing is noted
+    /// before [`Index::note_grown`].
+    pub(crate) fn grow(
+        &self,
+        store: &Store,
+        change: &mut Change<'_>,
+        pages: u64,
+    ) -> FsResult<Anode> {
+        let mut table = self.table.clone();
+        for page in self.table.pages..self.table.pages.saturating_add(pages) {
+            store.add_content(change, &mut table, page, PageKind::FilesetTable)?;
+        }
+        write_table(store, change, &table)?;
+        Ok(table)
+    }
+
+    /// Notes a table that [`Index::grow`] made: the change has ended.
+    pub(crate) fn note_grown(&mut self, table: Anode) {
+        self.table = table;
     }
 
     /// Returns where the page of the entry in `slot` is, for one who has `taken` it.

@@ -106,6 +106,7 @@ impl Core {
         self.check_writable()?;
         // Before anything is flushed for it; asked again under the lock of the transaction.
         self.filesets.table.lock(&self.store)?.check_count(slots.len())?;
+        self.grow_table()?;
         let mut filesets = Vec::new();
         for slot in slots {
             filesets.push(self.open_fileset(*slot)?);

@@ -540,6 +540,7 @@ impl Core {
     pub(crate) fn create_fileset(&self, path: &[NamePart], new: &NewFileset) -> FsResult<Node> {
         self.check_writable()?;
         self.check_block_shift(new.block_shift)?;
+        self.grow_table()?;
         let mut change = self.store.begin_pool(Reservation::LARGE)?;
         let mut index = self.filesets.table.lock(&self.store)?;
         let (above, name) = check_new_name(&index, None, path)?;

@@ -41,6 +41,7 @@ mod file;
 mod filesets;
 mod flush;
 mod fork;
+mod growth;
 mod held;
 mod inline;
 mod leave;
