@@ -14,53 +14,22 @@
 #   CHECKED     [250000]   files of the tree that is checked
 #   ROUNDS      [4]
 #   CLONES      [20]       clones that are taken in a round under each load
-#   PLACE       a directory on the disk to measure [a new one in TMPDIR, or in /var/tmp]
-#   HOLDFAST    the program [target/release/holdfast]
+#   PLACE, HOLDFAST    as scripts/bench-lib.sh has them
 #
 # Needs root: loop devices, mounts, dropping the kernel's caches. Loop devices pass O_DIRECT on.
-set -euo pipefail
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# shellcheck source=scripts/setup.sh
-. "$ROOT/scripts/setup.sh"
+NAME=bench-everyday
+# shellcheck source=scripts/bench-lib.sh
+. "$(dirname "$0")/bench-lib.sh"
 
 SOURCE=${SOURCE:-/usr} FILES=${FILES:-50000} CHECKED=${CHECKED:-250000} ROUNDS=${ROUNDS:-4}
-HOLDFAST=${HOLDFAST:-$ROOT/target/release/holdfast}
 SMALL_BYTES=9000
 # Files of a directory of the tree that is checked, and their bytes.
 CHECKED_DIR_FILES=200 CHECKED_BYTES=20
 STREAM_MIB=${STREAM_MIB:-1024}
 CLONES=${CLONES:-20}
 
-fail() { printf 'bench-everyday: %s\n' "$*" >&2; exit 1; }
-[ "$(id -u)" = 0 ] || fail "loop devices, mounts and caches need root: sudo $0 $*"
-[ -x "$HOLDFAST" ] || fail "no $HOLDFAST: run cargo build --release -p cli, or set HOLDFAST"
-install_missing mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs git=git fio=fio
-
-place=$(mktemp -d "${PLACE:-${TMPDIR:-/var/tmp}}/holdfast-everyday.XXXXXX")
-export HOLDFAST_RUN_DIR=$place/run
-pool=$place/pool.hf mnt=$place/mnt peer=$place/peer
-loops=()
-mkdir "$mnt" "$peer"
-
-clean_up() {
-    local code=$?
-    trap - EXIT
-    set +e
-    ! mountpoint -q "$mnt" || "$HOLDFAST" unmount "$mnt" >/dev/null
-    ! mountpoint -q "$peer" || umount "$peer"
-    for loop in "${loops[@]}"; do losetup -d "$loop"; done
-    rm -rf "$place"
-    exit "$code"
-}
-trap clean_up EXIT
-trap 'exit 130' INT TERM HUP
-
-# attach FILE SIZE: makes a sparse file and a loop device on it; the device is in $loop.
-attach() {
-    truncate -s "$2" "$1"
-    loop=$(losetup --find --show --direct-io=on "$1")
-    loops+=("$loop")
-}
+begin_bench mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs git=git fio=fio
+pool=$place/pool.hf
 
 # fresh FLAGS...: mounts a new pool on $pool, a loop device.
 fresh() {
@@ -68,46 +37,8 @@ fresh() {
     mount_it "$@"
 }
 mount_it() { "$HOLDFAST" mount "$pool" "$mnt" --daemon "$@" >/dev/null; }
-unmount_it() { "$HOLDFAST" unmount "$mnt" >/dev/null; }
-cold() { sync; echo 3 >/proc/sys/vm/drop_caches; }
 reads_of() { awk '{ print $1 }' "/sys/block/$(basename "$1")/stat"; }
 sectors_read_of() { awk '{ print $3 }' "/sys/block/$(basename "$1")/stat"; }
-
-# took COMMAND...: prints its microseconds; fails if it does.
-took() {
-    local begin=${EPOCHREALTIME/./}
-    "$@" >/dev/null 2>"$place/said" || { cat "$place/said" >&2; fail "$* failed"; }
-    echo $((${EPOCHREALTIME/./} - begin))
-}
-
-# note MEASURE WHO MICROSECONDS
-note() { printf '%s\t%s\t%s\n' "$1" "$2" "$3" >>"$place/$section.times"; }
-
-# compare FIRST SECOND: of each measure both medians, and how many times faster FIRST is.
-compare() {
-    printf '\n%-24s %12s %12s    %s\n' "$section" "$1, ms" "$2, ms" "time of $2 / $1"
-    awk -F'\t' -v first="$1" -v second="$2" '
-        function middle(list, count,    i, j, kept) {
-            for (i = 2; i <= count; i++)
-                for (j = i; j > 1 && list[j - 1] > list[j]; j--) {
-                    kept = list[j]; list[j] = list[j - 1]; list[j - 1] = kept
-                }
-            return (list[int((count + 1) / 2)] + list[int(count / 2) + 1]) / 2
-        }
-        !($1 in seen) { seen[$1] = 1; order[++measures] = $1 }
-        { at = ++count[$1, $2]; times[$1, $2, at] = $3 }
-        END {
-            for (m = 1; m <= measures; m++) {
-                name = order[m]; n = count[name, first]
-                for (i = 1; i <= n; i++) {
-                    a[i] = times[name, first, i]; b[i] = times[name, second, i]; r[i] = b[i] / a[i]
-                }
-                centre = middle(r, n)
-                printf "%-24s %12.0f %12.0f    %.2f [%.2f, %.2f]\n", name, middle(a, n) / 1000,
-                    middle(b, n) / 1000, centre, r[1], r[n]
-            }
-        }' "$place/$section.times"
-}
 
 # The small files of SOURCE as one archive, and a repository of them.
 plant() {
