@@ -226,8 +226,8 @@ fn a_piece_waits_for_the_write_that_is_at_it() {
     let walk = |at: &mut u64| {
         while let Some(range) = volume.piece_at(*at) {
             let end = range.end;
-            let made = volume.remake_piece(1, range, Redundancy::Copies).expect("nothing fails");
-            if made.is_none() {
+            let made = volume.remake_pieces(1, &[(range, Redundancy::Copies)], |_, _| {});
+            if made.expect("nothing fails") == 0 {
                 return;
             }
             *at = end;

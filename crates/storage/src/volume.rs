@@ -16,7 +16,7 @@
 //!    all, writes labels, and fails members. The layout adds the arithmetic from a byte of the
 //!    linear space to slots and offsets, what it does where a read fails or does not verify
 //!    ([`Composite::heal`]), and how what a member should have is made anew
-//!    ([`Composite::remake`]) and verified ([`Composite::compare`]). `needed` of
+//!    ([`Composite::begin_remake`]) and verified ([`Composite::compare`]). `needed` of
 //!    [`MemberSet::new`] is how many it cannot do without.
 //! 3. `volume/open.rs` puts it over the members. `info().size_bytes` of it is what the geometry
 //!    calls the bytes of the device.

@@ -15,9 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use storage::device::Redundancy;
 use storage::volume::{Remade, Stay};
 
-use super::pieces::{Kept, LOST_NAMED_MAX, PASSED_OVER_MAX, listed_in};
+use super::pieces::{Kept, LOST_NAMED_MAX, Listed, PASSED_OVER_MAX, listed_in};
 use super::{Budget, Job, JobProgress, Step};
-use crate::alloc::Pin;
 use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
 use crate::vnode::Core;
@@ -76,6 +75,32 @@ impl RebuildCounts {
     }
 }
 
+/// A piece, and how it is kept if it is to be made anew.
+type Planned<'c> = (Range<u64>, Option<Kept<'c>>);
+
+/// What nobody gives of a piece.
+struct Lost {
+    /// Blocks that do not verify, where segments are kept under parity.
+    blocks: Vec<Listed>,
+    /// Pages elsewhere: bytes of the pool.
+    pages: Vec<u64>,
+}
+
+impl Lost {
+    fn of(core: &Core, kept: &Kept<'_>, remade: &Remade) -> Lost {
+        match kept {
+            Kept::Segment(pin) if pin.kept == Redundancy::Parity => {
+                let mut blocks = listed_in(core, pin, &remade.bytes);
+                blocks.retain(|block| !block.is_in(&remade.bytes));
+                Lost { blocks, pages: Vec::new() }
+            }
+            Kept::Segment(_) | Kept::Alike => {
+                Lost { blocks: Vec::new(), pages: remade.lost.clone() }
+            }
+        }
+    }
+}
+
 /// Makes the member in a slot whole.
 #[derive(Debug)]
 pub(crate) struct Rebuild {
@@ -117,30 +142,53 @@ impl Rebuild {
     /// end.
     fn walk(&self, core: &Core, from: u64, budget: Budget) -> FsResult<(u64, bool)> {
         let volume = &core.store.volume;
+        let (planned, end, is_end) = self.plan(core, from, budget);
+        let makes: Vec<(&Range<u64>, &Kept<'_>)> =
+            planned.iter().filter_map(|(piece, kept)| Some((piece, kept.as_ref()?))).collect();
+        let pieces: Vec<(Range<u64>, Redundancy)> =
+            makes.iter().map(|(piece, kept)| ((*piece).clone(), kept.redundancy())).collect();
+        let mut lost = Vec::new();
+        let made = volume.remake_pieces(self.slot, &pieces, |at, remade| {
+            lost.extend(makes.get(at).map(|(_, kept)| Lost::of(core, kept, &remade)));
+        });
+        let made = made.map_err(|error| FsError::Io { cause: error.to_string() })?;
+        let stop = pieces.get(made).map(|(piece, _)| piece.start);
+        for (piece, kept) in &planned {
+            if stop.is_some_and(|stop| stop <= piece.start) {
+                break;
+            }
+            let length = piece.end - piece.start;
+            let count = match kept {
+                Some(_) => &self.counts.made_bytes,
+                None => &self.counts.passed_over_bytes,
+            };
+            count.fetch_add(length, Ordering::Relaxed);
+        }
+        // Here and not above: it waits for locks, whose owners may wait for what was held there.
+        lost.iter().for_each(|lost| self.tell_lost(core, lost));
+        Ok((stop.unwrap_or(end), is_end && stop.is_none()))
+    }
+
+    /// Returns the pieces of a step from byte `from` on, each with how it is kept if it is to be
+    /// made anew, where they end, and whether that is the end of all.
+    fn plan<'c>(&self, core: &'c Core, from: u64, budget: Budget) -> (Vec<Planned<'c>>, u64, bool) {
+        let volume = &core.store.volume;
         // Of several disk groups that of the member alone.
         let walked = volume.walked(self.slot);
-        let (mut at, mut made, mut passed_over) = (from.max(walked.start), 0, 0);
+        let (mut at, mut makes, mut passed_over) = (from.max(walked.start), 0, 0);
+        let mut planned = Vec::new();
         loop {
             let piece = volume.piece_at(at).filter(|piece| piece.start < walked.end);
-            let Some(piece) = piece else { return Ok((at, true)) };
-            if made == budget.units || passed_over == PASSED_OVER_MAX {
-                return Ok((at, false));
+            let Some(piece) = piece else { return (planned, at, true) };
+            if makes == budget.units || passed_over == PASSED_OVER_MAX {
+                return (planned, at, false);
             }
-            let (end, length) = (piece.end, piece.end - piece.start);
+            at = piece.end;
             let is_wanted = volume.must_remake(self.slot, &piece);
-            let Some(kept) = is_wanted.then(|| self.kept(core, &piece)).flatten() else {
-                passed_over += 1;
-                self.counts.passed_over_bytes.fetch_add(length, Ordering::Relaxed);
-                at = end;
-                continue;
-            };
-            let remade = volume.remake_piece(self.slot, piece.clone(), kept.redundancy());
-            let remade = remade.map_err(|error| FsError::Io { cause: error.to_string() })?;
-            let Some(remade) = remade else { return Ok((at, false)) };
-            self.tell_lost(core, &piece, &kept, &remade);
-            self.counts.made_bytes.fetch_add(length, Ordering::Relaxed);
-            made += 1;
-            at = end;
+            let kept = is_wanted.then(|| self.kept(core, &piece)).flatten();
+            let count = if kept.is_some() { &mut makes } else { &mut passed_over };
+            *count += 1;
+            planned.push((piece, kept));
         }
     }
 
@@ -153,14 +201,8 @@ impl Rebuild {
         })
     }
 
-    fn tell_lost(&self, core: &Core, piece: &Range<u64>, kept: &Kept<'_>, remade: &Remade) {
-        if let Kept::Segment(pin) = kept
-            && pin.kept == Redundancy::Parity
-        {
-            self.tell_lost_blocks(core, pin, remade);
-            return;
-        }
-        for &offset in &remade.lost {
+    fn tell_lost(&self, core: &Core, lost: &Lost) {
+        for &offset in &lost.pages {
             let place = core.store.geometry().place_at(offset);
             if place.is_none_or(|place| core.store.alloc.is_page_used(place)) {
                 let what = place.map_or_else(
@@ -170,12 +212,7 @@ impl Rebuild {
                 self.counts.lose(what);
             }
         }
-        debug_assert!(remade.lost.iter().all(|offset| piece.contains(offset)));
-    }
-
-    fn tell_lost_blocks(&self, core: &Core, pin: &Pin<'_>, remade: &Remade) {
-        let blocks = listed_in(core, pin, &remade.bytes);
-        for block in blocks.iter().filter(|block| !block.is_in(&remade.bytes)) {
+        for block in &lost.blocks {
             match core.who_has(&block.entry, block.place) {
                 Ok(Some(who)) => self.counts.lose(who),
                 // Nobody has it any more.

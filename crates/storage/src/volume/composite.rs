@@ -32,6 +32,10 @@ pub struct Remade {
     pub lost: Vec<u64>,
 }
 
+/// A piece that is being made anew: what it is made from is being read, and the rest is done when
+/// this is called. Nothing comes of one that is dropped.
+pub(super) type Remaking<'a> = Box<dyn FnOnce() -> Result<Option<Remade>, DeviceError> + 'a>;
+
 /// What a piece holds, and whether all ways to read it say the same.
 #[derive(Debug)]
 pub struct Compared {
@@ -103,19 +107,12 @@ pub trait Composite: Device {
     /// compared, at one time. `None`: it lies behind what the pool uses.
     fn piece_at(&self, offset: u64) -> Option<Range<u64>>;
 
-    /// Writes what the joining member in `slot` should have of a piece, which nobody else may write
-    /// to meanwhile. `kept` says how what lies there is kept. Not durable before a flush. `None`:
-    /// the member is not joining any more.
-    ///
-    /// # Errors
-    ///
-    /// What a member said that gives nothing at all, or that the layout needs.
-    fn remake(
-        &self,
-        slot: usize,
-        piece: Range<u64>,
-        kept: Redundancy,
-    ) -> Result<Option<Remade>, DeviceError>;
+    /// Begins to read what others have of a piece; what this returns then writes what the joining
+    /// member in `slot` should have of it. Nobody else may write to the piece before that is done.
+    /// `kept` says how what lies there is kept. Not durable before a flush. `None`: the member is
+    /// not joining any more. An error is what a member said that gives nothing at all, or that the
+    /// layout needs.
+    fn begin_remake(&self, slot: usize, piece: Range<u64>, kept: Redundancy) -> Remaking<'_>;
 
     /// Reads a piece in every way that there is. Writes may be at it: a page that differs for a
     /// moment is told too.

@@ -20,7 +20,7 @@ use format::disk_group::ADDED_GROUPS_OFFSET;
 use format::geometry::{Geometry, SUPERBLOCK_AREA_BYTES};
 use runtime::planted::{self, Planted};
 
-use super::composite::{Compared, Composite, Healed, ParityMended, Remade, Verify};
+use super::composite::{Compared, Composite, Healed, ParityMended, Remaking, Verify};
 use super::ranges::Hold;
 use super::set::MemberSet;
 use crate::convert::to_u64;
@@ -293,21 +293,20 @@ impl Composite for Groups {
         })
     }
 
-    fn remake(
-        &self,
-        slot: usize,
-        piece: Range<u64>,
-        kept: Redundancy,
-    ) -> Result<Option<Remade>, DeviceError> {
+    fn begin_remake(&self, slot: usize, piece: Range<u64>, kept: Redundancy) -> Remaking<'_> {
         let Some((placed, _)) = self.part_of(piece.start, piece.end - piece.start) else {
-            return Ok(None);
+            return Box::new(|| Ok(None));
         };
-        let Some(own) = slot.checked_sub(placed.part.first_slot) else { return Ok(None) };
-        let remade = placed.part.composite.remake(own, placed.inner_range(&piece), kept)?;
-        Ok(remade.map(|mut remade| {
-            remade.lost.iter_mut().for_each(|offset| *offset = placed.outer(*offset));
-            remade
-        }))
+        let Some(own) = slot.checked_sub(placed.part.first_slot) else {
+            return Box::new(|| Ok(None));
+        };
+        let remaking = placed.part.composite.begin_remake(own, placed.inner_range(&piece), kept);
+        Box::new(move || {
+            Ok(remaking()?.map(|mut remade| {
+                remade.lost.iter_mut().for_each(|offset| *offset = placed.outer(*offset));
+                remade
+            }))
+        })
     }
 
     fn compare(&self, piece: Range<u64>, kept: Redundancy) -> Result<Compared, DeviceError> {

@@ -1,6 +1,7 @@
 //! A device takes the place of a member: it gets every write from the first moment, and what it
 //! should have of all that was there before is made anew on it, from the start of the pool to its
-//! end. How that is done of one piece the layout knows ([`super::composite::Composite::remake`]).
+//! end. How that is done of one piece the layout knows
+//! ([`super::composite::Composite::begin_remake`]).
 //!
 //! # Invariants
 //!
@@ -20,6 +21,7 @@
 //! The superblocks of a member are its own, and are not copied. Decision 0066 has the argument for
 //! stripes.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use format::disk_group::DiskGroup;
@@ -37,6 +39,8 @@ use crate::device::{DeviceError, Purpose, Redundancy, SharedDevice};
 
 /// Unit of the cursor, and a piece of what all members hold alike.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
+/// Pieces that are read while one is put together and written.
+const READ_AHEAD_MAX: usize = 2;
 /// Parts of the whole after which the cursor is written to the labels: a crash repeats one.
 const CURSOR_PARTS: u64 = 128;
 
@@ -107,8 +111,8 @@ pub struct Copied {
 
 impl Volume {
     /// Puts `device` in the place of the member in `slot`, which gets nothing more from now on. It
-    /// is written to from now on; [`Volume::remake_piece`] is to make it whole, piece by piece, and
-    /// then [`Volume::end_join`] says so.
+    /// is written to from now on; [`Volume::remake_pieces`] is to make it whole, some pieces at a
+    /// time, and then [`Volume::end_join`] says so.
     ///
     /// # Errors
     ///
@@ -231,28 +235,43 @@ impl Volume {
         self.composite()?.piece_at(offset)
     }
 
-    /// Makes what the joining member in `slot` should have of a piece anew (JN1). `kept` says how
-    /// it is kept (JN2). `None`: a write is at it, to be tried again a little later; or the member
-    /// is not joining any more.
+    /// Makes what the joining member in `slot` should have of pieces anew, one after the other
+    /// (JN1), and calls `each` with what a piece holds. While one is put together and written,
+    /// those behind it are read ([`READ_AHEAD_MAX`]). With each piece goes how it is kept (JN2).
+    /// Returns how many were made: fewer where a write is at the next, to be tried again a little
+    /// later, or where the member is not joining any more.
+    ///
+    /// Ranges are held while `each` is called: it must wait for nobody.
     ///
     /// # Errors
     ///
     /// What a member said that gives nothing at all, or that the layout needs. A joining member
     /// that fails is no error: it is failed then.
-    pub fn remake_piece(
+    pub fn remake_pieces(
         &self,
         slot: usize,
-        piece: Range<u64>,
-        kept: Redundancy,
-    ) -> Result<Option<Remade>, DeviceError> {
-        let Some(composite) = self.composite() else { return Ok(None) };
-        let hold = composite.try_hold(piece.clone());
-        if hold.is_none() && !planted::is(Planted::CopiedWithoutHold) {
-            return Ok(None);
+        pieces: &[(Range<u64>, Redundancy)],
+        mut each: impl FnMut(usize, Remade),
+    ) -> Result<usize, DeviceError> {
+        let Some(composite) = self.composite() else { return Ok(0) };
+        let (mut left, mut ahead, mut made) = (pieces.iter(), VecDeque::new(), 0);
+        loop {
+            while ahead.len() <= READ_AHEAD_MAX
+                && let Some((piece, kept)) = left.next()
+            {
+                let hold = composite.try_hold(piece.clone());
+                if hold.is_none() && !planted::is(Planted::CopiedWithoutHold) {
+                    left = [].iter();
+                    break;
+                }
+                ahead.push_back((hold, composite.begin_remake(slot, piece.clone(), *kept)));
+            }
+            let Some((hold, remaking)) = ahead.pop_front() else { return Ok(made) };
+            let Some(remade) = remaking()? else { return Ok(made) };
+            drop(hold);
+            each(made, remade);
+            made += 1;
         }
-        let remade = composite.remake(slot, piece, kept)?;
-        drop(hold);
-        Ok(remade)
     }
 
     /// Says in the labels that all below byte `to` of the pool is done, after it is durable, if the

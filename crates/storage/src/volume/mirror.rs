@@ -17,8 +17,9 @@ use format::members::MemberState;
 use format::page::PAGE_BYTES;
 use runtime::planted::{self, Planted};
 
-use super::composite::{Compared, Composite, Healed, Remade, Verify};
+use super::composite::{Compared, Composite, Healed, Remade, Remaking, Verify};
 use super::joining::{mib_at, without_labels};
+use super::salvage::bytes_of;
 use super::set::{MemberSet, View};
 use super::slot::Slot;
 use crate::convert::{to_u64, to_usize};
@@ -256,30 +257,36 @@ impl Composite for Mirror {
         mib_at(offset, self.info.size_bytes.saturating_sub(2 * SUPERBLOCK_AREA_BYTES))
     }
 
-    fn remake(
-        &self,
-        slot: usize,
-        piece: Range<u64>,
-        _kept: Redundancy,
-    ) -> Result<Option<Remade>, DeviceError> {
-        let mut remade = Remade {
-            bytes: AlignedBuffer::zeroed(to_usize(piece.end - piece.start)),
-            lost: vec![],
+    fn begin_remake(&self, slot: usize, piece: Range<u64>, _kept: Redundancy) -> Remaking<'_> {
+        let ranges = without_labels(piece.clone());
+        let buffer = |range: &Range<u64>| {
+            (range.start, AlignedBuffer::for_reading(to_usize(range.end - range.start)))
         };
-        let view = self.set.view();
-        for range in without_labels(piece.clone()) {
-            let joining = view.get(slot).filter(|slot| slot.state == MemberState::Joining);
-            let Some(joining) = joining else { return Ok(None) };
-            let (bytes, lost) = self.salvage_copies(&view, &range)?;
-            remade.lost.extend(lost);
-            let at = to_usize(range.start - piece.start);
-            remade.bytes[at..at + bytes.len()].copy_from_slice(&bytes);
-            let (offset, data) = (range.start, vec![SharedBytes::from(bytes)]);
-            let write = Operation::Write { offset, data };
-            let write = self.set.submit(joining, Purpose::Cleaner, write);
-            self.set.together(&view, vec![(slot, write)], None).wait()?;
-        }
-        Ok(Some(remade))
+        let reads = self.submit_reads(Purpose::Cleaner, ranges.iter().map(buffer).collect());
+        Box::new(move || {
+            let bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
+            let mut remade = Remade { bytes, lost: vec![] };
+            let view = self.set.view();
+            for (range, read) in ranges.iter().zip(reads) {
+                let joining = view.get(slot).filter(|slot| slot.state == MemberState::Joining);
+                let Some(joining) = joining else { return Ok(None) };
+                let bytes = match bytes_of(read) {
+                    Ok(bytes) => bytes,
+                    Err(_) => {
+                        let (bytes, lost) = self.salvage_copies(&view, range)?;
+                        remade.lost.extend(lost);
+                        bytes
+                    }
+                };
+                let at = to_usize(range.start - piece.start);
+                remade.bytes[at..at + bytes.len()].copy_from_slice(&bytes);
+                let (offset, data) = (range.start, vec![SharedBytes::from(bytes)]);
+                let write = Operation::Write { offset, data };
+                let write = self.set.submit(joining, Purpose::Cleaner, write);
+                self.set.together(&view, vec![(slot, write)], None).wait()?;
+            }
+            Ok(Some(remade))
+        })
     }
 
     fn compare(&self, piece: Range<u64>, _kept: Redundancy) -> Result<Compared, DeviceError> {
@@ -349,17 +356,14 @@ impl Composite for Mirror {
 }
 
 impl Mirror {
-    /// Reads a range from the member whose turn it is, and of what that one does not give the pages
-    /// that others do. Returns the bytes, and the pages that nobody gives, which are zeros.
+    /// Reads of a range that no member gives as a whole the pages that any does. Returns the bytes,
+    /// and the pages that nobody gives, which are zeros.
     fn salvage_copies(
         &self,
         view: &View,
         range: &Range<u64>,
     ) -> Result<(AlignedBuffer, Vec<u64>), DeviceError> {
         let length = to_usize(range.end - range.start);
-        if let Ok(bytes) = self.read(Purpose::Cleaner, range.start, length) {
-            return Ok((bytes, Vec::new()));
-        }
         let copies = self.set.salvage(view, Purpose::Cleaner, range)?;
         let copies: Vec<_> = copies.into_iter().flatten().collect();
         let (mut bytes, mut lost) = (AlignedBuffer::zeroed(length), Vec::new());

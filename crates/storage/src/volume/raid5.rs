@@ -30,7 +30,7 @@ use std::sync::Arc;
 use format::geometry::SUPERBLOCK_AREA_BYTES;
 use format::stripes::{Stripes, UnitPlace};
 
-use super::composite::{Compared, Composite, Healed, ParityMended, Remade, Verify};
+use super::composite::{Compared, Composite, Healed, ParityMended, Remaking, Verify};
 use super::joining::mib_at;
 use super::mirror::Mirror;
 use super::set::MemberSet;
@@ -219,16 +219,11 @@ impl Composite for Raid5 {
         (start + segment_bytes <= end).then(|| start..start + segment_bytes)
     }
 
-    fn remake(
-        &self,
-        slot: usize,
-        piece: Range<u64>,
-        kept: Redundancy,
-    ) -> Result<Option<Remade>, DeviceError> {
+    fn begin_remake(&self, slot: usize, piece: Range<u64>, kept: Redundancy) -> Remaking<'_> {
         if piece.end <= self.stripes.groups_offset {
-            return self.fixed.remake(slot, piece, kept);
+            return self.fixed.begin_remake(slot, piece, kept);
         }
-        self.remake_segment(slot, piece, kept)
+        self.begin_segment(slot, piece, kept)
     }
 
     fn compare(&self, piece: Range<u64>, kept: Redundancy) -> Result<Compared, DeviceError> {

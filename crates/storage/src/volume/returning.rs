@@ -75,7 +75,7 @@ pub enum ReturnError {
 
 impl Volume {
     /// Brings back the member that `device` is. It gets every write from now on;
-    /// [`Volume::remake_piece`] is to make what it missed anew ([`Volume::must_remake`]), and then
+    /// [`Volume::remake_pieces`] is to make what it missed anew ([`Volume::must_remake`]), and then
     /// [`Volume::end_join`] says so. Returns its slot.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use format::page::PAGE_BYTES;
 
-use super::set::MemberSet;
+use super::set::{MemberSet, View};
 use super::slot::Slot;
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, Ticket};
@@ -28,6 +28,15 @@ impl Salvaged {
     }
 }
 
+/// A range that is being read of each member that may be read.
+#[derive(Debug)]
+pub(super) struct Salvage {
+    view: View,
+    purpose: Purpose,
+    range: Range<u64>,
+    reads: Vec<Option<Ticket>>,
+}
+
 /// Waits for a read.
 pub(super) fn bytes_of(ticket: Ticket) -> Result<AlignedBuffer, DeviceError> {
     ticket.wait().map(|done| done.buffer.expect("a read returns its buffer"))
@@ -39,31 +48,54 @@ impl MemberSet {
         self.submit(slot, purpose, Operation::Read { offset, buffer })
     }
 
-    /// Reads `range` of each of `slots` that may be read, at once; page by page where that fails.
-    /// `None`: it may not be read.
-    ///
-    /// # Errors
-    ///
-    /// What a member said that does not give its label either.
-    pub(super) fn salvage(
+    /// Begins to read `range` of each member of `view` that may be read.
+    pub(super) fn begin_salvage(
         &self,
-        slots: &[Slot],
+        view: &View,
         purpose: Purpose,
         range: &Range<u64>,
-    ) -> Result<Vec<Option<Salvaged>>, DeviceError> {
+    ) -> Salvage {
         let length = to_usize(range.end - range.start);
         let begin = |slot: &Slot| {
             slot.readable().map(|_| self.read_from(slot, purpose, range.start, length))
         };
-        let tickets: Vec<Option<Ticket>> = slots.iter().map(begin).collect();
-        let wait = |(slot, ticket): (&Slot, Option<Ticket>)| {
-            let Some(ticket) = ticket else { return Ok(None) };
-            match bytes_of(ticket) {
+        let reads = view.iter().map(begin).collect();
+        Salvage { view: view.clone(), purpose, range: range.clone(), reads }
+    }
+
+    /// Returns what each member gives; page by page where the read of all fails. `None`: it may not
+    /// be read.
+    ///
+    /// # Errors
+    ///
+    /// What a member said that does not give its label either.
+    pub(super) fn end_salvage(
+        &self,
+        salvage: Salvage,
+    ) -> Result<Vec<Option<Salvaged>>, DeviceError> {
+        let Salvage { view, purpose, range, reads } = salvage;
+        let wait = |(slot, read): (&Slot, Option<Ticket>)| {
+            let Some(read) = read else { return Ok(None) };
+            match bytes_of(read) {
                 Ok(bytes) => Ok(Some(Salvaged { bytes, bad: Vec::new() })),
-                Err(_) => self.by_pages(slot, purpose, range).map(Some),
+                Err(_) => self.by_pages(slot, purpose, &range).map(Some),
             }
         };
-        slots.iter().zip(tickets).map(wait).collect()
+        view.iter().zip(reads).map(wait).collect()
+    }
+
+    /// Both: begins, and waits.
+    ///
+    /// # Errors
+    ///
+    /// See [`MemberSet::end_salvage`].
+    pub(super) fn salvage(
+        &self,
+        view: &View,
+        purpose: Purpose,
+        range: &Range<u64>,
+    ) -> Result<Vec<Option<Salvaged>>, DeviceError> {
+        self.end_salvage(self.begin_salvage(view, purpose, range))
     }
 
     fn by_pages(

@@ -16,7 +16,7 @@ use super::{Part, Raid5, absent};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, Redundancy, SharedBytes};
 use crate::parity::xor_into;
-use crate::volume::composite::{Compared, Remade};
+use crate::volume::composite::{Compared, Remade, Remaking};
 use crate::volume::salvage::Salvaged;
 use crate::volume::set::View;
 
@@ -67,24 +67,41 @@ impl Raid5 {
         parts.into_iter().flat_map(cut).map(|page| (start + to_u64(page.at), page)).collect()
     }
 
-    /// Writes the share of the joining member in `slot`, as the others give it.
-    pub(super) fn remake_segment(
+    /// Begins to read the shares of a segment; see [`Composite::begin_remake`].
+    ///
+    /// [`Composite::begin_remake`]: crate::volume::composite::Composite::begin_remake
+    pub(super) fn begin_segment(
         &self,
         slot: usize,
         piece: Range<u64>,
         kept: Redundancy,
+    ) -> Remaking<'_> {
+        let range = self.share_of(&piece);
+        let salvage = self.set.begin_salvage(&self.set.view(), Purpose::Cleaner, &range);
+        Box::new(move || {
+            let of = self.set.end_salvage(salvage)?;
+            self.remake_segment(slot, &piece, kept, Shares { range, of })
+        })
+    }
+
+    /// Writes the share of the joining member in `slot`, as the others give it.
+    fn remake_segment(
+        &self,
+        slot: usize,
+        piece: &Range<u64>,
+        kept: Redundancy,
+        shares: Shares,
     ) -> Result<Option<Remade>, DeviceError> {
         let view = self.set.view();
         let joining = view.get(slot).filter(|slot| slot.state == MemberState::Joining);
         let Some(joining) = joining else { return Ok(None) };
-        let shares = self.read_shares(&view, self.share_of(&piece))?;
         let is_away = |member: &usize| *member != slot && shares.of[*member].is_none();
         if let Some(member) = (0..view.len()).find(is_away) {
             return Err(absent(&view, member));
         }
         let (share, remade) = match kept {
-            Redundancy::Parity => self.sum_of(slot, &piece, &shares),
-            Redundancy::Copies => self.copies_of(slot, &piece, &shares),
+            Redundancy::Parity => self.sum_of(slot, piece, &shares),
+            Redundancy::Copies => self.copies_of(slot, piece, &shares),
         };
         let (offset, data) = (shares.range.start, vec![SharedBytes::from(share)]);
         let write = Operation::Write { offset, data };
