@@ -6,6 +6,8 @@
 //! of another version, with a field or a word that is not known, or longer than [`LINE_BYTES_MAX`]
 //! is refused with words.
 //!
+//! Long: what may be asked, and what is told, is one list that people read.
+//!
 //! A kind of thing that is changed (filesets, clones, jobs) has variants of its own in
 //! [`Request`], an answer in [`Answer`] if it lists, and a command that sends them.
 //!
@@ -208,6 +210,13 @@ pub enum Request {
         job: u64,
         /// Whether it is to pause.
         is_paused: bool,
+    },
+    /// Set how much of the time a job works.
+    JobPace {
+        /// Its number.
+        job: u64,
+        /// Percent, 1 to 100; `None`: all while nobody uses the pool, half while somebody does.
+        percent: Option<u8>,
     },
     /// What the server exports of this pool, by name, [`EXPORTS_MAX`] at most.
     ExportList {
@@ -629,6 +638,8 @@ pub struct JobFacts {
     pub ends_in_seconds: Option<u64>,
     /// Whether somebody has told it to pause.
     pub is_paused: bool,
+    /// How much of the time it works, in percent; `None`: as [`Request::JobPace`] has it.
+    pub pace_percent: Option<u8>,
     /// Why it has stopped, if it has.
     pub failure: Option<String>,
 }
@@ -691,6 +702,7 @@ mod tests {
             Request::ScrubStatus {},
             Request::JobList {},
             Request::JobPause { job: 3, is_paused: false },
+            Request::JobPace { job: 3, percent: Some(20) },
             Request::ExportList { after: String::new() },
             Request::ExportAdd { export },
             Request::ExportRemove { name: "/a".to_owned() },

@@ -475,7 +475,7 @@ impl Served {
                         told.push(path);
                     }
                 }
-                pool.tick().map_err(|error| error.to_string())
+                pool.tick_paced().map_err(|error| error.to_string())
             }
         });
         let fileset = Mutex::new(ROOT_NAME.to_owned());

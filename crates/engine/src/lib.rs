@@ -26,7 +26,9 @@ pub mod vnode;
 
 pub use alloc::{Shortage, SpaceCounts};
 pub use buffer::{CacheCounts, LsnCounts};
-pub use jobs::{CleanerCounts, CleanerGauge, JobProgress, JobStatus, RebuildReport, ScrubReport};
+pub use jobs::{
+    CleanerCounts, CleanerGauge, JobProgress, JobStatus, Pace, Percent, RebuildReport, ScrubReport,
+};
 pub use journal::{JournalCounts, RecoveryError, RecoveryReport};
 pub use pool::{
     CreateOptions, DiskGroupError, DiskGroupStatus, FilesetInfo, GroupPlan, Layouts, MemberStatus,

@@ -156,11 +156,25 @@ impl FilesetCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast job list pool.hf\n  \
                         holdfast job pause pool.hf 1\n  \
+                        holdfast job pace pool.hf 1 20\n  \
                         holdfast job resume /mnt 1\n\n\
                         Jobs run while their pool is mounted.")]
 pub(crate) struct JobArgs {
     #[command(subcommand)]
     pub(crate) command: JobCommand,
+}
+
+/// How much of the time a job is to work: percent; `None`: as others let it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PaceArgument(pub(crate) Option<u8>);
+
+fn parse_pace(text: &str) -> Result<PaceArgument, String> {
+    if text == "auto" {
+        return Ok(PaceArgument(None));
+    }
+    let number = text.strip_suffix('%').unwrap_or(text).parse().ok();
+    let percent = number.filter(|percent| (1..=100).contains(percent));
+    percent.map(|percent| PaceArgument(Some(percent))).ok_or("give 1 to 100, or auto".to_owned())
 }
 
 #[derive(Debug, Subcommand)]
@@ -179,6 +193,22 @@ pub(crate) enum JobCommand {
         /// Number or name, as `job list` shows them
         job: String,
     },
+    /// Set how much of the time a job works
+    #[command(
+        after_help = "Examples:\n  holdfast job pace pool.hf 1 20\n  holdfast job pace pool.hf \
+                            1 auto\n\nauto: all the time while nobody uses the pool, half of it \
+                            while somebody does. 100: always all the time. A pace lasts until the \
+                            job ends or the pool is unmounted."
+    )]
+    Pace {
+        /// A mounted pool, or a directory that it is mounted on
+        pool: PathBuf,
+        /// Number or name, as `job list` shows them
+        job: String,
+        /// Percent of the time, 1 to 100, or auto
+        #[arg(value_parser = parse_pace)]
+        pace: PaceArgument,
+    },
     /// Make a job go on, also one that has failed
     #[command(after_help = "Example:\n  holdfast job resume pool.hf 1")]
     Resume {
@@ -195,6 +225,7 @@ impl JobCommand {
         match self {
             JobCommand::List { pool }
             | JobCommand::Pause { pool, .. }
+            | JobCommand::Pace { pool, .. }
             | JobCommand::Resume { pool, .. } => pool,
         }
     }

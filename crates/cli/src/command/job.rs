@@ -1,4 +1,4 @@
-//! `holdfast job`: shows the jobs of a mounted pool, makes them pause and go on.
+//! `holdfast job`: shows the jobs of a mounted pool, makes them pause and go on, sets their pace.
 
 use serde_json::json;
 
@@ -19,7 +19,7 @@ pub(crate) fn run(args: &JobArgs, backend: &dyn Backend, output: &Output) -> any
             "{pool}: jobs run while their pool is mounted, and this one is not: mount it"
         );
     }
-    let (job, is_paused) = match &args.command {
+    let (job, change) = match &args.command {
         JobCommand::List { .. } => {
             let jobs = at.jobs()?;
             if jobs.is_empty() {
@@ -28,8 +28,9 @@ pub(crate) fn run(args: &JobArgs, backend: &dyn Backend, output: &Output) -> any
             jobs.iter().for_each(|job| output.fact(&line_of(job), &json!(job)));
             return Ok(exit::DONE);
         }
-        JobCommand::Pause { job, .. } => (job, true),
-        JobCommand::Resume { job, .. } => (job, false),
+        JobCommand::Pause { job, .. } => (job, Change::Pause(true)),
+        JobCommand::Resume { job, .. } => (job, Change::Pause(false)),
+        JobCommand::Pace { job, pace, .. } => (job, Change::Pace(pace.0)),
     };
     let pool = at.pool.display();
     let jobs = at.jobs()?;
@@ -37,11 +38,30 @@ pub(crate) fn run(args: &JobArgs, backend: &dyn Backend, output: &Output) -> any
     let Some(found) = jobs.iter().find(is_meant) else {
         anyhow::bail!("{pool}: there is no job {job}: `holdfast job list {pool}` shows them");
     };
-    at.ask(&Request::JobPause { job: found.id, is_paused })?;
-    let words = if is_paused { "pauses" } else { "goes on" };
-    let facts = json!({ "job": found.id, "is_paused": is_paused });
+    let job = found.id;
+    let (request, words, facts) = match change {
+        Change::Pause(is_paused) => {
+            let words = if is_paused { "pauses" } else { "goes on" };
+            let facts = json!({ "job": job, "is_paused": is_paused });
+            (Request::JobPause { job, is_paused }, words.to_owned(), facts)
+        }
+        Change::Pace(percent) => {
+            let words = percent.map_or("works as others let it".to_owned(), |percent| {
+                format!("works {percent} % of the time")
+            });
+            let facts = json!({ "job": job, "pace_percent": percent });
+            (Request::JobPace { job, percent }, words, facts)
+        }
+    };
+    at.ask(&request)?;
     output.fact(&format!("{} {words}", printable(&found.name)), &facts);
     Ok(exit::DONE)
+}
+
+/// What is to become of a job.
+enum Change {
+    Pause(bool),
+    Pace(Option<u8>),
 }
 
 fn line_of(job: &JobFacts) -> String {
@@ -54,6 +74,9 @@ fn line_of(job: &JobFacts) -> String {
         (None, true, _) => line += ", paused",
         (None, false, Some(seconds)) => line += &format!(", {seconds} s left"),
         (None, false, None) => {}
+    }
+    if let Some(percent) = job.pace_percent {
+        line += &format!(", at {percent} % of the time");
     }
     line
 }

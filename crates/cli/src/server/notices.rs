@@ -281,6 +281,7 @@ mod tests {
             done: 0,
             total: 0,
             ends_in_seconds: None,
+            pace_percent: None,
             is_paused: false,
             failure: failure.map(str::to_owned),
         };

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use engine::vnode::api::{FileSystem, FsError};
-use engine::{FilesetChange, FilesetInfo, Fullness, JobStatus, NewFileset, Pool, ScrubReport};
+use engine::{
+    FilesetChange, FilesetInfo, Fullness, JobStatus, NewFileset, Pace, Percent, Pool, ScrubReport,
+};
 use format::fileset::{FilesetName, NamePart, ROOT_SLOT};
 use format::members::Layout;
 
@@ -145,7 +147,10 @@ pub(super) fn control(
             pool.delete_clone(&named(fileset)?, &clone)
         }
         Request::JobPause { job, is_paused } if pool.pause_job(*job, *is_paused) => Ok(()),
-        Request::JobPause { job, .. } => {
+        Request::JobPace { job, percent } if pool.pace_job(*job, pace_of(path, *percent)?) => {
+            Ok(())
+        }
+        Request::JobPause { job, .. } | Request::JobPace { job, .. } => {
             let list = path.display();
             let cause = format!("there is no job {job}: `holdfast job list {list}` shows them");
             return Err(failed(path, cause));
@@ -259,6 +264,12 @@ fn scrub_facts(found: ScrubReport) -> ScrubFacts {
     ScrubFacts { read_bytes, differing, repaired, lost, unused, parities, names, is_done }
 }
 
+fn pace_of(path: &Path, percent: Option<u8>) -> Result<Pace, BackendError> {
+    let Some(number) = percent else { return Ok(Pace::Auto) };
+    let refused = || failed(path, format!("a pace of {number} %: give 1 to 100, or auto"));
+    Percent::new(number).map(Pace::Percent).ok_or_else(refused)
+}
+
 fn job_facts(job: JobStatus) -> JobFacts {
     let progress = job.progress.unwrap_or_default();
     JobFacts {
@@ -268,6 +279,10 @@ fn job_facts(job: JobStatus) -> JobFacts {
         total: progress.total,
         ends_in_seconds: job.ends_in_ns.map(|ns| ns.div_ceil(1_000_000_000)),
         is_paused: job.is_paused,
+        pace_percent: match job.pace {
+            Pace::Auto => None,
+            Pace::Percent(percent) => Some(percent.get()),
+        },
         failure: job.failure,
     }
 }

@@ -45,10 +45,10 @@ impl Trouble {
 }
 
 impl Jobs {
-    /// Calls `work` every `tick`.
+    /// Calls `work` every `tick`, and sooner if it says so.
     pub(super) fn start(
         tick: Duration,
-        work: impl FnMut() -> Result<(), String> + Send + 'static,
+        work: impl FnMut() -> Result<Option<Duration>, String> + Send + 'static,
     ) -> Jobs {
         let (should_stop, trouble) = (Arc::new(AtomicBool::new(false)), Arc::<Trouble>::default());
         let thread = std::thread::Builder::new().name("jobs".to_owned()).spawn({
@@ -82,13 +82,18 @@ fn run(
     tick: Duration,
     should_stop: &AtomicBool,
     trouble: &Trouble,
-    mut work: impl FnMut() -> Result<(), String>,
+    mut work: impl FnMut() -> Result<Option<Duration>, String>,
 ) {
-    let mut bug_count = 0;
+    let (mut bug_count, mut rest) = (0, tick);
     while !should_stop.load(Ordering::Acquire) {
-        std::thread::park_timeout(tick);
+        if rest > Duration::ZERO {
+            std::thread::park_timeout(rest);
+        }
         // JB1.
-        match catch_unwind(AssertUnwindSafe(&mut work)) {
+        let done = catch_unwind(AssertUnwindSafe(&mut work));
+        let wanted = done.as_ref().ok().and_then(|done| done.as_ref().ok()).copied().flatten();
+        rest = wanted.map_or(tick, |wanted| wanted.min(tick));
+        match done {
             Ok(done) => trouble.set(done.err().map(|error| format!("background work: {error}"))),
             Err(_) if bug_count < BUGS_MAX => {
                 bug_count += 1;
@@ -118,9 +123,9 @@ mod tests {
         let jobs = Jobs::start(Duration::from_millis(1), move || {
             let _ = begin.send(());
             match told.recv() {
-                Ok(Some(result)) => result,
+                Ok(Some(result)) => result.map(|()| None),
                 Ok(None) => panic!("a bug that the test planted"),
-                Err(_) => Ok(()),
+                Err(_) => Ok(None),
             }
         });
         let expect = |what: Option<Result<(), String>>, words: &str| {
@@ -140,6 +145,25 @@ mod tests {
         tell.send(None).expect("it listens");
         begun.recv().expect_err("it has ended");
         assert!(jobs.trouble().unwrap_or_default().contains("has stopped"));
+        jobs.stop();
+    }
+
+    /// Goal: work that wants to be done sooner is, and what wants nothing waits for its time.
+    #[test]
+    fn work_that_has_more_to_do_is_called_at_once() {
+        const CALLS: u32 = 100;
+        let (tell, told) = mpsc::channel();
+        let mut calls = 0;
+        // The first call comes in its time; a test that waits for a second one waits long.
+        let jobs = Jobs::start(Duration::from_secs(1), move || {
+            calls += 1;
+            let _ = tell.send(calls);
+            Ok((calls < CALLS).then_some(Duration::from_nanos(1)))
+        });
+        let soon = Duration::from_secs(20);
+        for call in 1..=CALLS {
+            assert_eq!(told.recv_timeout(soon), Ok(call), "a hundred seconds would be too long");
+        }
         jobs.stop();
     }
 }

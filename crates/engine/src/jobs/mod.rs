@@ -5,7 +5,8 @@
 //! - *Standing jobs*: the flusher, quotas, deferred frees, the cleaner, the weigher. Each once a
 //!   tick, in this order. A failure ends the tick, and is the pool's.
 //! - *Walks*: what has an end, as a deletion, a scrub, a rebuild. Each in turn, until all wait or
-//!   [`TURNS_NS`] have passed. A failure stops this one alone; its status tells.
+//!   [`TURNS_NS`] have passed; then the tick says when it wants to be asked again, as their paces
+//!   have it ([`pace`]). A failure stops this one alone; its status tells.
 //!
 //! Writers who find no room need the cleaner at once: they reach it through
 //! [`Empties`].
@@ -28,6 +29,7 @@ mod deletion;
 mod evacuation;
 mod flusher;
 mod gauge;
+mod pace;
 mod pieces;
 mod quotas;
 mod rebuild;
@@ -37,6 +39,8 @@ mod weigher;
 pub(crate) use self::deletion::Deletion;
 use self::evacuation::Evacuation;
 pub use self::gauge::{CleanerCounts, CleanerGauge};
+use self::pace::Turns;
+pub use self::pace::{Pace, Percent};
 pub use self::rebuild::RebuildReport;
 pub(crate) use self::rebuild::{Rebuild, RebuildCounts};
 pub use self::scrub::ScrubReport;
@@ -44,6 +48,7 @@ pub(crate) use self::scrub::{Scrub, ScrubCounts};
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::cleaner::Cleaner;
 use self::deferred::DeferredFrees;
@@ -54,7 +59,7 @@ use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
 use crate::vnode::{Core, Empties};
 
-/// How long walks are asked for more in one tick: what is due at the next one begins in time.
+/// How long walks are asked for more in one tick: what else is due has its turn then.
 const TURNS_NS: u64 = 100_000_000;
 /// Turns in one tick at most: a clock that stands still must not keep the tick.
 const TURNS_MAX: usize = 64;
@@ -116,6 +121,8 @@ pub struct JobStatus {
     pub ends_in_ns: Option<u64>,
     /// Whether somebody has told it to pause.
     pub is_paused: bool,
+    /// How much of the time it works.
+    pub pace: Pace,
     /// Why it has stopped, if it has.
     pub failure: Option<String>,
 }
@@ -126,11 +133,21 @@ struct Walk {
     id: u64,
     job: Arc<dyn Job>,
     is_paused: bool,
+    pace: Pace,
+    /// It rests until then.
+    rests_until_ns: u64,
     failure: Option<String>,
     /// How far it was when it was added.
     done_before: u64,
     /// How long it has run since: ticks in which it was neither paused nor at an end.
     ran_ns: u64,
+}
+
+impl Walk {
+    /// Whether it is neither paused nor stopped.
+    fn runs(&self) -> bool {
+        !self.is_paused && self.failure.is_none()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -173,12 +190,22 @@ impl Jobs {
         let mut walks = self.walks.lock();
         walks.added += 1;
         let id = walks.added;
-        walks.list.push(Walk { id, job, is_paused: false, failure: None, done_before, ran_ns: 0 });
+        walks.list.push(Walk {
+            id,
+            job,
+            is_paused: false,
+            pace: Pace::default(),
+            rests_until_ns: 0,
+            failure: None,
+            done_before,
+            ran_ns: 0,
+        });
         id
     }
 
-    /// Does what is due. Called a few times a second, with no lock held.
-    pub(crate) fn tick(&self, core: &Core) -> FsResult<()> {
+    /// Does what is due. Called a few times a second, with no lock held. Returns in how long walks
+    /// want the next call; `None`: in its time.
+    pub(crate) fn tick(&self, core: &Core) -> FsResult<Option<Duration>> {
         core.store.journal.check_alive()?;
         let now_ns = core.store.clock.monotonic_ns();
         let standing: [&dyn Job; 5] =
@@ -186,17 +213,28 @@ impl Jobs {
         for job in standing {
             job.step(core, now_ns, Budget { units: UNITS_PER_STEP })?;
         }
-        self.take_turns(core, now_ns)
+        self.take_turns(core, now_ns).map(Turns::next_in)
     }
 
-    /// Gives each walk a step, again and again, until all wait or the time is over.
-    fn take_turns(&self, core: &Core, now_ns: u64) -> FsResult<()> {
+    /// Gives each walk a step, again and again, until all wait or rest, or the time is over.
+    fn take_turns(&self, core: &Core, now_ns: u64) -> FsResult<Turns> {
+        let mut turns = Turns::default();
         let mut ready = self.begin_turns(now_ns);
         for _ in 0..TURNS_MAX {
             let mut again = Vec::new();
-            for (id, job) in ready {
-                if self.take_turn(core, (id, job.as_ref()), now_ns)? {
-                    again.push((id, job));
+            for (id, job, pace) in ready {
+                let begun_ns = core.store.clock.monotonic_ns();
+                let has_more = self.take_turn(core, (id, job.as_ref()), now_ns)?;
+                let ended_ns = core.store.clock.monotonic_ns();
+                let worked_ns = ended_ns.saturating_sub(begun_ns);
+                // Whoever asked since the last step shared the devices with it, or is about to.
+                let is_beside = pace == Pace::Auto && core.was_asked();
+                let rest_ns = pace.rest_ns(worked_ns);
+                self.rest(id, ended_ns.saturating_add(rest_ns));
+                turns.is_more |= has_more && rest_ns == 0;
+                turns.beside_ns += if is_beside { worked_ns } else { 0 };
+                if has_more && !is_beside && rest_ns == 0 {
+                    again.push((id, job, pace));
                 }
             }
             let is_over = core.store.clock.monotonic_ns().saturating_sub(now_ns) >= TURNS_NS;
@@ -205,7 +243,8 @@ impl Jobs {
             }
             ready = again;
         }
-        Ok(())
+        turns.rests_ns = self.first_rest_ns(core.store.clock.monotonic_ns());
+        Ok(turns)
     }
 
     /// Gives a walk a step. Returns whether it has more to do now.
@@ -227,16 +266,35 @@ impl Jobs {
     }
 
     /// Returns the walks that take turns now, and counts the time since the last for them.
-    fn begin_turns(&self, now_ns: u64) -> Vec<(u64, Arc<dyn Job>)> {
+    fn begin_turns(&self, now_ns: u64) -> Vec<(u64, Arc<dyn Job>, Pace)> {
         let mut walks = self.walks.lock();
         let passed_ns = walks.last_ns.map_or(0, |last_ns| now_ns.saturating_sub(last_ns));
         walks.last_ns = Some(now_ns);
-        let runs = |walk: &&mut Walk| !walk.is_paused && walk.failure.is_none();
-        let take = |walk: &mut Walk| {
+        let mut ready = Vec::new();
+        for walk in walks.list.iter_mut().filter(|walk| walk.runs()) {
             walk.ran_ns += passed_ns;
-            (walk.id, Arc::clone(&walk.job))
-        };
-        walks.list.iter_mut().filter(runs).map(take).collect()
+            if walk.rests_until_ns <= now_ns {
+                ready.push((walk.id, Arc::clone(&walk.job), walk.pace));
+            }
+        }
+        ready
+    }
+
+    fn rest(&self, id: u64, until_ns: u64) {
+        let mut walks = self.walks.lock();
+        if let Some(walk) = walks.list.iter_mut().find(|walk| walk.id == id) {
+            walk.rests_until_ns = until_ns;
+        }
+    }
+
+    /// Returns in how long the first of those that rest goes on.
+    fn first_rest_ns(&self, now_ns: u64) -> Option<u64> {
+        let walks = self.walks.lock();
+        let resting = walks.list.iter().filter(|walk| walk.runs());
+        resting
+            .filter_map(|walk| walk.rests_until_ns.checked_sub(now_ns))
+            .filter(|&ns| ns > 0)
+            .min()
     }
 
     fn note_failure(&self, id: u64, error: &FsError) {
@@ -260,6 +318,18 @@ impl Jobs {
         false
     }
 
+    /// Sets how much of the time a job works, from its next step on. Returns whether there is
+    /// such a job.
+    pub(crate) fn set_pace(&self, id: u64, pace: Pace) -> bool {
+        let mut walks = self.walks.lock();
+        let walk = walks.list.iter_mut().find(|walk| walk.id == id);
+        if let Some(walk) = walk {
+            (walk.pace, walk.rests_until_ns) = (pace, 0);
+            return true;
+        }
+        false
+    }
+
     /// Returns the jobs that have an end, oldest first.
     pub(crate) fn status(&self, core: &Core) -> Vec<JobStatus> {
         let tell = |walk: &Walk| {
@@ -270,6 +340,7 @@ impl Jobs {
                 progress,
                 ends_in_ns: progress.and_then(|at| ends_in_ns(at, walk.done_before, walk.ran_ns)),
                 is_paused: walk.is_paused,
+                pace: walk.pace,
                 failure: walk.failure.clone(),
             }
         };

@@ -1,4 +1,4 @@
-//! Jobs that have an end: turns, pauses, failures, and how long they still take.
+//! Jobs that have an end: turns, pauses, paces, failures, and how long they still take.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,6 +7,7 @@ use storage::device::{MemoryDevice, SharedDevice};
 
 use super::*;
 use crate::convert::wide;
+use crate::vnode::api::{Caller, FileSystem};
 use crate::{CreateOptions, OpenOptions, Pool};
 
 const POOL_BYTES: u64 = 16 << 20;
@@ -20,11 +21,13 @@ struct Counting {
     fails_at: u64,
     /// Whether it waits for the next tick after each step.
     is_slow: bool,
+    /// What a step takes.
+    takes: Option<(Arc<ManualClock>, u64)>,
 }
 
 impl Counting {
     fn new(total: u64, fails_at: u64, is_slow: bool) -> Arc<Counting> {
-        Arc::new(Counting { total, done: AtomicU64::new(0), fails_at, is_slow })
+        Arc::new(Counting { total, done: AtomicU64::new(0), fails_at, is_slow, takes: None })
     }
 }
 
@@ -34,6 +37,9 @@ impl Job for Counting {
     }
 
     fn step(&self, _core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
+        if let Some((clock, takes_ns)) = &self.takes {
+            clock.advance_ns(*takes_ns);
+        }
         let done = self.done.fetch_add(u64::from(budget.units), Ordering::Relaxed);
         let done = done + u64::from(budget.units);
         if done == self.fails_at {
@@ -96,6 +102,47 @@ fn a_paused_walk_does_nothing_and_its_time_does_not_count() {
     tick();
     assert_eq!(done_of(&pool), [3 * step]);
     assert!(!pool.pause_job(id + 1, true), "there is no other");
+}
+
+/// Goal: a job works all the time while nobody asks for anything, half of it beside somebody who
+/// does, and as much as it is told (JP1, JP2).
+#[test]
+fn a_walk_keeps_its_pace() {
+    let (clock, pool) = new_pool();
+    let step = u64::from(UNITS_PER_STEP);
+    let took_ns = 30_000_000;
+    let id = pool.add_job(Arc::new(Counting {
+        total: 1000 * step,
+        done: AtomicU64::new(0),
+        fails_at: 0,
+        is_slow: false,
+        takes: Some((Arc::clone(&clock), took_ns)),
+    }));
+    let percent = |percent| Pace::Percent(Percent::new(percent).expect("it is one"));
+    let done = || done_of(&pool)[0] / step;
+    pool.getattr(&Caller::root(), pool.root()).expect("it is there");
+    assert_eq!(pool.tick_paced(), Ok(Some(Duration::from_nanos(took_ns))), "somebody asked");
+    assert_eq!(done(), 1, "one step, and as long a rest");
+    assert_eq!(pool.tick_paced(), Ok(Some(Duration::ZERO)), "nobody asked since");
+    assert_eq!(done(), 5, "four steps are 120 ms");
+
+    assert!(pool.pace_job(id, percent(25)));
+    assert_eq!(pool.tick_paced(), Ok(Some(Duration::from_nanos(3 * took_ns))));
+    assert_eq!(done(), 6);
+    clock.advance_ns(3 * took_ns - 1);
+    assert_eq!(pool.tick_paced(), Ok(Some(Duration::from_nanos(1))), "whoever asks for a tick");
+    clock.advance_ns(1);
+    pool.getattr(&Caller::root(), pool.root()).expect("it is there");
+    assert_eq!(pool.tick_paced(), Ok(Some(Duration::from_nanos(3 * took_ns))));
+    assert_eq!((done(), pool.jobs()[0].pace), (7, percent(25)));
+
+    assert!(pool.pace_job(id, percent(100)));
+    pool.getattr(&Caller::root(), pool.root()).expect("it is there");
+    assert_eq!(pool.tick_paced(), Ok(Some(Duration::ZERO)), "whoever asks");
+    assert_eq!(done(), 11);
+    assert!(pool.pause_job(id, true));
+    assert_eq!(pool.tick_paced(), Ok(None));
+    assert!(!pool.pace_job(id + 1, Pace::Auto), "there is no other");
 }
 
 #[test]

@@ -27,6 +27,7 @@ pub use quotas::{QuotaAccount, QuotaInfo, QuotaLimitsChange, QuotaProgress};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use format::fileset::{FilesetName, NamePart, ROOT_SLOT};
 use format::geometry::{Geometry, GeometryError};
@@ -48,7 +49,7 @@ use crate::buffer::{Cache, CacheCounts, LsnCounts};
 use crate::error::{FsError, FsResult};
 use crate::fileset::MountedFileset;
 use crate::fileset::table::FilesetTable;
-use crate::jobs::{CleanerGauge, JobStatus, Jobs, RebuildCounts, ScrubCounts};
+use crate::jobs::{CleanerGauge, JobStatus, Jobs, Pace, RebuildCounts, ScrubCounts};
 use crate::journal::{
     self, ACTIVE_LOG_BYTES_DEFAULT, CheckpointHooks, DIRTY_PAGES_DEFAULT, Journal, JournalCounts,
     JournalOptions, JournalStart, RecoveryError, RecoveryReport,
@@ -456,17 +457,28 @@ impl Pool {
         store.volume.update_superblocks(&mut superblock).map_err(|error| store.journal.fail(&error))
     }
 
-    /// Does the background work that is due. A front end calls it a few times a second.
+    /// Does the background work that is due. A front end calls it a few times a second, or
+    /// [`Pool::tick_paced`].
     ///
     /// # Errors
     ///
     /// [`FsError::ReadOnly`] once the pool has failed.
     pub fn tick(&self) -> FsResult<()> {
+        self.tick_paced().map(|_| ())
+    }
+
+    /// Does the same, and returns in how long jobs that have an end want to be called again, if
+    /// sooner than in its time. `None`: there are none, or all wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::tick`].
+    pub fn tick_paced(&self) -> FsResult<Option<Duration>> {
         // A pool that nobody writes to would not learn of it.
         self.volume().check_end().map_err(|error| self.core.store.journal.fail(&error))?;
         self.beat()?;
         if self.is_read_only {
-            return Ok(());
+            return Ok(None);
         }
         // Here and not at the open: it reads the whole table of filesets.
         if !self.has_resumed.swap(true, Ordering::Relaxed) {
@@ -478,7 +490,7 @@ impl Pool {
         self.take_spare()?;
         match self.jobs.tick(&self.core) {
             // A full pool is no reason to stop the clock.
-            Err(FsError::NoSpace) => Ok(()),
+            Err(FsError::NoSpace) => Ok(None),
             other => other,
         }
     }
@@ -492,6 +504,11 @@ impl Pool {
     /// Makes a job pause, or go on, also one that has failed. Returns whether there is such a job.
     pub fn pause_job(&self, id: u64, is_paused: bool) -> bool {
         self.jobs.pause(id, is_paused)
+    }
+
+    /// Sets how much of the time a job works. Returns whether there is such a job.
+    pub fn pace_job(&self, id: u64, pace: Pace) -> bool {
+        self.jobs.set_pace(id, pace)
     }
 
     /// Says that the pool is in use, if that is due, for as long as it takes changes (HB3).

@@ -19,6 +19,7 @@ impl Pool {
         if ino.is_clones_directory() {
             return Err(FsError::ReadOnlyClone);
         }
+        self.core.note_asked();
         self.core.enter(ino)
     }
 

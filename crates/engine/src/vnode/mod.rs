@@ -85,7 +85,7 @@ pub use weigh::{Fullness, Heaviest, HeavyClone};
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use format::anode::{Anode, AnodeKind, DiskTime, ROOT_ANODE};
 use format::ids::{AnodeNo, EPOCH_MAX, Generation};
@@ -174,6 +174,9 @@ pub(crate) struct Core {
     pub(crate) options: FilesOptions,
     /// Blocks that programs have written: so a writer who found no room knows whether others did.
     blocks_written: AtomicU64,
+    /// Whether anybody has asked for anything since a job looked. Set where it is not: processors
+    /// share what nobody writes.
+    is_asked: AtomicBool,
     emptier: Arc<dyn Empties>,
     barren: room::Barren,
     scales: weigh::Scales,
@@ -227,6 +230,18 @@ impl Fileset {
 }
 
 impl Core {
+    /// Notes that a front asks for something.
+    pub(crate) fn note_asked(&self) {
+        if !self.is_asked.load(Ordering::Relaxed) {
+            self.is_asked.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether any front has asked for anything since this was called last.
+    pub(crate) fn was_asked(&self) -> bool {
+        self.is_asked.swap(false, Ordering::Relaxed)
+    }
+
     pub(crate) fn new(
         store: Arc<Store>,
         filesets: Filesets,
@@ -243,6 +258,7 @@ impl Core {
             preallocating: preallocation::Preallocating::default(),
             options,
             blocks_written: AtomicU64::new(0),
+            is_asked: AtomicBool::new(false),
             emptier,
             barren: room::Barren::default(),
             scales: weigh::Scales::default(),
