@@ -32,6 +32,9 @@ use crate::store::{Change, Store};
 
 /// Most leaves that one transaction splits: each is up to six pages, logged whole.
 const SPLITS_MAX: usize = 3;
+/// Most pages of maps that one transaction changes, but for those of the last leaf: blocks that lie
+/// far from each other have each a leaf and pages over it of their own.
+const MAP_PAGES_MAX: usize = 64;
 // The quarters of a block have the same fine leaf.
 const _: () = assert!(POINTERS_PER_PAGE.is_multiple_of(FINE_PER_COARSE));
 
@@ -54,6 +57,9 @@ pub(crate) struct InstallStep {
     /// Groups in which it installs or frees.
     groups: BTreeSet<u32>,
     splits: usize,
+    /// Pages of maps that it changes, and the block by which it came to the last of their leaves.
+    map_pages: usize,
+    last_index: Option<u64>,
     taken: Extents,
     /// What nothing leads to any more, clones neither.
     dropped: Extents,
@@ -71,6 +77,8 @@ impl InstallStep {
             groups_max,
             groups: BTreeSet::new(),
             splits: 0,
+            map_pages: 0,
+            last_index: None,
             taken: Extents::default(),
             dropped: Extents::default(),
             given_up: 0,
@@ -87,7 +95,19 @@ impl InstallStep {
 
     /// Whether it takes no more blocks.
     pub(crate) fn is_over(&self) -> bool {
-        self.groups.len() >= self.groups_max || self.splits >= SPLITS_MAX
+        self.groups.len() >= self.groups_max
+            || self.splits >= SPLITS_MAX
+            || self.map_pages >= MAP_PAGES_MAX
+    }
+
+    /// The leaf over block `index`, in a map of `height`, is changed, and perhaps all pages over it
+    /// that the leaf before has not in common with it.
+    fn note_leaf(&mut self, index: u64, height: u8) {
+        let is_own = |level: &u8| {
+            self.last_index.is_none_or(|last| page_index(last, *level) != page_index(index, *level))
+        };
+        self.map_pages += (0..height).take_while(is_own).count();
+        self.last_index = Some(index);
     }
 
     /// Takes what was installed into use, and frees what was there before: once for all blocks, for
@@ -136,6 +156,8 @@ impl Store {
         let leaf = |block: &NewBlock| page_index(block.start >> shift, 0);
         let (taken, given_up) = (step.taken.fragments(), step.given_up);
         step.shared_epoch = change.shared_epoch();
+        // Of another file, perhaps.
+        step.last_index = None;
         for below in blocks.chunk_by(|one, next| leaf(one) == leaf(next)) {
             self.install_below_leaf(change, anode, below, step)?;
         }
@@ -165,7 +187,10 @@ impl Store {
         }
         let leaf = match anode.height {
             0 => None,
-            _ => Some(self.leaf_to_edit(change, anode, index)?),
+            height => {
+                step.note_leaf(index, height);
+                Some(self.leaf_to_edit(change, anode, index)?)
+            }
         };
         for block in blocks {
             if step.is_over() {
@@ -306,5 +331,52 @@ impl Store {
             new
         })?;
         self.count(change, anode, reserved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use runtime::clock::ManualClock;
+    use storage::device::{MemoryDevice, SharedDevice};
+
+    use crate::vnode::api::{Caller, FileKind, FileSystem, NewInode};
+    use crate::{CreateOptions, OpenOptions, Pool};
+
+    const POOL_BYTES: u64 = 64 << 20;
+
+    /// Goal: a transaction changes no more pages than it has reserved (T4, which a build for tests
+    /// asserts), however far from each other the blocks are that it installs.
+    #[test]
+    fn blocks_far_apart_are_installed_by_several_transactions() {
+        let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
+        let create = CreateOptions::new(POOL_BYTES, [5; 64]);
+        Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
+        let open = || {
+            let clock = Arc::new(ManualClock::new());
+            Pool::open(Arc::clone(&device), clock, OpenOptions::default()).expect("it opens")
+        };
+        let pool = open();
+        let (caller, new) = (Caller::root(), NewInode::new(FileKind::Regular, 0o600));
+        let ino = pool.create(&caller, pool.root(), b"f", new, None).expect("there is room").ino;
+        let blocks = [(1_u64 << 20, 1), (1 << 30, 2), (64 << 30, 3)];
+        for (apart, byte) in blocks {
+            for number in 0..64 {
+                let offset = number * apart;
+                pool.write(&caller, ino, offset, &[byte; 4096]).expect("there is room");
+            }
+            pool.fsync(&caller, ino, false).expect("memory does not fail");
+        }
+        drop(pool);
+        let pool = open();
+        let ino = pool.lookup(&caller, pool.root(), b"f").expect("it is there").ino;
+        for (apart, byte) in blocks {
+            for number in 1..64 {
+                let mut bytes = Vec::new();
+                pool.read(&caller, ino, number * apart, 4096, &mut bytes).expect("it is whole");
+                assert_eq!(bytes, [byte; 4096], "block {number} of those {apart} apart");
+            }
+        }
     }
 }
