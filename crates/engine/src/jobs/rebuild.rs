@@ -6,7 +6,8 @@
 //!
 //! What nobody else gives is written as zeros and told: a page that cannot be read elsewhere, if
 //! something in it is in use, and a block that does not verify when it is put together. The job
-//! goes on. It stops where a member gives nothing at all.
+//! goes on. It stops where a member gives nothing at all, and before a piece of which it is not
+//! known how it is kept, for the maps of its group cannot be read: the member stays joining.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -142,7 +143,7 @@ impl Rebuild {
     /// end.
     fn walk(&self, core: &Core, from: u64, budget: Budget) -> FsResult<(u64, bool)> {
         let volume = &core.store.volume;
-        let (planned, end, is_end) = self.plan(core, from, budget);
+        let (planned, end, is_end) = self.plan(core, from, budget)?;
         let makes: Vec<(&Range<u64>, &Kept<'_>)> =
             planned.iter().filter_map(|(piece, kept)| Some((piece, kept.as_ref()?))).collect();
         let pieces: Vec<(Range<u64>, Redundancy)> =
@@ -170,8 +171,15 @@ impl Rebuild {
     }
 
     /// Returns the pieces of a step from byte `from` on, each with how it is kept if it is to be
-    /// made anew, where they end, and whether that is the end of all.
-    fn plan<'c>(&self, core: &'c Core, from: u64, budget: Budget) -> (Vec<Planned<'c>>, u64, bool) {
+    /// made anew, where they end, and whether that is the end of all. A piece of which it is not
+    /// known how it is kept ends them: it can be neither made anew nor passed over, for what is in
+    /// it may be good on the others. At the front it is an error.
+    fn plan<'c>(
+        &self,
+        core: &'c Core,
+        from: u64,
+        budget: Budget,
+    ) -> FsResult<(Vec<Planned<'c>>, u64, bool)> {
         let volume = &core.store.volume;
         // Of several disk groups that of the member alone.
         let walked = volume.walked(self.slot);
@@ -179,26 +187,24 @@ impl Rebuild {
         let mut planned = Vec::new();
         loop {
             let piece = volume.piece_at(at).filter(|piece| piece.start < walked.end);
-            let Some(piece) = piece else { return (planned, at, true) };
+            let Some(piece) = piece else { return Ok((planned, at, true)) };
             if makes == budget.units || passed_over == PASSED_OVER_MAX {
-                return (planned, at, false);
+                return Ok((planned, at, false));
             }
+            let kept = match volume.must_remake(self.slot, &piece) {
+                true => Kept::of(core, &piece),
+                false => Ok(None),
+            };
+            let kept = match kept {
+                Ok(kept) => kept,
+                Err(_) if !planned.is_empty() => return Ok((planned, at, false)),
+                Err(error) => return Err(unknown(&piece, &error)),
+            };
             at = piece.end;
-            let is_wanted = volume.must_remake(self.slot, &piece);
-            let kept = is_wanted.then(|| self.kept(core, &piece)).flatten();
             let count = if kept.is_some() { &mut makes } else { &mut passed_over };
             *count += 1;
             planned.push((piece, kept));
         }
-    }
-
-    /// Returns how a piece is kept. Where that is not known it is lost.
-    fn kept<'c>(&self, core: &'c Core, piece: &Range<u64>) -> Option<Kept<'c>> {
-        Kept::of(core, piece).unwrap_or_else(|error| {
-            self.counts
-                .lose(format!("bytes {} to {} of the pool: {error}", piece.start, piece.end));
-            None
-        })
     }
 
     fn tell_lost(&self, core: &Core, lost: &Lost) {
@@ -221,6 +227,16 @@ impl Rebuild {
             }
         }
     }
+}
+
+/// Says that the walk stands before `piece`.
+fn unknown(piece: &Range<u64>, error: &FsError) -> FsError {
+    let cause = format!(
+        "bytes {} to {} of the pool: {error}; how they are kept is not known, so the device is not \
+         whole: run holdfast check, and resume the job once it is clean",
+        piece.start, piece.end
+    );
+    FsError::Io { cause }
 }
 
 impl Job for Rebuild {
