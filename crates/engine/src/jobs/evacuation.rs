@@ -87,14 +87,16 @@ impl Evacuation {
         Ok(Step::Done)
     }
 
-    fn note(&self, left_bytes: u64) -> FsResult<()> {
+    /// Notes what is left; returns whether that is less than ever. An error once it has not been
+    /// for long.
+    fn note(&self, left_bytes: u64) -> FsResult<bool> {
         self.total_bytes.fetch_max(left_bytes, Ordering::Relaxed);
         if left_bytes < self.least_bytes.fetch_min(left_bytes, Ordering::Relaxed) {
             self.idle_steps.store(0, Ordering::Relaxed);
-            return Ok(());
+            return Ok(true);
         }
         if self.idle_steps.fetch_add(1, Ordering::Relaxed) < IDLE_STEPS_MAX {
-            return Ok(());
+            return Ok(false);
         }
         self.idle_steps.store(0, Ordering::Relaxed);
         let cause = format!(
@@ -118,7 +120,7 @@ impl Job for Evacuation {
         }
         core.segments.leave(|group| alloc.is_of(group, self.disk_group));
         let left = alloc.left_in(self.disk_group)?;
-        self.note(left.bytes)?;
+        let gets_on = self.note(left.bytes)?;
         let is_empty = left.segments.is_empty() && left.bytes == 0;
         if is_empty || planted::is(Planted::TakenOutWithLiveBlocks) {
             return self.take_out(core);
@@ -130,7 +132,9 @@ impl Job for Evacuation {
         let chosen: Vec<_> = left.segments.into_iter().take(SEGMENTS_PER_STEP).collect();
         // What is open, or freed and not released, is so no longer behind a checkpoint.
         self.cleaner.empty(core, &chosen)?;
-        Ok(if chosen.is_empty() { Step::Wait } else { Step::Again })
+        // Where there was no room, or somebody holds what is there, time helps: idle steps are
+        // those of ticks.
+        Ok(if chosen.is_empty() || !gets_on { Step::Wait } else { Step::Again })
     }
 
     fn progress(&self, core: &Core) -> Option<JobProgress> {
