@@ -136,6 +136,8 @@ struct Walk {
     pace: Pace,
     /// It rests until then.
     rests_until_ns: u64,
+    /// Whether it has more to do behind its rest.
+    goes_on: bool,
     failure: Option<String>,
     /// How far it was when it was added.
     done_before: u64,
@@ -196,6 +198,7 @@ impl Jobs {
             is_paused: false,
             pace: Pace::default(),
             rests_until_ns: 0,
+            goes_on: false,
             failure: None,
             done_before,
             ran_ns: 0,
@@ -221,16 +224,17 @@ impl Jobs {
         let mut turns = Turns::default();
         let mut ready = self.begin_turns(now_ns);
         for _ in 0..TURNS_MAX {
-            let mut again = Vec::new();
+            let (mut again, mut was_asked) = (Vec::new(), false);
             for (id, job, pace) in ready {
                 let begun_ns = core.store.clock.monotonic_ns();
                 let has_more = self.take_turn(core, (id, job.as_ref()), now_ns)?;
                 let ended_ns = core.store.clock.monotonic_ns();
                 let worked_ns = ended_ns.saturating_sub(begun_ns);
                 // Whoever asked since the last step shared the devices with it, or is about to.
-                let is_beside = pace == Pace::Auto && core.was_asked();
+                was_asked |= core.was_asked();
+                let is_beside = pace == Pace::Auto && was_asked;
                 let rest_ns = pace.rest_ns(worked_ns);
-                self.rest(id, ended_ns.saturating_add(rest_ns));
+                self.rest(id, ended_ns.saturating_add(rest_ns), has_more && rest_ns > 0);
                 turns.is_more |= has_more && rest_ns == 0;
                 turns.beside_ns += if is_beside { worked_ns } else { 0 };
                 if has_more && !is_beside && rest_ns == 0 {
@@ -280,21 +284,18 @@ impl Jobs {
         ready
     }
 
-    fn rest(&self, id: u64, until_ns: u64) {
+    fn rest(&self, id: u64, until_ns: u64, goes_on: bool) {
         let mut walks = self.walks.lock();
         if let Some(walk) = walks.list.iter_mut().find(|walk| walk.id == id) {
-            walk.rests_until_ns = until_ns;
+            (walk.rests_until_ns, walk.goes_on) = (until_ns, goes_on);
         }
     }
 
-    /// Returns in how long the first of those that rest goes on.
+    /// Returns in how long the first of those that rest goes on: 0 if its rest is over by now.
     fn first_rest_ns(&self, now_ns: u64) -> Option<u64> {
         let walks = self.walks.lock();
-        let resting = walks.list.iter().filter(|walk| walk.runs());
-        resting
-            .filter_map(|walk| walk.rests_until_ns.checked_sub(now_ns))
-            .filter(|&ns| ns > 0)
-            .min()
+        let resting = walks.list.iter().filter(|walk| walk.runs() && walk.goes_on);
+        resting.map(|walk| walk.rests_until_ns.saturating_sub(now_ns)).min()
     }
 
     fn note_failure(&self, id: u64, error: &FsError) {

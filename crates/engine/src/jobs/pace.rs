@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - JP1: Under [`Pace::Auto`] a job works all the time while nobody asks the pool for anything,
-//!   and at most half of it while somebody does. The engine does not sleep:
-//!   [`Pool::tick_paced`] says how long its caller is to rest, and the caller does.
+//! - JP1: Under [`Pace::Auto`] a job works all the time while nobody asks the pool for anything. A
+//!   step beside somebody is followed by a rest as long, or to the next tick, if that is sooner:
+//!   about half of the time, more where steps take longer than ticks are apart. The engine does
+//!   not sleep: [`Pool::tick_paced`] says how long its caller is to rest, and the caller does.
 //! - JP2: Under [`Pace::Percent`] a step that took `t` is followed by a rest of at least
 //!   `t * (100 - percent) / percent`, whoever asks for a tick meanwhile.
 //!

@@ -145,6 +145,36 @@ fn a_walk_keeps_its_pace() {
     assert!(!pool.pace_job(id + 1, Pace::Auto), "there is no other");
 }
 
+/// Goal: a job at a pace that has nothing to do until the next tick asks for none before (a full
+/// pool must not be looked at thousands of times a second), and one whose rest is over by the time
+/// that others have had their turn goes on at once.
+#[test]
+fn a_walk_at_a_pace_neither_spins_nor_stalls() {
+    let (clock, pool) = new_pool();
+    let step = u64::from(UNITS_PER_STEP);
+    let job = |is_slow, takes_ns| {
+        Arc::new(Counting {
+            total: 1000 * step,
+            done: AtomicU64::new(0),
+            fails_at: 0,
+            is_slow,
+            takes: Some((Arc::clone(&clock), takes_ns)),
+        })
+    };
+    let percent = |percent| Pace::Percent(Percent::new(percent).expect("it is one"));
+    let slow = pool.add_job(job(true, 1_000));
+    assert!(pool.pace_job(slow, percent(50)));
+    assert_eq!(pool.tick_paced(), Ok(None), "it waits for the next tick");
+    assert!(pool.pause_job(slow, true));
+    let paced = pool.add_job(job(false, 20_000_000));
+    assert!(pool.pace_job(paced, percent(90)));
+    assert_eq!(pool.tick_paced(), Ok(Some(Duration::from_nanos(2_222_222))));
+    clock.advance_ns(2_222_222);
+    // Behind it one that waits takes longer than its rest.
+    pool.add_job(job(true, 3_000_000));
+    assert_eq!(pool.tick_paced(), Ok(Some(Duration::ZERO)), "its rest is over");
+}
+
 #[test]
 fn a_walk_that_fails_stops_alone_and_goes_on_when_told() {
     let (_clock, pool) = new_pool();
