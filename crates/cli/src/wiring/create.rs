@@ -96,18 +96,16 @@ fn create_on(
         made.push(path.clone());
         all.push(Ready { path: path.clone(), device, is_used: false });
     }
+    // MK1: of several disk groups nobody else asks before a file is cut.
+    if options.groups.len() > 1 {
+        let sizes: Vec<u64> = all.iter().map(|ready| size_to_be(options, ready)).collect();
+        planned(options, paths, &sizes)?;
+    }
     for ready in all.iter_mut().filter(|ready| !made.contains(&ready.path)) {
         ready.device = resized(options, &ready.path, Arc::clone(&ready.device))?;
     }
-    let of_first = options.groups.first().map_or(all.len(), |group| group.width);
-    let sizes = all.iter().take(of_first).map(|ready| ready.device.info().size_bytes);
-    let plan = plan_of(options, sizes.min().unwrap_or(0))?;
-    let first = paths.first().map_or(Path::new(""), PathBuf::as_path);
-    match options.groups.as_slice() {
-        [only] => engine::Pool::check_members(only.layout, all.len(), &plan),
-        groups => plan.plan_groups(&plans_of(groups, &all)).map(drop),
-    }
-    .map_err(|error| cannot_start(first, error))?;
+    let sizes: Vec<u64> = all.iter().map(|ready| ready.device.info().size_bytes).collect();
+    let plan = planned(options, paths, &sizes)?;
     // MK1: from here on only the device can fail.
     for Ready { path, device, .. } in all.iter().filter(|ready| ready.is_used) {
         wipe(device.as_ref(), path.is_file()).map_err(|error| failed(path, error))?;
@@ -115,15 +113,38 @@ fn create_on(
     make(options, &all, &plan)
 }
 
+/// Returns how large a device will be that is there: a file gets the size that was asked for.
+fn size_to_be(options: &CreateOptions, ready: &Ready) -> u64 {
+    let found = ready.device.info().size_bytes;
+    let wanted = options.size_bytes.filter(|_| ready.path.is_file());
+    wanted.map_or(found, |wanted| wanted - wanted % DEVICE_ALIGN_BYTES)
+}
+
+/// Returns what the engine is asked for, on devices of `sizes`, or why it would refuse.
+fn planned(
+    options: &CreateOptions,
+    paths: &[PathBuf],
+    sizes: &[u64],
+) -> Result<engine::CreateOptions, BackendError> {
+    let of_first = options.groups.first().map_or(sizes.len(), |group| group.width);
+    let plan = plan_of(options, sizes.iter().take(of_first).copied().min().unwrap_or(0))?;
+    let first = paths.first().map_or(Path::new(""), PathBuf::as_path);
+    match options.groups.as_slice() {
+        [only] => engine::Pool::check_members(only.layout, sizes.len(), &plan),
+        groups => plan.plan_groups(&plans_of(groups, sizes)).map(drop),
+    }
+    .map_err(|error| cannot_start(first, error))?;
+    Ok(plan)
+}
+
 /// Returns what the disk groups are to be, in order of their devices.
-fn plans_of(groups: &[GroupToMake], all: &[Ready]) -> Vec<engine::GroupPlan> {
-    let mut rest = all;
+fn plans_of(groups: &[GroupToMake], sizes: &[u64]) -> Vec<engine::GroupPlan> {
+    let mut rest = sizes;
     let plan = |group: &GroupToMake| {
         let (own, others) = rest.split_at(group.width.min(rest.len()));
         rest = others;
-        let sizes = own.iter().map(|ready| ready.device.info().size_bytes);
         let (layout, has_data) = (group.layout, group.has_data);
-        let member_bytes = sizes.min().unwrap_or(0);
+        let member_bytes = own.iter().copied().min().unwrap_or(0);
         engine::GroupPlan { layout, members: own.len(), member_bytes, has_data }
     };
     groups.iter().map(plan).collect()
