@@ -20,7 +20,7 @@
 //! # Concurrency
 //!
 //! One lock, under which nothing else is taken; who draws on another's reservation tells the other
-//! with no lock held.
+//! with the lock of his lender alone held, which is taken before that of either count.
 //!
 //! Not here: who counts what (`fileset`), what users have of it (`account`), and what the pool has
 //! (`alloc`).
@@ -77,7 +77,7 @@ pub(crate) struct Usage {
     kept: Kept,
     /// Whether there is a lender: asked without a lock.
     has_lender: AtomicBool,
-    /// On whose reservation this draws.
+    /// On whose reservation this draws. Taken before this one's state and the lender's.
     lender: Mutex<Option<Arc<Usage>>>,
 }
 
@@ -146,17 +146,34 @@ impl Usage {
         if planted::is(Planted::StreamHasNoReservation) {
             return;
         }
-        *self.lender.lock() = Some(Arc::clone(lender));
+        let mut own = self.lender.lock();
+        *own = Some(Arc::clone(lender));
         self.has_lender.store(true, Ordering::Release);
-        lender.lend(self.state.lock().total());
+        lender.lend(self.total());
     }
 
     /// Draws on nobody's reservation any more: the lender has it for himself.
     pub(crate) fn end_borrowing(&self) {
         self.has_lender.store(false, Ordering::Release);
-        let lender = self.lender.lock().take();
-        if let Some(lender) = lender {
+        let mut own = self.lender.lock();
+        if let Some(lender) = own.take() {
             lender.lend(0);
+        }
+    }
+
+    fn total(&self) -> u64 {
+        self.state.lock().total()
+    }
+
+    /// Tells the lender what this has. His lock is held over both, so that what is told last is
+    /// what is, and nothing once he has it for himself.
+    fn tell_lender(&self) {
+        if !self.has_lender.load(Ordering::Acquire) {
+            return;
+        }
+        let own = self.lender.lock();
+        if let Some(lender) = &*own {
+            lender.lend(self.total());
         }
     }
 
@@ -180,11 +197,8 @@ impl Usage {
         if before != state.rest() {
             self.kept.change(before, state.rest());
         }
-        let total = state.total();
         drop(state);
-        if let Some(lender) = self.lender() {
-            lender.lend(total);
-        }
+        self.tell_lender();
         result
     }
 
@@ -294,6 +308,36 @@ mod tests {
         receiving.end_borrowing();
         receiving.settle(1, 0);
         assert_eq!((kept.fragments(), receiving.counts().kept), (20, 0));
+    }
+
+    #[test]
+    fn nothing_stays_lent_whoever_counts_while_the_borrowing_ends() {
+        let kept = Kept::default();
+        kept.change(0, 30);
+        let lender = Limits { quota: None, reservation: 30 };
+        let lender = Arc::new(Usage::new(0, lender, kept.clone()));
+        let receiving = Usage::new(0, Limits::default(), kept.clone());
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Acquire) {
+                    receiving.accept(20, 0, false).expect("no quota");
+                    receiving.give_back(10);
+                    receiving.give_back(10);
+                }
+            });
+            for round in 0..20_000 {
+                receiving.borrow_from(&lender);
+                std::hint::spin_loop();
+                receiving.end_borrowing();
+                if lender.state.lock().borrowed != 0 || kept.fragments() != 30 {
+                    // Whoever counts ends first.
+                    is_done.store(true, Ordering::Release);
+                    panic!("round {round}: it stays lent");
+                }
+            }
+            is_done.store(true, Ordering::Release);
+        });
     }
 
     #[test]
