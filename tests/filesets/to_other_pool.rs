@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode};
 use engine::{
@@ -20,6 +21,9 @@ use super::{expect_clean, free_all, name, new_fileset, work};
 
 const POOL_BYTES: u64 = 24 << 20;
 const OPERATIONS: usize = 120;
+
+/// How many random bits were drawn.
+static DRAWN: AtomicU64 = AtomicU64::new(0);
 
 /// Keeps a whole stream in memory; of the first ones only some bytes come.
 struct InMemory {
@@ -68,12 +72,26 @@ impl Both {
         on_step: &mut dyn FnMut(MoveStep) -> bool,
         work: impl FnOnce(&Move<'_>, &mut MoveHow<'_>) -> T,
     ) -> T {
-        let (from, to) = (name("a"), name("b"));
+        self.with_named("a", cut, on_step, work)
+    }
+
+    fn with_named<T>(
+        &self,
+        from: &str,
+        cut: Option<usize>,
+        on_step: &mut dyn FnMut(MoveStep) -> bool,
+        work: impl FnOnce(&Move<'_>, &mut MoveHow<'_>) -> T,
+    ) -> T {
+        let (from, to) = (name(from), name("b"));
         let this = Move { source: (&self.pools[0], &from), target: (&self.pools[1], &to) };
-        let mut drawn = 0_u8;
         let mut random = || {
-            drawn += 1;
-            [drawn; 32]
+            // Others in each move, as outside of tests: no move takes another's clones for its own.
+            let drawn = DRAWN.fetch_add(1, Ordering::Relaxed);
+            let mut bits = [7; 32];
+            for half in bits.chunks_mut(16) {
+                half[8..].copy_from_slice(&drawn.to_le_bytes());
+            }
+            bits
         };
         let mut wait = || self.pools.iter().all(|pool| pool.tick().is_ok());
         let pipe = InMemory { cut: std::cell::Cell::new(cut) };
@@ -89,6 +107,12 @@ impl Both {
 
     fn run(&self) -> Result<(), MoveError> {
         self.with(None, &mut |_| true, |this, how| this.run(how))
+    }
+
+    /// Runs a move that is ended when it has told this step.
+    fn run_until(&self, last: MoveStep) {
+        let ended = self.with(None, &mut |step| step != last, |this, how| this.run(how));
+        assert!(matches!(ended, Err(MoveError::Ended)), "{last:?}: {ended:?}");
     }
 
     /// In which of both pools the fileset can be used.
@@ -357,6 +381,108 @@ fn a_fileset_on_its_way_is_used_by_nobody_and_a_move_can_be_given_up() {
     source.release_fileset(held);
     target.create_fileset(&name("b"), &new_fileset(6)).expect("there is room");
     assert!(why(both.run()).contains("there is a fileset b already"), "its name is taken");
+}
+
+/// Goal: what a failed move has left at the source stops none that begins anew, also where it is
+/// finished; a clone of a user does, whenever he takes it and whatever he calls it.
+#[test]
+fn a_move_deletes_what_another_has_left_and_no_clone_of_a_user() {
+    let (images, kept) = filled();
+    let both = Both::open([&images[0], &images[1]], false).expect("they open");
+    let [source, target] = &both.pools;
+    both.run_until(MoveStep::Cloned);
+    both.run_until(MoveStep::Cloned);
+    both.run_until(MoveStep::Leaves);
+    both.with(None, &mut |_| true, |this, _| this.settle()).expect("it has not arrived");
+    // An operator has given the copy up at the other pool alone.
+    target.delete_fileset(&name("b")).expect("it has not arrived");
+    assert_eq!(both.usable(), [true, false]);
+
+    let refused = |clone: &str| {
+        let taken = || source.create_clone(&name("a"), &part(clone), [5; 16]).map(drop);
+        taken().expect("there is room");
+        let before = both.run().expect_err("it has a clone").to_string();
+        source.delete_clone(&name("a"), &part(clone)).expect("nobody holds it");
+        free_all(source);
+        let on_step = &mut |step| step != MoveStep::Copied || taken().is_ok();
+        let meanwhile = both.with(None, on_step, |this, how| this.run(how));
+        let meanwhile = meanwhile.expect_err("it has a clone").to_string();
+        assert_eq!(both.usable(), [true, false], "{clone}");
+        source.delete_clone(&name("a"), &part(clone)).expect("nobody holds it");
+        free_all(source);
+        [before, meanwhile]
+    };
+    for why in refused("move-before-upgrade") {
+        assert!(why.contains("a@move-before-upgrade"), "{why}");
+    }
+    let other = format!("move-{}-1", "ab".repeat(16));
+    source.create_clone(&name("a"), &part(&other), [6; 16]).expect("there is room");
+    let why = both.run().expect_err("it is not of the move that has begun").to_string();
+    assert!(why.contains(&other), "{why}");
+    target.delete_fileset(&name("b")).expect("it has not arrived");
+    free_all(target);
+
+    both.run().expect("nothing is in its way");
+    assert_eq!((both.usable(), info(source, "a")), ([false, true], None));
+    assert_same(&content(&both.close().expect("clean")[1], "b"), &kept, "moved c0");
+}
+
+/// Goal: a move is of the fileset that its token names: whoever names another finishes none, gives
+/// none up, and makes no pool forget what the other has to ask for.
+#[test]
+fn a_source_of_another_name_is_not_taken_for_one_that_is_deleted() {
+    let (images, kept) = filled();
+    let both = Both::open([&images[0], &images[1]], false).expect("they open");
+    let [source, target] = &both.pools;
+    let told = |from: &str, gives_up: bool| {
+        let work = |this: &Move<'_>, how: &mut MoveHow<'_>| {
+            if gives_up { this.give_up(how) } else { this.run(how) }
+        };
+        both.with_named(from, None, &mut |_| true, work).expect_err("it is another").to_string()
+    };
+    source.create_fileset(&name("other"), &new_fileset(5)).expect("there is room");
+    both.run_until(MoveStep::Copied);
+    for (from, gives_up) in [("other", false), ("other", true), ("none", true)] {
+        let why = told(from, gives_up);
+        assert!(why.contains("is not of"), "{from}: {why}");
+    }
+    both.run_until(MoveStep::Arrived);
+    for (from, gives_up) in [("other", false), ("none", false), ("other", true), ("none", true)] {
+        let why = told(from, gives_up);
+        assert!(why.contains("b has come from a"), "{from}: {why}");
+        assert!(info(target, "b").is_some_and(|it| it.moving.is_some()), "{from}: it forgets");
+    }
+    // A server goes by what the entries say, and finishes the move of the fileset itself.
+    let token = info(target, "b").and_then(|it| it.moving).expect("it has arrived").token();
+    let finished = both.with_named("none", None, &mut |_| true, |it, how| it.finish(token, how));
+    finished.expect("nothing fails");
+    assert_eq!((both.usable(), info(source, "a")), ([false, true], None));
+    assert!(info(target, "b").is_some_and(|it| it.moving.is_none()), "all is done");
+    assert_same(&content(&both.close().expect("clean")[1], "b"), &kept, "moved c0");
+}
+
+/// Goal: what has begun to arrive can be deleted where it is, without the pool that it comes from.
+#[test]
+fn what_arrives_can_be_deleted_where_it_is() {
+    let (images, kept) = filled();
+    let both = Both::open([&images[0], &images[1]], false).expect("they open");
+    both.run_until(MoveStep::LastCloned);
+    let durable = both.devices.clone().map(|device| device.durable_image());
+    drop(both);
+    let device = SimDevice::open(durable[1].clone(), SimOptions::default());
+    let target = open(&device, None).expect("it opens");
+    target.delete_fileset(&name("b")).expect("it has not arrived");
+    free_all(&target);
+    let left: Vec<_> = target.filesets().expect("it can be read");
+    assert!(left.iter().all(|it| !it.name.starts_with('b')), "{left:?}");
+    target.close().expect("nothing fails");
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+    expect_clean(&shared, "what arrived is deleted").expect("it is clean");
+
+    // The source has it still, asks, and moves it anew.
+    let both = Both::open([&durable[0], &device.durable_image()], false).expect("they open");
+    both.run().expect("it is where it was");
+    assert_same(&content(&both.close().expect("clean")[1], "b"), &kept, "moved c0");
 }
 
 /// Goal: an operator may say where a fileset is, and nobody asks the other pool.

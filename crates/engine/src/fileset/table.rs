@@ -344,11 +344,17 @@ impl Index {
     pub(crate) fn slot_of(&self, path: &[NamePart]) -> FsResult<u32> {
         let no_fileset = || FsError::NoFileset { name: joined(path) };
         let node = self.find(path).ok_or_else(no_fileset)?;
-        // FM1.
-        if node.moving.is_some_and(Moving::is_closed) {
-            return Err(on_its_way(joined(path)));
-        }
+        self.check_here(node.slot)?;
         Ok(node.slot)
+    }
+
+    /// FM1: refuses a fileset that is on its way to another pool.
+    pub(crate) fn check_here(&self, slot: u32) -> FsResult<()> {
+        let moving = self.node(slot).and_then(|node| node.moving);
+        if moving.is_some_and(Moving::is_closed) {
+            return Err(on_its_way(self.path_of(slot)));
+        }
+        Ok(())
     }
 
     /// Returns the fileset directly below `above` that is called `name`.

@@ -127,12 +127,16 @@ impl Pool {
     }
 
     /// Deletes a fileset: it is out of reach when this returns. What it held is freed in the
-    /// background, by a job ([`Pool::tick`], [`Pool::jobs`]).
+    /// background, by a job ([`Pool::tick`], [`Pool::jobs`]). One that has begun to arrive from
+    /// another pool goes with the clones that its move needs: where it comes from it stays.
     ///
     /// # Errors
     ///
     /// [`crate::error::FsError::FilesetInUse`] while it is mounted, or others are below it.
     pub fn delete_fileset(&self, name: &FilesetName) -> FsResult<()> {
+        if self.delete_if_arriving(name)? {
+            return Ok(());
+        }
         let slot = self.core.delete_fileset(name.parts())?;
         self.free_by_job(slot, &name.to_string());
         Ok(())

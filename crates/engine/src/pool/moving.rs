@@ -17,8 +17,11 @@ use runtime::planted::{self, Planted};
 
 use super::Pool;
 use crate::error::FsError;
+use crate::fileset::table::on_its_way;
 use crate::stream::{ReceiveError, ResumeToken, SendError};
-use crate::vnode::{Arrival, ArrivalEnd, Found, MOVE_CLONES, Partial, ReceiveFailure, Received};
+use crate::vnode::{
+    Arrival, ArrivalEnd, Found, Partial, ReceiveFailure, Received, clone_prefix, is_of_a_move,
+};
 
 /// Times that what is left of a moved fileset is looked at again, while something of it is freed.
 const WAITS_MAX: usize = 3000;
@@ -119,10 +122,6 @@ fn clone_name(token: MoveToken, number: usize) -> NamePart {
     NamePart::new(&text).expect("it has letters, digits and dashes, and is short")
 }
 
-fn clone_prefix(token: MoveToken) -> String {
-    format!("{MOVE_CLONES}{:032x}-", u128::from_le_bytes(token.0))
-}
-
 /// Returns the clones of a fileset that this move has taken, the newest last.
 fn clones_of(found: &Found, token: MoveToken) -> Vec<NamePart> {
     let prefix = clone_prefix(token);
@@ -145,8 +144,13 @@ impl Move<'_> {
         let found = source.core.find_moving(name.parts()).map_err(MoveError::Source)?;
         let found = found
             .ok_or_else(|| MoveError::Source(FsError::NoFileset { name: name.to_string() }))?;
-        source.core.check_movable(found.slot).map_err(MoveError::Source)?;
-        let token = self.copy(found.slot, how)?;
+        let begun = self.begun(found.slot)?;
+        source.core.check_movable(found.slot, begun).map_err(MoveError::Source)?;
+        let token = match begun {
+            Some(token) => token,
+            None => self.begin(found.slot, how)?,
+        };
+        self.copy(found.slot, token, how)?;
         how.tell(MoveStep::Copied)?;
         if let Err(error) = self.switch(found.slot, token, how) {
             // Who has ended it looks as a crash would.
@@ -165,7 +169,8 @@ impl Move<'_> {
     ///
     /// # Errors
     ///
-    /// [`MoveError`] if one of both pools can't say.
+    /// [`MoveError`] if one of both pools can't say, or what has arrived there has come from a
+    /// fileset of another name, which is here still.
     pub fn settle(&self) -> Done<Option<MoveToken>> {
         let ((source, from), (target, to)) = (self.source, self.target);
         let ids = (source.core.store.pool_id(), target.core.store.pool_id());
@@ -191,18 +196,34 @@ impl Move<'_> {
             return Ok(None);
         }
         let there = target.core.find_moving(to.parts()).map_err(MoveError::Target)?;
-        match there.and_then(|there| there.moving) {
-            // FM4: what it came from is deleted, and that was not said.
-            Some(Moving::Arrived { token, from: other }) if other == ids.0.0 && found.is_none() => {
-                Ok(Some(token))
-            }
-            _ => Ok(None),
+        let Some(Moving::Arrived { token, from: other }) = there.and_then(|there| there.moving)
+        else {
+            return Ok(None);
+        };
+        if other != ids.0.0 {
+            return Ok(None);
         }
+        // FM4: by the token, for it may be called otherwise than whoever asks believes.
+        if let Some(left) = self.left_of(token)? {
+            let name = left.name;
+            return Err(MoveError::Refused(format!(
+                "{to} has come from {name}, which is left there: finish that move first (`holdfast \
+                 fileset move` of {name})"
+            )));
+        }
+        // What it came from is deleted, and that was not said.
+        Ok(found.is_none().then_some(token))
     }
 
-    /// Puts a copy of the fileset into the other pool, where nobody sees it. Returns which move it
-    /// is of.
-    fn copy(&self, slot: u32, how: &mut MoveHow<'_>) -> Done<MoveToken> {
+    /// Returns what is left where it was of a fileset that leaves by this move.
+    fn left_of(&self, token: MoveToken) -> Done<Option<Found>> {
+        let found = self.source.0.core.find_of_move(token).map_err(MoveError::Source)?;
+        let is_leaving = |found: &Found| matches!(found.moving, Some(Moving::Leaving { .. }));
+        Ok(found.filter(is_leaving))
+    }
+
+    /// Returns of which move something has come of the fileset in `slot`. `None`: nothing has.
+    fn begun(&self, slot: u32) -> Done<Option<MoveToken>> {
         let (target, to) = self.target;
         let taken = || {
             let name = to.to_string();
@@ -210,35 +231,47 @@ impl Move<'_> {
         };
         let there = target.core.find_moving(to.parts()).map_err(MoveError::Target)?;
         let partial = target.core.find_partial(to.parts()).map_err(MoveError::Target)?;
-        let token = match (&there, &partial) {
-            (Some(there), _) => match there.moving {
-                Some(Moving::Arriving { token }) => {
-                    self.check_own(slot, token)?;
-                    return Ok(token);
-                }
-                _ => return Err(taken()),
-            },
-            (None, Some(partial)) => match partial.moving {
-                Some(Moving::Arriving { token }) => {
-                    self.check_own(slot, token)?;
-                    token
-                }
-                _ => return Err(taken()),
-            },
-            (None, None) => {
-                let random = (how.random)();
-                let mut token = *random.first_chunk().expect("16 of 32 bytes");
-                // None has all zeros.
-                token[0] |= 1;
-                self.take_clone(slot, MoveToken(token), how)?;
-                how.tell(MoveStep::Cloned)?;
-                MoveToken(token)
-            }
+        let moving = match (there, partial) {
+            (Some(there), _) => there.moving,
+            (None, Some(partial)) => partial.moving,
+            (None, None) => return Ok(None),
         };
+        let Some(Moving::Arriving { token }) = moving else { return Err(taken()) };
+        if self.own_clones(slot, token)?.is_empty() {
+            return Err(self.is_of_another());
+        }
+        Ok(Some(token))
+    }
+
+    /// Begins a move of which nothing has come: what others have left of theirs is deleted.
+    fn begin(&self, slot: u32, how: &mut MoveHow<'_>) -> Done<MoveToken> {
+        let (source, from) = self.source;
+        waiting(how, &mut || {
+            let found = source.core.find_moving(from.parts())?;
+            let Some(found) = found.filter(|found| found.slot == slot) else { return Ok(()) };
+            let left: Vec<_> = found.clones.into_iter().filter(is_of_a_move).collect();
+            source.delete_clones(slot, &left)
+        })
+        .map_err(MoveError::Source)?;
+        let random = (how.random)();
+        let mut token = *random.first_chunk().expect("16 of 32 bytes");
+        // None has all zeros.
+        token[0] |= 1;
+        self.take_clone(slot, MoveToken(token), how)?;
+        how.tell(MoveStep::Cloned)?;
+        Ok(MoveToken(token))
+    }
+
+    /// Puts a copy of the fileset into the other pool, where nobody sees it, unless it is there.
+    fn copy(&self, slot: u32, token: MoveToken, how: &mut MoveHow<'_>) -> Done<()> {
+        let (target, to) = self.target;
+        if target.core.find_moving(to.parts()).map_err(MoveError::Target)?.is_some() {
+            return Ok(());
+        }
+        let partial = target.core.find_partial(to.parts()).map_err(MoveError::Target)?;
         let own = self.own_clones(slot, token)?;
         let first = own.first().ok_or_else(|| self.is_of_another())?;
-        self.carry((slot, None, first), partial, Arrival { token, end: None }, how)?;
-        Ok(token)
+        self.carry((slot, None, first), partial, Arrival { token, end: None }, how)
     }
 
     /// FM2, FM3: the fileset leaves, what it has changed since its copy follows, and it is there.
@@ -276,25 +309,24 @@ impl Move<'_> {
     ///
     /// [`MoveError`]: the fileset is in the other pool all the same, and in use there.
     pub fn finish(&self, token: MoveToken, how: &mut MoveHow<'_>) -> Done<()> {
-        let ((source, from), (target, to)) = (self.source, self.target);
+        let (source, target) = (self.source.0, self.target.0);
         if planted::is(Planted::ArrivalForgottenEarly) {
             self.settle_target(token)?;
         }
-        let is_it = |found: &Found| {
-            let of_move = found.moving.filter(|moving| moving.token() == token);
-            matches!(of_move, Some(Moving::Leaving { .. }))
-        };
+        // By the token in both: neither must be called what whoever asks believes.
         waiting(how, &mut || {
-            let found = source.core.find_moving(from.parts())?;
-            let Some(found) = found.filter(is_it) else { return Ok(()) };
-            source.delete_clones_of_move(&found, token)?;
-            source.delete_moving(found.slot, from)
+            let Some(found) = source.core.find_of_move(token)? else { return Ok(()) };
+            if !matches!(found.moving, Some(Moving::Leaving { .. })) {
+                return Ok(());
+            }
+            source.delete_clones(found.slot, &clones_of(&found, token))?;
+            source.delete_moving(found.slot)
         })
         .map_err(MoveError::Source)?;
         how.tell(MoveStep::Deleted)?;
         waiting(how, &mut || {
-            let Some(found) = target.core.find_moving(to.parts())? else { return Ok(()) };
-            target.delete_clones_of_move(&found, token)
+            let Some(found) = target.core.find_of_move(token)? else { return Ok(()) };
+            target.delete_clones(found.slot, &clones_of(&found, token))
         })
         .map_err(MoveError::Target)?;
         self.settle_target(token)?;
@@ -302,11 +334,10 @@ impl Move<'_> {
     }
 
     fn settle_target(&self, token: MoveToken) -> Done<()> {
-        let (target, to) = self.target;
+        let target = self.target.0;
         let settled = || {
-            let found = target.core.find_moving(to.parts())?;
-            let is_it = |found: &Found| found.moving.is_some_and(|it| it.token() == token);
-            match found.filter(is_it) {
+            let is_arrived = |found: &Found| matches!(found.moving, Some(Moving::Arrived { .. }));
+            match target.core.find_of_move(token)?.filter(is_arrived) {
                 Some(found) => target.core.settle_arrival(found.slot),
                 None => Ok(()),
             }
@@ -318,7 +349,8 @@ impl Move<'_> {
     ///
     /// # Errors
     ///
-    /// [`MoveError::Refused`] if it has arrived, or there is nothing to give up.
+    /// [`MoveError::Refused`] if it has arrived, there is nothing to give up, or what has come is
+    /// of another fileset.
     pub fn give_up(&self, how: &mut MoveHow<'_>) -> Done<()> {
         let ((source, from), (target, to)) = (self.source, self.target);
         if self.settle()?.is_some() {
@@ -332,16 +364,13 @@ impl Move<'_> {
         let Some(Moving::Arriving { token }) = moving else {
             return Err(MoveError::Refused(format!("nothing is on its way to {to}")));
         };
-        waiting(how, &mut || {
-            target.core.abort_receiving(to.parts())?;
-            target.free_given_up()?;
-            let Some(found) = target.core.find_moving(to.parts())? else { return Ok(()) };
-            target.delete_clones_of_move(&found, token)?;
-            target.delete_moving(found.slot, to)
-        })
-        .map_err(MoveError::Target)?;
+        let found = source.core.find_moving(from.parts()).map_err(MoveError::Source)?;
+        if found.is_none_or(|found| clones_of(&found, token).is_empty()) {
+            return Err(self.is_of_another());
+        }
+        waiting(how, &mut || target.delete_arriving(to, token)).map_err(MoveError::Target)?;
         waiting(how, &mut || match source.core.find_moving(from.parts())? {
-            Some(found) => source.delete_clones_of_move(&found, token),
+            Some(found) => source.delete_clones(found.slot, &clones_of(&found, token)),
             None => Ok(()),
         })
         .map_err(MoveError::Source)
@@ -350,7 +379,9 @@ impl Move<'_> {
     fn is_of_another(&self) -> MoveError {
         let ((_, from), (_, to)) = (self.source, self.target);
         MoveError::Refused(format!(
-            "what has come to {to} is not of {from}, or its clone is gone: give it up with --abort"
+            "what has come to {to} is not of {from}, or its clone is gone: name the fileset that \
+             it is of, or delete it there (`holdfast fileset delete`; `holdfast receive --abort` \
+             if it is not whole)"
         ))
     }
 
@@ -359,10 +390,6 @@ impl Move<'_> {
         let found = source.core.find_moving(from.parts()).map_err(MoveError::Source)?;
         let found = found.filter(|found| found.slot == slot);
         Ok(found.map(|found| clones_of(&found, token)).unwrap_or_default())
-    }
-
-    fn check_own(&self, slot: u32, token: MoveToken) -> Done<()> {
-        if self.own_clones(slot, token)?.is_empty() { Err(self.is_of_another()) } else { Ok(()) }
     }
 
     /// Takes the next clone for a move.
@@ -425,19 +452,40 @@ fn waiting(
 }
 
 impl Pool {
-    /// Deletes the clones that a move has taken, the newest first.
-    fn delete_clones_of_move(&self, found: &Found, token: MoveToken) -> Result<(), FsError> {
-        for name in clones_of(found, token).iter().rev() {
-            let slot = self.core.delete_clone_moving(found.slot, name)?;
+    /// Deletes clones that moves of the fileset in `of` have taken, the last one first.
+    fn delete_clones(&self, of: u32, names: &[NamePart]) -> Result<(), FsError> {
+        for name in names.iter().rev() {
+            let slot = self.core.delete_clone_moving(of, name)?;
             self.free_by_job(slot, name.as_str());
         }
         Ok(())
     }
 
-    fn delete_moving(&self, slot: u32, name: &FilesetName) -> Result<(), FsError> {
-        let slot = self.core.delete_moving(slot)?;
-        self.free_by_job(slot, &name.to_string());
+    fn delete_moving(&self, slot: u32) -> Result<(), FsError> {
+        let name = self.core.delete_moving(slot)?;
+        self.free_by_job(slot, &name);
         Ok(())
+    }
+
+    /// Deletes what has come of a fileset by this move and has not arrived; it is nobody's loss,
+    /// for it is where it was.
+    fn delete_arriving(&self, name: &FilesetName, token: MoveToken) -> Result<(), FsError> {
+        self.core.abort_receiving(name.parts())?;
+        self.free_given_up()?;
+        let Some(found) = self.core.find_moving(name.parts())? else { return Ok(()) };
+        if found.moving != Some(Moving::Arriving { token }) {
+            return Err(on_its_way(found.name));
+        }
+        self.delete_clones(found.slot, &clones_of(&found, token))?;
+        self.delete_moving(found.slot)
+    }
+
+    /// Deletes a fileset that has begun to arrive, if this one is such: nobody asks the other pool.
+    /// `false`: it is not.
+    pub(super) fn delete_if_arriving(&self, name: &FilesetName) -> Result<bool, FsError> {
+        let moving = self.core.find_moving(name.parts())?.and_then(|found| found.moving);
+        let Some(Moving::Arriving { token }) = moving else { return Ok(false) };
+        self.delete_arriving(name, token).map(|()| true)
     }
 
     /// Returns each fileset that is on its way to another pool, or has come from one that may not

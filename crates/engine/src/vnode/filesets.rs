@@ -578,6 +578,7 @@ impl Core {
         let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
         let mut index = self.filesets.table.lock(&self.store)?;
         check_live(&index, slot)?;
+        index.check_here(slot)?;
         fileset.check_current()?;
         let above = match &new.name {
             Some(name) => Some(check_new_name(&index, Some(slot), name.parts())?),

@@ -130,6 +130,8 @@ impl Core {
         let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
         let mut index = self.filesets.table.lock(&self.store)?;
         check_live(&index, slot)?;
+        // It may have begun to leave since its name was looked up.
+        index.check_here(slot)?;
         fileset.check_current()?;
         if index.is_clone_freed(source.family) {
             let by = "a clone is being freed: try again when that is done".to_owned();
@@ -146,7 +148,8 @@ impl Core {
         let taken = index.take_slot(&self.store, &mut change)?;
         let mut old = now.clone();
         (old.slot, old.state) = (taken.slot, FilesetState::Deleted(Cursor::START));
-        old.quota_bytes = 0;
+        // What is freed is on its way nowhere.
+        (old.quota_bytes, old.moving) = (0, None);
         let mut new = fork_of(source, change.epoch());
         (new.slot, new.above, new.name, new.uuid) = (slot, now.above, now.name.clone(), now.uuid);
         (new.is_read_only, new.created_seconds) = (now.is_read_only, now.created_seconds);
@@ -182,6 +185,7 @@ impl Core {
             let mut change = self.store.begin_pool(Reservation::LARGE)?;
             let mut index = self.filesets.table.lock(&self.store)?;
             check_live(&index, slot)?;
+            index.check_here(slot)?;
             let others = clones_of_others(&index, slot)?;
             if others.is_empty() {
                 break;
@@ -265,5 +269,31 @@ pub(super) fn take_on(change: &mut Change<'_>, fork: &Entry, mut reserved: u64) 
         let some = u32::try_from(reserved).unwrap_or(u32::MAX);
         change.reserve(some);
         reserved -= u64::from(some);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use format::ids::PoolId;
+
+    use crate::error::FsError;
+    use crate::vnode::leave::clone_prefix;
+    use crate::vnode::leave::tests::{TOKEN, part, pool_with_one};
+
+    /// Goal: a fileset that begins to leave while it is restored is not: no entry says that
+    /// something deleted leaves, which could not be read.
+    #[test]
+    fn a_fileset_that_has_begun_to_leave_is_not_restored() {
+        let (pool, slot) = pool_with_one();
+        let core = pool.core();
+        let clone = part(&format!("{}1", clone_prefix(TOKEN)));
+        let pinned = core.pin_clone(&[part("a")], &clone).expect("it is there");
+        let source = core.fork_source(&pinned).expect("there is room");
+        let fileset = core.open_fileset(slot).expect("it can be read");
+        core.leave(slot, TOKEN, PoolId([9; 16])).expect("nobody uses it");
+        let refused = core.put_fork(fileset, &source).map(drop);
+        assert!(matches!(refused, Err(FsError::FilesetInUse { .. })), "{refused:?}");
+        let left = core.find_moving(&[part("a")]).expect("it can be read").expect("it is there");
+        assert_eq!(left.moving.map(|moving| moving.token()), Some(TOKEN));
     }
 }

@@ -24,19 +24,39 @@ use format::ids::PoolId;
 use format::quota::QuotaState;
 
 use super::diff::Pinned;
-use super::filesets::{check_childless, check_live, check_settled};
+use super::filesets::{check_live, check_settled};
 use super::{Core, Fileset};
 use crate::error::{FsError, FsResult};
 use crate::fileset::table::{Index, Node, on_its_way};
 use crate::journal::Reservation;
 
-/// What clones that a move takes are called begins so.
-pub(crate) const MOVE_CLONES: &str = "move-";
+/// What clones that a move takes are called begins so; then come its token and a number.
+const MOVE_CLONES: &str = "move-";
+/// Digits of a token in such a name.
+const TOKEN_DIGITS: usize = 32;
+
+/// Returns what the clones of this move are called, but for their numbers.
+pub(crate) fn clone_prefix(token: MoveToken) -> String {
+    format!("{MOVE_CLONES}{:032x}-", u128::from_le_bytes(token.0))
+}
+
+/// Whether a clone of this name is of a move, whichever.
+pub(crate) fn is_of_a_move(clone: &NamePart) -> bool {
+    let parts = clone.as_str().strip_prefix(MOVE_CLONES).and_then(|rest| rest.split_once('-'));
+    let is_hex = |c: char| matches!(c, '0'..='9' | 'a'..='f');
+    parts.is_some_and(|(token, number)| {
+        token.len() == TOKEN_DIGITS
+            && token.chars().all(is_hex)
+            && !number.is_empty()
+            && number.chars().all(|c| c.is_ascii_digit())
+    })
+}
 
 /// What a pool has of a fileset of some name, as a move sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) slot: u32,
+    pub(crate) name: String,
     pub(crate) moving: Option<Moving>,
     pub(crate) uuid: [u8; 16],
     pub(crate) is_read_only: bool,
@@ -58,17 +78,16 @@ impl Core {
     /// Returns the fileset of this name, on its way or not.
     pub(crate) fn find_moving(&self, path: &[NamePart]) -> FsResult<Option<Found>> {
         let index = self.filesets.table.lock(&self.store)?;
-        let Some(node) = index.find(path) else { return Ok(None) };
-        let mut clones: Vec<_> = index.clones_of(node.slot).collect();
-        clones.sort_by_key(|clone| clone.id);
-        Ok(Some(Found {
-            slot: node.slot,
-            moving: node.moving,
-            uuid: node.uuid,
-            is_read_only: node.is_read_only,
-            quota_bytes: node.quota_bytes,
-            clones: clones.into_iter().map(|clone| clone.name.clone()).collect(),
-        }))
+        Ok(index.find(path).map(|node| found(&index, node)))
+    }
+
+    /// Returns the fileset that is on its way by this move, whatever it is called.
+    pub(crate) fn find_of_move(&self, token: MoveToken) -> FsResult<Option<Found>> {
+        let index = self.filesets.table.lock(&self.store)?;
+        let is_it = |node: &&Node| {
+            node.is_live() && node.moving.is_some_and(|moving| moving.token() == token)
+        };
+        Ok(index.nodes().find(is_it).map(|node| found(&index, node)))
     }
 
     /// Returns what has come of a stream to the fileset of this name.
@@ -92,31 +111,16 @@ impl Core {
         Ok(index.nodes().any(|node| node.moving.is_some_and(is_it)))
     }
 
-    /// Refuses what can't move to another pool, in words.
-    pub(crate) fn check_movable(&self, slot: u32) -> FsResult<()> {
+    /// Refuses what can't move to another pool, in words. `token` is the move that has begun;
+    /// `None`: one that begins, and deletes first what others have left ([`is_of_a_move`]).
+    pub(crate) fn check_movable(&self, slot: u32, token: Option<MoveToken>) -> FsResult<()> {
         let index = self.filesets.table.lock(&self.store)?;
         let refused = |by: String| Err(FsError::FilesetInUse { name: index.path_of(slot), by });
         if slot == ROOT_SLOT {
             return refused("it is the first of the pool, which always has one".to_owned());
         }
-        let is_other = |clone: &&Node| !clone.name.as_str().starts_with(MOVE_CLONES);
-        let others: Vec<_> = index.clones_of(slot).filter(is_other).collect();
-        if !others.is_empty() {
-            let names: Vec<_> = others.iter().map(|clone| index.path_of(clone.slot)).collect();
-            return refused(format!(
-                "it has clones, and a move takes none along: {}: send them (`holdfast send`), and \
-                 delete them first",
-                names.join(", ")
-            ));
-        }
-        if index.children(slot).next().is_some() {
-            return check_childless(&index, slot);
-        }
-        let entry = index.read_entry(&self.store, slot)?;
+        check_alone(&index, slot, token)?;
         check_settled(&index, slot)?;
-        if entry.reservation_bytes > 0 {
-            return refused("it has a reservation: set reservation=none first".to_owned());
-        }
         drop(index);
         let fileset = self.open_fileset(slot)?;
         let name = || self.filesets.table.lock(&self.store).map(|index| index.path_of(slot));
@@ -133,7 +137,7 @@ impl Core {
 
     /// FM1, FM2: the fileset in `slot` leaves for the pool `to`; that is durable when this returns.
     pub(crate) fn leave(&self, slot: u32, token: MoveToken, to: PoolId) -> FsResult<()> {
-        self.check_movable(slot)?;
+        self.check_movable(slot, Some(token))?;
         let fileset = self.open_fileset(slot)?;
         // Whoever holds it says so first, and then looks whether it is closed.
         fileset.is_closed.store(true, Ordering::SeqCst);
@@ -178,10 +182,9 @@ impl Core {
         let mut index = self.filesets.table.lock(&self.store)?;
         check_live(&index, fileset.anodes.slot)?;
         fileset.check_current()?;
-        // Somebody may have made one below it, or a clone.
-        if to.is_some_and(Moving::is_closed) && index.children(fileset.anodes.slot).next().is_some()
-        {
-            check_childless(&index, fileset.anodes.slot)?;
+        // Since the look somebody may have made one below it, a clone, or a reservation.
+        if let Some(moving) = to.filter(|moving| moving.is_closed()) {
+            check_alone(&index, fileset.anodes.slot, Some(moving.token()))?;
         }
         let mut guard = fileset.anodes.lock();
         if guard.entry().moving != from {
@@ -205,16 +208,18 @@ impl Core {
         self.create_clones(&[slot], name, &mut || random).map(drop)
     }
 
-    /// FM1: refuses a clone of a fileset that leaves, but to the move.
+    /// FM1: refuses a clone of a fileset that leaves, but to the move that its entry names.
     pub(super) fn check_clonable(
         &self,
         index: &Index,
         fileset: &Fileset,
         name: &NamePart,
     ) -> FsResult<()> {
-        let is_closed = fileset.is_closed.load(Ordering::SeqCst);
-        if is_closed && !name.as_str().starts_with(MOVE_CLONES) {
-            return Err(on_its_way(index.path_of(fileset.anodes.slot)));
+        let slot = fileset.anodes.slot;
+        let moving = index.node(slot).and_then(|node| node.moving);
+        let is_own = |moving: Moving| name.as_str().starts_with(&clone_prefix(moving.token()));
+        if fileset.is_closed.load(Ordering::SeqCst) && !moving.is_some_and(is_own) {
+            return Err(on_its_way(index.path_of(slot)));
         }
         self.check_family_room(index, fileset.anodes.family)
     }
@@ -231,11 +236,56 @@ impl Core {
         self.delete_clone_at(&|index| clone_in(index, of, clone))
     }
 
-    /// Deletes a fileset that is on its way; returns its slot.
-    pub(crate) fn delete_moving(&self, slot: u32) -> FsResult<u32> {
+    /// Deletes a fileset that is on its way; returns its name.
+    pub(crate) fn delete_moving(&self, slot: u32) -> FsResult<String> {
         let name = self.filesets.table.lock(&self.store)?.path_of(slot);
-        self.delete_slot(slot, name)
+        self.delete_slot(slot, name.clone()).map(|_| name)
     }
+}
+
+fn found(index: &Index, node: &Node) -> Found {
+    let mut clones: Vec<_> = index.clones_of(node.slot).collect();
+    clones.sort_by_key(|clone| clone.id);
+    Found {
+        slot: node.slot,
+        name: index.path_of(node.slot),
+        moving: node.moving,
+        uuid: node.uuid,
+        is_read_only: node.is_read_only,
+        quota_bytes: node.quota_bytes,
+        clones: clones.into_iter().map(|clone| clone.name.clone()).collect(),
+    }
+}
+
+/// Refuses a fileset with anything that a move does not take along: clones that are not its own,
+/// filesets below it, a reservation. `None`: those of any move are let pass.
+fn check_alone(index: &Index, slot: u32, token: Option<MoveToken>) -> FsResult<()> {
+    let refused = |by: String| Err(FsError::FilesetInUse { name: index.path_of(slot), by });
+    let prefix = token.map(clone_prefix);
+    let is_other = |clone: &&Node| match &prefix {
+        Some(prefix) => !clone.name.as_str().starts_with(prefix),
+        None => !is_of_a_move(&clone.name),
+    };
+    let names = |all: Vec<&Node>| {
+        let names: Vec<_> = all.into_iter().map(|node| index.path_of(node.slot)).collect();
+        names.join(", ")
+    };
+    let others: Vec<_> = index.clones_of(slot).filter(is_other).collect();
+    if !others.is_empty() {
+        return refused(format!(
+            "it has clones, and a move takes none along: {}: send them (`holdfast send`), and \
+             delete them first",
+            names(others)
+        ));
+    }
+    let below: Vec<_> = index.children(slot).collect();
+    if !below.is_empty() {
+        return refused(format!("these are below it: {}", names(below)));
+    }
+    if index.node(slot).is_some_and(|node| node.reservation_bytes > 0) {
+        return refused("it has a reservation: set reservation=none first".to_owned());
+    }
+    Ok(())
 }
 
 fn clone_in(index: &Index, of: u32, clone: &NamePart) -> FsResult<u32> {
@@ -248,4 +298,76 @@ fn in_use(name: String) -> FsError {
     let by = "it is mounted or exported, and a move in use is not there yet: unmount it, and \
               remove its exports first";
     FsError::FilesetInUse { name, by: by.to_owned() }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::Arc;
+
+    use runtime::clock::ManualClock;
+    use storage::device::{MemoryDevice, SharedDevice};
+
+    use super::*;
+    use crate::vnode::NewFileset;
+    use crate::{CreateOptions, OpenOptions, Pool};
+
+    const POOL_BYTES: u64 = 64 << 20;
+
+    pub(in crate::vnode) const TOKEN: MoveToken = MoveToken([0xa1; 16]);
+
+    pub(in crate::vnode) fn part(text: &str) -> NamePart {
+        NamePart::new(text).expect("it is a name")
+    }
+
+    /// Makes a pool with a fileset `a` that has a clone of the move; returns its slot.
+    pub(in crate::vnode) fn pool_with_one() -> (Pool, u32) {
+        let device: SharedDevice = MemoryDevice::new("pool", POOL_BYTES);
+        let create = CreateOptions::new(POOL_BYTES, [1; 64]);
+        Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
+        let clock = Arc::new(ManualClock::new());
+        let pool = Pool::open(device, clock, OpenOptions::default()).expect("it opens");
+        let slot = pool.core().create_fileset(&[part("a")], &NewFileset::default());
+        let slot = slot.expect("there is room").slot;
+        let first = part(&format!("{}1", clone_prefix(TOKEN)));
+        pool.core().clone_moving(slot, &first, [2; 16]).expect("there is room");
+        (pool, slot)
+    }
+
+    #[test]
+    fn a_fileset_that_leaves_has_no_clones_but_those_of_its_move() {
+        let (pool, slot) = pool_with_one();
+        let core = pool.core();
+        core.leave(slot, TOKEN, PoolId([9; 16])).expect("nobody uses it");
+        let other = format!("{}1", clone_prefix(MoveToken([0xb2; 16])));
+        for name in ["mine", "move-mine", &other] {
+            let refused = core.clone_moving(slot, &part(name), [3; 16]);
+            assert!(matches!(refused, Err(FsError::FilesetInUse { .. })), "{name}: {refused:?}");
+        }
+        let second = part(&format!("{}2", clone_prefix(TOKEN)));
+        core.clone_moving(slot, &second, [4; 16]).expect("it is the move's");
+        core.stay(slot).expect("nothing fails");
+        core.clone_moving(slot, &part("mine"), [5; 16]).expect("it is in use");
+        let refused = core.leave(slot, TOKEN, PoolId([9; 16])).expect_err("it has a clone");
+        assert!(refused.to_string().contains("a@mine"), "{refused}");
+    }
+
+    #[test]
+    fn clones_of_moves_are_told_from_those_of_users() {
+        let token = "0123456789abcdef".repeat(2);
+        assert!(is_of_a_move(&part(&format!("move-{token}-1"))));
+        assert!(is_of_a_move(&part(&format!("{}17", clone_prefix(TOKEN)))));
+        let others = [
+            format!("move-{token}"),
+            format!("move-{token}-"),
+            format!("move-{token}-1a"),
+            format!("move-{}-1", token.to_uppercase()),
+            format!("move-{token}0-1"),
+            "move-abcd-1".to_owned(),
+            format!("moved-{token}-1"),
+            "move-before-upgrade".to_owned(),
+        ];
+        for name in others {
+            assert!(!is_of_a_move(&part(&name)), "{name}");
+        }
+    }
 }

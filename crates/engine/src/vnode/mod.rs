@@ -75,7 +75,7 @@ pub(crate) use filesets::{Fileset, Filesets};
 pub use filesets::{FilesetChange, NewFileset};
 pub use fork::Restored;
 pub(crate) use held::Moves;
-pub(crate) use leave::{Found, MOVE_CLONES, Partial};
+pub(crate) use leave::{Found, Partial, clone_prefix, is_of_a_move};
 pub(crate) use receive::{Arrival, ArrivalEnd};
 pub use receive::{ReceiveFailure, Received};
 pub(crate) use relocate::Content;
