@@ -40,30 +40,26 @@ joined() { local IFS=$1; shift; printf '%s' "$*"; }
 create_it() { "$HOLDFAST" create --group "raid5:$(joined , "${devices[@]}")" --force >/dev/null; }
 mount_it() { "$HOLDFAST" mount "${devices[1]}" "$mnt" --daemon "$@" >/dev/null; }
 
-# spent KIND FLAGS...: prints the microseconds that fio takes to read or write, the sync at the end
-# with them.
-spent() {
-    local field=9 kind=$1 said
-    shift
-    [ "$kind" = read ] || field=50
-    said=$(fio --name=bench --output-format=terse --terse-version=3 --group_reporting "$@") || fail "fio: $said"
-    echo $(($(cut -d';' -f"$field" <<<"$said") * 1000))
+# fio_jobs FLAGS... --name=JOB FLAGS...: prints the microseconds that fio takes to read or write, the
+# sync at the end with them; of jobs that run at a time the slowest's. What stands before the first
+# name is for all.
+fio_jobs() {
+    local said
+    said=$(fio --output-format=terse --terse-version=3 "$@") || fail "fio: $said"
+    echo $(($(cut -d';' -f9,50 <<<"$said" | tr ';' '\n' | sort -n | tail -1) * 1000))
 }
+direct() { fio_jobs --bs=1M --direct=1 --ioengine=libaio --iodepth=4 --end_fsync=1 "$@"; }
+spent() { fio_jobs --name=bench "$@"; }
 
 # raw KIND MIB: the devices together move so much each, all at a time, none of it in a cache.
 raw() {
-    local device jobs=()
-    for device in "${devices[@]}"; do
-        jobs+=(--name="$(basename "$device")" --filename="$device" --rw="$1" --size="$2M")
+    local number of_each=()
+    for ((number = 0; number < MEMBERS; number++)); do
+        of_each+=(--name="m$number" --filename="${devices[number]}" --rw="$1" --size="$2M")
     done
-    local field=9 said
-    [ "$1" = read ] || field=50
-    said=$(fio --output-format=terse --terse-version=3 --bs=1M --direct=1 --ioengine=libaio \
-        --iodepth=4 --end_fsync=1 "${jobs[@]}") || fail "fio: $said"
-    # They run at a time: the slowest ends last.
-    echo $(($(cut -d';' -f"$field" <<<"$said" | sort -n | tail -1) * 1000))
+    direct "${of_each[@]}"
 }
-stream() { spent "$1" --rw="$1" --bs=1M --size="${STREAM_MIB}M" --end_fsync=1 "--filename=$2"; }
+stream() { spent --rw="$1" --bs=1M --size="${STREAM_MIB}M" --end_fsync=1 "--filename=$2"; }
 
 # A stream of raid5 moves data and parity; the devices move as many bytes without it.
 streams() {
@@ -92,11 +88,11 @@ small() {
         local writes=$WRITES sync=(--fsync="$each")
         [ "$each" != 1 ] || writes=$((WRITES / 8))
         [ "$each" != 0 ] || sync=(--end_fsync=1)
-        note "4 KiB, sync at $each" "$1" "$(spent write --rw=randwrite --bs=4k --size="${FILE_MIB}M" \
+        note "4 KiB, sync at $each" "$1" "$(spent --rw=randwrite --bs=4k --size="${FILE_MIB}M" \
             --filename="$2/small" --number_ios="$writes" --norandommap=1 --randseed="$round" "${sync[@]}")"
     done
 }
-lay() { spent write --rw=write --bs=1M --size="${FILE_MIB}M" --end_fsync=1 --filename="$1/small" >/dev/null; }
+lay() { spent --rw=write --bs=1M --size="${FILE_MIB}M" --end_fsync=1 --filename="$1/small" >/dev/null; }
 
 # Both in raid5 over loop devices; btrfs has its metadata in two copies, as its makers advise.
 synced() {
@@ -140,7 +136,7 @@ degraded() {
     compare degraded all
 }
 random_reads() {
-    spent read --rw=randread --bs=4k --size="${STREAM_MIB}M" --filename="$mnt/stream" --direct=1 \
+    spent --rw=randread --bs=4k --size="${STREAM_MIB}M" --filename="$mnt/stream" --direct=1 \
         --ioengine=libaio --iodepth=16 --number_ios=20000
 }
 
@@ -166,15 +162,11 @@ rebuild() {
 }
 # exchanged MIB DEVICE: so much is read of each device but one, and written to DEVICE.
 exchanged() {
-    local number jobs=()
+    local number of_each=(--name=w --filename="$2" --rw=write --size="$1M")
     for ((number = 0; number < MEMBERS; number++)); do
-        [ "$number" = 3 ] || jobs+=(--name="r$number" --filename="${devices[number]}" --rw=read --size="$1M")
+        [ "$number" = 3 ] || of_each+=(--name="m$number" --filename="${devices[number]}" --rw=read --size="$1M")
     done
-    jobs+=(--name=w --filename="$2" --rw=write --size="$1M" --end_fsync=1)
-    local said
-    said=$(fio --output-format=terse --terse-version=3 --bs=1M --direct=1 --ioengine=libaio \
-        --iodepth=4 "${jobs[@]}") || fail "fio: $said"
-    echo $(($(cut -d';' -f9,50 <<<"$said" | tr ';' '\n' | sort -n | tail -1) * 1000))
+    direct "${of_each[@]}"
 }
 
 # slow: puts a dm-delay on each of `devices`.
