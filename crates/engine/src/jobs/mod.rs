@@ -234,7 +234,10 @@ impl Jobs {
                 was_asked |= core.was_asked();
                 let is_beside = pace == Pace::Auto && was_asked;
                 let rest_ns = pace.rest_ns(worked_ns);
-                self.rest(id, ended_ns.saturating_add(rest_ns), has_more && rest_ns > 0);
+                self.change(id, |walk| {
+                    walk.rests_until_ns = ended_ns.saturating_add(rest_ns);
+                    walk.goes_on = has_more && rest_ns > 0;
+                });
                 turns.is_more |= has_more && rest_ns == 0;
                 turns.beside_ns += if is_beside { worked_ns } else { 0 };
                 if has_more && !is_beside && rest_ns == 0 {
@@ -284,13 +287,6 @@ impl Jobs {
         ready
     }
 
-    fn rest(&self, id: u64, until_ns: u64, goes_on: bool) {
-        let mut walks = self.walks.lock();
-        if let Some(walk) = walks.list.iter_mut().find(|walk| walk.id == id) {
-            (walk.rests_until_ns, walk.goes_on) = (until_ns, goes_on);
-        }
-    }
-
     /// Returns in how long the first of those that rest goes on: 0 if its rest is over by now.
     fn first_rest_ns(&self, now_ns: u64) -> Option<u64> {
         let walks = self.walks.lock();
@@ -299,36 +295,30 @@ impl Jobs {
     }
 
     fn note_failure(&self, id: u64, error: &FsError) {
-        let mut walks = self.walks.lock();
-        let walk = walks.list.iter_mut().find(|walk| walk.id == id);
-        if let Some(walk) = walk {
+        self.change(id, |walk| {
             tracing::warn!(%error, job = walk.job.name(), "a job has stopped");
             walk.failure = Some(error.to_string());
-        }
+        });
+    }
+
+    /// Changes what is kept of a walk. Returns whether there is such a one.
+    fn change(&self, id: u64, change: impl FnOnce(&mut Walk)) -> bool {
+        let mut walks = self.walks.lock();
+        walks.list.iter_mut().find(|walk| walk.id == id).map(change).is_some()
     }
 
     /// Makes a job pause, or go on: also one that has failed. Returns whether there is such a job.
     pub(crate) fn pause(&self, id: u64, is_paused: bool) -> bool {
-        let mut walks = self.walks.lock();
-        let walk = walks.list.iter_mut().find(|walk| walk.id == id);
-        if let Some(walk) = walk {
+        self.change(id, |walk| {
             walk.is_paused = is_paused;
             walk.failure = walk.failure.take().filter(|_| is_paused);
-            return true;
-        }
-        false
+        })
     }
 
     /// Sets how much of the time a job works, from its next step on. Returns whether there is
     /// such a job.
     pub(crate) fn set_pace(&self, id: u64, pace: Pace) -> bool {
-        let mut walks = self.walks.lock();
-        let walk = walks.list.iter_mut().find(|walk| walk.id == id);
-        if let Some(walk) = walk {
-            (walk.pace, walk.rests_until_ns) = (pace, 0);
-            return true;
-        }
-        false
+        self.change(id, |walk| (walk.pace, walk.rests_until_ns) = (pace, 0))
     }
 
     /// Returns the jobs that have an end, oldest first.

@@ -59,7 +59,7 @@ impl Bell {
     fn begin(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         // Here and not at the end: who rings then may come late, and would silence the next.
-        self.is_called.store(false, Ordering::SeqCst);
+        self.was_heard();
     }
 
     /// Notes that somebody has heard it, perhaps not who waits: what is noted from now on rings.
