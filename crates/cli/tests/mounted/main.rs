@@ -29,8 +29,9 @@ mod twice;
 mod unmount;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use front::fuse::mountpoint;
@@ -124,6 +125,14 @@ impl Drop for Mounted {
         let _ = mountpoint::detach(&self.root());
         let _ = fs::remove_dir_all(&self.work);
     }
+}
+
+/// Waits for the first line that a process says, whose output is piped.
+fn first_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    let stdout = child.stdout.as_mut().expect("it is piped");
+    BufReader::new(stdout).read_line(&mut line).expect("it says what it does");
+    line
 }
 
 /// Returns the error number of a call that must fail.

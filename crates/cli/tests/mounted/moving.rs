@@ -2,12 +2,11 @@
 //! killed in the middle.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use super::HOLDFAST;
+use super::{HOLDFAST, first_line};
 
 const FILES: usize = 40;
 /// Times that a server is killed.
@@ -68,9 +67,7 @@ impl Both {
             .stderr(Stdio::null())
             .spawn()
             .expect("the program can be started");
-        let mut line = String::new();
-        let stdout = child.stdout.as_mut().expect("it is piped");
-        BufReader::new(stdout).read_line(&mut line).expect("it says what it does");
+        let line = first_line(&mut child);
         assert!(line.contains("two.hf"), "{line}");
         child
     }

@@ -1,11 +1,11 @@
 //! `holdfast serve`: the program serves a pool by NFS, and closes it when it is told to end.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-use super::HOLDFAST;
+use super::{HOLDFAST, first_line};
 
 /// A NULL call of NFSv3 with its record mark, and the answer to it.
 const NULL_CALL: [u8; 44] = [
@@ -33,9 +33,7 @@ fn a_served_pool_answers_and_is_clean_after_the_signal() {
         .stderr(Stdio::null())
         .spawn()
         .expect("the program can be started");
-    let mut line = String::new();
-    let stdout = child.stdout.as_mut().expect("it is piped");
-    BufReader::new(stdout).read_line(&mut line).expect("it says what it does");
+    let line = first_line(&mut child);
     let (_, rest) = line.split_once("\"nfs\":\"").expect("it says where");
     let address = rest.split('"').next().expect("it is quoted");
     assert!(line.contains(":/a DIRECTORY"), "{line}");
@@ -79,9 +77,7 @@ impl Serving {
             .stdout(Stdio::piped())
             .spawn()
             .expect("the program can be started");
-        let mut line = String::new();
-        let stdout = child.stdout.as_mut().expect("it is piped");
-        BufReader::new(stdout).read_line(&mut line).expect("it says what it does");
+        let line = first_line(&mut child);
         Serving { child, line }
     }
 

@@ -1,14 +1,14 @@
 //! Unmounting what somebody else keeps: copies of the mount in other mount namespaces, and here.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use front::fuse::mountpoint;
 use rustix::io::Errno;
 
-use crate::{Mounted, can_mount, errno, write};
+use crate::{Mounted, can_mount, errno, first_line, write};
 
 /// Far below `--timeout`, which is what an unmount that finds nobody would take.
 const SOON: Duration = Duration::from_secs(30);
@@ -26,10 +26,7 @@ impl Elsewhere {
             .stdout(Stdio::piped())
             .spawn()
             .expect("unshare is there");
-        let mut line = String::new();
-        let output = child.stdout.as_mut().expect("it is piped");
-        BufReader::new(output).read_line(&mut line).expect("it says so");
-        assert_eq!(line, "ready\n");
+        assert_eq!(first_line(&mut child), "ready\n");
         Elsewhere(child)
     }
 
