@@ -33,7 +33,7 @@ pub(super) fn new_pool(
 ) -> Devices {
     let images = match layout {
         Layout::Mirror => new_mirror(width).iter().map(|device| device.image()).collect(),
-        Layout::Single | Layout::Raid5 { .. } => {
+        Layout::Single | Layout::Stripe { .. } | Layout::Raid5 { .. } => {
             let devices = devices_of(vec![Image::blank(POOL_BYTES); width]);
             let mut options = CreateOptions::new(POOL_BYTES, [5; 64]);
             options.geometry.journal_bytes = Some(1 << 20);

@@ -15,6 +15,7 @@ mod scrub;
 mod set;
 mod skeleton;
 mod spares;
+mod stripe;
 mod torture;
 
 use std::sync::Arc;

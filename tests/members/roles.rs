@@ -158,7 +158,7 @@ fn what_cannot_be_is_refused() {
     let cases: [(&[Spec], &str); 5] = [
         (&[(Layout::Single, 1, false)], "role data"),
         (&[(Layout::Single, 1, false), (RAID5, 2, true)], "raid5"),
-        (&[(RAID5, 3, true), (RAID5, 4, true)], "as many devices"),
+        (&[(RAID5, 3, true), (RAID5, 4, true)], "as much data"),
         (&[(Layout::Single, 1, true), (Layout::Mirror, 1, true)], "mirror"),
         (&[(Layout::Single, 1, true); 9], "8 disk groups"),
     ];

@@ -277,6 +277,21 @@ pub(crate) const FOUND: &[Row] = &[
         "alloc::pin::tests::a_segment_that_empties_while_it_is_pinned_is_free_only_afterwards",
     ),
     ("ScrubTrustsBadRow", "members", "raid5_scrub::parity_is_never_made_to_match_what_is_bad"),
+    (
+        "StripeLostAsZeros",
+        "members",
+        "stripe::a_unit_of_a_lost_member_is_an_error_and_a_page_has_another_copy",
+    ),
+    (
+        "StripeDoneWithout",
+        "members",
+        "stripe::a_member_that_fails_at_any_write_stops_the_pool_and_nothing_is_lost",
+    ),
+    (
+        "LackingPoolWritten",
+        "members",
+        "stripe::a_lost_member_takes_its_data_alone_and_only_where_the_user_says_so",
+    ),
     ("SpareListedFirst", "members", "spares::a_cut_at_any_moment_leaves_a_spare_or_a_member"),
     (
         "SpareBelieved",

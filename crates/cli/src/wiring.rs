@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use check::report::Finding;
 use engine::vnode::api::{FileSystem, FilesetUuid, FsError};
-use engine::{FilesOptions, MemberStatus, Pool};
+use engine::{FilesOptions, Pool};
 use format::fileset::{FilesetName, NamePart, ROOT_NAME};
 use format::geometry::GeometryError;
 use format::superblock::SuperblockError;
@@ -574,7 +574,7 @@ impl OpenPool for Served {
         let files = all_of(&self.files);
         let open = files.iter().filter_map(|(path, file)| openness_of(path, file));
         let full = status.full.as_ref().map(control::advised);
-        let warnings: Vec<String> = open.chain(degraded(&status)).chain(full).collect();
+        let warnings: Vec<String> = open.chain(devices::away(&status)).chain(full).collect();
         let mut status = status_of(&status, &health);
         status["warnings"] = json!(warnings);
         status["fileset"] = json!(*self.fileset.lock().unwrap_or_else(PoisonError::into_inner));
@@ -636,24 +636,6 @@ impl OpenPool for Served {
     }
 }
 
-/// Says that the pool goes on without a member, if it does.
-fn degraded(status: &engine::PoolStatus) -> Option<String> {
-    let away = status.members.iter().filter(|member| !member.member.is_online());
-    let away: Vec<String> = away
-        .map(|MemberStatus { slot, member, .. }| {
-            let path = format::text::shown(&member.path);
-            format!("{path} (slot {slot}) is {}", member.state.word())
-        })
-        .collect();
-    (!away.is_empty()).then(|| {
-        format!(
-            "the pool is degraded: {}; what it holds is in fewer copies until the member is back \
-             (`holdfast device online`) or replaced (`holdfast device replace`)",
-            away.join(", ")
-        )
-    })
-}
-
 fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
     let geometry = &status.geometry;
     let bytes = |fragments: u64| fragments << geometry.fragment_shift;
@@ -662,7 +644,8 @@ fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
         "pool_id": status.pool_id.to_string(),
         "device": status.device,
         "layout": status.layout.word(),
-        "is_degraded": status.members.iter().any(|member| !member.member.is_online()),
+        "is_degraded": status.lost_with.is_some()
+            || status.members.iter().any(|member| !member.member.is_online()),
         "members": status
             .members
             .iter()

@@ -104,8 +104,8 @@ pub struct GroupRange {
     pub count: u32,
     /// Fragments of the last.
     pub last_fragments: u32,
-    /// Whether they lie in stripes.
-    pub is_striped: bool,
+    /// How they lie in stripes; `None`: they do not.
+    pub stripe: Option<StripeShape>,
     /// Whether their disk group leaves: nothing new goes there.
     pub is_leaving: bool,
 }
@@ -144,14 +144,7 @@ impl Geometry {
         }
         let last_fragments = u32::try_from(last).ok()?.checked_mul(self.segment_fragments)?;
         let count = u32::try_from(count).ok().filter(|count| *count > 0)?;
-        Some(GroupRange {
-            disk_group,
-            first,
-            count,
-            last_fragments,
-            is_striped: stripe.is_some(),
-            is_leaving: false,
-        })
+        Some(GroupRange { disk_group, first, count, last_fragments, stripe, is_leaving: false })
     }
 
     /// Returns the lowest number from which `range` fits beside all others, and as much of it as
@@ -261,7 +254,7 @@ impl Geometry {
     /// Whether allocation group `number` lies in stripes.
     #[must_use]
     pub fn is_striped(&self, number: u32) -> bool {
-        self.range_of(number).map_or(self.first_is_striped, |range| range.is_striped)
+        self.range_of(number).map_or(self.first_stripe, |range| range.stripe).is_some()
     }
 
     /// Returns the bytes of the pool from the first to behind the last allocation group of an added

@@ -17,7 +17,7 @@
 //!
 //! The front of a group, up to the end of a segment, is its first metadata segments.
 //!
-//! In a `raid5` pool all of this is the pool as its users see it: `stripes.rs` says where a byte of
+//! In stripes all of this is the pool as its users see it: `stripes.rs` says where a byte of
 //! it lies on members. A segment is whole stripes there, and pages lie in the lower half of
 //! metadata segments alone ([`Geometry::metadata_fragments`]), those of fronts too.
 
@@ -31,7 +31,7 @@ use crate::group::{GROUPS_PER_TABLE_PAGE, USAGES_PER_PAGE};
 use crate::ids::Place;
 use crate::lsn_page::{LSN_PAGES_PER_GROUP_MAX, LSNS_PER_PAGE, LsnEntry};
 use crate::page::PAGE_BYTES;
-use crate::stripes::StripeShape;
+use crate::stripes::{StripeShape, StripeWidth};
 
 /// Block sizes that files can have, as binary logarithms.
 pub const BLOCK_SHIFTS: RangeInclusive<u8> = 12..=20;
@@ -106,11 +106,11 @@ pub struct Geometry {
     pub group_table_offset: u64,
     /// First byte of group 0.
     pub groups_offset: u64,
-    /// Segments are whole stripes of this shape, on whichever disk groups they lie; `None`: there
+    /// Segments are whole stripes of this width, on whichever disk groups they lie; `None`: there
     /// are no stripes.
-    pub stripe: Option<StripeShape>,
-    /// Whether the first disk group lies in stripes.
-    pub first_is_striped: bool,
+    pub stripe: Option<StripeWidth>,
+    /// How the first disk group lies in stripes; `None`: it does not.
+    pub first_stripe: Option<StripeShape>,
     /// Whether the first disk group may have data; metadata it has always.
     pub first_has_data: bool,
     /// The groups of disk groups that were added.
@@ -136,7 +136,7 @@ pub struct GeometryOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Beside {
     /// How wide the stripes of those are that lie in stripes: all alike.
-    pub stripe: Option<StripeShape>,
+    pub stripe: Option<StripeWidth>,
     /// What they have room for.
     pub bytes: u64,
 }
@@ -189,15 +189,15 @@ impl Geometry {
         beside: &Beside,
     ) -> Result<Geometry, GeometryError> {
         let mut wanted = options.clone();
-        if let Some(shape) = beside.stripe {
-            wanted = Geometry::options_in_stripes(options, (shape, options.device_bytes), beside)?;
+        if let Some(width) = beside.stripe {
+            wanted = Geometry::options_in_stripes(options, (width, options.device_bytes), beside)?;
         }
-        Geometry::plan_with(&wanted, (beside.stripe, false), beside.bytes)
+        Geometry::plan_with(&wanted, (beside.stripe, None), beside.bytes)
     }
 
     fn plan_with(
         options: &GeometryOptions,
-        (stripe, first_is_striped): (Option<StripeShape>, bool),
+        (stripe, first_stripe): (Option<StripeWidth>, Option<StripeShape>),
         beside_bytes: u64,
     ) -> Result<Geometry, GeometryError> {
         let bytes = options.device_bytes / PAGE * PAGE;
@@ -245,7 +245,7 @@ impl Geometry {
             ends + bytes.saturating_sub(ends) / shape.data_bytes() * shape.data_bytes()
         };
         let geometry = Geometry {
-            device_bytes: stripe.filter(|_| first_is_striped).map_or(bytes, whole),
+            device_bytes: first_stripe.map_or(bytes, whole),
             fragment_shift: u8::try_from(fragment_bytes.ilog2()).expect("10 to 12"),
             segment_fragments: narrow(segment_bytes / fragment_bytes),
             group_fragments: narrow(group_bytes / fragment_bytes),
@@ -257,7 +257,7 @@ impl Geometry {
             group_table_offset,
             groups_offset,
             stripe,
-            first_is_striped,
+            first_stripe,
             first_has_data: true,
             added: Vec::new(),
         };
@@ -656,13 +656,13 @@ fn default_journal_bytes(device_bytes: u64) -> u64 {
 
 fn check_options(
     device_bytes: u64,
-    (segment_bytes, stripe): (u64, Option<StripeShape>),
+    (segment_bytes, stripe): (u64, Option<StripeWidth>),
     group_bytes: u64,
     journal_bytes: u64,
 ) -> Result<(), GeometryError> {
     let bad = |what, value, rule| Err(GeometryError::BadOption { what, value, rule });
-    if let Some(shape) = stripe {
-        let is_whole = segment_bytes.is_multiple_of(shape.data_bytes().saturating_mul(2).max(1));
+    if let Some(width) = stripe {
+        let is_whole = segment_bytes.is_multiple_of(width.data_bytes().saturating_mul(2).max(1));
         if !is_whole || !(64 << 10..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
             let rule = "a segment is an even number of stripes, from 64 KiB to 4 MiB";
             return bad("segment", segment_bytes, rule);

@@ -17,7 +17,7 @@ use crate::disk_group::DiskGroup;
 use crate::hash::siphash13;
 use crate::ids::{PoolId, SEQUENCE_MAX};
 use crate::missed::Parts;
-use crate::stripes::{RAID5_WIDTH_MIN, StripeShape, UNIT_SHIFTS};
+use crate::stripes::{RAID5_WIDTH_MIN, STRIPE_WIDTH_MIN, StripeShape, UNIT_SHIFTS};
 use crate::superblock::SuperblockError;
 
 /// Most members.
@@ -37,6 +37,7 @@ const STATE_SPARE: u8 = 6;
 
 const KIND_SINGLE: u8 = 1;
 const KIND_MIRROR: u8 = 2;
+const KIND_STRIPE: u8 = 3;
 const KIND_RAID5: u8 = 5;
 /// Stripe unit that a layout without stripes says: binary logarithm.
 const UNIT_SHIFT: u8 = 16;
@@ -51,9 +52,9 @@ pub struct LayoutDisk {
     pub width: u8,
     /// Stripe unit: binary logarithm of its bytes.
     pub unit_shift: u8,
-    /// Of the first layout, where it has no stripes and others have: how many members wide they
-    /// are, in units of `unit_shift`. Else 0.
-    pub others_width: u8,
+    /// Of the first layout, where it has no stripes and others have: how many units of data these
+    /// have, of `unit_shift`. Else 0.
+    pub others_units: u8,
     /// Slots of members.
     pub slots: [u8; LAYOUT_SLOTS_MAX],
 }
@@ -294,6 +295,11 @@ pub enum Layout {
     Single,
     /// The same on each of two or three.
     Mirror,
+    /// Data in stripes over all, each byte once; metadata in two copies on two: see `stripes.rs`.
+    Stripe {
+        /// Stripe unit: binary logarithm of its bytes, in [`UNIT_SHIFTS`].
+        unit_shift: u8,
+    },
     /// Data in stripes with parity over all, metadata in two copies on two: see `stripes.rs`.
     Raid5 {
         /// Stripe unit: binary logarithm of its bytes, in [`UNIT_SHIFTS`].
@@ -308,6 +314,7 @@ impl Layout {
         match self {
             Layout::Single => "single",
             Layout::Mirror => "mirror",
+            Layout::Stripe { .. } => "stripe",
             Layout::Raid5 { .. } => "raid5",
         }
     }
@@ -316,19 +323,20 @@ impl Layout {
     /// none.
     #[must_use]
     pub fn stripe(self, members: usize) -> Option<StripeShape> {
-        match self {
-            Layout::Single | Layout::Mirror => None,
-            Layout::Raid5 { unit_shift } => {
-                let members = u8::try_from(members).expect("a layout names few slots");
-                Some(StripeShape { members, unit_shift })
-            }
-        }
+        let (unit_shift, has_parity) = match self {
+            Layout::Single | Layout::Mirror => return None,
+            Layout::Stripe { unit_shift } => (unit_shift, false),
+            Layout::Raid5 { unit_shift } => (unit_shift, true),
+        };
+        let members = u8::try_from(members).expect("a layout names few slots");
+        Some(StripeShape { members, unit_shift, has_parity })
     }
 
     pub(crate) fn to_disk(self, slots: Range<usize>) -> LayoutDisk {
         let (kind, unit_shift) = match self {
             Layout::Single => (KIND_SINGLE, UNIT_SHIFT),
             Layout::Mirror => (KIND_MIRROR, UNIT_SHIFT),
+            Layout::Stripe { unit_shift } => (KIND_STRIPE, unit_shift),
             Layout::Raid5 { unit_shift } => (KIND_RAID5, unit_shift),
         };
         let width = u8::try_from(slots.len()).expect("a layout names few slots");
@@ -336,7 +344,7 @@ impl Layout {
         for (slot, number) in named.iter_mut().zip(slots) {
             *slot = u8::try_from(number).expect("a pool has few slots");
         }
-        LayoutDisk { kind, width, unit_shift, others_width: 0, slots: named }
+        LayoutDisk { kind, width, unit_shift, others_units: 0, slots: named }
     }
 
     /// Returns how many members it can have.
@@ -345,6 +353,7 @@ impl Layout {
         match self {
             Layout::Single => 1..=1,
             Layout::Mirror => 2..=MIRROR_WIDTH_MAX,
+            Layout::Stripe { .. } => STRIPE_WIDTH_MIN..=LAYOUT_SLOTS_MAX,
             Layout::Raid5 { .. } => RAID5_WIDTH_MIN..=LAYOUT_SLOTS_MAX,
         }
     }
@@ -356,7 +365,9 @@ pub(crate) fn layout_of(disk: &LayoutDisk) -> Result<(Layout, Range<usize>), Sup
     let layout = match disk.kind {
         KIND_SINGLE => Layout::Single,
         KIND_MIRROR => Layout::Mirror,
-        3 => return not("the layout stripe"),
+        KIND_STRIPE if UNIT_SHIFTS.contains(&disk.unit_shift) => {
+            Layout::Stripe { unit_shift: disk.unit_shift }
+        }
         4 => return not("the layout round-robin"),
         KIND_RAID5 if UNIT_SHIFTS.contains(&disk.unit_shift) => {
             Layout::Raid5 { unit_shift: disk.unit_shift }
@@ -453,11 +464,9 @@ mod tests {
 
     #[test]
     fn what_is_not_done_is_refused_by_name() {
-        for (kind, name) in [(3, "stripe"), (4, "round-robin")] {
-            let disk = LayoutDisk { kind, ..Layout::Mirror.to_disk(0..2) };
-            let error = layout_of(&disk).expect_err("not done").to_string();
-            assert!(error.contains(name), "{error}");
-        }
+        let disk = LayoutDisk { kind: 4, ..Layout::Mirror.to_disk(0..2) };
+        let error = layout_of(&disk).expect_err("not done").to_string();
+        assert!(error.contains("round-robin"), "{error}");
         for slots in [0..2, 4..7] {
             let disk = Layout::Mirror.to_disk(slots.clone());
             assert_eq!(layout_of(&disk), Ok((Layout::Mirror, slots)));
@@ -470,7 +479,13 @@ mod tests {
         for (members, is_known) in [(2, false), (3, true), (32, true)] {
             assert_eq!(layout_of(&raid5.to_disk(0..members)).is_ok(), is_known, "{members}");
         }
+        let stripe = Layout::Stripe { unit_shift: 14 };
+        for (members, is_known) in [(1, false), (2, true), (32, true)] {
+            assert_eq!(layout_of(&stripe.to_disk(0..members)).is_ok(), is_known, "{members}");
+        }
+        assert_eq!(layout_of(&stripe.to_disk(2..5)), Ok((stripe, 2..5)));
         assert!(layout_of(&Layout::Raid5 { unit_shift: 17 }.to_disk(0..3)).is_err());
+        assert!(layout_of(&Layout::Stripe { unit_shift: 11 }.to_disk(0..3)).is_err());
         assert!(layout_of(&Layout::Mirror.to_disk(0..4)).is_err());
         let mut joining = two()[0].to_disk();
         joining.state = 5;

@@ -1,14 +1,17 @@
-//! Where the bytes of groups lie on the members of a `raid5` pool: pure arithmetic.
+//! Where the bytes of groups lie on the members of a disk group in stripes, `raid5` or `stripe`:
+//! pure arithmetic.
 //!
 //! # Layout
 //!
 //! ```text
-//!   four members, U = unit          d0    d1    d2    d3
-//!   fixed regions                   F     F     F     F      the same on each
-//!   row 0 (groups_offset)           D0    D1    D2    P
-//!   row 1 (groups_offset + U)       D4    D5    P     D3
-//!   row 2                           D8    P     D6    D7
+//!   four members, U = unit          d0    d1    d2    d3       stripe:  d0    d1    d2    d3
+//!   fixed regions                   F     F     F     F                 F     F     F     F
+//!   row 0 (groups_offset)           D0    D1    D2    P                 D0    D1    D2    D3
+//!   row 1 (groups_offset + U)       D4    D5    P     D3                D4    D5    D6    D7
+//!   row 2                           D8    P     D6    D7                D8    D9    D10   D11
 //! ```
+//!
+//! A `stripe` is a `raid5` without the unit of parity. All else is the same of both.
 //!
 //! A metadata segment has no parity. The first copy of a page lies where data would, the second
 //! half a segment of rows further on another member. So its upper half has no room of its own.
@@ -19,27 +22,57 @@
 //! - SP2: The units of a row and its parity lie on members of their own.
 //! - SP3: The two copies of a page lie on two members, and no first copy lies where a second does.
 //!
-//! Decision 0065 says why.
+//! Decisions 0065 and 0081 say why.
 
 use runtime::planted::{self, Planted};
 
-/// Fewest members of a `raid5` pool.
+/// Fewest members of a `raid5`.
 pub const RAID5_WIDTH_MIN: usize = 3;
+/// Fewest members of a `stripe`: two copies of a page lie on two.
+pub const STRIPE_WIDTH_MIN: usize = 2;
 /// Stripe unit: binary logarithm of the default block, so that a block lies in one unit.
 pub const UNIT_SHIFT_DEFAULT: u8 = 14;
 /// Smallest and largest stripe unit: a page, and what fixed regions are aligned to.
 pub const UNIT_SHIFTS: std::ops::RangeInclusive<u8> = 12..=16;
 
-/// How wide stripes are.
+/// What a stripe has of data: all that segments need to know of it. Disk groups of one pool may lie
+/// in stripes of different shapes, but these are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StripeShape {
-    /// Members: [`RAID5_WIDTH_MIN`] to [`crate::members::LAYOUT_SLOTS_MAX`].
-    pub members: u8,
+pub struct StripeWidth {
+    /// Units of data in a stripe.
+    pub units: u8,
     /// Stripe unit: binary logarithm of its bytes, in [`UNIT_SHIFTS`].
     pub unit_shift: u8,
 }
 
+impl StripeWidth {
+    /// Returns the bytes of data in a stripe.
+    #[must_use]
+    pub fn data_bytes(self) -> u64 {
+        u64::from(self.units) << self.unit_shift
+    }
+}
+
+/// How the stripes of a disk group lie on its members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StripeShape {
+    /// Members: at most [`crate::members::LAYOUT_SLOTS_MAX`], at least [`RAID5_WIDTH_MIN`] with
+    /// parity and [`STRIPE_WIDTH_MIN`] without.
+    pub members: u8,
+    /// Stripe unit: binary logarithm of its bytes, in [`UNIT_SHIFTS`].
+    pub unit_shift: u8,
+    /// Whether one unit of each stripe is parity.
+    pub has_parity: bool,
+}
+
 impl StripeShape {
+    /// Returns what a stripe has of data.
+    #[must_use]
+    pub fn width(self) -> StripeWidth {
+        let units = self.members.saturating_sub(u8::from(self.has_parity));
+        StripeWidth { units, unit_shift: self.unit_shift }
+    }
+
     /// Returns the bytes of a unit.
     #[must_use]
     pub fn unit_bytes(self) -> u64 {
@@ -49,11 +82,11 @@ impl StripeShape {
     /// Returns the bytes of data in a stripe.
     #[must_use]
     pub fn data_bytes(self) -> u64 {
-        u64::from(self.members).saturating_sub(1) << self.unit_shift
+        self.width().data_bytes()
     }
 }
 
-/// The arithmetic of one pool.
+/// The arithmetic of one disk group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stripes {
     /// How wide.
@@ -93,17 +126,18 @@ impl Stripes {
         u64::from(self.shape.members)
     }
 
-    /// Returns the slot whose member has the parity of `row`.
+    /// Returns the slot whose member has the parity of `row`; `None`: there is none.
     #[must_use]
-    pub fn parity_member(&self, row: u64) -> usize {
+    pub fn parity_member(&self, row: u64) -> Option<usize> {
         let turn = if planted::is(Planted::RotationWrong) { 0 } else { row % self.members() };
-        slot(self.members() - 1 - turn)
+        self.shape.has_parity.then(|| slot(self.members() - 1 - turn))
     }
 
     /// Returns the slot whose member has data unit `index` of `row`.
     #[must_use]
     pub fn data_member(&self, row: u64, index: u64) -> usize {
-        slot((self.members() - 1 - row % self.members() + 1 + index) % self.members())
+        let turn = if self.shape.has_parity { row % self.members() } else { 0 };
+        slot((self.members() - turn + index) % self.members())
     }
 
     /// Returns the byte of each member at which its unit of `row` begins.
@@ -153,12 +187,12 @@ impl Stripes {
     pub fn at_member(&self, member: usize, offset: u64) -> Option<MemberByte> {
         let behind = offset.checked_sub(self.groups_offset)?;
         let (row, in_unit) = (behind >> self.shape.unit_shift, behind % self.shape.unit_bytes());
-        let parity = self.parity_member(row);
-        if member == parity {
-            return Some(MemberByte::Parity(row));
-        }
-        let distance = (member + slot(self.members()) - parity - 1) % slot(self.members());
-        let index = u64::try_from(distance).ok()?;
+        let index = match self.parity_member(row) {
+            Some(parity) if member == parity => return Some(MemberByte::Parity(row)),
+            Some(parity) => (member + slot(self.members()) - parity - 1) % slot(self.members()),
+            None => member,
+        };
+        let index = u64::try_from(index).ok()?;
         let in_row = (index << self.shape.unit_shift) + in_unit;
         Some(MemberByte::Data(self.row_start(row) + in_row))
     }
@@ -175,9 +209,10 @@ mod tests {
     use super::*;
 
     fn all() -> impl Iterator<Item = Stripes> {
-        (3..=32).flat_map(|members| {
+        let shapes = (2..=32).flat_map(|members| [(members, false), (members, members > 2)]);
+        shapes.flat_map(|(members, has_parity)| {
             [(12, 4), (14, 2), (14, 8), (16, 6)].map(|(unit_shift, segment_rows)| Stripes {
-                shape: StripeShape { members, unit_shift },
+                shape: StripeShape { members, unit_shift, has_parity },
                 groups_offset: 3 << 16,
                 segment_rows,
             })
@@ -193,9 +228,14 @@ mod tests {
             let mut seen = BTreeSet::new();
             let mut parities = vec![0_u64; width];
             for row in 0..rows {
-                let mut members = BTreeSet::from([stripes.parity_member(row)]);
-                parities[stripes.parity_member(row)] += 1;
-                for index in 0..u64::from(stripes.shape.members) - 1 {
+                let mut members = BTreeSet::new();
+                if let Some(parity) = stripes.parity_member(row) {
+                    members.insert(parity);
+                    parities[parity] += 1;
+                    let at = stripes.at_member(parity, stripes.row_offset(row));
+                    assert_eq!(at, Some(MemberByte::Parity(row)));
+                }
+                for index in 0..u64::from(stripes.shape.width().units) {
                     let offset = stripes.row_start(row) + index * stripes.shape.unit_bytes();
                     let place = stripes.locate(offset).expect("in the groups");
                     assert_eq!((place.row, place.index), (row, index), "{stripes:?}");
@@ -211,11 +251,9 @@ mod tests {
                     assert_eq!(inner.rest_bytes, place.rest_bytes - 4095);
                 }
                 assert_eq!(members.len(), width, "{stripes:?} {row}");
-                let parity = stripes.parity_member(row);
-                let at = stripes.at_member(parity, stripes.row_offset(row));
-                assert_eq!(at, Some(MemberByte::Parity(row)));
             }
-            let all_alike = parities.iter().all(|count| *count == 2 * stripes.segment_rows);
+            let each = u64::from(stripes.shape.has_parity) * 2 * stripes.segment_rows;
+            let all_alike = parities.iter().all(|count| *count == each);
             assert!(all_alike, "parity rotates: {stripes:?} {parities:?}");
             assert_eq!(stripes.locate(stripes.groups_offset - 1), None);
         }
@@ -228,7 +266,7 @@ mod tests {
             let rows = u64::from(stripes.shape.members) * 2 * stripes.segment_rows;
             let (mut seen, mut partners) = (BTreeSet::new(), BTreeSet::new());
             for row in 0..rows {
-                for index in 0..u64::from(stripes.shape.members) - 1 {
+                for index in 0..u64::from(stripes.shape.width().units) {
                     let offset = stripes.row_start(row) + index * stripes.shape.unit_bytes();
                     let first = stripes.locate(offset).expect("in the groups");
                     let is_lower = row % stripes.segment_rows < stripes.segment_rows / 2;

@@ -528,7 +528,7 @@ impl Superblock {
             group_table_offset: disk.group_table_offset.get(),
             groups_offset: disk.groups_offset.get(),
             stripe,
-            first_is_striped: own.is_some(),
+            first_stripe: own,
             first_has_data: disk.disk_groups[0].roles != ROLES_WITHOUT_DATA,
             added: Vec::new(),
         };
@@ -725,9 +725,9 @@ impl Superblock {
         disk.busy_generation = U64::new(self.busy_generation);
         disk.secret = self.secret;
         disk.layouts[0] = self.layout.to_disk(0..self.width);
-        if let Some(shape) = geometry.stripe.filter(|_| !geometry.first_is_striped) {
-            disk.layouts[0].unit_shift = shape.unit_shift;
-            disk.layouts[0].others_width = shape.members;
+        if let Some(width) = geometry.stripe.filter(|_| geometry.first_stripe.is_none()) {
+            disk.layouts[0].unit_shift = width.unit_shift;
+            disk.layouts[0].others_units = width.units;
         }
         let spares = self.spares.iter().map(Spare::to_disk);
         let entries = self.members.iter().map(Member::to_disk).chain(spares);

@@ -1,11 +1,11 @@
-//! Where a place of a pool in stripes lies: member, row, unit, parity, and the other copy.
+//! Where a place of a disk group in stripes lies: member, row, unit, parity, and the other copy.
 
 use format::disk_group::ADDED_GROUPS_OFFSET;
 use format::geometry::Geometry;
 use format::ids::Place;
 
 /// Says on which members what lies at `place` is: of blocks each unit and its parity, of a page
-/// both copies. Nothing where the pool has no stripes.
+/// both copies. Nothing where it lies in no stripes.
 pub(crate) fn members_of(
     geometry: &Geometry,
     place: Place,
@@ -13,8 +13,7 @@ pub(crate) fn members_of(
     is_page: bool,
 ) -> Vec<String> {
     let stripes = match geometry.range_of(place.group()) {
-        Some(range) if !range.is_striped => None,
-        Some(_) => geometry.stripe.map(|shape| geometry.added_stripes(shape)),
+        Some(range) => range.stripe.map(|shape| geometry.added_stripes(shape)),
         None => geometry.stripes(),
     };
     let (Some(stripes), Some(start)) = (stripes, geometry.device_offset(place, fragments)) else {
@@ -36,11 +35,13 @@ pub(crate) fn members_of(
             lines.push(format!("first copy on member {member}, byte {byte}; {second}"));
         } else {
             let (row, index) = (unit.row, unit.index);
-            let (parity, from) = (stripes.parity_member(row), stripes.row_offset(row));
-            lines.push(format!(
-                "row {row}, unit {index} on member {member}, byte {byte}; \
-                 parity on member {parity}, byte {from}"
-            ));
+            let from = stripes.row_offset(row);
+            let parity = stripes.parity_member(row).map_or_else(
+                || "no parity, and no other copy".to_owned(),
+                |parity| format!("parity on member {parity}, byte {from}"),
+            );
+            lines
+                .push(format!("row {row}, unit {index} on member {member}, byte {byte}; {parity}"));
         }
         at += unit.rest_bytes;
     }

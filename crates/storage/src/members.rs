@@ -13,6 +13,8 @@
 //!   says so: the others may have gone on without them. Of two one is enough, for neither can tell.
 //! - MJ5: What the label of a spare says is not believed: it may be old. Whether the device is a
 //!   spare, or has become a member, the newest label of a member says.
+//! - MJ6: A member without which data is nowhere is done without only where the user says so, and
+//!   then nothing is written.
 //!
 //! Not here: how devices are found, and what is written to them.
 
@@ -79,12 +81,32 @@ pub enum MembersError {
         /// The paths of those that were not found.
         missing: String,
     },
-    /// More members of a pool in stripes are away than its parity is for.
+    /// More members of a raid5 are away than its parity is for.
     #[error(
-        "a pool in stripes (raid5) does without one device, and more are not there or have missed \
+        "a raid5 does without one device, and more are not there or have missed \
          writes: {missing}. Attach them, or name where they are with --member PATH"
     )]
     TooManyAway {
+        /// The paths of those that are away.
+        missing: String,
+    },
+    /// Data is missing with members that are away.
+    #[error(
+        "a stripe holds each byte of data once, and a device of it is not there or has missed \
+         writes: {missing}. Attach it, or name where it is with --member PATH; if it is gone for \
+         good, --accept-missing together with -o ro shows what is left, and `holdfast check` \
+         names the files that have lost something"
+    )]
+    DataAway {
+        /// The paths of those that are away.
+        missing: String,
+    },
+    /// More members of a stripe are away than its metadata has copies.
+    #[error(
+        "a stripe has its metadata in two copies, and two of its devices or more are not there or \
+         have missed writes: {missing}. Attach them, or name where they are with --member PATH"
+    )]
+    MetadataAway {
         /// The paths of those that are away.
         missing: String,
     },
@@ -202,7 +224,7 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
 
 /// Returns the disk groups that a pool cannot do without, and the slots of their members. One that
 /// is being added holds nothing.
-fn disk_groups(label: &Superblock) -> impl Iterator<Item = (Layout, Range<usize>)> + '_ {
+pub(crate) fn disk_groups(label: &Superblock) -> impl Iterator<Item = (Layout, Range<usize>)> + '_ {
     let is_needed = |group: &&DiskGroup| group.state != DiskGroupState::Adding;
     let added = label.added.iter().filter(is_needed);
     let added = added.map(|group| (group.layout, group.slots.clone()));
@@ -221,16 +243,21 @@ fn check_group(
     match layout {
         Layout::Single if current == table.len() => Ok(()),
         Layout::Mirror if current > 0 => Ok(()),
-        Layout::Raid5 { .. } if current + 1 >= table.len() => Ok(()),
+        Layout::Stripe { .. } | Layout::Raid5 { .. } if current + 1 >= table.len() => Ok(()),
         Layout::Single | Layout::Mirror => {
             let missing = paths_of(table.iter().filter(|member| member.is_online()));
             Err(MembersError::NoneCurrent { missing })
         }
-        Layout::Raid5 { .. } => {
-            let away = table.iter().zip(slots).filter(|(_, slot)| !is_current(slot));
-            Err(MembersError::TooManyAway { missing: paths_of(away.map(|(member, _)| member)) })
-        }
+        Layout::Stripe { .. } => Err(MembersError::MetadataAway { missing: away_of(table, slots) }),
+        Layout::Raid5 { .. } => Err(MembersError::TooManyAway { missing: away_of(table, slots) }),
     }
+}
+
+/// Returns the paths of the members that do not have all.
+fn away_of(table: &[Member], slots: &[Slot]) -> String {
+    let is_current = |slot: &Slot| matches!(slot, Slot::Current(_));
+    let away = table.iter().zip(slots).filter(|(_, slot)| !is_current(slot));
+    paths_of(away.map(|(member, _)| member))
 }
 
 fn check_pool(first: &Found, device: &Found) -> Result<(), MembersError> {
@@ -266,15 +293,19 @@ pub fn judge_return(pool: &Found, device: &Found) -> Result<usize, MembersError>
 }
 
 /// Refuses what `judged` found of the pool whose label is `label` if it is fewer than half of the
-/// members of a disk group that have all (MJ4).
+/// members of a disk group that have all (MJ4), or if data is missing (MJ6).
 ///
 /// # Errors
 ///
-/// [`MembersError::TooFew`].
+/// [`MembersError::TooFew`], [`MembersError::DataAway`].
 pub fn check_enough(judged: &Judged, label: &Superblock) -> Result<(), MembersError> {
-    for (_, own) in disk_groups(label) {
+    for (layout, own) in disk_groups(label) {
         let members = label.members.get(own.clone()).unwrap_or_default();
         let slots = judged.slots.get(own).unwrap_or_default();
+        let is_whole = slots.iter().all(|slot| matches!(slot, Slot::Current(_)));
+        if matches!(layout, Layout::Stripe { .. }) && !is_whole {
+            return Err(MembersError::DataAway { missing: away_of(members, slots) });
+        }
         let current = members.iter().zip(slots).filter(|(member, _)| member.is_online());
         let (found, absent): (Vec<_>, Vec<_>) =
             current.partition(|(_, slot)| matches!(slot, Slot::Current(_)));
@@ -286,7 +317,7 @@ pub fn check_enough(judged: &Judged, label: &Superblock) -> Result<(), MembersEr
     Ok(())
 }
 
-fn paths_of<'a>(members: impl Iterator<Item = &'a Member>) -> String {
+pub(crate) fn paths_of<'a>(members: impl Iterator<Item = &'a Member>) -> String {
     let shown = |member: &Member| match member.path.as_slice() {
         [] => "a device whose path is not known".to_owned(),
         path => format::text::shown(path),

@@ -32,16 +32,16 @@ mod growth;
 mod joining;
 mod mirror;
 mod open;
-mod raid5;
 mod ranges;
 mod returning;
 mod salvage;
 mod set;
 mod slot;
 mod spares;
+mod striped;
 
 pub use composite::{Compared, Composite, Healed, ParityMended, Remade, Verify};
-pub use growth::{AddGroupError, NewGroup};
+pub use growth::{AddGroupError, NewGroup, check_width};
 pub use joining::{Copied, ReplaceError};
 pub use open::Opening;
 pub use ranges::{Hold, InFlight};

@@ -11,6 +11,7 @@ use crate::size::ByteSize;
 #[command(after_help = "Examples:\n  holdfast group list pool.hf\n  \
                         holdfast group add pool.hf mirror:/dev/sdb,/dev/sdc\n  \
                         holdfast group add pool.hf single:more.hf --size 2G\n  \
+                        holdfast group add pool.hf stripe:s0,s1,s2 --size 2G\n  \
                         holdfast group remove pool.hf 1 --wait\n\n\
                         POOL is any device of the pool, or a directory that it is mounted on. A \
                         mounted pool is asked\nthrough its server; another is opened for the \
@@ -31,8 +32,10 @@ pub(crate) enum GroupCommand {
     /// Add a disk group: data goes there too from now on
     #[command(after_help = "Examples:\n  holdfast group add pool.hf single:/dev/sdb\n  \
                             holdfast group add pool.hf mirror:m0.hf,m1.hf=data --size 2G\n\n\
-                            The first disk group keeps the metadata. A raid5 can be added to a \
-                            raid5 of as many devices.")]
+                            The first disk group keeps the metadata. A raid5 or a stripe can be \
+                            added where the pool was\nmade with one, and each has as much data in \
+                            a stripe as that: a raid5 of four devices and a\nstripe of three do. \
+                            A stripe that loses a device loses the data on it.")]
     Add {
         /// The pool
         pool: PathBuf,

@@ -18,8 +18,8 @@ pub(crate) struct MemberArgs {
     /// Open the pool although a member is missing: that is done anyway where the others have all
     #[arg(long)]
     pub(crate) degraded: bool,
-    /// Open what is left though the missing devices may hold newer writes; of others only those
-    /// that are named are used
+    /// Open what is left though the missing devices may hold newer writes, or data that is nowhere
+    /// else (then -o ro is needed too); of others only those that are named are used
     #[arg(long)]
     pub(crate) accept_missing: bool,
 }
@@ -68,9 +68,11 @@ pub(crate) fn parse_group(text: &str) -> Result<GroupSpec, String> {
     let layout = match kind {
         "single" => Layout::Single,
         "mirror" => Layout::Mirror,
+        "stripe" => Layout::Stripe { unit_shift: UNIT_SHIFT_DEFAULT },
         "raid5" => Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT },
-        "stripe" | "round-robin" => {
-            return Err(format!("this version makes single, mirror and raid5, not {kind} yet"));
+        "round-robin" => {
+            let made = "single, mirror, stripe and raid5";
+            return Err(format!("this version makes {made}, not {kind} yet"));
         }
         _ => return Err(format!("there is no kind {kind}; kinds are {KINDS}")),
     };
@@ -103,7 +105,7 @@ mod tests {
         assert_eq!(group.roles, Some(vec![Role::Data]));
         for (text, words) in [
             ("mirror", "KIND:"),
-            ("stripe:a,b,c", "not stripe yet"),
+            ("round-robin:a,b,c", "not round-robin yet"),
             ("mirrored:a,b", "no kind mirrored"),
             ("mirror:a=b,c", "no role b"),
             ("mirror:a,,b", "no name"),

@@ -290,3 +290,35 @@ pub(super) fn blank(
         .map_err(|error| cannot_use(path, &error))?;
     Ok(device)
 }
+
+/// Says what a pool lacks with devices that are away.
+pub(super) fn away(status: &PoolStatus) -> impl Iterator<Item = String> {
+    degraded(status).into_iter().chain(lacking(status))
+}
+
+/// Says that the pool goes on without a member, if it does.
+fn degraded(status: &PoolStatus) -> Option<String> {
+    let away = status.members.iter().filter(|member| !member.member.is_online());
+    let away: Vec<String> = away
+        .map(|MemberStatus { slot, member, .. }| {
+            let path = format::text::shown(&member.path);
+            format!("{path} (slot {slot}) is {}", member.state.word())
+        })
+        .collect();
+    (!away.is_empty()).then(|| {
+        format!(
+            "the pool is degraded: {}; what it holds is in fewer copies until the member is back \
+             (`holdfast device online`) or replaced (`holdfast device replace`)",
+            away.join(", ")
+        )
+    })
+}
+
+/// Says that data is missing with members that are away, if any is.
+fn lacking(status: &PoolStatus) -> Option<String> {
+    let missing = status.lost_with.as_ref()?;
+    Some(format!(
+        "data is missing with {missing}: files that had some of it there give an error, and \
+         nothing is written to the others (`holdfast check` names those files)"
+    ))
+}

@@ -23,6 +23,7 @@ mod server;
 mod several;
 mod shared;
 mod space;
+mod stripe;
 mod transfer;
 mod trees;
 mod twice;

@@ -28,7 +28,7 @@ use format::stripes::StripeShape;
 use format::superblock::{Consistency, DISK_GROUPS_MAX, Superblock, label_of};
 use runtime::clock::Clock;
 use storage::device::{AlignedBuffer, Purpose, SharedBytes, SharedDevice};
-use storage::volume::{AddGroupError, Volume};
+use storage::volume::{AddGroupError, Volume, check_width as check_stripe};
 use zerocopy::IntoBytes;
 
 use super::{OpenError, Pool};
@@ -104,7 +104,7 @@ impl CreateOptions {
     ) -> Result<Geometry, OpenError> {
         let geometry = match layout {
             Layout::Single | Layout::Mirror => Geometry::plan_beside(&self.geometry, beside)?,
-            Layout::Raid5 { .. } => {
+            Layout::Stripe { .. } | Layout::Raid5 { .. } => {
                 let stripe = stripe_on(layout, members)?;
                 Geometry::plan_striped_beside(&self.geometry, stripe, beside)?
             }
@@ -132,14 +132,15 @@ impl CreateOptions {
         }
         let mut beside = Beside::default();
         for group in others {
-            let width = u64::try_from(group.members).unwrap_or(u64::MAX);
-            let stripe = match group.layout {
+            let width = match group.layout {
                 Layout::Single | Layout::Mirror => None,
-                Layout::Raid5 { .. } => Some(stripe_on(group.layout, group.members)?),
+                Layout::Stripe { .. } | Layout::Raid5 { .. } => {
+                    Some(stripe_on(group.layout, group.members)?.width())
+                }
             };
-            let data = if stripe.is_some() { width.saturating_sub(1) } else { 1 };
+            let data = width.map_or(1, |width| u64::from(width.units));
             beside.bytes = beside.bytes.saturating_add(group.member_bytes.saturating_mul(data));
-            beside.stripe = beside.stripe.or(stripe);
+            beside.stripe = beside.stripe.or(width);
         }
         let mut of_first = self.clone();
         of_first.geometry.device_bytes = first.member_bytes;
@@ -228,10 +229,7 @@ fn plan_other(
         return Err(AddGroupError::Fragment { bytes: geometry.fragment_bytes() }.into());
     }
     let stripe = group.layout.stripe(group.members);
-    if stripe.is_some() && stripe != geometry.stripe {
-        let members = geometry.stripe.map_or(0, |shape| shape.members);
-        return Err(AddGroupError::Stripe { wanted: format!("{members} devices") }.into());
-    }
+    check_stripe(stripe, geometry.stripe)?;
     let made = geometry.plan_added(number, group.layout, slots, group.member_bytes);
     let made = made.filter(|_| group.member_bytes >= POOL_BYTES_MIN);
     let made = made.ok_or_else(|| AddGroupError::TooSmall {

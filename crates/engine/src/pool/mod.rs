@@ -172,6 +172,15 @@ pub enum OpenError {
          it writable (blockdev --setrw, or losetup without -r) and mount it once, or mount a copy"
     )]
     NotClosed,
+    /// Mount it read-only.
+    #[error(
+        "data is missing with {missing}, so nothing can be written: mount it with -o ro, and \
+         copy what is left to another pool"
+    )]
+    DataAway {
+        /// The paths of the members that are away.
+        missing: String,
+    },
     /// The pool needs a feature to be written that this software does not have.
     #[error("the pool can only be mounted read-only by this software (features {features:#x})")]
     ReadOnlyFeatures {
@@ -195,6 +204,8 @@ pub struct Pool {
     has_resumed: AtomicBool,
     recovery: RecoveryReport,
     is_read_only: bool,
+    /// The members that are away without which data is nowhere, by path.
+    lost_with: Option<String>,
     main_fileset: FilesetUuid,
     /// Of this opening alone.
     verifier: u64,
@@ -258,6 +269,8 @@ pub struct PoolStatus {
     pub inodes: u64,
     /// Why the pool takes no changes, if it does not.
     pub read_only: Option<String>,
+    /// The members that are away without which data is nowhere, by path.
+    pub lost_with: Option<String>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -297,7 +310,16 @@ impl Pool {
         clock: Arc<dyn Clock>,
         options: OpenOptions,
     ) -> Result<Pool, OpenError> {
-        let (volume, mut superblock) = Volume::open_members(devices)?;
+        let (mut volume, mut superblock) = Volume::open_members(devices)?;
+        let lost_with = volume.lost_with(&superblock);
+        if let Some(missing) = &lost_with {
+            if !options.files.is_read_only {
+                return Err(OpenError::DataAway { missing: missing.clone() });
+            }
+            // CRASH: nothing is written, so the member may still come back with what it has.
+            volume = volume.in_memory();
+            tracing::warn!(missing, "data is missing with a member: nothing is written");
+        }
         let features =
             superblock.features_read_only & !format::superblock::READ_ONLY_COMPATIBLE_KNOWN;
         if features != 0 && !options.files.is_read_only {
@@ -392,6 +414,7 @@ impl Pool {
             has_resumed: AtomicBool::new(false),
             recovery,
             is_read_only,
+            lost_with,
             main_fileset,
             verifier,
             secret,
@@ -587,6 +610,7 @@ impl Pool {
             referenced_files: files.table.reference_count(),
             inodes: files.fileset.anodes.anodes_used(),
             read_only: files.store.journal.check_alive().err().map(|error| error.to_string()),
+            lost_with: self.lost_with.clone(),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::{
     SUPERBLOCK_AREA_BYTES, default_group_bytes, default_journal_bytes,
 };
 use crate::ids::Place;
-use crate::stripes::{StripeShape, Stripes};
+use crate::stripes::{StripeShape, StripeWidth, Stripes};
 
 impl Geometry {
     /// Lays out a pool in stripes of `shape`, on members of which the smallest has
@@ -34,18 +34,18 @@ impl Geometry {
     ) -> Result<Geometry, GeometryError> {
         let member_bytes = options.device_bytes / PAGE * PAGE;
         let too_small = || GeometryError::TooSmall { bytes: options.device_bytes };
-        let (data, stripe) = (u64::from(shape.members).saturating_sub(1), shape.data_bytes());
-        let pool_bytes = member_bytes.saturating_mul(data);
-        let mut wanted = Geometry::options_in_stripes(options, (shape, pool_bytes), beside)?;
+        let (width, stripe) = (shape.width(), shape.data_bytes());
+        let pool_bytes = member_bytes.saturating_mul(u64::from(width.units));
+        let mut wanted = Geometry::options_in_stripes(options, (width, pool_bytes), beside)?;
         wanted.device_bytes = pool_bytes;
-        let planned = Geometry::plan_with(&wanted, (Some(shape), true), beside.bytes)?;
+        let planned = Geometry::plan_with(&wanted, (Some(width), Some(shape)), beside.bytes)?;
         let ends = planned.groups_offset + 2 * SUPERBLOCK_AREA_BYTES;
         let mut rows = member_bytes.checked_sub(ends).ok_or_else(too_small)? >> shape.unit_shift;
         // The regions of a smaller pool are as long or shorter; what they are rounded to may take a
         // few rows more.
         loop {
             wanted.device_bytes = ends + rows * stripe;
-            let planned = Geometry::plan_with(&wanted, (Some(shape), true), beside.bytes)?;
+            let planned = Geometry::plan_with(&wanted, (Some(width), Some(shape)), beside.bytes)?;
             if planned.member_bytes() <= member_bytes {
                 return Ok(planned);
             }
@@ -54,10 +54,10 @@ impl Geometry {
     }
 
     /// Returns what a first disk group of `first_bytes` is laid out by where segments are whole
-    /// stripes of `shape`.
+    /// stripes of `width`.
     pub(super) fn options_in_stripes(
         options: &GeometryOptions,
-        (shape, first_bytes): (StripeShape, u64),
+        (width, first_bytes): (StripeWidth, u64),
         beside: &Beside,
     ) -> Result<GeometryOptions, GeometryError> {
         if options.fragment_bytes != 4096 {
@@ -65,9 +65,9 @@ impl Geometry {
             let value = u64::from(options.fragment_bytes);
             return Err(GeometryError::BadOption { what: "fragment", value, rule });
         }
-        let data = u64::from(shape.members).saturating_sub(1).max(1);
+        let data = u64::from(width.units).max(1);
         let all_bytes = first_bytes.saturating_add(beside.bytes);
-        let default = || default_striped_segment(all_bytes / data, shape.data_bytes());
+        let default = || default_striped_segment(all_bytes / data, width.data_bytes());
         let segment_bytes = options.segment_bytes.unwrap_or_else(default);
         let group_bytes = options.group_bytes.unwrap_or_else(|| default_group_bytes(all_bytes));
         let group_bytes = (group_bytes / segment_bytes.max(1)).max(16) * segment_bytes;
@@ -84,8 +84,8 @@ impl Geometry {
 
     /// A segment is a power of two, or an even number of whole stripes.
     pub(super) fn has_whole_stripes(&self) -> bool {
-        let Some(shape) = self.stripe else { return self.segment_fragments.is_power_of_two() };
-        let two = shape.data_bytes().saturating_mul(2);
+        let Some(width) = self.stripe else { return self.segment_fragments.is_power_of_two() };
+        let two = width.data_bytes().saturating_mul(2);
         let is_whole = u64::from(self.segment_fragments)
             .checked_shl(u32::from(self.fragment_shift))
             .is_some_and(|bytes| bytes > 0 && bytes.is_multiple_of(two));
@@ -95,8 +95,7 @@ impl Geometry {
     /// Returns how many bytes the pool uses of each member.
     #[must_use]
     pub fn member_bytes(&self) -> u64 {
-        let shape = self.stripe.filter(|_| self.first_is_striped);
-        let Some(shape) = shape else { return self.device_bytes };
+        let Some(shape) = self.first_stripe else { return self.device_bytes };
         let ends = self.groups_offset.saturating_add(2 * SUPERBLOCK_AREA_BYTES);
         let rows = self.device_bytes.saturating_sub(ends) / shape.data_bytes().max(1);
         ends.saturating_add(rows << shape.unit_shift)
@@ -114,7 +113,7 @@ impl Geometry {
     /// Returns where groups of the first disk group lie on members; `None`: where the pool says.
     #[must_use]
     pub fn stripes(&self) -> Option<Stripes> {
-        let shape = self.stripe.filter(|_| self.first_is_striped)?;
+        let shape = self.first_stripe?;
         let segment_rows = self.segment_bytes() / shape.data_bytes();
         Some(Stripes { shape, groups_offset: self.groups_offset, segment_rows })
     }
@@ -122,8 +121,8 @@ impl Geometry {
     /// Returns what a partial segment ends with a multiple of, in fragments: a stripe, or a page.
     #[must_use]
     pub fn stripe_fragments(&self) -> u32 {
-        let Some(shape) = self.stripe else { return self.page_fragments() };
-        u32::try_from(shape.data_bytes() >> self.fragment_shift).unwrap_or(self.segment_fragments)
+        let Some(width) = self.stripe else { return self.page_fragments() };
+        u32::try_from(width.data_bytes() >> self.fragment_shift).unwrap_or(self.segment_fragments)
     }
 
     /// Returns how many fragments at the start of a metadata segment can be pages: all, or those
@@ -184,9 +183,11 @@ mod tests {
     /// their fronts where two copies have room.
     #[test]
     fn pools_in_stripes_fit_on_their_members() {
-        for members in [3, 4, 5, 7, 8, 16, 32] {
+        let widths = [3, 4, 5, 7, 8, 16, 32].map(|members| (members, true));
+        for (members, has_parity) in widths.into_iter().chain([2, 3, 4, 8, 31].map(|m| (m, false)))
+        {
             for unit_shift in [12, 14, 16] {
-                let shape = StripeShape { members, unit_shift };
+                let shape = StripeShape { members, unit_shift, has_parity };
                 for member_bytes in [64 << 20, (300 << 20) + 12_345, 8 << 30, 1 << 40] {
                     let options = options(member_bytes, 4096);
                     let geometry = Geometry::plan_striped(&options, shape).expect("it fits");
@@ -216,7 +217,7 @@ mod tests {
                 }
             }
         }
-        let shape = StripeShape { members: 4, unit_shift: 14 };
+        let shape = StripeShape { members: 4, unit_shift: 14, has_parity: true };
         for bad in [options(1 << 30, 1024), options(1 << 20, 4096)] {
             assert!(Geometry::plan_striped(&bad, shape).is_err(), "{bad:?}");
         }

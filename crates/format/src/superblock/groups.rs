@@ -5,7 +5,7 @@ use crate::disk_group::{DiskGroup, DiskGroupState, GroupRange};
 use crate::geometry::Geometry;
 use crate::ids::SEQUENCE_MAX;
 use crate::members::{LAYOUT_SLOTS_MAX, LayoutDisk, Member, layout_of};
-use crate::stripes::{RAID5_WIDTH_MIN, StripeShape, UNIT_SHIFTS};
+use crate::stripes::{STRIPE_WIDTH_MIN, StripeShape, StripeWidth, UNIT_SHIFTS};
 
 /// Returns the disk groups that were added.
 pub(super) fn added_of(disk: &SuperblockDisk) -> Result<Vec<DiskGroup>, SuperblockError> {
@@ -29,16 +29,16 @@ pub(super) fn added_of(disk: &SuperblockDisk) -> Result<Vec<DiskGroup>, Superblo
 pub(super) fn stripe_of(
     first: &LayoutDisk,
     own: Option<StripeShape>,
-) -> Result<Option<StripeShape>, SuperblockError> {
-    let (members, unit_shift) = (first.others_width, first.unit_shift);
-    if own.is_some() || members == 0 {
-        return Ok(own);
+) -> Result<Option<StripeWidth>, SuperblockError> {
+    let (units, unit_shift) = (first.others_units, first.unit_shift);
+    if own.is_some() || units == 0 {
+        return Ok(own.map(StripeShape::width));
     }
-    let is_width = (RAID5_WIDTH_MIN..=LAYOUT_SLOTS_MAX).contains(&usize::from(members));
+    let is_width = (STRIPE_WIDTH_MIN..=LAYOUT_SLOTS_MAX).contains(&usize::from(units));
     if !is_width || !UNIT_SHIFTS.contains(&unit_shift) {
         return Err(SuperblockError::BadField { field: "layouts" });
     }
-    Ok(Some(StripeShape { members, unit_shift }))
+    Ok(Some(StripeWidth { units, unit_shift }))
 }
 
 /// DG2: each member is of one disk group, and no disk group has a free slot.
@@ -63,8 +63,8 @@ pub(super) fn ranges_of(
     let mut ranges = Vec::new();
     for group in added.iter().filter(|group| group.state != DiskGroupState::Adding) {
         let stripe = group.layout.stripe(group.slots.len());
-        if stripe.is_some() && stripe != geometry.stripe {
-            let what = "a raid5 that is not as wide as its first disk group";
+        if stripe.is_some() && stripe.map(StripeShape::width) != geometry.stripe {
+            let what = "stripes that are not as wide as those its first disk group names";
             return Err(SuperblockError::NotImplemented { what });
         }
         let range = geometry.range_on(group.number, group.first_group, group.member_bytes, stripe);

@@ -69,12 +69,13 @@ fn a_pool_in_stripes_comes_back_as_it_was_written() {
         group_bytes: None,
         journal_bytes: None,
     };
-    let layout = Layout::Raid5 { unit_shift: 14 };
-    let shape = layout.stripe(4).expect("it has stripes");
-    let geometry = Geometry::plan_striped(&options, shape).expect("it fits");
-    let members = (1..=4).map(|id| Member::new([id; 16], 1 << 30)).collect();
-    let striped = Superblock { layout, geometry, members, width: 4, ..sample() };
-    assert_eq!(Superblock::decode(&striped.encode(1), 1), Ok(striped));
+    for layout in [Layout::Raid5 { unit_shift: 14 }, Layout::Stripe { unit_shift: 14 }] {
+        let shape = layout.stripe(4).expect("it has stripes");
+        let geometry = Geometry::plan_striped(&options, shape).expect("it fits");
+        let members = (1..=4).map(|id| Member::new([id; 16], 1 << 30)).collect();
+        let striped = Superblock { layout, geometry, members, width: 4, ..sample() };
+        assert_eq!(Superblock::decode(&striped.encode(1), 1), Ok(striped));
+    }
 }
 
 /// Goal: a label of a spare says whose it is, and no copy is cut short of spares that it lists.

@@ -37,6 +37,7 @@ mod file;
 mod health;
 mod long;
 mod memory;
+mod overlay;
 mod range;
 #[cfg(feature = "sim")]
 pub mod sim;
@@ -48,6 +49,7 @@ pub use deadline::DeadlineDevice;
 pub use file::{Access, FileDevice, FileOptions, OpenError, QUEUE_DEPTH, TransportChoice};
 pub use health::{DEADLINE_DEFAULT, DEADLINE_MIN, OVERDUE_MAX, STALLED_SHARE};
 pub use memory::MemoryDevice;
+pub use overlay::OverlayDevice;
 pub(crate) use range::check_request;
 pub use threads::POOL_THREADS;
 
@@ -140,7 +142,8 @@ impl Purpose {
 }
 
 /// How what lies at a place is kept safe, where a layout has both ways: pages of metadata and fixed
-/// regions in copies, blocks of data and their summaries under parity. A mirror knows copies alone.
+/// regions in copies, blocks of data and their summaries under parity. A mirror knows copies alone,
+/// and a stripe has no parity: what would be under it is there once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redundancy {
     /// The same bytes on several members.

@@ -23,6 +23,7 @@ use format::disk_group::{ADDED_GROUPS_OFFSET, DiskGroup, DiskGroupState};
 use format::geometry::POOL_BYTES_MIN;
 use format::members::{LAYOUT_SLOTS_MAX, Layout, MEMBERS_MAX, Member, MemberState};
 use format::page::PAGE_BYTES;
+use format::stripes::{StripeShape, StripeWidth};
 use format::superblock::{DISK_GROUPS_MAX, Superblock, SuperblockError};
 use runtime::planted::{self, Planted};
 
@@ -79,8 +80,8 @@ pub enum AddGroupError {
     },
     /// Give as many devices as the first has, or another kind.
     #[error(
-        "a raid5 has as many devices as any other of its pool, which was made with one, for \
-         segments must be whole stripes: give {wanted}"
+        "all stripes of a pool have as much data as those that it was made with, for segments must \
+         be whole ones: give {wanted}"
     )]
     Stripe {
         /// What can be added.
@@ -161,13 +162,7 @@ impl Volume {
             return Err(AddGroupError::Fragment { bytes: geometry.fragment_bytes() });
         }
         let stripe = new.layout.stripe(width);
-        if stripe.is_some() && stripe != geometry.stripe {
-            let wanted = match geometry.stripe {
-                Some(shape) => format!("{} devices", shape.members),
-                None => "a single or a mirror, for this one was made with none".to_owned(),
-            };
-            return Err(AddGroupError::Stripe { wanted });
-        }
+        check_width(stripe, geometry.stripe)?;
         let infos = || new.devices.iter().map(|(device, _)| device.info());
         if let Some(info) = infos().find(|info| to_usize(info.sector_bytes.into()) > PAGE_BYTES) {
             let (device, bytes) = (info.name.clone(), info.sector_bytes);
@@ -348,6 +343,27 @@ impl Volume {
         let device: SharedDevice = groups;
         self.set_edition(number, Edition { device, composite: Some(composite), parts, geometry });
     }
+}
+
+/// Refuses stripes of another width than `of_pool`.
+///
+/// # Errors
+///
+/// [`AddGroupError::Stripe`] says what would fit.
+pub fn check_width(
+    stripe: Option<StripeShape>,
+    of_pool: Option<StripeWidth>,
+) -> Result<(), AddGroupError> {
+    if stripe.is_none_or(|shape| Some(shape.width()) == of_pool) {
+        return Ok(());
+    }
+    let wanted = match of_pool {
+        Some(StripeWidth { units, .. }) => {
+            format!("a stripe of {units} devices, or a raid5 of {}", u16::from(units) + 1)
+        }
+        None => "a single or a mirror, for this one was made with none".to_owned(),
+    };
+    Err(AddGroupError::Stripe { wanted })
 }
 
 /// Returns how many times disk groups will change until all that were added are gone.

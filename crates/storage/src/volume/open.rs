@@ -9,16 +9,17 @@ use format::geometry::Geometry;
 use format::members::{Layout, MemberState};
 use format::page::PAGE_BYTES;
 use format::superblock::{Superblock, SuperblockError};
+use runtime::planted::{self, Planted};
 
 use super::composite::Composite;
 use super::groups::{Groups, Part};
 use super::mirror::Mirror;
-use super::raid5::Raid5;
 use super::set::MemberSet;
 use super::slot::Slot;
+use super::striped::Striped;
 use super::{Edition, Volume};
 use crate::convert::to_u64;
-use crate::device::{DeviceInfo, SharedDevice};
+use crate::device::{DeviceInfo, OverlayDevice, SharedDevice};
 use crate::members::{self, Found, Judged};
 use crate::pool::{PoolError, read_superblock};
 
@@ -27,7 +28,8 @@ use crate::pool::{PoolError, read_superblock};
 pub struct Opening {
     /// All that was found of one pool.
     pub devices: Vec<SharedDevice>,
-    /// Whether fewer than half of the members that should be current will do.
+    /// Whether fewer than half of the members that should be current will do, and whether data may
+    /// be missing with them.
     pub accepts_missing: bool,
 }
 
@@ -75,6 +77,31 @@ impl Volume {
             members.spares.add(spares);
         }
         Ok((volume, superblock))
+    }
+
+    /// Returns the members that are away without which data is nowhere, by path; `None`: there are
+    /// none. Such a space takes no writes: see [`Volume::in_memory`].
+    #[must_use]
+    pub fn lost_with(&self, superblock: &Superblock) -> Option<String> {
+        let slots = self.members()?.all();
+        let is_lost = |slot: &usize| slots.get(*slot).is_none_or(|it| it.readable().is_none());
+        let lost = members::disk_groups(superblock)
+            .filter(|(layout, _)| matches!(layout, Layout::Stripe { .. }))
+            .flat_map(|(_, own)| own.filter(is_lost))
+            .filter_map(|slot| superblock.members.get(slot));
+        let lost = members::paths_of(lost);
+        (!lost.is_empty()).then_some(lost)
+    }
+
+    /// Returns the same space, whose changes stay in memory: a log is replayed, and nothing is
+    /// written.
+    #[must_use]
+    pub fn in_memory(&self) -> Volume {
+        if planted::is(Planted::LackingPoolWritten) {
+            return self.clone();
+        }
+        let over = OverlayDevice::new(Arc::clone(self.device()));
+        Volume::new(Arc::new(over), self.geometry().clone())
     }
 
     /// Returns the space of a pool that is being made on `devices`, as `superblock` lays it out.
@@ -147,6 +174,9 @@ fn leave_out_adding(superblock: &mut Superblock) {
 pub(super) fn needed_of(layout: Layout, width: usize) -> usize {
     match layout {
         Layout::Single | Layout::Mirror => 1,
+        // R7.
+        Layout::Stripe { .. } if planted::is(Planted::StripeDoneWithout) => width - 1,
+        Layout::Stripe { .. } => width,
         Layout::Raid5 { .. } => width.saturating_sub(1),
     }
 }
@@ -174,22 +204,28 @@ pub(super) fn layout_over(
         }
     };
     let groups_offset = added.map_or(geometry.groups_offset, |_| ADDED_GROUPS_OFFSET);
-    let info = info_of(&set.view(), bytes);
+    let mut info = info_of(&set.view(), bytes);
+    // What would be written to one that is away is nowhere (R7).
+    let is_short = set.view().iter().any(|slot| slot.writable().is_none())
+        && !planted::is(Planted::LackingPoolWritten);
+    info.is_read_only |= is_short && matches!(layout, Layout::Stripe { .. });
     match (layout, stripe) {
         (Layout::Mirror, _) if geometry.fragment_bytes() != to_u64(PAGE_BYTES) => {
             Err(not("a mirror of fragments smaller than 4 KiB"))
         }
         // Of one device there is no other copy, and nothing else is different.
         (Layout::Single | Layout::Mirror, _) => Ok(Arc::new(Mirror::new(info, set, groups_offset))),
-        (Layout::Raid5 { .. }, Some(shape)) => {
+        (Layout::Stripe { .. } | Layout::Raid5 { .. }, Some(shape)) => {
             let stripes = match added {
                 Some(_) => Some(geometry.added_stripes(shape)),
                 None => geometry.stripes(),
             };
-            let stripes = stripes.ok_or_else(|| not("raid5 without stripes"))?;
-            Ok(Arc::new(Raid5::new(info, set, stripes)))
+            let stripes = stripes.ok_or_else(|| not("a layout without its stripes"))?;
+            Ok(Arc::new(Striped::new(info, set, stripes)))
         }
-        (Layout::Raid5 { .. }, None) => Err(not("raid5 without stripes")),
+        (Layout::Stripe { .. } | Layout::Raid5 { .. }, None) => {
+            Err(not("a layout without its stripes"))
+        }
     }
 }
 

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use runtime::planted::{self, Planted};
 
-use super::{Part, Raid5};
+use super::{Part, Striped};
 use crate::convert::to_u64;
 use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes};
 use crate::volume::composite::{Healed, Verify};
 use crate::volume::ranges::Hold;
 use crate::volume::slot::Slot;
 
-impl Raid5 {
+impl Striped {
     /// Returns where copy `copy` of parts lies: member and byte of each; `None`: no page can be
     /// there.
     fn copy_of(&self, copy: usize, parts: &[Part]) -> Option<Vec<(usize, u64)>> {
@@ -74,7 +74,8 @@ impl Raid5 {
         length_bytes: usize,
     ) -> Option<Result<AlignedBuffer, DeviceError>> {
         let parts = self.parts(offset, length_bytes);
-        if version > parts.len() {
+        let rebuilt = if self.stripes.shape.has_parity { parts.len() } else { 0 };
+        if version > rebuilt {
             return None;
         }
         let source = self.source(purpose);

@@ -1,12 +1,13 @@
 //! Reading: each member's share at once; what a member does not give comes from the rest of its
-//! row, or from the other copy.
+//! row, if that has parity, or from the other copy.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use format::stripes::Stripes;
+use runtime::planted::{self, Planted};
 
-use super::{Part, Raid5, absent, parts_of};
+use super::{Part, Striped, absent, parts_of};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{
     AlignedBuffer, Completion, DeviceError, Operation, PendingRequest, Purpose, Redundancy, Ticket,
@@ -26,6 +27,7 @@ pub(super) struct Source {
 /// What each member answered, of the same bytes of all.
 pub(super) struct Shares {
     range: Range<u64>,
+    has_parity: bool,
     answers: Vec<Result<AlignedBuffer, DeviceError>>,
 }
 
@@ -45,7 +47,8 @@ impl Source {
     pub(super) fn read_shares(&self, range: Range<u64>) -> Shares {
         let tickets: Vec<Ticket> =
             (0..self.view.len()).map(|member| self.submit(member, &range)).collect();
-        Shares { range, answers: tickets.into_iter().map(bytes_of).collect() }
+        let has_parity = self.stripes.shape.has_parity;
+        Shares { range, has_parity, answers: tickets.into_iter().map(bytes_of).collect() }
     }
 
     /// Returns the bytes of all members that parts need for a rebuild: those of one part, or whole
@@ -119,6 +122,15 @@ impl Shares {
 
     /// Puts a part into `to` as the rest of its row says.
     pub(super) fn rebuild(&self, part: &Part, to: &mut [u8]) -> Result<(), DeviceError> {
+        if !self.has_parity && planted::is(Planted::StripeLostAsZeros) {
+            to.fill(0);
+            return Ok(());
+        }
+        if !self.has_parity {
+            // R6: the rest of the row says nothing of it.
+            let own = self.answers.get(part.place.member).and_then(|answer| answer.as_ref().err());
+            return Err(own.cloned().unwrap_or_else(lost));
+        }
         let mut others = Vec::with_capacity(self.answers.len());
         for (member, answer) in self.answers.iter().enumerate() {
             if member == part.place.member {
@@ -216,7 +228,7 @@ impl PendingRequest for ManyParts {
     }
 }
 
-impl Raid5 {
+impl Striped {
     pub(super) fn source(&self, purpose: Purpose) -> Source {
         let (set, view) = (Arc::clone(&self.set), self.set.view());
         Source { set, view, stripes: self.stripes, purpose }

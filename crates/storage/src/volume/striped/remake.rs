@@ -2,7 +2,7 @@
 //!
 //! Under parity the shares of all members, byte for byte at the same offsets, cancel out, whatever
 //! lies where in each row: the share of one is the sum of the others. In copies each page has one
-//! other, on another member.
+//! other, on another member. Data of a `stripe` is nowhere else.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use format::page::PAGE_BYTES;
 use format::stripes::MemberByte;
 use runtime::planted::{self, Planted};
 
-use super::{Part, Raid5, absent};
+use super::{Part, Striped, absent};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, Redundancy, SharedBytes};
 use crate::parity::xor_into;
@@ -40,7 +40,7 @@ impl Shares {
     }
 }
 
-impl Raid5 {
+impl Striped {
     /// Returns where the rows of a range of the pool lie on each member.
     fn share_of(&self, piece: &Range<u64>) -> Range<u64> {
         let data_bytes = self.stripes.shape.data_bytes();
@@ -115,7 +115,10 @@ impl Raid5 {
         let mut sum = AlignedBuffer::zeroed(to_usize(shares.range.end - shares.range.start));
         let others: Vec<&[u8]> = shares.of.iter().flatten().map(|share| &share.bytes[..]).collect();
         xor_into(&mut sum, &others);
-        let holes = shares.holes();
+        let holes = match self.stripes.shape.has_parity {
+            true => shares.holes(),
+            false => (0..sum.len()).step_by(PAGE_BYTES).collect(),
+        };
         for &at in &holes {
             sum[at..at + PAGE_BYTES].fill(0);
         }
@@ -145,7 +148,7 @@ impl Raid5 {
         let unit_bytes = to_usize(self.stripes.shape.unit_bytes());
         let first = (piece.start - self.stripes.groups_offset) / self.stripes.shape.data_bytes();
         for (row, unit) in (first..).zip(sum.chunks_mut(unit_bytes)) {
-            if self.stripes.parity_member(row) == slot {
+            if self.stripes.parity_member(row) == Some(slot) {
                 unit.fill(0);
             }
         }
@@ -214,6 +217,20 @@ impl Raid5 {
             }
         }
         Ok(Compared { bytes, differing: differing.into_iter().collect() })
+    }
+
+    /// Reads the data of a piece that is kept once. What a member does not give differs.
+    pub(super) fn compare_units(&self, piece: Range<u64>) -> Result<Compared, DeviceError> {
+        let shares = self.read_shares(&self.set.view(), self.share_of(&piece))?;
+        let mut bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
+        let mut differing = Vec::new();
+        for (offset, page) in self.pages_of(&piece) {
+            match shares.page(page.place.member, page.place.member_offset) {
+                Some(found) => bytes[page.range()].copy_from_slice(found),
+                None => differing.push(offset),
+            }
+        }
+        Ok(Compared { bytes, differing })
     }
 
     /// Holds both copies of each page of a piece against each other.

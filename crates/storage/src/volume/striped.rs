@@ -1,19 +1,23 @@
-//! `raid5`: a device made of devices. Data lies in stripes with parity, each written once and
-//! whole; pages of metadata lie in two copies on two members, fixed regions on all.
+//! `raid5` and `stripe`: a device made of devices. Data lies in stripes, each written once and
+//! whole, with a unit of parity in a `raid5`; pages of metadata lie in two copies on two members,
+//! fixed regions on all.
 //!
 //! `format::stripes` says where a byte lies. Which of the two ways something is kept the purpose
 //! of a request says ([`Purpose::redundancy`]): of a pool that is whole, a read needs not know.
 //!
 //! # Invariants
 //!
-//! - R5: A write under parity is of whole stripes; data and parity go out together, and nothing is
+//! - R5: A write of data is of whole stripes; data and parity go out together, and nothing is
 //!   read for it. Any other is refused: nothing could make parity agree but reading.
-//! - R6: What a member that is out should have is in the rest of its row, or in the other copy.
+//! - R6: What a member that is out should have is in the rest of its row, or in the other copy. In
+//!   a `stripe` the data of a member is nowhere else: a read of it is an error, never zeros.
+//! - R7: A write of data to a `stripe` is answered when every member has its share: none is left
+//!   out.
 //!
 //! # Crashes
 //!
 //! A stripe that was being written may be any mixture. Nobody points to what is in it: decision
-//! 0065 has the argument.
+//! 0065 has the argument; of a `stripe`, 0081.
 //!
 //! Not here: what becomes of a member that fails (`set.rs`), and how a walk over the pool makes a
 //! member whole (`joining.rs`).
@@ -43,7 +47,7 @@ use crate::device::{
 
 /// See the module's header.
 #[derive(Debug)]
-pub(super) struct Raid5 {
+pub(super) struct Striped {
     info: DeviceInfo,
     set: Arc<MemberSet>,
     /// The fixed regions, which lie on each member.
@@ -84,10 +88,10 @@ fn parts_of(stripes: &Stripes, offset: u64, length_bytes: usize) -> Vec<Part> {
     parts
 }
 
-impl Raid5 {
-    pub(super) fn new(info: DeviceInfo, set: Arc<MemberSet>, stripes: Stripes) -> Raid5 {
+impl Striped {
+    pub(super) fn new(info: DeviceInfo, set: Arc<MemberSet>, stripes: Stripes) -> Striped {
         let fixed = Mirror::new(info.clone(), Arc::clone(&set), stripes.groups_offset);
-        Raid5 { info, set, fixed, stripes }
+        Striped { info, set, fixed, stripes }
     }
 
     fn parts(&self, offset: u64, length_bytes: usize) -> Vec<Part> {
@@ -121,7 +125,7 @@ fn absent(slots: &[Slot], member: usize) -> DeviceError {
     DeviceError::Failed { device }
 }
 
-impl Device for Raid5 {
+impl Device for Striped {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }
@@ -164,7 +168,7 @@ impl Device for Raid5 {
     }
 }
 
-impl Composite for Raid5 {
+impl Composite for Striped {
     fn members(&self) -> &Arc<MemberSet> {
         &self.set
     }
@@ -190,7 +194,8 @@ impl Composite for Raid5 {
     }
 
     fn agrees(&self, purpose: Purpose, offset: u64, length_bytes: usize) -> bool {
-        purpose.redundancy() == Redundancy::Copies || self.rows_agree(purpose, offset, length_bytes)
+        let is_held = purpose.redundancy() == Redundancy::Parity && self.stripes.shape.has_parity;
+        !is_held || self.rows_agree(purpose, offset, length_bytes)
     }
 
     fn heal(
@@ -231,7 +236,8 @@ impl Composite for Raid5 {
             return self.fixed.compare(piece, kept);
         }
         match kept {
-            Redundancy::Parity => self.compare_rows(piece),
+            Redundancy::Parity if self.stripes.shape.has_parity => self.compare_rows(piece),
+            Redundancy::Parity => self.compare_units(piece),
             Redundancy::Copies => self.compare_pages(piece),
         }
     }

@@ -1,9 +1,10 @@
-//! Writing: whole stripes with their parity, and pages in two copies. Nothing here reads.
+//! Writing: whole stripes, with their parity if they have any, and pages in two copies. Nothing
+//! here reads.
 
 use format::page::PAGE_BYTES;
 use runtime::planted::{self, Planted};
 
-use super::Raid5;
+use super::{Striped, absent};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, Operation, Purpose, SharedBytes, Ticket, WRITE_PIECES_MAX};
 use crate::parity::xor_into;
@@ -81,8 +82,9 @@ fn few(pieces: Vec<SharedBytes>) -> Vec<SharedBytes> {
     vec![SharedBytes::from(AlignedBuffer::copy_of(&whole))]
 }
 
-impl Raid5 {
-    /// Writes whole stripes: data and parity, each member's share in one write (R5).
+impl Striped {
+    /// Writes whole stripes: data, and parity if they have any, each member's share in one write
+    /// (R5).
     pub(super) fn submit_stripes(
         &self,
         purpose: Purpose,
@@ -102,18 +104,25 @@ impl Raid5 {
         let (first, rows) = (behind / shape.data_bytes(), length_bytes / shape.data_bytes());
         let in_flight = self.set.begin_write(offset..offset + length_bytes);
         let view = self.set.view();
-        let is_whole_pool = view.iter().all(|slot| slot.writable().is_some());
+        let left_out = view.iter().position(|slot| slot.writable().is_none());
+        let may_leave_out = shape.has_parity || planted::is(Planted::StripeDoneWithout);
+        if let Some(member) = left_out.filter(|_| !may_leave_out) {
+            // R7: its share would be nowhere.
+            return Ticket::ready(Err(absent(&view, member)));
+        }
         let unit_bytes = to_usize(shape.unit_bytes());
         let mut shares: Vec<Vec<SharedBytes>> = view.iter().map(|_| Vec::new()).collect();
         let mut cutter = Cutter::new(data);
         for row in first..first + rows {
             let units: Vec<Vec<SharedBytes>> =
-                (1..shape.members).map(|_| cutter.take(unit_bytes)).collect();
-            let mut parity = parity_of(&units, unit_bytes);
-            if !is_whole_pool && planted::is(Planted::DegradedParityForgotten) {
-                parity = AlignedBuffer::zeroed(unit_bytes);
+                (0..shape.width().units).map(|_| cutter.take(unit_bytes)).collect();
+            if let Some(member) = self.stripes.parity_member(row) {
+                let mut parity = parity_of(&units, unit_bytes);
+                if left_out.is_some() && planted::is(Planted::DegradedParityForgotten) {
+                    parity = AlignedBuffer::zeroed(unit_bytes);
+                }
+                shares[member].push(SharedBytes::from(parity));
             }
-            shares[self.stripes.parity_member(row)].push(SharedBytes::from(parity));
             for (index, unit) in (0..).zip(units) {
                 shares[self.stripes.data_member(row, index)].extend(unit);
             }

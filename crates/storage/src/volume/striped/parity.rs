@@ -4,20 +4,23 @@ use std::ops::Range;
 
 use runtime::planted::{self, Planted};
 
-use super::Raid5;
+use super::Striped;
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, DeviceError, Purpose};
 use crate::parity::xor_into;
 use crate::volume::composite::{ParityMended, Verify};
 use crate::volume::salvage::Salvaged;
 
-impl Raid5 {
+impl Striped {
     /// See [`crate::volume::Composite::mend_parity`]. `rows` are whole ones.
     pub(super) fn mend_rows(
         &self,
         rows: Range<u64>,
         verify: Verify<'_>,
     ) -> Result<ParityMended, DeviceError> {
+        if !self.stripes.shape.has_parity {
+            return Ok(ParityMended::Agrees);
+        }
         let Some(hold) = self.set.try_hold(rows.clone()) else { return Ok(ParityMended::Left) };
         let data_bytes = self.stripes.shape.data_bytes();
         let row_of = |offset: u64| (offset - self.stripes.groups_offset) / data_bytes;
@@ -43,7 +46,7 @@ impl Raid5 {
         let unit_bytes = to_usize(self.stripes.shape.unit_bytes());
         let mut mended = ParityMended::Agrees;
         for row in first..end {
-            let member = self.stripes.parity_member(row);
+            let Some(member) = self.stripes.parity_member(row) else { continue };
             let at = to_usize((row - first) << self.stripes.shape.unit_shift);
             let unit = |share: usize| &shares[share].bytes[at..at + unit_bytes];
             let others: Vec<&[u8]> =

@@ -1,0 +1,195 @@
+//! A device over another that is never written: what is written stays in memory, and is gone with
+//! the process.
+//!
+//! For a pool that may only be looked at, and was not closed: its log is replayed as always, and
+//! not a byte of it changes.
+//!
+//! # Concurrency
+//!
+//! Its lock is held for the copy only, and never while the device below is waited for, so it is a
+//! plain one.
+
+use std::collections::BTreeMap;
+
+use parking_lot::RwLock;
+
+use super::range::check_request;
+use super::{
+    AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, Purpose, RequestKind,
+    SharedBytes, SharedDevice, Ticket,
+};
+use crate::convert::{to_u64, to_usize};
+
+const PAGE: u64 = 4096;
+const PAGE_LENGTH: usize = 4096;
+/// Most pages that are kept: 1 GiB. A recovery writes what the log names, which is far less.
+const PAGES_MAX: usize = 1 << 18;
+
+type Page = Box<[u8; PAGE_LENGTH]>;
+
+/// See the module's header.
+#[derive(Debug)]
+pub struct OverlayDevice {
+    info: DeviceInfo,
+    below: SharedDevice,
+    /// What was written, by the number of the page.
+    pages: RwLock<BTreeMap<u64, Page>>,
+}
+
+impl OverlayDevice {
+    /// Returns a device that reads as `below` does until it is written.
+    #[must_use]
+    pub fn new(below: SharedDevice) -> OverlayDevice {
+        let info = DeviceInfo { is_read_only: false, ..below.info().clone() };
+        OverlayDevice { info, below, pages: RwLock::default() }
+    }
+
+    /// Reads a range page by page: what was written from memory, what lies between from below.
+    fn read_mixed(&self, purpose: Purpose, offset: u64, to: &mut [u8]) -> Result<(), DeviceError> {
+        let end = offset + to_u64(to.len());
+        let mut at = offset;
+        while at < end {
+            let in_page = to_usize(at % PAGE);
+            let length = (PAGE_LENGTH - in_page).min(to_usize(end - at));
+            let from = to_usize(at - offset);
+            let part = &mut to[from..from + length];
+            let is_kept = match self.pages.read().get(&(at / PAGE)) {
+                Some(page) => {
+                    part.copy_from_slice(&page[in_page..in_page + length]);
+                    true
+                }
+                None => false,
+            };
+            if !is_kept {
+                part.copy_from_slice(&self.below.read(purpose, at, length)?);
+            }
+            at += to_u64(length);
+        }
+        Ok(())
+    }
+
+    fn has_any(&self, offset: u64, length_bytes: u64) -> bool {
+        let pages = self.pages.read();
+        pages.range(offset / PAGE..(offset + length_bytes).div_ceil(PAGE)).next().is_some()
+    }
+
+    fn write_piece(&self, purpose: Purpose, offset: u64, piece: &[u8]) -> Result<(), DeviceError> {
+        let end = offset + to_u64(piece.len());
+        let mut at = offset;
+        while at < end {
+            let in_page = to_usize(at % PAGE);
+            let length = (PAGE_LENGTH - in_page).min(to_usize(end - at));
+            let from = to_usize(at - offset);
+            let mut page: Page = Box::new([0; PAGE_LENGTH]);
+            if length < PAGE_LENGTH {
+                self.read_mixed(purpose, at / PAGE * PAGE, &mut page[..])?;
+            }
+            page[in_page..in_page + length].copy_from_slice(&piece[from..from + length]);
+            let mut pages = self.pages.write();
+            pages.insert(at / PAGE, page);
+            if pages.len() > PAGES_MAX {
+                return Err(self.is_full(offset, piece.len()));
+            }
+            at += to_u64(length);
+        }
+        Ok(())
+    }
+
+    fn is_full(&self, offset: u64, length: usize) -> DeviceError {
+        DeviceError::Io {
+            device: self.info.name.clone(),
+            kind: RequestKind::Write,
+            offset,
+            length_bytes: to_u64(length),
+            cause: format!("more than {PAGES_MAX} pages would be kept in memory"),
+        }
+    }
+
+    fn write(&self, purpose: Purpose, offset: u64, data: &[SharedBytes]) -> Ticket {
+        let mut at = offset;
+        for piece in data {
+            if let Err(error) = self.write_piece(purpose, at, piece) {
+                return Ticket::ready(Err(error));
+            }
+            at += to_u64(piece.len());
+        }
+        Ticket::ready(Ok(Completion::default()))
+    }
+}
+
+impl Device for OverlayDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn check_end(&self) -> Result<(), DeviceError> {
+        self.below.check_end()
+    }
+
+    fn overdue(&self) -> usize {
+        self.below.overdue()
+    }
+
+    fn lock_identity(&self) -> Option<[u64; 2]> {
+        self.below.lock_identity()
+    }
+
+    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+        if let Err(error) = check_request(&self.info, purpose, &operation) {
+            return Ticket::ready(Err(error));
+        }
+        match operation {
+            Operation::Read { offset, buffer } if !self.has_any(offset, to_u64(buffer.len())) => {
+                self.below.submit(purpose, Operation::Read { offset, buffer })
+            }
+            Operation::Read { offset, buffer } => {
+                let mut filled = AlignedBuffer::zeroed(buffer.len());
+                let read = self.read_mixed(purpose, offset, &mut filled);
+                Ticket::ready(read.map(|()| Completion { buffer: Some(filled) }))
+            }
+            Operation::Write { offset, data } | Operation::WriteThrough { offset, data } => {
+                self.write(purpose, offset, &data)
+            }
+            Operation::Flush | Operation::Discard { .. } => {
+                Ticket::ready(Ok(Completion::default()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::MemoryDevice;
+    use super::*;
+
+    fn buffer(length: usize, byte: u8) -> AlignedBuffer {
+        AlignedBuffer::copy_of(&vec![byte; length])
+    }
+
+    /// Goal: what was written is read, the rest is as below, and below nothing changes. Method:
+    /// whole pages, and sectors of the journal that lie in the midst of one.
+    #[test]
+    fn what_is_written_is_read_and_the_device_below_stays_as_it_is() {
+        let below = MemoryDevice::new("below", 64 << 10);
+        Device::write(below.as_ref(), Purpose::Data, 0, buffer(64 << 10, 7)).expect("it fits");
+        let over = OverlayDevice::new(Arc::<MemoryDevice>::clone(&below));
+        Device::write(&over, Purpose::Data, 8192, buffer(8192, 9)).expect("it fits");
+        Device::write(&over, Purpose::Journal, 20_480 + 512, buffer(1024, 3)).expect("it fits");
+        let found = over.read(Purpose::Data, 0, 64 << 10).expect("it is there");
+        for (at, byte) in found.iter().enumerate() {
+            let expected = match at {
+                8192..16_384 => 9,
+                20_992..22_016 => 3,
+                _ => 7,
+            };
+            assert_eq!(*byte, expected, "byte {at}");
+        }
+        let sector = over.read(Purpose::Journal, 20_992, 512).expect("it is there");
+        assert_eq!(sector[..], [3; 512]);
+        let untouched = below.read(Purpose::Data, 0, 64 << 10).expect("it is there");
+        assert!(untouched.iter().all(|byte| *byte == 7));
+        assert!(over.read(Purpose::Data, 64 << 10, 4096).is_err(), "behind the end");
+    }
+}
