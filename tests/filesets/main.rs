@@ -8,6 +8,7 @@ mod families;
 mod forks;
 mod full;
 mod holds;
+mod in_use;
 mod many;
 mod moving;
 mod owners;

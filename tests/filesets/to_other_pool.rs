@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode};
 use engine::{
-    CreateOptions, FilesetChange, FilesetInfo, Move, MoveError, MoveHow, MoveStep, OpenOptions,
-    Pipe, Pool, ReceiveFailure, Received, SendError,
+    CreateOptions, FilesetChange, FilesetInfo, Fronts, Move, MoveError, MoveHow, MoveStep,
+    OpenOptions, Pipe, Pool, ReceiveFailure, Received, SendError,
 };
 use format::stream::Totals;
 use runtime::clock::ManualClock;
@@ -26,8 +26,19 @@ const OPERATIONS: usize = 120;
 static DRAWN: AtomicU64 = AtomicU64::new(0);
 
 /// Keeps a whole stream in memory; of the first ones only some bytes come.
-struct InMemory {
-    cut: std::cell::Cell<Option<usize>>,
+pub(super) struct InMemory {
+    pub(super) cut: std::cell::Cell<Option<usize>>,
+}
+
+/// Returns random bits, others in each move, as outside of tests: no move takes another's clones
+/// for its own.
+pub(super) fn draw() -> [u8; 32] {
+    let drawn = DRAWN.fetch_add(1, Ordering::Relaxed);
+    let mut bits = [7; 32];
+    for half in bits.chunks_mut(16) {
+        half[8..].copy_from_slice(&drawn.to_le_bytes());
+    }
+    bits
 }
 
 type Send<'p> =
@@ -45,9 +56,9 @@ impl Pipe for InMemory {
 }
 
 /// Both pools of a move.
-struct Both {
-    devices: [Arc<SimDevice>; 2],
-    pools: [Pool; 2],
+pub(super) struct Both {
+    pub(super) devices: [Arc<SimDevice>; 2],
+    pub(super) pools: [Pool; 2],
 }
 
 fn open(device: &Arc<SimDevice>, fileset: Option<&str>) -> Result<Pool, String> {
@@ -58,7 +69,7 @@ fn open(device: &Arc<SimDevice>, fileset: Option<&str>) -> Result<Pool, String> 
 }
 
 impl Both {
-    fn open(images: [&Image; 2], is_recorded: bool) -> Result<Both, String> {
+    pub(super) fn open(images: [&Image; 2], is_recorded: bool) -> Result<Both, String> {
         let options = SimOptions { is_recorded, ..SimOptions::default() };
         let devices = images.map(|image| SimDevice::open(image.clone(), options.clone()));
         let pools = [open(&devices[0], None)?, open(&devices[1], None)?];
@@ -66,13 +77,32 @@ impl Both {
     }
 
     /// Does something of a move of `a` to `b`; `on_step` is told of each step.
-    fn with<T>(
+    pub(super) fn with<T>(
         &self,
         cut: Option<usize>,
         on_step: &mut dyn FnMut(MoveStep) -> bool,
         work: impl FnOnce(&Move<'_>, &mut MoveHow<'_>) -> T,
     ) -> T {
         self.with_named("a", cut, on_step, work)
+    }
+
+    /// Moves `a`, which `fronts` use.
+    pub(super) fn run_used(
+        &self,
+        fronts: &dyn Fronts,
+        on_step: &mut dyn FnMut(MoveStep) -> bool,
+    ) -> Result<(), MoveError> {
+        self.with(None, on_step, |this, how| {
+            let how = &mut MoveHow {
+                pipe: how.pipe,
+                random: &mut *how.random,
+                wait: &mut *how.wait,
+                fronts: Some(fronts),
+                on_step: &mut *how.on_step,
+                progress: &mut *how.progress,
+            };
+            this.run(how)
+        })
     }
 
     fn with_named<T>(
@@ -84,28 +114,20 @@ impl Both {
     ) -> T {
         let (from, to) = (name(from), name("b"));
         let this = Move { source: (&self.pools[0], &from), target: (&self.pools[1], &to) };
-        let mut random = || {
-            // Others in each move, as outside of tests: no move takes another's clones for its own.
-            let drawn = DRAWN.fetch_add(1, Ordering::Relaxed);
-            let mut bits = [7; 32];
-            for half in bits.chunks_mut(16) {
-                half[8..].copy_from_slice(&drawn.to_le_bytes());
-            }
-            bits
-        };
         let mut wait = || self.pools.iter().all(|pool| pool.tick().is_ok());
         let pipe = InMemory { cut: std::cell::Cell::new(cut) };
         let mut how = MoveHow {
             pipe: &pipe,
-            random: &mut random,
+            random: &mut draw,
             wait: &mut wait,
             on_step,
+            fronts: None,
             progress: &mut |_, _| (),
         };
         work(&this, &mut how)
     }
 
-    fn run(&self) -> Result<(), MoveError> {
+    pub(super) fn run(&self) -> Result<(), MoveError> {
         self.with(None, &mut |_| true, |this, how| this.run(how))
     }
 
@@ -116,7 +138,7 @@ impl Both {
     }
 
     /// In which of both pools the fileset can be used.
-    fn usable(&self) -> [bool; 2] {
+    pub(super) fn usable(&self) -> [bool; 2] {
         let is_usable = |pool: &Pool, text: &str| {
             let held = pool.hold_fileset(&name(text));
             held.map(|fileset| pool.release_fileset(fileset)).is_ok()
@@ -125,7 +147,7 @@ impl Both {
     }
 
     /// Closes both, and verifies them.
-    fn close(self) -> Result<[Image; 2], String> {
+    pub(super) fn close(self) -> Result<[Image; 2], String> {
         let Both { devices, pools } = self;
         for (pool, device) in pools.into_iter().zip(&devices) {
             free_all(&pool);
@@ -137,13 +159,13 @@ impl Both {
     }
 }
 
-fn info(pool: &Pool, text: &str) -> Option<FilesetInfo> {
+pub(super) fn info(pool: &Pool, text: &str) -> Option<FilesetInfo> {
     let all = pool.filesets().expect("it can be read");
     all.into_iter().find(|info| info.name == text && info.freed_permille.is_none())
 }
 
 /// Two pools, one of them with a fileset `a` that has a history; and what that is.
-fn filled() -> ([Image; 2], Known) {
+pub(super) fn filled() -> ([Image; 2], Known) {
     let devices = [1_u8, 2].map(|seed| {
         let device = SimDevice::new(POOL_BYTES, SimOptions::default());
         let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
@@ -168,7 +190,7 @@ fn filled() -> ([Image; 2], Known) {
 }
 
 /// Reads what a fileset has, in an image that is not used otherwise.
-fn content(image: &Image, fileset: &str) -> Known {
+pub(super) fn content(image: &Image, fileset: &str) -> Known {
     let device = SimDevice::open(image.clone(), SimOptions::default());
     known(&open(&device, Some(fileset)).expect("it opens"))
 }
@@ -422,6 +444,56 @@ fn a_move_deletes_what_another_has_left_and_no_clone_of_a_user() {
     target.delete_fileset(&name("b")).expect("it has not arrived");
     free_all(target);
 
+    both.run().expect("nothing is in its way");
+    assert_eq!((both.usable(), info(source, "a")), ([false, true], None));
+    assert_same(&content(&both.close().expect("clean")[1], "b"), &kept, "moved c0");
+}
+
+/// Goal: nobody waits for a clone of a move to go that somebody holds: it is refused at once, by
+/// the clone and the hold; wherever the move is.
+#[test]
+fn a_clone_of_a_move_that_is_held_is_named_and_not_waited_for() {
+    let (images, kept) = filled();
+    let both = Both::open([&images[0], &images[1]], false).expect("they open");
+    let clone_of = |pool: &Pool, of: &str| {
+        let all = pool.filesets().expect("it can be read").into_iter();
+        let mut clones = all.filter(|it| it.is_clone && it.freed_permille.is_none());
+        let text = clones.find_map(|it| it.name.strip_prefix(of).map(str::to_owned));
+        part(&text.expect("a move has taken one"))
+    };
+    let refused = |(pool, of): (&Pool, &str), gives_up: bool| {
+        let clone = clone_of(pool, &format!("{of}@"));
+        pool.set_hold((&name(of), &clone), &part("backup"), true).expect("it is there");
+        let mut waits = 0;
+        let told = both.with(None, &mut |_| true, |this, how| {
+            let mut wait = || {
+                waits += 1;
+                true
+            };
+            let how = &mut MoveHow {
+                pipe: how.pipe,
+                random: &mut *how.random,
+                wait: &mut wait,
+                on_step: &mut *how.on_step,
+                fronts: None,
+                progress: &mut *how.progress,
+            };
+            if gives_up { this.give_up(how) } else { this.run(how) }
+        });
+        let told = told.expect_err("a clone is held").to_string();
+        assert!(told.contains(clone.as_str()) && told.contains("held by backup"), "{told}");
+        assert_eq!(waits, 0, "{told}");
+        pool.set_hold((&name(of), &clone), &part("backup"), false).expect("it is held");
+    };
+    let [source, target] = &both.pools;
+    both.run_until(MoveStep::Cloned);
+    refused((source, "a"), false);
+    both.run_until(MoveStep::Copied);
+    refused((source, "a"), false);
+    refused((source, "a"), true);
+    assert_eq!(both.usable(), [true, false]);
+    both.run_until(MoveStep::Deleted);
+    refused((target, "b"), false);
     both.run().expect("nothing is in its way");
     assert_eq!((both.usable(), info(source, "a")), ([false, true], None));
     assert_same(&content(&both.close().expect("clean")[1], "b"), &kept, "moved c0");

@@ -407,6 +407,12 @@ pub(crate) const FOUND: &[Row] = &[
         "filesets",
         "to_other_pool::a_fileset_that_a_crash_stops_on_its_way_is_in_exactly_one_pool",
     ),
+    ("MoveLeavesNameless", "filesets", "in_use::a_fileset_that_moves_answers_as_one_that_does_not"),
+    (
+        "MoveForgetsReferences",
+        "filesets",
+        "in_use::a_fileset_that_moves_answers_as_one_that_does_not",
+    ),
     (
         "StreamHasNoReservation",
         "filesets",

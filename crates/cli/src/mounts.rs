@@ -20,13 +20,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use engine::vnode::api::{FileSystem, Ino};
+use engine::vnode::api::Ino;
+use front::fuse::protocol::{NodeId, NodeNumbers};
 use front::fuse::{
     Attached, CpuLatency, EndCause, MountError, MountOptions, MountedSession, StopSignals,
     TransportChoice, Unmounted,
 };
-use front::shared::{Shares, Teller};
-use runtime::clock::SystemClock;
+use front::shared::Shares;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -80,10 +80,6 @@ pub(crate) struct Mounts {
     pool: Arc<dyn OpenPool>,
     /// Who uses which fileset.
     pub(crate) uses: Arc<Uses>,
-    /// Who is told what others change.
-    shares: Arc<Shares>,
-    /// The files for whoever is told nothing: exports.
-    outside: Arc<dyn FileSystem>,
     list: Mutex<List>,
 }
 
@@ -115,30 +111,16 @@ impl Drop for Coming<'_> {
 impl Mounts {
     /// Returns the mounts of `pool`, which was opened at `path`: none.
     pub(crate) fn new(path: &Path, pool: &Arc<dyn OpenPool>) -> Arc<Mounts> {
-        let shares = Shares::new(Arc::new(SystemClock::new()));
         Arc::new(Mounts {
             path: path.to_owned(),
             pool: Arc::clone(pool),
             uses: Uses::new(path, pool),
-            outside: Teller::of(pool.file_system(), &shares),
-            shares,
             list: Mutex::default(),
         })
     }
 
     fn lock(&self) -> MutexGuard<'_, List> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the files as an export reaches them: what its clients change is told to the mounts.
-    pub(crate) fn outside(&self) -> Arc<dyn FileSystem> {
-        Arc::clone(&self.outside)
-    }
-
-    /// Returns who is told of changes by a mount of `options`, and of whose it is told; `None`: the
-    /// mount is alone.
-    pub(crate) fn shares_of(&self, options: &MountOptions) -> Option<&Arc<Shares>> {
-        options.is_shared.then_some(&self.shares)
     }
 
     /// Notes a mount that this process has made.
@@ -151,11 +133,13 @@ impl Mounts {
         let facts = |mounted: &Mounted| {
             let directory = mounted.session.directory();
             let transport = mounted.session.transport();
+            let (pool, fileset) = mounted.claim.place();
             json!({
                 "directory": directory.to_string_lossy(),
                 "directory_bytes": directory.as_os_str().as_bytes(),
                 "device": mounted.session.device(),
-                "fileset": self.pool.fileset_name(mounted.claim.fileset()),
+                "fileset": fileset,
+                "moved_to": (pool != self.path).then_some(pool),
                 "transport": { "name": transport.name(), "reason": transport.reason() },
                 "shared": mounted.session.told().map(|told| json!({
                     "notices": told.notices,
@@ -167,10 +151,12 @@ impl Mounts {
         self.lock().mounted.iter().map(facts).collect()
     }
 
-    /// Returns the root of the files of the mount of number `index`.
-    pub(crate) fn root_of(&self, index: usize) -> Option<Ino> {
-        let fileset = self.lock().mounted.get(index)?.claim.fileset();
-        self.pool.file_system().root_of(fileset).ok()
+    /// Returns the pool that a node of the mount of number `index` is in, and its number there.
+    pub(crate) fn inode_of(&self, index: usize, node: NodeId) -> Option<(Arc<dyn OpenPool>, Ino)> {
+        let list = self.lock();
+        let claim = &list.mounted.get(index)?.claim;
+        let root = claim.file_system().root_of(claim.fileset()).ok()?;
+        claim.inode(NodeNumbers::new(root).ino_of(node)).ok()
     }
 
     /// Lets go of mounts that have ended, and makes durable what was written to them. Returns
@@ -310,8 +296,8 @@ impl Mounts {
         let place = status::receive_answer::<Place>(stream)?;
         let attached =
             Attached { directory, device: place.device, connection, has_replaced_dead: false };
-        let fs = self.pool.file_system();
-        let shares = self.shares_of(&options);
+        let fs = claim.file_system();
+        let shares = shares_of(&options, &claim);
         let session = front::fuse::serve_attached(fs, claim.fileset(), attached, &options, shares)?;
         tracing::info!(directory = %session.directory().display(), "mounted");
         self.add(session, claim);
@@ -344,6 +330,12 @@ impl Mounts {
 pub(crate) fn use_of(options: &MountOptions, directory: &Path) -> Use {
     let directory = directory.to_owned();
     if options.is_shared { Use::SharedMount(directory) } else { Use::Mount(directory) }
+}
+
+/// Returns who is told of changes by a mount of `options`, and of whose it is told; `None`: the
+/// mount is alone.
+pub(crate) fn shares_of<'c>(options: &MountOptions, claim: &'c Claim) -> Option<&'c Arc<Shares>> {
+    options.is_shared.then(|| claim.shares())
 }
 
 /// Refuses a kernel that keeps what is written where others are to see it.

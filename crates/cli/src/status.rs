@@ -22,7 +22,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
-use engine::vnode::api::Ino;
 use front::fuse::MountOptions;
 use front::fuse::mountpoint::{self, MOUNT_TYPE, MountEntry};
 use front::fuse::protocol::{NodeId, NodeNumbers};
@@ -337,9 +336,11 @@ fn serve(
     let answer = match question {
         Question::Status => Answer::Status(status_of(served, pool.as_ref())),
         Question::Explain { mount, node, range } => {
-            let root = served.mounts.root_of(mount);
-            let root = root.unwrap_or_else(|| pool.file_system().root());
-            let ino: Ino = NodeNumbers::new(root).ino_of(NodeId(node));
+            let found = served.mounts.inode_of(mount, NodeId(node));
+            let (pool, ino) = found.unwrap_or_else(|| {
+                let root = pool.file_system().root();
+                (Arc::clone(pool), NodeNumbers::new(root).ino_of(NodeId(node)))
+            });
             match pool.explain(&ExplainTarget::Inode { ino, range }) {
                 Ok(steps) => Answer::Explain(steps),
                 Err(error) => Answer::Error(error.to_string()),

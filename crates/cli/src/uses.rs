@@ -5,18 +5,30 @@
 //! import, for its clients ask again. One that is mounted to be shared may have more mounts of that
 //! kind, and exports: they tell each other (decision 0077).
 //!
+//! A fileset may move to another pool of the server while it is used (decision 0082). Then its uses
+//! go along: they are those of a *seat*, which knows where it is. A clone, and the fileset that a
+//! pool was opened with, do not move, and have none.
+//!
 //! # Invariants
 //!
 //! - UF1: A fileset that is mounted alone has one use.
 //! - UF2: A fileset is held in the engine as long as it has a use, and given back behind the last
 //!   request of that: a [`Claim`] is dropped when its threads have ended.
+//! - UF3: A fileset that is used has one seat, which the pool knows that it is in, and the one that
+//!   it is about to be in: whoever claims it there has the same seat.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
-use engine::vnode::api::FilesetUuid;
+use engine::Fronts;
+use engine::vnode::api::{FileSystem, FilesetUuid, FsResult, Ino};
 use format::fileset::{FilesetName, NamePart};
+use front::relay::{Relay, Stopped};
+use front::shared::{Shares, Teller};
+use runtime::clock::SystemClock;
 
 use crate::backend::{BackendError, OpenPool};
 use crate::control::Request;
@@ -75,7 +87,13 @@ impl Use {
 pub(crate) struct Uses {
     path: PathBuf,
     pool: Arc<dyn OpenPool>,
+    /// Who is told what others change.
+    shares: Arc<Shares>,
+    /// The files for whoever is told nothing: exports.
+    outside: Arc<dyn FileSystem>,
+    /// Of what does not move.
     table: Mutex<Table>,
+    seats: Mutex<BTreeMap<FilesetUuid, Weak<Seat>>>,
 }
 
 #[derive(Default)]
@@ -84,23 +102,65 @@ struct Table {
     uses: BTreeMap<u64, (FilesetUuid, Use)>,
 }
 
+impl Table {
+    /// Enters a use, unless another does not go with it.
+    fn enter(&mut self, fileset: FilesetUuid, how: Use) -> Result<u64, Use> {
+        let goes_not = |(it, other): &&(FilesetUuid, Use)| *it == fileset && !how.goes_with(other);
+        if let Some((_, other)) = self.uses.values().find(goes_not) {
+            return Err(other.clone());
+        }
+        self.next += 1;
+        self.uses.insert(self.next, (fileset, how));
+        Ok(self.next)
+    }
+}
+
+/// A fileset that is used, wherever it is.
+pub(crate) struct Seat {
+    fileset: FilesetUuid,
+    relay: Arc<Relay>,
+    shares: Arc<Shares>,
+    outside: Arc<dyn FileSystem>,
+    table: Mutex<Table>,
+    /// Where it is, held once.
+    at: Mutex<Arc<Uses>>,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.at().pool.release_fileset(self.fileset);
+    }
+}
+
 /// A use, until it is dropped.
 pub(crate) struct Claim {
-    uses: Arc<Uses>,
-    number: u64,
     fileset: FilesetUuid,
-    is_held: bool,
+    number: u64,
+    of: Of,
+}
+
+/// Whose a claim is.
+enum Of {
+    Seat(Arc<Seat>),
+    Pool { uses: Arc<Uses>, is_held: bool },
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Uses {
     /// Returns the uses of `pool`, which was opened at `path`: none.
     pub(crate) fn new(path: &Path, pool: &Arc<dyn OpenPool>) -> Arc<Uses> {
-        let (path, pool) = (path.to_owned(), Arc::clone(pool));
-        Arc::new(Uses { path, pool, table: Mutex::default() })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        let shares = Shares::new(Arc::new(SystemClock::new()));
+        Arc::new(Uses {
+            path: path.to_owned(),
+            pool: Arc::clone(pool),
+            outside: Teller::of(pool.file_system(), &shares),
+            shares,
+            table: Mutex::default(),
+            seats: Mutex::default(),
+        })
     }
 
     /// Uses a fileset, or a clone of it; `None`: the one that the pool was opened with.
@@ -110,26 +170,182 @@ impl Uses {
         clone: Option<&NamePart>,
         how: Use,
     ) -> Result<Claim, BackendError> {
+        let main = self.pool.file_system().main_fileset();
         let fileset = match name {
             Some(name) => self.pool.hold_fileset(name, clone)?,
-            None => self.pool.file_system().main_fileset(),
+            None => main,
         };
         // From here on it is given back, whatever comes.
-        let mut claim =
-            Claim { uses: Arc::clone(self), number: 0, fileset, is_held: name.is_some() };
-        let mut table = self.lock();
-        let found = table.uses.values().find(|(it, other)| *it == fileset && !how.goes_with(other));
-        if let Some((_, other)) = found {
-            let words = other.words();
-            drop(table);
-            let shown = self.pool.fileset_name(fileset).unwrap_or_default();
-            let cause = format!("fileset {shown}: {words}");
-            return Err(BackendError::Failed { device: self.path.clone(), cause });
+        let of = if name.is_some() && clone.is_none() && fileset != main {
+            Of::Seat(self.take_seat(fileset)?)
+        } else {
+            Of::Pool { uses: Arc::clone(self), is_held: name.is_some() }
+        };
+        let mut claim = Claim { fileset, number: 0, of };
+        let entered = lock(claim.table()).enter(fileset, how);
+        match entered {
+            Ok(number) => claim.number = number,
+            Err(other) => {
+                let shown = self.pool.fileset_name(fileset).unwrap_or_default();
+                let cause = format!("fileset {shown}: {}", other.words());
+                return Err(BackendError::Failed { device: self.path.clone(), cause });
+            }
         }
-        table.next += 1;
-        claim.number = table.next;
-        table.uses.insert(claim.number, (fileset, how));
         Ok(claim)
+    }
+
+    /// Returns the seat of a fileset, which takes a hold over from whoever calls.
+    fn take_seat(self: &Arc<Uses>, fileset: FilesetUuid) -> Result<Arc<Seat>, BackendError> {
+        let mut seats = lock(&self.seats);
+        seats.retain(|_, seat| seat.strong_count() > 0);
+        if let Some(seat) = seats.get(&fileset).and_then(Weak::upgrade) {
+            // It holds the fileset itself.
+            self.pool.release_fileset(fileset);
+            return Ok(seat);
+        }
+        let relay = Relay::new(self.pool.file_system(), fileset).map_err(|error| {
+            self.pool.release_fileset(fileset);
+            BackendError::Failed { device: self.path.clone(), cause: error.to_string() }
+        })?;
+        let fs: Arc<dyn FileSystem> = Arc::<Relay>::clone(&relay);
+        let seat = Arc::new(Seat {
+            fileset,
+            relay,
+            shares: Arc::clone(&self.shares),
+            outside: Teller::of(fs, &self.shares),
+            table: Mutex::default(),
+            at: Mutex::new(Arc::clone(self)),
+        });
+        seats.insert(fileset, Arc::downgrade(&seat));
+        Ok(seat)
+    }
+
+    /// Returns the seat of the fileset of this name, if it is used.
+    pub(crate) fn seat_of(&self, name: &str) -> Option<Arc<Seat>> {
+        let seats: Vec<_> = lock(&self.seats).values().filter_map(Weak::upgrade).collect();
+        let is_it = |seat: &Arc<Seat>| {
+            self.pool.fileset_name(seat.fileset).is_some_and(|found| found == name)
+        };
+        seats.into_iter().find(is_it)
+    }
+
+    /// UF3: whoever claims the fileset of `seat` in this pool has that seat.
+    fn expect(&self, seat: &Arc<Seat>) {
+        lock(&self.seats).insert(seat.fileset, Arc::downgrade(seat));
+    }
+
+    fn expect_no_more(&self, seat: &Seat) {
+        lock(&self.seats).remove(&seat.fileset);
+    }
+}
+
+impl Seat {
+    /// Returns the uses of the pool that it is in.
+    fn at(&self) -> Arc<Uses> {
+        Arc::clone(&lock(&self.at))
+    }
+
+    /// Requests that are refused go on: the fileset is where it was.
+    pub(crate) fn go_on(&self) {
+        self.relay.go_on();
+    }
+
+    /// Returns its fronts for a move from a pool to another; `moved` is told when it is there.
+    pub(crate) fn fronts<'s>(
+        self: &'s Arc<Seat>,
+        from: &'s Arc<Uses>,
+        to: &'s Arc<Uses>,
+        moved: &'s dyn Fn(FilesetUuid),
+    ) -> SeatFronts<'s> {
+        let (stopped, pauses) = (RefCell::default(), RefCell::default());
+        SeatFronts { seat: self, from, to, moved, stopped, pauses }
+    }
+}
+
+/// The fronts of a fileset that moves.
+pub(crate) struct SeatFronts<'s> {
+    seat: &'s Arc<Seat>,
+    from: &'s Arc<Uses>,
+    to: &'s Arc<Uses>,
+    moved: &'s dyn Fn(FilesetUuid),
+    /// Requests that wait, and since when.
+    stopped: RefCell<Option<(Stopped<'s>, Instant)>>,
+    /// How long they have waited, each time.
+    pauses: RefCell<Vec<Duration>>,
+}
+
+impl SeatFronts<'_> {
+    /// Returns for how many milliseconds requests have waited, each time that they had to.
+    pub(crate) fn pauses_ms(&self) -> Vec<u64> {
+        let milliseconds = |pause: &Duration| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+        self.pauses.borrow().iter().map(milliseconds).collect()
+    }
+
+    /// Requests go on.
+    fn release(&self, stopped: Option<(Stopped<'_>, Instant)>) {
+        let Some((stopped, since)) = stopped else { return };
+        drop(stopped);
+        self.pauses.borrow_mut().push(since.elapsed());
+    }
+}
+
+impl Fronts for SeatFronts<'_> {
+    fn stop(&self) -> bool {
+        self.to.expect(self.seat);
+        let since = Instant::now();
+        let stopped = self.seat.relay.stop();
+        if stopped.is_none() {
+            self.to.expect_no_more(self.seat);
+            self.pauses.borrow_mut().push(since.elapsed());
+        }
+        *self.stopped.borrow_mut() = stopped.map(|stopped| (stopped, since));
+        self.stopped.borrow().is_some()
+    }
+
+    fn give_back(&self) {
+        if let Some((stopped, _)) = &*self.stopped.borrow() {
+            stopped.give_back();
+        }
+    }
+
+    fn go_on(&self) {
+        let stopped = self.stopped.borrow_mut().take();
+        if stopped.is_some() {
+            self.to.expect_no_more(self.seat);
+        }
+        self.release(stopped);
+        self.seat.go_on();
+    }
+
+    fn go_there(&self, slot: u32) {
+        let mut stopped = self.stopped.borrow_mut().take();
+        while stopped.is_none() {
+            // They are refused since an earlier try: none takes long.
+            self.to.expect(self.seat);
+            stopped = self.seat.relay.stop().map(|stopped| (stopped, Instant::now()));
+        }
+        if let Some((stopped, _)) = &mut stopped {
+            stopped.move_to(self.to.pool.file_system(), slot);
+        }
+        *lock(&self.seat.at) = Arc::clone(self.to);
+        self.from.expect_no_more(self.seat);
+        self.release(stopped);
+        (self.moved)(self.seat.fileset);
+    }
+
+    fn refuse(&self, why: &str) {
+        tracing::error!(
+            from = %self.from.path.display(),
+            to = %self.to.path.display(),
+            why,
+            "a fileset that is used moves, and nobody knows in which pool it is: its requests are \
+             refused until its move goes on"
+        );
+        let mut stopped = self.stopped.borrow_mut().take();
+        if let Some((stopped, _)) = &mut stopped {
+            stopped.refuse();
+        }
+        self.release(stopped);
     }
 }
 
@@ -138,7 +354,7 @@ impl Uses {
     pub(crate) fn check(&self, request: &Request) -> Result<(), BackendError> {
         let Request::CloneDelete { fileset, clone } = request else { return Ok(()) };
         let name = format!("{fileset}@{clone}");
-        let uses: Vec<_> = self.lock().uses.values().cloned().collect();
+        let uses: Vec<_> = lock(&self.table).uses.values().cloned().collect();
         let is_it = |fileset: &FilesetUuid| {
             self.pool.fileset_name(*fileset).is_some_and(|found| found == name)
         };
@@ -163,13 +379,67 @@ impl Claim {
     pub(crate) fn fileset(&self) -> FilesetUuid {
         self.fileset
     }
+
+    fn table(&self) -> &Mutex<Table> {
+        match &self.of {
+            Of::Seat(seat) => &seat.table,
+            Of::Pool { uses, .. } => &uses.table,
+        }
+    }
+
+    /// Returns the uses of the pool that the fileset is in.
+    fn at(&self) -> Arc<Uses> {
+        match &self.of {
+            Of::Seat(seat) => seat.at(),
+            Of::Pool { uses, .. } => Arc::clone(uses),
+        }
+    }
+
+    /// Returns the files, wherever they are.
+    pub(crate) fn file_system(&self) -> Arc<dyn FileSystem> {
+        match &self.of {
+            Of::Seat(seat) => Arc::<Relay>::clone(&seat.relay),
+            Of::Pool { uses, .. } => uses.pool.file_system(),
+        }
+    }
+
+    /// Returns the files as an export reaches them: what its clients change is told to the mounts.
+    pub(crate) fn outside(&self) -> Arc<dyn FileSystem> {
+        match &self.of {
+            Of::Seat(seat) => Arc::clone(&seat.outside),
+            Of::Pool { uses, .. } => Arc::clone(&uses.outside),
+        }
+    }
+
+    /// Returns who is told of changes by a mount that is not alone, and of whose it is told.
+    pub(crate) fn shares(&self) -> &Arc<Shares> {
+        match &self.of {
+            Of::Seat(seat) => &seat.shares,
+            Of::Pool { uses, .. } => &uses.shares,
+        }
+    }
+
+    /// Returns the path of the pool that the fileset is in, and its name there.
+    pub(crate) fn place(&self) -> (PathBuf, Option<String>) {
+        let at = self.at();
+        (at.path.clone(), at.pool.fileset_name(self.fileset))
+    }
+
+    /// Returns the pool that an inode of the mount is in, and its number there.
+    pub(crate) fn inode(&self, ino: Ino) -> FsResult<(Arc<dyn OpenPool>, Ino)> {
+        let ino = match &self.of {
+            Of::Seat(seat) => seat.relay.below(ino)?,
+            Of::Pool { .. } => ino,
+        };
+        Ok((Arc::clone(&self.at().pool), ino))
+    }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.uses.lock().uses.remove(&self.number);
-        if self.is_held {
-            self.uses.pool.release_fileset(self.fileset);
+        lock(self.table()).uses.remove(&self.number);
+        if let Of::Pool { uses, is_held: true } = &self.of {
+            uses.pool.release_fileset(self.fileset);
         }
     }
 }

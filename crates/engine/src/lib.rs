@@ -31,9 +31,10 @@ pub use jobs::{
 };
 pub use journal::{JournalCounts, RecoveryError, RecoveryReport};
 pub use pool::{
-    CreateOptions, DiskGroupError, DiskGroupStatus, FilesetInfo, GroupPlan, Layouts, MemberStatus,
-    Move, MoveError, MoveHow, MoveStep, NewDiskGroup, OpenError, OpenOptions, Pipe, Pool,
-    PoolStatus, QuotaAccount, QuotaInfo, QuotaLimitsChange, QuotaProgress, SpareStatus,
+    CreateOptions, DiskGroupError, DiskGroupStatus, FilesetInfo, Fronts, GroupPlan, Layouts,
+    MemberStatus, Move, MoveError, MoveHow, MoveStep, NewDiskGroup, OpenError, OpenOptions,
+    PAUSE_NS_MAX, Pipe, Pool, PoolStatus, QuotaAccount, QuotaInfo, QuotaLimitsChange,
+    QuotaProgress, SpareStatus,
 };
 pub use segment::{SegmentCacheCounts, WRITES_IN_FLIGHT_MAX};
 pub use stream::{ReceiveError, ResumeToken, SendError, TokenError};

@@ -6,4 +6,5 @@
 
 pub mod fuse;
 pub mod nfs;
+pub mod relay;
 pub mod shared;

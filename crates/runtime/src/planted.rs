@@ -192,6 +192,9 @@ bugs! {
     MoveStaysUnasked: "A fileset that leaves is used again, and the other pool is not asked (FM3).",
     ArrivalForgottenEarly:
         "One that has arrived forgets that before the other pool has deleted it (FM4).",
+    MoveLeavesNameless:
+        "A file that was removed and is open stays behind when its fileset moves (FM5).",
+    MoveForgetsReferences: "A fileset that moves has no references of its fronts (FM5).",
     StreamHasNoReservation:
         "What receives a stream does not draw on the reservation of its fileset (QT5).",
     WeighingStopsEarly:

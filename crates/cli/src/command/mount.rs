@@ -26,7 +26,7 @@ use crate::bugs;
 use crate::daemon::{self, Answer, Relaunch};
 use crate::events::Keep;
 use crate::exit::{self, UsageError};
-use crate::mounts::{Mounts, check_shared, use_of};
+use crate::mounts::{Mounts, check_shared, shares_of, use_of};
 use crate::named::Named;
 use crate::output::Output;
 use crate::size::ByteSize;
@@ -164,7 +164,7 @@ fn mount_and_run(
     ready: &mut dyn FnMut(&str, &Value) -> anyhow::Result<()>,
 ) -> anyhow::Result<EndCause> {
     let claim = mounts.uses.claim(None, None, use_of(mount_options, directory))?;
-    let shares = mounts.shares_of(mount_options);
+    let shares = shares_of(mount_options, &claim);
     let session = front::fuse::mount(pool.file_system(), directory, mount_options, shares)?;
     let (directory, replaced_dead) = (session.directory().to_owned(), session.has_replaced_dead());
     mounts.add(session, claim);

@@ -64,10 +64,19 @@ fn move_from(
     let text = if gives_up {
         format!("{pool}:{fileset} stays, and nothing of it is in {other}")
     } else {
-        format!("{pool}:{fileset} is {other}:{name} now")
+        format!("{pool}:{fileset} is {other}:{name} now{}", pauses_of(&facts))
     };
     output.fact(&text, &facts);
     Ok(())
+}
+
+/// Returns words for how long requests have waited, of a fileset that was used meanwhile.
+fn pauses_of(facts: &serde_json::Value) -> String {
+    let pauses = facts["pauses_ms"].as_array().into_iter().flatten();
+    let longest = pauses.filter_map(serde_json::Value::as_u64).max();
+    longest.map_or_else(String::new, |longest| {
+        format!("; who uses it has waited {longest} ms at most")
+    })
 }
 
 fn absolute(pool: &Path) -> anyhow::Result<PathBuf> {
@@ -88,5 +97,5 @@ fn by_this_command(
         );
     };
     let task = if gives_up { MoveTask::GiveUp } else { MoveTask::Run };
-    Ok(moves::run((&from, fileset), (&to, name), task, tell)?)
+    Ok(moves::run((&from, fileset), (&to, name), None, task, tell)?)
 }

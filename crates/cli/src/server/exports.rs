@@ -91,12 +91,11 @@ impl Hub {
     fn prepare(&self, index: usize, spec: &ExportSpec) -> Result<Export, BackendError> {
         let served = &self.pools[index];
         let rules = spec.rules().map_err(|cause| served.failed(cause))?;
-        let fs = served.mounts.outside();
         let name = rules.fileset.as_deref().map(name_of).transpose();
         let name = name.map_err(|cause| served.failed(cause))?;
         let how = Use::Export(rules.name.clone());
         let claim = served.mounts.uses.claim(name.as_ref(), None, how)?;
-        let export = Export::of(rules, fs, claim.fileset()).map_err(|error| {
+        let export = Export::of(rules, claim.outside(), claim.fileset()).map_err(|error| {
             let directory = spec.dir.as_deref().unwrap_or("/");
             served.failed(refusal(directory, &error))
         })?;
@@ -254,6 +253,33 @@ impl Hub {
         );
         let written = self.state.write(&file_of(served), &(head + &text));
         written.map_err(|error| served.failed(format!("{error:#}")))
+    }
+
+    /// A fileset is in the pool of number `to` now, and what is exported of it goes on: from there
+    /// when the server is started again. What the configuration exports it says itself.
+    pub(super) fn exports_moved(&self, fileset: FilesetUuid, (from, to): (usize, usize)) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(nfs) = &self.nfs else { return };
+        let (mut is_kept, mut configured) = (false, Vec::new());
+        for export in nfs.service.exports().iter().filter(|it| it.fileset() == fileset) {
+            let mut owners = self.exports.lock();
+            let Some(owner) = owners.get_mut(&export.rules().name) else { continue };
+            owner.pool = to;
+            match owner.by {
+                ExportSource::Kept => is_kept = true,
+                ExportSource::Configuration => configured.push(export.rules().name.clone()),
+                ExportSource::CommandLine => {}
+            }
+        }
+        if !configured.is_empty() {
+            let names = configured.join(", ");
+            tracing::warn!(names, "exported by holdfast.toml from the pool that it was in");
+        }
+        for index in [to, from].into_iter().filter(|_| is_kept) {
+            if let Err(error) = self.keep(index) {
+                tracing::error!("exports do not follow their fileset: {error}");
+            }
+        }
     }
 
     /// The names in the file are those that filesets had: writes those that they have.

@@ -248,6 +248,14 @@ impl Hub {
             Request::ClientList {} => {
                 Ok(Answer::Clients(self.nfs.as_ref().map(Nfs::clients).unwrap_or_default()))
             }
+            Request::FilesetHere { name } => {
+                // Which of both pools has the fileset, the move is about to decide.
+                let _alone = self.no_move(index)?;
+                let answer = served.pool.control(request, peer)?;
+                // Its fronts may have waited for this word.
+                served.mounts.uses.seat_of(name).inspect(|seat| seat.go_on());
+                Ok(answer)
+            }
             other => {
                 served.mounts.uses.check(other)?;
                 let answer = served.pool.control(other, peer)?;

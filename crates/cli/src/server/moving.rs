@@ -1,9 +1,10 @@
 //! Moves of filesets between the pools of a server.
 
 use std::path::Path;
-use std::sync::{PoisonError, TryLockError};
+use std::sync::{MutexGuard, PoisonError, TryLockError};
 
-use serde_json::Value;
+use engine::Fronts;
+use serde_json::{Value, json};
 
 use super::Hub;
 use crate::backend::BackendError;
@@ -24,7 +25,8 @@ impl Hub {
         };
         let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let is_it = |path: &Path| real(path) == real(pool);
-        let target = self.pools.iter().find(|other| is_it(&other.path)).ok_or_else(|| {
+        let found = self.pools.iter().enumerate().find(|(_, other)| is_it(&other.path));
+        let (there_index, target) = found.ok_or_else(|| {
             let (own, other) = (served.path.display(), pool.display());
             served.failed(format!(
                 "this server does not serve {other}: start `holdfast serve {own} {other}`"
@@ -35,21 +37,36 @@ impl Hub {
                 "both are one pool: `holdfast fileset rename` gives a fileset another name",
             ));
         }
-        let _alone = match self.moving.try_lock() {
-            Ok(alone) => alone,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                return Err(served.failed("another fileset is being moved: try again then"));
-            }
-        };
+        let _alone = self.no_move(index)?;
         let (Some(from), Some(there)) = (served.pool.lend(), target.pool.lend()) else {
             return Err(served.failed("its filesets can't move"));
         };
         let task = if *gives_up { MoveTask::GiveUp } else { MoveTask::Run };
-        let done = moves::run((&from, fileset), (&there, to), task, progress);
+        let (own, other) = (&served.mounts.uses, &target.mounts.uses);
+        let seat = own.seat_of(fileset);
+        let moved = |fileset| self.exports_moved(fileset, (index, there_index));
+        let fronts = seat.as_ref().map(|seat| seat.fronts(own, other, &moved));
+        let by = fronts.as_ref().map(|fronts| -> &dyn Fronts { fronts });
+        let mut done = moves::run((&from, fileset), (&there, to), by, task, progress);
+        if let (Some(fronts), Ok(facts)) = (&fronts, &mut done) {
+            facts["pauses_ms"] = json!(fronts.pauses_ms());
+        }
         let result = done.as_ref().map_or_else(ToString::to_string, |_| "done".to_owned());
         tracing::info!(target: "holdfast::audit", ?request, result, "move");
         done
+    }
+
+    /// Keeps others from moving a fileset until what this returns is dropped; refused while
+    /// somebody does.
+    pub(super) fn no_move(&self, index: usize) -> Result<MutexGuard<'_, ()>, BackendError> {
+        match self.moving.try_lock() {
+            Ok(alone) => Ok(alone),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                let words = "a fileset is being moved: try again when that is done";
+                Err(self.pools[index].failed(words))
+            }
+        }
     }
 
     /// Finds out where each fileset is that was on its way when a server ended.

@@ -112,3 +112,19 @@ fn what_cannot_be_exported_is_refused() {
     pool.close().expect("memory does not fail");
     std::fs::remove_file(&state).expect("it is ours");
 }
+
+/// Goal: while a fileset is moved nobody says by a command where one is.
+#[test]
+fn nobody_says_where_a_fileset_is_while_one_is_moved() {
+    let pool = EngineBackend.open_in_memory(16 << 20).expect("there is memory");
+    let state = new_directory("here");
+    let hub = hub_of(&pool, &state);
+    let here = Request::FilesetHere { name: "root".to_owned() };
+    let moving = hub.no_move(0).expect("nothing is moved");
+    let refused = asked(&hub, &here).expect_err("one is moved");
+    assert!(refused.contains("is being moved: try again"), "{refused}");
+    drop(moving);
+    let refused = asked(&hub, &here).expect_err("it is not on its way");
+    assert!(refused.contains("neither leaves nor has arrived"), "{refused}");
+    pool.close().expect("memory does not fail");
+}

@@ -7,9 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::RwLockReadGuard;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::Thread;
 use std::time::Duration;
 
-use engine::{Move, MoveError, MoveHow, Pipe, Pool, ReceiveFailure, Received, SendError};
+use engine::{Fronts, Move, MoveError, MoveHow, Pipe, Pool, ReceiveFailure, Received, SendError};
 use format::fileset::{FilesetName, Moving};
 use format::stream::Totals;
 use serde_json::{Value, json};
@@ -61,12 +62,13 @@ struct ByThreads<'p> {
     tell: std::cell::RefCell<OnBytes<'p>>,
 }
 
-/// Says so when a thread has ended, whatever comes.
-struct Ended<'e>(&'e AtomicBool);
+/// Says so when a thread has ended, whatever comes, and wakes who waits for that.
+struct Ended<'e>(&'e AtomicBool, Thread);
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
+        self.1.unpark();
     }
 }
 
@@ -82,9 +84,11 @@ impl Pipe for ByThreads<'_> {
         is_sent.store(false, Ordering::Release);
         is_received.store(false, Ordering::Release);
         let [source, target] = self.lent;
+        let waiter = std::thread::current();
+        let [to_sender, to_receiver] = [waiter.clone(), waiter];
         std::thread::scope(|scope| {
             let sending = scope.spawn(move || {
-                let (_ended, mut output) = (Ended(is_sent), output);
+                let (_ended, mut output) = (Ended(is_sent, to_sender), output);
                 let watched = Watched::new(&mut output, source.is_closing);
                 let mut output = BufWriter::with_capacity(STREAM_BUFFER_BYTES, watched);
                 let sent = send(&mut output)?;
@@ -92,7 +96,7 @@ impl Pipe for ByThreads<'_> {
                 Ok::<_, SendError>(sent)
             });
             let receiving = scope.spawn(move || {
-                let (_ended, mut input) = (Ended(is_received), input);
+                let (_ended, mut input) = (Ended(is_received, to_receiver), input);
                 let watched = Watched::new(&mut input, target.is_closing);
                 receive(&mut BufReader::with_capacity(STREAM_BUFFER_BYTES, watched))
             });
@@ -129,6 +133,7 @@ pub(crate) enum MoveTask {
 /// Does `work` with what a move between two pools needs.
 fn with_how<T>(
     lent: [&Lent<'_>; 2],
+    fronts: Option<&dyn Fronts>,
     tell: OnBytes<'_>,
     work: impl FnOnce(&mut MoveHow<'_>) -> T,
 ) -> Result<T, BackendError> {
@@ -149,6 +154,7 @@ fn with_how<T>(
         pipe: &pipe,
         random: &mut random,
         wait: &mut wait,
+        fronts,
         on_step: &mut |step| {
             tracing::debug!(?step, "a move");
             true
@@ -161,20 +167,22 @@ fn with_how<T>(
     Ok(work(&mut how))
 }
 
-/// Draws of one move: a token, two clones, two streams.
-const RANDOMS: usize = 8;
+/// Draws of one move: a token; a clone and a stream for each difference, of which one in use may
+/// need some forty.
+const RANDOMS: usize = 128;
 
 /// Moves a fileset of one pool to another, or gives that up.
 pub(crate) fn run(
     (source, fileset): (&Lent<'_>, &str),
     (target, to): (&Lent<'_>, &str),
+    fronts: Option<&dyn Fronts>,
     task: MoveTask,
     tell: OnBytes<'_>,
 ) -> Result<Value, BackendError> {
     let from = name_of(fileset).map_err(|cause| failed(source.path, cause))?;
     let name = name_of(to).map_err(|cause| failed(target.path, cause))?;
     let this = Move { source: (&source.pool, &from), target: (&target.pool, &name) };
-    let done = with_how([source, target], tell, |how| match task {
+    let done = with_how([source, target], fronts, tell, |how| match task {
         MoveTask::Run => this.run(how),
         MoveTask::GiveUp => this.give_up(how),
     })?;
@@ -259,7 +267,7 @@ fn finish(
     moving: Moving,
 ) -> String {
     let this = Move { source: (&source.pool, from), target: (&target.pool, to) };
-    let finished = with_how([source, target], &mut |_, _| true, |how| {
+    let finished = with_how([source, target], None, &mut |_, _| true, |how| {
         this.finish(moving.token(), how).map_err(|error| error.to_string())
     });
     match finished.map_err(|error| error.to_string()).flatten() {

@@ -1,12 +1,16 @@
 //! `holdfast fileset move`: by the server of both pools, and by the command alone; a server that is
 //! killed in the middle.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{HOLDFAST, first_line};
+use super::several::Other;
+use super::{HOLDFAST, can_mount, first_line};
 
 const FILES: usize = 40;
 /// Times that a server is killed.
@@ -128,10 +132,6 @@ fn a_fileset_moves_by_a_command_with_a_server_and_without() {
     let serving = both.serve();
     both.does("fileset move two.hf:a one.hf:a");
     assert_eq!(both.places(), ["one"]);
-    both.does("export add one.hf:a /a");
-    let told = both.refused("fileset move one.hf:a two.hf:a");
-    assert!(told.contains("mounted or exported") && told.contains("not there yet"), "{told}");
-    both.does("export remove one.hf /a");
     let told = both.refused("fileset move one.hf:a one.hf:b");
     assert!(told.contains("both are one pool"), "{told}");
     let told = both.refused("fileset move one.hf:a three.hf:b");
@@ -144,6 +144,107 @@ fn a_fileset_moves_by_a_command_with_a_server_and_without() {
     end(serving);
     both.compare("two.hf");
     both.check();
+}
+
+/// Goal: a fileset that is exported moves, and its export goes along: it is listed and removed
+/// where the fileset is, and exported from there by the next server.
+#[test]
+fn an_export_goes_along_with_its_fileset() {
+    let both = Both::new("along");
+    let serving = both.serve();
+    both.does("export add one.hf:a /a");
+    both.does("export add one.hf:root /root");
+    let told = both.does("fileset move one.hf:a two.hf:b");
+    assert!(told.contains("waited"), "{told}");
+    let listed = |pool: &str| both.does(&format!("export list {pool}"));
+    assert!(listed("two.hf").contains("/a") && !listed("one.hf").contains("/a "));
+    assert!(listed("one.hf").contains("/root"));
+    both.does("export add two.hf:b /again");
+    end(serving);
+    let serving = both.serve();
+    let told = listed("two.hf");
+    assert!(told.contains("/a") && told.contains("/again"), "{told}");
+    both.does("fileset move two.hf:b one.hf:a");
+    both.does("export remove one.hf /a");
+    both.does("export remove one.hf /again");
+    both.does("fileset move one.hf:a two.hf:a");
+    end(serving);
+    both.compare("two.hf");
+    both.check();
+}
+
+/// Goal: a fileset that is mounted moves under its programs: files stay open, with their numbers,
+/// nothing that was written is lost, and a file that was removed and is open keeps it where it is.
+#[test]
+fn a_fileset_moves_under_the_programs_that_use_it() {
+    if !can_mount("a_fileset_moves_under_the_programs_that_use_it") {
+        return;
+    }
+    let both = Both::new("under");
+    let mount = Other(both.work.join("mnt"));
+    fs::create_dir(&mount.0).expect("the name is new");
+    let serving = both.serve();
+    both.does("mount one.hf:a mnt");
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(true);
+    let mut open = options.open(mount.0.join("open")).expect("there is room");
+    open.write_all(b"before").expect("there is room");
+    let number = open.metadata().expect("it is open").ino();
+    let directory = fs::read_dir(mount.0.join("below")).expect("it is there");
+    let is_over = AtomicBool::new(false);
+    let (work, at) = (&both.work, &mount.0);
+    let written = std::thread::scope(|scope| {
+        let writing = scope.spawn(|| write_until(at, &is_over));
+        for [from, to] in [["one", "two"], ["two", "one"], ["one", "two"]] {
+            both.does(&format!("fileset move {from}.hf:a {to}.hf:a"));
+            open.write_all(to.as_bytes()).expect("there is room");
+            open.sync_all().expect("nothing fails");
+        }
+        is_over.store(true, Ordering::Relaxed);
+        writing.join().expect("what was written is there")
+    });
+    assert!(written > 3, "{written} files say little");
+    assert_eq!(open.metadata().expect("it is open").ino(), number);
+    assert_eq!(fs::metadata(at.join("open")).expect("it has its name").ino(), number);
+    assert_eq!(directory.count(), FILES);
+    for count in 0..FILES {
+        let read = |below: &Path| fs::read(below.join(format!("below/{count}"))).expect("there");
+        assert!(read(at) == read(&work.join("from")), "file {count}");
+    }
+    fs::remove_file(at.join("open")).expect("it is there");
+    let told = both.refused("fileset move two.hf:a one.hf:a");
+    assert!(told.contains("1 files that were removed are still open"), "{told}");
+    let mut kept = String::new();
+    std::io::Seek::rewind(&mut open).expect("it is open");
+    std::io::Read::read_to_string(&mut open, &mut kept).expect("it is there");
+    assert_eq!(kept, "beforetwoonetwo");
+    drop(open);
+    both.does("fileset move two.hf:a one.hf:a");
+    assert_eq!(both.places(), ["one"]);
+    let status = both.does("status mnt --json");
+    assert!(status.contains("\"fileset\":\"a\""), "{status}");
+    both.does("unmount mnt");
+    end(serving);
+    both.compare("one.hf");
+    both.check();
+}
+
+/// Writes files, reads each back, and renames and removes them; returns how many.
+fn write_until(directory: &Path, is_over: &AtomicBool) -> usize {
+    let mut written = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        written += 1;
+        let bytes = vec![u8::try_from(written % 251).expect("small"); 100 + written * 331 % 20_000];
+        let [new, old] =
+            ["new", "old"].map(|name| directory.join(format!("{name}{}", written % 9)));
+        fs::write(&new, &bytes).expect("there is room");
+        fs::rename(&new, &old).expect("it is there");
+        assert!(fs::read(&old).expect("it is there") == bytes, "file {written}");
+        if written % 3 == 0 {
+            fs::remove_file(&old).expect("it is there");
+        }
+    }
+    written
 }
 
 /// Goal: a server that is killed while it moves a fileset leaves it in exactly one pool once it is

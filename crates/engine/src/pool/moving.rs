@@ -2,7 +2,9 @@
 //! nobody uses the fileset, and the switch (decision 0078).
 //!
 //! Each step is durable before the next begins, and [`Move::run`] goes on wherever it was ended:
-//! what it needs to know stands in the entries of both pools. FM1 to FM4 are in `vnode/leave.rs`.
+//! what it needs to know stands in the entries of both pools. FM1 to FM5 are in `vnode/leave.rs`.
+//!
+//! Not here: fronts that use the fileset meanwhile (`in_use.rs`).
 //!
 //! # Concurrency
 //!
@@ -13,9 +15,11 @@ use std::io::{Read, Write};
 
 use format::fileset::{FilesetName, MoveToken, Moving, NamePart};
 use format::stream::Totals;
+use runtime::clock::Clock;
 use runtime::planted::{self, Planted};
 
 use super::Pool;
+use super::in_use::{Fronts, holds_of};
 use crate::error::FsError;
 use crate::fileset::table::on_its_way;
 use crate::stream::{ReceiveError, ResumeToken, SendError};
@@ -33,6 +37,10 @@ pub enum MoveStep {
     Cloned,
     /// A copy of the fileset is there, and nobody sees it.
     Copied,
+    /// Of one in use: what differs since has followed.
+    Followed,
+    /// Of one in use: requests wait.
+    Stopped,
     /// The fileset leaves: nobody uses it.
     Leaves,
     /// What it is last is kept.
@@ -64,6 +72,9 @@ pub enum MoveError {
     /// It is not as it should be.
     #[error("{0}")]
     Refused(String),
+    /// It is used too much: try again when it is used less.
+    #[error("it is in use, and stays: {0}; give the command again later")]
+    Busy(String),
     /// Somebody has ended it.
     #[error("the move was ended: give the command again to go on with it, or to give it up")]
     Ended,
@@ -93,6 +104,8 @@ pub struct MoveHow<'h> {
     pub random: &'h mut dyn FnMut() -> [u8; 32],
     /// Waits a moment: jobs free something. `false`: there is no time.
     pub wait: &'h mut dyn FnMut() -> bool,
+    /// The fronts that use the fileset; `None`: nobody may.
+    pub fronts: Option<&'h dyn Fronts>,
     /// Told of each step; `false`: the move ends there.
     pub on_step: &'h mut dyn FnMut(MoveStep) -> bool,
     /// Told which anode was sent, and below which number all are.
@@ -100,7 +113,7 @@ pub struct MoveHow<'h> {
 }
 
 impl MoveHow<'_> {
-    fn tell(&mut self, step: MoveStep) -> Result<(), MoveError> {
+    pub(super) fn tell(&mut self, step: MoveStep) -> Result<(), MoveError> {
         if (self.on_step)(step) { Ok(()) } else { Err(MoveError::Ended) }
     }
 }
@@ -114,7 +127,7 @@ pub struct Move<'m> {
     pub target: (&'m Pool, &'m FilesetName),
 }
 
-type Done<T> = Result<T, MoveError>;
+pub(super) type Done<T> = Result<T, MoveError>;
 
 /// Returns the `number`th clone that a move takes.
 fn clone_name(token: MoveToken, number: usize) -> NamePart {
@@ -123,7 +136,7 @@ fn clone_name(token: MoveToken, number: usize) -> NamePart {
 }
 
 /// Returns the clones of a fileset that this move has taken, the newest last.
-fn clones_of(found: &Found, token: MoveToken) -> Vec<NamePart> {
+pub(super) fn clones_of(found: &Found, token: MoveToken) -> Vec<NamePart> {
     let prefix = clone_prefix(token);
     let is_own = |name: &&NamePart| name.as_str().starts_with(&prefix);
     found.clones.iter().filter(is_own).cloned().collect()
@@ -138,21 +151,30 @@ impl Move<'_> {
     /// failed: which one, [`Move::settle`] finds out.
     pub fn run(&self, how: &mut MoveHow<'_>) -> Done<()> {
         if let Some(token) = self.settle()? {
+            self.take_over_late(token, how)?;
             return self.finish(token, how);
+        }
+        if let Some(fronts) = how.fronts {
+            fronts.go_on();
         }
         let (source, name) = self.source;
         let found = source.core.find_moving(name.parts()).map_err(MoveError::Source)?;
         let found = found
             .ok_or_else(|| MoveError::Source(FsError::NoFileset { name: name.to_string() }))?;
         let begun = self.begun(found.slot)?;
-        source.core.check_movable(found.slot, begun).map_err(MoveError::Source)?;
+        let holds = holds_of(how.fronts);
+        source.core.check_movable(found.slot, begun, holds).map_err(MoveError::Source)?;
         let token = match begun {
             Some(token) => token,
             None => self.begin(found.slot, how)?,
         };
         self.copy(found.slot, token, how)?;
         how.tell(MoveStep::Copied)?;
-        if let Err(error) = self.switch(found.slot, token, how) {
+        if let Some(fronts) = how.fronts {
+            self.move_used((found.slot, token), how, fronts)?;
+            return self.finish(token, how);
+        }
+        if let Err(error) = self.switch((found.slot, token), how, None) {
             // Who has ended it looks as a crash would.
             if !matches!(error, MoveError::Ended)
                 && let Some(token) = self.settle()?
@@ -271,25 +293,43 @@ impl Move<'_> {
         let partial = target.core.find_partial(to.parts()).map_err(MoveError::Target)?;
         let own = self.own_clones(slot, token)?;
         let first = own.first().ok_or_else(|| self.is_of_another())?;
-        self.carry((slot, None, first), partial, Arrival { token, end: None }, how)
+        self.carry((slot, None, first), partial, Arrival { token, end: None }, None, how)
+    }
+
+    /// Gives up what came of an earlier difference: it is of another clone.
+    pub(super) fn forget_partial(&self) -> Done<()> {
+        let (target, to) = self.target;
+        target.core.abort_receiving(to.parts()).map_err(MoveError::Target)?;
+        target.free_given_up().map_err(MoveError::Target)
+    }
+
+    /// Returns the newest clone of this move that has come.
+    pub(super) fn newest_there(&self, token: MoveToken) -> Done<NamePart> {
+        let (target, to) = self.target;
+        let there = target.core.find_moving(to.parts()).map_err(MoveError::Target)?;
+        let newest = there.and_then(|there| clones_of(&there, token).pop());
+        newest.ok_or_else(|| self.is_of_another())
     }
 
     /// FM2, FM3: the fileset leaves, what it has changed since its copy follows, and it is there.
-    fn switch(&self, slot: u32, token: MoveToken, how: &mut MoveHow<'_>) -> Done<()> {
-        let ((source, from), (target, to)) = (self.source, self.target);
+    /// Of one in use that is given up at `until_ns`, unless all is sent by then.
+    pub(super) fn switch(
+        &self,
+        (slot, token): (u32, MoveToken),
+        how: &mut MoveHow<'_>,
+        until_ns: Option<u64>,
+    ) -> Done<()> {
+        let ((source, from), target) = (self.source, self.target.0);
         let ids = (source.core.store.pool_id(), target.core.store.pool_id());
-        // What came of an earlier last difference is of another clone.
-        target.core.abort_receiving(to.parts()).map_err(MoveError::Target)?;
-        target.free_given_up().map_err(MoveError::Target)?;
+        self.forget_partial()?;
         if !planted::is(Planted::MoveLeavesUnwritten) {
-            source.core.leave(slot, token, ids.1).map_err(MoveError::Source)?;
+            let holds = holds_of(how.fronts);
+            source.core.leave(slot, (token, ids.1), holds).map_err(MoveError::Source)?;
         }
         how.tell(MoveStep::Leaves)?;
         let last = self.take_clone(slot, token, how)?;
         how.tell(MoveStep::LastCloned)?;
-        let there = target.core.find_moving(to.parts()).map_err(MoveError::Target)?;
-        let base = there.and_then(|there| clones_of(&there, token).pop());
-        let base = base.ok_or_else(|| self.is_of_another())?;
+        let base = self.newest_there(token)?;
         let found = source.core.find_moving(from.parts()).map_err(MoveError::Source)?;
         let found = found.ok_or(MoveError::Source(FsError::Stale))?;
         let end = ArrivalEnd {
@@ -299,7 +339,7 @@ impl Move<'_> {
             quota_bytes: found.quota_bytes,
         };
         let arrival = Arrival { token, end: Some(end) };
-        self.carry((slot, Some(&base), &last), None, arrival, how)?;
+        self.carry((slot, Some(&base), &last), None, arrival, until_ns, how)?;
         how.tell(MoveStep::Arrived)
     }
 
@@ -324,9 +364,20 @@ impl Move<'_> {
         })
         .map_err(MoveError::Source)?;
         how.tell(MoveStep::Deleted)?;
+        let arrived = target.core.find_of_move(token).map_err(MoveError::Target)?;
+        if let Some(found) = arrived {
+            let own = clones_of(&found, token);
+            target.core.check_unheld(found.slot, &own).map_err(MoveError::Target)?;
+        }
+        let is_used = how.fronts.is_some();
         waiting(how, &mut || {
             let Some(found) = target.core.find_of_move(token)? else { return Ok(()) };
-            target.delete_clones(found.slot, &clones_of(&found, token))
+            let mut own = clones_of(&found, token);
+            if is_used {
+                // Whoever changes the fileset waits while its newest clone goes: one does so last.
+                own.reverse();
+            }
+            target.delete_clones(found.slot, &own)
         })
         .map_err(MoveError::Target)?;
         self.settle_target(token)?;
@@ -365,9 +416,11 @@ impl Move<'_> {
             return Err(MoveError::Refused(format!("nothing is on its way to {to}")));
         };
         let found = source.core.find_moving(from.parts()).map_err(MoveError::Source)?;
-        if found.is_none_or(|found| clones_of(&found, token).is_empty()) {
+        let own = found.map(|found| (found.slot, clones_of(&found, token)));
+        let Some((slot, own)) = own.filter(|(_, own)| !own.is_empty()) else {
             return Err(self.is_of_another());
-        }
+        };
+        source.core.check_unheld(slot, &own).map_err(MoveError::Source)?;
         waiting(how, &mut || target.delete_arriving(to, token)).map_err(MoveError::Target)?;
         waiting(how, &mut || match source.core.find_moving(from.parts())? {
             Some(found) => source.delete_clones(found.slot, &clones_of(&found, token)),
@@ -385,7 +438,7 @@ impl Move<'_> {
         ))
     }
 
-    fn own_clones(&self, slot: u32, token: MoveToken) -> Done<Vec<NamePart>> {
+    pub(super) fn own_clones(&self, slot: u32, token: MoveToken) -> Done<Vec<NamePart>> {
         let (source, from) = self.source;
         let found = source.core.find_moving(from.parts()).map_err(MoveError::Source)?;
         let found = found.filter(|found| found.slot == slot);
@@ -393,7 +446,12 @@ impl Move<'_> {
     }
 
     /// Takes the next clone for a move.
-    fn take_clone(&self, slot: u32, token: MoveToken, how: &mut MoveHow<'_>) -> Done<NamePart> {
+    pub(super) fn take_clone(
+        &self,
+        slot: u32,
+        token: MoveToken,
+        how: &mut MoveHow<'_>,
+    ) -> Done<NamePart> {
         let (source, _) = self.source;
         let own = self.own_clones(slot, token)?;
         let number = |name: &NamePart| name.as_str().rsplit('-').next()?.parse::<usize>().ok();
@@ -405,12 +463,13 @@ impl Move<'_> {
         Ok(name)
     }
 
-    /// Sends one clone, and receives it.
-    fn carry(
+    /// Sends one clone, and receives it. It is given up at `until_ns`, unless it is sent by then.
+    pub(super) fn carry(
         &self,
         (slot, base, clone): (u32, Option<&NamePart>, &NamePart),
         partial: Option<Partial>,
         arrival: Arrival,
+        until_ns: Option<u64>,
         how: &mut MoveHow<'_>,
     ) -> Done<()> {
         let ((source, _), (target, to)) = (self.source, self.target);
@@ -425,7 +484,8 @@ impl Move<'_> {
         let random = (how.random)();
         let MoveHow { pipe, progress, .. } = how;
         let mut send = |out: &mut dyn Write| {
-            source.core.send(from.as_ref(), &node, resume, out, &mut **progress)
+            let mut out = Until { out, clock: &*source.core.store.clock, until_ns };
+            source.core.send(from.as_ref(), &node, resume, &mut out, &mut **progress)
         };
         let mut receive = |input: &mut dyn Read| {
             let input = (input, Some(arrival));
@@ -434,6 +494,26 @@ impl Move<'_> {
         let done = pipe.carry(&mut send, &mut receive);
         target.free_given_up().map_err(MoveError::Target)?;
         done.map(drop)
+    }
+}
+
+/// Takes nothing any more once it is late.
+struct Until<'u> {
+    out: &'u mut dyn Write,
+    clock: &'u dyn Clock,
+    until_ns: Option<u64>,
+}
+
+impl Write for Until<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.until_ns.is_some_and(|until_ns| self.clock.monotonic_ns() > until_ns) {
+            return Err(std::io::Error::other("it takes longer than requests may wait"));
+        }
+        self.out.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
     }
 }
 
@@ -453,7 +533,7 @@ fn waiting(
 
 impl Pool {
     /// Deletes clones that moves of the fileset in `of` have taken, the last one first.
-    fn delete_clones(&self, of: u32, names: &[NamePart]) -> Result<(), FsError> {
+    pub(super) fn delete_clones(&self, of: u32, names: &[NamePart]) -> Result<(), FsError> {
         for name in names.iter().rev() {
             let slot = self.core.delete_clone_moving(of, name)?;
             self.free_by_job(slot, name.as_str());

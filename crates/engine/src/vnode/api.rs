@@ -61,8 +61,20 @@ impl Ino {
     }
 
     /// Returns the root directory of the fileset in a slot.
-    pub(crate) fn root_of_slot(slot: u32) -> Ino {
+    #[must_use]
+    pub fn root_of_slot(slot: u32) -> Ino {
         Ino(u64::from(slot) << ANODE_BITS | format::anode::ROOT_ANODE.0)
+    }
+
+    /// Returns the inode that has the same number in the fileset in another slot.
+    #[must_use]
+    pub fn in_slot(self, slot: u32) -> Ino {
+        Ino(u64::from(slot) << ANODE_BITS | self.0 & CLONES_NUMBER)
+    }
+
+    /// Returns its number in its fileset.
+    pub(crate) fn anode(self) -> format::ids::AnodeNo {
+        format::ids::AnodeNo(self.0 & CLONES_NUMBER)
     }
 
     /// Returns the slot of the fileset that the inode is in.

@@ -223,6 +223,11 @@ impl Fileset {
         self.holds.load(Ordering::SeqCst) > 0
     }
 
+    /// Whether fronts hold it no more than so often.
+    pub(super) fn is_held_by(&self, holds: usize) -> bool {
+        self.holds.load(Ordering::SeqCst) <= holds
+    }
+
     /// Whether it is what a fileset was like at one moment.
     pub(super) fn is_clone(&self) -> bool {
         self.is_clone
@@ -407,6 +412,11 @@ impl Core {
             return Ok(fileset.check_there()?.uuid());
         }
         self.hold_slot_with(slot, FOR_GOOD)
+    }
+
+    /// As [`Core::hold_fileset`], of the fileset in `slot`.
+    pub(super) fn hold_slot_once(&self, slot: u32) -> FsResult<FilesetUuid> {
+        self.hold_slot_with(slot, 1)
     }
 
     fn hold_slot_with(&self, slot: u32, holds: usize) -> FsResult<FilesetUuid> {

@@ -290,7 +290,7 @@ mod tests {
         let pinned = core.pin_clone(&[part("a")], &clone).expect("it is there");
         let source = core.fork_source(&pinned).expect("there is room");
         let fileset = core.open_fileset(slot).expect("it can be read");
-        core.leave(slot, TOKEN, PoolId([9; 16])).expect("nobody uses it");
+        core.leave(slot, (TOKEN, PoolId([9; 16])), 0).expect("nobody uses it");
         let refused = core.put_fork(fileset, &source).map(drop);
         assert!(matches!(refused, Err(FsError::FilesetInUse { .. })), "{refused:?}");
         let left = core.find_moving(&[part("a")]).expect("it can be read").expect("it is there");

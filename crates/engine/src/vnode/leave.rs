@@ -4,11 +4,13 @@
 //! # Invariants
 //!
 //! - FM1: Nobody but the move uses a fileset that leaves or arrives: no front has it when it says
-//!   so, none gets it, and no name leads to it.
+//!   so, or those that have it wait (decision 0082); none gets it, and no name leads to it.
 //! - FM2: That a fileset leaves is durable before the last stream of it begins.
 //! - FM3: One transaction of the pool that it goes to says that it has arrived, and shows it. From
 //!   then on it is there, and nowhere else.
 //! - FM4: One that has arrived says so until the pool that it came from has nothing of it any more.
+//! - FM5: Fronts that used a fileset go on with it where it has arrived, once that is durable, with
+//!   the references that they had. No file that they have open is left behind.
 //!
 //! # Crashes
 //!
@@ -20,12 +22,12 @@
 use std::sync::atomic::Ordering;
 
 use format::fileset::{FilesetState, MoveToken, Moving, NamePart, ROOT_SLOT, joined};
-use format::ids::PoolId;
+use format::ids::{AnodeNo, PoolId};
 use format::quota::QuotaState;
 
 use super::diff::Pinned;
 use super::filesets::{check_live, check_settled};
-use super::{Core, Fileset};
+use super::{Core, Files, Fileset, Vnode};
 use crate::error::{FsError, FsResult};
 use crate::fileset::table::{Index, Node, on_its_way};
 use crate::journal::Reservation;
@@ -112,8 +114,14 @@ impl Core {
     }
 
     /// Refuses what can't move to another pool, in words. `token` is the move that has begun;
-    /// `None`: one that begins, and deletes first what others have left ([`is_of_a_move`]).
-    pub(crate) fn check_movable(&self, slot: u32, token: Option<MoveToken>) -> FsResult<()> {
+    /// `None`: one that begins, and deletes first what others have left ([`is_of_a_move`]). `holds`
+    /// is how often it may be held: by fronts that wait.
+    pub(crate) fn check_movable(
+        &self,
+        slot: u32,
+        token: Option<MoveToken>,
+        holds: usize,
+    ) -> FsResult<()> {
         let index = self.filesets.table.lock(&self.store)?;
         let refused = |by: String| Err(FsError::FilesetInUse { name: index.path_of(slot), by });
         if slot == ROOT_SLOT {
@@ -129,19 +137,29 @@ impl Core {
                       quota off` first";
             return Err(FsError::FilesetInUse { name: name()?, by: by.to_owned() });
         }
-        if self.is_main(fileset) || fileset.is_held() {
+        if self.is_main(fileset) {
+            let by = "its pool was opened to serve it, for as long as it is open: serve the pool \
+                      (`holdfast serve POOL`), and mount or export the fileset of that server";
+            return Err(FsError::FilesetInUse { name: name()?, by: by.to_owned() });
+        }
+        if !fileset.is_held_by(holds) {
             return Err(in_use(name()?));
         }
         Ok(())
     }
 
     /// FM1, FM2: the fileset in `slot` leaves for the pool `to`; that is durable when this returns.
-    pub(crate) fn leave(&self, slot: u32, token: MoveToken, to: PoolId) -> FsResult<()> {
-        self.check_movable(slot, Some(token))?;
+    pub(crate) fn leave(
+        &self,
+        slot: u32,
+        (token, to): (MoveToken, PoolId),
+        holds: usize,
+    ) -> FsResult<()> {
+        self.check_movable(slot, Some(token), holds)?;
         let fileset = self.open_fileset(slot)?;
         // Whoever holds it says so first, and then looks whether it is closed.
         fileset.is_closed.store(true, Ordering::SeqCst);
-        let is_free = !fileset.is_held();
+        let is_free = fileset.is_held_by(holds);
         let left = if is_free {
             self.change_moving(fileset, None, Some(Moving::Leaving { token, to: to.0 }))
         } else {
@@ -161,6 +179,50 @@ impl Core {
         let leaving = fileset.anodes.lock().entry().moving;
         self.change_moving(fileset, leaving, None)?;
         fileset.is_closed.store(false, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Returns the files of the fileset in `slot` that have no name and are open, once what waits
+    /// to be freed is: a move that leaves them behind would take them from who has them open.
+    pub(crate) fn nameless_of(&self, slot: u32) -> FsResult<Vec<AnodeNo>> {
+        let files = Files { core: self, fileset: self.open_fileset(slot)? };
+        files.reap_doomed();
+        let mut nameless = Vec::new();
+        for (_, number) in files.fileset.anodes.orphans(&self.store)? {
+            let ino = files.fileset.ino(number);
+            if self.table.is_referenced(ino) && is_nameless(&*files.vnode_of(number)?) {
+                nameless.push(number);
+            }
+        }
+        Ok(nameless)
+    }
+
+    /// Returns the files of the fileset in `slot` on which fronts have references, and how many.
+    pub(crate) fn references_of(&self, slot: u32) -> Vec<(AnodeNo, u64)> {
+        let all = self.table.references_of(slot).into_iter();
+        all.map(|(ino, count)| (ino.anode(), count)).collect()
+    }
+
+    /// FM5: the fileset of this move, which has arrived, is held once by fronts that have used it
+    /// where it was, with all references that they had. Returns its slot.
+    pub(crate) fn take_over(
+        &self,
+        token: MoveToken,
+        references: &[(AnodeNo, u64)],
+    ) -> FsResult<u32> {
+        let found = self.find_of_move(token)?.ok_or(FsError::Stale)?;
+        self.hold_slot_once(found.slot)?;
+        let fileset = self.open_fileset(found.slot)?;
+        for (number, count) in references {
+            self.table.add_references(fileset.ino(*number), *count);
+        }
+        Ok(found.slot)
+    }
+
+    /// The fronts that held the fileset in `slot` have gone on elsewhere.
+    pub(crate) fn let_go(&self, slot: u32) -> FsResult<()> {
+        let uuid = self.open_fileset(slot)?.uuid();
+        self.release_fileset(uuid);
         Ok(())
     }
 
@@ -236,6 +298,13 @@ impl Core {
         self.delete_clone_at(&|index| clone_in(index, of, clone))
     }
 
+    /// Refuses clones that a move has taken and has to delete where somebody holds one.
+    pub(crate) fn check_unheld(&self, of: u32, clones: &[NamePart]) -> FsResult<()> {
+        let index = self.filesets.table.lock(&self.store)?;
+        let taken = clones.iter().filter_map(|clone| index.clone_of(of, clone));
+        check_unheld(&index, taken)
+    }
+
     /// Deletes a fileset that is on its way; returns its name.
     pub(crate) fn delete_moving(&self, slot: u32) -> FsResult<String> {
         let name = self.filesets.table.lock(&self.store)?.path_of(slot);
@@ -278,6 +347,7 @@ fn check_alone(index: &Index, slot: u32, token: Option<MoveToken>) -> FsResult<(
             names(others)
         ));
     }
+    check_unheld(index, index.clones_of(slot))?;
     let below: Vec<_> = index.children(slot).collect();
     if !below.is_empty() {
         return refused(format!("these are below it: {}", names(below)));
@@ -288,15 +358,36 @@ fn check_alone(index: &Index, slot: u32, token: Option<MoveToken>) -> FsResult<(
     Ok(())
 }
 
+/// Refuses clones of a move of which somebody holds one: who holds it may never release it, so
+/// nobody waits for that.
+fn check_unheld<'i>(index: &Index, clones: impl Iterator<Item = &'i Node>) -> FsResult<()> {
+    for clone in clones {
+        let holds: Vec<_> = index.holds_of(clone.slot).map(NamePart::as_str).collect();
+        let Some(first) = holds.first() else { continue };
+        let name = index.path_of(clone.slot);
+        let by = format!(
+            "a move has taken this clone and has to delete it, and it is held by {}: `holdfast \
+             clone release POOL:{name} {first}` first",
+            holds.join(", ")
+        );
+        return Err(FsError::FilesetInUse { name, by });
+    }
+    Ok(())
+}
+
 fn clone_in(index: &Index, of: u32, clone: &NamePart) -> FsResult<u32> {
     let no_clone =
         || FsError::NoFileset { name: format!("{}@{}", index.path_of(of), clone.as_str()) };
     index.clone_of(of, clone).map(|node| node.slot).ok_or_else(no_clone)
 }
 
+fn is_nameless(vnode: &Vnode) -> bool {
+    vnode.state.read().anode.as_ref().is_some_and(|anode| anode.nlink == 0)
+}
+
 fn in_use(name: String) -> FsError {
-    let by = "it is mounted or exported, and a move in use is not there yet: unmount it, and \
-              remove its exports first";
+    let by = "it is mounted or exported by another server than the one that moves it, or is being \
+              copied: end that, or try again later";
     FsError::FilesetInUse { name, by: by.to_owned() }
 }
 
@@ -337,7 +428,7 @@ pub(super) mod tests {
     fn a_fileset_that_leaves_has_no_clones_but_those_of_its_move() {
         let (pool, slot) = pool_with_one();
         let core = pool.core();
-        core.leave(slot, TOKEN, PoolId([9; 16])).expect("nobody uses it");
+        core.leave(slot, (TOKEN, PoolId([9; 16])), 0).expect("nobody uses it");
         let other = format!("{}1", clone_prefix(MoveToken([0xb2; 16])));
         for name in ["mine", "move-mine", &other] {
             let refused = core.clone_moving(slot, &part(name), [3; 16]);
@@ -347,7 +438,7 @@ pub(super) mod tests {
         core.clone_moving(slot, &second, [4; 16]).expect("it is the move's");
         core.stay(slot).expect("nothing fails");
         core.clone_moving(slot, &part("mine"), [5; 16]).expect("it is in use");
-        let refused = core.leave(slot, TOKEN, PoolId([9; 16])).expect_err("it has a clone");
+        let refused = core.leave(slot, (TOKEN, PoolId([9; 16])), 0).expect_err("it has a clone");
         assert!(refused.to_string().contains("a@mine"), "{refused}");
     }
 

@@ -159,6 +159,13 @@ impl VnodeTable {
         self.shard(ino).lock().add_reference(ino).map(Arc::clone)
     }
 
+    /// Adds references that fronts had elsewhere.
+    pub(crate) fn add_references(&self, ino: Ino, count: u64) {
+        if count > 0 {
+            self.shard(ino).lock().add_references(ino, count);
+        }
+    }
+
     /// Gives references back.
     pub(crate) fn drop_references(&self, ino: Ino, count: u64) -> Left {
         let mut shard = self.shard(ino).lock();
@@ -251,13 +258,17 @@ impl VnodeTable {
 impl Shard {
     /// Adds a reference; returns the vnode, if it is in memory.
     fn add_reference(&mut self, ino: Ino) -> Option<&Arc<Vnode>> {
+        self.add_references(ino, 1)
+    }
+
+    fn add_references(&mut self, ino: Ino, count: u64) -> Option<&Arc<Vnode>> {
         let vnode = self.vnodes.get(&ino);
         if let Some(vnode) = vnode {
             let before = vnode.references.get();
-            vnode.references.set(before + 1);
+            vnode.references.set(before + count);
             self.referenced_vnodes += usize::from(before == 0);
         } else {
-            *self.references.entry(ino).or_insert(0) += 1;
+            *self.references.entry(ino).or_insert(0) += count;
         }
         vnode
     }

@@ -1,0 +1,253 @@
+//! The move of a fileset that fronts use: they go on behind it, and notice a pause (decision 0082).
+//!
+//! Differences follow the copy until one takes little time. Then requests are stopped: those under
+//! way are answered, those that come wait. The rest is as of a fileset that nobody uses
+//! ([`super::moving`]), and requests go on in the other pool, or where they were.
+//!
+//! # Invariants
+//!
+//! - MU1: From the stop to the end of the switch no request of a front is under way. What was
+//!   accepted before is in the last clone.
+//! - MU2: Requests go on where the fileset is, as both pools say durably. Where that can't be told
+//!   they are refused, until somebody asks again.
+//! - MU3: What takes too long is given up: requests go on where they were, and the move tries
+//!   again.
+//!
+//! # Crashes
+//!
+//! Fronts die with their server, so a crash finds what decision 0078 says, and no more.
+//!
+//! Not here: how requests are kept waiting (`front::relay`).
+
+use super::Pool;
+use super::moving::{Done, Move, MoveError, MoveHow, MoveStep, clones_of};
+use crate::error::FsError;
+use crate::vnode::Arrival;
+use format::fileset::MoveToken;
+use runtime::planted::{self, Planted};
+
+/// Differences that follow the copy before requests are stopped, at most.
+const ROUNDS_MAX: usize = 4;
+/// A difference that takes no longer is small: the last one is smaller still.
+const SMALL_NS: u64 = 60_000_000;
+/// Times that requests are stopped for a switch.
+const TRIES: usize = 8;
+/// How long the last difference may take to be sent. What is left of [`PAUSE_NS_MAX`] is for the
+/// way back.
+const SWITCH_NS: u64 = 150_000_000;
+/// Longest pause that a move means to make.
+pub const PAUSE_NS_MAX: u64 = 250_000_000;
+const _: () = assert!(SWITCH_NS < PAUSE_NS_MAX);
+/// Times that files without a name are looked for, while who has them open may close them.
+const LOOKS_MAX: usize = 3;
+/// Files without a name that a refusal names.
+const NAMED_MAX: usize = 4;
+
+/// How often the fronts that a move knows hold the fileset.
+const FRONT_HOLDS: usize = 1;
+
+/// The fronts that use a fileset while it moves. They hold it once.
+pub trait Fronts {
+    /// Keeps requests waiting that come from now on, and waits for those under way. `false`: these
+    /// take too long, and none waits any more.
+    fn stop(&self) -> bool;
+
+    /// Gives references back that fronts have given back while requests wait.
+    fn give_back(&self);
+
+    /// Requests go on where they were. Nothing where none waits.
+    fn go_on(&self);
+
+    /// Requests go on in the other pool, where the fileset is in this slot.
+    fn go_there(&self, slot: u32);
+
+    /// Requests that wait, and all that come, are refused: nobody knows where the fileset is.
+    fn refuse(&self, why: &str);
+}
+
+/// Returns how often a fileset may be held that moves.
+pub(super) fn holds_of(fronts: Option<&dyn Fronts>) -> usize {
+    if fronts.is_some() { FRONT_HOLDS } else { 0 }
+}
+
+impl Pool {
+    fn monotonic_ns(&self) -> u64 {
+        self.core.store.clock.monotonic_ns()
+    }
+}
+
+impl Move<'_> {
+    /// Moves the rest of a fileset that `fronts` use, of which a copy has been made.
+    pub(super) fn move_used(
+        &self,
+        (slot, token): (u32, MoveToken),
+        how: &mut MoveHow<'_>,
+        fronts: &dyn Fronts,
+    ) -> Done<()> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let tried = self.wait_for_nameless(slot, how, fronts).and_then(|()| {
+                self.catch_up((slot, token), how)?;
+                self.switch_used((slot, token), how, fronts)
+            });
+            match tried {
+                Err(MoveError::Busy(_)) if tries < TRIES && (how.wait)() => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Deletes what earlier differences have left: the next begins from the newest clone that both
+    /// pools have. What can't go yet goes with the next one, or at the end.
+    fn delete_older(&self, (slot, token): (u32, MoveToken)) -> Done<()> {
+        let (source, target) = (self.source.0, self.target.0);
+        let newest = self.newest_there(token)?;
+        let there = target.core.find_of_move(token).map_err(MoveError::Target)?;
+        let there = there.map(|found| (target, found.slot, clones_of(&found, token)));
+        let here = (source, slot, self.own_clones(slot, token)?);
+        for (pool, slot, own) in [here].into_iter().chain(there) {
+            for older in own.into_iter().filter(|clone| *clone != newest) {
+                match pool.delete_clones(slot, &[older]) {
+                    Ok(()) | Err(FsError::FilesetInUse { .. } | FsError::TryLater) => {}
+                    Err(error) => return Err(MoveError::Source(error)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends differences until one takes little time.
+    fn catch_up(&self, (slot, token): (u32, MoveToken), how: &mut MoveHow<'_>) -> Done<()> {
+        for _ in 0..ROUNDS_MAX {
+            let since_ns = self.source.0.monotonic_ns();
+            self.forget_partial()?;
+            self.delete_older((slot, token))?;
+            let next = self.take_clone(slot, token, how)?;
+            let base = self.newest_there(token)?;
+            let arrival = Arrival { token, end: None };
+            self.carry((slot, Some(&base), &next), None, arrival, None, how)?;
+            how.tell(MoveStep::Followed)?;
+            if self.source.0.monotonic_ns().saturating_sub(since_ns) <= SMALL_NS {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops requests, and lets them go on in the other pool, or where they were.
+    fn switch_used(
+        &self,
+        (slot, token): (u32, MoveToken),
+        how: &mut MoveHow<'_>,
+        fronts: &dyn Fronts,
+    ) -> Done<()> {
+        let source = self.source.0;
+        let until_ns = source.monotonic_ns().saturating_add(SWITCH_NS);
+        if !fronts.stop() {
+            let words = "requests that are under way take longer than others may wait";
+            return Err(MoveError::Busy(words.to_owned()));
+        }
+        // MU1.
+        let switched = self.switch_stopped((slot, token), how, fronts, until_ns);
+        let error = match switched {
+            Ok(()) => return self.take_over((slot, token), fronts),
+            Err(error) => error,
+        };
+        // Who has ended it looks as a crash would.
+        if matches!(error, MoveError::Ended) {
+            fronts.refuse("its move was ended");
+            return Err(error);
+        }
+        // MU2.
+        match self.settle() {
+            Ok(Some(token)) => self.take_over((slot, token), fronts),
+            Ok(None) => {
+                fronts.go_on();
+                if source.monotonic_ns() > until_ns {
+                    let words = "what changes while it moves takes longer to send than requests \
+                                 may wait";
+                    return Err(MoveError::Busy(words.to_owned()));
+                }
+                Err(error)
+            }
+            Err(unknown) => {
+                fronts.refuse(&unknown.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    fn switch_stopped(
+        &self,
+        (slot, token): (u32, MoveToken),
+        how: &mut MoveHow<'_>,
+        fronts: &dyn Fronts,
+        until_ns: u64,
+    ) -> Done<()> {
+        how.tell(MoveStep::Stopped)?;
+        self.wait_for_nameless(slot, how, fronts)?;
+        self.switch((slot, token), how, Some(until_ns))
+    }
+
+    /// FM5: waits a moment until no file without a name is open; a kernel tells a little later that
+    /// a file was closed.
+    fn wait_for_nameless(&self, slot: u32, how: &mut MoveHow<'_>, fronts: &dyn Fronts) -> Done<()> {
+        let core = &self.source.0.core;
+        let mut looks = 0;
+        loop {
+            fronts.give_back();
+            if planted::is(Planted::MoveLeavesNameless) {
+                return Ok(());
+            }
+            let nameless = core.nameless_of(slot).map_err(MoveError::Source)?;
+            if nameless.is_empty() {
+                return Ok(());
+            }
+            looks += 1;
+            if looks >= LOOKS_MAX || !(how.wait)() {
+                let some = nameless.iter().take(NAMED_MAX).map(ToString::to_string);
+                let some: Vec<_> = some.collect();
+                return Err(MoveError::Busy(format!(
+                    "{} files that were removed are still open, and a move would lose them: close \
+                     them ({})",
+                    nameless.len(),
+                    some.join(", ")
+                )));
+            }
+        }
+    }
+
+    /// FM5: the fronts go on in the other pool.
+    pub(super) fn take_over(
+        &self,
+        (slot, token): (u32, MoveToken),
+        fronts: &dyn Fronts,
+    ) -> Done<()> {
+        let (source, target) = (&self.source.0.core, &self.target.0.core);
+        let mut references = source.references_of(slot);
+        if planted::is(Planted::MoveForgetsReferences) {
+            references.clear();
+        }
+        match target.take_over(token, &references) {
+            Ok(there) => {
+                fronts.go_there(there);
+                source.let_go(slot).map_err(MoveError::Source)
+            }
+            Err(error) => {
+                fronts.refuse(&error.to_string());
+                Err(MoveError::Target(error))
+            }
+        }
+    }
+
+    /// Lets fronts go on that an earlier try has left waiting: the fileset has arrived.
+    pub(super) fn take_over_late(&self, token: MoveToken, how: &MoveHow<'_>) -> Done<()> {
+        let Some(fronts) = how.fronts else { return Ok(()) };
+        let left = self.source.0.core.find_of_move(token).map_err(MoveError::Source)?;
+        match left {
+            Some(left) => self.take_over((left.slot, token), fronts),
+            None => Err(MoveError::Source(FsError::Stale)),
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! Moves of filesets that fronts use: they notice nothing but a pause, lose nothing, and keep the
+//! numbers of their files; wherever power fails, the fileset is in exactly one pool.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use engine::vnode::api::{
+    Caller, FileKind, FileSystem, FilesetUuid, FsError, Handle, NewInode, Stability,
+};
+use engine::{Fronts, Move, MoveError, MoveHow, MoveStep, OpenOptions, Pool};
+use front::relay::{Relay, Stopped};
+use runtime::clock::ManualClock;
+use storage::device::sim::Strategy;
+use storage::device::{MemoryDevice, SharedDevice};
+use testkit::crash::judge_cuts;
+use testkit::model::Model;
+use testkit::ops::{Generator, LockstepOptions, Profile, run_lockstep};
+
+use super::to_other_pool::{Both, InMemory, content, draw, filled};
+use super::{assert_clean, free_all, name, new_fileset};
+
+const POOL_BYTES: u64 = 64 << 20;
+const STEPS: usize = 1200;
+/// Steps between two moves.
+const STEPS_APART: usize = 60;
+const MOVES_UNDER_LOAD: usize = 12;
+
+fn pool(clock: &Arc<ManualClock>, seed: u8) -> (SharedDevice, Arc<Pool>) {
+    let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
+    let create = engine::CreateOptions::new(POOL_BYTES, [seed; 64]);
+    Pool::create(&device, clock.as_ref(), &create).expect("a pool fits");
+    let clock: Arc<ManualClock> = Arc::clone(clock);
+    let pool = Pool::open(Arc::clone(&device), clock, OpenOptions::default());
+    (device, Arc::new(pool.expect("it opens")))
+}
+
+/// A fileset that is used, and moves between two pools.
+struct Used {
+    devices: [SharedDevice; 2],
+    pools: [Arc<Pool>; 2],
+    relay: Arc<Relay>,
+    fileset: FilesetUuid,
+    /// Which pool it is in.
+    at: Cell<usize>,
+    /// How often it has moved.
+    moves: Cell<usize>,
+}
+
+/// Its fronts for one move.
+struct RelayFronts<'r> {
+    relay: &'r Relay,
+    to: &'r Arc<Pool>,
+    stopped: RefCell<Option<Stopped<'r>>>,
+}
+
+impl Fronts for RelayFronts<'_> {
+    fn stop(&self) -> bool {
+        *self.stopped.borrow_mut() = self.relay.stop();
+        self.stopped.borrow().is_some()
+    }
+
+    fn give_back(&self) {
+        self.stopped.borrow().iter().for_each(Stopped::give_back);
+    }
+
+    fn go_on(&self) {
+        self.stopped.borrow_mut().take();
+        self.relay.go_on();
+    }
+
+    fn go_there(&self, slot: u32) {
+        let fs: Arc<dyn FileSystem> = Arc::<Pool>::clone(self.to);
+        let mut stopped = self.stopped.borrow_mut().take().or_else(|| self.relay.stop());
+        stopped.as_mut().expect("no request takes long").move_to(fs, slot);
+    }
+
+    fn refuse(&self, _why: &str) {
+        self.stopped.borrow_mut().take().expect("they are stopped").refuse();
+    }
+}
+
+impl Used {
+    fn new(clock: &Arc<ManualClock>) -> Used {
+        let [one, two] = [pool(clock, 1), pool(clock, 2)];
+        one.1.create_fileset(&name("a"), &new_fileset(7)).expect("there is room");
+        // Slots differ.
+        for (text, random) in [("other", 8), ("secret", 9)] {
+            two.1.create_fileset(&name(text), &new_fileset(random)).expect("there is room");
+        }
+        let fileset = one.1.hold_fileset(&name("a")).expect("it is there");
+        let fs: Arc<dyn FileSystem> = Arc::<Pool>::clone(&one.1);
+        let relay = Relay::new(fs, fileset).expect("it is held");
+        let (devices, pools) = ([one.0, two.0], [one.1, two.1]);
+        Used { devices, pools, relay, fileset, at: Cell::new(0), moves: Cell::new(0) }
+    }
+
+    /// Moves it to the other pool, unless `on_step` ends that.
+    fn move_on(&self, on_step: &mut dyn FnMut(MoveStep) -> bool) -> Result<(), MoveError> {
+        let (from, to) = (self.at.get(), 1 - self.at.get());
+        let a = name("a");
+        let this = Move { source: (&self.pools[from], &a), target: (&self.pools[to], &a) };
+        let stopped = RefCell::default();
+        let fronts = RelayFronts { relay: &self.relay, to: &self.pools[to], stopped };
+        let mut how = MoveHow {
+            pipe: &InMemory { cut: Cell::new(None) },
+            random: &mut draw,
+            wait: &mut || self.pools.iter().all(|pool| pool.tick().is_ok()),
+            fronts: Some(&fronts),
+            on_step,
+            progress: &mut |_, _| (),
+        };
+        this.run(&mut how)?;
+        self.at.set(to);
+        self.moves.set(self.moves.get() + 1);
+        Ok(())
+    }
+
+    fn close(self) {
+        for (pool, device) in self.pools.iter().zip(&self.devices) {
+            free_all(pool);
+            pool.close().expect("memory does not fail");
+            assert_clean(device);
+        }
+    }
+}
+
+/// Goal: whoever uses a fileset that moves is answered as if it did not: names, content,
+/// attributes, times, files that are open, listings that go on. Method: random histories, side by
+/// side with the reference; between steps the fileset moves, there and back. A move that finds a
+/// file open that was removed says so, and the fileset stays.
+#[test]
+fn a_fileset_that_moves_answers_as_one_that_does_not() {
+    let (mut moves, mut refusals) = (0, 0);
+    for seed in 0..6 {
+        let clock = Arc::new(ManualClock::new());
+        let (used, model) = (Used::new(&clock), Model::new(clock.clone()));
+        let (step, refused) = (Cell::new(0_usize), Cell::new(0));
+        let background = || {
+            step.set(step.get() + 1);
+            if !step.get().is_multiple_of(STEPS_APART) {
+                return;
+            }
+            match used.move_on(&mut |_| true) {
+                Ok(()) => {}
+                Err(MoveError::Busy(why)) if why.contains("still open") => {
+                    refused.set(refused.get() + 1);
+                }
+                Err(error) => panic!("seed {seed}, step {}: {error}", step.get()),
+            }
+        };
+        let history = Generator::history(seed, Profile::everyday(), STEPS);
+        let options =
+            LockstepOptions { clock: Some(&*clock), walk_every: 300, background: &background };
+        let done = run_lockstep(&model, &*used.relay, &history, options);
+        done.unwrap_or_else(|apart| panic!("seed {seed}: {apart}"));
+        moves += used.moves.get();
+        refusals += refused.get();
+        used.close();
+    }
+    assert!(moves > 10 && refusals > 3, "{moves} moves and {refusals} refusals say little");
+}
+
+/// Goal: no request is lost, done twice or done in the wrong pool, whatever is under way when
+/// requests are stopped. Method: threads write files of their own, sync some, and read all back;
+/// they remove and make names, and resolve handles that they have kept; meanwhile the fileset
+/// moves.
+#[test]
+fn nothing_is_lost_of_what_threads_do_while_a_fileset_moves() {
+    let clock = Arc::new(ManualClock::new());
+    let used = Used::new(&clock);
+    let is_over = AtomicBool::new(false);
+    let (relay, fileset) = (&*used.relay, used.fileset);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..3_u8)
+            .map(|worker| {
+                let is_over = &is_over;
+                scope.spawn(move || work(relay, fileset, worker, is_over))
+            })
+            .collect();
+        let mut busy = 0;
+        while used.moves.get() < MOVES_UNDER_LOAD {
+            match used.move_on(&mut |_| true) {
+                Ok(()) => {}
+                Err(MoveError::Busy(why)) => {
+                    busy += 1;
+                    assert!(busy < 40, "it never moves: {why}");
+                }
+                Err(error) => {
+                    is_over.store(true, Ordering::Relaxed);
+                    panic!("move {}: {error}", used.moves.get());
+                }
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        for worker in workers {
+            let rounds = worker.join().expect("what was written is there");
+            assert!(rounds > MOVES_UNDER_LOAD, "{rounds} rounds say little");
+        }
+    });
+    used.close();
+}
+
+/// Writes files, and compares them with what they should be; returns how many rounds it made.
+fn work(fs: &dyn FileSystem, fileset: FilesetUuid, worker: u8, is_over: &AtomicBool) -> usize {
+    let caller = Caller::root();
+    let mut kept: BTreeMap<Vec<u8>, (Handle, Vec<u8>)> = BTreeMap::new();
+    let mut round = 0_usize;
+    while !is_over.load(Ordering::Relaxed) {
+        round += 1;
+        let file = format!("{worker}-{}", round % 7).into_bytes();
+        if let Some((handle, _)) = kept.remove(&file) {
+            fs.unlink(&caller, fs.root(), &file, None).expect("it is there");
+            assert_eq!(fs.resolve(&caller, handle).map(drop), Err(FsError::Stale), "it is gone");
+        }
+        let new = NewInode::new(FileKind::Regular, 0o640);
+        let made = fs.create(&caller, fs.root(), &file, new, None).expect("there is room");
+        let length = 100 + round * 977 % 30_000;
+        let bytes = vec![u8::try_from(round % 251).expect("small") ^ worker; length];
+        let stability =
+            if round.is_multiple_of(5) { Stability::Durable } else { Stability::Unstable };
+        let data = engine::vnode::api::Data::Lent(&bytes);
+        let written = fs.write_some(&caller, made.ino, 0, &data, stability, None);
+        assert_eq!(written, Ok(length));
+        fs.forget(made.ino, 1);
+        kept.insert(file, (made.handle(fileset), bytes));
+        for (file, (handle, bytes)) in &kept {
+            let found = fs.resolve(&caller, *handle).expect("it is there");
+            assert_eq!(found.handle(fileset), *handle, "its number stays");
+            let named = fs.lookup(&caller, fs.root(), file).expect("it has its name");
+            assert_eq!(named.ino, found.ino);
+            let mut read = Vec::new();
+            fs.read(&caller, found.ino, 0, bytes.len() + 1, &mut read).expect("it can be read");
+            assert!(read == *bytes, "{} of {} bytes", read.len(), bytes.len());
+            fs.forget(found.ino, 2);
+        }
+    }
+    round
+}
+
+/// Goal: requests that come while nobody knows where the fileset is are refused, and go on when the
+/// move does; a move that can't finish leaves them where they were.
+#[test]
+fn requests_go_on_when_a_move_that_was_ended_does() {
+    use MoveStep::{Arrived, Copied, Followed, LastCloned, Leaves, Stopped};
+    for last in [Copied, Followed, Stopped, Leaves, LastCloned, Arrived] {
+        let clock = Arc::new(ManualClock::new());
+        let used = Used::new(&clock);
+        let (caller, root) = (Caller::root(), used.relay.root());
+        let new = NewInode::new(FileKind::Regular, 0o640);
+        let file = used.relay.create(&caller, root, b"file", new, None).expect("there is room");
+        used.relay.write(&caller, file.ino, 0, &[5; 9000]).expect("there is room");
+        let before = used.relay.getattr(&caller, file.ino);
+        let ended = used.move_on(&mut |step| step != last);
+        assert!(matches!(ended, Err(MoveError::Ended)), "{last:?}: {ended:?}");
+        let is_refused = used.relay.getattr(&caller, file.ino) == Err(FsError::TryLater);
+        let is_stopped = !matches!(last, Copied | Followed);
+        assert_eq!(is_refused, is_stopped, "{last:?}");
+        used.move_on(&mut |_| true).unwrap_or_else(|error| panic!("{last:?}: {error}"));
+        assert_eq!(used.relay.getattr(&caller, file.ino), before, "{last:?}");
+        used.relay.write(&caller, file.ino, 9000, &[6; 10]).expect("there is room");
+        let is_here = |pool: &Pool| {
+            let held = pool.hold_fileset(&name("a"));
+            held.map(|uuid| pool.release_fileset(uuid)).is_ok()
+        };
+        assert_eq!([0, 1].map(|at: usize| is_here(&used.pools[at])), [false, true], "{last:?}");
+        used.close();
+    }
+}
+
+/// Goal: what is seen of a fileset's clones before a move leads nowhere after it, for its slot is
+/// another's in the other pool; what is seen after it leads there.
+#[test]
+fn what_was_seen_of_a_clone_before_a_move_leads_nowhere_after_it() {
+    let clock = Arc::new(ManualClock::new());
+    let used = Used::new(&clock);
+    let (caller, root) = (Caller::root(), used.relay.root());
+    let secret = used.pools[1].hold_fileset(&name("secret")).expect("it is there");
+    let secret = used.pools[1].root_of(secret).expect("it is held");
+    let there = root.in_slot(secret.slot());
+    assert_ne!(there, root);
+    assert!(used.pools[1].getattr(&caller, secret).is_ok());
+    used.move_on(&mut |_| true).expect("nothing is in its way");
+    assert_eq!(used.relay.getattr(&caller, there).map(drop), Err(FsError::Stale));
+    let clone = super::send::part("since");
+    used.pools[1].create_clone(&name("a"), &clone, [4; 16]).expect("there is room");
+    let clones = used.relay.lookup(&caller, root, b".clones").expect("it is there");
+    let seen = used.relay.lookup(&caller, clones.ino, b"since").expect("it is taken");
+    assert_ne!(seen.ino.slot(), root.slot());
+    assert!(used.relay.getattr(&caller, seen.ino).is_ok());
+    let refused = used.move_on(&mut |_| true).expect_err("it has a clone").to_string();
+    assert!(refused.contains("a@since"), "{refused}");
+}
+
+/// Holds the fileset once, as fronts do, and sees nothing else.
+struct Silent;
+
+impl Fronts for Silent {
+    fn stop(&self) -> bool {
+        true
+    }
+
+    fn give_back(&self) {}
+
+    fn go_on(&self) {}
+
+    fn go_there(&self, _slot: u32) {}
+
+    fn refuse(&self, _why: &str) {}
+}
+
+/// Goal: power fails at any write of the move of a fileset in use, in either pool: it is in exactly
+/// one, whole; if that is the other, with all that was accepted before requests were stopped.
+/// Method: as for one that nobody uses; while it moves, files are written and made durable.
+#[test]
+fn a_fileset_in_use_that_a_crash_stops_is_in_exactly_one_pool() {
+    let (images, first) = filled();
+    let both = Both::open([&images[0], &images[1]], true).expect("they open");
+    let held = both.pools[0].hold_fileset(&name("a")).expect("it is there");
+    let root = both.pools[0].root_of(held).expect("it is held");
+    let now = || both.devices.each_ref().map(|device| (device.position(), device.durable_image()));
+    let mut steps = vec![now()];
+    let mut versions = vec![first];
+    both.run_used(&Silent, &mut |step| {
+        if step == MoveStep::Followed {
+            let (caller, file) = (Caller::root(), format!("since {}", steps.len()).into_bytes());
+            let new = NewInode::new(FileKind::Regular, 0o640);
+            let made = both.pools[0].create(&caller, root, &file, new, None).expect("room");
+            both.pools[0].write(&caller, made.ino, 0, &[9; 50_000]).expect("there is room");
+            both.pools[0].forget(made.ino, 1);
+            both.pools[0].fsync(&caller, made.ino, false).expect("nothing fails");
+            versions.push(content(&both.devices[0].durable_image(), "a"));
+        }
+        steps.push(now());
+        true
+    })
+    .expect("nothing fails");
+    steps.push(now());
+    assert!(versions.len() > 1, "nothing has followed");
+    let versions: Vec<String> = versions.iter().map(|it| format!("{it:?}")).collect();
+    let strategy =
+        Strategy { exhaustive_writes_max: 1, random_subsets: 1, torn_variants: 1, seed: 6 };
+    let mut judged = 0;
+    for cut_pool in 0..2 {
+        let may_be = |at: usize| -> Vec<usize> {
+            let is_at = |step: &usize| {
+                let [from, to] = [*step, step + 1].map(|step| steps[step][cut_pool].0);
+                (from..=to).contains(&at)
+            };
+            let within = (0..steps.len() - 1).filter(is_at);
+            let mut all: Vec<usize> = within.flat_map(|step| [step, step + 1]).collect();
+            all.dedup();
+            all
+        };
+        let recording = both.devices[cut_pool].recording();
+        judged += judge_cuts(&format!("pool {cut_pool}"), &recording, &strategy, may_be, |cut| {
+            for other in &cut.known {
+                let other = &steps[*other][1 - cut_pool].1;
+                let images = if cut_pool == 0 { [&cut.image, other] } else { [other, &cut.image] };
+                judge(images, &versions)?;
+            }
+            Ok(())
+        });
+    }
+    assert!(judged > 30, "{judged} images mean little");
+}
+
+fn judge(images: [&storage::device::sim::Image; 2], versions: &[String]) -> Result<(), String> {
+    let both = Both::open(images, false)?;
+    if both.usable() == [true, true] {
+        return Err("it is used in both pools".to_owned());
+    }
+    let settled = both.with(None, &mut |_| true, |this, _| this.settle());
+    settled.map_err(|error| error.to_string())?;
+    let is_there = match both.usable() {
+        [true, false] => 0,
+        [false, true] => 1,
+        usable => return Err(format!("once they have asked each other it is used in {usable:?}")),
+    };
+    let fileset = ["a", "b"][is_there];
+    let images = both.close()?;
+    let found = format!("{:?}", content(&images[is_there], fileset));
+    let allowed = if is_there == 0 { versions } else { &versions[versions.len() - 1..] };
+    if allowed.contains(&found) { Ok(()) } else { Err(format!("{fileset} is not what it was")) }
+}
