@@ -343,6 +343,7 @@ impl Check<'_> {
         let geometry = &self.reader.geometry;
         let first = geometry.segment_of(place);
         let last = geometry.segment_of(place.advance(count - 1));
+        let has_role = geometry.may_have_data(place.group());
         let (code, expected) = match holds {
             Use::Page => (DefectCode::SG003, SegmentKind::Metadata),
             Use::Block => (DefectCode::SG004, SegmentKind::Data),
@@ -351,10 +352,17 @@ impl Check<'_> {
             let space = self.space.groups.get_mut(&place.group()).expect("added by claim");
             let Some(stated) = space.segments.get_mut(index_of(segment)) else { continue };
             let Some(kind) = stated.kind else { continue };
-            if kind != expected && !stated.is_reported {
-                stated.is_reported = true;
-                let what = format!("segment {segment} of group {} is {kind:?}", place.group());
+            let (group, is_misplaced) = (place.group(), holds == Use::Block && !has_role);
+            if stated.is_reported || kind == expected && !is_misplaced {
+                continue;
+            }
+            stated.is_reported = true;
+            if kind != expected {
+                let what = format!("segment {segment} of group {group} is {kind:?}");
                 self.defect(code, subject, Some(place), what);
+            } else {
+                let what = format!("segment {segment} of group {group} is for metadata alone");
+                self.defect(DefectCode::SG006, subject, Some(place), what);
             }
         }
     }

@@ -118,6 +118,7 @@ codes! {
     SG003 Major "A page lies in a segment that is not for metadata."
     SG004 Major "A block lies in a segment that is not for data."
     SG005 Major "A segment under the front of a group is not for metadata."
+    SG006 Minor "A block lies in a disk group without the role data."
     MP001 Severe "A pointer leads outside the groups, or into the front of one."
     MP002 Severe "Two owners claim the same fragment."
     MP003 Severe "A pointer says what can't be so in its container."

@@ -198,6 +198,13 @@ impl Geometry {
         Some(DiskGroup { number, layout, state, slots, first_group: placed.first, member_bytes })
     }
 
+    /// Whether blocks of files may lie in an allocation group: all but those of a first disk group
+    /// without that role have them.
+    #[must_use]
+    pub fn may_have_data(&self, group: u32) -> bool {
+        self.first_has_data || group >= self.group_count
+    }
+
     /// Returns the lowest number that a group of an added disk group may have: its byte of the pool
     /// lies behind the first disk group.
     #[must_use]

@@ -288,6 +288,16 @@ fn free_maps_and_usage_are_compared_with_what_is_found() {
 }
 
 #[test]
+fn data_in_a_disk_group_for_metadata_alone_is_found() {
+    let report = expect(&[DefectCode::SG006], |image| {
+        let mut label = image.superblock.clone();
+        label.geometry.first_has_data = false;
+        (0..4).for_each(|copy| put_superblock(image, copy, &label.encode(copy)));
+    });
+    assert!(report.to_text().contains("for metadata alone"), "{}", report.to_text());
+}
+
+#[test]
 fn pointers_are_checked() {
     let pointer = |image: &Image, number, change: fn(&mut format::pointer::BlockPointer)| {
         image.edit_anode(number, |anode| {
