@@ -1,23 +1,43 @@
 //! Torture of pools with members: several clients at once, power cuts, and a weak member that
-//! fails, is away, rots, is replaced or brought back, by seed. `holdfast torture --pools KIND` does
-//! the same.
+//! fails, is away, rots, is replaced or brought back, and disk groups that come and go, by seed.
+//! `holdfast torture --pools KIND` does the same.
 
-use testkit::torture::{Options, PoolGround, PoolKind, Pools, run, run_seed};
+use testkit::torture::{Options, PoolGround, PoolKind, Pools, Report, run, run_seed};
 
 /// Seeds of each kind, times `HOLDFAST_SOAK`.
 const SEEDS: u64 = 4;
 
 #[test]
 fn pools_with_members_stand_torture() {
+    stand(|kind| kind != PoolKind::SINGLE && !kind.has_groups());
+}
+
+/// Goal: nothing is lost where disk groups come and go beside clients, while members fail and the
+/// power is cut; what was begun is begun, and ends.
+#[test]
+fn pools_of_disk_groups_that_come_and_go_stand_torture() {
+    let report = stand(PoolKind::has_groups);
+    let Report { groups_added, groups_leaving, groups_gone, .. } = report;
+    println!("{groups_added} added, {groups_leaving} left, {groups_gone} gone");
+    assert!(groups_added > 10 && groups_leaving > 5 && groups_gone > 5, "{report:?}");
+}
+
+/// Runs seeds of the kinds that `is_meant` names; returns what all of them did.
+fn stand(is_meant: impl Fn(PoolKind) -> bool) -> Report {
     let soak = std::env::var("HOLDFAST_SOAK").ok().and_then(|text| text.parse().ok());
-    for kind in PoolKind::ALL.into_iter().filter(|kind| *kind != PoolKind::Single) {
+    let mut all = Report::default();
+    for kind in PoolKind::all().filter(|kind| is_meant(*kind)) {
         let options = Options { seeds: SEEDS * soak.unwrap_or(1_u64), ..Options::default() };
         let report = run(&PoolGround { pools: Pools::Of(kind) }, &options, |_| {});
         let findings: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
         println!("{kind}: {} crashes, {} operations", report.crashes, report.operations);
         assert!(findings.is_empty(), "{kind}: {findings:#?}");
         assert!(report.crashes > 0);
+        all.groups_added += report.groups_added;
+        all.groups_leaving += report.groups_leaving;
+        all.groups_gone += report.groups_gone;
     }
+    all
 }
 
 /// Goal: a finding can be repeated: the same seed gives the same run.

@@ -483,8 +483,9 @@ pub(crate) struct TortureArgs {
     /// Pools with several filesets, which are cloned, forked, restored and deleted
     #[arg(long, conflicts_with_all = ["clones", "pools"])]
     pub(crate) filesets: bool,
-    /// What pools lie on: single, mirror2, mirror3, raid5-3, raid5-4, raid5-5, or any (each seed
-    /// chooses). With members one of them fails, is away, rots or is replaced
+    /// What pools lie on: single, mirror2, mirror3, raid5-3, raid5-4, raid5-5, several disk groups
+    /// (as single-grows, raid5-3+mirror2), or any (each seed chooses). With members one of them
+    /// fails, is away, rots or is replaced, and disk groups come and go
     #[arg(long, default_value = "single", value_name = "KIND")]
     pub(crate) pools: String,
 }

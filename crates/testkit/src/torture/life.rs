@@ -1,5 +1,6 @@
 //! The lives of one pool.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::vnode::api::{
@@ -326,6 +327,10 @@ impl<'a> Lives<'a> {
             threads.push(("power".to_owned(), Box::new(cutter)));
         }
         guarded(|| scheduler.run(threads))?;
+        let counted = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        self.report.groups_added += counted(&opened.groups.added);
+        self.report.groups_leaving += counted(&opened.groups.leaving);
+        self.report.groups_gone += counted(&opened.groups.gone);
         self.clones = known_clones;
         let is_closed = ends_in_order && guarded(&opened.close)?.is_ok();
         power.cut();

@@ -12,15 +12,22 @@
 //! it missed; the power may go, or it may fail, meanwhile.
 //!
 //! The device behind it has two slices for the weak member; the one that is no member takes the
-//! place of the other.
+//! place of the other. A pool of which no disk group does without a member has no weak one.
+//!
+//! # Disk groups that come and go
+//!
+//! Where the kind of the pool says so, disk groups are added and removed beside the clients, on
+//! slices that nobody has. The first stays, and that of the weak member. One member of a mirror
+//! that comes may fail from one of its writes on, the first included: then it is not added, or does
+//! without.
 
-use std::fmt;
-use std::str::FromStr;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::Pool;
-use format::members::{Layout, MemberState};
+use format::disk_group::DiskGroupState;
+use format::members::MemberState;
 use format::superblock::Superblock;
 use runtime::prng::Prng;
 use storage::device::{
@@ -28,13 +35,12 @@ use storage::device::{
     SharedDevice, Ticket,
 };
 use storage::pool::read_superblock;
-use storage::volume::Opening;
+use storage::volume::{NewGroup, Opening};
 
-use super::Start;
+use super::shapes::{GroupShape, PoolKind};
+use super::{GroupTally, JobStep, Start};
 use crate::number::{u64_of, usize_of};
 
-/// Stripe unit of pools in stripes: small, so that few bytes are many rows.
-const UNIT_SHIFT: u8 = 13;
 /// The write that fails is below 2 to a power below this.
 const WRITE_POWER_MAX: u64 = 9;
 /// Bits that turn over in one life, at most.
@@ -43,116 +49,12 @@ const ROTS_MAX: u64 = 64;
 const TICK_POWER_MAX: u64 = 6;
 /// No rot in the superblocks of a member: of a device without a label nobody knows what it is.
 const LABELS_BYTES: u64 = 128 << 10;
-
-/// How a pool lies on devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PoolKind {
-    /// One device.
-    Single,
-    /// Two or three with the same.
-    Mirror(u8),
-    /// Three to five in stripes.
-    Raid5(u8),
-}
-
-impl PoolKind {
-    /// Every kind.
-    pub const ALL: [PoolKind; 6] = [
-        PoolKind::Single,
-        PoolKind::Mirror(2),
-        PoolKind::Mirror(3),
-        PoolKind::Raid5(3),
-        PoolKind::Raid5(4),
-        PoolKind::Raid5(5),
-    ];
-
-    /// Returns how many members it has.
-    #[must_use]
-    pub fn members(self) -> u64 {
-        match self {
-            PoolKind::Single => 1,
-            PoolKind::Mirror(members) | PoolKind::Raid5(members) => u64::from(members),
-        }
-    }
-
-    /// Returns how many slices its device has: two of the weak member.
-    #[must_use]
-    pub fn slices(self) -> u64 {
-        if self == PoolKind::Single { 1 } else { self.members() + 1 }
-    }
-
-    /// Returns its layout.
-    #[must_use]
-    pub fn layout(self) -> Layout {
-        match self {
-            PoolKind::Single => Layout::Single,
-            PoolKind::Mirror(_) => Layout::Mirror,
-            PoolKind::Raid5(_) => Layout::Raid5 { unit_shift: UNIT_SHIFT },
-        }
-    }
-}
-
-/// Which kinds of pools are tortured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pools {
-    /// All of one kind.
-    Of(PoolKind),
-    /// Each seed chooses.
-    Any,
-}
-
-impl Pools {
-    /// Returns the kind of the pool of a seed.
-    #[must_use]
-    pub fn kind(self, pool_seed: u64) -> PoolKind {
-        match self {
-            Pools::Of(kind) => kind,
-            Pools::Any => {
-                let random = &mut Prng::from_seed(pool_seed ^ 0x6d65_6d62);
-                PoolKind::ALL[usize_of(random.below(u64_of(PoolKind::ALL.len())))]
-            }
-        }
-    }
-}
-
-impl fmt::Display for Pools {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Pools::Of(kind) => kind.fmt(f),
-            Pools::Any => f.write_str("any"),
-        }
-    }
-}
-
-impl FromStr for Pools {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Pools, String> {
-        if text == "any" { Ok(Pools::Any) } else { text.parse().map(Pools::Of) }
-    }
-}
-
-impl fmt::Display for PoolKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PoolKind::Single => f.write_str("single"),
-            PoolKind::Mirror(members) => write!(f, "mirror{members}"),
-            PoolKind::Raid5(members) => write!(f, "raid5-{members}"),
-        }
-    }
-}
-
-impl FromStr for PoolKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<PoolKind, String> {
-        let found = PoolKind::ALL.into_iter().find(|kind| kind.to_string() == text);
-        found.ok_or_else(|| {
-            let all: Vec<String> = PoolKind::ALL.iter().map(ToString::to_string).collect();
-            format!("{text} is no kind of pool: any, {}", all.join(", "))
-        })
-    }
-}
+/// Slices for disk groups that come, besides those that others have left.
+const FREE_SLICES: u64 = 3;
+/// Disk groups that come and go in one life, at most.
+const CHANGES_MAX: u64 = 3;
+/// Before each less than 2 to a power below this passes, in virtual nanoseconds.
+const CHANGE_NS_POWER_MAX: u64 = 25;
 
 /// A part of a device that is a device.
 #[derive(Debug)]
@@ -257,16 +159,18 @@ impl Weakness {
 pub(super) struct Members {
     kind: PoolKind,
     member_bytes: u64,
-    /// Slot of the weak member.
-    weak: u64,
+    /// Slot of the weak member, and the number of its disk group.
+    weak: Option<(u64, u8)>,
     /// Whether bits of it may rot: else it must have all when it is online.
     may_rot: bool,
 }
 
 /// The members of a pool, by the newest label of those that are not weak.
 struct Found {
-    /// All but the weak one.
-    strong: Vec<SharedDevice>,
+    /// All but the weak one: their slices.
+    strong: Vec<u64>,
+    /// Slices that nobody has.
+    free: Vec<u64>,
     /// The slice that is the weak one, if its label says so.
     weak: Option<u64>,
     /// The state of the weak one.
@@ -294,48 +198,130 @@ impl Replacement {
     }
 }
 
+/// A disk group that comes or goes.
+#[derive(Debug)]
+enum Change {
+    Add(NewGroup),
+    /// One of those that may: which, modulo their number.
+    Remove {
+        which: u64,
+        stays: Option<u8>,
+    },
+}
+
+/// Disk groups that come and go in one life, each after so many virtual nanoseconds.
+#[derive(Debug, Default)]
+pub(super) struct Changes(VecDeque<(u64, Change)>);
+
+impl Changes {
+    /// Returns the work of a thread that makes them; `None`: there are none.
+    pub(super) fn job(self, pool: &Arc<Pool>, tally: &Arc<GroupTally>) -> Option<JobStep> {
+        let (worker, tally, mut changes) = (Arc::clone(pool), Arc::clone(tally), self.0);
+        let mut next = None;
+        (!changes.is_empty()).then(|| -> JobStep {
+            Box::new(move || {
+                if let Some(change) = next.take() {
+                    make(&worker, change, &tally);
+                }
+                let (after_ns, change) = changes.pop_front()?;
+                next = Some(change);
+                Some(after_ns)
+            })
+        })
+    }
+}
+
+/// Makes a change; a pool that cannot goes on as it is.
+fn make(pool: &Pool, change: Change, tally: &GroupTally) {
+    let count = match change {
+        Change::Add(new) => match pool.add_disk_group(&new) {
+            Ok(_) => &tally.added,
+            Err(_) => &tally.refused,
+        },
+        Change::Remove { which, stays } => {
+            let groups = pool.status().groups;
+            let is_online = |state| state == DiskGroupState::Online;
+            let may_go = groups.iter().filter(|group| is_online(group.state));
+            let may_go = may_go.map(|group| group.number);
+            let may_go: Vec<u8> = may_go.filter(|it| *it > 0 && Some(*it) != stays).collect();
+            let Some(number) = which.checked_rem(u64_of(may_go.len())) else { return };
+            match pool.remove_disk_group(may_go[usize_of(number)]) {
+                Ok(()) => &tally.leaving,
+                Err(_) => &tally.refused,
+            }
+        }
+    };
+    count.fetch_add(1, Ordering::Relaxed);
+}
+
 impl Members {
     pub(super) fn of(kind: PoolKind, member_bytes: u64, pool_seed: u64) -> Members {
         let random = &mut Prng::from_seed(!pool_seed);
-        Members {
-            kind,
-            member_bytes,
-            weak: random.below(kind.members()),
-            may_rot: random.one_in(2),
-        }
+        let groups = (0..).zip(kind.slots()).filter(|(_, (group, _))| group.is_redundant());
+        let may_be: Vec<(u64, u8)> =
+            groups.flat_map(|(number, (_, slots))| slots.map(move |slot| (slot, number))).collect();
+        let weak =
+            (!may_be.is_empty()).then(|| may_be[usize_of(random.below(u64_of(may_be.len())))]);
+        Members { kind, member_bytes, weak, may_rot: random.one_in(2) }
+    }
+
+    /// Returns how many slices the device of a pool of this kind has: two of the weak member.
+    pub(super) fn slices(kind: PoolKind) -> u64 {
+        let has_weak = kind.groups().iter().any(|group| group.is_redundant());
+        let free = if kind.comes().is_empty() { 0 } else { FREE_SLICES };
+        kind.members() + u64::from(has_weak) + free
     }
 
     fn slice(&self, device: &SharedDevice, number: u64) -> SharedDevice {
         Slice::of(device, number, self.member_bytes, u64::MAX)
     }
 
-    /// Returns the devices that a pool is made on.
-    pub(super) fn first(&self, device: &SharedDevice) -> Vec<SharedDevice> {
-        (0..self.kind.members()).map(|slot| self.slice(device, slot)).collect()
+    /// Returns the devices that a pool is made on, by disk group.
+    pub(super) fn first(&self, device: &SharedDevice) -> Vec<(GroupShape, Vec<SharedDevice>)> {
+        let devices = |slots: std::ops::Range<u64>| slots.map(|slot| self.slice(device, slot));
+        self.kind.slots().map(|(group, slots)| (group, devices(slots).collect())).collect()
+    }
+
+    fn is_weak(&self, number: u64) -> bool {
+        self.weak.is_some_and(|(slot, _)| number == slot || number == self.kind.members())
     }
 
     /// Returns what the labels say.
     fn found(&self, device: &SharedDevice) -> Found {
-        let strong = (0..self.kind.members()).filter(|slot| *slot != self.weak);
-        let strong: Vec<SharedDevice> = strong.map(|slot| self.slice(device, slot)).collect();
-        let label = |device: &SharedDevice| -> Option<Superblock> {
-            read_superblock(device.as_ref()).ok().map(|read| read.current)
+        let label = |number: u64| -> Option<Superblock> {
+            let read = read_superblock(self.slice(device, number).as_ref());
+            read.ok().map(|read| read.current)
         };
         let age = |label: &Superblock| (label.membership().number, label.sequence);
-        let newest = strong.iter().filter_map(label).max_by_key(age);
-        let named = newest.and_then(|label| label.members.get(usize_of(self.weak)).cloned());
+        // The first disk group never leaves.
+        let first = (0..self.kind.groups()[0].width).filter(|number| !self.is_weak(*number));
+        let newest = first.filter_map(label).max_by_key(age);
+        let is_member = |number: &u64| {
+            let id = label(*number).map(|label| label.device_id());
+            let members = newest.iter().flat_map(|label| &label.members);
+            id.is_some_and(|id| members.into_iter().any(|member| member.id == id))
+        };
+        let others = (0..Members::slices(self.kind)).filter(|number| !self.is_weak(*number));
+        let (strong, free) = others.partition(is_member);
+        let Some((weak, _)) = self.weak else {
+            return Found { strong, free, weak: None, state: None };
+        };
+        let named = newest.as_ref().and_then(|label| label.members.get(usize_of(weak)).cloned());
         let is_it = |number: &u64| {
-            let id = label(&self.slice(device, *number)).map(|label| label.device_id());
+            let id = label(*number).map(|label| label.device_id());
             id.is_some() && id == named.as_ref().map(|named| named.id)
         };
-        let weak = [self.weak, self.kind.members()].into_iter().find(is_it);
-        Found { strong, weak, state: named.map(|named| named.state) }
+        let weak = [weak, self.kind.members()].into_iter().find(is_it);
+        Found { strong, free, weak, state: named.map(|named| named.state) }
     }
 
-    /// Returns how the pool is opened in a life, and what becomes of the weak member in it.
-    pub(super) fn opening(&self, start: &Start) -> (Opening, Option<Replacement>) {
+    /// Returns how the pool is opened in a life, and what becomes of the weak member and of disk
+    /// groups in it.
+    pub(super) fn opening(&self, start: &Start) -> (Opening, Option<Replacement>, Changes) {
         let random = &mut Prng::from_seed(start.seed.rotate_left(7));
-        let Found { strong: mut devices, weak, .. } = self.found(&start.device);
+        let Found { strong, free, weak, .. } = self.found(&start.device);
+        let strong = strong.into_iter().map(|number| self.slice(&start.device, number));
+        let mut devices: Vec<SharedDevice> = strong.collect();
         let weakness = Weakness::draw(random, self.may_rot);
         let nth = if let Weakness::Fails { nth } = weakness { nth } else { u64::MAX };
         if let Some(number) = weak.filter(|_| weakness != Weakness::Away) {
@@ -344,20 +330,65 @@ impl Members {
             }
             devices.push(Slice::of(&start.device, number, self.member_bytes, nth));
         }
-        let spare = if weak == Some(self.weak) { self.kind.members() } else { self.weak };
-        let replacement = match weakness {
-            Weakness::Replaced { after_ticks } => {
-                let mut id = [0; 16];
-                id[..8].copy_from_slice(&random.next_u64().to_le_bytes());
-                let other = Some((self.slice(&start.device, spare), id));
-                Some(Replacement { after_ticks, slot: usize_of(self.weak), other })
+        let replacement = self.weak.and_then(|(slot, _)| {
+            let spare = if weak == Some(slot) { self.kind.members() } else { slot };
+            match weakness {
+                Weakness::Replaced { after_ticks } => {
+                    let other = Some((self.slice(&start.device, spare), id_of(random)));
+                    Some(Replacement { after_ticks, slot: usize_of(slot), other })
+                }
+                Weakness::Returns { after_ticks } => {
+                    Some(Replacement { after_ticks, slot: usize_of(slot), other: None })
+                }
+                Weakness::None | Weakness::Fails { .. } | Weakness::Away | Weakness::Rots => None,
             }
-            Weakness::Returns { after_ticks } => {
-                Some(Replacement { after_ticks, slot: usize_of(self.weak), other: None })
-            }
-            Weakness::None | Weakness::Fails { .. } | Weakness::Away | Weakness::Rots => None,
+        });
+        let changes = self.changes(&start.device, free, random);
+        (Opening { devices, accepts_missing: false }, replacement, changes)
+    }
+
+    /// Draws the disk groups that come and go in a life, on slices of `free`.
+    fn changes(&self, device: &SharedDevice, mut free: Vec<u64>, random: &mut Prng) -> Changes {
+        let comes = self.kind.comes();
+        if comes.is_empty() {
+            return Changes::default();
+        }
+        let mut changes = VecDeque::new();
+        for _ in 0..random.below(CHANGES_MAX + 1) {
+            let power = random.below(CHANGE_NS_POWER_MAX);
+            let after_ns = random.below(1 << power);
+            let shape = comes[usize_of(random.below(u64_of(comes.len())))];
+            let stays = self.weak.map(|(_, group)| group);
+            let change = if random.one_in(2) {
+                Change::Remove { which: random.next_u64(), stays }
+            } else if usize_of(shape.width) <= free.len() {
+                let own = free.drain(..usize_of(shape.width)).collect();
+                Change::Add(self.new_group(device, shape, own, random))
+            } else {
+                continue;
+            };
+            changes.push_back((after_ns, change));
+        }
+        Changes(changes)
+    }
+
+    /// Returns a disk group that comes; one of its members may fail if it does without.
+    fn new_group(
+        &self,
+        device: &SharedDevice,
+        shape: GroupShape,
+        slices: Vec<u64>,
+        random: &mut Prng,
+    ) -> NewGroup {
+        let failing = (shape.is_redundant() && random.one_in(4)).then(|| {
+            let power = random.below(WRITE_POWER_MAX);
+            (random.below(shape.width), random.below(1 << power))
+        });
+        let member = |(at, number): (u64, u64)| {
+            let nth = failing.filter(|(which, _)| *which == at).map_or(u64::MAX, |(_, nth)| nth);
+            (Slice::of(device, number, self.member_bytes, nth), id_of(random))
         };
-        (Opening { devices, accepts_missing: false }, replacement)
+        NewGroup { layout: shape.layout, devices: (0..).zip(slices).map(member).collect() }
     }
 
     /// Turns bits over on a slice, behind its labels.
@@ -377,20 +408,30 @@ impl Members {
     }
 
     /// Returns the openings by which a pool at rest is checked: without the weak member, and where
-    /// that must have all without each other.
+    /// that must have all without each other of its disk group.
     pub(super) fn checks(&self, device: &SharedDevice) -> Vec<Opening> {
-        let Found { strong, weak, state } = self.found(device);
-        let opening = |devices| Opening { devices, accepts_missing: true };
-        let mut openings = vec![opening(strong.clone())];
+        let Found { strong, weak, state, .. } = self.found(device);
+        let opening = |numbers: &[u64]| {
+            let devices = numbers.iter().map(|number| self.slice(device, *number)).collect();
+            Opening { devices, accepts_missing: true }
+        };
+        let mut openings = vec![opening(&strong)];
         let is_online = state == Some(MemberState::Online);
-        if let Some(number) = weak.filter(|_| is_online && !self.may_rot) {
-            for left_out in 0..strong.len() {
-                let mut devices = strong.clone();
-                devices[left_out] = self.slice(device, number);
-                openings.push(opening(devices));
+        let whole = weak.filter(|_| is_online && !self.may_rot);
+        if let (Some(number), Some((_, group))) = (whole, self.weak) {
+            // Its disk group never leaves: the others are where they were made.
+            let own = self.kind.slots().nth(usize::from(group)).map(|(_, slots)| slots);
+            for left_out in own.into_iter().flatten().filter(|slot| strong.contains(slot)) {
+                let others = strong.iter().copied().filter(|slot| *slot != left_out);
+                openings.push(opening(&others.chain([number]).collect::<Vec<u64>>()));
             }
         }
-        debug_assert!(u64_of(strong.len()) + 1 == self.kind.members());
         openings
     }
+}
+
+fn id_of(random: &mut Prng) -> [u8; 16] {
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&random.next_u64().to_le_bytes());
+    id
 }

@@ -11,7 +11,8 @@
 //! Things besides the power go wrong in some lives: requests fail, the device or the pool runs
 //! full, the device lies. `fault_plan.rs` says which answers that excuses.
 //!
-//! Pools with members have a weak one, to which all of that happens but the power: `members.rs`.
+//! Pools with members have a weak one, to which all of that happens but the power, and some have
+//! disk groups that come and go: `members.rs`; `shapes.rs` has the table of pools.
 //!
 //! Each client works below a directory of its own, and every answer that it gets is compared with
 //! the reference.
@@ -32,22 +33,24 @@ mod life;
 mod members;
 mod pool;
 mod reference;
+mod shapes;
 mod survey;
 #[cfg(test)]
 mod tests;
 
 pub use clones::Clones;
 pub(crate) use fault_plan::{is_chain, is_change, takes_space};
-pub use members::{PoolKind, Pools};
 pub use pool::{PoolGround, PoolShape};
 pub(crate) use pool::{create_options, open_options};
 pub use reference::{ReferenceGround, Wrong};
+pub use shapes::{GroupShape, PoolKind, Pools};
 
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use engine::vnode::api::FileSystem;
 use runtime::clock::Clock;
@@ -76,6 +79,19 @@ pub type HasFailed = Box<dyn Fn() -> bool + Send + Sync>;
 /// Ends a pool in order; fails where the device does.
 pub type Close = Box<dyn Fn() -> Result<(), String>>;
 
+/// How often disk groups came and went.
+#[derive(Debug, Default)]
+pub struct GroupTally {
+    /// Added.
+    pub added: AtomicU64,
+    /// Removals that were admitted.
+    pub leaving: AtomicU64,
+    /// Those that came to their end.
+    pub gone: AtomicU64,
+    /// Additions and removals that were refused.
+    pub refused: AtomicU64,
+}
+
 /// A pool that is open. Dropped without an orderly end, unless it was closed: the power is cut.
 pub struct Opened {
     /// The file system.
@@ -88,6 +104,8 @@ pub struct Opened {
     pub jobs: Vec<(String, JobStep)>,
     /// Clones of it, if it has any.
     pub clones: Option<Arc<dyn Clones>>,
+    /// What its jobs do to its disk groups.
+    pub groups: Arc<GroupTally>,
 }
 
 /// What is tortured.
@@ -244,6 +262,12 @@ pub struct SeedReport {
     pub operations: u64,
     /// Clones that were judged, each once after every cut.
     pub clones_judged: u64,
+    /// Disk groups that were added.
+    pub groups_added: u64,
+    /// Removals of disk groups that were admitted.
+    pub groups_leaving: u64,
+    /// Disk groups that were emptied and taken out.
+    pub groups_gone: u64,
     /// Hash of every decision, and of what each cut left: equal for equal runs.
     pub trace_hash: u64,
     /// What ended it early.
@@ -277,6 +301,12 @@ pub struct Report {
     pub operations: u64,
     /// Clones that were judged, each once after every cut.
     pub clones_judged: u64,
+    /// Disk groups that were added.
+    pub groups_added: u64,
+    /// Removals of disk groups that were admitted.
+    pub groups_leaving: u64,
+    /// Disk groups that were emptied and taken out.
+    pub groups_gone: u64,
     /// What was found, by seed.
     pub findings: Vec<Finding>,
 }
@@ -295,6 +325,9 @@ impl Report {
         self.errors_told += seed.errors_told;
         self.operations += seed.operations;
         self.clones_judged += seed.clones_judged;
+        self.groups_added += seed.groups_added;
+        self.groups_leaving += seed.groups_leaving;
+        self.groups_gone += seed.groups_gone;
         self.findings.extend(seed.finding.clone());
     }
 }

@@ -3,19 +3,21 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use engine::alloc::policy::placement;
 use engine::vnode::api::{FileSystem, FsResult, Ino};
-use engine::{CreateOptions, FilesOptions, OpenOptions, Pool};
+use engine::{CreateOptions, FilesOptions, NewDiskGroup, OpenOptions, Pool};
+use format::disk_group::DiskGroupState;
 use format::fileset::{FilesetName, NamePart, ROOT_NAME};
 use format::geometry::Geometry;
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
 use storage::volume::Volume;
 
-use super::members::{Members, Replacement};
-use super::{Clones, Ground, JobStep, Opened, PoolKind, Pools, Start};
-use crate::number::usize_of;
+use super::members::{Changes, Members, Replacement};
+use super::{Clones, Ground, GroupTally, JobStep, Opened, PoolKind, Pools, Start};
+use crate::number::{u64_of, usize_of};
 
 const MIB: u64 = 1 << 20;
 /// Ticks after which a deleted clone of these pools is freed.
@@ -23,6 +25,8 @@ const FREEING_TICKS_MAX: usize = 2000;
 /// Bytes of the pools: from the smallest that is laid out well, which runs full, to one that does
 /// not.
 const POOL_BYTES: [u64; 5] = [10 * MIB, 16 * MIB, 24 * MIB, 48 * MIB, 96 * MIB];
+/// Bytes of a member of a pool of several disk groups: at least and at most.
+const GROUP_MEMBER_BYTES: [u64; 2] = [10 * MIB, 24 * MIB];
 const FRAGMENT_BYTES: [u32; 4] = [1024, 2048, 4096, 4096];
 const BLOCK_SHIFTS: [u8; 4] = [12, 14, 14, 16];
 /// A quarter of a segment is a block at least.
@@ -79,7 +83,7 @@ impl PoolShape {
 }
 
 fn one_of<T: Copy>(random: &mut Prng, choices: &[T]) -> T {
-    choices[usize_of(random.below(crate::number::u64_of(choices.len())))]
+    choices[usize_of(random.below(u64_of(choices.len())))]
 }
 
 /// Returns how one life opens its pool: caches and bounds may differ from life to life.
@@ -108,7 +112,7 @@ pub struct PoolGround {
 
 impl Default for PoolGround {
     fn default() -> PoolGround {
-        PoolGround { pools: Pools::Of(PoolKind::Single) }
+        PoolGround { pools: Pools::Of(PoolKind::SINGLE) }
     }
 }
 
@@ -117,16 +121,20 @@ impl PoolGround {
     fn members(&self, pool_seed: u64) -> Option<Members> {
         let kind = self.pools.kind(pool_seed);
         let bytes = member_bytes(kind, pool_seed);
-        (kind != PoolKind::Single).then(|| Members::of(kind, bytes, pool_seed))
+        (kind != PoolKind::SINGLE).then(|| Members::of(kind, bytes, pool_seed))
     }
 }
 
 /// Returns how large a member of a pool of this kind is.
 fn member_bytes(kind: PoolKind, pool_seed: u64) -> u64 {
     let pool_bytes = PoolShape::of(pool_seed).device_bytes;
-    match kind {
-        PoolKind::Single | PoolKind::Mirror(_) => pool_bytes,
-        PoolKind::Raid5(members) => (pool_bytes / u64::from(members)).max(8 * MIB) / 4096 * 4096,
+    if kind.has_groups() {
+        // Small, so that they run full, and what leaves one does not always fit in the others.
+        (pool_bytes / 2).clamp(GROUP_MEMBER_BYTES[0], GROUP_MEMBER_BYTES[1]) / 4096 * 4096
+    } else if kind.is_striped() {
+        (pool_bytes / kind.members()).max(8 * MIB) / 4096 * 4096
+    } else {
+        pool_bytes
     }
 }
 
@@ -137,7 +145,7 @@ fn member_options(kind: PoolKind, pool_seed: u64) -> CreateOptions {
     let mut options = CreateOptions::new(member_bytes(kind, pool_seed), [7; 64]);
     options.geometry.journal_bytes = Some(MIB);
     options.block_shift = shape.block_shift.min(14);
-    if let PoolKind::Mirror(_) = kind {
+    if !kind.is_striped() {
         options.geometry.segment_bytes = Some(128 << 10);
         options.geometry.group_bytes = Some(2 * MIB);
     }
@@ -160,7 +168,10 @@ pub(crate) fn create_options(pool_seed: u64) -> CreateOptions {
 impl Ground for PoolGround {
     fn device_bytes(&self, pool_seed: u64) -> u64 {
         let kind = self.pools.kind(pool_seed);
-        kind.slices() * member_bytes(kind, pool_seed)
+        match self.members(pool_seed) {
+            Some(_) => Members::slices(kind) * member_bytes(kind, pool_seed),
+            None => member_bytes(kind, pool_seed),
+        }
     }
 
     fn has_members(&self, pool_seed: u64) -> bool {
@@ -182,8 +193,18 @@ impl Ground for PoolGround {
             }
             Some(members) => {
                 let options = member_options(kind, start.pool_seed);
-                let devices = members.first(&start.device);
-                Pool::create_on(&devices, kind.layout(), &*start.clock, &options)
+                let groups = members.first(&start.device).into_iter();
+                let groups: Vec<NewDiskGroup> = groups
+                    .map(|(group, devices)| NewDiskGroup {
+                        layout: group.layout,
+                        devices,
+                        has_data: group.has_data,
+                    })
+                    .collect();
+                match groups.as_slice() {
+                    [only] => Pool::create_on(&only.devices, only.layout, &*start.clock, &options),
+                    groups => Pool::create_groups(groups, &*start.clock, &options),
+                }
             }
         };
         made.map_err(|error| format!("{kind}, {:?}: {error}", PoolShape::of(start.pool_seed)))
@@ -192,17 +213,20 @@ impl Ground for PoolGround {
     fn open(&self, start: &Start) -> Result<Opened, String> {
         let (device, clock) = (Arc::clone(&start.device), Arc::clone(&start.clock));
         let options = open_options(start.seed);
-        let (pool, replacement) = match self.members(start.pool_seed) {
-            None => (Pool::open(device, clock, options), None),
+        let (pool, replacement, changes) = match self.members(start.pool_seed) {
+            None => (Pool::open(device, clock, options), None, Changes::default()),
             Some(members) => {
-                let (opening, replacement) = members.opening(start);
-                (Pool::open_members(opening, clock, options), replacement)
+                let (opening, replacement, changes) = members.opening(start);
+                (Pool::open_members(opening, clock, options), replacement, changes)
             }
         };
         let pool = Arc::new(pool.map_err(|error| error.to_string())?);
-        let shape = PoolShape::of(start.pool_seed);
-        let tick = tick_of(&pool, shape.tick_ns, replacement);
+        let (shape, groups) = (PoolShape::of(start.pool_seed), Arc::<GroupTally>::default());
+        let leaves = !self.pools.kind(start.pool_seed).comes().is_empty();
+        let watched = leaves.then(|| Arc::clone(&groups));
+        let tick = tick_of(&pool, shape.tick_ns, replacement, watched);
         let mut jobs = vec![("tick".to_owned(), tick)];
+        jobs.extend(changes.job(&pool, &groups).map(|step| ("groups".to_owned(), step)));
         if let Some(checkpoint_ns) = shape.checkpoint_ns {
             let worker = Arc::clone(&pool);
             let step: JobStep = Box::new(move || worker.checkpoint().ok().map(|()| checkpoint_ns));
@@ -218,7 +242,7 @@ impl Ground for PoolGround {
             closing.close().map_err(|error| error.to_string())
         });
         let clones: Option<Arc<dyn Clones>> = Some(Arc::new(PoolClones(Arc::clone(&pool))));
-        Ok(Opened { fs: pool, has_failed, close, jobs, clones })
+        Ok(Opened { fs: pool, has_failed, close, jobs, clones, groups })
     }
 
     fn check(&self, start: &Start) -> Vec<String> {
@@ -285,15 +309,45 @@ impl Clones for PoolClones {
 }
 
 /// Returns the background work of a pool; after some of it a device takes the place of another.
-fn tick_of(pool: &Arc<Pool>, tick_ns: u64, replacement: Option<Replacement>) -> JobStep {
+/// Where disk groups leave, `groups` counts those that are gone.
+fn tick_of(
+    pool: &Arc<Pool>,
+    tick_ns: u64,
+    replacement: Option<Replacement>,
+    groups: Option<Arc<GroupTally>>,
+) -> JobStep {
     let (worker, mut replacement, mut ticks) = (Arc::clone(pool), replacement, 0);
     Box::new(move || {
         ticks += 1;
         if let Some(replacement) = replacement.take_if(|it| it.after_ticks < ticks) {
             replacement.begin(&worker);
         }
-        worker.tick().ok().map(|()| tick_ns)
+        let before = groups.as_ref().map_or_else(Vec::new, |_| leaving(&worker));
+        worker.tick().ok()?;
+        if let Some(tally) = &groups {
+            let now = leaving(&worker);
+            let gone = before.iter().filter(|number| !now.contains(number)).count();
+            tally.gone.fetch_add(u64_of(gone), Ordering::Relaxed);
+            expect_moving(&worker);
+        }
+        Some(tick_ns)
     })
+}
+
+/// Returns the disk groups that leave.
+fn leaving(pool: &Pool) -> Vec<u8> {
+    let groups = pool.status().groups.into_iter();
+    let leaving = groups.filter(|group| group.state == DiskGroupState::Leaving);
+    leaving.map(|group| group.number).collect()
+}
+
+/// What a removal was admitted with holds until it ends, so nothing keeps it from moving what is
+/// there.
+fn expect_moving(pool: &Pool) {
+    for job in pool.jobs() {
+        let why = job.failure.filter(|why| why.contains("cannot be moved"));
+        assert!(why.is_none(), "{}: {}", job.name, why.unwrap_or_default());
+    }
 }
 
 #[cfg(test)]
@@ -323,7 +377,7 @@ mod tests {
     #[test]
     fn pools_of_every_kind_can_be_made_and_are_chosen() {
         let mut kinds = Vec::new();
-        for seed in 0..60 {
+        for seed in 0..200 {
             let ground = PoolGround { pools: Pools::Any };
             let device: SharedDevice = MemoryDevice::new("memory", ground.device_bytes(seed));
             let clock = Arc::new(ManualClock::new());
@@ -336,6 +390,6 @@ mod tests {
                 kinds.push(kind);
             }
         }
-        assert_eq!(kinds.len(), PoolKind::ALL.len());
+        assert_eq!(kinds.len(), PoolKind::all().count());
     }
 }
