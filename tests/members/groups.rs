@@ -10,7 +10,7 @@ use format::stripes::UNIT_SHIFT_DEFAULT;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
-use storage::device::{AlignedBuffer, Device, Purpose, RequestKind, SharedDevice};
+use storage::device::{AlignedBuffer, Device, Operation, Purpose, RequestKind, SharedDevice};
 use storage::pool::read_superblock;
 use storage::volume::{NewGroup, Opening, Volume};
 
@@ -170,6 +170,51 @@ fn a_device_that_fails_while_it_is_added_is_left_out() {
             let pool = open(&alone).expect("it is all");
             assert_eq!(get(&pool, "f").as_deref(), Some(&b"it goes on"[..]));
         }
+    }
+}
+
+/// Goal: a member of a mirror that misses one write while its disk group is added is found out: it
+/// has no label yet by which it could be marked, so nothing is added.
+#[test]
+fn a_member_that_misses_one_write_while_it_is_added_is_found_out() {
+    for (kind, ends) in [(RequestKind::Write, 5), (RequestKind::Flush, 3)] {
+        for nth in 0..ends {
+            let devices = new_pool(Layout::Single, 1, 4, POOL_BYTES);
+            let pool = open(&devices[..1]).expect("it was closed");
+            let faults = vec![Fault::Fail { kind, nth, persists: false }];
+            devices[2].arm(FaultPlan { faults });
+            let error = pool.add_disk_group(&group_of(&devices, Layout::Mirror, &[1, 2]));
+            let error = error.expect_err("one of them has not all").to_string();
+            assert!(error.contains("/sim/d2") && error.contains("nothing was added"), "{error}");
+            assert_eq!(groups(&pool).len(), 1, "{kind:?} {nth}");
+            put(&pool, "f", b"it goes on").expect("the first device has not failed");
+            let others = group_of(&devices, Layout::Mirror, &[3, 4]);
+            pool.add_disk_group(&others).expect("these are well");
+            assert!(pool.members().iter().all(|it| it.member.is_online()), "{kind:?} {nth}");
+        }
+    }
+}
+
+/// Goal: what a device says of its last requests when its disk group was taken out stops nobody.
+#[test]
+fn a_member_that_has_left_fails_nothing() {
+    for (layout, width) in [(Layout::Single, 1), (Layout::Mirror, 2)] {
+        let devices = new_pool(Layout::Single, 1, width, POOL_BYTES);
+        let pool = open(&devices[..1]).expect("it was closed");
+        let which: Vec<usize> = (1..=width).collect();
+        pool.add_disk_group(&group_of(&devices, layout, &which)).expect("it fits");
+        pool.close().expect("nothing fails");
+        drop(pool);
+        let opening = Opening { devices: shared(&devices), accepts_missing: false };
+        let (volume, _) = Volume::open_members(opening).expect("all are there");
+        let before = volume.device();
+        for device in &devices[1..] {
+            let faults = vec![Fault::Fail { kind: RequestKind::Flush, nth: 0, persists: false }];
+            device.arm(FaultPlan { faults });
+        }
+        let ticket = before.submit(Purpose::Data, Operation::Flush);
+        volume.take_group_out(1).expect("the others have the label");
+        ticket.wait().unwrap_or_else(|error| panic!("{}: {error}", layout.word()));
     }
 }
 

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::{Pool, RebuildReport};
+use engine::vnode::api::{Caller, FileSystem};
+use engine::{CreateOptions, Pool, RebuildReport};
 use format::members::MemberState;
-use runtime::clock::{Clock, Timestamp};
+use runtime::clock::{Clock, ManualClock, Timestamp};
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
 use storage::device::{Purpose, RequestKind, SharedDevice};
 use storage::pool::read_superblock;
 use storage::volume::{Opening, Volume};
 
-use super::raid5::{MEMBER_BYTES, all_but, content, new_raid5};
+use super::raid5::{LAYOUT, MEMBER_BYTES, all_but, content, new_raid5};
 use super::raid5_crash::open_by;
 use super::{Devices, devices_of, get, put, reopened, shared};
 
@@ -269,6 +270,82 @@ fn a_member_that_gives_nothing_stops_the_rebuild() {
     let pool = open(&left).expect("two of three are enough");
     for number in 0..FILES {
         assert!(get(&pool, &format!("file{number}")) == Some(content(number, 60_000)));
+    }
+}
+
+/// Returns where page `bytes` lies: members, and the byte of each.
+fn copies_of(devices: &[Arc<SimDevice>], bytes: &[u8]) -> Vec<(usize, u64)> {
+    let mut copies = Vec::new();
+    for (member, device) in devices.iter().enumerate() {
+        let (image, mut page) = (device.image(), [0; 4096]);
+        for offset in (0..MEMBER_BYTES).step_by(4096) {
+            image.read(offset, &mut page);
+            if page[..] == *bytes {
+                copies.push((member, offset));
+            }
+        }
+    }
+    copies
+}
+
+/// Goal: a rebuild neither makes nor passes over what it does not know how to make: where the maps
+/// of an allocation group can be read nowhere it stops, the member stays joining, and nothing is
+/// told as lost. Once they are well it goes on to its end.
+#[test]
+fn a_rebuild_stops_before_a_group_whose_maps_cannot_be_read() {
+    let (count, slot) = (3, 1);
+    let devices = devices_of(vec![Image::blank(MEMBER_BYTES); count]);
+    let mut options = CreateOptions::new(MEMBER_BYTES, [6; 64]);
+    options.geometry.journal_bytes = Some(1 << 20);
+    options.geometry.segment_bytes = Some(128 << 10);
+    options.geometry.group_bytes = Some(2 << 20);
+    Pool::create_on(&shared(&devices), LAYOUT, &ManualClock::new(), &options).expect("it fits");
+    let pool = open(&devices).expect("it is new");
+    let name = |number: u8| format!("file{number}");
+    for number in 0..FILES {
+        put(&pool, &name(number), &content(number, 160_000)).expect("room");
+    }
+    // The first groups have room again, so nobody but the rebuild needs those behind them.
+    for number in 0..FILES / 2 {
+        let (caller, root) = (Caller::root(), pool.root());
+        pool.unlink(&caller, root, name(number).as_bytes(), None).expect("it is there");
+    }
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let images = devices.iter().map(|device| device.image());
+    let devices = devices_of(images.chain([Image::blank(MEMBER_BYTES)]).collect());
+    let opening = Opening { devices: shared(&devices[..count]), accepts_missing: false };
+    let (volume, superblock) = Volume::open_members(opening).expect("all are there");
+    let place = superblock.geometry.free_map_place(4, 0);
+    let map = volume.read(Purpose::Home, place, 4096).expect("it is there");
+    let copies = copies_of(&devices[..count], &map);
+    assert_eq!(copies.len(), 2, "a map has two copies");
+    drop(volume);
+    let turn = || copies.iter().for_each(|(member, at)| devices[*member].rot(at + 200, 1));
+    turn();
+    let pool = open(&devices[..count].to_vec()).expect("the maps are not asked for yet");
+    begin(&pool, slot, &devices[count]);
+    for _ in 0..100 {
+        pool.tick().unwrap_or_else(|error| panic!("the pool goes on: {error}"));
+    }
+    let (jobs, report) = (pool.jobs(), pool.rebuild_report().expect("there is one"));
+    assert_eq!(states(&pool)[slot], MemberState::Joining, "{jobs:?} {report:?}");
+    let failure = jobs.first().and_then(|job| job.failure.clone()).expect("it has stopped");
+    assert!(failure.contains("how they are kept is not known"), "{failure}");
+    assert_eq!(report.lost, 0, "{report:?}");
+    turn();
+    assert!(pool.pause_job(jobs[0].id, false), "it goes on");
+    finish(&pool);
+    assert_eq!(pool.rebuild_report().expect("there is one").lost, 0);
+    pool.close().expect("nothing fails");
+    drop(pool);
+    for lost in [0, 2] {
+        let left: Vec<usize> = [0, 2, count].into_iter().filter(|at| *at != lost).collect();
+        let pool = open(&reopened(&devices, &left)).expect("two of three are enough");
+        for number in FILES / 2..FILES {
+            let found = get(&pool, &name(number));
+            assert!(found == Some(content(number, 160_000)), "file{number} without {lost}");
+        }
     }
 }
 

@@ -530,6 +530,9 @@ pub struct ScrubFacts {
 pub struct DeviceFacts {
     /// Its slot; of a spare its number behind the slots.
     pub slot: u64,
+    /// The disk group that it is a member of; of a spare 0.
+    #[serde(default)]
+    pub group: u64,
     /// Its identity, as 32 hexadecimal digits.
     pub id: String,
     /// Where it was opened last; empty: nobody knows.

@@ -649,8 +649,9 @@ fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
         "members": status
             .members
             .iter()
-            .map(|member| json!(devices::facts_of(member, geometry)))
+            .map(|member| json!(devices::facts_of(member, status)))
             .collect::<Vec<Value>>(),
+        "groups": status.groups.iter().map(groups::space_of).collect::<Vec<Value>>(),
         "spares": devices::spares_of(status),
         "spares_available": status.spares.iter().filter(|spare| spare.is_there).count(),
         "transport": status.transport,

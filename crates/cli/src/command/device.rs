@@ -24,8 +24,10 @@ pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> 
     match &args.command {
         DeviceCommand::List { .. } => {
             let devices = devices(&at);
-            for device in at.finish(devices)? {
-                output.fact(&line_of(&device), &json!(device));
+            let devices = at.finish(devices)?;
+            let has_groups = devices.iter().any(|device| device.group > 0);
+            for device in devices {
+                output.fact(&line_of(&device, has_groups), &json!(device));
             }
         }
         DeviceCommand::Fail { device, .. } => {
@@ -136,12 +138,19 @@ fn devices(at: &Controlled) -> anyhow::Result<Vec<DeviceFacts>> {
     Ok(list)
 }
 
-fn line_of(device: &DeviceFacts) -> String {
-    let DeviceFacts { slot, path, state, id, .. } = device;
+/// Returns what is said of a device, with its disk group where there are several.
+fn line_of(device: &DeviceFacts, has_groups: bool) -> String {
+    let DeviceFacts { slot, group, path, state, id, .. } = device;
     let path = if path.is_empty() { "(no path is known)" } else { path };
-    let slot = if state.starts_with("spare") { "-".to_owned() } else { slot.to_string() };
+    let is_spare = state.starts_with("spare");
+    let slot = if is_spare { "-".to_owned() } else { slot.to_string() };
+    let group = match (has_groups, is_spare) {
+        (false, _) => String::new(),
+        (true, true) => "group -  ".to_owned(),
+        (true, false) => format!("group {group}  "),
+    };
     let mut line = format!(
-        "{slot}  {state:<8}  {}  {}  id {id}",
+        "{slot}  {group}{state:<8}  {}  {}  id {id}",
         printable(path),
         ByteSize(device.size_bytes)
     );
@@ -163,4 +172,25 @@ fn line_of(device: &DeviceFacts) -> String {
         line += &format!(", {} made anew", ByteSize(device.copied_bytes));
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the disk group of a device is named where there are several, and a spare has none.
+    #[test]
+    fn a_line_names_the_disk_group_where_there_are_several() {
+        let device = DeviceFacts {
+            slot: 3,
+            group: 1,
+            path: "/d3".to_owned(),
+            state: "online".to_owned(),
+            ..DeviceFacts::default()
+        };
+        assert!(line_of(&device, true).starts_with("3  group 1  online    /d3"));
+        assert!(line_of(&device, false).starts_with("3  online    /d3"));
+        let spare = DeviceFacts { state: "spare".to_owned(), ..device };
+        assert!(line_of(&spare, true).starts_with("-  group -  spare     /d3"));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::args::StatusArgs;
 use crate::exit;
@@ -84,41 +84,92 @@ pub(crate) fn text_of(found: &Found, is_verbose: bool) -> String {
     text
 }
 
-/// Draws the members of a pool of several devices: what each is, and its errors by kind.
+/// Draws the devices of a pool of several, below the disk groups that they are members of: what
+/// each is, how full, and its errors by kind. A server of another version tells of no disk groups.
 fn members_of(pool: &Value) -> String {
-    let members = pool["members"].as_array().filter(|members| !members.is_empty());
-    let Some(members) = members else { return String::new() };
-    let count = |member: &Value, name: &str| member[name].as_u64().unwrap_or(0);
-    let word = |member: &Value, name: &str| printable(member[name].as_str().unwrap_or("?"));
-    let state = if pool["is_degraded"] == true { "degraded" } else { "online" };
-    let layout = printable(pool["layout"].as_str().unwrap_or("?"));
-    let paths: Vec<String> = members.iter().map(|member| word(member, "path")).collect();
-    let width = paths.iter().map(String::len).max().unwrap_or(0).max(layout.len());
+    let list = |name: &str| pool[name].as_array().map(Vec::as_slice).unwrap_or_default();
+    let (members, spares) = (list("members"), list("spares"));
+    if members.is_empty() {
+        return String::new();
+    }
+    let whole = json!({ "kind": pool["layout"] });
+    let groups =
+        if list("groups").is_empty() { std::slice::from_ref(&whole) } else { list("groups") };
+    let names: Vec<String> = groups.iter().map(|group| name_of(group, groups.len())).collect();
+    let paths = members.iter().chain(spares).map(|device| word(device, "path").len() + 2);
+    let width = paths.chain(names.iter().map(String::len)).max().unwrap_or(0);
     let mut text = format!(
-        "  {:<width$}    {:<8}  {:>5} {:>5} {:>5} {:>8}\n",
+        "  {:<width$}  {:<8}  {:>5} {:>5} {:>5} {:>8}\n",
         "member", "state", "read", "write", "check", "repaired"
     );
-    let _ = writeln!(text, "  {layout:<width$}    {state}");
-    for (member, path) in members.iter().zip(&paths) {
-        let _ = write!(
-            text,
-            "    {path:<width$}  {:<8}  {:>5} {:>5} {:>5} {:>8}",
-            word(member, "state"),
-            count(member, "read_errors"),
-            count(member, "write_errors"),
-            count(member, "checksum_errors"),
-            count(member, "repaired"),
-        );
-        if member["state"] == "joining" {
-            let _ = write!(text, "  {} copied", ByteSize(count(member, "copied_bytes")));
-        }
-        text.push('\n');
+    for (group, name) in groups.iter().zip(&names) {
+        let own = || members.iter().filter(|member| is_of(member, group));
+        let is_degraded = own().any(|member| member["state"] != "online");
+        let state = match (word(group, "state").as_str(), is_degraded) {
+            ("leaving", _) => "leaving",
+            ("adding", _) => "adding",
+            (_, true) => "degraded",
+            (_, false) => "online",
+        };
+        let _ = writeln!(text, "  {name:<width$}  {state:<8}{}", fullness_of(group));
+        own().for_each(|member| text.push_str(&line_of(member, width)));
     }
-    for spare in pool["spares"].as_array().into_iter().flatten() {
-        let (path, state) = (word(spare, "path"), word(spare, "state"));
-        let _ = writeln!(text, "    {path:<width$}  {state}");
+    if !spares.is_empty() {
+        text.push_str("  spares\n");
+    }
+    for spare in spares {
+        let (path, width) = (word(spare, "path"), width - 2);
+        let _ = writeln!(text, "    {path:<width$}  {}", word(spare, "state"));
     }
     text
+}
+
+fn count(value: &Value, name: &str) -> u64 {
+    value[name].as_u64().unwrap_or(0)
+}
+
+fn word(value: &Value, name: &str) -> String {
+    printable(value[name].as_str().unwrap_or("?"))
+}
+
+/// Returns what a disk group is called: of several its number too, and what it is for.
+fn name_of(group: &Value, groups: usize) -> String {
+    let kind = word(group, "kind");
+    let Some(number) = group["number"].as_u64().filter(|_| groups > 1) else { return kind };
+    let roles = group["roles"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    format!("group {number}: {kind} ({})", printable(&roles.collect::<Vec<_>>().join(", ")))
+}
+
+/// Whether a member is of a disk group; of one that tells nothing of slots all are.
+fn is_of(member: &Value, group: &Value) -> bool {
+    let slots = group["slots"].as_array();
+    slots.is_none_or(|slots| slots.iter().any(|slot| *slot == member["slot"]))
+}
+
+fn fullness_of(group: &Value) -> String {
+    let Some(total) = group["total_bytes"].as_u64() else { return String::new() };
+    match group["used_bytes"].as_u64() {
+        Some(used) => format!("  {} of {} used", ByteSize(used), ByteSize(total)),
+        None => format!("  {}, not counted yet", ByteSize(total)),
+    }
+}
+
+fn line_of(member: &Value, width: usize) -> String {
+    let width = width - 2;
+    let mut line = format!(
+        "    {:<width$}  {:<8}  {:>5} {:>5} {:>5} {:>8}",
+        word(member, "path"),
+        word(member, "state"),
+        count(member, "read_errors"),
+        count(member, "write_errors"),
+        count(member, "checksum_errors"),
+        count(member, "repaired"),
+    );
+    if member["state"] == "joining" {
+        line += &format!("  {} copied", ByteSize(count(member, "copied_bytes")));
+    }
+    line.push('\n');
+    line
 }
 
 /// Writes an object as indented lines. A name that ends in `_bytes` has its value as a size.
@@ -133,5 +184,58 @@ fn flatten(text: &mut String, depth: usize, value: &Value) {
             (value, ..) => writeln!(text, "{indent}{name}: {value}"),
         };
         flatten(text, depth + 1, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: each device is below its disk group, with what that is and how full, and a disk group
+    /// whose member is away is degraded. Columns stand below each other.
+    #[test]
+    fn devices_are_drawn_below_their_disk_groups() {
+        let member = |slot: u64, path: &str, state: &str| -> Value {
+            json!({ "slot": slot, "path": path, "state": state })
+        };
+        let group = |number: u64, kind: &str, slots: &[u64], state: &str| {
+            json!({
+                "number": number, "kind": kind, "state": state, "slots": slots,
+                "roles": if number == 0 { json!(["metadata", "journal"]) } else { json!(["data"]) },
+                "total_bytes": 10 << 20,
+                "used_bytes": if number == 2 { Value::Null } else { json!(5 << 20) },
+            })
+        };
+        let pool = json!({
+            "layout": "mirror",
+            "is_degraded": true,
+            "members": [
+                member(0, "/m0", "online"), member(1, "/m1", "failed"),
+                member(2, "/with/a/longer/name/than/others", "online"), member(4, "/d4", "online"),
+            ],
+            "spares": [json!({ "path": "/s", "state": "spare" })],
+            "groups": [
+                group(0, "mirror", &[0, 1], "online"), group(1, "single", &[2], "leaving"),
+                group(2, "single", &[4], "online"),
+            ],
+        });
+        let text = members_of(&pool);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 10, "{text}");
+        assert!(lines[1].starts_with("  group 0: mirror (metadata, journal)  "), "{text}");
+        assert!(lines[1].contains("degraded  5M of 10M used"), "{text}");
+        assert!(lines[2].starts_with("    /m0 ") && lines[3].contains("failed"), "{text}");
+        assert!(lines[4].contains("group 1: single (data)") && lines[4].contains("leaving"));
+        assert!(lines[5].contains("/with/a/longer"), "{text}");
+        assert!(lines[6].contains("online    10M, not counted yet"), "{text}");
+        assert!(lines[7].contains("/d4") && lines[8] == "  spares" && lines[9].contains("/s"));
+        let column = lines[0].find("state").expect("it has a title");
+        for line in &lines[1..8] {
+            assert!(!line[column..].starts_with(' ') && line[..column].ends_with("  "), "{text}");
+        }
+        // One disk group is called by its kind, as by a server that does not tell of any.
+        let old = json!({ "layout": "mirror", "members": [member(0, "/m0", "online")] });
+        assert!(members_of(&old).contains("\n  mirror "), "{}", members_of(&old));
+        assert_eq!(members_of(&json!({ "members": [] })), "");
     }
 }

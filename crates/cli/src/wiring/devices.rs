@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use engine::{MemberStatus, Pool, PoolStatus, SpareStatus};
-use format::geometry::Geometry;
 use storage::device::{Device, FileDevice, FileOptions, RequestKind};
 use storage::pool::check_writable;
 use storage::volume::{ReplaceError, ReturnError, SpareError};
@@ -21,7 +20,7 @@ pub(super) fn list(pool: &Pool) -> Vec<DeviceFacts> {
     let spares = spares_of(&status);
     let pool_bytes = status.geometry.member_bytes();
     let mut devices: Vec<DeviceFacts> =
-        status.members.iter().map(|member| facts_of(member, &status.geometry)).collect();
+        status.members.iter().map(|member| facts_of(member, &status)).collect();
     if devices.is_empty() {
         devices.push(DeviceFacts {
             path: status.device,
@@ -70,8 +69,10 @@ pub(super) fn change(served: &Served, request: &Request) -> Option<Result<(), Ba
     }
 }
 
-pub(super) fn facts_of(status: &MemberStatus, geometry: &Geometry) -> DeviceFacts {
+pub(super) fn facts_of(status: &MemberStatus, pool: &PoolStatus) -> DeviceFacts {
     let MemberStatus { slot, member, counts, rebuilt } = status;
+    let geometry = &pool.geometry;
+    let group = pool.groups.iter().find(|group| group.slots.contains(slot));
     let pool_bytes = geometry.member_bytes();
     let rebuilt = rebuilt.clone().unwrap_or_default();
     // The cursor is in MiB of the pool; in stripes a device has a share of each.
@@ -80,6 +81,7 @@ pub(super) fn facts_of(status: &MemberStatus, geometry: &Geometry) -> DeviceFact
     let io = |kind| counts.io.of_kind(kind);
     DeviceFacts {
         slot: u64::try_from(*slot).unwrap_or(0),
+        group: group.map_or(0, |group| u64::from(group.number)),
         id: hex(member.id),
         path: format::text::shown(&member.path),
         state: member.state.word().to_owned(),

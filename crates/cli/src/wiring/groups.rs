@@ -6,6 +6,7 @@ use std::sync::Arc;
 use engine::{DiskGroupStatus, Pool};
 use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
+use serde_json::{Value, json};
 use storage::device::{FileDevice, FileOptions, SharedDevice};
 use storage::volume;
 
@@ -20,15 +21,10 @@ pub(super) fn list(path: &Path, pool: &Pool) -> Result<Vec<GroupFacts>, BackendE
     let facts = |group: DiskGroupStatus| {
         let is_own = |slot: u64| usize::try_from(slot).is_ok_and(|at| group.slots.contains(&at));
         let own = devices.iter().filter(|device| is_own(device.slot));
-        let roles: &[&str] = match (group.has_data, group.has_metadata) {
-            (true, true) => &["data", "metadata", "journal"],
-            (false, _) => &["metadata", "journal"],
-            (true, false) => &["data"],
-        };
         GroupFacts {
             number: u64::from(group.number),
             kind: group.layout.word().to_owned(),
-            roles: roles.iter().map(|&role| role.to_owned()).collect(),
+            roles: roles_of(&group).iter().map(|&role| role.to_owned()).collect(),
             state: group.state.word().to_owned(),
             devices: own.map(|device| device.path.clone()).collect(),
             slots: group.slots.clone().filter_map(|slot| u64::try_from(slot).ok()).collect(),
@@ -39,6 +35,27 @@ pub(super) fn list(path: &Path, pool: &Pool) -> Result<Vec<GroupFacts>, BackendE
         }
     };
     Ok(groups.into_iter().map(facts).collect())
+}
+
+fn roles_of(group: &DiskGroupStatus) -> &'static [&'static str] {
+    match (group.has_data, group.has_metadata) {
+        (true, true) => &["data", "metadata", "journal"],
+        (false, _) => &["metadata", "journal"],
+        (true, false) => &["data"],
+    }
+}
+
+/// Returns what the status of a pool says of a disk group: how full it is once that is counted.
+pub(super) fn space_of(group: &DiskGroupStatus) -> Value {
+    json!({
+        "number": group.number,
+        "kind": group.layout.word(),
+        "roles": roles_of(group),
+        "state": group.state.word(),
+        "slots": group.slots.clone().collect::<Vec<usize>>(),
+        "total_bytes": group.total_bytes,
+        "used_bytes": group.is_counted.then_some(group.used_bytes),
+    })
 }
 
 /// Adds a disk group; returns it.

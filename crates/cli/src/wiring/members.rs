@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::OpenOptions as FileOpenOptions;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use storage::device::{FileDevice, FileOptions, SharedDevice};
 use storage::pool::read_superblock;
 use storage::volume::{Opening, Volume};
 
-use super::{cannot_use, open_device_with};
+use super::{cannot_use, failed, open_device_with};
 use crate::backend::{BackendError, Members};
 
 /// Most files of a folder that are looked at: more are no folder of pools.
@@ -70,12 +70,21 @@ pub(super) fn find(
     let device = open_device_with(path, options)?;
     let accepts_missing = members.accepts_missing;
     let mut found = FoundDevices { files: vec![(path.to_owned(), device)], accepts_missing };
+    // What the user names must be there.
+    for hint in &members.hints {
+        std::fs::metadata(hint).map_err(|error| {
+            let is_missing = error.kind() == ErrorKind::NotFound;
+            let missing = || BackendError::Missing { device: hint.clone() };
+            if is_missing { missing() } else { failed(hint, error) }
+        })?;
+    }
+    let has_others = |label: &Superblock| label.members.len() > 1 || !members.hints.is_empty();
     // What is wrong with it whoever opens it says.
-    let label = label_of(&found.files[0].1).ok().filter(|label| label.members.len() > 1);
+    let label = label_of(&found.files[0].1).ok().filter(has_others);
     let Some(label) = label else { return Ok(found) };
     let mut search = Search::new(&label, path);
     for hint in &members.hints {
-        // What the user names must be there, and whoever judges says whether it fits.
+        // Whoever judges says whether it fits.
         if search.is_new(hint) {
             found.files.push((hint.clone(), open_device_with(hint, options)?));
             search.follow(&found.files)?;
@@ -224,6 +233,34 @@ mod tests {
     use storage::volume::NewGroup;
 
     use super::*;
+
+    /// Goal: what the user names besides is looked at, in a pool of one device too: what is not
+    /// there, and what is of no pool or of another, is refused by name.
+    #[test]
+    fn what_is_named_besides_must_be_there_and_of_the_pool() {
+        let folder = std::env::temp_dir().join(format!("named-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let path = |name: &str| folder.join(name);
+        for (name, seed) in [("one", 1), ("other", 2)] {
+            let made = FileDevice::create(&path(name), 10 << 20, FileOptions::default());
+            let device: SharedDevice = made.expect("a file");
+            let options = CreateOptions::new(10 << 20, [seed; 64]);
+            Pool::create(&device, &ManualClock::new(), &options).expect("it fits");
+        }
+        std::fs::write(path("blank"), vec![0; 1 << 20]).expect("it can be written");
+        let open = |hint: &str| {
+            let members = Members { hints: vec![path(hint)], ..Members::default() };
+            let found = find(&path("one"), &members, FileOptions::default());
+            let found = found.map_err(|error| error.to_string())?;
+            Volume::open_members(found.opening()).map(drop).map_err(|error| error.to_string())
+        };
+        for hint in ["nowhere", "blank", "other"] {
+            let error = open(hint).expect_err(hint);
+            assert!(error.contains(&*path(hint).to_string_lossy()), "{hint}: {error}");
+        }
+        open("one").expect("it is the pool itself");
+        std::fs::remove_dir_all(&folder).expect("it is ours");
+    }
 
     /// Goal: a crash in the middle of the update that takes a disk group out leaves a pool that is
     /// found, by whichever of its members. Method: the label of one member knows of it, that of the

@@ -35,6 +35,17 @@ const KEPT_MAX: u32 = 256;
 /// Groups whose entries one transaction clears.
 const GROUPS_PER_TX: usize = 32;
 
+/// Whether a disk group can go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CanLeave {
+    /// What it holds fits elsewhere.
+    Yes,
+    /// No other may have data.
+    LastForData,
+    /// So many fragments are missing elsewhere.
+    NoRoom { fragments: u64 },
+}
+
 /// What is in a disk group that leaves.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
@@ -42,6 +53,19 @@ pub(crate) struct Left {
     pub(crate) bytes: u64,
     /// Closed segments with something live.
     pub(crate) segments: Vec<SegmentId>,
+}
+
+/// What allocation groups have room for and hold.
+#[derive(Debug, Default)]
+pub(crate) struct GroupsSpace {
+    /// Fragments that files and metadata can have.
+    pub(crate) capacity: u64,
+    /// Of those in use, as far as they are counted.
+    pub(crate) used: u64,
+    /// Whether all are.
+    pub(crate) is_counted: bool,
+    /// Why not, if that could not be read.
+    pub(crate) failure: Option<FsError>,
 }
 
 /// A disk group, as far as it gives segments.
@@ -96,7 +120,10 @@ impl Allocator {
     ///
     /// A failure to read the group table.
     pub(crate) fn note_disk_groups(&self) -> FsResult<u64> {
-        let mut state = self.state.lock();
+        self.note_in(&mut self.state.lock())
+    }
+
+    fn note_in(&self, state: &mut State) -> FsResult<u64> {
         let geometry = self.geometry();
         let mut used_in_all = 0;
         let has = |number: u8| geometry.added.iter().any(|range| range.disk_group == number);
@@ -130,8 +157,9 @@ impl Allocator {
         }
         // GR3.
         state.capacity = staying + fronts;
-        // Where data is elsewhere metadata has all of the first.
-        let is_shared = state.shares.len() > 1 && geometry.first_has_data;
+        // Where data is elsewhere metadata has all of the first; so it has once others have left.
+        let others = state.shares.iter().filter(|share| share.disk_group != 0 && !share.is_leaving);
+        let is_shared = others.count() > 0 && geometry.first_has_data;
         let kept = if is_shared { kept_of(geometry) } else { 0 };
         let kept = u64::from(kept) * u64::from(geometry.segment_fragments);
         let reserve = reserve_of(geometry, staying, self.block_shift) + kept;
@@ -149,13 +177,39 @@ impl Allocator {
         Ok(fronts)
     }
 
-    /// Returns how many fragments are missing elsewhere for what a disk group holds; 0: it can go.
+    /// Asks `decide`, who is told whether a disk group can go, to make durable that it leaves; if
+    /// it is so its room counts no more. The lock is held from the answer on: nobody takes
+    /// meanwhile what was found to be there for what must move (GR3). LOCK: that of the labels is
+    /// below it.
     ///
     /// # Errors
     ///
-    /// A failure to read the maps.
-    pub(crate) fn missing_without(&self, disk_group: u8) -> FsResult<u64> {
-        let state = self.state.lock();
+    /// What `decide` says, or a failure to read the maps.
+    pub(crate) fn begin_leaving<E: From<FsError>>(
+        &self,
+        disk_group: u8,
+        decide: impl FnOnce(CanLeave) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut state = self.state.lock();
+        let answer = self.can_leave(&state, disk_group)?;
+        decide(answer)?;
+        self.note_in(&mut state)?;
+        Ok(())
+    }
+
+    fn can_leave(&self, state: &State, disk_group: u8) -> FsResult<CanLeave> {
+        let mut others = (0..state.shares.len()).filter(|at| self.gives_data(state, *at));
+        if others.all(|at| state.shares[at].disk_group == disk_group) {
+            return Ok(CanLeave::LastForData);
+        }
+        Ok(match self.missing_without(state, disk_group)? {
+            0 => CanLeave::Yes,
+            fragments => CanLeave::NoRoom { fragments },
+        })
+    }
+
+    /// Returns how many fragments are missing elsewhere for what a disk group holds; 0: it can go.
+    fn missing_without(&self, state: &State, disk_group: u8) -> FsResult<u64> {
         let geometry = self.geometry();
         let range = geometry.added.iter().find(|range| range.disk_group == disk_group);
         let Some(range) = range else { return Ok(0) };
@@ -163,15 +217,16 @@ impl Allocator {
         let fronts = self.fronts_in(range.numbers())?;
         let unused = state.shares.iter().find(|share| share.disk_group == disk_group);
         let unused = unused.map_or(0, |share| u64::from(share.unused));
-        let spare = self.spare(&state).saturating_sub(unused * u64::from(front_of(geometry)));
+        let spare = self.spare(state).saturating_sub(unused * u64::from(front_of(geometry)));
         let kept = self.kept.fragments();
         // What is kept back is less without it.
         let rest = state.capacity.saturating_sub(capacity);
-        let is_shared = state.shares.len() > 2 && geometry.first_has_data;
+        let stays = |share: &&Share| share.disk_group != disk_group && !share.is_leaving;
+        let is_shared = state.shares.iter().filter(stays).count() > 1 && geometry.first_has_data;
         let for_metadata = if is_shared { kept_of(geometry) } else { 0 };
         let for_metadata = u64::from(for_metadata) * u64::from(geometry.segment_fragments);
         let reserve = reserve_of(geometry, rest, self.block_shift) + for_metadata;
-        let taken = self.taken(&state).saturating_sub(fronts);
+        let taken = self.taken(state).saturating_sub(fronts);
         let wanted = taken + spare + reserve.min(rest / 3) + kept;
         Ok(wanted.saturating_sub(rest))
     }
@@ -180,13 +235,6 @@ impl Allocator {
     pub(super) fn group_leaves(state: &State, number: u32) -> bool {
         let mut leaving = state.shares.iter().filter(|share| share.is_leaving);
         leaving.any(|share| share.numbers.contains(&number))
-    }
-
-    /// Whether data has no disk group to lie in without this one.
-    pub(crate) fn is_last_for_data(&self, disk_group: u8) -> bool {
-        let state = self.state.lock();
-        let mut others = (0..state.shares.len()).filter(|at| self.gives_data(&state, *at));
-        others.all(|at| state.shares[at].disk_group == disk_group)
     }
 
     /// Whether a disk group leaves.
@@ -258,6 +306,7 @@ impl Allocator {
                     }
                 }
                 state.groups.remove(&number);
+                state.used_at_rest.remove(&number);
             }
             tx.add_u64(&self.root, TOTAL_FRAGMENTS_USED_OFFSET, -fragments);
             self.journal.end(tx);
@@ -269,20 +318,55 @@ impl Allocator {
         Ok(true)
     }
 
-    /// Returns the fragments that allocation groups can give, and how many of them are in use.
+    /// Returns what allocation groups have room for and hold.
     ///
     /// # Errors
     ///
     /// A failure to read the maps.
     pub(crate) fn space_of(&self, numbers: Range<u32>) -> FsResult<(u64, u64)> {
-        let (mut capacity, mut used) = (0, 0);
+        let space = self.space_within(numbers, &mut { u32::MAX });
+        space.failure.map_or(Ok((space.capacity, space.used)), Err)
+    }
+
+    /// The same, but no more than `budget` descriptors are read for it, which becomes less by those
+    /// that were; what was read once is known from then on.
+    pub(crate) fn space_within(&self, numbers: Range<u32>, budget: &mut u32) -> GroupsSpace {
+        let mut space = GroupsSpace { is_counted: true, ..GroupsSpace::default() };
         for number in numbers {
-            capacity += capacity_of(self.geometry(), number);
-            if self.is_initialised(number)? {
-                used += u64::from(self.used_of(number)?);
+            space.capacity += capacity_of(self.geometry(), number);
+            match self.used_within(number, budget) {
+                Ok(Some(used)) => space.used += u64::from(used),
+                Ok(None) => space.is_counted = false,
+                Err(error) => {
+                    space.is_counted = false;
+                    space.failure.get_or_insert(error);
+                }
             }
         }
-        Ok((capacity, used))
+        space
+    }
+
+    /// Returns how many fragments of a group are in use; `None`: the budget is spent. One that is
+    /// not in memory does not change, so it is read once.
+    fn used_within(&self, number: u32, budget: &mut u32) -> FsResult<Option<u32>> {
+        let state = self.state.lock();
+        if let Some(group) = state.groups.get(&number) {
+            return Ok(Some(group.used()));
+        }
+        if let Some(used) = state.used_at_rest.get(&number) {
+            return Ok(Some(*used));
+        }
+        drop(state);
+        let mut used = 0;
+        if self.is_initialised(number)? {
+            if *budget == 0 {
+                return Ok(None);
+            }
+            *budget -= 1;
+            used = self.used_of(number)?;
+        }
+        self.state.lock().used_at_rest.insert(number, used);
+        Ok(Some(used))
     }
 
     /// A group of an added disk group has come into use.

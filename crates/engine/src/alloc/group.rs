@@ -69,6 +69,11 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// Returns how many of its fragments are in use.
+    pub(super) fn used(&self) -> u32 {
+        DescriptorDisk::of(page_of(&self.descriptor.bytes())).fragments_used.get()
+    }
+
     /// Returns what its metadata segments have left.
     pub(super) fn free(&self) -> Free {
         Free { pages: self.free_pages, segments: narrow(wide(self.metadata.len())) }

@@ -40,6 +40,7 @@ pub mod policy;
 mod shortage;
 mod spare;
 
+pub(crate) use disk_groups::CanLeave;
 pub(crate) use extent::{Extent, Extents};
 pub(crate) use level::Level;
 pub(crate) use pin::Pin;
@@ -121,6 +122,8 @@ pub(crate) enum Urgency {
 #[derive(Debug)]
 struct State {
     groups: BTreeMap<u32, Group>,
+    /// Fragments in use of groups that are not in memory, as far as somebody asked.
+    used_at_rest: BTreeMap<u32, u32>,
     used: u64,
     promised: u64,
     /// Kept for blocks of files that are not stored, or not all of them.
@@ -221,6 +224,7 @@ impl Allocator {
         let lost_fragments = narrow(lost_of(geometry, block_shift));
         let state = State {
             groups: BTreeMap::new(),
+            used_at_rest: BTreeMap::new(),
             used,
             promised: 0,
             reserved,
@@ -249,11 +253,12 @@ impl Allocator {
         };
         if !allocator.geometry().added.is_empty() {
             let of_first = groups_used.saturating_sub(allocator.note_disk_groups()?);
+            let apart = allocator.apart_at_open()?;
             let mut state = allocator.state.lock();
             let all = u64::from(allocator.geometry().group_count);
             state.groups_unused = all.saturating_sub(of_first);
             state.spare = Spare::new(of_first);
-            state.apart = allocator.apart_at_open()?;
+            state.apart = apart;
         }
         allocator.count_first();
         Ok(allocator)

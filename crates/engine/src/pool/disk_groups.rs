@@ -7,7 +7,11 @@ use format::members::Layout;
 use storage::volume::{AddGroupError, NewGroup};
 
 use super::Pool;
+use crate::alloc::CanLeave;
 use crate::error::{FsError, FsResult};
+
+/// Descriptors of allocation groups that one status reads: a disk has them in two seconds.
+const COUNTED_FOR_STATUS: u32 = 128;
 
 /// Why a disk group was not added.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +80,8 @@ pub struct DiskGroupStatus {
     pub total_bytes: u64,
     /// What of it is in use.
     pub used_bytes: u64,
+    /// Whether that is all: what is asked for often is counted a part at a time.
+    pub is_counted: bool,
 }
 
 impl Pool {
@@ -85,28 +91,50 @@ impl Pool {
     ///
     /// What is wrong with the maps of their groups: each is looked at.
     pub fn disk_groups(&self) -> FsResult<Vec<DiskGroupStatus>> {
+        let found = self.groups_within(&mut { u32::MAX });
+        found.into_iter().map(|(group, failure)| failure.map_or(Ok(group), Err)).collect()
+    }
+
+    /// Returns the disk groups, each as far as it is counted: this reads a few descriptors at most.
+    pub(super) fn groups_for_status(&self) -> Vec<DiskGroupStatus> {
+        let is_one = self.volume().geometry().added.is_empty();
+        let mut budget = if is_one { 0 } else { COUNTED_FOR_STATUS };
+        let found = self.groups_within(&mut budget);
+        let mut groups: Vec<DiskGroupStatus> = found.into_iter().map(|(group, _)| group).collect();
+        if let [only] = groups.as_mut_slice() {
+            let space = self.core.store.alloc.counts();
+            only.used_bytes = space.used << self.volume().geometry().fragment_shift;
+            only.is_counted = true;
+        }
+        groups
+    }
+
+    fn groups_within(&self, budget: &mut u32) -> Vec<(DiskGroupStatus, Option<FsError>)> {
         let (layout, width, added) = self.disk_group_table();
         let geometry = self.volume().geometry();
-        let of = |group: Option<&DiskGroup>| -> FsResult<DiskGroupStatus> {
+        let of = |group: Option<&DiskGroup>| {
             let range = group.map_or(Some(0..geometry.group_count), |group| {
                 let own = geometry.added.iter().find(|range| range.disk_group == group.number);
                 own.map(|range| range.numbers())
             });
             let range = range.unwrap_or_default();
-            let (total, used) = self.core.store.alloc.space_of(range.clone())?;
+            let allocation_groups = range.end - range.start;
+            let space = self.core.store.alloc.space_within(range, budget);
             let bytes = |fragments: u64| fragments << geometry.fragment_shift;
-            Ok(DiskGroupStatus {
+            let status = DiskGroupStatus {
                 number: group.map_or(0, |group| group.number),
                 layout: group.map_or(layout, |group| group.layout),
                 state: group.map_or(DiskGroupState::Online, |group| group.state),
                 slots: group.map_or(0..width, |group| group.slots.clone()),
                 has_metadata: group.is_none(),
                 has_data: group.is_some() || geometry.first_has_data,
-                allocation_groups: range.end - range.start,
+                allocation_groups,
                 member_bytes: group.map_or(geometry.member_bytes(), |group| group.member_bytes),
-                total_bytes: bytes(total),
-                used_bytes: bytes(used),
-            })
+                total_bytes: bytes(space.capacity),
+                used_bytes: bytes(space.used),
+                is_counted: space.is_counted,
+            };
+            (status, space.failure)
         };
         std::iter::once(None).chain(added.iter().map(Some)).map(of).collect()
     }
@@ -144,21 +172,19 @@ impl Pool {
         // What was freed, and what memory holds, counts as it is.
         self.core.sync_all()?;
         self.checkpoint()?;
-        let alloc = &self.core.store.alloc;
-        if alloc.is_last_for_data(number) {
-            return Err(DiskGroupError::LastForData { number });
-        }
-        let missing = alloc.missing_without(number)?;
-        if missing > 0 {
-            let missing_bytes = missing << self.volume().geometry().fragment_shift;
-            return Err(DiskGroupError::NoRoom { number, missing_bytes });
-        }
-        self.volume().begin_leaving(number).inspect_err(|error| {
-            if let AddGroupError::Device(cause) = error {
-                let _ = journal.fail(cause);
+        let shift = self.volume().geometry().fragment_shift;
+        self.core.store.alloc.begin_leaving(number, |answer| match answer {
+            CanLeave::LastForData => Err(DiskGroupError::LastForData { number }),
+            CanLeave::NoRoom { fragments } => {
+                Err(DiskGroupError::NoRoom { number, missing_bytes: fragments << shift })
             }
+            CanLeave::Yes => self.volume().begin_leaving(number).map_err(|error| {
+                if let AddGroupError::Device(cause) = &error {
+                    let _ = journal.fail(cause);
+                }
+                error.into()
+            }),
         })?;
-        alloc.note_disk_groups()?;
         // Before the first tick it is found there.
         if self.has_resumed.load(Ordering::Relaxed) {
             self.jobs.add(&self.core, self.jobs.evacuation(number));

@@ -232,6 +232,8 @@ pub struct PoolStatus {
     pub layout: Layout,
     /// The members, where there are several.
     pub members: Vec<MemberStatus>,
+    /// The disk groups.
+    pub groups: Vec<DiskGroupStatus>,
     /// The spares.
     pub spares: Vec<SpareStatus>,
     /// Name that the user gave.
@@ -587,11 +589,13 @@ impl Pool {
     #[must_use]
     pub fn status(&self) -> PoolStatus {
         let files = self.files();
+        let groups = self.groups_for_status();
         let superblock = self.superblock.lock();
         let label_end = superblock.label.iter().position(|&byte| byte == 0).unwrap_or(LABEL_BYTES);
         PoolStatus {
             layout: superblock.layout,
             members: self.members(),
+            groups,
             spares: self.spares(),
             label: format::text::shown(&superblock.label[..label_end]),
             pool_id: superblock.pool_id,

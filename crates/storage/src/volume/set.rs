@@ -63,6 +63,18 @@ pub enum Change {
     States,
 }
 
+/// What a set is to its pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Its disk group is being added: no label knows it. A member that has not done what it was
+    /// asked cannot be marked, so its error goes up, and the disk group is not added.
+    New,
+    /// Labels are written to its members.
+    Of,
+    /// Its disk group was taken out: what becomes of its members is nobody's concern.
+    Gone,
+}
+
 /// What the sets of a pool have together.
 #[derive(Debug)]
 struct Roster {
@@ -80,6 +92,8 @@ pub struct MemberSet {
     first_slot: usize,
     /// Held for a copy or an exchange only, never across a scheduling point: a plain lock.
     view: RwLock<View>,
+    /// Held for a copy only: a plain lock.
+    standing: RwLock<Standing>,
     /// Online members that the layout cannot do without (MS3).
     needed: usize,
     ranges: Arc<Ranges>,
@@ -174,11 +188,13 @@ impl MemberSet {
     ) -> Arc<MemberSet> {
         let view = RwLock::new(Arc::new(slots));
         let (ranges, spares) = (Ranges::new(geometry.clone()), SpareDevices::default());
-        Arc::new(MemberSet { roster, first_slot, view, needed, ranges, spares })
+        let standing = RwLock::new(Standing::New);
+        Arc::new(MemberSet { roster, first_slot, view, standing, needed, ranges, spares })
     }
 
     /// Labels are written to these members too from now on.
     pub(super) fn join_roster(self: &Arc<MemberSet>) {
+        *self.standing.write() = Standing::Of;
         let mut sets = self.roster.sets.write();
         sets.push(Arc::downgrade(self));
         sets.sort_by_key(|set| set.upgrade().map_or(usize::MAX, |set| set.first_slot));
@@ -186,6 +202,7 @@ impl MemberSet {
 
     /// Labels are written to these members no more.
     pub(super) fn leave_roster(self: &Arc<MemberSet>) {
+        *self.standing.write() = Standing::Gone;
         let is_other = |set: &Weak<MemberSet>| !std::ptr::eq(set.as_ptr(), Arc::as_ptr(self));
         self.roster.sets.write().retain(is_other);
     }
@@ -375,7 +392,8 @@ impl MemberSet {
     /// # Errors
     ///
     /// `error`, if the layout needs the member, or what another said whose label was to tell of it:
-    /// the pool must stop writing.
+    /// the pool must stop writing. Of a disk group that is being added `error` too: it is not
+    /// added.
     pub fn fail(
         &self,
         slot: usize,
@@ -383,6 +401,11 @@ impl MemberSet {
         error: DeviceError,
     ) -> Result<(), DeviceError> {
         let mut label = self.roster.label.lock();
+        match *self.standing.read() {
+            Standing::Of => {}
+            Standing::New => return Err(error),
+            Standing::Gone => return Ok(()),
+        }
         let sets = self.roster.sets();
         let _closed = close(&sets);
         let mut slots = gather(&sets);
@@ -716,6 +739,9 @@ impl MemberSet {
     /// pool stops as a whole, and none is worse than the others.
     fn settle(&self, view: &View, failed: Vec<(usize, DeviceError)>) -> Result<(), DeviceError> {
         let Some((_, first)) = failed.first() else { return Ok(()) };
+        if *self.standing.read() == Standing::Gone {
+            return Ok(());
+        }
         let now = self.view();
         let is_same = |at: &usize| {
             let device = view.get(*at).and_then(|slot| slot.device.as_ref());

@@ -80,12 +80,19 @@ impl Debug for Collected {
     }
 }
 
+/// What is told of each of several things, by the number that it has itself; of others the label is
+/// `index`, where they stand in the list.
+const NUMBERED: [(&str, &str); 1] = [("groups", "group")];
+
+/// Which of several things a number is of: a label.
+type Which = Option<(&'static str, u64)>;
+
 /// One number of one pool.
 struct Number {
     name: String,
     pool: usize,
     /// Where it is one of several, which.
-    index: Option<usize>,
+    which: Which,
     value: f64,
 }
 
@@ -98,11 +105,11 @@ impl Collector for Collected {
             let status = Asked::about(hub, index).status();
             let is_ok = status["health"].as_str() == Some("ok");
             let value = f64::from(u8::from(is_ok));
-            numbers.push(Number { name: "healthy".to_owned(), pool: index, index: None, value });
+            numbers.push(Number { name: "healthy".to_owned(), pool: index, which: None, value });
             collect(&mut numbers, index, (String::new(), None), &status, 0);
             collect_jobs(hub, index, &mut numbers);
         }
-        numbers.sort_by(|a, b| (&a.name, a.pool, a.index).cmp(&(&b.name, b.pool, b.index)));
+        numbers.sort_by(|a, b| (&a.name, a.pool, a.which).cmp(&(&b.name, b.pool, b.which)));
         for same in numbers.chunk_by(|a, b| a.name == b.name) {
             encode_numbers(hub, same, &mut encoder)?;
         }
@@ -122,7 +129,7 @@ fn encode_numbers(
     let mut family = encoder.encode_descriptor(name, &help, None, kind)?;
     for number in same {
         let mut labels = vec![("pool", hub.pools[number.pool].id.clone())];
-        labels.extend(number.index.map(|index| ("index", index.to_string())));
+        labels.extend(number.which.map(|(label, which)| (label, which.to_string())));
         let metric = family.encode_family(&labels)?;
         if is_counter {
             ConstCounter::new(number.value).encode(metric)?;
@@ -137,7 +144,7 @@ fn encode_numbers(
 fn collect(
     into: &mut Vec<Number>,
     pool: usize,
-    (path, index): (String, Option<usize>),
+    (path, which): (String, Which),
     value: &Value,
     depth: usize,
 ) {
@@ -153,18 +160,21 @@ fn collect(
                 if is_plain {
                     let joint = if path.is_empty() { "" } else { "_" };
                     let path = format!("{path}{joint}{name}");
-                    collect(into, pool, (path, index), value, depth + 1);
+                    collect(into, pool, (path, which), value, depth + 1);
                 }
             }
         }
         Value::Array(list) => {
-            for (index, value) in list.iter().enumerate().filter(|(_, it)| it.is_object()) {
-                collect(into, pool, (path.clone(), Some(index)), value, depth + 1);
+            let own = NUMBERED.iter().find(|(name, _)| *name == path);
+            for (index, value) in (0..).zip(list).filter(|(_, it)| it.is_object()) {
+                let number = own.and_then(|(_, label)| Some((*label, value["number"].as_u64()?)));
+                let which = number.unwrap_or(("index", index));
+                collect(into, pool, (path.clone(), Some(which)), value, depth + 1);
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
             let number = value.as_f64().or_else(|| of_bool(value));
-            into.extend(number.map(|value| Number { name: path, pool, index, value }));
+            into.extend(number.map(|value| Number { name: path, pool, which, value }));
         }
     }
 }
@@ -181,7 +191,7 @@ fn collect_jobs(hub: &Hub, pool: usize, numbers: &mut Vec<Number>) {
         ("jobs_stopped", count(&|job| job.failure.is_some())),
     ];
     for (name, value) in counts {
-        numbers.push(Number { name: name.to_owned(), pool, index: None, value });
+        numbers.push(Number { name: name.to_owned(), pool, which: None, value });
     }
 }
 
@@ -241,4 +251,34 @@ fn encode_operations(hub: &Hub, encoder: &mut DescriptorEncoder<'_>) -> Result<(
         gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Goal: what is told of a disk group has its number as a label, whatever its position in the
+    /// list, and what is told of others theirs; what is not counted yet is no metric.
+    #[test]
+    fn disk_groups_go_by_their_numbers() {
+        let status = json!({
+            "groups": [
+                { "number": 0, "kind": "mirror", "used_bytes": 5, "slots": [0, 1] },
+                { "number": 3, "kind": "single", "used_bytes": null, "total_bytes": 7 },
+            ],
+            "members": [{ "slot": 0, "reads": 1 }, { "slot": 4, "reads": 2 }],
+        });
+        let mut numbers = Vec::new();
+        collect(&mut numbers, 0, (String::new(), None), &status, 0);
+        let of = |name: &str| -> Vec<(Which, f64)> {
+            let own = numbers.iter().filter(|number| number.name == name);
+            own.map(|number| (number.which, number.value)).collect()
+        };
+        assert_eq!(of("groups_used_bytes"), [(Some(("group", 0)), 5.0)]);
+        assert_eq!(of("groups_total_bytes"), [(Some(("group", 3)), 7.0)]);
+        let reads = [(Some(("index", 0)), 1.0), (Some(("index", 1)), 2.0)];
+        assert_eq!(of("members_reads"), reads);
+    }
 }
