@@ -33,6 +33,10 @@ const fn raid5(width: u64) -> GroupShape {
     GroupShape { layout: Layout::Raid5 { unit_shift: UNIT_SHIFT }, width, has_data: true }
 }
 
+const fn stripe(width: u64) -> GroupShape {
+    GroupShape { layout: Layout::Stripe { unit_shift: UNIT_SHIFT }, width, has_data: true }
+}
+
 impl GroupShape {
     /// Returns the same without the role `data`.
     const fn for_metadata(self) -> GroupShape {
@@ -43,7 +47,7 @@ impl GroupShape {
     #[must_use]
     pub fn is_redundant(self) -> bool {
         match self.layout {
-            Layout::Single => false,
+            Layout::Single | Layout::Stripe { .. } => false,
             Layout::Mirror | Layout::Raid5 { .. } => true,
         }
     }
@@ -62,8 +66,8 @@ struct Shape {
 
 /// What may come to a pool without stripes.
 const COMES: &[GroupShape] = &[SINGLE, mirror(2)];
-/// The same where the pool was made with a raid5 of three.
-const COMES_TO_RAID5: &[GroupShape] = &[SINGLE, mirror(2), raid5(3)];
+/// The same where the pool was made with stripes of two units of data.
+const COMES_TO_RAID5: &[GroupShape] = &[SINGLE, mirror(2), raid5(3), stripe(2)];
 
 const SHAPES: &[Shape] = &[
     Shape { name: "single", groups: &[SINGLE], comes: &[] },
@@ -87,6 +91,7 @@ const SHAPES: &[Shape] = &[
         groups: &[mirror(2).for_metadata(), SINGLE, SINGLE],
         comes: COMES,
     },
+    Shape { name: "stripe-3", groups: &[stripe(3)], comes: &[] },
     Shape {
         name: "meta-single+mirror2",
         groups: &[SINGLE.for_metadata(), mirror(2)],
@@ -147,7 +152,10 @@ impl PoolKind {
     /// Whether a segment of it is whole stripes.
     #[must_use]
     pub fn is_striped(self) -> bool {
-        self.groups().iter().any(|group| matches!(group.layout, Layout::Raid5 { .. }))
+        self.groups().iter().any(|group| match group.layout {
+            Layout::Single | Layout::Mirror => false,
+            Layout::Raid5 { .. } | Layout::Stripe { .. } => true,
+        })
     }
 }
 
